@@ -154,7 +154,7 @@ def _by_family(
     for slug, n in capacity.items():
         members.setdefault(families[slug], {})[slug] = n
     parts = _fill(quota, {family: sum(own.values()) for family, own in members.items()})
-    given = {}
+    given: dict[str, int] = {}
     for family, own in members.items():
         given |= _fill(parts[family], own)
     return given

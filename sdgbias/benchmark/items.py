@@ -8,17 +8,23 @@ items_mcq.parquet and items_regression.parquet (MCQ_COLUMNS, REGRESSION_COLUMNS)
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from sdgbias.benchmark.draw import draw, md5_numbers, with_ids
+from sdgbias.benchmark.draw import draw, with_ids
+from sdgbias.benchmark.evidence import lacking_evidence
+from sdgbias.benchmark.splits import authors_split, split_by_country
 from sdgbias.errors import InputError, UsageError, one_of
-from sdgbias.raw.indicators import Bins, Indicator, bins, load_indicators, load_regression_tasks
+from sdgbias.raw.indicators import (
+    Bins,
+    Indicator,
+    bins,
+    load_indicators,
+    load_regression_tasks,
+)
 from sdgbias.types import TOLERANCES, Task
 
 LABELS = ("asset_index", "water_index", "sanitation_index", "under5_mort", "women_edu", "women_bmi")
@@ -47,7 +53,6 @@ QUARANTINE_COLUMNS = ("table", "key", "rule", "detail")
 _SAME = ("image_id", "image_group", "context")
 SPLITS = ("id", "place")
 REVIEW_ACTIONS = ("drop", "mark")
-VAL_SHARE = 0.2
 MAX_GAP = 10
 
 
@@ -103,7 +108,8 @@ def find_candidates(
     max_gap: int = MAX_GAP,
     keep_bins: Mapping[str, Bins] | None = None,
 ) -> Candidates:
-    """Pair every indicator with every cluster that has an image and a value.
+    """Pair every indicator with every cluster that has an image, the evidence that the indicator's
+    template requires, and a value.
 
     `clusters`: the columns of clusters.parquet; gdl_region may be absent or ''. `images`:
     cluster_id, image_id and optionally image_group (near-duplicates) and modalities (what it
@@ -198,43 +204,6 @@ def choose_items(
     return Built(made[Task.MCQ], made[Task.REGRESSION], quarantine, notes)
 
 
-def authors_split(task: str, ids: Sequence[int] | np.ndarray | pd.Series) -> np.ndarray:
-    """'val' or 'test' per item id (N,) by the authors' rule.
-
-    The first 15 hex digits of the md5 of '<task>-<id>', as a fraction of 1, lie below 0.2 for val.
-    The rule ignores places: questions about one country can be on both sides (see
-    split_by_country).
-    """
-    if task not in [known.value for known in Task]:
-        raise InputError(one_of("task", task, [known.value for known in Task]))
-    texts = f"{task}-" + pd.Series(np.asarray(ids, dtype="int64")).astype(str)
-    return np.where(md5_numbers(texts, 15) / 16.0**15 < VAL_SHARE, "val", "test").astype(object)
-
-
-def split_by_country(countries: pd.DataFrame) -> tuple[dict[str, str], dict[str, Any]]:
-    """'val' or 'test' per cname, and a note; no country is on both sides. `countries`: cname,
-    official_split.
-
-    SustainBench's val countries are val, all others test. Where that leaves one side empty, the
-    first fifth of the countries (rounded up) by the md5 of their code is val; a single country is
-    test.
-    """
-    official = dict(zip(countries["cname"], countries["official_split"], strict=True))
-    codes = sorted(official)
-    val = {code for code in codes if official[code] == "val"}
-    rule = "official val countries"
-    if codes and (not val or len(val) == len(codes)):
-        order = np.argsort(md5_numbers(pd.Series(codes), 15), kind="stable")
-        val = (
-            {codes[at] for at in order[: math.ceil(VAL_SHARE * len(codes))]}
-            if len(codes) > 1
-            else set()
-        )
-        rule = "a fifth of the countries by md5, because the official split leaves one side empty"
-    split = {code: "val" if code in val else "test" for code in codes}
-    return split, {"rule": rule, "val": sorted(val), "test": sorted(set(codes) - val)}
-
-
 def _base(
     clusters: pd.DataFrame, images: pd.DataFrame, gdl_regions: pd.DataFrame | None
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]:
@@ -305,7 +274,9 @@ def _mcq_candidates(
     found, lost, options = [], [], {}
     notes["bins"], notes["coverage"] = {}, {}
     for entry in load_indicators():
-        rows = _lookup(slim, series, entry, max_gap).assign(indicator=entry.slug)
+        bare = lacking_evidence(base, entry.template)
+        lost.append(_without_evidence(Task.MCQ, slim, entry.slug, bare))
+        rows = _lookup(slim[bare == ""], series, entry, max_gap).assign(indicator=entry.slug)
         names = ", ".join(ref.name for ref in entry.series)
         gone = rows["value"].isna()
         where = rows["iso3"] + " " + rows["year"].astype(str)
@@ -362,6 +333,9 @@ def _regression_candidates(base: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFra
             columns={entry.target: "answer"}
         )
         rows = rows.assign(indicator=entry.slug)
+        bare = lacking_evidence(base, entry.template)
+        lost.append(_without_evidence(Task.REGRESSION, rows, entry.slug, bare))
+        rows = rows[bare == ""]
         gone = rows["answer"].isna()
         unknown = pd.Series(f"{entry.target} is unknown", index=rows.index)
         lost.append(_quarantine(Task.REGRESSION, rows[gone], "no-indicator-value", unknown[gone]))
@@ -411,6 +385,14 @@ def _lookup(
         found.append(wanted.merge(best, on=[*place, "year"]).assign(level=level))
     near = pd.concat(found, ignore_index=True).drop_duplicates(keys)
     return rows.merge(near.drop(columns="stratum"), on=keys, how="left")
+
+
+def _without_evidence(
+    task: Task, rows: pd.DataFrame, slug: str, lacking: pd.Series
+) -> pd.DataFrame:
+    gone = lacking != ""
+    detail = "its template requires, and the cluster lacks: " + lacking[gone]
+    return _quarantine(task, rows[gone].assign(indicator=slug), "missing-evidence", detail)
 
 
 def _once(rows: pd.DataFrame, task: Task) -> tuple[pd.DataFrame, list[pd.DataFrame]]:

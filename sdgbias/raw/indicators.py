@@ -20,12 +20,14 @@ import numpy as np
 import yaml
 
 from sdgbias.errors import InputError, one_of
-from sdgbias.types import CONTEXT_NAMES, LETTERS, PILLARS, TOLERANCES
+from sdgbias.types import CONTEXT_NAMES, LETTERS, MODALITIES, PILLARS, TOLERANCES
 
 #: Where a value may come from, most local first.
 LEVELS = ("subnational", "urban-rural", "national")
 POLARITIES = ("higher", "lower")
 DIRECTIONS = ("pessimistic", "conservative", "optimistic")
+#: What a question can rest on: a part of its picture, or a context variable (its label column).
+EVIDENCE = (*MODALITIES, *CONTEXT_NAMES)
 _FILE = "sdgbias/data/indicators.yaml"
 
 
@@ -36,6 +38,17 @@ class SeriesRef:
 
     name: str
     max_gap: int | None = None
+
+
+@dataclass(frozen=True)
+class Template:
+    """What App. B.2 has experts define for every question. required: the evidence (EVIDENCE)
+    without which there is no item; used: what else bears on the answer; reasoning: the construct to
+    be inferred, and how the value is to be read."""
+
+    required: tuple[str, ...]
+    used: tuple[str, ...]
+    reasoning: str
 
 
 @dataclass(frozen=True)
@@ -57,14 +70,13 @@ class Indicator:
     limits: tuple[float, float]
     decimals: int
     family: str
-    context: tuple[str, ...]
+    template: Template
     question: str
 
 
 @dataclass(frozen=True)
 class RegressionTask:
-    """One regression task; `context` holds the variables that it may see: all of Table E but its
-    target."""
+    """One regression task; its context is all of Table E but its target."""
 
     slug: str
     title: str
@@ -73,7 +85,7 @@ class RegressionTask:
     unit: str
     target: str
     tolerance: float
-    context: tuple[str, ...]
+    template: Template
     question: str
 
 
@@ -313,9 +325,29 @@ def _is_series(entry: Any) -> bool:
     )
 
 
+def _template(entry: _Fields, target: str = "") -> Template:
+    """The evidence and reasoning of an entry; the target of a regression is no evidence for it."""
+    lists = entry.fields.get("evidence")
+    if not isinstance(lists, dict) or set(lists) != {"required", "used"}:
+        raise entry.fail("evidence", "the lists required and used")
+    named = [name for key in ("required", "used") for name in lists[key] or ()]
+    if not lists["required"] or len(set(named)) < len(named):
+        raise entry.fail("evidence", "at least one required, and each name once")
+    for name in named:
+        if name not in EVIDENCE or name == target:
+            valid = [known for known in EVIDENCE if known != target]
+            raise InputError(f"{entry.where}.evidence: {one_of('evidence', name, valid)}")
+    return Template(
+        tuple(lists["required"]),
+        tuple(lists["used"] or ()),
+        " ".join(entry.text("reasoning").split()),
+    )
+
+
 def _indicator(slug: str, entry: _Fields) -> Indicator:
     entry.known(
-        "title pillar sdg unit suffix series levels polarity bins range decimals context question family"
+        "title pillar sdg unit suffix series levels polarity bins range decimals family evidence"
+        " reasoning question"
     )
     cut = entry.fields.get("bins")
     thresholds: tuple[float, ...] = ()
@@ -336,7 +368,6 @@ def _indicator(slug: str, entry: _Fields) -> Indicator:
         raise entry.fail("decimals", "a whole number from 0 to 6")
     if any(round(edge, decimals) != edge for edge in thresholds):
         raise entry.fail("decimals", f"enough digits to write the thresholds {thresholds} exactly")
-    entry.text("context", ("all",))
     low, high = entry.numbers("range", entry.fields.get("range"), 2)
     return Indicator(
         slug=slug,
@@ -353,13 +384,13 @@ def _indicator(slug: str, entry: _Fields) -> Indicator:
         limits=(low, high),
         decimals=decimals,
         family=entry.text("family") if "family" in entry.fields else slug,
-        context=tuple(CONTEXT_NAMES),
+        template=_template(entry),
         question=" ".join(entry.text("question").split()),
     )
 
 
 def _regression(slug: str, entry: _Fields) -> RegressionTask:
-    entry.known("title pillar sdg unit target tolerance question")
+    entry.known("title pillar sdg unit target tolerance evidence reasoning question")
     target = entry.text("target", tuple(TOLERANCES))
     if entry.fields.get("tolerance") != TOLERANCES[target]:
         raise entry.fail("tolerance", f"Table F's {TOLERANCES[target]}")
@@ -371,6 +402,6 @@ def _regression(slug: str, entry: _Fields) -> RegressionTask:
         unit=entry.text("unit"),
         target=target,
         tolerance=TOLERANCES[target],
-        context=tuple(name for name in CONTEXT_NAMES if name != target),
+        template=_template(entry, target),
         question=" ".join(entry.text("question").split()),
     )

@@ -33,35 +33,11 @@ NO_NAME, NO_MATCH, SEVERAL = "no region name", "no region of this name", "severa
 _UNKNOWN = ("", "null", "na", "nan", "none", "n/a", "missing", "9999")
 #: Words that say what kind of place a name is. Left out where something else remains.
 _KINDS = frozenset(
-    [
-        "region",
-        "regions",
-        "province",
-        "provinces",
-        "state",
-        "states",
-        "department",
-        "departement",
-        "departamento",
-        "governorate",
-        "district",
-        "county",
-        "oblast",
-        "marz",
-        "division",
-        "zone",
-        "area",
-        "the",
-        "of",
-        "de",
-        "du",
-        "la",
-        "le",
-        "el",
-        "and",
-        "y",
-        "et",
-    ]
+    (
+        *("region", "regions", "province", "provinces", "state", "states", "department"),
+        *("departement", "departamento", "governorate", "district", "county", "oblast", "marz"),
+        *("division", "zone", "area", "the", "of", "de", "du", "la", "le", "el", "and", "y", "et"),
+    )
 )
 
 
@@ -133,32 +109,23 @@ def match_regions(
     mapped = clusters[["cname", "adm1dhs"]].merge(given, on=["cname", "adm1dhs"], how="left")
     by_map = mapped["gdl_region"].fillna("").str.lower().set_axis(clusters.index)
     index = _index_of(names)
-    pairs = pd.DataFrame({"iso3": clusters["iso3"], "name": region_name}).drop_duplicates()
-    found = {
-        (iso3, name): _regions_named(index.get(iso3, {}), name) if name else ()
+    named = clusters[["iso3"]].assign(name=region_name)
+    pairs = named.drop_duplicates(ignore_index=True)
+    found = [
+        _regions_named(index.get(iso3, {}), name)
         for iso3, name in pairs.itertuples(index=False, name=None)
-    }
-    keys = list(zip(clusters["iso3"], region_name, strict=True))
-    by_name = pd.Series(
-        [found[key][0] if len(found[key]) == 1 else "" for key in keys],
-        index=clusters.index,
-        dtype="str",
-    )
-    region = by_map.where(by_map != "", by_name).astype("str")
-    status = pd.Series(
-        [
-            NO_NAME if not key[1] else (NO_MATCH, BY_NAME, SEVERAL)[min(2, len(found[key]))]
-            for key in keys
-        ],
-        index=clusters.index,
-        dtype="str",
-    ).where(by_map == "", BY_MAP)
+    ]
+    pairs["by_name"] = [regions[0] if len(regions) == 1 else "" for regions in found]
+    pairs["candidates"] = [" ".join(regions) for regions in found]
+    pairs["status"] = [(NO_MATCH, BY_NAME, SEVERAL)[min(2, len(regions))] for regions in found]
+    pairs["status"] = pairs["status"].where(pairs["name"] != "", NO_NAME)
+    rows = named.merge(pairs, on=["iso3", "name"], how="left").set_axis(clusters.index)
+    region = by_map.where(by_map != "", rows["by_name"]).astype("str")
     rows = clusters[["cname", "iso3", "survey"]].assign(
         region_name=region_name,
-        status=status,
-        candidates=[" ".join(found[key]) for key in keys],
+        status=rows["status"].where(by_map == "", BY_MAP),
+        candidates=rows["candidates"].where(by_map == "", region),
     )
-    rows["candidates"] = rows["candidates"].where(status != BY_MAP, region)
     review = rows.groupby(list(rows.columns), sort=True).size().rename("clusters").reset_index()
     order = {NO_MATCH: 0, SEVERAL: 1, NO_NAME: 2, BY_NAME: 3, BY_MAP: 4}
     review = review.assign(order=review["status"].map(order)).sort_values(

@@ -102,7 +102,7 @@ def item_cards(task: Task, items: pd.DataFrame) -> pd.DataFrame:
         ]
     ].copy()
     # a benchmark of an earlier version doesn't state what its pictures show
-    cards["modalities"] = items["modalities"] if "modalities" in items else None
+    cards["modalities"] = items.get("modalities")
     cards["task"] = task.value
     if task is Task.MCQ:
         options = items[["option_a", "option_b", "option_c"]].to_numpy(dtype=object)

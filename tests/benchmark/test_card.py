@@ -322,6 +322,19 @@ def test_sources_and_their_licences(folder: Path) -> None:
     assert [(row["licence"], row["mcq"]) for row in unknown] == [("unknown", 2)]
 
 
+def test_templates_of_the_indicators_that_are_asked(folder: Path) -> None:
+    quarantined = pd.DataFrame(
+        [("items_mcq", f"KE-{i}|electricity", "missing-evidence", "x") for i in range(2)],
+        columns=["table", "key", "rule", "detail"],
+    )
+    put(folder / "quarantine" / "more.parquet", quarantined)
+    found = {row["indicator"]: row for row in card.build_card(folder)["templates"]}
+    assert list(found) == ["stunting", "electricity", "maternal_capital", "education_access"]
+    assert found["electricity"]["required"] == "tile, nightlights"
+    assert (found["electricity"]["left_out"], found["stunting"]["left_out"]) == (2, 0)
+    assert found["maternal_capital"]["reasoning"] in (folder / "README.md").read_text()
+
+
 def test_synthetic_says_so(folder: Path) -> None:
     (folder / "origin.json").write_text('{"synthetic": true}')
     made = card.build_card(folder)

@@ -19,12 +19,11 @@ from sdgbias.benchmark.items import (
     Built,
     Candidates,
     _lookup,
-    authors_split,
     build_items,
     choose_items,
     find_candidates,
-    split_by_country,
 )
+from sdgbias.benchmark.splits import authors_split, split_by_country
 from sdgbias.errors import InputError, UsageError
 from sdgbias.raw.indicators import indicator, load_indicators, load_regression_tasks
 from sdgbias.types import PILLARS, Task
@@ -201,6 +200,26 @@ def test_a_region_table_fills_unknown_regions() -> None:
         clusters, make_images(clusters), series, regions, mcq=None, regression=0, seed=0
     ).items_mcq
     assert items.sort_values("cluster_id")["value"].tolist() == [0.5, 0.6, 0.5, 0.5]
+
+
+def test_an_item_needs_the_evidence_of_its_template() -> None:
+    """Electricity needs night lights, two regression tasks the asset index; what a picture shows is
+    taken for there where it isn't stated."""
+    clusters = make_clusters(("KE",), 4)
+    ids = clusters["cluster_id"].tolist()
+    clusters.loc[0, "asset_index"] = np.nan
+    shown = ["tile, nightlights", "photo, tile", "", "photo, tile, nightlights"]
+    images = make_images(clusters).assign(modalities=shown)
+    made = build_items(clusters, images, make_series(), None, mcq=None, regression=None, seed=0)
+    lost = made.quarantine[made.quarantine["rule"] == "missing-evidence"]
+    assert sorted(lost["key"]) == sorted(
+        [f"{ids[0]}|maternal_capital", f"{ids[0]}|plumbing_from_people", f"{ids[1]}|electricity"]
+    )
+    assert "lacks: nightlights" in lost.set_index("key")["detail"][f"{ids[1]}|electricity"]
+    items = made.items_regression
+    assert ids[0] not in set(items.loc[items["indicator"] == "maternal_capital", "cluster_id"])
+    assert set(items.loc[items["indicator"] == "education_access", "cluster_id"]) == set(ids)
+    assert items.set_index("cluster_id")["modalities"][ids[1]].iloc[0] == "photo, tile"
 
 
 def test_indicators_without_two_values_and_impossible_values_leave_with_a_reason() -> None:

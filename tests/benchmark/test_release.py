@@ -19,12 +19,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from sdgbias.benchmark.items import authors_split
 from sdgbias.benchmark.release import import_ as release_import
 from sdgbias.benchmark.release.check import question_kind
 from sdgbias.benchmark.release.export import export, import_
 from sdgbias.benchmark.release.items import place_of_paths
 from sdgbias.benchmark.release.records import PARTS, json_lines, stem, write_lines
+from sdgbias.benchmark.splits import authors_split
 from sdgbias.errors import InputError, UsageError
 from sdgbias.types import Task
 

@@ -333,7 +333,8 @@ def test_aggregates_and_spans_in_the_series(raw: Path, tmp_path: Path) -> None:
 
 
 def test_a_country_missing_from_one_source(raw: Path, tmp_path: Path) -> None:
-    """No photos of Kenya: its tiles are shown alone. No series of Namibia: it leaves with a reason."""
+    """No photos of Kenya: its tiles are shown alone. No series of Namibia: it leaves with a
+    reason."""
     folder = copy(raw, tmp_path / "raw")
     shutil.rmtree(folder / "mapillary" / "imagery" / "KE")
     (folder / "mapillary" / "metadata" / "KE.csv").unlink()

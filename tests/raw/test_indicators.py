@@ -21,7 +21,7 @@ from sdgbias.raw.indicators import (
     regression_task,
 )
 from sdgbias.raw.series import SERIES
-from sdgbias.types import CONTEXT_NAMES, PILLARS, TOLERANCES
+from sdgbias.types import PILLARS, TOLERANCES
 
 TABLE = Path(__file__).resolve().parents[2] / "sdgbias" / "data" / "indicators.yaml"
 
@@ -86,9 +86,15 @@ def test_questions_are_distinct_and_name_no_place() -> None:
 
 def test_a_regression_task_never_sees_its_target() -> None:
     for task in load_regression_tasks():
-        assert task.target not in task.context and len(task.context) == len(CONTEXT_NAMES) - 1
+        assert task.target not in (*task.template.required, *task.template.used)
         assert task.tolerance == TOLERANCES[task.target]
-    assert all(i.context == tuple(CONTEXT_NAMES) for i in load_indicators())
+
+
+def test_every_template_names_evidence_and_reasoning() -> None:
+    entries = (*load_indicators(), *load_regression_tasks())
+    assert all("tile" in e.template.required for e in entries)
+    assert [e.slug for e in entries if "nightlights" in e.template.required] == ["electricity"]
+    assert len({e.template.reasoning for e in entries}) == len(entries)
 
 
 def test_thresholds_make_the_labels_and_an_edge_belongs_to_the_upper_range() -> None:
@@ -200,6 +206,16 @@ def test_unknown_slugs_list_the_valid_ones() -> None:
     [
         ("mcq.stunting", "pillar", "Health", "unknown pillar 'Health'; valid: Basic"),
         ("mcq.stunting", "polarity", "up", "unknown polarity 'up'"),
+        ("mcq.stunting", "evidence", {"required": ["radar"], "used": []}, "evidence 'radar'"),
+        ("mcq.stunting", "evidence", {"required": [], "used": ["tile"]}, "at least one required"),
+        ("mcq.stunting", "evidence", ["tile"], "the lists required and used"),
+        ("mcq.stunting", "reasoning", "", "wants text"),
+        (
+            "regression.hidden_poverty",
+            "evidence",
+            {"required": ["tile"], "used": ["asset_index"]},
+            "evidence 'asset_index'",
+        ),
         ("mcq.stunting", "bins", {"thresholds": [30, 20], "source": "x"}, "increasing"),
         ("mcq.stunting", "bins", {"thresholds": [20, 30]}, "source"),
         ("mcq.stunting", "bins", {"thresholds": [20.5, 30], "source": "x"}, "enough digits"),

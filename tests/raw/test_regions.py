@@ -1,5 +1,5 @@
-"""Survey regions matched to the series' regions by name, on tables in the layout of DHS's GPS data and
-of the shipped series."""
+"""Survey regions matched to the series' regions by name, on tables in the layout of DHS's GPS data
+and of the shipped series."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def matched(raw: Path, given: list[tuple[str, int, str]]) -> tuple[list[str], pd
 
 
 def test_names_match_and_the_rest_is_for_review(raw: Path) -> None:
-    """The spelling of the survey differs in case, hyphens and words for the kind of place; 'North' is
-    no part of a match; a cluster without a GPS row has no name."""
+    """The spelling of the survey differs in case, hyphens and words for the kind of place; 'North'
+    is no part of a match; a cluster without a GPS row has no name."""
     found, review = matched(raw, [])
     assert found == ["kenr101", "kenr108", "kenr106", "", "", "kenr103", ""]
     todo = review[["region_name", "status", "clusters"]].head(2).values.tolist()
@@ -88,7 +88,7 @@ def test_lists_in_brackets_and_names_that_fit_twice() -> None:
 
 
 def test_every_shipped_name_finds_its_own_region() -> None:
-    """The names lead back to one region each, or to none where the publisher uses one name twice."""
+    """The names lead back to one region each, or to none where the publisher uses one twice."""
     names = read_region_names(SHIPPED)
     table = names.assign(cname="", survey="", adm1dhs=1, region_name=names["name"], cluster_id="")
     found, _ = regions.match_regions(

@@ -12,7 +12,8 @@ from starlette.testclient import TestClient
 from sdgbias import store
 from sdgbias.analysis import analyse
 from sdgbias.analysis.studies import paired
-from sdgbias.report.pages import compare
+from sdgbias.raw.indicators import indicator
+from sdgbias.report.pages import compare, questions
 from sdgbias.report.web.source import Results
 from tests.builders.web_pages import BEFORE, RUN, text
 
@@ -77,6 +78,21 @@ def test_a_question_shows_what_was_stored(client: TestClient, served: Path) -> N
     assert picture and client.get(picture.group(1)).content.startswith(b"\x89PNG")
     estimate = text(client.get(f"/questions/{RUN}/regression/1060?test=T2").text)
     assert "Right answer: 40.0" in estimate
+
+
+def test_the_page_says_what_a_picture_shows_and_what_the_question_rests_on() -> None:
+    assert questions.caption("photo, tile, nightlights").startswith(
+        "What the model was shown: a street photo, the satellite tile"
+    )
+    alone = questions.caption("tile, nightlights")
+    assert "a street photo" not in alone and alone.endswith(
+        "There is no street photo of this place."
+    )
+    assert "a street photo" in questions.caption(None), "a question of an earlier version"
+    entry = indicator("electricity")
+    item = {"indicator": entry.slug, "question": entry.question}
+    assert questions.template_of("mcq", item) == entry.template
+    assert questions.template_of("mcq", item | {"question": "Is there power?"}) is None
 
 
 def test_differences_are_those_of_the_laboratory(served: Path) -> None:

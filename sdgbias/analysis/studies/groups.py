@@ -2,7 +2,8 @@
 narrows these.
 
 By country, by urban and rural, by wealth tercile, by the last two combined, and by whether the
-picture shows a street photo; in a suite of custom questions by each of its group columns. A group of fewer than 20 rows has no value.
+picture shows a street photo; in a suite of custom questions by each of its group columns. A group
+of fewer than 20 rows has no value.
 """
 
 from __future__ import annotations

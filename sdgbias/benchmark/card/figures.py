@@ -17,6 +17,7 @@ import pandas as pd
 
 from sdgbias.benchmark.card.distance import gold_distance
 from sdgbias.benchmark.card.limits import known_limits
+from sdgbias.benchmark.card.shown import by_modalities, templates
 from sdgbias.benchmark.draw import PILLAR_WEIGHTS
 from sdgbias.methods import stats
 from sdgbias.raw.indicators import load_indicators
@@ -103,12 +104,13 @@ def figures(facts: Facts, prompts: int) -> dict[str, Any]:
         "label_shares_percent": label_shares(mcq),
         "table_b": table_b(mcq),
         "by_country": by_country(facts, both),
-        "by_modalities": by_modalities(facts, both, kind),
+        "by_modalities": by_modalities(facts.images, both) if kind != "none" else [],
         "by_years": by_years(both),
         "splits": splits(both),
         "missing_labels": missing_labels(facts.clusters),
         "missing_values": missing_values(facts),
         "levels": levels(mcq),
+        "templates": templates(facts.items, facts.quarantine),
         "gold_distance": gold_distance(mcq),
         "distinct_q_only_prompts": dict(facts.distinct_prompts),
         "quarantined": {
@@ -277,20 +279,6 @@ def by_country(facts: Facts, both: pd.DataFrame) -> list[Row]:
         share.round(2) if known else np.nan,
     )
     return _rows(table.reset_index())
-
-
-def by_modalities(facts: Facts, both: pd.DataFrame, kind: str) -> list[Row]:
-    """Clusters and questions by what their pictures show ('' not stated, as in releases of others);
-    none without pictures."""
-    if kind == "none":
-        return []
-    clusters = facts.images.groupby("modalities").size().rename("clusters")
-    asked = pd.crosstab(both["modalities"], both["task"]).reindex(
-        columns=[task.value for task in Task], fill_value=0
-    )
-    table = asked.join(clusters, how="outer").fillna(0).astype("int64")
-    table.insert(0, "percent", (100 * table["clusters"] / len(facts.images)).round(2))
-    return _rows(table.rename_axis("modalities").reset_index())
 
 
 def by_years(both: pd.DataFrame) -> list[Row]:

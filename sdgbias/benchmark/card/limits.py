@@ -25,8 +25,8 @@ def known_limits(card: Mapping[str, Any]) -> list[str]:
         clusters, asked = (sum(row[name] for row in alone) for name in ("clusters", "mcq"))
         said.append(
             f"{clusters:,} of {counts['images']:,} clusters with a picture have no street photo and"
-            f" are shown by their satellite tile alone ({asked:,} multiple-choice questions): compare"
-            " models also within the groups with and without a photo."
+            f" are shown by their satellite tile alone ({asked:,} multiple-choice questions):"
+            " compare models also within the groups with and without a photo."
         )
     if n:
         said.append(

@@ -114,6 +114,18 @@ def readme(card: Card) -> str:
             [{"indicator": k, "n": v} for k, v in counts["regression_by_task"].items()],
             {"indicator": "task", "n": "questions"},
         ),
+        "Templates: the evidence that a question can't do without (a cluster that lacks it has no"
+        " such question), what else bears on it, and the reasoning intended:\n\n"
+        + _table(
+            card["templates"],
+            {
+                "indicator": "indicator or task",
+                "required": "required",
+                "used": "used where there is one",
+                "reasoning": "reasoning target",
+                "left_out": "clusters left out",
+            },
+        ),
         _prompts(card),
         "## Countries\n\n"
         + _table(

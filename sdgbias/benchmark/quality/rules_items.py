@@ -9,7 +9,6 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from sdgbias.benchmark.items import authors_split
 from sdgbias.benchmark.quality.rules_raw import (
     LABELS,
     Flag,
@@ -21,6 +20,7 @@ from sdgbias.benchmark.quality.rules_raw import (
     missing_table,
     whole_numbers,
 )
+from sdgbias.benchmark.splits import authors_split
 from sdgbias.types import LETTERS, TOLERANCES, Task
 
 _NUMBER = re.compile(r"(?<![\d.])[-−]?\d+(?:\.\d+)?")

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sdgbias.benchmark.items import LABELS, authors_split, split_by_country
+from sdgbias.benchmark.items import LABELS
 from sdgbias.benchmark.release.records import COLUMNS, FIELD_OF
+from sdgbias.benchmark.splits import authors_split, split_by_country
 from sdgbias.raw.clusters import ID_PATTERN, UNKNOWN_ADM1, countries
 from sdgbias.raw.indicators import load_indicators, load_regression_tasks
 from sdgbias.types import PILLARS, TOLERANCES, Task

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sdgbias.benchmark.items import authors_split
+from sdgbias.benchmark.splits import authors_split
 from sdgbias.errors import InputError, UsageError
 from sdgbias.methods.cade import Floats
 from sdgbias.types import DIGITS, LETTERS, ContextTest, Task

@@ -4,8 +4,8 @@ Composite, 448x448 RGB: top half (448x224) the street photo, centre-cropped to 2
 (224x224) the tile in colour; bottom right the tile's nightlights. A cluster without a photo keeps
 the square with a dark grey top half: its tile has the same size and place as every other one, and
 models that crop to the centre lose nothing of it. As several pictures: photos (longer side 448 at
-most, none where there is none), tile and nightlights (255x255 each). Maps are north up; tiles store south
-first (DATA.md section 2).
+most, none where there is none), tile and nightlights (255x255 each). Maps are north up; tiles store
+south first (DATA.md section 2).
 """
 
 from __future__ import annotations

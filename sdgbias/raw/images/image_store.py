@@ -63,8 +63,9 @@ QUARANTINE_COLUMNS = ["table", "key", "rule", "detail"]
 class StoredImages:
     """index: images.parquet without image_group. quarantine: table, key, rule, detail; table
     'images' (the cluster has no picture: a row per missing or broken modality) or 'photos' (an
-    unusable photo; the cluster is shown with another one or with its tile alone). rendered, reused: clusters whose tile and photos were decoded now, and those
-    reused unchanged (with or without an image)."""
+    unusable photo; the cluster is shown with another one or with its tile alone). rendered, reused:
+    clusters whose tile and photos were decoded now, and those reused unchanged (with or without an
+    image)."""
 
     index: pd.DataFrame
     quarantine: pd.DataFrame
@@ -92,8 +93,9 @@ def render_store(
 
     The same inputs give the same bytes whatever the number of workers, the order of the rows, or
     the previous contents of the folder. A cluster without a usable tile gets no image, nor one
-    without a readable photo where the settings require it. ``progress(done, total)`` counts clusters. Raises InputError when a folder is missing
-    or a path leads out of ``raw``, StoreError when ``out`` can't be written.
+    without a readable photo where the settings require it. ``progress(done, total)`` counts
+    clusters. Raises InputError when a folder is missing or a path leads out of ``raw``, StoreError
+    when ``out`` can't be written.
     """
     raw, settings = Path(raw), settings or ImageSettings()
     if not (raw / "dhs_npzs").is_dir():

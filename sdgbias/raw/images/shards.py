@@ -2,9 +2,9 @@
 images/<CC>-<nnn>.parquet.
 
 One row per picture: cluster_id, image_id, source (what it was made from), photo_id, n_photos,
-n_parts, modalities (what it shows), tile_hash, photo_hash, parts (encoded bytes, one or several). Row groups are small, so that
-one image can be read without its neighbours. Clusters that could not be rendered are listed in the
-file's metadata (`notes`).
+n_parts, modalities (what it shows), tile_hash, photo_hash, parts (encoded bytes, one or several).
+Row groups are small, so that one image can be read without its neighbours. Clusters that could not
+be rendered are listed in the file's metadata (`notes`).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Figures of the page Groups: accuracy by country, urban and rural, wealth, with and without a street
-photo; disparities between groups, and whether CADE narrows them."""
+"""Figures of the page Groups: accuracy by country, urban and rural, wealth, with and without a
+street photo; disparities between groups, and whether CADE narrows them."""
 
 from __future__ import annotations
 

@@ -15,10 +15,11 @@ from typing import Any
 from sdgbias import suites
 from sdgbias.benchmark.people_items import ATTRIBUTE, ATTRIBUTES, CHOICES, P1
 from sdgbias.raw.facet import CLASSES
+from sdgbias.raw.indicators import Template, load_indicators, load_regression_tasks
 from sdgbias.report import labels
 from sdgbias.report.pages import runs as known
 from sdgbias.report.web.source import Reader, Row
-from sdgbias.types import MODALITIES, OPTION_LETTERS, View
+from sdgbias.types import MODALITIES, OPTION_LETTERS, Task, View
 
 #: How an answer about people was parsed (suites/facet.py).
 HOW = {
@@ -90,6 +91,7 @@ def load(reader: Reader, run: Row, task: str, item_id: int, test: str) -> dict[s
         "said": said,
         "picture": shown is not None,
         "shown": caption(item.get("modalities")),
+        "template": template_of(task, item) if suite.items_table == "items" else None,
         "options": layout.options(item),
         "context": str(labels.parsed(item.get("context")).get(test) or ""),
         "cade": _cade(reader, run, task, test, said),
@@ -181,6 +183,16 @@ _SHOWN = {
     "tile": "the satellite tile, north up",
     "nightlights": "the night lights",
 }
+
+
+def template_of(task: str, item: Row) -> Template | None:
+    """The template of the item's indicator; None where the question isn't ours (a release, custom
+    questions) or is of another version."""
+    entries = load_regression_tasks() if task == Task.REGRESSION.value else load_indicators()
+    for entry in entries:
+        if (entry.slug, entry.question) == (item["indicator"], item["question"]):
+            return entry.template
+    return None
 
 
 def caption(modalities: object) -> str:

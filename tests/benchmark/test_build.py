@@ -1,0 +1,34 @@
+"""Stages of a build: what one writes and the next reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from sdgbias.benchmark import build
+from sdgbias.raw.images.image_store import ImageSettings
+from tests.builders.raw_folder import (
+    ONE,
+    THREE,
+    TWO,
+    clusters_of,
+    make_tile,
+    put_photo,
+    put_tile,
+)
+
+
+def test_pictures_without_a_photo_are_near_duplicates_by_their_tiles(tmp_path: Path) -> None:
+    """Two tiles that differ a little, and a third one with the same pixels and a photo beside it:
+    that one shows something else."""
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    for cluster, light in ((ONE, 5.0), (TWO, 6.0), (THREE, 5.0)):
+        put_tile(raw, cluster, make_tile(light=light))
+    put_photo(raw, THREE, "1")
+    build.write_table(out, "clusters", clusters_of(ONE, TWO, THREE))
+    assert build.build_images(raw, out, ImageSettings(), 1) == (3, 0)
+    index = pd.read_parquet(out / "images.parquet").set_index("cluster_id")
+    assert index["image_id"].nunique() == 3
+    assert index.loc[TWO, "image_group"] == index.loc[ONE, "image_id"]
+    assert index.loc[THREE, "image_group"] == index.loc[THREE, "image_id"]
