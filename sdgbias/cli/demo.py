@@ -98,12 +98,9 @@ def _meanwhile() -> Iterator[None]:
     and the compiled kernels. Either is made by the night itself if this fails."""
     environment = {**_environment(), "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
     environment.pop(progress.FOLDER, None)
-    ahead = (
-        ["-m", "sdgbias.methods.compiled"],
-        ["-m", "prefect", "server", "database", "upgrade", "--yes"],
-    )
-    if (Path(environment["PREFECT_HOME"]) / "prefect.db").exists():
-        ahead = ahead[:1]
+    ahead = [["-m", "sdgbias.methods.compiled"]]
+    if not (Path(environment["PREFECT_HOME"]) / "prefect.db").exists():
+        ahead.append(["-m", "prefect", "server", "database", "upgrade", "--yes"])
     nothing = subprocess.DEVNULL
     started = [
         subprocess.Popen([sys.executable, *one], env=environment, stdout=nothing, stderr=nothing)
