@@ -94,29 +94,21 @@ def _step(title: str, command: list[str], fine: tuple[int, ...] = (0,)) -> None:
 
 @contextmanager
 def _meanwhile() -> Iterator[None]:
-    """Prepare, beside the block, what a night in a fresh clone would wait for: Prefect's database
-    and the compiled kernels. Either is made by the night itself if this fails."""
+    """Compile, beside the block, the kernels that a night in a fresh clone would wait for. It
+    compiles them itself if this fails."""
     environment = {**_environment(), "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-    environment.pop(progress.FOLDER, None)
-    ahead = (
-        ["-m", "sdgbias.methods.compiled"],
-        ["-m", "prefect", "server", "database", "upgrade", "--yes"],
+    child = subprocess.Popen(
+        [sys.executable, "-m", "sdgbias.methods.compiled"],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
-    if (Path(environment["PREFECT_HOME"]) / "prefect.db").exists():
-        ahead = ahead[:1]
-    nothing = subprocess.DEVNULL
-    started = [
-        subprocess.Popen([sys.executable, *one], env=environment, stdout=nothing, stderr=nothing)
-        for one in ahead
-    ]
     try:
         yield
-        for child in started:
-            child.wait()
+        child.wait()
     finally:
-        for child in started:
-            child.kill()
-            child.wait()
+        child.kill()
+        child.wait()
 
 
 def _at_a_time() -> int:

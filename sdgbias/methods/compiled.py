@@ -22,9 +22,9 @@ def compile_kernels() -> None:
     rng, n = np.random.default_rng(0), 8
     draws = rng.uniform(0.1, 0.9, size=(4, 4))
     for k in CANDIDATES:
-        logs = [np.log(rng.dirichlet(np.ones(k), size=n)) for _ in range(3)]
-        there, base = np.ones((n, k), dtype=bool), logs[0].argmax(axis=1)
-        streams = Streams(there, *logs, rng.random(n), base, rng.random(n))
+        img, ctx, q = (np.log(rng.dirichlet(np.ones(k), size=n)) for _ in range(3))
+        there = np.ones((n, k), dtype=bool)
+        streams = Streams(there, img, ctx, q, rng.random(n), img.argmax(axis=1), rng.random(n))
         payoff = rng.random((n, k))
         rows = kernel.pack(streams, payoff)
         kernel.mean_payoff(rows, draws)

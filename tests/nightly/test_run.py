@@ -180,8 +180,9 @@ def failed(message: str) -> ledger.StepResult:
 
 
 def test_what_the_steps_come_to_is_the_exit_code(
-    tmp_path: Path, steps: dict[str, ledger.StepResult]
+    tmp_path: Path, steps: dict[str, ledger.StepResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("SDGBIAS_WEBHOOK", "http://127.0.0.1:9/hook")
     steps.update(analyse=failed("no space"), gate=ledger.StepResult("breach", "fine: accuracy"))
     done = run(settings(tmp_path, "fine"), by_model(fine=PUBLISH))
     assert done.exit_code == 6 and list(done.steps or {}) == [

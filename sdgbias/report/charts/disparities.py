@@ -78,9 +78,9 @@ def _silent(rows: pd.DataFrame) -> str:
     """A sentence per reason, naming the models and prompts without any disparity; '' for none."""
     out = rows[_is_silent(rows)]
     return "".join(
-        f" {why.capitalize()}, so without a disparity: "
+        f" {str(why).capitalize()}, so without a disparity: "
         + "; ".join(
-            f"{model}, {', '.join(sorted(set(part['test'])))}"
+            f"{model!s}, {', '.join(sorted(set(part['test'])))}"
             for model, part in mine.groupby("model", sort=False)
         )
         + "."
