@@ -77,9 +77,11 @@ class Bare:
 
     @torch.inference_mode()
     def answer(self, prompt: Prompt, length: int) -> str:
-        """A greedy answer by the library's own generate."""
+        """A greedy answer by the library's own generate, without the penalty on repetition that a
+        generation_config.json may set."""
         inputs, model = self.inputs(prompt), self._model(prompt)
-        ids = model.generate(**inputs, max_new_tokens=length, do_sample=False)
+        greedy = {"do_sample": False, "repetition_penalty": 1.0}
+        ids = model.generate(**inputs, max_new_tokens=length, **greedy)
         begun = 0 if model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
         new = ids[0, begun:]
         return str(self.processor.tokenizer.decode(new, skip_special_tokens=True)).strip()

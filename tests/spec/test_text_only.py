@@ -15,11 +15,13 @@ from sdgbias import store
 from sdgbias.analysis.analyse import analyse
 from sdgbias.analysis.nights import BREACH, MISSING
 from sdgbias.analysis.rows import AnalysisSettings
+from sdgbias.benchmark.people import build_people
 from sdgbias.engines import load
 from sdgbias.errors import ModelError
 from sdgbias.nightly import regression
 from sdgbias.nightly.regression import baseline as runs
 from sdgbias.nightly.regression import measured_sdg, policy
+from sdgbias.raw.synthetic.schematic_people import write_people_sample
 from sdgbias.report.build import write_report
 from sdgbias.scoring.evaluate import evaluate
 from sdgbias.suites.suite import EvalSettings
@@ -281,3 +283,50 @@ def test_there_is_nothing_to_analyse_and_nothing_to_compare(later: tuple[Path, s
     sql = "SELECT DISTINCT study FROM study_rows WHERE run_id = ?"
     assert store.query(results, sql, [run_id])["study"].tolist() == ["settings"]
     assert analyse(results, settings=settings)[run_id] == 0
+
+
+def test_the_suite_of_people_is_measured_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recall and disparity with n and intervals; refusals and answers without a label are counted;
+    nothing of first-token scores."""
+    write_people_sample(tmp_path / "raw", 60, 3)
+    build_people(tmp_path / "raw", tmp_path / "b")
+    planted = {"recall": 0.7, "refusals": 0.1, "ramblings": 0.1, "effects": {"female": -0.3}}
+    people = replace(
+        PLANTED, backend="planted-people", options={"oracle": str(tmp_path / "b"), **planted}
+    )
+    server = Endpoint(load(people, tmp_path))
+    monkeypatch.setenv("TEXT_ONLY_KEY", "not-a-real-key")
+    results = tmp_path / "r.duckdb"
+    try:
+        outcome = evaluate(spec(server, "closed"), ROOT, tmp_path / "b", results, SETTINGS)
+    finally:
+        server.close()
+    assert outcome.failed == 0 and server.scored <= 16
+    methods = store.query(results, "SELECT DISTINCT method FROM metrics")["method"]
+    assert methods.tolist() == ["full"]
+    spoken = store.query(results, "SELECT test, how FROM spoken")
+    assert len(spoken) == len(pd.read_parquet(tmp_path / "b" / "items_people.parquet"))
+    for test in ("p1", "p2"):
+        how = spoken.loc[spoken["test"] == test, "how"]
+        for name, kind in (("refusal_rate", "refusal"), ("unparsed_rate", "unparsed")):
+            rate = metric(results, outcome.run_id, test=test, indicator="all-52", metric=name)
+            assert rate["n"] == len(how) and rate["value"] == pytest.approx((how == kind).mean())
+            assert 0 < rate["value"] < 0.3
+        gap = metric(
+            results,
+            outcome.run_id,
+            test=test,
+            pillar="gender:male-female",
+            indicator="all-52",
+            metric="disparity",
+        )
+        assert gap["n"] >= 20 and gap["ci_low"] < gap["value"] < gap["ci_high"]
+    [judged] = regression.judge_runs(
+        results, [runs.by_hand(results, outcome.run_id)], policy.load(policy.DEFAULT)
+    )
+    notes = {str(r["rule"]): str(r["note"]) for r in judged.rows}
+    assert notes["people-candidate-mass"] == NEEDS_SCORES
+    first = {n for rule, n in notes.items() if rule in ("people-recall", "people-refusals")}
+    assert first == {"first run: nothing to compare with"}

@@ -144,11 +144,11 @@ def _compared(
     seed: int,
 ) -> RuleEvidence:
     e = replace(e, bound=float(e.rule.allowed or 0.0))
-    lacks = needs(new.run.get("config"), e.method, e.task)
+    found = pooled(new, e.task, tests, e.metric, e.method)
+    lacks = needs(new.run.get("config"), e.method, e.task) if found is None else ""
     if lacks:
         return replace(e, note=lacks, missing=True, excused=True)
     if old is None:
-        found = pooled(new, e.task, tests, e.metric, e.method)
         value = (
             float(found.value.mean())
             if found is not None and len(found.value) and not e.rule.by
@@ -164,11 +164,7 @@ def _compared(
         )
     both = paired(old, new, e.task, tests, e.metric, e.method)
     if both is None:
-        absent = (
-            "this run"
-            if pooled(new, e.task, tests, e.metric, e.method) is None
-            else "the run compared with"
-        )
+        absent = "this run" if found is None else "the run compared with"
         note = f"{absent} has no {e.metric} for {e.method}"
         return replace(e, note=note, missing=True)
     if not len(both.before):

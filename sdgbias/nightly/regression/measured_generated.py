@@ -79,7 +79,8 @@ def _value(part: pd.DataFrame, items: pd.DataFrame, task: str, metric: str) -> F
     if metric == "mae":
         return part["error"].to_numpy(dtype=float) / items["tolerance"].to_numpy(dtype=float)
     if metric == "parse_failures" and task == Task.MCQ.value:
-        return (part["pred"].fillna("") == "").to_numpy(dtype=float)
+        return np.asarray(part["pred"].fillna("") == "", dtype=np.float64)
     if metric == "parse_failures":
-        return 1.0 - part["parsed"].astype("boolean").to_numpy(dtype=float, na_value=np.nan)
+        parsed = part["parsed"].astype("boolean").to_numpy(dtype=float, na_value=np.nan)
+        return np.asarray(1.0 - parsed, dtype=np.float64)
     return None
