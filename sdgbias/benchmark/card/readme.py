@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from sdgbias.benchmark.card.distance import SPANS, spans
+from sdgbias.benchmark.card.intended_use import intended_use
 from sdgbias.types import TESTS, Task
 
 Card = Mapping[str, Any]
@@ -27,6 +28,11 @@ _IMAGES = {
     ),
     "several": "several pictures per cluster: street photos, satellite tile, night lights",
 }
+
+_SYNTHETIC_TERMS = (
+    "This benchmark is synthetic and holds none of these data: the terms are those of one that is"
+    " built from them."
+)
 
 
 def readme(card: Card) -> str:
@@ -163,6 +169,7 @@ def readme(card: Card) -> str:
         "## What was left out\n\nEvery row with its reason is in `quarantine.parquet`.\n\n"
         + _table(card["quarantined_by_table"], {"table": "table", "rule": "rule", "n": "rows"}),
         _review(card["review"]),
+        intended_use().markdown() + ("\n\n" + _SYNTHETIC_TERMS if card["synthetic"] else ""),
         _sources(card),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
