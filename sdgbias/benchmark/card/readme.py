@@ -11,6 +11,7 @@ import yaml
 
 from sdgbias.benchmark.card.distance import SPANS, spans
 from sdgbias.benchmark.card.intended_use import intended_use
+from sdgbias.raw.indicators import load_indicators
 from sdgbias.types import TESTS, Task
 
 Card = Mapping[str, Any]
@@ -74,7 +75,10 @@ def readme(card: Card) -> str:
             card["short"],
         ),
         "## Answers per pillar, beside Table B\n\nPercent of the answers of a pillar. Brackets: 95"
-        " % Wilson interval, questions of one cluster counted as dependent.\n\n"
+        " % Wilson interval, questions of one cluster counted as dependent. Table B is no target:"
+        " where an indicator is cut at terciles of this benchmark's clusters"
+        f" ({_terciles()}), about a third of them lies in each bin, whatever the paper's bins"
+        " gave.\n\n"
         + _table(
             [{**row, "ours": _interval(row)} for row in card["table_b"]],
             {
@@ -173,6 +177,11 @@ def readme(card: Card) -> str:
         _sources(card),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _terciles() -> str:
+    known = load_indicators()
+    return f"{sum(not one.thresholds for one in known)} of {len(known)} indicators"
 
 
 def _front_matter(card: Card) -> str:

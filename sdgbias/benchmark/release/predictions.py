@@ -101,7 +101,9 @@ def limits_of(t: PredictionTables, tolerance: float | None) -> Floats:
     """(N,) tolerance of each row: ``tolerance`` for all, else its target's (Table F), NaN without
     one."""
     limits = t.frame["target"].map(TOLERANCES).to_numpy(dtype=np.float64)
-    return limits if tolerance is None else np.full(len(limits), tolerance, dtype=np.float64)
+    return np.asarray(
+        limits if tolerance is None else np.full(len(limits), tolerance), dtype=np.float64
+    )
 
 
 def search(
