@@ -69,18 +69,26 @@ def cade_search(
     draws: Annotated[int, typer.Option(min=1, help="Random-search draws.")] = 10_000,
     seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
     tolerance: ToleranceOption = None,
+    objective: Annotated[
+        str,
+        typer.Option(
+            help="What regression is tuned on: mae (the paper's, pooled over all targets) or"
+            " tolerance (the error over each target's tolerance)."
+        ),
+    ] = "mae",
 ) -> None:
     """Tune CADE on the val rows of a model's tables, then apply it to all rows."""
     from sdgbias.benchmark.release.predictions import Tuning
 
     kind = choice("--search", search, ("random", "exact"))
+    tuned_on = choice("--objective", objective, ("mae", "tolerance"))
     _cade(
         pred_dir,
         task,
         level,
         out,
         numerics,
-        params=Tuning(kind, draws, seed),
+        params=Tuning(kind, draws, seed, tuned_on),
         tolerance=tolerance,
     )
 

@@ -11,7 +11,7 @@ cut, so that a token outside
 masked for that row;
 * a row that lacks a view which is only contrasted with keeps its Full answer: the missing view
 counts as uniform;
-* nothing is estimated on test rows unless a setting says ``transductive``.
+* nothing is estimated on test rows.
 
 A contrast is a tuple of names: views ('ctx', 'q', 'img'), extra passes ('noise', 'icd:0', ...), or
 'content_free:*' for all that begin so. Formulas and sources: docs/reference/methods.md, section
@@ -193,43 +193,38 @@ def post_hoc(
     mode: str = "diagonal",
     scope: str = "row",
     floor: float = 1e-4,
-    transductive: bool = False,
 ) -> Floats:
     """Affine calibration with p_cf, the answer distribution without the evidence: the contrasts'
     sum, normalised.
 
     'diagonal': log p_full - log(p_cf + floor). 'identity': p_full - p_cf, **not** divided by its
     sum, which is negative and would turn the order round (METHODS 1.1, bug a). scope 'row': p_cf of
-    the row; 'group': its mean over the group's fit rows (all rows if ``transductive``), without
-    floor; a group without any keeps its Full answers. Contextual and domain-context calibration are
+    the row; 'group': its mean over the group's fit rows, without floor; a group without any keeps
+    its Full answers. Contextual and domain-context calibration are
     the same with content-free and random-word contexts and no floor.
     """
     valid, log_full, logs = _read(e, contrast)
     known = _mean([np.exp(part) for part in logs])
     p_cf = _share(known, valid)
     if scope == "group":
-        rows = ~np.isnan(known[:, 0]) & (e.fit | transductive)
+        rows = ~np.isnan(known[:, 0]) & e.fit
         p_cf, floor = _share(_group_mean(p_cf, valid, rows, e.group), valid), 0.0
     score = np.exp(log_full) - p_cf if mode == "identity" else log_full - _log(p_cf + floor)
     return np.where(valid, score, -np.inf)
 
 
-def _batch_terms(
-    e: Evidence, mean: str = "geometric", transductive: bool = False
-) -> tuple[Bools, Floats, Floats]:
+def _batch_terms(e: Evidence, mean: str = "geometric") -> tuple[Bools, Floats, Floats]:
     valid, log_full, _ = _read(e, ())
-    rows = _fold(np.logical_or, valid) & (e.fit | transductive)
+    rows = _fold(np.logical_or, valid) & e.fit
     prior = _group_mean(log_full if mean == "geometric" else np.exp(log_full), valid, rows, e.group)
     prior = prior if mean == "geometric" else np.where(np.isnan(prior), np.nan, _log(prior))
     return valid, log_full, np.where(valid & ~np.isnan(prior), -prior, 0.0)
 
 
-def batch(
-    e: Evidence, mean: str = "arithmetic", gamma: float = 1.0, transductive: bool = False
-) -> Floats:
+def batch(e: Evidence, mean: str = "arithmetic", gamma: float = 1.0) -> Floats:
     """log p_full - gamma log(mean of p_full over the group's fit rows), Full alone (METHODS 1.9).
     'geometric' averages log p_full."""
-    return _linear(*_batch_terms(e, mean, transductive), gamma, 0.0)
+    return _linear(*_batch_terms(e, mean), gamma, 0.0)
 
 
 # ------------------------------------------------------------------------------- contrastive
@@ -249,13 +244,10 @@ def contrastive(e: Evidence, contrast: Names = ("ctx",), a: float = 1.0, b: floa
     return _linear(*_contrast_terms(e, contrast), a, b)
 
 
-def m3id(
-    e: Evidence, t: int = 1, decay: float = 0.02, kappa: float | None = None, b: float = 0.1
-) -> Floats:
+def m3id(e: Evidence, t: int = 1, decay: float = 0.02, b: float = 0.1) -> Floats:
     """VDD whose strength is kappa = (1 - gamma) / gamma, gamma = exp(-decay t): 0 at t = 0, 0.0202
-    at t = 1, so that at the first token it is nearly the Full answer (METHODS 1.5). ``kappa``
-    given: that strength."""
-    return contrastive(e, ("ctx",), float(np.expm1(decay * t)) if kappa is None else kappa, b)
+    at t = 1, so that at the first token it is nearly the Full answer (METHODS 1.5)."""
+    return contrastive(e, ("ctx",), float(np.expm1(decay * t)), b)
 
 
 def pai_logit(e: Evidence, gamma: float = 1.1, b: float = 0.1) -> Floats:

@@ -298,6 +298,7 @@ def test_figure_8_reads_the_best_value_on_val_and_its_accuracy_on_test(full: Pat
     assert [cell(t, c.name, LLAVA, "T1", "alpha").value for c in t.columns] == [
         0.82,
         1.0,
+        1.0,
         0.57,
         0.45,
         0.60,
@@ -306,6 +307,10 @@ def test_figure_8_reads_the_best_value_on_val_and_its_accuracy_on_test(full: Pat
     assert (
         cell(t, "best on val", LLAVA, "T1", "tau").status == "not in store: no sweep of tau at T1"
     )
+    # of tau the text names a threshold before a plateau, no best value
+    assert cell(t, "best on val", LLAVA, "T1", "tau").paper is None
+    threshold = cell(t, "plateau from", LLAVA, "T1", "tau").paper
+    assert threshold is not None and threshold.value == 0.9
 
 
 def test_regression_by_target_and_over_targets(full: Path) -> None:

@@ -368,7 +368,7 @@ def test_a_run_on_faces_neither_hides_one_on_classes_nor_stands_for_the_paper(
         {"metric_rows": rows, "people": faces},
     )
     assert (
-        cell(everything(alone)["gender"], "male", "LLaVA-1.5 (7B) (not run)", "p1").paper
+        cell(everything(alone)["gender"], "male", "LLaVA-1.5 (7B) (not run)", "p1", "paper").paper
         is not None
     )
 

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,14 @@ import pytest
 from typer.testing import CliRunner
 
 from sdgbias.benchmark.release.prediction_tables import parse_level, read_tables
-from sdgbias.benchmark.release.predictions import Tuning, prepare, read_params, reservations, run
+from sdgbias.benchmark.release.predictions import (
+    Objective,
+    Tuning,
+    prepare,
+    read_params,
+    reservations,
+    run,
+)
 from sdgbias.cli import app
 from sdgbias.errors import InputError, StoreError, UsageError
 from sdgbias.methods.cade import Numerics, decide, streams
@@ -129,6 +137,39 @@ def test_regression_replaces_the_first_digit(tmp_path: Path) -> None:
     assert measured["cade_interval_accuracy"]["value"] == pytest.approx(
         ((test["cade_pred"] - test["answer"]).abs() <= 0.75).mean()
     )
+
+
+def test_regression_can_be_tuned_in_units_of_the_tolerance(tmp_path: Path) -> None:
+    tables(tmp_path / "pred", Task.REGRESSION)
+
+    def tuned(objective: Objective, tolerance: float | None = None) -> dict[str, Any]:
+        found: Any = run(
+            tmp_path / "pred",
+            Task.REGRESSION,
+            ContextTest.T2,
+            tmp_path / "out",
+            params=Tuning(draws=200, objective=objective),
+            tolerance=tolerance,
+        )
+        return found["search"] | found["params"]
+
+    mae, own, given = tuned("mae"), tuned("tolerance"), tuned("tolerance", 3.0)
+    assert (mae["objective"], own["objective"]) == (
+        "negative MAE",
+        "negative error in tolerances",
+    )
+    # one target: another unit and the same order of settings
+    assert own["value"] == pytest.approx(mae["value"] / 0.75) and own["alpha"] == mae["alpha"]
+    assert given["value"] == pytest.approx(mae["value"] / 3.0)
+    with pytest.raises(UsageError, match="--objective tolerance is for --task regression"):
+        tables(tmp_path / "mcq", Task.MCQ)
+        run(
+            tmp_path / "mcq",
+            Task.MCQ,
+            ContextTest.T2,
+            tmp_path / "b",
+            params=Tuning(draws=9, objective="tolerance"),
+        )
 
 
 def reference_number(text: str, digit: str) -> float:

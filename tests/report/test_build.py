@@ -24,7 +24,7 @@ from sdgbias.report.build import write_report
 from sdgbias.report.charts import methods as methods_chart
 from sdgbias.report.charts import paper
 from sdgbias.report.pages import examples
-from sdgbias.types import PILLARS
+from sdgbias.types import PILLARS, Task
 from tests.builders.results import MODELS, publish_fake
 
 
@@ -299,11 +299,18 @@ def test_figures_follow_the_page_scheme(results: Path) -> None:
         *paper.figure4(found),
         *paper.figure5(found),
         *paper.figure7(found),
+        *paper.figure7(found, Task.REGRESSION),
     ):
         assert "currentColor" in panel.svg
         assert "http" not in panel.svg
         assert "#010203" not in panel.svg
     assert paper.png(paper.figure3(found)[0])[:4] == b"\x89PNG"
+    [lower] = [p for p in paper.figure7(found, Task.REGRESSION) if p.title == found.models[0]]
+    mae = found.cell(
+        model=found.models[0], task="regression", test="T2", method="cade", metric="mae"
+    )
+    assert mae is not None and "MAE of" in lower.alt, "the lower panel of Figure 7 is the MAE"
+    assert f"{mae.value:.3g} (" in lower.alt and "%" not in lower.alt.replace("95\u00a0%", "")
 
 
 def test_examples_cover_models_pillars_and_outcomes(

@@ -15,6 +15,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from sdgbias import store
+from sdgbias.benchmark.card.intended_use import intended_use
 from sdgbias.errors import UsageError
 from sdgbias.report import leaderboard
 from sdgbias.report.web import app
@@ -293,7 +294,8 @@ def test_a_new_run_is_seen_at_once(served: Path, tmp_path: Path) -> None:
         "brand-new-1" in client.get("/runs").text
         and client.get("/questions?run=brand-new-1").status_code == 200
     )
-    assert "measured" in text(client.get("/models/brand-new").text)
+    said = text(client.get("/models/brand-new").text)
+    assert "measured" in said and intended_use().summary in said
 
 
 def test_without_results_pages_say_so(tmp_path: Path) -> None:

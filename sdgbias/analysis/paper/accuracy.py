@@ -272,6 +272,9 @@ def indicators(e: PaperResults) -> Table:
     )
 
 
+#: CADE tuned on the error in tolerances instead of the paper's pooled MAE: a row of the study
+#: 'regression', not of the headline metrics.
+OBJECTIVES = (("cade_tolerance", "Ours, tuned in tolerances"),)
 #: Summary rows below the targets: label -> metrics of the study 'regression' in the columns of MAE
 #: and interval accuracy.
 OVERALL = {
@@ -290,8 +293,8 @@ def intervals(e: PaperResults) -> Table:
     tasks = [(r["pillar"], r["indicator"]) for r in known.to_dict("records")]
     rows = []
     for s in e.subjects():
-        for method, setting in SETTINGS:
-            for pillar, indicator in tasks:
+        for method, setting in (*SETTINGS, *OBJECTIVES):
+            for pillar, indicator in tasks if (method, setting) in SETTINGS else ():
                 cells = tuple(
                     cell(
                         e.metric(

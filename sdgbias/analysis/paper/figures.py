@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 from sdgbias.analysis.paper import printed as paper
@@ -125,6 +126,18 @@ def figure_5(e: PaperResults) -> Table:
     )
 
 
+#: How far below the best value of a curve its plateau may lie.
+PLATEAU = 0.005
+
+
+def _plateau(curve: Mapping[float, Estimate]) -> float:
+    """The smallest x from which a curve never falls more than PLATEAU below its best value; the
+    largest x of a curve that ends lower."""
+    floor = max(at.value for at in curve.values()) - PLATEAU
+    low = [x for x, at in curve.items() if at.value < floor]
+    return min((x for x in curve if not low or x > max(low)), default=max(curve))
+
+
 def figure_8(e: PaperResults) -> Table:
     rows = []
     for s in e.subjects("figure_8"):
@@ -136,7 +149,9 @@ def figure_8(e: PaperResults) -> Table:
         )
         for test in shown or sorted({test for test, _ in points}) or ["T1"]:
             for parameter in ("alpha", "lambda_kl", "beta", "tau"):
-                said = s.printed("figure_8", column=parameter)
+                printed = s.printed("figure_8", column=parameter)
+                # of tau the text names where a plateau begins, of the others the best value
+                said, flat = (None, printed) if parameter == "tau" else (printed, None)
                 val, there = (
                     points.get((test, parameter), {}).get(split, {}) for split in ("val", "test")
                 )
@@ -151,7 +166,12 @@ def figure_8(e: PaperResults) -> Table:
                     rows.append(
                         Row(
                             (s.label, test, parameter),
-                            (empty, replace(empty, paper=said), empty, empty, empty),
+                            (
+                                empty,
+                                replace(empty, paper=said),
+                                replace(empty, paper=flat),
+                                *(empty, empty, empty),
+                            ),
                         )
                     )
                     continue
@@ -161,12 +181,14 @@ def figure_8(e: PaperResults) -> Table:
                 cells = (
                     cell(tuned, s.status),
                     number(best, s.status, said),
+                    number(_plateau(val), s.status, flat),
                     *(cell(at, s.status) for at in (there.get(best), ends[0], ends[-1])),
                 )
                 rows.append(Row((s.label, test, parameter), cells))
     columns = (
         Column("tuned", "number"),
         Column("best on val", "number"),
+        Column("plateau from", "number"),
         Column("test there"),
         Column("lowest"),
         Column("highest"),

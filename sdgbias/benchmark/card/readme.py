@@ -10,6 +10,8 @@ from typing import Any
 import yaml
 
 from sdgbias.benchmark.card.distance import SPANS, spans
+from sdgbias.benchmark.card.intended_use import intended_use
+from sdgbias.raw.indicators import load_indicators
 from sdgbias.types import TESTS, Task
 
 Card = Mapping[str, Any]
@@ -31,6 +33,11 @@ _IMAGES = {
         " lights"
     ),
 }
+
+_SYNTHETIC_TERMS = (
+    "This benchmark is synthetic and holds none of these data: the terms are those of one that is"
+    " built from them."
+)
 
 
 def readme(card: Card) -> str:
@@ -72,7 +79,10 @@ def readme(card: Card) -> str:
             card["short"],
         ),
         "## Answers per pillar, beside Table B\n\nPercent of the answers of a pillar. Brackets: 95"
-        " % Wilson interval, questions of one cluster counted as dependent.\n\n"
+        " % Wilson interval, questions of one cluster counted as dependent. Table B is no target:"
+        " where an indicator is cut at terciles of this benchmark's clusters"
+        f" ({_terciles()}), about a third of them lies in each bin, whatever the paper's bins"
+        " gave.\n\n"
         + _table(
             [{**row, "ours": _interval(row)} for row in card["table_b"]],
             {
@@ -194,9 +204,15 @@ def readme(card: Card) -> str:
         "## What was left out\n\nEvery row with its reason is in `quarantine.parquet`.\n\n"
         + _table(card["quarantined_by_table"], {"table": "table", "rule": "rule", "n": "rows"}),
         _review(card["review"]),
+        intended_use().markdown() + ("\n\n" + _SYNTHETIC_TERMS if card["synthetic"] else ""),
         _sources(card),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _terciles() -> str:
+    known = load_indicators()
+    return f"{sum(not one.thresholds for one in known)} of {len(known)} indicators"
 
 
 def _front_matter(card: Card) -> str:

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from PIL import Image
 
+from sdgbias.benchmark.card.intended_use import intended_use
 from sdgbias.benchmark.release.check import Progress, database
 from sdgbias.benchmark.release.import_ import Imported, import_
 from sdgbias.benchmark.release.records import (
@@ -106,6 +107,7 @@ def export(
     earlier = read_manifest(out, MANIFEST)
     refuse_foreign(out, mine={name: earlier.get(name) for name in identity} == identity)
     about = {name: card.get(name) for name in ("licence", "sources", "synthetic")}
+    about["intended_use"] = intended_use().record()
     write_manifest(out / MANIFEST, {**identity, **about, "complete": False})
     imported = (benchmark / "records.parquet").is_file()
     paths = _recorded_paths(benchmark) if imported else _own_paths(benchmark)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -81,19 +81,50 @@ def prepare(t: PredictionTables, numerics: Numerics) -> Prepared:
     return Prepared(s, payoff, values, np.full(n, -1), gold_value, ok, said_number)
 
 
+#: What regression is tuned on: the paper's pooled MAE, or the error in units of each target's
+#: tolerance.
+Objective = Literal["mae", "tolerance"]
+_OBJECTIVES = {"mae": "negative MAE", "tolerance": "negative error in tolerances"}
+
+
 @dataclass(frozen=True)
 class Tuning:
-    """How hyper-parameters are tuned that aren't given."""
+    """How hyper-parameters are tuned that aren't given. objective: of regression."""
 
     kind: Kind = "random"
     draws: int = 10_000
     seed: int = 0
+    objective: Objective = "mae"
 
 
-def search(t: PredictionTables, p: Prepared, tuning: Tuning) -> SearchResult:
+def limits_of(t: PredictionTables, tolerance: float | None) -> Floats:
+    """(N,) tolerance of each row: ``tolerance`` for all, else its target's (Table F), NaN without
+    one."""
+    limits = t.frame["target"].map(TOLERANCES).to_numpy(dtype=np.float64)
+    return np.asarray(
+        limits if tolerance is None else np.full(len(limits), tolerance), dtype=np.float64
+    )
+
+
+def search(
+    t: PredictionTables, p: Prepared, tuning: Tuning, tolerance: float | None = None
+) -> SearchResult:
     """Tune CADE on the validation rows that have a gold answer and an image view; `exact`
-    cross-validates over ids."""
+    cross-validates over ids. Objective `tolerance`: regression rows count by their error over their
+    tolerance, those without one not at all."""
     rows = (t.frame["split"] == "val").to_numpy() & p.gold_ok & p.streams.valid.any(axis=1)
+    payoff = p.payoff
+    if tuning.objective == "tolerance":
+        if t.task is not Task.REGRESSION:
+            raise UsageError("--objective tolerance is for --task regression")
+        limit = limits_of(t, tolerance)
+        known = limit > 0
+        if not known.any():
+            raise InputError(
+                f"{t.task.value} {t.level.value}: no row's target has a tolerance (known:"
+                f" {', '.join(TOLERANCES)}); give one for all: --tolerance NUMBER"
+            )
+        rows, payoff = rows & known, payoff / np.where(known, limit, 1.0)[:, None]
     if not rows.any():
         raise InputError(
             f"{t.task.value} {t.level.value}: no validation row with a gold answer and an image"
@@ -103,7 +134,7 @@ def search(t: PredictionTables, p: Prepared, tuning: Tuning) -> SearchResult:
     ids = t.frame.index.to_numpy()[rows]
     return tune(
         take(p.streams, rows),
-        p.payoff[rows],
+        payoff[rows],
         t.task,
         search=tuning.kind,
         settings=SearchSettings(tuning.draws, tuning.seed),
@@ -143,10 +174,7 @@ def apply(
         chosen = np.where(
             decision.choice >= 0, p.values[rows, np.maximum(decision.choice, 0)], np.nan
         )
-        limits = t.frame["target"].map(TOLERANCES).to_numpy(dtype=np.float64)
-        limit = np.asarray(
-            limits if tolerance is None else np.full(len(ids), tolerance), dtype=np.float64
-        )
+        limit = limits_of(t, tolerance)
     for split in ("val", "test"):
         use = (t.frame["split"] == split).to_numpy() & p.gold_ok & p.streams.valid.any(axis=1)
         if t.task is Task.MCQ:
@@ -309,9 +337,12 @@ def run(
     tables = read_tables(folder, task, level)
     prepared = prepare(tables, numerics)
     found = None
-    kind = None
+    how: dict[str, object] = {}
     if isinstance(params, Tuning):
-        kind, found = params.kind, search(tables, prepared, params)
+        how = {"kind": params.kind}
+        if task is Task.REGRESSION:
+            how["objective"] = _OBJECTIVES[params.objective]
+        found = search(tables, prepared, params, tolerance)
         params = found.params
     predictions, measured = apply(tables, prepared, params, tolerance)
     config: dict[str, object] = {
@@ -323,7 +354,7 @@ def run(
         "search": (
             None
             if found is None
-            else {"kind": kind, **{k: v for k, v in asdict(found).items() if k != "params"}}
+            else {**how, **{k: v for k, v in asdict(found).items() if k != "params"}}
         ),
         "metrics": measured,
         "n": tables.notes["rows"],

@@ -121,6 +121,13 @@ def _said(e: Estimate) -> str:
     return f"{percent(e)} ({_ci(e)})"
 
 
+def _amount(e: Estimate) -> str:
+    """A number in its own unit, as words."""
+    if e.low != e.low:
+        return f"{e.value:.3g} (no interval, n {e.n:,})"
+    return f"{e.value:.3g} (95{NBSP}% CI [{e.low:.3g}, {e.high:.3g}], n {e.n:,})"
+
+
 def _ci(e: Estimate, signed: bool = False) -> str:
     return f"95{NBSP}% CI {interval(e, signed=signed)}, n {e.n:,}"
 
@@ -302,9 +309,10 @@ def figure5(data: ReportData) -> list[Panel]:
 def figure7(data: ReportData, task: Task = Task.MCQ) -> list[Panel]:
     """Full ('before') and CADE ('after') per context test with 95 % intervals, one panel per model.
 
-    Accuracy for multiple choice, interval accuracy (Table F) for regression.
+    Accuracy for multiple choice, MAE for regression, as the paper's upper and lower panel.
     """
-    metric = "accuracy" if task is Task.MCQ else "interval_accuracy"
+    share = task is Task.MCQ
+    metric = "accuracy" if share else "mae"
     found = {
         (model, t.value, m): e
         for model in data.models
@@ -316,7 +324,7 @@ def figure7(data: ReportData, task: Task = Task.MCQ) -> list[Panel]:
     if not found:
         return []
     ends = [x for e in found.values() for x in (e.value, e.high) if x == x]
-    top = min(1.0, math.ceil(10 * max(ends)) / 10)
+    top = min(1.0, math.ceil(10 * max(ends)) / 10) if share else 1.05 * max(ends) or 1.0
     panels = []
     for i, model in enumerate(data.models):
         mine = {(t, m): e for (who, t, m), e in found.items() if who == model}
@@ -332,7 +340,7 @@ def figure7(data: ReportData, task: Task = Task.MCQ) -> list[Panel]:
             "value:Q",
             scale=alt.Scale(domain=[0, top]),
             title=None,
-            axis=alt.Axis(format=".0%", tickCount=5, ticks=False, domain=False),
+            axis=alt.Axis(format=".0%" if share else "~g", tickCount=5, ticks=False, domain=False),
         )
         order = [METHODS["full"], METHODS["cade"]]
         offset = alt.XOffset(
@@ -352,8 +360,10 @@ def figure7(data: ReportData, task: Task = Task.MCQ) -> list[Panel]:
             "method:N", scale=alt.Scale(domain=order, range=["circle", "diamond"]), legend=None
         )
         dots = base.mark_point(size=80, filled=True, opacity=1).encode(y=y, shape=shape)
-        said = "; ".join(f"{t} {METHODS[m]} {_said(e)}" for (t, m), e in mine.items())
-        words = f"{metric.replace('_', ' ').capitalize()} of {model} before and after CADE: {said}."
+        said = "; ".join(
+            f"{t} {METHODS[m]} {_said(e) if share else _amount(e)}" for (t, m), e in mine.items()
+        )
+        words = f"{'Accuracy' if share else 'MAE'} of {model} before and after CADE: {said}."
         panels.append(
             Panel(
                 model,

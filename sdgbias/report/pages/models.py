@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sdgbias import suites
+from sdgbias.benchmark.card.intended_use import intended_use
 from sdgbias.errors import RegistryError
 from sdgbias.registry import entries as registry
 from sdgbias.report import labels, leaderboard
@@ -115,6 +116,7 @@ def page(reader: Reader, name: str, root: Path | None) -> dict[str, Any] | None:
         "planted": any(run["provenance"] == "planted" for run in newest),
         "quarantined": [n for n in nights if n["quarantined_until"]],
         "failures": _failures(reader, [run["run_id"] for run in newest]),
+        "use": intended_use(),
     }
 
 
