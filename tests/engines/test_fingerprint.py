@@ -11,7 +11,7 @@ import pytest
 
 from sdgbias.engines import fingerprint, vllm
 from sdgbias.engines.hf import engine
-from sdgbias.engines.hf.prompting import Template, probe_hash
+from sdgbias.engines.hf.prompting import ChatTemplate, probe_hash
 from sdgbias.registry import entries
 from sdgbias.types import ModelSpec
 
@@ -118,7 +118,7 @@ def test_a_loaded_engine_has_the_fingerprint_of_its_folder(folder: Path, tmp_pat
         engine._VERSION,
         one.device.type,
         f"attention sdpa {parts}",
-        f"prompts {probe_hash(one.processor, Template())}",
+        f"prompts {probe_hash(one.processor, ChatTemplate())}",
         "pictures {}",
     )  # type: ignore[attr-defined]
     template = folder / "chat_template.jinja"

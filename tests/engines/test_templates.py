@@ -12,7 +12,7 @@ import pytest
 from sdgbias.engines.hf import prompting
 from sdgbias.engines.hf.engine import HuggingFace
 from sdgbias.engines.hf.processor import load_processor
-from sdgbias.engines.hf.prompting import Template, probe_hash, render, template_of
+from sdgbias.engines.hf.prompting import ChatTemplate, probe_hash, render, template_of
 from sdgbias.errors import RegistryError
 from sdgbias.registry import entries
 from sdgbias.types import ModelSpec, Prompt
@@ -83,9 +83,9 @@ def test_an_argument_that_the_template_does_not_read_is_refused(dated: Path) -> 
 
 def test_the_probe_hash_sees_the_picture(dated: Path) -> None:
     processor = load_processor(spec(dated), Path())
-    before = probe_hash(processor, Template())
+    before = probe_hash(processor, ChatTemplate())
     processor.chat_template = processor.chat_template.replace("<image>", "<image>\n")
-    assert probe_hash(processor, Template()) != before
+    assert probe_hash(processor, ChatTemplate()) != before
 
 
 def test_settings_of_the_image_processor(tmp_path: Path) -> None:

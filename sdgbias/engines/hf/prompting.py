@@ -40,7 +40,7 @@ MINUS = ("-", "\u2581-", "\u0120-")
 
 
 @dataclass(frozen=True)
-class Template:
+class ChatTemplate:
     """Contents of an entry's option `template`: arguments of the chat template, a system prompt,
     and the beginning of the answer."""
 
@@ -49,7 +49,7 @@ class Template:
     answer_prefix: str = ""
 
 
-def template_of(spec: ModelSpec) -> Template:
+def template_of(spec: ModelSpec) -> ChatTemplate:
     """Option `template` of a registry entry. RegistryError where it isn't a mapping of plain
     values."""
     given = spec.options.get("template", {})
@@ -64,10 +64,10 @@ def template_of(spec: ModelSpec) -> Template:
             valid = "text" if texts else "text, a number, true or false"
             raise RegistryError(f"{where}: {name} is {value!r}; valid: {valid}")
     rest = {k: v for k, v in given.items() if k not in ("system", "answer_prefix")}
-    return Template(rest, given.get("system", ""), given.get("answer_prefix", ""))
+    return ChatTemplate(rest, given.get("system", ""), given.get("answer_prefix", ""))
 
 
-def check_template(processor: Any, template: Template, name: str) -> None:
+def check_template(processor: Any, template: ChatTemplate, name: str) -> None:
     """RegistryError where an entry's option `template` would change nothing: an argument that the
     chat template doesn't read, or no chat template at all."""
     text = getattr(processor, "chat_template", None)
@@ -93,10 +93,10 @@ def _strftime_now(pattern: str) -> str:
     return TODAY.strftime(pattern)
 
 
-def render(processor: Any, prompt: Prompt, template: Template | None = None) -> str:
+def render(processor: Any, prompt: Prompt, template: ChatTemplate | None = None) -> str:
     """The text the tokenizer sees: the chat template around the prompt, with the pictures before
     the text; the bare text where the processor has no template. Its date is always TODAY."""
-    asked = template or Template()
+    asked = template or ChatTemplate()
     if not getattr(processor, "chat_template", None):
         return prompt.text + asked.answer_prefix
     content: list[dict[str, str]] = [{"type": "image"} for _ in prompt.images]
@@ -114,7 +114,7 @@ def render(processor: Any, prompt: Prompt, template: Template | None = None) -> 
     return f"{text}{asked.answer_prefix}"
 
 
-def probe_hash(processor: Any, template: Template) -> str:
+def probe_hash(processor: Any, template: ChatTemplate) -> str:
     """16 hex digits over two rendered prompts, without a picture and with one: part of a
     fingerprint, so that scores of another wording get another key."""
     probes = (Prompt("Question?", LETTERS), Prompt("Question?", LETTERS, (b"",), "probe"))
@@ -184,7 +184,7 @@ def token_paths(
     processor: Any,
     prompts: Sequence[Prompt],
     image_tokens: int | None = None,
-    template: Template | None = None,
+    template: ChatTemplate | None = None,
 ) -> list[np.ndarray]:
     """Token ids of prompts as an engine would prefill them, (L,) int64 each, without any model or
     pixel work.
