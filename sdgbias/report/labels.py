@@ -40,11 +40,12 @@ def estimate(row: Mapping[Any, Any], low: str = "ci_low", high: str = "ci_high")
     """The estimate of a row of the store (value, n, ci_low, ci_high and, where it is selected,
     clusters); a missing n is 0."""
     n, clusters = (row.get(k) for k in ("n", "clusters"))
-    ends = (math.nan if row[k] is None else float(row[k]) for k in (low, high))
+    start, end = (math.nan if row[k] is None else float(row[k]) for k in (low, high))
     return Estimate(
         float(row["value"]),
         0 if n is None or n != n else int(n),
-        *ends,
+        start,
+        end,
         0 if clusters is None or clusters != clusters else int(clusters),
     )
 

@@ -116,7 +116,7 @@ def test_population_reads_what_the_benchmark_holds(small_benchmark: Path) -> Non
 
 
 def test_p_of_a_share_is_the_exact_binomial_one() -> None:
-    """TableRows that are independent: the size behind the interval is the number of rows, the p that of
+    """Rows that are independent: the size behind the interval is the number of rows, the p that of
     the exact test."""
     hits = np.arange(300) < 110
     e = stats.share(hits, np.arange(300))
