@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Generator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 import sdgbias.engines  # noqa: F401  before the tests import transformers, and so torchvision
+from tests.builders import forked
 from tests.builders.once import once
 
 #: The files that take longest start first, the longest before all others, so that no worker is
@@ -140,18 +142,42 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
+def _cpu() -> float:
+    """CPU seconds so far: of this process, of its children that have ended, of the commands that
+    forks ran for it."""
+    return sum(os.times()[:4]) + sum(forked.cpu)
+
+
+_BEFORE = [_cpu()]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, Any, Any]:
+    """Adds the CPU seconds since the report before."""
+    report = yield
+    report.cpu, _BEFORE[0] = _cpu() - _BEFORE[0], _cpu()
+    return report
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """The 20 files that took longest, their fixtures included."""
+    """The 20 files that took longest, their fixtures included: seconds on the clock and of CPU."""
     taken: Counter[str] = Counter()
+    cpu: Counter[str] = Counter()
     tests: Counter[str] = Counter()
     for reports in terminalreporter.stats.values():
         for report in reports:
             if isinstance(report, pytest.TestReport):
                 name = report.nodeid.partition("::")[0]
                 taken[name] += report.duration
+                cpu[name] += getattr(report, "cpu", 0.0)  # none from a worker that died
                 tests[name] += report.when == "call"
     if len(taken) < 20:  # somebody runs the tests of what they change
         return
-    terminalreporter.section(f"{sum(taken.values()):,.0f} s in {len(taken)} files, the dearest")
+    whole, used = sum(taken.values()), sum(cpu.values())
+    terminalreporter.section(
+        f"{whole:,.0f} s, CPU {used:,.0f} s in {len(taken)} files, the dearest"
+    )
     for name, seconds in taken.most_common(20):
-        terminalreporter.write_line(f"{seconds:8.1f} s  {tests[name]:4} tests  {name}")
+        terminalreporter.write_line(
+            f"{seconds:8.1f} s  CPU {cpu[name]:6.1f} s  {tests[name]:4} tests  {name}"
+        )

@@ -83,12 +83,15 @@ def run(
         answer = server.stdout.readline()
         assert answer, "the server of the tests' commands has ended"
         texts = [path.read_text("utf-8") for path in (out, err)]
-    code = int(answer)
+    code, seconds = int(answer.split()[0]), float(answer.split()[1])
+    cpu.append(seconds)
     if code == _LATE:
         raise subprocess.TimeoutExpired(command, timeout, *texts)
     return subprocess.CompletedProcess(command, code, *texts)
 
 
+#: CPU seconds of each command so far, its children included.
+cpu: list[float] = []
 _LATE = 1000  # no exit code
 _LOCK = threading.Lock()
 _SERVERS: list[tuple[dict[str, str], subprocess.Popen[str]]] = []  # the last used last
@@ -140,9 +143,9 @@ def _serve() -> None:
             sys.argv = ["sdgbias", *command]
             runpy.run_module("sdgbias.cli", run_name="__main__", alter_sys=True)
             return
-        code = _ended(child, timeout)
+        code, seconds = _ended(child, timeout)
         noted = Path(seen).read_text().split() if Path(seen).exists() else []
-        print(code, flush=True)
+        print(code, seconds, flush=True)
 
 
 def _note(path: Path, process: int) -> None:
@@ -151,15 +154,17 @@ def _note(path: Path, process: int) -> None:
         path.write_text("\n".join(n for n in sys.modules if n.partition(".")[0] in READY))
 
 
-def _ended(child: int, timeout: float) -> int:
-    """The child's exit code as subprocess has it; `_LATE` if it had to be killed."""
+def _ended(child: int, timeout: float) -> tuple[int, float]:
+    """The child's exit code as subprocess has it, `_LATE` if it had to be killed; its CPU
+    seconds."""
     handle = os.pidfd_open(child)
     late = not select.select([handle], [], [], timeout)[0]
     os.close(handle)
     if late:
         os.kill(child, signal.SIGKILL)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return _LATE if late else code
+    _, status, used = os.wait4(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    return _LATE if late else code, used.ru_utime + used.ru_stime
 
 
 if __name__ == "__main__":
