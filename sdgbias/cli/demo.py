@@ -32,8 +32,8 @@ HEADLINE = (
 PEOPLE = (
     "SELECT m.model, (SELECT any_value(dataset) FROM people p WHERE p.benchmark_id ="
     " r.benchmark_id) AS people, test, pillar AS groups, round(value, 3) AS disparity,"
-    " round(ci_low, 3) AS low, round(ci_high, 3) AS high, n, coalesce(note, '') AS note FROM"
-    " metrics m JOIN runs r USING"
+    " round(ci_low, 3) AS low, round(ci_high, 3) AS high, n, coalesce(m.note, '') AS note FROM"
+    " metric_rows m JOIN runs r USING"
     " (run_id) WHERE method = 'full' AND metric = 'disparity' AND (indicator = 'all-52' OR test IN"
     " ('gender', 'age')) AND pillar NOT LIKE '%max-min' AND run_id IN (SELECT unnest(?)) ORDER BY"
     " m.model, people, r.benchmark_id, test, pillar"

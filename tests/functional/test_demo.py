@@ -8,10 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import yaml
 
+from sdgbias import store
 from sdgbias.cli import demo
+from sdgbias.suites import facet
 from tests.builders.commands import REPOSITORY
 
 
@@ -32,6 +36,18 @@ def test_git_ignores_whatever_a_stage_writes(tmp_path: Path) -> None:
         (tmp_path / out).mkdir(parents=True)
         (tmp_path / out / "file").touch()
     assert git(tmp_path, "status", "--porcelain", "--untracked-files=all") == "?? .gitignore\n"
+
+
+def test_the_table_of_groups_says_why_a_disparity_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "r.duckdb"
+    run = store.RunRecord("m-1", "m", "b1", "facet", finished_at="2026-11-21")
+    row = {"task": "direct", "test": "p1", "method": "full", "indicator": "all-52"}
+    row |= {"pillar": "gender:male-female", "metric": "disparity", "n": 33}
+    rows = pd.DataFrame([{**row, "value": np.nan, "note": facet.NOT_UNDERSTOOD}])
+    store.publish(path, run, {"metric_rows": rows})
+    table = store.query(path, demo.PEOPLE, [["m-1"]])
+    assert table[["n", "note"]].values.tolist() == [[33, "no answer understood"]]
+    assert table[["disparity", "low", "high"]].isna().all(axis=None)
 
 
 @pytest.mark.parametrize("own", [False, True])
