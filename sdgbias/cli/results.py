@@ -62,7 +62,7 @@ def results(
             f"SELECT {column}model, task, test, method, metric, round(value, 4) AS value, n,"
             " round(ci_low, 4) AS ci_low, round(ci_high, 4) AS ci_high FROM metrics"
             " WHERE pillar = 'all' AND indicator = 'all'"
-            " AND method IN ('q_only', 'ctx_q', 'img_q', 'full', 'cade')"
+            " AND method IN ('q_only', 'ctx_q', 'img_q', 'full', 'full_generated', 'cade')"
             " AND metric IN ('accuracy', 'mae', 'interval_accuracy', 'accuracy_gain', 'mae_change')"
             f" AND run_id IN ({marks}) ORDER BY {column}model, task, metric, test, method"
         )

@@ -45,6 +45,11 @@ def translate(
     kinds = {type(cause).__name__ for cause in _causes(error)}
     status = next((code for cause in _causes(error) if (code := _status(cause))), 0)
     at = f"{spec.name}: {spec.repo}"
+    if "GatedRepoError" in kinds and status == 401:
+        return Gated(
+            f"{at} is gated and no token was sent (401); accept its conditions on the hub, then: hf"
+            " auth login, or set HF_TOKEN"
+        )
     if "GatedRepoError" in kinds or status == 403:
         return Gated(
             f"{at} is gated and this account has no access ({status or 403}); accept its conditions"
@@ -77,6 +82,11 @@ def translate(
         )
     if "EntryNotFoundError" in kinds or "RemoteEntryNotFoundError" in kinds:
         return ModelError(told)
+    if "Can't load image processor" in line or "Can't load tokenizer" in line:
+        return ModelError(
+            f"{at} has no {'tokenizer' if 'tokenizer' in line else 'preprocessor_config.json'} at"
+            f" revision {spec.revision}; choose a repository that holds the whole model"
+        )
     # transformers' own errors about files that exist: retrying would not read them differently
     if isinstance(error, _OF_FILES):
         return ModelError(told)
@@ -101,6 +111,10 @@ def _never(spec: ModelSpec, folder: Path | None, error: BaseException) -> str:
             f"transformers {installed('transformers')} doesn't know {named}; a newer one may:"
             " pip install --upgrade transformers"
         )
+    if re.search(r"instantiate the backend tokenizer|`tiktoken` is required", text):
+        if folder is None or (folder / "tokenizer.model").is_file():
+            return "it has no tokenizer.json; to read tokenizer.model: pip install sentencepiece"
+        return "no tokenizer.json in it; save the tokenizer too: tokenizer.save_pretrained(FOLDER)"
     wanted = re.search(r"(?:requires the|Package) `?([\w-]+?)`? (?:library|is required)", text)
     missing = re.search(r"No module named '([\w.]+)'", text)
     package = (wanted or missing or [""] * 2)[1]

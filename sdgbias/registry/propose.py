@@ -349,9 +349,11 @@ def _judge(repo: str, backend: str, facts: ModelFacts, here: Host, trusted: bool
             " COMMIT'"
         )
     if not own_code:
+        made = facts.config.get("transformers_version")
+        by = f" (config.json was written by transformers {made})" if isinstance(made, str) else ""
         raise RegistryError(
-            f"{repo}: model_type {kind!r} is unknown to this transformers as image-text-to-text;"
-            " choose another, or upgrade it"
+            f"{repo}: model_type {kind!r} is unknown to this transformers as"
+            f" image-text-to-text{by}; a newer one may know it: pip install --upgrade transformers"
         )
     return "; runs code of its own"
 

@@ -47,6 +47,41 @@ def test_a_hub_model(name: str, status: int, kind: str) -> None:
     assert "owner/m" in str(error) and "\n" not in str(error)
 
 
+def test_gated_without_a_token_names_the_login() -> None:
+    told = translate(SPEC, None, "can't load", wrapped("GatedRepoError", 401))
+    assert type(told).__name__ == "Gated" and "then: hf auth login" in str(told)
+
+
+def test_a_repository_without_a_processor_is_not_tried_again() -> None:
+    """In transformers' words, which name every other cause as well."""
+    error = OSError("Can't load image processor for 'owner/m'. If you were trying to load it from")
+    told = translate(SPEC, None, "can't load the processor of", error)
+    assert type(told).__name__ == "ModelError"
+    assert "has no preprocessor_config.json" in str(told)
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ((), "tokenizer.save_pretrained(FOLDER)"),
+        (("tokenizer.model",), "pip install sentencepiece"),
+    ],
+)
+def test_a_tokenizer_that_cannot_be_read_here(
+    files: tuple[str, ...], words: str, tmp_path: Path
+) -> None:
+    """Without sentencepiece transformers takes its file for one of tiktoken's."""
+    for name in files:
+        (tmp_path / name).touch()
+    for text in (
+        "`tiktoken` is required to read a `tiktoken` file.",
+        "Couldn't instantiate the backend tokenizer from one of: \n(1) a `tokenizers` library",
+    ):
+        told = translate(SPEC, tmp_path, "can't load the processor of", ValueError(text))
+        assert type(told).__name__ == "ModelError" and words in str(told)
+        assert "\n" not in str(told)
+
+
 def test_a_folder_is_always_the_models_own_fault() -> None:
     error = translate(SPEC, Path("/w"), "can't load", wrapped("ConnectError"))
     assert (type(error).__name__, str(error)) == (

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 from sdgbias import store
 from sdgbias.analysis.analyse import analyse
 from sdgbias.analysis.nights import BREACH, MISSING
 from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.benchmark.people import build_people
+from sdgbias.cli import app
 from sdgbias.engines import load
 from sdgbias.errors import ModelError
 from sdgbias.nightly import regression
@@ -137,6 +139,13 @@ def test_the_report_shows_its_number_and_says_why_there_is_no_other(
     assert "needs log-probabilities" in page and "Full, generated" in page
     everywhere = metric(results, run[1], test="all", method="full_generated", metric="accuracy")
     assert f"{100 * everywhere['value']:.1f}" in page
+
+
+def test_the_headline_table_has_its_answers(run: tuple[Path, str, int]) -> None:
+    done = CliRunner().invoke(app, ["results", "--results", str(run[0]), "--csv"])
+    assert done.exit_code == 0
+    rows = [line.split(",")[1:5] for line in done.stdout.splitlines()]
+    assert ["mcq", "T3", "full_generated", "accuracy"] in rows
 
 
 def test_it_is_asked_for_scores_once_and_nothing_twice(
