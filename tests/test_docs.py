@@ -477,28 +477,3 @@ def test_the_embedded_model_is_described_as_it_is_trained() -> None:
     from sdgbias.raw.synthetic.latent import DEFAULT_COUNTRIES
 
     assert not set(countries) & set(DEFAULT_COUNTRIES)
-
-
-def test_deployment_is_one_that_prefect_takes() -> None:
-    from prefect.client.schemas.schedules import CronSchedule
-
-    from flows.nightly import nightly
-
-    deployment = yaml.safe_load(
-        (REPOSITORY / "infra" / "prefect.yaml").read_text(encoding="utf-8")
-    )["deployments"][0]
-    path, _, name = deployment["entrypoint"].partition(":")
-    assert (REPOSITORY / path).is_file() and name == nightly.fn.__name__
-    assert set(deployment["parameters"]) == set(inspect.signature(nightly.fn).parameters)
-    for schedule in deployment["schedules"]:
-        CronSchedule(cron=schedule["cron"], timezone=schedule["timezone"])
-    assert deployment["work_pool"]["name"] in TEXT["infra/README.md"]
-
-
-def test_hooks_are_local_and_their_tools_installed() -> None:
-    config = yaml.safe_load((REPOSITORY / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
-    assert {repo["repo"] for repo in config["repos"]} == {"local"}
-    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
-    for hook in config["repos"][0]["hooks"]:
-        tool = hook["entry"].split()[0].removeprefix(".venv/bin/")
-        assert f"$(BIN)/{tool}" in makefile, f"{tool} isn't part of make test"

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -23,68 +21,23 @@ from sdgbias.types import Task
 from tests.builders.card_tables import (
     HEALTH,
     HUMAN,
+    NOTES,
     SERVICES,
+    card_folder,
     clusters,
     images,
     mcq,
     prompts,
+    put,
     regression,
 )
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-NOTES: dict[str, Any] = {
-    "clusters": 7,
-    "clusters_with_image": 5,
-    "mcq": {
-        "pillar_quotas": {HEALTH: 4, SERVICES: 3, HUMAN: 2},
-        "short": ["Human Capital & Development: wanted 2, the data gives 0"],
-    },
-    "regression": {"pillar_quotas": None, "short": []},
-    "coverage": {"stunting": {"subnational": 2, "urban-rural": 0, "national": 2}},
-    "series_not_found": ["haq"],
-}
-
-
-def put(path: Path, frame: pd.DataFrame, **options: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), path, **options)
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for name, frame in {
-        "clusters": clusters(),
-        "images": images(),
-        "items_mcq": mcq(),
-        "items_regression": regression(),
-        "prompts": prompts(),
-        "series": pd.DataFrame(
-            {"series": ["eg_elc_accs", "eg_elc_accs"], "source": ["my own table", "my own table"]}
-        ),
-    }.items():
-        put(tmp_path / f"{name}.parquet", frame)
-    left = [
-        ("images", "KE-3", "missing-photo", "none"),
-        ("images", "NM-2", "missing-photo", "none"),
-    ]
-    put(
-        tmp_path / "quarantine" / "images.parquet",
-        pd.DataFrame(left, columns=["table", "key", "rule", "detail"]),
-    )
-    left = [
-        ("items_mcq", "NM-1|stunting", "no-indicator-value", "none"),
-        ("items_mcq", "KE-1|electricity", "near-duplicate-item", "as KE-0"),
-        ("items_mcq", "KE-2|electricity", "rejected-in-review", "item 9"),
-    ]
-    put(
-        tmp_path / "quarantine" / "items.parquet",
-        pd.DataFrame(left, columns=["table", "key", "rule", "detail"]),
-    )
-    (tmp_path / "items_notes.json").write_text(json.dumps(NOTES))
-    (tmp_path / "origin.json").write_text('{"synthetic": false}')
-    return tmp_path
+    return card_folder(tmp_path)
 
 
 def rows(found: list[dict[str, Any]], **where: Any) -> list[dict[str, Any]]:

@@ -9,11 +9,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,9 +19,7 @@ from PIL import Image
 
 from sdgbias.benchmark.card.intended_use import intended_use
 from sdgbias.benchmark.release import import_ as release_import
-from sdgbias.benchmark.release.check import question_kind
 from sdgbias.benchmark.release.export import export, import_
-from sdgbias.benchmark.release.items import place_of_paths
 from sdgbias.benchmark.release.records import PARTS, json_lines, stem, write_lines
 from sdgbias.benchmark.splits import authors_split
 from sdgbias.errors import InputError, UsageError
@@ -199,17 +195,6 @@ def test_complete_questions_stay_and_bare_ones_are_completed(
     assert prompts["regression", "T5", 3].startswith("Question: How heavy?\nAnswer strictly")
 
 
-def test_a_file_of_half_complete_questions_is_complete(tmp_path: Path) -> None:
-    staged = tmp_path / "staged.parquet"
-    texts = [mcq(3, "T1")["question"], "How many?"]
-    pq.write_table(pa.table({"question": texts}), staged)
-    with duckdb.connect() as con:
-        assert question_kind(con, Task.MCQ, str(staged)) == "complete"
-    pq.write_table(pa.table({"question": [*texts, "How much?"]}), staged)
-    with duckdb.connect() as con:
-        assert question_kind(con, Task.MCQ, str(staged)) != "complete"
-
-
 def test_a_context_that_came_with_the_question_is_not_written_twice(
     release: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -242,13 +227,6 @@ def test_a_dhs_cluster_id_tells_the_place(release: Callable[..., Path], tmp_path
         2012,
     )
     assert set(read(tmp_path / "out", "clusters")["survey"]) == {"NI-2012-6#", ""}
-
-
-def test_paths_become_distinct_clusters() -> None:
-    paths = pd.Series(
-        ["images/a.png", "images/b.png", "images/b.jpg", "other/a.png", "images/.png"]
-    )
-    assert list(place_of_paths(paths)) == ["a", "images/b.png", "images/b.jpg", "other/a", ".png"]
 
 
 def test_t1_alone_is_enough(release: Callable[..., Path], tmp_path: Path) -> None:

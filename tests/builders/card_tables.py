@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from sdgbias.benchmark.card.figures import LABELS
 from sdgbias.types import PILLARS
@@ -101,3 +107,56 @@ def prompts() -> pd.DataFrame:
                 )
             )
     return pd.concat(parts, ignore_index=True)
+
+
+NOTES: dict[str, Any] = {
+    "clusters": 7,
+    "clusters_with_image": 5,
+    "mcq": {
+        "pillar_quotas": {HEALTH: 4, SERVICES: 3, HUMAN: 2},
+        "short": ["Human Capital & Development: wanted 2, the data gives 0"],
+    },
+    "regression": {"pillar_quotas": None, "short": []},
+    "coverage": {"stunting": {"subnational": 2, "urban-rural": 0, "national": 2}},
+    "series_not_found": ["haq"],
+}
+
+
+def put(path: Path, frame: pd.DataFrame, **options: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), path, **options)
+
+
+def card_folder(path: Path) -> Path:
+    """The tables, what was left out and the notes, as the stages of a build leave them."""
+    for name, frame in {
+        "clusters": clusters(),
+        "images": images(),
+        "items_mcq": mcq(),
+        "items_regression": regression(),
+        "prompts": prompts(),
+        "series": pd.DataFrame(
+            {"series": ["eg_elc_accs", "eg_elc_accs"], "source": ["my own table", "my own table"]}
+        ),
+    }.items():
+        put(path / f"{name}.parquet", frame)
+    left = [
+        ("images", "KE-3", "missing-photo", "none"),
+        ("images", "NM-2", "missing-photo", "none"),
+    ]
+    put(
+        path / "quarantine" / "images.parquet",
+        pd.DataFrame(left, columns=["table", "key", "rule", "detail"]),
+    )
+    left = [
+        ("items_mcq", "NM-1|stunting", "no-indicator-value", "none"),
+        ("items_mcq", "KE-1|electricity", "near-duplicate-item", "as KE-0"),
+        ("items_mcq", "KE-2|electricity", "rejected-in-review", "item 9"),
+    ]
+    put(
+        path / "quarantine" / "items.parquet",
+        pd.DataFrame(left, columns=["table", "key", "rule", "detail"]),
+    )
+    (path / "items_notes.json").write_text(json.dumps(NOTES))
+    (path / "origin.json").write_text('{"synthetic": false}')
+    return path
