@@ -16,7 +16,7 @@ import pandas as pd
 from sdgbias.methods import stats
 from sdgbias.methods.bounds import BoundedChoice, Bounds, alone, payoff_bounds, verdict
 from sdgbias.methods.cade import Bools, Floats
-from sdgbias.suites.rows import Rows
+from sdgbias.suites.rows import RowGroup
 from sdgbias.types import CadeParams, Task, View
 
 
@@ -81,7 +81,9 @@ def _block(
     return block.assign(certain=v.certain, low=low, high=high)[rows]
 
 
-def metrics(method: str, part: Rows, task: Task) -> Iterator[tuple[str, np.ndarray, stats.Kind]]:
+def metrics(
+    method: str, part: RowGroup, task: Task
+) -> Iterator[tuple[str, np.ndarray, stats.Kind]]:
     """(metric, values, their range) of the rows of one method in one group. A view's number is
     decoded freely, so no score bears on it."""
     yield "censored_rate", part["censored"], "share"
