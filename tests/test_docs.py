@@ -26,14 +26,8 @@ from sdgbias.types import ModelSpec
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGES = sorted(
     [
-        REPOSITORY / name
-        for name in (
-            "README.md",
-            "GLOSSARY.md",
-            "CONTRIBUTING.md",
-            "infra/README.md",
-            "registry/README.md",
-        )
+        REPOSITORY / f"{name}.md"
+        for name in ["README", "GLOSSARY", "CONTRIBUTING", "infra/README", "registry/README"]
     ]
     + list((REPOSITORY / "docs").rglob("*.md"))
 )

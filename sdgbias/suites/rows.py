@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
-class TableRows:
+class RowGroup:
     """Some rows of a table: (R,) columns and (N,) positions ``at``. A run has thousands of groups
     of few rows, and a frame of each takes ten times as long as its numbers."""
 
@@ -20,7 +20,7 @@ class TableRows:
     at: NDArray[np.int64]
 
     @classmethod
-    def of(cls, frame: pd.DataFrame) -> TableRows:
+    def of(cls, frame: pd.DataFrame) -> RowGroup:
         """All rows of a frame."""
         columns = {str(name): frame[name].to_numpy() for name in frame}
         return cls(columns, np.arange(len(frame)))
@@ -31,15 +31,15 @@ class TableRows:
     def __len__(self) -> int:
         return len(self.at)
 
-    def where(self, keep: NDArray[Any]) -> TableRows:
+    def where(self, keep: NDArray[Any]) -> RowGroup:
         """The rows for which (N,) ``keep`` holds."""
-        return TableRows(self.columns, self.at[keep.astype(bool)])
+        return RowGroup(self.columns, self.at[keep.astype(bool)])
 
-    def split(self, *codes: NDArray[np.int64]) -> Iterator[TableRows]:
+    def split(self, *codes: NDArray[np.int64]) -> Iterator[RowGroup]:
         """The rows of each combination of (R,) codes, in their order; rows with a code below 0 are
         left out."""
         chosen = self.at[np.all([code[self.at] >= 0 for code in codes], axis=0)]
         order = chosen[np.lexsort([code[chosen] for code in reversed(codes)])]
         new = np.any([np.diff(code[order]) != 0 for code in codes], axis=0)
         for at in np.split(order, np.flatnonzero(new) + 1) if len(order) else ():
-            yield TableRows(self.columns, at)
+            yield RowGroup(self.columns, at)

@@ -16,7 +16,7 @@ import pandas as pd
 from sdgbias.methods import stats
 from sdgbias.methods.bounds import BoundedChoice, Bounds, alone, payoff_bounds, verdict
 from sdgbias.methods.cade import Bools, Floats
-from sdgbias.suites.rows import TableRows
+from sdgbias.suites.rows import RowGroup
 from sdgbias.types import CadeParams, Task, View
 
 
@@ -82,7 +82,7 @@ def _block(
 
 
 def metrics(
-    method: str, part: TableRows, task: Task
+    method: str, part: RowGroup, task: Task
 ) -> Iterator[tuple[str, np.ndarray, stats.Kind]]:
     """(metric, values, their range) of the rows of one method in one group. A view's number is
     decoded freely, so no score bears on it."""

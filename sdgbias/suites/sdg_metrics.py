@@ -13,7 +13,7 @@ from sdgbias.methods import metrics, stats
 from sdgbias.methods.answers import TRUNCATED
 from sdgbias.raw.indicators import letter_directions
 from sdgbias.suites import sdg_censoring
-from sdgbias.suites.rows import TableRows
+from sdgbias.suites.rows import RowGroup
 from sdgbias.suites.suite import StoredScores
 from sdgbias.types import DIGITS, GENERATED, TESTS, Task, View
 
@@ -58,7 +58,7 @@ def _direction(items: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(item_id=items["item_id"], n_options=count)
 
 
-def clustered_mean(part: TableRows, values: ArrayLike, kind: stats.Kind = "share") -> Judged:
+def clustered_mean(part: RowGroup, values: ArrayLike, kind: stats.Kind = "share") -> Judged:
     """Mean of one value per row of ``part``, and the units its interval counts. Without a picture
     many rows share one prompt and hence one answer: there the interval is the wider of that over
     places and that over distinct prompts."""
@@ -70,7 +70,7 @@ def clustered_mean(part: TableRows, values: ArrayLike, kind: stats.Kind = "share
     return chosen, "prompts" if chosen is by_prompt else "places"
 
 
-def _facts(test: pd.DataFrame, task: Task) -> TableRows:
+def _facts(test: pd.DataFrame, task: Task) -> RowGroup:
     """The rows of the test split with what their metrics are made of: numbers and flags."""
     names = ["cluster_id", "prompt", "test", "method", "pillar", "indicator"]
     facts = {name: test[name].to_numpy() for name in names}
@@ -105,10 +105,10 @@ def _facts(test: pd.DataFrame, task: Task) -> TableRows:
             "gain": now["error"] - before["error"],
             "changed": now["value"] != before["value"],
         }
-    return TableRows(facts, np.arange(len(test)))
+    return RowGroup(facts, np.arange(len(test)))
 
 
-def _cell_metrics(part: TableRows, task: Task) -> Iterator[tuple[str, Judged]]:
+def _cell_metrics(part: RowGroup, task: Task) -> Iterator[tuple[str, Judged]]:
     """Metrics of the rows of one method in one group."""
     if task is Task.MCQ:
         yield "accuracy", clustered_mean(part, part["correct"])
@@ -135,7 +135,7 @@ def _cell_metrics(part: TableRows, task: Task) -> Iterator[tuple[str, Judged]]:
         yield "near_tie_rate", clustered_mean(decided, decided["near_tie"])
 
 
-def _paired_metrics(part: TableRows, task: Task) -> Iterator[tuple[str, Judged]]:
+def _paired_metrics(part: RowGroup, task: Task) -> Iterator[tuple[str, Judged]]:
     """CADE against the Full view on the same rows."""
     if task is Task.MCQ:
         gain = part["gain"]
@@ -149,7 +149,7 @@ def _paired_metrics(part: TableRows, task: Task) -> Iterator[tuple[str, Judged]]
         yield "changed_rate", clustered_mean(part, part["changed"])
 
 
-def _over_generated(part: TableRows) -> Iterator[tuple[str, Judged]]:
+def _over_generated(part: RowGroup) -> Iterator[tuple[str, Judged]]:
     """A method against the generated answer to the Full prompt, on the same questions: of Full,
     what choosing among the candidates gains; of CADE, its whole gain over standard inference."""
     part = part.where(~np.isnan(part["correct_generated"]))
@@ -158,7 +158,7 @@ def _over_generated(part: TableRows) -> Iterator[tuple[str, Judged]]:
         yield "gain_over_generated", clustered_mean(part, gain, "mean")
 
 
-def _parts(table: TableRows, task: Task) -> Iterator[tuple[tuple[str, str, str, str], TableRows]]:
+def _parts(table: RowGroup, task: Task) -> Iterator[tuple[tuple[str, str, str, str], RowGroup]]:
     """((test, method, pillar, indicator), rows) of every group. Test 'all' pools T1..T5; a method
     that answers fewer tests than the others (full_generated at T1) has no such row."""
     (test, tests), (method, methods), (pillar, pillars), (indicator, indicators) = (
@@ -257,7 +257,7 @@ def metric_rows(
         keys = keys[["item_id", "test", "method", "key"]]
         judged = judged.merge(keys, on=["item_id", "test", "method"], how="left")
         judged["prompt"] = pd.factorize(judged["key"], sort=True)[0]
-    for cell, part in () if judged is None else _parts(TableRows.of(judged), task):
+    for cell, part in () if judged is None else _parts(RowGroup.of(judged), task):
         for m, values, kind in sdg_censoring.metrics(cell[1], part, task):
             rows.append((task.value, *cell, m, *_numbers(*clustered_mean(part, values, kind))))
     columns = [

@@ -31,7 +31,7 @@ from sdgbias.engines.planted import Habits
 from sdgbias.errors import GateError, InputError, UsageError
 from sdgbias.methods import cade, stats
 from sdgbias.scoring.plan import Plan
-from sdgbias.suites.rows import TableRows
+from sdgbias.suites.rows import RowGroup
 from sdgbias.types import CadeParams, ContextTest, Task, View
 
 TINY = seeds.Size(tuned=40, plain=120, items=1000, draws=500, copies=20)
@@ -194,7 +194,7 @@ def test_seeds_pass_and_repeat(sound: list[Check]) -> None:
 def test_intervals_over_places_of_repeated_answers_are_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def by_place(rows: TableRows, right: np.ndarray) -> tuple[stats.Estimate, str]:
+    def by_place(rows: RowGroup, right: np.ndarray) -> tuple[stats.Estimate, str]:
         return stats.mean(right, rows["cluster_id"], "share"), "places"
 
     monkeypatch.setattr(seeds, "clustered_mean", by_place)

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from sdgbias.methods.bounds import Bounds, between, exactly
-from sdgbias.suites.rows import TableRows
+from sdgbias.suites.rows import RowGroup
 from sdgbias.suites.sdg_censoring import judged, metrics
 from sdgbias.types import CadeParams, Task, View
 
@@ -34,7 +34,7 @@ def views(full: Bounds) -> dict[View, Bounds]:
 def counted(
     table: pd.DataFrame, method: str, task: Task = Task.MCQ
 ) -> dict[str, tuple[float, int]]:
-    found = metrics(method, TableRows.of(table[table["method"] == method]), task)
+    found = metrics(method, RowGroup.of(table[table["method"] == method]), task)
     sums = {name: pd.Series(values, dtype=float) for name, values, _ in found}
     return {name: (values.mean(), int(values.notna().sum())) for name, values in sums.items()}
 

@@ -9,7 +9,7 @@ import pytest
 
 from sdgbias.methods import stats
 from sdgbias.suites import sdg, sdg_metrics
-from sdgbias.suites.rows import TableRows
+from sdgbias.suites.rows import RowGroup
 from sdgbias.types import Task
 
 PLACES, PROMPTS = 30, 6
@@ -32,32 +32,32 @@ def rows(
 @pytest.mark.parametrize("method", ["q_only", "ctx_q"])
 def test_image_free_views_take_the_wider_of_places_and_prompts(method: str) -> None:
     frame, hits = rows(method)
-    e, unit = sdg_metrics.clustered_mean(TableRows.of(frame), hits)
+    e, unit = sdg_metrics.clustered_mean(RowGroup.of(frame), hits)
     assert (e, unit) == (stats.share(hits, frame["prompt"]), "prompts")
     assert e.clusters == PROMPTS
     # few places that differ, many prompts that don't
     frame, _ = rows(method, prompts=40, places=8)
     by_place = frame["cluster_id"] % 2 == 0
-    e, unit = sdg_metrics.clustered_mean(TableRows.of(frame), by_place)
+    e, unit = sdg_metrics.clustered_mean(RowGroup.of(frame), by_place)
     assert (e, unit) == (stats.share(by_place, frame["cluster_id"]), "places")
 
 
 @pytest.mark.parametrize("method", ["full", "img_q", "cade"])
 def test_with_a_picture_every_place_is_a_prompt_of_its_own(method: str) -> None:
     frame, hits = rows(method)
-    e, unit = sdg_metrics.clustered_mean(TableRows.of(frame), hits)
+    e, unit = sdg_metrics.clustered_mean(RowGroup.of(frame), hits)
     assert (e, unit) == (stats.share(hits, frame["cluster_id"]), "places")
 
 
 def test_a_row_says_that_its_prompts_are_too_few() -> None:
     frame, hits = rows("q_only", prompts=4)
-    e, unit = sdg_metrics.clustered_mean(TableRows.of(frame), hits)
+    e, unit = sdg_metrics.clustered_mean(RowGroup.of(frame), hits)
     assert sdg_metrics._numbers(e, unit)[-2:] == (4, "too few prompts") and np.isnan(e.low)
     frame, hits = rows("full")
     few = frame["cluster_id"] < 3
-    e, unit = sdg_metrics.clustered_mean(TableRows.of(frame[few]), hits[few])
+    e, unit = sdg_metrics.clustered_mean(RowGroup.of(frame[few]), hits[few])
     assert sdg_metrics._numbers(e, unit)[-2:] == (3, "too few places")
-    assert sdg_metrics._numbers(*sdg_metrics.clustered_mean(TableRows.of(frame), hits))[-2:] == (
+    assert sdg_metrics._numbers(*sdg_metrics.clustered_mean(RowGroup.of(frame), hits))[-2:] == (
         PLACES,
         "",
     )

@@ -32,7 +32,7 @@ from sdgbias.analysis.selfcheck.truth import Population
 from sdgbias.engines.planted import Habits
 from sdgbias.methods import cade, lean, metrics, stats
 from sdgbias.raw.indicators import DIRECTIONS
-from sdgbias.suites.rows import TableRows
+from sdgbias.suites.rows import RowGroup
 from sdgbias.suites.sdg_metrics import clustered_mean
 from sdgbias.types import CadeParams, ContextTest, View
 
@@ -267,7 +267,7 @@ def _repeated_answers(
                         "method": View.Q_ONLY.value,
                     }
                 )
-                found, _ = clustered_mean(TableRows.of(rows), right)
+                found, _ = clustered_mean(RowGroup.of(rows), right)
                 held += found.low <= 1 / 3 <= found.high
             kind = "of one size" if even else "of unlike sizes"
             what = (
