@@ -125,7 +125,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def _slow(path: Path) -> bool:
     """Whether all tests of a file are of the slow tier."""
-    return (path.parent.name == "functional" and path.name not in QUICK) or path.name in SLOW
+    if path.parent.name == "functional":
+        return path.name not in QUICK
+    return f"{path.parent.name}/{path.name}" in SLOW
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects
