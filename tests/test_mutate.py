@@ -89,3 +89,14 @@ def test_simple_mutants_of_the_lines_that_a_test_executes(
         "'return not (height >= limit and (not height < 0))'",
     }
     assert all(name.startswith("house-2-") for name, _ in made), "never() is never executed"
+
+
+def test_every_mutant_still_finds_its_line() -> None:
+    repository = SCRIPT.parents[1]
+    rows = yaml.safe_load((repository / "scripts" / "mutants.yaml").read_text(encoding="utf-8"))
+    lost = [
+        row["id"]
+        for row in rows
+        if (repository / row["file"]).read_text(encoding="utf-8").count(row["old"]) != 1
+    ]
+    assert len(rows) > 100 and lost == []
