@@ -72,8 +72,8 @@ def test_sample_is_a_share_of_every_stratum(benchmark_folder: Path) -> None:
 
 def test_no_stratum_is_left_out_and_the_whole_can_be_drawn(benchmark_folder: Path) -> None:
     few = draw_sample(benchmark_folder, 0.0001)
-    assert few.groupby(["task", "indicator"]).size().tolist() == [1] * (12 + 9)
-    assert len(draw_sample(benchmark_folder, 1)) == 60 * (12 + 9)
+    assert few.groupby(["task", "indicator"]).size().tolist() == [1] * (14 + 9)
+    assert len(draw_sample(benchmark_folder, 1)) == 60 * (14 + 9)
 
 
 def test_a_country_more_changes_nothing_for_the_others(
@@ -362,7 +362,7 @@ def test_two_reviewers_and_the_adjudicator(
         mcq["n"] == (got.reset_index()["task"] == "mcq").sum()
         and 0 <= mcq["low"] <= mcq["share"] <= mcq["high"] <= 1
     )
-    for depth, count in (("pillar", 6), ("indicator", 21)):
+    for depth, count in (("pillar", 6), ("indicator", 23)):
         own = [
             row
             for row in f["verdicts"]

@@ -134,8 +134,7 @@ def test_an_answer_is_read_by_its_nearest_class(clip: Path) -> None:
     unparsed below the floor."""
     encoder = ClipText(spec(clip), Path())
     near, far = (
-        encode(["infirmière"], SELECTED, encoder, floor=floor, template="a photo of a {}")[0]
-        for floor in (-1.0, 1.01)
+        encode(["infirmière"], SELECTED, encoder, floor=floor)[0] for floor in (-1.0, 1.01)
     )
     assert near.name in SELECTED and near.how == "cosine" and -1 <= near.similarity <= 1
     assert (far.name, far.how, far.similarity) == ("", "unparsed", near.similarity)

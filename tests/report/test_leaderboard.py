@@ -64,6 +64,8 @@ def older(path: Path) -> None:
             "ALTER TABLE cade_params DROP COLUMN note",
             "ALTER TABLE nights DROP COLUMN step_states",
             *(f"ALTER TABLE items DROP COLUMN {name}" for name in ("source_id", "groups")),
+            "ALTER TABLE items DROP COLUMN modalities",
+            "DROP TABLE timings",
             "DELETE FROM schema_version WHERE version >= 6",
         ):
             con.execute(statement)
