@@ -22,6 +22,7 @@ TABLES = {
     "decoded": "the number generated for a regression question, also after each first digit",
     "spoken": "a generated answer as text, and how it was read",
     "failures": "a prompt that got no answer, and why",
+    "timings": "prompts, tokens and seconds of a run, by task, kind of work and view",
     "cade_params": "CADE's tuned parameters, by task and test",
     "study_rows": "one value of an analysis (sdgbias analyse)",
     "metric_rows": "metrics, with the number of clusters behind the interval and a note",

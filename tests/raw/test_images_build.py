@@ -386,8 +386,8 @@ def test_missing_folders(tmp_path: Path, missing: str) -> None:
 
 
 def test_realpack(tmp_path: Path) -> None:
-    """Real bytes. The expectation is counted from the folder: a cluster stays iff it has a tile and
-    a photo."""
+    """Real bytes. The expectation is counted from the folder: a cluster stays iff it has a tile,
+    and with a photo where photos are required."""
     from sdgbias.raw.clusters import read_clusters
 
     raw = SHARED / "realpack"
@@ -396,10 +396,14 @@ def test_realpack(tmp_path: Path) -> None:
     clusters, _ = read_clusters(raw)
     tiles = {path.stem for path in raw.glob("dhs_npzs/*/*.npz")}
     photos = {path.parent.name for path in raw.glob("mapillary/imagery/*/*/*.jpeg")}
-    stored = render_store(raw, clusters, tmp_path)
-    assert set(stored.index["cluster_id"]) == set(clusters["cluster_id"]) & tiles & photos
-    assert len(stored.index) > 0
+    stored = render_store(raw, clusters, tmp_path / "available")
+    index = stored.index.set_index("cluster_id")
+    assert set(index.index) == set(clusters["cluster_id"]) & tiles
+    shown = index["modalities"].str.startswith("photo")
+    assert set(index.index[shown]) == set(index.index) & photos and not shown.all() and shown.any()
     assert set(stored.quarantine["key"]) == set(clusters["cluster_id"]) - set(
         stored.index["cluster_id"]
     )
-    assert render_store(raw, clusters, tmp_path).rendered == 0
+    assert render_store(raw, clusters, tmp_path / "available").rendered == 0
+    required = render_store(raw, clusters, tmp_path / "both", ImageSettings(photo="required"))
+    assert set(required.index["cluster_id"]) == set(index.index) & photos

@@ -251,7 +251,7 @@ def test_with_every_candidate_named_the_run_is_the_exact_one(
     both = both[~both["metric"].isin(told)]
     for name in ("value", "n", "ci_low", "ci_high"):
         np.testing.assert_allclose(
-            both[name].astype(float), both[f"{name}_api"].astype(float), rtol=1e-9
+            both[name].astype(float), both[f"{name}_api"].astype(float), rtol=1e-9, atol=1e-12
         )
     rates = extra[(extra["pillar"] == "all") & (extra["test"] == "all")].set_index(
         ["task", "method", "metric"]
