@@ -28,6 +28,7 @@ LONGEST = (
     "test_dvc.py",
     "test_ray.py",
     "test_own_suite.py",
+    "test_shared_prefixes.py",
     "test_people.py",
     "test_elsewhere.py",
     "test_gate.py",
@@ -47,6 +48,7 @@ QUICK = ("test_exit_codes.py", "test_models_lifecycle.py")
 #: Files elsewhere that take half a minute each, and so belong to it as well.
 SLOW = (
     "analysis/test_baselines.py",
+    "analysis/test_paper_fairness.py",
     "analysis/test_selfcheck.py",
     "benchmark/test_items.py",
     "benchmark/test_quality_defects.py",
@@ -59,6 +61,10 @@ SLOW = (
     "report/test_pages.py",
     "scoring/test_cost.py",
     "scoring/test_parity.py",
+    "spec/test_backends.py",
+    "spec/test_branches.py",
+    "spec/test_shared_prefixes.py",
+    "spec/test_text_only.py",
 )
 
 for name, value in {

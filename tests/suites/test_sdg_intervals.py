@@ -10,7 +10,7 @@ import pytest
 from sdgbias.methods import stats
 from sdgbias.suites import sdg, sdg_metrics
 from sdgbias.suites.rows import RowGroup
-from sdgbias.types import Task
+from sdgbias.types import TESTS, Task
 
 PLACES, PROMPTS = 30, 6
 
@@ -71,3 +71,19 @@ def test_a_tuning_on_few_or_one_sided_val_rows_says_so() -> None:
     assert sdg.tuning_note(items, Task.MCQ, 60) == "tuned on val rows with one gold answer"
     assert "; " in sdg.tuning_note(items, Task.MCQ, 12)
     assert sdg.tuning_note(items.assign(answer=1.0), Task.REGRESSION, 60) == ""
+
+
+def test_a_method_of_some_tests_alone_has_no_row_over_all() -> None:
+    tests = [t.value for t in TESTS[Task.MCQ]]
+    frame = pd.DataFrame(
+        {
+            "test": [*tests, "T1"],
+            "method": [*["full"] * len(tests), "full_generated"],
+            "pillar": "p",
+            "indicator": "i",
+        }
+    )
+    groups = [cell for cell, _ in sdg_metrics._parts(RowGroup.of(frame), Task.MCQ)]
+    assert ("all", "full", "all", "all") in groups
+    assert ("T1", "full_generated", "all", "all") in groups
+    assert not [cell for cell in groups if cell[:2] == ("all", "full_generated")]
