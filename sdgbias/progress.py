@@ -125,7 +125,11 @@ def shown(task: str) -> Iterator[None]:
     with _LOCK:
         _NOW, _BEGAN = Record(os.environ.get(TASK) or task), (time.monotonic(), 0)
     given = Path(above) if above and Path(above).is_dir() else None
-    folder = given or Path(tempfile.mkdtemp(prefix="sdgbias-progress-"))
+    try:
+        folder = given or Path(tempfile.mkdtemp(prefix="sdgbias-progress-"))
+    except OSError:  # nowhere to write records: the command works without its line
+        yield
+        return
     own = folder / f"{os.getpid()}.json" if given else None
     os.environ[FOLDER] = str(folder)
     over, _RUNNING = threading.Event(), True

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from dataclasses import asdict
@@ -116,3 +117,13 @@ def test_on_a_terminal_output_stands_above_the_line(monkeypatch: pytest.MonkeyPa
     # nothing is left of the line: it is erased before the output, drawn again after it, and erased
     assert above.endswith("\r\x1b[2K") and below.startswith("\r\x1b[2Kreport: drawing figures")
     assert text.endswith("\r\x1b[2K") and sys.stdout is screen
+
+
+def test_a_command_works_where_no_record_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(progress.FOLDER, raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    with progress.shown("build"):
+        progress.update("clusters", 1, 2)
+    assert progress.FOLDER not in os.environ
