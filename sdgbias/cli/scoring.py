@@ -146,13 +146,18 @@ def evaluate(
 
     if len(model) > 1 and (entry or outcome_file):
         raise UsageError("--entry and --outcome are about one model; name one")
+    if limit:
+        from sdgbias.benchmark.first_look import first_look
+        from sdgbias.suites import benchmark_card
+
+        benchmark_card(benchmark)  # a folder that is no benchmark is named before it is read
+        benchmark = first_look(benchmark, results.parent / "first-look", limit)
+        results = results.parent / "first-look.duckdb"
     runs = []
     for name in model:
         with process.report_outcome(outcome_file) as told:
-            from sdgbias.benchmark.first_look import first_look
             from sdgbias.registry import entries
             from sdgbias.scoring import evaluate as evaluation
-            from sdgbias.suites import benchmark_card
             from sdgbias.suites.extra_prompts import choose
             from sdgbias.suites.suite import EvalSettings
 
@@ -162,9 +167,6 @@ def evaluate(
                 raise UsageError(f"--entry {entry} is the entry of {spec.name}, not of {name}")
             if batch_size:
                 spec = replace(spec, batch_size=batch_size)
-            if limit and "first_look" not in benchmark_card(benchmark):
-                benchmark = first_look(benchmark, results.parent / "first-look", limit)
-                results = results.parent / "first-look.duckdb"
             outcome = evaluation.evaluate(
                 spec,
                 root,

@@ -28,6 +28,13 @@ def test_a_folder_and_a_planted_model_on_a_few_questions(
         )
 
 
+def test_a_folder_that_is_no_benchmark_is_named(tmp_path: Path) -> None:
+    where = ("--benchmark", tmp_path, "--results", tmp_path / "r.duckdb")
+    done = sdgbias("evaluate", "planted-optimist", "--limit", 5, *where)
+    assert done.returncode == 3 and "no benchmark here" in done.stderr
+    assert "Traceback" not in done.stderr and not (tmp_path / "first-look").exists()
+
+
 def test_one_file_of_an_outcome_is_about_one_model(tiny_benchmark: Path, tmp_path: Path) -> None:
     done = sdgbias("evaluate", "a", "b", "--outcome", tmp_path / "o.json")
     assert done.returncode == 2 and "name one" in done.stderr
