@@ -130,5 +130,5 @@ def links(report: Path, results: Path, address: str, steps: Mapping[str, StepRes
     runs = (
         f"{server}/{entity}/{project}" if entity else (results.parent / "wandb").resolve().as_uri()
     )
-    said = f"W&B: {steps.get('wandb', 'not made')}; offline until sdgbias wandb sync is run"
+    said = f"W&B: {steps.get('wandb', 'not made')}; offline where no WANDB_API_KEY is set"
     create_link_artifact(runs, link_text="W&B runs", key="wandb", description=said)

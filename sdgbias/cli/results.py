@@ -9,7 +9,7 @@ import typer
 
 from sdgbias.cli import store as cli_store
 from sdgbias.cli.options import DEFAULT_RESULTS, ResultsOption, choice
-from sdgbias.cli.wandb import offline_runs
+from sdgbias.cli.wandb import log_beside_report
 from sdgbias.errors import UsageError
 from sdgbias.types import FACET
 
@@ -116,7 +116,11 @@ def report(
         typer.Option("--rank-planted", help="Planted models in the leaderboard of measured ones."),
     ] = False,
     wandb: Annotated[
-        bool, typer.Option("--wandb/--no-wandb", help="Also write an offline W&B run per model.")
+        bool,
+        typer.Option(
+            "--wandb/--no-wandb",
+            help="Also log a W&B run per model: offline unless WANDB_API_KEY is set.",
+        ),
     ] = False,
     changed: Annotated[
         bool,
@@ -187,5 +191,5 @@ def report(
     if then is None:
         freshness.stamp(results, out, benchmarks, asked)
     if wandb:
-        offline_runs(results, out / "wandb")
+        log_beside_report(results, out / "wandb")
     typer.echo(f"report: {page}")

@@ -1,8 +1,7 @@
-"""`sdgbias wandb log|sync|report`: Weights & Biases, offline unless somebody asks for more."""
+"""`sdgbias wandb log|report`: Weights & Biases, offline where no key is set."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,10 +11,10 @@ from sdgbias.cli.options import DEFAULT_RESULTS, Bars, ResultsOption
 from sdgbias.errors import InfrastructureError, SdgbiasError
 
 if TYPE_CHECKING:
-    from sdgbias.report.wandb.night_runs import Logged
+    from sdgbias.report.wandb.log import Logged
 
 wandb_app = typer.Typer(
-    help="Weights & Biases: a run per model and night, offline until it is sent.",
+    help="Weights & Biases: a run per model and night, offline where no key is set.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -44,33 +43,21 @@ def log(
         list[str] | None,
         typer.Option("--run", help="Only this run id; may be given several times."),
     ] = None,
-    timeout: Annotated[
-        float,
-        typer.Option(min=1, help="Seconds for one run; what takes longer is left out and named."),
-    ] = 120.0,
     again: Annotated[
-        bool, typer.Option("--again", help="Also runs that were sent before.")
+        bool, typer.Option("--again", help="Also runs that were logged before.")
     ] = False,
 ) -> None:
-    """Write a night's W&B runs, one per model, into a folder. Nothing is sent; no login is
-    needed.
+    """Log a night's W&B runs, one per model: sent at once where WANDB_API_KEY is set, else written
+    into a folder without any login and sent later with W&B's own `wandb sync`.
 
     They belong to the team and project that WANDB_ENTITY and WANDB_PROJECT name now (default: the
-    key's own, sdgbias).
+    key's own, sdgbias). WANDB_MODE=offline sends nothing.
     """
-    from sdgbias.report.wandb.night_runs import log_night
+    from sdgbias.report.wandb.log import log_night
 
     target = _folder(results, folder)
-    made = log_night(
-        results,
-        target,
-        night=night,
-        run_ids=run or (),
-        timeout=timeout,
-        again=again,
-        progress=Bars(),
-    )
-    failed = told(made, target)
+    made = log_night(results, target, night=night, run_ids=run or (), again=again, progress=Bars())
+    failed = _print_outcome(made, target)
     if failed:
         more = f" --night {night}" if night else ""
         raise InfrastructureError(
@@ -80,88 +67,33 @@ def log(
         )
 
 
-def told(made: list[Logged], target: Path) -> list[Logged]:
-    """Says what was written; returns the runs that were not."""
+def _print_outcome(made: list[Logged], target: Path) -> list[Logged]:
+    """Print what was logged; returns the runs that were not."""
     written = [m for m in made if m.folder]
     before = sum(1 for m in made if not m.folder and not m.failed)
+    waiting = [m for m in written if m.folder and m.folder.name.startswith("offline-run-")]
+    for why in sorted({m.offline for m in waiting if m.offline}):
+        typer.echo(f"W&B can't be reached, the runs wait: {why}", err=True)
     typer.echo(
-        f"W&B (offline): {len(written)} runs in {target}"
-        + (f", {before} sent before" if before else "")
-        + (f". Next: sdgbias wandb sync --dir {target}" if written else "")
+        f"W&B: {len(written) - len(waiting)} runs sent, {len(waiting)} wait in {target}"
+        + (f", {before} logged before" if before else "")
+        + (f". To send them: wandb sync {target}/wandb/offline-run-*" if waiting else "")
     )
     return [m for m in made if m.failed]
 
 
-def offline_runs(results: Path, target: Path) -> None:
-    """What `sdgbias report --wandb` does: the newest runs into a folder; whatever goes wrong is one
-    line, the report stands."""
-    from sdgbias.report.wandb.night_runs import log_night
+def log_beside_report(results: Path, target: Path) -> None:
+    """What `sdgbias report --wandb` does: log the newest runs; whatever goes wrong is one line, the
+    report stands."""
+    from sdgbias.report.wandb.log import log_night
 
     try:
-        failed = told(log_night(results, target), target)
+        failed = _print_outcome(log_night(results, target), target)
     except SdgbiasError as error:
         typer.echo(f"W&B left out: {error}", err=True)
         return
     for one in failed:
         typer.echo(f"W&B left out: {one.run_id}: {one.failed}", err=True)
-
-
-@wandb_app.command("sync")
-def sync(
-    folder: Annotated[
-        Path, typer.Option("--dir", help="Folder of the W&B runs.")
-    ] = DEFAULT_RESULTS.parent / "wandb",
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds for one run.")] = 120.0,
-    patience: Annotated[
-        float,
-        typer.Option(
-            min=0.1, help="Seconds until a server that doesn't respond counts as unreachable."
-        ),
-    ] = 10.0,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Keep the files of runs that were sent.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what waits.")] = False,
-) -> None:
-    """Send the runs that wait, oldest first. What can't be sent now waits on; run this again as
-    often as you like.
-
-    Needs WANDB_API_KEY (or `wandb login`); WANDB_BASE_URL names a server of your own.
-    """
-    from sdgbias.report.wandb import sync as wandb_state
-    from sdgbias.report.wandb import sync as wandb_sync
-
-    if dry_run:
-        runs = [run for run in wandb_state.waiting(folder) if not run.synced]
-        for run in runs:
-            typer.echo(run.id)
-        typer.echo(
-            f"{folder}: {len(runs)} runs wait, {len(wandb_state.sent_ids(folder))} were sent"
-        )
-        return
-    done = wandb_sync.sync(
-        folder,
-        lambda: datetime.now(UTC),
-        timeout=timeout,
-        keep=keep,
-        patience=patience,
-        progress=Bars(),
-    )
-    for path in done.strange:
-        typer.echo(
-            f"left alone: {path} is being written, was cut off, or is not one of ours (`wandb sync"
-            f" {path}` sends it)",
-            err=True,
-        )
-    typer.echo(f"{folder}: {len(done.sent)} runs sent, {len(done.failed)} wait")
-    for name, said in done.failed.items():
-        typer.echo(f"  {name}: {said}", err=True)
-    if done.failed:
-        name, said = next(iter(done.failed.items()))
-        raise InfrastructureError(
-            f"{len(done.failed)} runs wait, {name}: {said}; again later: sdgbias wandb sync --dir"
-            f" {folder}"
-        )
 
 
 @wandb_app.command("report")
@@ -192,7 +124,7 @@ def report(
 
     The same command again replaces it.
 
-    Send the runs first (sdgbias wandb sync): the plots over nights are drawn by W&B from them.
+    Send the runs first: the plots over nights are drawn by W&B from them.
     Needs WANDB_API_KEY.
     """
     from sdgbias.report.wandb import team_report

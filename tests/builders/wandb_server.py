@@ -1,9 +1,9 @@
-"""A stand-in for W&B on loopback: answers the calls that `wandb sync` and a Report make, and keeps
-what the client sent.
+"""A stand-in for W&B on loopback: answers the calls that a run that is online, `wandb sync` and a
+Report make, and keeps what the client sent.
 
 A real HTTP server, so the real client talks to it; the answers are the least that the client of
 wandb 0.31 goes on with. Moods: 'good'; 'refuse' (401 to everything); 'hang' (takes a request and
-never answers); 'stall' (knows the key, hangs at everything else).
+never answers).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,6 +43,38 @@ class Server:
 def wandb_server(mood: str = "good") -> Iterator[Server]:
     state = Server(mood=mood)
     artifacts: dict[str, str] = {}  # digest -> state
+    kinds: dict[str, tuple[str, str]] = {}  # digest -> name, type
+
+    def fragment(digest: str) -> dict[str, Any]:
+        name, kind = kinds[digest]
+        project: dict[str, Any] = {"id": "p", "internalId": "42", "name": "sdgbias"}
+        project |= {"entity": {"id": "e", "name": "team"}}
+        return {
+            "__typename": "Artifact",
+            "id": digest,
+            "artifactSequence": {
+                "__typename": "ArtifactSequence",
+                "id": f"s-{name}",
+                "name": name,
+                "project": project,
+            },
+            "versionIndex": 0,
+            "artifactType": {"id": "t", "name": kind},
+            "description": None,
+            "metadata": "{}",
+            "ttlDurationSeconds": 0,
+            "ttlIsInherited": False,
+            "tags": [],
+            "historyStep": None,
+            "state": "COMMITTED",
+            "size": 1,
+            "digest": digest,
+            "commitHash": "c",
+            "fileCount": 1,
+            "createdAt": "2026-11-21T00:00:00",
+            "updatedAt": "2026-11-21T00:00:00",
+            "aliases": [],
+        }
 
     def answer(name: str, v: dict[str, Any], query: str) -> dict[str, Any]:
         entity = {
@@ -91,8 +124,30 @@ def wandb_server(mood: str = "good") -> Iterator[Server]:
                     "inserted": True,
                 }
             }
+        if name == "ArtifactType":
+            return {"project": None}
+        if name == "ArtifactByID":
+            return {"artifact": fragment(v["id"])}
+        if name == "LinkArtifact":
+            given = v["input"]
+            made = fragment(given["artifactID"])
+            collection = made["artifactSequence"] | {"name": given["artifactPortfolioName"]}
+            member = {
+                "__typename": "ArtifactCollectionMembership",
+                "id": "m",
+                "versionIndex": 0,
+                "createdAt": "2026-11-21T00:00:00",
+                "aliases": [],
+                "artifactCollection": collection,
+                "artifact": made,
+            }
+            return {"result": {"versionIndex": 0, "artifactMembership": member}}
         if name == "CreateArtifact":
             given = v["input"]
+            kinds[given["digest"]] = (
+                (given.get("artifactCollectionNames") or [given.get("artifactCollectionName")])[0],
+                given["artifactTypeName"],
+            )
             known = artifacts.setdefault(given["digest"], "PENDING")
             sequence = {"latestArtifact": None}
             return {
@@ -212,7 +267,7 @@ def wandb_server(mood: str = "good") -> Iterator[Server]:
                 found = re.search(r"(?:query|mutation)\s+(\w+)", sent["query"])
                 name, variables = found.group(1) if found else "", sent.get("variables") or {}
                 state.calls.append((name, variables))
-                if state.mood == "hang" or (state.mood == "stall" and name != "Viewer"):
+                if state.mood == "hang":
                     state.ended.wait(60)
                     return
                 said = (
@@ -239,8 +294,9 @@ def wandb_server(mood: str = "good") -> Iterator[Server]:
     class Quiet(ThreadingHTTPServer):
         daemon_threads = True
 
-        def handle_error(self, request: object, client_address: object) -> None:
-            return None  # a client that was ended mid-request
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            if not isinstance(sys.exc_info()[1], OSError):  # a client that was ended mid-request
+                super().handle_error(request, client_address)
 
     server = Quiet(("127.0.0.1", 0), Handler)
     state.address = f"http://127.0.0.1:{server.server_address[1]}"

@@ -1,10 +1,10 @@
-"""W&B as a person uses it: a week offline, then sent; servers that are not there, refuse or hang; a
-Report. The server is a stand-in on loopback, the client is the real one."""
+"""W&B as a person uses it: nights sent at once, a week offline that W&B's own command sends later;
+servers that are not there, refuse or hang; a Report. The server is a stand-in on loopback, the
+client is the real one."""
 
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from datetime import date
@@ -16,8 +16,7 @@ import pytest
 from sdgbias import store
 from sdgbias.cli import wandb
 from sdgbias.errors import InfrastructureError, UsageError
-from sdgbias.report.wandb import night_runs as wandb_night
-from sdgbias.report.wandb import sync, team_report
+from sdgbias.report.wandb import log, team_report
 from sdgbias.report.wandb.sections import report_sections
 from tests.builders.commands import environment, ok, refused, sdgbias
 from tests.builders.results import BENCHMARK, publish_fake
@@ -63,148 +62,103 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def week(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which two nights wait."""
-    folder = tmp_path_factory.mktemp("w") / "wandb"
-    for night in NIGHTS:
-        [one] = wandb_night.log_night(results, folder, night=night)
-        assert one.folder, one.failed
-    return folder
-
-
 @pytest.fixture
 def logged_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("WANDB_API_KEY", KEY)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
     return monkeypatch
 
 
-def waiting(folder: Path) -> list[str]:
-    return [run.night for run in sync.waiting(folder) if not run.synced]
+def steps(server: Server) -> dict[str, int]:
+    """Run -> the step of its history that the server received."""
+    return {
+        run: json.loads(line)["_step"]
+        for run, sent in server.streams
+        for line in sent.get("files", {}).get("wandb-history.jsonl", {}).get("content", [])
+    }
 
 
-def test_a_week_offline_is_sent_later(
-    week: Path, tmp_path: Path, logged_in: pytest.MonkeyPatch
+STEPS = {
+    f"{n}-{RUN}": (date(2026, 11, day) - date(1970, 1, 1)).days * 1440 + 90
+    for n, day in zip(NIGHTS, (20, 21), strict=True)
+}
+
+
+def test_a_week_offline_is_sent_by_wandb_itself(
+    results: Path, tmp_path: Path, logged_in: pytest.MonkeyPatch
 ) -> None:
-    """The second night names the first one's artifacts; the server hears of them once."""
     folder = tmp_path / "wandb"
-    shutil.copytree(week, folder, symlinks=True)
+    logged_in.setenv("WANDB_MODE", "offline")
+    for night in NIGHTS:
+        [one] = log.log_night(results, folder, night=night)
+        assert one.folder, one.failed
     with wandb_server() as server:
         logged_in.setenv("WANDB_BASE_URL", server.address)
+        logged_in.delenv("WANDB_MODE")
+        waiting = sorted(folder.glob("wandb/offline-run-*"))
+        sync = [sys.executable, "-m", "wandb", "sync", *map(str, waiting)]
         done = subprocess.run(
-            [sys.executable, "-m", "sdgbias.cli", "wandb", "sync", "--dir", str(folder)],
-            env=environment(),
-            capture_output=True,
-            text=True,
-            timeout=900,
-            check=False,
+            sync, env=environment(), capture_output=True, text=True, timeout=900, check=False
         )
-    assert done.returncode == 0, done.stderr
-    assert "2 runs sent, 0 wait" in done.stdout
-    assert KEY not in done.stdout + done.stderr
-    assert [v["name"] for v in server.of("UpsertBucket") if v["groupName"]] == [
-        f"{n}-{RUN}" for n in NIGHTS
-    ]
-    used = [v["input"]["runName"] for v in server.of("UseArtifact")]
-    assert sorted(used) == [f"{NIGHTS[0]}-{RUN}"] * 2 + [f"{NIGHTS[1]}-{RUN}"] * 3
+        assert done.returncode == 0, done.stderr
+    assert steps(server) == STEPS
     assert len([path for path in server.uploads if path.endswith("items.parquet")]) == 1
     assert len([path for path in server.uploads if path.endswith("scores.parquet")]) == 1
-    history = {
-        run: json.loads(line)
-        for run, sent in server.streams
-        for line in sent["files"].get("wandb-history.jsonl", {}).get("content", [])
-    }
-    assert [history[f"{n}-{RUN}"]["_step"] for n in NIGHTS] == [
-        (date(2026, 11, d) - date(1970, 1, 1)).days * 1440 + 90 for d in (20, 21)
-    ]
-    assert [line["night"] for line in sync.sent(folder)] == NIGHTS
-    assert (
-        waiting(folder) == []
-        and not list(folder.glob("artifacts/*"))
-        and not (folder / "data").exists()
-    )
+    with log.service(folder):
+        pass
+    assert not list(folder.glob("wandb/offline-run-*")) and not (folder / "artifacts").exists()
     assert not any(
         KEY in path.read_text(errors="replace") for path in folder.rglob("*") if path.is_file()
     )
 
 
-def test_nobody_is_logged_in(week: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    line = refused(8, "wandb", "sync", "--dir", week)
-    assert (
-        line
-        == "error: not logged in to https://api.wandb.ai: set WANDB_API_KEY (or run `wandb login`),"
-        " then again"
-    )
-    monkeypatch.setenv("WANDB_BASE_URL", "ftp://me:secret@host")
-    assert "secret" not in refused(2, "wandb", "sync", "--dir", week)
-
-
-@pytest.mark.parametrize(
-    ("mood", "said"),
-    [
-        ("gone", "doesn't answer (ConnectError)"),
-        ("refuse", "refuses the key (status 401)"),
-        ("hang", "doesn't answer (no answer in time)"),
-    ],
-)
-def test_a_server_that_cannot_be_used_costs_seconds_and_a_line(
-    week: Path, logged_in: pytest.MonkeyPatch, mood: str, said: str
+def test_a_key_in_the_environment_sends_at_once_and_links_the_scores(
+    results: Path, tmp_path: Path, logged_in: pytest.MonkeyPatch
 ) -> None:
+    with wandb_server() as server:
+        logged_in.setenv("WANDB_BASE_URL", server.address)
+        logged_in.setenv(log.REGISTRY, "team/sdgbias/scores")
+        for night in NIGHTS:
+            said = ok(
+                "wandb", "log", "--results", results, "--night", night, "--dir", tmp_path / "w"
+            )
+            assert "1 runs sent, 0 wait" in said and KEY not in said
+    assert steps(server) == STEPS
+    used = [v["input"]["runName"] for v in server.of("UseArtifact")]
+    assert used == [f"{NIGHTS[0]}-{RUN}"] * 2, "benchmark and model, once"
+    [link] = server.of("LinkArtifact")
+    assert link["input"]["artifactPortfolioName"] == "scores"
+    assert [a["alias"] for a in link["input"]["aliases"]] == [NIGHTS[0]]
+    assert not any(
+        KEY in path.read_text(errors="replace")
+        for path in (tmp_path / "w").rglob("*")
+        if path.is_file()
+    )
+
+
+@pytest.mark.parametrize("mood", ["gone", "refuse"])
+def test_a_server_that_cannot_be_used_leaves_the_run_waiting(
+    results: Path, tmp_path: Path, logged_in: pytest.MonkeyPatch, mood: str
+) -> None:
+    logged_in.setenv("WANDB_INIT_TIMEOUT", "4")
     with wandb_server(mood) as server:
         logged_in.setenv(
             "WANDB_BASE_URL", "http://127.0.0.1:9" if mood == "gone" else server.address
         )
-        line = refused(
-            8,
-            "wandb",
-            "sync",
-            "--dir",
-            week,
-            "--patience",
-            "0.5" if mood == "hang" else "60",
-            timeout=900,
-        )
-    assert said in line and KEY not in line
-    assert waiting(week) == NIGHTS
+        done = sdgbias("wandb", "log", "--results", results, "--dir", tmp_path / "w")
+    assert done.returncode == 0, done.stderr
+    assert "0 runs sent, 1 wait" in done.stdout and "W&B can't be reached" in done.stderr
+    assert KEY not in done.stdout + done.stderr
+    assert len(list((tmp_path / "w").glob("wandb/offline-run-*"))) == 1
 
 
-def test_a_server_that_stalls_is_left_and_tried_again(
-    week: Path, tmp_path: Path, logged_in: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "wandb"
-    shutil.copytree(week, folder, symlinks=True)
-    with wandb_server("stall") as server:
-        logged_in.setenv("WANDB_BASE_URL", server.address)
-        line = refused(8, "wandb", "sync", "--dir", folder, "--timeout", "1", timeout=900)
-        assert f"2 runs wait, {NIGHTS[0]}-{RUN}: took longer than 1 s; ended" in line
-        assert waiting(folder) == NIGHTS
-        server.mood = "good"
-        server.ended.set()
-        assert cli_sync(folder).startswith(f"{folder}: 2 runs sent, 0 wait")
-
-
-def cli_sync(folder: Path) -> str:
-    return ok("wandb", "sync", "--dir", folder, "--keep").strip().splitlines()[-1]
-
-
-def test_a_run_that_was_cut_off_is_not_sent(
-    week: Path, tmp_path: Path, logged_in: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "wandb"
-    cut = folder / "wandb" / "offline-run-20261121_013000-x"
-    cut.mkdir(parents=True)
-    (cut / "run-x.wandb").write_bytes(b":W&B")
-    done = sdgbias("wandb", "sync", "--dir", folder)
-    assert done.returncode == 0 and "0 runs sent" in done.stdout and "was cut off" in done.stderr
-    with (
-        sync.only_one(folder),
-        pytest.raises(InfrastructureError, match="another `sdgbias wandb sync` is at work"),
-    ):
-        with sync.only_one(folder):
-            pass
+def test_a_login_for_other_work_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a key in the environment does; WANDB_MODE decides where it is set."""
+    for mode, key, sent in (("", "", False), ("", KEY, True), ("offline", KEY, False)):
+        monkeypatch.setenv("WANDB_MODE", mode)
+        monkeypatch.setenv("WANDB_API_KEY", key)
+        assert log.online() == sent
 
 
 def test_a_night_goes_on_without_wandb(
@@ -213,11 +167,11 @@ def test_a_night_goes_on_without_wandb(
     """What `sdgbias report --wandb` and `sdgbias wandb log` say where nothing can be written: one
     line each; only the latter fails."""
     (tmp_path / "file").write_text("")
-    wandb.offline_runs(results, tmp_path / "file" / "w")
+    wandb.log_beside_report(results, tmp_path / "file" / "w")
     assert capsys.readouterr().err.startswith(f"W&B left out: {RUN}: can't write")
     line = refused(8, "wandb", "log", "--results", results, "--dir", tmp_path / "file" / "w")
     assert "W&B: 1 of 1 runs left out" in line and "the results are as before" in line
-    wandb.offline_runs(tmp_path / "none.duckdb", tmp_path / "w")
+    wandb.log_beside_report(tmp_path / "none.duckdb", tmp_path / "w")
     assert capsys.readouterr().err.startswith("W&B left out: ")
 
 
@@ -282,7 +236,8 @@ def test_the_report_reaches_the_server(
 ) -> None:
     with wandb_server() as server:
         logged_in.setenv("WANDB_BASE_URL", server.address)
-        sync.keep_reports(tmp_path, {f"{server.address} team/sdgbias": "VmlldzoxMjM0"})
+        known = {f"{server.address} team/sdgbias": "VmlldzoxMjM0"}
+        (tmp_path / team_report.REPORTS).write_text(json.dumps(known))
         address = team_report.publish(results, "team", "sdgbias", tmp_path)
         assert address.startswith(f"{server.address}/team/sdgbias/reports/") and address.endswith(
             "VmlldzoxMjM0"
@@ -306,7 +261,7 @@ def test_the_report_reaches_the_server(
         assert {p["xAxis"] for p in plots} == {"night/year"}
         with pytest.raises(
             InfrastructureError,
-            match="W&B has no project team/unknown; send runs first: sdgbias wandb sync",
+            match="W&B has no project team/unknown; send runs first: sdgbias wandb log",
         ):
             team_report.publish(results, "team", "unknown", tmp_path)
 
@@ -314,10 +269,12 @@ def test_the_report_reaches_the_server(
 def test_a_report_needs_a_server_that_answers(
     results: Path, tmp_path: Path, logged_in: pytest.MonkeyPatch
 ) -> None:
-    logged_in.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
-    assert "doesn't answer" in refused(
-        8, "wandb", "report", "--results", results, "--entity", "team"
-    )
+    with wandb_server("hang") as server:
+        logged_in.setenv("WANDB_BASE_URL", server.address)
+        line = refused(
+            8, "wandb", "report", "--results", results, "--entity", "team", "--timeout", "4"
+        )
+        assert "took longer than 4 s; no Report was made" in line and KEY not in line
     with pytest.raises(UsageError, match="--entity 'a/b'"):
         team_report.publish(results, "a/b", "sdgbias", tmp_path)
     assert BENCHMARK in Path(team_report.write_markdown(results, tmp_path / "r.md")).read_text()

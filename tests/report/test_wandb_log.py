@@ -1,4 +1,5 @@
-"""Offline W&B runs, read back from their files and compared with the results file."""
+"""Offline W&B runs, read back from their files and compared with the results file. Runs that are
+sent at once: tests/functional/test_wandb.py."""
 
 from __future__ import annotations
 
@@ -6,7 +7,10 @@ import base64
 import hashlib
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -14,8 +18,7 @@ import pytest
 
 from sdgbias import store
 from sdgbias.errors import StoreError
-from sdgbias.report.wandb import log, sync
-from sdgbias.report.wandb import night_runs as wandb_night
+from sdgbias.report.wandb import log
 from sdgbias.types import PILLARS
 from tests.builders.results import BENCHMARK, publish_fake
 from tests.builders.wandb_files import Offline, read
@@ -85,16 +88,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("wandb")
 
 
+def logged(results: Path, folder: Path, **chosen: Any) -> Path:
+    [one] = log.log_night(results, folder, **chosen)
+    assert one.folder, one
+    return one.folder
+
+
 @pytest.fixture(scope="module")
 def first(results: Path, folder: Path) -> tuple[Path, Offline]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(folder / "home"))
-        patch.setenv("WANDB_MODE", "online")
         patch.setenv("WANDB_ENTITY", "team")
         before = dict(os.environ)
-        written = log.log_run(
-            results, RUN, folder, night=NIGHTS[0], outcome={"outcome": "published", "seconds": 3.5}
-        )
+        written = logged(results, folder, night=NIGHTS[0])
         assert dict(os.environ) == before
     assert not (folder / "home").exists()
     return written, read(written)
@@ -102,9 +108,7 @@ def first(results: Path, folder: Path) -> tuple[Path, Offline]:
 
 @pytest.fixture(scope="module")
 def second(results: Path, folder: Path, first: tuple[Path, Offline]) -> tuple[Path, Offline]:
-    written = log.log_run(
-        results, RUN, folder, night=NIGHTS[1], small=True, outcome={"outcome": "unchanged"}
-    )
+    written = logged(results, folder)
     return written, read(written)
 
 
@@ -224,7 +228,7 @@ def test_tables_hold_the_stores_rows(results: Path, first: tuple[Path, Offline])
     assert "figure3_views/fake-pessimist/_type" in said.history
 
 
-def test_artifacts_say_what_was_used_and_made(
+def test_artifacts_are_the_benchmark_the_model_and_the_scores(
     results: Path, folder: Path, first: tuple[Path, Offline]
 ) -> None:
     found = first[1].artifacts
@@ -233,11 +237,7 @@ def test_artifacts_say_what_was_used_and_made(
         found["model-fake-pessimist"],
         found[f"scores-{RUN}"],
     )
-    assert [(a["type"], a["used"]) for a in (benchmark, model, scores)] == [
-        ("dataset", True),
-        ("model", True),
-        ("scores", False),
-    ]
+    assert [a["type"] for a in (benchmark, model, scores)] == ["dataset", "model", "scores"]
     assert sorted(scores["aliases"]) == [NIGHTS[0], "latest"]
     assert model["files"]["weights"]["ref"] and not model["files"]["weights"]["size"]
     items = pq.read_table(benchmark["files"]["items.parquet"]["at"]).to_pandas()
@@ -257,32 +257,38 @@ def test_artifacts_say_what_was_used_and_made(
         assert base64.b64decode(entry["digest"]) == hashlib.md5(path.read_bytes()).digest()
 
 
-def test_an_unchanged_night_uses_the_same_artifacts_and_copies_none(
-    first: tuple[Path, Offline], second: tuple[Path, Offline]
-) -> None:
-    before, now = first[1].artifacts, second[1].artifacts
-    assert set(now) == {
-        f"benchmark-{BENCHMARK}",
-        "model-fake-pessimist",
-        f"scores-{RUN}",
-    }, "no tables"
-    assert all(a["used"] for a in now.values())
-    for name, artifact in now.items():
-        assert artifact["digest"] == before[name]["digest"]
-        assert artifact["files"] == before[name]["files"]
-    assert not (second[0] / "files" / "media").exists()
+def test_an_unchanged_night_is_a_point_of_the_history(second: tuple[Path, Offline]) -> None:
+    assert second[1].artifacts == {} and not (second[0] / "files" / "media").exists()
+    assert second[1].run["tags"] == "planted,sdg,unchanged"
+    assert second[1].config["run_id"] == RUN, "where its scores and tables are"
 
 
-def test_the_same_night_again_replaces_its_run(
+def test_what_was_logged_is_left_alone_until_asked_or_published_anew(
     results: Path, folder: Path, second: tuple[Path, Offline]
 ) -> None:
-    again = log.log_run(results, RUN, folder, night=NIGHTS[1], small=True)
+    assert log.log_night(results, folder) == [log.Logged(RUN)]
+    again = logged(results, folder, again=True)
     assert list(folder.glob(f"wandb/offline-run-*-{NIGHTS[1]}-{RUN}")) == [again]
-    assert [(r.night, r.small) for r in sync.waiting(folder)] == [
-        (NIGHTS[0], False),
-        (NIGHTS[1], True),
-    ]
-    assert sync.logged_in_full(folder) == {RUN}
+    known = json.loads((folder / log.LOGGED).read_text())
+    known[f"{NIGHTS[1]}-{RUN}"]["published"] = "earlier"
+    (folder / log.LOGGED).write_text(json.dumps(known))
+    assert logged(results, folder).is_dir()
+
+
+def test_sent_runs_are_removed_and_what_they_referred_to_once_none_waits(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        run = tmp_path / "wandb" / f"offline-run-20261121_013000-{name}"
+        run.mkdir(parents=True)
+        (run / f"run-{name}.wandb").write_bytes(b"")
+    (tmp_path / "artifacts" / "scores-a").mkdir(parents=True)
+    for name, left in (("a", True), ("b", False)):
+        (
+            tmp_path / "wandb" / f"offline-run-20261121_013000-{name}" / f"run-{name}.wandb.synced"
+        ).touch()
+        with log.service(tmp_path):
+            pass
+        assert (tmp_path / "artifacts").exists() == left
+    assert not list(tmp_path.glob("wandb/offline-run-*"))
 
 
 def test_rows_about_people_stay_at_home(tmp_path: Path) -> None:
@@ -331,7 +337,7 @@ def test_rows_about_people_stay_at_home(tmp_path: Path) -> None:
     store.publish(
         path, record, {"people": pd.DataFrame(people), "metric_rows": metrics, "spoken": spoken}
     )
-    written = log.log_run(path, "f-1", tmp_path / "w", night=NIGHTS[0])
+    written = logged(path, tmp_path / "w", night="", run_ids=["f-1"])
     said = read(written)
     assert said.history["direct/p1/full/gender-male-female/all-52/disparity"] == 0.1
     card = json.loads(Path(said.artifacts["benchmark-b2"]["files"]["card.json"]["at"]).read_text())
@@ -345,30 +351,30 @@ def test_rows_about_people_stay_at_home(tmp_path: Path) -> None:
 
 
 def test_which_runs_a_night_has(results: Path) -> None:
-    night, rows = wandb_night.runs_of(results, None)
+    night, rows = log.runs_of(results, None)
     assert (night, [(r["run_id"], r["outcome"]) for r in rows]) == (
         NIGHTS[1],
         [(RUN, "unchanged")],
     ), "a failed model has no run"
-    assert [r["run_id"] for r in wandb_night.runs_of(results, NIGHTS[0])[1]] == [RUN]
-    assert [r["run_id"] for r in wandb_night.runs_of(results, None, ["fake-optimist-0"])[1]] == [
+    assert [r["run_id"] for r in log.runs_of(results, NIGHTS[0])[1]] == [RUN]
+    assert [r["run_id"] for r in log.runs_of(results, None, ["fake-optimist-0"])[1]] == [
         "fake-optimist-0"
     ]
     with pytest.raises(
         StoreError, match=rf"unknown night '2026-01-01T0000'; valid: {NIGHTS[0]}, {NIGHTS[1]}"
     ):
-        wandb_night.runs_of(results, "2026-01-01T0000")
+        log.runs_of(results, "2026-01-01T0000")
     with pytest.raises(
         StoreError,
         match="unknown run 'x'; valid: fake-optimist-0, fake-optimist-1, fake-pessimist-2",
     ):
-        wandb_night.runs_of(results, None, ["x"])
+        log.runs_of(results, None, ["x"])
 
 
 def test_a_night_in_which_nobody_answered_has_no_runs(tmp_path: Path) -> None:
     path = tmp_path / "r.duckdb"
     store.upsert(path, {"nights": pd.DataFrame([{"night": NIGHTS[0], "status": "failed"}])})
-    assert wandb_night.log_night(path, tmp_path / "w", night=NIGHTS[0]) == []
+    assert log.log_night(path, tmp_path / "w", night=NIGHTS[0]) == []
 
 
 def test_a_file_without_nights_has_its_newest_runs(tmp_path: Path) -> None:
@@ -384,54 +390,31 @@ def test_a_file_without_nights_has_its_newest_runs(tmp_path: Path) -> None:
             },
             {},
         )
-    assert wandb_night.runs_of(path, None) == ("", [{"run_id": "a-2"}])
+    assert log.runs_of(path, None) == ("", [{"run_id": "a-2"}])
 
 
-def fake_wandb(folder: Path, code: str) -> str:
-    """A package named wandb that comes first; the child process imports it in place of the real
-    one."""
-    (folder / "wandb").mkdir(parents=True)
-    (folder / "wandb" / "__init__.py").write_text(code)
-    return str(folder)
-
-
-def test_a_broken_wandb_is_a_line(
-    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(
-        "PYTHONPATH", fake_wandb(tmp_path / "fake", "raise RuntimeError('broken\\nin many lines')")
+def test_a_broken_wandb_is_a_line(results: Path, tmp_path: Path) -> None:
+    """A package named wandb that comes first, in a process of its own."""
+    (tmp_path / "wandb").mkdir()
+    (tmp_path / "wandb" / "__init__.py").write_text("raise RuntimeError('broken\\nin many lines')")
+    code = f"""from pathlib import Path
+from sdgbias.report.wandb import log
+print(log.log_night(Path({str(results)!r}), Path({str(tmp_path / "w")!r}))[0].failed)"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ
+        | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    [one] = wandb_night.log_night(results, tmp_path / "w")
-    assert (one.folder, one.failed) == (None, "RuntimeError: broken")
-
-
-def test_a_wandb_that_ends_the_process_or_hangs_is_a_line(
-    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dies = "import os, sys\nos._exit(3)"
-    monkeypatch.setenv("PYTHONPATH", fake_wandb(tmp_path / "dies", dies))
-    [one] = wandb_night.log_night(results, tmp_path / "w")
-    assert one.failed == "W&B's process ended with exit code 3"
-    monkeypatch.setenv("PYTHONPATH", fake_wandb(tmp_path / "hangs", "import time\ntime.sleep(600)"))
-    runs = ["fake-optimist-0", "fake-optimist-1", RUN]
-    found = wandb_night.log_night(results, tmp_path / "w", run_ids=runs, timeout=1)
-    assert [f.failed for f in found] == ["W&B took longer than 1 s; ended"] * 2 + [
-        "not tried: W&B took longer than 1 s 2 times in a row"
-    ]
+    assert done.stdout.strip() == "RuntimeError: broken"
 
 
 def test_a_folder_that_cannot_be_written_is_a_line(results: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    [one] = wandb_night.log_night(results, tmp_path / "file" / "w")
+    [one] = log.log_night(results, tmp_path / "file" / "w")
     assert one.failed.startswith(f"can't write {tmp_path / 'file' / 'w'}: Not a directory")
-
-
-def test_what_was_sent_is_left_alone(results: Path, tmp_path: Path) -> None:
-    run = sync.Waiting(tmp_path, f"{NIGHTS[1]}-{RUN}", RUN, NIGHTS[1], True, (), False)
-    sync.mark_sent(tmp_path, run, pd.Timestamp("2026-11-22").to_pydatetime())
-    with (tmp_path / sync.SENT).open("a") as file:
-        file.write('{"id": "torn')
-    assert wandb_night.log_night(results, tmp_path) == [wandb_night.Logged(RUN)]
 
 
 def test_the_runs_of_a_night_share_one_helper_and_are_whole_when_it_is_ended(
@@ -459,19 +442,17 @@ def test_the_runs_of_a_night_share_one_helper_and_are_whole_when_it_is_ended(
     ]
     store.upsert(path, {"night_models": pd.DataFrame(night)})
     folder.mkdir()
-    for name in names:
-        before = sync.Waiting(folder, f"{NIGHTS[0]}-{name}", name, NIGHTS[0], False, (), True)
-        sync.mark_sent(folder, before, pd.Timestamp("2026-11-21").to_pydatetime())
-    *made, gone = wandb_night.log_night(path, folder)
+    marks = {
+        f"{NIGHTS[0]}-{n}": {"run_id": n, "published": "2026-11-20", "small": False} for n in names
+    }
+    (folder / log.LOGGED).write_text(json.dumps(marks))
+    *made, gone = log.log_night(path, folder)
     assert gone.failed.endswith("unknown run 'gone-1'; valid: a-1, b-1")
     for one in made:
         assert one.folder, one.failed
         said = read(one.folder)
         assert said.summary["mcq/all/full/accuracy"] == said.history["mcq/all/full/accuracy"] == 0.5
-        assert said.run["tags"] == "measured,sdg,unchanged" and set(said.artifacts) == {
-            "benchmark-b",
-            f"model-{one.run_id[0]}",
-        }
+        assert said.run["tags"] == "measured,sdg,unchanged"
     assert len(list(folder.glob("cache/wandb/logs/core-debug-*.log"))) == 1, (
         "one helper process of W&B for all runs"
     )

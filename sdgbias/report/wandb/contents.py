@@ -1,11 +1,5 @@
 """The contents of the W&B run of a stored run: names, config, summary, history, tables, as plain
-values without importing W&B; and its inputs and outputs: the benchmark and the model used, the
-scores produced.
-
-Artifact files are built from the results file alone, once per benchmark and run, in
-``<folder>/artifacts``; runs refer to them there, nothing is copied. The same rows give the same
-bytes, so that W&B recognises an existing file by its digest.
-"""
+values without importing W&B."""
 
 from __future__ import annotations
 
@@ -14,18 +8,14 @@ import json
 import re
 from calendar import isleap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from sdgbias import __version__, store, suites
+from sdgbias import __version__
 from sdgbias.errors import UsageError
-from sdgbias.files import replacing
 from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.report.wandb.slugs import distinct_slugs, slug
 
@@ -282,209 +272,3 @@ def gate_summary(found: pd.DataFrame) -> dict[str, float | int | str]:
         "gate/verdict": worst,
         **{f"gate/{slug(str(v))}": int(n) for v, n in sorted(counts.items())},
     }
-
-
-#: Benchmarks with more questions than this are recorded by digest only.
-MOST_ROWS = 250_000
-#: Maximum length of a W&B artifact name.
-LONGEST_NAME = 128
-#: Stored beside the score files of a run: the number of rows of each.
-_ROWS = "rows.json"
-_SCORES = {
-    "scores": 'task, item_id, test, "view"',
-    "decoded": 'item_id, test, "view"',
-    "spoken": 'task, item_id, test, "view"',
-    "predictions": "task, item_id, test, method",
-}
-
-
-@dataclass(frozen=True)
-class ArtifactSpec:
-    """One artifact: its name and type in W&B, files (paths below the W&B folder), references (name
-    -> address), metadata."""
-
-    name: str
-    type: str
-    metadata: Mapping[str, Any]
-    files: tuple[Path, ...] = ()
-    references: Mapping[str, str] = field(default_factory=dict)
-
-
-def names(record: Mapping[Any, Any]) -> dict[str, str]:
-    """kind -> name of the artifacts of a run: benchmark, model, scores."""
-    given = {
-        "benchmark": record["benchmark_id"],
-        "model": record["model"],
-        "scores": record["run_id"],
-    }
-    return {kind: safe(f"{kind}-{value}", LONGEST_NAME) for kind, value in given.items()}
-
-
-def pieces(results: Path, record: Mapping[Any, Any], folder: Path) -> dict[str, ArtifactSpec]:
-    """benchmark, model and (if there are any) scores of one run; existing files are reused.
-
-    ``record``: the run's row of ``runs``. Raises OSError if a file can't be written and StoreError
-    if rows can't be read.
-    """
-    scores = _scores(results, record, folder)
-    return {
-        "benchmark": _benchmark(results, record, folder),
-        "model": _model(record),
-        **({"scores": scores} if scores else {}),
-    }
-
-
-def declare(run: Any, piece: ArtifactSpec, *, used: bool, aliases: tuple[str, ...] = ()) -> str:
-    """Declare an artifact that the run used (input) or produced (output) to W&B; returns its
-    digest."""
-    import wandb
-
-    artifact = wandb.Artifact(piece.name, piece.type, metadata=dict(piece.metadata))
-    for path in piece.files:
-        artifact.add_file(str(path), name=path.name, policy="immutable", skip_cache=True)
-    for name, address in piece.references.items():
-        artifact.add_reference(address, name=name, checksum=False)
-    if used:
-        # `run.use_artifact` refuses while offline; this is its internal call for an artifact that
-        # is not on the server yet
-        run._log_artifact(
-            artifact, aliases=list(aliases), is_user_created=True, use_after_commit=True
-        )
-    else:
-        run.log_artifact(artifact, aliases=list(aliases))
-    return str(artifact.digest)
-
-
-def _benchmark(results: Path, record: Mapping[Any, Any], folder: Path) -> ArtifactSpec:
-    """The questions as Parquet; rows about people and very large benchmarks by count and digest
-    only."""
-    suite = suites.named(str(record["suite"]))
-    table, order = suite.items_table, ", ".join(suite.question_keys)
-    name, benchmark = names(record)["benchmark"], str(record["benchmark_id"])
-    metadata = {
-        "benchmark_id": benchmark,
-        "suite": record["suite"],
-        "licence": str(record["licence"] or ""),
-    }
-    questions, card = (
-        folder / "artifacts" / name / file for file in ("items.parquet", "card.json")
-    )
-    if questions.is_file():
-        return ArtifactSpec(
-            name, "dataset", metadata | {"rows": pq.read_metadata(questions).num_rows}, (questions,)
-        )
-    if card.is_file():
-        return ArtifactSpec(
-            name,
-            "dataset",
-            metadata | {"rows": json.loads(card.read_text(encoding="utf-8"))["rows"]},
-            (card,),
-        )
-    [count] = store.query(
-        results, f"SELECT count(*) AS n FROM {table} WHERE benchmark_id = ?", [benchmark]
-    )["n"]
-    metadata["rows"] = int(count)
-    if not suite.private and count <= MOST_ROWS:
-        rows = store.arrow(
-            results,
-            f"SELECT * EXCLUDE (benchmark_id) FROM {table} WHERE benchmark_id = ? ORDER BY {order}",
-            [benchmark],
-        )
-        _write(questions, rows)
-        return ArtifactSpec(name, "dataset", metadata, (questions,))
-    ids = store.arrow(
-        results, f"SELECT item_id FROM {table} WHERE benchmark_id = ? ORDER BY {order}", [benchmark]
-    )
-    digest = hashlib.sha256("\n".join(map(str, ids["item_id"].to_pylist())).encode()).hexdigest()
-    why = "rows about people don't leave" if suite.private else f"more than {MOST_ROWS:,} questions"
-    _write_text(
-        card,
-        json.dumps(
-            {**metadata, "sha256_of_item_ids": digest, "rows_left_out_because": why},
-            indent=1,
-            sort_keys=True,
-        ),
-    )
-    return ArtifactSpec(name, "dataset", metadata, (card,))
-
-
-def _model(record: Mapping[Any, Any]) -> ArtifactSpec:
-    """The repository at its revision, by address; weights are never uploaded."""
-    spec = without_secrets(json.loads(record["config"] or "{}").get("spec", {}))
-    repo, revision = str(spec.get("repo", "")), str(record["revision"] or "")
-    hub = (
-        repo.count("/") == 1
-        and ":" not in repo
-        and record["backend"] not in ("api", "planted", "planted-people")
-    )
-    address = (
-        f"https://huggingface.co/{repo}/tree/{revision}"
-        if hub
-        else f"sdgbias://{safe(repo or str(record['model']))}@{safe(revision)}"
-    )
-    metadata = {
-        "repo": repo,
-        "revision": revision,
-        "fingerprint": str(record["fingerprint"] or ""),
-        "backend": str(record["backend"] or ""),
-        "dtype": spec.get("dtype", ""),
-        "licence": spec.get("licence", ""),
-        "provenance": str(record["provenance"] or ""),
-    }
-    return ArtifactSpec(names(record)["model"], "model", metadata, references={"weights": address})
-
-
-def _scores(results: Path, record: Mapping[Any, Any], folder: Path) -> ArtifactSpec | None:
-    """Scores, decoded numbers, answers and predictions of the run, one Parquet file per non-empty
-    table; None if all are empty (details removed by retention).
-
-    A republished run (after its failed prompts were retried) has other rows, hence a separate
-    folder: an earlier W&B run that is still pending keeps its files.
-    """
-    name, run_id = names(record)["scores"], str(record["run_id"])
-    edition = hashlib.sha256(str(record["finished_at"]).encode()).hexdigest()[:8]
-    here = folder / "artifacts" / f"{name}.{edition}"
-    counts = _counted(here)
-    if counts is None:
-        counts = {}
-        for table, order in _SCORES.items():
-            rows = store.arrow(
-                results,
-                f"SELECT * EXCLUDE (run_id) FROM {table} WHERE run_id = ? ORDER BY {order}",
-                [run_id],
-            )
-            if rows.num_rows:
-                _write(here / f"{table}.parquet", rows)
-                counts[table] = rows.num_rows
-        if not counts:
-            return None
-        _write_text(here / _ROWS, json.dumps(counts))
-    made = tuple(here / f"{table}.parquet" for table in counts)
-    return ArtifactSpec(
-        name,
-        "scores",
-        {"run_id": run_id, "fingerprint": str(record["fingerprint"] or ""), "rows": counts},
-        made,
-    )
-
-
-def _counted(here: Path) -> dict[str, int] | None:
-    """Table -> rows of the files of a run, written after the last of them; None if the set is
-    incomplete."""
-    try:
-        counts: dict[str, int] = json.loads((here / _ROWS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return counts if all((here / f"{table}.parquet").is_file() for table in counts) else None
-
-
-def _write(path: Path, rows: pa.Table) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as draft:
-        pq.write_table(rows, draft, compression="zstd")
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as draft:
-        draft.write_text(text, encoding="utf-8")

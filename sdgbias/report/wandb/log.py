@@ -1,7 +1,12 @@
-"""Writes runs of the results file as offline W&B runs: no network, no login, no files outside their
-folder.
+"""Writes runs of the results file as W&B runs: one per model and night, online where
+``WANDB_API_KEY`` is in the environment, else offline, to be sent with W&B's own ``wandb sync``.
 
-A W&B run belongs to one model and one night. Send it later with ``sdgbias wandb sync``.
+Only public calls of the client; all runs of a call share its one helper process.
+
+<folder>/wandb/                   one folder per run, as the client lays them out
+<folder>/artifacts/<name>         files of benchmarks and scores that waiting runs refer to
+<folder>/logged.json              W&B id -> what it holds, so that nothing is logged twice
+<folder>/data, cache, config      the client's own
 """
 
 from __future__ import annotations
@@ -11,7 +16,8 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +26,9 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from sdgbias import store, suites
-from sdgbias.errors import StoreError, one_of
-from sdgbias.report.wandb import contents, slugs, sync
+from sdgbias.errors import SdgbiasError, StoreError, one_of
+from sdgbias.files import replacing
+from sdgbias.report.wandb import contents, slugs
 from sdgbias.types import Task
 
 if TYPE_CHECKING:
@@ -31,6 +38,9 @@ if TYPE_CHECKING:
 #: Default project if WANDB_PROJECT is not set. `wandb sync` can rename a run's project but not that
 #: of its artifacts, so it is fixed when the run is written.
 PROJECT = "sdgbias"
+#: Collection of W&B's registry that scores are linked to, e.g. wandb-registry-bias/scores.
+REGISTRY = "SDGBIAS_WANDB_REGISTRY"
+LOGGED = "logged.json"
 _VERDICTS = (
     'rule, task, test, method, level, side, metric, verdict, "before", "value", change, ci_low,'
     " ci_high, n, p, mde, allowed, quarantines, required, note"
@@ -40,8 +50,8 @@ _VERDICTS = (
 @dataclass(frozen=True)
 class StoredRun:
     """The stored data of a run. record: its row of ``runs``; metrics: its rows (of a small run
-    those over all indicators);
-    params: CADE's; judged: the regression verdicts of the night, empty if the check has not run."""
+    those over all indicators); params: CADE's; judged: the regression verdicts of the night, empty
+    if the check has not run."""
 
     record: dict[str, Any]
     metrics: pd.DataFrame
@@ -49,179 +59,298 @@ class StoredRun:
     judged: pd.DataFrame
 
 
-def read(results: Path, run_ids: Sequence[str], night: str, small: bool) -> dict[str, StoredRun]:
-    """run id -> its stored data, for many runs at once; unknown ids are left out. Raises
-    StoreError."""
-    runs, mine = list(run_ids), "WHERE list_contains($runs, run_id)"
-    records = store.query(results, f"FROM runs {mine}", {"runs": runs})
-    told = f"{mine} AND (starts_with(indicator, 'all') OR indicator = 'macro')" if small else mine
-    metrics = store.query(results, f"FROM metric_rows {told} ORDER BY ALL", {"runs": runs})
-    params = store.query(results, f"FROM cade_params {mine} ORDER BY task, test", {"runs": runs})
-    judged = store.query(
-        results,
-        f"SELECT model, suite, {_VERDICTS} FROM verdicts WHERE night = ? ORDER BY ALL",
-        [night],
-    )
-    made = {}
-    for row in records.to_dict("records"):
-        record = {str(k): v for k, v in row.items()}
-        own = judged[(judged["model"] == record["model"]) & (judged["suite"] == record["suite"])]
-        made[str(record["run_id"])] = StoredRun(
-            record,
-            _of(metrics, record["run_id"]),
-            _of(params, record["run_id"]),
-            own.drop(columns=["model", "suite"]).reset_index(drop=True),
+@dataclass(frozen=True)
+class Logged:
+    """The result for one run: its folder, or the reason for its absence (``failed``), or neither if
+    it was logged before. offline: why a run that should have been sent waits in its folder."""
+
+    run_id: str
+    folder: Path | None = None
+    failed: str = ""
+    offline: str = ""
+
+
+def online() -> bool:
+    """Whether runs are sent at once: WANDB_MODE, else whether WANDB_API_KEY is set. A login kept in
+    .netrc sends nothing by itself: it may belong to other work."""
+    given = os.environ.get("WANDB_MODE", "")
+    return given == "online" if given else bool(os.environ.get("WANDB_API_KEY"))
+
+
+def newest_night(results: Path) -> str:
+    """The newest night in which a model has a run; '' if there is none yet."""
+    sql = "SELECT max(night) AS night FROM night_models WHERE run_id <> ''"
+    found = store.query(results, sql)["night"]
+    return "" if found.isna().all() else str(found.iloc[0])
+
+
+def runs_of(
+    results: Path, night: str | None, run_ids: Sequence[str] = ()
+) -> tuple[str, list[dict[str, Any]]]:
+    """(night, rows with run_id, outcome and figures of the night) to log: those of ``night`` (None:
+    the newest), only ``run_ids`` if any are given. For a results file without nights: the newest
+    run of every model (about people: on every benchmark), night ''.
+
+    Raises StoreError for an unknown night or run.
+    """
+    chosen = newest_night(results) if night is None else night
+    rows: list[dict[str, Any]] = [{"run_id": run} for run in suites.newest_runs(results)]
+    if chosen:
+        sql = (
+            "SELECT run_id, outcome, attempts, seconds, scored, planned, failed FROM night_models"
+            " WHERE night = ? AND run_id <> '' ORDER BY model, suite"
         )
+        rows = store.query(results, sql, [chosen]).to_dict("records")
+    if chosen and not rows:  # no model has a run that night, or the night is unknown
+        nights = "SELECT night FROM nights UNION SELECT night FROM night_models"
+        known = {str(n) for n in store.query(results, nights)["night"]}
+        if chosen not in known:
+            raise StoreError(f"{results}: {one_of('night', chosen, known)}")
+    if run_ids:
+        of_night = {str(r["run_id"]): r for r in rows}
+        known = set(store.run_ids(results))
+        if unknown := [run for run in run_ids if run not in known]:
+            raise StoreError(f"{results}: {one_of('run', unknown[0], known)}")
+        rows = [of_night.get(run, {"run_id": run}) for run in run_ids]
+    return chosen, rows
+
+
+def log_night(
+    results: Path,
+    folder: Path,
+    *,
+    night: str | None = None,
+    run_ids: Sequence[str] = (),
+    again: bool = False,
+    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+) -> list[Logged]:
+    """Log one W&B run per model of a night, with its files below ``folder``.
+
+    A run that was logged before, and not published anew since, is skipped (unless ``again``). A
+    model that did not change that night gets a small run once an earlier run holds its tables and
+    scores. A server that can't be reached makes the rest offline. Errors of W&B never raise: each
+    is returned as ``Logged.failed``, one line each. Raises StoreError for a night, a run or a
+    results file that can't be read.
+    """
+    chosen, rows = runs_of(results, night, run_ids)
+    contents.night_of(chosen, {})
+    folder = Path(folder).resolve()
+    known = _logged(folder)
+    made: list[Logged] = []
+    offline = "" if online() else "offline"
+    with service(folder):
+        small = [str(r["run_id"]) for r in rows if _small(r, known)]
+        found = read(results, small, chosen, True)
+        for row in rows:
+            run_id = str(row["run_id"])
+            name = contents.wandb_id(run_id, chosen)
+            try:
+                if run_id not in found:
+                    found |= read(results, [run_id], chosen, False)
+                if run_id not in found:
+                    raise StoreError(f"{results}: {one_of('run', run_id, store.run_ids(results))}")
+                mark = {
+                    "run_id": run_id,
+                    "published": str(found[run_id].record["finished_at"]),
+                    "small": run_id in small,
+                }
+                if not again and known.get(name) == mark:
+                    made.append(Logged(run_id))
+                    continue
+                _keep(folder, known)  # the client would write elsewhere where it can't write here
+                job = Job(results, found[run_id], folder, chosen, run_id in small, row)
+                written, offline = _write(job, offline)
+                known[name] = mark
+                _keep(folder, known)
+                made.append(Logged(run_id, written, offline=offline if online() else ""))
+            except OSError as error:
+                why = error.strerror or type(error).__name__
+                made.append(
+                    Logged(run_id, failed=f"can't write {folder}: {why}; choose another --dir")
+                )
+            except SdgbiasError as error:
+                made.append(Logged(run_id, failed=str(error)))
+            except Exception as error:  # W&B may raise anything; it must only cost this run
+                made.append(Logged(run_id, failed=f"{type(error).__name__}: {_first(error)}"))
+            progress("W&B", len(made), len(rows))
     return made
 
 
-def _of(rows: pd.DataFrame, run_id: str) -> pd.DataFrame:
-    return rows[rows["run_id"] == run_id].reset_index(drop=True)
+def _small(row: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
+    full = {mark["run_id"] for mark in known.values() if not mark["small"]}
+    return row.get("outcome") == "unchanged" and row["run_id"] in full
 
 
-def log_run(
-    results: Path,
-    run_id: str,
-    out: Path,
-    *,
-    night: str = "",
-    small: bool = False,
-    outcome: Mapping[str, Any] | None = None,
-) -> Path:
-    """``read`` and ``write`` for one run, in its own ``service``."""
-    with service(out):
-        return write(
-            results, read(results, [run_id], night, small), run_id, out, night, small, outcome or {}
+def _first(error: Exception) -> str:
+    return (str(error).strip().splitlines() or ["no message"])[0]
+
+
+def _logged(folder: Path) -> dict[str, dict[str, Any]]:
+    try:
+        known = json.loads((folder / LOGGED).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def _keep(folder: Path, known: Mapping[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with replacing(folder / LOGGED) as draft:
+        draft.write_text(json.dumps(known, indent=1, sort_keys=True), encoding="utf-8")
+
+
+def read(results: Path, run_ids: Sequence[str], night: str, small: bool) -> dict[str, StoredRun]:
+    """run id -> its stored data, for many runs at once; unknown ids are left out. Raises
+    StoreError."""
+    if not run_ids:
+        return {}
+    runs, mine = list(run_ids), "WHERE list_contains($runs, run_id)"
+    records = store.query(results, f"FROM runs {mine}", {"runs": runs})
+    pooled = f"{mine} AND (starts_with(indicator, 'all') OR indicator = 'macro')" if small else mine
+    metrics = store.query(results, f"FROM metric_rows {pooled} ORDER BY ALL", {"runs": runs})
+    params = store.query(results, f"FROM cade_params {mine} ORDER BY task, test", {"runs": runs})
+    sql = f"SELECT model, suite, {_VERDICTS} FROM verdicts WHERE night = ? ORDER BY ALL"
+    judged = store.query(results, sql, [night])
+    found = {}
+    for row in records.to_dict("records"):
+        record = {str(k): v for k, v in row.items()}
+        own = judged[(judged["model"] == record["model"]) & (judged["suite"] == record["suite"])]
+        found[str(record["run_id"])] = StoredRun(
+            record,
+            metrics[metrics["run_id"] == record["run_id"]].reset_index(drop=True),
+            params[params["run_id"] == record["run_id"]].reset_index(drop=True),
+            own.drop(columns=["model", "suite"]).reset_index(drop=True),
         )
+    return found
 
 
-def write(
-    results: Path,
-    known: Mapping[str, StoredRun],
-    run_id: str,
-    out: Path,
-    night: str,
-    small: bool,
-    outcome: Mapping[str, Any],
-) -> Path:
-    """Write run ``run_id`` of ``night``, one of ``known``, below ``out`` and return its folder; an
-    earlier copy of the same W&B run there is replaced. Call within ``service``.
+@dataclass(frozen=True)
+class Job:
+    """One W&B run to write. small: a night in which the model did not change: config, summary and
+    history only. outcome: the model's row of the night."""
+
+    results: Path
+    found: StoredRun
+    folder: Path
+    night: str
+    small: bool
+    outcome: Mapping[str, Any]
+
+
+def _write(job: Job, offline: str) -> tuple[Path, str]:
+    """(folder of the run, why it is offline or ''). ``offline`` not empty: don't try the server.
 
     Config: the run's record, settings, the model's entry without secrets, CADE's parameters, night,
     versions. Summary: ``task/test/method[/pillar]/metric`` = value, with ``.../n``, ``.../ci_low``,
     ``.../ci_high``, and ``gate/...`` if the regression check has judged the night. History: one
     step per run (minutes of the night's wall clock) with ``night/year``. Then tables, figures and
-    artifacts. ``small``: a night in which the model did not change: config, summary and history,
-    and the artifacts as inputs. ``outcome``: the outcome of the model that night (outcome,
-    attempts, seconds, scored, planned, failed), logged under ``night/...``. Raises StoreError for
-    an unknown run or a folder that can't be written, UsageError for an invalid night.
+    artifacts.
     """
-    if run_id not in known:
-        raise StoreError(f"{results}: {one_of('run', run_id, store.run_ids(results))}")
-    found = known[run_id]
-    contents.night_of(night, found.record)
-    name = contents.wandb_id(run_id, night)
-    folder = Path(out).resolve()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with sync.writing(folder):
-            for old in folder.glob(f"wandb/offline-run-*-{name}"):
-                shutil.rmtree(old)
-            pieces = contents.pieces(results, found.record, folder)
-            return _write(results, found, folder, night, pieces, small, outcome)
-    except OSError as error:
-        raise StoreError(
-            f"can't write {folder}: {error.strerror or type(error).__name__}; choose another --dir"
-        ) from None
-
-
-def _write(
-    results: Path,
-    found: StoredRun,
-    folder: Path,
-    night: str,
-    pieces: dict[str, contents.ArtifactSpec],
-    small: bool,
-    outcome: Mapping[str, Any],
-) -> Path:
-    import wandb
-
-    record, when = found.record, contents.night_of(night, found.record)
+    record, night = job.found.record, job.night
     name = contents.wandb_id(str(record["run_id"]), night)
-    facts = {f"night/{k}": v for k, v in outcome.items() if v is not None and v == v}
-    rows = contents.history(found.metrics) | {
-        k: v for k, v in facts.items() if not isinstance(v, str)
+    for old in job.folder.glob(f"wandb/offline-run-*-{name}"):
+        shutil.rmtree(old)
+    run, offline = _init(job, name, offline)
+    facts = {
+        f"night/{k}": v.item() if hasattr(v, "item") else v
+        for k, v in job.outcome.items()
+        if k != "run_id" and v is not None and v == v
     }
-    settings = wandb.Settings(
-        silent=True,
-        console="off",
-        disable_git=True,
-        x_disable_stats=True,
-        x_disable_meta=True,
-        x_save_requirements=False,
-        init_timeout=30,
-    )
-    run = wandb.init(
-        project=os.environ.get("WANDB_PROJECT") or PROJECT,
-        entity=os.environ.get("WANDB_ENTITY") or None,
-        id=name,
-        name=" ".join(p for p in (str(record["model"]), night) if p),
-        group=str(record["benchmark_id"]),
-        job_type="evaluate",
-        dir=str(folder),
-        mode="offline",
-        config=contents.config(record, night, found.params),
-        tags=[str(record["provenance"]), str(record["suite"]), *(["unchanged"] if small else [])],
-        settings=settings,
-    )
     try:
         run.define_metric(contents.NIGHT_YEAR)
         run.define_metric("*", step_metric=contents.NIGHT_YEAR)
-        run.summary.update(
-            contents.summary(found.metrics) | facts | contents.gate_summary(found.judged)
-        )
-        logged: dict[str, Any] = {**rows, contents.NIGHT_YEAR: contents.year(when)}
-        if not small:
-            from PIL import Image
-
-            for title, frame in contents.tables(found.metrics, found.params, found.judged).items():
-                logged[title] = wandb.Table(
-                    dataframe=frame.astype(object).where(frame.notna(), None)
-                )
-            for title, png in _pictures(
-                results, str(record["run_id"]), str(record["suite"])
-            ).items():
-                logged[title] = wandb.Image(Image.open(io.BytesIO(png)), caption=title)
-        run.log(logged, step=contents.step(when))
-        digests = {
-            piece.name: contents.declare(
-                run,
-                piece,
-                used=small or kind != "scores",
-                aliases=(night,) if night and kind == "scores" and not small else (),
-            )
-            for kind, piece in pieces.items()
-        }
+        when, judged = contents.night_of(night, record), contents.gate_summary(job.found.judged)
+        run.summary.update(contents.summary(job.found.metrics) | facts | judged)
+        row: dict[str, Any] = contents.history(job.found.metrics)
+        row |= {k: v for k, v in facts.items() if not isinstance(v, str)}
+        row[contents.NIGHT_YEAR] = contents.year(when)
+        media = {} if job.small else _media(job)
+        run.log(row | media, step=contents.step(when))
+        if not job.small:
+            _artifacts(run, job, online=not offline)
         written = Path(run.dir).parent
     finally:
         run.finish()
-    label = {
-        "id": name,
-        "run_id": str(record["run_id"]),
-        "night": night,
-        "model": str(record["model"]),
-        "small": small,
-        "artifacts": digests,
-        "needs": sorted({path.parent.name for piece in pieces.values() for path in piece.files}),
-    }
-    (written / sync.LABEL).write_text(json.dumps(label, indent=1, sort_keys=True), encoding="utf-8")
-    return written
+    return written, offline
 
 
-def _pictures(results: Path, run_id: str, suite: str) -> dict[str, bytes]:
-    """The figures of the report as PNG, by ``figure/panel``: the paper's for the first suite,
-    disparities for the second."""
-    return _PICTURES[suites.named(suite).items_table](results, run_id)
+def _init(job: Job, name: str, offline: str) -> tuple[Any, str]:
+    import wandb
+
+    record = job.found.record
+
+    def start(mode: str) -> Any:
+        return wandb.init(
+            project=os.environ.get("WANDB_PROJECT") or PROJECT,
+            entity=os.environ.get("WANDB_ENTITY") or None,
+            id=name,
+            resume="allow" if mode == "online" else None,
+            name=" ".join(p for p in (str(record["model"]), job.night) if p),
+            group=str(record["benchmark_id"]),
+            job_type="evaluate",
+            dir=str(job.folder),
+            mode=mode,
+            config=contents.config(record, job.night, job.found.params),
+            tags=[
+                str(record["provenance"]),
+                str(record["suite"]),
+                *(["unchanged"] if job.small else []),
+            ],
+            settings=wandb.Settings(
+                silent=True,
+                console="off",
+                disable_git=True,
+                x_disable_stats=True,
+                x_disable_meta=True,
+                x_save_requirements=False,
+                init_timeout=float(os.environ.get("WANDB_INIT_TIMEOUT") or 30),
+            ),
+        )
+
+    if not offline:
+        try:
+            return start("online"), ""
+        except wandb.Error as error:  # no answer, or the key is refused: the night goes on offline
+            offline = _first(error)
+            wandb.teardown()  # the helper process still holds the run's id
+    return start("offline"), offline
+
+
+def _media(job: Job) -> dict[str, Any]:
+    """Tables and the figures of the report, by name."""
+    import wandb
+    from PIL import Image
+
+    found, record = job.found, job.found.record
+    made: dict[str, Any] = {}
+    for title, frame in contents.tables(found.metrics, found.params, found.judged).items():
+        made[title] = wandb.Table(dataframe=frame.astype(object).where(frame.notna(), None))
+    drawn = _PICTURES[suites.named(str(record["suite"])).items_table]
+    for title, png in drawn(job.results, str(record["run_id"])).items():
+        made[title] = wandb.Image(Image.open(io.BytesIO(png)), caption=title)
+    return made
+
+
+def _artifacts(run: Any, job: Job, online: bool) -> None:
+    """Benchmark and model as inputs, scores as output. Offline the client knows no inputs: they are
+    logged, and the run's config names them."""
+    from sdgbias.report.wandb import artifacts
+
+    record = job.found.record
+    with tempfile.TemporaryDirectory() as own:  # sent before the block ends, or kept until sync
+        folder = Path(own) if online else job.folder
+        given = (artifacts.benchmark(job.results, record, folder), artifacts.model(record))
+        for artifact in given:
+            _ = run.use_artifact(artifact) if online else run.log_artifact(artifact)
+        scores = artifacts.scores(job.results, record, folder)
+        if scores is None:
+            return
+        aliases = [job.night] if job.night else []
+        logged = run.log_artifact(scores, aliases=aliases)
+        if online:
+            logged.wait()
+            if target := os.environ.get(REGISTRY):
+                run.link_artifact(logged, target, aliases=aliases)
 
 
 def _of_places(results: Path, run_id: str) -> dict[str, bytes]:
@@ -264,24 +393,39 @@ def _figures(found: data.ReportData) -> dict[str, list[paper.Panel]]:
 
 @contextmanager
 def service(folder: Path) -> Iterator[None]:
-    """One W&B service process for all runs written in the block, offline, with its environment
-    inside ``folder``. Process and environment are restored afterwards."""
-    folder = Path(folder).resolve()
-    ours = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", **sync.folders(folder)}
+    """One W&B service process for all runs written in the block, with its environment inside
+    ``folder``; then what was sent is removed. Process and environment are restored afterwards."""
+    ours = {
+        "WANDB_SILENT": "true",
+        "WANDB_DIR": str(folder),
+        "WANDB_DATA_DIR": str(folder / "data"),
+        "WANDB_CACHE_DIR": str(folder / "cache"),
+        "WANDB_CONFIG_DIR": str(folder / "config"),
+        "WANDB_ERROR_REPORTING": "false",
+    }
     before = {name: os.environ.get(name) for name in ours}
     os.environ.update(ours)
     try:
         yield
     finally:
         if "wandb" in sys.modules:
-            import wandb
-
-            wandb.teardown()
+            sys.modules["wandb"].teardown()
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+        _tidy(folder)
+
+
+def _tidy(folder: Path) -> None:
+    """Remove the runs that `wandb sync` has marked as sent, and what they referred to once none
+    waits."""
+    for sent in folder.glob("wandb/offline-run-*/*.wandb.synced"):
+        shutil.rmtree(sent.parent, ignore_errors=True)
+    if not any(folder.glob("wandb/offline-run-*")):
+        for name in ("artifacts", "data", "cache"):
+            shutil.rmtree(folder / name, ignore_errors=True)
 
 
 #: Table of a suite's questions -> the figures of a run.

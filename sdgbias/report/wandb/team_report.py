@@ -1,29 +1,26 @@
 """The team's W&B Report (wandb-workspaces): the sections of the results file, and plots over nights
-that W&B draws from the runs.
-
-All communication with W&B runs in a separate process with a time limit, after a check that the
-server answers.
-"""
+that W&B draws from the runs."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-import subprocess
-import sys
-import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from sdgbias import store
 from sdgbias.errors import InfrastructureError, StoreError, UsageError
-from sdgbias.report.wandb import custom_questions, sync
+from sdgbias.files import replacing
+from sdgbias.report.wandb import custom_questions, log
 from sdgbias.report.wandb.contents import NIGHT_YEAR, safe
-from sdgbias.report.wandb.sections import HISTORY, report_sections
+from sdgbias.report.wandb.sections import HISTORY, Section, report_sections
 from sdgbias.types import FACET, SDG
 
+#: In the W&B folder: 'SERVER ENTITY/PROJECT[ draft]' -> id of the Report that is there.
+REPORTS = "reports.json"
 TITLE = "sdgbias: models night by night"
 #: Metric of the history -> title of its plot. The names are those of `contents.summary`.
 PLOTS = {
@@ -64,13 +61,13 @@ def publish(
     *,
     draft: bool = False,
     timeout: float = 120.0,
-    patience: float = sync.PATIENCE,
 ) -> str:
     """Save the Report in W&B and return its address; a Report published from ``folder`` before is
     replaced, not duplicated.
 
     Raises StoreError for results without a run, UsageError for a name that W&B rejects,
-    InfrastructureError if there is no login, or the server doesn't answer in time or refuses.
+    InfrastructureError if there is no login, or the server doesn't answer within ``timeout``
+    seconds or refuses.
     """
     for option, name in (("--entity", entity), ("--project", project)):
         if not name or safe(name, 128) != name:
@@ -78,52 +75,79 @@ def publish(
                 f"{option} {name!r}: letters, digits, '-', '_' and '.' only; it stands in the"
                 " project's address"
             )
-    made = [(s.title, s.markdown) for s in report_sections(results)]
-    address = sync.host()
-    key = sync.logged_in(address)
-    sync.reach(address, key, patience)
-    known, place = sync.reports(folder), f"{address} {entity}/{project}{' draft' if draft else ''}"
-    job = {
-        "id": known.get(place, ""),
-        "sections": made,
-        "entity": entity,
-        "project": project,
-        "draft": draft,
-        "plots": plots(results),
-    }
-    with tempfile.TemporaryDirectory() as own:
-        environment = {
-            k: v for k, v in os.environ.items() if k not in ("WANDB_MODE", "WANDB_DISABLED")
-        }
-        process = subprocess.Popen(
-            [sys.executable, "-m", "sdgbias.report.wandb.team_report"],
-            env=environment | sync.folders(Path(own)) | {"WANDB_SILENT": "true"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
+    sections = report_sections(results)
+    server = os.environ.get("WANDB_BASE_URL", "").rstrip("/") or "https://api.wandb.ai"
+    ids = folder / REPORTS
+    known = json.loads(ids.read_text(encoding="utf-8")) if ids.is_file() else {}
+    place = f"{server} {entity}/{project}{' draft' if draft else ''}"
+    with log.service(folder.resolve()), _time_limit(timeout, server):
+        url, made = _save(sections, plots(results), entity, project, draft, known.get(place, ""))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(ids) as path:
+            path.write_text(json.dumps(known | {place: made}, indent=1, sort_keys=True), "utf-8")
+    except OSError as error:
+        raise StoreError(
+            f"the Report is at {url}, but can't write {folder}: {error.strerror}; choose another"
+            " --dir"
+        ) from None
+    return url
+
+
+def _save(
+    sections: list[Section],
+    plots_of: dict[str, dict[str, str]],
+    entity: str,
+    project: str,
+    draft: bool,
+    known: str,
+) -> tuple[str, str]:
+    """(address, id) of the saved Report; ``known``: id of the one to replace, '' for a new one."""
+    try:
+        import wandb_workspaces.reports.v2 as wr
+
+        report = wr.Report(
+            entity=entity,
+            project=project,
+            title=TITLE,
+            description="Written by sdgbias wandb report.",
+            blocks=blocks(sections, plots_of, entity, project),
+            width="fluid",
         )
-        try:
-            said, _ = process.communicate(json.dumps(job), timeout=timeout)
-        except subprocess.TimeoutExpired:
+        report.id = known
+        report.save(draft=draft)
+    except InfrastructureError:
+        raise
+    except Exception as error:  # the client may raise anything: one line
+        if "not found" in str(error):
             raise InfrastructureError(
-                f"{address} took longer than {timeout:g} s; no Report was made, run this again"
-                " later"
+                f"W&B has no project {entity}/{project}; send runs first: sdgbias wandb log with"
+                " WANDB_API_KEY set, or wandb sync"
             ) from None
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    answer: dict[str, str] = (
-        json.loads(said)
-        if said.strip()
-        else {"error": f"W&B's process ended with exit code {process.returncode}"}
-    )
-    if "url" not in answer:
-        raise InfrastructureError(f"no Report was made: {answer['error'].replace(key, '(key)')}")
-    sync.keep_reports(folder, known | {place: answer["id"]})
-    return answer["url"]
+        line = (str(error).strip().splitlines() or ["no message"])[0]
+        line = line.replace(os.environ.get("WANDB_API_KEY") or "\0", "(key)")
+        raise InfrastructureError(
+            f"no Report was made: {type(error).__name__}: {line}; nothing is lost, run this again"
+        ) from None
+    return str(report.url), str(report.id)
+
+
+@contextmanager
+def _time_limit(seconds: float, server: str) -> Iterator[None]:
+    """End the block after ``seconds``: the client itself waits for a silent server without end."""
+
+    def stop(*_: object) -> None:
+        raise InfrastructureError(
+            f"{server} took longer than {seconds:g} s; no Report was made, run this again later"
+        )
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def plots(results: Path) -> dict[str, dict[str, str]]:
@@ -137,7 +161,7 @@ def plots(results: Path) -> dict[str, dict[str, str]]:
 
 
 def blocks(
-    sections: list[tuple[str, str]],
+    sections: list[Section],
     plots_of: dict[str, dict[str, str]],
     entity: str,
     project: str,
@@ -172,55 +196,10 @@ def blocks(
         for suite, titles in plots_of.items()
     ]
     made: list[Any] = [wr.TableOfContents()]
-    for title, markdown in sections:
-        made += [wr.H1(title), wr.MarkdownBlock(markdown)]
-        if title == HISTORY:
+    for section in sections:
+        made += [wr.H1(section.title), wr.MarkdownBlock(section.markdown)]
+        if section.title == HISTORY:
             made += grids
-    if not any(title == HISTORY for title, _ in sections):
+    if not any(section.title == HISTORY for section in sections):
         made += [wr.H1(HISTORY), *grids]
     return made
-
-
-def main() -> None:
-    """The process that communicates with W&B: a job as JSON on standard input, {url} or {error} on
-    standard output."""
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    job = json.loads(sys.stdin.read())
-    try:
-        import wandb_workspaces.reports.v2 as wr
-
-        made = blocks(job["sections"], job["plots"], job["entity"], job["project"])
-        report = wr.Report(
-            entity=job["entity"],
-            project=job["project"],
-            title=TITLE,
-            description="Written by sdgbias wandb report.",
-            blocks=made,
-            width="fluid",
-        )
-        report.id = job["id"]
-        report.save(draft=job["draft"])
-        said = {"url": report.url, "id": report.id}
-    except ValueError as error:
-        missing = (
-            f"W&B has no project {job['entity']}/{job['project']}; send runs first: sdgbias wandb"
-            " sync"
-        )
-        said = {
-            "error": (
-                missing if "not found" in str(error) else f"{type(error).__name__}: {_first(error)}"
-            )
-        }
-    except Exception as error:  # the client may raise anything; the parent reports it in one line
-        said = {"error": f"{type(error).__name__}: {_first(error)}"}
-    print(json.dumps(said), file=out, flush=True)
-    os._exit(0)  # the parent ends W&B's helper; a regular shutdown may wait for a server
-
-
-def _first(error: Exception) -> str:
-    return (str(error).strip().splitlines() or ["no message"])[0]
-
-
-if __name__ == "__main__":
-    main()
