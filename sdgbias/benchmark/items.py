@@ -276,7 +276,7 @@ def _mcq_candidates(
     for entry in load_indicators():
         bare = lacking_evidence(base, entry.template)
         lost.append(_without_evidence(Task.MCQ, slim, entry.slug, bare))
-        rows = _lookup(slim[bare == ""], series, entry, max_gap).assign(indicator=entry.slug)
+        rows = lookup_values(slim[bare == ""], series, entry, max_gap).assign(indicator=entry.slug)
         names = ", ".join(ref.name for ref in entry.series)
         gone = rows["value"].isna()
         where = rows["iso3"] + " " + rows["year"].astype(str)
@@ -347,7 +347,7 @@ def _regression_candidates(base: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFra
     )
 
 
-def _lookup(
+def lookup_values(
     rows: pd.DataFrame, series: pd.DataFrame, entry: Indicator, max_gap: int
 ) -> pd.DataFrame:
     """`rows` plus value, value_year, source, level: most local level first, then the nearest year,

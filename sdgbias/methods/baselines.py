@@ -175,11 +175,11 @@ def _linear(valid: Bools, log_full: Floats, slope: Floats, x: float, b: float) -
     """log p_full + x slope on the candidates with p_full >= b max p_full, the adaptive plausibility
     cut over O_i (b = 0: all)."""
     with np.errstate(divide="ignore"):
-        keep = valid & (log_full >= _top(valid, log_full)[:, None] + np.log(b))
+        keep = valid & (log_full >= top_score(valid, log_full)[:, None] + np.log(b))
     return np.where(keep, log_full + x * slope, -np.inf)
 
 
-def _top(valid: Bools, log_full: Floats) -> Floats:
+def top_score(valid: Bools, log_full: Floats) -> Floats:
     return _fold(np.maximum, np.where(valid, log_full, -np.inf))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
-from sdgbias.methods.baselines import METHODS, Evidence, _top
+from sdgbias.methods.baselines import METHODS, Evidence, top_score
 from sdgbias.methods.cade import Bools, Floats, Ints
 from sdgbias.methods.protocol import DRAWS, FINALISTS, SEARCH_SHARE
 
@@ -24,7 +24,7 @@ class Tuned:
 
 
 @numba.njit(parallel=True, cache=True)  # type: ignore[untyped-decorator]
-def _mean_payoff(valid, log_full, slope, top, payoff, draws):  # type: ignore[no-untyped-def]  # pragma: no cover
+def baseline_payoff(valid, log_full, slope, top, payoff, draws):  # type: ignore[no-untyped-def]  # pragma: no cover
     """(C, 2) draws of x and log b -> (C,) mean payoff over N rows; the arithmetic of `_linear`,
     operation for operation."""
     n_rows, n_candidates = payoff.shape
@@ -75,10 +75,10 @@ def tune(
             valid[at],
             log_full[at],
             slope[at],
-            _top(valid[at], log_full[at]),
+            top_score(valid[at], log_full[at]),
             np.ascontiguousarray(payoff[at], dtype=np.float64),
         )
-        return np.asarray(_mean_payoff(*parts, np.ascontiguousarray(drawn)))
+        return np.asarray(baseline_payoff(*parts, np.ascontiguousarray(drawn)))
 
     finalists = np.sort(np.argsort(-value(subset, pairs), kind="stable")[:FINALISTS])
     final = value(rows, pairs[finalists])

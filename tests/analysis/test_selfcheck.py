@@ -210,12 +210,12 @@ def test_rules_hold_and_a_broken_rule_is_seen(
     assert {c.measured < c.n for c in made[2:]} == {True}  # extra passes are among the cells
     # the digit itself where an answer holds no number; the order of the series before the year
     monkeypatch.setattr(rules, "with_first_digit", lambda text, digit, reference: float(digit))
-    source = inspect.getsource(items._lookup)
+    source = inspect.getsource(items.lookup_values)
     older = source.replace('["gap", "rank", "value_year"]', '["rank", "gap", "value_year"]')
     assert older != source
     space = dict(vars(items))
     exec(compile(older, "older", "exec"), space)
-    monkeypatch.setattr(items, "_lookup", space["_lookup"])
+    monkeypatch.setattr(items, "lookup_values", space["lookup_values"])
     monkeypatch.setattr(Plan, "paper", lambda plan: frozenset(plan.distinct["key"]))
     bad = [c.what for c in rules.checks(small_benchmark, 0) if c.p == 0.0]
     assert len(bad) == 3 and bad[-1] == "distinct prompts of the paper's views"

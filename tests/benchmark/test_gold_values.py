@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from sdgbias.benchmark.items import (
-    _lookup,
     build_items,
+    lookup_values,
 )
 from sdgbias.raw.indicators import indicator
 from tests.builders.item_tables import make_clusters, make_images, row
@@ -21,7 +21,7 @@ SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 def lookup(rows: list[dict[str, object]], **cluster: object) -> tuple[float, int, str] | None:
     """(value, year, level) that one Kenyan cluster of 2015 gets for stunting."""
     one = make_clusters(("KE",), 1).assign(year=np.int32(2015), **cluster)
-    own = _lookup(one, pd.DataFrame(rows), indicator("stunting"), max_gap=10)
+    own = lookup_values(one, pd.DataFrame(rows), indicator("stunting"), max_gap=10)
     return (
         None
         if own["value"].isna().all()
@@ -64,7 +64,7 @@ def test_mali_2018_gets_the_stunting_of_2018() -> None:
 
     series, _ = read_series(SHARED / "indicators")
     one = make_clusters(("ML",), 1).assign(year=np.int32(2018), urban="")
-    own = _lookup(one, series, indicator("stunting"), max_gap=10)
+    own = lookup_values(one, series, indicator("stunting"), max_gap=10)
     assert (own["value"].round(1).item(), own["value_year"].item()) == (26.9, 2018)
     built = build_items(one, make_images(one), series, None, mcq=None, regression=None, seed=0)
     items = built.items_mcq.set_index("indicator")

@@ -9,7 +9,7 @@ from sdgbias.methods.search import SearchSettings, exact_search, kernel, lines, 
 from sdgbias.methods.stats import _loops
 from sdgbias.types import Task
 
-KERNELS = (kernel._sum, kernel._each, lines._walk, tuning._mean_payoff, _loops.fill)
+KERNELS = (kernel._sum, kernel._each, lines._walk, tuning.baseline_payoff, _loops.fill)
 
 
 def test_a_search_compiles_nothing_more() -> None:

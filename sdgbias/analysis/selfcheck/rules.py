@@ -80,7 +80,7 @@ def _gold_values(seed: int) -> Iterator[Check]:
             for (iso3, name, year), value in known.items()
         ]
     )
-    found = items._lookup(places, series, entry, items.MAX_GAP)
+    found = items.lookup_values(places, series, entry, items.MAX_GAP)
     same = []
     for iso3, got in zip(found["iso3"], found["value"], strict=True):
         near = [

@@ -248,8 +248,8 @@ def _tune(
     drawn = np.random.default_rng(settings.seed).uniform(low, high, size=(settings.draws, len(low)))
     with np.errstate(divide="ignore"):
         cut = np.log(drawn[:, 1]) if len(low) > 1 else np.full(settings.draws, -np.inf)
-    top = baselines._top(valid[rows], log_full[rows])
-    value = tuning._mean_payoff(
+    top = baselines.top_score(valid[rows], log_full[rows])
+    value = tuning.baseline_payoff(
         valid[rows],
         log_full[rows],
         slope[rows],

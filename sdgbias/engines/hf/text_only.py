@@ -15,6 +15,7 @@ from transformers import (
     AutoModelForImageTextToText,
     PreTrainedTokenizerBase,
 )
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
 from sdgbias.errors import ModelError
 from sdgbias.types import IMAGE_FREE, NEEDS_PICTURES, ModelSpec
@@ -73,6 +74,6 @@ def model_class(spec: ModelSpec, source: str, **where: Any) -> Any:
     if spec.pictured:
         return AutoModelForImageTextToText
     config = AutoConfig.from_pretrained(source, **where)
-    if type(config) in AutoModelForImageTextToText._model_mapping:
+    if config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
         return AutoModelForImageTextToText
     return AutoModelForCausalLM

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
 
@@ -100,7 +100,8 @@ def runs_of(
             "SELECT run_id, outcome, attempts, seconds, scored, planned, failed FROM night_models"
             " WHERE night = ? AND run_id <> '' ORDER BY model, suite"
         )
-        rows = store.query(results, sql, [chosen]).to_dict("records")
+        found = store.query(results, sql, [chosen]).to_dict("records")
+        rows = [{str(k): v for k, v in row.items()} for row in found]
     if chosen and not rows:  # no model has a run that night, or the night is unknown
         nights = "SELECT night FROM nights UNION SELECT night FROM night_models"
         known = {str(n) for n in store.query(results, nights)["night"]}
@@ -279,7 +280,7 @@ def _init(job: Job, name: str, offline: str) -> tuple[Any, str]:
 
     record = job.found.record
 
-    def start(mode: str) -> Any:
+    def start(mode: Literal["online", "offline"]) -> Any:
         return wandb.init(
             project=os.environ.get("WANDB_PROJECT") or PROJECT,
             entity=os.environ.get("WANDB_ENTITY") or None,
@@ -318,8 +319,9 @@ def _init(job: Job, name: str, offline: str) -> tuple[Any, str]:
 
 def _media(job: Job) -> dict[str, Any]:
     """Tables and the figures of the report, by name."""
-    import wandb
     from PIL import Image
+
+    import wandb
 
     found, record = job.found, job.found.record
     made: dict[str, Any] = {}
