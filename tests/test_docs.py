@@ -150,6 +150,17 @@ def test_inline_commands_exist(page: str) -> None:
         check_sdgbias(command.split(":")[0] if command.endswith(":") else command, complete=False)
 
 
+def test_every_command_teaches_an_example_and_what_follows() -> None:
+    from sdgbias.cli.examples import EXAMPLES
+
+    assert set(EXAMPLES) == {" ".join(path) for path in COMMANDS}
+    for path, (example, onward) in EXAMPLES.items():
+        assert example.startswith(f"sdgbias {path}")
+        check_sdgbias(example, complete=True)
+        check_sdgbias(onward, complete=False)
+        assert COMMANDS[tuple(path.split())].epilog.startswith(f"Example: {example}")
+
+
 def test_the_two_commands_of_the_readme_are_make_targets() -> None:
     commands = [line for block in blocks("README.md") for line in lines(block)]
     assert {"make demo", "make test"} <= set(commands)

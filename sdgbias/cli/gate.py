@@ -1,4 +1,4 @@
-"""`sdgbias gate` and `sdgbias announce`: last night against the last good runs, and who is told."""
+"""`sdgbias gate`: last night against the last good runs, what is accepted, and the message."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ PolicyOption = Annotated[
 def add_to(app: typer.Typer) -> None:
     """The commands of this module, as commands of `sdgbias`."""
     app.add_typer(gate_app, name="gate")
-    app.command()(announce)
 
 
 @gate_app.callback()
@@ -97,6 +96,7 @@ def accept(
     )
 
 
+@gate_app.command("announce")
 def announce(
     results: ResultsOption = DEFAULT_RESULTS,
     night: Annotated[
@@ -151,7 +151,7 @@ def announce(
     if failed:
         raise InfrastructureError(
             f"the webhook did not take {len(failed)} message(s) ({failed[-1].why}); again: sdgbias"
-            " announce"
+            " gate announce"
         )
 
 

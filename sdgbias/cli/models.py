@@ -11,6 +11,7 @@ import typer
 
 from sdgbias.cli.options import DEFAULT_BENCHMARK, DEFAULT_RESULTS, Bars, ResultsOption, choice
 from sdgbias.cli.prompt import show_prompt
+from sdgbias.cli.register import register_model
 from sdgbias.errors import (
     GateError,
     InfrastructureError,
@@ -39,6 +40,7 @@ ProbeBenchmark = Annotated[
     Path | None,
     typer.Option(
         "--benchmark",
+        envvar="SDGBIAS_BENCHMARK",
         help=(
             f"Benchmark folder; default: {DEFAULT_BENCHMARK}, or one made for this check where it"
             " isn't built."
@@ -140,7 +142,7 @@ def show_model(name: NameArgument, results: ResultsOption = DEFAULT_RESULTS) -> 
     typer.echo(
         f"check    {told['verdict']}: {'; '.join(told['reasons']) or when}"
         if told
-        else f"check    never: sdgbias models check {name}"
+        else f"check    never: sdgbias models parity {name}"
     )
     if not results.exists():
         typer.echo(f"nights   none: {results} doesn't exist")
@@ -315,8 +317,8 @@ def watch_models(
         )
 
 
-@models_app.command("check")
-def check_model(
+@models_app.command("parity")
+def compare_engines(
     name: NameArgument,
     against: Annotated[
         list[str] | None,
@@ -377,4 +379,5 @@ def check_model(
         )
 
 
+models_app.command("add")(register_model)
 models_app.command("prompt")(show_prompt)

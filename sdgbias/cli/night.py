@@ -117,9 +117,9 @@ def nightly(
     """One night: score every model that is due, compare and judge its runs, publish the report and
     notify the team. A model that fails stops no other.
 
-    Run it from cron, from a systemd timer or manually; `sdgbias up` starts a server that does it by
-    a schedule. A model that did not change costs nothing. Exit code 0: every model was tried; 6:
-    the gate found a breach; 8: no model could be scored, or nothing could be shown.
+    Run it from cron, from a systemd timer or manually; `sdgbias stack up` starts a server that
+    does it by a schedule. A model that did not change costs nothing. Exit code 0: every model was
+    tried; 6: the gate found a breach; 8: no model could be scored, or nothing could be shown.
     """
     from sdgbias.nightly import plan, schedule
     from sdgbias.registry import entries

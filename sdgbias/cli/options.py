@@ -10,7 +10,10 @@ import typer
 from sdgbias import progress
 from sdgbias.errors import UsageError, one_of
 
-RawOption = Annotated[Path, typer.Option("--raw", help="Raw folder in SustainBench's layout.")]
+RawOption = Annotated[
+    Path,
+    typer.Option("--raw", envvar="SDGBIAS_RAW", help="Raw folder in SustainBench's layout."),
+]
 BenchmarkOption = Annotated[
     Path,
     typer.Option(
@@ -25,7 +28,8 @@ BenchmarksOption = Annotated[
         "--benchmark",
         help=(
             "Benchmark folder, whose card names its suite; may be given several times, once a"
-            " suite. Default: data/benchmark and data/people/benchmark, where they are."
+            " suite. Default: what SDGBIAS_BENCHMARK or the project file names, and of the other"
+            " suites data/benchmark and data/people/benchmark, where they are."
         ),
     ),
 ]

@@ -1,5 +1,4 @@
-"""`sdgbias people` and `sdgbias sample --suite facet`: the second suite's raw folder and benchmark,
-and how answers are read."""
+"""`sdgbias people`: the raw folder and the benchmark of suite people, and how answers are read."""
 
 from __future__ import annotations
 
@@ -14,15 +13,20 @@ if TYPE_CHECKING:
     from sdgbias.methods.labels import TextEncoder
 
 people_app = typer.Typer(
-    help="The second suite: pictures of people with annotated attributes.",
+    help="Suite people, the second one: pictures of people with annotated attributes.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 RAW, BENCHMARK = Path("data/people/raw"), Path("data/people/benchmark")
 
 
-def sample(out: Path, people: int, seed: int) -> None:
-    """A synthetic folder in FACET's layout."""
+@people_app.command("sample")
+def sample(
+    out: Annotated[Path, typer.Option(help="Folder to write.")] = RAW,
+    people: Annotated[int, typer.Option(min=1, help="Number of pictures of people.")] = 600,
+    seed: Annotated[int, typer.Option(help="Same seed, same bytes.")] = 0,
+) -> None:
+    """Write a synthetic raw folder of schematic people, in FACET's layout."""
     from sdgbias.raw.synthetic.schematic_people import write_people_sample
 
     bars = Bars()

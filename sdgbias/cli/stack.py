@@ -1,5 +1,4 @@
-"""`sdgbias up`, `sdgbias down`, `sdgbias status`: the local stack that runs the nightly by its
-schedule."""
+"""`sdgbias stack up|status|down`: the local stack that runs the nightly by its schedule."""
 
 from __future__ import annotations
 
@@ -26,13 +25,14 @@ HomeOption = Annotated[
 ]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Gives the commands to the main application."""
-    app.command()(up)
-    app.command()(down)
-    app.command()(status)
+stack_app = typer.Typer(
+    help="A local stack that runs the nights: Prefect's server, workers and the schedule.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 
+@stack_app.command("up")
 def up(
     port: Annotated[
         int,
@@ -90,7 +90,7 @@ def up(
 
     Everything listens on 127.0.0.1 only, and lies in one folder (--home). Twice is once. A
     supervisor starts again what ends, and catches up a night that was missed. The end: sdgbias
-    down. How it is: sdgbias status.
+    stack down. How it is: sdgbias stack status.
     """
     from sdgbias.nightly import stack
     from sdgbias.nightly.stack import catch_up, settings
@@ -123,12 +123,13 @@ def up(
     typer.echo(f"page        {made.page}\nlogs        {Path(made.home) / 'logs'}")
     typer.echo(f"next night  {following}" if schedule else "next night  none by schedule")
     typer.echo(
-        "Next: sdgbias status. A night now: PREFECT_API_URL="
+        "Next: sdgbias stack status. A night now: PREFECT_API_URL="
         + made.api
         + " prefect deployment run nightly/nightly"
     )
 
 
+@stack_app.command("down")
 def down(home: HomeOption = None, results: ResultsOption = DEFAULT_RESULTS) -> None:
     """End the local stack and everything it started, a night at work included. What is finished is
     kept; the next `up` goes on."""
@@ -143,6 +144,7 @@ def down(home: HomeOption = None, results: ResultsOption = DEFAULT_RESULTS) -> N
     )
 
 
+@stack_app.command("status")
 def status(home: HomeOption = None, results: ResultsOption = DEFAULT_RESULTS) -> None:
     """What of the stack runs, how the last night ended, when the next one starts. Exit code 8
     unless everything runs."""
@@ -159,7 +161,8 @@ def status(home: HomeOption = None, results: ResultsOption = DEFAULT_RESULTS) ->
         typer.echo(f"next night  {due}")
     if not well:
         raise InfrastructureError(
-            f"the stack in {where} is not whole; start it, or what of it is missing: sdgbias up"
+            f"the stack in {where} is not whole; start it, or what of it is missing:"
+            " sdgbias stack up"
         )
 
 

@@ -108,9 +108,8 @@ def offline_runs(results: Path, target: Path) -> None:
 
 @wandb_app.command("sync")
 def sync(
-    folder: Annotated[
-        Path, typer.Option("--dir", help="Folder of the W&B runs.")
-    ] = DEFAULT_RESULTS.parent / "wandb",
+    results: ResultsOption = DEFAULT_RESULTS,
+    folder: DirOption = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds for one run.")] = 120.0,
     patience: Annotated[
         float,
@@ -131,6 +130,7 @@ def sync(
     from sdgbias.report.wandb import sync as wandb_state
     from sdgbias.report.wandb import sync as wandb_sync
 
+    folder = _folder(results, folder)
     if dry_run:
         runs = [run for run in wandb_state.waiting(folder) if not run.synced]
         for run in runs:
