@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sdgbias.cli.options import DEFAULT_BENCHMARK, DEFAULT_RESULTS, Bars, ResultsOption, choice
+from sdgbias.cli.options import (
+    DEFAULT_BENCHMARK,
+    DEFAULT_RESULTS,
+    Bars,
+    JsonOption,
+    ResultsOption,
+    choice,
+    say_json,
+)
 from sdgbias.cli.prompt import show_prompt
 from sdgbias.cli.register import register_model
 from sdgbias.errors import (
@@ -61,7 +68,7 @@ def list_models(
         str,
         typer.Option(help="Only models in this state: candidate, enabled, quarantined or retired."),
     ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """List the registered models (also without `list`). A broken file is reported and hides no
     other; exit code 4."""
@@ -81,7 +88,7 @@ def list_models(
             }
             for spec in shown
         ]
-        typer.echo(json.dumps({"models": rows, "broken": broken}, indent=2, ensure_ascii=False))
+        say_json({"models": rows, "broken": broken})
     else:
         _print_table(
             [("model", "backend", "state", "until", "suites", "reason"), *map(_row, shown)]
@@ -117,13 +124,23 @@ def _print_table(rows: list[tuple[str, ...]]) -> None:
 
 
 @models_app.command("show")
-def show_model(name: NameArgument, results: ResultsOption = DEFAULT_RESULTS) -> None:
+def show_model(
+    name: NameArgument, results: ResultsOption = DEFAULT_RESULTS, as_json: JsonOption = False
+) -> None:
     """One model: its entry, the memory it needs, the last check of its engines, its last nights and
     runs."""
+    from sdgbias import store
     from sdgbias.engines.agreement import read_verdict, verdict_path
     from sdgbias.registry import changes, entries, machine
 
     spec = entries.load(entries.find_root(), name)
+    if as_json:
+        past = {
+            title: store.query(results, sql, [name]) if results.exists() else []
+            for title, sql in _PAST.items()
+        }
+        say_json({**changes.to_dict(spec), "check": read_verdict(results.parent, name), **past})
+        return
     typer.echo(changes.to_yaml(spec))
     weights = machine.weights_gib((spec.params_b or 0) * 1e9, spec.dtype)
     devices = spec.options.get("tensor_parallel_size", 1)
@@ -282,7 +299,7 @@ def watch_models(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be registered, and write nothing.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of lines.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Query the hub for new commits of registered models and for new repositories of watched
     owners; register them as candidates.
@@ -290,8 +307,6 @@ def watch_models(
     Registered models stay unchanged, except that a model whose commit is gone from the hub is
     quarantined.
     """
-    from dataclasses import asdict
-
     from sdgbias.registry import entries, watch
     from sdgbias.scoring import parity
 
@@ -303,7 +318,7 @@ def watch_models(
         dry_run=dry_run,
     )
     if as_json:
-        typer.echo(json.dumps([asdict(one) for one in found], indent=2, ensure_ascii=False))
+        say_json(found)
     else:
         typer.echo(
             "\n".join(one.line() for one in found)
@@ -343,6 +358,7 @@ def compare_engines(
             ),
         ),
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Score a few prompts on every engine that serves a model, alone and in batches, and compare
     them one by one.
@@ -371,7 +387,7 @@ def compare_engines(
         progress=Bars(),
     )
     told, path = parity.save(results.parent, told)
-    typer.echo("\n".join([*parity.lines(told), f"wrote {path}"]))
+    say_json(told) if as_json else typer.echo("\n".join([*parity.lines(told), f"wrote {path}"]))
     if told["reasons"]:
         raise GateError(
             f"{name}: {told['reasons'][0]}; its runs are not published until a check agrees:"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdgbias.cli.options import DEFAULT_RESULTS, Bars, ResultsOption, choice
+from sdgbias.cli.options import DEFAULT_RESULTS, Bars, JsonOption, ResultsOption, choice, say_json
 
 if TYPE_CHECKING:
     from sdgbias.methods.labels import TextEncoder
@@ -111,6 +111,7 @@ def calibrate(
             metavar="[ENCODER]", help="Registered text encoder; default: the packaged one."
         ),
     ] = "",
+    as_json: JsonOption = False,
 ) -> None:
     """How similar an answer must be to a class to be read as it: what each floor reads wrong and
     what it costs, on answers that are known."""
@@ -118,6 +119,11 @@ def calibrate(
 
     chosen, _ = _encoder(encoder)
     curve = calibration.calibrate(chosen)
+    if as_json:
+        say_json(
+            {"encoder": chosen.name, "in_use": chosen.floor, "lowest": curve.floor, "curve": curve}
+        )
+        return
     typer.echo(
         f"{chosen.name}: shares with 95 % intervals of {curve.wrong[0].n} answers that mean no"
         f" class asked about, {curve.read[0].n} misspelt ones"

@@ -12,7 +12,9 @@ import typer
 from sdgbias.cli.options import (
     DEFAULT_RESULTS,
     BenchmarksOption,
+    JsonOption,
     ResultsOption,
+    say_json,
 )
 from sdgbias.errors import InfrastructureError
 
@@ -145,7 +147,9 @@ def down(home: HomeOption = None, results: ResultsOption = DEFAULT_RESULTS) -> N
 
 
 @stack_app.command("status")
-def status(home: HomeOption = None, results: ResultsOption = DEFAULT_RESULTS) -> None:
+def status(
+    home: HomeOption = None, results: ResultsOption = DEFAULT_RESULTS, as_json: JsonOption = False
+) -> None:
     """What of the stack runs, how the last night ended, when the next one starts. Exit code 8
     unless everything runs."""
     from sdgbias.nightly import stack
@@ -153,12 +157,16 @@ def status(home: HomeOption = None, results: ResultsOption = DEFAULT_RESULTS) ->
 
     where = _home(home, results)
     well, said = stack.lines(where)
-    typer.echo("\n".join(said))
     made = settings.load(where)
-    typer.echo(f"last night  {catch_up.last_night(made.results if made else results)}")
-    if made and well:
-        due = catch_up.next_due(made, datetime.now(UTC)) if made.schedule else "none by schedule"
-        typer.echo(f"next night  {due}")
+    last = catch_up.last_night(made.results if made else results)
+    scheduled = made is not None and made.schedule
+    due = catch_up.next_due(made, datetime.now(UTC)) if made and well and scheduled else ""
+    if as_json:
+        say_json({"whole": well, "lines": said, "last_night": last, "next_night": due})
+    else:
+        typer.echo("\n".join([*said, f"last night  {last}"]))
+    if made and well and not as_json:
+        typer.echo(f"next night  {due or 'none by schedule'}")
     if not well:
         raise InfrastructureError(
             f"the stack in {where} is not whole; start it, or what of it is missing:"

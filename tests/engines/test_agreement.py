@@ -112,7 +112,7 @@ def test_the_gate(tmp_path: Path) -> None:
         GateError,
         match=(
             r"^m: hf / vllm: differ by 0.3; nothing is published, scores are kept: .*: sdgbias"
-            r" models check m$"
+            r" models parity m$"
         ),
     ):
         require_agreement(tmp_path, "m", "f1")
