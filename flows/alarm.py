@@ -5,7 +5,7 @@ anyone itself.
 
 Run once per server; running it again replaces the address. The address comes from the environment
 variable named in the policy and is stored as a block in the server's database, because the server
-sends the notification. For a night that reached its end, `sdgbias announce` sends the message.
+sends the notification. For a night that reached its end, `sdgbias gate announce` sends the message.
 """
 
 from __future__ import annotations

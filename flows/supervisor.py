@@ -1,4 +1,5 @@
-"""The process that keeps a local stack running: `sdgbias up` starts it, `sdgbias down` ends it.
+"""The process that keeps a local stack running: `sdgbias stack up` starts it, `sdgbias stack
+down` ends it.
 
     python -m flows.supervisor --home results/.prefect
 
@@ -57,7 +58,7 @@ class Watch:
             processes.write(self.home / "state.json", self.said)
 
     def happened(self, what: str) -> None:
-        """Keep the last 20 events for `sdgbias status`, and write each to the log."""
+        """Keep the last 20 events for `sdgbias stack status`, and write each to the log."""
         line = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: {what}"
         print(line, flush=True)
         before = self.said.get("happened", [])
@@ -219,12 +220,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--home", type=Path, required=True, help="home folder of the stack, as `sdgbias up` made it"
+        "--home", type=Path, required=True, help="the stack's folder, as `sdgbias stack up` made it"
     )
     home = parser.parse_args().home
     stack = settings.load(home)
     if stack is None:
-        sys.exit(f"error: {home}/stack.json is not there; run: sdgbias up --home {home}")
+        sys.exit(f"error: {home}/stack.json is not there; run: sdgbias stack up --home {home}")
     os.environ.update(settings.environment(stack))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     watch = Watch(stack, {"happened": processes.read(home / "state.json").get("happened", [])})

@@ -33,7 +33,7 @@ OFTEN, SELDOM, LONG = 4.0, 30.0, 600.0
 
 @dataclass(frozen=True)
 class Record:
-    """task: e.g. 'tiny-llava (facet)'. what: the stage, '' before the first. done, total: its
+    """task: e.g. 'tiny-llava (people)'. what: the stage, '' before the first. done, total: its
     items, total 0 where they aren't counted. rate: items per second in this stage, 0 if unknown.
     seconds: since the stage began."""
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
-#: The suites: SDGBiasBench, and fairness over demographic attributes.
-SDG, FACET = "sdg", "facet"
+#: The suites: SDGBiasBench, and fairness over demographic attributes, whose paper asks about the
+#: people of the data set FACET.
+SDG, FACET = "sdg", "people"
 SUITES = (SDG, FACET)
 
 #: The states of a registered model: under evaluation, scored every night, suspended for a while,

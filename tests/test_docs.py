@@ -38,14 +38,13 @@ INLINE = re.compile(r"`(sdgbias [^`\n]+)`")
 SMALLER = {"117644": "1176", "100000": "1000", "50000": "500"}
 #: What a line of a shell block may begin with besides sdgbias, make and python; blocks of the
 #: README with only the former run.
-RUN = {"mkdir", "for", "IFS=:", "done"}
+RUN = {"mkdir", "for", "IFS=:", "done", "sed", "export"}
 KNOWN = {
     *RUN,
     ".",
     "cd",
     "cp",
     "dvc",
-    "export",
     "git",
     "pip",
     "tar",
@@ -53,7 +52,6 @@ KNOWN = {
     "prefect",
     "pre-commit",
     "pytest",
-    "sed",
     "wandb",
 }
 
@@ -150,6 +148,17 @@ def test_inline_commands_exist(page: str) -> None:
         check_sdgbias(command.split(":")[0] if command.endswith(":") else command, complete=False)
 
 
+def test_every_command_teaches_an_example_and_what_follows() -> None:
+    from sdgbias.cli.examples import EXAMPLES
+
+    assert set(EXAMPLES) == {" ".join(path) for path in COMMANDS}
+    for path, (example, onward) in EXAMPLES.items():
+        assert example.startswith(f"sdgbias {path}")
+        check_sdgbias(example, complete=True)
+        check_sdgbias(onward, complete=False)
+        assert COMMANDS[tuple(path.split())].epilog.startswith(f"Example: {example}")
+
+
 def test_the_two_commands_of_the_readme_are_make_targets() -> None:
     commands = [line for block in blocks("README.md") for line in lines(block)]
     assert {"make demo", "make test"} <= set(commands)
@@ -174,8 +183,9 @@ def runnable(block: str) -> bool:
 
 @pytest.mark.slow
 def test_the_readme_tour_runs_as_written(tmp_path: Path) -> None:
-    """Every runnable block of the README, in order; of the whole benchmark a hundredth."""
-    tour = [block for block in blocks("README.md") if runnable(block)]
+    """Every runnable block of the README, in order, of the whole benchmark a hundredth; then what
+    two how-tos do with the results."""
+    tour = [block for block in blocks("README.md") if runnable(block) or "export " in block]
     said = "".join(tour)
     for name in (
         "sample",
@@ -185,17 +195,23 @@ def test_the_readme_tour_runs_as_written(tmp_path: Path) -> None:
         "results",
         "--sql",
         "report",
-        "cade search",
-        "cade apply",
-        "register-model",
+        "people build",
+        "models add",
+        "nightly",
+        "gate",
     ):
         assert name in said, f"the tour doesn't show {name}"
     for number in SMALLER:
         assert f" {number} " in said, f"the tour doesn't build the whole benchmark: {number}"
+    tour += [block for block in blocks("docs/how-to/debias.md") if "cade search" in block]
+    tour += blocks("docs/how-to/query.md")
     run([reduce(lambda text, n: text.replace(n, SMALLER[n]), SMALLER, b) for b in tour], tmp_path)
     assert (tmp_path / "build/tour/report/index.html").stat().st_size > 10_000
-    assert (tmp_path / "registry/models/tiny-llava-again.yaml").is_file()
-    check_same_parameters(tmp_path / "build/tour")
+    written = {path.name for path in tmp_path.iterdir()} - {"registry", "expectations"}
+    assert written == {"build"}, "the tour writes outside its own folder"
+    models = [{p.name for p in (at / "registry/models").iterdir()} for at in (tmp_path, REPOSITORY)]
+    assert models[0] == models[1]
+    check_same_parameters(tmp_path / "build")
 
 
 @pytest.mark.long  # the tour builds a hundredth of it with the same commands
@@ -204,10 +220,15 @@ def test_the_whole_benchmark_is_built_as_written(tmp_path: Path) -> None:
     assert (tmp_path / "build/full/benchmark/README.md").is_file()
 
 
-def run(scripts: list[str], folder: Path) -> None:
-    """Run shell blocks by bash, in a folder with a registry of its own."""
+def run(given: list[str], folder: Path) -> None:
+    """Run shell blocks by bash, in a folder with a registry of its own. What one exports holds in
+    those after it."""
     for name in ("registry", "expectations"):
         shutil.copytree(REPOSITORY / name, folder / name)
+    scripts, exports = [], ""
+    for block in given:
+        exports += "".join(f"{line}\n" for line in lines(block) if line.startswith("export "))
+        scripts.append(exports + block)
     tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {k: v for k, v in os.environ.items() if k != "SDGBIAS_REGISTRY"} | {
         "PATH": tools,
@@ -227,17 +248,30 @@ def run(scripts: list[str], folder: Path) -> None:
         assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
 
 
-def check_same_parameters(tour: Path) -> None:
-    """The README's claim: `cade search` on the exported tables finds what the run published."""
+def check_same_parameters(build: Path) -> None:
+    """The claim of debias.md: `cade search` on the exported tables finds what the run published."""
     import json
 
     from sdgbias import store
 
     row = store.query(
-        tour / "results.duckdb", "SELECT * FROM cade_params WHERE task = 'mcq' AND test = 'T1'"
+        build / "tour" / "results.duckdb",
+        "SELECT * FROM cade_params WHERE task = 'mcq' AND test = 'T1'",
     ).iloc[0]
-    found = json.loads((tour / "cade" / "cade_config.json").read_text())["params"]
+    found = json.loads((build / "cade" / "found" / "cade_config.json").read_text())["params"]
     assert {name: row[name] for name in found} == pytest.approx(found, abs=1e-12)
+
+
+def test_the_notebook_of_the_how_to_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.builders.results import publish_fake
+
+    monkeypatch.setenv("SDGBIAS_RESULTS", str(publish_fake(tmp_path / "r.duckdb")))
+    [code] = [
+        b for language, b in FENCE.findall(TEXT["docs/how-to/query.md"]) if language == "python"
+    ]
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert len(names["table"]) and ("accuracy", "full") in names["wide"].columns
 
 
 def test_every_command_is_documented() -> None:

@@ -43,8 +43,8 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (Record("report", "", seconds=3.4), "report: 3 s"),
         (
-            Record("a (facet)", "tuning CADE", 0, 1, seconds=75),
-            "a (facet): tuning CADE, 1 min 15 s",
+            Record("a (people)", "tuning CADE", 0, 1, seconds=75),
+            "a (people): tuning CADE, 1 min 15 s",
         ),
         (
             Record("a", "scoring prompts", 1200, 5700, 98.2, 12.0),
@@ -63,7 +63,7 @@ def test_a_child_feeds_the_line_of_the_command_that_started_it(
 ) -> None:
     with progress.shown("nightly"):
         folder = Path(os.environ[progress.FOLDER])
-        environment = {**os.environ, progress.TASK: "tiny (facet)"}
+        environment = {**os.environ, progress.TASK: "tiny (people)"}
         with subprocess.Popen(
             [sys.executable, "-c", CHILD],
             stdin=subprocess.PIPE,
@@ -79,7 +79,7 @@ def test_a_child_feeds_the_line_of_the_command_that_started_it(
                 time.sleep(0.02)
                 seen += capsys.readouterr().err
             _, said = child.communicate("\n")
-        assert "tiny (facet): scoring prompts, 300 of 900" in seen and "nightly: " in seen
+        assert "tiny (people): scoring prompts, 300 of 900" in seen and "nightly: " in seen
         assert said == "" and progress.records(folder) == []  # the child drew no line of its own
     assert not folder.exists() and progress.FOLDER not in os.environ
 

@@ -17,17 +17,18 @@ from sdgbias.cli import (
     demo,
     gate,
     night,
+    project,
     register,
     results,
     scoring,
     serve,
-    stack,
 )
 from sdgbias.cli.cade import cade_app
 from sdgbias.cli.data import raw_app, release_app, review_app
 from sdgbias.cli.models import models_app
 from sdgbias.cli.people import people_app
 from sdgbias.cli.sections import Sections
+from sdgbias.cli.stack import stack_app
 from sdgbias.cli.store import store_app
 from sdgbias.cli.suite import suite_app
 from sdgbias.cli.wandb import wandb_app
@@ -40,7 +41,9 @@ app = typer.Typer(
     help=(
         "How biased is a vision-language model about sustainable development, and how much of it"
         " can be taken out?\n\nA first run: make demo. Step by step: sample, build, evaluate,"
-        " results, report."
+        " results, report.\n\nPaths that many commands need come from their option, else from"
+        " SDGBIAS_RESULTS, SDGBIAS_BENCHMARK, SDGBIAS_RAW or SDGBIAS_REGISTRY, else from a project"
+        ' file: sdgbias.toml, here or above, with lines such as results = "night.duckdb".'
     ),
     no_args_is_help=True,
     add_completion=False,
@@ -56,7 +59,8 @@ app.add_typer(people_app, name="people")
 app.add_typer(suite_app, name="suite")
 app.add_typer(wandb_app, name="wandb")
 app.add_typer(store_app, name="store")
-for commands in (analysis, serve, gate, stack, register, night, benchmark, scoring, results, demo):
+app.add_typer(stack_app, name="stack")
+for commands in (analysis, serve, gate, register, night, benchmark, scoring, results, demo):
     commands.add_to(app)
 
 
@@ -72,7 +76,8 @@ def options(
         bool,
         typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
     ] = False,
-) -> None: ...
+) -> None:
+    project.apply()
 
 
 def main() -> None:

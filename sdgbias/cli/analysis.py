@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sdgbias.cli.options import DEFAULT_RESULTS, ResultsOption
+from sdgbias.cli.options import DEFAULT_RESULTS, JsonOption, ResultsOption, say_json
 
 RunsOption = Annotated[
     list[str] | None,
@@ -40,6 +40,7 @@ def analyse(
             "--again", help="Also for runs that were analysed with these settings before."
         ),
     ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Every table and figure beyond the headline, from stored scores: baselines, ablations, groups,
     harm, calibration, transfer."""
@@ -50,6 +51,9 @@ def analyse(
     made = lab.analyse(
         Path(results), run, AnalysisSettings(draws, seed, bootstrap), again=again, progress=Bars()
     )
+    if as_json:
+        say_json([{"run_id": run_id, "rows": rows} for run_id, rows in made.items()])
+        return
     for run_id, rows in made.items():
         typer.echo(
             f"{run_id}: {f'{rows:,} rows' if rows else 'analysed before with these settings'}"

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sdgbias import progress
-from sdgbias.cli import people as cli_people
-from sdgbias.cli.options import DEFAULT_BENCHMARK, DEFAULT_RAW, Bars, RawOption, choice
+from sdgbias.cli.options import DEFAULT_BENCHMARK, DEFAULT_RAW, Bars, RawOption
 from sdgbias.errors import UsageError, one_of
-from sdgbias.types import FACET, SUITES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,21 +34,11 @@ def sample(
     images: Annotated[
         bool, typer.Option("--images/--no-images", help="Draw tiles and photos.")
     ] = True,
-    suite: Annotated[
-        str,
-        typer.Option(help="sdg: places in SustainBench's layout; facet: people in FACET's layout."),
-    ] = "sdg",
-    people: Annotated[
-        int, typer.Option(min=1, help="Number of pictures of people (suite facet).")
-    ] = 600,
 ) -> None:
-    """Write a synthetic raw folder: places whose images truly carry the signal, or schematic people
-    (--suite facet)."""
+    """Write a synthetic raw folder of places, whose images truly carry the signal, in
+    SustainBench's layout. Of people: sdgbias people sample."""
     from sdgbias.raw.synthetic import write_sample
 
-    if draw := _SAMPLES.get(choice("--suite", suite, SUITES)):
-        draw(out, people, seed)
-        return
     chosen = [c.strip() for c in countries.split(",") if c.strip()] or None
     write_sample(out, clusters, seed, chosen, images, _step("drawing clusters"))
     more = "" if images else " --no-images"
@@ -65,14 +53,6 @@ def _step(what: str) -> Callable[[int, int], None]:
     return lambda done, total: bars(what, done, total)
 
 
-#: Suite -> what draws its sample, where it isn't places.
-_SAMPLES = {
-    FACET: lambda out, people, seed: cli_people.sample(
-        cli_people.RAW if out == DEFAULT_RAW else out, people, seed
-    )
-}
-
-
 def build(
     raw: RawOption = DEFAULT_RAW,
     indicators: Annotated[
@@ -84,7 +64,9 @@ def build(
             )
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Benchmark folder to write.")] = DEFAULT_BENCHMARK,
+    out: Annotated[
+        Path, typer.Option(envvar="SDGBIAS_BENCHMARK", help="Benchmark folder to write.")
+    ] = DEFAULT_BENCHMARK,
     mcq: Annotated[
         int | None,
         typer.Option(

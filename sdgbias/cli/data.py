@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sdgbias.cli.options import DEFAULT_BENCHMARK, Bars, BenchmarkOption
+from sdgbias.cli.options import DEFAULT_BENCHMARK, Bars, BenchmarkOption, JsonOption, say_json
 
 raw_app = typer.Typer(
     help="Raw inputs: what is present, what is missing, where to get it.",
@@ -43,13 +43,14 @@ def raw_check(
         Path | None,
         typer.Option(help="Indicator series folder. Default: DIR/indicators if it exists."),
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Report which raw sources are present, partial, missing or broken, what can't be built without
     them, and where to get them."""
     from sdgbias.raw.check import check_raw
 
     report = check_raw(folder, indicators, Bars())
-    _say(report.lines())
+    say_json(report) if as_json else _say(report.lines())
     if report.exit_code:
         raise typer.Exit(report.exit_code)
 

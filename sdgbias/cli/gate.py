@@ -1,4 +1,4 @@
-"""`sdgbias gate` and `sdgbias announce`: last night against the last good runs, and who is told."""
+"""`sdgbias gate`: last night against the last good runs, what is accepted, and the message."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sdgbias.cli.options import DEFAULT_RESULTS, Bars, ResultsOption
+from sdgbias.cli.options import DEFAULT_RESULTS, Bars, JsonOption, ResultsOption, say_json
 from sdgbias.errors import GateError, InfrastructureError, RegistryError, UsageError
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ PolicyOption = Annotated[
 def add_to(app: typer.Typer) -> None:
     """The commands of this module, as commands of `sdgbias`."""
     app.add_typer(gate_app, name="gate")
-    app.command()(announce)
 
 
 @gate_app.callback()
@@ -45,7 +44,7 @@ def gate(
     baseline: Annotated[
         str, typer.Option(help="With --run: the run to compare with; default: the last good one.")
     ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+    as_json: JsonOption = False,
     strict: Annotated[
         bool,
         typer.Option(
@@ -97,6 +96,7 @@ def accept(
     )
 
 
+@gate_app.command("announce")
 def announce(
     results: ResultsOption = DEFAULT_RESULTS,
     night: Annotated[
@@ -125,12 +125,10 @@ def announce(
 
     chosen = policies.load(policy or policies.find(_root()))
     if dry_run:
-        import json
-
         found = nights.load(results, night)
         if found is None:
             raise UsageError(f"{results}: no night to report; run `sdgbias nightly` first")
-        typer.echo(json.dumps(messages.message(found, link), indent=2, ensure_ascii=False))
+        say_json(messages.message(found, link))
         return
     done = messages.announce(
         results,
@@ -151,7 +149,7 @@ def announce(
     if failed:
         raise InfrastructureError(
             f"the webhook did not take {len(failed)} message(s) ({failed[-1].why}); again: sdgbias"
-            " announce"
+            " gate announce"
         )
 
 
@@ -167,7 +165,7 @@ def _root() -> Path:
 
 def _print(made: list[Judgement], as_json: bool) -> None:
     if as_json:
-        typer.echo(_json(made))
+        say_json(_rows(made))
         return
     from sdgbias.analysis import night_text as words
     from sdgbias.analysis.nights import FIRST, MISSING
@@ -239,10 +237,8 @@ def _line(r: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _json(made: list[Judgement]) -> str:
-    import json
-
-    listed = [
+def _rows(made: list[Judgement]) -> list[dict[str, object]]:
+    return [
         {
             "night": j.target.night,
             "model": j.target.model,
@@ -251,12 +247,11 @@ def _json(made: list[Judgement]) -> str:
             "baseline": j.baseline,
             "verdict": j.verdict,
             "accepted": j.accepted,
-            "rules": [{k: None if v != v else v for k, v in r.items()} for r in j.rows],
-            "flips": j.flips.to_dict("records"),
+            "rules": j.rows,
+            "flips": j.flips,
         }
         for j in made
     ]
-    return json.dumps(listed, indent=2, ensure_ascii=False)
 
 
 def _quarantine(made: list[Judgement]) -> None:

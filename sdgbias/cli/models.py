@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sdgbias.cli.options import DEFAULT_BENCHMARK, DEFAULT_RESULTS, Bars, ResultsOption, choice
+from sdgbias.cli.options import (
+    DEFAULT_BENCHMARK,
+    DEFAULT_RESULTS,
+    Bars,
+    JsonOption,
+    ResultsOption,
+    choice,
+    say_json,
+)
 from sdgbias.cli.prompt import show_prompt
+from sdgbias.cli.register import register_model
 from sdgbias.errors import (
     GateError,
     InfrastructureError,
@@ -39,6 +47,7 @@ ProbeBenchmark = Annotated[
     Path | None,
     typer.Option(
         "--benchmark",
+        envvar="SDGBIAS_BENCHMARK",
         help=(
             f"Benchmark folder; default: {DEFAULT_BENCHMARK}, or one made for this check where it"
             " isn't built."
@@ -59,7 +68,7 @@ def list_models(
         str,
         typer.Option(help="Only models in this state: candidate, enabled, quarantined or retired."),
     ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """List the registered models (also without `list`). A broken file is reported and hides no
     other; exit code 4."""
@@ -79,7 +88,7 @@ def list_models(
             }
             for spec in shown
         ]
-        typer.echo(json.dumps({"models": rows, "broken": broken}, indent=2, ensure_ascii=False))
+        say_json({"models": rows, "broken": broken})
     else:
         _print_table(
             [("model", "backend", "state", "until", "suites", "reason"), *map(_row, shown)]
@@ -115,13 +124,23 @@ def _print_table(rows: list[tuple[str, ...]]) -> None:
 
 
 @models_app.command("show")
-def show_model(name: NameArgument, results: ResultsOption = DEFAULT_RESULTS) -> None:
+def show_model(
+    name: NameArgument, results: ResultsOption = DEFAULT_RESULTS, as_json: JsonOption = False
+) -> None:
     """One model: its entry, the memory it needs, the last check of its engines, its last nights and
     runs."""
+    from sdgbias import store
     from sdgbias.engines.agreement import read_verdict, verdict_path
     from sdgbias.registry import changes, entries, machine
 
     spec = entries.load(entries.find_root(), name)
+    if as_json:
+        past = {
+            title: store.query(results, sql, [name]) if results.exists() else []
+            for title, sql in _PAST.items()
+        }
+        say_json({**changes.to_dict(spec), "check": read_verdict(results.parent, name), **past})
+        return
     typer.echo(changes.to_yaml(spec))
     weights = machine.weights_gib((spec.params_b or 0) * 1e9, spec.dtype)
     devices = spec.options.get("tensor_parallel_size", 1)
@@ -140,7 +159,7 @@ def show_model(name: NameArgument, results: ResultsOption = DEFAULT_RESULTS) -> 
     typer.echo(
         f"check    {told['verdict']}: {'; '.join(told['reasons']) or when}"
         if told
-        else f"check    never: sdgbias models check {name}"
+        else f"check    never: sdgbias models parity {name}"
     )
     if not results.exists():
         typer.echo(f"nights   none: {results} doesn't exist")
@@ -280,7 +299,7 @@ def watch_models(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be registered, and write nothing.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of lines.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Query the hub for new commits of registered models and for new repositories of watched
     owners; register them as candidates.
@@ -288,8 +307,6 @@ def watch_models(
     Registered models stay unchanged, except that a model whose commit is gone from the hub is
     quarantined.
     """
-    from dataclasses import asdict
-
     from sdgbias.registry import entries, watch
     from sdgbias.scoring import parity
 
@@ -301,7 +318,7 @@ def watch_models(
         dry_run=dry_run,
     )
     if as_json:
-        typer.echo(json.dumps([asdict(one) for one in found], indent=2, ensure_ascii=False))
+        say_json(found)
     else:
         typer.echo(
             "\n".join(one.line() for one in found)
@@ -315,8 +332,8 @@ def watch_models(
         )
 
 
-@models_app.command("check")
-def check_model(
+@models_app.command("parity")
+def compare_engines(
     name: NameArgument,
     against: Annotated[
         list[str] | None,
@@ -341,6 +358,7 @@ def check_model(
             ),
         ),
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Score a few prompts on every engine that serves a model, alone and in batches, and compare
     them one by one.
@@ -369,7 +387,7 @@ def check_model(
         progress=Bars(),
     )
     told, path = parity.save(results.parent, told)
-    typer.echo("\n".join([*parity.lines(told), f"wrote {path}"]))
+    say_json(told) if as_json else typer.echo("\n".join([*parity.lines(told), f"wrote {path}"]))
     if told["reasons"]:
         raise GateError(
             f"{name}: {told['reasons'][0]}; its runs are not published until a check agrees:"
@@ -377,4 +395,5 @@ def check_model(
         )
 
 
+models_app.command("add")(register_model)
 models_app.command("prompt")(show_prompt)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from dataclasses import asdict, replace
@@ -17,8 +16,10 @@ from sdgbias.cli.options import (
     GENERATIONS,
     BenchmarksOption,
     GeneratedOption,
+    JsonOption,
     ResultsOption,
     choice,
+    say_json,
 )
 from sdgbias.errors import UsageError
 
@@ -112,14 +113,14 @@ def nightly(
             help="Only list the models that would be evaluated, and those that would not and why.",
         ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """One night: score every model that is due, compare and judge its runs, publish the report and
     notify the team. A model that fails stops no other.
 
-    Run it from cron, from a systemd timer or manually; `sdgbias up` starts a server that does it by
-    a schedule. A model that did not change costs nothing. Exit code 0: every model was tried; 6:
-    the gate found a breach; 8: no model could be scored, or nothing could be shown.
+    Run it from cron, from a systemd timer or manually; `sdgbias stack up` starts a server that
+    does it by a schedule. A model that did not change costs nothing. Exit code 0: every model was
+    tried; 6: the gate found a breach; 8: no model could be scored, or nothing could be shown.
     """
     from sdgbias.nightly import plan, schedule
     from sdgbias.registry import entries
@@ -155,7 +156,7 @@ def nightly(
         )
         if due is None:
             (
-                _say_json({"night": "", "status": "", "note": "the last due night is done"})
+                say_json({"night": "", "status": "", "note": "the last due night is done"})
                 if as_json
                 else typer.echo("the last due night is done; nothing to do")
             )
@@ -170,7 +171,7 @@ def nightly(
     done = nights.run(
         settings, tell=lambda text: typer.echo(f"{datetime.now(UTC):%H:%M:%S} {text}", err=True)
     )
-    _say_json(_as_dict(done)) if as_json else typer.echo("\n".join(lines(done)))
+    say_json(_as_dict(done)) if as_json else typer.echo("\n".join(lines(done)))
     raise typer.Exit(done.exit_code)
 
 
@@ -204,7 +205,7 @@ def _dry_run(settings: Settings, as_json: bool) -> None:
     if any(not job.run_id for job in night.jobs):
         idle["analyse"] = ""  # whatever is published tonight is analysed
     if as_json:
-        _say_json(
+        say_json(
             {
                 "night": night.night,
                 "jobs": [
@@ -271,7 +272,3 @@ def lines(done: NightSummary) -> list[str]:
 def _as_dict(done: NightSummary) -> dict[str, Any]:
     steps = {name: str(ended) for name, ended in (done.steps or {}).items()}
     return asdict(done) | {"steps": steps, "exit_code": done.exit_code}
-
-
-def _say_json(found: dict[str, Any]) -> None:
-    typer.echo(json.dumps(found, default=str, indent=1, ensure_ascii=False))

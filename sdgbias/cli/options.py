@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +12,10 @@ import typer
 from sdgbias import progress
 from sdgbias.errors import UsageError, one_of
 
-RawOption = Annotated[Path, typer.Option("--raw", help="Raw folder in SustainBench's layout.")]
+RawOption = Annotated[
+    Path,
+    typer.Option("--raw", envvar="SDGBIAS_RAW", help="Raw folder in SustainBench's layout."),
+]
 BenchmarkOption = Annotated[
     Path,
     typer.Option(
@@ -25,7 +30,8 @@ BenchmarksOption = Annotated[
         "--benchmark",
         help=(
             "Benchmark folder, whose card names its suite; may be given several times, once a"
-            " suite. Default: data/benchmark and data/people/benchmark, where they are."
+            " suite. Default: what SDGBIAS_BENCHMARK or the project file names, and of the other"
+            " suites data/benchmark and data/people/benchmark, where they are."
         ),
     ),
 ]
@@ -37,6 +43,7 @@ ResultsOption = Annotated[
         help="Results file (DuckDB); score shards lie beside it.",
     ),
 ]
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
 SearchOption = Annotated[
     str,
     typer.Option(
@@ -68,6 +75,25 @@ def choice(option: str, value: str, valid: tuple[str, ...]) -> Any:
     if value not in valid:
         raise UsageError(f"{option}: {one_of('value', value, valid)}")
     return value
+
+
+def say_json(found: object) -> None:
+    """Print a value as JSON: a table as a list of rows, a number that isn't there as null."""
+    typer.echo(json.dumps(_plain(found), indent=2, ensure_ascii=False, default=str))
+
+
+def _plain(found: Any) -> Any:
+    if is_dataclass(found) and not isinstance(found, type):
+        found = asdict(found)
+    elif hasattr(found, "to_dict"):  # a table; pandas is not imported for those who have none
+        found = found.to_dict("records")
+    elif hasattr(found, "tolist"):
+        found = found.tolist()
+    if isinstance(found, dict):
+        return {str(key): _plain(value) for key, value in found.items()}
+    if isinstance(found, list | tuple):
+        return [_plain(value) for value in found]
+    return None if type(found).__name__ in ("NaTType", "NAType") or found != found else found
 
 
 class Bars:

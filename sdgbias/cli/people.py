@@ -1,5 +1,4 @@
-"""`sdgbias people` and `sdgbias sample --suite facet`: the second suite's raw folder and benchmark,
-and how answers are read."""
+"""`sdgbias people`: the raw folder and the benchmark of suite people, and how answers are read."""
 
 from __future__ import annotations
 
@@ -8,21 +7,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdgbias.cli.options import DEFAULT_RESULTS, Bars, ResultsOption, choice
+from sdgbias.cli.options import DEFAULT_RESULTS, Bars, JsonOption, ResultsOption, choice, say_json
 
 if TYPE_CHECKING:
     from sdgbias.methods.labels import TextEncoder
 
 people_app = typer.Typer(
-    help="The second suite: pictures of people with annotated attributes.",
+    help="Suite people, the second one: pictures of people with annotated attributes.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 RAW, BENCHMARK = Path("data/people/raw"), Path("data/people/benchmark")
 
 
-def sample(out: Path, people: int, seed: int) -> None:
-    """A synthetic folder in FACET's layout."""
+@people_app.command("sample")
+def sample(
+    out: Annotated[Path, typer.Option(help="Folder to write.")] = RAW,
+    people: Annotated[int, typer.Option(min=1, help="Number of pictures of people.")] = 600,
+    seed: Annotated[int, typer.Option(help="Same seed, same bytes.")] = 0,
+) -> None:
+    """Write a synthetic raw folder of schematic people, in FACET's layout."""
     from sdgbias.raw.synthetic.schematic_people import write_people_sample
 
     bars = Bars()
@@ -107,6 +111,7 @@ def calibrate(
             metavar="[ENCODER]", help="Registered text encoder; default: the packaged one."
         ),
     ] = "",
+    as_json: JsonOption = False,
 ) -> None:
     """How similar an answer must be to a class to be read as it: what each floor reads wrong and
     what it costs, on answers that are known."""
@@ -114,6 +119,11 @@ def calibrate(
 
     chosen, _ = _encoder(encoder)
     curve = calibration.calibrate(chosen)
+    if as_json:
+        say_json(
+            {"encoder": chosen.name, "in_use": chosen.floor, "lowest": curve.floor, "curve": curve}
+        )
+        return
     typer.echo(
         f"{chosen.name}: shares with 95 % intervals of {curve.wrong[0].n} answers that mean no"
         f" class asked about, {curve.read[0].n} misspelt ones"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdgbias.cli.options import DEFAULT_BENCHMARK
+from sdgbias.cli.options import DEFAULT_BENCHMARK, BenchmarkOption
 from sdgbias.errors import InputError, UsageError, one_of
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def show_prompt(
     item: Annotated[str, typer.Option(help="Item of the benchmark; default: its first.")] = "",
     test: Annotated[str, typer.Option(help="Test of the item, T1 to T5.")] = "T1",
     view: Annotated[str, typer.Option(help="View: full, img_q, ctx_q or q_only.")] = "full",
-    benchmark: Annotated[Path, typer.Option(help="Benchmark folder.")] = DEFAULT_BENCHMARK,
+    benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
 ) -> None:
     """Print a prompt as the model gets it: the text that its chat template makes, with special
     tokens, the token ids, how many tokens the picture is, and the ids that can begin an answer.

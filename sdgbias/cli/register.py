@@ -84,7 +84,7 @@ def register_model(
     suites: Annotated[
         str,
         typer.Option(
-            help="Suites that the nightly evaluates it on: sdg, facet or sdg,facet; default: sdg."
+            help="Suites that the nightly evaluates it on: sdg, people or sdg,people; default: sdg."
         ),
     ] = "",
     gpu: Annotated[
@@ -100,7 +100,10 @@ def register_model(
     probes: Annotated[int, typer.Option(min=6, help="Prompts scored before it is enabled.")] = 12,
     benchmark: Annotated[
         Path | None,
-        typer.Option(help="Benchmark folder to draw probes from; default: as for `models check`."),
+        typer.Option(
+            envvar="SDGBIAS_BENCHMARK",
+            help="Benchmark folder to draw probes from; default: as for `models parity`.",
+        ),
     ] = None,
     results: ResultsOption = DEFAULT_RESULTS,
     yes: Annotated[bool, typer.Option("--yes", help="Write without asking.")] = False,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sdgbias.cli import store as cli_store
-from sdgbias.cli.options import DEFAULT_RESULTS, ResultsOption, choice
+from sdgbias.cli.options import DEFAULT_RESULTS, JsonOption, ResultsOption, choice, say_json
 from sdgbias.cli.wandb import log_beside_report
 from sdgbias.errors import UsageError
 from sdgbias.types import FACET
@@ -30,6 +30,7 @@ def results(
         typer.Option(help="Any query; the public view is metrics(run_id, model, ..., ci_high)."),
     ] = "",
     csv: Annotated[bool, typer.Option("--csv", help="Comma-separated instead of a table.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Print the headline table, and disparities of the runs on people and on own questions (not
     with --csv); or the answer to --sql. `results tables` lists the tables, columns, metrics and
@@ -41,10 +42,14 @@ def results(
     if choice("WHAT", what, ("headline", "tables")) == "tables":
         from sdgbias.report import contents
 
-        typer.echo("\n".join(contents.lines(results)))
+        found = contents.read(results)
+        say_json(found) if as_json else typer.echo("\n".join(contents.lines(found)))
         return
+    if csv and as_json:
+        raise UsageError("give --csv or --json, not both")
     people = groups = None
-    if not sql:
+    headline = not sql
+    if headline:
         if chosen := [] if csv else store.latest_runs(results, FACET, per_benchmark=True):
             people = store.query(results, PEOPLE, [chosen])
         suite_of: dict[str, str] = dict(
@@ -71,6 +76,10 @@ def results(
         groups = store.query(results, CUSTOM, [custom]) if custom else None
     else:
         table = store.ask(results, sql)
+    if as_json:
+        parts = {"metrics": table, "people": people, "own": groups}
+        say_json(parts if headline else table)
+        return
     if people is None or len(table):
         typer.echo(table.to_csv(index=False).rstrip("\n") if csv else table.to_string(index=False))
     if people is not None:

@@ -14,9 +14,11 @@ from sdgbias.cli.options import (
     Bars,
     BenchmarkOption,
     GeneratedOption,
+    JsonOption,
     ResultsOption,
     SearchOption,
     choice,
+    say_json,
 )
 from sdgbias.errors import UsageError
 
@@ -50,7 +52,7 @@ def plan(
     ] = None,
     task: Annotated[str, typer.Option(help="mcq or regression alone; default: both.")] = "",
     passes: PassesOption = "cheap",
-    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """What scoring would cost: prompts and tokens, naive and planned, counted with the model's
     tokenizer, no weights loaded."""
@@ -133,6 +135,7 @@ def evaluate(
             help=("Write the outcome as JSON; the process then ends with its parent."),
         ),
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Score models under four views x T1-T5, tune CADE on val, publish the test results.
 
@@ -153,7 +156,7 @@ def evaluate(
         benchmark_card(benchmark)  # a folder that is no benchmark is named before it is read
         benchmark = first_look(benchmark, results.parent / "first-look", limit)
         results = results.parent / "first-look.duckdb"
-    runs = []
+    runs: list[dict[str, object]] = []
     for name in model:
         with process.report_outcome(outcome_file) as told:
             from sdgbias.registry import entries
@@ -185,7 +188,9 @@ def evaluate(
                 progress=Bars(),
             )
             told |= asdict(outcome)
-        runs.append(outcome.run_id)
+        runs.append({"model": spec.name, **asdict(outcome)})
+        if as_json:
+            continue
         unasked = outcome.unanswerable
         typer.echo(
             f"{spec.name}: run {outcome.run_id}: {outcome.naive:,} cells of the paper's views,"
@@ -195,8 +200,14 @@ def evaluate(
             f" {outcome.failed} failed{f', {unasked:,} that it can not answer' if unasked else ''}."
             f" Next: sdgbias results --results {results}"
         )
-    if outcome_file is None:
-        typer.echo(_table(results, runs))
+    if outcome_file is None or as_json:
+        from sdgbias import store
+
+        table = store.query(results, _HEADLINE, [[run["run_id"] for run in runs]])
+        if as_json:
+            say_json({"results": str(results), "runs": runs, "metrics": table})
+        else:
+            typer.echo("\n" + table.to_string(index=False))
 
 
 def _spec(root: Path, name: str) -> ModelSpec:
@@ -227,9 +238,3 @@ _HEADLINE = """
         (test = 'all' AND indicator = 'all' AND metric IN ('accuracy', 'mae'))
         OR (indicator = 'all-52' AND metric = 'recall' AND method = 'full'))
     ORDER BY model, task, metric, test, method"""
-
-
-def _table(results: Path, runs: list[str]) -> str:
-    from sdgbias import store
-
-    return "\n" + store.query(results, _HEADLINE, [runs]).to_string(index=False)

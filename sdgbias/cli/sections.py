@@ -6,23 +6,25 @@ from typing import Any
 
 from typer.core import TyperGroup
 
+from sdgbias.cli.examples import teach
+
 #: Section -> command -> what it does, in the order in which a team meets them.
 SECTIONS = {
     "First": {
         "demo": "the whole job once, on synthetic data and embedded models",
     },
     "Data": {
-        "sample": "write synthetic raw data, of places or of people",
+        "sample": "write synthetic raw data of places",
         "raw": "check the raw data: what is there, missing or broken",
         "build": "build a benchmark from raw data",
-        "people": "build the second suite: pictures of people",
+        "people": "sample and build the second suite: pictures of people",
         "suite": "check and build your own questions",
         "review": "have people review questions, and read their agreement",
         "release": "write and read the files of the authors' release",
     },
     "Models": {
         "register-model": "add a model from a hub, a folder or an endpoint",
-        "models": "list, check, compare, enable and retire models",
+        "models": "add, list, show, compare, enable and retire models",
     },
     "Scores": {
         "plan": "what scoring a model would cost",
@@ -39,11 +41,8 @@ SECTIONS = {
     },
     "Nights": {
         "nightly": "one night: score, compare, publish, notify",
-        "gate": "compare the newest runs with the last good ones",
-        "announce": "send the outcome of the last night to a webhook",
-        "up": "start server, worker and schedule",
-        "status": "what runs, and how the last night ended",
-        "down": "end server, worker and schedule",
+        "gate": "judge the newest runs, accept a breach, send the message",
+        "stack": "start, show and end server, workers and schedule",
     },
     "Maintenance": {
         "selfcheck": "measure planted models: does the instrument measure right?",
@@ -60,6 +59,7 @@ class Sections(TyperGroup):
         for section in SECTIONS.values():
             for name, text in section.items():
                 self.commands[name].short_help = text
+        teach(self)
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [name for section in SECTIONS.values() for name in section]

@@ -1,5 +1,4 @@
-"""`sdgbias up`, `sdgbias down`, `sdgbias status`: the local stack that runs the nightly by its
-schedule."""
+"""`sdgbias stack up|status|down`: the local stack that runs the nightly by its schedule."""
 
 from __future__ import annotations
 
@@ -13,7 +12,9 @@ import typer
 from sdgbias.cli.options import (
     DEFAULT_RESULTS,
     BenchmarksOption,
+    JsonOption,
     ResultsOption,
+    say_json,
 )
 from sdgbias.errors import InfrastructureError
 
@@ -26,13 +27,14 @@ HomeOption = Annotated[
 ]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Gives the commands to the main application."""
-    app.command()(up)
-    app.command()(down)
-    app.command()(status)
+stack_app = typer.Typer(
+    help="A local stack that runs the nights: Prefect's server, workers and the schedule.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 
+@stack_app.command("up")
 def up(
     port: Annotated[
         int,
@@ -90,7 +92,7 @@ def up(
 
     Everything listens on 127.0.0.1 only, and lies in one folder (--home). Twice is once. A
     supervisor starts again what ends, and catches up a night that was missed. The end: sdgbias
-    down. How it is: sdgbias status.
+    stack down. How it is: sdgbias stack status.
     """
     from sdgbias.nightly import stack
     from sdgbias.nightly.stack import catch_up, settings
@@ -123,12 +125,13 @@ def up(
     typer.echo(f"page        {made.page}\nlogs        {Path(made.home) / 'logs'}")
     typer.echo(f"next night  {following}" if schedule else "next night  none by schedule")
     typer.echo(
-        "Next: sdgbias status. A night now: PREFECT_API_URL="
+        "Next: sdgbias stack status. A night now: PREFECT_API_URL="
         + made.api
         + " prefect deployment run nightly/nightly"
     )
 
 
+@stack_app.command("down")
 def down(home: HomeOption = None, results: ResultsOption = DEFAULT_RESULTS) -> None:
     """End the local stack and everything it started, a night at work included. What is finished is
     kept; the next `up` goes on."""
@@ -143,7 +146,10 @@ def down(home: HomeOption = None, results: ResultsOption = DEFAULT_RESULTS) -> N
     )
 
 
-def status(home: HomeOption = None, results: ResultsOption = DEFAULT_RESULTS) -> None:
+@stack_app.command("status")
+def status(
+    home: HomeOption = None, results: ResultsOption = DEFAULT_RESULTS, as_json: JsonOption = False
+) -> None:
     """What of the stack runs, how the last night ended, when the next one starts. Exit code 8
     unless everything runs."""
     from sdgbias.nightly import stack
@@ -151,15 +157,20 @@ def status(home: HomeOption = None, results: ResultsOption = DEFAULT_RESULTS) ->
 
     where = _home(home, results)
     well, said = stack.lines(where)
-    typer.echo("\n".join(said))
     made = settings.load(where)
-    typer.echo(f"last night  {catch_up.last_night(made.results if made else results)}")
-    if made and well:
-        due = catch_up.next_due(made, datetime.now(UTC)) if made.schedule else "none by schedule"
-        typer.echo(f"next night  {due}")
+    last = catch_up.last_night(made.results if made else results)
+    scheduled = made is not None and made.schedule
+    due = catch_up.next_due(made, datetime.now(UTC)) if made and well and scheduled else ""
+    if as_json:
+        say_json({"whole": well, "lines": said, "last_night": last, "next_night": due})
+    else:
+        typer.echo("\n".join([*said, f"last night  {last}"]))
+    if made and well and not as_json:
+        typer.echo(f"next night  {due or 'none by schedule'}")
     if not well:
         raise InfrastructureError(
-            f"the stack in {where} is not whole; start it, or what of it is missing: sdgbias up"
+            f"the stack in {where} is not whole; start it, or what of it is missing:"
+            " sdgbias stack up"
         )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdgbias.cli.options import DEFAULT_RESULTS, ResultsOption
+from sdgbias.cli.options import DEFAULT_RESULTS, JsonOption, ResultsOption, say_json
 
 if TYPE_CHECKING:
     from sdgbias.store.snapshots import Snapshot
@@ -24,15 +25,13 @@ store_app = typer.Typer(
 @store_app.command()
 def info(
     results: ResultsOption = DEFAULT_RESULTS,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON, sizes in bytes.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Runs, nights, sizes by table, orphans."""
-    import json
-
+    """Runs, nights, sizes by table (JSON: in bytes), orphans."""
     from sdgbias.store import maintenance
 
     found = maintenance.info(results)
-    typer.echo(json.dumps(found, indent=1) if as_json else "\n".join(maintenance.lines(found)))
+    say_json(found) if as_json else typer.echo("\n".join(maintenance.lines(found)))
 
 
 @store_app.command()
@@ -46,6 +45,7 @@ def keep(
     apply: Annotated[
         bool, typer.Option("--apply", help="Do it; without, it is only shown.")
     ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Remove the details (scores, answers) of old runs; shows first what would go. Metrics,
     verdicts and nights stay for ever.
@@ -62,6 +62,9 @@ def keep(
         if apply
         else maintenance.plan(results, nights, per_model)
     )
+    if as_json:
+        say_json({"applied": apply, "runs": planned})
+        return
     going = planned[planned["kept"] == ""]
     for run in going.itertuples():
         typer.echo(
@@ -144,7 +147,7 @@ def restore(
 
 
 @store_app.command()
-def verify(results: ResultsOption = DEFAULT_RESULTS) -> None:
+def verify(results: ResultsOption = DEFAULT_RESULTS, as_json: JsonOption = False) -> None:
     """Read every Parquet file and compare it with what was written; exit code 7 when one is missing
     or damaged."""
     from sdgbias.cli.options import Bars
@@ -152,14 +155,17 @@ def verify(results: ResultsOption = DEFAULT_RESULTS) -> None:
     from sdgbias.store import maintenance
 
     broken = maintenance.verify(results, Bars())
-    for detail, why in broken:
+    if as_json:
+        say_json([{"why": why, **asdict(detail)} for detail, why in broken])
+    for detail, why in [] if as_json else broken:
         typer.echo(f"{why}: {detail.file} (run {detail.run_id})")
     if broken:
         raise StoreError(
             f"{results}: {len(broken)} files are missing or damaged; bring them back (sdgbias store"
             " restore), or move them away and evaluate again"
         )
-    typer.echo(f"{results}: every file is as it was written")
+    if not as_json:
+        typer.echo(f"{results}: every file is as it was written")
 
 
 def then(results: Path, run: list[str] | None, as_of: str) -> Snapshot | None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sdgbias.cli.options import Bars
+from sdgbias.cli.options import Bars, JsonOption, say_json
 
 suite_app = typer.Typer(
     help="Your own questions: a folder with suite.yaml and a table of items.",
@@ -32,14 +32,16 @@ def example(
 
 
 @suite_app.command("check")
-def check(folder: FolderArgument) -> None:
+def check(folder: FolderArgument, as_json: JsonOption = False) -> None:
     """List every fault of a folder with file, line and what to do; exit code 9 when there is
     one."""
     from sdgbias.benchmark.own import read_folder
     from sdgbias.errors import SuiteError
 
     found = read_folder(folder, Bars())
-    for fault in found.faults:
+    if as_json:
+        say_json({"faults": found.faults, "notes": found.notes, "questions": len(found.questions)})
+    for fault in () if as_json else found.faults:
         typer.echo(str(fault))
     if found.faults or found.spec is None:
         n = len(found.faults)
@@ -47,6 +49,8 @@ def check(folder: FolderArgument) -> None:
             f"{folder}: {n} fault{'s' if n > 1 else ''}; fix the folder, then: sdgbias suite check"
             f" {folder}"
         )
+    if as_json:
+        return
     counts = sorted({len(q.options) for q in found.questions})
     span = "" if len(counts) == 1 else f" to {counts[-1]}"
     typer.echo(

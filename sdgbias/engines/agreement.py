@@ -1,7 +1,7 @@
 """Compares two ways of scoring the same prompts, and stores the verdict on a model beside its
 results.
 
-The verdict, parity/<model>.json, is written by `sdgbias models check` and read before a run is
+The verdict, parity/<model>.json, is written by `sdgbias models parity` and read before a run is
 published.
 """
 
@@ -143,7 +143,7 @@ def read_verdict(folder: Path, model: str) -> dict[str, Any]:
         return {}
     except (OSError, ValueError):
         raise StoreError(
-            f"{path}: can't be read as a verdict; remove it, then: sdgbias models check {model}"
+            f"{path}: can't be read as a verdict; remove it, then: sdgbias models parity {model}"
         ) from None
     return told
 
@@ -157,5 +157,5 @@ def require_agreement(folder: Path, model: str, fingerprint: str) -> None:
         return
     raise GateError(
         f"{model}: {told['reasons'][0]}; nothing is published, scores are kept: fix or disable"
-        f" that engine, then check again: {told.get('again') or f'sdgbias models check {model}'}"
+        f" that engine, then check again: {told.get('again') or f'sdgbias models parity {model}'}"
     )

@@ -62,7 +62,7 @@ class PlantedPeople(Backend):
         if "oracle" not in spec.options:
             raise RegistryError(
                 f"{where}: options.oracle is missing; name a benchmark folder made by: sdgbias"
-                " build --suite facet"
+                " people build"
             )
         try:
             self.numbers = {
@@ -95,8 +95,8 @@ class PlantedPeople(Backend):
             )
         except (OSError, ValueError) as error:
             raise InputError(
-                f"{folder}: no benchmark of people ({type(error).__name__}); make it: sdgbias build"
-                " --suite facet"
+                f"{folder}: no benchmark of people ({type(error).__name__}); make it: sdgbias"
+                " people build"
             ) from None
         self.people = table.set_index("image_id")[["person_id", "class1", *GROUPS]].to_dict("index")
         merged = asked.merge(items, on="item_id")

@@ -241,7 +241,7 @@ def recover(results: Path, current: str) -> None:
             ended = {"status": INTERRUPTED}
         _keep_rows(results, folder.name, _left(folder))
         # begun by an earlier version, which had one column for each of two suites
-        old = {"sdg": begun.pop("benchmark_id", ""), "facet": begun.pop("people_id", "")}
+        old = {"sdg": begun.pop("benchmark_id", ""), "people": begun.pop("people_id", "")}
         begun.setdefault("benchmarks", {suite: found for suite, found in old.items() if found})
         store.upsert(results, {"nights": _frame([{**begun, **ended}])})
     lost = _read(

@@ -27,7 +27,7 @@ TIMEOUT = 6 * 3600.0
 #: Default benchmarks; only those present are used.
 BENCHMARKS = (Path("data/benchmark"), Path("data/people/benchmark"))
 #: Default environment variable with the webhook's address; policy and settings may name another.
-WEBHOOK = "SDGBIAS_WEBHOOK"
+WEBHOOK, ENV_BENCHMARK = "SDGBIAS_WEBHOOK", "SDGBIAS_BENCHMARK"
 
 
 @dataclass(frozen=True)
@@ -319,10 +319,18 @@ def _chosen(settings: Settings, today: date) -> tuple[list[ModelSpec], list[Skip
 
 
 def benchmarks_of(given: Sequence[Path] | None) -> tuple[Path, ...]:
-    """The given benchmarks; if none are given, those of BENCHMARKS that exist, and at least the
-    first."""
+    """The given benchmarks; if none are given, the one that SDGBIAS_BENCHMARK names and those of
+    BENCHMARKS that exist and are of another suite; at least one."""
+    if given:
+        return tuple(given)
     there = [b for b in BENCHMARKS if (b / "benchmark.json").is_file()]
-    return tuple(given) if given else tuple(there) or BENCHMARKS[:1]
+    named = Path(os.environ.get(ENV_BENCHMARK, ""))
+    if named == Path():
+        return tuple(there) or BENCHMARKS[:1]
+    if not (named / "benchmark.json").is_file():
+        return (named,)
+    suite = suites.of(named).name
+    return (named, *(b for b in there if suites.of(b).name != suite))
 
 
 def _benchmarks(folders: Sequence[Path]) -> dict[str, tuple[suites.Suite, Path, str]]:

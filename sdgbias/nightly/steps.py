@@ -52,7 +52,7 @@ def command(name: str, settings: Settings, night: str) -> list[str]:
         ],
         LAST_PAGE: ["report", *results, "--out", str(settings.report), "--last-night"],
         "wandb": ["wandb", "log", *results, "--night", night],
-        "announce": ["announce", *results, "--night", night, *policy, *webhook],
+        "announce": ["gate", "announce", *results, "--night", night, *policy, *webhook],
     }[name]
 
 

@@ -40,8 +40,9 @@ TABLES = {
 }
 
 
-def lines(results: Path) -> Iterator[str]:
-    """Tables, metrics and methods of a results file, one line each. Raises StoreError."""
+def read(results: Path) -> dict[str, list[dict[str, str]]]:
+    """Tables (name, about, columns), metrics and methods (name, about, suites) of a results file.
+    Raises StoreError."""
     found = store.query(
         results,
         """SELECT table_name AS name,
@@ -49,20 +50,36 @@ def lines(results: Path) -> Iterator[str]:
            FROM information_schema.columns GROUP BY 1""",
     )
     columns = dict(zip(found["name"], found["columns"], strict=True))
-    yield "Tables: what a row is, and its columns"
-    for name in (*TABLES, *sorted(set(columns) - set(TABLES))):
-        if name in columns:
-            yield f"  {name}: {TABLES.get(name, 'no description')}"
-            yield f"      {columns[name]}"
+    made = {
+        "tables": [
+            {"name": name, "about": TABLES.get(name, "no description"), "columns": columns[name]}
+            for name in (*TABLES, *sorted(set(columns) - set(TABLES)))
+            if name in columns
+        ]
+    }
     for kind, say in (("metric", labels.title), ("method", _method)):
         counted = store.query(
             results,
             f"SELECT {kind} AS name, string_agg(DISTINCT suite, ', ' ORDER BY suite) AS suites"
             f" FROM metrics GROUP BY 1 ORDER BY 1",
         )
-        yield f"\n{kind.capitalize()}s of the runs in this file"
-        for row in counted.to_dict("records"):
-            yield f"  {row['name']}: {say(str(row['name']))} ({row['suites']})"
+        made[f"{kind}s"] = [
+            {"name": name, "about": say(name), "suites": suites}
+            for name, suites in counted.itertuples(index=False)
+        ]
+    return made
+
+
+def lines(found: dict[str, list[dict[str, str]]]) -> Iterator[str]:
+    """What ``read`` found, one line each; the columns of a table on a second one."""
+    yield "Tables: what a row is, and its columns"
+    for table in found["tables"]:
+        yield f"  {table['name']}: {table['about']}"
+        yield f"      {table['columns']}"
+    for kind in ("metrics", "methods"):
+        yield f"\n{kind.capitalize()} of the runs in this file"
+        for row in found[kind]:
+            yield f"  {row['name']}: {row['about']} ({row['suites']})"
 
 
 def _method(name: str) -> str:

@@ -170,7 +170,7 @@ def cost(
             why = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise ModelError(
                 f"{spec.name}: its processor can't take these prompts ({type(error).__name__}:"
-                f" {why}); try them one by one: sdgbias models check {spec.name}"
+                f" {why}); try them one by one: sdgbias models parity {spec.name}"
             ) from None
         if progress:
             progress("counting tokens", min(start + _ENCODED, len(rows)), len(rows))

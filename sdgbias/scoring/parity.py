@@ -291,7 +291,7 @@ def save(folder: Path, told: dict[str, Any]) -> tuple[dict[str, Any], Path]:
     told["verdict"] = DISAGREE if bad else AGREE if told["against"] else ALONE
     told["reasons"] = [_reason(row) for row in bad]
     names = [name for name, row in told["against"].items() if not row["agrees"]]
-    told["again"] = " --against ".join([f"sdgbias models check {model}", *names])
+    told["again"] = " --against ".join([f"sdgbias models parity {model}", *names])
     told["digest"] = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
     told |= {"sdgbias": __version__, "checked_at": datetime.now(UTC).isoformat(timespec="seconds")}
     path = verdict_path(folder, model)

@@ -10,6 +10,7 @@ a better error message.
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from pathlib import Path
 
 import duckdb
@@ -35,6 +36,8 @@ _ONLY_READS = (
     " an answer goes to a file with --csv > FILE"
 )
 
+_WHAT_THERE_IS = "tables and columns: sdgbias results tables"
+
 
 def answer(con: duckdb.DuckDBPyConnection, results: Path, sql: str) -> pd.DataFrame:
     """The rows of one SELECT, or the plan of one. ``con``: a read-only connection to ``results``
@@ -53,8 +56,20 @@ def answer(con: duckdb.DuckDBPyConnection, results: Path, sql: str) -> pd.DataFr
         # A statement that DuckDB refuses is the user's fault; one that meets a broken file is not.
         if views.MARK in str(error) or parquet.named_in(str(error)):
             raise
-        raise UsageError(f"--sql: {' '.join(str(error).split())[:300]}") from None
+        raise UsageError(f"--sql: {_fault(con, str(error))}; {_WHAT_THERE_IS}") from None
     return frame
+
+
+def _fault(con: duckdb.DuckDBPyConnection, text: str) -> str:
+    """DuckDB's message in one line, without its drawing of the statement. Of a column named with
+    its table it doesn't say which are near; they are added."""
+    said = " ".join(text.split("\n\nLINE ")[0].split())[:300]
+    unknown = re.search(r'does not have a column named "(\w+)"', said)
+    if unknown is None:
+        return said
+    rows = con.execute("SELECT DISTINCT column_name FROM information_schema.columns").fetchall()
+    near = get_close_matches(unknown[1], sorted(name for (name,) in rows))
+    return f"{said}; near: {', '.join(near)}" if near else said
 
 
 def _check(con: duckdb.DuckDBPyConnection, sql: str) -> None:

@@ -356,7 +356,7 @@ def _tables(
 
 SUITE = Suite(
     name=NAME,
-    title="People (facet)",
+    title="People",
     version=ANALYSIS,
     cluster_unit="person",
     identity=identity,

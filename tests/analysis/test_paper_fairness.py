@@ -30,7 +30,7 @@ from tests.builders.answered_people import PEOPLE, answered, items
 LLAVA, PLANTED = "LLaVA-1.5 (7B) (measured)", "planted-people (planted)"
 
 
-def record(model: str, suite: str = "facet", provenance: str = "measured") -> store.RunRecord:
+def record(model: str, suite: str = "people", provenance: str = "measured") -> store.RunRecord:
     return store.RunRecord(
         f"{model}-{suite}",
         model,
@@ -94,7 +94,7 @@ def stored(
     model: str = "llava-1.5-7b",
     method: str = "full",
 ) -> pd.Series:
-    sql = """SELECT value, n, ci_low, ci_high FROM metrics WHERE suite = 'facet' AND model = ? AND
+    sql = """SELECT value, n, ci_low, ci_high FROM metrics WHERE suite = 'people' AND model = ? AND
              test = ? AND pillar = ? AND metric = ?
              AND indicator = ? AND method = ?"""
     found = store.query(path, sql, [model, test, pillar, metric, indicator, method])
@@ -249,7 +249,7 @@ def test_debiasing_shows_the_study_or_says_that_there_is_none(full: Path, tmp_pa
         ),
         row("fairness", "not_run", float("nan"), **base, method="bc", note="no val questions"),
     ]
-    store.replace(path, "planted-people-facet", {"study_rows": table(made)})
+    store.replace(path, "planted-people-people", {"study_rows": table(made)})
     t = everything(path)["debiasing"]
     assert [r.labels[2] for r in t.rows if r.labels[0] == PLANTED] == [
         "full_argmax",
@@ -435,7 +435,7 @@ def test_the_command_prints_writes_and_keeps_the_other_paper(full: Path, tmp_pat
     )
     assert (
         max(len(line) for line in printed.splitlines()) <= 120
-        and "planted-people (planted): run planted-people-facet" in printed
+        and "planted-people (planted): run planted-people-people" in printed
     )
     assert "Table H" in run("--table", "H") and "clustered by place" in run("--table", "H")
     lines = list(

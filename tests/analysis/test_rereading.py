@@ -69,7 +69,7 @@ def results(tmp_path: Path) -> Path:
     )
     path = tmp_path / "r.duckdb"
     run = store.RunRecord(
-        "m-1", "m", "b" * 16, "facet", started_at="2026-01-01", finished_at="2026-01-02"
+        "m-1", "m", "b" * 16, "people", started_at="2026-01-01", finished_at="2026-01-02"
     )
     store.publish(
         path,
@@ -112,7 +112,7 @@ def test_a_run_without_answers_is_told(results: Path) -> None:
     store.publish(
         results,
         store.RunRecord(
-            "m-2", "m", "b" * 16, "facet", started_at="2026-01-01", finished_at="2026-01-03"
+            "m-2", "m", "b" * 16, "people", started_at="2026-01-01", finished_at="2026-01-03"
         ),
         {},
     )

@@ -79,7 +79,7 @@ def test_all_faults_are_listed_with_their_lines(tmp_path: Path) -> None:
             1,
             "name 'sdg' is reserved, or close to one that is; choose another",
         ),
-        (("name: dots", "name: facets"), 1, "name 'facets' is reserved"),
+        (("name: dots", "name: peoples"), 1, "name 'peoples' is reserved"),
         (("title: Counting dots", "titel: Counting dots"), 2, "did you mean 'title'?"),
         (("version: 1", "version: [1]"), 3, "version is a list; write one text"),
         (("version: 1\n", "version: 1\nversion: 2\n"), 4, "field 'version' is given twice"),

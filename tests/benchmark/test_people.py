@@ -36,7 +36,7 @@ def test_every_annotated_person_is_accounted_for(built: Path) -> None:
         card["counts"]["rows_annotated"] == len(people) + sum(card["quarantined"].values()) == 201
     )
     assert card["quarantined"] == {"box-outside": 1, "missing-image": 1, "several-persons": 2}
-    assert card["synthetic"] and card["suite"] == "facet"
+    assert card["synthetic"] and card["suite"] == "people"
     for attribute, counts in card["groups"].items():
         assert sum(counts.values()) == len(people)
         assert sum(card["unknown_because"][attribute].values()) == counts["unknown"]

@@ -306,7 +306,7 @@ def publish_persons(path: Path) -> Path:
         run_id="unfair-0",
         model="unfair",
         benchmark_id="people",
-        suite="facet",
+        suite="people",
         title="Unfair",
         backend="planted-people",
         finished_at=FIRST,

@@ -373,7 +373,7 @@ def save_people(tables: Tables, folder: Path) -> Path:
     for name in quality.PEOPLE:
         tables[name].to_parquet(folder / f"{FILES.get(name, name)}.parquet", index=False)
     (folder / "benchmark.json").write_text(
-        '{"benchmark_id": "0123", "suite": "facet"}', encoding="utf-8"
+        '{"benchmark_id": "0123", "suite": "people"}', encoding="utf-8"
     )
     return folder
 

@@ -99,7 +99,7 @@ def stored(folder: Path, **more: object) -> None:
         "fingerprint": "f1",
         "verdict": "disagree",
         "reasons": ["hf / vllm: differ by 0.3"],
-        "again": "sdgbias models check m",
+        "again": "sdgbias models parity m",
     }
     (folder / "parity").mkdir()
     (folder / "parity" / "m.json").write_text(json.dumps({**told, **more}))
@@ -112,7 +112,7 @@ def test_the_gate(tmp_path: Path) -> None:
         GateError,
         match=(
             r"^m: hf / vllm: differ by 0.3; nothing is published, scores are kept: .*: sdgbias"
-            r" models check m$"
+            r" models parity m$"
         ),
     ):
         require_agreement(tmp_path, "m", "f1")
@@ -130,5 +130,5 @@ def test_the_gate_is_open(tmp_path: Path, verdict: str) -> None:
 def test_a_verdict_that_cannot_be_read_is_not_passed_over(tmp_path: Path, text: str) -> None:
     (tmp_path / "parity").mkdir()
     (tmp_path / "parity" / "m.json").write_text(text, encoding="latin-1")
-    with pytest.raises(StoreError, match=r"m\.json: can't be read .*sdgbias models check m"):
+    with pytest.raises(StoreError, match=r"m\.json: can't be read .*sdgbias models parity m"):
         require_agreement(tmp_path, "m", "f1")

@@ -229,7 +229,7 @@ def test_a_run_is_finished_though_some_questions_cannot_be_asked(
     stranger = replace(spec(vit, "vit-zero-shot", labels={"pilot": HEAD[0]}), name="stranger")
     with pytest.raises(
         ModelError,
-        match="can't answer any question .* take suite facet out of its options.suites",
+        match="can't answer any question .* take suite people out of its options.suites",
     ):
         evaluate.evaluate(stranger, tmp_path, tmp_path / "b", results)
 

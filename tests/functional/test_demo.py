@@ -40,7 +40,7 @@ def test_git_ignores_whatever_a_stage_writes(tmp_path: Path) -> None:
 
 def test_the_table_of_groups_says_why_a_disparity_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "r.duckdb"
-    run = store.RunRecord("m-1", "m", "b1", "facet", finished_at="2026-11-21")
+    run = store.RunRecord("m-1", "m", "b1", "people", finished_at="2026-11-21")
     row = {"task": "direct", "test": "p1", "method": "full", "indicator": "all-52"}
     row |= {"pillar": "gender:male-female", "metric": "disparity", "n": 33}
     rows = pd.DataFrame([{**row, "value": np.nan, "note": facet.NOT_UNDERSTOOD}])
@@ -98,5 +98,5 @@ def test_a_clone_is_clean_after_the_demo(tmp_path: Path) -> None:
     page = (clone / "reports/latest/night.html").read_text(encoding="utf-8")
     assert "finished" in page and "under way" not in page
     shown = done.stdout + done.stderr
-    assert "tiny-llava: scoring prompts" in shown or "tiny-llava (facet): " in shown
+    assert "tiny-llava: scoring prompts" in shown or "tiny-llava (people): " in shown
     assert not any(word in shown for word in ("Traceback", "Warning", "wandb:", "To track"))

@@ -3,6 +3,7 @@ second machine."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -111,6 +112,19 @@ def test_a_second_repro_runs_nothing(first: Path) -> None:
     assert repro(first) == []
     assert (first / "dvc.lock").read_bytes() == before
     assert "up to date" in dvc(first, "status")
+
+
+def test_metrics_and_plots_speak_of_the_benchmark(first: Path) -> None:
+    card = json.loads((first / "data/benchmark/benchmark.json").read_text())
+    [shown] = json.loads(dvc(first, "metrics", "show", "--json"))[""]["data"].values()
+    assert shown["data"]["counts"]["items_mcq"] == card["counts"]["items_mcq"] == 60
+    assert shown["data"]["left_out"] == card["quarantined"]
+    assert shown["data"]["answers_percent"] == card["label_shares_percent"]
+    drawn = json.loads(dvc(first, "plots", "show", "--json", "--out", "drawn"))["data"]
+    titles = {"answers in percent of a pillar's questions", "questions", "rows left out"}
+    assert titles <= set(drawn)
+    for title in titles:
+        assert drawn[title][0]["content"]["data"]["values"]
 
 
 @pytest.mark.long

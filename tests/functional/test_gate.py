@@ -165,10 +165,11 @@ def test_a_planted_loss_is_caught_told_and_explained(
     address, codes, bodies = webhook
     monkeypatch.setenv("SDGBIAS_WEBHOOK", address)
     codes[:] = [404]
-    said = refused(8, "announce", *common, registry=nights.folder)
+    said = refused(8, "gate", "announce", *common, registry=nights.folder)
     assert "HTTP 404" in said and "s3cret" not in said
     codes[:] = [500, 200]
     assert "2026-11-21T0130: sent" in ok(
+        "gate",
         "announce",
         *common,
         "--link",

@@ -38,7 +38,7 @@ PLANTED = ModelSpec(
     "planted-1",
     "enabled",
     batch_size=64,
-    options={"optimism": 0.6, "noise": 0.5, "suites": ["sdg", "facet"]},
+    options={"optimism": 0.6, "noise": 0.5, "suites": ["sdg", "people"]},
     views=IMAGE_FREE,
 )
 SEEING = replace(PLANTED, name="planted-seeing", title="Planted", views=VIEWS)
@@ -153,7 +153,7 @@ def test_the_suite_of_people_is_skipped_with_a_line(
 ) -> None:
     from datetime import UTC, datetime
 
-    with pytest.raises(UsageError, match=f"{NEEDS_PICTURES}: suite facet"):
+    with pytest.raises(UsageError, match=f"{NEEDS_PICTURES}: suite people"):
         evaluate(PLANTED, root, people_benchmark, root / "other.duckdb", FAST)
     assert not (root / "other.duckdb").exists()
     settings = plan.Settings(
@@ -163,12 +163,12 @@ def test_the_suite_of_people_is_skipped_with_a_line(
     assert {(j.model, j.suite) for j in night.jobs} == {
         ("planted-language", "sdg"),
         ("planted-seeing", "sdg"),
-        ("planted-seeing", "facet"),
+        ("planted-seeing", "people"),
     }
     [skipped] = night.skipped
     assert (skipped.model, skipped.suite, skipped.state) == (
         "planted-language",
-        "facet",
+        "people",
         NEEDS_PICTURES,
     )
 
@@ -177,7 +177,7 @@ def test_the_suite_of_people_is_skipped_with_a_line(
 def people_benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A card is all that is read of it."""
     folder = tmp_path_factory.mktemp("people")
-    card = {"suite": "facet", "benchmark_id": "abc", "counts": {}}
+    card = {"suite": "people", "benchmark_id": "abc", "counts": {}}
     (folder / "benchmark.json").write_text(json.dumps(card), "utf-8")
     return folder
 

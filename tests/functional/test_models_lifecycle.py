@@ -100,7 +100,7 @@ def test_from_the_hub_to_the_results(
 
 
 def test_the_states_by_hand(root: Path) -> None:
-    path = add_model(root, "m", title="M", options={"suites": ["sdg", "facet"]})
+    path = add_model(root, "m", title="M", options={"suites": ["sdg", "people"]})
     path.write_text("# kept\n" + path.read_text())
     add_model(root, "shy", state="candidate", reason="not looked at")
     table = ok("models", registry=root)

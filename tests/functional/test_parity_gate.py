@@ -24,7 +24,7 @@ def test_disagreeing_engines_stop_the_run_and_agreeing_ones_let_it_pass(
     add_model(tmp_path, "left", options={"noise": 0.5})
     add_model(tmp_path, "right", options={"noise": 0.9})
     said = refused(
-        6, "models", "check", "left", "--against", "right", "--probes", 24, *where, **more
+        6, "models", "parity", "left", "--against", "right", "--probes", 24, *where, **more
     )
     assert (
         "left: planted / right: log-probabilities differ by up to" in said
@@ -36,7 +36,7 @@ def test_disagreeing_engines_stop_the_run_and_agreeing_ones_let_it_pass(
 
     said = refused(6, "evaluate", "left", *QUICK, *where, **more)
     assert "nothing is published, scores are kept" in said and said.endswith(
-        "sdgbias models check left --against right"
+        "sdgbias models parity left --against right"
     )
     assert "Question:" in said, "the worst probe is shown"
     assert list((results.parent / "scores" / "left").glob("*/scores-*.parquet"))
@@ -45,7 +45,7 @@ def test_disagreeing_engines_stop_the_run_and_agreeing_ones_let_it_pass(
 
     add_model(tmp_path, "right", options={"noise": 0.5})
     assert "verdict: agree" in ok(
-        "models", "check", "left", "--against", "right", "--probes", 24, *where, **more
+        "models", "parity", "left", "--against", "right", "--probes", 24, *where, **more
     )
     assert " 0 scored now" in ok("evaluate", "left", *QUICK, *where, **more)
     assert store.query(results, "SELECT model FROM runs ORDER BY model")["model"].tolist() == [
@@ -64,7 +64,7 @@ def test_another_model_under_the_same_name_is_not_held_back(
     refused(
         6,
         "models",
-        "check",
+        "parity",
         "left",
         "--against",
         "right",
@@ -84,7 +84,7 @@ def test_the_transformers_engine_agrees_with_itself(tiny_benchmark: Path, tmp_pa
         (tmp_path / path).symlink_to(REPOSITORY / path)
     said = ok(
         "models",
-        "check",
+        "parity",
         "tiny-llava",
         "--probes",
         18,
@@ -111,11 +111,11 @@ def test_the_transformers_engine_agrees_with_itself(tiny_benchmark: Path, tmp_pa
 def test_the_list_and_what_is_refused(tmp_path: Path) -> None:
     add_model(tmp_path, "left")
     assert ok("models", registry=tmp_path) == ok("models", "list", registry=tmp_path)
-    assert "unknown model 'nobody'" in refused(4, "models", "check", "nobody", registry=tmp_path)
+    assert "unknown model 'nobody'" in refused(4, "models", "parity", "nobody", registry=tmp_path)
     assert "backend hf can't serve what planted does" in refused(
-        2, "models", "check", "left", "--against", "hf", registry=tmp_path
+        2, "models", "parity", "left", "--against", "hf", registry=tmp_path
     )
     missing = refused(
-        3, "models", "check", "left", "--benchmark", tmp_path / "none", registry=tmp_path
+        3, "models", "parity", "left", "--benchmark", tmp_path / "none", registry=tmp_path
     )
     assert "no benchmark here" in missing

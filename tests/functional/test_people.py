@@ -18,7 +18,7 @@ from tests.builders.commands import add_model, metrics, ok, refused
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A benchmark of 900 schematic people, and two planted models evaluated on it."""
     at = tmp_path_factory.mktemp("people")
-    ok("sample", "--suite", "facet", "--people", 900, "--seed", 11, "--out", at / "raw")
+    ok("people", "sample", "--people", 900, "--seed", 11, "--out", at / "raw")
     said = ok("people", "build", "--raw", at / "raw", "--out", at / "b")
     assert "annotated people" in said and "left out: several-persons" in said
     assert json.loads((at / "b" / "quality.json").read_text(encoding="utf-8"))["passed"] is True
@@ -128,7 +128,7 @@ def test_yes_to_everything_would_be_seen(folder: Path) -> None:
 
 def test_the_first_suites_results_stay_its_own(folder: Path) -> None:
     assert store.latest_runs(folder / "r.duckdb") == []
-    assert len(store.latest_runs(folder / "r.duckdb", "facet")) == 2
+    assert len(store.latest_runs(folder / "r.duckdb", "people")) == 2
     ok("report", "--results", folder / "r.duckdb", "--out", folder / "page")
     assert 'href="fairness.html"' in (folder / "page" / "index.html").read_text(encoding="utf-8")
     assert (folder / "page" / "fairness.html").is_file()

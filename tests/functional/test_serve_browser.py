@@ -30,7 +30,7 @@ PAGES = (
     "/nights",
     f"/nights/{night_name(3)}",
     "/leaderboard",
-    "/leaderboard?suite=facet&metric=disparity",
+    "/leaderboard?suite=people&metric=disparity",
     "/models",
     "/models/fake-optimist",
     "/models/unfair",
@@ -321,7 +321,7 @@ def test_while_results_are_written_the_page_waits_and_comes_back(
     )
     try:
         assert holder.stdout is not None and holder.stdout.readline() == "held\n"
-        show(chrome, address + "/runs?suite=facet&page=1")
+        show(chrome, address + "/runs?suite=people&page=1")
         assert chrome.find_element("tag name", "h1").text == "The results are being written"
     finally:
         holder.communicate(timeout=600)

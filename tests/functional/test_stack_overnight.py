@@ -1,5 +1,5 @@
-"""One local stack from `sdgbias up` to `sdgbias down`: a night by its schedule, every model a flow
-run of its own; worker, flow runs and the server are killed while it is at work."""
+"""One local stack from `sdgbias stack up` to `stack down`: a night by its schedule, every model a
+flow run of its own; worker, flow runs and the server are killed while it is at work."""
 
 from __future__ import annotations
 
@@ -78,6 +78,7 @@ def test_a_stack_lives_through_what_happens_at_night(small_benchmark: Path, tmp_
     port = free_port()
     due = (datetime.now(UTC) + timedelta(seconds=95)).replace(second=0, microsecond=0)
     command = [
+        "stack",
         "up",
         "--port",
         port,
@@ -108,8 +109,8 @@ def test_a_stack_lives_through_what_happens_at_night(small_benchmark: Path, tmp_
         before = parts(home)
         ok(*command, registry=tmp_path)
         assert len(before) >= 3 and parts(home) == before, "twice is once"
-        assert "sdgbias down" in refused(2, *command, "--jobs", 2, registry=tmp_path)
-        assert "next night" in ok("status", "--home", home)
+        assert "sdgbias stack down" in refused(2, *command, "--jobs", 2, registry=tmp_path)
+        assert "next night" in ok("stack", "status", "--home", home)
         assert who_may_ask(port, "https://elsewhere.example") is None, (
             "a page of another site can't start flows"
         )
@@ -157,15 +158,15 @@ def test_a_stack_lives_through_what_happens_at_night(small_benchmark: Path, tmp_
         ) == {"first", "second"}
         assert len(store.query(results, "SELECT * FROM runs")) == 2, "nothing twice"
         assert (tmp_path / "report" / "index.html").exists()
-        said = ok("status", "--home", home)
+        said = ok("stack", "status", "--home", home)
         assert (
             f"{night}: done; 2 published" in said
             and "server had ended" in said
             and "worker-cpu had ended" in said
         )
     finally:
-        down = sdgbias("down", "--home", home, registry=tmp_path)
+        down = sdgbias("stack", "down", "--home", home, registry=tmp_path)
     assert down.returncode == 0 and "processes ended" in down.stdout, down.stderr
     assert processes.marked(home) == []
-    assert "no stack runs" in ok("down", "--home", home)
-    assert sdgbias("status", "--home", home, cwd=REPOSITORY).returncode == 8
+    assert "no stack runs" in ok("stack", "down", "--home", home)
+    assert sdgbias("stack", "status", "--home", home, cwd=REPOSITORY).returncode == 8

@@ -22,7 +22,7 @@ from tests.builders.night_stubs import NIGHT, NOW, entry, settings
 
 def test_everybody_who_is_due_and_why_the_others_are_not(tmp_path: Path) -> None:
     s = settings(tmp_path, "a")
-    entry(tmp_path, "both", options={"suites": ["sdg", "facet"], "gpu": "h100"})
+    entry(tmp_path, "both", options={"suites": ["sdg", "people"], "gpu": "h100"})
     entry(tmp_path, "back", state="quarantined", reason="hung", until="2026-11-21")
     entry(tmp_path, "away", state="quarantined", reason="hung", until="2026-11-22")
     entry(tmp_path, "new", state="candidate", reason="look at it")
@@ -37,7 +37,7 @@ def test_everybody_who_is_due_and_why_the_others_are_not(tmp_path: Path) -> None
         ("torn", "sdg", "broken"),
         ("away", "sdg", "quarantined"),
         ("new", "sdg", "candidate"),
-        ("both", "facet", "no benchmark"),
+        ("both", "people", "no benchmark"),
     }
     assert night.night == NIGHT and night.benchmarks == {"sdg": "b1"}
     entry(tmp_path, "a").write_text("edited into garbage")
@@ -173,12 +173,12 @@ def test_what_makes_no_sense_is_told_before_anybody_is_asked(tmp_path: Path) -> 
     with pytest.raises(UsageError, match="sideways"):
         plan.tonight(replace(s, passes="sideways"), NOW)
     (tmp_path / "benchmark" / "benchmark.json").write_text(
-        json.dumps({"benchmark_id": "p", "suite": "facet"})
+        json.dumps({"benchmark_id": "p", "suite": "people"})
     )
     [skipped] = plan.tonight(s, NOW).skipped
     assert (skipped.suite, skipped.state) == ("sdg", "no benchmark")
     twice = replace(s, benchmarks=s.benchmarks * 2)
-    with pytest.raises(UsageError, match="both of suite facet; name one of each suite"):
+    with pytest.raises(UsageError, match="both of suite people; name one of each suite"):
         plan.tonight(twice, NOW)
     (tmp_path / "benchmark" / "benchmark.json").unlink()
     with pytest.raises(InputError, match="sdgbias build"):

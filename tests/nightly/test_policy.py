@@ -30,7 +30,7 @@ def test_the_policy_fits_the_schema_and_the_reader() -> None:
     data = yaml.safe_load(policy.DEFAULT.read_text())
     jsonschema.validate(data, policy.schema())
     read = policy.load(policy.DEFAULT)
-    assert {r.suite for r in read.rules} == {"sdg", "facet"} and read.webhook == "SDGBIAS_WEBHOOK"
+    assert {r.suite for r in read.rules} == {"sdg", "people"} and read.webhook == "SDGBIAS_WEBHOOK"
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**data, "address": "https://hooks.example.org"}, policy.schema())
 
@@ -71,7 +71,7 @@ def test_what_a_rule_leaves_out_follows_from_its_metric() -> None:
             "unknown field 'worst'; valid: allowed, at_least, at_most, by, methods",
         ),
         (rules(metric="f1"), "unknown metric of suite sdg 'f1'; valid: accuracy"),
-        (rules(suite="faces"), "unknown suite 'faces'; valid: facet, sdg"),
+        (rules(suite="peoples"), "unknown suite 'peoples'; valid: people, sdg"),
         (rules(methods=["full", "cade+"]), "unknown methods 'cade+'; valid: cade, ctx_q"),
         (rules(tests="T9"), "unknown tests 'T9'; valid: T1, T2, T3, T4, T5, all, each"),
         (rules(worse="down"), "unknown worse 'down'; valid: either, higher, lower"),

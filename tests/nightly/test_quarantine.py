@@ -74,7 +74,7 @@ def test_it_grows_with_every_night_in_a_row(tmp_path: Path) -> None:
 
 def test_success_brings_it_back_unless_its_other_suite_failed_tonight(tmp_path: Path) -> None:
     s = settings(tmp_path)
-    good = JobOutcome("m", "facet", "published", run_id="m-1", night=NIGHT)
+    good = JobOutcome("m", "people", "published", run_id="m-1", night=NIGHT)
     entry(tmp_path, "m", state="quarantined", reason="hung", until="2026-11-21")
     history(s, (NIGHT, "failed", "2026-11-22"))
     quarantine.update_quarantine(s, good, TODAY)

@@ -412,7 +412,7 @@ def publish_people(
         run_id=run_id,
         model="seer",
         benchmark_id="faces",
-        suite="facet",
+        suite="people",
         finished_at=datetime(2026, 11, 20 + day),
     )
     store.publish(path, record, {"people": table, "predictions": said, "spoken": spoken})
@@ -425,26 +425,26 @@ def test_people_recall_disparity_and_refusals(tmp_path: Path) -> None:
         path, "seer-2", 1, (at % 10 != 0) & ~((at % 2 == 0) & (at % 3 == 0)), how="refusal"
     )
     rules = [
-        {"name": "recall", "suite": "facet", "metric": "recall", "allowed": 0.03},
+        {"name": "recall", "suite": "people", "metric": "recall", "allowed": 0.03},
         {
             "name": "gap",
-            "suite": "facet",
+            "suite": "people",
             "metric": "disparity",
             "by": ["gender", "skin"],
             "worse": "higher",
             "allowed": 0.05,
         },
-        {"name": "no", "suite": "facet", "metric": "refusals", "worse": "higher", "allowed": 0.02},
+        {"name": "no", "suite": "people", "metric": "refusals", "worse": "higher", "allowed": 0.02},
         {
             "name": "unread",
-            "suite": "facet",
+            "suite": "people",
             "metric": "parse_failures",
             "worse": "higher",
             "allowed": 0.02,
         },
         {
             "name": "mass",
-            "suite": "facet",
+            "suite": "people",
             "metric": "candidate_mass",
             "task": "choice",
             "at_least": 0.1,

@@ -251,17 +251,17 @@ def test_the_suites_of_a_model_follow_each_other_and_share_a_verdict(tmp_path: P
 
     s = settings(tmp_path, jobs=2)
     s = replace(s, benchmarks=(*s.benchmarks, tmp_path / "people"))
-    entry(tmp_path, "m", options={"suites": ["sdg", "facet"]})
+    entry(tmp_path, "m", options={"suites": ["sdg", "people"]})
     (tmp_path / "people").mkdir()
-    (tmp_path / "people" / "benchmark.json").write_text('{"benchmark_id": "p1", "suite": "facet"}')
+    (tmp_path / "people" / "benchmark.json").write_text('{"benchmark_id": "p1", "suite": "people"}')
     lock = tmp_path / "one"
     code = f"p = pathlib.Path({str(lock)!r}); p.mkdir(); time.sleep(0.3); p.rmdir(); " + PUBLISH
     done = run(s, by_model(m=code))
     assert [(o.suite, o.outcome) for o in done.outcomes] == [
-        ("facet", "published"),
+        ("people", "published"),
         ("sdg", "published"),
     ]
-    assert job(tmp_path, "m", suite="facet").name == "m (facet)"
+    assert job(tmp_path, "m", suite="people").name == "m (people)"
 
 
 def test_an_interrupted_night_is_marked_and_goes_on(tmp_path: Path) -> None:

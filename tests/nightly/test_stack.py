@@ -58,7 +58,7 @@ def test_settings_survive_the_way_to_disk_and_back(tmp_path: Path) -> None:
 
 def test_settings_of_another_version_are_told(tmp_path: Path) -> None:
     processes.write(tmp_path / "stack.json", {"home": "x", "project": "y", "wings": 2})
-    with pytest.raises(InputError, match="wings.*sdgbias down"):
+    with pytest.raises(InputError, match="wings.*sdgbias stack down"):
         settings.load(tmp_path)
 
 
@@ -186,7 +186,7 @@ def test_a_taken_port_is_told_before_anything_starts(tmp_path: Path) -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(InfrastructureError, match=f"port {port}.*sdgbias up --port"):
+        with pytest.raises(InfrastructureError, match=f"port {port}.*sdgbias stack up --port"):
             stack.up(a_stack(tmp_path, port=port), print, datetime.now(UTC))
     assert processes.marked(tmp_path / "home") == [] and settings.load(tmp_path / "home") is None
 
@@ -195,7 +195,7 @@ def test_up_outside_the_project_and_status_of_nothing(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="in the folder of the project"):
         stack.up(a_stack(tmp_path), print, datetime.now(UTC))
     well, said = stack.lines(tmp_path / "home")
-    assert not well and "sdgbias up" in said[0]
+    assert not well and "sdgbias stack up" in said[0]
 
 
 def test_a_half_dead_stack_says_which_part_is_gone(home: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_half_dead_stack_says_which_part_is_gone(home: Path) -> None:
     )
     (home.parent / "infra").mkdir()
     (home.parent / settings.SOURCE).write_text("deployments: []")
-    with pytest.raises(UsageError, match="other settings.*sdgbias down"):
+    with pytest.raises(UsageError, match="other settings.*sdgbias stack down"):
         stack.up(replace(made, port=4999), print, datetime.now(UTC))
 
 

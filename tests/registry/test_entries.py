@@ -327,7 +327,7 @@ def test_every_model_of_a_paper_is_asked_its_suites() -> None:
     in_facet = {r["registry"] for r in printed.rows("fairness/models")}
     assert "" not in in_facet and in_sdg & in_facet == {"gpt-4o", "llava-1.5-7b", "llava-1.5-13b"}
     for name in in_sdg | in_facet:
-        wanted = (["sdg"] if name in in_sdg else []) + (["facet"] if name in in_facet else [])
+        wanted = (["sdg"] if name in in_sdg else []) + (["people"] if name in in_facet else [])
         assert list(entries.suites(specs[name])) == wanted, name
     remote = {n for n in in_facet if "remote code" in specs[n].reason}
     assert remote == {"minicpm-v-8b"} and not any(specs[n].trust_remote_code for n in in_facet)
@@ -422,7 +422,7 @@ def test_a_reason_holds_no_secret(root: Path) -> None:
 
 def test_a_thousand_entries_are_read_in_a_second_or_two(root: Path) -> None:
     for n in range(1000):
-        put(root, {**GOOD, "name": f"m{n}", "options": {"suites": ["sdg", "facet"]}}, f"m{n}")
+        put(root, {**GOOD, "name": f"m{n}", "options": {"suites": ["sdg", "people"]}}, f"m{n}")
     began = time.process_time()
     found, broken = entries.load_readable(root)
     assert len(found) == 1000 and not broken

@@ -77,7 +77,7 @@ def test_backend_dtype_and_pictures_of_each_family(root: Path, served: Hub) -> N
         dtype="float32",
         max_images=3,
         tensor_parallel=2,
-        suites=("facet",),
+        suites=("people",),
         gpu="a100",
         title="Mine",
         batch_size=4,
@@ -86,7 +86,7 @@ def test_backend_dtype_and_pictures_of_each_family(root: Path, served: Hub) -> N
     assert mine.spec.options == {
         "max_images": 3,
         "tensor_parallel_size": 2,
-        "suites": ["facet"],
+        "suites": ["people"],
         "gpu": "a100",
     }
     assert (mine.spec.dtype, mine.spec.title, mine.spec.batch_size) == ("float32", "Mine", 4)
@@ -254,7 +254,7 @@ def test_an_entry_of_the_same_repository_keeps_its_settings(root: Path, served: 
                 "reason": "x",
                 "batch_size": 3,
                 "dtype": "bfloat16",
-                "options": {"suites": ["facet"]},
+                "options": {"suites": ["people"]},
             }
         )
     )
@@ -265,7 +265,7 @@ def test_an_entry_of_the_same_repository_keeps_its_settings(root: Path, served: 
         "hf",
         3,
     )
-    assert found.options == {"suites": ["facet"]} and entries.COMMIT.fullmatch(found.revision)
+    assert found.options == {"suites": ["people"]} and entries.COMMIT.fullmatch(found.revision)
     assert changes.write(root, found).name == "paper.yaml"
     (root / "registry/models/bad.yaml").write_text("colour: red")
     assert propose("open/Llava-7B", root, BIG, Request(name="other")).spec.batch_size == 256, (

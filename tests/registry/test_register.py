@@ -200,10 +200,10 @@ def test_enabled_only_when_its_probes_pass(commands: Path, monkeypatch: pytest.M
     )
     assert not (commands / "registry" / "models" / "none.yaml").exists()
     huge = run.invoke(
-        APP, ["register-model", "local:w", "--name", "none", "--suites", "sdg,facett"]
+        APP, ["register-model", "local:w", "--name", "none", "--suites", "sdg,peoples"]
     )
     assert isinstance(huge.exception, UsageError)
-    assert "unknown suite 'facett'" in str(huge.exception)
+    assert "unknown suite 'peoples'" in str(huge.exception)
 
     no = run.invoke(APP, ["models", "enable", "bad", *where])
     assert isinstance(

@@ -89,7 +89,7 @@ def test_a_new_commit_becomes_a_candidate_once(root: Path, served: Hub) -> None:
         repo.commits[0].sha,
         batch_size=3,
         dtype="float32",
-        options={"suites": ["facet"]},
+        options={"suites": ["people"]},
     )
     before = texts(root)
     assert kinds(watch.watch(root, Rules(), HERE)) == [(SAME, "")]
@@ -116,7 +116,7 @@ def test_a_new_commit_becomes_a_candidate_once(root: Path, served: Hub) -> None:
         head,
         3,
         "float32",
-        {"suites": ["facet"]},
+        {"suites": ["people"]},
     )
     assert (
         made.title == f"VLM ({head[:8]})"
@@ -203,7 +203,7 @@ def test_new_repositories_by_rule(root: Path, served: Hub) -> None:
         licences=("apache-2.0",),
         match="(?i)vlm.*",
         newer_than="2026-01-31",
-        suites=("facet",),
+        suites=("people",),
         gpu="a100",
     )
     found = watch.watch(root, Rules(owners=(owner,)), HERE)
@@ -217,7 +217,7 @@ def test_new_repositories_by_rule(root: Path, served: Hub) -> None:
     assert (made.state, made.repo, made.options) == (
         "candidate",
         "lab/vlm-3b",
-        {"suites": ["facet"], "gpu": "a100", "max_images": 1},
+        {"suites": ["people"], "gpu": "a100", "max_images": 1},
     )
     assert made.reason == "new repository of lab; not checked yet: sdgbias models enable lab-vlm-3b"
     assert "lab/vlm-3b" not in [
@@ -274,7 +274,7 @@ RULES: dict[str, tuple[Any, str | None]] = {
                     "licences": ["mit"],
                     "match": "a.*",
                     "newer_than": "2026-01-31",
-                    "suites": ["sdg", "facet"],
+                    "suites": ["sdg", "people"],
                     "gpu": "a100",
                 }
             ],

@@ -205,7 +205,7 @@ def test_each_benchmark_keeps_its_newest_run_and_silence_is_said(
         "unfair-faces",
         "unfair",
         "f" * 16,
-        "facet",
+        "people",
         started_at="2030-01-01",
         finished_at="2030-01-02",
         config={"unanswerable": 7},
@@ -289,7 +289,7 @@ def test_what_was_checked_of_the_people_stands_beside_the_report(
     with pytest.raises(InputError, match=r"people/benchmark\.json: no benchmark here"):
         write_report(results, out, [people])
     (people / "benchmark.json").write_text(
-        '{"benchmark_id": "p", "suite": "facet"}', encoding="utf-8"
+        '{"benchmark_id": "p", "suite": "people"}', encoding="utf-8"
     )
     write_report(results, out, [people])
     assert (out / "people" / "data_docs" / "index.html").read_text(encoding="utf-8") == "every rule"

@@ -56,7 +56,7 @@ def older(path: Path) -> None:
             "ALTER TABLE nights ADD COLUMN benchmark_id VARCHAR",
             "ALTER TABLE nights ADD COLUMN people_id VARCHAR",
             "UPDATE nights SET benchmark_id = benchmarks ->> 'sdg',"
-            " people_id = benchmarks ->> 'facet'",
+            " people_id = benchmarks ->> 'people'",
             "ALTER TABLE nights DROP COLUMN benchmarks",
             *(f"ALTER TABLE verdicts DROP COLUMN {n}" for n in ("side", "quarantines", "required")),
             "ALTER TABLE details DROP COLUMN written_ns",
@@ -102,7 +102,7 @@ def test_every_write_keeps_both_tables_in_step(results: Path) -> None:
 def test_an_older_file_gets_it_when_a_page_first_opens_it(results: Path) -> None:
     pages = (
         "/leaderboard.csv?method=cade&test=T2",
-        "/leaderboard?suite=facet&metric=disparity",
+        "/leaderboard?suite=people&metric=disparity",
         "/models/fake-optimist",
     )
 

@@ -330,7 +330,7 @@ def test_rows_about_people_stay_at_home(tmp_path: Path) -> None:
         "run_id": "f-1",
         "model": "f",
         "benchmark_id": "b2",
-        "suite": "facet",
+        "suite": "people",
         "finished_at": "2026-11-20T00:00:00",
         "config": {"seed": 0},
     }

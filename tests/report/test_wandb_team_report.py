@@ -53,7 +53,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "run_id": run,
             "model": model,
             "benchmark_id": benchmark,
-            "suite": "facet",
+            "suite": "people",
             "finished_at": f"2026-11-{day}T00:00:00",
         }
         store.publish(path, record, {"metric_rows": pd.DataFrame(rows, columns=COLUMNS)})

@@ -403,7 +403,7 @@ def test_people_have_pages_of_their_own(served: Path, tmp_path: Path) -> None:
     copytree(served.parent, tmp_path / "r")
     path = publish_persons(tmp_path / "r" / served.name)
     client = TestClient(app.create(Site(Results(path))), base_url="http://localhost")
-    said = text(client.get("/leaderboard?suite=facet&metric=disparity").text)
+    said = text(client.get("/leaderboard?suite=people&metric=disparity").text)
     assert "+50.0 points" in said and "Disparity, Full, p1, gender:male-female, all-52" in said
     said = text(client.get("/models/unfair").text)
     assert (
@@ -419,7 +419,7 @@ def test_people_have_pages_of_their_own(served: Path, tmp_path: Path) -> None:
         and "read as nothing, declined" in text(html)
         and "help with that &lt;b&gt;" in html
     )
-    assert "One run is of suite facet" in text(client.get(f"/compare?a=unfair-0&b={RUN}").text)
+    assert "One run is of suite people" in text(client.get(f"/compare?a=unfair-0&b={RUN}").text)
 
 
 def test_a_report_is_shown_apart_from_these_pages(served: Path, tmp_path: Path) -> None:

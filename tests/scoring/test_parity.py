@@ -297,7 +297,7 @@ def test_a_disagreement_is_only_undone_by_its_own_check(
     bad: dict[str, Engine | Exception] = {"m": Engine(), "b": Engine(by_place=0.5)}
     good: dict[str, Engine | Exception] = {"m": Engine(), "c": Engine()}
     told, _ = parity.save(tmp_path, checked(monkeypatch, bad))
-    assert told["verdict"] == "disagree" and told["again"] == "sdgbias models check m --against b"
+    assert told["verdict"] == "disagree" and told["again"] == "sdgbias models parity m --against b"
     assert (
         "hf / b: log-probabilities differ by up to" in told["reasons"][0]
         and "the worst probe is" in told["reasons"][0]

@@ -366,6 +366,9 @@ def test_wrong_sql_is_one_line(path: Path) -> None:
     [
         ("SELECT * FROM nope", "nope"),
         ("SELECT colour FROM runs", "colour"),
+        ("SELECT modle FROM metrics", r"modle.*\"model\".*sdgbias results tables$"),
+        ("SELECT m.modle FROM metrics m", r"modle.*near: .*model.*sdgbias results tables$"),
+        ("SELECT model FROM metricz", r"metricz.*\"metrics\".*sdgbias results tables$"),
         ("SELEC 1", "syntax"),
         ("SELECT CAST('x' AS INTEGER)", "Could not convert"),
         (";", "no statement"),
@@ -412,8 +415,8 @@ def test_a_nights_two_benchmarks_become_one_column(
     found = store.query(results, "FROM nights ORDER BY night")
     assert not {"benchmark_id", "people_id"} & set(found.columns)
     assert [json.loads(text) for text in found["benchmarks"]] == [
-        {"sdg": "b1", "facet": "p1"},
+        {"sdg": "b1", "people": "p1"},
         {"sdg": "b1"},
-        {"facet": "p1"},
+        {"people": "p1"},
         {},
     ]

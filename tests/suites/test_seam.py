@@ -19,11 +19,10 @@ from sdgbias.types import SUITES
 
 PACKAGES = [Path(str(package.__file__)).parent for package in (sdgbias, flows)]
 CONSTANTS = ("SDG", "FACET")
-#: Where "facet" is the data set of that name, beside FairFace and UTKFace.
-DATASETS = {
-    "benchmark/people.py": "dataset",
-    "analysis/paper/fairness.py": "kind|data.get",
-    "analysis/paper/fairness_cells.py": "data.get",
+#: Where "people" is the table of that name.
+TABLES = {
+    "benchmark/quality/rules_people.py": "given.tables",
+    "cli/benchmark.py": "name == 'people'",
 }
 _SQL = re.compile(rf"suite\W*\s(=|!=|<>|IN)\s*\(?'({'|'.join(SUITES)})'", re.IGNORECASE)
 _TEMPLATE = re.compile(rf"""[!=]=\s*['"]({"|".join(SUITES)})['"]""")
@@ -65,7 +64,7 @@ def test_no_module_outside_suites_compares_with_a_suites_name() -> None:
     for name, path in modules():
         if name.startswith("suites/"):
             continue
-        allowed = re.compile(DATASETS.get(name, r"$^"))
+        allowed = re.compile(TABLES.get(name, r"$^"))
         found += [
             f"{name}:{line}: {source}"
             for line, source in comparisons(ast.parse(path.read_text(encoding="utf-8")))
@@ -85,12 +84,12 @@ def test_no_template_does() -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        'x = 1 if suite == "facet" else 2',
+        'x = 1 if suite == "people" else 2',
         "if run['suite'] != FACET: pass",
         "ok = types.SDG == suite",
         "ok = suite == facet.NAME",
         "ok = suite in ('sdg', 'own')",
-        "match suite:\n    case 'facet': pass",
+        "match suite:\n    case 'people': pass",
         """sql = "SELECT * FROM runs WHERE suite = 'sdg'" """,
         """sql = "... ORDER BY suite != 'sdg'" """,
     ],
@@ -101,7 +100,7 @@ def test_each_way_to_compare_is_seen(source: str) -> None:
 
 @pytest.mark.parametrize(
     "source",
-    ["x = SHOWN['facet']", "ok = name in SUITES", "ok = suite.name == other", "f('sdg')"],
+    ["x = SHOWN['people']", "ok = name in SUITES", "ok = suite.name == other", "f('sdg')"],
 )
 def test_looking_something_up_is_none(source: str) -> None:
     assert not list(comparisons(ast.parse(source)))

@@ -35,7 +35,7 @@ def test_every_suite_that_the_registry_knows_is_one() -> None:
 
 
 def test_a_benchmarks_card_names_its_suite(tmp_path: Path) -> None:
-    assert suites.of(folder(tmp_path, benchmark_id="x", suite="facet")).name == "facet"
+    assert suites.of(folder(tmp_path, benchmark_id="x", suite="people")).name == "people"
     assert suites.of(folder(tmp_path, benchmark_id="x")).name == "sdg"  # made before there were two
     with pytest.raises(InputError, match="unknown suite 'dots'"):
         suites.of(folder(tmp_path, benchmark_id="x", suite="dots"))
@@ -46,8 +46,8 @@ def test_stored_runs_of_an_unknown_suite_are_read_as_multiple_choice() -> None:
     assert (dots.name, dots.title, dots.items_table) == ("dots", "dots", "items")
     assert dots.docs_folder == "benchmark-dots"
     assert not (dots.signatures or dots.private)
-    assert suites.named("facet") is suites.SUITES["facet"]
-    assert suites.in_order(["zebra", "facet", "dots", "sdg"]) == ["sdg", "facet", "dots", "zebra"]
+    assert suites.named("people") is suites.SUITES["people"]
+    assert suites.in_order(["zebra", "people", "dots", "sdg"]) == ["sdg", "people", "dots", "zebra"]
 
 
 @pytest.mark.parametrize("name", SUITES)
@@ -85,17 +85,17 @@ def test_a_suite_may_have_a_name_of_its_own(name: str) -> None:
     assert entries.suites(asked) == tuple(suites.in_order({name, "sdg"}))
 
 
-@pytest.mark.parametrize("name", ["facett", "face", "Two words", "", 3])
+@pytest.mark.parametrize("name", ["peoples", "peple", "Two words", "", 3])
 def test_a_slip_of_the_pen_is_no_name_of_a_suite(name: object) -> None:
-    assert "valid: facet, sdg" in entries.suite_fault(name)
+    assert "valid: people, sdg" in entries.suite_fault(name)
 
 
 def test_newest_runs_of_every_suite_that_results_hold(tmp_path: Path) -> None:
     results = tmp_path / "r.duckdb"
     for n, (suite, model, benchmark) in enumerate(
         [
-            ("facet", "m", "p1"),
-            ("facet", "m", "p2"),
+            ("people", "m", "p1"),
+            ("people", "m", "p2"),
             ("dots", "m", "d1"),
             ("sdg", "m", "b1"),
             ("sdg", "m", "b2"),
@@ -105,7 +105,7 @@ def test_newest_runs_of_every_suite_that_results_hold(tmp_path: Path) -> None:
         at = datetime(2026, 11, 20 + n)
         run = {"run_id": f"{suite}-{model}-{benchmark}", "suite": suite, "model": model}
         store.publish(results, run | {"benchmark_id": benchmark, "finished_at": at}, {})
-    people = ["facet-m-p1", "facet-m-p2"]
+    people = ["people-m-p1", "people-m-p2"]
     assert suites.newest_runs(results) == ["sdg-m-b2", "sdg-n-b1", *people, "dots-m-d1"]
     every = ["sdg-m-b1", "sdg-m-b2", "sdg-n-b1", *people, "dots-m-d1"]
     assert suites.newest_runs(results, per_benchmark=True) == every

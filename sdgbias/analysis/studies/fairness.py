@@ -1,5 +1,5 @@
 """Study 'fairness': does debiasing narrow differences of recall between groups of people, and at
-what recall (suite 'facet')?
+what recall (suite 'people')?
 
 This goes beyond both papers: Wu et al. measure disparities without debiasing, and CADE was designed
 for questions about places. The structure carries over: a single-choice question (p2, p3; A yes, B

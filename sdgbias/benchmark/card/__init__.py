@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sdgbias.benchmark.card import figures
+from sdgbias.benchmark.card import figures, tracked
 from sdgbias.benchmark.card.readme import readme
 from sdgbias.errors import InputError, StoreError
 from sdgbias.files import replacing
@@ -61,8 +61,8 @@ _BATCH = 65_536
 
 
 def build_card(out: Path) -> dict[str, Any]:
-    """Write quarantine.parquet, README.md and benchmark.json into the benchmark folder `out`;
-    return the content of benchmark.json.
+    """Write quarantine.parquet, README.md, benchmark.json, and what DVC shows of them (tracked.py)
+    into the benchmark folder `out`; return the content of benchmark.json.
 
     Reads the tables of TABLES, series.parquet and reviews.json if present, items_notes.json,
     origin.json and quarantine/*.parquet. Columns missing from an imported release count as unknown.
@@ -87,6 +87,7 @@ def build_card(out: Path) -> dict[str, Any]:
         **figures.figures(facts, prompts=_open(_path(out, "prompts")).metadata.num_rows),
     }
     text = json.dumps(card, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+    tracked.write(out, card, _replace)
     _replace(out / "README.md", lambda part: part.write_text(readme(card), encoding="utf-8"))
     _replace(
         out / "benchmark.json", lambda part: part.write_text(text, encoding="utf-8")
@@ -323,6 +324,7 @@ def _json(path: Path, needed: bool = False) -> Mapping[str, Any]:
 def _replace(path: Path, write: Callable[[Path], object]) -> None:
     """Write a temporary file, then rename it: a card is complete or absent."""
     try:
+        path.parent.mkdir(exist_ok=True)
         with replacing(path) as part:
             write(part)
     except OSError as error:

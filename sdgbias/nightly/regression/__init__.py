@@ -4,7 +4,7 @@ model. Verdicts and flips are stored in the results file.
 policy          what counts as a breach, read from a file
 measured        the metrics of a run per question, and the questions of two runs side by side
 measured_sdg    suite sdg: accuracy, signatures, disparity, parse failures, candidate mass
-measured_facet  suite facet: recall, disparity, refusals, parse failures, candidate mass
+measured_facet  suite people: recall, disparity, refusals, parse failures, candidate mass
 baseline        which runs are judged, and the last good run of each
 evidence        the evidence for a rule from two runs
 judge           the verdict on every rule

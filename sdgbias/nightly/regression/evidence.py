@@ -1,7 +1,7 @@
 """The evidence for a rule from two runs.
 
 The evidence is the change of the rule's metric on the questions that both runs answered, with a
-standard error clustered by place (suite facet: by picture). d is the change in the direction that
+standard error clustered by place (suite people: by picture). d is the change in the direction that
 the rule defines as worse.
 
 Two additions for answers that are right or wrong (0 or 1). The test is the clustered t test or the

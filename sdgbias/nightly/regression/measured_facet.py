@@ -1,4 +1,4 @@
-"""Suite facet: metrics of a run per question about a person. Rows are clustered by picture.
+"""Suite people: metrics of a run per question about a person. Rows are clustered by picture.
 
 As on the fairness page, recall is that of the 13 reported classes, on non-negative questions; data
 without classes counts as a whole.

@@ -80,7 +80,7 @@ METRICS: Mapping[str, Mapping[str, Metric]] = {
 }
 #: Tests of a suite of custom questions: with a context, or without.
 _CUSTOM_TESTS = ("T1", "T5")
-#: Valid tests of a task (in suite facet: prompts).
+#: Valid tests of a task (in suite people: prompts).
 ASKED: Mapping[str, tuple[str, ...]] = {
     **{task.value: tuple(t.value for t in tests) for task, tests in TESTS.items()},
     DIRECT: ("p1", *ATTRIBUTES),
@@ -407,8 +407,8 @@ def schema() -> dict[str, Any]:
 
 
 _ABOUT_LISTS = {
-    "methods": "Views, cade, or of suite facet full, full_argmax, q_only.",
-    "tests": "all (pooled), each, or names such as T1; of suite facet names of prompts.",
-    "by": "disparity only: country, urban, wealth; of suite facet gender, skin, age; of your own"
+    "methods": "Views, cade, or of suite people full, full_argmax, q_only.",
+    "tests": "all (pooled), each, or names such as T1; of suite people names of prompts.",
+    "by": "disparity only: country, urban, wealth; of suite people gender, skin, age; of your own"
     " questions a group column.",
 }

@@ -1,7 +1,7 @@
 """A complete local stack on 127.0.0.1: Prefect's server, a worker per work pool, the schedule, and
 a supervisor that keeps them running.
 
-    sdgbias up  ->  supervisor (flows/supervisor.py)  ->  server, workers  ->  flow runs  ->
+    sdgbias stack up  ->  supervisor (flows/supervisor.py)  ->  server, workers  ->  flow runs  ->
     sdgbias evaluate ...
 
 This package starts and ends processes and reads the supervisor's state file; it never imports
@@ -52,7 +52,7 @@ def up(wanted: Stack, say: Callable[[str], None], now: datetime, patience: float
     home = Path(wanted.home)
     if not (Path(wanted.project) / SOURCE).is_file():
         raise UsageError(
-            f"{wanted.project}: no {SOURCE}; run `sdgbias up` in the folder of the project"
+            f"{wanted.project}: no {SOURCE}; run `sdgbias stack up` in the folder of the project"
         )
     with _alone(home):
         before = load(home)
@@ -62,7 +62,8 @@ def up(wanted: Stack, say: Callable[[str], None], now: datetime, patience: float
         running = processes.alive(home, SUPERVISOR) is not None
         if before is not None and not before.same_as(wanted) and processes.marked(home):
             raise UsageError(
-                f"a stack with other settings runs in {home} ({before.page}); first: sdgbias down"
+                f"a stack with other settings runs in {home} ({before.page}); first: sdgbias"
+                " stack down"
                 f" --home {home}"
             )
         if not running:
@@ -84,7 +85,7 @@ def _require_free(port: int) -> None:
             probe.bind(("127.0.0.1", port))
         except (OSError, OverflowError) as error:
             raise InfrastructureError(
-                f"port {port} on 127.0.0.1: {error}; choose a free one: sdgbias up --port"
+                f"port {port} on 127.0.0.1: {error}; choose a free one: sdgbias stack up --port"
                 f" {port + 1}"
             ) from error
 
@@ -105,8 +106,8 @@ def _wait(stack: Stack, say: Callable[[str], None], patience: float) -> None:
             why = f"not ready after {patience:.0f} s" if late else "the supervisor ended"
             said = state.get("trouble") or _last_line(processes.log_of(home, SUPERVISOR))
             raise InfrastructureError(
-                f"{waiting[0]}: {why}: {said}; logs in {home / 'logs'}; try again: sdgbias down;"
-                " sdgbias up"
+                f"{waiting[0]}: {why}: {said}; logs in {home / 'logs'}; try again: sdgbias"
+                " stack down; sdgbias stack up"
             )
         time.sleep(0.1)
 
@@ -159,7 +160,7 @@ def lines(home: Path) -> tuple[bool, list[str]]:
         name: processes.alive(home, name) for name in (SUPERVISOR, *(stack.parts if stack else []))
     }
     if stack is None or not any(there.values()):
-        return False, [f"no stack runs in {home}. Next: sdgbias up"]
+        return False, [f"no stack runs in {home}. Next: sdgbias stack up"]
     said = [
         f"  {name:<12} {f'runs, pid {process.pid}' if process else 'NOT RUNNING'}   log:"
         f" {processes.log_of(home, name)}"
@@ -171,7 +172,7 @@ def lines(home: Path) -> tuple[bool, list[str]]:
     happened = state.get("happened", [])
     said += [f"  {line}" for line in (happened[-5:] if isinstance(happened, list) else [])]
     if there[SUPERVISOR] is None:
-        said.append("  no supervisor is running. Next: sdgbias up")
+        said.append("  no supervisor is running. Next: sdgbias stack up")
     return all(there.values()), [f"stack in {home}: {stack.page}", *said]
 
 

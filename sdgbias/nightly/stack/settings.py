@@ -109,8 +109,8 @@ def load(home: Path) -> Stack | None:
         return Stack(**said) if said else None  # type: ignore[arg-type]
     except TypeError as error:
         raise InputError(
-            f"{home / 'stack.json'}: {error}; written by another version: sdgbias down, remove the"
-            " file, sdgbias up"
+            f"{home / 'stack.json'}: {error}; written by another version: sdgbias stack down,"
+            " remove the file, sdgbias stack up"
         ) from error
 
 
@@ -199,7 +199,7 @@ def write_deployments(stack: Stack) -> Path:
         ) from error
     path = Path(stack.home) / "prefect.yaml"
     path.write_text(
-        "# written by `sdgbias up` from infra/prefect.yaml\n"
+        "# written by `sdgbias stack up` from infra/prefect.yaml\n"
         + yaml.safe_dump(made, sort_keys=False),
         encoding="utf-8",
     )

@@ -175,7 +175,7 @@ def summary(metrics: pd.DataFrame) -> dict[str, float | int]:
 
 
 def history(metrics: pd.DataFrame) -> dict[str, float | int]:
-    """Values plotted over nights: ``HISTORY`` of all pillars (suite facet: of every pair of
+    """Values plotted over nights: ``HISTORY`` of all pillars (suite people: of every pair of
     groups), with the names of ``summary``."""
     own = metrics[
         metrics["metric"].isin(HISTORY)

@@ -1,0 +1,62 @@
+"""What `dvc metrics` and `dvc plots` show of a benchmark: metrics.json, and a CSV per plot in
+plots/. All of it is in benchmark.json too, among much that changes with every build."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+METRICS, PLOTS = "metrics.json", "plots"
+
+
+def write(
+    out: Path, card: Mapping[str, Any], replace: Callable[[Path, Callable[[Path], object]], None]
+) -> None:
+    """Writes both into the benchmark folder ``out``. ``replace``: how a file is written there."""
+    texts = {METRICS: json.dumps(metrics(card), indent=2, sort_keys=True) + "\n"}
+    texts |= {f"{PLOTS}/{name}.csv": _csv(rows) for name, rows in plots(card).items()}
+    for name, text in texts.items():
+        replace(out / name, lambda part, text=text: part.write_text(text, encoding="utf-8"))
+
+
+def metrics(card: Mapping[str, Any]) -> dict[str, Any]:
+    """Counts, answers in percent of each pillar's questions, rows left out by rule."""
+    return {
+        "counts": card["counts"],
+        "answers_percent": card["label_shares_percent"],
+        "left_out": card["quarantined"],
+    }
+
+
+def plots(card: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """answers: percent of each letter by pillar with n and a 95 % interval; questions: number by
+    indicator; left_out: rows by rule."""
+    answers = [
+        {
+            "answer": f"{row['pillar']}: {row['answer']}",
+            "percent": row["share"],
+            "low": row["share_low"],
+            "high": row["share_high"],
+            "n": row["n"],
+        }
+        for row in card["table_b"]
+    ]
+    counts = card["counts"]
+    questions = {**counts["mcq_by_indicator"], **counts["regression_by_task"]}
+    return {
+        "answers": answers,
+        "questions": [{"indicator": k, "questions": n} for k, n in questions.items()],
+        "left_out": [{"rule": k, "rows": n} for k, n in card["quarantined"].items()],
+    }
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]) if rows else ["rule", "rows"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

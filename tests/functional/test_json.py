@@ -1,0 +1,86 @@
+"""--json: standard output is one JSON value, whatever the command prints without it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from sdgbias import store
+from sdgbias.cli.options import say_json
+from tests.builders.commands import sdgbias
+from tests.builders.results import publish_fake
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return publish_fake(tmp_path_factory.mktemp("results") / "sdgbias.duckdb")
+
+
+def printed(*command: object, code: int = 0) -> Any:
+    done = sdgbias(*command, "--json")
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_results_are_the_rows_of_the_table(results: Path) -> None:
+    found = printed("results", "--results", results)
+    assert found["people"] is None and found["own"] is None
+    row = found["metrics"][0]
+    assert {"model", "method", "value", "n", "ci_low", "ci_high"} <= set(row)
+    table = sdgbias("results", "--results", results).stdout.splitlines()
+    assert len(found["metrics"]) == len(table) - 1
+    sql = "SELECT run_id, CAST('nan' AS DOUBLE) AS nothing FROM runs ORDER BY run_id"
+    ids = store.run_ids(results)
+    assert printed("results", "--results", results, "--sql", sql) == [
+        {"run_id": run, "nothing": None} for run in sorted(ids)
+    ]
+    both = sdgbias("results", "--results", results, "--csv", "--json")
+    assert both.returncode == 2 and "--csv or --json" in both.stderr
+
+
+def test_what_the_file_holds(results: Path) -> None:
+    found = printed("results", "tables", "--results", results)
+    assert {"name": "accuracy", "about": "Accuracy", "suites": "sdg"} in found["metrics"]
+    assert "ci_low" in next(t for t in found["tables"] if t["name"] == "metrics")["columns"]
+
+
+def test_the_other_tables(results: Path, tmp_path: Path) -> None:
+    where = ("--results", results)
+    shown = printed("models", "show", "tiny-llava", *where)
+    assert shown["name"] == "tiny-llava" and shown["nights"] == [] == shown["runs"]
+    names = {model["name"] for model in printed("models", "list")["models"]}
+    assert "tiny-llava" in names
+    kept = printed("store", "keep", *where)
+    assert kept["applied"] is False
+    assert {run["run_id"] for run in kept["runs"]} == set(store.run_ids(results))
+    assert printed("store", "verify", *where) == []
+    assert printed("store", "info", *where)["runs"] == len(kept["runs"])
+    assert printed("stack", "status", "--home", tmp_path, *where, code=8)["whole"] is False
+    judged = printed("gate", *where)
+    assert {j["model"] for j in judged} == {"fake-optimist", "fake-pessimist"}
+    assert all(rule["verdict"] for j in judged for rule in j["rules"])
+
+
+def test_checks_of_folders(tmp_path: Path) -> None:
+    (tmp_path / "suite.yaml").write_text("name: dots\n")
+    fault = printed("suite", "check", tmp_path, code=9)["faults"][0]
+    assert fault["file"] == "suite.yaml" and fault["message"]
+    report = printed("raw", "check", tmp_path, code=3)
+    assert {"sustainbench_labels"} <= {f["source"] for f in report["findings"]}
+
+
+def test_what_json_has_no_word_for(capsys: pytest.CaptureFixture[str]) -> None:
+    table = pd.DataFrame({"a": [1, 2], "b": [0.5, float("nan")], "c": [pd.Timestamp(0), pd.NaT]})
+    say_json({"table": table, "path": Path("x"), "list": [table["a"].to_numpy()]})
+    assert json.loads(capsys.readouterr().out) == {
+        "table": [
+            {"a": 1, "b": 0.5, "c": "1970-01-01 00:00:00"},
+            {"a": 2, "b": None, "c": None},
+        ],
+        "path": "x",
+        "list": [[1, 2]],
+    }
