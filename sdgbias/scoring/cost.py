@@ -238,7 +238,7 @@ def _leaves(
     found = []
     for path, asked in zip(paths, plan.distinct["candidates"], strict=True):
         spaced = not tokens.needs_space.isdisjoint(asked)
-        found.append([path, np.append(path, tokens.space)] if spaced else [path])
+        found.append([path, np.append(path, tokens.space or 0)] if spaced else [path])
     return found
 
 
