@@ -137,6 +137,8 @@ def tree_tokens(spec: ModelSpec, root: Path) -> int | None:
         )
     except (*BROKEN, OSError, ValueError) as error:
         raise translate(spec, folder, "can't read the configuration of", error) from None
+    if shared_prefix.keeps_a_state(config):
+        return None
     return shared_prefix.row_tokens(int(getattr(config.get_text_config(), "hidden_size", 0)))
 
 

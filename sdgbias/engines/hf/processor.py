@@ -38,7 +38,8 @@ def load_processor(spec: ModelSpec, root: Path) -> Any:
                 source, backend="pil", **where, **options
             )
             _check(spec, processor.image_processor, options)
-        leave_open(processor.tokenizer, lambda: _reads_twice(source, where))
+        if getattr(processor, "tokenizer", None) is not None:
+            leave_open(processor.tokenizer, lambda: _reads_twice(source, where))
     except SdgbiasError:
         raise
     except Exception as error:  # faulty files raise nearly anything inside transformers

@@ -63,14 +63,18 @@ def groups(prompts: Sequence[Prompt]) -> list[list[int]]:
 
 def possible(engine: HuggingFace) -> bool:
     """Whether the model accepts the inputs that a tree needs, its processor passes the text to the
-    language model only, and all that it keeps of a beginning is keys and values: the state of a
-    recurrent or convolutional layer (Mamba, LFM2) goes through every token in front of it, those of
-    other branches too."""
+    language model only, and all that it keeps of a beginning is keys and values."""
     needed = {"position_ids", "attention_mask", "past_key_values", "logits_to_keep"}
     if not needed <= engine.accepts or reads_the_question(engine.processor):
         return False
-    layers = cache_layers(engine.model.config)
-    return not any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in layers)
+    return not keeps_a_state(engine.model.config)
+
+
+def keeps_a_state(config: Any) -> bool:
+    """Whether a layer of the decoder is recurrent or convolutional (Mamba, LFM2): its state went
+    through every token in front of it, those of other branches too."""
+    layers = cache_layers(config)
+    return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in layers)
 
 
 def cache_layers(config: Any) -> list[Any]:
