@@ -122,14 +122,17 @@ def register_model(
     weights for activations and cache, 0.5 to 4 GiB. Reads no pickles, runs no code of the
     repository (unless --trust-remote-code). HF_ENDPOINT names another hub.
     """
+    from sdgbias.registry import entries, propose
+
+    root = entries.find_root()
+    propose.check_folder(repo, root)  # before engines are imported to look at the machine
     from sdgbias.nightly.regression.policy import least_mass
-    from sdgbias.registry import changes, entries, propose
+    from sdgbias.registry import changes
     from sdgbias.scoring import parity
 
     asked = tuple(part.strip() for part in suites.split(",") if part.strip())
     for fault in filter(None, map(entries.suite_fault, asked)):
         raise UsageError(f"--suites: {fault}")
-    root = entries.find_root()
     wanted = propose.Request(
         name=name,
         backend=backend,

@@ -149,6 +149,9 @@ def evaluate(
 
     if len(model) > 1 and (entry or outcome_file):
         raise UsageError("--entry and --outcome are about one model; name one")
+    if not (entry or outcome_file):
+        for name in model:
+            _check(name)
     if limit:
         from sdgbias.benchmark.first_look import first_look
         from sdgbias.suites import benchmark_card
@@ -210,13 +213,29 @@ def evaluate(
             typer.echo("\n" + table.to_string(index=False))
 
 
+def _named(name: str) -> bool:
+    """Whether it is a name of the registry, not a folder or hub id."""
+    return "/" not in name and not Path(name).is_dir()
+
+
+def _check(name: str) -> None:
+    """RegistryError for a model that isn't there, before any engine is imported."""
+    from sdgbias.registry import entries, propose
+
+    root = entries.find_root()
+    if _named(name):
+        entries.load(root, name)
+    else:
+        propose.check_folder(name, root)
+
+
 def _spec(root: Path, name: str) -> ModelSpec:
     """The entry of a name; for a folder or hub id without one, the entry that `register-model`
     would propose."""
     from sdgbias.errors import RegistryError
     from sdgbias.registry import entries
 
-    if "/" not in name and not Path(name).is_dir():
+    if _named(name):
         return entries.load(root, name)
     from sdgbias.registry import propose
     from sdgbias.scoring import parity

@@ -115,7 +115,9 @@ def _never(spec: ModelSpec, folder: Path | None, error: BaseException) -> str:
         if folder is None or (folder / "tokenizer.model").is_file():
             return "it has no tokenizer.json; to read tokenizer.model: pip install sentencepiece"
         return "no tokenizer.json in it; save the tokenizer too: tokenizer.save_pretrained(FOLDER)"
-    wanted = re.search(r"(?:requires the|Package) `?([\w-]+?)`? (?:library|is required)", text)
+    wanted = re.search(
+        r"(?:requires(?: the)?|Package) `?([\w-]+?)`? (?:library|is required|to be installed)", text
+    )
     missing = re.search(r"No module named '([\w.]+)'", text)
     package = (wanted or missing or [""] * 2)[1]
     if package.lower() == "torchvision":

@@ -14,9 +14,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from sdgbias.engines.agreement import rounding_noise
 from sdgbias.engines.fingerprint import fingerprint, installed, local_folder
 from sdgbias.engines.hf.prompting import (
     adds_special_tokens,
+    after_space,
     check_template,
     end_ids,
     minus_ids,
@@ -36,6 +36,7 @@ from sdgbias.engines.hf.prompting import (
     template_of,
 )
 from sdgbias.engines.hf.tokens import find_candidates
+from sdgbias.engines.vllm_environment import offline, set_environment
 from sdgbias.engines.vllm_model import count_encoder, encoded, jitter_off, jitter_on
 from sdgbias.engines.vllm_options import OPTIONS as OPTIONS
 from sdgbias.engines.vllm_options import pictures, settings
@@ -43,7 +44,7 @@ from sdgbias.engines.vllm_options import read_options as read_options
 from sdgbias.errors import InfrastructureError, ModelError, OutOfMemory
 from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, Generated, ModelSpec, Prompt, ScoreBatch
 
-_VERSION = "vllm-2"
+_VERSION = "vllm-3"
 _MOST_IDS = 128  # of SamplingParams.logprob_token_ids: a request for more becomes several
 _TOO_LONG = (
     "maximum context length",
@@ -73,40 +74,6 @@ def float32_head(config: Any) -> Any:
     for part in (config, config.get_text_config()):
         part.head_dtype = "float32"
     return config
-
-
-def _set_environment(cpu: bool, own_process: bool) -> None:
-    """Sets the environment variables of vLLM, here because the processes that it starts must see
-    them too."""
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if own_process else "0"
-    wanted = {
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        "VLLM_LOGGING_LEVEL": "ERROR",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
-    if cpu:
-        wanted["TORCHDYNAMO_DISABLE"] = (
-            "1"  # else one small function is compiled with the C++ compiler: 15 s, on every start
-        )
-    for name, value in wanted.items():
-        os.environ.setdefault(name, value)
-
-
-@contextmanager
-def _offline(local: bool) -> Iterator[None]:
-    """A model in a folder sends no request to a hub while it loads, nor do this process's
-    children."""
-    before = os.environ.get("HF_HUB_OFFLINE")
-    if local:
-        os.environ["HF_HUB_OFFLINE"] = "1"
-    try:
-        yield
-    finally:
-        if local and before is None:
-            del os.environ["HF_HUB_OFFLINE"]
-        elif before is not None:
-            os.environ["HF_HUB_OFFLINE"] = before
 
 
 def _reason(error: BaseException) -> str:
@@ -159,7 +126,7 @@ class VLLM(Backend):
 
             cpu = not torch.cuda.is_available()
             self.own_process = bool(options.get("engine_process", False))
-            _set_environment(cpu, self.own_process)
+            set_environment(cpu, self.own_process)
             from vllm import LLM, SamplingParams  # type: ignore[import-not-found]
         except ImportError as error:
             raise InfrastructureError(
@@ -172,7 +139,7 @@ class VLLM(Backend):
         self._parameters = SamplingParams
         source, revision = (str(folder), None) if folder else (spec.repo, spec.revision)
         try:
-            with _offline(folder is not None):
+            with offline(folder is not None):
                 self.processor: Any = load_processor(spec, root)
                 self._shows_pictures = not isinstance(self.processor, TextProcessor)
                 self.template = template_of(spec)
@@ -254,7 +221,7 @@ class VLLM(Backend):
         for prompt in prompts:
             text = render(self.processor, prompt, self.template)
             ids = self.tokenizer(
-                text, add_special_tokens=adds_special_tokens(self.tokenizer, text)
+                text, add_special_tokens=adds_special_tokens(self.processor, text)
             )["input_ids"]
             extra: dict[str, Any] = {}
             if prompt.images:
@@ -331,11 +298,13 @@ class VLLM(Backend):
             i for i, p in enumerate(prompts) if self.candidates.needs_space & set(p.candidates)
         ]
         after: dict[int, dict[int, float]] = {}
+        following: dict[int, Any] = {}
         if spaced:
-            second, _ = self._first_tokens(
+            second, behind = self._first_tokens(
                 [prompts[i] for i in spaced], (self.candidates.space or 0,)
             )
             after = dict(zip(spaced, second, strict=True))
+            following = dict(zip(spaced, behind, strict=True))
         mass = np.full(n, np.nan, dtype=np.float32)
         for row, (prompt, found) in enumerate(zip(prompts, first, strict=True)):
             scores = np.array([self._merged(c, found, after.get(row)) for c in prompt.candidates])
@@ -343,14 +312,15 @@ class VLLM(Backend):
             mass[row] = np.exp(np.logaddexp.reduce(scores))
             if self.minus:
                 minus[row] = np.logaddexp.reduce([found[i] for i in self.minus])
-        tops = [
-            self.tokenizer.decode([output.outputs[0].token_ids[0]]).strip() for output in outputs
-        ]
+        said = [[output.outputs[0].token_ids[0]] for output in outputs]
+        for row, output in following.items():
+            if said[row] == [self.candidates.space]:
+                said[row].append(output.outputs[0].token_ids[0])
         return ScoreBatch(
             logits,
             mass,
             minus,
-            tops,
+            [self.tokenizer.decode(ids).strip() for ids in said],
             np.array([len(o.prompt_token_ids) for o in outputs], dtype=np.int32),
         )
 
@@ -397,7 +367,7 @@ class VLLM(Backend):
         if not prompts or not starts:
             return Generated.whole([[] for _ in prompts])
         requests = self._requests(prompts, [()] * len(starts))
-        forced = self._forced(requests, choices * len(prompts))
+        forced = self._forced(requests, self._spaced(prompts, starts, choices))
         outputs = self._run(
             [_longer(r, own) for r, own in zip(requests, forced, strict=True)],
             [{"max_tokens": max_new_tokens, "stop_token_ids": sorted(self.ends)}] * len(requests),
@@ -415,6 +385,29 @@ class VLLM(Backend):
         return Generated(
             [texts[i : i + len(starts)] for i in rows], [cut[i : i + len(starts)] for i in rows]
         )
+
+    def _spaced(
+        self,
+        prompts: Sequence[Prompt],
+        starts: Sequence[str],
+        choices: Sequence[list[tuple[int, ...]]],
+    ) -> list[list[tuple[int, ...]]]:
+        """The choices of each start, prompt by prompt (B x S): after a lone space token where that
+        beginning is the likelier one."""
+        pairs = zip(starts, choices, strict=True)
+        others = [after_space(start, self.candidates, own) for start, own in pairs]
+        space = self.candidates.space
+        if space is None or not any(others):
+            return [*choices] * len(prompts)
+        numbers = [replace(prompt, candidates=DIGITS) for prompt in prompts]
+        first, second = (self._first_tokens(numbers, end)[0] for end in ((), (space,)))
+        found: list[list[tuple[int, ...]]] = []
+        for one, behind in zip(first, second, strict=True):
+            for own, other in zip(choices, others, strict=True):
+                direct = max((one[i] for i in own[0]), default=0.0) if own else 0.0
+                later = -np.inf if other is None else max(behind[i] for i in own[0])
+                found.append(own if other is None or one[space] + later <= direct else other)
+        return found
 
     def _forced(
         self, requests: Sequence[dict[str, Any]], choices: Sequence[list[tuple[int, ...]]]

@@ -191,6 +191,14 @@ def propose(
     return Proposal(replace(spec, reason=waits), verdicts, obstacle)
 
 
+def check_folder(repo: str, root: Path) -> None:
+    """RegistryError for a folder without a model, and for what is neither folder nor hub id. No
+    request is sent."""
+    repo = _canonical_repo(repo, root)
+    if repo.startswith(("local:", "path:")):
+        _look(repo, "", root)
+
+
 def _existing_entry(repo: str, name: str, root: Path) -> ModelSpec | None:
     """The entry of the same repository (and name, if given); enabled entries first, then
     quarantined ones."""

@@ -12,9 +12,10 @@ engine builds.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -25,7 +26,18 @@ from sdgbias.errors import ModelError, UsageError
 from sdgbias.raw.images.shards import ImageReader
 from sdgbias.raw.images.variants import Pictures
 from sdgbias.scoring.plan import Plan, askable, chunks, make_plan
-from sdgbias.types import NEEDS_PICTURES, ModelSpec, Prompt, View
+from sdgbias.types import (
+    DIGITS,
+    LETTERS,
+    NEEDS_PICTURES,
+    OPTION_LETTERS,
+    ModelSpec,
+    Prompt,
+    View,
+)
+
+if TYPE_CHECKING:
+    from sdgbias.engines.hf.tokens import CandidateTokens
 
 TOKENIZED = ("hf", "vllm")
 _ENCODED = 4096  # prompts tokenized at once
@@ -141,6 +153,7 @@ def cost(
     from sdgbias.engines.hf.loading import tree_tokens
     from sdgbias.engines.hf.processor import load_processor
     from sdgbias.engines.hf.prompting import template_of, token_paths
+    from sdgbias.engines.hf.tokens import find_candidates
     from sdgbias.engines.hub_errors import BROKEN
 
     processor, template = load_processor(spec, root), template_of(spec)
@@ -179,11 +192,16 @@ def cost(
     full = cells["view"].to_numpy() == "full"
     by_key = dict(zip(rows["key"], paths, strict=True))
     size, limit = spec.batch_size, tree_tokens(spec, root)
+    tokens = find_candidates(
+        processor.tokenizer, LETTERS + DIGITS, LETTERS.lower() + OPTION_LETTERS
+    )
     bare = plan if paper.all() else make_plan(cells[paper], spec.name)
     of_bare = [by_key[key] for key in bare.distinct["key"]]
-    tokens_planned, images = _planned(bare, of_bare, size, limit)
+    tokens_planned, images = _planned(bare, _leaves(bare, of_bare, tokens), size, limit)
     tokens_all, images_all = (
-        (tokens_planned, images) if bare is plan else _planned(plan, paths, size, limit)
+        (tokens_planned, images)
+        if bare is plan
+        else _planned(plan, _leaves(plan, paths, tokens), size, limit)
     )
     pictured = (cells["image_id"] != "").to_numpy()
     one = int((paths[0] == -1).sum()) if len(paths) else 0
@@ -212,20 +230,36 @@ def _first_picture(benchmark: Path, ids: pd.Series) -> tuple[bytes, ...]:
     return Pictures(ImageReader(benchmark))[str(ids[ids != ""].iloc[0])]
 
 
-def _planned(plan: Plan, paths: list[np.ndarray], size: int, limit: int | None) -> tuple[int, int]:
+def _leaves(
+    plan: Plan, paths: Sequence[np.ndarray], tokens: CandidateTokens
+) -> list[list[np.ndarray]]:
+    """What a tree holds of each prompt: its tokens, and where its candidates may come after a lone
+    space, those with the space behind them."""
+    found = []
+    for path, asked in zip(paths, plan.distinct["candidates"], strict=True):
+        spaced = not tokens.needs_space.isdisjoint(asked)
+        found.append([path, np.append(path, tokens.space or 0)] if spaced else [path])
+    return found
+
+
+def _planned(
+    plan: Plan, leaves: Sequence[list[np.ndarray]], size: int, limit: int | None
+) -> tuple[int, int]:
     """(tokens prefilled, pictures encoded) when the chunks of the plan are scored in trees of at
     most ``limit`` tokens (None: each prompt alone)."""
     ids = plan.distinct["image_id"]
     tokens = pictures = start = 0
     while start < len(ids):
         end = chunks(ids, start, size)
-        groups: dict[str, list[np.ndarray]] = {}
-        for image_id, path in zip(ids.iloc[start:end], paths[start:end], strict=True):
-            groups.setdefault(image_id, []).append(path)
+        groups: dict[str, list[list[np.ndarray]]] = {}
+        for image_id, of_one in zip(ids.iloc[start:end], leaves[start:end], strict=True):
+            groups.setdefault(image_id, []).append(of_one)
         for image_id, own in groups.items():
             alone = limit is None or len(own) == 1
             tokens += (
-                sum(map(len, own)) if limit is None or alone else token_tree.prefilled(own, limit)
+                sum(len(of_one[0]) for of_one in own)
+                if limit is None or alone
+                else token_tree.prefilled([path for of_one in own for path in of_one], limit)
             )
             pictures += bool(image_id) * (len(own) if alone else 1)
         start = end

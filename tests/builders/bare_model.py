@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,8 @@ class Bare:
 
     @torch.inference_mode()
     def scores(self, prompt: Prompt) -> np.ndarray:
-        """(K,) log-probabilities of the candidates up to a constant, K single tokens."""
+        """(K,) log-probabilities of the candidates up to a constant, K single tokens, each alone or
+        after a lone space where no token includes both."""
         inputs, model = self.inputs(prompt), self._model(prompt)
         if model.config.is_encoder_decoder:
             start = model.generation_config.decoder_start_token_id
@@ -71,9 +72,15 @@ class Bare:
             forced = model.generation_config.forced_bos_token_id
             begin = [start] if forced is None else [start, forced]
             inputs["decoder_input_ids"] = torch.tensor([begin])
-        logits = model(**inputs).logits[0, -1].double()
-        ids = [self.processor.tokenizer.convert_tokens_to_ids(c) for c in prompt.candidates]
-        return np.asarray(logits[ids] - logits[ids].mean())
+        vocabulary = self.processor.tokenizer.get_vocab()
+        ids = [vocabulary[c] for c in prompt.candidates]
+        first = model(**inputs).logits[0, -1].double().log_softmax(-1)
+        found = first[ids]
+        space = next((s for s in ("\u2581", "\u0120") if s in vocabulary), None)
+        if space is not None and f"{space}{prompt.candidates[0]}" not in vocabulary:
+            after = model(**longer(inputs, [vocabulary[space]])).logits[0, -1].double()
+            found = found.logaddexp(first[vocabulary[space]] + after.log_softmax(-1)[ids])
+        return np.asarray(found - found.mean())
 
     @torch.inference_mode()
     def answer(self, prompt: Prompt, length: int) -> str:
@@ -85,6 +92,23 @@ class Bare:
         begun = 0 if model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
         new = ids[0, begun:]
         return str(self.processor.tokenizer.decode(new, skip_special_tokens=True)).strip()
+
+
+def longer(inputs: Mapping[str, Any], tokens: Sequence[int]) -> dict[str, Any]:
+    """The inputs of one prompt with tokens at its end, as the model's documentation has them."""
+    found = dict(inputs)
+    if "decoder_input_ids" in found:
+        more = torch.tensor([list(tokens)], dtype=torch.long)
+        return {**found, "decoder_input_ids": torch.cat([found["decoder_input_ids"], more], dim=1)}
+    length = found["input_ids"].shape[1]
+    for name, value in found.items():
+        per_token = isinstance(value, torch.Tensor) and value.dim() >= 2
+        if not per_token or value.shape[1] != length or name == "pixel_values":
+            continue
+        last = value[:, -1:].repeat_interleave(len(tokens), 1)
+        new = torch.tensor([list(tokens)], dtype=torch.long) if name == "input_ids" else last
+        found[name] = torch.cat([value, new], dim=1)
+    return found
 
 
 def four_views() -> list[Prompt]:

@@ -39,6 +39,19 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2": {**_SIZE, "n_embd": 64, "n_head": 2, "n_layer": 2, "n_positions": 4096},
     "bloom": {**_SIZE, "n_head": 2, "n_layer": 2},
 }
+_WINDOW = {"sliding_window": 110}
+#: What else an engine has to get right: soft caps and scales behind the head, a head with a bias,
+#: layers that see a window of the prompt, states of recurrent and convolutional layers, experts.
+MORE: dict[str, dict[str, Any]] = {
+    "gemma2": {**_GROUPED, **_WINDOW, "head_dim": 32, "final_logit_softcapping": 3.0},
+    "cohere": {**_SIZE, "logit_scale": 0.3},
+    "phi": _SIZE,
+    "mistral": {**_GROUPED, **_WINDOW},
+    "lfm2": {**_GROUPED, "layer_types": ["conv", "full_attention"]},
+    "recurrent_gemma": {**_GROUPED, "head_dim": 32, "num_hidden_layers": 3, "lru_width": 64},
+    "mamba": {"hidden_size": 64, "num_hidden_layers": 2, "initializer_range": 0.3},
+    "mixtral": {**_GROUPED, "num_local_experts": 4},
+}
 
 
 def write(folder: Path, family: str, *, template: bool = True, seed: int = 0) -> Path:
@@ -48,7 +61,11 @@ def write(folder: Path, family: str, *, template: bool = True, seed: int = 0) ->
     tokens = tokenizer("byte", named=False)
     if template:
         tokens.chat_template = TEMPLATE
-    config = CONFIG_MAPPING[family](vocab_size=len(tokens), **FAMILIES[family])
-    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
+    config = CONFIG_MAPPING[family](vocab_size=len(tokens), **{**FAMILIES, **MORE}[family])
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    for name, weight in model.named_parameters():
+        if name == "lm_head.bias":
+            torch.nn.init.normal_(weight)
+    model.save_pretrained(folder)
     tokens.save_pretrained(folder)
     return folder

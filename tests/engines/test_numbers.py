@@ -1,8 +1,10 @@
-"""Tokenizers that write several digits as one token: first digits and forced starts against
-exhaustive generation by the bare model."""
+"""Numbers of several digits in one token, and numbers behind a lone space: first digits and forced
+starts against exhaustive generation by the bare model."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -111,24 +113,32 @@ def test_the_tokenizers_are_what_they_stand_for() -> None:
     assert longest["three"] >= 2 and longest["one"] == 1 and longest["metaspace"] >= 2
 
 
-def test_first_digits_equal_those_of_all_answers_that_begin_with_them(engine: HuggingFace) -> None:
-    """Every first token is tried; after a lone space every second one."""
-    texts = texts_of(engine)
-    assert len(texts) > 200
-    scores = engine.candidate_scores(PROMPTS)
+def lone_space(engine: HuggingFace) -> int:
     vocabulary = engine.tokenizer.get_vocab()
-    space = next(vocabulary[s] for s in ("\u2581", "\u0120") if s in vocabulary)
+    return int(next(vocabulary[s] for s in ("\u2581", "\u0120") if s in vocabulary))
+
+
+def first_digits(engine: HuggingFace, prompt: Prompt) -> dict[str, float]:
+    """Digit -> probability of all answers that begin with it, after at most one lone space: every
+    first token is tried, and after the space every second one."""
+    texts, space = texts_of(engine), lone_space(engine)
+    assert len(texts) > 200
+    first = log_p(engine, prompt, [[]])[0]
+    second = log_p(engine, prompt, [[space]])[0]
+    want = dict.fromkeys(DIGITS, 0.0)
+    for index, text in texts.items():
+        number = text.strip()
+        if index == space or not (number.isascii() and number.isdecimal()):
+            continue
+        want[number[0]] += float(first[index].exp())
+        want[number[0]] += float((first[space] + second[index]).exp())
+    return want
+
+
+def test_first_digits_equal_those_of_all_answers_that_begin_with_them(engine: HuggingFace) -> None:
+    scores = engine.candidate_scores(PROMPTS)
     for row, prompt in enumerate(PROMPTS):
-        first = log_p(engine, prompt, [[]])[0]
-        second = log_p(engine, prompt, [[space]])[0]
-        want = dict.fromkeys(DIGITS, 0.0)
-        for index, text in texts.items():
-            number = text.strip()
-            if index == space or not (number.isascii() and number.isdecimal()):
-                continue
-            want[number[0]] += float(first[index].exp())
-            if not text.startswith(" "):
-                want[number[0]] += float((first[space] + second[index]).exp())
+        want = first_digits(engine, prompt)
         mass = sum(want.values())
         shares = np.exp(scores.logits[row] - np.logaddexp.reduce(scores.logits[row]))
         assert shares == pytest.approx([want[d] / mass for d in DIGITS], abs=1e-3)
@@ -136,24 +146,29 @@ def test_first_digits_equal_those_of_all_answers_that_begin_with_them(engine: Hu
 
 
 def by_hand(engine: HuggingFace, prompt: Prompt, start: str, length: int) -> str:
-    """Greedy tokens of plain forward passes; the first of a start is the likeliest number that
-    begins with it."""
-    texts = texts_of(engine)
-    tokens: list[int] = []
-    if start.startswith("-"):
-        tokens.append(engine.minus_ids[0])
+    """Greedy tokens of plain forward passes behind the likeliest beginning of a start: a minus, a
+    number that begins with its digits, or a lone space and such a number."""
+    texts, space = texts_of(engine), lone_space(engine)
     digits = start.removeprefix("-")
-    for at in range(length + bool(digits)):
-        scores = log_p(engine, prompt, [tokens])[0]
-        begins = [
-            i
-            for i, t in texts.items()
-            if t.strip().isdecimal() and t.strip().startswith(digits) and t.isascii()
-        ]
-        if digits and at == 0:
-            token = max(begins, key=lambda i: float(scores[i]))
-        else:
-            token = int(scores.argmax())
+    signs = [i for i, t in texts.items() if t.strip() == "-"]
+    found = {i: t.strip() for i, t in texts.items() if t.isascii() and t.strip().isdecimal()}
+    several = bool(engine.candidates.numbers)
+    numbers = [i for i, t in found.items() if t == digits or (several and t.startswith(digits))]
+    first = log_p(engine, prompt, [[]])[0]
+    tokens: list[int] = []
+    if digits != start:
+        tokens.append(max(signs, key=lambda i: float(first[i])))
+        behind = log_p(engine, prompt, [tokens])[0]
+        if digits:
+            plain = [i for i in numbers if not texts[i].startswith(" ")]
+            tokens.append(max(plain, key=lambda i: float(behind[i])))
+    elif digits:
+        second = log_p(engine, prompt, [[space]])[0]
+        ways = {(i,): float(first[i]) for i in numbers}
+        ways |= {(space, i): float(first[space] + second[i]) for i in numbers}
+        tokens += max(ways, key=lambda way: ways[way])
+    for _ in range(length):
+        token = int(log_p(engine, prompt, [tokens])[0].argmax())
         if token == engine.tokenizer.eos_token_id:
             break
         tokens.append(token)
@@ -165,17 +180,67 @@ def test_forced_starts_stay_on_the_numbers_that_the_model_writes(engine: Hugging
         assert start_choices("-87", engine.candidates, [5])[1:] == [
             (engine.candidates.ids[c][0],) for c in "87"
         ]
-        return
     starts = ["", *DIGITS, "-7", "-"]
     prompts = PROMPTS[:2]
     answers = engine.generate(prompts, starts, 3).texts
     for prompt, row in zip(prompts, answers, strict=True):
         assert row == [by_hand(engine, prompt, start, 3) for start in starts]
         assert all(text.startswith(start) for start, text in zip(starts, row, strict=True))
-    several = [text for row in answers for text in row[1:11] if text[1:2].isdecimal()]
+    several = not engine.candidates.numbers or [
+        text for row in answers for text in row[1:11] if text[1:2].isdecimal()
+    ]
     assert several, "no start went on within its own token"
     with torch.inference_mode():
         assert decoding.by_prefix(engine, prompts, starts, 3).texts == answers
+
+
+@contextmanager
+def begins_with_space(engine: HuggingFace, prompt: Prompt) -> Iterator[None]:
+    """The head turned so that the model begins its answer with a lone space token, which a number
+    follows."""
+    head = engine.model.get_output_embeddings()
+    before = head.weight.detach().clone()
+    inputs = engine.inputs([prompt])
+    ids = sorted({i for d in DIGITS for i in engine.candidates.ids[d]})
+    behind = torch.tensor([[lone_space(engine)]])
+    longer = torch.cat([inputs["input_ids"], behind], 1)
+    with torch.inference_mode():
+        first = engine.model(**inputs, output_hidden_states=True).hidden_states[-1][0, -1]
+        second = engine.model(
+            input_ids=longer, attention_mask=torch.ones_like(longer), output_hidden_states=True
+        ).hidden_states[-1][0, -1]
+        first, second = first / first.norm(), second / second.norm()
+        common = float(first @ second)
+        head.weight[lone_space(engine)] += 3 * (first - common * second)
+        head.weight[ids] += 2 * (second - common * first)
+        try:
+            yield
+        finally:
+            head.weight.copy_(before)
+
+
+def test_a_model_that_begins_with_a_lone_space_is_read_behind_it(engine: HuggingFace) -> None:
+    prompt, starts = PROMPTS[0], ["", *DIGITS, "-7"]
+    with begins_with_space(engine, prompt):
+        space = lone_space(engine)
+        first = log_p(engine, prompt, [[]])[0]
+        assert float(first[space].exp()) > 0.5
+        want = first_digits(engine, prompt)
+        mass = sum(want.values())
+        direct = sum(float(first[i].exp()) for d in DIGITS for i in engine.candidates.ids[d])
+        assert mass > 0.2 > 2 * direct  # without the space most of it would be lost
+        for batch in ([prompt], PROMPTS[::2]):  # alone, and in a tree with another
+            scores = engine.candidate_scores(batch)
+            assert np.exp(scores.logits[0] - np.logaddexp.reduce(scores.logits[0])) == (
+                pytest.approx([want[d] / mass for d in DIGITS], abs=1e-3)
+            )
+            assert scores.mass[0] == pytest.approx(mass, abs=1e-3)
+            second = log_p(engine, prompt, [[space]])[0]
+            assert scores.top_token[0] == texts_of(engine)[int(second.argmax())].strip()
+        answers = engine.generate([prompt], starts, 3).texts
+        assert answers == [[by_hand(engine, prompt, start, 3) for start in starts]]
+        with torch.inference_mode():
+            assert decoding.by_prefix(engine, [prompt], starts, 3).texts == answers
 
 
 def test_the_digit_of_the_free_answer_gives_the_free_answer(engine: HuggingFace) -> None:

@@ -18,10 +18,11 @@ from sdgbias.benchmark.build import Draw, build
 from sdgbias.engines.hf.processor import load_processor
 from sdgbias.engines.hf.prompting import (
     adds_special_tokens,
+    after_space,
     end_ids,
-    forced_ids,
     minus_ids,
     render,
+    start_choices,
     supports_text_only,
     token_paths,
 )
@@ -117,22 +118,39 @@ def test_paths_are_as_long_as_what_the_processor_makes(processor: object) -> Non
 
 def test_forced_starts_are_single_digits() -> None:
     known = CandidateTokens({str(d): (10 + d, 50 + d) for d in range(10)}, None, frozenset())
-    assert forced_ids("-70", known, [3, 4]) == [3, 17, 10]
-    assert forced_ids("", known, []) == []
+    assert start_choices("-70", known, [3, 4]) == [(3, 4), (17,), (10,)]
+    assert start_choices("7", known, []) == [(17, 57)]
+    assert start_choices("", known, []) == []
     with pytest.raises(ModelError, match="digits and a leading '-' only, not '-7'"):
-        forced_ids("-7", known, [])
-    with pytest.raises(ModelError, match="not 'x'"):
-        forced_ids("x", known, [3])
+        start_choices("-7", known, [])
+    for wrong in ("x", "7-"):
+        with pytest.raises(ModelError, match=f"not '{wrong}'"):
+            start_choices(wrong, known, [3])
+
+
+def test_a_number_may_begin_after_a_lone_space_and_a_minus_does_not() -> None:
+    known = CandidateTokens({str(d): (10 + d,) for d in range(10)}, 9, frozenset("0123456789"))
+    assert after_space("70", known, [(17,), (10,)]) == [(9,), (17,), (10,)]
+    assert after_space("-7", known, [(3,), (17,)]) is None
+    assert after_space("", known, []) is None
+    assert after_space("7", replace(known, needs_space=frozenset()), [(17,)]) is None
+
+
+def test_digits_of_a_byte_level_tokenizer_may_come_after_its_space() -> None:
+    found = find_candidates(vocabulary("\u0120", "7", "A", "\u0120A"), "A7")
+    assert found.space == 10 and found.needs_space == frozenset("7")
+    assert find_candidates(vocabulary("\u0120", "A", "\u0120A"), "A").space is None
 
 
 def test_small_facts() -> None:
-    tokenizer = SimpleNamespace(
-        bos_token="<s>", eos_token_id=2, get_vocab=lambda: {"-": 5, "\u0120-": 9, "--": 7}
-    )
+    tokenizer = SimpleNamespace(eos_token_id=2, get_vocab=lambda: {"-": 5, "\u0120-": 9, "--": 7})
     assert minus_ids(tokenizer) == [5, 9]
-    assert adds_special_tokens(tokenizer, "USER: <s>")
-    assert not adds_special_tokens(tokenizer, "<s>USER:")
-    assert adds_special_tokens(SimpleNamespace(bos_token=None), "USER:")
+    processor, bare = (
+        SimpleNamespace(tokenizer=SimpleNamespace(bos_token=token)) for token in ("<s>", None)
+    )
+    assert adds_special_tokens(processor, "USER: <s>")
+    assert not adds_special_tokens(processor, "<s>USER:")
+    assert adds_special_tokens(bare, "USER:")
     assert end_ids(None, tokenizer) == {2}
     assert end_ids(7, tokenizer) == {2, 7}
     assert end_ids([7, 8], SimpleNamespace(eos_token_id=None)) == {7, 8}

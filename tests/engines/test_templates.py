@@ -13,11 +13,12 @@ from sdgbias.engines.hf import prompting
 from sdgbias.engines.hf.engine import HuggingFace
 from sdgbias.engines.hf.processor import load_processor
 from sdgbias.engines.hf.prompting import ChatTemplate, probe_hash, render, template_of
-from sdgbias.errors import RegistryError
+from sdgbias.errors import ModelError, RegistryError
 from sdgbias.registry import entries
 from sdgbias.types import ModelSpec, Prompt
 from tests.builders.commands import ok, sdgbias
 from tests.builders.tiny_models import save
+from tests.spec.test_shared_prefixes import picture
 
 #: As Llama 3's own: a system block that says what day it is.
 DATED = (
@@ -132,3 +133,33 @@ def test_a_model_without_a_chat_template(tmp_path: Path) -> None:
         HuggingFace(spec(folder, template={"system": "x"}), Path())
     prefixed = HuggingFace(spec(folder, template={"answer_prefix": " A:"}), Path())
     assert prefixed.render(Prompt("Q", "ABC")) == "Q A:"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for m in messages %}USER: {{ m['content'] }}{% endfor %} A:",
+        "{{ 'USER: ' + messages[0]['content'] + ' A:' }}",
+    ],
+    ids=["writes", "joins"],
+)
+def test_a_template_that_takes_content_as_one_text_gets_the_mark_of_the_picture(
+    template: str, tmp_path: Path
+) -> None:
+    folder = save(tmp_path / "m", "llava")
+    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+    engine = HuggingFace(spec(folder), Path())
+    shown = Prompt("Q?", "ABC", (picture(1),), "one")
+    assert engine.render(shown) == "USER: <image>\nQ? A:"
+    assert engine.render(Prompt("Q?", "ABC")) == "USER: Q? A:"
+    seen, other = engine.candidate_scores(
+        [shown, Prompt("Q?", "ABC", (picture(2),), "two")]
+    ).logits.tolist()
+    assert seen != other
+
+
+def test_a_template_that_leaves_the_question_out_is_refused(dated: Path) -> None:
+    (dated / "chat_template.jinja").write_text("{{ messages[0]['role'] }}", encoding="utf-8")
+    with pytest.raises(ModelError, match="leaves the question out; repair") as raised:
+        HuggingFace(spec(dated), Path())
+    assert "\n" not in str(raised.value)

@@ -3,12 +3,15 @@ and what they refuse."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
+from tokenizers.processors import TemplateProcessing
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from sdgbias.engines.hf.engine import HuggingFace
@@ -29,33 +32,150 @@ def entry(folder: Path) -> ModelSpec:
     )
 
 
+class Bare:
+    """The model called by hand, one prompt at a time: no padding, no cache."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tokens: Any = AutoTokenizer.from_pretrained(folder)
+        self.model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+    def ids(self, prompt: Prompt) -> torch.Tensor:
+        """By the library's own rules: a chat template writes all special tokens itself."""
+        if not self.tokens.chat_template:
+            return self.tokens(prompt.text, return_tensors="pt")["input_ids"]
+        messages = [{"role": "user", "content": prompt.text}]
+        return self.tokens.apply_chat_template(
+            messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )["input_ids"]
+
+    @torch.inference_mode()
+    def scores(self, prompt: Prompt, ids: torch.Tensor | None = None) -> np.ndarray:
+        """(K,) of each candidate alone and behind a lone space, up to a constant."""
+        asked = self.ids(prompt) if ids is None else ids
+        space, *letters = self.tokens.convert_tokens_to_ids(["\u0120", *prompt.candidates])
+        longer = torch.cat([asked, torch.tensor([[space]])], dim=1)
+        first, after = (
+            self.model(i).logits[0, -1].double().log_softmax(-1) for i in (asked, longer)
+        )
+        found = first[letters].logaddexp(first[space] + after[letters]).numpy()
+        return np.asarray(found - found.mean())
+
+    @torch.inference_mode()
+    def answer(self, prompt: Prompt) -> str:
+        ids = self.ids(prompt)
+        said = self.model.generate(ids, max_new_tokens=3, do_sample=False)[0, ids.shape[1] :]
+        return str(self.tokens.decode(said, skip_special_tokens=True)).strip()
+
+
+def worst(engine: HuggingFace, bare: Bare, prompts: list[Prompt]) -> float:
+    """The largest difference of a candidate's score, all prompts in one call."""
+    found = 0.0
+    for prompt, row in zip(prompts, engine.candidate_scores(prompts).logits, strict=True):
+        own = row[: len(prompt.candidates)].astype(float)
+        found = max(found, float(np.abs(own - own.mean() - bare.scores(prompt)).max()))
+    return found
+
+
 @pytest.mark.parametrize("template", [True, False], ids=["template", "no-template"])
 @pytest.mark.parametrize("family", language_models.FAMILIES)
 def test_scores_and_answers_equal_the_bare_model(
     family: str, template: bool, tmp_path: Path
 ) -> None:
     folder = language_models.write(tmp_path / family, family, template=template)
-    engine = HuggingFace(entry(folder), tmp_path)
+    engine, bare = HuggingFace(entry(folder), tmp_path), Bare(folder)
+    assert worst(engine, bare, PROMPTS) <= 1e-4
+    numbers = [prompt for prompt in PROMPTS if prompt.candidates == DIGITS]
+    assert engine.generate(numbers, [""], 3).texts == [[bare.answer(p)] for p in numbers]
+
+
+#: A first group whose prompts are shorter than the windows of language_models.MORE, and one of
+#: longer ones, with beginnings in common.
+SHORT = [Prompt(f"How high?\n{c}A. low; B. high", "AB") for c in ("", "asset=1\n", "asset=2\n")]
+SHORT += [Prompt("How many years?", DIGITS), Prompt("How many years of school?", DIGITS)]
+_PLACE = "The place lies in a valley, far from the next town, and its people draw water from wells"
+LONG = [Prompt(f"{_PLACE}. {_PLACE}. {p.text}", p.candidates) for p in SHORT]
+
+
+@pytest.mark.parametrize("family", language_models.MORE)
+def test_every_batch_of_every_kind_of_layer_equals_the_bare_model(
+    family: str, tmp_path: Path
+) -> None:
+    folder = language_models.write(tmp_path / family, family, template=False)
+    engine, bare = HuggingFace(entry(folder), tmp_path), Bare(folder)
+    assert engine.shares == (family not in ("lfm2", "mamba"))  # whose state passes every token
+    for batch in (SHORT, LONG, [*LONG[::2], *SHORT[::-1]], LONG[1:2]):
+        assert worst(engine, bare, batch) <= 1e-4
+    assert engine.shares == (family not in ("lfm2", "mamba", "recurrent_gemma"))
+    numbers = [p for p in (*SHORT, *LONG) if p.candidates == DIGITS]
+    assert engine.generate(numbers, [""], 3).texts == [[bare.answer(p)] for p in numbers]
+    if family == "cohere":  # in bfloat16 what stands behind the head is float32, too
+        half = HuggingFace(replace(entry(folder), dtype="bfloat16"), tmp_path)
+        logits = half.candidate_scores(SHORT).logits[:, :2]
+        assert np.abs(logits - torch.tensor(logits).bfloat16().float().numpy()).max() > 0
+
+
+class Prefix:
+    """Post-processors of a tokenizer, as repositories have them."""
+
+    STARTS: ClassVar[Any] = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    ENDS: ClassVar[Any] = TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
+
+
+def change_tokenizer(folder: Path, processor: Any, template: str) -> None:
     tokens = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    scored = engine.candidate_scores(PROMPTS).logits
-    for prompt, row in zip(PROMPTS, scored, strict=True):
-        if template:
-            messages = [{"role": "user", "content": prompt.text}]
-            ids = tokens.apply_chat_template(
-                messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
-            )["input_ids"]
-        else:
-            ids = tokens(prompt.text, return_tensors="pt")["input_ids"]
-        with torch.inference_mode():
-            logits = model(ids).logits[0, -1].double().numpy()
-            said = model.generate(ids, max_new_tokens=3, do_sample=False)[0, ids.shape[1] :]
-        want = logits[tokens.convert_tokens_to_ids(list(prompt.candidates))]
-        own = row[: len(want)].astype(float)
-        assert np.abs((own - own.mean()) - (want - want.mean())).max() <= 1e-4
-        if prompt.candidates == DIGITS:
-            text = tokens.decode(said, skip_special_tokens=True).strip()
-            assert engine.generate([prompt], [""], 3).texts == [[text]]
+    tokens.backend_tokenizer.post_processor = processor
+    tokens.chat_template = template or None
+    tokens.save_pretrained(folder)
+
+
+def test_no_end_is_put_behind_a_prompt(tmp_path: Path) -> None:
+    """A tokenizer with add_eos_token: an answer begins behind the prompt, not behind its end."""
+    folder = language_models.write(tmp_path / "m", "llama", template=False)
+    change_tokenizer(folder, Prefix.ENDS, "")
+    engine, bare = HuggingFace(entry(folder), tmp_path), Bare(folder)
+    for prompt in PROMPTS[:2]:
+        whole = bare.ids(prompt)
+        assert whole[0, [0, -1]].tolist() == [1, 2]
+        row = engine.candidate_scores([prompt]).logits[0, : len(prompt.candidates)].astype(float)
+        assert np.abs(row - row.mean() - bare.scores(prompt, whole[:, :-1])).max() <= 1e-4
+
+
+def test_a_template_writes_all_special_tokens_of_a_language_model(tmp_path: Path) -> None:
+    folder = language_models.write(tmp_path / "m", "llama")
+    chat = "{% for m in messages %}USER: {{ m['content'] }}\n{% endfor %}ASSISTANT:"
+    change_tokenizer(folder, Prefix.STARTS, chat)
+    engine, bare = HuggingFace(entry(folder), tmp_path), Bare(folder)
+    assert bare.ids(PROMPTS[0])[0, 0] != 1
+    assert worst(engine, bare, PROMPTS) <= 1e-4
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for m in messages %}USER: {% for p in m['content'] %}{{ p['text'] }}{% endfor %}"
+        "{% endfor %} A:",
+        "{{ 'USER: ' + messages[0]['content'] + ' A:' }}",
+    ],
+    ids=["parts", "text"],
+)
+def test_content_is_given_as_the_template_reads_it(template: str, tmp_path: Path) -> None:
+    folder = language_models.write(tmp_path / "m", "llama")
+    change_tokenizer(folder, Prefix.STARTS, template)
+    engine = HuggingFace(entry(folder), tmp_path)
+    assert engine.render(Prompt("How high?", "AB")).split() == ["USER:", "How", "high?", "A:"]
+
+
+def test_beams_and_penalties_of_a_repository_change_no_answer(tmp_path: Path) -> None:
+    folder = language_models.write(tmp_path / "m", "mamba", template=False)
+    numbers = [prompt for prompt in PROMPTS if prompt.candidates == DIGITS]
+    want = [[Bare(folder).answer(prompt)] for prompt in numbers]
+    found = {"num_beams": 3, "repetition_penalty": 9.0, "suppress_tokens": [9, 10, 11, 12]}
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **found}), encoding="utf-8")
+    assert [[Bare(folder).answer(prompt)] for prompt in numbers] != want
+    assert HuggingFace(entry(folder), tmp_path).generate(numbers, [""], 3).texts == want
 
 
 def test_a_system_prompt_is_rendered_as_text(tmp_path: Path) -> None:

@@ -34,6 +34,28 @@ def test_a_refusal_is_one_line_and_its_code(
     )
 
 
+@pytest.mark.parametrize(
+    ("given", "word"), [("./nowhere", "no such folder"), ("./empty", "config")]
+)
+def test_a_wrong_folder_is_named_before_engines_are_imported(
+    given: str, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "registry" / "models").mkdir(parents=True)
+    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
+    done = sdgbias("evaluate", "planted", given, cwd=tmp_path, registry=tmp_path, alone=True)
+    assert done.returncode == 4
+    *imports, line = done.stderr.splitlines()
+    assert "unknown model 'planted'" in line
+    add_model(tmp_path, "planted")
+    done = sdgbias("evaluate", "planted", given, cwd=tmp_path, registry=tmp_path, alone=True)
+    *imports, line = done.stderr.splitlines()
+    assert done.returncode == 4 and line.startswith("error: ") and word in line
+    modules = {entry.rpartition("|")[2].strip() for entry in imports}
+    assert "sdgbias.registry.propose" in modules
+    assert not {"torch", "transformers", "pandas"} & modules
+
+
 def test_the_codes_of_a_scoring(tiny_benchmark: Path, tmp_path: Path) -> None:
     """5: the model can't be loaded; 8: nothing could be scored."""
     add_model(tmp_path, "gone", backend="hf", repo="local:nowhere")

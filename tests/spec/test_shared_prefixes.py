@@ -99,11 +99,8 @@ def by_hand(engine: hf.HuggingFace, prompt: Prompt) -> list[float]:
 
     with torch.inference_mode():
         first = log_p()
-        after = (
-            log_p("\u2581")
-            if "\u2581" in vocabulary and f"\u2581{prompt.candidates[0]}" not in vocabulary
-            else None
-        )
+        space = "\u2581" if "\u2581" in vocabulary else "\u0120"
+        after = None if f"{space}{prompt.candidates[0]}" in vocabulary else log_p(space)
     found = []
     for c in prompt.candidates:
         p = sum(
@@ -112,7 +109,7 @@ def by_hand(engine: hf.HuggingFace, prompt: Prompt) -> list[float]:
             if t in vocabulary
         )
         if after is not None:
-            p += math.exp(first[vocabulary["\u2581"]] + after[vocabulary[c]])
+            p += math.exp(first[vocabulary[space]] + after[vocabulary[c]])
         found.append(math.log(p))
     return found
 
@@ -178,15 +175,18 @@ def test_words_are_scored_without_a_picture_where_the_processor_asks_for_one(loa
         text = f"{engine.tokenizer.bos_token}{PROMPTS[i].text}\n"
         ids = engine.tokenizer([text], add_special_tokens=False, return_tensors="pt")["input_ids"]
         assert scores.n_tokens[i] == ids.shape[1] == scores.n_tokens[i + len(QUESTIONS)] - 4
+        space = engine.tokenizer.convert_tokens_to_ids("\u0120")
         with torch.inference_mode():
-            first = (
-                engine.model(input_ids=ids, token_type_ids=torch.zeros_like(ids))
+            first, after = (
+                engine.model(input_ids=own, token_type_ids=torch.zeros_like(own))
                 .logits[0, -1]
                 .double()
+                .log_softmax(-1)
+                for own in (ids, torch.nn.functional.pad(ids, (0, 1), value=space))
             )
         want = [
-            float(torch.logsumexp(first[list(engine.candidates.ids[c])], -1))
-            for c in PROMPTS[i].candidates
+            float(torch.logaddexp(first[c], first[space] + after[c]))
+            for c in engine.tokenizer.convert_tokens_to_ids(list(PROMPTS[i].candidates))
         ]
         assert centred(scores.logits[i, : len(want)]) == pytest.approx(centred(want), abs=1e-4)
 

@@ -97,13 +97,15 @@ def test_the_order_of_requests_changes_nothing(engine, prompts: list[Prompt]) ->
 def test_pictures_are_encoded_once_and_prefixes_kept(engine) -> None:
     fresh = [p for place in (50, 51, 52) for p in prompts_of(place) if p.images]
     first = change(engine, lambda: engine.candidate_scores(fresh))
-    assert first["requests"] == first["pictures"] == first["mm_cache_queries"] == len(fresh) == 42
+    # each prompt once as it is, and once with the space that may come before a candidate
+    asked = 2 * len(fresh)
+    assert first["requests"] == first["pictures"] == first["mm_cache_queries"] == asked == 84
     assert first["pictures_encoded"] == 3
-    assert first["mm_cache_hits"] == 42 - 3
+    assert first["mm_cache_hits"] == asked - 3
     assert first["prefix_cache_queries"] == first["prompt_tokens"]
     # the picture and the words before it fill at least one block of 32 tokens, which all but the
     # first prompt of a place find
-    assert first["prefix_cache_hits"] == first["cached_tokens"] >= (42 - 3) * 32
+    assert first["prefix_cache_hits"] == first["cached_tokens"] >= (asked - 3) * 32
     again = change(engine, lambda: engine.candidate_scores(fresh))
     assert again["pictures_encoded"] == 0
     assert again["cached_tokens"] > 0.8 * again["prompt_tokens"]
@@ -124,7 +126,7 @@ def test_warming_first_gives_the_same_scores(engine) -> None:
         warmed = engine.candidate_scores(fresh)
     finally:
         engine.warm_first = False
-    assert counts["requests"] == len(fresh) and counts["pictures_encoded"] == 1
+    assert counts["requests"] == 2 * len(fresh) and counts["pictures_encoded"] == 1
     np.testing.assert_allclose(
         warmed.logits, engine.candidate_scores(fresh).logits, atol=TOLERANCE, rtol=0
     )
@@ -196,7 +198,8 @@ def test_more_tokens_than_one_request_may_ask_for(
     wanted = engine.candidate_scores(some)
     monkeypatch.setattr(vllm, "_MOST_IDS", 2)
     counts = change(engine, lambda: engine.candidate_scores(some))
-    assert counts["requests"] == sum(len(engine._parts(p.candidates)) for p in some) > 2 * len(some)
+    parts = sum(len(engine._parts(p.candidates)) for p in some)
+    assert counts["requests"] == 2 * parts > 4 * len(some)  # as they are, and behind a space
     assert_same(engine.candidate_scores(some), wanted)
 
 

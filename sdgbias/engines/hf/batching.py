@@ -47,7 +47,7 @@ def score(
     if not known:
         by_length = sorted(done, key=lambda s: s.n_tokens)
         engine.batches[picture] = all(
-            same(engine, prompts[s.row], s, _alone(engine, prompts, s.row, spaced))
+            same(engine, prompts[s.row], s, alone(engine, prompts, s.row, spaced))
             for s in (by_length[0], by_length[-1])
         )
         if not engine.batches[picture]:
@@ -58,13 +58,13 @@ def score(
 def _own_positions(engine: HuggingFace, prompts: Sequence[Prompt], row: int) -> bool:
     """Whether a prompt has the same scores with the positions that are passed to the model and
     with those that it counts itself (Kosmos begins elsewhere than at 0)."""
-    given = _alone(engine, prompts, row, False)
+    given = alone(engine, prompts, row, False)
     engine.places = False
-    own = _alone(engine, prompts, row, False)
+    own = alone(engine, prompts, row, False)
     return same(engine, prompts[row], given, own)
 
 
-def _alone(engine: HuggingFace, prompts: Sequence[Prompt], row: int, spaced: bool) -> Scored:
+def alone(engine: HuggingFace, prompts: Sequence[Prompt], row: int, spaced: bool) -> Scored:
     """One prompt scored alone, which a proof needs and the next run doesn't repeat: not counted."""
     counts = engine.counts.copy()
     try:

@@ -11,6 +11,7 @@ library's own generation, or fails, the model decodes one prompt and start at a 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,25 +30,41 @@ PROBED = 4
 
 
 def prefill(
-    engine: HuggingFace, prompts: Sequence[Prompt], branches: int
+    engine: HuggingFace, prompts: Sequence[Prompt]
 ) -> tuple[dict[str, Any], Any, torch.Tensor]:
-    """(state of `step`, KV cache, (B * branches, V) logits of the last tokens) of B prompts, each
-    repeated ``branches`` times in a row; all with a picture, or all without."""
+    """(state of `step`, KV cache, (B, V) logits of the last tokens) of B prompts, all with a
+    picture, or all without."""
     inputs = engine.inputs(prompts)
     out = engine.forward(inputs, use_cache=True)
     engine.counts["decode_prefills"] += len(prompts)
     engine.counts["decode_tokens_prefilled"] += int(inputs["attention_mask"].sum())
-    cache = out.past_key_values
-    cache.batch_repeat_interleave(branches)
     length = inputs["input_ids"].shape[1]
     state = {
-        name: value.repeat_interleave(branches, 0)
+        name: value
         for name, value in inputs.items()
-        if name.endswith("mask") and value.dim() > 1 and value.shape[1] == length
+        if name == "position_ids"  # (B, L), or (axes, B, L)
+        or (name.endswith("mask") and value.dim() > 1 and value.shape[1] == length)
     }
-    if "position_ids" in inputs:  # (B, L), or (axes, B, L)
-        state["position_ids"] = inputs["position_ids"].repeat_interleave(branches, -2)
-    return state, cache, out.logits[:, -1].repeat_interleave(branches, 0)
+    return state, out.past_key_values, out.logits[:, -1]
+
+
+def repeat(
+    state: dict[str, Any], cache: Any, logits: torch.Tensor, branches: int
+) -> tuple[dict[str, Any], Any, torch.Tensor]:
+    """What `prefill` gave, each of its B prompts ``branches`` times in a row."""
+    cache.batch_repeat_interleave(branches)
+    more = {
+        name: value.repeat_interleave(branches, -2 if name == "position_ids" else 0)
+        for name, value in state.items()
+    }
+    return more, cache, logits.repeat_interleave(branches, 0)
+
+
+def after(engine: HuggingFace, state: dict[str, Any], cache: Any, token: int) -> torch.Tensor:
+    """(B, V) logits of what follows one more token, without extending state and cache."""
+    ids = torch.full((len(state["attention_mask"]), 1), token, device=engine.device)
+    logits: torch.Tensor = step(engine, dict(state), copy.deepcopy(cache), ids).logits[:, -1]
+    return logits
 
 
 def step(engine: HuggingFace, state: dict[str, Any], cache: Any, token: torch.Tensor) -> Any:
@@ -123,7 +140,10 @@ def _agree(
     they follow its tokens."""
     limit = shared_prefix.TOLERANCE.get(engine.dtype, shared_prefix.HALF_TOLERANCE)
     ids = sorted({i for own in engine.candidates.ids.values() for i in own})
-    state, cache, logits = prefill(engine, prompts, 2)
+    state, cache, logits = prefill(engine, prompts)
+    if engine.candidates.space is not None:  # must change neither
+        after(engine, state, cache, engine.candidates.space)
+    state, cache, logits = repeat(state, cache, logits, 2)
     rows = [at for at in range(len(prompts)) for _ in range(2)]
     for at in range(PROBED):
         want = torch.stack([plain[row][1][at] for row in rows])

@@ -6,14 +6,14 @@ equals plain generation; elsewhere each start is one ordinary generation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from transformers import LogitsProcessor
 
-from sdgbias.engines.hf import branching
-from sdgbias.engines.hf.prompting import end_ids, start_choices
+from sdgbias.engines.hf import batching, branching
+from sdgbias.engines.hf.prompting import after_space, end_ids, start_choices
 from sdgbias.types import Generated, Prompt
 
 if TYPE_CHECKING:
@@ -49,8 +49,11 @@ def branch(
 ) -> Generated:
     """Prefill once, repeat the KV cache per start, decode greedily; B prompts x S starts."""
     s = len(starts)
-    state, cache, logits = branching.prefill(engine, prompts, s)  # (B*S, V)
-    forced = _choices(engine, starts) * len(prompts)
+    state, cache, logits = branching.prefill(engine, prompts)  # (B, V)
+    forced = _choices(
+        engine, starts, logits, lambda token: branching.after(engine, state, cache, token)
+    )
+    state, cache, logits = branching.repeat(state, cache, logits, s)  # (B*S, V)
     ends = end_ids(engine.model.generation_config.eos_token_id, engine.tokenizer)
     said: list[list[int]] = [[] for _ in forced]
     done, ended = [False] * len(forced), [False] * len(forced)
@@ -77,9 +80,31 @@ def branch(
     )
 
 
-def _choices(engine: HuggingFace, starts: Sequence[str]) -> list[list[tuple[int, ...]]]:
-    """The tokens to choose from at each position of each start."""
-    return [start_choices(start, engine.candidates, engine.minus_ids) for start in starts]
+def _choices(
+    engine: HuggingFace,
+    starts: Sequence[str],
+    logits: torch.Tensor,
+    follow: Callable[[int], torch.Tensor],
+) -> list[list[tuple[int, ...]]]:
+    """The tokens to choose from at each position of each start, prompt by prompt (B x S).
+
+    logits: (B, V) of the first token; follow: token -> (B, V) logits of the one behind it. A start
+    comes after a lone space token where that beginning is the likelier one.
+    """
+    known, found = engine.candidates, []
+    plain = [start_choices(start, known, engine.minus_ids) for start in starts]
+    spaced = [after_space(start, known, own) for start, own in zip(starts, plain, strict=True)]
+    first, second = torch.log_softmax(logits.double(), -1), None
+    for row in range(len(logits)):
+        for own, other in zip(plain, spaced, strict=True):
+            direct = float(first[row, list(own[0])].max()) if own else 0.0
+            if other is not None and float(first[row, other[0][0]]) > direct:
+                if second is None:  # by far not every model needs it
+                    second = torch.log_softmax(follow(other[0][0]).double(), -1)
+                behind = float(first[row, other[0][0]] + second[row, list(own[0])].max())
+                own = other if behind > direct else own
+            found.append(own)
+    return found
 
 
 def _likeliest(logits: torch.Tensor, ids: tuple[int, ...]) -> int:
@@ -102,6 +127,19 @@ class _Forced(LogitsProcessor):  # type: ignore[misc]
         return allowed
 
 
+def _choices_alone(
+    engine: HuggingFace, prompt: Prompt, starts: Sequence[str]
+) -> list[list[tuple[int, ...]]]:
+    """The same for one prompt whose cache can't be used."""
+    known = engine.candidates
+    if not any(start[:1] in known.needs_space for start in starts if start):
+        return [start_choices(start, known, engine.minus_ids) for start in starts]
+    scored = batching.alone(engine, [prompt], 0, True)
+    first, behind = scored.logits[None], scored.after_space
+    assert behind is not None
+    return _choices(engine, starts, first, lambda token: behind[None])
+
+
 def by_prefix(
     engine: HuggingFace, prompts: Sequence[Prompt], starts: Sequence[str], limit: int
 ) -> Generated:
@@ -109,10 +147,11 @@ def by_prefix(
     answers: list[list[str]] = [[] for _ in prompts]
     truncated: list[list[bool]] = [[] for _ in prompts]
     ends = end_ids(engine.model.generation_config.eos_token_id, engine.tokenizer)
-    for start, choices in zip(starts, _choices(engine, starts), strict=True):
-        # several digits are one token: a text that ends with the first one is not what it writes
-        chosen = any(len(ids) > 1 for ids in choices)
-        for i, prompt in enumerate(prompts):
+    for i, prompt in enumerate(prompts):
+        for start, choices in zip(starts, _choices_alone(engine, prompt, starts), strict=True):
+            # a text that ends with the start is not always what the model writes: several digits
+            # may be one token, or come after a lone space
+            chosen = len(choices) > len(start) or any(len(ids) > 1 for ids in choices)
             inputs = engine.inputs([prompt], suffix="" if chosen or engine.begin else start)
             inputs.pop("position_ids", None)
             if engine.begin:

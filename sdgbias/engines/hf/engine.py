@@ -31,6 +31,7 @@ from sdgbias.engines.hf.loading import (
     load_model,
     max_images,
     too_many,
+    window,
 )
 from sdgbias.engines.hf.pixels import PixelCache
 from sdgbias.engines.hf.processor import load_processor, processor_options
@@ -39,7 +40,7 @@ from sdgbias.engines.hf.tokens import find_candidates
 from sdgbias.errors import ModelError, OutOfMemory
 from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, Generated, ModelSpec, Prompt, ScoreBatch
 
-_VERSION = "hf-3"
+_VERSION = "hf-4"
 
 
 class HuggingFace(Backend):
@@ -58,8 +59,9 @@ class HuggingFace(Backend):
         self.max_images = max_images(spec)
         self.tokenizer = self.processor.tokenizer
         self.tokenizer.padding_side = "left"
-        if self.tokenizer.pad_token is None:
-            self.tokenizer.pad_token = self.tokenizer.eos_token
+        if self.tokenizer.pad_token is None:  # any will do: no score depends on padding
+            first = self.tokenizer.convert_ids_to_tokens(0)
+            self.tokenizer.pad_token = self.tokenizer.eos_token or first
         self.candidates = find_candidates(
             self.tokenizer, LETTERS + DIGITS, optional=LETTERS.lower() + OPTION_LETTERS
         )
@@ -88,6 +90,8 @@ class HuggingFace(Backend):
             and "cross_attention_mask" not in self.accepts
             and not self.begin
         )
+        #: Whether such a step was seen to give the logits of the whole prompt.
+        self.stepped = False
         self.width = int(getattr(self.model.config.get_text_config(), "hidden_size", 0))
         #: Whether the processor takes one picture per prompt, not a list of them.
         self.flat_pictures = not (
@@ -101,6 +105,8 @@ class HuggingFace(Backend):
         #: Whether prompts are scored together: not where the model can't, nor after a group's
         #: scores differed from those prompt by prompt.
         self.shares = bool(spec.options.get("share_prefix", True)) and shared_prefix.possible(self)
+        #: Prompts of up to so many tokens see all of their beginning; None: however long.
+        self.window = window(self.model.config)
         #: Whether positions are passed to the model, and the kinds of prompts (with a picture:
         #: True, without: False) for which they are known to be its own (batching.py).
         self.places, self.placed = "position_ids" in self.accepts, set[bool]()
@@ -141,7 +147,7 @@ class HuggingFace(Backend):
             raise ModelError(too_many(self.name, most, f"takes {self.max_images} at most"))
         images = self.pixels.open(prompts)
         options: dict[str, Any] = {"padding": True, "return_tensors": "pt"}
-        if not adds_special_tokens(self.tokenizer, texts[0]):
+        if not adds_special_tokens(self.processor, texts[0]):
             options["add_special_tokens"] = False
         # some processors return this input of their model on request only (Cosmos)
         name = "mm_token_type_ids"
@@ -280,28 +286,51 @@ class HuggingFace(Backend):
             )
 
     def _after_space(self, inputs: dict[str, Any], out: Any) -> torch.Tensor:
-        """(B, V) logits of the token that follows a lone space."""
+        """(B, V) logits of the token that follows a lone space: from the cache, where its first use
+        gave the logits of the whole prompts."""
         space = torch.full((out.logits.shape[0], 1), self.candidates.space or 0, device=self.device)
-        if self.steps:
-            logits: torch.Tensor = self.step(inputs, out.past_key_values, space).logits[:, -1]
+        cache = getattr(out, "past_key_values", None)
+        if not self.steps or cache is None:
+            return self._longer(inputs, space)
+        if self.stepped:
+            logits: torch.Tensor = self.step(inputs, cache, space).logits[:, -1]
             return logits
+        whole = self._longer(inputs, space)
+        self.steps = self.stepped = self._steps_as(whole, inputs, cache, space)
+        return whole
+
+    def _steps_as(
+        self, whole: torch.Tensor, inputs: dict[str, Any], cache: Any, space: torch.Tensor
+    ) -> bool:
+        limit = shared_prefix.TOLERANCE.get(self.dtype, shared_prefix.HALF_TOLERANCE)
+        try:
+            logits = self.step(dict(inputs), cache, space).logits[:, -1]
+        except OutOfMemory:
+            raise
+        except Exception:  # a cache of another kind (RecurrentGemma)
+            return False
+        ids = sorted({i for own in self.candidates.ids.values() for i in own})
+        one, two = (torch.log_softmax(z.double(), -1)[:, ids] for z in (logits, whole))
+        return torch.allclose(one, two, atol=limit, rtol=0)
+
+    def _longer(self, inputs: dict[str, Any], space: torch.Tensor) -> torch.Tensor:
+        """(B, V) logits behind one more token (B, 1), of the whole prompts."""
         if self.begin:
             begin = torch.tensor([self.begin] * len(space), device=self.device)
             longer = {"decoder_input_ids": torch.cat([begin, space], dim=1)}
             return self.forward({**inputs, **longer}).logits[:, -1]  # type: ignore[no-any-return]
+        length = inputs["input_ids"].shape[1]
         longer = {
-            k: torch.cat([inputs[k], v], dim=1)
-            for k, v in (("input_ids", space), ("attention_mask", torch.ones_like(space)))
+            k: torch.cat([v, v[:, -1:]], dim=1)  # masks of pictures, kinds of tokens, ...
+            for k, v in inputs.items()
+            if v.dim() > 1 and v.shape[1] == length and k not in ("position_ids", "pixel_values")
         }
-        if "cross_attention_mask" in inputs:
-            longer["cross_attention_mask"] = torch.cat(
-                [inputs["cross_attention_mask"], inputs["cross_attention_mask"][:, -1:]], dim=1
-            )
+        longer["input_ids"] = torch.cat([inputs["input_ids"], space], dim=1)
         if "position_ids" in inputs:
             longer["position_ids"] = torch.cat(
                 [inputs["position_ids"], inputs["position_ids"][..., -1:] + 1], dim=-1
             )
-        logits = self.forward({**inputs, **longer}).logits[:, -1]
+        logits: torch.Tensor = self.forward({**inputs, **longer}).logits[:, -1]
         return logits
 
     @torch.inference_mode()
@@ -352,6 +381,8 @@ class HuggingFace(Backend):
         spaced = {row for row in rows if self._spaced(prompts[row])}
         try:
             done = list(shared_prefix.score(self, prompts, rows, spaced))
+        except shared_prefix.BeyondWindow:
+            return []
         except (OutOfMemory, ModelError):
             raise
         except Exception:

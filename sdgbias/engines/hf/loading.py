@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoConfig
+from transformers import AutoConfig, GenerationConfig
 
 from sdgbias.engines.fingerprint import local_folder
 from sdgbias.engines.hf import shared_prefix
@@ -33,9 +33,11 @@ def load_model(spec: ModelSpec, root: Path) -> Any:
         where["revision"] = spec.revision
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        return model_class(spec, source, **where).from_pretrained(
+        model = model_class(spec, source, **where).from_pretrained(
             source, dtype=getattr(torch, spec.dtype), use_safetensors=True, **where
         )
+        _greedy(model)
+        return model
     except torch.OutOfMemoryError as error:
         raise OutOfMemory(
             f"{spec.name}: out of memory while loading; {str(error).splitlines()[0]}"
@@ -46,6 +48,18 @@ def load_model(spec: ModelSpec, root: Path) -> Any:
                 f"{spec.name}: out of memory while loading; {str(error).splitlines()[0]}"
             ) from None
         raise translate(spec, folder, "can't load", error) from None
+
+
+def _greedy(model: Any) -> None:
+    """Leaves of every generation_config.json inside the model the tokens that begin and end
+    answers: beams, penalties on repetition, forbidden and forced tokens would turn greedy answers
+    into others wherever the library's own generation writes them."""
+    for part in model.modules():
+        config = getattr(part, "generation_config", None)
+        if config is not None:
+            tokens = {k: v for k, v in config.to_dict().items() if k.endswith("_token_id")}
+            kept = {k: v for k, v in tokens.items() if k != "forced_eos_token_id"}
+            part.generation_config = GenerationConfig(**kept)
 
 
 def language_part(model: Any, name: str) -> Any:
@@ -59,6 +73,14 @@ def language_part(model: Any, name: str) -> Any:
         f"{name}: {type(model).__name__} answers no prompt without a picture; its views Q-only and"
         " CTX+Q don't exist"
     )
+
+
+def window(config: Any) -> int | None:
+    """The fewest tokens that a layer of the decoder sees at once (sliding windows, chunks); None
+    where each layer sees them all."""
+    layers = shared_prefix.cache_layers(config)
+    sizes = [getattr(layer, "sliding_window", None) for layer in layers]
+    return min((size for size in sizes if size), default=None)
 
 
 def decoder_start(model: Any) -> list[int]:
@@ -115,6 +137,8 @@ def tree_tokens(spec: ModelSpec, root: Path) -> int | None:
         )
     except (*BROKEN, OSError, ValueError) as error:
         raise translate(spec, folder, "can't read the configuration of", error) from None
+    if shared_prefix.keeps_a_state(config):
+        return None
     return shared_prefix.row_tokens(int(getattr(config.get_text_config(), "hidden_size", 0)))
 
 

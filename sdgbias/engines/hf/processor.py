@@ -3,10 +3,12 @@ pixels on every machine."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoImageProcessor, AutoProcessor
+from tokenizers.processors import TemplateProcessing
+from transformers import AutoConfig, AutoImageProcessor, AutoProcessor
 
 from sdgbias.engines.fingerprint import local_folder
 from sdgbias.engines.hf.text_only import processor_of
@@ -36,11 +38,34 @@ def load_processor(spec: ModelSpec, root: Path) -> Any:
                 source, backend="pil", **where, **options
             )
             _check(spec, processor.image_processor, options)
+        if getattr(processor, "tokenizer", None) is not None:
+            leave_open(processor.tokenizer, lambda: _reads_twice(source, where))
     except SdgbiasError:
         raise
     except Exception as error:  # faulty files raise nearly anything inside transformers
         raise translate(spec, folder, "can't load the processor of", error) from None
     return processor
+
+
+def leave_open(tokenizer: Any, reads_twice: Callable[[], bool]) -> None:
+    """Keeps a tokenizer from ending prompts with a special token (add_eos_token, BERT's [SEP]):
+    no decoder begins its answer behind one. What it puts first stays. ``reads_twice``: whether the
+    prompt goes into an encoder, which was trained with that end."""
+    core = getattr(tokenizer, "backend_tokenizer", None)
+    bare = tokenizer("A", add_special_tokens=False)["input_ids"]
+    whole = tokenizer("A")["input_ids"]
+    starts = (at for at in range(len(whole)) if whole[at : at + len(bare)] == bare)
+    before = next(starts, None)
+    if core is None or before is None or before + len(bare) == len(whole) or reads_twice():
+        return
+    first = list(zip(tokenizer.convert_ids_to_tokens(whole[:before]), whole, strict=False))
+    core.post_processor = TemplateProcessing(
+        single=[*(token for token, _ in first), "$A"], special_tokens=first
+    )
+
+
+def _reads_twice(source: str, where: dict[str, Any]) -> bool:
+    return bool(AutoConfig.from_pretrained(source, **where).is_encoder_decoder)
 
 
 def processor_options(spec: ModelSpec) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def lines(spec: ModelSpec, root: Path, prompt: Prompt) -> list[str]:
     check_template(processor, template, spec.name)
     tokenizer = processor.tokenizer
     text = render(processor, prompt, template)
-    special = adds_special_tokens(tokenizer, text)
+    special = adds_special_tokens(processor, text)
     ids = tokenizer(text, add_special_tokens=special)["input_ids"]
     found = find_candidates(tokenizer, LETTERS + DIGITS, optional=LETTERS.lower())
     out = [

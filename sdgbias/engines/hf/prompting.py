@@ -20,11 +20,12 @@ from jinja2 import TemplateError
 from PIL import Image
 
 from sdgbias.engines.hf.shared_prefix import OF_TEXT
+from sdgbias.engines.hf.text_only import TextProcessor
 from sdgbias.engines.hf.tokens import SPACE_MARKS, CandidateTokens
 from sdgbias.engines.hub_errors import BROKEN
 from sdgbias.errors import ModelError, RegistryError
 from sdgbias.raw.images.composite import open_picture
-from sdgbias.types import LETTERS, ModelSpec, Prompt
+from sdgbias.types import DIGITS, LETTERS, ModelSpec, Prompt
 
 #: The date passed to every chat template (Llama's default): a template that writes today's date
 #: would change prompts from night to night under an unchanged key.
@@ -36,6 +37,7 @@ logging.getLogger("transformers.processing_utils").addFilter(
 )
 #: Inputs of a model that come from text alone; a Q-Former's, too.
 OF_TEXT_ONLY = (*OF_TEXT, "decoder_input_ids", "qformer_input_ids", "qformer_attention_mask")
+_PROBES = (Prompt("Question?", LETTERS), Prompt("Question?", LETTERS, (b"",), "probe"))
 MINUS = ("-", "\u2581-", "\u0120-")
 
 
@@ -75,12 +77,18 @@ def check_template(processor: Any, template: ChatTemplate, name: str) -> None:
     if not text and (template.arguments or template.system):
         raise RegistryError(f"{where}: this model has no chat template; valid: answer_prefix alone")
     try:
+        shown = render(processor, _PROBES[0], template)
         probe_hash(processor, template)
-    except TemplateError as error:
+    except (TemplateError, TypeError, ValueError, LookupError) as error:
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelError(
-            f"{name}: its chat template can't be rendered ({str(error).splitlines()[0]}); repair"
-            " chat_template.jinja, or set another system prompt or argument: options: template"
+            f"{name}: its chat template can't be rendered ({why}); repair chat_template.jinja, or"
+            " set another system prompt or argument: options: template"
         ) from None
+    if _PROBES[0].text not in shown:
+        raise ModelError(
+            f"{name}: its chat template leaves the question out; repair chat_template.jinja"
+        )
     for argument in template.arguments:
         if argument not in str(text):
             raise RegistryError(
@@ -108,24 +116,53 @@ def render(processor: Any, prompt: Prompt, template: ChatTemplate | None = None)
     known = {"strftime_now": _strftime_now, "date_string": _strftime_now("%d %b %Y")}
     # transformers takes a name that the template doesn't read for an argument of the processor
     given = {k: v for k, v in known.items() if k in str(processor.chat_template)}
-    text = processor.apply_chat_template(
-        messages, add_generation_prompt=True, tokenize=False, **{**given, **asked.arguments}
-    )
+    options = {"add_generation_prompt": True, "tokenize": False, **given, **asked.arguments}
+    try:
+        text = processor.apply_chat_template(messages, **options)
+    except TypeError:  # as a template joins content to its own text
+        text = _PARTS
+    if _PARTS in text:
+        text = processor.apply_chat_template(_as_text(processor, messages), **options)
     return f"{text}{asked.answer_prefix}"
+
+
+#: How a template that takes content as one text writes a list of parts.
+_PARTS = "{'type': "
+
+
+def _as_text(processor: Any, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Messages whose content is one text with the marks of the pictures before it, each on a line
+    of its own, as vLLM writes them for such templates. ModelError where there is no mark."""
+    token = getattr(processor, "image_token", None)
+    made = []
+    for message in messages:
+        pictures = sum(part["type"] == "image" for part in message["content"])
+        if pictures and token is None:
+            raise ModelError(
+                f"{type(processor).__name__}: its chat template takes no pictures and the processor"
+                " names no token for one; repair chat_template.jinja"
+            )
+        texts = [part["text"] for part in message["content"] if part["type"] == "text"]
+        content = "\n".join([*[str(token)] * pictures, *texts])
+        made.append({**message, "content": content})
+    return made
 
 
 def probe_hash(processor: Any, template: ChatTemplate) -> str:
     """16 hex digits over two rendered prompts, without a picture and with one: part of a
     fingerprint, so that scores of another wording get another key."""
-    probes = (Prompt("Question?", LETTERS), Prompt("Question?", LETTERS, (b"",), "probe"))
-    texts = [render(processor, probe, template) for probe in probes]
+    texts = [render(processor, probe, template) for probe in _PROBES]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
-def adds_special_tokens(tokenizer: Any, rendered: str) -> bool:
+def adds_special_tokens(processor: Any, rendered: str) -> bool:
     """False where the chat template has already written the first token (BOS), so that it is not
-    added twice."""
-    return not (tokenizer.bos_token and rendered.startswith(tokenizer.bos_token))
+    added twice; and for every template of a language model, which by the library's rule writes all
+    special tokens itself."""
+    if isinstance(processor, TextProcessor) and processor.chat_template:
+        return False
+    first = processor.tokenizer.bos_token
+    return not (first and rendered.startswith(first))
 
 
 def minus_ids(tokenizer: Any) -> list[int]:
@@ -134,34 +171,29 @@ def minus_ids(tokenizer: Any) -> list[int]:
     return [vocabulary[token] for token in MINUS if token in vocabulary]
 
 
-def forced_ids(start: str, candidates: CandidateTokens, minus: Sequence[int]) -> list[int]:
-    """Token ids of a forced start, character by character ('-7' is two tokens). ModelError for
-    anything but a number's start."""
-    ids = []
-    for character in start:
-        if character == "-" and minus:
-            ids.append(minus[0])
-        elif character in candidates.ids:
-            ids.append(candidates.ids[character][0])
-        else:
-            raise ModelError(
-                f"a forced start may hold digits and a leading '-' only, not {start!r}"
-            )
-    return ids
-
-
 def start_choices(
     start: str, candidates: CandidateTokens, minus: Sequence[int]
 ) -> list[tuple[int, ...]]:
     """The tokens that a forced start may consist of, position by position; of several, the model's
     likeliest is taken.
 
-    A tokenizer that writes numbers digit by digit leaves one token for each character. One with
-    tokens of several digits writes 87 as one token, so that a "8" of its own is a beginning that
-    the model never reads before another digit: there the digits of a start are any token that
-    begins with them. ModelError for anything but a number's start.
+    A tokenizer that writes numbers digit by digit leaves the variants of the first character and
+    one token for each other one. One with tokens of several digits writes 87 as one token, so that
+    a "8" of its own is a beginning that the model never reads before another digit: there the
+    digits of a start are any token that begins with them. ModelError for anything but a number's
+    start.
     """
-    ids = forced_ids(start, candidates, minus)
+    choices: list[tuple[int, ...]] = []
+    for at, character in enumerate(start):
+        if character == "-" and minus and not at:
+            choices.append(tuple(minus))
+        elif character in DIGITS and character in candidates.ids:
+            own = candidates.ids[character]
+            choices.append(own[:1] if choices or candidates.numbers else own)
+        else:
+            raise ModelError(
+                f"a forced start may hold digits and a leading '-' only, not {start!r}"
+            )
     digits = start.removeprefix("-")
     signed = digits != start
     whole = tuple(
@@ -170,8 +202,18 @@ def start_choices(
         if text.lstrip(SPACE_MARKS).startswith(digits) and not (signed and text[0] in SPACE_MARKS)
     )
     if not digits or not whole:
-        return [(index,) for index in ids]
-    return [*([(ids[0],)] if signed else []), whole]
+        return choices
+    return [*choices[:signed], whole]
+
+
+def after_space(
+    start: str, candidates: CandidateTokens, choices: Sequence[tuple[int, ...]]
+) -> list[tuple[int, ...]] | None:
+    """The choices of a forced start that comes after a lone space token; None where the model has
+    no reason to begin it so: a minus, no start, or a tokenizer that doesn't."""
+    if candidates.space is None or start[:1] not in candidates.needs_space:
+        return None
+    return [(candidates.space,), *choices]
 
 
 def end_ids(configured: int | Sequence[int] | None, tokenizer: Any) -> set[int]:
@@ -196,7 +238,7 @@ def token_paths(
     if not prompts:
         return []
     texts = [render(processor, prompt, template) for prompt in prompts]
-    special = adds_special_tokens(processor.tokenizer, texts[0])
+    special = adds_special_tokens(processor, texts[0])
     ids = processor.tokenizer(texts, add_special_tokens=special)["input_ids"]
     extra = 0
     first = next((at for at, prompt in enumerate(prompts) if prompt.images), None)

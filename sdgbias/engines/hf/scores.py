@@ -1,5 +1,6 @@
 """Logits of the first token -> the rows of a ScoreBatch: token variants of a candidate merged, the
-candidates' share of the whole vocabulary, the token that greedy decoding begins with."""
+candidates' share of the whole vocabulary, the token that greedy decoding begins with (after a lone
+space, where candidates may come second, the one behind it)."""
 
 from __future__ import annotations
 
@@ -41,17 +42,18 @@ def put(
         [torch.logsumexp(logits[:, list(engine.candidates.ids[c])], -1) for c in candidates],
         dim=1,
     )  # (B, K)
-    if any(c in engine.candidates.needs_space for c in candidates):
+    spaced = any(c in engine.candidates.needs_space for c in candidates)
+    if spaced:
         after = torch.log_softmax(
             torch.stack([s.after_space for s in scored if s.after_space is not None]).double(),
             dim=-1,
         )
         for k, c in enumerate(candidates):
             if c in engine.candidates.needs_space:
-                spaced = logits[:, engine.candidates.space] + torch.logsumexp(
+                second = logits[:, engine.candidates.space] + torch.logsumexp(
                     after[:, list(engine.candidates.ids[c])], -1
                 )
-                merged[:, k] = torch.logaddexp(merged[:, k], spaced)
+                merged[:, k] = torch.logaddexp(merged[:, k], second)
     rows = [s.row for s in scored]
     out.logits[rows, : len(candidates)] = merged.cpu().numpy()
     out.mass[rows] = torch.exp(torch.logsumexp(merged, -1) - total).cpu().numpy()
@@ -59,7 +61,10 @@ def put(
     if engine.minus_ids:
         out.minus_logit[rows] = torch.logsumexp(logits[:, engine.minus_ids], -1).cpu().numpy()
     for s, top in zip(scored, logits.argmax(-1).tolist(), strict=True):
-        out.top_token[s.row] = engine.tokenizer.decode([top]).strip()
+        said = [top]
+        if spaced and top == engine.candidates.space and s.after_space is not None:
+            said.append(int(s.after_space.argmax()))
+        out.top_token[s.row] = engine.tokenizer.decode(said).strip()
 
 
 def by_candidates(prompts: Sequence[Prompt], done: Sequence[Scored]) -> Iterator[list[Scored]]:

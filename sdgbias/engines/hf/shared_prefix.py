@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from transformers import DynamicCache
+from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 from sdgbias.engines.hf import token_tree
 from sdgbias.types import Prompt
@@ -46,6 +48,11 @@ class Scored:
     n_tokens: int
 
 
+class BeyondWindow(Exception):
+    """A prompt that is longer than what some layer of the model sees at once: the mask of a tree
+    hides nothing that is far away."""
+
+
 def groups(prompts: Sequence[Prompt]) -> list[list[int]]:
     """Row numbers by picture, in order of appearance; prompts without a picture are one group."""
     found: dict[str, list[int]] = {}
@@ -55,10 +62,28 @@ def groups(prompts: Sequence[Prompt]) -> list[list[int]]:
 
 
 def possible(engine: HuggingFace) -> bool:
-    """Whether the model accepts the inputs that a tree needs, and its processor passes the text to
-    the language model only."""
+    """Whether the model accepts the inputs that a tree needs, its processor passes the text to the
+    language model only, and all that it keeps of a beginning is keys and values."""
     needed = {"position_ids", "attention_mask", "past_key_values", "logits_to_keep"}
-    return needed <= engine.accepts and not reads_the_question(engine.processor)
+    if not needed <= engine.accepts or reads_the_question(engine.processor):
+        return False
+    return not keeps_a_state(engine.model.config)
+
+
+def keeps_a_state(config: Any) -> bool:
+    """Whether a layer of the decoder is recurrent or convolutional (Mamba, LFM2): its state went
+    through every token in front of it, those of other branches too."""
+    layers = cache_layers(config)
+    return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in layers)
+
+
+def cache_layers(config: Any) -> list[Any]:
+    """What each layer of the decoder keeps of a beginning, as the library's own cache has it; []
+    where it doesn't know the configuration (the first group then decides alone)."""
+    try:
+        return list(DynamicCache(config=config).layers)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return []
 
 
 def reads_the_question(processor: Any) -> bool:
@@ -85,6 +110,8 @@ def score(
     inputs = engine.inputs([prompts[row] for row in rows], once=True)
     ids, keep = inputs["input_ids"], inputs["attention_mask"].bool()
     own = [ids[b][keep[b]].cpu().numpy() for b in range(len(rows))]
+    if engine.window is not None and max(map(len, own)) >= engine.window:
+        raise BeyondWindow
     placed = inputs[
         "position_ids"
     ]  # (B, L), or (3, B, L) where the tokens of a picture are placed in space

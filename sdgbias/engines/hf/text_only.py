@@ -44,7 +44,12 @@ class TextProcessor:
             {**m, "content": "".join(p["text"] for p in m["content"] if p["type"] == "text")}
             for m in messages
         ]
-        return str(self.tokenizer.apply_chat_template(plain, **options))
+        text = str(self.tokenizer.apply_chat_template(plain, **options))
+        if all(str(m["content"]).strip() in text for m in plain):
+            return text
+        # a template that reads lists of parts alone leaves out what isn't one
+        parts = [{**m, "content": [{"type": "text", "text": m["content"]}]} for m in plain]
+        return str(self.tokenizer.apply_chat_template(parts, **options))
 
     def __call__(self, images: Any = None, text: Any = None, **options: Any) -> Any:
         """The tokenizer's output. ModelError for a prompt with a picture."""

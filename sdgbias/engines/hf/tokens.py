@@ -25,7 +25,8 @@ class CandidateTokens:
     """ids: candidate -> its token ids; of a digit those of all numbers that begin with it, single
     digits first. space: id of the lone-space token, None where no candidate needs it. needs_space:
     the candidates that may come second, after that token: those without a variant that includes
-    the space (SentencePiece digits), and all digits where some number has no such variant.
+    the space (digits of SentencePiece, and of byte-level tokenizers that cut numbers into single
+    digits), and all digits where some number has no such variant.
     numbers: where the tokenizer has tokens of several digits, the id of every token of digits
     alone -> its text; else empty."""
 
@@ -70,10 +71,10 @@ def find_candidates(tokenizer: Any, wanted: str, optional: str = "") -> Candidat
             " retire NAME --reason TEXT"
         )
     known = Ids({c: (*ids, *longer.get(c, ())) for c, ids in found.items() if ids})
-    if not any(longer.values()):
-        needs = frozenset(known) - spaced if space is not None else frozenset()
-        return CandidateTokens(known, space, needs)
-    # some numbers have a token with the space and others none, whatever their first digit
+    several = any(longer.values())
+    # of several digits some numbers have a token with the space and others none, whatever their
+    # first digit
+    alone = spaced - set(longer) if several else spaced
     space = byte_space if space is None else space
-    needs = frozenset(known) - (spaced - set(longer)) if space is not None else frozenset()
-    return CandidateTokens(known, space, needs, numbers)
+    needs = frozenset(known) - alone if space is not None else frozenset()
+    return CandidateTokens(known, space if needs else None, needs, numbers if several else {})
