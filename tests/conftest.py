@@ -3,6 +3,7 @@ benchmark built by the house."""
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import Counter
 from collections.abc import Generator
@@ -89,6 +90,10 @@ with suppress(ImportError):  # the environment of vLLM has no hypothesis
         suppress_health_check=[HealthCheck.too_slow],
     )
     settings.load_profile("house")
+
+# a worker imports torch, prefect and 2,800 tests: a third of that time is the garbage collector
+# walking what is there to stay
+gc.set_threshold(50_000, 20, 100)
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SHARED = REPOSITORY.parent / "shared" / "data"

@@ -2,9 +2,9 @@
 
 Most of the time of a small command is importing: 3 s with torch, 7 s with Great Expectations. The
 server here is one process per pytest worker. It runs `python -m sdgbias.cli` in a fork of itself,
-with the command's own process id, working folder, environment, streams and exit code, and the fork
-ends as an interpreter does. The server learns from each command which modules to have ready for the
-next one.
+with the command's own process id, working folder, environment, streams and exit code, and ends it
+after the command's own clean-up. The server learns from each command which modules to have ready
+for the next one.
 
 What a fork can't show needs a process of its own (`alone` in tests.builders.commands): that a
 command imports what it uses, that its output doesn't depend on the seed of Python's hashes.
@@ -13,6 +13,7 @@ command imports what it uses, that its output doesn't depend on the seed of Pyth
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
 import json
 import os
@@ -26,6 +27,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, NoReturn
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 #: Variables that change from test to test and that only sdgbias reads, when a command runs. All
@@ -119,13 +121,14 @@ def _server(environment: dict[str, str]) -> subprocess.Popen[str]:
 
 
 def _serve() -> None:
-    """Read jobs until the pytest worker ends. In the child of a fork this returns, so that the
-    command runs at the bottom of the stack and the interpreter ends as always."""
+    """Run jobs until the pytest worker ends, each in a fork."""
+    gc.set_threshold(50_000, 20, 100)  # it imports much and drops nothing
     noted: list[str] = []
     for line in sys.stdin:
         for name in noted:  # not at once: most environments see a single command
             with suppress(Exception):
                 importlib.import_module(name)
+        gc.freeze()  # a fork's collector must not walk, and so copy, what was imported here
         command, cwd, environment, out, err, seen, timeout = json.loads(line)
         sys.stdout.flush()
         child = os.fork()
@@ -141,11 +144,33 @@ def _serve() -> None:
             os.environ.update(environment)
             atexit.register(_note, Path(seen), os.getpid())
             sys.argv = ["sdgbias", *command]
-            runpy.run_module("sdgbias.cli", run_name="__main__", alter_sys=True)
-            return
+            _command()
         code, seconds = _ended(child, timeout)
         noted = Path(seen).read_text().split() if Path(seen).exists() else []
         print(code, seconds, flush=True)
+    os._exit(0)
+
+
+def _command() -> NoReturn:
+    """Run the command and end as an interpreter does: threads are waited for, what was registered
+    for the exit runs, streams are flushed. Only the modules are not taken apart, which takes 3 s of
+    CPU with torch and Great Expectations in memory."""
+    code: Any = 0
+    try:
+        runpy.run_module("sdgbias.cli", run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        code = ended.code or 0
+        if not isinstance(code, int):
+            print(code, file=sys.stderr)
+            code = 1
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code & 0xFF)
 
 
 def _note(path: Path, process: int) -> None:

@@ -4,12 +4,14 @@ other tests start is a fork of a process that has imported it (tests/builders/fo
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from tests.builders.commands import add_model, refused, sdgbias
+from tests.builders.commands import add_model, environment, refused, sdgbias
 
 
 @pytest.mark.parametrize(
@@ -78,3 +80,15 @@ def test_the_help() -> None:
     done = sdgbias("--help", alone=True)
     assert done.returncode == 0 and "Usage: " in done.stdout
     assert sdgbias("--help").stdout == done.stdout
+
+
+def test_the_garbage_collector_seldom_walks_what_stays() -> None:
+    """A command that imports torch starts and ends a second of CPU sooner."""
+    program = (
+        "import atexit, gc, sys; atexit.register(lambda: print(gc.get_threshold()[0] > 10_000));"
+        " sys.argv[1:] = ['--version']; from sdgbias.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0 and done.stdout.split()[-1] == "True", done.stdout + done.stderr
