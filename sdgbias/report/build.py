@@ -6,13 +6,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from sdgbias import store, suites
+from sdgbias.analysis import nights
 from sdgbias.errors import InputError, StoreError
 from sdgbias.report import data, layout
 from sdgbias.report import leaderboard as boards
@@ -54,8 +55,8 @@ class Report:
         return own_suite.load(self.results, self.among)
 
     @cached_property
-    def last_night(self) -> night_page.NightRecord | None:
-        return None if self.night is None else night_page.load(self.results, self.night)
+    def last_night(self) -> nights.NightRecord | None:
+        return None if self.night is None else nights.load(self.results, self.night)
 
     @cached_property
     def latest(self) -> list[str]:
@@ -100,7 +101,7 @@ class Report:
         if page == OWN and self.asked is not None:
             return "own.html.j2", own_suite.context(self.asked, self.checked)
         if page == NIGHT and self.last_night is not None:
-            return "night.html.j2", night_page.context(self.last_night, self.results)
+            return "night.html.j2", _night(self.results, self.last_night)
         if page == OVERVIEW:
             return self._overview() if self.latest or not self.beside else self._without_places()
         tables = self.tables if page == TABLES else None
@@ -183,12 +184,14 @@ def write_night(results: Path, out: Path) -> Path:
     path."""
     there = [page.file for page in layout.PAGES if page.file and (out / page.file).is_file()]
     front = Front([*there, NIGHT.file], inline=True)
-    night = night_page.load(results)
-    text = None
-    if night is not None:
-        context = night_page.context(night, results)
-        text = layout.render("night.html.j2", NIGHT, front, **context)
+    night = nights.load(results)
+    text = night and layout.render("night.html.j2", NIGHT, front, **_night(results, night))
     return studies.write(out / NIGHT.file, text)
+
+
+def _night(results: Path, night: nights.NightRecord) -> dict[str, Any]:
+    query = partial(store.query, results)
+    return night_page.context(night, query, partial(examples.pictures, query))
 
 
 def _publish_docs(benchmark: Path, out: Path) -> str:

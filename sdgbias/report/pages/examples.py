@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pandas as pd
 from PIL import Image
 
 from sdgbias import store
+from sdgbias.analysis.nights import Query
 from sdgbias.methods import cade
 from sdgbias.report.labels import number
 from sdgbias.types import OPTION_LETTERS, CadeParams, View
@@ -47,7 +49,7 @@ def examples(results: Path, run_ids: list[str], limit: int = LIMIT) -> dict[str,
     if rows.empty:
         return {"pictures": [], "questions": []}
     rows = _with_scores(results, _with_items(results, rows))
-    uris = _pictures(results, rows)
+    uris = pictures(partial(store.query, results), rows)
     index = {image_id: i for i, image_id in enumerate(uris)}
     questions: list[dict[str, Any]] = []
     for (_, test), part in rows.groupby(["run_id", "test"], sort=True):
@@ -145,14 +147,14 @@ def _with_scores(results: Path, rows: pd.DataFrame) -> pd.DataFrame:
     return rows.merge(wide, on=["run_id", "item_id", "test"], how="left")
 
 
-def _pictures(results: Path, rows: pd.DataFrame) -> dict[str, str]:
+def pictures(query: Query, rows: pd.DataFrame) -> dict[str, str]:
     """image_id -> data URI, all at the highest quality that keeps them below PICTURE_BYTES.
     Unreadable pictures are left out."""
     sql = (
         "SELECT DISTINCT ON (image_id) image_id, png FROM previews WHERE list_contains($ids,"
         " image_id) ORDER BY image_id"
     )
-    table = store.query(results, sql, {"ids": sorted(set(rows["image_id"]))})
+    table = query(sql, {"ids": sorted(set(rows["image_id"]))})
     images = {}
     for image_id, png in zip(table["image_id"], table["png"], strict=True):
         try:
