@@ -18,7 +18,7 @@ from sdgbias.errors import InputError, StoreError
 from sdgbias.report import data, layout
 from sdgbias.report import leaderboard as boards
 from sdgbias.report.charts import Figure
-from sdgbias.report.layout import FAIRNESS, NIGHT, OVERVIEW, OWN, TABLES, Front, Page
+from sdgbias.report.layout import FAIRNESS, NIGHT, OVERVIEW, OWN, QUESTIONS, TABLES, Front, Page
 from sdgbias.report.pages import disparities, examples, overview, own_suite, studies
 from sdgbias.report.pages import night as night_page
 from sdgbias.store.snapshots import Snapshot
@@ -79,6 +79,11 @@ class Report:
         return studies.figures(self.studies, self.board) if self.latest else {}
 
     @cached_property
+    def shown(self) -> dict[str, Any]:
+        """The example questions."""
+        return examples.context(self.results, list(self.found.runs["run_id"]))
+
+    @cached_property
     def beside(self) -> list[Page]:
         """The pages of other suites and of the night that have content."""
         parts = ((FAIRNESS, self.faces), (OWN, self.asked), (NIGHT, self.last_night))
@@ -90,7 +95,8 @@ class Report:
         if not self.latest and self.beside:
             runs = [] if self.beside == [NIGHT] else [OVERVIEW]
             return [*runs, *self.beside]
-        return [OVERVIEW, *studies.present(self.drawn, self.tables), *self.beside]
+        shown = [QUESTIONS] if self.shown["total"] else []
+        return [OVERVIEW, *shown, *studies.present(self.drawn, self.tables), *self.beside]
 
     def page(self, page: Page) -> Filled | None:
         """Template and context of a page; None if the results hold nothing for it."""
@@ -102,6 +108,8 @@ class Report:
             return "own.html.j2", own_suite.context(self.asked, self.checked)
         if page == NIGHT and self.last_night is not None:
             return "night.html.j2", _night(self.results, self.last_night)
+        if page == QUESTIONS:
+            return "examples.html.j2", self.shown
         if page == OVERVIEW:
             return self._overview() if self.latest or not self.beside else self._without_places()
         tables = self.tables if page == TABLES else None
@@ -109,10 +117,8 @@ class Report:
         return "page.html.j2", studies.context(page, self.studies, self.board, figures, tables)
 
     def _overview(self) -> Filled:
-        runs = list(self.found.runs["run_id"])
         return "report.html.j2", overview.context(
             self.found,
-            examples.examples(self.results, runs),
             self.checked.get(SDG, ""),
             self.present,
             studies.leaderboard(self.board, pooled=True),

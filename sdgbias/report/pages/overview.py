@@ -12,9 +12,9 @@ from sdgbias.analysis.asked import gives_scores, language_model, needs
 from sdgbias.report import data, labels
 from sdgbias.report.charts import paper
 from sdgbias.report.data import METHODS, ReportData
-from sdgbias.report.layout import TEMPLATES, TITLE, Page
-from sdgbias.report.pages import examples, studies
-from sdgbias.types import CONTEXT_NAMES, NEEDS_PICTURES, NEEDS_SCORES, PILLARS, Task, View
+from sdgbias.report.layout import TITLE, Page
+from sdgbias.report.pages import studies
+from sdgbias.types import CONTEXT_NAMES, NEEDS_PICTURES, NEEDS_SCORES, Task, View
 
 _SCALE = {"mae": 1.0}
 _TASKS = {"mcq": "Choice", "regression": "Estimate"}
@@ -22,23 +22,16 @@ _TASKS = {"mcq": "Choice", "regression": "Estimate"}
 
 def context(
     d: ReportData,
-    shown: dict[str, Any],
     checks: str = "",
     nav: Sequence[Page] = (),
     board: Sequence[dict[str, Any]] = (),
     unanalysed: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Data of report.html.j2. ``shown``: the result of ``examples.examples``; ``checks``: link to
+    """Data of report.html.j2. ``checks``: link to
     the benchmark's Data Docs; ``nav``: the other pages; ``board``: the pooled leaderboard;
     ``unanalysed``: models without study rows."""
-    # '<' can't end the script element early, and the two separators are line ends to old JavaScript
-    # engines.
-    inline = json.dumps(shown, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    inline = inline.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-    questions = shown["questions"]
     return {
         "title": TITLE,
-        "script": (TEMPLATES / "browser.js").read_text(encoding="utf-8"),
         "date": _day(d.runs["finished_at"].max()),
         "runs": [{**r, "extra_prompts": extra_prompts(r)} for r in d.runs.to_dict("records")],
         "mixed": d.runs["benchmark_id"].nunique() > 1,
@@ -69,18 +62,6 @@ def context(
         "failures": d.failures.to_dict("records"),
         "answers": _answer_rows(d),
         "context_names": ", ".join(CONTEXT_NAMES.values()),
-        "n_questions": len(questions),
-        "filters": {
-            "model": [(m, m) for m in sorted({q["model"] for q in questions})],
-            "pillar": [(p, p) for p in PILLARS if any(q["pillar"] == p for q in questions)],
-            "test": [(t, t) for t in sorted({q["test"] for q in questions})],
-            "outcome": [
-                (o, name)
-                for o, name in examples.OUTCOMES.items()
-                if any(q["outcome"] == o for q in questions)
-            ],
-        },
-        "examples": inline,
     }
 
 

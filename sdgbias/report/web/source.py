@@ -72,10 +72,16 @@ class Results:
         Raises Unavailable if a query can neither be run nor answered from the cache.
         """
         try:
-            with ExitStack() as stack:
-                yield Reader(self, stack, self.stamp())
+            with self.opened() as reader:
+                yield reader
         except StoreError as error:
             raise self._unavailable(error) from None
+
+    @contextmanager
+    def opened(self) -> Iterator[Reader]:
+        """As `reading`, for the static report: raises StoreError."""
+        with ExitStack() as stack:
+            yield Reader(self, stack, self.stamp())
 
     def _unavailable(self, error: StoreError) -> Unavailable:
         missing = not self.path.exists()
