@@ -123,7 +123,7 @@ def test_keyboard_alone(chrome: Any, page: Path) -> None:
 
     show(chrome, page, "desktop-light")
     ActionChains(chrome).send_keys(Keys.TAB).perform()
-    assert chrome.switch_to.active_element.text == "Skip to the results"
+    assert chrome.switch_to.active_element.text == "Skip to the page"
     ActionChains(chrome).send_keys(Keys.ENTER).perform()
     assert chrome.switch_to.active_element.get_attribute("id") == "main"
     chrome.execute_script("document.getElementById('next').focus()")

@@ -12,7 +12,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import pandas as pd
 
 from sdgbias import store, suites
@@ -30,15 +29,8 @@ from sdgbias.analysis.nights import (
 from sdgbias.report import labels
 from sdgbias.report.charts import described, over_nights, still
 from sdgbias.report.pages.examples import _options, _pictures
-from sdgbias.report.pages.studies import TEMPLATES, Page
 from sdgbias.types import OPTION_LETTERS
 
-PAGE = Page(
-    "night.html",
-    "Last night",
-    "What the newest night came to: what was published, what got worse, and what was not judged.",
-    (),
-)
 #: Number of flipped questions shown per model, and of models whose breaches are shown in full.
 SHOWN, EXPLAINED = 6, 20
 #: outcome or breach -> sign and words of the history strip; the sign alone identifies it.
@@ -57,38 +49,25 @@ def load(results: Path, night: str = "") -> NightRecord | None:
     return nights.load(results, night)
 
 
-def render(night: NightRecord, results: Path, nav: Sequence[tuple[str, str]]) -> str:
-    """The page as self-contained HTML. ``nav``: (file, title) of all pages including this one."""
-    env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
+def context(night: NightRecord, results: Path) -> dict[str, Any]:
+    """Data of night.html.j2."""
     breached = night.breached[:EXPLAINED]
     shown = _examples(results, breached)
-    return env.get_template("night.html.j2").render(
-        page=PAGE,
-        nav=nav,
-        style="".join(
-            (TEMPLATES / name).read_text(encoding="utf-8")
-            for name in ("style.css", "pages.css", "fairness.css", "night.css")
-        ),
-        night=night.night,
-        headline=words.headline(night),
-        facts=_facts(night),
-        troubles=_troubles(night),
-        planted=sorted({m.model for m in night.models if m.planted}),
-        models=[_row(m, _id(m) in {_id(b) for b in breached}) for m in night.models],
-        breached=[_breach(m, shown.get((m.model, m.suite), [])) for m in breached],
-        beyond=max(0, len(night.breached) - EXPLAINED),
-        people=any(
+    return {
+        "night": night.night,
+        "headline": words.headline(night),
+        "facts": _facts(night),
+        "troubles": _troubles(night),
+        "planted": sorted({m.model for m in night.models if m.planted}),
+        "models": [_row(m, _id(m) in {_id(b) for b in breached}) for m in night.models],
+        "breached": [_breach(m, shown.get((m.model, m.suite), [])) for m in breached],
+        "beyond": max(0, len(night.breached) - EXPLAINED),
+        "people": any(
             suites.named(m.suite).private and shown.get((m.model, m.suite)) for m in breached
         ),
-        legend=over_nights.LEGEND,
-        open=[part for m in night.models if (part := _open(m))],
-        held=[
+        "legend": over_nights.LEGEND,
+        "open": [part for m in night.models if (part := _open(m))],
+        "held": [
             {
                 "model": m.model,
                 "until": m.until or "a person enables it",
@@ -98,13 +77,13 @@ def render(night: NightRecord, results: Path, nav: Sequence[tuple[str, str]]) ->
             for m in night.models
             if m.until or m.quarantines
         ],
-        absent=[
+        "absent": [
             {"model": m.model, "suite": m.suite, "outcome": m.outcome, "why": words.why(m)}
             for m in night.of("failed", "skipped")
         ],
-        history=_history(night),
-        signs=[{"sign": sign, "said": said} for sign, said in SIGNS.values()],
-    )
+        "history": _history(night),
+        "signs": [{"sign": sign, "said": said} for sign, said in SIGNS.values()],
+    }
 
 
 def _when(value: object) -> str:

@@ -6,83 +6,71 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import jinja2
 import pandas as pd
 
 from sdgbias.analysis.asked import gives_scores, language_model, needs
-from sdgbias.files import packaged
 from sdgbias.report import data, labels
 from sdgbias.report.charts import paper
 from sdgbias.report.data import METHODS, ReportData
+from sdgbias.report.layout import TEMPLATES, TITLE, Page
 from sdgbias.report.pages import examples, studies
 from sdgbias.types import CONTEXT_NAMES, NEEDS_PICTURES, NEEDS_SCORES, PILLARS, Task, View
 
-FILE, TITLE = "index.html", "Overview"
-TEMPLATES = packaged("report", "templates")
 _SCALE = {"mae": 1.0}
 _TASKS = {"mcq": "Choice", "regression": "Estimate"}
 
 
-def render(
+def context(
     d: ReportData,
     shown: dict[str, Any],
     checks: str = "",
-    nav: Sequence[studies.Page] = (),
+    nav: Sequence[Page] = (),
     board: Sequence[dict[str, Any]] = (),
     unanalysed: Sequence[str] = (),
-) -> str:
-    """The page as HTML. ``shown``: the result of ``examples.examples``; ``checks``: link to the
-    benchmark's Data Docs; ``nav``: the other pages; ``board``: the pooled leaderboard;
+) -> dict[str, Any]:
+    """Data of report.html.j2. ``shown``: the result of ``examples.examples``; ``checks``: link to
+    the benchmark's Data Docs; ``nav``: the other pages; ``board``: the pooled leaderboard;
     ``unanalysed``: models without study rows."""
-    env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
     # '<' can't end the script element early, and the two separators are line ends to old JavaScript
     # engines.
     inline = json.dumps(shown, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     inline = inline.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     questions = shown["questions"]
-    return env.get_template("report.html.j2").render(
-        title="SDG bias in vision–language models",
-        style=(TEMPLATES / "style.css").read_text(encoding="utf-8"),
-        script=(TEMPLATES / "browser.js").read_text(encoding="utf-8"),
-        date=_day(d.runs["finished_at"].max()),
-        runs=[{**r, "extra_prompts": extra_prompts(r)} for r in d.runs.to_dict("records")],
-        mixed=d.runs["benchmark_id"].nunique() > 1,
-        planted=[
+    return {
+        "title": TITLE,
+        "script": (TEMPLATES / "browser.js").read_text(encoding="utf-8"),
+        "date": _day(d.runs["finished_at"].max()),
+        "runs": [{**r, "extra_prompts": extra_prompts(r)} for r in d.runs.to_dict("records")],
+        "mixed": d.runs["benchmark_id"].nunique() > 1,
+        "planted": [
             m for m, p in zip(d.runs["model"], d.runs["provenance"], strict=True) if p == "planted"
         ],
-        synthetic=[c for c in d.runs["config"] if json.loads(c or "{}").get("synthetic")],
-        headlines=[_headline(d, m) for m in d.models],
-        methods=METHODS,
-        mcq=[_mcq_table(d, m) for m in d.models],
-        regression=[t for m in d.models if (t := _regression_table(d, m))],
-        colours=paper.COLOURS,
-        figures={
+        "synthetic": [c for c in d.runs["config"] if json.loads(c or "{}").get("synthetic")],
+        "headlines": [_headline(d, m) for m in d.models],
+        "methods": METHODS,
+        "mcq": [_mcq_table(d, m) for m in d.models],
+        "regression": [t for m in d.models if (t := _regression_table(d, m))],
+        "colours": paper.COLOURS,
+        "figures": {
             "3": paper.figure3(d),
             "4": paper.figure4(d),
             "5": paper.figure5(d),
             "7": paper.figure7(d),
             "7r": paper.figure7(d, Task.REGRESSION),
         },
-        prompts=d.prompts.to_dict("records"),
-        params=_params_table(d),
-        changes=[row for m in d.models for row in _change_rows(d, m)],
-        quarantine=d.quarantine.to_dict("records"),
-        checks=checks,
-        nav=[(p.file, p.title) for p in nav],
-        absent=[p.title for p in studies.PAGES if p.studies and p not in nav],
-        boards=board,
-        unanalysed=unanalysed,
-        failures=d.failures.to_dict("records"),
-        answers=_answer_rows(d),
-        context_names=", ".join(CONTEXT_NAMES.values()),
-        n_questions=len(questions),
-        filters={
+        "prompts": d.prompts.to_dict("records"),
+        "params": _params_table(d),
+        "changes": [row for m in d.models for row in _change_rows(d, m)],
+        "quarantine": d.quarantine.to_dict("records"),
+        "checks": checks,
+        "absent": [p.title for p in studies.PAGES if p.studies and p not in nav],
+        "boards": board,
+        "unanalysed": unanalysed,
+        "failures": d.failures.to_dict("records"),
+        "answers": _answer_rows(d),
+        "context_names": ", ".join(CONTEXT_NAMES.values()),
+        "n_questions": len(questions),
+        "filters": {
             "model": [(m, m) for m in sorted({q["model"] for q in questions})],
             "pillar": [(p, p) for p in PILLARS if any(q["pillar"] == p for q in questions)],
             "test": [(t, t) for t in sorted({q["test"] for q in questions})],
@@ -92,25 +80,21 @@ def render(
                 if any(q["outcome"] == o for q in questions)
             ],
         },
-        examples=inline,
-    )
+        "examples": inline,
+    }
 
 
-def render_without_places(
-    runs: pd.DataFrame, beside: Sequence[studies.Page], what: str = "on pictures of people"
-) -> str:
-    """The overview of results without the first suite: it states what they cover and links to the
-    existing pages. runs: with label and data."""
-    env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined
-    )
-    return env.get_template("people_alone.html.j2").render(
-        style=(TEMPLATES / "style.css").read_text(encoding="utf-8"),
-        runs=runs.to_dict("records"),
-        beside=beside,
-        what=what,
-        date=_day(runs["finished_at"].max()),
-    )
+def context_without_places(
+    runs: pd.DataFrame, beside: Sequence[Page], what: str = "on pictures of people"
+) -> dict[str, Any]:
+    """Data of people_alone.html.j2, the overview of results without the first suite: it states
+    what they cover and links to the existing pages. runs: with label and data."""
+    return {
+        "runs": runs.to_dict("records"),
+        "beside": beside,
+        "what": what,
+        "date": _day(runs["finished_at"].max()),
+    }
 
 
 def _day(when: pd.Timestamp) -> str:

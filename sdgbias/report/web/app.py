@@ -19,8 +19,9 @@ from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from sdgbias.errors import UsageError
+from sdgbias.report import layout
 from sdgbias.report.web import routes, routes_questions
-from sdgbias.report.web.site import HERE, Missing, Refused, Site
+from sdgbias.report.web.site import Missing, Refused, Site
 from sdgbias.report.web.source import Unavailable
 
 logger = logging.getLogger(__name__)
@@ -80,7 +81,7 @@ def create(site: Site, hosts: Iterable[str] = LOOPBACK) -> FastAPI:
     )
     app.include_router(routes.router(site))
     app.include_router(routes_questions.question_router(site))
-    app.mount("/static", StaticFiles(directory=HERE / "static"), name="static")
+    app.mount("/static", StaticFiles(directory=layout.STATIC), name="static")
     if site.report is not None:
         app.mount(
             "/report", StaticFiles(directory=site.report, html=True, check_dir=False), name="report"
@@ -109,7 +110,7 @@ def _say_no(app: FastAPI, site: Site) -> None:
         made = site.html(
             None,
             "error.html.j2",
-            here="",
+            layout.ERROR,
             title=heading,
             status=status,
             heading=heading,

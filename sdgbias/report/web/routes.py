@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from sdgbias import suites
 from sdgbias.errors import one_of
-from sdgbias.report import labels
+from sdgbias.report import labels, layout
 from sdgbias.report import leaderboard as board
 from sdgbias.report.pages import models, runs
 from sdgbias.report.web import nights
@@ -68,9 +68,8 @@ def router(site: Site) -> APIRouter:
             latest = runs.listing(reader, 1)["rows"][:10] if shown is None else []
             return site.html(
                 reader,
-                "night.html.j2",
-                here="/",
-                title="Last night",
+                "web_night.html.j2",
+                layout.NIGHT,
                 running=running,
                 night=shown,
                 latest=latest,
@@ -81,9 +80,7 @@ def router(site: Site) -> APIRouter:
     def all_nights(page: Page = 1) -> HTMLResponse:
         with site.results.reading() as reader:
             listed = nights.listing(reader, page)
-            return site.html(
-                reader, "nights.html.j2", here="/nights", title="Nights", listed=listed
-            )
+            return site.html(reader, "nights.html.j2", layout.NIGHTS, listed=listed)
 
     @made.api_route("/nights/{name}", methods=READ)
     def one_night(name: str) -> HTMLResponse:
@@ -104,8 +101,8 @@ def router(site: Site) -> APIRouter:
             title = f"Night {name}"
             return site.html(
                 reader,
-                "night.html.j2",
-                here="/nights",
+                "web_night.html.j2",
+                layout.NIGHTS,
                 title=title,
                 running=running,
                 night=shown,
@@ -135,9 +132,7 @@ def router(site: Site) -> APIRouter:
     ) -> HTMLResponse:
         with site.results.reading() as reader:
             context = _board(reader, suite, benchmark, wanted, nights)
-            return site.html(
-                reader, "leaderboard.html.j2", here="/leaderboard", title="Leaderboard", **context
-            )
+            return site.html(reader, "leaderboard.html.j2", layout.LEADERBOARD, **context)
 
     @made.api_route("/leaderboard.csv", methods=READ)
     def leaderboard_csv(
@@ -173,8 +168,7 @@ def router(site: Site) -> APIRouter:
             return site.html(
                 reader,
                 "models.html.j2",
-                here="/models",
-                title="Models",
+                layout.MODELS,
                 rows=models.index(reader, site.registry),
             )
 
@@ -189,7 +183,7 @@ def router(site: Site) -> APIRouter:
             return site.html(
                 reader,
                 "model.html.j2",
-                here="/models",
+                layout.MODELS,
                 title=name,
                 m=found,
                 directions=models.DIRECTIONS,
@@ -211,8 +205,7 @@ def router(site: Site) -> APIRouter:
             return site.html(
                 reader,
                 "runs.html.j2",
-                here="/runs",
-                title="Runs",
+                layout.RUNS,
                 model=model,
                 suite=suite,
                 **context,

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import HTMLResponse, Response
 
 from sdgbias import suites
-from sdgbias.report import labels, leaderboard
+from sdgbias.report import labels, layout, leaderboard
 from sdgbias.report.pages import compare, questions, runs
 from sdgbias.report.pages import questions as question
 from sdgbias.report.web.routes import READ, Page, Text, chosen_from
@@ -44,9 +44,7 @@ def question_router(site: Site) -> APIRouter:
         with site.results.reading() as reader:
             chosen = _run(reader, run, model)
             if chosen is None:
-                return site.html(
-                    reader, "questions.html.j2", here="/questions", title="Questions", run=None
-                )
+                return site.html(reader, "questions.html.j2", layout.QUESTIONS, run=None)
             context = _browse(
                 reader,
                 request.query_params,
@@ -56,8 +54,7 @@ def question_router(site: Site) -> APIRouter:
             return site.html(
                 reader,
                 "questions.html.j2",
-                here="/questions",
-                title="Questions",
+                layout.QUESTIONS,
                 run=chosen,
                 **context,
             )
@@ -102,7 +99,7 @@ def question_router(site: Site) -> APIRouter:
             return site.html(
                 reader,
                 "question.html.j2",
-                here="/questions",
+                layout.QUESTIONS,
                 title=f"Question {found['item'].get('source_id') or item_id}",
                 **context,
             )
@@ -142,7 +139,7 @@ def question_router(site: Site) -> APIRouter:
                 context |= _compared(reader, old, new, cell, page)
                 context["asked"] = suites.named(old["suite"])
             return site.html(
-                reader, "compare.html.j2", here="/compare", title="Compare two runs", **context
+                reader, "compare.html.j2", layout.COMPARE, title="Compare two runs", **context
             )
 
     return made

@@ -5,28 +5,16 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from starlette.responses import HTMLResponse
 
-from sdgbias.files import packaged
-from sdgbias.report import labels
+from sdgbias.report import layout
+from sdgbias.report.layout import Page
 from sdgbias.report.web.source import Reader, Results
-
-HERE = packaged("report", "web")
-NAV = (
-    ("/", "Last night"),
-    ("/leaderboard", "Leaderboard"),
-    ("/models", "Models"),
-    ("/questions", "Questions"),
-    ("/compare", "Compare"),
-    ("/runs", "Runs"),
-    ("/nights", "Nights"),
-)
 
 
 class Missing(Exception):
@@ -61,58 +49,32 @@ class Site:
     registry: Path | None = None
     report: Path | None = None
     wandb: str = ""
-    env: jinja2.Environment = field(default_factory=lambda: _environment())
 
     def html(
         self,
         reader: Reader | None,
         template: str,
+        page: Page,
         *,
-        here: str,
-        title: str,
+        title: str = "",
         status: int = 200,
         **context: Any,
     ) -> HTMLResponse:
-        """A page. ``here``: address of its entry in the navigation; ``title``: the window title."""
-        text = self.env.get_template(template).render(
-            here=here,
-            title=title,
-            nav=NAV,
-            site=self,
+        """A page. ``page``: its entry in the navigation; ``title``: of the window, by default the
+        page's."""
+        served = {
+            "file": self.results.path.name,
+            "at": datetime.now(UTC),
+            "report": self.report,
+            "wandb": self.wandb,
+        }
+        text = layout.render(
+            template,
+            page,
+            layout.SERVED,
+            title=title or page.title,
+            served=served,
             stale=reader.stale if reader else None,
-            file=self.results.path.name,
-            at=datetime.now(UTC),
             **context,
         )
         return HTMLResponse(text, status, headers={"Cache-Control": "no-cache"})
-
-
-def _environment() -> jinja2.Environment:
-    env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE / "templates"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-        auto_reload=False,
-    )
-    for filter_ in (
-        labels.amount,
-        labels.count,
-        labels.when,
-        labels.lasted,
-        labels.size,
-        labels.title,
-    ):
-        env.filters[filter_.__name__] = filter_
-    env.filters["interval"] = labels.interval_of
-    env.globals.update(
-        url=labels.url,
-        VIEWS=labels.VIEWS,
-        TASKS=labels.TASKS,
-        SUITES=labels.SUITES,
-        VERDICTS=labels.VERDICTS,
-        SIGNED=labels.SIGNED,
-        PLAIN=labels.PLAIN,
-    )
-    return env
