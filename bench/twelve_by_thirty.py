@@ -19,7 +19,7 @@ import json
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch
@@ -38,8 +38,8 @@ from sdgbias.raw.synthetic import write_sample
 from sdgbias.raw.synthetic.schematic_people import write_people_sample
 from sdgbias.report.build import write_report
 from sdgbias.scoring import evaluate
-from sdgbias.suites.suite import EvalSettings
 from sdgbias.suites import facet
+from sdgbias.suites.suite import EvalSettings
 from sdgbias.types import ModelSpec
 
 #: name, title, billions of parameters: names as long as real ones are.
@@ -134,9 +134,7 @@ def _date(results: Path, run_id: str, at: datetime, planted: bool) -> None:
         )
 
 
-def fill(
-    folder: Path, models: int, nights: int, every: int, questions: int, people: int
-) -> Path:
+def fill(folder: Path, models: int, nights: int, every: int, questions: int, people: int) -> Path:
     """folder/sdgbias.duckdb with that many models and nights; returns its path. Same arguments,
     same answers."""
     made = benchmarks(folder, questions, people)
