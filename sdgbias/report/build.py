@@ -4,24 +4,24 @@ web application shows the same pages (`Report.page`)."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from sdgbias import store, suites
+from sdgbias.analysis import nights
 from sdgbias.errors import InputError, StoreError
 from sdgbias.report import data, layout, matrix
 from sdgbias.report import leaderboard as boards
 from sdgbias.report.charts import Figure
-from sdgbias.report.layout import FAIRNESS, NIGHT, OVERVIEW, OWN, TABLES, Front, Page
-from sdgbias.report.pages import disparities, models, overview, own_suite, studies
+from sdgbias.report.layout import FAIRNESS, NIGHT, OVERVIEW, OWN, QUESTIONS, TABLES, Front, Page
+from sdgbias.report.pages import disparities, examples, models, overview, own_suite, studies
 from sdgbias.report.pages import night as night_page
-from sdgbias.report.web.source import Reader, Results
+from sdgbias.report.web.source import Results
 from sdgbias.store.snapshots import Snapshot
 from sdgbias.types import FACET, SDG
 
@@ -56,8 +56,8 @@ class Report:
         return own_suite.load(self.results, self.among)
 
     @cached_property
-    def last_night(self) -> night_page.NightRecord | None:
-        return None if self.night is None else night_page.load(self.results, self.night)
+    def last_night(self) -> nights.NightRecord | None:
+        return None if self.night is None else nights.load(self.results, self.night)
 
     @cached_property
     def latest(self) -> list[str]:
@@ -80,6 +80,11 @@ class Report:
         return studies.figures(self.studies, self.board) if self.latest else {}
 
     @cached_property
+    def shown(self) -> dict[str, Any]:
+        """The example questions."""
+        return examples.context(self.results, list(self.found.runs["run_id"]))
+
+    @cached_property
     def beside(self) -> list[Page]:
         """The pages of other suites and of the night that have content."""
         parts = ((FAIRNESS, self.faces), (OWN, self.asked), (NIGHT, self.last_night))
@@ -91,7 +96,8 @@ class Report:
         if not self.latest and self.beside:
             runs = [] if self.beside == [NIGHT] else [OVERVIEW]
             return [*runs, *self.beside]
-        return [OVERVIEW, *studies.present(self.drawn, self.tables), *self.beside]
+        shown = [QUESTIONS] if self.shown["total"] else []
+        return [OVERVIEW, *shown, *studies.present(self.drawn, self.tables), *self.beside]
 
     def page(self, page: Page) -> Filled | None:
         """Template and context of a page; None if the results hold nothing for it."""
@@ -102,7 +108,9 @@ class Report:
         if page == OWN and self.asked is not None:
             return "own.html.j2", own_suite.context(self.asked, self.checked)
         if page == NIGHT and self.last_night is not None:
-            return "night.html.j2", night_page.context(self.last_night, self.results)
+            return "night.html.j2", _night(self.results, self.last_night)
+        if page == QUESTIONS:
+            return "examples.html.j2", self.shown
         if page == OVERVIEW:
             return self._overview() if self.latest or not self.beside else self._without_places()
         tables = self.tables if page == TABLES else None
@@ -111,19 +119,20 @@ class Report:
 
     def _overview(self) -> Filled:
         absent = [p.title for p in studies.PAGES if p.studies and p not in self.present]
-        with self._reading() as reader:
+        with self._source.opened() as reader:
             return "overview.html.j2", overview.context(
                 reader,
                 self.among,
                 self.board,
                 self.checked.get(SDG, ""),
                 (absent, self.studies.unanalysed),
+                self.found,
             )
 
     def _without_places(self) -> Filled:
         on = (("on pictures of people", self.faces), ("on own questions", self.asked))
         runs = [part.runs for _, part in on if part is not None]
-        with self._reading() as reader:
+        with self._source.opened() as reader:
             return "people_alone.html.j2", overview.context_without_places(
                 reader,
                 self.among,
@@ -136,22 +145,16 @@ class Report:
     def _source(self) -> Results:
         return Results(self.results, wait=30.0)
 
-    @contextmanager
-    def _reading(self) -> Iterator[Reader]:
-        """Reads the results; answers are kept for the next page. Raises StoreError."""
-        with ExitStack() as stack:
-            yield Reader(self._source, stack, self._source.stamp())
-
     @cached_property
     def models(self) -> list[str]:
         """The models that have a page of their own."""
-        with self._reading() as reader:
+        with self._source.opened() as reader:
             return list(dict.fromkeys(r["model"] for r in matrix.newest(reader, self.among)))
 
     def model(self, name: str) -> Filled | None:
         """Template and context of the page of one model; None if there is none."""
         found = self.found if self.latest else None
-        with self._reading() as reader:
+        with self._source.opened() as reader:
             m = models.page(reader, name, None, found, self.among)
         if m is None:
             return None
@@ -218,12 +221,14 @@ def write_night(results: Path, out: Path) -> Path:
     path."""
     there = [page.file for page in layout.PAGES if page.file and (out / page.file).is_file()]
     front = Front([*there, NIGHT.file], inline=True)
-    night = night_page.load(results)
-    text = None
-    if night is not None:
-        context = night_page.context(night, results)
-        text = layout.render("night.html.j2", NIGHT, front, **context)
+    night = nights.load(results)
+    text = night and layout.render("night.html.j2", NIGHT, front, **_night(results, night))
     return studies.write(out / NIGHT.file, text)
+
+
+def _night(results: Path, night: nights.NightRecord) -> dict[str, Any]:
+    query = partial(store.query, results)
+    return night_page.context(night, query, partial(examples.pictures, query))
 
 
 def _publish_docs(benchmark: Path, out: Path) -> str:

@@ -30,13 +30,16 @@ def context(
     board: Board | None = None,
     checks: str = "",
     absent: tuple[Sequence[str], Sequence[str]] = ((), ()),
+    found: ReportData | None = None,
 ) -> dict[str, Any]:
     """Data of overview.html.j2. ``among``: only these runs. ``board``: paired differences of every
     pair, shown when two models are ticked. ``checks``: link to the benchmark's Data Docs.
-    ``absent``: titles of the pages, and models, that lack an analysis."""
+    ``absent``: titles of the pages, and models, that lack an analysis.
+    ``found``: the newest runs on places, where they have been read."""
     table = matrix.matrix(reader, among)
     runs = [r["runs"][SDG] for r in table["rows"] if SDG in r["runs"]]
-    found = data.load(reader.results.path, runs) if runs else None
+    if found is None and runs:
+        found = data.load(reader.results.path, runs)
     if board is not None:
         _letter(table, board)
     planted = [r["model"] for r in table["rows"] if r["provenance"] == "planted"]

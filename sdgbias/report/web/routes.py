@@ -8,14 +8,16 @@ import io
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
+import pandas as pd
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from sdgbias import suites
+from sdgbias.analysis import nights as night_records
 from sdgbias.errors import one_of
 from sdgbias.report import labels, layout
 from sdgbias.report import leaderboard as board
-from sdgbias.report.pages import models, runs
+from sdgbias.report.pages import models, night, runs
 from sdgbias.report.web import nights
 from sdgbias.report.web.site import Missing, Refused, Site, near
 from sdgbias.report.web.source import Reader, Row, Unavailable
@@ -64,16 +66,10 @@ def router(site: Site) -> APIRouter:
         with site.results.reading() as reader:
             running = nights.running(reader, datetime.now(UTC))
             name = nights.newest(reader, finished=True)
-            shown = nights.night(reader, name) if name else None
-            latest = runs.listing(reader, 1)["rows"][:10] if shown is None else []
+            shown: dict[str, Any] = _night(reader, name) if name else {}
+            latest = [] if name else runs.listing(reader, 1)["rows"][:10]
             return site.html(
-                reader,
-                "web_night.html.j2",
-                layout.NIGHT,
-                running=running,
-                night=shown,
-                latest=latest,
-                home=True,
+                reader, "night.html.j2", layout.NIGHT, running=running, latest=latest, **shown
             )
 
     @made.api_route("/nights", methods=READ)
@@ -85,29 +81,20 @@ def router(site: Site) -> APIRouter:
     @made.api_route("/nights/{name}", methods=READ)
     def one_night(name: str) -> HTMLResponse:
         with site.results.reading() as reader:
-            shown = nights.night(reader, name[:200])
-            if shown is None:
-                known = (
-                    r["night"]
-                    for r in reader.ask("SELECT night FROM nights ORDER BY night DESC LIMIT 2000")
-                )
-                raise Missing("night", name, near(name, known, "/nights/"), "/nights")
-            running = (
-                nights.running(reader, datetime.now(UTC))
-                if shown["row"]["status"] == "running"
-                else None
-            )
-            running = running if running and running["night"] == name else None
-            title = f"Night {name}"
+            known = night_records.known(reader.frame)
+            if name not in known:
+                raise Missing("night", name, near(name, known[-2000:], "/nights/"), "/nights")
+            running = nights.running(reader, datetime.now(UTC))
+            if running and running["night"] != name:
+                running = None
+            shown = _night(reader, name)
             return site.html(
                 reader,
-                "web_night.html.j2",
+                "night.html.j2",
                 layout.NIGHTS,
-                title=title,
+                title=f"Night {name}",
                 running=running,
-                night=shown,
-                latest=[],
-                home=False,
+                **shown,
             )
 
     @made.api_route("/api/running", methods=READ)
@@ -233,6 +220,19 @@ def router(site: Site) -> APIRouter:
             )
 
     return made
+
+
+def _night(reader: Reader, name: str) -> dict[str, Any]:
+    """The page of a night, with pictures from this server."""
+    found = night_records.load(reader.frame, name)
+    assert found is not None
+    return night.context(found, reader.frame, _picture_links)
+
+
+def _picture_links(questions: pd.DataFrame) -> dict[str, str]:
+    pictured = questions[questions["pictured"]]
+    keys = zip(pictured["benchmark_id"], pictured["image_id"], strict=True)
+    return {str(image): layout.SERVED.link("pictures", of, image) for of, image in keys}
 
 
 def _board(

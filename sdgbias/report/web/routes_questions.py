@@ -12,8 +12,7 @@ from starlette.responses import HTMLResponse, Response
 
 from sdgbias import suites
 from sdgbias.report import labels, layout, leaderboard
-from sdgbias.report.pages import compare, questions, runs
-from sdgbias.report.pages import questions as question
+from sdgbias.report.pages import compare, question, questions, runs
 from sdgbias.report.web.routes import READ, Page, Text, chosen_from
 from sdgbias.report.web.site import Missing, Site, near
 from sdgbias.report.web.source import Reader, Row
@@ -69,16 +68,16 @@ def question_router(site: Site) -> APIRouter:
     ) -> HTMLResponse:
         with site.results.reading() as reader:
             chosen = _known(reader, run)
-            found = (
-                question.load(reader, chosen, task, item_id, "") if abs(item_id) < 2**63 else None
-            )
+            wanted = (task, item_id if abs(item_id) < 2**63 else -1, "")
+            [found] = question.load(reader, chosen, [wanted])
             if found is None or not found["tests"]:
                 raise Missing(
                     "question", f"{task}/{item_id}", [], labels.url("/questions", run=run)
                 )
             if test:
                 chosen_from("test", test, found["tests"])
-                found = question.load(reader, chosen, task, item_id, test) or found
+                [found] = question.load(reader, chosen, [(task, item_id, test)])
+                assert found is not None
             back = (
                 labels.url("/questions", run=run, task=task)
                 if not back.startswith("/questions?")
