@@ -15,12 +15,13 @@ import pandas as pd
 from sdgbias import store, suites
 from sdgbias.analysis import nights
 from sdgbias.errors import InputError, StoreError
-from sdgbias.report import data, layout
+from sdgbias.report import data, layout, matrix
 from sdgbias.report import leaderboard as boards
 from sdgbias.report.charts import Figure
 from sdgbias.report.layout import FAIRNESS, NIGHT, OVERVIEW, OWN, QUESTIONS, TABLES, Front, Page
-from sdgbias.report.pages import disparities, examples, overview, own_suite, studies
+from sdgbias.report.pages import disparities, examples, models, overview, own_suite, studies
 from sdgbias.report.pages import night as night_page
+from sdgbias.report.web.source import Results
 from sdgbias.store.snapshots import Snapshot
 from sdgbias.types import FACET, SDG
 
@@ -117,22 +118,47 @@ class Report:
         return "page.html.j2", studies.context(page, self.studies, self.board, figures, tables)
 
     def _overview(self) -> Filled:
-        return "report.html.j2", overview.context(
-            self.found,
-            self.checked.get(SDG, ""),
-            self.present,
-            studies.leaderboard(self.board, pooled=True),
-            self.studies.unanalysed,
-        )
+        absent = [p.title for p in studies.PAGES if p.studies and p not in self.present]
+        with self._source.opened() as reader:
+            return "overview.html.j2", overview.context(
+                reader,
+                self.among,
+                self.board,
+                self.checked.get(SDG, ""),
+                (absent, self.studies.unanalysed),
+                self.found,
+            )
 
     def _without_places(self) -> Filled:
         on = (("on pictures of people", self.faces), ("on own questions", self.asked))
         runs = [part.runs for _, part in on if part is not None]
-        return "people_alone.html.j2", overview.context_without_places(
-            pd.concat(runs, ignore_index=True),
-            self.beside,
-            " and ".join(what for what, part in on if part is not None),
-        )
+        with self._source.opened() as reader:
+            return "people_alone.html.j2", overview.context_without_places(
+                reader,
+                self.among,
+                pd.concat(runs, ignore_index=True),
+                self.beside,
+                " and ".join(what for what, part in on if part is not None),
+            )
+
+    @cached_property
+    def _source(self) -> Results:
+        return Results(self.results, wait=30.0)
+
+    @cached_property
+    def models(self) -> list[str]:
+        """The models that have a page of their own."""
+        with self._source.opened() as reader:
+            return list(dict.fromkeys(r["model"] for r in matrix.newest(reader, self.among)))
+
+    def model(self, name: str) -> Filled | None:
+        """Template and context of the page of one model; None if there is none."""
+        found = self.found if self.latest else None
+        with self._source.opened() as reader:
+            m = models.page(reader, name, None, found, self.among)
+        if m is None:
+            return None
+        return "model.html.j2", {"m": m, "directions": models.DIRECTIONS, "title": name}
 
     def printed(self) -> list[tuple[pd.DataFrame, str, list[Figure]]]:
         """Runs, what their numbers are of, and the figures for print, by suite."""
@@ -170,16 +196,21 @@ def write_report(
     for folder in benchmarks:
         suite = suites.of(folder)
         checked[suite.name] = _publish_docs(folder, out / suite.docs_folder)
-    among, night = (None, "") if then is None else (then.runs, then.night or None)
-    made = Report(results, among, checked, tables, rank_planted, night)
-    front = Front([page.file for page in made.present], inline=True)
-    texts: dict[str, str | None] = {}
-    for page in layout.PAGES:
-        if page.file:
-            filled = made.page(page)
-            texts[page.file] = filled and layout.render(filled[0], page, front, **filled[1])
-    for file, text in texts.items():
-        studies.write(out / file, text)
+    with store.held_open(results):
+        among, night = (None, "") if then is None else (then.runs, then.night or None)
+        made = Report(results, among, checked, tables, rank_planted, night)
+        files = {layout.model_file(name): name for name in made.models}
+        front = Front([*(page.file for page in made.present), *files], inline=True)
+        texts: dict[str, str | None] = {p.name: None for p in out.glob("model-*.html")}
+        for file, name in files.items():
+            filled = made.model(name)
+            texts[file] = filled and layout.render(filled[0], layout.MODELS, front, **filled[1])
+        for page in layout.PAGES:
+            if page.file:
+                filled = made.page(page)
+                texts[page.file] = filled and layout.render(filled[0], page, front, **filled[1])
+        for file, text in texts.items():
+            studies.write(out / file, text)
     if print_figures and (parts := made.printed()):
         studies.export(out / "figures", parts)
     return out / (OVERVIEW if OVERVIEW in made.present else NIGHT).file

@@ -158,15 +158,21 @@ class Front:
         return [(page, at) for page in PAGES if (at := self.address(page))]
 
     def link(self, kind: str, *names: object, **query: object) -> str:
-        """The address of a model, run, night, question or picture, of which only the web
-        application has pages; '' in a static report."""
+        """The address of a model, run, night, question or picture; '' in a static report, which
+        has pages of models alone."""
         if self.files is not None:
-            return ""
+            file = model_file(str(names[0])) if kind == "models" and names else ""
+            return file if file in self.files else ""
         path = "/".join(quote(str(name), safe="") for name in names)
         return labels.url(f"/{kind}/{path}" if path else f"/{kind}", **query)
 
 
 SERVED = Front()
+
+
+def model_file(name: str) -> str:
+    """File of a model's page in a static report."""
+    return f"model-{re.sub(r'[^A-Za-z0-9_.-]+', '-', name)}.html"
 
 
 @cache
@@ -200,6 +206,8 @@ def environment() -> jinja2.Environment:
         SIGNED=labels.SIGNED,
         PLAIN=labels.PLAIN,
         TERMS=TERMS,
+        QUESTIONS=QUESTIONS,
+        COMPARE=COMPARE,
         style=(STATIC / "style.css").read_text(encoding="utf-8"),
         # only the web application says when it read the results
         stale=None,

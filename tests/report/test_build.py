@@ -32,8 +32,13 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def page(results: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    return write_report(results, tmp_path_factory.mktemp("report")).read_text(encoding="utf-8")
+def folder(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(results, tmp_path_factory.mktemp("report")).parent
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path) -> str:
+    return (folder / "index.html").read_text(encoding="utf-8")
 
 
 # -- the page
@@ -77,19 +82,52 @@ def test_page_says_what_is_planted_quarantined_and_failed(page: str) -> None:
 
 
 def test_page_numbers_are_those_of_the_store(results: Path, page: str) -> None:
+    sql = """SELECT value, ci_low, ci_high, n FROM metrics WHERE run_id = 'fake-pessimist-2' AND
+             task = 'mcq' AND test = 'all'
+             AND method = 'full' AND pillar = 'all' AND metric = 'accuracy'"""
+    value, low, high, n = store.query(results, sql).iloc[0]
+    said = f"95 % CI {100 * low:.1f}–{100 * high:.1f}, n = {n:.0f}"
+    assert (
+        f'title="Accuracy {100 * value:.1f}\u00a0%, {said}"><span>{100 * value:.1f}</span>' in page
+    )
+
+
+def test_a_model_has_a_page_of_its_own(page: str, folder: Path, results: Path) -> None:
+    assert '<a href="model-fake-pessimist.html">fake-pessimist</a>' in page
+    text = (folder / "model-fake-pessimist.html").read_text(encoding="utf-8")
+    assert "The image helps" in text and "The image helps" not in page
     sql = """SELECT value, ci_low, ci_high FROM metrics WHERE run_id = 'fake-pessimist-2' AND task
              = 'mcq' AND test = 'T3'
              AND method = 'cade' AND pillar = 'all' AND metric = 'accuracy'"""
     value, low, high = store.query(results, sql).iloc[0]
-    assert f"<td>{100 * value:.1f}<small>{100 * low:.1f}–{100 * high:.1f}</small></td>" in page
+    assert f"{100 * value:.1f}\u00a0%<small>{100 * low:.1f}–{100 * high:.1f}</small>" in text
 
 
-def test_every_figure_has_alt_text_with_its_numbers(page: str) -> None:
-    labels = re.findall(r'<svg [^>]*role="img" aria-label="([^"]+)"', page)
-    assert len(labels) == page.count("<svg ") == 2 + 3 + 3 + 2 + 2
-    assert all(" n " in label and "CI" in label for label in labels)
-    ids = re.findall(r'\bid="([^"]+)"', page)
-    assert len(ids) == len(set(ids))
+def test_inline_data_cannot_leave_its_element(results: Path, page: str, tmp_path: Path) -> None:
+    inline = re.compile(r'<script type="application/json" id="pairs">(.*?)</script>', re.DOTALL)
+    [pairs] = inline.findall(page)
+    [(names, said)] = json.loads(pairs).items()
+    assert set(names.split("|")) == set(MODELS) and "Holm, over all pairs" in said
+    shutil.copytree(results.parent, tmp_path / "r")
+    with store.connect(tmp_path / "r" / results.name, details=()) as con:
+        con.execute("UPDATE runs SET model = '</script><b>' WHERE model = 'fake-optimist'")
+    text = write_report(tmp_path / "r" / results.name, tmp_path / "out").read_text("utf-8")
+    [pairs] = inline.findall(text)
+    assert "<" not in pairs and "</script><b>" in "".join(json.loads(pairs))
+    assert "<b>" not in text
+
+
+def test_every_figure_has_alt_text_with_its_numbers(page: str, folder: Path) -> None:
+    drawn = r'<svg viewBox[^>]* role="img" aria-label="([^"]+)"'
+    for text, many in (
+        (page, 3 + 3),
+        ((folder / "model-fake-optimist.html").read_text(encoding="utf-8"), 1 + 1 + 1),
+    ):
+        labels = re.findall(drawn, text)
+        assert len(labels) == many
+        assert all(" n " in label and "CI" in label for label in labels)
+        ids = re.findall(r'\bid="([^"]+)"', text)
+        assert len(ids) == len(set(ids))
 
 
 def test_a_bare_run_still_makes_a_page(tmp_path: Path) -> None:

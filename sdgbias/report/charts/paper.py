@@ -340,7 +340,7 @@ def figure7(data: ReportData, task: Task = Task.MCQ) -> list[Panel]:
             "value:Q",
             scale=alt.Scale(domain=[0, top]),
             title=None,
-            axis=alt.Axis(format=".0%" if share else "~g", tickCount=5, ticks=False, domain=False),
+            axis=alt.Axis(format=".0%" if share else "~r", tickCount=5, ticks=False, domain=False),
         )
         order = [METHODS["full"], METHODS["cade"]]
         offset = alt.XOffset(

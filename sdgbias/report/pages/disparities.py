@@ -22,10 +22,13 @@ from sdgbias.benchmark.people_items import CHOICE
 from sdgbias.report import labels
 from sdgbias.report.charts import Figure, disparities
 from sdgbias.report.data import NOT_ANALYSED
+from sdgbias.report.layout import terms_in
 from sdgbias.report.pages.studies import drawn
 from sdgbias.types import FACET
 
 EXAMPLES = 60
+#: Pictures on the page at a time.
+PAGE_OF = 6
 RATES = {
     "no_rate": "No",
     "unknown_rate": "Unknown",
@@ -271,6 +274,12 @@ def context(d: Fairness, checks: str = "") -> dict[str, Any]:
         "rate_heads": list(RATES.values()),
         "rates": rates(d.metrics),
         "examples": d.examples,
+        "page_of": PAGE_OF,
+        "words": terms_in(
+            "Disparity Recall Planted CADE Full Holm",
+            *d.metrics["test"].unique(),
+            *d.studies["method"].str.removesuffix("@recall").unique(),
+        ),
         "unread": sum(e["outcome"] == "unread" for e in d.examples),
         "benchmarks": cards(d),
     }

@@ -11,7 +11,7 @@ import base64
 import gzip
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +44,7 @@ from sdgbias.report.layout import (
     TABLES,
     TEMPLATES,
     Page,
+    terms_in,
 )
 from sdgbias.report.leaderboard import Board
 
@@ -92,17 +93,27 @@ def context(
         "lacking": lacking(page, s),
         "boards": leaderboard(board) if page == COMPARE else [],
         "tables": shown(tables) if tables and page == TABLES else [],
+        "words": words(made),
     }
 
 
+def words(made: Sequence[Figure]) -> Mapping[str, str]:
+    """The terms of the glossary that a page's figures use, methods included."""
+    columns = ("method", "test", "setting")
+    used = [str(v) for f in made for c in columns if c in f.frame for v in f.frame[c].unique()]
+    return terms_in(*(f.reads for f in made), *(f.axes for f in made), *used)
+
+
 def drawn(made: Sequence[Figure]) -> dict[str, Any]:
-    """The figures of a page for its template, with the scripts that they need."""
+    """The figures of a page for its template. The scripts stand only on pages with a figure that
+    offers a choice; every other one is an SVG."""
     parts = [shown_figure(f) for f in made]
+    lively = [p["live"] for p in parts if p["live"]]
     return {
         "figures": parts,
-        "script": (TEMPLATES / "figures.js").read_text(encoding="utf-8") if made else "",
-        "library": library() if made else "",
-        "packed": packed([p["live"] for p in parts]) if made else "",
+        "script": (TEMPLATES / "figures.js").read_text(encoding="utf-8") if lively else "",
+        "library": library() if lively else "",
+        "packed": packed(lively) if lively else "",
     }
 
 
@@ -138,7 +149,9 @@ def shown_figure(f: Figure) -> dict[str, Any]:
             "columns": list(f.heads),
             "filters": filters,
             "specs": live(f),
-        },
+        }
+        if any(len(f.options(c)) > 1 for c in f.filters)
+        else None,
     }
 
 
