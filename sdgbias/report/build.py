@@ -222,7 +222,9 @@ def write_night(results: Path, out: Path) -> Path:
     there = [page.file for page in layout.PAGES if page.file and (out / page.file).is_file()]
     front = Front([*there, NIGHT.file], inline=True)
     night = nights.load(results)
-    text = night and layout.render("night.html.j2", NIGHT, front, **_night(results, night))
+    text = None
+    if night is not None:
+        text = layout.render("night.html.j2", NIGHT, front, **_night(results, night))
     return studies.write(out / NIGHT.file, text)
 
 

@@ -187,7 +187,12 @@ def router(site: Site) -> APIRouter:
                     "The results hold nothing for this page yet: `sdgbias evaluate MODEL` adds a"
                     " run, `sdgbias analyse` its studies."
                 )
-                empty = {"heading": page.title, "message": said, "near": (), "retry": 0}
+                empty: dict[str, Any] = {
+                    "heading": page.title,
+                    "message": said,
+                    "near": (),
+                    "retry": 0,
+                }
                 return site.html(reader, "error.html.j2", page, every="/", **empty)
             front = layout.Front(inline=True)
             answer = site.html(reader, filled[0], page, front=front, **filled[1])
