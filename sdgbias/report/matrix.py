@@ -24,13 +24,15 @@ from sdgbias.types import FACET, SDG
 @dataclass(frozen=True)
 class Column:
     """``cell``: task, metric, method, test, pillar, indicator of the number. ``about``: a sentence
-    on what it is. ``prompts``: its clusters are distinct prompts, which are shown beside it."""
+    on what it is. ``prompts``: its clusters are distinct prompts, which are shown beside it.
+    ``instead``: (label, cell) of what stands in where a model gives no scores."""
 
     title: str
     suite: str
     cell: tuple[str, str, str, str, str, str]
     about: str
     prompts: bool = False
+    instead: tuple[tuple[str, tuple[str, str, str, str, str, str]], ...] = ()
 
     @property
     def metric(self) -> str:
@@ -55,6 +57,10 @@ COLUMNS = (
         ("mcq", "accuracy", "full", "all", "all", "all"),
         "Share of multiple-choice questions answered rightly with picture and context (Full), over"
         " the context tests T1–T5.",
+        instead=(
+            ("Full, generated", ("mcq", "accuracy", "full_generated", "all", "all", "all")),
+            ("Full, generated, T1", ("mcq", "accuracy", "full_generated", "T1", "all", "all")),
+        ),
     ),
     Column(
         "CADE gain",
@@ -167,7 +173,7 @@ def _numbers(reader: Reader, run_ids: Sequence[str]) -> dict[tuple[str, ...], Ro
             WHERE run_id IN ({marks}) AND metric IN ({named})""",
         [*run_ids, *metrics],
     )
-    wanted = {c.cell for c in COLUMNS}
+    wanted = {c.cell for c in COLUMNS} | {cell for c in COLUMNS for _, cell in c.instead}
     found = {tuple(r.values())[:7]: r for r in rows}
     return {key: r for key, r in found.items() if key[1:] in wanted}
 
@@ -190,20 +196,33 @@ def _chosen(
 def _cell(c: Column, run: Row | None, found: Mapping[tuple[str, ...], Row]) -> dict[str, Any]:
     """value, ci, n, said (all of it in words), sort (None without a value), why (in place of a
     value), prompts, mark ('highest', 'apart' or ''), letters
-    (of the paired tests, where they were made)."""
-    row = found.get((run["run_id"], *c.cell)) if run else None
-    blank = {"value": "", "ci": "", "n": "", "sort": None, "prompts": "", "mark": "", "letters": ""}
+    (of the paired tests, where they were made), other (what it is instead of the column's own
+    number, which is then never the highest)."""
+    row, other = found.get((run["run_id"], *c.cell)) if run else None, ""
+    for label, cell in c.instead if run and row is None else ():
+        if row is None and (row := found.get((run["run_id"], *cell))) is not None:
+            other = label
+    blank = {
+        "value": "",
+        "ci": "",
+        "n": "",
+        "sort": None,
+        "prompts": "",
+        "mark": "",
+        "letters": "",
+        "other": "",
+    }
     if run is None:
-        return blank | {"why": "not scored", "said": f"{c.title}: not scored"}
+        return blank | {"sort": None, "why": "not scored", "said": f"{c.title}: not scored"}
     silent = _silent(c, run, found)
     if row is None or row["value"] is None or math.isnan(row["value"]) or silent:
         lacks = needs(run["config"], c.cell[2], c.cell[0])
         why = silent or lacks or str((row or {}).get("note") or "") or _small(c, row)
-        return blank | {"why": why, "said": f"{c.title}: {why}"}
+        return blank | {"sort": None, "why": why, "said": f"{c.title}: {why}"}
     e = labels.estimate(row)
     value, ci = labels.amount(e.value, c.metric, unit=False), labels.interval_of(row, c.metric)
     counted = c.prompts and e.clusters
-    prompts = f"{e.clusters:,} prompt{'' if e.clusters == 1 else 's'}" if counted else ""
+    prompts = f"{e.clusters:,} prompt{'' if e.clusters == 1 else 's'}" if counted else other
     said = f"{c.title} {labels.amount(e.value, c.metric)}, {_bounds(ci)}, n = {e.n:,}"
     return blank | {
         "value": value,
@@ -215,6 +234,7 @@ def _cell(c: Column, run: Row | None, found: Mapping[tuple[str, ...], Row]) -> d
         "why": "",
         "said": said + (f", {prompts}" if prompts else ""),
         "row": row,
+        "other": other,
     }
 
 
@@ -256,6 +276,7 @@ def _mark_highest(columns: Sequence[Column], rows: Sequence[dict[str, Any]]) -> 
             if labels.BETTER.get(c.metric) != 1 or c.metric in labels.SIGNED:
                 continue
             known = [r["cells"][at] for r in mine if r["cells"][at]["sort"] is not None]
+            known = [cell for cell in known if not cell["other"]]
             if len(known) > 1 and (top := highest(known)) is not None:
                 top["mark"] = "highest"
 
@@ -282,7 +303,7 @@ def _prompts(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]]) -> st
             int(cell["row"]["clusters"])
             for r in rows
             for c, cell in zip(columns, r["cells"], strict=True)
-            if c.prompts and cell["prompts"]
+            if c.prompts and cell["prompts"] and not cell["other"]
         }
     )
     return (

@@ -11,9 +11,9 @@ import pytest
 
 from sdgbias import store
 from sdgbias.methods.baselines import METHODS
-from sdgbias.report import labels, layout, matrix
+from sdgbias.report import labels, layout, leaderboard, matrix
 from sdgbias.report.glossary import TERMS
-from sdgbias.report.pages import overview
+from sdgbias.report.pages import models, overview
 from sdgbias.report.web.source import Results
 from tests.builders.nights import publish_persons
 from tests.builders.results import NAMED, publish_models
@@ -86,7 +86,15 @@ def test_a_model_that_was_not_understood_has_no_number(results: Path, tmp_path: 
             con.execute(f"UPDATE {name} SET value = 0 WHERE metric = 'recall'")
     with Results(own).reading() as reader:
         table = matrix.matrix(reader)
+        recall = next(c for c in matrix.COLUMNS if c.metric == "recall").cell
+        chosen = dict(zip(leaderboard.CHOICES, recall, strict=True))
+        found = leaderboard.numbers(reader, chosen, [], ["unfair-0"])["unfair-0"]
+        page = models.page(reader, "unfair", None)
     assert cell(table, "unfair", "Recall")["why"] == "no answer understood"
+    assert math.isnan(found["value"]) and found["note"] == "no answer understood"
+    assert page is not None and page["suites"][0]["plots"] == []
+    [shown] = [h["rows"][0][1][0] for h in page["suites"][0]["heads"]]
+    assert shown["value"] is None and shown["note"] == "no answer understood"
     assert cell(table, "unfair", "Recall")["sort"] is None
 
 

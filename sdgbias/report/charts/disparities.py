@@ -377,6 +377,7 @@ def _cost(studies: pd.DataFrame) -> Figure | None:
 def _faces(metrics: pd.DataFrame) -> Figure | None:
     """Recall by group for prompts about the attribute itself."""
     own = metrics[(metrics["metric"] == "recall") & metrics["pillar"].str.contains("=")]
+    own = _heard(own, _unheard(metrics))
     frame = shaped(own)
     if frame.empty:
         return None

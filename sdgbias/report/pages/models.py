@@ -14,6 +14,7 @@ from sdgbias.report import labels, leaderboard
 from sdgbias.report.data import ReportData
 from sdgbias.report.pages.findings import findings
 from sdgbias.report.web.source import Reader, Row
+from sdgbias.suites.facet import NOT_UNDERSTOOD
 from sdgbias.types import PILLARS
 
 RUNS, NIGHTS = 30, 60
@@ -177,6 +178,13 @@ def _suite(reader: Reader, run: Row) -> dict[str, Any]:
            WHERE run_id = ? ORDER BY ALL""",
         [run["run_id"]],
     )
+    # a recall of 0 where not one answer was understood is not shown as measured
+    mute = {(c["task"], c["test"], c["method"]) for c in cells if c["note"] == NOT_UNDERSTOOD}
+    void = {"value": None, "note": NOT_UNDERSTOOD}
+    cells = [
+        c | void if c["metric"] == "recall" and (c["task"], c["test"], c["method"]) in mute else c
+        for c in cells
+    ]
     whole = [c for c in cells if c["pillar"] == "all" and c["indicator"] == "all"]
     found = {(c["task"], c["metric"], c["test"], c["method"]): c for c in whole}
     heads = []

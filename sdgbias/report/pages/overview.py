@@ -18,7 +18,7 @@ from sdgbias.report.leaderboard import Board
 from sdgbias.report.web.source import Reader
 from sdgbias.types import CONTEXT_NAMES, FACET, PILLARS, SDG
 
-#: Nights in the trends.
+#: Days in the trends.
 WINDOW = 30
 #: Terms that the template itself uses.
 WORDS = ("T1 T2 T3 T4 T5 Q-only CTX+Q Full CADE Disparity Planted p1", "Holm")
@@ -126,7 +126,8 @@ def _column(
     )
     if at is None:
         return []
-    return [(r["model"], r["cells"][at]) for r in rows if r["cells"][at]["sort"] is not None]
+    shown = [(r["model"], r["cells"][at]) for r in rows]
+    return [(m, c) for m, c in shown if c["sort"] is not None and not c["other"]]
 
 
 def _most(
@@ -296,26 +297,21 @@ def pairs(board: Board) -> dict[str, str]:
 def trends(
     reader: Reader, table: Mapping[str, Any], among: Sequence[str] | None = None
 ) -> list[dict[str, Any]]:
-    """Per suite the first number of the leaderboard over the last nights: title, about, plots,
-    narrow, names, said. Models without a number there now have no line."""
+    """Per suite the first number of the leaderboard over the last days with a run: title, about,
+    plots, narrow, names, said. Models without a number there now have no line.
+
+    From runs alone, up to the newest one that is shown: the page of an earlier moment then has the
+    same lines, whatever nights were recorded since.
+    """
     made = []
-    times = leaderboard.nights_of(reader, WINDOW)
-    last = datetime.max
-    if among is not None:  # nothing after the moment that is shown
-        last = max((r["finished_at"] for r in matrix.newest(reader, among)), default=datetime.min)
-        times = {night: at for night, at in times.items() if at <= last}
+    last = max((r["finished_at"] for r in matrix.newest(reader, among)), default=datetime.min)
     for suite, ids in table["benchmarks"].items():
         at, column = next((i, c) for i, c in enumerate(table["columns"]) if c.suite == suite)
         order = [r["model"] for r in table["rows"] if r["cells"][at]["sort"] is not None]
         chosen = dict(zip(leaderboard.CHOICES, column.cell, strict=True))
-        rows = []
-        for benchmark in ids:
-            asked = [
-                r
-                for r in leaderboard.nights_asked(reader, suite, benchmark, WINDOW)
-                if r["finished_at"] <= last and r["model"] in order
-            ]
-            rows += leaderboard.history(asked, leaderboard.numbers(reader, chosen, asked))
+        asked = [r for i in ids for r in _days(reader, suite, i, last) if r["model"] in order]
+        times = {r["night"]: r["began"] for r in sorted(asked, key=lambda r: str(r["night"]))}
+        rows = leaderboard.history(asked, leaderboard.numbers(reader, chosen, asked))
         series, wide, narrow = leaderboard.drawn(rows, times, column.metric, order)
         if any(len(points) > 1 for points in series.values()):
             made.append(
@@ -329,6 +325,30 @@ def trends(
                     "said": leaderboard.summary(series, column.metric),
                 }
             )
+    return made
+
+
+def _days(reader: Reader, suite: str, benchmark: str, last: datetime) -> list[dict[str, Any]]:
+    """A row per model and day of the last ``WINDOW`` days on which any model was scored: its newest
+    run by then, as leaderboard.nights_asked has it."""
+    runs = reader.ask(
+        """SELECT run_id, model, provenance, finished_at FROM runs WHERE suite = ? AND
+           benchmark_id = ? AND finished_at <= ? ORDER BY finished_at, run_id""",
+        [suite, benchmark, last],
+    )
+    days = sorted({r["finished_at"].date() for r in runs})[-WINDOW:]
+    made: list[dict[str, Any]] = []
+    now: dict[str, dict[str, Any]] = {}
+    at = 0
+    for day in days:
+        while at < len(runs) and runs[at]["finished_at"].date() <= day:
+            now[runs[at]["model"]] = runs[at]
+            at += 1
+        began = datetime.combine(day, datetime.min.time())
+        made += [
+            r | {"night": f"{day}", "began": began, "fresh": r["finished_at"].date() == day}
+            for _, r in sorted(now.items())
+        ]
     return made
 
 
