@@ -4,8 +4,9 @@ regression check, flipped answers."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,11 @@ NIGHTS_SHOWN = 30
 _ORDER = {BREACH: 0, MISSING: 1, INSUFFICIENT: 2, FIRST: 3, PASS: 4}
 
 
+#: What answers a statement with named parameters: here a results file, in the web application one
+#: that keeps answers while the file is as it was.
+Query = Callable[[str, Mapping[str, object]], pd.DataFrame]
+
+
 @dataclass(frozen=True)
 class ModelNight:
     """One model and suite in a night.
@@ -31,7 +37,8 @@ class ModelNight:
     was judged. rows: its verdicts; for an unchanged run in breach, those of the night that found
     the breach. flips: examples of flipped answers. accepted: the reason given by the user who
     accepted the breach, '' if not accepted. until: end of the quarantine (ISO date), '' if none.
-    found_in: the night whose verdicts these are.
+    found_in: the night whose verdicts these are. scored of planned prompts; log: file beside the
+    results, '' for none.
     """
 
     model: str
@@ -50,6 +57,9 @@ class ModelNight:
     accepted: str
     found_in: str
     planted: bool = False
+    scored: int = 0
+    planned: int = 0
+    log: str = ""
 
     @property
     def label(self) -> str:
@@ -109,17 +119,21 @@ def failed_steps(row: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def known(results: Path) -> list[str]:
+def _asking(results: Path | Query) -> Query:
+    return partial(store.query, results) if isinstance(results, Path) else results
+
+
+def known(results: Path | Query) -> list[str]:
     """All nights, oldest first."""
-    return list(
-        store.query(results, "SELECT night FROM nights ORDER BY started_at, night")["night"]
-    )
+    found = _asking(results)("SELECT night FROM nights ORDER BY started_at, night", {})
+    return list(found["night"])
 
 
-def load(results: Path, night: str = "") -> NightRecord | None:
+def load(results: Path | Query, night: str = "") -> NightRecord | None:
     """A night, by default the newest; None if the file has no nights. Raises UsageError for an
     unknown night."""
-    nights = known(results)
+    query = _asking(results)
+    nights = known(query)
     if night and night not in nights:
         raise UsageError(one_of("night", night, nights[-10:]))
     if not nights:
@@ -127,7 +141,7 @@ def load(results: Path, night: str = "") -> NightRecord | None:
     night = night or nights[-1]
 
     def ask(sql: str, **params: object) -> pd.DataFrame:
-        return store.query(results, sql, {"night": night, **params})
+        return query(sql, {"night": night, **params})
 
     row = {str(k): v for k, v in ask("FROM nights WHERE night = $night").iloc[0].to_dict().items()}
     for name in ("steps", "step_states", "config", "benchmarks"):
@@ -147,9 +161,7 @@ def load(results: Path, night: str = "") -> NightRecord | None:
         " better, rowid"
     )
     accepted = (
-        store.query(results, "SELECT run_id, reason FROM accepted")
-        .set_index("run_id")["reason"]
-        .to_dict()
+        query("SELECT run_id, reason FROM accepted", {}).set_index("run_id")["reason"].to_dict()
     )
     made = ask(
         "SELECT run_id FROM runs WHERE provenance = 'planted' AND run_id IN (SELECT run_id FROM"
@@ -169,11 +181,15 @@ def load(results: Path, night: str = "") -> NightRecord | None:
         )
     )
     shown = nights[: nights.index(night) + 1][-NIGHTS_SHOWN:]
-    return NightRecord(night, row, models, _history(results, shown))
+    return NightRecord(night, row, models, _history(query, shown))
 
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
+
+
+def _whole(value: Any) -> int:
+    return 0 if pd.isna(value) else int(value)
 
 
 def _model(
@@ -208,7 +224,7 @@ def _model(
         run_id=run,
         kind=_text(r["kind"]),
         message=_text(r["message"]),
-        attempts=0 if pd.isna(r["attempts"]) else int(r["attempts"]),
+        attempts=_whole(r["attempts"]),
         seconds=float("nan") if pd.isna(r["seconds"]) else float(r["seconds"]),
         until=_text(r["quarantined_until"]),
         verdict=verdict,
@@ -217,10 +233,13 @@ def _model(
         flips=flips,
         accepted=_text(accepted.get(run)),
         found_in=found_in,
+        scored=_whole(r["scored"]),
+        planned=_whole(r["planned"]),
+        log=_text(r["log"]),
     )
 
 
-def _history(results: Path, nights: Sequence[str]) -> pd.DataFrame:
+def _history(query: Query, nights: Sequence[str]) -> pd.DataFrame:
     sql = """SELECT m.night, m.model, m.suite, m.outcome,
                     coalesce(bool_or(v.verdict = 'BREACH'), false) AS breach,
                     coalesce(bool_or(v.verdict IS NOT NULL), false) AS judged
@@ -228,7 +247,7 @@ def _history(results: Path, nights: Sequence[str]) -> pd.DataFrame:
              AND v.suite = m.suite
              WHERE list_contains($nights, m.night) GROUP BY ALL ORDER BY m.model, m.suite,
              m.night"""
-    found = store.query(results, sql, {"nights": list(nights)})
+    found = query(sql, {"nights": list(nights)})
     rank = {night: i for i, night in enumerate(nights)}
     return found.assign(at=found["night"].map(rank)).sort_values(
         ["model", "suite", "at"], ignore_index=True

@@ -1,33 +1,27 @@
-"""Builds the HTML report: the overview and the pages beside it. The content of each page is defined
-in its own module."""
+"""The pages of the report: what each of them holds, and the folder that they are written to. The
+web application shows the same pages (`Report.page`)."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from sdgbias import store, suites
+from sdgbias.analysis import nights
 from sdgbias.errors import InputError, StoreError
-from sdgbias.report import data
-from sdgbias.report import data as studies
+from sdgbias.report import data, layout, matrix
 from sdgbias.report import leaderboard as boards
 from sdgbias.report.charts import Figure
-from sdgbias.report.pages import (
-    disparities,
-    examples,
-    overview,
-    own_suite,
-)
-from sdgbias.report.pages import (
-    night as night_page,
-)
-from sdgbias.report.pages import (
-    studies as pages,
-)
+from sdgbias.report.layout import FAIRNESS, NIGHT, OVERVIEW, OWN, QUESTIONS, TABLES, Front, Page
+from sdgbias.report.pages import disparities, examples, models, overview, own_suite, studies
+from sdgbias.report.pages import night as night_page
+from sdgbias.report.web.source import Results
 from sdgbias.store.snapshots import Snapshot
 from sdgbias.types import FACET, SDG
 
@@ -36,6 +30,146 @@ if TYPE_CHECKING:
 
 #: Pages of a benchmark folder that are published beside the report: the card and the Data Docs.
 PUBLISHED = ("data_docs", "README.md")
+Filled = tuple[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Report:
+    """The newest finished run of each model in ``results``, or of the runs ``among`` them. checked:
+    suite -> link to its Data Docs. tables: those of `sdgbias reproduce`. rank_planted: planted
+    models share the leaderboard's letters with measured ones. night: by default the newest, None
+    for no page of a night. Every part is read when a page first needs it."""
+
+    results: Path
+    among: Sequence[str] | None = None
+    checked: Mapping[str, str] = field(default_factory=dict)
+    tables: Sequence[Table] | None = None
+    rank_planted: bool = False
+    night: str | None = ""
+
+    @cached_property
+    def faces(self) -> disparities.Fairness | None:
+        return disparities.load(self.results, self.among)
+
+    @cached_property
+    def asked(self) -> own_suite.Own | None:
+        return own_suite.load(self.results, self.among)
+
+    @cached_property
+    def last_night(self) -> nights.NightRecord | None:
+        return None if self.night is None else nights.load(self.results, self.night)
+
+    @cached_property
+    def latest(self) -> list[str]:
+        return store.latest_runs(self.results, among=self.among)
+
+    @cached_property
+    def found(self) -> data.ReportData:
+        return data.load(self.results, self.latest)
+
+    @cached_property
+    def studies(self) -> data.Studies:
+        return data.load_studies(self.results, list(self.found.runs["run_id"]))
+
+    @cached_property
+    def board(self) -> boards.Board:
+        return boards.compare(self.results, self.studies.runs, rank_planted=self.rank_planted)
+
+    @cached_property
+    def drawn(self) -> dict[str, list[Figure]]:
+        return studies.figures(self.studies, self.board) if self.latest else {}
+
+    @cached_property
+    def shown(self) -> dict[str, Any]:
+        """The example questions."""
+        return examples.context(self.results, list(self.found.runs["run_id"]))
+
+    @cached_property
+    def beside(self) -> list[Page]:
+        """The pages of other suites and of the night that have content."""
+        parts = ((FAIRNESS, self.faces), (OWN, self.asked), (NIGHT, self.last_night))
+        return [page for page, part in parts if part is not None]
+
+    @cached_property
+    def present(self) -> list[Page]:
+        """Every page that has content."""
+        if not self.latest and self.beside:
+            runs = [] if self.beside == [NIGHT] else [OVERVIEW]
+            return [*runs, *self.beside]
+        shown = [QUESTIONS] if self.shown["total"] else []
+        return [OVERVIEW, *shown, *studies.present(self.drawn, self.tables), *self.beside]
+
+    def page(self, page: Page) -> Filled | None:
+        """Template and context of a page; None if the results hold nothing for it."""
+        if page not in self.present:
+            return None
+        if page == FAIRNESS and self.faces is not None:
+            return "fairness.html.j2", disparities.context(self.faces, self.checked.get(FACET, ""))
+        if page == OWN and self.asked is not None:
+            return "own.html.j2", own_suite.context(self.asked, self.checked)
+        if page == NIGHT and self.last_night is not None:
+            return "night.html.j2", _night(self.results, self.last_night)
+        if page == QUESTIONS:
+            return "examples.html.j2", self.shown
+        if page == OVERVIEW:
+            return self._overview() if self.latest or not self.beside else self._without_places()
+        tables = self.tables if page == TABLES else None
+        figures = self.drawn.get(page.file, [])
+        return "page.html.j2", studies.context(page, self.studies, self.board, figures, tables)
+
+    def _overview(self) -> Filled:
+        absent = [p.title for p in studies.PAGES if p.studies and p not in self.present]
+        with self._source.opened() as reader:
+            return "overview.html.j2", overview.context(
+                reader,
+                self.among,
+                self.board,
+                self.checked.get(SDG, ""),
+                (absent, self.studies.unanalysed),
+                self.found,
+            )
+
+    def _without_places(self) -> Filled:
+        on = (("on pictures of people", self.faces), ("on own questions", self.asked))
+        runs = [part.runs for _, part in on if part is not None]
+        with self._source.opened() as reader:
+            return "people_alone.html.j2", overview.context_without_places(
+                reader,
+                self.among,
+                pd.concat(runs, ignore_index=True),
+                self.beside,
+                " and ".join(what for what, part in on if part is not None),
+            )
+
+    @cached_property
+    def _source(self) -> Results:
+        return Results(self.results, wait=30.0)
+
+    @cached_property
+    def models(self) -> list[str]:
+        """The models that have a page of their own."""
+        with self._source.opened() as reader:
+            return list(dict.fromkeys(r["model"] for r in matrix.newest(reader, self.among)))
+
+    def model(self, name: str) -> Filled | None:
+        """Template and context of the page of one model; None if there is none."""
+        found = self.found if self.latest else None
+        with self._source.opened() as reader:
+            m = models.page(reader, name, None, found, self.among)
+        if m is None:
+            return None
+        return "model.html.j2", {"m": m, "directions": models.DIRECTIONS, "title": name}
+
+    def printed(self) -> list[tuple[pd.DataFrame, str, list[Figure]]]:
+        """Runs, what their numbers are of, and the figures for print, by suite."""
+        parts = []
+        if self.latest:
+            made = [figure for figures in self.drawn.values() for figure in figures]
+            parts.append((self.studies.runs, studies.OF_PLACES, made))
+        if self.faces is not None:
+            figures = disparities.figures(self.faces)
+            parts.append((self.faces.runs, studies.OF_PEOPLE, figures))
+        return parts
 
 
 def write_report(
@@ -48,103 +182,55 @@ def write_report(
     rank_planted: bool = False,
     then: Snapshot | None = None,
 ) -> Path:
-    """Write ``out/index.html`` for the newest finished run of each model in ``results``, and every
-    page beside it that has content (`studies.PAGES`, fairness.html, night.html). Pages of an
-    earlier report that are not part of this one are removed. Returns the path of the index.
+    """Write every page that has content (`Report.present`) to ``out``; pages of an earlier report
+    that are not part of this one are removed. Returns the path of the first page.
 
     ``benchmarks``: benchmark folders, one per suite, whose Data Docs and cards are copied beside
     the pages (``Suite.docs_folder``) and linked. ``tables``: the tables that `sdgbias reproduce`
-    builds from the same results. ``print_figures``: also write ``out/figures``. ``rank_planted``:
-    planted models share the leaderboard's letters with measured ones. ``then``: the state at a
-    given moment (`snapshots.snapshot_at`), or only given runs (`snapshots.only`). Pages refer only
-    to each other and stay below 6 MB. Same results, same bytes. Raises StoreError when there is
-    neither a finished run nor a night, or when ``out`` can't be written.
+    builds from the same results. ``print_figures``: also write ``out/figures``. ``then``: the state
+    at a given moment (`snapshots.snapshot_at`), or only given runs (`snapshots.only`). Pages refer
+    only to each other and stay below 6 MB. Same results, same bytes. Raises StoreError when there
+    is neither a finished run nor a night, or when ``out`` can't be written.
     """
-    results, out = Path(results), Path(out)
-    among = None if then is None else then.runs
-    faces, asked = disparities.load(results, among), own_suite.load(results, among)
-    night = (
-        night_page.load(results, then.night if then else "") if then is None or then.night else None
-    )
-    latest = store.latest_runs(results, among=among)
-    last = [
-        page
-        for page, there in (
-            (disparities.PAGE, faces),
-            (own_suite.PAGE, asked),
-            (night_page.PAGE, night),
-        )
-        if there is not None
-    ]
-    checked = {}
+    results, out, checked = Path(results), Path(out), {}
     for folder in benchmarks:
         suite = suites.of(folder)
         checked[suite.name] = _publish_docs(folder, out / suite.docs_folder)
-    nav: list[pages.Page] = []
-    parts: list[tuple[pd.DataFrame, str, list[Figure]]] = []
-    texts: dict[str, str | None] = dict.fromkeys(page.file for page in pages.PAGES)
-    if latest or not last:
-        found = data.load(results, latest)
-        runs = list(found.runs["run_id"])
-        s = studies.load_studies(results, runs)
-        board = boards.compare(results, s.runs, rank_planted=rank_planted)
-        drawn = pages.figures(s, board)
-        nav = pages.present(drawn, tables)
-        shown = examples.examples(results, runs)
-        texts |= {
-            p.file: pages.render(p, s, board, drawn.get(p.file, []), [*nav, *last], tables)
-            for p in nav
-        }
-        texts[overview.FILE] = overview.render(
-            found,
-            shown,
-            checked.get(SDG, ""),
-            [*nav, *last],
-            pages.leaderboard(board, pooled=True),
-            s.unanalysed,
-        )
-        parts.append(
-            (s.runs, pages.OF_PLACES, [figure for made in drawn.values() for figure in made])
-        )
-    elif others := [found.runs for found in (faces, asked) if found is not None]:
-        on = (("on pictures of people", faces), ("on own questions", asked))
-        texts[overview.FILE] = overview.render_without_places(
-            pd.concat(others, ignore_index=True),
-            last,
-            " and ".join(what for what, there in on if there is not None),
-        )
-    named = [(p.file, p.title) for p in (*nav, *last)]
-    beside = [(overview.FILE, overview.TITLE), *named] if overview.FILE in texts else named
-    texts[disparities.PAGE.file] = (
-        disparities.render(faces, beside, checked.get(FACET, "")) if faces is not None else None
-    )
-    texts[own_suite.PAGE.file] = (
-        own_suite.render(asked, beside, checked) if asked is not None else None
-    )
-    texts[night_page.PAGE.file] = (
-        night_page.render(night, results, beside) if night is not None else None
-    )
-    for file, text in texts.items():
-        pages.write(out / file, text)
-    if print_figures and faces is not None:
-        parts.append((faces.runs, pages.OF_PEOPLE, disparities.figures(faces)))
-    if print_figures and parts:
-        pages.export(out / "figures", parts)
-    return out / (overview.FILE if overview.FILE in texts else night_page.PAGE.file)
+    with store.held_open(results):
+        among, night = (None, "") if then is None else (then.runs, then.night or None)
+        made = Report(results, among, checked, tables, rank_planted, night)
+        files = {layout.model_file(name): name for name in made.models}
+        front = Front([*(page.file for page in made.present), *files], inline=True)
+        texts: dict[str, str | None] = {p.name: None for p in out.glob("model-*.html")}
+        for file, name in files.items():
+            filled = made.model(name)
+            texts[file] = filled and layout.render(filled[0], layout.MODELS, front, **filled[1])
+        for page in layout.PAGES:
+            if page.file:
+                filled = made.page(page)
+                texts[page.file] = filled and layout.render(filled[0], page, front, **filled[1])
+        for file, text in texts.items():
+            studies.write(out / file, text)
+    if print_figures and (parts := made.printed()):
+        studies.export(out / "figures", parts)
+    return out / (OVERVIEW if OVERVIEW in made.present else NIGHT).file
 
 
 def write_night(results: Path, out: Path) -> Path:
     """Write only the page of the newest night, beside the existing pages in ``out``; returns its
     path."""
-    beside = [
-        (p.file, p.title) for p in (*pages.PAGES, disparities.PAGE) if (out / p.file).is_file()
-    ]
-    nav = [(overview.FILE, overview.TITLE), *beside, (night_page.PAGE.file, night_page.PAGE.title)]
-    night = night_page.load(results)
-    return pages.write(
-        out / night_page.PAGE.file,
-        night_page.render(night, results, nav) if night is not None else None,
-    )
+    there = [page.file for page in layout.PAGES if page.file and (out / page.file).is_file()]
+    front = Front([*there, NIGHT.file], inline=True)
+    night = nights.load(results)
+    text = None
+    if night is not None:
+        text = layout.render("night.html.j2", NIGHT, front, **_night(results, night))
+    return studies.write(out / NIGHT.file, text)
+
+
+def _night(results: Path, night: nights.NightRecord) -> dict[str, Any]:
+    query = partial(store.query, results)
+    return night_page.context(night, query, partial(examples.pictures, query))
 
 
 def _publish_docs(benchmark: Path, out: Path) -> str:

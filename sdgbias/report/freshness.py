@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sdgbias import files
 from sdgbias.report.build import PUBLISHED
-from sdgbias.report.pages.night import PAGE
+from sdgbias.report.layout import NIGHT
 from sdgbias.store import snapshots
 
 STAMP = ".made-of"
@@ -22,7 +22,7 @@ def is_fresh(
 ) -> bool:
     """Whether the pages in ``out``, except the night page, were built from the same rows,
     benchmarks, options and code."""
-    if not all((out / name).is_file() for name in ("index.html", PAGE.file, STAMP)):
+    if not all((out / name).is_file() for name in ("index.html", NIGHT.file, STAMP)):
         return False
     return (out / STAMP).read_text(encoding="utf-8", errors="replace") == _digest(
         results, benchmarks, asked

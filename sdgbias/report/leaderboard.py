@@ -28,6 +28,7 @@ from sdgbias.report.charts.over_nights import DOTTED, TOGETHER, Plot, Point, plo
 from sdgbias.report.data import ALL_TESTS, METHODS
 from sdgbias.report.web.source import Reader, Row
 from sdgbias.suites import in_order
+from sdgbias.suites.facet import NOT_UNDERSTOOD
 from sdgbias.types import ContextTest
 
 #: Selects in order: each one narrows the next. The default is the first of these values that
@@ -131,10 +132,26 @@ def numbers(
     }
     missing = sorted(wanted - set(found))
     if len(missing) > 4:
-        return {r["run_id"]: r for r in reader.ask(sql, cell)}
-    for run_id in missing:
-        found |= {r["run_id"]: r for r in reader.ask(f"{sql} AND run_id = ?", [*cell, run_id])}
-    return found
+        found = {r["run_id"]: r for r in reader.ask(sql, cell)}
+    else:
+        for run_id in missing:
+            found |= {r["run_id"]: r for r in reader.ask(f"{sql} AND run_id = ?", [*cell, run_id])}
+    return found if chosen["metric"] != "recall" else _heard(reader, chosen, found)
+
+
+def _heard(reader: Reader, chosen: Mapping[str, str], found: dict[str, Row]) -> dict[str, Row]:
+    """Without the recall of runs of which not one answer was understood: a 0 would read as a
+    measured one."""
+    out = {
+        r["run_id"]
+        for r in reader.ask(
+            """SELECT DISTINCT run_id FROM headline_rows WHERE metric = 'disparity' AND note = ? AND
+               task = ? AND method = ? AND test = ?""",
+            [NOT_UNDERSTOOD, *(chosen[k] for k in ("task", "method", "test"))],
+        )
+    }
+    void = {"value": math.nan, "ci_low": math.nan, "ci_high": math.nan, "note": NOT_UNDERSTOOD}
+    return {run: r | void if run in out else r for run, r in found.items()}
 
 
 def _first_row(reader: Reader, asked: list[Row], table: str = "metric_rows") -> int:

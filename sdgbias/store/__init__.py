@@ -14,6 +14,7 @@ import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -78,6 +79,8 @@ HEADLINES = ("all", "all-52")
 
 #: DuckDB locks against other processes, not threads; this lock covers threads.
 _WRITER = threading.RLock()
+#: The file and connection of `held_open`.
+_HELD: ContextVar[tuple[Path, duckdb.DuckDBPyConnection] | None] = ContextVar("held", default=None)
 
 
 _SMALL = tuple(name for name in RUN_TABLES if name not in DETAILS)
@@ -136,6 +139,12 @@ def connect(
     written by a newer sdgbias.
     """
     path = _local(path)
+    held = _HELD.get()
+    if read_only and held is not None and held[0] == path:
+        with database.translate_errors(path, "read"):
+            _show(held[1], path, details, runs)
+            yield held[1]
+        return
     if read_only:
         if not path.exists():
             raise StoreError(f"no results at {path}; run `sdgbias evaluate` first")
@@ -160,6 +169,19 @@ def connect(
                     yield con
                 finally:
                     con.close()
+
+
+@contextmanager
+def held_open(path: Path | str, wait: float = 30.0) -> Iterator[None]:
+    """Within the block every read of this file by this thread shares one connection, so that many
+    queries open it once. Nothing may be written to it meanwhile. Raises as ``connect``."""
+    path = _local(path)
+    with connect(path, True, wait, details=()) as con:
+        token = _HELD.set((path, con))
+        try:
+            yield
+        finally:
+            _HELD.reset(token)
 
 
 def publish(

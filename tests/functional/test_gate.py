@@ -212,16 +212,10 @@ def test_a_planted_loss_is_caught_told_and_explained(
     reason="chromium and chromedriver are not installed",
 )
 def test_the_morning_page_in_a_browser(tmp_path: Path) -> None:
-    from sdgbias.report.pages import night as night_page
-    from sdgbias.report.pages import studies
+    from sdgbias.report import build
 
     results = gate_results.told_night(tmp_path / "r.duckdb")
-    found = night_page.load(results)
-    assert found is not None
-    page = studies.write(
-        tmp_path / "out" / "night.html",
-        night_page.render(found, results, [("night.html", "Last night")]),
-    )
+    page = build.write_night(results, tmp_path / "out")
     chrome = chromium.start(tmp_path / "profile")
     try:
         for screen in ((1280, 900, False, "light"), (390, 844, True, "dark")):

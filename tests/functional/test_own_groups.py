@@ -24,7 +24,6 @@ from sdgbias.nightly.regression.baseline import Target
 from sdgbias.nightly.regression.measured import paired
 from sdgbias.registry import entries
 from sdgbias.report import build
-from sdgbias.report.pages import night as night_page
 from sdgbias.report.wandb import contents, custom_questions, sections, slugs
 from sdgbias.report.web import app
 from sdgbias.report.web.site import Site
@@ -177,9 +176,7 @@ def test_the_page_of_a_night_names_the_flipped_question(walk: Path) -> None:
             ),
         },
     )
-    found = night_page.load(results)
-    assert found is not None
-    text = night_page.render(found, results, [])
+    text = build.write_night(results, walk / "night").read_text(encoding="utf-8")
     assert "question Q 4/ü, 日本 語, female" in text and "Picture of the place" not in text
 
 

@@ -206,7 +206,7 @@ def test_a_journey_by_keyboard_from_last_night_to_one_question_and_back(
     assert focused().text == "Skip to the page" and focused().is_displayed()
     press(Keys.ENTER)
     assert focused().get_attribute("id") == "main"
-    assert "fake-optimist breaches the policy" in chrome.find_element("tag name", "main").text
+    assert "1 model in breach: fake-optimist" in chrome.find_element("tag name", "main").text
     follow("Questions of fake-optimist, sdg")
     assert f"run={RUN}" in chrome.current_url
 

@@ -20,7 +20,7 @@ from sdgbias.nightly import run as nights
 from sdgbias.nightly import steps as finish
 from sdgbias.nightly.plan import Job, Night, Settings, name_of, tonight
 from sdgbias.registry import entries
-from sdgbias.report.pages import night as night_page
+from sdgbias.report.build import write_night
 from tests.builders.night_stubs import NIGHT, NOW, PUBLISH, by_model, settings
 
 RUN_STEP = finish.run_step
@@ -231,7 +231,7 @@ def test_a_failed_selfcheck_is_told_and_the_results_stay(
     for told in (
         message["text"],
         message["blocks"][2]["text"]["text"],
-        html.unescape(night_page.render(night, s.results, [])),
+        html.unescape(write_night(s.results, tmp_path / "page").read_text(encoding="utf-8")),
     ):
         assert said[:200] in told
     assert "Steps that failed:\n• selfcheck: " in message["text"]

@@ -60,9 +60,12 @@ def test_people_are_blurred_by_default_and_on_paper(text: str) -> None:
     assert box is not None and "checked" not in box.group()
     pictures, frames = (
         text.count("data:image/jpeg"),
-        text.count('<div class="frame"><img src="data:image/jpeg'),
+        len(re.findall(r'<label class="frame"><input [^>]*><img src="data:image/jpeg', text)),
     )
     assert 0 < pictures == frames <= disparities.EXAMPLES  # none stands outside a blurred frame
+    hidden = len(re.findall(r'<li class="example"[^>]* hidden>', text))
+    assert hidden == pictures - disparities.PAGE_OF, "a page at a time"
+    assert not re.search(r'class="sr uncover"[^>]* checked', text)
 
 
 def test_groups_add_up_to_the_people(results: Path) -> None:
@@ -100,24 +103,47 @@ def test_cells_without_a_value_keep_their_n(results: Path) -> None:
     found = {f.name: f for f in charts.figures(d.metrics, d.studies)}
     assert {
         "fairness-gender",
-        "fairness-classes",
         "fairness-prompts",
         "fairness-debiased",
         "fairness-cost",
     } <= set(found)
-    frame = found["fairness-classes"].frame
-    void = frame[frame["value"].isna()]
-    assert len(void) and all(
+    nurses = (d.metrics["metric"] == "disparity") & (d.metrics["indicator"] == "nurse")
+    men = nurses & (d.metrics["pillar"] == "gender:male-female")
+    known = d.metrics.assign(value=d.metrics["value"].mask(men, 0.1))
+    known = known.assign(value=known["value"].mask(nurses & ~men))
+    [map_] = [f for f in charts.figures(known, d.studies) if f.name == "fairness-classes"]
+    mine = map_.frame[map_.frame["target"] == "nurse"]
+    assert set(mine.loc[mine["value"].notna(), "source"]) == {"male − female"}
+    void = mine[mine["value"].isna()]
+    assert set(void["source"]) == {"light − dark", "young − old"} and all(
         said == f"n {n:,}" for said, n in zip(void["said"], void["n"], strict=True)
     )
-    own = d.metrics[
-        (d.metrics["metric"] == "disparity")
-        & (d.metrics["indicator"] == "nurse")
-        & d.metrics["value"].isna()
-    ]
-    assert len(frame[(frame["target"] == "nurse") & frame["value"].isna()]) == int(
-        (~own["pillar"].str.contains("max-min")).sum()
+    # a class without a single value is no empty row, but named
+    key = ["model", "test", "method", "target"]
+    assert (map_.frame.groupby(key)["value"].count() > 0).all()
+    none = known.assign(value=known["value"].mask(known["indicator"] != "all"))
+    assert "fairness-classes" not in {f.name for f in charts.figures(none, d.studies)}
+
+
+def test_figures_open_on_a_model_that_was_understood(results: Path) -> None:
+    d = disparities.load(results)
+    assert d is not None
+    first = charts.figures(d.metrics, d.studies)
+    opens = {f.name: f.chosen()["model"].iloc[0] for f in first if "model" in f.filters}
+    assert set(opens.values()) == {"unfair (planted)"}
+    mute = d.metrics["model"] == "unfair (planted)"
+    apart = mute & (d.metrics["metric"] == "disparity")
+    silent = d.metrics.assign(
+        value=d.metrics["value"].mask(apart),
+        note=d.metrics["note"].mask(apart, facet.NOT_UNDERSTOOD),
     )
+    silent = silent.assign(value=silent["value"].mask(mute & (silent["metric"] == "recall"), 0.0))
+    second = {f.name: f for f in charts.figures(silent, d.studies)}
+    shown = {f.chosen()["model"].iloc[0] for f in second.values() if "model" in f.filters}
+    assert shown == {"yes-sayer (planted)"}
+    points = second["fairness-prompts"].frame
+    assert set(points["model"]) == {"yes-sayer (planted)"}, "no point for a recall of 0"
+    assert "No answer understood" in second["fairness-prompts"].axes
 
 
 def test_examples_are_chosen_without_the_answers(results: Path) -> None:
@@ -222,10 +248,9 @@ def test_each_benchmark_keeps_its_newest_run_and_silence_is_said(
     ]
     found = {f.name: f for f in disparities.figures(d)}
     assert all(f.filters[0] == "data" for f in found.values())
-    assert set(found["fairness-gender"].frame["data"]) == {"drawn people"} and set(
-        found["fairness-faces"].frame["data"]
-    ) == {"FairFace"}
-    assert "fairness-faces-apart" not in found  # nothing was understood: 0 would read as fairness
+    assert set(found["fairness-gender"].frame["data"]) == {"drawn people"}
+    # nothing was understood: 0 would read as fairness
+    assert not {"fairness-faces", "fairness-faces-apart"} & set(found)
     void = d.metrics[(d.metrics["data"] == "FairFace") & (d.metrics["metric"] == "disparity")]
     assert len(void) and set(void["note"]) == {facet.NOT_UNDERSTOOD}
     assert void[["value", "ci_low", "ci_high"]].isna().all(axis=None) and (void["n"] > 0).any()
@@ -255,13 +280,12 @@ def test_each_benchmark_keeps_its_newest_run_and_silence_is_said(
     ]
     drawn = {p.name for p in (target.parent / "figures").glob("*.svg")}
     assert {
-        "fairness-faces.FairFace.unfair.svg",
         "fairness-gender.drawn-people.svg",
         "fairness-prompts.drawn-people.yes-sayer.svg",
     } <= drawn
     readme = (target.parent / "figures" / "README.md").read_text(encoding="utf-8")
-    caption = readme.split("## fairness-faces.FairFace.unfair")[1]
-    assert "clustered by picture" in readme and "Runs: `unfair-faces`." in caption.split("##")[0]
+    caption = readme.split("## fairness-gender.drawn-people")[1]
+    assert "clustered by picture" in readme and "Runs: `unfair-" in caption.split("##")[0]
 
 
 def test_a_report_without_places_says_so_and_leaves_no_page_of_before(

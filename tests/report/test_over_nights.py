@@ -33,6 +33,29 @@ def test_a_chart_breaks_where_a_night_is_missing_and_numbers_stay_inside() -> No
     )
 
 
+def test_a_move_of_two_points_is_seen_however_far_apart_models_are() -> None:
+    times = {f"n{i}": datetime(2026, 1, 1) + timedelta(days=i) for i in range(3)}
+
+    def series(value: float, half: float) -> dict[str, over_nights.Point]:
+        moved = {"n0": value, "n1": value, "n2": value + 0.02}
+        return {n: over_nights.Point(v, v - half, v + half, "", True) for n, v in moved.items()}
+
+    for models in (2, 12):
+        far = {f"m{i}": series(0.2 + 0.6 * i / models, 0.03) for i in range(models)}
+        far["m0"] = series(0.02, 0.02)
+        made = over_nights.plots(times, far, str)
+        assert [p.title for p in made] == list(far), "each has an axis of its own"
+        for plot in made:
+            ys = [y for _, y, _ in plot.lines[0].dots]
+            assert ys[0] - ys[-1] >= 12, "a move of two points is at least 12 px"
+            [band] = plot.lines[0].bands
+            ends = [float(xy.split(",")[1]) for xy in band.split()]
+            assert max(ends) - min(ends) > 30, "and its interval is seen"
+        assert float(made[0].y_ticks[0][1]) == 0, "no axis of shares begins below zero"
+    near = {f"m{i}": series(0.5 + 0.01 * i, 0.03) for i in range(3)}
+    assert len(over_nights.plots(times, near, str)) == 1
+
+
 def test_numbers_are_said_with_their_unit() -> None:
     assert (
         labels.amount(0.1234, "accuracy") == "12.3\u00a0%"

@@ -23,7 +23,7 @@ def test_last_night_says_what_wants_a_person_first(client: TestClient) -> None:
     said = text(client.get("/").text)
     assert (
         f"Last night {night_name(3)}" in said
-        and "fake-optimist breaches the policy (1 rule). 1 model failed." in said
+        and "1 failed; 1 model in breach: fake-optimist." in said
     )
     assert (
         "OutOfMemory: CUDA out of memory at batch size 1" in said
@@ -36,9 +36,9 @@ def test_last_night_says_what_wants_a_person_first(client: TestClient) -> None:
         and "wandb no network" in said
     )
     assert (
-        said.index("fake-optimist", said.index("Look"))
-        < said.index(BROKEN, said.index("Look"))
-        < said.index("fake-pessimist", said.index("Look"))
+        said.index("fake-optimist", said.index("Took Look"))
+        < said.index(BROKEN, said.index("Took Look"))
+        < said.index("fake-pessimist", said.index("Took Look"))
     )
 
 

@@ -300,7 +300,9 @@ def _own_ids(svg: str, prefix: str) -> str:
 
 
 def _plot_width(figure: Figure, width: int) -> Any:
-    return {"step": 86} if "source" in figure.columns else width
+    if "source" not in figure.columns:
+        return width
+    return {"step": max(50, min(86, 860 // max(1, figure.frame["source"].nunique())))}
 
 
 def picture(figure: Figure, choice: Mapping[str, str]) -> tuple[str, bytes]:

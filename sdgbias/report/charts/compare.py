@@ -1,14 +1,17 @@
-"""Figures of the page Models compared: the leaderboard, the difference of every pair, and settings
+"""Figures of the page Models compared: the leaderboard, a matrix of every pair, and settings
 tuned on one model used on another."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import altair as alt
 import pandas as pd
 
 from sdgbias.report.charts import Figure, holm, shaped
-from sdgbias.report.charts.marks import Hue, Rows, ValueAxis, dots, heat
+from sdgbias.report.charts.marks import Hue, Rows, ValueAxis, dots, heat, tips
 from sdgbias.report.charts.parameters import LOSS, losses
-from sdgbias.report.data import Studies
+from sdgbias.report.data import ALL_TESTS, Studies
 from sdgbias.report.labels import number
 from sdgbias.report.leaderboard import Board
 
@@ -66,16 +69,25 @@ def _rank(test: str) -> tuple[bool, str]:
 
 
 def _pairs(board: Board) -> Figure | None:
+    """A matrix of all pairs, each twice: row minus column. Pairs that can't be told apart are
+    without colour."""
     if board.pairs.empty:
         return None
-    frame = shaped(board.pairs, signed=True)
+    turned = board.pairs.assign(
+        one=board.pairs["other"],
+        other=board.pairs["one"],
+        value=-board.pairs["value"],
+        ci_low=-board.pairs["ci_high"],
+        ci_high=-board.pairs["ci_low"],
+    )
+    frame = shaped(pd.concat([board.pairs, turned], ignore_index=True), signed=True)
     differ = frame["p"].astype(float) < 0.05
     frame = (
         frame.assign(
-            pair=frame["one"].str.removesuffix(" (planted)")
-            + " −\n"
-            + frame["other"].str.removesuffix(" (planted)"),
+            source=frame["other"].map(_short),
+            target=frame["one"].map(_short),
             verdict=[VERDICTS[0][0] if d else VERDICTS[1][0] for d in differ],
+            shade=[v if d else None for v, d in zip(frame["value"], differ, strict=True)],
             mde=[number(100 * v) for v in frame["mde"]],
             p=frame["p"].map(holm),
             _at=frame["test"].map(_rank),
@@ -84,7 +96,8 @@ def _pairs(board: Board) -> Figure | None:
         .drop(columns="_at")
     )
     columns = {
-        "pair": "Pair",
+        "target": "Model",
+        "source": "minus",
         "kind": "Kind",
         "p": "p (Holm)",
         "mde": "Smallest detectable",
@@ -93,23 +106,60 @@ def _pairs(board: Board) -> Figure | None:
     return Figure(
         "compare-pairs",
         "Every pair of models",
-        "Grey pairs can’t be told apart; the smallest detectable difference says how large a real"
-        " one may still be.",
-        "Accuracy of the first minus that of the second on the same questions, in percentage"
-        " points, with paired 95 % intervals; p-values are adjusted over all pairs (Holm). Smallest"
-        " detectable: found with 80 % power at 5 %, before adjustment.",
+        "Read along a row: orange, the model of the row answers more questions rightly than that"
+        " of the column; blue, fewer. Pairs without colour can’t be told apart; the smallest"
+        " detectable difference says how large a real one may still be.",
+        "Accuracy of the row’s model minus that of the column’s on the same questions, in"
+        " percentage points, with paired 95 % intervals (on hover and in the table); p-values are"
+        " adjusted over all pairs (Holm). Smallest detectable: found with 80 % power at 5 %, before"
+        " adjustment.",
         frame,
-        dots(
-            "pair",
-            ValueAxis("difference, points", zero=True),
-            columns,
-            hue=Hue("verdict", VERDICTS),
-            rows=Rows(by_value=True, step=38),
-        ),
+        _matrix(columns, _order(board)),
         ("method", "test"),
         columns,
-        VERDICTS,
     )
+
+
+def _short(name: str) -> str:
+    return name.removesuffix(" (planted)")
+
+
+def _order(board: Board) -> list[str]:
+    """Models in the order of the leaderboard: the most accurate first, planted ones last."""
+    own = board.places[(board.places["method"] == "Full") & (board.places["test"] == ALL_TESTS)]
+    own = (own if len(own) else board.places).assign(
+        last=lambda f: f["model"].str.endswith("(planted)")
+    )
+    ranked = own.sort_values(["last", "value"], ascending=[True, False], kind="stable")
+    return list(dict.fromkeys(_short(m) for m in ranked["model"]))
+
+
+def _matrix(columns: dict[str, str], order: list[str]) -> Any:
+    """Cells without a shade (not told apart) have a frame and their number in the page's colour."""
+    base = alt.Chart().encode(
+        x=alt.X(
+            "source:N",
+            sort=order,
+            title="minus",
+            axis=alt.Axis(orient="top", labelAngle=-40, ticks=False, domain=False, labelLimit=150),
+        ),
+        y=alt.Y("target:N", sort=order, title=None, axis=alt.Axis(ticks=False, domain=False)),
+        tooltip=tips(columns),
+    )
+    told = base.transform_filter("datum.shade != null")
+    open_ = base.transform_filter("datum.shade == null")
+    colour = alt.Color(
+        "shade:Q",
+        scale=alt.Scale(domainMid=0, range=["#6fb1e0", "#eceff1", "#f2a766"], interpolate="rgb"),
+        legend=None,
+    )
+    room = {"padding": {"left": 4, "right": 90, "top": 4, "bottom": 4}}
+    return alt.layer(
+        told.mark_rect().encode(color=colour),
+        open_.mark_rect(fillOpacity=0, stroke="#8a9299", strokeOpacity=0.35, strokeWidth=1),
+        told.mark_text(fill="#16191d", fontSize=11).encode(text="said:N"),
+        open_.mark_text(fontSize=11, opacity=0.75).encode(text="said:N"),
+    ).properties(height=alt.Step(30), **room)
 
 
 def _transfer(s: Studies) -> Figure | None:

@@ -13,6 +13,7 @@ from sdgbias.benchmark.people_items import ATTRIBUTES
 from sdgbias.raw.facet import SELECTED
 from sdgbias.report.charts import Figure, holm, shaped
 from sdgbias.report.charts.marks import Hue, Rows, ValueAxis, dots, tips
+from sdgbias.report.charts.methods import title_of
 from sdgbias.suites.facet import NONE_RIGHT, NOT_UNDERSTOOD
 from sdgbias.suites.facet_groups import PAIRS
 
@@ -24,6 +25,7 @@ POOLS = {
     "macro": "mean over 13 classes",
     "all-52": "all classes pooled",
 }
+_ASKED = ["data", "model", "test", "method"]
 NAMES = {"gender": "gender presentation", "skin": "skin tone", "age": "age group"}
 ASKED = (("gender", "#0072b2"), ("age", "#d55e00"))
 #: Shares are shown on the full axis: intervals of one per cent near zero would otherwise fill it.
@@ -48,10 +50,35 @@ def figures(metrics: pd.DataFrame, studies: pd.DataFrame) -> list[Figure]:
         _prompts(classed),
     ]
     made += [_debiased(studies), _cost(studies), _faces(faces), _faces_apart(faces)]
-    several = metrics["data"].nunique() > 1
-    return [
-        replace(f, filters=("data", *f.filters)) if several else f for f in made if f is not None
-    ]
+    several, silent = metrics["data"].nunique() > 1, _unheard(metrics)
+    shown = [_understood_first(f, silent) for f in made if f is not None]
+    return [replace(f, filters=("data", *f.filters)) if several else f for f in shown]
+
+
+def _unheard(metrics: pd.DataFrame) -> set[tuple[str, str, str, str]]:
+    """(data, model, test, method) of which not one answer was understood: a recall of 0 there says
+    nothing, and is not drawn."""
+    out = metrics[metrics["note"].fillna("") == NOT_UNDERSTOOD]
+    return set(out[_ASKED].itertuples(index=False, name=None))
+
+
+def _heard(frame: pd.DataFrame, silent: set[tuple[str, str, str, str]]) -> pd.DataFrame:
+    return frame[[k not in silent for k in frame[_ASKED].itertuples(index=False, name=None)]]
+
+
+def _understood_first(f: Figure, silent: set[tuple[str, str, str, str]]) -> Figure:
+    """The figure opening on a model whose answers were understood, and that has a value."""
+    if "model" not in f.filters:
+        return f
+    frame = f.frame
+    empty = set(frame["model"]) - set(frame.loc[frame["value"].notna(), "model"])
+    last = {model for _, model, _, method in silent if method == "full"} | empty
+    order = frame["model"].isin(last)
+    if "data" in frame:  # the first set of people stays the first
+        rank = {d: i for i, d in enumerate(dict.fromkeys(frame["data"]))}
+        order = frame["data"].map(rank) * 2 + order
+    by = frame.assign(_last=order).sort_values("_last", kind="stable", ignore_index=True)
+    return replace(f, frame=by.drop(columns="_last"))
 
 
 def _ordered(frame: pd.DataFrame, column: str, order: list[str]) -> pd.DataFrame:
@@ -131,7 +158,7 @@ def _apart(metrics: pd.DataFrame, attribute: str) -> Figure | None:
             ValueAxis("difference of recall, points", zero=True),
             columns,
             hue=Hue("prompt", PROMPTS),
-            rows=Rows(apart=True, step=48),
+            rows=Rows(apart=True, step=48 if frame["model"].nunique() <= 6 else 33),
         ),
         filters,
         columns,
@@ -140,7 +167,8 @@ def _apart(metrics: pd.DataFrame, attribute: str) -> Figure | None:
 
 
 def _classes(metrics: pd.DataFrame) -> Figure | None:
-    """13 classes by three attributes; a cell without a value shows its n."""
+    """Those of 13 classes that have a value, by three attributes; a cell without one shows its
+    n."""
     pairs = {f"{a}:{one}-{other}": f"{one} − {other}" for a, (one, other) in PAIRS.items()}
     own = metrics[
         (metrics["metric"] == "disparity")
@@ -149,6 +177,13 @@ def _classes(metrics: pd.DataFrame) -> Figure | None:
     ]
     if own.empty:
         return None
+    of_class = [*_ASKED, "indicator"]
+    kept = own.groupby(of_class)["value"].transform("count") > 0
+    if not kept.any():
+        return None
+    classes = sorted(set(own["indicator"]) - set(own.loc[kept, "indicator"]))
+    said = _silent(own)
+    own = own[kept]
     known = shaped(own, signed=True, digits=0)
     void = own[own["value"].isna()]
     counts = void["n"].fillna(0).astype(int)
@@ -177,7 +212,13 @@ def _classes(metrics: pd.DataFrame) -> Figure | None:
         "Orange: the first of the two groups is recognised more often; blue: the second. With 13"
         " classes and three attributes some cells are large by chance.",
         "Percentage points. A dashed cell has fewer than 20 people in one of the groups and no"
-        " value; it says how many the smaller one has." + _silent(own),
+        " value; it says how many the smaller one has."
+        + (
+            f" Not shown, for want of 20 people in both groups: {', '.join(classes)}."
+            if classes
+            else ""
+        )
+        + said,
         frame,
         _heat(columns, list(pairs.values()), len(known) > 0),
         ("model", "test", "method"),
@@ -218,7 +259,8 @@ def _heat(columns: dict[str, str], across: list[str], legend: bool) -> Any:
 
 def _prompts(metrics: pd.DataFrame) -> Figure | None:
     whole = (metrics["pillar"] == "all") & (metrics["indicator"] == "all-52")
-    frame = shaped(metrics[whole & metrics["metric"].isin(["recall", "false_yes_rate"])])
+    shares = metrics[whole & metrics["metric"].isin(["recall", "false_yes_rate"])]
+    frame, silent = shaped(_heard(shares, _unheard(metrics))), _silent(metrics)
     if frame.empty:
         return None
     names = {"recall": MEASURES[0][0], "false_yes_rate": MEASURES[1][0]}
@@ -234,7 +276,7 @@ def _prompts(metrics: pd.DataFrame) -> Figure | None:
         "Recall alone can’t tell a model that recognises people from one that says yes: where both"
         " dots lie near 100 %, it says yes to everything.",
         "Per cent of answers with 95 % intervals, all classes pooled. p1 lists the classes, p2 and"
-        " p3 ask about one; only these can be said yes to wrongly.",
+        " p3 ask about one; only these can be said yes to wrongly." + silent,
         frame,
         dots(
             "test",
@@ -252,7 +294,8 @@ def _prompts(metrics: pd.DataFrame) -> Figure | None:
 def _point(frame: pd.DataFrame) -> pd.DataFrame:
     plain = frame["method"].str.removesuffix("@recall")
     at = frame["method"].str.endswith("@recall").map({True: POINTS[1][0], False: POINTS[0][0]})
-    return frame.assign(name=plain.map(lambda m: "full" if m == "full_argmax" else m), point=at)
+    name = plain.map(lambda m: "full" if m == "full_argmax" else m)
+    return frame.assign(name=name, title=name.map(title_of), point=at)
 
 
 def _debiased(studies: pd.DataFrame) -> Figure | None:
@@ -270,6 +313,7 @@ def _debiased(studies: pd.DataFrame) -> Figure | None:
     frame = _ordered(frame, "name", ["full", "cade"])
     columns = {
         "name": "Method",
+        "title": "What it is",
         "point": "Operating point",
         "change": "Change of size against Full",
     }
@@ -288,7 +332,7 @@ def _debiased(studies: pd.DataFrame) -> Figure | None:
             ValueAxis("difference of recall, points", zero=True),
             columns,
             hue=Hue("point", POINTS),
-            rows=Rows(order=["full", "cade"], apart=True, step=34),
+            rows=Rows(order=["full", "cade"], apart=True, step=26),
         ),
         ("model", "test", "by"),
         columns,
@@ -309,7 +353,7 @@ def _cost(studies: pd.DataFrame) -> Figure | None:
     frame = frame.assign(
         measure=frame["metric"].map({"recall": MEASURES[0][0], "false_yes_rate": MEASURES[1][0]})
     )
-    columns = {"name": "Method", "measure": "Share", "note": "Set"}
+    columns = {"name": "Method", "title": "What it is", "measure": "Share", "note": "Set"}
     return Figure(
         "fairness-cost",
         "What debiasing does to recall and to false yes",
@@ -322,7 +366,7 @@ def _cost(studies: pd.DataFrame) -> Figure | None:
             ValueAxis("answers, %", domain=SHARES),
             columns,
             hue=Hue("measure", MEASURES),
-            rows=Rows(order=["full", "cade"], apart=True, step=34),
+            rows=Rows(order=["full", "cade"], apart=True, step=26),
         ),
         ("model", "test"),
         columns,
@@ -333,6 +377,7 @@ def _cost(studies: pd.DataFrame) -> Figure | None:
 def _faces(metrics: pd.DataFrame) -> Figure | None:
     """Recall by group for prompts about the attribute itself."""
     own = metrics[(metrics["metric"] == "recall") & metrics["pillar"].str.contains("=")]
+    own = _heard(own, _unheard(metrics))
     frame = shaped(own)
     if frame.empty:
         return None

@@ -23,6 +23,9 @@ from sdgbias.report.charts import Figure
 
 #: Maximum number of series in one plot; beyond it, each series gets its own plot.
 TOGETHER = 5
+#: Series whose common range is this many times the widest one's own are drawn apart as well: on one
+#: axis the moves of each would be flat.
+FAR = 2.5
 #: Number of nights above which single ones are no longer marked.
 DOTTED = 60
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 10.0, 10.0, 26.0
@@ -87,24 +90,27 @@ def plots(
     single plot, or one per series beyond TOGETHER.
 
     ``label`` formats a tick of the vertical axis. ``narrow``: for a phone, so that text keeps its
-    size.
+    size. Plots of single series have axes of their own, of about the same span, so that a move
+    of two points is seen and looks alike in each.
     ``gaps``: a line breaks where a series has no point.
     """
     known = [p for points in series.values() for p in points.values()]
     if not known or not times:
         return []
-    ticks = steps(
-        min(_low(p) for p in known),
-        max(_high(p) for p in known),
-        4 if narrow or len(series) > TOGETHER else 5,
-    )
-    groups = [list(series)] if len(series) <= TOGETHER else [[name] for name in series]
+    groups = [list(series)] if _together(series) else [[name] for name in series]
     colours = {name: i for i, name in enumerate(series)}
     width, height = (344, 220) if narrow or len(groups) > 1 else (760, 300)
     if len(groups) > 1:
         height = 170
+    spans = sorted(_high_end(points) - _low_end(points) for points in series.values() if points)
+    usual = spans[len(spans) // 2]
     made = []
     for names in groups:
+        shown = [p for name in names for p in series[name].values()]
+        if not shown:
+            continue
+        low, high = _range(shown, usual if len(groups) > 1 else 0.0)
+        ticks = steps(low, high, 4 if width < 400 else 5)
         x, y = _axes(times, ticks, width, height)
         lines = tuple(
             _line(name, 0 if len(groups) > 1 else colours[name], times, series[name], x, y, gaps)
@@ -122,6 +128,33 @@ def plots(
             )
         )
     return made
+
+
+def _together(series: Mapping[str, Mapping[str, Point]]) -> bool:
+    """Whether the series share a plot: there are few, and the moves of each can be seen there."""
+    if len(series) > TOGETHER:
+        return False
+    shown = [points for points in series.values() if points]
+    own = max(_high_end(points) - _low_end(points) for points in shown)
+    whole = max(map(_high_end, shown)) - min(map(_low_end, shown))
+    return len(shown) < 2 or whole <= FAR * own
+
+
+def _low_end(points: Mapping[str, Point]) -> float:
+    return min(map(_low, points.values()))
+
+
+def _high_end(points: Mapping[str, Point]) -> float:
+    return max(map(_high, points.values()))
+
+
+def _range(shown: Sequence[Point], span: float) -> tuple[float, float]:
+    """From the lowest to the highest end of an interval, widened to ``span`` about its middle, not
+    below zero where no value is."""
+    low, high = min(map(_low, shown)), max(map(_high, shown))
+    pad = max(0.0, span - (high - low)) / 2
+    start = max(low - pad, 0.0) if low >= 0 else low - pad
+    return start, max(high + pad, start + span)
 
 
 def _low(p: Point) -> float:

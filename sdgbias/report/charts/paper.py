@@ -75,7 +75,7 @@ def _svg(chart: Any, name: str, alt_text: str, left: int = 4) -> str:
             tickOpacity=0.5,
         )
     )
-    svg: str = vlc.vegalite_to_svg(chart.to_dict())
+    svg: str = vlc.vegalite_to_svg(chart.to_dict(validate=False))
     found = re.search(r'<svg[^>]*viewBox="0 0 ([\d.]+) ([\d.]+)"[^>]*>', svg)
     if found is None:
         raise ValueError("vl-convert wrote an SVG without a viewBox")
@@ -340,7 +340,7 @@ def figure7(data: ReportData, task: Task = Task.MCQ) -> list[Panel]:
             "value:Q",
             scale=alt.Scale(domain=[0, top]),
             title=None,
-            axis=alt.Axis(format=".0%" if share else "~g", tickCount=5, ticks=False, domain=False),
+            axis=alt.Axis(format=".0%" if share else "~r", tickCount=5, ticks=False, domain=False),
         )
         order = [METHODS["full"], METHODS["cade"]]
         offset = alt.XOffset(

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import pandas as pd
 
 from sdgbias import store
@@ -23,16 +22,13 @@ from sdgbias.benchmark.people_items import CHOICE
 from sdgbias.report import labels
 from sdgbias.report.charts import Figure, disparities
 from sdgbias.report.data import NOT_ANALYSED
-from sdgbias.report.pages.studies import TEMPLATES, Page, library, packed, shown_figure
+from sdgbias.report.layout import terms_in
+from sdgbias.report.pages.studies import drawn
 from sdgbias.types import FACET
 
-PAGE = Page(
-    "fairness.html",
-    "Fairness",
-    "How well models recognise what people do, and how far that depends on who is in the picture.",
-    ("fairness",),
-)
 EXAMPLES = 60
+#: Pictures on the page at a time.
+PAGE_OF = 6
 RATES = {
     "no_rate": "No",
     "unknown_rate": "Unknown",
@@ -251,52 +247,42 @@ def _examples(results: Path, label: dict[str, str], data: dict[str, str]) -> lis
 # page
 
 
-def render(d: Fairness, nav: list[tuple[str, str]], checks: str = "") -> str:
-    """The page as self-contained HTML. ``nav``: (file, title) of all pages including this one.
-    ``checks`` links to the Data Docs of the benchmark."""
-    env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    parts = [shown_figure(f) for f in figures(d)]
+def context(d: Fairness, checks: str = "") -> dict[str, Any]:
+    """Data of fairness.html.j2. ``checks`` links to the Data Docs of the benchmark."""
     analysed = set(zip(d.studies["data"], d.studies["model"], strict=True))
     choices = set(d.metrics.loc[d.metrics["task"] == CHOICE, "run_id"])
-    return env.get_template("fairness.html.j2").render(
-        page=PAGE,
-        nav=nav,
-        checks=checks,
-        style="".join(
-            (TEMPLATES / name).read_text(encoding="utf-8")
-            for name in ("style.css", "pages.css", "fairness.css")
-        ),
-        script=(TEMPLATES / "figures.js").read_text(encoding="utf-8"),
-        library=library(),
-        packed=packed([p["live"] for p in parts]),
-        figures=parts,
-        runs=[{**r, "unanswerable": f"{unanswerable(r):,}"} for r in d.runs.to_dict("records")],
-        several=d.several,
-        planted=list(
+    return {
+        **drawn(figures(d)),
+        "checks": checks,
+        "runs": [{**r, "unanswerable": f"{unanswerable(r):,}"} for r in d.runs.to_dict("records")],
+        "several": d.several,
+        "planted": list(
             dict.fromkeys(
                 r["label"] for r in d.runs.to_dict("records") if r["provenance"] == "planted"
             )
         ),
-        synthetic=[r for r in dict.fromkeys(d.runs["data"]) if r.startswith(DATASETS["synthetic"])],
-        missing=[
+        "synthetic": [
+            r for r in dict.fromkeys(d.runs["data"]) if r.startswith(DATASETS["synthetic"])
+        ],
+        "missing": [
             f"{r['label']}{' on ' + r['data'] if d.several else ''}: {NOT_ANALYSED}"
             for r in d.runs.to_dict("records")
             if (r["data"], r["label"]) not in analysed and r["run_id"] in choices
         ],
-        silent=d.silent,
-        lacking=_lacking(d.studies),
-        rate_heads=list(RATES.values()),
-        rates=rates(d.metrics),
-        examples=d.examples,
-        unread=sum(e["outcome"] == "unread" for e in d.examples),
-        benchmarks=cards(d),
-    )
+        "silent": d.silent,
+        "lacking": _lacking(d.studies),
+        "rate_heads": list(RATES.values()),
+        "rates": rates(d.metrics),
+        "examples": d.examples,
+        "page_of": PAGE_OF,
+        "words": terms_in(
+            "Disparity Recall Planted CADE Full Holm",
+            *d.metrics["test"].unique(),
+            *d.studies["method"].str.removesuffix("@recall").unique(),
+        ),
+        "unread": sum(e["outcome"] == "unread" for e in d.examples),
+        "benchmarks": cards(d),
+    }
 
 
 def figures(d: Fairness) -> list[Figure]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,10 @@ from sdgbias.benchmark.card.intended_use import intended_use
 from sdgbias.errors import RegistryError
 from sdgbias.registry import entries as registry
 from sdgbias.report import labels, leaderboard
+from sdgbias.report.data import ReportData
+from sdgbias.report.pages.findings import findings
 from sdgbias.report.web.source import Reader, Row
+from sdgbias.suites.facet import NOT_UNDERSTOOD
 from sdgbias.types import PILLARS
 
 RUNS, NIGHTS = 30, 60
@@ -92,31 +96,42 @@ def index(reader: Reader, root: Path | None) -> list[Row]:
     ]
 
 
-def page(reader: Reader, name: str, root: Path | None) -> dict[str, Any] | None:
-    """All data of one model; None if neither the results nor the registry contain it."""
-    newest = reader.ask(_NEWEST.format(where="model = ?", by="suite", order="suite DESC"), [name])
+def page(
+    reader: Reader,
+    name: str,
+    root: Path | None,
+    found: ReportData | None = None,
+    among: Sequence[str] | None = None,
+) -> dict[str, Any] | None:
+    """All data of one model; None if neither the results nor the registry contain it. ``found``:
+    the newest runs on places, for what this model's run found. ``among``: only these runs."""
+    within = "" if among is None else f" AND run_id IN ({', '.join('?' for _ in among) or 'NULL'})"
+    newest = reader.ask(
+        _NEWEST.format(where=f"model = ?{within}", by="suite", order="suite DESC"),
+        [name, *(among or ())],
+    )
     facts = entry(root, name)
-    nights = _nights(reader, name)
+    nights = _nights(reader, name) if among is None else []
     if not newest and facts is None and not nights:
         return None
     runs = reader.ask(
         f"""SELECT run_id, suite, benchmark_id, provenance, started_at, finished_at,
-            n_prompts_planned, n_scored, n_cached, n_failed FROM runs
-            WHERE model = ? ORDER BY finished_at DESC NULLS FIRST, run_id LIMIT {RUNS}""",
-        [name],
+            n_prompts_planned, n_scored, n_cached, n_failed, count(*) OVER () AS total FROM runs
+            WHERE model = ?{within} ORDER BY finished_at DESC NULLS FIRST, run_id LIMIT {RUNS}""",
+        [name, *(among or ())],
     )
-    total = reader.ask("SELECT count(*) AS n FROM runs WHERE model = ?", [name])[0]["n"]
     return {
         "name": name,
         "entry": facts,
         "runs": runs,
-        "total": total,
+        "total": runs[0]["total"] if runs else 0,
         "nights": nights,
         "suites": [_suite(reader, run) for run in newest],
         "planted": any(run["provenance"] == "planted" for run in newest),
         "quarantined": [n for n in nights if n["quarantined_until"]],
         "failures": _failures(reader, [run["run_id"] for run in newest]),
         "use": intended_use(),
+        "findings": findings(found, name) if found and name in found.models else None,
     }
 
 
@@ -163,6 +178,13 @@ def _suite(reader: Reader, run: Row) -> dict[str, Any]:
            WHERE run_id = ? ORDER BY ALL""",
         [run["run_id"]],
     )
+    # a recall of 0 where not one answer was understood is not shown as measured
+    mute = {(c["task"], c["test"], c["method"]) for c in cells if c["note"] == NOT_UNDERSTOOD}
+    void = {"value": None, "note": NOT_UNDERSTOOD}
+    cells = [
+        c | void if c["metric"] == "recall" and (c["task"], c["test"], c["method"]) in mute else c
+        for c in cells
+    ]
     whole = [c for c in cells if c["pillar"] == "all" and c["indicator"] == "all"]
     found = {(c["task"], c["metric"], c["test"], c["method"]): c for c in whole}
     heads = []

@@ -1,44 +1,33 @@
-"""The morning page, night.html: the newest night's outcomes, changes and their size, flipped
-answers, and quarantined models.
+"""The night page, of the report and of `sdgbias serve`: outcomes, changes and their size, flipped
+answers, quarantined models, and the steps after scoring.
 
-All data is read from the results file; the page has no scripts and links only to the pages beside
-it. Pictures of people are blurred until a reader reveals them.
+All data is read from the results file; the page has no scripts. Pictures of people are blurred
+until a reader reveals them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
-import jinja2
 import pandas as pd
 
-from sdgbias import store, suites
+from sdgbias import suites
 from sdgbias.analysis import night_text as words
 from sdgbias.analysis import nights
 from sdgbias.analysis.nights import (
-    FIRST,
     INSUFFICIENT,
     MISSING,
-    PASS,
     UNCHANGED,
     ModelNight,
     NightRecord,
 )
 from sdgbias.report import labels
 from sdgbias.report.charts import described, over_nights, still
-from sdgbias.report.pages.examples import _options, _pictures
-from sdgbias.report.pages.studies import TEMPLATES, Page
+from sdgbias.report.pages.examples import _options
 from sdgbias.types import OPTION_LETTERS
 
-PAGE = Page(
-    "night.html",
-    "Last night",
-    "What the newest night came to: what was published, what got worse, and what was not judged.",
-    (),
-)
 #: Number of flipped questions shown per model, and of models whose breaches are shown in full.
 SHOWN, EXPLAINED = 6, 20
 #: outcome or breach -> sign and words of the history strip; the sign alone identifies it.
@@ -52,43 +41,38 @@ SIGNS = {
 }
 
 
-def load(results: Path, night: str = "") -> NightRecord | None:
-    """A night, by default the newest; None if the file has none."""
-    return nights.load(results, night)
+#: Closing steps in the order in which they run.
+STEPS = ("analyse", "gate", "report", "wandb", "announce")
+#: image_id -> address, of the pictures of some questions.
+Pictures = Callable[[pd.DataFrame], Mapping[str, str]]
 
 
-def render(night: NightRecord, results: Path, nav: Sequence[tuple[str, str]]) -> str:
-    """The page as self-contained HTML. ``nav``: (file, title) of all pages including this one."""
-    env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
+def context(night: NightRecord, query: nights.Query, pictures: Pictures) -> dict[str, Any]:
+    """Data of night.html.j2. ``query``: what the results answer; ``pictures``: of questions with
+    benchmark_id and image_id."""
     breached = night.breached[:EXPLAINED]
-    shown = _examples(results, breached)
-    return env.get_template("night.html.j2").render(
-        page=PAGE,
-        nav=nav,
-        style="".join(
-            (TEMPLATES / name).read_text(encoding="utf-8")
-            for name in ("style.css", "pages.css", "fairness.css", "night.css")
-        ),
-        night=night.night,
-        headline=words.headline(night),
-        facts=_facts(night),
-        troubles=_troubles(night),
-        planted=sorted({m.model for m in night.models if m.planted}),
-        models=[_row(m, _id(m) in {_id(b) for b in breached}) for m in night.models],
-        breached=[_breach(m, shown.get((m.model, m.suite), [])) for m in breached],
-        beyond=max(0, len(night.breached) - EXPLAINED),
-        people=any(
-            suites.named(m.suite).private and shown.get((m.model, m.suite)) for m in breached
-        ),
-        legend=over_nights.LEGEND,
-        open=[part for m in night.models if (part := _open(m))],
-        held=[
+    shown = _examples(query, pictures, breached)
+    row = night.row
+    announced = query(
+        "FROM announcements WHERE night = $night ORDER BY target", {"night": night.night}
+    )
+    return {
+        "night": night.night,
+        "headline": words.headline(night),
+        "tone": _tone(night),
+        "tiles": {name.capitalize(): len(night.of(name)) for name in words.OUTCOMES}
+        | {"Breaches": sum(len(m.breaches) for m in night.breached)},
+        "seconds": _seconds(row),
+        "facts": _facts(night),
+        "troubles": _troubles(night),
+        "planted": sorted({m.model for m in night.models if m.planted}),
+        "models": [_row(m, _id(m) in {_id(b) for b in breached}) for m in night.models],
+        "breached": [_breach(m, shown.get((m.model, m.suite), [])) for m in breached],
+        "beyond": max(0, len(night.breached) - EXPLAINED),
+        "legend": over_nights.LEGEND,
+        "flipped": [_flipped(m) for m in night.models if len(m.flips)],
+        "open": [part for m in night.models if (part := _open(m))],
+        "held": [
             {
                 "model": m.model,
                 "until": m.until or "a person enables it",
@@ -98,13 +82,46 @@ def render(night: NightRecord, results: Path, nav: Sequence[tuple[str, str]]) ->
             for m in night.models
             if m.until or m.quarantines
         ],
-        absent=[
+        "absent": [
             {"model": m.model, "suite": m.suite, "outcome": m.outcome, "why": words.why(m)}
+            | {"log": m.log}
             for m in night.of("failed", "skipped")
         ],
-        history=_history(night),
-        signs=[{"sign": sign, "said": said} for sign, said in SIGNS.values()],
-    )
+        "steps": _steps(row),
+        "announced": announced.astype(object).where(announced.notna(), None).to_dict("records"),
+        "history": _history(night),
+        "signs": [{"sign": sign, "said": said} for sign, said in SIGNS.values()],
+    }
+
+
+def _tone(night: NightRecord) -> str:
+    """Class of the headline: what needs a person first."""
+    if night.breached:
+        return "bad"
+    if night.of("failed") or night.row["status"] in ("failed", "interrupted"):
+        return "warn"
+    return "good" if night.of("published", "unchanged") else "plain"
+
+
+def _seconds(row: Mapping[str, Any]) -> float | None:
+    began, ended = row["started_at"], row["finished_at"]
+    return None if pd.isna(began) or pd.isna(ended) else (ended - began).total_seconds()
+
+
+def _steps(row: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """(step, state, sentence), in order of execution."""
+    found, states = row["steps"], row["step_states"]
+    order = sorted(found, key=lambda s: (STEPS.index(s) if s in STEPS else len(STEPS), s))
+    return [(name, str(states.get(name, "")), str(found[name])) for name in order]
+
+
+def _flipped(m: ModelNight) -> dict[str, Any]:
+    """How many answers differ from the baseline, and how many for the better."""
+    better = int(m.flips["better"].sum())
+    return {"model": m.model, "suite": m.suite, "run": m.run_id, "baseline": m.baseline} | {
+        "n": len(m.flips),
+        "better": better,
+    }
 
 
 def _when(value: object) -> str:
@@ -127,6 +144,7 @@ def _facts(night: NightRecord) -> list[tuple[str, str]]:
         ("Night", night.night),
         ("Started", _when(row["started_at"])),
         *([("Ended", _when(row["finished_at"]))] if row["status"] != "running" else []),
+        *([("Started by", str(row["by"]))] if isinstance(row["by"], str) and row["by"] else []),
         ("State", status.get(str(row["status"]), str(row["status"]))),
     ]
     of = row["benchmarks"]
@@ -173,14 +191,13 @@ def _row(m: ModelNight, linked: bool) -> dict[str, Any]:
         "suite": m.suite,
         "outcome": words.OUTCOMES.get(m.outcome, m.outcome),
         "verdict": words.VERDICTS.get(m.verdict, "not judged"),
-        "kind": (
-            {nights.BREACH: "bad", PASS: "good", FIRST: "none"}.get(
-                m.verdict, "open" if m.verdict else "none"
-            )
-        ),
+        "judged": m.verdict,
+        "scored": f"{m.scored:,} of {m.planned:,} prompts" if m.planned else "",
+        "seconds": None if m.seconds != m.seconds else m.seconds,
         "rules": words.summary(m.rows.to_dict("records")) if len(m.rows) and not note else "",
         "why": said or words.why(m) or note or next(iter(needed), ""),
         "run": m.run_id,
+        "until": m.until,
         "accepted": m.accepted,
         "id": _id(m),
         "linked": linked,
@@ -296,7 +313,7 @@ def _history(night: NightRecord) -> dict[str, Any]:
 
 
 def _examples(
-    results: Path, models: Sequence[ModelNight]
+    query: nights.Query, pictures: Pictures, models: Sequence[ModelNight]
 ) -> dict[tuple[str, str], list[dict[str, Any]]]:
     """(model, suite) -> up to SHOWN flipped questions: those with a picture in the store first,
     then in stored order."""
@@ -307,9 +324,10 @@ def _examples(
         suite = suites.named(m.suite)
         sql = f"""SELECT i.*, i.benchmark_id IN (SELECT benchmark_id FROM previews v WHERE
                   v.image_id = i.image_id) AS pictured
-                  FROM {suite.items_table} i JOIN runs r USING (benchmark_id) WHERE r.run_id = ? AND
-                  list_contains(?, i.item_id)"""
-        items = store.query(results, sql, [m.run_id, [int(i) for i in m.flips["item_id"]]])
+                  FROM {suite.items_table} i JOIN runs r USING (benchmark_id)
+                  WHERE r.run_id = $run AND list_contains($items, i.item_id)"""
+        flipped = {"run": m.run_id, "items": [int(i) for i in m.flips["item_id"]]}
+        items = query(sql, flipped)
         part = m.flips.assign(at=range(len(m.flips))).merge(
             items.drop(columns="gold"), on=list(suite.question_keys)
         )
@@ -317,7 +335,8 @@ def _examples(
             ["again", "pictured", "at"], ascending=[True, False, True]
         )
         found.append((m, part.head(SHOWN).sort_values(["better", "at"])))
-    uris = _pictures(results, pd.concat([part[["image_id"]] for _, part in found])) if found else {}
+    keys = ["benchmark_id", "image_id", "pictured"]
+    uris = pictures(pd.concat([part[keys] for _, part in found])) if found else {}
     return {
         (m.model, m.suite): [
             _CARDS[suites.named(m.suite).items_table](r, uris) for r in part.to_dict("records")
@@ -349,6 +368,8 @@ def _place(r: Mapping[Any, Any], uris: Mapping[str, str]) -> dict[str, Any]:
         "alt": f"Picture of {'' if custom else 'the place: '}{where}",
         "blur": False,
         "question": r["question"],
+        "task": r["task"],
+        "item_id": int(r["item_id"]),
         "options": options,
         "place": ", ".join(
             x for x in (str(r["indicator_title"] or r["indicator"] or ""), where) if x
@@ -363,6 +384,8 @@ def _person(r: Mapping[Any, Any], uris: Mapping[str, str]) -> dict[str, Any]:
         "picture": uris.get(str(r["image_id"]), ""),
         "alt": "Picture of a person, blurred unless shown",
         "blur": True,
+        "task": r["task"],
+        "item_id": int(r["item_id"]),
         "options": [],
         "question": f"{r['prompt']}, {about}",
         "place": ", ".join(f"{a} {r[a]}" for a in ("gender", "skin", "age")),

@@ -1,305 +1,386 @@
-"""The overview, index.html: one self-contained page."""
+"""The overview: what holds across models, the leaderboard of both suites, trends over nights, which
+way models lean without evidence, and where the numbers come from."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
-import jinja2
 import pandas as pd
 
-from sdgbias.analysis.asked import gives_scores, language_model, needs
-from sdgbias.files import packaged
-from sdgbias.report import data, labels
+from sdgbias.report import data, labels, leaderboard, matrix
 from sdgbias.report.charts import paper
-from sdgbias.report.data import METHODS, ReportData
-from sdgbias.report.pages import examples, studies
-from sdgbias.types import CONTEXT_NAMES, NEEDS_PICTURES, NEEDS_SCORES, PILLARS, Task, View
+from sdgbias.report.data import ReportData
+from sdgbias.report.layout import STATIC, Page, terms_in
+from sdgbias.report.leaderboard import Board
+from sdgbias.report.web.source import Reader
+from sdgbias.types import CONTEXT_NAMES, FACET, PILLARS, SDG
 
-FILE, TITLE = "index.html", "Overview"
-TEMPLATES = packaged("report", "templates")
-_SCALE = {"mae": 1.0}
-_TASKS = {"mcq": "Choice", "regression": "Estimate"}
+#: Days in the trends.
+WINDOW = 30
+#: Terms that the template itself uses.
+WORDS = ("T1 T2 T3 T4 T5 Q-only CTX+Q Full CADE Disparity Planted p1", "Holm")
 
 
-def render(
-    d: ReportData,
-    shown: dict[str, Any],
+def context(
+    reader: Reader,
+    among: Sequence[str] | None = None,
+    board: Board | None = None,
     checks: str = "",
-    nav: Sequence[studies.Page] = (),
-    board: Sequence[dict[str, Any]] = (),
-    unanalysed: Sequence[str] = (),
-) -> str:
-    """The page as HTML. ``shown``: the result of ``examples.examples``; ``checks``: link to the
-    benchmark's Data Docs; ``nav``: the other pages; ``board``: the pooled leaderboard;
-    ``unanalysed``: models without study rows."""
-    env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    # '<' can't end the script element early, and the two separators are line ends to old JavaScript
-    # engines.
-    inline = json.dumps(shown, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    inline = inline.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-    questions = shown["questions"]
-    return env.get_template("report.html.j2").render(
-        title="SDG bias in vision–language models",
-        style=(TEMPLATES / "style.css").read_text(encoding="utf-8"),
-        script=(TEMPLATES / "browser.js").read_text(encoding="utf-8"),
-        date=_day(d.runs["finished_at"].max()),
-        runs=[{**r, "extra_prompts": extra_prompts(r)} for r in d.runs.to_dict("records")],
-        mixed=d.runs["benchmark_id"].nunique() > 1,
-        planted=[
-            m for m, p in zip(d.runs["model"], d.runs["provenance"], strict=True) if p == "planted"
-        ],
-        synthetic=[c for c in d.runs["config"] if json.loads(c or "{}").get("synthetic")],
-        headlines=[_headline(d, m) for m in d.models],
-        methods=METHODS,
-        mcq=[_mcq_table(d, m) for m in d.models],
-        regression=[t for m in d.models if (t := _regression_table(d, m))],
-        colours=paper.COLOURS,
-        figures={
-            "3": paper.figure3(d),
-            "4": paper.figure4(d),
-            "5": paper.figure5(d),
-            "7": paper.figure7(d),
-            "7r": paper.figure7(d, Task.REGRESSION),
-        },
-        prompts=d.prompts.to_dict("records"),
-        params=_params_table(d),
-        changes=[row for m in d.models for row in _change_rows(d, m)],
-        quarantine=d.quarantine.to_dict("records"),
-        checks=checks,
-        nav=[(p.file, p.title) for p in nav],
-        absent=[p.title for p in studies.PAGES if p.studies and p not in nav],
-        boards=board,
-        unanalysed=unanalysed,
-        failures=d.failures.to_dict("records"),
-        answers=_answer_rows(d),
-        context_names=", ".join(CONTEXT_NAMES.values()),
-        n_questions=len(questions),
-        filters={
-            "model": [(m, m) for m in sorted({q["model"] for q in questions})],
-            "pillar": [(p, p) for p in PILLARS if any(q["pillar"] == p for q in questions)],
-            "test": [(t, t) for t in sorted({q["test"] for q in questions})],
-            "outcome": [
-                (o, name)
-                for o, name in examples.OUTCOMES.items()
-                if any(q["outcome"] == o for q in questions)
-            ],
-        },
-        examples=inline,
-    )
-
-
-def render_without_places(
-    runs: pd.DataFrame, beside: Sequence[studies.Page], what: str = "on pictures of people"
-) -> str:
-    """The overview of results without the first suite: it states what they cover and links to the
-    existing pages. runs: with label and data."""
-    env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined
-    )
-    return env.get_template("people_alone.html.j2").render(
-        style=(TEMPLATES / "style.css").read_text(encoding="utf-8"),
-        runs=runs.to_dict("records"),
-        beside=beside,
-        what=what,
-        date=_day(runs["finished_at"].max()),
-    )
-
-
-def _day(when: pd.Timestamp) -> str:
-    return f"{when.day} {when:%B %Y, %H:%M} UTC"
-
-
-def extra_prompts(run: dict[Any, Any]) -> int:
-    """Distinct prompts of a run used only by extra prompts; the paper's views don't count them."""
-    return int((json.loads(run["config"] or "{}").get("extra") or {}).get("prompts", 0))
-
-
-def _headline(d: ReportData, model: str) -> dict[str, Any]:
-    row = d.runs[d.runs["model"] == model].iloc[0]
-    points = [
-        (f"{pillar}: {verdict}", evidence) for pillar, verdict, evidence in labels.leaning(d, model)
-    ]
-    extra = [x for x in (labels.image_use(d, model), labels.cade_change(d, model)) if x is not None]
-    if blind := language_model(d.config(model)):
-        why = "a language model: it is asked the two views without a picture"
-        extra.append((f"Pictures and CADE: {NEEDS_PICTURES}", why))
-    if not gives_scores(d.config(model)):
-        why = "its endpoint gives text only: its answers are read, as the papers read closed models"
-        extra.append((f"Signatures and CADE: {NEEDS_SCORES}", why))
+    absent: tuple[Sequence[str], Sequence[str]] = ((), ()),
+    found: ReportData | None = None,
+) -> dict[str, Any]:
+    """Data of overview.html.j2. ``among``: only these runs. ``board``: paired differences of every
+    pair, shown when two models are ticked. ``checks``: link to the benchmark's Data Docs.
+    ``absent``: titles of the pages, and models, that lack an analysis.
+    ``found``: the newest runs on places, where they have been read."""
+    table = matrix.matrix(reader, among)
+    runs = [r["runs"][SDG] for r in table["rows"] if SDG in r["runs"]]
+    if found is None and runs:
+        found = data.load(reader.results.path, runs)
+    if board is not None:
+        _letter(table, board)
+    planted = [r["model"] for r in table["rows"] if r["provenance"] == "planted"]
+    said = headlines(table, found)
     return {
-        "model": model,
-        "title": row["title"] or model,
-        "provenance": row["provenance"],
-        "language": blind,
-        "leaning": points,
-        "extra": extra,
+        "table": table,
+        "headlines": said,
+        "words": terms_in(*(text for both in said for text in both), *WORDS),
+        "pairs": inline(pairs(board) if board is not None else {}),
+        "board_script": script(),
+        "checks": checks,
+        "absent": absent[0],
+        "unanalysed": absent[1],
+        "trends": trends(reader, table, among),
+        "leans": leans(found) if found else [],
+        "pillars": PILLARS,
+        "prompts": found.prompts.to_dict("records") if found else [],
+        "bias": paper.figure4(found) if found else [],
+        "image_use": paper.figure5(found) if found else [],
+        "colours": paper.COLOURS,
+        "planted": planted,
+        "mixed": [s for s, ids in table["benchmarks"].items() if len(ids) > 1],
+        "synthetic": bool(found) and any(_config(c).get("synthetic") for c in found.runs["config"]),
+        "date": newest(reader, table),
+        "runs": provenance(reader, table),
+        "quarantine": found.quarantine.to_dict("records") if found else [],
+        "failures": found.failures.to_dict("records") if found else [],
+        "context_names": ", ".join(CONTEXT_NAMES.values()),
     }
 
 
-def _cell(d: ReportData, where: dict[str, str], digits: int = 1) -> dict[str, Any] | None:
-    """value, ci and n of one metric as text; `missing` why a language model has none; None if the
-    store has no such cell."""
-    e = d.cell(**where)
-    if e is None or e.value != e.value:
-        lacks = needs(d.config(where["model"]), where["method"], where.get("task", ""))
-        return {"missing": lacks} if lacks else None
-    scale = _SCALE.get(where["metric"], 100.0)
-    ci = labels.interval(e, scale, digits)
-    return {"value": labels.number(scale * e.value, digits), "ci": ci, "n": e.n}
+def _config(text: object) -> dict[str, Any]:
+    made: dict[str, Any] = labels.parsed(str(text or ""))
+    return made
 
 
-def _mcq_table(d: ReportData, model: str) -> dict[str, Any]:
-    rows = []
-    for test in data.TESTS:
-        cells = [
-            _cell(
-                d, {"model": model, "task": "mcq", "test": test, "method": m, "metric": "accuracy"}
-            )
-            for m in METHODS
-        ]
-        if _known(cells):
-            rows.append({"test": test, "cells": cells, "n": _counts(cells)})
-    return {"model": model, "rows": rows}
+def newest(reader: Reader, table: Mapping[str, Any]) -> str:
+    """When the newest run of the table finished, as text."""
+    ids = [run for r in table["rows"] for run in r["runs"].values()]
+    marks = ", ".join("?" for _ in ids) or "NULL"
+    [row] = reader.ask(f"SELECT max(finished_at) AS at FROM runs WHERE run_id IN ({marks})", ids)
+    return labels.when(row["at"])
 
 
-def _known(cells: list[dict[str, Any] | None]) -> list[dict[str, Any]]:
-    return [c for c in cells if c and "n" in c]
+def provenance(reader: Reader, table: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The runs behind the leaderboard, in its order, with what they were made from."""
+    ids = [run for r in table["rows"] for run in r["runs"].values()]
+    marks = ", ".join("?" for _ in ids) or "NULL"
+    rows = reader.ask(f"SELECT * FROM runs WHERE run_id IN ({marks})", ids)
+    by = {r["run_id"]: r for r in rows}
+    return [by[run] | {"extra_prompts": extra_prompts(by[run])} for run in ids]
 
 
-def _counts(cells: list[dict[str, Any] | None]) -> str:
-    """The common n of a row, or its range if the views differ."""
-    n = sorted({c["n"] for c in _known(cells)})
-    return f"{n[0]:,}" if len(n) == 1 else f"{n[0]:,}{labels.DASH}{n[-1]:,}"
+def extra_prompts(run: Mapping[Any, Any]) -> int:
+    """Distinct prompts of a run used only by extra prompts; the paper's views don't count them."""
+    return int((_config(run["config"]).get("extra") or {}).get("prompts", 0))
 
 
-def _regression_table(d: ReportData, model: str) -> dict[str, Any] | None:
-    """Interval accuracy pooled over targets, and MAE per target in the target's unit (a pooled MAE
-    would mix units)."""
+# ----------------------------------------------------------------------
+# what holds across models
 
-    def rows(
-        metric: str, where: list[tuple[str, str, dict[str, str]]], digits: int
-    ) -> list[dict[str, Any]]:
-        out = []
-        for label, unit, place in where:
-            cells = [
-                _cell(
-                    d,
-                    {"model": model, "task": "regression", "method": m, "metric": metric, **place},
-                    digits,
-                )
-                for m in METHODS
-            ]
-            if _known(cells):
-                out.append({"label": label, "unit": unit, "cells": cells, "n": _counts(cells)})
-        return out
 
-    tests = [(t, "", {"test": t}) for t in ("T2", "T5", "all")]
-    targets = d.indicators[d.indicators["task"] == "regression"]
-    by_target = [
-        (
-            str(r.indicator_title or r.indicator),
-            str(r.unit or ""),
-            {"test": "all", "pillar": str(r.pillar), "indicator": str(r.indicator)},
-        )
-        for r in targets.itertuples()
+def headlines(table: Mapping[str, Any], found: ReportData | None) -> list[tuple[str, str]]:
+    """(sentence, evidence) across models: who is most accurate, which way models lean, what CADE
+    does, whom models recognise. About measured models; about planted ones where there are no
+    others. Each follows from intervals by a stated rule."""
+    rows = [r for r in table["rows"] if r["provenance"] != "planted"] or list(table["rows"])
+    made = [
+        _most(table, rows, SDG, "questions about places", "answers most rightly"),
+        _leaning(rows, found),
+        _cade(table, rows),
+        _most(table, rows, FACET, "pictures of people", "recognises most"),
+        _apart(table, rows),
     ]
-    interval = rows("interval_accuracy", tests, 1)
+    return [h for h in made if h is not None]
+
+
+def _column(
+    table: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], suite: str, metric: str
+) -> list[tuple[str, dict[str, Any]]]:
+    """(model, cell) of the first column of a suite with this metric, where there is a value."""
+    at = next(
+        (i for i, c in enumerate(table["columns"]) if (c.suite, c.metric) == (suite, metric)), None
+    )
+    if at is None:
+        return []
+    shown = [(r["model"], r["cells"][at]) for r in rows]
+    return [(m, c) for m, c in shown if c["sort"] is not None and not c["other"]]
+
+
+def _most(
+    table: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], suite: str, what: str, does: str
+) -> tuple[str, str] | None:
+    known = _column(table, rows, suite, "recall" if suite == FACET else "accuracy")
+    if not known:
+        return None
+    name, top = max(known, key=lambda k: k[1]["sort"])
+    if len(known) == 1:
+        return f"{name} is the only model measured on {what}", top["said"]
+    others = matrix.reach(top, [cell for _, cell in known])
+    if others == 0:
+        return f"Of {len(known)} models on {what}, {name} {does}", top["said"]
     return (
-        {
-            "model": model,
-            "interval": interval,
-            "mae": rows("mae", by_target, 2),
-            "pooled": rows("mae", tests, 2),
-        }
-        if interval
-        else None
+        f"Of {len(known)} models on {what}, none is the best beyond its interval",
+        f"{name} comes first: {top['said']}; {others} of the {len(known) - 1} others can’t be told"
+        " apart from it by these intervals",
     )
 
 
-def _params_table(d: ReportData) -> list[dict[str, Any]]:
-    out = []
-    for r in d.params.to_dict("records"):
-        value = float(r["val_value"])
-        mcq = r["task"] == Task.MCQ.value
-        shown = (
-            f"{labels.number(100 * value)}{labels.NBSP}%"
-            if mcq
-            else f"MAE {labels.number(abs(value), 2)}"
+def _leaning(rows: Sequence[Mapping[str, Any]], found: ReportData | None) -> tuple[str, str] | None:
+    if found is None:
+        return None
+    names = {r["model"] for r in rows}
+    said = {m: labels.leaning(found, m) for m in found.models if m in names}
+    said = {m: verdicts for m, verdicts in said.items() if verdicts}
+    if not said:
+        return None
+    ways: dict[str, list[str]] = {}
+    for model, verdicts in said.items():
+        for way in sorted({v.split(" ")[1] for _, v, _ in verdicts if v.startswith("leans ")}):
+            ways.setdefault(way, []).append(model)
+    prompts = sorted({counted(evidence) for v in said.values() for _, _, evidence in v})
+    behind = f"{_span(prompts)} in each pillar" if prompts else ""
+    if not ways:
+        return (
+            f"Without any evidence, no lean can be stated for any of {len(said)} models",
+            f"{behind}; a lean needs six, and intervals that don’t overlap",
         )
-        numbers = {k: labels.number(float(r[k]), 3) for k in ("alpha", "lambda_kl", "beta", "tau")}
-        out.append(
-            {
-                "model": r["model"],
-                "task": _TASKS[r["task"]],
-                "test": r["test"],
-                **numbers,
-                "val": shown,
-                "n_val": f"{int(r['n_val']):,}",
-                "n_draws": f"{int(r['n_draws']):,}",
-                "note": r["note"] if isinstance(r["note"], str) else "",
-            }
-        )
-    return out
+    leaning = {m for models in ways.values() for m in models}
+    return (
+        f"Without any evidence, {len(leaning)} of {len(said)} models lean in at least one pillar",
+        "; ".join(f"{way}: {', '.join(models)}" for way, models in ways.items()) + f"; {behind}",
+    )
 
 
-def _change_rows(d: ReportData, model: str) -> list[dict[str, Any]]:
-    names = ("accuracy_gain", "changed_rate", "fixed_rate", "broken_rate", "kept_rate")
-    out = []
-    for test in data.TESTS:
-        found = {
-            m: d.cell(model=model, task="mcq", test=test, method="cade", metric=m) for m in names
-        }
-        gain = found["accuracy_gain"]
-        if gain is None:
-            continue
-        cells: list[dict[str, str] | None] = []
-        for metric, e in found.items():
-            signed = metric == "accuracy_gain"
-            cells.append(
-                {
-                    "value": labels.number(100 * e.value, signed=signed),
-                    "ci": labels.interval(e, signed=signed),
-                }
-                if e
-                else None
+def counted(evidence: str) -> str:
+    """'12 distinct prompts', from the end of the evidence of a lean."""
+    return evidence.rsplit("; ", 1)[-1]
+
+
+def _span(counts: Sequence[str]) -> str:
+    """'9 to 14 distinct prompts' of several counts in words."""
+    numbers = sorted({int(c.split(" ")[0].replace(",", "")) for c in counts if c[:1].isdigit()})
+    if not numbers:
+        return "an unknown number of prompts"
+    what = max(counts, key=len).split(" ", 1)[1]
+    return (
+        f"{numbers[0]:,} {what}"
+        if len(numbers) == 1
+        else f"{numbers[0]:,} to {numbers[-1]:,} {what}"
+    )
+
+
+def _cade(table: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
+    known = _column(table, rows, SDG, "accuracy_gain")
+    if not known:
+        return None
+    sign = {m: labels.sign_of(labels.estimate(c["row"])) for m, c in known}
+    up, down = ([m for m, s in sign.items() if s == way] for way in (1, -1))
+    parts = [f"raises: {', '.join(up)}"] * bool(up) + [f"lowers: {', '.join(down)}"] * bool(down)
+    alone = "; ".join(
+        [*parts, "for the others the interval of the change holds zero"][: 2 + len(parts)]
+        if len(up) + len(down) < len(known)
+        else parts
+    )
+    return (
+        f"CADE raises the accuracy of {len(up)} of {len(known)} models and lowers that of"
+        f" {len(down)}",
+        alone,
+    )
+
+
+def _apart(table: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
+    """Models with a disparity whose interval excludes zero, and those that were not understood."""
+    columns = [(i, c) for i, c in enumerate(table["columns"]) if c.metric == "disparity"]
+    asked = [r for r in rows if FACET in r["runs"]]
+    if not columns or not asked:
+        return None
+    known = [r for r in asked if any(r["cells"][i]["sort"] is not None for i, _ in columns)]
+    apart = [r for r in known if any(r["cells"][i]["mark"] for i, _ in columns)]
+    silent = [
+        r["model"]
+        for r in asked
+        if r not in known and any(matrix.NOT_UNDERSTOOD in r["cells"][i]["why"] for i, _ in columns)
+    ]
+    found = [
+        (abs(r["cells"][i]["sort"]), r["model"], r["cells"][i]["said"])
+        for r in apart
+        for i, _ in columns
+        if r["cells"][i]["mark"]
+    ]
+    said = [f"widest: {max(found)[1]}, {max(found)[2]}"] if found else []
+    said += [f"no answer understood, so nothing to say: {', '.join(silent)}"] if silent else []
+    return (
+        f"{len(apart)} of {len(known)} models recognise one group of people measurably more often"
+        " than the other",
+        "; ".join(said) or "every interval of a difference holds zero",
+    )
+
+
+def leans(found: ReportData) -> list[dict[str, Any]]:
+    """A row per model: pillar -> verdict, evidence, and the distinct prompts behind it."""
+    made = []
+    for model, title, kind in found.runs[["model", "title", "provenance"]].itertuples(
+        index=False, name=None
+    ):
+        said = {p: (v, e) for p, v, e in labels.leaning(found, model)}
+        cells = [
+            {"verdict": said[p][0], "evidence": said[p][1], "prompts": counted(said[p][1])}
+            if p in said
+            else None
+            for p in PILLARS
+        ]
+        if any(cells):
+            made.append(
+                {"model": model, "title": title or model, "provenance": kind, "cells": cells}
             )
-        out.append({"model": model, "test": test, "n": f"{gain.n:,}", "cells": cells})
-    return out
+    return sorted(made, key=lambda r: (r["provenance"] == "planted", r["model"]))
 
 
-_ANSWER_METRICS = (
-    "candidate_mass",
-    "off_candidate_rate",
-    "unparsed_rate",
-    "tie_rate",
-    "near_tie_rate",
-)
+# ----------------------------------------------------------------------
+# two models, and nights
 
 
-def _answer_rows(d: ReportData) -> list[dict[str, Any]]:
-    """_ANSWER_METRICS per model, task and view, pooled over tests."""
-    out = []
-    for model in d.models:
-        for task in Task:
-            for view in View:
-                where = {"model": model, "task": task.value, "test": "all", "method": view.value}
-                cells = [_cell(d, {"metric": m, **where}) for m in _ANSWER_METRICS]
-                if _known(cells):
-                    out.append(
-                        {
-                            "model": model,
-                            "task": _TASKS[task.value],
-                            "view": METHODS[view.value],
-                            "cells": cells,
-                            "n": _counts(cells),
-                        }
-                    )
-    return out
+def _letter(table: Mapping[str, Any], board: Board) -> None:
+    """The letters of the paired tests beside each accuracy."""
+    own = board.places[
+        (board.places["method"] == "Full") & (board.places["test"] == data.ALL_TESTS)
+    ]
+    letters = dict(zip(own["model"].str.removesuffix(" (planted)"), own["letters"], strict=True))
+    at = next((i for i, c in enumerate(table["columns"]) if c.metric == "accuracy"), None)
+    for row in table["rows"]:
+        if at is not None:
+            row["cells"][at]["letters"] = letters.get(row["model"], "")
+
+
+def pairs(board: Board) -> dict[str, str]:
+    """'A|B' -> the paired difference of A and B in words, Full over all tests."""
+    own = board.pairs[(board.pairs["method"] == "Full") & (board.pairs["test"] == data.ALL_TESTS)]
+    made = {}
+    for r in own.to_dict("records"):
+        one, other = (str(r[k]).removesuffix(" (planted)") for k in ("one", "other"))
+        e = labels.estimate(r)
+        p = "p < 0.001" if r["p"] < 0.001 else f"p {r['p']:.3f}"
+        verdict = "differ" if r["p"] < 0.05 else "can’t be told apart"
+        made[f"{one}|{other}"] = (
+            f"On the same questions {one} and {other} {verdict}: accuracy (Full, all tests) of the"
+            f" first minus the second {labels.number(100 * e.value, signed=True)} points"
+            f" {labels.aside(e, signed=True)}, {p} (Holm, over all pairs). Smallest difference that"
+            f" the test would find: {labels.number(100 * r['mde'])} points."
+        )
+    return made
+
+
+def trends(
+    reader: Reader, table: Mapping[str, Any], among: Sequence[str] | None = None
+) -> list[dict[str, Any]]:
+    """Per suite the first number of the leaderboard over the last days with a run: title, about,
+    plots, narrow, names, said. Models without a number there now have no line.
+
+    From runs alone, up to the newest one that is shown: the page of an earlier moment then has the
+    same lines, whatever nights were recorded since.
+    """
+    made = []
+    last = max((r["finished_at"] for r in matrix.newest(reader, among)), default=datetime.min)
+    for suite, ids in table["benchmarks"].items():
+        at, column = next((i, c) for i, c in enumerate(table["columns"]) if c.suite == suite)
+        order = [r["model"] for r in table["rows"] if r["cells"][at]["sort"] is not None]
+        chosen = dict(zip(leaderboard.CHOICES, column.cell, strict=True))
+        asked = [r for i in ids for r in _days(reader, suite, i, last) if r["model"] in order]
+        times = {r["night"]: r["began"] for r in sorted(asked, key=lambda r: str(r["night"]))}
+        rows = leaderboard.history(asked, leaderboard.numbers(reader, chosen, asked))
+        series, wide, narrow = leaderboard.drawn(rows, times, column.metric, order)
+        if any(len(points) > 1 for points in series.values()):
+            made.append(
+                {
+                    "id": f"trend-{suite}",
+                    "title": f"{column.title}, {labels.SUITES.get(suite, suite)}",
+                    "about": column.about,
+                    "plots": wide,
+                    "narrow": narrow,
+                    "names": list(series),
+                    "said": leaderboard.summary(series, column.metric),
+                }
+            )
+    return made
+
+
+def _days(reader: Reader, suite: str, benchmark: str, last: datetime) -> list[dict[str, Any]]:
+    """A row per model and day of the last ``WINDOW`` days on which any model was scored: its newest
+    run by then, as leaderboard.nights_asked has it."""
+    runs = reader.ask(
+        """SELECT run_id, model, provenance, finished_at FROM runs WHERE suite = ? AND
+           benchmark_id = ? AND finished_at <= ? ORDER BY finished_at, run_id""",
+        [suite, benchmark, last],
+    )
+    days = sorted({r["finished_at"].date() for r in runs})[-WINDOW:]
+    made: list[dict[str, Any]] = []
+    now: dict[str, dict[str, Any]] = {}
+    at = 0
+    for day in days:
+        while at < len(runs) and runs[at]["finished_at"].date() <= day:
+            now[runs[at]["model"]] = runs[at]
+            at += 1
+        began = datetime.combine(day, datetime.min.time())
+        made += [
+            r | {"night": f"{day}", "began": began, "fresh": r["finished_at"].date() == day}
+            for _, r in sorted(now.items())
+        ]
+    return made
+
+
+def context_without_places(
+    reader: Reader,
+    among: Sequence[str] | None,
+    runs: pd.DataFrame,
+    beside: Sequence[Page],
+    what: str,
+) -> dict[str, Any]:
+    """Data of people_alone.html.j2, the overview of results without the first suite: it states
+    what they cover, and shows the leaderboard if they are of people. runs: with label and data."""
+    table = matrix.matrix(reader, among)
+    return {
+        "table": table,
+        "headlines": headlines(table, None),
+        "runs": runs.to_dict("records"),
+        "beside": beside,
+        "what": what,
+        "date": labels.when(runs["finished_at"].max()),
+        "pairs": inline({}),
+        "board_script": script(),
+    }
+
+
+def script() -> str:
+    """What sorts the leaderboard and compares two ticked models."""
+    return (STATIC / "board.js").read_text(encoding="utf-8")
+
+
+def inline(value: object) -> str:
+    """JSON for a script element: '<' can't end it early, and the two separators are line ends to
+    old JavaScript engines."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    return text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

@@ -9,21 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import pandas as pd
 
 from sdgbias import store
 from sdgbias.report import labels
 from sdgbias.report.charts import holm
-from sdgbias.report.pages.studies import TEMPLATES, Page
 from sdgbias.suites import SUITES
 
-PAGE = Page(
-    "own.html",
-    "Own questions",
-    "Suites of your own questions: accuracy, groups, and which letters models prefer.",
-    (),
-)
 METHODS = ("q_only", "ctx_q", "img_q", "full_generated", "full", "cade")
 _NAMES = {
     "q_only": "Q-only",
@@ -78,21 +70,13 @@ def facts(config: str | None) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def render(
-    own: Own, nav: Sequence[tuple[str, str]], checked: Mapping[str, str] | None = None
-) -> str:
-    """The page as HTML. checked: suite -> link to the Data Docs of its benchmark, '' without."""
-    env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined
-    )
+def context(own: Own, checked: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Data of own.html.j2. checked: suite -> link to the Data Docs of its benchmark, '' without."""
     suites = [_suite(name, part, own) for name, part in own.runs.groupby("suite")]
-    return env.get_template("own.html.j2").render(
-        style=(TEMPLATES / "style.css").read_text(encoding="utf-8"),
-        page=PAGE,
-        nav=nav,
-        suites=[s | {"checked": (checked or {}).get(s["name"], "")} for s in suites],
-        heads=[_NAMES[method] for method in METHODS],
-    )
+    return {
+        "suites": [s | {"checked": (checked or {}).get(s["name"], "")} for s in suites],
+        "heads": [_NAMES[method] for method in METHODS],
+    }
 
 
 def _suite(name: object, runs: pd.DataFrame, own: Own) -> dict[str, Any]:

@@ -11,17 +11,15 @@ import base64
 import gzip
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jinja2
 import pandas as pd
 
 from sdgbias.errors import StoreError
-from sdgbias.files import packaged, replacing
+from sdgbias.files import replacing
 from sdgbias.report import labels
 from sdgbias.report.charts import (
     Figure,
@@ -37,67 +35,24 @@ from sdgbias.report.charts import (
 )
 from sdgbias.report.data import ALL_TESTS, NOT_ANALYSED, Studies, method_name
 from sdgbias.report.labels import DASH, number
+from sdgbias.report.layout import (
+    COMPARE,
+    GROUPS,
+    HARM,
+    METHODS,
+    PARAMETERS,
+    TABLES,
+    TEMPLATES,
+    Page,
+    terms_in,
+)
 from sdgbias.report.leaderboard import Board
 
 if TYPE_CHECKING:
     from sdgbias.analysis.paper.cells import Cell, Table
 
-TEMPLATES = packaged("report", "templates")
-
-
-@dataclass(frozen=True)
-class Page:
-    """File name in the report's folder, title in the navigation, a one-sentence description, and
-    the studies it draws on."""
-
-    file: str
-    title: str
-    about: str
-    studies: tuple[str, ...]
-
-
-PAGES = (
-    Page(
-        "methods.html",
-        "Methods",
-        "Every debiasing method on the same questions, what reordered options change, and which way"
-        " answers lean.",
-        ("methods", "perturbation", "wordings", "directions"),
-    ),
-    Page(
-        "parameters.html",
-        "Parameters",
-        "What each part of CADE is worth, how its parameters are found, and whether they carry"
-        " over.",
-        ("ablation", "streams", "sweep", "search", "transfer", "few_shot"),
-    ),
-    Page(
-        "groups.html",
-        "Groups",
-        "How well models answer for different places, and whether CADE narrows the differences.",
-        ("groups",),
-    ),
-    Page(
-        "harm.html",
-        "Harm and calibration",
-        "What CADE breaks and why, and whether a model’s confidence means accuracy.",
-        ("harm", "calibration", "selective"),
-    ),
-    Page(
-        "compare.html",
-        "Models compared",
-        "Models on the same questions: accuracy, paired differences, and what could have been"
-        " seen.",
-        (),
-    ),
-    Page(
-        "tables.html",
-        "Paper’s tables",
-        "The paper’s tables and figures in numbers, ours beside the printed value where the same"
-        " model was scored.",
-        (),
-    ),
-)
+#: The pages of this module, in the order of the navigation.
+PAGES = (METHODS, PARAMETERS, GROUPS, HARM, COMPARE, TABLES)
 #: Inputs of a figure beyond the scores of the four views: study -> text shown if it is absent.
 _LACKS = {
     "wordings": "Which way answers lean over the wordings of a question",
@@ -122,40 +77,44 @@ def present(found: dict[str, list[Figure]], tables: Sequence[Table] | None) -> l
     return [p for p in PAGES if (tables if p.file == "tables.html" else found.get(p.file))]
 
 
-def render(
+def context(
     page: Page,
     s: Studies,
     board: Board,
     made: Sequence[Figure],
-    nav: Sequence[Page],
     tables: Sequence[Table] | None = None,
-) -> str:
-    """One page as self-contained HTML."""
-    env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
+) -> dict[str, Any]:
+    """Data of page.html.j2: one page of figures and tables."""
+    return {
+        **drawn(made),
+        "runs": s.runs.to_dict("records"),
+        "planted": [m for m in s.runs["label"] if m.endswith("(planted)")],
+        "missing": missing(page, s),
+        "lacking": lacking(page, s),
+        "boards": leaderboard(board) if page == COMPARE else [],
+        "tables": shown(tables) if tables and page == TABLES else [],
+        "words": words(made),
+    }
+
+
+def words(made: Sequence[Figure]) -> Mapping[str, str]:
+    """The terms of the glossary that a page's figures use, methods included."""
+    columns = ("method", "test", "setting")
+    used = [str(v) for f in made for c in columns if c in f.frame for v in f.frame[c].unique()]
+    return terms_in(*(f.reads for f in made), *(f.axes for f in made), *used)
+
+
+def drawn(made: Sequence[Figure]) -> dict[str, Any]:
+    """The figures of a page for its template. The scripts stand only on pages with a figure that
+    offers a choice; every other one is an SVG."""
     parts = [shown_figure(f) for f in made]
-    return env.get_template("page.html.j2").render(
-        page=page,
-        nav=[("index.html", "Overview"), *((p.file, p.title) for p in nav)],
-        style="".join(
-            (TEMPLATES / name).read_text(encoding="utf-8") for name in ("style.css", "pages.css")
-        ),
-        script=(TEMPLATES / "figures.js").read_text(encoding="utf-8") if made else "",
-        library=library() if made else "",
-        packed=packed([p["live"] for p in parts]) if made else "",
-        figures=parts,
-        runs=s.runs.to_dict("records"),
-        planted=[m for m in s.runs["label"] if m.endswith("(planted)")],
-        missing=missing(page, s),
-        lacking=lacking(page, s),
-        boards=leaderboard(board) if page.file == "compare.html" else [],
-        tables=shown(tables) if tables and page.file == "tables.html" else [],
-    )
+    lively = [p["live"] for p in parts if p["live"]]
+    return {
+        "figures": parts,
+        "script": (TEMPLATES / "figures.js").read_text(encoding="utf-8") if lively else "",
+        "library": library() if lively else "",
+        "packed": packed(lively) if lively else "",
+    }
 
 
 @cache
@@ -190,7 +149,9 @@ def shown_figure(f: Figure) -> dict[str, Any]:
             "columns": list(f.heads),
             "filters": filters,
             "specs": live(f),
-        },
+        }
+        if any(len(f.options(c)) > 1 for c in f.filters)
+        else None,
     }
 
 

@@ -19,8 +19,9 @@ from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from sdgbias.errors import UsageError
+from sdgbias.report import layout
 from sdgbias.report.web import routes, routes_questions
-from sdgbias.report.web.site import HERE, Missing, Refused, Site
+from sdgbias.report.web.site import REPORT_POLICY, Missing, Refused, Site
 from sdgbias.report.web.source import Unavailable
 
 logger = logging.getLogger(__name__)
@@ -31,9 +32,6 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
     " form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-#: The report's pages contain their own scripts and allow nothing else themselves; the sandbox
-#: isolates them from these pages.
-REPORT_POLICY = "sandbox allow-scripts allow-popups; frame-ancestors 'none'"
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -80,7 +78,7 @@ def create(site: Site, hosts: Iterable[str] = LOOPBACK) -> FastAPI:
     )
     app.include_router(routes.router(site))
     app.include_router(routes_questions.question_router(site))
-    app.mount("/static", StaticFiles(directory=HERE / "static"), name="static")
+    app.mount("/static", StaticFiles(directory=layout.STATIC), name="static")
     if site.report is not None:
         app.mount(
             "/report", StaticFiles(directory=site.report, html=True, check_dir=False), name="report"
@@ -94,7 +92,8 @@ def create(site: Site, hosts: Iterable[str] = LOOPBACK) -> FastAPI:
     ) -> Response:
         response = await call_next(request)
         of_report = request.url.path == "/report" or request.url.path.startswith("/report/")
-        response.headers["Content-Security-Policy"] = REPORT_POLICY if of_report else POLICY
+        own = response.headers.get("Content-Security-Policy", POLICY)
+        response.headers["Content-Security-Policy"] = REPORT_POLICY if of_report else own
         response.headers.update(HEADERS)
         return response
 
@@ -109,7 +108,7 @@ def _say_no(app: FastAPI, site: Site) -> None:
         made = site.html(
             None,
             "error.html.j2",
-            here="",
+            layout.ERROR,
             title=heading,
             status=status,
             heading=heading,

@@ -1,4 +1,4 @@
-"""Data of the night pages: the last night, one by name, all of them, and the one in progress."""
+"""All nights, and the one in progress with its logs (a night itself: pages/night.py)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from sdgbias.analysis import night_text
 from sdgbias.errors import InputError, RegistryError
 from sdgbias.files import confine
 from sdgbias.registry import entries
@@ -15,13 +14,9 @@ from sdgbias.report import labels
 from sdgbias.report.web.source import Reader, Row
 
 PAGE = 50
-#: Verdict rows shown on a night's page; the worst come first.
-VERDICTS = 40
 #: Bytes read from the end of a job's log for its last line.
 TAIL = 4096
-STEPS = ("analyse", "gate", "report", "wandb", "announce")
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_ORDER = {"failed": 0, "skipped": 1, "published": 2, "unchanged": 3}
 
 
 def newest(reader: Reader, finished: bool = False) -> str | None:
@@ -31,132 +26,6 @@ def newest(reader: Reader, finished: bool = False) -> str | None:
         f"SELECT night FROM nights {where} ORDER BY started_at DESC NULLS LAST, night DESC LIMIT 1"
     )
     return None if found is None else str(found["night"])
-
-
-def night(reader: Reader, name: str) -> dict[str, Any] | None:
-    """All data of one night: row, models, counts, verdicts other than pass, flips and
-    announcements; None for an unknown night."""
-    row = reader.one("SELECT * FROM nights WHERE night = ?", [name])
-    if row is None:
-        return None
-    counts = _verdicts(reader, name)
-    models = [
-        m
-        | {
-            "verdicts": (v := counts.get((m["model"], m["suite"]), {})),
-            "verdict": labels.worst(v),
-            "planted": m["provenance"] == "planted",
-        }
-        for m in reader.ask(
-            """SELECT nm.*, r.provenance FROM night_models nm LEFT JOIN runs r ON r.run_id =
-               nm.run_id
-               WHERE nm.night = ? ORDER BY nm.model, nm.suite""",
-            [name],
-        )
-    ]
-    models.sort(
-        key=lambda m: (
-            m["verdict"] != "BREACH",
-            _ORDER.get(m["outcome"], 0),
-            m["model"],
-            m["suite"],
-        )
-    )
-    outcomes = {
-        o: sum(m["outcome"] == o for m in models)
-        for o in ("published", "unchanged", "failed", "skipped")
-    }
-    breaches = sum(v.get("BREACH", 0) for v in counts.values())
-    return {
-        "row": row,
-        "models": models,
-        "outcomes": outcomes,
-        "breaches": breaches,
-        "headline": _headline(outcomes, counts, row["status"]),
-        "steps": _steps(row),
-        "benchmarks": labels.parsed(row["benchmarks"]),
-        "seconds": _seconds(row),
-        "judged": [
-            j
-            | {
-                "verdict_name": labels.VERDICTS.get(j["verdict"], j["verdict"]),
-                "floor": night_text.floor(j),
-                "note": night_text.note(j),
-            }
-            for j in reader.ask(
-                f"""SELECT * FROM verdicts WHERE night = ? AND verdict NOT IN ('PASS', 'FIRST_RUN')
-                ORDER BY verdict != 'BREACH', verdict != 'MISSING', model, suite, rule, task, test,
-                method LIMIT {VERDICTS + 1}""",
-                [name],
-            )
-        ],
-        "flips": reader.ask(
-            """SELECT model, suite, run_id, baseline, count(*) AS n, count(*) FILTER (better) AS
-               better FROM flips WHERE night = ?
-               GROUP BY ALL ORDER BY model, suite, run_id""",
-            [name],
-        ),
-        "accepted": {
-            a["run_id"]: a
-            for a in reader.ask(
-                "SELECT a.* FROM accepted a SEMI JOIN night_models nm ON nm.run_id = a.run_id AND"
-                " nm.night = ?",
-                [name],
-            )
-        },
-        "announcements": reader.ask(
-            "SELECT * FROM announcements WHERE night = ? ORDER BY target", [name]
-        ),
-    }
-
-
-def _verdicts(reader: Reader, name: str) -> dict[tuple[str, str], dict[str, int]]:
-    found: dict[tuple[str, str], dict[str, int]] = {}
-    for r in reader.ask(
-        "SELECT model, suite, verdict, count(*) AS n FROM verdicts WHERE night = ? GROUP BY ALL",
-        [name],
-    ):
-        found.setdefault((r["model"], r["suite"]), {})[r["verdict"]] = r["n"]
-    return found
-
-
-def _headline(
-    outcomes: dict[str, int], counts: dict[tuple[str, str], dict[str, int]], status: str
-) -> tuple[str, str]:
-    """(tone, sentence): the night in one sentence; problems that need action come first."""
-    breached = sorted({model for (model, _), v in counts.items() if v.get("BREACH")})
-    if breached:
-        many = f"{len(breached)} models breach" if len(breached) > 1 else f"{breached[0]} breaches"
-        rules = sum(v.get("BREACH", 0) for v in counts.values())
-        failed = f" {_models(outcomes['failed'])} failed." if outcomes["failed"] else ""
-        return "bad", f"{many} the policy ({rules} rule{'s' if rules > 1 else ''}).{failed}"
-    if outcomes["failed"]:
-        return "warn", f"{outcomes['failed']} of {_models(sum(outcomes.values()))} failed."
-    if status in ("failed", "interrupted"):
-        return (
-            "warn",
-            f"The night was {'interrupted' if status == 'interrupted' else 'not finished'}.",
-        )
-    if status == "running":
-        return "plain", "Still running."
-    if not counts:
-        return "good", "Every model was evaluated. The gate judged none."
-    first = sum(bool(v.get("FIRST_RUN")) for v in counts.values())
-    yet = " First run: nothing to compare with yet." if first == len(counts) else ""
-    return "good", f"No action is needed.{yet}"
-
-
-def _models(n: int) -> str:
-    return f"{n} model{'' if n == 1 else 's'}"
-
-
-def _steps(row: Row) -> dict[str, tuple[str, str]]:
-    """State and sentence of each step after scoring, in execution order."""
-    found, states = labels.parsed(row["steps"]), labels.parsed(row["step_states"])
-    return {
-        name: (str(states.get(name, "")), str(found[name]))
-        for name in sorted(found, key=lambda s: (STEPS.index(s) if s in STEPS else len(STEPS), s))
-    }
 
 
 def _seconds(row: Row) -> float | None:

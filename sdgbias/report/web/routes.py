@@ -6,18 +6,21 @@ from __future__ import annotations
 import csv
 import io
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any
 
+import pandas as pd
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from sdgbias import suites
+from sdgbias.analysis import nights as night_records
 from sdgbias.errors import one_of
-from sdgbias.report import labels
+from sdgbias.report import labels, layout
 from sdgbias.report import leaderboard as board
-from sdgbias.report.pages import models, runs
+from sdgbias.report.pages import models, night, runs
 from sdgbias.report.web import nights
-from sdgbias.report.web.site import Missing, Refused, Site, near
+from sdgbias.report.web.site import OF_REPORT, REPORT_POLICY, Missing, Refused, Site, near
 from sdgbias.report.web.source import Reader, Row, Unavailable
 
 READ = ["GET", "HEAD"]
@@ -64,53 +67,35 @@ def router(site: Site) -> APIRouter:
         with site.results.reading() as reader:
             running = nights.running(reader, datetime.now(UTC))
             name = nights.newest(reader, finished=True)
-            shown = nights.night(reader, name) if name else None
-            latest = runs.listing(reader, 1)["rows"][:10] if shown is None else []
+            shown: dict[str, Any] = _night(reader, name) if name else {}
+            latest = [] if name else runs.listing(reader, 1)["rows"][:10]
             return site.html(
-                reader,
-                "night.html.j2",
-                here="/",
-                title="Last night",
-                running=running,
-                night=shown,
-                latest=latest,
-                home=True,
+                reader, "night.html.j2", layout.NIGHT, running=running, latest=latest, **shown
             )
 
     @made.api_route("/nights", methods=READ)
     def all_nights(page: Page = 1) -> HTMLResponse:
         with site.results.reading() as reader:
             listed = nights.listing(reader, page)
-            return site.html(
-                reader, "nights.html.j2", here="/nights", title="Nights", listed=listed
-            )
+            return site.html(reader, "nights.html.j2", layout.NIGHTS, listed=listed)
 
     @made.api_route("/nights/{name}", methods=READ)
     def one_night(name: str) -> HTMLResponse:
         with site.results.reading() as reader:
-            shown = nights.night(reader, name[:200])
-            if shown is None:
-                known = (
-                    r["night"]
-                    for r in reader.ask("SELECT night FROM nights ORDER BY night DESC LIMIT 2000")
-                )
-                raise Missing("night", name, near(name, known, "/nights/"), "/nights")
-            running = (
-                nights.running(reader, datetime.now(UTC))
-                if shown["row"]["status"] == "running"
-                else None
-            )
-            running = running if running and running["night"] == name else None
-            title = f"Night {name}"
+            known = night_records.known(reader.frame)
+            if name not in known:
+                raise Missing("night", name, near(name, known[-2000:], "/nights/"), "/nights")
+            running = nights.running(reader, datetime.now(UTC))
+            if running and running["night"] != name:
+                running = None
+            shown = _night(reader, name)
             return site.html(
                 reader,
                 "night.html.j2",
-                here="/nights",
-                title=title,
+                layout.NIGHTS,
+                title=f"Night {name}",
                 running=running,
-                night=shown,
-                latest=[],
-                home=False,
+                **shown,
             )
 
     @made.api_route("/api/running", methods=READ)
@@ -135,9 +120,7 @@ def router(site: Site) -> APIRouter:
     ) -> HTMLResponse:
         with site.results.reading() as reader:
             context = _board(reader, suite, benchmark, wanted, nights)
-            return site.html(
-                reader, "leaderboard.html.j2", here="/leaderboard", title="Leaderboard", **context
-            )
+            return site.html(reader, "leaderboard.html.j2", layout.LEADERBOARD, **context)
 
     @made.api_route("/leaderboard.csv", methods=READ)
     def leaderboard_csv(
@@ -173,8 +156,7 @@ def router(site: Site) -> APIRouter:
             return site.html(
                 reader,
                 "models.html.j2",
-                here="/models",
-                title="Models",
+                layout.MODELS,
                 rows=models.index(reader, site.registry),
             )
 
@@ -189,11 +171,36 @@ def router(site: Site) -> APIRouter:
             return site.html(
                 reader,
                 "model.html.j2",
-                here="/models",
+                layout.MODELS,
                 title=name,
                 m=found,
                 directions=models.DIRECTIONS,
             )
+
+    def of_report(page: layout.Page) -> HTMLResponse:
+        """A page of the report, with the scripts and the style that it holds itself."""
+        with site.results.reading() as reader:
+            known = "SELECT count(*) AS n FROM runs WHERE finished_at IS NOT NULL"
+            filled = site.filled(page) if reader.ask(known, keep=False)[0]["n"] else None
+            if filled is None:
+                said = (
+                    "The results hold nothing for this page yet: `sdgbias evaluate MODEL` adds a"
+                    " run, `sdgbias analyse` its studies."
+                )
+                empty: dict[str, Any] = {
+                    "heading": page.title,
+                    "message": said,
+                    "near": (),
+                    "retry": 0,
+                }
+                return site.html(reader, "error.html.j2", page, every="/", **empty)
+            front = layout.Front(inline=True)
+            answer = site.html(reader, filled[0], page, front=front, **filled[1])
+            answer.headers["Content-Security-Policy"] = REPORT_POLICY
+            return answer
+
+    for page in OF_REPORT:
+        made.add_api_route(page.address, partial(of_report, page), methods=READ)
 
     @made.api_route("/runs", methods=READ)
     def all_runs(page: Page = 1, model: Text = "", suite: Text = "") -> HTMLResponse:
@@ -211,8 +218,7 @@ def router(site: Site) -> APIRouter:
             return site.html(
                 reader,
                 "runs.html.j2",
-                here="/runs",
-                title="Runs",
+                layout.RUNS,
                 model=model,
                 suite=suite,
                 **context,
@@ -240,6 +246,19 @@ def router(site: Site) -> APIRouter:
             )
 
     return made
+
+
+def _night(reader: Reader, name: str) -> dict[str, Any]:
+    """The page of a night, with pictures from this server."""
+    found = night_records.load(reader.frame, name)
+    assert found is not None
+    return night.context(found, reader.frame, _picture_links)
+
+
+def _picture_links(questions: pd.DataFrame) -> dict[str, str]:
+    pictured = questions[questions["pictured"]]
+    keys = zip(pictured["benchmark_id"], pictured["image_id"], strict=True)
+    return {str(image): layout.SERVED.link("pictures", of, image) for of, image in keys}
 
 
 def _board(

@@ -11,9 +11,8 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import HTMLResponse, Response
 
 from sdgbias import suites
-from sdgbias.report import labels, leaderboard
-from sdgbias.report.pages import compare, questions, runs
-from sdgbias.report.pages import questions as question
+from sdgbias.report import labels, layout, leaderboard
+from sdgbias.report.pages import compare, question, questions, runs
 from sdgbias.report.web.routes import READ, Page, Text, chosen_from
 from sdgbias.report.web.site import Missing, Site, near
 from sdgbias.report.web.source import Reader, Row
@@ -44,9 +43,7 @@ def question_router(site: Site) -> APIRouter:
         with site.results.reading() as reader:
             chosen = _run(reader, run, model)
             if chosen is None:
-                return site.html(
-                    reader, "questions.html.j2", here="/questions", title="Questions", run=None
-                )
+                return site.html(reader, "questions.html.j2", layout.QUESTIONS, run=None)
             context = _browse(
                 reader,
                 request.query_params,
@@ -56,8 +53,7 @@ def question_router(site: Site) -> APIRouter:
             return site.html(
                 reader,
                 "questions.html.j2",
-                here="/questions",
-                title="Questions",
+                layout.QUESTIONS,
                 run=chosen,
                 **context,
             )
@@ -72,16 +68,16 @@ def question_router(site: Site) -> APIRouter:
     ) -> HTMLResponse:
         with site.results.reading() as reader:
             chosen = _known(reader, run)
-            found = (
-                question.load(reader, chosen, task, item_id, "") if abs(item_id) < 2**63 else None
-            )
+            wanted = (task, item_id if abs(item_id) < 2**63 else -1, "")
+            [found] = question.load(reader, chosen, [wanted])
             if found is None or not found["tests"]:
                 raise Missing(
                     "question", f"{task}/{item_id}", [], labels.url("/questions", run=run)
                 )
             if test:
                 chosen_from("test", test, found["tests"])
-                found = question.load(reader, chosen, task, item_id, test) or found
+                [found] = question.load(reader, chosen, [(task, item_id, test)])
+                assert found is not None
             back = (
                 labels.url("/questions", run=run, task=task)
                 if not back.startswith("/questions?")
@@ -102,7 +98,7 @@ def question_router(site: Site) -> APIRouter:
             return site.html(
                 reader,
                 "question.html.j2",
-                here="/questions",
+                layout.QUESTIONS,
                 title=f"Question {found['item'].get('source_id') or item_id}",
                 **context,
             )
@@ -142,7 +138,7 @@ def question_router(site: Site) -> APIRouter:
                 context |= _compared(reader, old, new, cell, page)
                 context["asked"] = suites.named(old["suite"])
             return site.html(
-                reader, "compare.html.j2", here="/compare", title="Compare two runs", **context
+                reader, "compare.html.j2", layout.COMPARE, title="Compare two runs", **context
             )
 
     return made

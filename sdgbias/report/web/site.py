@@ -4,28 +4,33 @@ two error types."""
 from __future__ import annotations
 
 import difflib
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from starlette.responses import HTMLResponse
 
-from sdgbias.files import packaged
-from sdgbias.report import labels
-from sdgbias.report.web.source import Reader, Results
+from sdgbias.report import layout
+from sdgbias.report.build import Filled, Report
+from sdgbias.report.layout import Front, Page
+from sdgbias.report.web.source import Reader, Results, Stamp
 
-HERE = packaged("report", "web")
-NAV = (
-    ("/", "Last night"),
-    ("/leaderboard", "Leaderboard"),
-    ("/models", "Models"),
-    ("/questions", "Questions"),
-    ("/compare", "Compare"),
-    ("/runs", "Runs"),
-    ("/nights", "Nights"),
+#: The report's pages contain their own scripts and allow nothing else themselves; the sandbox
+#: isolates them from these pages.
+REPORT_POLICY = "sandbox allow-scripts allow-popups; frame-ancestors 'none'"
+#: Pages that the report draws from every run; the web application shows them as they are there.
+OF_REPORT = (
+    layout.OVERVIEW,
+    layout.FAIRNESS,
+    layout.METHODS,
+    layout.PARAMETERS,
+    layout.GROUPS,
+    layout.HARM,
+    layout.TABLES,
+    layout.OWN,
 )
 
 
@@ -61,58 +66,57 @@ class Site:
     registry: Path | None = None
     report: Path | None = None
     wandb: str = ""
-    env: jinja2.Environment = field(default_factory=lambda: _environment())
+    _filled: dict[tuple[Page, Stamp], Filled | None] = field(default_factory=dict)
+    _report: dict[Stamp, Report] = field(default_factory=dict)
+    _filling: threading.Lock = field(default_factory=threading.Lock)
+
+    def filled(self, page: Page) -> Filled | None:
+        """Template and context of a page of the report (`build.Report`), kept while the results are
+        as they were: it is drawn from every run, which takes seconds."""
+        with self._filling:
+            stamp = self.results.stamp()
+            if stamp not in self._report:
+                self._report.clear()
+                self._filled.clear()
+                self._report[stamp] = Report(self.results.path, night=None)
+            if (page, stamp) not in self._filled:
+                report = self._report[stamp]
+                if page == layout.TABLES and report.latest:
+                    from sdgbias.analysis import paper
+                    from sdgbias.analysis.paper import results as stored
+
+                    report = Report(
+                        self.results.path, tables=paper.build(stored.load(self.results.path))
+                    )
+                self._filled[page, stamp] = report.page(page)
+            return self._filled[page, stamp]
 
     def html(
         self,
         reader: Reader | None,
         template: str,
+        page: Page,
         *,
-        here: str,
-        title: str,
+        title: str = "",
         status: int = 200,
+        front: Front = layout.SERVED,
         **context: Any,
     ) -> HTMLResponse:
-        """A page. ``here``: address of its entry in the navigation; ``title``: the window title."""
-        text = self.env.get_template(template).render(
-            here=here,
-            title=title,
-            nav=NAV,
-            site=self,
+        """A page. ``page``: its entry in the navigation; ``title``: of the window, by default the
+        page's."""
+        served = {
+            "file": self.results.path.name,
+            "at": datetime.now(UTC),
+            "report": self.report,
+            "wandb": self.wandb,
+        }
+        text = layout.render(
+            template,
+            page,
+            front,
+            title=title or page.title,
+            served=served,
             stale=reader.stale if reader else None,
-            file=self.results.path.name,
-            at=datetime.now(UTC),
             **context,
         )
         return HTMLResponse(text, status, headers={"Cache-Control": "no-cache"})
-
-
-def _environment() -> jinja2.Environment:
-    env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE / "templates"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-        auto_reload=False,
-    )
-    for filter_ in (
-        labels.amount,
-        labels.count,
-        labels.when,
-        labels.lasted,
-        labels.size,
-        labels.title,
-    ):
-        env.filters[filter_.__name__] = filter_
-    env.filters["interval"] = labels.interval_of
-    env.globals.update(
-        url=labels.url,
-        VIEWS=labels.VIEWS,
-        TASKS=labels.TASKS,
-        SUITES=labels.SUITES,
-        VERDICTS=labels.VERDICTS,
-        SIGNED=labels.SIGNED,
-        PLAIN=labels.PLAIN,
-    )
-    return env

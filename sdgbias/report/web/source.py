@@ -15,11 +15,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sdgbias import store
 from sdgbias.errors import Busy, StoreError
 from sdgbias.store import views
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Row = dict[str, Any]
 Params = Sequence[Any] | Mapping[str, Any]
@@ -41,7 +44,7 @@ class Unavailable(Exception):
 @dataclass
 class _Answer:
     stamp: Stamp
-    rows: list[Row]
+    rows: Any  # list of Row, or a frame
     at: datetime
 
 
@@ -69,10 +72,16 @@ class Results:
         Raises Unavailable if a query can neither be run nor answered from the cache.
         """
         try:
-            with ExitStack() as stack:
-                yield Reader(self, stack, self.stamp())
+            with self.opened() as reader:
+                yield reader
         except StoreError as error:
             raise self._unavailable(error) from None
+
+    @contextmanager
+    def opened(self) -> Iterator[Reader]:
+        """As `reading`, for the static report: raises StoreError."""
+        with ExitStack() as stack:
+            yield Reader(self, stack, self.stamp())
 
     def _unavailable(self, error: StoreError) -> Unavailable:
         missing = not self.path.exists()
@@ -116,7 +125,18 @@ class Reader:
         ``runs``: the runs whose details (predictions, scores, spoken) the statement reads; no
         others are opened.
         """
-        key = (sql, tuple(params.items()) if isinstance(params, Mapping) else tuple(params))
+        found: list[Row] = self._answer("rows", sql, params, keep, runs)
+        return found
+
+    def frame(self, sql: str, params: Params = (), runs: Sequence[str] = ()) -> pd.DataFrame:
+        """The rows as a frame, for what the static report asks of the file; callers must not change
+        it."""
+        found: pd.DataFrame = self._answer("frame", sql, params, True, runs)
+        return found
+
+    def _answer(self, kind: str, sql: str, params: Params, keep: bool, runs: Sequence[str]) -> Any:
+        given = params.items() if isinstance(params, Mapping) else params
+        key = (f"{kind} {sql}", tuple(map(repr, given)))
         kept = self.results._get(key) if keep else None
         if kept is not None and kept.stamp == self._stamp:
             return kept.rows
@@ -130,8 +150,12 @@ class Reader:
         if runs:
             views.show(con, self.results.path, views.tables_in(sql), list(runs))
         found = con.execute(sql, dict(params) if isinstance(params, Mapping) else list(params))
-        names = [c[0] for c in found.description]
-        rows = [dict(zip(names, values, strict=True)) for values in found.fetchall()]
+        rows: Any
+        if kind == "frame":
+            rows = found.df()
+        else:
+            names = [c[0] for c in found.description]
+            rows = [dict(zip(names, values, strict=True)) for values in found.fetchall()]
         if keep:
             self.results._keep(key, _Answer(self._stamp, rows, datetime.now(UTC)))
         return rows

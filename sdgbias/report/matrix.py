@@ -1,0 +1,315 @@
+"""The leaderboard of both suites as one matrix: a row per model, a column per headline number, each
+with its interval, n and, where several questions share a prompt, its number of distinct prompts.
+
+A number is marked as the highest only where its interval lies above those of all other models of
+its kind; a difference is marked where its interval excludes zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sdgbias import suites
+from sdgbias.analysis.asked import needs
+from sdgbias.report import labels
+from sdgbias.report.web.source import Reader, Row
+from sdgbias.suites.facet import NOT_UNDERSTOOD
+from sdgbias.suites.facet_groups import PAIRS
+from sdgbias.types import FACET, SDG
+
+
+@dataclass(frozen=True)
+class Column:
+    """``cell``: task, metric, method, test, pillar, indicator of the number. ``about``: a sentence
+    on what it is. ``prompts``: its clusters are distinct prompts, which are shown beside it.
+    ``instead``: (label, cell) of what stands in where a model gives no scores."""
+
+    title: str
+    suite: str
+    cell: tuple[str, str, str, str, str, str]
+    about: str
+    prompts: bool = False
+    instead: tuple[tuple[str, tuple[str, str, str, str, str, str]], ...] = ()
+
+    @property
+    def metric(self) -> str:
+        return self.cell[1]
+
+
+def _apart(attribute: str) -> Column:
+    one, other = PAIRS[attribute]
+    return Column(
+        f"{one.capitalize()} − {other}",
+        FACET,
+        ("direct", "disparity", "full", "p1", f"{attribute}:{one}-{other}", "all-52"),
+        f"Disparity: recall of people annotated as {one} minus recall of those annotated as"
+        f" {other}, in points, prompt p1. 0 means that both are recognised alike.",
+    )
+
+
+COLUMNS = (
+    Column(
+        "Accuracy",
+        SDG,
+        ("mcq", "accuracy", "full", "all", "all", "all"),
+        "Share of multiple-choice questions answered rightly with picture and context (Full), over"
+        " the context tests T1–T5.",
+        instead=(
+            ("Full, generated", ("mcq", "accuracy", "full_generated", "all", "all", "all")),
+            ("Full, generated, T1", ("mcq", "accuracy", "full_generated", "T1", "all", "all")),
+        ),
+    ),
+    Column(
+        "CADE gain",
+        SDG,
+        ("mcq", "accuracy_gain", "cade", "all", "all", "all"),
+        "Accuracy after debiasing with CADE minus accuracy of Full on the same questions, in"
+        " points.",
+    ),
+    Column(
+        "Estimates",
+        SDG,
+        ("regression", "interval_accuracy", "full", "all", "all", "all"),
+        "Share of numbers estimated within the target’s tolerance, with picture and context"
+        " (Full).",
+    ),
+    Column(
+        "Optimistic",
+        SDG,
+        ("mcq", "share_optimistic", "q_only", "T1", "all", "all"),
+        "Share of optimistic answers to three-option questions without any evidence (Q-only): one"
+        " third would be no lean. n counts questions; the distinct prompts behind them stand"
+        " beside it.",
+        prompts=True,
+    ),
+    Column(
+        "Pessimistic",
+        SDG,
+        ("mcq", "share_pessimistic", "q_only", "T1", "all", "all"),
+        "Share of pessimistic answers to three-option questions without any evidence (Q-only).",
+        prompts=True,
+    ),
+    Column(
+        "Recall",
+        FACET,
+        ("direct", "recall", "full", "p1", "all", "all-52"),
+        "Share of people whose class is named rightly, prompt p1 (one of 52 classes).",
+    ),
+    *map(_apart, PAIRS),
+)
+_GROUPS = {SDG: "Questions about places", FACET: "Pictures of people"}
+
+
+def newest(reader: Reader, among: Sequence[str] | None = None) -> list[Row]:
+    """The newest finished run of each model on each benchmark of the two suites, newest first."""
+    within, marks = "", list(among or ())
+    if among is not None:
+        within = f"AND run_id IN ({', '.join('?' for _ in among) or 'NULL'})"
+    return reader.ask(
+        f"""SELECT run_id, model, title, provenance, suite, benchmark_id, finished_at, config
+            FROM runs WHERE finished_at IS NOT NULL AND suite IN (?, ?) {within}
+            QUALIFY row_number() OVER (PARTITION BY model, suite, benchmark_id
+            ORDER BY finished_at DESC, run_id DESC) = 1
+            ORDER BY finished_at DESC, run_id DESC""",
+        [SDG, FACET, *marks],
+    )
+
+
+def matrix(reader: Reader, among: Sequence[str] | None = None) -> dict[str, Any]:
+    """groups: (title, number of columns); columns; rows (model, title, provenance, runs: suite ->
+    run_id, cells as in `_cell`), the most accurate first and planted models last; benchmarks: suite
+    -> those behind the numbers (more than one: models are not comparable).
+
+    Of the people suite the benchmark on which most models were asked for classes, the newest of
+    these. ``among``: only these runs.
+    """
+    runs = newest(reader, among)
+    found = _numbers(reader, [r["run_id"] for r in runs])
+    chosen = _chosen(runs, found)
+    here = {suite for _, suite in chosen}
+    columns = [c for c in COLUMNS if c.suite in here]
+    models = {r["model"]: r for r in reversed(runs) if (r["model"], r["suite"]) in chosen}
+    rows = []
+    for name, run in models.items():
+        mine = {s: chosen[name, s] for s in (SDG, FACET) if (name, s) in chosen}
+        rows.append(
+            {
+                "model": name,
+                "title": run["title"] or name,
+                "provenance": run["provenance"],
+                "runs": {s: r["run_id"] for s, r in mine.items()},
+                "cells": [_cell(c, mine.get(c.suite), found) for c in columns],
+            }
+        )
+    rows.sort(key=_rank)
+    _mark_highest(columns, rows)
+    return {
+        "groups": [
+            (_GROUPS[s], n)
+            for s in suites.in_order(here)
+            if (n := sum(c.suite == s for c in columns))
+        ],
+        "columns": columns,
+        "rows": rows,
+        "benchmarks": {
+            s: sorted({r["benchmark_id"] for (_, of), r in chosen.items() if of == s})
+            for s in suites.in_order(here)
+        },
+        "prompts": _prompts(columns, rows),
+    }
+
+
+def _numbers(reader: Reader, run_ids: Sequence[str]) -> dict[tuple[str, ...], Row]:
+    """(run_id, *cell) -> the row of the store, for the cells of `COLUMNS`."""
+    marks = ", ".join("?" for _ in run_ids) or "NULL"
+    metrics = sorted({c.metric for c in COLUMNS})
+    named = ", ".join("?" for _ in metrics)
+    rows = reader.ask(
+        f"""SELECT run_id, task, metric, method, test, pillar, indicator, "value", n, ci_low,
+            ci_high, clusters, note FROM headline_rows
+            WHERE run_id IN ({marks}) AND metric IN ({named})""",
+        [*run_ids, *metrics],
+    )
+    wanted = {c.cell for c in COLUMNS} | {cell for c in COLUMNS for _, cell in c.instead}
+    found = {tuple(r.values())[:7]: r for r in rows}
+    return {key: r for key, r in found.items() if key[1:] in wanted}
+
+
+def _chosen(
+    runs: Sequence[Row], found: Mapping[tuple[str, ...], Row]
+) -> dict[tuple[str, str], Row]:
+    """(model, suite) -> the run whose numbers are shown."""
+    made: dict[tuple[str, str], Row] = {}
+    recall = next(c for c in COLUMNS if c.suite == FACET).cell
+    people = [r for r in runs if r["suite"] == FACET and (r["run_id"], *recall) in found]
+    asked = [r["benchmark_id"] for r in people]
+    best = max(asked, key=lambda b: (asked.count(b), -asked.index(b)), default="")
+    for r in [*people, *(r for r in runs if r["suite"] == SDG)]:
+        if r["suite"] == SDG or r["benchmark_id"] == best:
+            made.setdefault((r["model"], r["suite"]), r)
+    return made
+
+
+def _cell(c: Column, run: Row | None, found: Mapping[tuple[str, ...], Row]) -> dict[str, Any]:
+    """value, ci, n, said (all of it in words), sort (None without a value), why (in place of a
+    value), prompts, mark ('highest', 'apart' or ''), letters
+    (of the paired tests, where they were made), other (what it is instead of the column's own
+    number, which is then never the highest)."""
+    row, other = found.get((run["run_id"], *c.cell)) if run else None, ""
+    for label, cell in c.instead if run and row is None else ():
+        if row is None and (row := found.get((run["run_id"], *cell))) is not None:
+            other = label
+    blank = {
+        "value": "",
+        "ci": "",
+        "n": "",
+        "sort": None,
+        "prompts": "",
+        "mark": "",
+        "letters": "",
+        "other": "",
+    }
+    if run is None:
+        return blank | {"sort": None, "why": "not scored", "said": f"{c.title}: not scored"}
+    silent = _silent(c, run, found)
+    if row is None or row["value"] is None or math.isnan(row["value"]) or silent:
+        lacks = needs(run["config"], c.cell[2], c.cell[0])
+        why = silent or lacks or str((row or {}).get("note") or "") or _small(c, row)
+        return blank | {"sort": None, "why": why, "said": f"{c.title}: {why}"}
+    e = labels.estimate(row)
+    value, ci = labels.amount(e.value, c.metric, unit=False), labels.interval_of(row, c.metric)
+    counted = c.prompts and e.clusters
+    prompts = f"{e.clusters:,} prompt{'' if e.clusters == 1 else 's'}" if counted else other
+    said = f"{c.title} {labels.amount(e.value, c.metric)}, {_bounds(ci)}, n = {e.n:,}"
+    return blank | {
+        "value": value,
+        "ci": ci,
+        "n": f"{e.n:,}",
+        "sort": e.value,
+        "prompts": prompts,
+        "mark": "apart" if c.metric in labels.SIGNED and labels.sign_of(e) else "",
+        "why": "",
+        "said": said + (f", {prompts}" if prompts else ""),
+        "row": row,
+        "other": other,
+    }
+
+
+def _bounds(ci: str) -> str:
+    return ci if ci.startswith(labels.NO_INTERVAL) else f"95 % CI {ci}"
+
+
+def _small(c: Column, row: Row | None) -> str:
+    if row is not None and c.metric == "disparity":
+        return f"too few people (n {labels.count(row['n'])})"
+    return "not scored" if row is None else "no value"
+
+
+def _silent(c: Column, run: Row, found: Mapping[tuple[str, ...], Row]) -> str:
+    """Why a model of the people suite has no number: not one of its answers was understood."""
+    if c.suite != FACET:
+        return ""
+    notes = {
+        (found.get((run["run_id"], *other.cell)) or {}).get("note")
+        for other in COLUMNS
+        if other.metric == "disparity"
+    }
+    return NOT_UNDERSTOOD if NOT_UNDERSTOOD in notes else ""
+
+
+def _rank(row: Mapping[str, Any]) -> tuple[bool, float, str]:
+    values = [c["sort"] for c in row["cells"]]
+    first = next((v for v in values if v is not None), -math.inf) if values else -math.inf
+    first = first if values and values[0] is not None else -math.inf
+    return row["provenance"] == "planted", -first, row["model"]
+
+
+def _mark_highest(columns: Sequence[Column], rows: Sequence[dict[str, Any]]) -> None:
+    """Marks the number of a column whose interval lies above those of all other models of the same
+    kind; none where intervals overlap, or there is one model."""
+    for kind in ("measured", "planted"):
+        mine = [r for r in rows if r["provenance"] == kind]
+        for at, c in enumerate(columns):
+            if labels.BETTER.get(c.metric) != 1 or c.metric in labels.SIGNED:
+                continue
+            known = [r["cells"][at] for r in mine if r["cells"][at]["sort"] is not None]
+            known = [cell for cell in known if not cell["other"]]
+            if len(known) > 1 and (top := highest(known)) is not None:
+                top["mark"] = "highest"
+
+
+def highest(cells: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """The cell whose interval lies above all others', None if there is none."""
+    top = max(cells, key=lambda cell: cell["sort"])
+    return None if reach(top, cells) else top
+
+
+def reach(top: Mapping[str, Any], cells: Iterable[Mapping[str, Any]]) -> int:
+    """How many other cells can't be told apart from this one by their intervals; an estimate
+    without an interval can be told apart from nothing."""
+    low = top["row"]["ci_low"]
+    low = math.nan if low is None else low
+    highs = [c["row"]["ci_high"] for c in cells if c is not top]
+    return sum(high is None or math.isnan(high) or not high < low for high in highs)
+
+
+def _prompts(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]]) -> str:
+    """'18' or '12 to 18' distinct prompts behind the columns that count them; '' for none."""
+    counts = sorted(
+        {
+            int(cell["row"]["clusters"])
+            for r in rows
+            for c, cell in zip(columns, r["cells"], strict=True)
+            if c.prompts and cell["prompts"] and not cell["other"]
+        }
+    )
+    return (
+        ""
+        if not counts
+        else f"{counts[0]:,}"
+        if len(counts) == 1
+        else f"{counts[0]:,} to {counts[-1]:,}"
+    )

@@ -1,0 +1,185 @@
+"""What one model's newest run on places found: sentences, the paper's figures of this model, errors
+by target, CADE's parameters, and answers outside the candidates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from sdgbias.analysis.asked import gives_scores, language_model, needs
+from sdgbias.report import labels
+from sdgbias.report.charts import paper
+from sdgbias.report.data import METHODS, ReportData
+from sdgbias.types import NEEDS_PICTURES, NEEDS_SCORES, Task, View
+
+_SCALE = {"mae": 1.0}
+_TASKS = {"mcq": "Choice", "regression": "Estimate"}
+
+
+def of_model(d: ReportData, model: str) -> ReportData:
+    """The same data with the rows of one model alone."""
+    runs = d.runs[d.runs["model"] == model]
+    return replace(
+        d,
+        runs=runs,
+        metrics=d.metrics[d.metrics["model"] == model],
+        params=d.params[d.params["model"] == model],
+        image_use=d.image_use[d.image_use["model"] == model],
+        worded=d.worded[d.worded["model"] == model],
+    )
+
+
+def findings(d: ReportData, model: str) -> dict[str, Any]:
+    """Everything of the page's first part. ``d``: with this model among its runs."""
+    own = of_model(d, model)
+    return _headline(own, model) | {
+        "methods": METHODS,
+        "accuracy": paper.figure3(own),
+        "before_after": paper.figure7(own),
+        "before_after_estimates": paper.figure7(own, Task.REGRESSION),
+        "regression": _regression_table(own, model),
+        "params": _params_table(own),
+        "answers": _answer_rows(own),
+        "colours": paper.COLOURS,
+    }
+
+
+def _headline(d: ReportData, model: str) -> dict[str, Any]:
+    row = d.runs[d.runs["model"] == model].iloc[0]
+    points = [
+        (f"{pillar}: {verdict}", evidence) for pillar, verdict, evidence in labels.leaning(d, model)
+    ]
+    extra = [x for x in (labels.image_use(d, model), labels.cade_change(d, model)) if x is not None]
+    if blind := language_model(d.config(model)):
+        why = "a language model: it is asked the two views without a picture"
+        extra.append((f"Pictures and CADE: {NEEDS_PICTURES}", why))
+    if not gives_scores(d.config(model)):
+        why = "its endpoint gives text only: its answers are read, as the papers read closed models"
+        extra.append((f"Signatures and CADE: {NEEDS_SCORES}", why))
+    return {
+        "model": model,
+        "title": row["title"] or model,
+        "provenance": row["provenance"],
+        "language": blind,
+        "leaning": points,
+        "extra": extra,
+    }
+
+
+def _cell(d: ReportData, where: dict[str, str], digits: int = 1) -> dict[str, Any] | None:
+    """value, ci and n of one metric as text; `missing` why a language model has none; None if the
+    store has no such cell."""
+    e = d.cell(**where)
+    if e is None or e.value != e.value:
+        lacks = needs(d.config(where["model"]), where["method"], where.get("task", ""))
+        return {"missing": lacks} if lacks else None
+    scale = _SCALE.get(where["metric"], 100.0)
+    ci = labels.interval(e, scale, digits)
+    return {"value": labels.number(scale * e.value, digits), "ci": ci, "n": e.n}
+
+
+def _known(cells: list[dict[str, Any] | None]) -> list[dict[str, Any]]:
+    return [c for c in cells if c and "n" in c]
+
+
+def _counts(cells: list[dict[str, Any] | None]) -> str:
+    """The common n of a row, or its range if the views differ."""
+    n = sorted({c["n"] for c in _known(cells)})
+    return f"{n[0]:,}" if len(n) == 1 else f"{n[0]:,}{labels.DASH}{n[-1]:,}"
+
+
+def _regression_table(d: ReportData, model: str) -> dict[str, Any] | None:
+    """Interval accuracy pooled over targets, and MAE per target in the target's unit (a pooled MAE
+    would mix units)."""
+
+    def rows(
+        metric: str, where: list[tuple[str, str, dict[str, str]]], digits: int
+    ) -> list[dict[str, Any]]:
+        out = []
+        for label, unit, place in where:
+            cells = [
+                _cell(
+                    d,
+                    {"model": model, "task": "regression", "method": m, "metric": metric, **place},
+                    digits,
+                )
+                for m in METHODS
+            ]
+            if _known(cells):
+                out.append({"label": label, "unit": unit, "cells": cells, "n": _counts(cells)})
+        return out
+
+    tests = [(t, "", {"test": t}) for t in ("T2", "T5", "all")]
+    targets = d.indicators[d.indicators["task"] == "regression"]
+    by_target = [
+        (
+            str(r.indicator_title or r.indicator),
+            str(r.unit or ""),
+            {"test": "all", "pillar": str(r.pillar), "indicator": str(r.indicator)},
+        )
+        for r in targets.itertuples()
+    ]
+    interval = rows("interval_accuracy", tests, 1)
+    return (
+        {
+            "interval": interval,
+            "mae": rows("mae", by_target, 2),
+            "pooled": rows("mae", tests, 2),
+        }
+        if interval
+        else None
+    )
+
+
+def _params_table(d: ReportData) -> list[dict[str, Any]]:
+    out = []
+    for r in d.params.to_dict("records"):
+        value = float(r["val_value"])
+        mcq = r["task"] == Task.MCQ.value
+        shown = (
+            f"{labels.number(100 * value)}{labels.NBSP}%"
+            if mcq
+            else f"MAE {labels.number(abs(value), 2)}"
+        )
+        numbers = {k: labels.number(float(r[k]), 3) for k in ("alpha", "lambda_kl", "beta", "tau")}
+        out.append(
+            {
+                "task": _TASKS[r["task"]],
+                "test": r["test"],
+                **numbers,
+                "val": shown,
+                "n_val": f"{int(r['n_val']):,}",
+                "n_draws": f"{int(r['n_draws']):,}",
+                "note": r["note"] if isinstance(r["note"], str) else "",
+            }
+        )
+    return out
+
+
+_ANSWER_METRICS = (
+    "candidate_mass",
+    "off_candidate_rate",
+    "unparsed_rate",
+    "tie_rate",
+    "near_tie_rate",
+)
+
+
+def _answer_rows(d: ReportData) -> list[dict[str, Any]]:
+    """_ANSWER_METRICS per model, task and view, pooled over tests."""
+    out = []
+    for model in d.models:
+        for task in Task:
+            for view in View:
+                where = {"model": model, "task": task.value, "test": "all", "method": view.value}
+                cells = [_cell(d, {"metric": m, **where}) for m in _ANSWER_METRICS]
+                if _known(cells):
+                    out.append(
+                        {
+                            "task": _TASKS[task.value],
+                            "view": METHODS[view.value],
+                            "cells": cells,
+                            "n": _counts(cells),
+                        }
+                    )
+    return out

@@ -1,0 +1,276 @@
+"""Single questions: the literal prompt of each view, the raw scores and answers, and why CADE chose
+its answer. The web application shows one, the static report its examples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sdgbias import suites
+from sdgbias.benchmark import people_items
+from sdgbias.benchmark.prompts import REGRESSION_TAIL, choice_texts, question_lines
+from sdgbias.methods import cade
+from sdgbias.raw.indicators import Template, load_indicators, load_regression_tasks
+from sdgbias.report import labels
+from sdgbias.report.labels import number
+from sdgbias.report.pages.questions import layout_of
+from sdgbias.report.web.source import Reader, Row
+from sdgbias.types import MODALITIES, OPTION_LETTERS, CadeParams, Task, View
+
+#: How an answer about people was parsed (suites/facet.py).
+HOW = {
+    "exact": "word for word",
+    "normalised": "after normalising",
+    "option": "as an option letter",
+    "cosine": "by the nearest label",
+    "refusal": "declined",
+    "unparsed": "not understood",
+    "empty": "empty",
+    "several": "names several",
+    "argmax": "likeliest letter",
+}
+_SHOWN = {
+    "photo": "a street photo",
+    "tile": "the satellite tile, north up",
+    "nightlights": "the night lights",
+}
+#: task, item_id and test of a question; test '': the first that was scored.
+Wanted = tuple[str, int, str]
+
+
+def load(reader: Reader, run: Row, wanted: Sequence[Wanted]) -> list[dict[str, Any] | None]:
+    """All data of some questions of a run, in their order; None for one that the run's benchmark
+    doesn't contain.
+
+    Views: name, scores (candidate, probability, raw score; None if not scored), mass, top_token,
+    answer.
+    """
+    suite = suites.named(run["suite"])
+    layout = layout_of(suite)
+    ids = sorted({item_id for _, item_id, _ in wanted})
+    marks = ", ".join("?" for _ in ids) or "NULL"
+    items = reader.ask(
+        f"SELECT {layout.columns} FROM {suite.items_table} WHERE benchmark_id = ? AND item_id IN"
+        f" ({marks})",
+        [run["benchmark_id"], *ids],
+    )
+    own, key = (run["run_id"],), [run["run_id"], *ids]
+    details = {
+        table: reader.ask(
+            f"SELECT * FROM {table} WHERE run_id = ? AND item_id IN ({marks}) ORDER BY ALL",
+            key,
+            runs=own,
+        )
+        for table in ("predictions", "scores", "spoken", "decoded")
+    }
+    params = reader.ask("SELECT * FROM cade_params WHERE run_id = ?", [run["run_id"]])
+    images = sorted({i["image_id"] for i in items if i["image_id"]})
+    pictured = reader.ask(
+        "SELECT DISTINCT image_id FROM previews WHERE benchmark_id = ? AND image_id IN"
+        f" ({', '.join('?' for _ in images) or 'NULL'})",
+        [run["benchmark_id"], *images],
+    )
+    there = {p["image_id"] for p in pictured}
+    made: list[dict[str, Any] | None] = []
+    for task, item_id, test in wanted:
+        keys = {"task": task, "item_id": item_id}
+        item = next((i for i in items if all(i[k] == keys[k] for k in suite.question_keys)), None)
+        mine = {
+            name: [r for r in rows if r["item_id"] == item_id] for name, rows in details.items()
+        }
+        for name in ("predictions", "scores", "spoken"):
+            mine[name] = [r for r in mine[name] if r["task"] == task]
+        tuned = [p for p in params if p["task"] == task]
+        made.append(item and _question(run, task, test, item, mine | {"params": tuned}, there))
+    return made
+
+
+def _question(
+    run: Row, task: str, test: str, item: Row, rows: dict[str, list[Row]], there: set[str]
+) -> dict[str, Any]:
+    suite = suites.named(run["suite"])
+    layout = layout_of(suite)
+    tests = sorted({a["test"] for a in rows["predictions"]})
+    test = test or (tests[0] if tests else "")
+    said = {a["method"]: a for a in rows["predictions"] if a["test"] == test}
+    by_view = {s["view"]: s for s in rows["scores"] if s["test"] == test}
+    views = [
+        _view(v.value, by_view.get(v.value), said)
+        for v in View
+        if v.value in by_view or v.value in said
+    ]
+    options = layout.options(item)
+    context = str(labels.parsed(item.get("context")).get(test) or "")
+    params = next((p for p in rows["params"] if p["test"] == test), None)
+    return {
+        "item": item,
+        "people": suite.private,
+        "groups": labels.parsed(item.get("groups")) if suite.custom else None,
+        "asked": layout.asked(item),
+        "task": task,
+        "tests": tests,
+        "test": test,
+        "views": views,
+        "said": said,
+        "picture": item["image_id"] in there,
+        "shown": caption(item.get("modalities")),
+        "template": template_of(task, item) if suite.items_table == "items" else None,
+        "options": options,
+        "context": context,
+        "prompts": prompts(item, task, test, options, context, [v["name"] for v in views]),
+        "cade": _cade(run, task, params, said, by_view),
+        "letters": layout.letters,
+        "decoded": [d for d in rows["decoded"] if d["test"] == test],
+        "spoken": [
+            s | {"how_said": HOW.get(s["how"], s["how"])}
+            for s in rows["spoken"]
+            if s["test"] == test
+        ],
+    }
+
+
+def prompts(
+    item: Row,
+    task: str,
+    test: str,
+    options: Sequence[tuple[str, str]],
+    context: str,
+    views: Sequence[str],
+) -> list[tuple[list[str], str]]:
+    """(views, text) of each distinct prompt of a question, rebuilt from the stored question by the
+    code that wrote the benchmark's prompts: the results don't keep the text."""
+    if "prompt" in item:  # a question about a person: one text, with and without picture
+        frame = pd.DataFrame([item])
+        return [(list(views), str(people_items.build_prompts(frame)["text"].iloc[0]))]
+    columns = {f"option_{letter.lower()}": [text] for letter, text in options}
+    frame = pd.DataFrame({"question": [str(item["question"] or "")], **columns})
+    made: dict[str, list[str]] = {}
+    for view in View:
+        if view.value in views:
+            shown = pd.Series([context if view.has_context else ""], dtype=object)
+            text = (
+                question_lines(frame, shown) + REGRESSION_TAIL
+                if task == Task.REGRESSION.value
+                else choice_texts(frame, shown)
+            )
+            made.setdefault(str(text.iloc[0]), []).append(view.value)
+    return [(names, text) for text, names in made.items()]
+
+
+def _view(name: str, score: Row | None, said: dict[str, Row]) -> dict[str, Any]:
+    scores = None
+    if score is not None and score["logits"]:
+        bound = score["upper"] or [None] * len(score["logits"])
+        z = [
+            b if math.isinf(x) and b is not None else x
+            for x, b in zip(score["logits"], bound, strict=False)
+        ]
+        z = z[: len(score["candidates"] or "")]
+        if z and all(map(math.isfinite, z)):
+            e = [math.exp(x - max(z)) for x in z]
+            candidates = score["candidates"]
+            scores = [(c, x / sum(e), raw) for c, x, raw in zip(candidates, e, z, strict=False)]
+    return {
+        "name": name,
+        "scores": scores,
+        "mass": score["mass"] if score else None,
+        "top_token": score["top_token"] if score else None,
+        "answer": said.get(name),
+    }
+
+
+def _cade(
+    run: Row, task: str, params: Row | None, said: dict[str, Row], by_view: dict[str, Row]
+) -> dict[str, Any] | None:
+    """CADE's parameters, terms by option and sentence; None if it gave no answer. terms: [] where
+    an option's score is withheld or the answer is a number."""
+    answer, full = said.get("cade"), said.get("full")
+    if answer is None or full is None or params is None:
+        return None
+    terms = _terms(run, params, by_view) if task == Task.MCQ.value else []
+    shown = ("pred", "value") if task != Task.MCQ.value else ("pred",)
+    changed = any(full[name] != answer[name] for name in shown)
+    return {
+        "params": params,
+        "answer": answer,
+        "terms": terms,
+        "why": _why(answer, full, float(params["tau"]), changed, terms),
+    }
+
+
+def _terms(run: Row, params: Row, by_view: dict[str, Row]) -> list[list[float]]:
+    """The three terms of CADE's score and their sum, each by option."""
+    views = {}
+    for view in View:
+        score = by_view.get(view.value)
+        logits = [] if score is None else score["logits"] or []
+        bound = [] if score is None else score["upper"] or []
+        known = [b if math.isinf(x) else x for x, b in zip(logits, bound, strict=False)] or logits
+        z = np.full((1, len(OPTION_LETTERS)), np.nan)
+        z[0, : len(known)] = [np.nan if x is None else x for x in known]
+        views[view.value] = z
+    numerics: cade.Numerics = "reference" if run["numerics"] == "reference" else "exact"
+    s = cade.streams(
+        views["full"], views["ctx_q"], views["img_q"], views["q_only"], form=cade.Form(numerics)
+    )
+    k = int(s.valid[0].sum())
+    own = CadeParams(*(float(params[name]) for name in ("alpha", "lambda_kl", "beta", "tau")))
+    terms = [[float(x) for x in term[0, :k]] for term in cade.score_terms(s, own)]
+    whole = bool(k) and all(math.isfinite(x) for term in terms for x in term)
+    return [*terms, [sum(by) for by in zip(*terms, strict=True)]] if whole else []
+
+
+def _why(answer: Row, full: Row, threshold: float, changed: bool, terms: list[list[float]]) -> str:
+    """One or two sentences: the gate's verdict and, if it opened, the term that moved the answer
+    most."""
+    sure = math.nan if answer["confidence"] is None else float(answer["confidence"])
+    m, tau = number(sure, 3), number(threshold, 3)
+    if answer["kept"]:
+        return (
+            f"The Full view is sure of {full['pred']}: its confidence {m} reaches the gate"
+            f" τ = {tau}, so CADE keeps the answer."
+        )
+    opened = (
+        f"The Full view prefers {full['pred']} with confidence {m}, below the gate τ = {tau}, so"
+        " CADE re-weighs the evidence."
+    )
+    chosen = str(answer["pred"])
+    if not changed:
+        return f"{opened} {chosen} still has the highest score."
+    if not terms:
+        return f"{opened} Its answer differs from that of the Full view."
+    a, b = OPTION_LETTERS.index(str(full["pred"])), OPTION_LETTERS.index(chosen)
+    shifts = [term[b] - term[a] for term in terms]
+    names = (
+        "what the views with the image say",
+        *(f"the penalty on what the {x} alone says" for x in ("context", "question")),
+    )
+    top = int(np.argmax(shifts[:3]))
+    return (
+        f"{opened} {chosen} now beats {full['pred']} by {number(shifts[3], 2)}; what favours"
+        f" {chosen} most is {names[top]} ({number(shifts[top], 2, signed=True)} against"
+        f" {full['pred']})."
+    )
+
+
+def template_of(task: str, item: Row) -> Template | None:
+    """The template of the item's indicator; None where the question isn't ours (a release, custom
+    questions) or is of another version."""
+    entries = load_regression_tasks() if task == Task.REGRESSION.value else load_indicators()
+    for entry in entries:
+        if (entry.slug, entry.question) == (item["indicator"], item["question"]):
+            return entry.template
+    return None
+
+
+def caption(modalities: object) -> str:
+    """What the picture of a question shows, in words; of a question of an earlier version, whose
+    picture isn't described, the usual panels."""
+    known = str(modalities or "")
+    names = [name for name in MODALITIES if name in known.split(", ")] or list(MODALITIES)
+    text = f"What the model was shown: {', '.join(_SHOWN[name] for name in names)}."
+    return text if "photo" in names else f"{text} There is no street photo of this place."

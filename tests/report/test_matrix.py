@@ -1,0 +1,135 @@
+"""The leaderboard of both suites: its numbers are those of the store, and what it marks follows
+from intervals."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sdgbias import store
+from sdgbias.methods.baselines import METHODS
+from sdgbias.report import labels, layout, leaderboard, matrix
+from sdgbias.report.glossary import TERMS
+from sdgbias.report.pages import models, overview
+from sdgbias.report.web.source import Results
+from tests.builders.nights import publish_persons
+from tests.builders.results import NAMED, publish_models
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = publish_models(tmp_path_factory.mktemp("models") / "sdgbias.duckdb")
+    return publish_persons(path)
+
+
+@pytest.fixture
+def table(results: Path) -> dict[str, Any]:
+    with Results(results).reading() as reader:
+        return matrix.matrix(reader)
+
+
+def cell(table: dict[str, Any], model: str, title: str) -> dict[str, Any]:
+    [at] = [i for i, c in enumerate(table["columns"]) if c.title == title]
+    [row] = [r for r in table["rows"] if r["model"] == model]
+    found: dict[str, Any] = row["cells"][at]
+    return found
+
+
+def test_every_number_is_that_of_the_store_with_its_interval(
+    results: Path, table: dict[str, Any]
+) -> None:
+    assert table["groups"] == [("Questions about places", 5), ("Pictures of people", 4)]
+    checked = 0
+    for row in table["rows"]:
+        for column, shown in zip(table["columns"], row["cells"], strict=True):
+            if not shown["value"]:
+                assert shown["why"] and shown["sort"] is None
+                continue
+            sql = """SELECT value, n, ci_low, ci_high FROM metrics WHERE run_id = ? AND task = ? AND
+                     metric = ? AND method = ? AND test = ? AND pillar = ? AND indicator = ?"""
+            run = row["runs"][column.suite]
+            value, n, low, high = store.query(results, sql, [run, *column.cell]).iloc[0]
+            assert shown["value"] == labels.amount(value, column.metric, unit=False)
+            assert shown["n"] == f"{n:,.0f}" and f"n = {n:,.0f}" in shown["said"]
+            if not math.isnan(low):
+                assert labels.amount(high, column.metric, unit=False) in shown["ci"]
+            checked += 1
+    assert checked > 12
+
+
+def test_planted_models_stand_last_and_absent_numbers_say_why(table: dict[str, Any]) -> None:
+    kinds = [r["provenance"] for r in table["rows"]]
+    assert kinds == sorted(kinds) and set(kinds) == {"measured", "planted"}
+    assert {r["model"] for r in table["rows"]} == {*NAMED, "unfair"}
+    assert cell(table, "unfair", "Accuracy")["why"] == "not scored"
+    assert cell(table, "tiny-llava", "Recall")["why"] == "not scored"
+    assert cell(table, "unfair", "Light − dark")["why"] == "too few people (n 0)"
+
+
+def test_distinct_prompts_stand_beside_the_shares_without_evidence(table: dict[str, Any]) -> None:
+    assert cell(table, "tiny-llava", "Optimistic")["prompts"] == "3 prompts"
+    assert cell(table, "tiny-llava", "Accuracy")["prompts"] == ""
+    assert table["prompts"] == "3"
+
+
+def test_a_model_that_was_not_understood_has_no_number(results: Path, tmp_path: Path) -> None:
+    own = publish_persons(publish_models(tmp_path / "r.duckdb"))
+    with store.connect(own, details=()) as con:
+        for name in ("metric_rows", "headline_rows"):
+            con.execute(
+                f"UPDATE {name} SET value = NULL, note = ? WHERE metric = 'disparity'",
+                [matrix.NOT_UNDERSTOOD],
+            )
+            con.execute(f"UPDATE {name} SET value = 0 WHERE metric = 'recall'")
+    with Results(own).reading() as reader:
+        table = matrix.matrix(reader)
+        recall = next(c for c in matrix.COLUMNS if c.metric == "recall").cell
+        chosen = dict(zip(leaderboard.CHOICES, recall, strict=True))
+        found = leaderboard.numbers(reader, chosen, [], ["unfair-0"])["unfair-0"]
+        page = models.page(reader, "unfair", None)
+    assert cell(table, "unfair", "Recall")["why"] == "no answer understood"
+    assert math.isnan(found["value"]) and found["note"] == "no answer understood"
+    assert page is not None and page["suites"][0]["plots"] == []
+    [shown] = [h["rows"][0][1][0] for h in page["suites"][0]["heads"]]
+    assert shown["value"] is None and shown["note"] == "no answer understood"
+    assert cell(table, "unfair", "Recall")["sort"] is None
+
+
+def at(value: float, low: float | None, high: float | None) -> dict[str, Any]:
+    return {"sort": value, "row": {"ci_low": low, "ci_high": high}}
+
+
+def test_the_highest_is_so_only_beyond_its_interval() -> None:
+    top = at(0.9, 0.85, 0.95)
+    assert matrix.highest([at(0.5, 0.4, 0.6), top]) is top
+    assert matrix.highest([at(0.8, 0.7, 0.86), top]) is None, "intervals overlap"
+    assert matrix.highest([at(0.5, None, None), top]) is None, "nothing is known of the other"
+    assert matrix.highest([at(0.5, 0.4, 0.6), at(0.9, None, None)]) is None
+    assert matrix.reach(top, [top, at(0.8, 0.7, 0.86), at(0.2, 0.1, 0.3)]) == 1
+
+
+def test_headlines_follow_from_intervals(table: dict[str, Any]) -> None:
+    said = dict(overview.headlines(table, None))
+    [best] = [s for s in said if "questions about places" in s]
+    known = [cell(table, m, "Accuracy") for m, (kind, _) in NAMED.items() if kind == "measured"]
+    if matrix.highest(known) is None:
+        assert best == "Of 2 models on questions about places, none is the best beyond its interval"
+    else:
+        assert best.endswith("answers most rightly")
+    signs = [
+        labels.sign_of(labels.estimate(cell(table, m, "CADE gain")["row"]))
+        for m in ("llava-1.5-7b", "tiny-llava")
+    ]
+    assert (
+        f"CADE raises the accuracy of {signs.count(1)} of 2 models and lowers that of"
+        f" {signs.count(-1)}"
+    ) in said
+
+
+def test_every_method_and_test_is_explained() -> None:
+    for name in (*METHODS, "T1", "T2", "T3", "T4", "T5", "CTX+Q", "CADE"):
+        assert TERMS[name].endswith(".") and len(TERMS[name]) <= 160
+        assert f'<abbr title="{TERMS[name][:5]}' in str(layout.explained(f"about {name} here"))
