@@ -33,7 +33,6 @@ FLOWS = {
 QUIET = {
     **FLOWS,
     "DVC_NO_ANALYTICS": "1",
-    "WANDB_MODE": "offline",
     "HF_HUB_OFFLINE": "1",
     "GX_ANALYTICS_ENABLED": "false",
 }
