@@ -262,18 +262,6 @@ def check_same_parameters(build: Path) -> None:
     assert {name: row[name] for name in found} == pytest.approx(found, abs=1e-12)
 
 
-def test_the_notebook_of_the_how_to_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.builders.results import publish_fake
-
-    monkeypatch.setenv("SDGBIAS_RESULTS", str(publish_fake(tmp_path / "r.duckdb")))
-    [code] = [
-        b for language, b in FENCE.findall(TEXT["docs/how-to/query.md"]) if language == "python"
-    ]
-    names: dict[str, Any] = {}
-    exec(code, names)
-    assert len(names["table"]) and ("accuracy", "full") in names["wide"].columns
-
-
 def test_every_command_is_documented() -> None:
     everything = "\n".join(
         TEXT[page] for page in TEXT if page.endswith("README.md") or page.startswith("docs/")

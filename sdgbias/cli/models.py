@@ -135,7 +135,7 @@ def show_model(
 
     spec = entries.load(entries.find_root(), name)
     if as_json:
-        past = {
+        past: dict[str, Any] = {
             title: store.query(results, sql, [name]) if results.exists() else []
             for title, sql in _PAST.items()
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
@@ -11,7 +12,7 @@ from sdgbias import __version__, store
 from sdgbias.cli import app
 from sdgbias.cli.sections import SECTIONS
 from sdgbias.report.contents import TABLES
-from tests.builders.commands import sdgbias
+from tests.builders.commands import REPOSITORY, sdgbias
 from tests.builders.results import publish_fake
 
 
@@ -55,3 +56,11 @@ def test_results_and_benchmark_from_the_environment(
 def test_an_unknown_word_is_a_usage_error(results: Path) -> None:
     done = sdgbias("results", "tablez", "--results", results)
     assert done.returncode == 2 and "'tablez'" in done.stderr and "tables" in done.stderr
+
+
+def test_the_notebook_of_the_how_to_runs(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (REPOSITORY / "docs/how-to/query.md").read_text(encoding="utf-8")
+    monkeypatch.setenv("SDGBIAS_RESULTS", str(results))
+    names: dict[str, Any] = {}
+    exec(page.split("```python\n")[1].split("```")[0], names)
+    assert len(names["table"]) and ("accuracy", "full") in names["wide"].columns

@@ -7,6 +7,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ def write(
     texts = {METRICS: json.dumps(metrics(card), indent=2, sort_keys=True) + "\n"}
     texts |= {f"{PLOTS}/{name}.csv": _csv(rows) for name, rows in plots(card).items()}
     for name, text in texts.items():
-        replace(out / name, lambda part, text=text: part.write_text(text, encoding="utf-8"))
+        replace(out / name, partial(Path.write_text, data=text, encoding="utf-8"))
 
 
 def metrics(card: Mapping[str, Any]) -> dict[str, Any]:
