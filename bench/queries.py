@@ -130,7 +130,7 @@ def main() -> None:
         began = time.perf_counter()
         with timed() as took:
             found = data.load(path)
-            examples.examples(path, list(found.runs["run_id"]))
+            examples.context(path, list(found.runs["run_id"]))
         total = time.perf_counter() - began
         scores = store.query(path, "SELECT count(*) AS n FROM scores")["n"][0]
         size = sum(p.stat().st_size for p in (path, *path.with_suffix(".runs").rglob("*.parquet")))

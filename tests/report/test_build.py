@@ -23,7 +23,6 @@ from sdgbias.report import labels as words
 from sdgbias.report.build import write_report
 from sdgbias.report.charts import methods as methods_chart
 from sdgbias.report.charts import paper
-from sdgbias.report.pages import examples
 from sdgbias.types import PILLARS, Task
 from tests.builders.results import MODELS, publish_fake
 
@@ -41,11 +40,6 @@ def folder(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def page(folder: Path) -> str:
     return (folder / "index.html").read_text(encoding="utf-8")
-
-
-@pytest.fixture(scope="module")
-def shown(results: Path) -> dict[str, list[dict[str, object]]]:
-    return examples.examples(results, store.latest_runs(results))
 
 
 # -- the page
@@ -147,7 +141,7 @@ def test_a_bare_run_still_makes_a_page(tmp_path: Path) -> None:
     text = write_report(path, tmp_path / "out").read_text(encoding="utf-8")
     assert "&lt;m&gt;" in text
     assert "<m>" not in text
-    assert "Question by question" not in text
+    assert not (tmp_path / "out" / "questions.html").exists()
 
 
 def test_different_benchmarks_are_flagged(tmp_path: Path, page: str) -> None:
@@ -317,7 +311,7 @@ def test_image_use_is_of_questions_that_both_views_answered(tmp_path: Path) -> N
     assert n() == before - 3
 
 
-# -- figures and browser
+# -- figures
 # ----------------------------------------------------------------------
 
 
@@ -340,51 +334,6 @@ def test_figures_follow_the_page_scheme(results: Path) -> None:
     )
     assert mae is not None and "MAE of" in lower.alt, "the lower panel of Figure 7 is the MAE"
     assert f"{mae.value:.3g} (" in lower.alt and "%" not in lower.alt.replace("95\u00a0%", "")
-
-
-def test_examples_cover_models_pillars_and_outcomes(
-    shown: dict[str, list[dict[str, object]]],
-) -> None:
-    questions = shown["questions"]
-    assert 0 < len(questions) <= examples.LIMIT
-    assert {q["model"] for q in questions} == set(MODELS)
-    assert {q["pillar"] for q in questions} == set(PILLARS)
-    assert {"fixed", "broken", "same"} <= {q["outcome"] for q in questions}
-    assert all(0 <= q["picture"] < len(shown["pictures"]) for q in questions)  # type: ignore[operator]
-
-
-def test_terms_explain_the_answer(shown: dict[str, list[dict[str, object]]]) -> None:
-    """The score is the sum of the three terms, its best option is CADE's answer unless the gate
-    kept the Full one."""
-    kept = 0
-    for q in shown["questions"]:
-        score, terms, gate = np.array(q["score"]), np.array(q["terms"]), q["gate"]
-        assert score == pytest.approx(terms.sum(axis=0), abs=2e-3)
-        full = np.array(q["views"]["full"])  # type: ignore[index]
-        assert gate["confidence"] == pytest.approx(full.max(), abs=1e-3)  # type: ignore[index]
-        if gate["kept"]:  # type: ignore[index]
-            kept += 1
-            assert q["cade"] == q["full"]
-            assert "keeps the answer" in str(q["why"])
-        else:
-            assert "ABC"[int(score.argmax())] == q["cade"]
-        assert (q["outcome"] == "fixed") == (q["cade"] == q["gold"] != q["full"])
-        assert (q["outcome"] == "broken") == (q["full"] == q["gold"] != q["cade"])
-    assert kept > 0
-
-
-def test_pictures_keep_to_their_budget(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examples, "PICTURE_BYTES", 60_000)
-    found = examples.examples(results, store.latest_runs(results))
-    assert 0 < sum(map(len, found["pictures"])) < 60_000
-
-
-def test_an_unreadable_picture_is_left_out(results: Path, tmp_path: Path) -> None:
-    path = publish_fake(tmp_path / "r.duckdb", n=30, n_regression=3)
-    with store.connect(path) as con:
-        con.execute("UPDATE previews SET png = 'no png'::BLOB WHERE image_id = 'image3'")
-    found = examples.examples(path, store.latest_runs(path))
-    assert any(q["picture"] == -1 for q in found["questions"])
 
 
 def test_distinct_prompts_are_those_of_the_test_split(results: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from sdgbias.report import labels, layout, leaderboard, matrix
 from sdgbias.report.glossary import TERMS
 from sdgbias.report.pages import models, overview
 from sdgbias.report.web.source import Results
+from sdgbias.suites.facet import NOT_UNDERSTOOD
 from tests.builders.nights import publish_persons
 from tests.builders.results import NAMED, publish_models
 
@@ -89,7 +90,7 @@ def test_a_model_that_was_not_understood_has_no_number(tmp_path: Path) -> None:
         for name in ("metric_rows", "headline_rows"):
             con.execute(
                 f"UPDATE {name} SET value = NULL, note = ? WHERE metric = 'disparity'",
-                [matrix.NOT_UNDERSTOOD],
+                [NOT_UNDERSTOOD],
             )
             con.execute(f"UPDATE {name} SET value = 0 WHERE metric = 'recall'")
     with Results(own).reading() as reader:

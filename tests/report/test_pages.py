@@ -66,13 +66,17 @@ def packed(text: str) -> dict[str, dict[str, Any]]:
 
 def test_only_pages_with_rows_are_written(folder: Path, tmp_path: Path) -> None:
     assert sorted(p.name for p in folder.iterdir()) == sorted(
-        ["index.html", "compare.html", *STUDY_PAGES]
+        ["index.html", "compare.html", "questions.html", *STUDY_PAGES]
     )
     bare = publish_fake(tmp_path / "bare.duckdb", n=30, n_regression=3)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "harm.html").write_text("of an earlier report")
     index = write_report(bare, tmp_path / "out").read_text(encoding="utf-8")
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["compare.html", "index.html"]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "compare.html",
+        "index.html",
+        "questions.html",
+    ]
     assert "the pages Methods, Parameters, Groups, Harm and calibration: not analysed" in index
     assert 'href="methods.html"' not in index
 

@@ -13,7 +13,7 @@ from sdgbias import store
 from sdgbias.analysis import analyse
 from sdgbias.analysis.studies import paired
 from sdgbias.raw.indicators import indicator
-from sdgbias.report.pages import compare, questions
+from sdgbias.report.pages import compare, question
 from sdgbias.report.web.source import Results
 from tests.builders.web_pages import BEFORE, RUN, text
 
@@ -81,18 +81,18 @@ def test_a_question_shows_what_was_stored(client: TestClient, served: Path) -> N
 
 
 def test_the_page_says_what_a_picture_shows_and_what_the_question_rests_on() -> None:
-    assert questions.caption("photo, tile, nightlights").startswith(
+    assert question.caption("photo, tile, nightlights").startswith(
         "What the model was shown: a street photo, the satellite tile"
     )
-    alone = questions.caption("tile, nightlights")
+    alone = question.caption("tile, nightlights")
     assert "a street photo" not in alone and alone.endswith(
         "There is no street photo of this place."
     )
-    assert "a street photo" in questions.caption(None), "a question of an earlier version"
+    assert "a street photo" in question.caption(None), "a question of an earlier version"
     entry = indicator("electricity")
     item = {"indicator": entry.slug, "question": entry.question}
-    assert questions.template_of("mcq", item) == entry.template
-    assert questions.template_of("mcq", item | {"question": "Is there power?"}) is None
+    assert question.template_of("mcq", item) == entry.template
+    assert question.template_of("mcq", item | {"question": "Is there power?"}) is None
 
 
 def test_differences_are_those_of_the_laboratory(served: Path) -> None:
@@ -143,10 +143,12 @@ def test_differences_of_answers_to_one_prompt_have_no_interval(
 
 
 def test_questions_of_two_benchmarks_are_paired_where_they_have_the_same_right_answer(
-    served: Path,
+    served: Path, tmp_path: Path
 ) -> None:
     """The newer run moves to a second benchmark with the same questions; three of them have another
     right answer."""
+    copytree(served.parent, tmp_path / "r")
+    served = tmp_path / "r" / served.name
     test = ("mcq", "T1", "full")
 
     def paired_by_hand() -> int:

@@ -21,7 +21,7 @@ from starlette.staticfiles import StaticFiles
 from sdgbias.errors import UsageError
 from sdgbias.report import layout
 from sdgbias.report.web import routes, routes_questions
-from sdgbias.report.web.site import Missing, Refused, Site
+from sdgbias.report.web.site import REPORT_POLICY, Missing, Refused, Site
 from sdgbias.report.web.source import Unavailable
 
 logger = logging.getLogger(__name__)
@@ -32,9 +32,6 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
     " form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-#: The report's pages contain their own scripts and allow nothing else themselves; the sandbox
-#: isolates them from these pages.
-REPORT_POLICY = "sandbox allow-scripts allow-popups; frame-ancestors 'none'"
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -95,7 +92,8 @@ def create(site: Site, hosts: Iterable[str] = LOOPBACK) -> FastAPI:
     ) -> Response:
         response = await call_next(request)
         of_report = request.url.path == "/report" or request.url.path.startswith("/report/")
-        response.headers["Content-Security-Policy"] = REPORT_POLICY if of_report else POLICY
+        own = response.headers.get("Content-Security-Policy", POLICY)
+        response.headers["Content-Security-Policy"] = REPORT_POLICY if of_report else own
         response.headers.update(HEADERS)
         return response
 

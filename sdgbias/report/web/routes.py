@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import io
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any
 
 import pandas as pd
@@ -19,7 +20,7 @@ from sdgbias.report import labels, layout
 from sdgbias.report import leaderboard as board
 from sdgbias.report.pages import models, night, runs
 from sdgbias.report.web import nights
-from sdgbias.report.web.site import Missing, Refused, Site, near
+from sdgbias.report.web.site import OF_REPORT, REPORT_POLICY, Missing, Refused, Site, near
 from sdgbias.report.web.source import Reader, Row, Unavailable
 
 READ = ["GET", "HEAD"]
@@ -175,6 +176,31 @@ def router(site: Site) -> APIRouter:
                 m=found,
                 directions=models.DIRECTIONS,
             )
+
+    def of_report(page: layout.Page) -> HTMLResponse:
+        """A page of the report, with the scripts and the style that it holds itself."""
+        with site.results.reading() as reader:
+            known = "SELECT count(*) AS n FROM runs WHERE finished_at IS NOT NULL"
+            filled = site.filled(page) if reader.ask(known, keep=False)[0]["n"] else None
+            if filled is None:
+                said = (
+                    "The results hold nothing for this page yet: `sdgbias evaluate MODEL` adds a"
+                    " run, `sdgbias analyse` its studies."
+                )
+                empty: dict[str, Any] = {
+                    "heading": page.title,
+                    "message": said,
+                    "near": (),
+                    "retry": 0,
+                }
+                return site.html(reader, "error.html.j2", page, every="/", **empty)
+            front = layout.Front(inline=True)
+            answer = site.html(reader, filled[0], page, front=front, **filled[1])
+            answer.headers["Content-Security-Policy"] = REPORT_POLICY
+            return answer
+
+    for page in OF_REPORT:
+        made.add_api_route(page.address, partial(of_report, page), methods=READ)
 
     @made.api_route("/runs", methods=READ)
     def all_runs(page: Page = 1, model: Text = "", suite: Text = "") -> HTMLResponse:

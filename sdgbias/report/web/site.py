@@ -4,8 +4,9 @@ two error types."""
 from __future__ import annotations
 
 import difflib
+import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,24 @@ from typing import Any
 from starlette.responses import HTMLResponse
 
 from sdgbias.report import layout
-from sdgbias.report.layout import Page
-from sdgbias.report.web.source import Reader, Results
+from sdgbias.report.build import Filled, Report
+from sdgbias.report.layout import Front, Page
+from sdgbias.report.web.source import Reader, Results, Stamp
+
+#: The report's pages contain their own scripts and allow nothing else themselves; the sandbox
+#: isolates them from these pages.
+REPORT_POLICY = "sandbox allow-scripts allow-popups; frame-ancestors 'none'"
+#: Pages that the report draws from every run; the web application shows them as they are there.
+OF_REPORT = (
+    layout.OVERVIEW,
+    layout.FAIRNESS,
+    layout.METHODS,
+    layout.PARAMETERS,
+    layout.GROUPS,
+    layout.HARM,
+    layout.TABLES,
+    layout.OWN,
+)
 
 
 class Missing(Exception):
@@ -49,6 +66,30 @@ class Site:
     registry: Path | None = None
     report: Path | None = None
     wandb: str = ""
+    _filled: dict[tuple[Page, Stamp], Filled | None] = field(default_factory=dict)
+    _report: dict[Stamp, Report] = field(default_factory=dict)
+    _filling: threading.Lock = field(default_factory=threading.Lock)
+
+    def filled(self, page: Page) -> Filled | None:
+        """Template and context of a page of the report (`build.Report`), kept while the results are
+        as they were: it is drawn from every run, which takes seconds."""
+        with self._filling:
+            stamp = self.results.stamp()
+            if stamp not in self._report:
+                self._report.clear()
+                self._filled.clear()
+                self._report[stamp] = Report(self.results.path, night=None)
+            if (page, stamp) not in self._filled:
+                report = self._report[stamp]
+                if page == layout.TABLES and report.latest:
+                    from sdgbias.analysis import paper
+                    from sdgbias.analysis.paper import results as stored
+
+                    report = Report(
+                        self.results.path, tables=paper.build(stored.load(self.results.path))
+                    )
+                self._filled[page, stamp] = report.page(page)
+            return self._filled[page, stamp]
 
     def html(
         self,
@@ -58,6 +99,7 @@ class Site:
         *,
         title: str = "",
         status: int = 200,
+        front: Front = layout.SERVED,
         **context: Any,
     ) -> HTMLResponse:
         """A page. ``page``: its entry in the navigation; ``title``: of the window, by default the
@@ -71,7 +113,7 @@ class Site:
         text = layout.render(
             template,
             page,
-            layout.SERVED,
+            front,
             title=title or page.title,
             served=served,
             stale=reader.stale if reader else None,

@@ -1,0 +1,91 @@
+"""One page layer with two front doors: the static report and the web application show the same
+pages with the same numbers; words are explained from one glossary."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from sdgbias.report import layout
+from sdgbias.report.build import write_report
+from sdgbias.report.web.site import OF_REPORT
+
+
+@pytest.fixture(scope="module")
+def folder(served: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(served, tmp_path_factory.mktemp("static")).parent
+
+
+def words(markup: str) -> str:
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", markup))).strip()
+
+
+def tables(html: str) -> dict[str, list[list[str]]]:
+    """Label -> rows of cells as a reader sees them, without the web application's own column."""
+    found = {}
+    for label, table in re.findall(r'aria-label="([^"]*)"><table[^>]*>(.*?)</table>', html, re.S):
+        rows = [
+            [words(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.S)]
+            for row in re.findall(r"<tr[^>]*>(.*?)</tr>", table, re.S)
+        ]
+        at = rows[0].index("Look") if "Look" in rows[0] else None
+        found[label] = [r[:at] for r in rows]
+    return found
+
+
+@pytest.mark.parametrize("page", [layout.NIGHT, *OF_REPORT], ids=lambda page: page.title)
+def test_both_doors_show_the_same_numbers(
+    folder: Path, client: TestClient, page: layout.Page
+) -> None:
+    answer = client.get(page.address)
+    assert answer.status_code == 200
+    if not (folder / page.file).is_file():
+        assert "The results hold nothing for this page yet" in answer.text
+        return
+    static = (folder / page.file).read_text(encoding="utf-8")
+    theirs, ours = tables(static), tables(answer.text)
+    assert theirs == ours and sum(map(len, ours.values())) > 3
+
+
+def test_an_example_is_the_question_of_the_web_application(
+    folder: Path, client: TestClient
+) -> None:
+    html = (folder / "questions.html").read_text(encoding="utf-8")
+    parts = re.findall(r'<div class="body">(.*?)<div class="aside">(.*?)</dl>', html, re.S)
+    assert len(parts) > 3
+    for body, facts in parts[:3]:
+        said = dict(re.findall(r"<dt>(\w+)</dt><dd[^>]*>(.*?)</dd>", facts))
+        [test] = set(re.findall(r"tuned on val at (T\d)", words(body)))
+        address = layout.SERVED.link("questions", said["Run"], "mcq", said["Item"], test=test)
+        served = client.get(address).text
+        [theirs] = re.findall(r'<div class="body">(.*?)<div class="aside">', served, re.S)
+        assert words(theirs) == words(body)
+
+
+def test_the_navigation_is_the_same_list(folder: Path, client: TestClient) -> None:
+    def titles(html: str) -> list[str]:
+        return re.findall(r'<li><a href="[^"#]+"[^>]*>([^<]+)</a></li>', html.split("</header>")[0])
+
+    here = titles(client.get("/").text)
+    assert here == [page.title for page in layout.PAGES]
+    for file in folder.glob("*.html"):
+        shown = titles(file.read_text(encoding="utf-8"))
+        assert shown == [t for t in here if t in shown] and layout.NIGHT.title in shown
+
+
+def test_pages_of_the_report_are_kept_apart_by_a_sandbox(client: TestClient) -> None:
+    policy = client.get("/overview").headers["content-security-policy"]
+    assert policy.startswith("sandbox") and "allow-same-origin" not in policy
+    assert "default-src 'none'" in client.get("/").headers["content-security-policy"]
+
+
+def test_terms_are_explained_and_text_stays_text() -> None:
+    made = layout.explained("<b>Full</b> at T1 and T10, Fuller; CTX+Q, Full, generated")
+    assert made.count("<abbr") == 4 and "&lt;b&gt;<abbr" in made
+    assert f'title="{layout.TERMS["T1"]}">T1</abbr> and T10, Fuller' in made
+    assert ">Full, generated</abbr>" in made
+    assert list(layout.terms_in("CADE", "T5 of T1")) == ["T1", "T5", "CADE"]
