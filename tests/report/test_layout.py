@@ -30,7 +30,9 @@ def words(markup: str) -> str:
 def tables(html: str) -> dict[str, list[list[str]]]:
     """Label -> rows of cells as a reader sees them, without the web application's own column."""
     found = {}
-    for label, table in re.findall(r'aria-label="([^"]*)"><table[^>]*>(.*?)</table>', html, re.S):
+    for label, table in re.findall(
+        r'aria-label="([^"]*)">\s*<table[^>]*>(.*?)</table>', html, re.S
+    ):
         rows = [
             [words(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.S)]
             for row in re.findall(r"<tr[^>]*>(.*?)</tr>", table, re.S)
