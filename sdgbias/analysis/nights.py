@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,7 @@ class ModelNight:
         """The model's name, marked '(planted)' for a planted model."""
         return f"{self.model} (planted)" if self.planted else self.model
 
-    @property
+    @cached_property
     def breaches(self) -> list[dict[str, Any]]:
         return [
             {str(k): v for k, v in r.items()}

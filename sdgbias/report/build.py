@@ -220,6 +220,7 @@ def write_night(results: Path, out: Path) -> Path:
     """Write only the page of the newest night, beside the existing pages in ``out``; returns its
     path."""
     there = [page.file for page in layout.PAGES if page.file and (out / page.file).is_file()]
+    there += [path.name for path in out.glob("model-*.html")]
     front = Front([*there, NIGHT.file], inline=True)
     night = nights.load(results)
     text = None

@@ -66,5 +66,11 @@ TERMS = {
     "perm_avg": "Mean answer over all orders of the options.",
     "pmi": "PMI, a control: log of Full minus log of Q-only.",
     "pmi_tuned": "PMI whose weight is tuned on the validation split, with its labels.",
+    "always_a": "Control without evidence: always the first option.",
+    "always_b": "Control without evidence: always the second option.",
+    "always_c": "Control without evidence: always the third option.",
+    "best_letter": "Control: the letter that is right most often in the pillar on validation.",
+    "prior_sampling": "Control: a letter drawn by how often it is right on validation.",
+    "full_first_token": "Control: what Full would write first, wrong unless it is a valid letter.",
     "mean_views": "Mean of the four views, a control without any debiasing.",
 }

@@ -199,8 +199,8 @@ def _cell(c: Column, run: Row | None, found: Mapping[tuple[str, ...], Row]) -> d
     (of the paired tests, where they were made), other (what it is instead of the column's own
     number, which is then never the highest)."""
     row, other = found.get((run["run_id"], *c.cell)) if run else None, ""
-    for label, cell in c.instead if run and row is None else ():
-        if row is None and (row := found.get((run["run_id"], *cell))) is not None:
+    for label, cell in c.instead:
+        if run and row is None and (row := found.get((run["run_id"], *cell))) is not None:
             other = label
     blank = {
         "value": "",

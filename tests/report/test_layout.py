@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from sdgbias.analysis import paper
+from sdgbias.analysis.paper import results as stored
 from sdgbias.report import layout
 from sdgbias.report.build import write_report
 from sdgbias.report.web.site import OF_REPORT
@@ -17,7 +19,8 @@ from sdgbias.report.web.site import OF_REPORT
 
 @pytest.fixture(scope="module")
 def folder(served: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_report(served, tmp_path_factory.mktemp("static")).parent
+    tables = paper.build(stored.load(served))
+    return write_report(served, tmp_path_factory.mktemp("static"), tables=tables).parent
 
 
 def words(markup: str) -> str:
@@ -27,7 +30,9 @@ def words(markup: str) -> str:
 def tables(html: str) -> dict[str, list[list[str]]]:
     """Label -> rows of cells as a reader sees them, without the web application's own column."""
     found = {}
-    for label, table in re.findall(r'aria-label="([^"]*)"><table[^>]*>(.*?)</table>', html, re.S):
+    for label, table in re.findall(
+        r'aria-label="([^"]*)">\s*<table[^>]*>(.*?)</table>', html, re.S
+    ):
         rows = [
             [words(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.S)]
             for row in re.findall(r"<tr[^>]*>(.*?)</tr>", table, re.S)

@@ -24,10 +24,11 @@ from sdgbias.report import data as studies
 from sdgbias.report.build import write_report
 from sdgbias.report.charts import marks, methods
 from sdgbias.report.pages import studies as pages
-from tests.builders.results import publish_fake, publish_models
+from tests.builders.results import NAMED, publish_fake, publish_models
 from tests.builders.studies import analyse_fake
 
 RUN = "fake-pessimist-2"
+MODEL_PAGES = ("model-fake-optimist.html", "model-fake-pessimist.html")
 STUDY_PAGES = ("methods.html", "parameters.html", "groups.html", "harm.html")
 
 
@@ -66,15 +67,17 @@ def packed(text: str) -> dict[str, dict[str, Any]]:
 
 def test_only_pages_with_rows_are_written(folder: Path, tmp_path: Path) -> None:
     assert sorted(p.name for p in folder.iterdir()) == sorted(
-        ["index.html", "compare.html", "questions.html", *STUDY_PAGES]
+        ["index.html", "compare.html", "questions.html", *STUDY_PAGES, *MODEL_PAGES]
     )
     bare = publish_fake(tmp_path / "bare.duckdb", n=30, n_regression=3)
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "harm.html").write_text("of an earlier report")
+    for name in ("harm.html", "model-gone.html"):
+        (tmp_path / "out" / name).write_text("of an earlier report")
     index = write_report(bare, tmp_path / "out").read_text(encoding="utf-8")
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
         "compare.html",
         "index.html",
+        *MODEL_PAGES,
         "questions.html",
     ]
     assert "the pages Methods, Parameters, Groups, Harm and calibration: not analysed" in index
@@ -85,8 +88,10 @@ def test_every_page_is_linked_from_every_other(folder: Path) -> None:
     files = {p.name for p in folder.glob("*.html")}
     for name in files:
         text = read(folder, name)
-        assert set(re.findall(r'<a href="([a-z]+\.html)"', text)) == files
-        assert f'<a href="{name}" class="here" aria-current="page">' in text
+        assert set(re.findall(r'<a href="([a-z]+\.html)"', text)) == files - {*MODEL_PAGES}
+        here = f'<a href="{name}" class="here" aria-current="page">'
+        assert (here in text) == (name not in MODEL_PAGES)
+    assert {*MODEL_PAGES} <= {*re.findall(r'<a href="([^"]+)"', read(folder, "index.html"))}
 
 
 def test_pages_need_nothing_but_themselves(folder: Path) -> None:
@@ -306,12 +311,10 @@ def test_pairs_are_paired_tests_with_holm(three: Path) -> None:
 def test_index_shows_letters_never_ranks(three: Path, tmp_path: Path) -> None:
     index = write_report(three, tmp_path).read_text(encoding="utf-8")
     [part] = re.findall(r'<section id="leaderboard".*?</section>', index, re.DOTALL)
-    assert re.search(r'<span class="letters">[ab]+</span>', part)
-    assert (
-        part.index("llava-1.5-7b")
-        < part.index("Planted models")
-        < part.index("qwen2.5-vl-7b (planted)")
-    )
+    assert re.search(r'<span class="letters"[^>]*>[ab]+</span>', part)
+    rows = re.findall(r'data-model="([^"]+)"', part)
+    assert rows[-1] == "qwen2.5-vl-7b" and set(rows) == set(NAMED)
+    assert "Planted models are made with a known bias" in part
     assert "compare.html" in part
     assert "Every pair of models" in read(tmp_path, "compare.html")
 

@@ -87,7 +87,7 @@ def _pairs(board: Board) -> Figure | None:
             source=frame["other"].map(_short),
             target=frame["one"].map(_short),
             verdict=[VERDICTS[0][0] if d else VERDICTS[1][0] for d in differ],
-            shade=[v if d else None for v, d in zip(frame["value"], differ, strict=True)],
+            shade=frame["value"].where(differ, None),
             mde=[number(100 * v) for v in frame["mde"]],
             p=frame["p"].map(holm),
             _at=frame["test"].map(_rank),

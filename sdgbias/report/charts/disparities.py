@@ -63,7 +63,8 @@ def _unheard(metrics: pd.DataFrame) -> set[tuple[str, str, str, str]]:
 
 
 def _heard(frame: pd.DataFrame, silent: set[tuple[str, str, str, str]]) -> pd.DataFrame:
-    return frame[[k not in silent for k in frame[_ASKED].itertuples(index=False, name=None)]]
+    known = [k not in silent for k in frame[_ASKED].itertuples(index=False, name=None)]
+    return frame[pd.Series(known, index=frame.index, dtype=bool)]
 
 
 def _understood_first(f: Figure, silent: set[tuple[str, str, str, str]]) -> Figure:

@@ -234,7 +234,8 @@ def _breach(m: ModelNight, examples: list[dict[str, Any]]) -> dict[str, Any]:
             }
             for r in m.breaches
         ],
-        "chart": still(figure)[0] if figure else "",
+        # the element around it says in words what it draws
+        "chart": still(figure)[0].replace("<svg ", '<svg aria-hidden="true" ', 1) if figure else "",
         "alt": described(figure) if figure else "",
         "flips": _flips(m),
         "examples": examples,

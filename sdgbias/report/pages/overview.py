@@ -16,6 +16,7 @@ from sdgbias.report.data import ReportData
 from sdgbias.report.layout import STATIC, Page, terms_in
 from sdgbias.report.leaderboard import Board
 from sdgbias.report.web.source import Reader
+from sdgbias.suites.facet import NOT_UNDERSTOOD
 from sdgbias.types import CONTEXT_NAMES, FACET, PILLARS, SDG
 
 #: Days in the trends.
@@ -38,7 +39,9 @@ def context(
     ``found``: the newest runs on places, where they have been read."""
     table = matrix.matrix(reader, among)
     runs = [r["runs"][SDG] for r in table["rows"] if SDG in r["runs"]]
-    if found is None and runs:
+    if not runs:
+        found = None
+    elif found is None:
         found = data.load(reader.results.path, runs)
     if board is not None:
         _letter(table, board)
@@ -62,7 +65,8 @@ def context(
         "colours": paper.COLOURS,
         "planted": planted,
         "mixed": [s for s, ids in table["benchmarks"].items() if len(ids) > 1],
-        "synthetic": bool(found) and any(_config(c).get("synthetic") for c in found.runs["config"]),
+        "synthetic": found is not None
+        and any(_config(c).get("synthetic") for c in found.runs["config"]),
         "date": newest(reader, table),
         "runs": provenance(reader, table),
         "quarantine": found.quarantine.to_dict("records") if found else [],
@@ -223,7 +227,7 @@ def _apart(table: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tuple
     silent = [
         r["model"]
         for r in asked
-        if r not in known and any(matrix.NOT_UNDERSTOOD in r["cells"][i]["why"] for i, _ in columns)
+        if r not in known and any(NOT_UNDERSTOOD in r["cells"][i]["why"] for i, _ in columns)
     ]
     found = [
         (abs(r["cells"][i]["sort"]), r["model"], r["cells"][i]["said"])

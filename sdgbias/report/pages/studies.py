@@ -150,7 +150,7 @@ def shown_figure(f: Figure) -> dict[str, Any]:
             "filters": filters,
             "specs": live(f),
         }
-        if any(len(f.options(c)) > 1 for c in f.filters)
+        if f.panel or any(len(f.options(c)) > 1 for c in f.filters)
         else None,
     }
 

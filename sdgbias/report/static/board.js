@@ -23,7 +23,8 @@
       for (const other of heads) other.removeAttribute("aria-sort");
       head.setAttribute("aria-sort", now);
       const order = [...first].sort((a, b) => {
-        const x = key(a, at), y = key(b, at);
+        const x = key(a, at), y = key(b, at), apart = a.classList.contains("planted") - b.classList.contains("planted");
+        if (apart) return apart; /* planted models stay last */
         if (!x || !y) return !x - !y; /* rows without a number stay last */
         return way * (at ? Number(x) - Number(y) : x.localeCompare(y));
       });
@@ -55,10 +56,15 @@
       const link = add(add(box, "p"), "a", `${a} and ${b}, question by question (${suite})`);
       link.href = `${board.dataset.compare}?${new URLSearchParams({ a: rows[0].dataset[suite], b: rows[1].dataset[suite] })}`;
     }
-    const list = add(box, "ul");
+    const table = add(add(box, "div"), "table");
+    table.parentNode.className = "scroll";
+    const top = add(add(table, "thead"), "tr");
+    for (const text of ["Number", a, b]) add(top, "th", text).scope = "col";
+    const cells = add(table, "tbody");
     heads.slice(1).forEach((head, at) => {
-      const two = rows.map((row) => row.cells[at + 1].title);
-      add(list, "li", `${a}: ${two[0]} · ${b}: ${two[1]}`);
+      const line = add(cells, "tr"), name = head.querySelector(".sorts").textContent;
+      add(line, "th", name).scope = "row";
+      for (const row of rows) add(line, "td", row.cells[at + 1].title.replace(name, "").replace(/^:?\s+/, ""));
     });
   }
   body.addEventListener("change", show);
