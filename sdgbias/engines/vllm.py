@@ -312,15 +312,15 @@ class VLLM(Backend):
             mass[row] = np.exp(np.logaddexp.reduce(scores))
             if self.minus:
                 minus[row] = np.logaddexp.reduce([found[i] for i in self.minus])
-        said = [[output.outputs[0].token_ids[0]] for output in outputs]
+        tops = [[output.outputs[0].token_ids[0]] for output in outputs]
         for row, output in following.items():
-            if said[row] == [self.candidates.space]:
-                said[row].append(output.outputs[0].token_ids[0])
+            if tops[row] == [self.candidates.space]:
+                tops[row].append(output.outputs[0].token_ids[0])
         return ScoreBatch(
             logits,
             mass,
             minus,
-            [self.tokenizer.decode(ids).strip() for ids in said],
+            [self.tokenizer.decode(ids).strip() for ids in tops],
             np.array([len(o.prompt_token_ids) for o in outputs], dtype=np.int32),
         )
 

@@ -61,10 +61,10 @@ def put(
     if engine.minus_ids:
         out.minus_logit[rows] = torch.logsumexp(logits[:, engine.minus_ids], -1).cpu().numpy()
     for s, top in zip(scored, logits.argmax(-1).tolist(), strict=True):
-        said = [top]
+        ids = [top]
         if spaced and top == engine.candidates.space and s.after_space is not None:
-            said.append(int(s.after_space.argmax()))
-        out.top_token[s.row] = engine.tokenizer.decode(said).strip()
+            ids.append(int(s.after_space.argmax()))
+        out.top_token[s.row] = engine.tokenizer.decode(ids).strip()
 
 
 def by_candidates(prompts: Sequence[Prompt], done: Sequence[Scored]) -> Iterator[list[Scored]]:
