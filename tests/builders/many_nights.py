@@ -40,7 +40,7 @@ MODELS = (
     ("planted-pessimist", "Planted pessimist", None),
 )
 FIRST = datetime(2026, 10, 1, 1, 0)
-SUITES = ("sdg", "facet")
+SUITES = ("sdg", "people")
 #: The model whose sentences about people can't be understood.
 RAMBLES = 4
 
@@ -86,7 +86,7 @@ def benchmarks(folder: Path, questions: int, people: int) -> dict[str, Path]:
     )
     write_people_sample(folder / "people-raw", people, 3)
     build_people(folder / "people-raw", folder / "people")
-    return {"sdg": folder / "places", "facet": folder / "people"}
+    return {"sdg": folder / "places", "people": folder / "people"}
 
 
 def spec_of(model: int, suite: str, version: int, oracle: Path) -> ModelSpec:
@@ -137,7 +137,7 @@ def fill(folder: Path, size: Size = Size()) -> Path:
         for s, path in made.items()
     }
     results, last = folder / "sdgbias.duckdb", {}
-    keep = partial(facet.tables, images=ImageReader(made["facet"]))
+    keep = partial(facet.tables, images=ImageReader(made["people"]))
     for night in range(nights):
         start = FIRST + timedelta(days=night)
         name, rows = f"{start:%Y-%m-%dT%H%M}", []

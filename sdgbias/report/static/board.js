@@ -51,7 +51,7 @@
     const [a, b] = rows.map((row) => row.dataset.model);
     const said = told[`${a}|${b}`] || told[`${b}|${a}`];
     if (said) add(box, "p", said);
-    for (const suite of ["sdg", "facet"]) {
+    for (const suite of ["sdg", "people"]) {
       if (!board.dataset.compare || !rows.every((row) => row.dataset[suite])) continue;
       const link = add(add(box, "p"), "a", `${a} and ${b}, question by question (${suite})`);
       link.href = `${board.dataset.compare}?${new URLSearchParams({ a: rows[0].dataset[suite], b: rows[1].dataset[suite] })}`;
