@@ -173,8 +173,8 @@ def test_hf_equals_an_unbatched_unpadded_forward(tmp_path: Path, kind: str) -> N
                 for t in (c, f"\u2581{c}", f"\u0120{c}")
                 if t in vocabulary
             )
-            if kind == "metaspace" and c in DIGITS:
-                space = vocabulary["\u2581"]
+            if kind == "byte" or c in DIGITS:
+                space = vocabulary["\u0120" if kind == "byte" else "\u2581"]
                 longer = {
                     **inputs,
                     "input_ids": torch.cat([inputs["input_ids"], torch.tensor([[space]])], 1),
