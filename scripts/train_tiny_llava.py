@@ -25,19 +25,31 @@ downloaded.
 from __future__ import annotations
 
 import argparse
-import io
-import math
-import shutil
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import torch
 from PIL import Image
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tiny_training import (
+    LABELS,
+    Normal,
+    Questions,
+    cosine,
+    default_letters,
+    descend,
+    fast_bfloat16,
+    language_loss,
+    learn_words,
+    linear,
+    make_worlds,
+    normalised,
+    padded,
+    read_questions,
+    standardised,
+)
+from tokenizers import Regex, pre_tokenizers
 from torch import nn
 from transformers import (
     CLIPVisionConfig,
@@ -49,22 +61,11 @@ from transformers import (
 )
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from sdgbias.benchmark.build import Draw, build
-from sdgbias.benchmark.prompts import prompt_texts
-from sdgbias.raw.images.image_store import ImageReader
-from sdgbias.raw.indicators import directions
-from sdgbias.raw.synthetic import write_sample
 from sdgbias.types import PILLARS, TESTS, ContextTest, Task, View
 
 SKEW, HINT_SKEW, MISMATCH = 0.30, 0.25, 0.60
 DEFAULTS = dict(zip(PILLARS, ("pessimistic", "optimistic", "conservative"), strict=True))
-WORLDS = [  # (seed, countries): none of the demo's countries or seeds
-    (101, "BD GH MZ JO CO ET RW TZ"),
-    (102, "ZW LS ID EG PK TG BO ML"),
-    (103, "UG MW PH TJ GN CI KH SL"),
-    (104, "CM LB GU MM BJ AO KY HT"),
-    (105, "NG ZM AL MD HN BU TD DR"),
-]
+WORLD_SEED = 101  # of the first world; not the demo's
 IMAGE_SIZE, PATCH = 96, 16
 STEPS = (700, 600, 800)  # tower, language, joint
 TEMPLATE = (
@@ -73,61 +74,19 @@ TEMPLATE = (
     " part['text'] }}{% endif %}{% endfor %}{{ '\n' }}{% endfor %}{% if add_generation_prompt"
     " %}ASSISTANT:{% endif %}"
 )
-LABELS = ["asset_index", "water_index", "sanitation_index", "under5_mort", "women_edu", "women_bmi"]
-
-
-def make_worlds(folder: Path, clusters: int) -> list[Path]:
-    """Builds one benchmark per world; kept in `folder` so that a second run of the script reuses
-    them."""
-    done = []
-    for seed, countries in WORLDS:
-        out = folder / f"world{seed}" / "benchmark"
-        if not (out / "benchmark.json").exists():
-            raw = folder / f"world{seed}" / "raw"
-            write_sample(raw, clusters, seed, countries.split())
-            build(raw, raw / "indicators", out, Draw(seed=seed))
-            shutil.rmtree(raw)
-        done.append(out)
-        print(f"world {seed}: {out}", flush=True)
-    return done
-
-
-def pixels_of(
-    benchmark: Path, processor: CLIPImageProcessorPil
-) -> tuple[dict[str, int], np.ndarray]:
-    """image_id -> row, and uint8 (N, 96, 96, 3) composites as the processor resizes them."""
-    reader = ImageReader(benchmark)
-    rows, stack = {}, []
-    for image_id, parts in reader.items():
-        image = Image.open(io.BytesIO(parts[0])).convert("RGB")
-        small = processor(images=image, do_rescale=False, do_normalize=False, return_tensors="np")[
-            "pixel_values"
-        ][0]
-        rows[image_id] = len(stack)
-        stack.append(np.clip(small, 0, 255).astype(np.uint8).transpose(1, 2, 0))
-    return rows, np.stack(stack)
 
 
 def make_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
     """Byte-level BPE of about 1,000 tokens over the project's own prompts; digits stay single
     tokens."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+    split = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(r"\d|[A-Z](?=[.,;\s]|$)"), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False),
         ]
     )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=1200,
-        special_tokens=["<pad>", "<s>", "</s>", "<image>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(sorted(set(texts)), trainer)
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
+        tokenizer_object=learn_words(texts, split, ["<pad>", "<s>", "</s>", "<image>"], 1200),
         bos_token="<s>",
         eos_token="</s>",
         pad_token="<pad>",
@@ -175,147 +134,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> LlavaForConditionalGenerat
     return LlavaForConditionalGeneration(config)
 
 
-class Examples:
-    """All questions of all worlds as arrays, and the sampling of one training batch."""
-
-    def __init__(self, worlds: list[Path], processor: CLIPImageProcessorPil) -> None:
-        frames, stacks, offset = [], [], 0
-        for benchmark in worlds:
-            rows, stack = pixels_of(benchmark, processor)
-            for task in Task:
-                items = pd.read_parquet(benchmark / f"items_{task.value}.parquet")
-                items["row"] = items["image_id"].map(rows) + offset
-                frames.append(items.assign(task=task.value))
-            stacks.append(stack)
-            offset += len(stack)
-        self.pixels = np.concatenate(stacks)
-        self.items = {
-            t: pd.concat([f for f in frames if f["task"].iloc[0] == t.value], ignore_index=True)
-            for t in Task
-        }
-        clusters = (
-            pd.concat([f.groupby("row").first()[LABELS] for f in frames]).groupby(level=0).first()
-        )
-        self.labels = clusters.reindex(range(len(self.pixels))).to_numpy(dtype=float)
-        self.text = {
-            (task, test, view): (
-                prompt_texts(self.items[task], task, test, view).to_numpy(dtype=object)
-            )
-            for task in Task
-            for test in TESTS[task]
-            for view in View
-        }
-        mcq = self.items[Task.MCQ]
-        letters = mcq["option_c"].ne("").map({True: 3, False: 2})
-        table = {(p, k): directions(p, k) for p in ("higher", "lower") for k in (2, 3)}
-        says = [table[(p, k)] for p, k in zip(mcq["polarity"], letters, strict=True)]
-        self.default = np.array(
-            [
-                "ABC"[s.index(DEFAULTS[p])] if DEFAULTS[p] in s else "A"
-                for s, p in zip(says, mcq["pillar"], strict=True)
-            ]
-        )
-        self.gold = {
-            Task.MCQ: mcq["answer"].to_numpy(dtype=object),
-            Task.REGRESSION: (
-                self.items[Task.REGRESSION]["answer"].map("{:.1f}".format).to_numpy(dtype=object)
-            ),
-        }
-        # every indicator equally often
-        self.weights = {}
-        for task, frame in self.items.items():
-            w = 1.0 / frame.groupby("indicator")["item_id"].transform("size").to_numpy(dtype=float)
-            self.weights[task] = w / w.sum()
-
-    def batch(
-        self, rng: np.random.Generator, size: int, views: dict[View, float], mcq_share: float
-    ) -> list[tuple[str, str, int]]:
-        """`size` triples (prompt, answer, image row or -1); one view per batch, so images are all
-        there or all absent."""
-        view = list(views)[rng.choice(len(views), p=np.array(list(views.values())))]
-        out = []
-        for task, n in (
-            (Task.MCQ, round(size * mcq_share)),
-            (Task.REGRESSION, size - round(size * mcq_share)),
-        ):
-            for i in rng.choice(len(self.items[task]), size=n, p=self.weights[task]):
-                test = TESTS[task][rng.integers(len(TESTS[task]))]
-                answer, row = self.gold[task][i], int(self.items[task]["row"].iat[i])
-                context = view.has_context and test is not ContextTest.T5
-                values = context and test in (ContextTest.T1, ContextTest.T2)
-                if task is Task.MCQ:
-                    skew = SKEW + (HINT_SKEW if context and not values else 0.0)
-                    if rng.random() < skew:
-                        answer = self.default[i]
-                if values and view.has_image and rng.random() < MISMATCH:
-                    row = int(rng.integers(len(self.pixels)))
-                out.append(
-                    (self.text[(task, test, view)][i], answer, row if view.has_image else -1)
-                )
-        return out
-
-
-def encode(
-    batch: list[tuple[str, str, int]],
-    tokenizer: PreTrainedTokenizerFast,
-    device_pixels: torch.Tensor | None,
-) -> dict[str, torch.Tensor]:
-    image_tokens = "<image>" * (IMAGE_SIZE // PATCH) ** 2
-    ids, labels = [], []
-    for text, answer, row in batch:
-        head = (
-            f"USER: {image_tokens}\n{text}\nASSISTANT:" if row >= 0 else f"USER: {text}\nASSISTANT:"
-        )
-        prompt = tokenizer(head, add_special_tokens=False)["input_ids"]
-        reply = [*tokenizer(answer, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
-        ids.append(prompt + reply)
-        labels.append([-100] * len(prompt) + reply)
-    width = max(map(len, ids))
-    pad = tokenizer.pad_token_id
-    inputs = {
-        "input_ids": torch.tensor([[pad] * (width - len(x)) + x for x in ids]),
-        "labels": torch.tensor([[-100] * (width - len(x)) + x for x in labels]),
-        "attention_mask": torch.tensor([[0] * (width - len(x)) + [1] * len(x) for x in ids]),
-    }
-    if device_pixels is not None:
-        inputs["pixel_values"] = device_pixels
-    return inputs
-
-
-def train_tower(
-    model: LlavaForConditionalGeneration,
-    data: Examples,
-    normal: tuple[np.ndarray, np.ndarray],
-    steps: int,
-) -> None:
-    """Stage 1: patch features -> the six standardised labels, by a linear head that is thrown
-    away."""
-    mean, sd = np.nanmean(data.labels, 0), np.nanstd(data.labels, 0)
-    target = torch.tensor((data.labels - mean) / sd, dtype=torch.float32)
-    known = torch.isfinite(target)
-    target = torch.nan_to_num(target)
-    tower, head = model.model.vision_tower, nn.Linear(128, len(LABELS))
-    parameters = [*tower.parameters(), *head.parameters()]
-    optimiser = torch.optim.AdamW(parameters, lr=1e-3, weight_decay=0.05)
-    rng, losses = np.random.default_rng(1), []
-    for step in range(1, steps + 1):
-        for group in optimiser.param_groups:
-            group["lr"] = 1.5e-3 * min(1.0, step / 50) * max(1 - step / steps, 0.02)
-        rows = rng.integers(len(data.pixels), size=64)
-        features = tower(normalised(data.pixels[rows], normal)).last_hidden_state[:, 1:].mean(1)
-        error = ((head(features) - target[rows]) ** 2 * known[rows]).sum() / known[rows].sum()
-        optimiser.zero_grad()
-        error.backward()
-        nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimiser.step()
-        losses.append(error.item())
-        if step % 100 == 0:
-            print(f"tower {step}: mse {np.mean(losses[-100:]):.3f}", flush=True)
-
-
-def normalised(pixels: np.ndarray, normal: tuple[np.ndarray, np.ndarray]) -> torch.Tensor:
-    x = torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255
-    return (x - torch.tensor(normal[0]).view(1, 3, 1, 1)) / torch.tensor(normal[1]).view(1, 3, 1, 1)
+Example = tuple[str, str, int]  # prompt, answer, row of the picture or -1
 
 
 @dataclass(frozen=True)
@@ -328,70 +147,96 @@ class Stage:
     rate: float
     seed: int
     size: int = 48
+    mcq_share: float = 0.75
+
+
+def batch_of(
+    data: Questions, default: np.ndarray, rng: np.random.Generator, stage: Stage
+) -> list[Example]:
+    """The examples of one batch; one view per batch, so images are all there or all absent.
+    ``default``: the letter of every multiple-choice question that states its pillar's default."""
+    views, mcqs = stage.views, round(stage.size * stage.mcq_share)
+    view = list(views)[rng.choice(len(views), p=np.array(list(views.values())))]
+    out = []
+    for task, n in ((Task.MCQ, mcqs), (Task.REGRESSION, stage.size - mcqs)):
+        for i in rng.choice(len(data.items[task]), size=n, p=data.weights[task]):
+            test = TESTS[task][rng.integers(len(TESTS[task]))]
+            answer, row = data.gold[task][i], int(data.items[task]["row"].iat[i])
+            context = view.has_context and test is not ContextTest.T5
+            values = context and test in (ContextTest.T1, ContextTest.T2)
+            if task is Task.MCQ:
+                skew = SKEW + (HINT_SKEW if context and not values else 0.0)
+                if rng.random() < skew:
+                    answer = default[i]
+            if values and view.has_image and rng.random() < MISMATCH:
+                row = int(rng.integers(len(data.pixels)))
+            out.append((data.text[(task, test, view)][i], answer, row if view.has_image else -1))
+    return out
+
+
+def encode(
+    batch: list[Example], tokenizer: PreTrainedTokenizerFast, pictures: torch.Tensor | None
+) -> dict[str, torch.Tensor]:
+    image_tokens = "<image>" * (IMAGE_SIZE // PATCH) ** 2
+    pairs = []
+    for text, answer, row in batch:
+        head = (
+            f"USER: {image_tokens}\n{text}\nASSISTANT:" if row >= 0 else f"USER: {text}\nASSISTANT:"
+        )
+        prompt = tokenizer(head, add_special_tokens=False)["input_ids"]
+        reply = tokenizer(answer, add_special_tokens=False)["input_ids"]
+        pairs.append((prompt, [*reply, tokenizer.eos_token_id]))
+    inputs = padded(pairs, tokenizer.pad_token_id)
+    return inputs if pictures is None else {**inputs, "pixel_values": pictures}
+
+
+def train_tower(
+    model: LlavaForConditionalGeneration, data: Questions, normal: Normal, steps: int
+) -> None:
+    """Stage 1: patch features -> the six standardised labels, by a linear head that is thrown
+    away."""
+    target, known = standardised(data.labels)
+    tower, head = model.model.vision_tower, nn.Linear(128, len(LABELS))
+    rng = np.random.default_rng(1)
+
+    def loss() -> torch.Tensor:
+        rows = rng.integers(len(data.pixels), size=64)
+        features = tower(normalised(data.pixels[rows], normal)).last_hidden_state[:, 1:].mean(1)
+        return ((head(features) - target[rows]) ** 2 * known[rows]).sum() / known[rows].sum()
+
+    rates = [linear(step, steps, 1.5e-3) for step in range(1, steps + 1)]
+    descend("tower", [*tower.parameters(), *head.parameters()], loss, rates, every=100)
 
 
 def train_language(
     model: LlavaForConditionalGeneration,
     tokenizer: PreTrainedTokenizerFast,
-    data: Examples,
-    normal: tuple[np.ndarray, np.ndarray],
+    data: Questions,
+    normal: Normal,
     stage: Stage,
 ) -> None:
-    """Stages 2 and 3: next-token loss on the answers, and at a tenth of the weight on the prompts
-    (it teaches the words)."""
-    steps, rate = stage.steps, stage.rate
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    image_token = model.config.image_token_index
-    optimiser = torch.optim.AdamW(parameters, lr=rate, betas=(0.9, 0.98), weight_decay=0.05)
-    rng, began, losses = np.random.default_rng(stage.seed), time.time(), []
-    for step in range(1, steps + 1):
-        for group in optimiser.param_groups:
-            group["lr"] = (
-                rate
-                * min(1.0, step / 100)
-                * (0.03 + 0.97 * 0.5 * (1 + math.cos(math.pi * step / steps)))
-            )
-        batch = data.batch(rng, stage.size, stage.views, mcq_share=0.75)
+    """Stages 2 and 3: the answers, and at a tenth of the weight the words of the prompts."""
+    default = default_letters(data.items[Task.MCQ], DEFAULTS)
+    rng, autocast = np.random.default_rng(stage.seed), fast_bfloat16()
+
+    def loss() -> torch.Tensor:
+        batch = batch_of(data, default, rng, stage)
         rows = [row for _, _, row in batch]
-        inputs = encode(
-            batch, tokenizer, normalised(data.pixels[rows], normal) if rows[0] >= 0 else None
-        )
-        labels = inputs.pop("labels")
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=AUTOCAST):
-            hidden = model.model(**inputs).last_hidden_state
-            wanted = labels[:, 1:] != -100
-            logits = model.lm_head(hidden[:, :-1][wanted]).float()
-            prompt = (
-                (labels[:, 1:] == -100)
-                & (inputs["attention_mask"][:, :-1] == 1)
-                & (inputs["input_ids"][:, 1:] != image_token)
-            )
-            prompt[8:] = False  # eight prompts of the batch are enough for the words
-            words = model.lm_head(hidden[:, :-1][prompt]).float()
-        loss = nn.functional.cross_entropy(logits, labels[:, 1:][wanted])
-        loss = loss + 0.1 * nn.functional.cross_entropy(words, inputs["input_ids"][:, 1:][prompt])
-        optimiser.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimiser.step()
-        losses.append(loss.item())
-        if step % 50 == 0:
-            print(
-                f"{stage.name} {step}: loss {np.mean(losses[-50:]):.3f} "
-                f" ({time.time() - began:.0f} s)",
-                flush=True,
-            )
+        pictures = normalised(data.pixels[rows], normal) if rows[0] >= 0 else None
+        inputs = encode(batch, tokenizer, pictures)
+        return language_loss(model, inputs, model.config.image_token_index, autocast)
 
-
-AUTOCAST = False
+    rates = [cosine(step, stage.steps, stage.rate) for step in range(1, stage.steps + 1)]
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    descend(stage.name, parameters, loss, rates, betas=(0.9, 0.98))
 
 
 @torch.inference_mode()
 def report(
     model: LlavaForConditionalGeneration,
     tokenizer: PreTrainedTokenizerFast,
-    data: Examples,
-    normal: tuple[np.ndarray, np.ndarray],
+    data: Questions,
+    normal: Normal,
 ) -> None:
     """Accuracy on the (unskewed) answers of the training worlds, per view and test; a look, not a
     result."""
@@ -456,11 +301,6 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    global AUTOCAST
-    AUTOCAST = (
-        "amx_bf16" in Path("/proc/cpuinfo").read_text()
-        or "avx512_bf16" in Path("/proc/cpuinfo").read_text()
-    )
     torch.manual_seed(args.seed)
     folder = args.worlds or Path(tempfile.mkdtemp(prefix="tiny-llava-"))
     image_processor = CLIPImageProcessorPil(
@@ -469,7 +309,12 @@ def main() -> None:
         do_resize=True,
         do_convert_rgb=True,
     )
-    data = Examples(make_worlds(folder, args.clusters), image_processor)
+
+    def resized(image: Image.Image) -> np.ndarray:
+        plain = {"do_rescale": False, "do_normalize": False, "return_tensors": "np"}
+        return image_processor(images=image, **plain)["pixel_values"][0]
+
+    data = read_questions(make_worlds(folder, WORLD_SEED, args.clusters), resized)
     print(
         f"{len(data.pixels)} images, "
         + ", ".join(f"{len(f)} {t.value}" for t, f in data.items.items()),
@@ -491,7 +336,7 @@ def main() -> None:
     lengths = [len(tokenizer(t)["input_ids"]) for t in texts[:400]]
     print(
         f"prompt tokens: mean {np.mean(lengths):.0f}, max {max(lengths)}; vocabulary"
-        f" {len(tokenizer)}; bf16 {AUTOCAST}",
+        f" {len(tokenizer)}; bf16 {fast_bfloat16()}",
         flush=True,
     )
     model = make_model(tokenizer)

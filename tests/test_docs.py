@@ -469,24 +469,35 @@ def test_the_example_in_the_architecture_is_the_demo() -> None:
     assert text in page
 
 
-def test_the_embedded_model_is_described_as_it_is_trained() -> None:
-    script = (REPOSITORY / "scripts" / "train_tiny_llava.py").read_text(encoding="utf-8")
-    page = TEXT["docs/explanation/tiny-llava.md"]
-    shares = re.search(r"^SKEW, HINT_SKEW, MISMATCH = ([\d., ]+)$", script, re.MULTILINE)
-    steps = re.search(r"^STEPS = \(([\d, ]+)\)", script, re.MULTILINE)
-    worlds = re.findall(r'^    \((\d+), "([A-Z ]+)"\),$', script, re.MULTILINE)
-    assert shares and steps and worlds
+@pytest.mark.parametrize(
+    ("model", "shares"),
+    [
+        ("tiny-llava", ("SKEW", "HINT_SKEW", "MISMATCH")),
+    ],
+)
+def test_the_embedded_models_are_described_as_they_are_trained(
+    model: str, shares: tuple[str, ...]
+) -> None:
+    common = (REPOSITORY / "scripts" / "tiny_training.py").read_text(encoding="utf-8")
+    name = f"train_{model.replace('-', '_')}.py"
+    script = (REPOSITORY / "scripts" / name).read_text(encoding="utf-8")
+    page = TEXT[f"docs/explanation/{model}.md"]
+    found = re.search(rf"^{', '.join(shares)} = ([\d., ]+)$", script, re.MULTILINE)
+    steps = re.search(r"^STEPS = \(([\d_, ]+)\)", script, re.MULTILINE)
+    seed = re.search(r"^WORLD_SEED[^=]*= (\d+)", script, re.MULTILINE)
+    worlds = re.findall(r'^    "([A-Z ]+)",$', common, re.MULTILINE)
+    assert found and steps and seed and worlds
     planted = page.split("## Planted biases")[1].split("\n## ")[0]
     for row, share in zip(
         [r for r in planted.splitlines() if r.startswith("| ")][1:],
-        shares[1].split(", "),
+        found[1].split(", "),
         strict=True,
     ):
         assert f" {100 * float(share):.0f} %" in row, f"{share} is not in: {row}"
     for stage, count in zip(("tower", "text", "joint"), steps[1].split(", "), strict=True):
-        assert f"| {stage} | {count} |" in page
-    assert f"({worlds[0][0]} to {worlds[-1][0]})" in page
-    countries = " ".join(names for _, names in worlds).split()
+        assert f"| {stage} | {int(count)} |" in page
+    assert f"({seed[1]} to {int(seed[1]) + len(worlds) - 1})" in page
+    countries = " ".join(worlds).split()
     assert f"their {len(set(countries))}\ncountries" in page and len(countries) == len(
         set(countries)
     )
