@@ -1,5 +1,5 @@
 """The pages of the report: what each of them holds, and the folder that they are written to. The
-web application shows the same pages (`Report.page`)."""
+web application shows the same pages (`ReportPages.page`)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Filled = tuple[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Report:
+class ReportPages:
     """The newest finished run of each model in ``results``, or of the runs ``among`` them. checked:
     suite -> link to its Data Docs. tables: those of `sdgbias reproduce`. rank_planted: planted
     models share the leaderboard's letters with measured ones. night: by default the newest, None
@@ -182,8 +182,8 @@ def write_report(
     rank_planted: bool = False,
     then: Snapshot | None = None,
 ) -> Path:
-    """Write every page that has content (`Report.present`) to ``out``; pages of an earlier report
-    that are not part of this one are removed. Returns the path of the first page.
+    """Write every page that has content (`ReportPages.present`) to ``out``; pages of an earlier
+    report that are not part of this one are removed. Returns the path of the first page.
 
     ``benchmarks``: benchmark folders, one per suite, whose Data Docs and cards are copied beside
     the pages (``Suite.docs_folder``) and linked. ``tables``: the tables that `sdgbias reproduce`
@@ -198,7 +198,7 @@ def write_report(
         checked[suite.name] = _publish_docs(folder, out / suite.docs_folder)
     with store.held_open(results):
         among, night = (None, "") if then is None else (then.runs, then.night or None)
-        made = Report(results, among, checked, tables, rank_planted, night)
+        made = ReportPages(results, among, checked, tables, rank_planted, night)
         files = {layout.model_file(name): name for name in made.models}
         front = Front([*(page.file for page in made.present), *files], inline=True)
         texts: dict[str, str | None] = {p.name: None for p in out.glob("model-*.html")}

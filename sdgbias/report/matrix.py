@@ -22,7 +22,7 @@ from sdgbias.types import FACET, SDG
 
 
 @dataclass(frozen=True)
-class Column:
+class MatrixColumn:
     """``cell``: task, metric, method, test, pillar, indicator of the number. ``about``: a sentence
     on what it is. ``prompts``: its clusters are distinct prompts, which are shown beside it.
     ``instead``: (label, cell) of what stands in where a model gives no scores."""
@@ -39,9 +39,9 @@ class Column:
         return self.cell[1]
 
 
-def _apart(attribute: str) -> Column:
+def _apart(attribute: str) -> MatrixColumn:
     one, other = PAIRS[attribute]
-    return Column(
+    return MatrixColumn(
         f"{one.capitalize()} − {other}",
         FACET,
         ("direct", "disparity", "full", "p1", f"{attribute}:{one}-{other}", "all-52"),
@@ -51,7 +51,7 @@ def _apart(attribute: str) -> Column:
 
 
 COLUMNS = (
-    Column(
+    MatrixColumn(
         "Accuracy",
         SDG,
         ("mcq", "accuracy", "full", "all", "all", "all"),
@@ -62,21 +62,21 @@ COLUMNS = (
             ("Full, generated, T1", ("mcq", "accuracy", "full_generated", "T1", "all", "all")),
         ),
     ),
-    Column(
+    MatrixColumn(
         "CADE gain",
         SDG,
         ("mcq", "accuracy_gain", "cade", "all", "all", "all"),
         "Accuracy after debiasing with CADE minus accuracy of Full on the same questions, in"
         " points.",
     ),
-    Column(
+    MatrixColumn(
         "Estimates",
         SDG,
         ("regression", "interval_accuracy", "full", "all", "all", "all"),
         "Share of numbers estimated within the target’s tolerance, with picture and context"
         " (Full).",
     ),
-    Column(
+    MatrixColumn(
         "Optimistic",
         SDG,
         ("mcq", "share_optimistic", "q_only", "T1", "all", "all"),
@@ -85,14 +85,14 @@ COLUMNS = (
         " beside it.",
         prompts=True,
     ),
-    Column(
+    MatrixColumn(
         "Pessimistic",
         SDG,
         ("mcq", "share_pessimistic", "q_only", "T1", "all", "all"),
         "Share of pessimistic answers to three-option questions without any evidence (Q-only).",
         prompts=True,
     ),
-    Column(
+    MatrixColumn(
         "Recall",
         FACET,
         ("direct", "recall", "full", "p1", "all", "all-52"),
@@ -100,6 +100,10 @@ COLUMNS = (
     ),
     *map(_apart, PAIRS),
 )
+#: Suite whose runs are shown on one benchmark -> the number that says whether a run is on it.
+_OF_ONE_BENCHMARK = {FACET: next(c.cell for c in COLUMNS if c.metric == "recall")}
+#: Suite -> the metric of its headline.
+HEADLINE = {SDG: "accuracy", FACET: "recall"}
 _GROUPS = {SDG: "Questions about places", FACET: "Pictures of people"}
 
 
@@ -183,17 +187,19 @@ def _chosen(
 ) -> dict[tuple[str, str], Row]:
     """(model, suite) -> the run whose numbers are shown."""
     made: dict[tuple[str, str], Row] = {}
-    recall = next(c for c in COLUMNS if c.suite == FACET).cell
-    people = [r for r in runs if r["suite"] == FACET and (r["run_id"], *recall) in found]
-    asked = [r["benchmark_id"] for r in people]
-    best = max(asked, key=lambda b: (asked.count(b), -asked.index(b)), default="")
-    for r in [*people, *(r for r in runs if r["suite"] == SDG)]:
-        if r["suite"] == SDG or r["benchmark_id"] == best:
-            made.setdefault((r["model"], r["suite"]), r)
+    for suite in _GROUPS:
+        mine = [r for r in runs if r["suite"] == suite]
+        if (cell := _OF_ONE_BENCHMARK.get(suite)) is not None:
+            mine = [r for r in mine if (r["run_id"], *cell) in found]
+            asked = [r["benchmark_id"] for r in mine]
+            best = max(asked, key=lambda b: (asked.count(b), -asked.index(b)), default="")
+            mine = [r for r in mine if r["benchmark_id"] == best]
+        for r in mine:
+            made.setdefault((r["model"], suite), r)
     return made
 
 
-def _cell(c: Column, run: Row | None, found: Mapping[tuple[str, ...], Row]) -> dict[str, Any]:
+def _cell(c: MatrixColumn, run: Row | None, found: Mapping[tuple[str, ...], Row]) -> dict[str, Any]:
     """value, ci, n, said (all of it in words), sort (None without a value), why (in place of a
     value), prompts, mark ('highest', 'apart' or ''), letters
     (of the paired tests, where they were made), other (what it is instead of the column's own
@@ -242,15 +248,15 @@ def _bounds(ci: str) -> str:
     return ci if ci.startswith(labels.NO_INTERVAL) else f"95 % CI {ci}"
 
 
-def _small(c: Column, row: Row | None) -> str:
+def _small(c: MatrixColumn, row: Row | None) -> str:
     if row is not None and c.metric == "disparity":
         return f"too few people (n {labels.count(row['n'])})"
     return "not scored" if row is None else "no value"
 
 
-def _silent(c: Column, run: Row, found: Mapping[tuple[str, ...], Row]) -> str:
+def _silent(c: MatrixColumn, run: Row, found: Mapping[tuple[str, ...], Row]) -> str:
     """Why a model of the people suite has no number: not one of its answers was understood."""
-    if c.suite != FACET:
+    if c.suite not in _OF_ONE_BENCHMARK:
         return ""
     notes = {
         (found.get((run["run_id"], *other.cell)) or {}).get("note")
@@ -267,7 +273,7 @@ def _rank(row: Mapping[str, Any]) -> tuple[bool, float, str]:
     return row["provenance"] == "planted", -first, row["model"]
 
 
-def _mark_highest(columns: Sequence[Column], rows: Sequence[dict[str, Any]]) -> None:
+def _mark_highest(columns: Sequence[MatrixColumn], rows: Sequence[dict[str, Any]]) -> None:
     """Marks the number of a column whose interval lies above those of all other models of the same
     kind; none where intervals overlap, or there is one model."""
     for kind in ("measured", "planted"):
@@ -296,7 +302,7 @@ def reach(top: Mapping[str, Any], cells: Iterable[Mapping[str, Any]]) -> int:
     return sum(high is None or math.isnan(high) or not high < low for high in highs)
 
 
-def _prompts(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]]) -> str:
+def _prompts(columns: Sequence[MatrixColumn], rows: Iterable[Mapping[str, Any]]) -> str:
     """'18' or '12 to 18' distinct prompts behind the columns that count them; '' for none."""
     counts = sorted(
         {

@@ -215,7 +215,7 @@ def publish(
             for name, rows in ready.items():
                 con.register("incoming", rows)
                 if name == "previews":
-                    rows = _first_seen(con, rows)
+                    rows = database.first_seen(con, rows)
                     con.register("incoming", rows)
                 if name in BENCHMARK_TABLES:
                     same = "".join(
@@ -488,14 +488,6 @@ def _rows_of_run(
             pc.is_in(rows["indicator"], value_set=pa.array(HEADLINES))
         )
     return ready
-
-
-def _first_seen(con: duckdb.DuckDBPyConnection, rows: pa.Table) -> pa.Table:
-    """The pictures of ``incoming`` with the first run that contains each."""
-    sql = """SELECT i.* REPLACE (coalesce(p.run_id, i.run_id) AS run_id) FROM incoming i
-             LEFT JOIN previews p ON p.benchmark_id = i.benchmark_id AND p.image_id = i.image_id"""
-    found: pa.Table = con.sql(sql).to_arrow_table().cast(rows.schema)
-    return found
 
 
 def _write_details(path: Path, run_id: str, ready: dict[str, pa.Table]) -> pa.Table:

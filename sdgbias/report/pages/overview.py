@@ -38,7 +38,7 @@ def context(
     ``absent``: titles of the pages, and models, that lack an analysis.
     ``found``: the newest runs on places, where they have been read."""
     table = matrix.matrix(reader, among)
-    runs = [r["runs"][SDG] for r in table["rows"] if SDG in r["runs"]]
+    runs = [r["runs"][SDG] for r in table["rows"] if r["runs"].get(SDG)]
     if not runs:
         found = None
     elif found is None:
@@ -137,7 +137,7 @@ def _column(
 def _most(
     table: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], suite: str, what: str, does: str
 ) -> tuple[str, str] | None:
-    known = _column(table, rows, suite, "recall" if suite == FACET else "accuracy")
+    known = _column(table, rows, suite, matrix.HEADLINE[suite])
     if not known:
         return None
     name, top = max(known, key=lambda k: k[1]["sort"])
@@ -219,7 +219,7 @@ def _cade(table: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tuple[
 def _apart(table: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
     """Models with a disparity whose interval excludes zero, and those that were not understood."""
     columns = [(i, c) for i, c in enumerate(table["columns"]) if c.metric == "disparity"]
-    asked = [r for r in rows if FACET in r["runs"]]
+    asked = [r for r in rows if r["runs"].get(FACET)]
     if not columns or not asked:
         return None
     known = [r for r in asked if any(r["cells"][i]["sort"] is not None for i, _ in columns)]

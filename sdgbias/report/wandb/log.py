@@ -159,7 +159,7 @@ def log_night(
                     made.append(Logged(run_id))
                     continue
                 _keep(folder, known)  # the client would write elsewhere where it can't write here
-                job = Job(results, found[run_id], folder, chosen, run_id in small, row)
+                job = RunToLog(results, found[run_id], folder, chosen, run_id in small, row)
                 written, offline = _write(job, offline)
                 known[name] = mark
                 _keep(folder, known)
@@ -226,7 +226,7 @@ def read(results: Path, run_ids: Sequence[str], night: str, small: bool) -> dict
 
 
 @dataclass(frozen=True)
-class Job:
+class RunToLog:
     """One W&B run to write. small: a night in which the model did not change: config, summary and
     history only. outcome: the model's row of the night."""
 
@@ -238,7 +238,7 @@ class Job:
     outcome: Mapping[str, Any]
 
 
-def _write(job: Job, offline: str) -> tuple[Path, str]:
+def _write(job: RunToLog, offline: str) -> tuple[Path, str]:
     """(folder of the run, why it is offline or ''). ``offline`` not empty: don't try the server.
 
     Config: the run's record, settings, the model's entry without secrets, CADE's parameters, night,
@@ -275,7 +275,7 @@ def _write(job: Job, offline: str) -> tuple[Path, str]:
     return written, offline
 
 
-def _init(job: Job, name: str, offline: str) -> tuple[Any, str]:
+def _init(job: RunToLog, name: str, offline: str) -> tuple[Any, str]:
     import wandb
 
     record = job.found.record
@@ -317,10 +317,11 @@ def _init(job: Job, name: str, offline: str) -> tuple[Any, str]:
     return start("offline"), offline
 
 
-def _media(job: Job) -> dict[str, Any]:
+def _media(job: RunToLog) -> dict[str, Any]:
     """Tables and the figures of the report, by name."""
-    import wandb
     from PIL import Image
+
+    import wandb
 
     found, record = job.found, job.found.record
     made: dict[str, Any] = {}
@@ -332,7 +333,7 @@ def _media(job: Job) -> dict[str, Any]:
     return made
 
 
-def _artifacts(run: Any, job: Job, online: bool) -> None:
+def _artifacts(run: Any, job: RunToLog, online: bool) -> None:
     """Benchmark and model as inputs, scores as output. Offline the client knows no inputs: they are
     logged, and the run's config names them."""
     from sdgbias.report.wandb import artifacts

@@ -14,7 +14,7 @@ from typing import Any
 from starlette.responses import HTMLResponse
 
 from sdgbias.report import layout
-from sdgbias.report.build import Filled, Report
+from sdgbias.report.build import Filled, ReportPages
 from sdgbias.report.layout import Front, Page
 from sdgbias.report.web.source import Reader, Results, Stamp
 
@@ -67,25 +67,25 @@ class Site:
     report: Path | None = None
     wandb: str = ""
     _filled: dict[tuple[Page, Stamp], Filled | None] = field(default_factory=dict)
-    _report: dict[Stamp, Report] = field(default_factory=dict)
+    _report: dict[Stamp, ReportPages] = field(default_factory=dict)
     _filling: threading.Lock = field(default_factory=threading.Lock)
 
     def filled(self, page: Page) -> Filled | None:
-        """Template and context of a page of the report (`build.Report`), kept while the results are
-        as they were: it is drawn from every run, which takes seconds."""
+        """Template and context of a page of the report (`ReportPages.page`), kept while the results
+        are as they were: it is drawn from every run, which takes seconds."""
         with self._filling:
             stamp = self.results.stamp()
             if stamp not in self._report:
                 self._report.clear()
                 self._filled.clear()
-                self._report[stamp] = Report(self.results.path, night=None)
+                self._report[stamp] = ReportPages(self.results.path, night=None)
             if (page, stamp) not in self._filled:
                 report = self._report[stamp]
                 if page == layout.TABLES and report.latest:
                     from sdgbias.analysis import paper
                     from sdgbias.analysis.paper import results as stored
 
-                    report = Report(
+                    report = ReportPages(
                         self.results.path, tables=paper.build(stored.load(self.results.path))
                     )
                 self._filled[page, stamp] = report.page(page)
