@@ -108,7 +108,7 @@ def test_every_page_says_what_needs_pictures(
         return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", text)))
 
     own = said(page.with_name("model-planted-language.html"))
-    assert f"Pictures and CADE: {NEEDS_PICTURES}" in own
+    assert f"Pictures and CADE : {NEEDS_PICTURES}" in own
     assert "Test Q-only CTX+Q T1 " in own, "no column without a number"
     in_board = f"planted-language planted {' '.join([NEEDS_PICTURES] * 3)}"
     assert in_board in said(page)

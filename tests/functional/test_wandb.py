@@ -141,7 +141,11 @@ def test_a_key_in_the_environment_sends_at_once_and_links_the_scores(
 def test_a_server_that_cannot_be_used_leaves_the_run_waiting(
     results: Path, tmp_path: Path, logged_in: pytest.MonkeyPatch, mood: str
 ) -> None:
+    """A run of a night in which nothing changed: no figures to draw."""
     logged_in.setenv("WANDB_INIT_TIMEOUT", "4")
+    before = {"x": {"run_id": RUN, "published": "", "small": False}}
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w" / log.LOGGED).write_text(json.dumps(before))
     with wandb_server(mood) as server:
         logged_in.setenv(
             "WANDB_BASE_URL", "http://127.0.0.1:9" if mood == "gone" else server.address
