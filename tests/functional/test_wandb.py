@@ -99,7 +99,13 @@ def test_a_week_offline_is_sent_by_wandb_itself(
         waiting = sorted(folder.glob("wandb/offline-run-*"))
         sync = [sys.executable, "-m", "wandb", "sync", *map(str, waiting)]
         done = subprocess.run(
-            sync, env=environment(), capture_output=True, text=True, timeout=900, check=False
+            sync,
+            cwd=tmp_path,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
     assert steps(server) == STEPS

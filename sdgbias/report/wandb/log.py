@@ -319,9 +319,8 @@ def _init(job: RunToLog, name: str, offline: str) -> tuple[Any, str]:
 
 def _media(job: RunToLog) -> dict[str, Any]:
     """Tables and the figures of the report, by name."""
-    from PIL import Image
-
     import wandb
+    from PIL import Image
 
     found, record = job.found, job.found.record
     made: dict[str, Any] = {}
