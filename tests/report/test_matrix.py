@@ -131,8 +131,7 @@ def test_headlines_follow_from_intervals(table: dict[str, Any]) -> None:
         for m in ("llava-1.5-7b", "tiny-llava")
     ]
     assert (
-        f"CADE raises the accuracy of {signs.count(1)} of 2 models and lowers that of"
-        f" {signs.count(-1)}"
+        f"Models whose accuracy CADE raises: {signs.count(1)} of 2; lowers: {signs.count(-1)}"
     ) in said
 
 

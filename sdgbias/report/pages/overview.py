@@ -169,12 +169,13 @@ def _leaning(rows: Sequence[Mapping[str, Any]], found: ReportData | None) -> tup
     behind = f"{_span(prompts)} in each pillar" if prompts else ""
     if not ways:
         return (
-            f"Without any evidence, no lean can be stated for any of {len(said)} models",
+            "Without any evidence, no lean can be stated for any model",
             f"{behind}; a lean needs six, and intervals that don’t overlap",
         )
     leaning = {m for models in ways.values() for m in models}
     return (
-        f"Without any evidence, {len(leaning)} of {len(said)} models lean in at least one pillar",
+        "Models that lean in at least one pillar without any evidence:"
+        f" {len(leaning)} of {len(said)}",
         "; ".join(f"{way}: {', '.join(models)}" for way, models in ways.items()) + f"; {behind}",
     )
 
@@ -210,8 +211,7 @@ def _cade(table: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tuple[
         else parts
     )
     return (
-        f"CADE raises the accuracy of {len(up)} of {len(known)} models and lowers that of"
-        f" {len(down)}",
+        f"Models whose accuracy CADE raises: {len(up)} of {len(known)}; lowers: {len(down)}",
         alone,
     )
 
@@ -237,9 +237,11 @@ def _apart(table: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tuple
     ]
     said = [f"widest: {max(found)[1]}, {max(found)[2]}"] if found else []
     said += [f"no answer understood, so nothing to say: {', '.join(silent)}"] if silent else []
+    if not known:
+        return "No model gave an answer about people that was understood", ", ".join(silent)
     return (
-        f"{len(apart)} of {len(known)} models recognise one group of people measurably more often"
-        " than the other",
+        "Models that recognise one group of people measurably more often than the other:"
+        f" {len(apart)} of {len(known)}",
         "; ".join(said) or "every interval of a difference holds zero",
     )
 
