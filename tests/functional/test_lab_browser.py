@@ -61,7 +61,8 @@ def test_page_draws_alone_and_fits(chrome: Any, folder: Path, name: str, screen:
     assert wide[0] <= wide[1]
     drawn = (
         "return [...document.querySelectorAll('.plot')].map((p) => (p.querySelector('.live svg') ||"
-        " p.querySelector('svg, img')).getBoundingClientRect().right - p.getBoundingClientRect().right)"
+        " p.querySelector('svg, img')).getBoundingClientRect().right -"
+        " p.getBoundingClientRect().right)"
     )
     assert all(beyond <= 1 for beyond in chrome.execute_script(drawn))
     named = (
