@@ -58,11 +58,8 @@ def _environment() -> dict[str, str]:
     """The environment of everything that the tour starts."""
     from sdgbias.nightly.stack.settings import QUIET
 
-    made = {
-        **QUIET,
-        "WANDB_MODE": "offline",
-        **os.environ,
-    }  # a key in the environment isn't for this
+    # a key in the environment is for other work than synthetic data
+    made = {**QUIET, "WANDB_MODE": "offline", **os.environ}
     home = Path(made.setdefault("PREFECT_HOME", str(Path("results/.prefect").resolve())))
     home.mkdir(parents=True, exist_ok=True)
     # two small models share the cores: a thread that waits for the others leaves its core to them

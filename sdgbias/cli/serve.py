@@ -60,9 +60,9 @@ def serve(
 
     from sdgbias.errors import RegistryError
     from sdgbias.registry import entries
+    from sdgbias.report.source import Results
     from sdgbias.report.web import app as pages
     from sdgbias.report.web.site import Site
-    from sdgbias.report.web.source import Results
 
     names = pages.answers_to(host, allowed_host or [])
     if wandb and not wandb.startswith(("https://", "http://")):

@@ -161,12 +161,11 @@ def status(
     last = catch_up.last_night(made.results if made else results)
     scheduled = made is not None and made.schedule
     due = catch_up.next_due(made, datetime.now(UTC)) if made and well and scheduled else ""
+    following = [f"next night  {due or 'none by schedule'}"] if made and well else []
     if as_json:
         say_json({"whole": well, "lines": said, "last_night": last, "next_night": due})
     else:
-        typer.echo("\n".join([*said, f"last night  {last}"]))
-    if made and well and not as_json:
-        typer.echo(f"next night  {due or 'none by schedule'}")
+        typer.echo("\n".join([*said, f"last night  {last}", *following]))
     if not well:
         raise InfrastructureError(
             f"the stack in {where} is not whole; start it, or what of it is missing:"

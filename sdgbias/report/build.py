@@ -21,7 +21,7 @@ from sdgbias.report.charts import Figure
 from sdgbias.report.layout import FAIRNESS, NIGHT, OVERVIEW, OWN, QUESTIONS, TABLES, Front, Page
 from sdgbias.report.pages import disparities, examples, models, overview, own_suite, studies
 from sdgbias.report.pages import night as night_page
-from sdgbias.report.web.source import Results
+from sdgbias.report.source import Results
 from sdgbias.store.snapshots import Snapshot
 from sdgbias.types import FACET, SDG
 

@@ -20,6 +20,18 @@ NBSP, MINUS, DASH = "\u00a0", "\u2212", "\u2013"
 NO_INTERVAL = "no interval"
 #: Shares whose interval was clustered by place, as stored by versions before schema 7.
 EARLIER = "; measured before prompts were counted: evaluate again"
+#: How an answer about people was parsed (suites/facet.py), for display.
+PARSED_BY = {
+    "exact": "word for word",
+    "normalised": "after normalising",
+    "option": "as an option letter",
+    "cosine": "by the nearest label",
+    "refusal": "declined",
+    "unparsed": "not understood",
+    "empty": "empty",
+    "several": "names several",
+    "argmax": "likeliest letter",
+}
 
 
 def number(value: float, digits: int = 1, signed: bool = False) -> str:

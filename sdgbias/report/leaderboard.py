@@ -26,7 +26,7 @@ from sdgbias.methods import stats
 from sdgbias.report import labels
 from sdgbias.report.charts.over_nights import DOTTED, TOGETHER, Plot, Point, plots
 from sdgbias.report.data import ALL_TESTS, METHODS
-from sdgbias.report.web.source import Reader, Row
+from sdgbias.report.source import Reader, Row
 from sdgbias.suites import in_order
 from sdgbias.suites.facet import NOT_UNDERSTOOD
 from sdgbias.types import ContextTest

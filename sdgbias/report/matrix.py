@@ -15,7 +15,7 @@ from typing import Any
 from sdgbias import suites
 from sdgbias.analysis.asked import needs
 from sdgbias.report import labels
-from sdgbias.report.web.source import Reader, Row
+from sdgbias.report.source import Reader, Row
 from sdgbias.suites.facet import NOT_UNDERSTOOD
 from sdgbias.suites.facet_groups import PAIRS
 from sdgbias.types import FACET, SDG

@@ -124,9 +124,9 @@ def test_every_page_says_what_needs_pictures(
 def test_the_web_leaderboard_names_it_under_every_method(results: Path) -> None:
     from starlette.testclient import TestClient
 
+    from sdgbias.report.source import Results
     from sdgbias.report.web import app as web
     from sdgbias.report.web.site import Site
-    from sdgbias.report.web.source import Results
 
     client = TestClient(web.create(Site(Results(results))), base_url="http://127.0.0.1:8321")
     # its run is the newest, and the page still opens with the Full view of the others

@@ -24,10 +24,10 @@ from sdgbias.nightly.regression.baseline import Target
 from sdgbias.nightly.regression.measured import paired
 from sdgbias.registry import entries
 from sdgbias.report import build
+from sdgbias.report.source import Results
 from sdgbias.report.wandb import contents, custom_questions, sections, slugs
 from sdgbias.report.web import app
 from sdgbias.report.web.site import Site
-from sdgbias.report.web.source import Results
 from sdgbias.scoring.evaluate import evaluate
 from sdgbias.suites.suite import EvalSettings
 from tests.builders.commands import add_model

@@ -121,9 +121,9 @@ def test_pages_show_ten_options_and_the_report_has_a_page(planted: Path) -> None
     from starlette.testclient import TestClient
 
     from sdgbias.report.build import write_report
+    from sdgbias.report.source import Results
     from sdgbias.report.web import app
     from sdgbias.report.web.site import Site
-    from sdgbias.report.web.source import Results
 
     results = planted / "r.duckdb"
     asked = """SELECT r.run_id, i.item_id FROM items i, runs r

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from sdgbias.report.source import Results
 from sdgbias.report.web import app
 from sdgbias.report.web.site import Site
-from sdgbias.report.web.source import Results
 from tests.builders.web_pages import publish_served
 
 

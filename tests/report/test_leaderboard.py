@@ -12,9 +12,9 @@ from starlette.testclient import TestClient
 
 from sdgbias import store
 from sdgbias.report import leaderboard
+from sdgbias.report.source import Results
 from sdgbias.report.web import app
 from sdgbias.report.web.site import Site
-from sdgbias.report.web.source import Results
 from sdgbias.store import maintenance
 from tests.builders.nights import publish_nights, publish_persons
 

@@ -14,7 +14,7 @@ from sdgbias.methods.baselines import METHODS
 from sdgbias.report import labels, layout, leaderboard, matrix
 from sdgbias.report.glossary import TERMS
 from sdgbias.report.pages import models, overview
-from sdgbias.report.web.source import Results
+from sdgbias.report.source import Results
 from sdgbias.suites.facet import NOT_UNDERSTOOD
 from tests.builders.nights import publish_persons
 from tests.builders.results import NAMED, publish_models

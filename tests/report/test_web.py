@@ -18,9 +18,9 @@ from sdgbias import store
 from sdgbias.benchmark.card.intended_use import intended_use
 from sdgbias.errors import UsageError
 from sdgbias.report import leaderboard
+from sdgbias.report.source import Results
 from sdgbias.report.web import app
 from sdgbias.report.web.site import Site
-from sdgbias.report.web.source import Results
 from tests.builders.nights import BROKEN, publish_persons
 from tests.builders.nights import name as night_name
 from tests.builders.web_pages import BEFORE, RUN, text

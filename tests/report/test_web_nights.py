@@ -11,9 +11,9 @@ import pandas as pd
 from starlette.testclient import TestClient
 
 from sdgbias import store
+from sdgbias.report.source import Results
 from sdgbias.report.web import app, nights
 from sdgbias.report.web.site import Site
-from sdgbias.report.web.source import Results
 from tests.builders.nights import BROKEN
 from tests.builders.nights import name as night_name
 from tests.builders.web_pages import RUN, text

@@ -14,7 +14,7 @@ from sdgbias.analysis import analyse
 from sdgbias.analysis.studies import paired
 from sdgbias.raw.indicators import indicator
 from sdgbias.report.pages import compare, question
-from sdgbias.report.web.source import Results
+from sdgbias.report.source import Results
 from tests.builders.web_pages import BEFORE, RUN, text
 
 

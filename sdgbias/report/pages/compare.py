@@ -17,7 +17,7 @@ from sdgbias.methods import stats
 from sdgbias.methods.stats.paired import t_test
 from sdgbias.report import labels
 from sdgbias.report.pages.questions import SAID
-from sdgbias.report.web.source import Reader, Row
+from sdgbias.report.source import Reader, Row
 
 PAGE = 50
 #: Questions with identical wording and gold answer in both runs: one benchmark, or equal items of

@@ -36,16 +36,6 @@ RATES = {
     "unparsed_rate": "Not understood",
     "refusal_rate": "Declined",
 }
-HOW = {
-    "exact": "word for word",
-    "normalised": "after normalising",
-    "option": "as an option letter",
-    "cosine": "by the nearest label",
-    "refusal": "declined",
-    "unparsed": "not understood",
-    "empty": "empty",
-    "several": "names several",
-}
 UNREAD = ("refusal", "unparsed", "empty", "several")
 #: Display names of the datasets, in display order.
 DATASETS = {
@@ -212,7 +202,7 @@ def _examples(results: Path, label: dict[str, str], data: dict[str, str]) -> lis
                 "model": label[a["run_id"]],
                 "text": str(a["text"] or ""),
                 "label": str(a["label"] or ""),
-                "how": HOW.get(a["how"], a["how"]),
+                "how": labels.PARSED_BY.get(a["how"], a["how"]),
                 "right": a["label"] == a["gold"],
                 "read": a["how"] not in UNREAD,
             }

@@ -17,7 +17,7 @@ from sdgbias import store
 from sdgbias.analysis.nights import Query
 from sdgbias.report.pages import question, questions
 from sdgbias.report.pages import runs as known
-from sdgbias.report.web.source import Results
+from sdgbias.report.source import Results
 from sdgbias.types import PILLARS
 
 #: Seconds that the report waits for a process that writes the results.

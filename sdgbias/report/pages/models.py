@@ -13,7 +13,7 @@ from sdgbias.registry import entries as registry
 from sdgbias.report import labels, leaderboard
 from sdgbias.report.data import ReportData
 from sdgbias.report.pages.findings import findings
-from sdgbias.report.web.source import Reader, Row
+from sdgbias.report.source import Reader, Row
 from sdgbias.suites.facet import NOT_UNDERSTOOD
 from sdgbias.types import PILLARS
 

@@ -15,7 +15,7 @@ from sdgbias.report.charts import paper
 from sdgbias.report.data import ReportData
 from sdgbias.report.layout import STATIC, Page, terms_in
 from sdgbias.report.leaderboard import Board
-from sdgbias.report.web.source import Reader
+from sdgbias.report.source import Reader
 from sdgbias.suites.facet import NOT_UNDERSTOOD
 from sdgbias.types import CONTEXT_NAMES, FACET, PILLARS, SDG
 

@@ -18,21 +18,9 @@ from sdgbias.raw.indicators import Template, load_indicators, load_regression_ta
 from sdgbias.report import labels
 from sdgbias.report.labels import number
 from sdgbias.report.pages.questions import layout_of
-from sdgbias.report.web.source import Reader, Row
+from sdgbias.report.source import Reader, Row
 from sdgbias.types import MODALITIES, OPTION_LETTERS, CadeParams, Task, View
 
-#: How an answer about people was parsed (suites/facet.py).
-HOW = {
-    "exact": "word for word",
-    "normalised": "after normalising",
-    "option": "as an option letter",
-    "cosine": "by the nearest label",
-    "refusal": "declined",
-    "unparsed": "not understood",
-    "empty": "empty",
-    "several": "names several",
-    "argmax": "likeliest letter",
-}
 _SHOWN = {
     "photo": "a street photo",
     "tile": "the satellite tile, north up",
@@ -126,7 +114,7 @@ def _question(
         "letters": layout.letters,
         "decoded": [d for d in rows["decoded"] if d["test"] == test],
         "spoken": [
-            s | {"how_said": HOW.get(s["how"], s["how"])}
+            s | {"how_said": labels.PARSED_BY.get(s["how"], s["how"])}
             for s in rows["spoken"]
             if s["test"] == test
         ],

@@ -16,7 +16,7 @@ from sdgbias.benchmark.people_items import ATTRIBUTE, ATTRIBUTES, CHOICES, P1
 from sdgbias.raw.facet import CLASSES
 from sdgbias.report import labels
 from sdgbias.report.pages import runs as known
-from sdgbias.report.web.source import Reader, Row
+from sdgbias.report.source import Reader, Row
 from sdgbias.types import OPTION_LETTERS
 
 _LETTERS = {"A": "yes", "B": "no", "C": "unknown"}

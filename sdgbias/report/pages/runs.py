@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sdgbias.report.web.source import Reader, Row
+from sdgbias.report.source import Reader, Row
 
 PAGE = 50
 #: Runs per model offered in a select.

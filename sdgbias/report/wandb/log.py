@@ -136,7 +136,7 @@ def log_night(
     chosen, rows = runs_of(results, night, run_ids)
     contents.night_of(chosen, {})
     folder = Path(folder).resolve()
-    known = _logged(folder)
+    known: dict[str, Any] = known_in(folder / LOGGED)
     made: list[Logged] = []
     offline = "" if online() else "offline"
     with service(folder):
@@ -186,9 +186,10 @@ def _first(error: Exception) -> str:
     return (str(error).strip().splitlines() or ["no message"])[0]
 
 
-def _logged(folder: Path) -> dict[str, dict[str, Any]]:
+def known_in(path: Path) -> dict[str, Any]:
+    """The entries of a JSON file; none where it is missing or torn: then all is sent again."""
     try:
-        known = json.loads((folder / LOGGED).read_text(encoding="utf-8"))
+        known = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return known if isinstance(known, dict) else {}

@@ -78,7 +78,7 @@ def publish(
     sections = report_sections(results)
     server = os.environ.get("WANDB_BASE_URL", "").rstrip("/") or "https://api.wandb.ai"
     ids = folder / REPORTS
-    known = json.loads(ids.read_text(encoding="utf-8")) if ids.is_file() else {}
+    known = log.known_in(ids)
     place = f"{server} {entity}/{project}{' draft' if draft else ''}"
     with log.service(folder.resolve()), _time_limit(timeout, server):
         url, made = _save(sections, plots(results), entity, project, draft, known.get(place, ""))
@@ -123,6 +123,11 @@ def _save(
             raise InfrastructureError(
                 f"W&B has no project {entity}/{project}; send runs first: sdgbias wandb log with"
                 " WANDB_API_KEY set, or wandb sync"
+            ) from None
+        if "not logged in" in str(error) or "api_key not configured" in str(error):
+            raise InfrastructureError(
+                "not logged in to W&B: set WANDB_API_KEY (or run `wandb login`), then again:"
+                " sdgbias wandb report"
             ) from None
         line = (str(error).strip().splitlines() or ["no message"])[0]
         line = line.replace(os.environ.get("WANDB_API_KEY") or "\0", "(key)")

@@ -20,9 +20,9 @@ from starlette.staticfiles import StaticFiles
 
 from sdgbias.errors import UsageError
 from sdgbias.report import layout
+from sdgbias.report.source import Unavailable
 from sdgbias.report.web import routes, routes_questions
 from sdgbias.report.web.site import REPORT_POLICY, Missing, Refused, Site
-from sdgbias.report.web.source import Unavailable
 
 logger = logging.getLogger(__name__)
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")

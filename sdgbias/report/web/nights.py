@@ -11,7 +11,7 @@ from sdgbias.errors import InputError, RegistryError
 from sdgbias.files import confine
 from sdgbias.registry import entries
 from sdgbias.report import labels
-from sdgbias.report.web.source import Reader, Row
+from sdgbias.report.source import Reader, Row
 
 PAGE = 50
 #: Bytes read from the end of a job's log for its last line.

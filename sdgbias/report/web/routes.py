@@ -19,9 +19,9 @@ from sdgbias.errors import one_of
 from sdgbias.report import labels, layout
 from sdgbias.report import leaderboard as board
 from sdgbias.report.pages import models, night, runs
+from sdgbias.report.source import Reader, Row, Unavailable
 from sdgbias.report.web import nights
 from sdgbias.report.web.site import OF_REPORT, REPORT_POLICY, Missing, Refused, Site, near
-from sdgbias.report.web.source import Reader, Row, Unavailable
 
 READ = ["GET", "HEAD"]
 Text = Annotated[str, Query(max_length=200)]

@@ -13,9 +13,9 @@ from starlette.responses import HTMLResponse, Response
 from sdgbias import suites
 from sdgbias.report import labels, layout, leaderboard
 from sdgbias.report.pages import compare, question, questions, runs
+from sdgbias.report.source import Reader, Row
 from sdgbias.report.web.routes import READ, Page, Text, chosen_from
 from sdgbias.report.web.site import Missing, Site, near
-from sdgbias.report.web.source import Reader, Row
 
 _DEFAULT = ("full", "cade", "full_argmax", "q_only")
 
