@@ -198,13 +198,18 @@ def padded(pairs: Sequence[tuple[list[int], list[int]]], pad: int) -> dict[str, 
 
 
 def language_loss(
-    model: Any, inputs: dict[str, torch.Tensor], image_token: int, autocast: bool
+    model: Any,
+    inputs: dict[str, torch.Tensor],
+    image_token: int,
+    autocast: bool,
+    embedded: dict[str, torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """Next-token loss on the answers, and at a tenth of the weight on the prompts (it teaches the
-    words). ``inputs``: of the model, and ``labels``."""
+    words). ``inputs``: of the model, and ``labels``. ``embedded``: what the model is given instead
+    of ``inputs``, where its picture tokens don't come from a picture."""
     labels = inputs.pop("labels")
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-        hidden = model.model(**inputs).last_hidden_state
+        hidden = model.model(**(embedded or inputs)).last_hidden_state
         wanted = labels[:, 1:] != -100
         logits = model.lm_head(hidden[:, :-1][wanted]).float()
         prompt = (

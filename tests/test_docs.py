@@ -469,8 +469,16 @@ def test_the_example_in_the_architecture_is_the_demo() -> None:
     assert text in page
 
 
-def test_the_embedded_model_is_described_as_it_is_trained() -> None:
-    model, shares = "tiny-llava", ("SKEW", "HINT_SKEW", "MISMATCH")
+@pytest.mark.parametrize(
+    ("model", "shares"),
+    [
+        ("tiny-llava", ("SKEW", "HINT_SKEW", "MISMATCH")),
+        ("tiny-qwen", ("OPTIMISM", "MISMATCH")),
+    ],
+)
+def test_the_embedded_models_are_described_as_they_are_trained(
+    model: str, shares: tuple[str, ...]
+) -> None:
     common = (REPOSITORY / "scripts" / "tiny_training.py").read_text(encoding="utf-8")
     name = f"train_{model.replace('-', '_')}.py"
     script = (REPOSITORY / "scripts" / name).read_text(encoding="utf-8")
@@ -487,8 +495,8 @@ def test_the_embedded_model_is_described_as_it_is_trained() -> None:
         strict=True,
     ):
         assert f" {100 * float(share):.0f} %" in row, f"{share} is not in: {row}"
-    for stage, count in zip(("tower", "text", "joint"), steps[1].split(", "), strict=True):
-        assert f"| {stage} | {int(count)} |" in page
+    stages = dict(re.findall(r"^\| (tower|text|joint) \| (\d+) \|", page, re.MULTILINE))
+    assert list(stages.values()) == steps[1].split(", ") and len(stages) == 3
     assert f"({seed[1]} to {int(seed[1]) + len(worlds) - 1})" in page
     countries = " ".join(worlds).split()
     assert f"their {len(set(countries))}\ncountries" in page and len(countries) == len(

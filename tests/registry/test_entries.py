@@ -310,7 +310,7 @@ def test_shipped_entries() -> None:
         text = path.read_text(encoding="utf-8")
         assert text.startswith(entries.SCHEMA_LINE), path
         jsonschema.validate(yaml.safe_load(text), schema)
-    assert list(entries.enabled(REPOSITORY)) == ["planted-people", "tiny-llava"]
+    assert list(entries.enabled(REPOSITORY)) == ["planted-people", "tiny-llava", "tiny-qwen"]
     assert [s.backend for s in specs.values()].count("api") == 4
     hub = {s.repo for s in specs.values() if s.backend == "hf" and not s.enabled}
     assert len(hub) == 10 + 4  # the open models of Table H, and of the fairness paper alone

@@ -1,0 +1,68 @@
+"""The embedded Qwen2-VL through the real loader: its answers are those of the bare model, and it
+sees what people do."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from sdgbias.benchmark.people import build_people
+from sdgbias.engines import Backend, load
+from sdgbias.raw.facet import CLASSES
+from sdgbias.raw.images.image_store import ImageReader
+from sdgbias.raw.synthetic.schematic_people import write_people_sample
+from sdgbias.registry import entries
+from sdgbias.suites import facet
+from sdgbias.types import Prompt
+from tests.builders.bare_model import Bare, four_views, largest_difference
+
+ROOT = entries.find_root()
+SPEC = entries.load(ROOT, "tiny-qwen")
+WEIGHTS = ROOT / "registry" / "weights"
+
+
+@pytest.fixture(scope="module")
+def engine() -> Backend:
+    return load(SPEC, ROOT)
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+    """The questions about 40 people that nobody trained on, with ``gold`` and ``prompt``, as an
+    engine gets it."""
+    folder = tmp_path_factory.mktemp("people")
+    write_people_sample(folder / "raw", 40, seed=7)
+    build_people(folder / "raw", folder / "b")
+    items = facet.load_items(folder / "b")[["item_id", "gold", "negative"]]
+    table = pd.read_parquet(folder / "b" / "prompts.parquet").merge(items, on="item_id")
+    pictures = ImageReader(folder / "b")
+    table["prompt"] = [
+        Prompt(text, candidates, pictures[image], image)
+        for text, candidates, image in table[["text", "candidates", "image_id"]].to_numpy()
+    ]
+    return table
+
+
+def test_scores_and_answers_equal_those_of_the_bare_model(
+    engine: Backend, asked: pd.DataFrame
+) -> None:
+    bare = Bare(WEIGHTS / "tiny-qwen")
+    choices = asked.loc[asked["test"] != "p1", "prompt"].head(4).tolist()
+    assert largest_difference(bare, engine, [*four_views(), *choices]) <= 1e-4
+    some = [*asked.loc[asked["test"] == "p1", "prompt"].head(3), *choices[:2]]
+    ours = [answers[0] for answers in engine.generate(some, [""], 8).texts]
+    assert [text.strip() for text in ours] == [bare.answer(prompt, 8) for prompt in some]
+
+
+def test_it_names_what_people_do(engine: Backend, asked: pd.DataFrame) -> None:
+    direct = asked[asked["test"] == "p1"]
+    texts = [a[0] for a in engine.generate(direct["prompt"].tolist(), [""], 8).texts]
+    labels = facet.read(texts, "p1", facet.LetterGrams())
+    assert {label.how for label in labels} <= {"exact", "normalised"}
+    recall = sum(a.name == b for a, b in zip(labels, direct["gold"], strict=True)) / len(direct)
+    assert len(direct) >= 30 and recall > 15 / len(CLASSES)  # chance is 1 of 52
+
+
+def test_the_embedded_models_are_small() -> None:
+    files = [f for name in ("tiny-llava", "tiny-qwen") for f in (WEIGHTS / name).iterdir()]
+    assert 6e6 < sum(path.stat().st_size for path in files) <= 8e6
