@@ -218,10 +218,10 @@ def pages(path: Path) -> dict[str, list[str]]:
     )
     asked = {
         "last night": ["/"],
-        "leaderboard, 90 nights": ["/leaderboard"],
-        "leaderboard, 365 nights": ["/leaderboard?nights=365"],
+        "one number, 90 nights": ["/numbers"],
+        "one number, 365 nights": ["/numbers?nights=365"],
         "365 nights, one indicator": [
-            f"/leaderboard?{urlencode({'nights': 365, **r})}" for r in narrow.to_dict("records")
+            f"/numbers?{urlencode({'nights': 365, **r})}" for r in narrow.to_dict("records")
         ],
         "models": ["/models"],
         "model": [f"/models/{m}" for m in dict.fromkeys(runs["model"][:3])],

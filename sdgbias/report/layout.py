@@ -43,7 +43,7 @@ NIGHT = Page(
     "What the newest night came to: what was published, what got worse, and what was not judged.",
     address="/",
 )
-LEADERBOARD = Page("", "Leaderboard", address="/leaderboard")
+NUMBER = Page("", "One number", address="/numbers")
 MODELS = Page("", "Models", address="/models")
 COMPARE = Page(
     "compare.html",
@@ -123,7 +123,7 @@ ERROR = Page("", "Error")
 PAGES = (
     OVERVIEW,
     NIGHT,
-    LEADERBOARD,
+    NUMBER,
     MODELS,
     COMPARE,
     QUESTIONS,

@@ -130,10 +130,10 @@ def test_the_web_leaderboard_names_it_under_every_method(results: Path) -> None:
 
     client = TestClient(web.create(Site(Results(results))), base_url="http://127.0.0.1:8321")
     # its run is the newest, and the page still opens with the Full view of the others
-    full = client.get("/leaderboard").text
+    full = client.get("/numbers").text
     assert "Accuracy, Full, all tests" in full
     assert f"because it {NEEDS_PICTURES}: planted-language." in full
-    prior = client.get("/leaderboard?method=q_only").text
+    prior = client.get("/numbers?method=q_only").text
     assert 'href="/models/planted-language"' in prior and NEEDS_PICTURES not in prior
     assert client.get("/models/planted-language").status_code == 200
 

@@ -130,7 +130,7 @@ def test_pages_show_ten_options_and_the_report_has_a_page(planted: Path) -> None
                WHERE json_array_length(i.options) = 10 AND i.split = 'test' LIMIT 1"""
     run, item = store.query(results, asked).iloc[0]
     client = TestClient(app.create(Site(Results(results))), base_url="http://127.0.0.1:8321")
-    for page in ("/", "/leaderboard?suite=least", "/runs", f"/questions?run={run}"):
+    for page in ("/", "/numbers?suite=least", "/runs", f"/questions?run={run}"):
         assert client.get(page).status_code == 200, page
     shown = client.get(f"/questions/{run}/mcq/{item}?test=T5")
     assert shown.status_code == 200 and "about 100" in shown.text  # the text of J

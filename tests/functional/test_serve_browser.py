@@ -29,8 +29,8 @@ PAGES = (
     "/",
     "/nights",
     f"/nights/{night_name(3)}",
-    "/leaderboard",
-    "/leaderboard?suite=people&metric=disparity",
+    "/numbers",
+    "/numbers?suite=people&metric=disparity",
     "/models",
     "/models/fake-optimist",
     "/models/unfair",
@@ -254,7 +254,7 @@ def test_a_journey_by_keyboard_from_last_night_to_one_question_and_back(
 def test_choices_change_the_leaderboard(chrome: Any, address: str, results: Path) -> None:
     from selenium.webdriver.support.ui import Select
 
-    show(chrome, address + "/leaderboard")
+    show(chrome, address + "/numbers")
     lines = (
         "return [...document.querySelectorAll('.desk .line')].map((l) =>"
         " l.getAttribute('points')).join(' ')"

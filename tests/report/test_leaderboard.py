@@ -101,8 +101,8 @@ def test_every_write_keeps_both_tables_in_step(results: Path) -> None:
 
 def test_an_older_file_gets_it_when_a_page_first_opens_it(results: Path) -> None:
     pages = (
-        "/leaderboard.csv?method=cade&test=T2",
-        "/leaderboard?suite=people&metric=disparity",
+        "/numbers.csv?method=cade&test=T2",
+        "/numbers?suite=people&metric=disparity",
         "/models/fake-optimist",
     )
 

@@ -29,8 +29,8 @@ PAGES = (
     "/",
     "/nights",
     f"/nights/{night_name(3)}",
-    "/leaderboard",
-    "/leaderboard?task=regression&metric=mae",
+    "/numbers",
+    "/numbers?task=regression&metric=mae",
     "/models",
     "/models/fake-optimist",
     f"/models/{BROKEN}",
@@ -108,7 +108,7 @@ def test_pages_leave_the_results_as_they_are(client: TestClient, served: Path) -
 
 
 def test_leaderboard_shows_what_is_stored(client: TestClient, served: Path) -> None:
-    said = text(client.get("/leaderboard?metric=accuracy&method=cade&test=T2").text)
+    said = text(client.get("/numbers?metric=accuracy&method=cade&test=T2").text)
     row = store.query(
         served,
         """SELECT "value", ci_low, ci_high, n FROM metric_rows WHERE run_id = ? AND task = 'mcq'
@@ -125,7 +125,7 @@ def test_leaderboard_shows_what_is_stored(client: TestClient, served: Path) -> N
         "The numbers behind the chart (8)" in said
     )  # 2 models x 4 nights; the failing one has none
     assert "no change" in said  # fake-pessimist was found unchanged
-    html = client.get("/leaderboard").text
+    html = client.get("/numbers").text
     assert html.count('<polyline class="line"') == 2 + 2 * 2 and html.count(
         '<circle class="dot"'
     ) == 2 * (4 + 2)  # legend, two screens
@@ -170,20 +170,27 @@ def test_numbers_are_found_wherever_their_runs_lie(
                 found = leaderboard.numbers(reader, chosen, some, also)
                 assert {r["run_id"] for r in some} | set(also) <= set(found)
                 assert {run: r["value"] for run, r in found.items()}.items() <= want.items()
-    csv = pd.read_csv(io.StringIO(client.get("/leaderboard.csv?method=cade&test=T2").text))
+    csv = pd.read_csv(io.StringIO(client.get("/numbers.csv?method=cade&test=T2").text))
     assert len(csv) == 8 and all(
         row["value"] == pytest.approx(want[row["run_id"]]) for row in csv.to_dict("records")
     )
 
 
+def test_a_model_shows_what_its_run_found_as_the_report_does(client: TestClient) -> None:
+    page = client.get("/models/fake-optimist").text
+    findings = page.split('id="findings"')[1].split("</section>")[0]
+    assert "Without any evidence" in findings and 'style="' not in page.split("<body")[1]
+    assert 'id="parameters"' in page and page.count("as Figure 7") >= 1
+
+
 def test_a_choice_that_does_not_fit_is_said_and_an_unknown_one_refused(client: TestClient) -> None:
     assert "Not available together: metric 'accuracy'" in text(
-        client.get("/leaderboard?task=regression&metric=accuracy").text
+        client.get("/numbers?task=regression&metric=accuracy").text
     ).replace("&#39;", "'")
     for page, said in {
-        "/leaderboard?metric=nonsense": "unknown metric",
-        "/leaderboard?suite=nonsense": "unknown suite",
-        "/leaderboard?nights=0": "nights",
+        "/numbers?metric=nonsense": "unknown metric",
+        "/numbers?suite=nonsense": "unknown suite",
+        "/numbers?nights=0": "nights",
         "/runs?page=x": "page",
         "/runs?model=x": "unknown model",
         "/questions?country=Atlantis": "unknown Country",
@@ -324,7 +331,7 @@ def test_empty_results_have_pages(tmp_path: Path) -> None:
     client = TestClient(
         app.create(Site(Results(tmp_path / "empty.duckdb"))), base_url="http://localhost"
     )
-    for page in ("/", "/nights", "/leaderboard", "/models", "/questions", "/compare", "/runs"):
+    for page in ("/", "/nights", "/numbers", "/models", "/questions", "/compare", "/runs"):
         assert client.get(page).status_code == 200, page
     assert "No night has been kept yet" in client.get("/").text
 
@@ -403,7 +410,7 @@ def test_people_have_pages_of_their_own(served: Path, tmp_path: Path) -> None:
     copytree(served.parent, tmp_path / "r")
     path = publish_persons(tmp_path / "r" / served.name)
     client = TestClient(app.create(Site(Results(path))), base_url="http://localhost")
-    said = text(client.get("/leaderboard?suite=people&metric=disparity").text)
+    said = text(client.get("/numbers?suite=people&metric=disparity").text)
     assert "+50.0 points" in said and "Disparity, Full, p1, gender:male-female, all-52" in said
     said = text(client.get("/models/unfair").text)
     assert (

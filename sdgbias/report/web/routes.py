@@ -114,16 +114,16 @@ def router(site: Site) -> APIRouter:
             }
         )
 
-    @made.api_route("/leaderboard", methods=READ)
-    def leaderboard(
+    @made.api_route("/numbers", methods=READ)
+    def one_number(
         wanted: Wanted, suite: Text = "", benchmark: Text = "", nights: Window = 90
     ) -> HTMLResponse:
         with site.results.reading() as reader:
             context = _board(reader, suite, benchmark, wanted, nights)
-            return site.html(reader, "leaderboard.html.j2", layout.LEADERBOARD, **context)
+            return site.html(reader, "number.html.j2", layout.NUMBER, **context)
 
-    @made.api_route("/leaderboard.csv", methods=READ)
-    def leaderboard_csv(
+    @made.api_route("/numbers.csv", methods=READ)
+    def one_number_csv(
         wanted: Wanted, suite: Text = "", benchmark: Text = "", nights: Window = 90
     ) -> Response:
         """All numbers behind the chart, for other tools."""
@@ -145,7 +145,7 @@ def router(site: Site) -> APIRouter:
         writer.writeheader()
         writer.writerows(row | context["chosen"] for row in context["past"])
         named = {
-            "Content-Disposition": 'attachment; filename="leaderboard.csv"',
+            "Content-Disposition": 'attachment; filename="numbers.csv"',
             "Cache-Control": "no-cache",
         }
         return Response(text.getvalue(), media_type="text/csv; charset=utf-8", headers=named)
@@ -163,7 +163,7 @@ def router(site: Site) -> APIRouter:
     @made.api_route("/models/{name}", methods=READ)
     def one_model(name: str) -> HTMLResponse:
         with site.results.reading() as reader:
-            found = models.page(reader, name[:200], site.registry)
+            found = models.page(reader, name[:200], site.registry, site.found())
             if found is None:
                 raise Missing(
                     "model", name, near(name, models.names(reader), "/models/"), "/models"
