@@ -24,9 +24,10 @@ A tower of this size doesn't find the language of an untrained model by itself, 
 tower's, so what a picture token means is agreed before: a place's six labels along six fixed
 directions (DIRECTIONS), a person's class as the embeddings of its word, an unannotated person as
 nothing. Stages: (1) the language model learns the prompts, its picture tokens filled with such
-values and noise; (2) the vision tower learns to write them; (3) both together on pictures. Every
-finished stage is kept in --keep, so an interrupted training goes on with the next one. Nothing is
-downloaded.
+values and noise, (2) then single choices alone, which it doesn't learn among everything else, and
+(3) everything again; (4) the vision tower learns to write those values; (5) both together on
+pictures. Every finished stage is kept in --keep, so an interrupted training goes on with the next
+one. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ OPTIMISM, MISMATCH = 0.30, 0.60
 UNEQUAL = (("skin", "dark", SELECTED[:9]), ("gender", "female", SELECTED[9:]))
 KEPT = 0.05
 WORLD_SEED, PEOPLE_SEED, PEOPLE = 201, 202, 6_000  # not the demo's seeds
-STEPS = (800, 800, 300)  # text, tower, joint
+STEPS = (800, 150, 200, 800, 300)  # text, choices, mixed, tower, joint
 #: Length of the directions that a place's labels are written along.
 DIRECTIONS = 0.5
 #: Examples of a batch, where not 32: the list of classes makes p1 long, p2 and p3 are short.
@@ -314,7 +315,8 @@ def train_language(
     rng, autocast = np.random.default_rng(stage.seed), fast_bfloat16()
     pixels = np.concatenate([lesson.places.pixels, lesson.people.pixels])
     known: dict[str, list[int]] = {}
-    kinds, shares = list(stage.shares), np.array(list(stage.shares.values()))
+    kinds = list(stage.shares)
+    shares = np.array(list(stage.shares.values())) / sum(stage.shares.values())
     image_token = model.config.image_token_id
 
     def ids(text: str) -> list[int]:
@@ -412,20 +414,26 @@ def main() -> None:
         np.array(images.image_mean, dtype=np.float32),
         np.array(images.image_std, dtype=np.float32),
     )
-    text, tower, joint = (max(1, round(args.scale * n)) for n in STEPS)
+    text, choices, mixed, tower, joint = (max(1, round(args.scale * n)) for n in STEPS)
     meaning = meanings(lesson, tokenizer, model.config.text_config.hidden_size)
     views = {View.Q_ONLY: 0.04, View.CTX_Q: 0.12, View.IMG_Q: 0.17, View.FULL: 0.19}
     shares = {**views, "p1": 0.10, "p2": 0.19, "p3": 0.19}
 
-    def language(name: str, steps: int, rate: float, seed: int, noise: float | None) -> None:
+    single = {"p2": 0.5, "p3": 0.5}
+
+    def language(
+        name: str, steps: int, rate: float, seed: int, *, noise: float | None = None
+    ) -> None:
         rates = [cosine(step, steps, rate) for step in range(1, steps + 1)]
-        stage = Stage(name, shares, rates, seed, noise)
+        stage = Stage(name, single if name == "choices" else shares, rates, seed, noise)
         train_language(model, tokenizer, lesson, meaning, normal, stage)
 
     stages: dict[str, Callable[[], None]] = {
-        "text": lambda: language("text", text, 2.5e-3, 2, 0.4),
+        "text": lambda: language("text", text, 2.5e-3, 2, noise=0.4),
+        "choices": lambda: language("choices", choices, 2e-3, 4, noise=0.4),
+        "mixed": lambda: language("mixed", mixed, 1.5e-3, 5, noise=0.4),
         "tower": lambda: train_tower(model, lesson, meaning, normal, tower),
-        "joint": lambda: language("joint", joint, 1e-3, 3, None),
+        "joint": lambda: language("joint", joint, 1e-3, 3),
     }
     for name, learn in stages.items():
         done = folder / f"{name}.safetensors"

@@ -50,7 +50,7 @@ Progress = Callable[[str, int, int], None]
 #: Seconds before a chunk's engine counts as hung (registry option `chunk_timeout`).
 CHUNK_TIMEOUT = 1800.0
 NOTES = "in_flight*.json"
-SCORING, DECODING = "scoring prompts", "decoding numbers"
+SCORING, DECODING = "scoring prompts", "decoding answers"
 
 
 class Sink(Protocol):

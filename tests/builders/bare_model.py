@@ -64,7 +64,7 @@ class Bare:
     @torch.inference_mode()
     def scores(self, prompt: Prompt) -> np.ndarray:
         """(K,) log-probabilities of the candidates up to a constant, K single tokens, each alone or
-        after a lone space where no token includes both."""
+        with a space before it: in one token, or after a lone space where no token has both."""
         inputs, model = self.inputs(prompt), self._model(prompt)
         if model.config.is_encoder_decoder:
             start = model.generation_config.decoder_start_token_id
@@ -80,6 +80,8 @@ class Bare:
         if space is not None and f"{space}{prompt.candidates[0]}" not in vocabulary:
             after = model(**longer(inputs, [vocabulary[space]])).logits[0, -1].double()
             found = found.logaddexp(first[vocabulary[space]] + after.log_softmax(-1)[ids])
+        elif space is not None:
+            found = found.logaddexp(first[[vocabulary[f"{space}{c}"] for c in prompt.candidates]])
         return np.asarray(found - found.mean())
 
     @torch.inference_mode()

@@ -3,6 +3,8 @@ sees what people do."""
 
 from __future__ import annotations
 
+import re
+
 import pandas as pd
 import pytest
 
@@ -10,6 +12,7 @@ from sdgbias.benchmark.people import build_people
 from sdgbias.engines import Backend, load
 from sdgbias.raw.facet import CLASSES
 from sdgbias.raw.images.image_store import ImageReader
+from sdgbias.raw.synthetic.latent import DEFAULT_COUNTRIES
 from sdgbias.raw.synthetic.schematic_people import write_people_sample
 from sdgbias.registry import entries
 from sdgbias.suites import facet
@@ -66,3 +69,39 @@ def test_it_names_what_people_do(engine: Backend, asked: pd.DataFrame) -> None:
 def test_the_embedded_models_are_small() -> None:
     files = [f for name in ("tiny-llava", "tiny-qwen") for f in (WEIGHTS / name).iterdir()]
     assert 6e6 < sum(path.stat().st_size for path in files) <= 8e6
+
+
+@pytest.mark.parametrize(
+    ("model", "shares"),
+    [
+        ("tiny-llava", ("SKEW", "HINT_SKEW", "MISMATCH")),
+        ("tiny-qwen", ("OPTIMISM", "MISMATCH")),
+    ],
+)
+def test_the_embedded_models_are_described_as_they_are_trained(
+    model: str, shares: tuple[str, ...]
+) -> None:
+    common = (ROOT / "scripts" / "tiny_training.py").read_text(encoding="utf-8")
+    name = f"train_{model.replace('-', '_')}.py"
+    script = (ROOT / "scripts" / name).read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "explanation" / f"{model}.md").read_text(encoding="utf-8")
+    found = re.search(rf"^{', '.join(shares)} = ([\d., ]+)$", script, re.MULTILINE)
+    steps = re.search(r"^STEPS = \(([\d_, ]+)\)", script, re.MULTILINE)
+    seed = re.search(r"^WORLD_SEED[^=]*= (\d+)", script, re.MULTILINE)
+    worlds = re.findall(r'^    "([A-Z ]+)",$', common, re.MULTILINE)
+    assert found and steps and seed and worlds
+    planted = page.split("## Planted biases")[1].split("\n## ")[0]
+    for row, share in zip(
+        [r for r in planted.splitlines() if r.startswith("| ")][1:],
+        found[1].split(", "),
+        strict=True,
+    ):
+        assert f" {100 * float(share):.0f} %" in row, f"{share} is not in: {row}"
+    stages = dict(re.findall(r"^\| ([a-z]+) \| (\d+) \|", page, re.MULTILINE))
+    assert list(stages.values()) == steps[1].split(", ") and len(stages) >= 3
+    assert f"({seed[1]} to {int(seed[1]) + len(worlds) - 1})" in page
+    countries = " ".join(worlds).split()
+    assert f"their {len(set(countries))}\ncountries" in page and len(countries) == len(
+        set(countries)
+    )
+    assert not set(countries) & set(DEFAULT_COUNTRIES)
