@@ -50,7 +50,7 @@ _VALID = {
 
 
 @cache
-def _adapter(model: type[T]) -> TypeAdapter[T]:
+def _adapter(model: type[Any]) -> TypeAdapter[Any]:
     return TypeAdapter(model)
 
 
@@ -86,7 +86,8 @@ def parse(data: object, model: type[T], where: Path | str, error: type[SdgbiasEr
     """A mapping as read from YAML -> ``model``. ``where`` names the file in messages. Raises
     ``error`` on the first fault; unknown fields come before missing ones."""
     try:
-        return _adapter(model).validate_python(data)
+        found: T = _adapter(model).validate_python(data)
+        return found
     except Invalid as invalid:
         faults = sorted(invalid.errors(), key=lambda f: f["type"] != "unexpected_keyword_argument")
         raise error(f"{where}: {_sentence(faults[0], schema(model))}") from None
