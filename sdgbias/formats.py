@@ -50,7 +50,7 @@ _VALID = {
 
 
 @cache
-def _adapter(model: type[Any]) -> TypeAdapter[Any]:
+def _adapter(model: Any) -> TypeAdapter[Any]:
     return TypeAdapter(model)
 
 
@@ -91,6 +91,16 @@ def parse(data: object, model: type[T], where: Path | str, error: type[SdgbiasEr
     except Invalid as invalid:
         faults = sorted(invalid.errors(), key=lambda f: f["type"] != "unexpected_keyword_argument")
         raise error(f"{where}: {_sentence(faults[0], schema(model))}") from None
+
+
+def faults(data: object, model: type[Any]) -> list[tuple[tuple[Any, ...], str]]:
+    """Every fault of a mapping, as (place in the data, sentence)."""
+    try:
+        _adapter(model).validate_python(data)
+    except Invalid as invalid:
+        known = schema(model)
+        return [(fault["loc"], _sentence(fault, known)) for fault in invalid.errors()]
+    return []
 
 
 def schema(model: type[Any], name: str = "") -> dict[str, Any]:

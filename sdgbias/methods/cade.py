@@ -177,6 +177,13 @@ def streams(
     return Streams(valid, log_img, l_ctx, l_q, d, base, confidence)
 
 
+def usable(valid: Bools, payoff: Floats) -> Bools:
+    """(N,) rows with a candidate to choose (``valid``, (N, K)) and a known payoff of each
+    (``payoff``, (N, K)): the rows that CADE and the methods beside it are tuned on and answer, in
+    the published numbers and in their studies alike."""
+    return np.asarray(valid.any(axis=1) & np.isfinite(payoff).all(axis=1))
+
+
 def score_terms(s: Streams, params: CadeParams) -> tuple[Floats, Floats, Floats]:
     """The three terms of Eq. 9, each (N, K): log P_img, -alpha_i log P_ctx, -beta log P_q; 0 where
     masked."""
