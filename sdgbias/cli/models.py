@@ -15,6 +15,7 @@ from sdgbias.cli.options import (
     JsonOption,
     ResultsOption,
     choice,
+    print_table,
     say_json,
 )
 from sdgbias.cli.prompt import show_prompt
@@ -90,9 +91,7 @@ def list_models(
         ]
         say_json({"models": rows, "broken": broken})
     else:
-        _print_table(
-            [("model", "backend", "state", "until", "suites", "reason"), *map(_row, shown)]
-        )
+        print_table([("model", "backend", "state", "until", "suites", "reason"), *map(_row, shown)])
     for line in broken.values():
         typer.echo(f"broken: {line}", err=True)
     if broken:
@@ -115,14 +114,6 @@ def _row(spec: ModelSpec) -> tuple[str, ...]:
     )
 
 
-def _print_table(rows: list[tuple[str, ...]]) -> None:
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    for row in rows:
-        typer.echo(
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        )
-
-
 @models_app.command("show")
 def show_model(
     name: NameArgument, results: ResultsOption = DEFAULT_RESULTS, as_json: JsonOption = False
@@ -132,6 +123,7 @@ def show_model(
     from sdgbias import store
     from sdgbias.engines.agreement import read_verdict, verdict_path
     from sdgbias.registry import changes, entries, machine
+    from sdgbias.scoring.workers import gpus_per_engine
 
     spec = entries.load(entries.find_root(), name)
     if as_json:
@@ -143,8 +135,7 @@ def show_model(
         return
     typer.echo(changes.to_yaml(spec))
     weights = machine.weights_gib((spec.params_b or 0) * 1e9, spec.dtype)
-    devices = spec.options.get("tensor_parallel_size", 1)
-    shared = devices if isinstance(devices, int) else 1
+    shared = max(1, int(gpus_per_engine(spec)))
     need = f"about {machine.need(weights, shared):.1f} GiB" + (
         f" for each of {shared} devices" if shared > 1 else ""
     )

@@ -178,7 +178,9 @@ class VLLM(Backend):
         )
         self._sums = {"requests": 0, "prompt_tokens": 0, "cached_tokens": 0, "pictures": 0}
         self._dtype = spec.dtype
-        self._in_reach = not self.own_process and options.get("tensor_parallel_size", 1) == 1
+        self._in_reach = not self.own_process and all(
+            options.get(size, 1) == 1 for size in ("tensor_parallel_size", "pipeline_parallel_size")
+        )
         self._counts_encoder = self._shows_pictures and self._in_reach
         if self._counts_encoder:
             self.engine.apply_model(count_encoder)

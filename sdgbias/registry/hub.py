@@ -9,6 +9,7 @@ withdrawn, unreachable. HF_ENDPOINT sets another hub, HF_HUB_ETAG_TIMEOUT the se
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -44,8 +45,8 @@ class AccessDenied(RegistryError):
 @dataclass(frozen=True)
 class HubModel:
     """One repository at one commit. config, processor: config.json and the processor's, {} if
-    missing; files: name -> digest of its bytes; weight_bytes, params: 0 if the hub doesn't report
-    them."""
+    missing; files: name -> digest of its bytes; params: as the hub counted them in the safetensors,
+    else as their headers say."""
 
     repo: str
     commit: str
@@ -56,6 +57,7 @@ class HubModel:
     params: int = 0
     pipeline: str = ""
     licence: str = ""
+    gated: bool = False
 
     def that_matter(self) -> dict[str, str]:
         """The files that can change a score, with the digest of their bytes."""
@@ -97,6 +99,7 @@ def commit(repo: str, revision: str | None = None) -> HubModel:
         files=files,
         pipeline=info.pipeline_tag or "",
         licence=_licence(info),
+        gated=bool(info.gated),
         weight_bytes=sum(size for name, size in sizes.items() if name.endswith(".safetensors")),
         params=int(info.safetensors.total) if info.safetensors else 0,
     )
@@ -122,7 +125,22 @@ def look(repo: str, revision: str | None = None) -> HubModel:
         for name in reversed(names)
         for key, value in _json(repo, found.commit, name).items()
     }
-    return replace(found, config=config, processor=processor)
+    params = found.params or _count(repo, found)
+    return replace(found, config=config, processor=processor, params=params)
+
+
+def _count(repo: str, found: HubModel) -> int:
+    """Parameters in the headers of the safetensors; 0 where they can't be read."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import NotASafetensorsRepoError, SafetensorsParsingError
+
+    try:
+        told = HfApi().get_safetensors_metadata(repo, revision=found.commit, timeout=_seconds())
+    except (NotASafetensorsRepoError, SafetensorsParsingError, ValueError, struct.error):
+        return 0
+    except Exception as error:
+        raise plain(repo, found.commit, error) from None
+    return sum(told.parameter_count.values())
 
 
 def listed(owner: str, pipeline: str) -> list[Listed]:

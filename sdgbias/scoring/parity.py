@@ -19,13 +19,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sdgbias import __version__
-from sdgbias.engines import BACKENDS, HOUSE_OPTIONS, Backend, load
+from sdgbias.engines import BACKENDS, HOUSE_OPTIONS, Backend, load, vllm_support
 from sdgbias.engines.agreement import (
     AGREE,
     ALONE,
@@ -377,12 +378,13 @@ class Verdict:
 def here(root: Path) -> Host:
     """This machine, as registry/propose.py needs it."""
     vllm = ModelSpec(name="vllm", title="", backend="vllm", repo="", revision="", state="")
+    python, no_vllm = None, ""
     try:
-        interpreter(vllm, root)
-        no_vllm = ""
+        python = interpreter(vllm, root)
     except InfrastructureError:
         no_vllm = "vLLM isn't installed here"
-    return Host(machine.this(), checkpoint.known, no_vllm, checkpoint.language)
+    asked = cache(lambda: vllm_support.served(python))
+    return Host(machine.this(), checkpoint.known, no_vllm, checkpoint.language, asked)
 
 
 def probe(
