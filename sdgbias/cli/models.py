@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sdgbias.cli.fetch import fetch_models
 from sdgbias.cli.options import (
     DEFAULT_BENCHMARK,
     DEFAULT_RESULTS,
@@ -387,4 +388,5 @@ def compare_engines(
 
 
 models_app.command("add")(register_model)
+models_app.command("fetch")(fetch_models)
 models_app.command("prompt")(show_prompt)

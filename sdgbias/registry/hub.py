@@ -86,7 +86,7 @@ def commit(repo: str, revision: str | None = None) -> HubModel:
     from huggingface_hub import HfApi
 
     try:
-        info = HfApi().model_info(repo, revision=revision, files_metadata=True, timeout=_seconds())
+        info = HfApi().model_info(repo, revision=revision, files_metadata=True, timeout=seconds())
     except Exception as error:
         raise plain(repo, revision, error) from None
     files = {
@@ -135,7 +135,7 @@ def _count(repo: str, found: HubModel) -> int:
     from huggingface_hub.errors import NotASafetensorsRepoError, SafetensorsParsingError
 
     try:
-        told = HfApi().get_safetensors_metadata(repo, revision=found.commit, timeout=_seconds())
+        told = HfApi().get_safetensors_metadata(repo, revision=found.commit, timeout=seconds())
     except (NotASafetensorsRepoError, SafetensorsParsingError, ValueError, struct.error):
         return 0
     except Exception as error:
@@ -181,7 +181,8 @@ def _licence(info: Any) -> str:
     return str(getattr(info.card_data, "license", "") or "") if info.card_data else ""
 
 
-def _seconds() -> float:
+def seconds() -> float:
+    """How long an answer of the hub may take."""
     from huggingface_hub import constants
 
     return float(constants.HF_HUB_ETAG_TIMEOUT)
@@ -192,7 +193,7 @@ def _get(url: str, params: dict[str, Any] | None = None) -> Any:
 
     session = client.get_session()  # type: ignore[attr-defined]
     headers = client.build_hf_headers()  # type: ignore[attr-defined]
-    response = session.get(url, params=params, headers=headers, timeout=_seconds())
+    response = session.get(url, params=params, headers=headers, timeout=seconds())
     client.hf_raise_for_status(response)  # type: ignore[attr-defined]
     return response
 

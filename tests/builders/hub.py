@@ -90,7 +90,7 @@ def weights(parameters: int) -> bytes:
 @dataclass
 class Hub:
     """tokens: token -> 'member' (has access to everything), 'stranger' (to what is open) or
-    'expired'. asked: every path that was asked for.
+    'expired'. asked: every path that was asked for; ranges: parts of a path that were asked for.
     slow: seconds that it waits before each answer. cut: file -> bytes of it after which the
     connection breaks, once. rotten: files that arrive with other bytes than were pushed."""
 
@@ -100,6 +100,7 @@ class Hub:
     asked: list[str] = field(default_factory=list)
     cut: dict[str, int] = field(default_factory=dict)
     rotten: set[str] = field(default_factory=set)
+    ranges: dict[str, list[str]] = field(default_factory=dict)
 
     def __enter__(self) -> Hub:
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
@@ -121,6 +122,7 @@ class Hub:
         the place of the client's cache."""
         from huggingface_hub import constants
 
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(home / "hub"))
         settings = {
             "HF_ENDPOINT": self.url,
             "HF_HUB_OFFLINE": "0",
@@ -171,6 +173,7 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 headers = {"X-Error-Code": refused.code, "X-Error-Message": refused.message}
             wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
             if status == 200 and wanted and "ETag" in headers:
+                hub.ranges.setdefault(self.path, []).append(self.headers["Range"])
                 start, end = int(wanted[1]), int(wanted[2] or len(body) - 1)
                 headers["Content-Range"] = f"bytes {start}-{min(end, len(body) - 1)}/{len(body)}"
                 body, status = body[start : end + 1], 206

@@ -67,8 +67,10 @@ def test_cache_and_activations_follow_from_the_shapes() -> None:
 
 @pytest.mark.parametrize(
     ("weights", "gpus", "devices"),
-    [(13, 8, 1), (62, 8, 1), (71, 8, 2), (135, 8, 4), (165, 8, 4), (400, 8, 8), (600, 8, 0)]
-    + [(135, 3, 0), (71, 3, 2), (13, 0, 1), (2000, 0, 0)],
+    [
+        *[(13, 8, 1), (62, 8, 1), (71, 8, 2), (135, 8, 4), (165, 8, 4), (400, 8, 8), (600, 8, 0)],
+        *[(135, 3, 0), (71, 3, 2), (13, 0, 1), (2000, 0, 0)],
+    ],
 )
 def test_as_few_devices_as_hold_it(weights: float, gpus: int, devices: int) -> None:
     here = Machine((79.6,) * gpus, 1000.0)
