@@ -125,6 +125,11 @@ def _never(spec: ModelSpec, folder: Path | None, error: BaseException) -> str:
             "its processor needs torchvision, which is not installed here:"
             " pip install --constraint constraints.txt --no-deps torchvision"
         )
+    if "requires `accelerate`" in text:
+        return (
+            "device_map needs the package accelerate, of the extra large:"
+            ' pip install --constraint constraints.txt ".[large]"'
+        )
     if package in ("num2words", "timm"):
         return (
             f"it needs the package {package}, of the extra families:"

@@ -190,7 +190,7 @@ def _bar(count: Callable[[int], None]) -> Any:
     class Bar(tqdm):  # type: ignore[misc,valid-type]
         def __init__(self, *args: Any, **options: Any) -> None:
             self.counts = options.get("name") == "huggingface_hub.snapshot_download"
-            super().__init__(*args, **{**options, "disable": True})
+            super().__init__(*args, **{**options, "disable": True})  # type: ignore[no-untyped-call]
 
         def update(self, n: float | None = 1) -> None:
             if self.counts:
