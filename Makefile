@@ -41,6 +41,7 @@ test-long: .venv/installed-dev
 # the reference of all commands and options, from the commands themselves; tables of registry options, from the engines
 docs: .venv/installed-dev
 	$(BIN)/python scripts/option_tables.py
+	$(BIN)/python scripts/schemas.py
 	$(BIN)/typer sdgbias.cli utils docs --name sdgbias --output docs/reference/commands.md
 
 install: .venv/installed-dev

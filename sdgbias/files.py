@@ -3,29 +3,25 @@
 Paths that come from data stay inside the folder that the user named; a fault in a raw file carries
 the name of its rule.
 
-Locks allow one process at a time per file. A lock dies with its process, so no crash leaves it
-held.
-
 Hand-written YAML is parsed strictly, searched for secrets, and changed in a few fields without
 touching the rest of the text.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
 import stat
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import resources
 from pathlib import Path, PureWindowsPath
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from sdgbias.errors import InputError, SdgbiasError
+from sdgbias.errors import InputError
 
 
 def packaged(*parts: str) -> Path:
@@ -90,29 +86,6 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
-
-
-@contextmanager
-def only_one(
-    path: Path, unwritable: Callable[[OSError], SdgbiasError], busy: Callable[[str], SdgbiasError]
-) -> Iterator[TextIO]:
-    """Holds the file's lock; yields the open file, so that the holder can leave a message for the
-    next process.
-
-    Raises the result of ``unwritable(error)`` when the file can't be opened, and that of ``busy``
-    (called with the holder's message, '' without one) when another process holds it.
-    """
-    try:
-        handle = path.open("a+", encoding="utf-8")
-    except OSError as error:
-        raise unwritable(error) from None
-    with handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            handle.seek(0)
-            raise busy(handle.read(200).strip()) from None
-        yield handle
 
 
 #: Names that look like a credential; counts such as ``num_image_tokens: 1`` are let through.
@@ -187,17 +160,14 @@ def read_small(path: Path, errors: str = "strict") -> str:
     return data.decode("utf-8", errors)
 
 
-def with_yaml_fields(text: str, fields: Mapping[str, str], old_names: Mapping[str, str]) -> str:
+def with_yaml_fields(text: str, fields: Mapping[str, str]) -> str:
     """The text with top-level fields set to these values; '' removes a field, a new one is inserted
-    below the first. Every other character stays, including comments. ``old_names``: earlier name ->
-    the field that replaces it. The first field must be in the text."""
+    below the first. Every other character stays, including comments. The first field must be in the
+    text."""
     text = text if text.endswith("\n") else text + "\n"
     node = yaml.compose(text, Loader=yaml.SafeLoader)
     assert isinstance(node, yaml.MappingNode)
-    spans = {
-        old_names.get(key.value, key.value): (key.start_mark.index, value.end_mark.index)
-        for key, value in node.value
-    }
+    spans = {key.value: (key.start_mark.index, value.end_mark.index) for key, value in node.value}
     lines = {
         name: yaml.safe_dump({name: value}, allow_unicode=True, width=10_000)
         for name, value in fields.items()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TextIO
 
 import pytest
 import yaml
@@ -14,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sdgbias import files
-from sdgbias.errors import InputError, StoreError
+from sdgbias.errors import InputError
 
 LINE = st.text(
     st.characters(blacklist_categories=("Cs", "Cc"), blacklist_characters="\u2028\u2029\x85\ufeff"),
@@ -35,7 +33,7 @@ def test_a_field_changes_and_the_rest_stays(old: str, new: str, comment: str, af
         "b: [1, 2]",
     ]
     text = "\n".join([*lines, "state: x"] if after else ["state: x", *lines]) + "\n"
-    changed = files.with_yaml_fields(text, {"state": "y", "reason": new, "until": "2026-11-30"}, {})
+    changed = files.with_yaml_fields(text, {"state": "y", "reason": new, "until": "2026-11-30"})
     assert files.load_yaml(changed) == {
         **files.load_yaml(text),
         "state": "y",
@@ -44,7 +42,7 @@ def test_a_field_changes_and_the_rest_stays(old: str, new: str, comment: str, af
     }
     kept = [line for line in text.splitlines() if not line.startswith(("state", "reason"))]
     assert [line for line in changed.splitlines() if line in kept] == kept
-    back = files.with_yaml_fields(changed, {"state": "x", "reason": old, "until": ""}, {})
+    back = files.with_yaml_fields(changed, {"state": "x", "reason": old, "until": ""})
     assert back == text
 
 
@@ -89,20 +87,6 @@ for call in (
     assert list(tmp_path.iterdir()) == []
 
 
-def test_fields_with_another_name_before() -> None:
-    text = "on: true  # why\nwhy: because"
-    assert (
-        files.with_yaml_fields(
-            text, {"state": "off", "reason": "so"}, {"on": "state", "why": "reason"}
-        )
-        == "state: 'off'  # why\nreason: so\n"
-    )
-    assert (
-        files.with_yaml_fields(text, {"state": "x", "reason": ""}, {"on": "state", "why": "reason"})
-        == "state: x  # why\n"
-    )
-
-
 @pytest.mark.parametrize(
     "text", ["a: 1\na: 2\n", "a: {b: 1, b: 2}\n", "a: [\n", "a: !!python/name:os.system\n"]
 )
@@ -136,22 +120,3 @@ def test_a_path_stays_inside_its_folder(tmp_path: Path) -> None:
     for bad in ("", "a\0b"):
         with pytest.raises(InputError, match="no path inside"):
             files.confine(inside, bad)
-
-
-def test_a_lock_is_held_by_one_and_its_word_is_given_to_the_next(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-
-    def lock() -> AbstractContextManager[TextIO]:
-        return files.only_one(path, lambda e: StoreError(f"unwritable: {e.strerror}"), StoreError)
-
-    with lock() as word:
-        word.write("night 7\n")
-        word.flush()
-        with pytest.raises(StoreError, match=r"^night 7$"), lock():
-            pytest.fail("two at once")
-    with lock():
-        assert path.read_text() == "night 7\n", "a word stays until it is replaced"
-    with pytest.raises(StoreError, match="unwritable: Is a directory"):
-        path = tmp_path
-        with lock():
-            pytest.fail("a folder is no lock")

@@ -48,17 +48,21 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
+from pydantic import AfterValidator, Field, StrictInt
 from scipy.special import ndtri
 
+from sdgbias import formats
 from sdgbias.benchmark.prompts import option_letters
 from sdgbias.engines import Backend
 from sdgbias.errors import InputError, RegistryError, one_of
 from sdgbias.files import confine
+from sdgbias.formats import STRICT, Number
 from sdgbias.raw.indicators import DIRECTIONS, letter_directions
 from sdgbias.types import DIGITS, PILLARS, Generated, ModelSpec, Prompt, ScoreBatch
 
@@ -77,6 +81,22 @@ def _normal(key: str, size: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(size)
 
 
+_Prior = Annotated[
+    tuple[Number, ...],
+    Field(
+        min_length=len(DIRECTIONS),
+        max_length=len(DIRECTIONS),
+        description=f"[{', '.join(DIRECTIONS)}] in logits",
+    ),
+]
+
+
+def _pillar(name: str) -> str:
+    if name not in (*PILLARS, "all"):
+        raise ValueError(one_of("pillar", name, (*PILLARS, "all")))
+    return name
+
+
 @dataclass(frozen=True)
 class Habits:
     """The planted biases of a model with an oracle; logits throughout.
@@ -86,14 +106,18 @@ class Habits:
     the noise drawn with it; noise: that of every prompt.
     """
 
-    prior: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    digit_prior: tuple[float, ...] = (0.0,) * 10
-    context_weight: float = 0.0
-    context_noise: float = 0.0
-    image_weight: float = 0.0
-    image_noise: float = 0.0
-    noise: float = 0.0
-    seed: int = 0
+    __pydantic_config__ = STRICT
+    prior: Mapping[Annotated[str, AfterValidator(_pillar)], _Prior] = field(default_factory=dict)
+    digit_prior: Annotated[
+        tuple[Number, ...],
+        Field(min_length=len(DIGITS), max_length=len(DIGITS), description="ten logits, 0 first"),
+    ] = (0.0,) * 10
+    context_weight: Number = 0.0
+    context_noise: Annotated[Number, Field(ge=0)] = 0.0
+    image_weight: Number = 0.0
+    image_noise: Annotated[Number, Field(ge=0)] = 0.0
+    noise: Annotated[Number, Field(ge=0)] = 0.0
+    seed: StrictInt = 0
 
     def prior_of(self, pillar: str, direction: str) -> float:
         table = self.prior.get(pillar, self.prior.get("all", (0.0,) * len(DIRECTIONS)))
@@ -102,51 +126,8 @@ class Habits:
 
 def read_habits(options: Mapping[str, object], where: str) -> Habits:
     """Options of an entry -> Habits; RegistryError that names the invalid option."""
-    valid = ("oracle", *(f.name for f in fields(Habits)))
-    for name in options:
-        if name not in valid:
-            raise RegistryError(
-                f"{where}: {one_of('option of a planted model with an oracle', name, valid)}"
-            )
-    values: dict[str, object] = {}
-    for name, given in options.items():
-        if name == "prior":
-            if not isinstance(given, dict) or not all(
-                _numbers(v, len(DIRECTIONS)) for v in given.values()
-            ):
-                raise RegistryError(
-                    f"{where}: prior is {given!r}; valid: pillar: [{', '.join(DIRECTIONS)}] in"
-                    " logits"
-                )
-            for pillar in given:
-                if pillar not in (*PILLARS, "all"):
-                    raise RegistryError(
-                        f"{where}: prior: {one_of('pillar', pillar, (*PILLARS, 'all'))}"
-                    )
-            values[name] = {str(pillar): tuple(map(float, v)) for pillar, v in given.items()}
-        elif name == "digit_prior":
-            if not _numbers(given, len(DIGITS)):
-                raise RegistryError(
-                    f"{where}: digit_prior is {given!r}; valid: ten logits, digit 0 first"
-                )
-            values[name] = tuple(map(float, given))  # type: ignore[call-overload]
-        elif name == "seed":
-            if type(given) is not int:
-                raise RegistryError(f"{where}: seed is {given!r}; valid: a whole number")
-            values[name] = given
-        elif name != "oracle":
-            if not _numbers([given], 1) or (name.endswith("noise") and float(given) < 0):  # type: ignore[arg-type]
-                raise RegistryError(
-                    f"{where}: {name} is {given!r}; valid: a finite"
-                    f" number{', 0 or more' * name.endswith('noise')}"
-                )
-            values[name] = float(given)  # type: ignore[arg-type]
-    return Habits(**values)  # type: ignore[arg-type]
-
-
-def _numbers(values: object, count: int) -> bool:
-    known = isinstance(values, list | tuple) and len(values) == count
-    return known and all(type(v) in (int, float) and np.isfinite(v) for v in values)  # type: ignore[attr-defined]
+    given = {name: value for name, value in options.items() if name != "oracle"}
+    return formats.parse(given, Habits, f"{where}: options", RegistryError)
 
 
 def rounded(gold: float) -> str:

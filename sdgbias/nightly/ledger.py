@@ -18,7 +18,7 @@ from typing import Any
 
 import pandas as pd
 
-from sdgbias import files, store
+from sdgbias import locks, store
 from sdgbias.errors import InfrastructureError, StoreError
 from sdgbias.nightly.attempt import PUBLISHED, SKIPPED, UNCHANGED, JobOutcome
 from sdgbias.nightly.plan import Night, Settings
@@ -70,15 +70,11 @@ def only_one(results: Path, night: str = "") -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise unwritable(error) from None
-    with files.only_one(path, unwritable, busy) as handle:
+    with locks.only_one(path, unwritable, busy):
+        since = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+        who = f"process {os.getpid()} on {os.uname().nodename}, night {night or '?'}, since {since}"
         with suppress(OSError):  # a full disk: the lock itself holds
-            handle.truncate(0)
-            since = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-            handle.write(
-                f"process {os.getpid()} on {os.uname().nodename}, night {night or '?'}, since"
-                f" {since}\n"
-            )
-            handle.flush()
+            path.write_text(f"{who}\n", encoding="utf-8")
         yield
 
 
@@ -240,9 +236,6 @@ def recover(results: Path, current: str) -> None:
         except (OSError, ValueError):
             ended = {"status": INTERRUPTED}
         _keep_rows(results, folder.name, _left(folder))
-        # begun by an earlier version, which had one column for each of two suites
-        old = {"sdg": begun.pop("benchmark_id", ""), "people": begun.pop("people_id", "")}
-        begun.setdefault("benchmarks", {suite: found for suite, found in old.items() if found})
         store.upsert(results, {"nights": _frame([{**begun, **ended}])})
     lost = _read(
         results, "SELECT * FROM nights WHERE status = ? AND night != ?", [RUNNING, current]

@@ -16,7 +16,6 @@ from sdgbias.registry.entries import (
     _ALWAYS,
     FIELDS,
     MOVES,
-    OLD_FIELDS,
     SCHEMA_LINE,
     UNPINNED,
     _faults,
@@ -106,9 +105,7 @@ def set_state(
     """
     path, new = moved(root, name, state, reason=reason, until=until)
     fields = {"state": new.state, "reason": new.reason, "until": new.until}
-    text = yaml_text.with_yaml_fields(
-        path.read_text(encoding="utf-8"), fields, dict(zip(OLD_FIELDS, fields, strict=False))
-    )
+    text = yaml_text.with_yaml_fields(path.read_text(encoding="utf-8"), fields)
     try:
         same = _parsed(text, path) == new
     except RegistryError:

@@ -5,7 +5,7 @@ A model is a candidate, enabled, quarantined or retired; ``set_state`` moves it,
 models that a nightly run scores.
 
 Everything here raises ``RegistryError`` with one line that names the file, the invalid value and
-the valid ones. Nothing heavier than yaml is imported at the top. ``propose.propose`` makes new
+the valid ones. Nothing heavier than pydantic is imported at the top. ``propose.propose`` makes new
 entries.
 """
 
@@ -16,15 +16,18 @@ import difflib
 import os
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
 
-import yaml
+from pydantic import BeforeValidator, Field
 
 from sdgbias import files as yaml_text
+from sdgbias import formats
 from sdgbias.errors import InputError, RegistryError, one_of
 from sdgbias.files import packaged
+from sdgbias.formats import STRICT, Count, Day, Flag, Positive, Text
 from sdgbias.types import (
     ANSWER_TOKENS,
     CANDIDATE,
@@ -33,13 +36,12 @@ from sdgbias.types import (
     QUARANTINED,
     RETIRED,
     SDG,
-    STATES,
     SUITES,
     VIEWS,
     ModelSpec,
 )
 
-BACKENDS = (
+Backend = Literal[
     "hf",
     "planted",
     "planted-people",
@@ -48,15 +50,18 @@ BACKENDS = (
     "clip-zero-shot",
     "vit-zero-shot",
     "text-encoder",
-)
+]
+BACKENDS: tuple[str, ...] = get_args(Backend)
 #: The nightly suites of a model whose entry has no option `suites`.
 DEFAULT_SUITES = (SDG,)
-DTYPES = ("float32", "bfloat16", "float16")
+Dtype = Literal["float32", "bfloat16", "float16"]
+DTYPES: tuple[str, ...] = get_args(Dtype)
 UNPINNED = "unpinned"
 VALID_REPOS = "OWNER/NAME on the hub, local:FOLDER below the repository root, path:/ABSOLUTE/FOLDER"
 VALID_VIEWS = f"[{', '.join(VIEWS)}] (the default), or [{', '.join(IMAGE_FREE)}]"
 ENV_ROOT = "SDGBIAS_REGISTRY"
 _GO_THERE = f"change to the repository, or: export {ENV_ROOT}=/path/to/repository"
+_README = "see registry/README.md"
 SCHEMA_LINE = "# yaml-language-server: $schema=../model.schema.json\n"
 
 #: The allowed transitions. A retired model becomes a candidate again before it is enabled.
@@ -72,30 +77,92 @@ REQUIRED = ("name", "title", "backend", "repo", "revision", "state")
 #: model
 _ALWAYS = (*REQUIRED, "dtype", "batch_size")
 FIELDS = tuple(f.name for f in dataclasses.fields(ModelSpec))
-#: Fields from before states were introduced; still read, never written.
-OLD_FIELDS = ("enabled", "disabled_reason")
-_TEXT = (
-    "name",
-    "title",
-    "backend",
-    "repo",
-    "revision",
-    "state",
-    "reason",
-    "until",
-    "family",
-    "dtype",
-    "licence",
-    "notes",
-)
-
-NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 HUB_ID = re.compile(r"(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*")
-_DATE = re.compile(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])")
 #: Valid names of suites.
 SUITE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 ENV_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
+
+
+_Names = Literal["mcq", "regression", "people"]
+_Limits = Annotated[
+    dict[_Names, Count],
+    BeforeValidator(
+        lambda v: dict.fromkeys(ANSWER_TOKENS, v) if isinstance(v, int | float | str) else v,
+        json_schema_input_type=Count | dict[_Names, Count],
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One model of the sdgbias registry (registry/models/<name>.yaml)."""
+
+    __pydantic_config__ = STRICT
+    name: Annotated[
+        str,
+        Field(
+            pattern="^[a-z0-9][a-z0-9._-]*$",
+            description="The file's stem: lower-case letters, digits, '.', '_', '-'.",
+        ),
+    ]
+    title: Annotated[Text, Field(description="What tables and figures show.")]
+    backend: Backend
+    repo: Annotated[str, Field(description=VALID_REPOS)]
+    revision: Annotated[
+        str,
+        Field(
+            description="Hub: a commit of 40 hex digits, or 'unpinned' for a candidate. Folder:"
+            " 'local' or any version text."
+        ),
+    ]
+    state: Annotated[
+        Literal["candidate", "enabled", "quarantined", "retired"],
+        Field(
+            description="candidate: not in the nightly yet. enabled: scored every night."
+            " quarantined: left out for a while. retired: left out for good."
+        ),
+    ]
+    reason: Annotated[
+        str,
+        Field(
+            description="One line: why it is in this state, and what would change it; needed"
+            " unless enabled."
+        ),
+    ] = ""
+    until: Annotated[
+        Day,
+        Field(
+            description="Quarantined only: a date such as 2026-11-30 from which on the nightly"
+            " scores it again; empty: until a person enables it."
+        ),
+    ] = ""
+    family: Annotated[str, Field(description="model_type of the model's config.")] = ""
+    params_b: Annotated[Positive | None, Field(description="Parameters in billions.")] = None
+    dtype: Dtype = "float32"
+    batch_size: Annotated[Count, Field(description="Prompts per batch.")] = 8
+    max_new_tokens: Annotated[
+        _Limits,
+        Field(
+            description="Longest generated answer in tokens, for all kinds of question or by kind;"
+            f" default: {', '.join(f'{kind} {n}' for kind, n in ANSWER_TOKENS.items())}."
+        ),
+    ] = field(default_factory=dict)
+    trust_remote_code: Flag = False
+    licence: Annotated[
+        str, Field(description="As the publisher states it; empty: not verified.")
+    ] = ""
+    notes: str = ""
+    options: Annotated[
+        dict[str, Any], Field(description="Settings of the backend. Never a credential.")
+    ] = field(default_factory=dict)
+    views: Annotated[
+        tuple[str, ...],
+        Field(
+            description=f"The views that are scored: {VALID_VIEWS}.",
+            json_schema_extra={"enum": [list(VIEWS), list(IMAGE_FREE)]},
+        ),
+    ] = VIEWS
 
 
 # ----------------------------------------------------------------------
@@ -236,24 +303,13 @@ def read(path: Path) -> ModelSpec:
     try:
         return _parsed(yaml_text.read_small(path), path)
     except InputError as error:
-        raise RegistryError(f"{error}; see registry/README.md") from None
+        raise RegistryError(f"{error}; {_README}") from None
     except (UnicodeDecodeError, OSError) as error:
-        raise RegistryError(
-            f"{path}: can't be read ({type(error).__name__}); see registry/README.md"
-        ) from None
+        raise RegistryError(f"{path}: can't be read ({type(error).__name__}); {_README}") from None
 
 
 def _parsed(text: str, path: Path) -> ModelSpec:
-    try:
-        data = yaml_text.load_yaml(text)
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that doesn't exist
-        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-        where = f" line {mark.line + 1}" if mark else ""
-        why = problem or type(error).__name__
-        raise RegistryError(
-            f"{path}:{where} is not readable YAML: {why}; see registry/README.md"
-        ) from None
-    spec = parse(data, path)
+    spec = parse(formats.load_text(text, path, RegistryError, _README), path)
     if spec.name != path.stem:
         raise RegistryError(
             f"{path}: name {spec.name!r} differs from the file's name; valid: {path.stem}"
@@ -264,89 +320,13 @@ def _parsed(text: str, path: Path) -> ModelSpec:
 def parse(data: object, where: Path | str) -> ModelSpec:
     """A mapping as read from YAML -> ModelSpec. ``where`` names the file in errors. RegistryError
     on any fault."""
-    if not isinstance(data, dict):
-        raise RegistryError(f"{where}: not a mapping of fields; valid fields: {', '.join(FIELDS)}")
-    _refuse_secrets(data, where)
-    data = _in_states(data, where)
-    for key in data:
-        if key not in FIELDS:
-            raise RegistryError(f"{where}: {one_of('field', key, FIELDS)}")
-    for key in REQUIRED:
-        if key not in data:
-            raise RegistryError(f"{where}: missing field {key!r}; required: {', '.join(REQUIRED)}")
-    _check_types(data, where)
-    values = dict(data)
-    if values.get("params_b") is not None:
-        values["params_b"] = float(values["params_b"])
-    limit = values.get("max_new_tokens", {})
-    if isinstance(limit, int):
-        values["max_new_tokens"] = dict.fromkeys(ANSWER_TOKENS, limit)
-    if "views" in values:
-        values["views"] = tuple(values["views"])
-    spec = ModelSpec(**values)
+    if isinstance(data, dict):
+        _refuse_secrets(data, where)
+    entry = formats.parse(data, Entry, where, RegistryError)
+    spec = ModelSpec(**{name: getattr(entry, name) for name in FIELDS})
     for fault in _faults(spec):
         raise RegistryError(f"{where}: {fault}")
     return spec
-
-
-def _in_states(data: Mapping[Any, Any], where: Path | str) -> dict[Any, Any]:
-    """The same fields with a state in place of `enabled` and `disabled_reason`, and `until` as text
-    (YAML reads a bare date as one)."""
-    old = [key for key in OLD_FIELDS if key in data]
-    given = dict(data)
-    if old:
-        if "state" in data or "reason" in data or "until" in data:
-            raise RegistryError(
-                f"{where}: both {old[0]} and state; valid: state, reason and until; remove"
-                f" {', '.join(old)}"
-            )
-        if not isinstance(on := given.pop("enabled", None), bool):
-            raise RegistryError(
-                f"{where}: enabled is {on!r}; valid: true or false, or state: {' | '.join(STATES)}"
-            )
-        given["reason"] = given.pop("disabled_reason", "")
-        given["state"] = ENABLED if on else CANDIDATE
-    if type(given.get("until")) is date:
-        given["until"] = given["until"].isoformat()
-    return given
-
-
-def _check_types(data: Mapping[str, Any], where: Path | str) -> None:
-    for key, value in data.items():
-        if key in _TEXT:
-            ok, valid = isinstance(value, str), "text"
-        elif key == "trust_remote_code":
-            ok, valid = isinstance(value, bool), "true or false"
-        elif key == "batch_size":
-            ok, valid = _count(value), "a whole number of at least 1"
-        elif key == "max_new_tokens":
-            by_kind = isinstance(value, dict) and set(value) <= set(ANSWER_TOKENS)
-            ok = _count(value) or (by_kind and all(map(_count, value.values())))
-            valid = (
-                "a whole number of at least 1, for every kind of question or by kind:"
-                f" {{{', '.join(f'{kind}: {n}' for kind, n in ANSWER_TOKENS.items())}}}"
-            )
-        elif key == "params_b":
-            number = (
-                isinstance(value, int | float)
-                and not isinstance(value, bool)
-                and 0 < value < float("inf")
-            )
-            ok, valid = value is None or number, "a number of billions above 0, or null"
-        elif key == "views":
-            ok = isinstance(value, list | tuple) and all(isinstance(v, str) for v in value)
-            valid = f"a list: {VALID_VIEWS}"
-        else:
-            ok, valid = (
-                isinstance(value, dict) and all(isinstance(k, str) for k in value),
-                "a mapping with text keys",
-            )
-        if not ok:
-            raise RegistryError(f"{where}: {key} is {value!r:.200}; valid: {valid}")
-
-
-def _count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _refuse_secrets(data: Mapping[Any, Any], where: Path | str) -> None:
@@ -361,14 +341,6 @@ def _refuse_secrets(data: Mapping[Any, Any], where: Path | str) -> None:
 
 def _faults(spec: ModelSpec) -> Iterator[str]:
     """The faults of a well-typed spec, as sentences without the file's name."""
-    if not NAME.fullmatch(spec.name):
-        yield f"name {spec.name!r}; valid: lower-case letters, digits, '.', '_', '-'"
-    if not spec.title:
-        yield "title is empty; valid: the name that tables and figures show"
-    if spec.backend not in BACKENDS:
-        yield one_of("backend", spec.backend, BACKENDS)
-    if spec.dtype not in DTYPES:
-        yield one_of("dtype", spec.dtype, DTYPES)
     if spec.views not in (VIEWS, IMAGE_FREE):
         yield f"views is {list(spec.views)!r}; valid: {VALID_VIEWS}"
     yield from _repo_faults(spec)
@@ -393,8 +365,6 @@ def _faults(spec: ModelSpec) -> Iterator[str]:
 
 
 def _state_faults(spec: ModelSpec) -> Iterator[str]:
-    if spec.state not in STATES:
-        yield one_of("state", spec.state, STATES)
     if not spec.enabled and not spec.reason.strip():
         yield (
             f"state is {spec.state} without a reason; valid: reason: one line that says why and"
@@ -408,16 +378,13 @@ def _state_faults(spec: ModelSpec) -> Iterator[str]:
             " quarantined model"
         )
     if spec.until and not is_date(spec.until):
-        yield (
-            f"until is {spec.until!r}; valid: a date such as 2026-11-30, or '' until a person"
-            " enables it"
-        )
+        yield f"until is {spec.until!r}; valid: a date such as 2026-11-30"
 
 
 def is_date(text: str) -> bool:
     """Whether the text is a date such as 2026-11-30."""
     try:
-        return _DATE.fullmatch(text) is not None and bool(date.fromisoformat(text))
+        return len(text) == 10 and bool(date.fromisoformat(text))
     except ValueError:
         return False
 

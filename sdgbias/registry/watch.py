@@ -9,24 +9,23 @@ or the repository withdrawn) is quarantined.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-import yaml
+from pydantic import AfterValidator, Field
 
-from sdgbias import files
+from sdgbias import formats
 from sdgbias.errors import (
     ExpiredToken,
     HubUnreachable,
     InfrastructureError,
-    InputError,
     RegistryError,
-    one_of,
 )
+from sdgbias.formats import STRICT, Day, Flag, Positive, Text
 from sdgbias.registry import changes, hub, propose
 from sdgbias.registry import entries as registry
 from sdgbias.types import CANDIDATE, ENABLED, QUARANTINED, RETIRED, ModelSpec
@@ -42,28 +41,83 @@ NEW_COMMIT, NEW_REPOSITORY, GONE, SAME, REFUSED, TROUBLE = (
 _SHORT = 8
 
 
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(
+            f"{text!r} is no regular expression ({error}); valid: such as 'llava-.*-hf'"
+        ) from None
+    return text
+
+
+def _suites(names: tuple[str, ...]) -> tuple[str, ...]:
+    for fault in filter(None, map(registry.suite_fault, names)):
+        raise ValueError(fault)
+    return names
+
+
 @dataclass(frozen=True)
 class Owner:
-    """An owner whose new repositories become candidates, and the conditions on them. Empty or None:
+    """An owner whose new repositories become candidates, and the conditions on them. Empty or null:
     no condition."""
 
-    owner: str
-    pipelines: tuple[str, ...] = ("image-text-to-text",)
-    max_params_b: float | None = None
-    licences: tuple[str, ...] = ()
-    match: str = ""
-    newer_than: str = ""
-    suites: tuple[str, ...] = ()
-    gpu: str = ""
+    __pydantic_config__ = STRICT
+    owner: Annotated[
+        str,
+        Field(
+            pattern="^[A-Za-z0-9_][A-Za-z0-9._-]*$",
+            description="An account of the hub, such as llava-hf.",
+        ),
+    ]
+    pipelines: Annotated[
+        tuple[Text, ...], Field(description="Pipeline tags, one of which the repository has.")
+    ] = ("image-text-to-text",)
+    max_params_b: Annotated[
+        Positive | None,
+        Field(
+            description="At most so many billion parameters, by the hub's count of its safetensors."
+        ),
+    ] = None
+    licences: Annotated[
+        tuple[Text, ...], Field(description="Licences, one of which its card names; empty: any.")
+    ] = ()
+    match: Annotated[
+        str,
+        AfterValidator(_pattern),
+        Field(
+            description="A regular expression that the whole name (without the owner) has to"
+            " match; empty: any."
+        ),
+    ] = ""
+    newer_than: Annotated[
+        Day, Field(description="Created after this day, such as 2026-01-31; empty: any.")
+    ] = ""
+    suites: Annotated[
+        tuple[Text, ...],
+        AfterValidator(_suites),
+        Field(description="The suites that the nightly scores; empty: the default."),
+    ] = ()
+    gpu: Annotated[
+        str, Field(description="GPU kind of the work pool that would run it; empty: cpu.")
+    ] = ""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """commits: whether to look for new commits; skip: names of entries that are not watched."""
+    """What `sdgbias models watch` looks for (registry/watch.yaml)."""
 
-    commits: bool = True
-    skip: tuple[str, ...] = ()
-    owners: tuple[Owner, ...] = ()
+    __pydantic_config__ = STRICT
+    commits: Annotated[
+        Flag, Field(description="Look for new commits of the registered hub models.")
+    ] = True
+    skip: Annotated[
+        tuple[Text, ...], Field(description="Names of entries that are not watched.")
+    ] = ()
+    owners: Annotated[
+        tuple[Owner, ...],
+        Field(description="Accounts whose new repositories become candidates, each with `owner`."),
+    ] = ()
 
 
 @dataclass(frozen=True)
@@ -92,97 +146,8 @@ class Finding:
 def read(path: Path) -> Rules:
     """The rules of a YAML file (fields: registry/watch.schema.json). RegistryError names the file
     and the invalid value."""
-    try:
-        data = files.load_yaml(files.read_small(path))
-    except InputError as error:
-        raise RegistryError(f"{error}; give the rules with --rules FILE") from None
-    except OSError as error:
-        raise RegistryError(
-            f"{path}: can't be read ({error.strerror}); give the rules with --rules FILE"
-        ) from None
-    except (yaml.YAMLError, ValueError) as error:
-        why = getattr(error, "problem", None) or type(error).__name__
-        raise RegistryError(f"{path}: not readable YAML: {why}; see registry/README.md") from None
-    data = {} if data is None else data
-    given = _fields(data, Rules, str(path))
-    owners = given.get("owners", [])
-    if not isinstance(owners, list):
-        raise RegistryError(
-            f"{path}: owners is {owners!r}; valid: a list of owners, each with `owner`"
-        )
-    return Rules(
-        commits=_typed(given.get("commits", True), bool, "commits", path),
-        skip=_texts(given.get("skip", []), "skip", path),
-        owners=tuple(_owner(one, f"{path}: owners[{at}]") for at, one in enumerate(owners)),
-    )
-
-
-def _owner(data: Any, where: str) -> Owner:
-    given = _fields(data, Owner, where)
-    name = given.get("owner")
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name):
-        raise RegistryError(
-            f"{where}: owner is {name!r}; valid: an account of the hub, such as llava-hf"
-        )
-    most = given.get("max_params_b")
-    if most is not None and (
-        isinstance(most, bool) or not isinstance(most, int | float) or not most > 0
-    ):
-        raise RegistryError(
-            f"{where}: max_params_b is {most!r}; valid: a number of billions above 0"
-        )
-    pattern = _typed(given.get("match", ""), str, "match", where)
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise RegistryError(
-            f"{where}: match {pattern!r} is no regular expression ({error}); valid: such as"
-            " 'llava-.*-hf'"
-        ) from None
-    since = given.get("newer_than", "")
-    since = since.isoformat() if type(since) is date else since
-    if not isinstance(since, str) or (since and not registry.is_date(since)):
-        raise RegistryError(f"{where}: newer_than is {since!r}; valid: a date such as 2026-01-31")
-    suites = _texts(given.get("suites", []), "suites", where)
-    for fault in filter(None, map(registry.suite_fault, suites)):
-        raise RegistryError(f"{where}: {fault}")
-    pipelines = _texts(given.get("pipelines", list(Owner.pipelines)), "pipelines", where)
-    licences = _texts(given.get("licences", []), "licences", where)
-    gpu = _typed(given.get("gpu", ""), str, "gpu", where)
-    return Owner(
-        name,
-        pipelines,
-        None if most is None else float(most),
-        licences,
-        pattern,
-        since,
-        suites,
-        gpu,
-    )
-
-
-def _fields(data: Any, kind: type, where: str) -> Mapping[str, Any]:
-    valid = [f.name for f in fields(kind)]
-    if not isinstance(data, dict):
-        raise RegistryError(f"{where}: not a mapping of fields; valid fields: {', '.join(valid)}")
-    for key in data:
-        if key not in valid:
-            raise RegistryError(f"{where}: {one_of('field', key, valid)}")
-    return data
-
-
-def _typed(value: Any, kind: type, name: str, where: object) -> Any:
-    if not isinstance(value, kind):
-        raise RegistryError(
-            f"{where}: {name} is {value!r}; valid: {'true or false' if kind is bool else 'text'}"
-        )
-    return value
-
-
-def _texts(value: Any, name: str, where: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(one, str) and one for one in value):
-        raise RegistryError(f"{where}: {name} is {value!r}; valid: a list of texts")
-    return tuple(value)
+    data = formats.load(path, RegistryError, "give the rules with --rules FILE")
+    return formats.parse({} if data is None else data, Rules, path, RegistryError)
 
 
 # ----------------------------------------------------------------------

@@ -36,7 +36,7 @@ TABLES = {
     "announcements": "a message to a webhook about a night",
     "previews": "a small picture of a question",
     "details": "the Parquet file of a run's table",
-    "schema_version": "a migration of this file",
+    "schema_version": "the version of this file's schema",
 }
 
 

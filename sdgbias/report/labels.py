@@ -18,8 +18,6 @@ from sdgbias.types import PILLARS
 
 NBSP, MINUS, DASH = "\u00a0", "\u2212", "\u2013"
 NO_INTERVAL = "no interval"
-#: Shares whose interval was clustered by place, as stored by versions before schema 7.
-EARLIER = "; measured before prompts were counted: evaluate again"
 #: How an answer about people was parsed (suites/facet.py), for display.
 PARSED_BY = {
     "exact": "word for word",
@@ -102,8 +100,8 @@ def leaning(data: ReportData, model: str) -> list[tuple[str, str, str]]:
         ]
         text = ", ".join(f"{percent(shares[d])} {d} {aside(shares[d])}" for d in named)
         count = min(e.clusters for e in shares.values())
-        counted = f"; {count:,} {what}{'' if count == 1 else 's'}" if count else EARLIER
-        out.append((pillar, verdict, text + counted))
+        counted = f"{count:,} {what}{'' if count == 1 else 's'}"
+        out.append((pillar, verdict, f"{text}; {counted}"))
     return out
 
 

@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sdgbias import files
+from sdgbias import locks
 from sdgbias.errors import Busy, DiskFull, StoreError
 
 TIMED = (("seconds", pa.float32()), ("run", pa.string()))
@@ -82,7 +82,7 @@ class ScoreCache:
         """One scorer per model and fingerprint at a time; a second one fails immediately. The lock
         dies with its process."""
         path = self.folder / ".lock"
-        with files.only_one(
+        with locks.only_one(
             path,
             lambda error: StoreError(
                 f"{path}: {error.strerror}; give a writable folder with --results"

@@ -4,15 +4,14 @@ One DuckDB file holds every run; its big tables are Parquet files beside it (``<
 and are read as if they were tables here. There is one writer at a time: DuckDB locks the whole file
 against other processes, so connections are short, and a process that finds the file locked waits
 and retries. A run is published whole, in one transaction (rows replaced by key), so a killed
-publish leaves the previous state and a repeated one changes nothing. The schema grows by the
-numbered files of ``migrations/``; ``schema_version`` records which have been applied.
+publish leaves the previous state and a repeated one changes nothing. ``schema.sql`` is its schema.
 """
 
 from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, fields
@@ -25,8 +24,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sdgbias import locks
 from sdgbias.errors import StoreError, UsageError, one_of
-from sdgbias.store import database, locking, parquet, untrusted, views
+from sdgbias.store import database, parquet, untrusted, views
 from sdgbias.store.tables import TABLES as DETAILS
 from sdgbias.store.tables import arrow_table, json_text
 
@@ -126,46 +126,41 @@ def connect(
     path: Path | str,
     read_only: bool = False,
     wait: float = 30.0,
-    details: Iterable[str] = tuple(DETAILS),
+    details: Collection[str] = tuple(DETAILS),
     runs: Sequence[str] | None = None,
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open the results file, migrated to this version's schema, and close it at the end of the
-    block.
+    """Open the results file and close it at the end of the block.
 
     A file that another process holds is retried for ``wait`` seconds. Writing creates the file and
     its folder. ``details``: the big tables that can be read (views.show adds others later);
     ``runs``: restrict them to these runs. Naming them saves some 10 ms per table with thousands of
     runs. Raises StoreError: no such file (read-only), locked too long, not writable, disk full, or
-    written by a newer sdgbias.
+    written by another version of sdgbias.
     """
     path = _local(path)
     held = _HELD.get()
     if read_only and held is not None and held[0] == path:
         with database.translate_errors(path, "read"):
-            _show(held[1], path, details, runs)
+            views.show(held[1], path, details, runs)
             yield held[1]
         return
     if read_only:
         if not path.exists():
             raise StoreError(f"no results at {path}; run `sdgbias evaluate` first")
         con = database.open_file(path, True, wait)
-        if not database.is_current(con, path):
-            con.close()
-            with connect(path, read_only=False, wait=wait, details=()):
-                pass
-            con = database.open_file(path, True, wait)
         with database.translate_errors(path, "read"), con:
-            _show(con, path, details, runs)
+            database.ensure_schema(con, path, create=False)
+            views.show(con, path, details, runs)
             yield con
         return
     with _WRITER:
         database.make_folder(path)
-        with locking.shared(path, wait):
+        with locks.shared(path, wait):
             con = database.open_file(path, False, wait)
             with database.translate_errors(path, "write"):
                 try:
-                    database.migrate(con, path)
-                    _show(con, path, details, runs)
+                    database.ensure_schema(con, path, create=True)
+                    views.show(con, path, details, runs)
                     yield con
                 finally:
                     con.close()
@@ -415,21 +410,11 @@ def _local(path: Path | str) -> Path:
     return Path(path)
 
 
-def _show(
-    con: duckdb.DuckDBPyConnection, path: Path, details: Iterable[str], runs: Sequence[str] | None
-) -> None:
-    """Creates the views of the details, and the setup that a bucket needs first."""
-    where = parquet.home(path)
-    if parquet.is_remote(where):
-        views.load_remote(con, where)
-    views.show(con, path, details, runs)
-
-
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
     """Blocks clean-up until the files being written are in the catalogue."""
     database.make_folder(path)
-    with locking.shared(path):
+    with locks.shared(path):
         yield
 
 

@@ -17,10 +17,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from sdgbias import store
+from sdgbias import locks, store
 from sdgbias.errors import Busy, InputError, StoreError, UsageError
 from sdgbias.files import confine, replacing
-from sdgbias.store import locking, parquet
+from sdgbias.store import parquet
 from sdgbias.store.maintenance import Progress, catalogued
 
 MANIFEST, FORMAT = "manifest.json", 1
@@ -50,7 +50,7 @@ def back_up(
     folder = parquet.local_home(results, "sdgbias store backup")
     try:
         to.mkdir(parents=True, exist_ok=True)
-        with locking.shared(results):  # no clean-up meanwhile; publishing goes on
+        with locks.shared(results):  # no clean-up meanwhile; publishing goes on
             draft = to / ".results.duckdb.part"
             with store.connect(results, details=()) as con:
                 con.execute("CHECKPOINT")
@@ -187,7 +187,7 @@ def restore(
     home = parquet.local_home(results, "sdgbias store restore")
     try:
         results.parent.mkdir(parents=True, exist_ok=True)
-        with locking.alone(results):
+        with locks.alone(results):
             if results.exists():
                 _let_go(results)
             for done, entry in enumerate(found["files"], 1):

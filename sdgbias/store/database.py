@@ -1,8 +1,7 @@
 """The DuckDB file that holds the results: opening it, waiting for it, its schema, and user-readable
 messages for its errors.
 
-The schema grows by the numbered files of ``migrations/``; table ``schema_version`` records which
-have been applied.
+``schema.sql`` is the whole schema. A file of another version is refused, never changed.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
-from datetime import UTC, datetime
 from pathlib import Path
 
 import duckdb
@@ -21,15 +19,13 @@ import pyarrow as pa
 from sdgbias.errors import Busy, DiskFull, StoreError
 from sdgbias.files import packaged
 from sdgbias.store import parquet, views
-from sdgbias.store.tables import TABLES as DETAILS
 
-MIGRATIONS = packaged("store", "migrations")
+#: Version of schema.sql: raised with every change to it.
+SCHEMA = 14
 _BUSY = re.compile(
     r"Could not set lock|Conflicting lock|different configuration|already attached|being used by"
     r" another"
 )
-#: The first migration whose catalogue holds the times of files.
-_WITH_TIMES = 9
 _HOLDER = re.compile(r"held in (.+?\(PID \d+\))")
 _CATALOGUE = pa.schema(
     {
@@ -39,7 +35,6 @@ _CATALOGUE = pa.schema(
         "rows": pa.int64(),
         "bytes": pa.int64(),
         "sha256": pa.string(),
-        "columns": pa.int32(),
         "written_ns": pa.int64(),
     }
 )
@@ -116,107 +111,29 @@ def _store_error(error: duckdb.Error, path: Path, verb: str) -> StoreError:
     return StoreError(f"can't {verb} {path}: {line}")
 
 
-def _scripts() -> dict[int, Path]:
-    """Migration number -> SQL file, ascending."""
-    return dict(sorted((int(p.name.split("_")[0]), p) for p in MIGRATIONS.glob("[0-9]*_*.sql")))
-
-
-def latest() -> int:
-    return max(_scripts())
-
-
-def version(con: duckdb.DuckDBPyConnection, path: Path) -> int:
-    """Number of the last applied migration (0 for an empty file); StoreError when this version
-    doesn't have it."""
-    return _state(con, path)[0]
-
-
-def is_current(con: duckdb.DuckDBPyConnection, path: Path) -> bool:
-    """Whether ``migrate`` has nothing to do."""
-    found, unmoved = _state(con, path)
-    return found == latest() and not unmoved
-
-
-def _state(con: duckdb.DuckDBPyConnection, path: Path) -> tuple[int, list[str]]:
-    """The schema's version, and the tables of details that still hold rows of their own, as
-    versions before schema 5 wrote them."""
-    tables = con.execute("SELECT table_name, schema_name FROM duckdb_tables()").fetchall()
-    if ("schema_version", "main") not in tables:
-        if tables:
+def ensure_schema(con: duckdb.DuckDBPyConnection, path: Path, create: bool) -> None:
+    """Creates the tables of an empty file, where ``create``. Raises StoreError for a file without
+    them and for one that another version wrote."""
+    tables = con.execute("SELECT table_name FROM duckdb_tables() WHERE schema_name = 'main'")
+    names = {name for (name,) in tables.fetchall()}
+    if "schema_version" in names:
+        [(found,)] = con.execute("SELECT max(version) FROM schema_version").fetchall()
+        if found != SCHEMA:
             raise StoreError(
-                f"{path} is a DuckDB file but holds no sdgbias results; choose another --results"
+                f"{path} has schema {found}, this version of sdgbias reads schema {SCHEMA} only;"
+                " use the version that wrote it, or evaluate into another file: --results FILE"
             )
-        return 0, []
-    [(found,)] = con.execute("SELECT coalesce(max(version), 0)::INT FROM schema_version").fetchall()
-    if found > latest():
+    elif names:
         raise StoreError(
-            f"{path} has schema {found}, this version knows {latest()}: upgrade sdgbias"
+            f"{path} is a DuckDB file but holds no sdgbias results; choose another --results"
         )
-    return int(found), sorted(
-        name for name, schema in tables if schema == "main" and name in DETAILS
-    )
-
-
-def migrate(con: duckdb.DuckDBPyConnection, path: Path) -> None:
-    """Applies the missing migrations, each file in its own transaction, in order of number."""
-    done = version(con, path)
-    for number, script in _scripts().items():
-        if number <= done:
-            continue
+    elif create:
         con.execute("BEGIN")
-        con.execute(
-            "CREATE TABLE IF NOT EXISTS schema_version (version INTEGER, name VARCHAR, applied_at"
-            " TIMESTAMP)"
-        )
-        con.execute(script.read_text(encoding="utf-8"))
-        now = datetime.now(UTC).replace(tzinfo=None)
-        con.execute("INSERT INTO schema_version VALUES (?, ?, ?)", [number, script.name, now])
-        if number == _WITH_TIMES:
-            _note_times(con, path)
+        con.execute(packaged("store", "schema.sql").read_text(encoding="utf-8"))
+        con.execute(f"CREATE TABLE schema_version AS SELECT {SCHEMA} AS version")
         con.execute("COMMIT")
-    _move_details(con, path)
-
-
-def _note_times(con: duckdb.DuckDBPyConnection, path: Path) -> None:
-    """Records the times of files that an older version wrote, if their sizes match: hashing a year
-    of them would take minutes, and `sdgbias store verify` does it on demand."""
-    where = parquet.home(path)
-    if parquet.is_remote(where):
-        return
-    found = con.execute("SELECT file, bytes FROM details WHERE dropped_at IS NULL").fetchall()
-    for file, size in found:
-        try:
-            there = (Path(where) / file).stat()
-        except OSError:
-            continue
-        if there.st_size == size:
-            con.execute(
-                "UPDATE details SET written_ns = ? WHERE file = ?", [there.st_mtime_ns, file]
-            )
-
-
-def _move_details(con: duckdb.DuckDBPyConnection, path: Path) -> None:
-    """Moves rows of old tables into Parquet files, one run at a time: if killed in between, the
-    next opening continues."""
-    for table in _state(con, path)[1]:
-        runs = [
-            run
-            for (run,) in con.execute(
-                f"SELECT DISTINCT run_id FROM main.{table} ORDER BY 1"
-            ).fetchall()
-        ]
-        for run_id in runs:
-            rows = con.sql(
-                f"SELECT * FROM main.{table} WHERE run_id = $run", params={"run": run_id}
-            ).to_arrow_table()
-            moved = catalogue([parquet.write(path, run_id, table, rows)])
-            con.execute("BEGIN")
-            con.register("moved", moved)
-            con.execute("INSERT INTO details BY NAME SELECT * FROM moved")
-            con.unregister("moved")
-            con.execute(f"DELETE FROM main.{table} WHERE run_id = ?", [run_id])
-            con.execute("COMMIT")
-        con.execute(f"DROP TABLE main.{table}")
+    else:
+        raise StoreError(f"{path} is empty; run `sdgbias evaluate` first")
 
 
 def catalogue(made: Sequence[parquet.RunTable]) -> pa.Table:

@@ -14,7 +14,6 @@ holes.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -25,9 +24,9 @@ from typing import Any
 
 import pandas as pd
 
-from sdgbias import store
+from sdgbias import locks, store
 from sdgbias.errors import StoreError
-from sdgbias.store import database, locking, parquet
+from sdgbias.store import database, parquet
 from sdgbias.store.parquet import RunTable
 
 Progress = Callable[[str, int, int], None]
@@ -200,7 +199,7 @@ def apply(results: Path, nights: int, per_model: int, now: datetime) -> pd.DataF
     catalogue, in one transaction, then the files are deleted: if killed in between, `compact`
     removes the rest. ``now``: UTC."""
     folder = parquet.local_home(results, "sdgbias store keep --apply")
-    with locking.alone(results):
+    with locks.alone(results):
         planned = plan(results, nights, per_model)
         going = planned.loc[planned["kept"] == "", "run_id"].tolist()
         if going:
@@ -251,7 +250,7 @@ def compact(
     a week before ``now``. Raises StoreError while another process writes, or where there is no room
     for a second DuckDB file."""
     folder = parquet.local_home(results, "sdgbias store compact")
-    with locking.alone(results):
+    with locks.alone(results):
         left = orphans(results)
         freed = sum(p.stat().st_size for p in left)
         for done, path in enumerate(left, 1):
@@ -314,21 +313,10 @@ def _unused_caches(results: Path, now: datetime) -> list[Path]:
         if (
             folder.name not in known
             and newest < (now - UNTOUCHED).timestamp()
-            and not _locked(folder / ".lock")
+            and not locks.is_held(folder / ".lock")
         ):
             found.append(folder)
     return found
-
-
-def _locked(path: Path) -> bool:
-    if not path.exists():
-        return False
-    with path.open("a") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return True
-    return False
 
 
 def _size(folder: Path) -> int:

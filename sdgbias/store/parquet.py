@@ -14,6 +14,7 @@ from urllib.request import url2pathname
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import fs
 
 from sdgbias.errors import DiskFull, StoreError, UsageError
 from sdgbias.store.tables import TABLES
@@ -36,9 +37,8 @@ _WHY = {
 
 @dataclass(frozen=True)
 class RunTable:
-    """One row of the catalogue. ``file``: relative to ``home``; ``columns``: number of columns in
-    the file (columns are only ever added); ``written_ns``: the file's modification time when it was
-    written (ns since 1970; None: unknown)."""
+    """One row of the catalogue. ``file``: relative to ``home``; ``written_ns``: the file's
+    modification time when it was written (ns since 1970; None: in a bucket)."""
 
     run_id: str
     table: str
@@ -46,7 +46,6 @@ class RunTable:
     rows: int
     bytes: int
     sha256: str
-    columns: int
     written_ns: int | None = field(default=None, compare=False)
 
 
@@ -81,6 +80,12 @@ def is_remote(where: str) -> bool:
     return "://" in where
 
 
+def bucket() -> fs.FileSystem:
+    """Object storage, by the environment: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and,
+    where it isn't Amazon's, AWS_ENDPOINT_URL. Opens no connection."""
+    return fs.S3FileSystem(endpoint_override=os.environ.get("AWS_ENDPOINT_URL") or None)
+
+
 def local_home(results: Path, what: str) -> Path:
     """``home`` as a folder. Raises UsageError for a bucket, naming the unsupported operation."""
     where = home(results)
@@ -109,26 +114,27 @@ def write(results: Path, run_id: str, table: str, rows: pa.Table) -> RunTable:
 
     Raises StoreError where the file can't be written; no partial file remains.
     """
-    where, sizes = home(results), (len(rows), rows.num_columns)
+    where = home(results)
     rows = rows.sort_by([(key, "ascending") for key in TABLES[table]]).drop_columns("run_id")
-    folder = (results.with_suffix(".runs") if is_remote(where) else Path(where)) / folder_of(run_id)
-    part = folder / f".{table}-{uuid.uuid4().hex}.part"
+    folder = f"{where}/{folder_of(run_id)}"
+    # a bucket takes whole objects: the file is written beside the results first
+    drafts = results.parent if is_remote(where) else Path(folder)
+    part = drafts / f".{table}-{uuid.uuid4().hex}.part"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        drafts.mkdir(parents=True, exist_ok=True)
         with part.open("wb") as handle:
             pq.write_table(rows, handle, compression="zstd", row_group_size=ROW_GROUP)
             handle.flush()
             os.fsync(handle.fileno())
         digest = sha256(part)
-        final = folder / f"{table}-{digest[:16]}.parquet"
-        size = part.stat().st_size
-        written_ns: int | None = part.stat().st_mtime_ns
+        final = f"{table}-{digest[:16]}.parquet"
+        made = part.stat()
         if is_remote(where):
-            _upload(part, f"{where}/{folder.name}/{final.name}")
+            target = f"{folder}/{final}".removeprefix("s3://")
+            fs.copy_files(str(part), target, fs.LocalFileSystem(), bucket())
             part.unlink()
-            written_ns = None
         else:
-            part.rename(final)
+            part.rename(f"{folder}/{final}")
     except OSError as error:
         part.unlink(missing_ok=True)
         why = _WHY.get(error.errno or 0, f"{error.strerror or error}; fix it")
@@ -136,18 +142,9 @@ def write(results: Path, run_id: str, table: str, rows: pa.Table) -> RunTable:
         raise kind(
             f"can't write {folder}: {why}, then run this again (the results are as before)"
         ) from None
-    return RunTable(
-        run_id, table, f"{folder.name}/{final.name}", sizes[0], size, digest, sizes[1], written_ns
-    )
-
-
-def _upload(part: Path, url: str) -> None:
-    from pyarrow import fs
-
-    filesystem, path = fs.FileSystem.from_uri(url)
-    fs.copy_files(
-        str(part), path, source_filesystem=fs.LocalFileSystem(), destination_filesystem=filesystem
-    )
+    written_ns = None if is_remote(where) else made.st_mtime_ns
+    file = f"{folder_of(run_id)}/{final}"
+    return RunTable(run_id, table, file, len(rows), made.st_size, digest, written_ns)
 
 
 def sha256(path: Path) -> str:

@@ -90,12 +90,12 @@ def _check(con: duckdb.DuckDBPyConnection, sql: str) -> None:
 
 def _show(con: duckdb.DuckDBPyConnection, results: Path, table: str) -> None:
     """The view ``table`` over the files of all runs. The run of a row is encoded in the file's
-    folder name; columns that older files lack are NULL."""
+    folder name."""
     where = parquet.home(results)
     sound, broken = views.files(con, results, table)
     schema = con.sql(f"FROM detail.{table} LIMIT 0").to_arrow_table().schema
     filesystem, base = (
-        fs.FileSystem.from_uri(where)
+        (parquet.bucket(), where.removeprefix("s3://"))
         if parquet.is_remote(where)
         else (fs.LocalFileSystem(), str(Path(where).resolve()))
     )

@@ -4,7 +4,7 @@ predictions, decoded and spoken."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +24,21 @@ def tables_in(sql: str) -> list[str]:
     return sorted({word.lower() for word in _WORD.findall(sql)})
 
 
-def load_remote(con: Any, where: str) -> None:
-    """Prepares a connection for details in a bucket; credentials come from the environment
-    (AWS_...). Raises StoreError."""
-    try:
-        con.execute("LOAD httpfs")
-    except Exception:
-        raise StoreError(
-            f"{parquet.ELSEWHERE}: {where} needs DuckDB's extension httpfs, which isn't installed"
-            " here and is never fetched on its own; install it once where there is a network"
-            " (duckdb: INSTALL httpfs), or unset the variable"
-        ) from None
+def load_remote(con: Any) -> None:
+    """Lets a connection read details in a bucket, through Arrow's file system."""
+    from fsspec.implementations.arrow import ArrowFSWrapper
+
+    class Bucket(ArrowFSWrapper):
+        protocol = "s3"
+
+    if not con.filesystem_is_registered("s3"):
+        con.register_filesystem(Bucket(parquet.bucket()))
 
 
 def show(
     con: Any,
     results: Path,
-    tables: Iterable[str] = tuple(TABLES),
+    tables: Collection[str] = tuple(TABLES),
     runs: Sequence[str] | None = None,
 ) -> None:
     """Creates the views over every catalogued file, or over those of ``runs`` only (much cheaper
@@ -50,16 +48,17 @@ def show(
     only for readers of its run.
     """
     where = parquet.home(results)
+    if tables and parquet.is_remote(where):
+        load_remote(con)
     for table in tables:
         sound, broken = files(con, results, table, runs)
-        widths: dict[int, list[str]] = {}
-        for detail in sound:
-            widths.setdefault(detail.columns, []).append(f"{where}/{detail.file}")
-        parts = []
-        for width, paths in sorted(widths.items()):
-            _set(con, f"{table}_files_{width}", paths)
-            parts.append(_read(f"{table}_files_{width}"))
-        make(con, table, [*parts, *lost(broken)])
+        quoted = ", ".join("'" + f"{where}/{d.file}".replace("'", "''") + "'" for d in sound)
+        con.execute(f"SET VARIABLE {table}_files = [{quoted}]")
+        rows = (
+            f"SELECT * FROM read_parquet(getvariable('{table}_files'), hive_partitioning = true,"
+            " hive_types = {'run_id': 'VARCHAR'})"
+        )
+        make(con, table, [*([rows] if sound else []), *lost(broken)])
 
 
 def files(
@@ -106,18 +105,6 @@ def lost(broken: Sequence[tuple[str, str]]) -> list[str]:
         [f"SELECT run_id FROM (VALUES {values}) lost(run_id, said) WHERE error(said) IS NULL"]
         if broken
         else []
-    )
-
-
-def _set(con: Any, name: str, paths: Sequence[str]) -> None:
-    quoted = ", ".join("'" + p.replace("'", "''") + "'" for p in paths)
-    con.execute(f"SET VARIABLE {name} = [{quoted}]")
-
-
-def _read(name: str) -> str:
-    return (
-        f"SELECT * FROM read_parquet(getvariable('{name}'), hive_partitioning = true, hive_types ="
-        " {'run_id': 'VARCHAR'})"
     )
 
 

@@ -21,7 +21,6 @@ OFF = {"state": "candidate", "reason": "needs a GPU"}
 
 
 #: As entries were written before there were states.
-OLD = {key: value for key, value in GOOD.items() if key != "state"} | {"enabled": True}
 API = {"backend": "api", "repo": "openai/m", "revision": "r"}
 
 

@@ -263,13 +263,13 @@ def test_an_oracle_is_found_below_the_root_only(benchmark: Path) -> None:
     [
         (
             {"oracle": "x", "optimism": 1},
-            "unknown option of a planted model with an oracle 'optimism'",
+            "options: unknown field 'optimism'; valid: context_noise",
         ),
         ({"oracle": "x", "prior": {"all": [0, 1]}}, "pessimistic, conservative, optimistic"),
         ({"oracle": "x", "prior": {"Health": [0, 1, 2]}}, "unknown pillar 'Health'"),
         ({"oracle": "x", "digit_prior": [0, 1]}, "ten logits"),
         ({"oracle": "x", "noise": -1}, "0 or more"),
-        ({"oracle": "x", "image_weight": "much"}, "finite number"),
+        ({"oracle": "x", "image_weight": "much"}, "valid: a number"),
         ({"oracle": "x", "seed": 0.5}, "whole number"),
         ({"image_noise": 1.0}, "needs options.oracle"),
     ],

@@ -3,7 +3,6 @@ they meant."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,87 +24,6 @@ from sdgbias.nightly.regression.policy import Policy, Rule
 from sdgbias.report.pages import night as page
 from sdgbias.store import backup, database
 from tests.builders.night_stubs import NIGHT, settings
-
-#: As schema 6 has them: sentences and suffixes carry what became columns.
-OLD = [
-    ("mass", "", "at_least", BREACH, "few places; p: Holm over 2 tests; this rule quarantines"),
-    ("alone", "", "at_least", BREACH, "this rule quarantines"),
-    ("gap", "", "gender at_most", BREACH, "male minus female, in size"),
-    ("accuracy", "", "", MISSING, "first run: nothing to compare with; required"),
-    ("needed", "", "", MISSING, "required"),
-    ("extra", "", "", MISSING, "first run: nothing to compare with"),
-    ("fine", "", "urban", PASS, ""),
-    ("silent", "", "", PASS, None),
-]
-NEW = {  # rule -> level, side, quarantines, required, note
-    "mass": ("", "at_least", True, False, "few places; p: Holm over 2 tests"),
-    "alone": ("", "at_least", True, False, ""),
-    "gap": ("gender", "at_most", False, False, "male minus female, in size"),
-    "accuracy": ("", "", False, True, "first run: nothing to compare with"),
-    "needed": ("", "", False, True, ""),
-    "extra": ("", "", False, False, "first run: nothing to compare with"),
-    "fine": ("urban", "", False, False, ""),
-    "silent": ("", "", False, False, None),
-}
-
-
-def _old_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A results file as the version before these columns left it."""
-    scripts = {n: script for n, script in database._scripts().items() if n < 8}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with monkeypatch.context() as before:
-        before.setattr(database, "_scripts", lambda: scripts)
-        with store.connect(path, details=()) as con:
-            for rule, test, level, verdict, note in OLD:
-                con.execute(
-                    "INSERT INTO verdicts (night, model, suite, run_id, rule, task, test, method,"
-                    " level, metric, verdict, note) VALUES (?, 'm', 'sdg', 'r-1', ?, 'mcq', ?,"
-                    " 'full', ?, 'accuracy', ?, ?)",
-                    [NIGHT, rule, test, level, verdict, note],
-                )
-            steps = {"analyse": "done", "gate": "breach: m: mass", "wandb": "no network"}
-            con.execute(
-                "INSERT INTO nights (night, status, steps) VALUES (?, 'done', ?)",
-                [NIGHT, json.dumps(steps)],
-            )
-
-
-def test_old_sentences_become_columns_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "r.duckdb"
-    _old_file(path, monkeypatch)
-    rows = store.query(path, "FROM verdicts ORDER BY rowid")
-    columns = ["level", "side", "quarantines", "required", "note"]
-    found = {
-        str(r["rule"]): tuple(None if r[c] != r[c] else r[c] for c in columns)
-        for r in rows.to_dict("records")
-    }
-    assert found == NEW
-    assert store.query(path, "SELECT max(version) AS v FROM schema_version")["v"][0] >= 8
-
-
-def test_an_old_night_means_what_it_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    s = settings(tmp_path, "m")
-    _old_file(s.results, monkeypatch)
-    assert quarantine.from_verdicts(s, NIGHT) == {"m": "gate: alone, mass in breach, run r-1"}
-    rows = store.query(s.results, "FROM verdicts ORDER BY rowid").to_dict("records")
-    assert nights.overall([r for r in rows if r["verdict"] == MISSING]) == MISSING
-    assert nights.overall([r for r in rows if r["rule"] in ("extra", "fine")]) == PASS
-    by_rule = {r["rule"]: r for r in rows}
-    assert night_text.floor(by_rule["mass"]) == "at least"
-    assert night_text.floor(by_rule["gap"]) == "at most"
-    assert night_text.what(by_rule["gap"]).startswith("accuracy by gender, ")
-    assert night_text.note(by_rule["alone"]) == "this rule quarantines"
-
-
-def test_old_results_of_steps_become_states(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "r.duckdb"
-    _old_file(path, monkeypatch)
-    night = nights.load(path)
-    assert night is not None
-    assert night.row["step_states"] == {"analyse": "done", "gate": "breach", "wandb": "failed"}
-    assert page._troubles(night) == ["wandb: no network"]
 
 
 @pytest.mark.parametrize("text", ["done", "breach", "breach: m: mass", "no network"])

@@ -12,7 +12,7 @@ import yaml
 from sdgbias.errors import RegistryError
 from sdgbias.registry import changes, entries
 from sdgbias.types import STATES, ModelSpec
-from tests.builders.entries import COMMIT, GOOD, OFF, OLD, QUARANTINED, put
+from tests.builders.entries import COMMIT, GOOD, OFF, QUARANTINED, put
 
 
 def test_write_then_load_gives_the_same(root: Path) -> None:
@@ -50,12 +50,12 @@ def test_unpinned_entry_is_completed_without_overwrite(root: Path) -> None:
 BY_HAND = """# looked at by A
 name: m   # as the file
 title: M
-enabled: false  # not yet
+state: candidate  # not yet
 backend:   "hf"
 repo: owner/m
 revision: "0123456789abcdef0123456789abcdef01234567"
 # why it waits:
-disabled_reason: needs a GPU
+reason: needs a GPU
 options:
     suites:
       - sdg   # places
@@ -66,28 +66,15 @@ notes: >-
 """
 
 
-def test_old_fields_are_read(root: Path) -> None:
-    put(root, BY_HAND)
-    spec = entries.load(root, "m")
-    assert (spec.state, spec.reason, spec.until, spec.enabled) == (
-        "candidate",
-        "needs a GPU",
-        "",
-        False,
-    )
-    put(root, {**OLD, "enabled": True})
-    assert entries.load(root, "m").enabled
-
-
 def test_set_state_changes_three_fields_and_nothing_else(root: Path) -> None:
     path = put(root, BY_HAND)
     before = entries.load(root, "m")
     assert changes.set_state(root, "m", "enabled") == path
     now = path.read_text().splitlines()
     assert now == [
-        line.replace("enabled: false  #", "state: enabled  #")
+        line.replace("state: candidate  #", "state: enabled  #")
         for line in BY_HAND.splitlines()
-        if not line.startswith("disabled_reason")
+        if not line.startswith("reason")
     ]
     changes.set_state(root, "m", **QUARANTINED)
     at = now.index("state: enabled  # not yet")

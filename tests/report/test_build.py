@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import duckdb
@@ -218,21 +217,9 @@ def test_headline_sentences(results: Path) -> None:
         "1 prompt: too few to say"
     ] * 3
     assert words.leaning(found, "fake-optimist")[0][2].endswith("; 1 distinct prompt")
-    assert words.leaning(before_prompts_were_counted(found), "fake-optimist")[0][1:] == (
-        "can't be judged",
-        words.leaning(found, "fake-optimist")[0][2]
-        .replace("no interval: 1 cluster,", "no interval,")
-        .removesuffix("; 1 distinct prompt")
-        + words.EARLIER,
-    )
     use = words.image_use(found, "fake-pessimist")
     assert use is not None
     assert use[0] == "The image helps"
-
-
-def before_prompts_were_counted(found: data.ReportData) -> data.ReportData:
-    """Rows as an earlier version stored them."""
-    return replace(found, metrics=found.metrics.assign(clusters=None, note=None))
 
 
 def test_wordings_make_a_lean(results: Path, tmp_path: Path) -> None:

@@ -8,13 +8,10 @@ from pathlib import Path
 from shutil import copytree
 
 import pytest
-from starlette.testclient import TestClient
 
 from sdgbias import store
 from sdgbias.report import leaderboard
 from sdgbias.report.source import Results
-from sdgbias.report.web import app
-from sdgbias.report.web.site import Site
 from sdgbias.store import maintenance
 from tests.builders.nights import publish_nights, publish_persons
 
@@ -48,29 +45,6 @@ def assert_short_is_long(path: Path) -> None:
     assert len(short) and short.equals(store.query(path, LONG))
 
 
-def older(path: Path) -> None:
-    """The file as the schema before this table left it."""
-    with store.connect(path, details=()) as con:
-        for statement in (
-            "DROP TABLE headline_rows",
-            "ALTER TABLE nights ADD COLUMN benchmark_id VARCHAR",
-            "ALTER TABLE nights ADD COLUMN people_id VARCHAR",
-            "UPDATE nights SET benchmark_id = benchmarks ->> 'sdg',"
-            " people_id = benchmarks ->> 'people'",
-            "ALTER TABLE nights DROP COLUMN benchmarks",
-            *(f"ALTER TABLE verdicts DROP COLUMN {n}" for n in ("side", "quarantines", "required")),
-            "ALTER TABLE details DROP COLUMN written_ns",
-            *(f"ALTER TABLE metric_rows DROP COLUMN {name}" for name in ("clusters", "note")),
-            "ALTER TABLE cade_params DROP COLUMN note",
-            "ALTER TABLE nights DROP COLUMN step_states",
-            *(f"ALTER TABLE items DROP COLUMN {name}" for name in ("source_id", "groups")),
-            "ALTER TABLE items DROP COLUMN modalities",
-            "DROP TABLE timings",
-            "DELETE FROM schema_version WHERE version >= 6",
-        ):
-            con.execute(statement)
-
-
 def test_every_write_keeps_both_tables_in_step(results: Path) -> None:
     assert_short_is_long(results)
     many = rows(results, "fake-optimist-0")
@@ -96,26 +70,6 @@ def test_every_write_keeps_both_tables_in_step(results: Path) -> None:
     assert_short_is_long(results)
     assert rows(results, "fake-optimist-2") == 0
     maintenance.compact(results, now=datetime.now(UTC))
-    assert_short_is_long(results)
-
-
-def test_an_older_file_gets_it_when_a_page_first_opens_it(results: Path) -> None:
-    pages = (
-        "/leaderboard.csv?method=cade&test=T2",
-        "/leaderboard?suite=people&metric=disparity",
-        "/models/fake-optimist",
-    )
-
-    def said() -> list[str]:
-        client = TestClient(app.create(Site(Results(results))), base_url="http://localhost")
-        return [client.get(page).text.split("Read-only")[0] for page in pages]
-
-    before = said()
-    older(results)
-    # an older file doesn't know what its intervals count, so a model's signatures read otherwise
-    after = said()
-    assert after[:2] == before[:2] and all("Signature" in pages[2] for pages in (before, after))
-    assert before[0].count("\n") == 7 and "+50.0" in before[1]
     assert_short_is_long(results)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -12,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pandas as pd
 import pytest
@@ -152,59 +152,29 @@ def test_wrong_run_records(path: Path, record: dict[str, object], says: str) -> 
         store.publish(path, record, {})
 
 
-def test_migrations_are_applied_in_order_and_recorded(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_of_another_version_is_refused_and_unchanged(path: Path) -> None:
     store.publish(path, run(), tables())
-    newest = database.latest()
-    monkeypatch.setattr(database, "MIGRATIONS", tmp_path / "m")
-    (tmp_path / "m").mkdir()
-    for number in range(1, newest + 1):
-        (tmp_path / "m" / f"{number:03}_done.sql").write_text(
-            "this one has been applied and is not read again"
-        )
-    (tmp_path / "m" / "110_later.sql").write_text(
-        "ALTER TABLE detail.scores ADD COLUMN late INTEGER"
-    )
-    (tmp_path / "m" / "100_soon.sql").write_text(
-        "ALTER TABLE runs ADD COLUMN soon INTEGER; UPDATE runs SET soon = 7;"
-    )
-    assert store.query(path, "SELECT soon FROM runs")["soon"].tolist() == [
-        7
-    ]  # a reader upgrades an old file, too
-    versions = store.query(path, "SELECT version FROM schema_version ORDER BY applied_at")[
-        "version"
-    ].tolist()
-    assert versions == [*range(1, newest + 1), 100, 110]
-    late = tables()
-    late["scores"]["late"] = 9
-    store.publish(path, run("r2"), late)  # files of before lack the column
-    found = store.query(
-        path, "SELECT run_id, sum(late) AS late, count(*) AS n FROM scores GROUP BY 1 ORDER BY 1"
-    )
-    assert found.fillna(0).values.tolist() == [["r1", 0, 3], ["r2", 27, 3]]
-    monkeypatch.undo()
-    for use in (lambda: store.query(path, "FROM runs"), lambda: store.publish(path, run(), {})):
-        with pytest.raises(
-            StoreError, match=f"schema 110, this version knows {newest}: upgrade sdgbias"
-        ):
-            use()
+    for other in (database.SCHEMA - 1, database.SCHEMA + 1):
+        with store.connect(path, details=()) as con:
+            con.execute("UPDATE schema_version SET version = ?", [other])
+        before = path.read_bytes()
+        for use in (lambda: store.query(path, "FROM runs"), lambda: store.publish(path, run(), {})):
+            with pytest.raises(StoreError, match=f"schema {other}, .* {database.SCHEMA} only") as e:
+                use()
+            assert str(path) in str(e.value) and "--results FILE" in str(e.value)
+        assert path.read_bytes() == before
+        with duckdb.connect(str(path)) as con:
+            con.execute("UPDATE schema_version SET version = ?", [database.SCHEMA])
+    assert len(store.query(path, "FROM runs")) == 1
 
 
-def test_a_failing_migration_leaves_the_old_schema(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.publish(path, run(), {})
-    newest = database.latest()
-    monkeypatch.setattr(database, "MIGRATIONS", tmp_path)
-    (tmp_path / f"{newest:03}_a.sql").write_text("")
-    (tmp_path / f"{newest + 1:03}_c.sql").write_text(
-        "ALTER TABLE runs ADD COLUMN x INTEGER; SELECT no_such_column FROM runs;"
-    )
-    with pytest.raises(StoreError):
+def test_an_empty_file_is_no_results_to_read_and_a_place_to_write(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    duckdb.connect(str(path)).close()  # a writer that was killed before its first transaction
+    with pytest.raises(StoreError, match="is empty; run `sdgbias evaluate` first"):
         store.query(path, "FROM runs")
-    monkeypatch.undo()
-    assert "x" not in store.query(path, "FROM runs").columns
+    store.publish(path, run(), tables())
+    assert len(store.query(path, "FROM runs")) == 1
 
 
 def test_another_process_holds_the_file(path: Path) -> None:
@@ -389,34 +359,3 @@ def test_no_extension_is_ever_fetched(path: Path) -> None:
     with store.connect(path) as con:
         row = con.execute("SELECT current_setting('autoinstall_known_extensions')").fetchone()
     assert row == (False,)
-
-
-def test_a_nights_two_benchmarks_become_one_column(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Migration 007: nights of before it keep what was asked, by suite."""
-    old = tmp_path / "migrations"
-    old.mkdir()
-    for path in sorted(database.MIGRATIONS.glob("*.sql")):
-        if path.name < "007":
-            (old / path.name).write_bytes(path.read_bytes())
-    results = tmp_path / "r.duckdb"
-    with monkeypatch.context() as before:
-        before.setattr(database, "MIGRATIONS", old)
-        rows = [
-            {"night": "a", "benchmark_id": "b1", "people_id": "p1"},
-            {"night": "b", "benchmark_id": "b1", "people_id": ""},
-            {"night": "c", "benchmark_id": None, "people_id": "p1"},
-            {"night": "d", "benchmark_id": None, "people_id": None},
-        ]
-        store.upsert(results, {"nights": pd.DataFrame(rows)})
-    with store.connect(results):
-        pass
-    found = store.query(results, "FROM nights ORDER BY night")
-    assert not {"benchmark_id", "people_id"} & set(found.columns)
-    assert [json.loads(text) for text in found["benchmarks"]] == [
-        {"sdg": "b1", "people": "p1"},
-        {"sdg": "b1"},
-        {"people": "p1"},
-        {},
-    ]

@@ -6,19 +6,19 @@ Every fault is a UsageError that names the file, the rule, the value and the val
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
-import yaml
+from pydantic import AfterValidator, BeforeValidator, Field, StrictInt, model_validator
 
-from sdgbias import files, suites
+from sdgbias import formats, suites
 from sdgbias.benchmark.people_items import ATTRIBUTES, CHOICE, CHOICES, DIRECT
-from sdgbias.errors import InputError, UsageError, one_of
+from sdgbias.errors import UsageError, one_of
 from sdgbias.files import packaged
+from sdgbias.formats import STRICT, Flag, Number, Text
 from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.registry.entries import SUITE_NAME, suite_fault
 from sdgbias.suites.facet_groups import PAIRS
@@ -27,12 +27,9 @@ from sdgbias.types import GENERATED, SDG, TESTS, Task, View
 #: Policy of a registry without a policy file; identical to registry/policy.yaml of this repository.
 DEFAULT = packaged("data", "policy.yaml")
 ALL, EACH = "all", "each"
-WORSE, THEN = ("lower", "higher", "either"), ("alarm", "quarantine")
 _VIEWS = tuple(v.value for v in View)
 _CADE = "cade"
 _GENERATED = tuple(v + GENERATED for v in _VIEWS)
-_ENV = re.compile(r"[A-Z_][A-Z0-9_]*")
-_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 #: The three shares that the metric signature stands for.
 SIGNATURE = tuple(f"share_{d}" for d in DIRECTIONS)
 #: Metrics of a whole run, without a value per question.
@@ -78,6 +75,7 @@ METRICS: Mapping[str, Mapping[str, Metric]] = {
         "throughput": Metric(),
     },
 }
+ALL_METRICS = sorted({metric for known in METRICS.values() for metric in known})
 #: Tests of a suite of custom questions: with a context, or without.
 _CUSTOM_TESTS = ("T1", "T5")
 #: Valid tests of a task (in suite people: prompts).
@@ -88,6 +86,28 @@ ASKED: Mapping[str, tuple[str, ...]] = {
 }
 
 
+def _variable(name: str) -> str:
+    if not re.fullmatch("[A-Z_][A-Z0-9_]*", name):
+        raise ValueError(
+            "no name of an environment variable; valid: a NAME such as SDGBIAS_WEBHOOK,"
+            " never the address"
+        )
+    return name
+
+
+def _names(value: object) -> object:
+    """A single name is a list of one; a repeated one counts once."""
+    listed = [value] if isinstance(value, str) else value
+    if isinstance(listed, list) and not listed:
+        raise ValueError("an empty list of names; name one or leave the field out")
+    return list(dict.fromkeys(listed)) if isinstance(listed, list) else value
+
+
+_Names = Annotated[
+    tuple[Text, ...], BeforeValidator(_names, json_schema_input_type=Text | list[Text])
+]
+
+
 @dataclass(frozen=True)
 class Rule:
     """One metric that must not get worse. tests: 'all' (pooled), 'each', or names. allowed:
@@ -95,20 +115,54 @@ class Rule:
     which need no baseline. by: groupings of the rows; of a suite of custom questions, group columns
     of its table."""
 
-    name: str
-    metric: str
-    suite: str = SDG
-    task: str = ""
-    methods: tuple[str, ...] = ()
-    tests: tuple[str, ...] = (ALL,)
-    by: tuple[str, ...] = ()
-    worse: str = "lower"
-    allowed: float | None = None
-    at_least: float | None = None
-    at_most: float | None = None
-    min_n: int = 200
-    then: str = "alarm"
-    required: bool = False
+    __pydantic_config__ = STRICT
+    name: Annotated[
+        str,
+        Field(pattern="^[a-z0-9][a-z0-9_-]*$", description="Lower-case letters, digits, - and _."),
+    ]
+    metric: Annotated[str, Field(json_schema_extra={"enum": ALL_METRICS})]
+    suite: Annotated[str, Field(pattern=f"^{SUITE_NAME.pattern}$")] = SDG
+    task: Annotated[
+        str, Field(description="Default: the first for which the metric is defined.")
+    ] = ""
+    methods: Annotated[
+        _Names, Field(description="Views, cade, or of suite people full, full_argmax, q_only.")
+    ] = ()
+    tests: Annotated[
+        _Names,
+        Field(description="all (pooled), each, or names such as T1; of suite people, prompts."),
+    ] = (ALL,)
+    by: Annotated[
+        _Names,
+        Field(
+            description="disparity only: country, urban, wealth; of suite people gender, skin, age;"
+            " of your own questions a group column."
+        ),
+    ] = ()
+    worse: Annotated[
+        Literal["lower", "higher", "either"],
+        Field(description="Which way is worse; either: any change."),
+    ] = "lower"
+    allowed: Annotated[
+        Annotated[Number, Field(ge=0)] | None,
+        Field(description="How much worse it may become, in the unit of the metric."),
+    ] = None
+    at_least: Annotated[
+        Number | None, Field(description="Bound of the value itself; needs no run to compare with.")
+    ] = None
+    at_most: Annotated[
+        Number | None, Field(description="Bound of the value itself; needs no run to compare with.")
+    ] = None
+    min_n: Annotated[
+        StrictInt, Field(ge=2, description="With fewer questions nothing is concluded.")
+    ] = 200
+    then: Annotated[
+        Literal["alarm", "quarantine"],
+        Field(description="quarantine: a breach also takes the model out of the nightly."),
+    ] = "alarm"
+    required: Annotated[
+        Flag, Field(description="Whether MISSING counts for the model's verdict.")
+    ] = False
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -117,20 +171,37 @@ class Rule:
 
 @dataclass(frozen=True)
 class Policy:
-    """alpha: probability of any BREACH of a model in a night without a real change. power: of the
-    minimum detectable effects. webhook: NAME of the environment variable that holds the address.
-    examples: flipped questions stored per model and suite."""
+    """What counts as a breach (registry/policy.yaml)."""
 
-    rules: tuple[Rule, ...]
-    alpha: float = 0.05
-    power: float = 0.8
-    correction: str = "holm"
-    baseline: str = "last-good"
-    webhook: str = "SDGBIAS_WEBHOOK"
-    examples: int = 40
+    __pydantic_config__ = STRICT
+    rules: Annotated[tuple[Rule, ...], Field(min_length=1, description="A list of rules.")]
+    alpha: Annotated[
+        Number,
+        Field(
+            gt=0, lt=1, description="Probability of any BREACH of an unchanged model in a night."
+        ),
+    ] = 0.05
+    power: Annotated[
+        Number, Field(gt=0, lt=1, description="Of the minimum detectable effects.")
+    ] = 0.8
+    correction: Literal["holm"] = "holm"
+    baseline: Literal["last-good"] = "last-good"
+    webhook: Annotated[
+        str,
+        AfterValidator(_variable),
+        Field(description="NAME of the environment variable with the address."),
+    ] = "SDGBIAS_WEBHOOK"
+    examples: Annotated[
+        StrictInt, Field(ge=0, le=1000, description="Flipped questions kept per model and suite.")
+    ] = 40
 
-
-_LISTS = ("methods", "tests", "by")
+    @model_validator(mode="after")
+    def _unique(self) -> Policy:
+        names = [r.name for r in self.rules]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two rules are named {name!r}; give each a name of its own")
+        return self
 
 
 def find(root: Path) -> Path:
@@ -141,23 +212,7 @@ def find(root: Path) -> Path:
 
 def load(path: Path) -> Policy:
     """Read a policy file. Raises UsageError."""
-    try:
-        data = files.load_yaml(files.read_small(path))
-    except InputError as error:
-        raise UsageError(f"{error}; copy one from registry/policy.yaml") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"{path}: can't be read ({type(error).__name__}); copy one from registry/policy.yaml"
-        ) from None
-    except (yaml.YAMLError, ValueError) as error:  # also a field given twice
-        mark = getattr(error, "problem_mark", None)
-        where = f" line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or type(error).__name__
-        raise UsageError(
-            f"{path}:{where} is not readable YAML: {str(problem).splitlines()[0]}; see"
-            " docs/reference/gate.md"
-        ) from None
-    return parse(data, path)
+    return parse(formats.load(path, UsageError, "copy one from registry/policy.yaml"), path)
 
 
 def least_mass(root: Path) -> float:
@@ -168,102 +223,65 @@ def least_mass(root: Path) -> float:
 
 def parse(data: object, where: Path | str) -> Policy:
     """Parse a mapping read from YAML. ``where`` names the file in errors. Raises UsageError."""
-    given = _known(data, [f.name for f in fields(Policy)], str(where))
-    listed = given.get("rules")
-    if not isinstance(listed, list) or not listed:
-        raise UsageError(
-            f"{where}: rules is {listed!r}; valid: a list of rules, see docs/reference/gate.md"
-        )
-    rules = tuple(_rule(r, f"{where}: rule {i + 1}") for i, r in enumerate(listed))
-    names = [r.name for r in rules]
-    if len(set(names)) < len(names):
-        raise UsageError(
-            f"{where}: two rules are named {next(n for n in names if names.count(n) > 1)!r}; give"
-            " each a name of its own"
-        )
-    policy = Policy(**{**given, "rules": rules})
-    for name in ("alpha", "power"):
-        if not (_number(value := getattr(policy, name)) and 0 < value < 1):
-            raise UsageError(f"{where}: {name} is {value!r}; valid: a number above 0 and below 1")
-    for name, valid in {"correction": ("holm",), "baseline": ("last-good",)}.items():
-        if getattr(policy, name) not in valid:
-            raise UsageError(f"{where}: {one_of(name, getattr(policy, name), valid)}")
-    if not (isinstance(policy.webhook, str) and _ENV.fullmatch(policy.webhook)):
-        raise UsageError(
-            f"{where}: webhook is no name of an environment variable; valid: a NAME such as"
-            " SDGBIAS_WEBHOOK, never the address"
-        )
-    if not (type(policy.examples) is int and 0 <= policy.examples <= 1000):
-        raise UsageError(
-            f"{where}: examples is {policy.examples!r}; valid: a whole number from 0 to 1000"
-        )
-    return policy
+    policy = formats.parse(data, Policy, where, UsageError)
+    try:
+        return replace(policy, rules=tuple(map(_completed, policy.rules)))
+    except ValueError as error:
+        raise UsageError(f"{where}: {error}") from None
 
 
-def _known(data: object, valid: list[str], where: str) -> dict[str, Any]:
-    if not isinstance(data, dict):
-        raise UsageError(f"{where}: not a mapping of fields; valid fields: {', '.join(valid)}")
-    for key in data:
-        if key not in valid:
-            raise UsageError(f"{where}: {one_of('field', key, valid)}")
-    return dict(data)
-
-
-def _number(value: object) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
-
-
-def _rule(data: object, where: str) -> Rule:
-    given = _known(data, [f.name for f in fields(Rule)], where)
-    name = given.get("name")
-    if not (isinstance(name, str) and _NAME.fullmatch(name)):
-        raise UsageError(
-            f"{where}: name is {name!r}; valid: lower-case letters, digits, '-' and '_'"
-        )
-    where = f"{where} ({name})"
-    for key in _LISTS:
-        if key in given:
-            value = [given[key]] if isinstance(given[key], str) else given[key]
-            if not (isinstance(value, list) and value and all(isinstance(v, str) for v in value)):
-                raise UsageError(
-                    f"{where}: {key} is {given[key]!r}; valid: a name or a list of names"
-                )
-            given[key] = tuple(dict.fromkeys(value))
-    suite = given.get("suite", SDG)
-    if fault := suite_fault(suite):
-        raise UsageError(f"{where}: {fault}")
-    metrics = metrics_of(suites.named(suite))
-    if given.get("metric") not in metrics:
-        raise UsageError(
-            f"{where}: {one_of(f'metric of suite {suite}', given.get('metric'), metrics)}"
-        )
-    metric = metrics[given["metric"]]
-    given = {
-        "task": metric.tasks[0] if metric.tasks else "",
-        "methods": metric.methods[-1:] if "full" not in metric.methods else ("full",),
-        **given,
-    }
-    for key, known in {"task": metric.tasks or ("",), "worse": WORSE, "then": THEN}.items():
-        if key in given and given[key] not in known:
-            raise UsageError(f"{where}: {one_of(key, given[key], known)}")
-    custom = suites.named(suite).custom
-    asked = _CUSTOM_TESTS if custom else ASKED.get(given["task"], ())
+def _completed(rule: Rule) -> Rule:
+    """The rule with what it leaves out, by its metric. Raises ValueError: what doesn't fit its
+    suite and metric."""
+    where = f"rule {rule.name}: "
+    if fault := suite_fault(rule.suite):
+        raise ValueError(where + fault)
+    suite = suites.named(rule.suite)
+    metrics = metrics_of(suite)
+    if rule.metric not in metrics:
+        raise ValueError(where + one_of(f"metric of suite {rule.suite}", rule.metric, metrics))
+    metric = metrics[rule.metric]
+    full = ("full",) if "full" in metric.methods else metric.methods[-1:]
+    tasks = metric.tasks or ("",)
+    rule = replace(rule, task=rule.task or tasks[0], methods=rule.methods or full)
+    if rule.task not in tasks:
+        raise ValueError(where + one_of("task", rule.task, tasks))
+    asked = _CUSTOM_TESTS if suite.custom else ASKED.get(rule.task, ())
     for key, known in {
         "methods": metric.methods,
         # which columns a table has is known when its runs are judged
-        "by": given.get("by", ()) if custom and metric.by else metric.by,
+        "by": rule.by if suite.custom and metric.by else metric.by,
         "tests": (ALL, EACH, *asked),
     }.items():
-        for value in given.get(key, ()):
+        for value in getattr(rule, key):
             if not known:
-                raise UsageError(
-                    f"{where}: {key} is {value!r}; {given['metric']} knows no {key}: leave it out"
-                )
+                fault = f"{key} is {value!r}; {rule.metric} knows no {key}: leave it out"
+                raise ValueError(where + fault)
             if value not in known:
-                raise UsageError(f"{where}: {one_of(key, value, known)}")
-    rule = Rule(**given)
-    _check(rule, metric, where, custom)
+                raise ValueError(where + one_of(key, value, known))
+    if fault := _unfit(rule, metric, suite.custom):
+        raise ValueError(where + fault)
     return rule
+
+
+def _unfit(rule: Rule, metric: Metric, custom: bool) -> str:
+    """Why nothing can be judged by the rule; '' where it can."""
+    if metric.by and not rule.by:
+        listed = "a group column of its suite.yaml" if custom else ", ".join(metric.by)
+        return f"{rule.metric} compares groups; add by: {listed}"
+    if rule.allowed is None and rule.at_least is None and rule.at_most is None:
+        return (
+            "nothing to judge by; add allowed (change against the last good run), at_least or"
+            " at_most"
+        )
+    if rule.metric == "failed_share" and rule.allowed is not None:
+        return "failed_share has no questions to pair; use at_most instead of allowed"
+    if rule.metric == "throughput" and (rule.allowed is None or rule.worse != "lower"):
+        return (
+            "throughput is judged by its ratio to the last good run; give allowed (0.5: half as"
+            " fast), worse: lower"
+        )
+    return ""
 
 
 def metrics_of(suite: suites.Suite) -> Mapping[str, Metric]:
@@ -277,138 +295,3 @@ def metrics_of(suite: suites.Suite) -> Mapping[str, Metric]:
         for name, metric in known.items()
         if choice in metric.tasks or not metric.tasks
     }
-
-
-def _check(rule: Rule, metric: Metric, where: str, custom: bool) -> None:
-    if metric.by and not rule.by:
-        listed = "a group column of its suite.yaml" if custom else ", ".join(metric.by)
-        raise UsageError(f"{where}: {rule.metric} compares groups; add by: {listed}")
-    for key in ("allowed", "at_least", "at_most"):
-        value = getattr(rule, key)
-        if value is not None and not _number(value):
-            raise UsageError(f"{where}: {key} is {value!r}; valid: a number")
-    if rule.allowed is not None and rule.allowed < 0:
-        raise UsageError(
-            f"{where}: allowed is {rule.allowed!r}; valid: 0 or more, in the unit of {rule.metric}"
-        )
-    if rule.allowed is None and rule.at_least is None and rule.at_most is None:
-        raise UsageError(
-            f"{where}: nothing to judge by; add allowed (change against the last good run),"
-            " at_least or at_most"
-        )
-    if rule.metric == "failed_share" and rule.allowed is not None:
-        raise UsageError(
-            f"{where}: failed_share has no questions to pair; use at_most instead of allowed"
-        )
-    if rule.metric == "throughput" and (rule.allowed is None or rule.worse != "lower"):
-        raise UsageError(
-            f"{where}: throughput is judged by its ratio to the last good run; give allowed (0.5:"
-            " half as fast), worse: lower"
-        )
-    if type(rule.min_n) is not int or rule.min_n < 2:
-        raise UsageError(f"{where}: min_n is {rule.min_n!r}; valid: a whole number of at least 2")
-    if type(rule.required) is not bool:
-        raise UsageError(f"{where}: required is {rule.required!r}; valid: true or false")
-
-
-def schema() -> dict[str, Any]:
-    """JSON Schema of a policy file, as published in registry/policy.schema.json."""
-    names = {"type": "array", "items": {"type": "string"}, "minItems": 1}
-    several = {
-        key: {"anyOf": [{"type": "string"}, names], "description": about}
-        for key, about in _ABOUT_LISTS.items()
-    }
-    metrics = sorted({m for known in METRICS.values() for m in known})
-    rule: dict[str, Any] = {
-        "name": {
-            "type": "string",
-            "pattern": f"^{_NAME.pattern}$",
-            "description": "What tables and messages call the rule.",
-        },
-        "metric": {"enum": metrics},
-        "suite": {"type": "string", "pattern": f"^{SUITE_NAME.pattern}$", "default": SDG},
-        "task": {
-            "enum": list(ASKED),
-            "description": "Default: the first that the metric is defined for.",
-        },
-        **several,
-        "worse": {
-            "enum": list(WORSE),
-            "default": "lower",
-            "description": "Which way is worse; either: any change.",
-        },
-        "allowed": {
-            "type": "number",
-            "minimum": 0,
-            "description": "How much worse it may become, in the unit of the metric.",
-        },
-        "at_least": {
-            "type": "number",
-            "description": "Bound of the value itself; needs no run to compare with.",
-        },
-        "at_most": {
-            "type": "number",
-            "description": "Bound of the value itself; needs no run to compare with.",
-        },
-        "min_n": {
-            "type": "integer",
-            "minimum": 2,
-            "default": 200,
-            "description": "With fewer questions nothing is concluded.",
-        },
-        "then": {
-            "enum": list(THEN),
-            "default": "alarm",
-            "description": "quarantine: a breach also takes the model out of the nightly.",
-        },
-        "required": {
-            "type": "boolean",
-            "default": False,
-            "description": "Whether MISSING counts for the model's verdict.",
-        },
-    }
-    top: dict[str, Any] = {
-        "alpha": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1, "default": 0.05},
-        "power": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1, "default": 0.8},
-        "correction": {"enum": ["holm"]},
-        "baseline": {"enum": ["last-good"]},
-        "webhook": {
-            "type": "string",
-            "pattern": f"^{_ENV.pattern}$",
-            "description": "NAME of the environment variable with the address.",
-        },
-        "examples": {
-            "type": "integer",
-            "minimum": 0,
-            "maximum": 1000,
-            "default": 40,
-            "description": "Flipped questions kept per model and suite.",
-        },
-        "rules": {
-            "type": "array",
-            "minItems": 1,
-            "items": {
-                "type": "object",
-                "additionalProperties": False,
-                "required": ["name", "metric"],
-                "properties": rule,
-            },
-        },
-    }
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": "sdgbias/policy.schema.json",
-        "title": "What counts as a breach (registry/policy.yaml)",
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["rules"],
-        "properties": top,
-    }
-
-
-_ABOUT_LISTS = {
-    "methods": "Views, cade, or of suite people full, full_argmax, q_only.",
-    "tests": "all (pooled), each, or names such as T1; of suite people names of prompts.",
-    "by": "disparity only: country, urban, wealth; of suite people gender, skin, age; of your own"
-    " questions a group column.",
-}

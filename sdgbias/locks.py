@@ -1,0 +1,85 @@
+"""Locks between processes (filelock). A lock dies with its process, so no crash leaves it held."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from filelock import FileLock, ReadWriteLock, Timeout
+
+from sdgbias.errors import Busy, SdgbiasError
+
+_MINE = threading.local()
+
+
+@contextmanager
+def only_one(
+    path: Path, unwritable: Callable[[OSError], SdgbiasError], busy: Callable[[str], SdgbiasError]
+) -> Iterator[None]:
+    """Holds the lock ``path``; the holder may write a message for the next process into the file.
+
+    Raises the result of ``unwritable(error)`` when the file can't be opened, and that of ``busy``
+    (called with the holder's message, '' without one) when another process holds it.
+    """
+    lock = FileLock(path, blocking=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise busy(path.read_text(encoding="utf-8")[:200].strip()) from None
+    except OSError as error:
+        raise unwritable(error) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def is_held(path: Path) -> bool:
+    """Whether some process holds this lock of `only_one`."""
+    try:
+        with FileLock(path, blocking=False):
+            return False
+    except Timeout:
+        return True
+
+
+@contextmanager
+def shared(results: Path, wait: float = 30.0) -> Iterator[None]:
+    """Held while a run is written: DuckDB's own lock covers the results file while it is open, but
+    the Parquet files are written before that. Where no lock file can be created nothing is locked:
+    DuckDB then reports why it can't write either."""
+    with _held(results, ReadWriteLock.read_lock, wait):
+        yield
+
+
+@contextmanager
+def alone(results: Path, wait: float = 30.0) -> Iterator[None]:
+    """Held while files are cleared away or swapped: no other process writes meanwhile. Raises Busy
+    after ``wait`` seconds."""
+    with _held(results, ReadWriteLock.write_lock, wait):
+        yield
+
+
+@contextmanager
+def _held(results: Path, kind: Callable[..., object], wait: float) -> Iterator[None]:
+    mine: set[Path] = _MINE.__dict__.setdefault("held", set())
+    path = results.resolve().with_name(results.name + ".lock")
+    with ExitStack() as stack:
+        if path not in mine:
+            try:
+                lock = ReadWriteLock(path, is_singleton=False)
+                stack.enter_context(kind(lock, timeout=wait))
+            except Timeout:
+                raise Busy(
+                    f"{results} is being written or cleared up by another process; waited"
+                    f" {wait:g} s. Let it finish, then run this again"
+                ) from None
+            except (OSError, sqlite3.Error):
+                pass
+            else:
+                mine.add(path)
+                stack.callback(mine.discard, path)
+        yield

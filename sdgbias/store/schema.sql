@@ -1,0 +1,146 @@
+-- The whole schema of a results file. No primary keys: they cost 7x time and 6x space on DuckDB 2.0; store.publish() replaces rows by
+-- key inside one transaction instead. Any change here raises database.SCHEMA, which table schema_version holds.
+
+CREATE TABLE runs (                                                    -- one row per run
+    run_id VARCHAR NOT NULL, suite VARCHAR, model VARCHAR NOT NULL, title VARCHAR, backend VARCHAR, revision VARCHAR,
+    fingerprint VARCHAR, benchmark_id VARCHAR, benchmark_path VARCHAR, licence VARCHAR,
+    started_at TIMESTAMP, finished_at TIMESTAMP,                       -- UTC
+    seed BIGINT, numerics VARCHAR, n_prompts_naive BIGINT, n_prompts_planned BIGINT,
+    n_scored BIGINT, n_cached BIGINT, n_failed BIGINT, config JSON,
+    provenance VARCHAR                                                 -- 'measured' | 'planted'
+);
+
+CREATE TABLE cade_params (
+    run_id VARCHAR NOT NULL, task VARCHAR, test VARCHAR, alpha DOUBLE, lambda_kl DOUBLE, beta DOUBLE, tau DOUBLE,
+    mode VARCHAR, objective VARCHAR, val_value DOUBLE, n_val BIGINT, n_draws BIGINT, seed BIGINT, note VARCHAR
+);
+
+CREATE TABLE metric_rows (
+    run_id VARCHAR NOT NULL, model VARCHAR, suite VARCHAR, task VARCHAR, test VARCHAR, method VARCHAR, pillar VARCHAR,
+    indicator VARCHAR, metric VARCHAR, "value" DOUBLE, n BIGINT, ci_low DOUBLE, ci_high DOUBLE,
+    clusters BIGINT,                                                   -- what the interval counts: places, pictures or prompts
+    note VARCHAR                                                       -- e.g. 'too few places'
+);
+
+-- The metric rows about all indicators or classes together, a second time: what pages over many nights read, a quarter of the rows
+-- (store.HEADLINES). Publishing a run writes both tables in one transaction.
+CREATE TABLE headline_rows AS FROM metric_rows;
+
+CREATE TABLE study_rows (                                              -- every analysis beyond the headline metrics
+    run_id VARCHAR NOT NULL, study VARCHAR, task VARCHAR, test VARCHAR, method VARCHAR, pillar VARCHAR, indicator VARCHAR,
+    "by" VARCHAR, level VARCHAR, x DOUBLE, metric VARCHAR, "value" DOUBLE, n BIGINT, ci_low DOUBLE, ci_high DOUBLE, p DOUBLE,
+    note VARCHAR
+);
+
+CREATE TABLE failures (run_id VARCHAR NOT NULL, "key" VARCHAR, kind VARCHAR, message VARCHAR);
+
+CREATE TABLE timings (                                                 -- by task, kind of work and view (scoring/timing.py)
+    run_id VARCHAR NOT NULL, task VARCHAR, phase VARCHAR,              -- phase: 'score' | 'decode' | 'force'
+    "view" VARCHAR, "pass" VARCHAR,                                    -- pass: of extra prompts, '' for the suite's views
+    cells BIGINT, prompts BIGINT, cached BIGINT, untimed BIGINT, tokens BIGINT,
+    seconds DOUBLE, seconds_measured DOUBLE, seconds_alone DOUBLE
+);
+
+-- The public face of the results: exactly these 13 columns, in this order; debiasing methods beside the views and CADE.
+CREATE VIEW metrics AS
+SELECT run_id, model, suite, task, test, method, pillar, indicator, metric, "value", n, ci_low, ci_high FROM metric_rows
+UNION ALL
+SELECT run_id, model, suite, task, test, method, pillar, indicator, metric, "value", n, ci_low, ci_high
+FROM study_rows JOIN runs USING (run_id) WHERE study = 'methods';
+
+-- The big tables of runs are Parquet files beside this file, of exactly these columns; `details` is their catalogue.
+CREATE SCHEMA detail;
+CREATE TABLE detail.scores (
+    run_id VARCHAR, task VARCHAR, item_id BIGINT, test VARCHAR, "view" VARCHAR, logits FLOAT[], candidates VARCHAR,
+    mass DOUBLE, minus_logit DOUBLE, top_token VARCHAR, n_tokens BIGINT,
+    upper FLOAT[]                                                      -- NULL: all exact; else upper bounds where a logit is censored
+);
+CREATE TABLE detail.predictions (
+    run_id VARCHAR, task VARCHAR, item_id BIGINT, test VARCHAR, method VARCHAR, split VARCHAR, pred VARCHAR,
+    "value" DOUBLE, correct BOOLEAN, "error" DOUBLE, confidence DOUBLE, kl DOUBLE, kept BOOLEAN
+);
+CREATE TABLE detail.decoded (                                          -- regression: the freely generated number of every view (0.0
+    run_id VARCHAR, item_id BIGINT, test VARCHAR, "view" VARCHAR,      -- and not parsed when it states none), and for Full the
+    free DOUBLE, parsed BOOLEAN, by_digit DOUBLE[]                     -- number that each first digit leads to
+);
+CREATE TABLE detail.spoken (                                           -- generated text, and how it was read
+    run_id VARCHAR, task VARCHAR, item_id BIGINT, test VARCHAR, "view" VARCHAR, text VARCHAR, label VARCHAR, how VARCHAR,
+    similarity DOUBLE
+);
+CREATE TABLE details (
+    run_id VARCHAR NOT NULL, "table" VARCHAR NOT NULL,
+    file VARCHAR NOT NULL,                                             -- run_id=<run>/<table>-<hash>.parquet
+    "rows" BIGINT, bytes BIGINT, sha256 VARCHAR,
+    dropped_at TIMESTAMP,                                              -- UTC; removed by retention, the run's metrics remain
+    written_ns BIGINT                                                  -- time of modification, ns since 1970; a file that has another
+);                                                                     -- is compared with its digest before it is read
+
+CREATE TABLE items (
+    benchmark_id VARCHAR NOT NULL, task VARCHAR, item_id BIGINT, cluster_id VARCHAR, country VARCHAR, year INTEGER,
+    urban VARCHAR, pillar VARCHAR, indicator VARCHAR, indicator_title VARCHAR, unit VARCHAR, question VARCHAR,
+    options JSON, gold VARCHAR, gold_value DOUBLE, split VARCHAR, polarity VARCHAR, image_id VARCHAR, context JSON,
+    target VARCHAR, tolerance DOUBLE,                                  -- target: regression label column, '' for multiple choice
+    wealth VARCHAR,                                                    -- 'poorest' | 'middle' | 'richest' | '': tercile of the asset index
+    source_id VARCHAR, groups JSON,                                    -- custom questions: id in the author's table, group column -> level
+    modalities VARCHAR                                                 -- 'photo, tile, nightlights'; NULL: own suites
+);
+
+CREATE TABLE people (                                                  -- who is asked about: perceived, annotated groups
+    benchmark_id VARCHAR NOT NULL, item_id BIGINT, person_id VARCHAR, image_id VARCHAR, dataset VARCHAR, class1 VARCHAR, asked VARCHAR,
+    prompt VARCHAR, negative BOOLEAN, gold VARCHAR, gender VARCHAR, skin VARCHAR, age VARCHAR, race VARCHAR, split VARCHAR
+);
+
+CREATE TABLE previews (                                                -- run_id: the first run that contains the picture
+    benchmark_id VARCHAR NOT NULL, image_id VARCHAR, png BLOB, run_id VARCHAR
+);
+
+CREATE TABLE quarantine (
+    benchmark_id VARCHAR NOT NULL, "table" VARCHAR, "key" VARCHAR, rule VARCHAR, detail VARCHAR
+);
+
+CREATE TABLE nights (
+    night VARCHAR NOT NULL,                                            -- local wall clock of the (scheduled) start: 2026-11-21T0130
+    scheduled_for TIMESTAMP, started_at TIMESTAMP, finished_at TIMESTAMP, -- UTC
+    "by" VARCHAR,                                                      -- 'cli' | 'prefect'
+    status VARCHAR,                                                    -- 'running' | 'done' | 'failed' | 'interrupted'
+    config JSON,
+    steps JSON,                                                        -- step -> 'done' or the reason it failed
+    report VARCHAR,
+    benchmarks JSON,                                                   -- suite -> benchmark_id
+    step_states JSON                                                   -- step -> 'done' | 'breach' | 'failed'
+);
+
+CREATE TABLE night_models (
+    night VARCHAR NOT NULL, model VARCHAR NOT NULL, suite VARCHAR NOT NULL,
+    outcome VARCHAR,                                                   -- 'published' | 'unchanged' | 'failed' | 'skipped'
+    run_id VARCHAR, "key" VARCHAR,                                     -- key: identity of the job (entry, benchmark, settings)
+    attempts BIGINT, kind VARCHAR, message VARCHAR,                    -- kind: class of the last error, '' when none
+    seconds DOUBLE, scored BIGINT, planned BIGINT, failed BIGINT,
+    started_at TIMESTAMP, finished_at TIMESTAMP,
+    quarantined_until VARCHAR,                                         -- ISO date, '' when not quarantined
+    log VARCHAR                                                        -- path relative to the results' folder
+);
+
+CREATE TABLE verdicts (
+    night VARCHAR NOT NULL, model VARCHAR NOT NULL, suite VARCHAR NOT NULL, run_id VARCHAR, baseline VARCHAR,
+    rule VARCHAR NOT NULL, task VARCHAR, test VARCHAR, method VARCHAR, level VARCHAR, metric VARCHAR,
+    verdict VARCHAR,                                                   -- 'PASS' | 'BREACH' | 'INSUFFICIENT_EVIDENCE' | 'MISSING'
+    "before" DOUBLE, "value" DOUBLE, change DOUBLE, ci_low DOUBLE, ci_high DOUBLE, n BIGINT, p DOUBLE,
+    mde DOUBLE, allowed DOUBLE, note VARCHAR,
+    side VARCHAR,                                                      -- 'at_least' | 'at_most': a bound of the value itself; '' a change
+    quarantines BOOLEAN,                                               -- a breach of a rule with `then: quarantine`
+    required BOOLEAN                                                   -- MISSING, of a rule that requires its metric
+);
+
+CREATE TABLE flips (
+    night VARCHAR NOT NULL, model VARCHAR NOT NULL, suite VARCHAR NOT NULL, run_id VARCHAR, baseline VARCHAR,
+    task VARCHAR, test VARCHAR, method VARCHAR, item_id BIGINT, gold VARCHAR, was VARCHAR, now VARCHAR, better BOOLEAN
+);
+
+CREATE TABLE accepted (                                                -- breaches that a person looked at and accepted
+    run_id VARCHAR NOT NULL, accepted_at TIMESTAMP, reason VARCHAR
+);
+
+CREATE TABLE announcements (
+    night VARCHAR NOT NULL, target VARCHAR NOT NULL, status VARCHAR, attempts BIGINT, message VARCHAR, sent_at TIMESTAMP
+);

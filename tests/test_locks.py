@@ -1,0 +1,31 @@
+"""Locks: one holder at a time, and what the next one is told."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from sdgbias import locks
+from sdgbias.errors import StoreError
+
+
+def test_a_lock_is_held_by_one_and_its_word_is_given_to_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+
+    def lock() -> AbstractContextManager[None]:
+        return locks.only_one(path, lambda e: StoreError(f"unwritable: {e.strerror}"), StoreError)
+
+    with lock():
+        assert locks.is_held(path)
+        path.write_text("night 7\n")
+        with pytest.raises(StoreError, match=r"^night 7$"), lock():
+            pytest.fail("two at once")
+    assert not locks.is_held(path)
+    with lock():
+        assert path.read_text() == "night 7\n", "a word stays until it is replaced"
+    with pytest.raises(StoreError, match="unwritable: Is a directory"):
+        path = tmp_path
+        with lock():
+            pytest.fail("a folder is no lock")
