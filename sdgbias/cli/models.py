@@ -21,6 +21,7 @@ from sdgbias.cli.options import (
 )
 from sdgbias.cli.prompt import show_prompt
 from sdgbias.cli.register import register_model
+from sdgbias.cli.watch import watch_models
 from sdgbias.errors import (
     GateError,
     InfrastructureError,
@@ -195,6 +196,9 @@ def enable_model(
     probes: Annotated[int, typer.Option(min=6, help="Number of probes.")] = 12,
     benchmark: ProbeBenchmark = None,
     results: ResultsOption = DEFAULT_RESULTS,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Score the probes, and change nothing.")
+    ] = False,
 ) -> None:
     """Evaluate a model in every night. Its probes must pass first; otherwise nothing changes."""
     from sdgbias.nightly.regression.policy import least_mass
@@ -218,6 +222,9 @@ def enable_model(
                 f"{name} is not enabled: {verdict.line}; fix that, or: sdgbias models enable"
                 f" {name} --no-check"
             )
+    if dry_run:
+        typer.echo(f"{name} would be enabled (--dry-run)")
+        return
     changes.set_state(root, name, ENABLED)
     typer.echo(f"{path}: {name} is enabled. Next: sdgbias evaluate {name}")
 
@@ -285,45 +292,6 @@ def _move(name: str, state: str, reason: str, until: str = "", more: str = "") -
     typer.echo(f"{path}: {name} is {state}: {reason.strip()}{more}")
 
 
-@models_app.command("watch")
-def watch_models(
-    rules: Annotated[Path | None, typer.Option(help="Rules; default: registry/watch.yaml.")] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be registered, and write nothing.")
-    ] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Query the hub for new commits of registered models and for new repositories of watched
-    owners; register them as candidates.
-
-    Registered models stay unchanged, except that a model whose commit is gone from the hub is
-    quarantined.
-    """
-    from sdgbias.registry import entries, watch
-    from sdgbias.scoring import parity
-
-    root = entries.find_root()
-    found = watch.watch(
-        root,
-        watch.read(rules or root / "registry" / "watch.yaml"),
-        parity.here(root),
-        dry_run=dry_run,
-    )
-    if as_json:
-        say_json(found)
-    else:
-        typer.echo(
-            "\n".join(one.line() for one in found)
-            or "nothing to watch: no pinned hub models, no owners"
-        )
-    failed = [one for one in found if one.kind == watch.TROUBLE]
-    if failed:
-        raise InfrastructureError(
-            f"{len(failed)} of {len(found)} could not be queried, the first: {failed[0].repo};"
-            " later again: sdgbias models watch"
-        )
-
-
 @models_app.command("parity")
 def compare_engines(
     name: NameArgument,
@@ -389,4 +357,5 @@ def compare_engines(
 
 models_app.command("add")(register_model)
 models_app.command("fetch")(fetch_models)
+models_app.command("watch")(watch_models)
 models_app.command("prompt")(show_prompt)

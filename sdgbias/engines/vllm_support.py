@@ -54,6 +54,11 @@ def served(python: Path | None) -> Served:
     return Served(vllm, json.loads(line))
 
 
+def version(python: Path | None) -> str:
+    """The version of vLLM in an environment. InfrastructureError as `served`."""
+    return _run([str(python or sys.executable), "-P", "-c", _VERSIONS]).split()[0]
+
+
 def _cache() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "sdgbias"

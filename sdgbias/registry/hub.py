@@ -10,13 +10,20 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, field, replace
 from datetime import date
 from fnmatch import fnmatch
-from typing import Any
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar, cast
 
 from sdgbias.errors import ExpiredToken, Gated, HubUnreachable, RegistryError, SdgbiasError
+from sdgbias.files import replacing
+
+P, T = ParamSpec("P"), TypeVar("T")
 
 #: Files that can change a score. A commit that touches no others is the same model with different
 #: documentation.
@@ -70,16 +77,107 @@ class HubModel:
 
 @dataclass(frozen=True)
 class Listed:
-    """A repository in the listing of its owner. created: None if the hub doesn't report it; params:
-    likewise 0."""
+    """A repository in a listing. created: None if the hub doesn't report it; params: likewise 0."""
 
     repo: str
     created: date | None
     params: int
     pipeline: str
     licence: str
+    commit: str = ""
+    gated: bool = False
 
 
+#: Answers of the hub that stand in for it, or are collected for a place without a network.
+_TAPE: ContextVar[Tape | None] = ContextVar("_TAPE", default=None)
+
+
+@dataclass
+class Tape:
+    """answers: question -> answer, as JSON; replaying: whether nothing else may be asked."""
+
+    path: Path
+    replaying: bool
+    answers: dict[str, Any] = field(default_factory=dict)
+
+
+@contextmanager
+def recorded(path: Path) -> Iterator[None]:
+    """Every question is answered from a file that ``recording`` wrote. RegistryError for a file
+    that isn't one."""
+    try:
+        answers = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(answers, dict):
+            raise ValueError
+    except (OSError, ValueError) as error:
+        raise RegistryError(
+            f"{path}: no listing of the hub ({type(error).__name__}); make it where the hub can be"
+            " reached: sdgbias models watch --save-listing FILE"
+        ) from None
+    token = _TAPE.set(Tape(path, True, answers))
+    try:
+        yield
+    finally:
+        _TAPE.reset(token)
+
+
+@contextmanager
+def recording(path: Path) -> Iterator[None]:
+    """Every question and its answer goes into a file, written when the block ends well."""
+    tape = Tape(path, False)
+    token = _TAPE.set(tape)
+    try:
+        yield
+    finally:
+        _TAPE.reset(token)
+    with replacing(path) as part:
+        part.write_text(json.dumps(tape.answers, indent=1, sort_keys=True), encoding="utf-8")
+
+
+def _taped(ask: Callable[P, T]) -> Callable[P, T]:
+    @wraps(ask)
+    def asked(*args: P.args, **options: P.kwargs) -> T:
+        tape = _TAPE.get()
+        if tape is None:
+            return ask(*args, **options)
+        name = ask.__name__  # type: ignore[attr-defined]
+        question = json.dumps([name, *args, *options.values()])
+        if not tape.replaying:
+            try:
+                found = ask(*args, **options)
+            except (Gated, BadResponse, RegistryError) as error:
+                tape.answers[question] = {"error": [type(error).__name__, str(error)]}
+                raise
+            many = [asdict(one) for one in (found if isinstance(found, list) else [found])]
+            tape.answers[question] = json.loads(json.dumps(many, default=str))
+            return found
+        answer = tape.answers.get(question)
+        if answer is None:
+            raise HubUnreachable(
+                f"{tape.path}: doesn't say {question}; make it anew with the same registry and"
+                " rules: sdgbias models watch --save-listing FILE"
+            )
+        if isinstance(answer, dict):
+            kind, message = answer["error"]
+            raise _ERRORS.get(kind, RegistryError)(message)
+        if name in ("commit", "look"):
+            return cast(T, HubModel(**answer[0]))
+        return cast(T, [_dated(one) for one in answer])
+
+    return asked
+
+
+def _dated(one: dict[str, Any]) -> Listed:
+    created = one["created"]
+    return Listed(**one | {"created": date.fromisoformat(created) if created else None})
+
+
+_ERRORS: dict[str, type[SdgbiasError]] = {
+    kind.__name__: kind for kind in (Gated, NoRevision, BadResponse, NoRepository, AccessDenied)
+}
+
+
+@_taped
 def commit(repo: str, revision: str | None = None) -> HubModel:
     """The commit that a branch, tag or commit stands for (default: the main branch), and its files.
     One request. Errors: see look."""
@@ -105,6 +203,7 @@ def commit(repo: str, revision: str | None = None) -> HubModel:
     )
 
 
+@_taped
 def look(repo: str, revision: str | None = None) -> HubModel:
     """A repository at one revision, with its configuration. Errors: RegistryError (missing
     repository, revision or configuration), Gated, ExpiredToken, HubUnreachable."""
@@ -143,6 +242,7 @@ def _count(repo: str, found: HubModel) -> int:
     return sum(told.parameter_count.values())
 
 
+@_taped
 def listed(owner: str, pipeline: str) -> list[Listed]:
     """An owner's repositories of one pipeline tag, by name. Errors: as look."""
     from huggingface_hub import ModelInfo, constants
@@ -166,6 +266,25 @@ def listed(owner: str, pipeline: str) -> list[Listed]:
     return sorted(map(_listed, found), key=lambda one: one.repo)
 
 
+@_taped
+def everywhere(pipeline: str, apps: list[str], sort: str, limit: int) -> list[Listed]:
+    """The first repositories of the hub's list of one pipeline tag, by ``sort`` (trending_score or
+    created_at, largest first). Errors: as look."""
+    from huggingface_hub import HfApi
+
+    try:
+        found = HfApi().list_models(
+            pipeline_tag=pipeline,
+            apps=apps or None,
+            sort=sort,  # type: ignore[arg-type]
+            limit=limit,
+            expand=list(_LISTED),  # type: ignore[arg-type]
+        )
+        return [_listed(info) for info in found]
+    except Exception as error:
+        raise plain("the hub's list", None, error) from None
+
+
 def _listed(info: Any) -> Listed:
     created = info.created_at.date() if info.created_at else None
     return Listed(
@@ -174,6 +293,8 @@ def _listed(info: Any) -> Listed:
         int(info.safetensors.total) if info.safetensors else 0,
         info.pipeline_tag or "",
         _licence(info),
+        str(info.sha or ""),
+        bool(info.gated),
     )
 
 

@@ -69,13 +69,14 @@ class Served:
 class Host:
     """The host that would run the model. families, language: the model_types that this transformers
     supports as vision-language and as language models, computed only when needed, as is served;
-    no_vllm: why vLLM can't run here, '' when it can."""
+    no_vllm: why vLLM can't run here, '' when it can; versions: of the libraries that decide."""
 
     machine: Machine
     families: Callable[[], frozenset[str]] = frozenset
     no_vllm: str = "vLLM isn't installed here"
     language: Callable[[], frozenset[str]] = frozenset
     served: Callable[[], Served] = Served
+    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

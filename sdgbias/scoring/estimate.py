@@ -28,6 +28,9 @@ from sdgbias.types import ModelSpec
 SHARE, BEST, WORST = 0.25, 0.5, 1 / 12
 #: Answers decoded together; what a single run and several runs are widened by.
 TOGETHER, ONE_RUN, RUNS = 32, 1.5, 1.2
+#: Distinct prompts of the paper's full benchmark, and planned tokens of each with pictures of 576
+#: tokens (docs/reference/benchmarks.md).
+PROMPTS, PLANNED = 504_404, 157
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,8 @@ def estimate(spec: ModelSpec, cost: Cost, results: Path | None, gpu: str = "") -
     if not spec.params_b:
         return Estimate(spec.name, 0.0, 0.0, 0.0, devices, gib, "")
     kind = kind or "h100"
-    hours = _by_hardware(spec, cost, known[kind])
+    tokens = cost.tokens_planned + cost.tokens_extra
+    hours = _by_hardware(spec, tokens, cost.answer_tokens, known[kind])
     words = f"the throughput of one {kind}, no measured run"
     return Estimate(spec.name, *hours, devices, gib, words)
 
@@ -95,12 +99,24 @@ def kinds() -> dict[str, dict[str, float]]:
     return found
 
 
+def at_a_glance(spec: ModelSpec, gpu: str = "h100") -> str:
+    """GPU hours of the paper's full benchmark, whose tokens are not counted for this; '' for a
+    model of unknown size."""
+    if not spec.params_b:
+        return ""
+    hours, low, high = _by_hardware(spec, PROMPTS * PLANNED, PROMPTS * 8, kinds()[gpu])
+    return (
+        f"about {_hours(hours)} ({_hours(low)} to {_hours(high)}) hours of one {gpu} for the full"
+        " benchmark, an estimate"
+    )
+
+
 def _by_hardware(
-    spec: ModelSpec, cost: Cost, gpu: Mapping[str, float]
+    spec: ModelSpec, tokens: int, answer_tokens: int, gpu: Mapping[str, float]
 ) -> tuple[float, float, float]:
     params = (spec.params_b or 0) * 1e9
-    prefill = 2 * params * (cost.tokens_planned + cost.tokens_extra) / (gpu["tflops"] * 1e12)
-    steps = cost.answer_tokens / 2 / TOGETHER
+    prefill = 2 * params * tokens / (gpu["tflops"] * 1e12)
+    steps = answer_tokens / 2 / TOGETHER
     decode = steps * params * machine.BYTES[spec.dtype] / (gpu["bandwidth"] * 1e9)
     hours = [(prefill / share + decode / (share / SHARE)) / 3600 for share in (SHARE, BEST, WORST)]
     return hours[0], hours[1], hours[2]

@@ -38,6 +38,7 @@ from sdgbias.engines.agreement import (
     verdict_path,
 )
 from sdgbias.engines.agreement import tolerance as within
+from sdgbias.engines.fingerprint import installed
 from sdgbias.engines.hf import checkpoint
 from sdgbias.engines.subprocess import interpreter
 from sdgbias.errors import (
@@ -384,7 +385,10 @@ def here(root: Path) -> Host:
     except InfrastructureError:
         no_vllm = "vLLM isn't installed here"
     asked = cache(lambda: vllm_support.served(python))
-    return Host(machine.this(), checkpoint.known, no_vllm, checkpoint.language, asked)
+    versions = {"transformers": installed("transformers")}
+    versions |= {} if no_vllm else {"vllm": vllm_support.version(python)}
+    known, language = checkpoint.known, checkpoint.language
+    return Host(machine.this(), known, no_vllm, language, asked, versions)
 
 
 def probe(
