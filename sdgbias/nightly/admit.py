@@ -1,5 +1,5 @@
 """Tries the candidates that the watch registered, where the rules say so: weights are fetched, and
-each model is asked a few questions in a process of its own, and, with `enable: when_admitted`, one that
+each model is asked a few questions in a process of its own; with `enable: when_admitted`, one that
 passes is evaluated from tonight on. All within the minutes of one look; the others wait for the
 next."""
 

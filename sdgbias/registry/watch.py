@@ -233,7 +233,10 @@ def watch(
             for one in {one.repo: one for one in _all_listed(owner)}.values():
                 row = ledger.get(one.repo.lower())
                 settled = row is not None and row.verdict == REFUSED and row.commit == one.commit
-                if one.repo.lower() in known or (settled and row.versions == here.versions):
+                looked = any(one.repo == other.repo for other in found)  # by an earlier rule
+                if looked or one.repo.lower() in known:
+                    continue
+                if settled and row is not None and row.versions == here.versions:
                     continue
                 if _wanted(one, owner):
                     look = partial(_repository, root, one, owner, here, dry_run)
