@@ -29,11 +29,13 @@ import numpy as np
 import transformers
 
 from sdgbias.errors import SdgbiasError
-from sdgbias.registry.propose import NOT_SERVED_BY_VLLM, SERVED_BY_VLLM
 from sdgbias.types import ModelSpec
 from tests.builders import families
 from tests.builders.bare_model import Bare, four_views, largest_difference
 
+#: Families that vLLM was seen to serve, and those seen not to be served.
+SERVED_BY_VLLM = ("internvl", "llava", "llava_onevision", "qwen2_5_vl")
+NOT_SERVED_BY_VLLM = ("instructblip", "instructblipvideo")
 LIMIT = 1e-4
 SECONDS = 400
 #: What the library's own error doesn't say in one line.

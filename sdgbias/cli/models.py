@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sdgbias.cli.fetch import fetch_models
 from sdgbias.cli.options import (
     DEFAULT_BENCHMARK,
     DEFAULT_RESULTS,
@@ -15,10 +16,12 @@ from sdgbias.cli.options import (
     JsonOption,
     ResultsOption,
     choice,
+    print_table,
     say_json,
 )
 from sdgbias.cli.prompt import show_prompt
 from sdgbias.cli.register import register_model
+from sdgbias.cli.watch import watch_models
 from sdgbias.errors import (
     GateError,
     InfrastructureError,
@@ -90,9 +93,7 @@ def list_models(
         ]
         say_json({"models": rows, "broken": broken})
     else:
-        _print_table(
-            [("model", "backend", "state", "until", "suites", "reason"), *map(_row, shown)]
-        )
+        print_table([("model", "backend", "state", "until", "suites", "reason"), *map(_row, shown)])
     for line in broken.values():
         typer.echo(f"broken: {line}", err=True)
     if broken:
@@ -115,14 +116,6 @@ def _row(spec: ModelSpec) -> tuple[str, ...]:
     )
 
 
-def _print_table(rows: list[tuple[str, ...]]) -> None:
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    for row in rows:
-        typer.echo(
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        )
-
-
 @models_app.command("show")
 def show_model(
     name: NameArgument, results: ResultsOption = DEFAULT_RESULTS, as_json: JsonOption = False
@@ -132,6 +125,7 @@ def show_model(
     from sdgbias import store
     from sdgbias.engines.agreement import read_verdict, verdict_path
     from sdgbias.registry import changes, entries, machine
+    from sdgbias.scoring.workers import gpus_per_engine
 
     spec = entries.load(entries.find_root(), name)
     if as_json:
@@ -143,8 +137,7 @@ def show_model(
         return
     typer.echo(changes.to_yaml(spec))
     weights = machine.weights_gib((spec.params_b or 0) * 1e9, spec.dtype)
-    devices = spec.options.get("tensor_parallel_size", 1)
-    shared = devices if isinstance(devices, int) else 1
+    shared = max(1, int(gpus_per_engine(spec)))
     need = f"about {machine.need(weights, shared):.1f} GiB" + (
         f" for each of {shared} devices" if shared > 1 else ""
     )
@@ -203,6 +196,9 @@ def enable_model(
     probes: Annotated[int, typer.Option(min=6, help="Number of probes.")] = 12,
     benchmark: ProbeBenchmark = None,
     results: ResultsOption = DEFAULT_RESULTS,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Score the probes, and change nothing.")
+    ] = False,
 ) -> None:
     """Evaluate a model in every night. Its probes must pass first; otherwise nothing changes."""
     from sdgbias.nightly.regression.policy import least_mass
@@ -226,6 +222,9 @@ def enable_model(
                 f"{name} is not enabled: {verdict.line}; fix that, or: sdgbias models enable"
                 f" {name} --no-check"
             )
+    if dry_run:
+        typer.echo(f"{name} would be enabled (--dry-run)")
+        return
     changes.set_state(root, name, ENABLED)
     typer.echo(f"{path}: {name} is enabled. Next: sdgbias evaluate {name}")
 
@@ -293,45 +292,6 @@ def _move(name: str, state: str, reason: str, until: str = "", more: str = "") -
     typer.echo(f"{path}: {name} is {state}: {reason.strip()}{more}")
 
 
-@models_app.command("watch")
-def watch_models(
-    rules: Annotated[Path | None, typer.Option(help="Rules; default: registry/watch.yaml.")] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be registered, and write nothing.")
-    ] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Query the hub for new commits of registered models and for new repositories of watched
-    owners; register them as candidates.
-
-    Registered models stay unchanged, except that a model whose commit is gone from the hub is
-    quarantined.
-    """
-    from sdgbias.registry import entries, watch
-    from sdgbias.scoring import parity
-
-    root = entries.find_root()
-    found = watch.watch(
-        root,
-        watch.read(rules or root / "registry" / "watch.yaml"),
-        parity.here(root),
-        dry_run=dry_run,
-    )
-    if as_json:
-        say_json(found)
-    else:
-        typer.echo(
-            "\n".join(one.line() for one in found)
-            or "nothing to watch: no pinned hub models, no owners"
-        )
-    failed = [one for one in found if one.kind == watch.TROUBLE]
-    if failed:
-        raise InfrastructureError(
-            f"{len(failed)} of {len(found)} could not be queried, the first: {failed[0].repo};"
-            " later again: sdgbias models watch"
-        )
-
-
 @models_app.command("parity")
 def compare_engines(
     name: NameArgument,
@@ -396,4 +356,6 @@ def compare_engines(
 
 
 models_app.command("add")(register_model)
+models_app.command("fetch")(fetch_models)
+models_app.command("watch")(watch_models)
 models_app.command("prompt")(show_prompt)

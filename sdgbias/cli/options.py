@@ -77,6 +77,15 @@ def choice(option: str, value: str, valid: tuple[str, ...]) -> Any:
     return value
 
 
+def print_table(rows: list[tuple[str, ...]]) -> None:
+    """Print rows in columns, the first row being their names."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    for row in rows:
+        typer.echo(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        )
+
+
 def say_json(found: object) -> None:
     """Print a value as JSON: a table as a list of rows, a number that isn't there as null."""
     typer.echo(json.dumps(_plain(found), indent=2, ensure_ascii=False, default=str))

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdgbias.cli.options import DEFAULT_BENCHMARK, DEFAULT_RESULTS, Bars, ResultsOption
+from sdgbias.cli.options import (
+    DEFAULT_BENCHMARK,
+    DEFAULT_RESULTS,
+    Bars,
+    ResultsOption,
+    print_table,
+)
 from sdgbias.errors import InfrastructureError, UsageError
 from sdgbias.types import CANDIDATE, ENABLED
 
@@ -38,7 +45,15 @@ def _try_processor(spec: ModelSpec, root: Path) -> str:
 
 
 def register_model(
-    repo: Annotated[str, typer.Argument(help="Hub id (owner/name) or a local folder.")],
+    repo: Annotated[str, typer.Argument(help="Hub id (owner/name) or a local folder.")] = "",
+    paper: Annotated[
+        bool,
+        typer.Option("--paper", help="Instead of REPO: every model of both papers, as candidates."),
+    ] = False,
+    recommended: Annotated[
+        bool,
+        typer.Option("--recommended", help="Instead of REPO: a list of current families."),
+    ] = False,
     name: Annotated[
         str, typer.Option(help="Name in the registry; default: the last part of REPO.")
     ] = "",
@@ -67,8 +82,9 @@ def register_model(
         ),
     ] = "",
     tensor_parallel: Annotated[
-        int, typer.Option(min=1, help="GPUs that share the model (vllm).")
-    ] = 1,
+        int | None,
+        typer.Option(min=1, help="GPUs that share the model (vllm); default: as few as hold it."),
+    ] = None,
     max_images: Annotated[
         int | None,
         typer.Option(min=1, help="Pictures a prompt may show; default: 1 for families trained so."),
@@ -118,10 +134,21 @@ def register_model(
     probes, shown, then written.
 
     It is enabled only when its probes pass, else a candidate with the reason. Memory of each GPU
-    (or of the machine, without one): 1.15 x weights / --tensor-parallel, plus as much as the
-    weights for activations and cache, 0.5 to 4 GiB. Reads no pickles, runs no code of the
-    repository (unless --trust-remote-code). HF_ENDPOINT names another hub.
+    (or of the machine, without one): 1.15 x weights / --tensor-parallel, plus cache and
+    activations; registry/README.md has the rule. Reads no pickles, runs no code of the repository
+    (unless --trust-remote-code). HF_ENDPOINT names another hub, SDGBIAS_GPUS=8x80 other GPUs than
+    those of this machine.
+
+    --paper and --recommended write candidates without asking them anything; the table says which
+    are ready, need a licence click, or don't fit. Run again, they add what is missing.
     """
+    if paper or recommended:
+        if repo:
+            raise UsageError(f"{repo}: give a repository, or --paper and --recommended, not both")
+        _register_listed(paper, recommended, gpu, dry_run)
+        return
+    if not repo:
+        raise UsageError("name a repository or folder, or give --paper or --recommended")
     from sdgbias.registry import entries, propose
 
     root = entries.find_root()
@@ -138,7 +165,7 @@ def register_model(
         backend=backend,
         revision=revision,
         dtype=dtype,
-        tensor_parallel=tensor_parallel,
+        tensor_parallel=tensor_parallel or 0,
         max_images=max_images,
         trust_remote_code=trust_remote_code,
         notes=notes,
@@ -193,3 +220,29 @@ def register_model(
         f"{path}: {spec.name} ({spec.backend}, {spec.dtype}, {spec.revision}), {spec.state}. Next:"
         f" {onward}"
     )
+
+
+def _register_listed(paper: bool, recommended: bool, gpu: str, dry_run: bool) -> None:
+    from sdgbias.registry import catalogue, entries
+    from sdgbias.scoring import parity
+
+    root = entries.find_root()
+    asked = [(paper, catalogue.PAPER), (recommended, catalogue.RECOMMENDED)]
+    kinds = tuple(kind for wanted, kind in asked if wanted)
+    rows = catalogue.register(
+        root, parity.here(root), kinds, gpu=gpu, dry_run=dry_run, progress=Bars()
+    )
+    print_table(
+        [("model", "commit", "engine", "GPUs", "verdict", "why"), *(r.cells() for r in rows)]
+    )
+    counts = Counter(row.verdict for row in rows)
+    typer.echo("\n" + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
+    ready = [row.name for row in rows if row.verdict == catalogue.READY]
+    if dry_run:
+        typer.echo("nothing written (--dry-run)")
+    elif ready:
+        typer.echo(f"Next: sdgbias models fetch {' '.join(ready)}")
+    if failed := counts[catalogue.TROUBLE]:
+        raise InfrastructureError(
+            f"{failed} of {len(rows)} could not be asked about; run the same command again later"
+        )

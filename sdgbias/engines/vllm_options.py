@@ -58,6 +58,13 @@ OPTIONS: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "GiB for the key-value cache, in place of the share: a number above 0 (default 1 on CPU)",
         _number,
     ),
+    "lora": (
+        (
+            "a LoRA adapter on the weights: OWNER/NAME@COMMIT, local:FOLDER or"
+            " path:/ABSOLUTE/FOLDER; no other engine takes one"
+        ),
+        lambda v: isinstance(v, str),
+    ),
     "max_images": ("pictures per prompt: a whole number from 1 on (default no limit)", _whole),
     "max_model_len": (
         "longest prompt and answer in tokens; smaller needs less memory: a whole number from 1 on"
@@ -66,7 +73,18 @@ OPTIONS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     ),
     "max_num_batched_tokens": ("tokens per step: a whole number from 1 on", _whole),
     "max_num_seqs": ("prompts per step: a whole number from 1 on", _whole),
+    "pipeline_parallel_size": (
+        "devices that hold one part of the layers each: a whole number from 1 on (default 1)",
+        _whole,
+    ),
     "processor": ("a mapping of settings of the image processor", _mapping),
+    "quantization": (
+        (
+            "how vLLM quantises weights while it loads them, such as fp8; scores are then others"
+            " than those of hf (default: as the repository says)"
+        ),
+        lambda v: isinstance(v, str) and v != "",
+    ),
     "template": ("a mapping: see registry/README.md", _mapping),
     "tensor_parallel_size": (
         "devices that share one model: a whole number from 1 on (default 1)",
@@ -87,6 +105,8 @@ _PASSED = (
     "max_model_len",
     "max_num_batched_tokens",
     "max_num_seqs",
+    "pipeline_parallel_size",
+    "quantization",
     "tensor_parallel_size",
 )
 
@@ -96,11 +116,6 @@ def read_options(spec: ModelSpec) -> dict[str, Any]:
     a bad value."""
     where = f"registry/models/{spec.name}.yaml"
     for name, value in spec.options.items():
-        if name == "data_parallel_size":
-            raise RegistryError(
-                f"{where}: data_parallel_size is not an option; one engine per device scores its"
-                " own share: --workers N, docs/how-to/vllm.md"
-            )
         if name not in OPTIONS:
             raise RegistryError(f"{where}: {one_of('option', name, OPTIONS)}")
         valid, check = OPTIONS[name]

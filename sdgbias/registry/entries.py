@@ -278,6 +278,22 @@ def weights_path(spec: ModelSpec, root: Path | None = None) -> Path | None:
     return Path(spec.repo.removeprefix("path:")) if spec.repo.startswith("path:") else None
 
 
+def adapter(spec: ModelSpec) -> ModelSpec | None:
+    """The LoRA adapter that option `lora` names: a spec with its own repo and revision; None
+    without one. RegistryError for any other value."""
+    named = spec.options.get("lora")
+    if named is None:
+        return None
+    repo, _, commit = str(named).partition("@")
+    folder = repo.startswith(("local:", "path:/")) and ".." not in repo and not commit
+    if not folder and not (HUB_ID.fullmatch(repo) and COMMIT.fullmatch(commit)):
+        raise RegistryError(
+            f"registry/models/{spec.name}.yaml: lora is {named!r}; valid: OWNER/NAME@COMMIT,"
+            " local:FOLDER or path:/ABSOLUTE/FOLDER"
+        )
+    return dataclasses.replace(spec, repo=repo, revision=commit or "local", options={})
+
+
 # ----------------------------------------------------------------------
 # validation
 

@@ -9,13 +9,21 @@ withdrawn, unreachable. HF_ENDPOINT sets another hub, HF_HUB_ETAG_TIMEOUT the se
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, field, replace
 from datetime import date
 from fnmatch import fnmatch
-from typing import Any
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar, cast
 
 from sdgbias.errors import ExpiredToken, Gated, HubUnreachable, RegistryError, SdgbiasError
+from sdgbias.files import replacing
+
+P, T = ParamSpec("P"), TypeVar("T")
 
 #: Files that can change a score. A commit that touches no others is the same model with different
 #: documentation.
@@ -44,8 +52,8 @@ class AccessDenied(RegistryError):
 @dataclass(frozen=True)
 class HubModel:
     """One repository at one commit. config, processor: config.json and the processor's, {} if
-    missing; files: name -> digest of its bytes; weight_bytes, params: 0 if the hub doesn't report
-    them."""
+    missing; files: name -> digest of its bytes; params: as the hub counted them in the safetensors,
+    else as their headers say."""
 
     repo: str
     commit: str
@@ -56,6 +64,7 @@ class HubModel:
     params: int = 0
     pipeline: str = ""
     licence: str = ""
+    gated: bool = False
 
     def that_matter(self) -> dict[str, str]:
         """The files that can change a score, with the digest of their bytes."""
@@ -68,23 +77,114 @@ class HubModel:
 
 @dataclass(frozen=True)
 class Listed:
-    """A repository in the listing of its owner. created: None if the hub doesn't report it; params:
-    likewise 0."""
+    """A repository in a listing. created: None if the hub doesn't report it; params: likewise 0."""
 
     repo: str
     created: date | None
     params: int
     pipeline: str
     licence: str
+    commit: str = ""
+    gated: bool = False
 
 
+#: Answers of the hub that stand in for it, or are collected for a place without a network.
+_TAPE: ContextVar[Tape | None] = ContextVar("_TAPE", default=None)
+
+
+@dataclass
+class Tape:
+    """answers: question -> answer, as JSON; replaying: whether nothing else may be asked."""
+
+    path: Path
+    replaying: bool
+    answers: dict[str, Any] = field(default_factory=dict)
+
+
+@contextmanager
+def recorded(path: Path) -> Iterator[None]:
+    """Every question is answered from a file that ``recording`` wrote. RegistryError for a file
+    that isn't one."""
+    try:
+        answers = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(answers, dict):
+            raise ValueError
+    except (OSError, ValueError) as error:
+        raise RegistryError(
+            f"{path}: no listing of the hub ({type(error).__name__}); make it where the hub can be"
+            " reached: sdgbias models watch --save-listing FILE"
+        ) from None
+    token = _TAPE.set(Tape(path, True, answers))
+    try:
+        yield
+    finally:
+        _TAPE.reset(token)
+
+
+@contextmanager
+def recording(path: Path) -> Iterator[None]:
+    """Every question and its answer goes into a file, written when the block ends well."""
+    tape = Tape(path, False)
+    token = _TAPE.set(tape)
+    try:
+        yield
+    finally:
+        _TAPE.reset(token)
+    with replacing(path) as part:
+        part.write_text(json.dumps(tape.answers, indent=1, sort_keys=True), encoding="utf-8")
+
+
+def _taped(ask: Callable[P, T]) -> Callable[P, T]:
+    @wraps(ask)
+    def asked(*args: P.args, **options: P.kwargs) -> T:
+        tape = _TAPE.get()
+        if tape is None:
+            return ask(*args, **options)
+        name = ask.__name__  # type: ignore[attr-defined]
+        question = json.dumps([name, *args, *options.values()])
+        if not tape.replaying:
+            try:
+                found = ask(*args, **options)
+            except (Gated, BadResponse, RegistryError) as error:
+                tape.answers[question] = {"error": [type(error).__name__, str(error)]}
+                raise
+            many = [asdict(one) for one in (found if isinstance(found, list) else [found])]
+            tape.answers[question] = json.loads(json.dumps(many, default=str))
+            return found
+        answer = tape.answers.get(question)
+        if answer is None:
+            raise HubUnreachable(
+                f"{tape.path}: doesn't say {question}; make it anew with the same registry and"
+                " rules: sdgbias models watch --save-listing FILE"
+            )
+        if isinstance(answer, dict):
+            kind, message = answer["error"]
+            raise _ERRORS.get(kind, RegistryError)(message)
+        if name in ("commit", "look"):
+            return cast(T, HubModel(**answer[0]))
+        return cast(T, [_dated(one) for one in answer])
+
+    return asked
+
+
+def _dated(one: dict[str, Any]) -> Listed:
+    created = one["created"]
+    return Listed(**one | {"created": date.fromisoformat(created) if created else None})
+
+
+_ERRORS: dict[str, type[SdgbiasError]] = {
+    kind.__name__: kind for kind in (Gated, NoRevision, BadResponse, NoRepository, AccessDenied)
+}
+
+
+@_taped
 def commit(repo: str, revision: str | None = None) -> HubModel:
     """The commit that a branch, tag or commit stands for (default: the main branch), and its files.
     One request. Errors: see look."""
     from huggingface_hub import HfApi
 
     try:
-        info = HfApi().model_info(repo, revision=revision, files_metadata=True, timeout=_seconds())
+        info = HfApi().model_info(repo, revision=revision, files_metadata=True, timeout=seconds())
     except Exception as error:
         raise plain(repo, revision, error) from None
     files = {
@@ -97,11 +197,13 @@ def commit(repo: str, revision: str | None = None) -> HubModel:
         files=files,
         pipeline=info.pipeline_tag or "",
         licence=_licence(info),
+        gated=bool(info.gated),
         weight_bytes=sum(size for name, size in sizes.items() if name.endswith(".safetensors")),
         params=int(info.safetensors.total) if info.safetensors else 0,
     )
 
 
+@_taped
 def look(repo: str, revision: str | None = None) -> HubModel:
     """A repository at one revision, with its configuration. Errors: RegistryError (missing
     repository, revision or configuration), Gated, ExpiredToken, HubUnreachable."""
@@ -122,9 +224,25 @@ def look(repo: str, revision: str | None = None) -> HubModel:
         for name in reversed(names)
         for key, value in _json(repo, found.commit, name).items()
     }
-    return replace(found, config=config, processor=processor)
+    params = found.params or _count(repo, found)
+    return replace(found, config=config, processor=processor, params=params)
 
 
+def _count(repo: str, found: HubModel) -> int:
+    """Parameters in the headers of the safetensors; 0 where they can't be read."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import NotASafetensorsRepoError, SafetensorsParsingError
+
+    try:
+        told = HfApi().get_safetensors_metadata(repo, revision=found.commit, timeout=seconds())
+    except (NotASafetensorsRepoError, SafetensorsParsingError, ValueError, struct.error):
+        return 0
+    except Exception as error:
+        raise plain(repo, found.commit, error) from None
+    return sum(told.parameter_count.values())
+
+
+@_taped
 def listed(owner: str, pipeline: str) -> list[Listed]:
     """An owner's repositories of one pipeline tag, by name. Errors: as look."""
     from huggingface_hub import ModelInfo, constants
@@ -148,6 +266,25 @@ def listed(owner: str, pipeline: str) -> list[Listed]:
     return sorted(map(_listed, found), key=lambda one: one.repo)
 
 
+@_taped
+def everywhere(pipeline: str, apps: list[str], sort: str, limit: int) -> list[Listed]:
+    """The first repositories of the hub's list of one pipeline tag, by ``sort`` (trending_score or
+    created_at, largest first). Errors: as look."""
+    from huggingface_hub import HfApi
+
+    try:
+        found = HfApi().list_models(
+            pipeline_tag=pipeline,
+            apps=apps or None,
+            sort=sort,  # type: ignore[arg-type]
+            limit=limit,
+            expand=list(_LISTED),  # type: ignore[arg-type]
+        )
+        return [_listed(info) for info in found]
+    except Exception as error:
+        raise plain("the hub's list", None, error) from None
+
+
 def _listed(info: Any) -> Listed:
     created = info.created_at.date() if info.created_at else None
     return Listed(
@@ -156,6 +293,8 @@ def _listed(info: Any) -> Listed:
         int(info.safetensors.total) if info.safetensors else 0,
         info.pipeline_tag or "",
         _licence(info),
+        str(info.sha or ""),
+        bool(info.gated),
     )
 
 
@@ -163,7 +302,8 @@ def _licence(info: Any) -> str:
     return str(getattr(info.card_data, "license", "") or "") if info.card_data else ""
 
 
-def _seconds() -> float:
+def seconds() -> float:
+    """How long an answer of the hub may take."""
     from huggingface_hub import constants
 
     return float(constants.HF_HUB_ETAG_TIMEOUT)
@@ -174,7 +314,7 @@ def _get(url: str, params: dict[str, Any] | None = None) -> Any:
 
     session = client.get_session()  # type: ignore[attr-defined]
     headers = client.build_hf_headers()  # type: ignore[attr-defined]
-    response = session.get(url, params=params, headers=headers, timeout=_seconds())
+    response = session.get(url, params=params, headers=headers, timeout=seconds())
     client.hf_raise_for_status(response)  # type: ignore[attr-defined]
     return response
 

@@ -7,46 +7,28 @@ weights, pickles or code.
 
 from __future__ import annotations
 
-import json
 import re
-import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from sdgbias.errors import HubUnreachable, RegistryError, UsageError, one_of
-from sdgbias.registry import hub, machine
+from sdgbias.errors import RegistryError, UsageError, one_of
+from sdgbias.registry import machine
 from sdgbias.registry.changes import to_dict
 from sdgbias.registry.entries import (
     BACKENDS,
-    COMMIT,
-    DTYPES,
     HUB_ID,
+    UNPINNED,
     VALID_REPOS,
     load_readable,
     parse,
 )
+from sdgbias.registry.facts import ModelFacts, look
 from sdgbias.registry.machine import Machine
 from sdgbias.types import CANDIDATE, ENABLED, IMAGE_FREE, QUARANTINED, VIEWS, ModelSpec
 
-_SAVED = "give a folder saved with save_pretrained()"
 #: Vision-language configs without a ``vision_config`` block.
 _VISION_TYPES = ("fuyu", "git", "kosmos-2", "vilt")
-_PIPELINES = (
-    "",
-    "image-text-to-text",
-    "image-to-text",
-    "visual-question-answering",
-    "any-to-any",
-    "text-generation",
-)
-#: Families that vLLM was verified to serve, and those that it can't: their Q-Former reads the
-#: question.
-SERVED_BY_VLLM = ("internvl", "llava", "llava_onevision", "qwen2_5_vl")
-#: The same of language models.
-LANGUAGE_SERVED_BY_VLLM = ("gemma", "llama", "qwen2")
-NOT_SERVED_BY_VLLM = ("instructblip", "instructblipvideo")
 #: Families that were trained on one picture per prompt: the benchmark's composite layout.
 ONE_PICTURE = ("blip-2", "instructblip", "llava", "paligemma", "vipllava")
 _WEIGHTED = ("hf", "vllm")
@@ -57,7 +39,8 @@ FLOAT32_PARAMS = 100_000_000
 
 @dataclass(frozen=True)
 class Request:
-    """The user's choices; empty fields are proposed."""
+    """The user's choices; empty fields are proposed. anew: engine, dtype and batch size of an entry
+    whose revision is still unpinned are proposed, too, not kept."""
 
     name: str = ""
     title: str = ""
@@ -65,59 +48,48 @@ class Request:
     revision: str = ""
     dtype: str = ""
     batch_size: int | None = None
-    tensor_parallel: int = 1
+    tensor_parallel: int = 0
     max_images: int | None = None
     trust_remote_code: bool = False
     notes: str = ""
     suites: tuple[str, ...] = ()
     gpu: str = ""
+    anew: bool = False
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a vLLM serves, by its own account: architecture -> how."""
+
+    version: str = ""
+    how: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Host:
     """The host that would run the model. families, language: the model_types that this transformers
-    supports as vision-language and as language models, computed only when needed; no_vllm: why vLLM
-    can't run here, '' when it can."""
+    supports as vision-language and as language models, computed only when needed, as is served;
+    no_vllm: why vLLM can't run here, '' when it can; versions: of the libraries that decide."""
 
     machine: Machine
     families: Callable[[], frozenset[str]] = frozenset
     no_vllm: str = "vLLM isn't installed here"
     language: Callable[[], frozenset[str]] = frozenset
+    served: Callable[[], Served] = Served
+    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Proposal:
     """spec: a valid candidate; verdicts: one line each, for the user; obstacle: why it can't be
-    enabled here, '' when only its probes remain."""
+    enabled here, '' when only its probes remain; gib: needed on each of its devices, 0 where not
+    known."""
 
     spec: ModelSpec
     verdicts: tuple[str, ...]
     obstacle: str
-
-
-@dataclass(frozen=True)
-class ModelFacts:
-    """params: 0 when unknown; stored: bytes of safetensors."""
-
-    config: Mapping[str, Any] = field(default_factory=dict)
-    processor: Mapping[str, Any] = field(default_factory=dict)
-    params: int = 0
-    stored: int = 0
-    licence: str = ""
-    unread: str = ""
-
-    @property
-    def family(self) -> str:
-        return str(self.config.get("model_type", ""))
-
-    @property
-    def dtype(self) -> str:
-        text = self.config.get("text_config")
-        for config in (self.config, text if isinstance(text, dict) else {}):
-            stated = str(config.get("dtype") or config.get("torch_dtype") or "")
-            if stated in DTYPES:
-                return stated
-        return "float32" if self.params and self.stored / self.params > 3 else "bfloat16"
+    gib: float = 0.0
+    devices: int = 1
 
 
 def propose(
@@ -140,25 +112,34 @@ def propose(
         )
     repo = _canonical_repo(repo, root)
     base = base or _existing_entry(repo, wanted.name, root)
-    revision, facts = _look(repo, wanted.revision, root)
+    if base and wanted.anew and base.revision == UNPINNED:
+        base = replace(base, backend="", dtype="", batch_size=0)
+    weighted = (wanted.backend or (base.backend if base else "")) in ("", *_WEIGHTED)
+    revision, facts = look(repo, wanted.revision, root, weighted)
     backend, why_backend = _backend(wanted, base, facts, here)
     dtype, why_dtype = _dtype(wanted, base, facts, here)
     views = IMAGE_FREE if _language(facts, here) else base.views if base else VIEWS
-    spec = _entry(repo, revision, backend, replace(wanted, dtype=dtype), base, facts, views)
+    params = facts.params or int((base.params_b or 0) * 1e9 if base else 0)
+    sizes = machine.sizes(facts.config, facts.weights(dtype, params), dtype)
+    options = base.options if base else {}
+    kept = options.get("tensor_parallel_size", options.get("num_gpus", 0))
+    devices = wanted.tensor_parallel or (kept if isinstance(kept, int) else 0)
+    devices = devices or (sizes.devices(here.machine) if backend in _WEIGHTED else 0) or 1
+    wanted = replace(wanted, dtype=dtype, tensor_parallel=devices)
+    spec = _entry(repo, revision, backend, wanted, base, facts, views)
     trusted = spec.trust_remote_code and bool(spec.notes.strip())
     code = _judge(repo, backend, facts, here, trusted)
     spec = parse(to_dict(spec), f"register-model {repo}")
-    params = facts.params or int((spec.params_b or 0) * 1e9)
-    weights = machine.weights_gib(params, spec.dtype) if params else facts.stored / machine.GIB
-    gib = machine.need(weights, wanted.tensor_parallel)
+    gib = sizes.need(devices)
     obstacle = facts.unread
-    each = f" for each of {wanted.tensor_parallel} devices" if wanted.tensor_parallel > 1 else ""
+    each = f" for each of {devices} devices" if devices > 1 else ""
     room = (
-        f"about {gib:.1f} GiB{each} (weights {weights:.1f} GiB); seen here: {here.machine.words()}"
+        f"about {gib:.1f} GiB{each} (weights {sizes.weights:.1f} GiB{_rest(sizes)}); seen here:"
+        f" {here.machine.words()}"
     )
-    if not weights:
+    if not sizes.weights:
         room = "not known: neither parameters nor sizes of weights were found"
-    elif not machine.fits(gib, wanted.tensor_parallel, here.machine):
+    elif not machine.fits(gib, devices, here.machine):
         obstacle = (
             obstacle
             or f"too large for this machine: {room}; where it fits: sdgbias models enable"
@@ -188,7 +169,13 @@ def propose(
         f"memory    {room}{'; too large' if obstacle.startswith('too large') else ''}",
     )
     waits = obstacle or f"not checked yet: sdgbias models enable {spec.name}"
-    return Proposal(replace(spec, reason=waits), verdicts, obstacle)
+    gib = gib if sizes.weights else 0.0
+    return Proposal(replace(spec, reason=waits), verdicts, obstacle, gib, devices)
+
+
+def _rest(sizes: machine.Sizes) -> str:
+    told = f", cache {sizes.cache:.1f}, vision {sizes.vision:.1f}"
+    return told if sizes.cache + sizes.vision else ""
 
 
 def check_folder(repo: str, root: Path) -> None:
@@ -196,7 +183,7 @@ def check_folder(repo: str, root: Path) -> None:
     request is sent."""
     repo = _canonical_repo(repo, root)
     if repo.startswith(("local:", "path:")):
-        _look(repo, "", root)
+        look(repo, "", root)
 
 
 def _existing_entry(repo: str, name: str, root: Path) -> ModelSpec | None:
@@ -242,8 +229,10 @@ def _entry(
         options["max_images"] = wanted.max_images
     elif base is None and facts.family in ONE_PICTURE:
         options["max_images"] = 1
-    if wanted.tensor_parallel > 1:
+    if wanted.tensor_parallel > 1 and backend == "vllm":
         options["tensor_parallel_size"] = wanted.tensor_parallel
+    elif wanted.tensor_parallel > 1:
+        options |= {"device_map": "auto", "num_gpus": wanted.tensor_parallel}
     options |= {"suites": list(wanted.suites)} if wanted.suites else {}
     options |= {"gpu": wanted.gpu} if wanted.gpu else {}
     return ModelSpec(
@@ -258,7 +247,8 @@ def _entry(
         params_b=params,
         dtype=wanted.dtype,
         batch_size=wanted.batch_size
-        or (base.batch_size if base else 256 if backend == "vllm" else _batch_size(params)),
+        or (base.batch_size if base else 0)
+        or (256 if backend == "vllm" else _batch_size(params)),
         max_new_tokens=base.max_new_tokens if base else {},
         trust_remote_code=wanted.trust_remote_code or bool(base and base.trust_remote_code),
         licence=facts.licence or (base.licence if base else ""),
@@ -278,13 +268,14 @@ def _dtype(
     wanted: Request, base: ModelSpec | None, facts: ModelFacts, here: Host
 ) -> tuple[str, str]:
     """(dtype, reason in brackets, '' where it is the requested or the config's one)."""
-    if wanted.dtype or base or facts.dtype == "float32" or not facts.params:
-        return wanted.dtype or (base.dtype if base else facts.dtype), ""
+    given = wanted.dtype or (base.dtype if base else "")
+    if given or facts.dtype == "float32" or not facts.params:
+        return given or facts.dtype, ""
     if facts.params <= FLOAT32_PARAMS:
         return "float32", f" (config: {facts.dtype}; small enough for float32)"
-    gib = machine.need(machine.weights_gib(facts.params, "float32"), wanted.tensor_parallel)
+    gib = machine.need(machine.weights_gib(facts.params, "float32"))
     cpu = not here.machine.gpus and not wanted.gpu  # option gpu: it runs on another machine
-    if cpu and machine.fits(gib, wanted.tensor_parallel, here.machine):
+    if cpu and machine.fits(gib, max(wanted.tensor_parallel, 1), here.machine):
         return "float32", f" (config: {facts.dtype}; no GPU here)"
     return facts.dtype, ""
 
@@ -294,21 +285,25 @@ def _backend(
 ) -> tuple[str, str]:
     """(backend, reason)."""
     backend, why = wanted.backend, "as requested"
-    if not backend and base:
+    if not backend and base and base.backend:
         backend, why = base.backend, f"as {base.name} has it"
-    elif not backend and facts.family not in (*SERVED_BY_VLLM, *LANGUAGE_SERVED_BY_VLLM):
-        backend, why = "hf", f"vLLM isn't known to serve {facts.family or 'this family'}"
     elif not backend and here.no_vllm:
         backend, why = "hf", here.no_vllm
-    elif not backend and not here.machine.gpus and wanted.tensor_parallel == 1:
+    elif not backend and not here.machine.gpus and wanted.tensor_parallel <= 1:
         backend, why = "hf", "no GPU here"
-    elif not backend:
-        backend, why = "vllm", f"it serves {facts.family}"
-    if backend == "vllm" and facts.family in NOT_SERVED_BY_VLLM:
-        raise RegistryError(
-            f"model_type {facts.family!r} isn't served by vLLM: its Q-Former reads the question;"
-            " choose --backend hf"
-        )
+    elif not facts.unread and not here.no_vllm and backend in ("", "vllm"):
+        served, kind = here.served(), facts.architecture or f"model_type {facts.family!r}"
+        how = served.how.get(facts.architecture, "")
+        if backend and not how:
+            raise RegistryError(
+                f"{kind} isn't served by vLLM {served.version}, by its own list; choose"
+                " --backend hf, or a newer vLLM: docs/how-to/vllm.md"
+            )
+        if not backend:
+            backend = "vllm" if how else "hf"
+            why = f"vLLM {served.version} {f'serves {kind}' if how else f'does not serve {kind}'}"
+            why += f", {how}" if how else ""
+    backend = backend or "hf"
     if wanted.tensor_parallel > 1 and backend != "vllm":
         raise UsageError(
             f"--tensor-parallel {wanted.tensor_parallel}: backend {backend} ({why}) uses one"
@@ -366,43 +361,6 @@ def _judge(repo: str, backend: str, facts: ModelFacts, here: Host, trusted: bool
     return "; runs code of its own"
 
 
-# ----------------------------------------------------------------------
-# reading the repository or folder
-
-
-def _look(repo: str, revision: str, root: Path) -> tuple[str, ModelFacts]:
-    """(revision to register, facts)."""
-    if repo.startswith(("local:", "path:")):
-        return revision or "local", _look_at_folder(
-            root / repo[6:] if repo.startswith("local:") else Path(repo[5:])
-        )
-    try:
-        found = hub.look(repo, revision or None)
-    except HubUnreachable as error:
-        if not COMMIT.fullmatch(revision):
-            raise
-        why = str(error).removeprefix(f"{repo}: ").split(";")[0]
-        return revision, ModelFacts(
-            unread=(
-                f"registered unread ({why}); when it answers, the same command again with"
-                " --overwrite"
-            )
-        )
-    if not any(name.endswith(".safetensors") for name in found.files):
-        raise RegistryError(
-            f"{repo}: safetensors only, none in revision {found.commit}; choose a revision that has"
-            " them"
-        )
-    if found.pipeline not in _PIPELINES:
-        raise RegistryError(
-            f"{repo}: the hub lists it for {found.pipeline!r}; choose an image-text-to-text or a"
-            " text-generation model"
-        )
-    return found.commit, ModelFacts(
-        found.config, found.processor, found.params, found.weight_bytes, found.licence
-    )
-
-
 def _canonical_repo(repo: str, root: Path) -> str:
     """Folders inside the repository become local:..., other folders path:/... (noted as
     machine-specific); ids are not changed."""
@@ -421,70 +379,3 @@ def _canonical_repo(repo: str, root: Path) -> str:
     if not HUB_ID.fullmatch(repo):
         raise RegistryError(f"repo {repo!r}; valid: {VALID_REPOS}")
     return repo
-
-
-def _look_at_folder(folder: Path) -> ModelFacts:
-    config = _read_json(folder / "config.json")
-    processor: dict[str, Any] = {}
-    for name in ("preprocessor_config.json", "processor_config.json"):
-        processor |= _read_json(folder / name) if (folder / name).is_file() else {}
-    shards = sorted(folder.glob("*.safetensors"))
-    if not shards:
-        others = sorted(
-            p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".ckpt")
-        )
-        has = f" (found {', '.join(others[:3])})" if others else ""
-        raise RegistryError(
-            f"{folder}: safetensors only, none here{has}; convert: model.save_pretrained(FOLDER)"
-        )
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        try:
-            wanted = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            raise RegistryError(
-                f"{index}: not a safetensors index; copy the folder again"
-            ) from None
-        missing = sorted(wanted - {p.name for p in shards})
-        if missing:
-            raise RegistryError(
-                f"{index}: {missing[0]} is missing ({len(missing)} shards in all); copy the folder"
-                " again"
-            )
-    return ModelFacts(
-        config,
-        processor,
-        sum(map(_count_parameters, shards)),
-        sum(p.stat().st_size for p in shards),
-    )
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RegistryError(f"{path}: can't be read ({type(error).__name__}); {_SAVED}") from None
-    if not isinstance(found, dict):
-        raise RegistryError(f"{path}: not a JSON object; {_SAVED}")
-    return found
-
-
-def _count_parameters(path: Path) -> int:
-    """Sum of the tensor sizes in a safetensors header (8 bytes little-endian length, then JSON)."""
-    try:
-        with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            if length > path.stat().st_size:
-                raise ValueError("header longer than the file")
-            header = json.loads(file.read(length))
-        total = 0
-        for tensor, meta in header.items():
-            size = 1
-            for extent in meta["shape"] if tensor != "__metadata__" else ():
-                size *= int(extent)
-            total += size if tensor != "__metadata__" else 0
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
-        raise RegistryError(
-            f"{path}: not a safetensors file ({type(error).__name__}); copy the folder again"
-        ) from None
-    return total

@@ -1,9 +1,10 @@
 """Finds new releases on the hub: commits of registered models, and repositories of watched owners.
 Both become candidates, by rule.
 
-The registry itself records what was seen before, so there is no separate state: a second run finds
-nothing new. An entry never changes in place; a model whose registered commit is gone (force-pushed,
-or the repository withdrawn) is quarantined.
+The registry records what was registered, and a ledger (seen.py) everything else that was looked at:
+a refusal is announced once, and looked into again when the repository or a library that decides
+changed. An entry never changes in place; a model whose registered commit is gone (force-pushed, or
+the repository withdrawn) is quarantined.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -25,18 +26,19 @@ from sdgbias.errors import (
     InfrastructureError,
     RegistryError,
 )
-from sdgbias.formats import STRICT, Day, Flag, Positive, Text
-from sdgbias.registry import changes, hub, propose
+from sdgbias.formats import STRICT, Count, Day, Flag, Positive, Text
+from sdgbias.registry import changes, hub, propose, seen
 from sdgbias.registry import entries as registry
 from sdgbias.types import CANDIDATE, ENABLED, QUARANTINED, RETIRED, ModelSpec
 
-NEW_COMMIT, NEW_REPOSITORY, GONE, SAME, REFUSED, TROUBLE = (
+NEW_COMMIT, NEW_REPOSITORY, GONE, SAME, REFUSED, TROUBLE, OUTSIDE = (
     "new commit",
     "new repository",
     "gone",
     "same",
     "refused",
     "trouble",
+    "outside the rules",
 )
 _SHORT = 8
 
@@ -104,6 +106,32 @@ class Owner:
 
 
 @dataclass(frozen=True)
+class Everyone(Owner):
+    """The first repositories of the hub's own list, of any account, and the conditions on them."""
+
+    owner: Literal[""] = ""
+    apps: Annotated[
+        tuple[Text, ...], Field(description="Software that the hub lists it for; empty: any.")
+    ] = ("vllm",)
+    sort: Annotated[
+        Literal["trending_score", "created_at"], Field(description="Which come first.")
+    ] = "trending_score"
+    limit: Annotated[Count, Field(description="So many repositories are looked at.")] = 50
+
+
+@dataclass(frozen=True)
+class Probe:
+    """How new candidates that fit this machine are tried, and what a look may spend on that."""
+
+    __pydantic_config__ = STRICT
+    questions: Annotated[Count, Field(description="Questions per model.")] = 200
+    minutes: Annotated[Positive, Field(description="Of a look, for all models together.")] = 20.0
+    gib: Annotated[
+        Positive | None, Field(description="GiB that the hub's cache may have; null: the disk's.")
+    ] = None
+
+
+@dataclass(frozen=True)
 class Rules:
     """What `sdgbias models watch` looks for (registry/watch.yaml)."""
 
@@ -118,12 +146,24 @@ class Rules:
         tuple[Owner, ...],
         Field(description="Accounts whose new repositories become candidates, each with `owner`."),
     ] = ()
+    everyone: Annotated[
+        tuple[Everyone, ...],
+        Field(description="Lists of the hub whose repositories become candidates, of any account."),
+    ] = ()
+    probe: Annotated[
+        Probe | None, Field(description="Fetch and try new candidates; null: only register them.")
+    ] = None
+    enable: Annotated[
+        Literal["", "when_admitted"],
+        Field(description="when_admitted: candidates that pass are enabled; empty: by hand."),
+    ] = ""
 
 
 @dataclass(frozen=True)
 class Finding:
     """One finding. name: the entry that was written (or would be) or is concerned, '' when none;
-    written: whether a file was."""
+    written: whether a file was; news: whether it wasn't announced before; ready: whether a new
+    candidate can be tried on this machine."""
 
     kind: str
     repo: str
@@ -131,6 +171,8 @@ class Finding:
     name: str
     told: str
     written: bool = False
+    news: bool = True
+    ready: bool = False
 
     def line(self) -> str:
         return (
@@ -154,25 +196,67 @@ def read(path: Path) -> Rules:
 # looking
 
 
-def watch(root: Path, rules: Rules, here: propose.Host, dry_run: bool = False) -> list[Finding]:
-    """All findings, in the order of the checks: entries by repository, then owners as the rules
-    list them. HubUnreachable and ExpiredToken end it (they affect every repository); the refusal of
-    a single repository is reported as a finding and the others continue. RegistryError: a broken
-    entry."""
+def watch(
+    root: Path,
+    rules: Rules,
+    here: propose.Host,
+    dry_run: bool = False,
+    today: date | None = None,
+) -> list[Finding]:
+    """All findings, in the order of the checks: entries by repository, then owners and lists as the
+    rules have them; what was refused before for the same commit and versions is left out. today:
+    of the ledger, default this day. HubUnreachable and ExpiredToken end it (they affect every
+    repository); the refusal of a single repository is reported as a finding and the others
+    continue. RegistryError: a broken entry."""
     found: list[Finding] = []
-    if rules.commits:
-        for repo, entries in _watched(registry.load_all(root).values(), rules.skip).items():
-            found += _told(repo, partial(_commits, root, repo, entries, here, dry_run))
-    for owner in rules.owners:
-        known = {spec.repo.lower() for spec in registry.load_all(root).values()}
-        for one in {
-            one.repo: one
-            for pipeline in owner.pipelines
-            for one in hub.listed(owner.owner, pipeline)
-        }.values():
-            if one.repo.lower() not in known and _wanted(one, owner):
-                found += _told(one.repo, partial(_repository, root, one, owner, here, dry_run))
+    ledger, day = seen.read(root), (today or date.today()).isoformat()
+
+    def note(new: list[Finding], commit: str = "") -> None:
+        for one in new:
+            row = ledger.get(one.repo.lower())
+            same = row is not None and (row.verdict, row.why) == (one.kind, one.told)
+            old = one.kind == SAME or (one.kind == GONE and not one.written and not dry_run) or same
+            found.append(replace(one, news=not old))
+            # a repository that doesn't answer today keeps its candidate's row, which is tried later
+            if one.kind != SAME and not (one.kind == TROUBLE and row is not None and row.name):
+                first = row.first_seen if row else day
+                told = (one.kind, one.told, dict(here.versions), one.name, one.ready)
+                at = one.revision or commit
+                ledger[one.repo.lower()] = seen.Seen(one.repo, at, first, *told)
+
+    try:
+        if rules.commits:
+            for repo, entries in _watched(registry.load_all(root).values(), rules.skip).items():
+                note(_told(repo, partial(_commits, root, repo, entries, here, dry_run)))
+        for owner in (*rules.owners, *rules.everyone):
+            known = {spec.repo.lower() for spec in registry.load_all(root).values()}
+            for one in {one.repo: one for one in _all_listed(owner)}.values():
+                row = ledger.get(one.repo.lower())
+                settled = row is not None and row.verdict == REFUSED and row.commit == one.commit
+                looked = any(one.repo == other.repo for other in found)  # by an earlier rule
+                if looked or one.repo.lower() in known:
+                    continue
+                if settled and row is not None and row.versions == here.versions:
+                    continue
+                if _wanted(one, owner):
+                    look = partial(_repository, root, one, owner, here, dry_run)
+                    note(_told(one.repo, look), one.commit)
+                elif row is None:
+                    ledger[one.repo.lower()] = seen.Seen(one.repo, one.commit, day, OUTSIDE, "")
+    finally:
+        if not dry_run:
+            seen.write(root, ledger)
     return found
+
+
+def _all_listed(owner: Owner) -> list[hub.Listed]:
+    if isinstance(owner, Everyone):
+        return [
+            one
+            for pipeline in owner.pipelines
+            for one in hub.everywhere(pipeline, list(owner.apps), owner.sort, owner.limit)
+        ]
+    return [one for pipeline in owner.pipelines for one in hub.listed(owner.owner, pipeline)]
 
 
 def _told(repo: str, look: Callable[[], list[Finding]]) -> list[Finding]:
@@ -275,9 +359,18 @@ def _repository(
     found = propose.propose(one.repo, root, here, wanted)
     if found.spec.name in registry.load_all(root):
         found = propose.propose(
-            one.repo, root, here, replace(wanted, name=f"{owner.owner.lower()}-{found.spec.name}")
+            one.repo,
+            root,
+            here,
+            replace(wanted, name=f"{one.repo.split('/')[0].lower()}-{found.spec.name}"),
         )
-    return [_register(root, found, NEW_REPOSITORY, f"new repository of {owner.owner}", dry_run)]
+    why = f"new repository of {one.repo.split('/')[0]}"
+    made = _register(root, found, NEW_REPOSITORY, why, dry_run)
+    size = f"{found.spec.params_b:g} billion parameters" if found.spec.params_b else "size unknown"
+    fit = f"{found.devices} x {found.gib:.0f} GiB" if found.gib else "memory unknown"
+    access = "gated" if one.gated else "not gated"
+    facts = (found.spec.family, size, one.licence or "licence not stated", access, fit)
+    return [replace(made, told=f"{made.told} ({', '.join(facts)})")]
 
 
 def _register(root: Path, found: propose.Proposal, kind: str, why: str, dry_run: bool) -> Finding:
@@ -292,4 +385,5 @@ def _register(root: Path, found: propose.Proposal, kind: str, why: str, dry_run:
         spec.name,
         f"candidate {spec.name}: {spec.reason}",
         not dry_run,
+        ready=not found.obstacle,
     )

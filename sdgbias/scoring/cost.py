@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from sdgbias import store, suites
+from sdgbias import suites
 from sdgbias.engines.hf import token_tree
 from sdgbias.errors import ModelError, UsageError
 from sdgbias.raw.images.shards import ImageReader
 from sdgbias.raw.images.variants import Pictures
 from sdgbias.scoring.plan import Plan, askable, chunks, make_plan
 from sdgbias.types import (
+    ANSWER_TOKENS,
     DIGITS,
     LETTERS,
     NEEDS_PICTURES,
@@ -48,8 +49,8 @@ class Cost:
     """*_naive, *_full, *_distinct, *_planned: the paper's views without extra prompts. *_full:
     Full-view prompts alone, the plain evaluation that the paper compares CADE's price with.
     images_*: encodings of a picture. *_extra: what extra prompts add to the planned counts.
-    seconds: expected for all tokens, extra prompts included, at the pace of this model's newest
-    run, None without one."""
+    asked: task -> distinct prompts of each view, summed; answer_tokens: the most that generated
+    answers may have."""
 
     model: str
     items: int
@@ -67,7 +68,8 @@ class Cost:
     images_planned: int
     images_extra: int
     image_tokens: int
-    seconds: float | None
+    asked: dict[str, int]
+    answer_tokens: int
 
     def json(self) -> str:
         ratios = {
@@ -116,12 +118,7 @@ class Cost:
                 f"{', all three without extra passes' if self.prompts_extra else ''}"
             ),
         ]
-        guess = (
-            f"about {self.seconds:,.0f} s at the pace of the newest run"
-            if self.seconds
-            else "no run of this model yet to judge the time by"
-        )
-        return [*out, guess]
+        return out
 
 
 @dataclass(frozen=True)
@@ -140,11 +137,10 @@ def cost(
     benchmark: Path,
     counted: Counted = Counted(),
     *,
-    results: Path | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Cost:
-    """Counts for one registered model on one benchmark; ``results``: where its newest run gives
-    the pace. Raises UsageError for an engine without a tokenizer here."""
+    """Counts for one registered model on one benchmark. Raises UsageError for an engine without a
+    tokenizer here."""
     if spec.backend not in TOKENIZED:
         raise UsageError(
             f"{spec.name}: backend {spec.backend} has no tokenizer to count with; plan works for:"
@@ -222,8 +218,29 @@ def cost(
         images_planned=images * parts,
         images_extra=(images_all - images) * parts,
         image_tokens=one // parts + 1 if one else 0,
-        seconds=_expected(results, spec.name, tokens_all),
+        asked=_asked(plan),
+        answer_tokens=_answer_tokens(plan, spec),
     )
+
+
+def _asked(plan: Plan) -> dict[str, int]:
+    counts = plan.cells.groupby(["task", "view"], sort=True)["key"].nunique()
+    return {str(task): int(n) for task, n in counts.groupby("task", sort=True).sum().items()}
+
+
+def _answer_tokens(plan: Plan, spec: ModelSpec) -> int:
+    """Tokens of the answers that are generated: letters of the Full view at T1, numbers with every
+    forced start and without, free words about every picture of people."""
+    limits, total = {**ANSWER_TOKENS, **spec.max_new_tokens}, 0
+    for task, cells in plan.cells.groupby("task"):
+        letters = task == "mcq"
+        if letters:
+            cells = cells[(cells["view"] == "full") & (cells["test"] == "T1")]
+        times = len(DIGITS) + 2 if task == "regression" else 1
+        total += (
+            cells["key"].nunique() * times * limits[str(task) if str(task) in limits else "people"]
+        )
+    return int(total)
 
 
 def _first_picture(benchmark: Path, ids: pd.Series) -> tuple[bytes, ...]:
@@ -264,17 +281,3 @@ def _planned(
             pictures += bool(image_id) * (len(own) if alone else 1)
         start = end
     return tokens, pictures
-
-
-def _expected(results: Path | None, model: str, tokens: int) -> float | None:
-    """Seconds for that many tokens at the pace of the model's newest run, None without one."""
-    if results is None or not results.is_file():
-        return None
-    runs = store.query(
-        results, "SELECT config FROM runs WHERE model = ? ORDER BY finished_at DESC", [model]
-    )
-    for config in runs["config"]:
-        engine = json.loads(config or "{}").get("engine", {})
-        if engine.get("tokens_prefilled") and engine.get("seconds"):
-            return float(engine["seconds"]) * tokens / float(engine["tokens_prefilled"])
-    return None

@@ -23,6 +23,7 @@ from sdgbias.errors import (
     NoScores,
     NotAnswerable,
     OutOfMemory,
+    RegistryError,
     UsageError,
 )
 from sdgbias.raw.images.image_store import ImageReader
@@ -94,6 +95,18 @@ def identify(
     return f"{spec.name}-{digest[:12]}"
 
 
+def data_parallel(spec: ModelSpec) -> int:
+    """Option `data_parallel_size` of a registry entry: engines that hold the whole model each and
+    share the prompts; 1 without it. RegistryError for what isn't a whole number from 1 on."""
+    value = spec.options.get("data_parallel_size", 1)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise RegistryError(
+            f"registry/models/{spec.name}.yaml: data_parallel_size is {value!r}; valid: a whole"
+            " number from 1 on"
+        )
+    return value
+
+
 @contextmanager
 def open_engine(
     spec: ModelSpec, root: Path, benchmark: Path, results: Path, pool: Pool
@@ -101,7 +114,8 @@ def open_engine(
     """The engine of a run: one in this process, or a pool with its own scorer. Raises UsageError
     for several engines at an endpoint: its budget has one ledger, and one engine already sends
     requests in parallel."""
-    several = (pool.workers or 1) > 1
+    workers = pool.workers or data_parallel(spec)
+    several = workers > 1
     if spec.backend == "api" and (pool.ray or several):
         raise UsageError(
             f"{spec.name}: an endpoint is called by one engine; leave out --workers and --ray, and"
@@ -111,11 +125,11 @@ def open_engine(
     if pool.ray:
         from sdgbias.scoring.ray import RayCluster
 
-        engine = RayCluster(spec, root, benchmark, pool.ray, pool.workers)
+        engine = RayCluster(spec, root, benchmark, pool.ray, workers if several else pool.workers)
     elif several:
         from sdgbias.scoring.workers import WorkerPool
 
-        engine = WorkerPool(spec, root, benchmark, results.parent, pool.workers or 1)
+        engine = WorkerPool(spec, root, benchmark, results.parent, workers)
     else:
         engine = load(spec, root)
     try:

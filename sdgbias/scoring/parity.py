@@ -19,13 +19,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sdgbias import __version__
-from sdgbias.engines import BACKENDS, HOUSE_OPTIONS, Backend, load
+from sdgbias.engines import BACKENDS, HOUSE_OPTIONS, Backend, load, vllm_support
 from sdgbias.engines.agreement import (
     AGREE,
     ALONE,
@@ -37,6 +38,7 @@ from sdgbias.engines.agreement import (
     verdict_path,
 )
 from sdgbias.engines.agreement import tolerance as within
+from sdgbias.engines.fingerprint import installed
 from sdgbias.engines.hf import checkpoint
 from sdgbias.engines.subprocess import interpreter
 from sdgbias.errors import (
@@ -370,12 +372,16 @@ class Verdict:
 def here(root: Path) -> Host:
     """This machine, as registry/propose.py needs it."""
     vllm = ModelSpec(name="vllm", title="", backend="vllm", repo="", revision="", state="")
+    python, no_vllm = None, ""
     try:
-        interpreter(vllm, root)
-        no_vllm = ""
+        python = interpreter(vllm, root)
     except InfrastructureError:
         no_vllm = "vLLM isn't installed here"
-    return Host(machine.this(), checkpoint.known, no_vllm, checkpoint.language)
+    asked = cache(lambda: vllm_support.served(python))
+    versions = {"transformers": installed("transformers")}
+    versions |= {} if no_vllm else {"vllm": vllm_support.version(python)}
+    known, language = checkpoint.known, checkpoint.language
+    return Host(machine.this(), known, no_vllm, language, asked, versions)
 
 
 def probe(

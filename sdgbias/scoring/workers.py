@@ -373,11 +373,15 @@ def _threads(size: int) -> dict[str, str]:
 
 def gpus_per_engine(spec: ModelSpec) -> float:
     """GPUs per engine where there are any: option `num_gpus` (0.5: two engines share one), else
-    vLLM's `tensor_parallel_size`, else 1; 0 for an engine without local weights."""
+    vLLM's `tensor_parallel_size` x `pipeline_parallel_size`, else 1; 0 for an engine without local
+    weights."""
     if spec.backend == "api" or spec.backend.startswith("planted"):
         return 0.0
-    value = spec.options.get("num_gpus", spec.options.get("tensor_parallel_size", 1))
-    return float(value) if isinstance(value, int | float) else 1.0
+    named = spec.options.get("num_gpus")
+    if isinstance(named, int | float):
+        return float(named)
+    sizes = (spec.options.get(f"{kind}_parallel_size", 1) for kind in ("tensor", "pipeline"))
+    return float(math.prod(size for size in sizes if isinstance(size, int)))
 
 
 def _devices(spec: ModelSpec, number: int) -> dict[str, str]:

@@ -6,15 +6,19 @@ description of repositories.
         hub.into(monkeypatch)            # this process and those it starts ask it instead of the
         real one
 
-It speaks api/models (with author, pipeline_tag, Link paging), api/models/ID[/revision/REV] and
-ID/resolve/REV/FILE, refuses as the real one does (X-Error-Code; 401, 403, 404), and can be slow.
-Repositories may be changed while it runs: a push appends a commit, a forced push replaces the list.
+It speaks api/models (with author, pipeline_tag, apps, num_parameters, sort, limit, Link paging),
+api/models/ID[/revision/REV], api/models/ID/tree/REV and ID/resolve/REV/FILE (with Range), gives the
+hashes that the real one gives (of git, and sha256 of large files), refuses as it does
+(X-Error-Code; 401, 403, 404), and can be slow. Repositories may be changed while it runs: a push
+appends a commit, a forced push replaces the list.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
+import socket
 import struct
 import threading
 import time
@@ -24,9 +28,10 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
 PAGE = 2  # repositories a page of a listing, so that paging is used
+LARGE = (".safetensors", ".bin")  # kept as large files, hashed with sha256
 
 
 @dataclass
@@ -39,7 +44,7 @@ class Commit:
 class Repo:
     """commits: oldest first, the last one is `main`. params: what the hub says of its safetensors;
     None: nothing. hidden: not shown to anybody without access. broken: the status that every
-    question about it gets."""
+    question about it gets. apps: what it is listed for; trend: its trending score."""
 
     commits: list[Commit]
     pipeline: str = "image-text-to-text"
@@ -49,6 +54,8 @@ class Repo:
     gated: bool = False
     hidden: bool = False
     broken: int = 0
+    apps: tuple[str, ...] = ("vllm",)
+    trend: int = 0
 
 
 def commit(files: Mapping[str, bytes | dict[str, Any]], name: str = "") -> Commit:
@@ -83,13 +90,17 @@ def weights(parameters: int) -> bytes:
 @dataclass
 class Hub:
     """tokens: token -> 'member' (has access to everything), 'stranger' (to what is open) or
-    'expired'. asked: every path that was asked for.
-    slow: seconds that it waits before each answer."""
+    'expired'. asked: every path that was asked for; ranges: parts of a path that were asked for.
+    slow: seconds that it waits before each answer. cut: file -> bytes of it after which the
+    connection breaks, once. rotten: files that arrive with other bytes than were pushed."""
 
     repos: dict[str, Repo]
     tokens: dict[str, str] = field(default_factory=dict)
     slow: float = 0.0
     asked: list[str] = field(default_factory=list)
+    cut: dict[str, int] = field(default_factory=dict)
+    rotten: set[str] = field(default_factory=set)
+    ranges: dict[str, list[str]] = field(default_factory=dict)
 
     def __enter__(self) -> Hub:
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
@@ -111,6 +122,7 @@ class Hub:
         the place of the client's cache."""
         from huggingface_hub import constants
 
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(home / "hub"))
         settings = {
             "HF_ENDPOINT": self.url,
             "HF_HUB_OFFLINE": "0",
@@ -159,6 +171,13 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             except _Refused as refused:
                 body, status = json.dumps({"error": refused.message}).encode(), refused.status
                 headers = {"X-Error-Code": refused.code, "X-Error-Message": refused.message}
+            wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+            if status == 200 and wanted and "ETag" in headers:
+                hub.ranges.setdefault(self.path, []).append(self.headers["Range"])
+                start, end = int(wanted[1]), int(wanted[2] or len(body) - 1)
+                headers["Content-Range"] = f"bytes {start}-{min(end, len(body) - 1)}/{len(body)}"
+                body, status = body[start : end + 1], 206
+            broken_at = hub.cut.pop(self.path.split("/")[-1], None) if with_body else None
             with suppress(ConnectionError):  # a client that waited no longer
                 self.send_response(status)
                 for name, value in (
@@ -168,7 +187,11 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                         self.send_header(name, value)
                 self.end_headers()
                 if with_body:
-                    self.wfile.write(body)
+                    self.wfile.write(body[:broken_at])
+                if broken_at is not None:
+                    self.wfile.flush()
+                    self.connection.shutdown(socket.SHUT_RDWR)
+                    self.close_connection = True
 
         def log_message(self, *_: object) -> None:
             pass
@@ -193,22 +216,41 @@ def _found(hub: Hub, path: str, authorization: str) -> tuple[bytes, dict[str, st
         raise _Refused(401 if who == "nobody" else 404, "RepoNotFound", "Repository not found")
     if repo.broken:
         raise _Refused(repo.broken, message="broken")
-    if is_api and parts[4:5] != ["tree"]:
+    if parts[4:5] == ["tree"]:
+        return json.dumps(_tree(_commit(repo, parts[5]))).encode(), {}
+    if is_api:
         at = _commit(repo, parts[5] if parts[4:5] == ["revision"] else "main")
         return json.dumps(_info(name, repo, at, "blobs" in query)).encode(), {}
-    at = _commit(repo, parts[5 if is_api else 3])
+    at = _commit(repo, parts[3])
     if repo.gated and who != "member":
         raise _Refused(
             401 if who == "nobody" else 403, "GatedRepo", f"Access to model {name} is restricted"
         )
-    file = "/".join(parts[6:] if is_api else parts[4:])
-    if is_api or file not in at.files:
+    file = "/".join(parts[4:])
+    if file not in at.files:
         raise _Refused(404, "EntryNotFound", "Entry not found")
-    return at.files[file], {
+    body = at.files[file]
+    large = _sha256(body) if file.endswith(LARGE) else ""
+    return body[::-1] if file in hub.rotten else body, {
         "X-Repo-Commit": at.sha,
-        "ETag": f'"{_digest(at.files[file])}"',
+        "ETag": f'"{large or _digest(body)}"',
+        "X-Linked-ETag": f'"{large}"' if large else "",
+        "X-Linked-Size": str(len(body)) if large else "",
+        "Accept-Ranges": "bytes",
         "Content-Type": "application/octet-stream",
     }
+
+
+def _tree(at: Commit) -> list[dict[str, Any]]:
+    return [
+        {"type": "file", "path": file, "size": len(body), "oid": _digest(body)}
+        | ({"lfs": _lfs(body)} if file.endswith(LARGE) else {})
+        for file, body in at.files.items()
+    ]
+
+
+def _lfs(body: bytes) -> dict[str, Any]:
+    return {"oid": _sha256(body), "sha256": _sha256(body), "size": len(body), "pointerSize": 134}
 
 
 def _commit(repo: Repo, revision: str) -> Commit:
@@ -221,12 +263,18 @@ def _commit(repo: Repo, revision: str) -> Commit:
 
 
 def _digest(body: bytes) -> str:
-    return hashlib.sha1(body).hexdigest()
+    return hashlib.sha1(f"blob {len(body)}\0".encode() + body).hexdigest()
+
+
+def _sha256(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
 
 
 def _info(name: str, repo: Repo, at: Commit, blobs: bool) -> dict[str, Any]:
     siblings = [
-        {"rfilename": file} | ({"size": len(body), "blobId": _digest(body)} if blobs else {})
+        {"rfilename": file}
+        | ({"size": len(body), "blobId": _digest(body)} if blobs else {})
+        | ({"lfs": _lfs(body)} if blobs and file.endswith(LARGE) else {})
         for file, body in at.files.items()
     ]
     found = {
@@ -241,6 +289,7 @@ def _info(name: str, repo: Repo, at: Commit, blobs: bool) -> dict[str, Any]:
         "tags": [],
         "downloads": 0,
         "likes": 0,
+        "trendingScore": repo.trend,
         "cardData": {"license": repo.licence},
         "siblings": siblings,
     }
@@ -252,20 +301,40 @@ def _info(name: str, repo: Repo, at: Commit, blobs: bool) -> dict[str, Any]:
 
 
 def _listing(hub: Hub, query: dict[str, list[str]]) -> tuple[bytes, dict[str, str]]:
-    author, pipeline = query.get("author", [""])[0], query.get("pipeline_tag", [""])[0]
+    one = {name: values[0] for name, values in query.items()}
+    author, pipeline = one.get("author", ""), one.get("pipeline_tag", "")
+    low, high = _bounds(one.get("num_parameters", ""))
     named = [
         name
         for name, repo in sorted(hub.repos.items())
-        if name.split("/")[0] == author and pipeline in ("", repo.pipeline) and not repo.hidden
+        if author in ("", name.split("/")[0])
+        and pipeline in ("", repo.pipeline)
+        and set(query.get("apps", ())) <= set(repo.apps)
+        and ("num_parameters" not in one or low <= (repo.params or 0) <= high)
+        and not repo.hidden
     ]
-    start = int(query.get("cursor", ["0"])[0])
+    orders = {
+        "createdAt": lambda name: hub.repos[name].created,
+        "trendingScore": lambda name: hub.repos[name].trend,
+    }
+    if one.get("sort") in orders:
+        named.sort(key=orders[one["sort"]], reverse=True)
+    start = int(one.get("cursor", "0"))
     rows = [
         _info(name, hub.repos[name], hub.repos[name].commits[-1], False)
         for name in named[start : start + PAGE]
     ]
-    onward = f"{hub.url}/api/models?author={author}&pipeline_tag={pipeline}&cursor={start + PAGE}"
+    again = [(k, v) for k, values in query.items() for v in values if k != "cursor"]
+    onward = f"{hub.url}/api/models?{urlencode([*again, ('cursor', start + PAGE)])}"
     for row in rows:
         del row["siblings"]
     return json.dumps(rows).encode(), (
         {"Link": f'<{onward}>; rel="next"'} if start + PAGE < len(named) else {}
     )
+
+
+def _bounds(text: str) -> tuple[float, float]:
+    """The numbers of parameters of min:1B,max:40B."""
+    given = dict(part.split(":") for part in text.split(",") if part)
+    low, high = (given.get(name, "").removesuffix("B") for name in ("min", "max"))
+    return float(low or 0) * 1e9, float(high or "inf") * 1e9

@@ -8,16 +8,25 @@ from pathlib import Path
 from typing import Any
 
 from sdgbias.registry.machine import Machine
-from sdgbias.registry.propose import Host
+from sdgbias.registry.propose import Host, Served
 from tests.builders.hub import Repo, commit, weights
 
+NATIVE = "by a class of its own"
+ARCHITECTURES = ("LlavaFor", "Qwen2_5_VLFor", "LlamaFor", "InternVLFor")
 BIG = Host(
     Machine((80.0,) * 4, 500.0),
-    lambda: frozenset({"llava", "qwen2_5_vl", "instructblip", "smolvlm"}),
+    lambda: frozenset({"llava", "qwen2_5_vl", "instructblip", "smolvlm", "internvl"}),
     "",
+    served=lambda: Served("0.32.0", dict.fromkeys(ARCHITECTURES, NATIVE)),
 )
 SMALL = Host(Machine((), 8.0), BIG.families, "vLLM isn't installed here")
-VLM = {"model_type": "llava", "vision_config": {}, "text_config": {}, "dtype": "bfloat16"}
+VLM = {
+    "architectures": ["LlavaFor"],
+    "model_type": "llava",
+    "vision_config": {},
+    "text_config": {},
+    "dtype": "bfloat16",
+}
 OWN_CODE = {**VLM, "model_type": "newvl", "auto_map": {"AutoModel": "modeling_newvl.NewVL"}}
 PLAIN = {"config.json": VLM, "model.safetensors": weights(10)}
 
@@ -38,6 +47,7 @@ REPOS = {
             commit(
                 {
                     "config.json": {
+                        "architectures": ["Qwen2_5_VLFor"],
                         "model_type": "qwen2_5_vl",
                         "vision_config": {},
                         "text_config": {"torch_dtype": "float16"},
@@ -49,8 +59,17 @@ REPOS = {
         ],
         params=3_000_000_000,
     ),
-    "open/blip": repo(model_type="instructblip"),
-    "open/text": Repo([commit({"config.json": {"model_type": "llama"}, "model.safetensors": b""})]),
+    "open/blip": repo(model_type="instructblip", architectures=["InstructBlipFor"]),
+    "open/text": Repo(
+        [
+            commit(
+                {
+                    "config.json": {"model_type": "llama", "architectures": ["LlamaFor"]},
+                    "model.safetensors": b"",
+                }
+            )
+        ]
+    ),
     "open/unknown": repo(model_type="brandnew"),
     "open/own-code": Repo([commit({"config.json": OWN_CODE, "model.safetensors": b""})]),
     "open/own-processor": Repo(

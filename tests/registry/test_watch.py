@@ -285,7 +285,7 @@ RULES: dict[str, tuple[Any, str | None]] = {
     "a list": ([], "not a mapping"),
     "unknown field": (
         {"organisations": []},
-        "unknown field 'organisations'; valid: commits, owners, skip",
+        "unknown field 'organisations'; valid: commits, enable, everyone, owners, probe, skip",
     ),
     "unknown condition": (
         {"owners": [{"owner": "lab", "size": 7}]},

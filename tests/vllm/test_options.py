@@ -7,10 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from sdgbias.engines.vllm import OPTIONS, VLLM, float32_head, load_error, read_options
+from sdgbias.engines.vllm import (
+    OPTIONS,
+    VLLM,
+    float32_head,
+    identity,
+    load_error,
+    read_options,
+)
 from sdgbias.errors import InfrastructureError, ModelError, RegistryError
 from sdgbias.types import ModelSpec
 from tests.vllm.conftest import has_vllm
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_an_unknown_option_is_answered_with_the_valid_ones(tiny: ModelSpec) -> None:
@@ -32,6 +41,8 @@ def test_an_unknown_option_is_answered_with_the_valid_ones(tiny: ModelSpec) -> N
         ("max_model_len", 512.0),
         ("tensor_parallel_size", -1),
         ("warm_first", 1),
+        ("quantization", True),
+        ("pipeline_parallel_size", 0),
     ],
 )
 def test_a_bad_value_names_the_file_and_what_is_valid(
@@ -43,9 +54,18 @@ def test_a_bad_value_names_the_file_and_what_is_valid(
         read_options(replace(tiny, options={name: value}))
 
 
-def test_one_engine_does_not_take_data_parallel_settings(tiny: ModelSpec) -> None:
-    with pytest.raises(RegistryError, match="data_parallel_size .* one engine per device"):
-        read_options(replace(tiny, options={"data_parallel_size": 2}))
+def test_an_adapter_is_named_and_part_of_the_identity(tiny: ModelSpec, tmp_path: Path) -> None:
+    for wrong in ("owner/name", "owner/name@main", "local:../x", "folder"):
+        with pytest.raises(RegistryError, match="lora is .*; valid: OWNER/NAME@COMMIT"):
+            VLLM(replace(tiny, options={"lora": wrong}), ROOT)
+    (tmp_path / "adapter_config.json").write_text('{"r": 4}')
+    named = replace(tiny, options={"lora": f"path:{tmp_path}"})
+    with pytest.raises(ModelError, match="is no LoRA adapter; valid: a folder with"):
+        VLLM(named, ROOT)
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"1")
+    one = identity(named, ROOT, "cpu")
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"2")
+    assert len({one, identity(named, ROOT, "cpu"), identity(tiny, ROOT, "cpu")}) == 3
 
 
 def test_good_values_pass(tiny: ModelSpec) -> None:
@@ -56,11 +76,14 @@ def test_good_values_pass(tiny: ModelSpec) -> None:
         "engine_process": False,
         "gpu_memory_utilization": 0.9,
         "kv_cache_gib": 0.5,
+        "lora": "local:registry/weights/adapter",
         "max_images": 2,
         "max_model_len": 512,
         "max_num_batched_tokens": 4096,
         "max_num_seqs": 64,
+        "pipeline_parallel_size": 2,
         "processor": {"max_pixels": 200704},
+        "quantization": "fp8",
         "template": {"enable_thinking": False},
         "tensor_parallel_size": 2,
         "warm_first": True,

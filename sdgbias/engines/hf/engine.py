@@ -50,7 +50,10 @@ class HuggingFace(Backend):
         self.processor, self.template = load_processor(spec, root), template_of(spec)
         prompting.check_template(self.processor, self.template, spec.name)
         model = load_model(spec, root)
-        self.model = model.eval().to(self.device)
+        if hasattr(model, "hf_device_map"):  # split over devices: prompts go where it begins
+            self.model, self.device = model.eval(), model.get_input_embeddings().weight.device
+        else:
+            self.model = model.eval().to(self.device)
         #: The head that gives float32 logits of a model in bfloat16 or float16; None elsewhere.
         self.head = keep_precise(self.model)
         self.pixels = PixelCache(self.processor.image_processor)

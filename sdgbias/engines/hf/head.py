@@ -53,6 +53,7 @@ def _find(model: Any) -> torch.nn.Module | None:
 def _linear(head: Any, hidden: torch.Tensor) -> torch.Tensor:
     """(..., V) float32 logits of the hidden states (..., D)."""
     weight, bias = head.weight, head.bias
+    hidden = hidden.to(weight.device)  # of a model split over devices
     if weight.is_cuda and hidden.dtype == weight.dtype:
         # accumulated in float32 and returned so, without a converted copy of the weights
         flat = hidden.reshape(-1, hidden.shape[-1])

@@ -24,17 +24,20 @@ NO_MEMORY = "can't allocate memory"
 
 
 def load_model(spec: ModelSpec, root: Path) -> Any:
-    """The model of a registry entry in its dtype, in main memory. Safetensors only. Raises
-    ModelError, InfrastructureError, OutOfMemory."""
+    """The model of a registry entry in its dtype, in main memory, or split over the devices where
+    the entry has a device_map. Safetensors only. Raises ModelError, InfrastructureError,
+    OutOfMemory, RegistryError."""
     folder = local_folder(spec, root)
     source = str(folder) if folder else spec.repo
     where: dict[str, Any] = {"trust_remote_code": spec.trust_remote_code}
     if folder is None:
         where["revision"] = spec.revision
+    split = device_map(spec)
+    more: dict[str, Any] = {"device_map": split} if split else {}
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         model = model_class(spec, source, **where).from_pretrained(
-            source, dtype=getattr(torch, spec.dtype), use_safetensors=True, **where
+            source, dtype=getattr(torch, spec.dtype), use_safetensors=True, **where, **more
         )
         _greedy(model)
         return model
@@ -48,6 +51,18 @@ def load_model(spec: ModelSpec, root: Path) -> Any:
                 f"{spec.name}: out of memory while loading; {str(error).splitlines()[0]}"
             ) from None
         raise translate(spec, folder, "can't load", error) from None
+
+
+def device_map(spec: ModelSpec) -> str:
+    """Option `device_map` of a registry entry: how a model is split over the GPUs that its process
+    sees (accelerate); '' if unset: it stays on one."""
+    value = spec.options.get("device_map", "")
+    if value not in ("", "auto", "balanced", "sequential"):
+        raise RegistryError(
+            f"registry/models/{spec.name}.yaml: device_map is {value!r}; valid: auto, balanced,"
+            " sequential"
+        )
+    return str(value)
 
 
 def _greedy(model: Any) -> None:

@@ -1,0 +1,97 @@
+"""`sdgbias models watch`: new releases on the hub become candidates, and are tried where the rules
+say so."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sdgbias.cli.options import JsonOption, say_json
+from sdgbias.errors import InfrastructureError, RegistryError, UsageError
+
+
+def watch_models(
+    rules: Annotated[Path | None, typer.Option(help="Rules; default: registry/watch.yaml.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be registered, and write nothing.")
+    ] = False,
+    listing: Annotated[
+        Path | None,
+        typer.Option(help="Answers of the hub from this file, in a network without it."),
+    ] = None,
+    save_listing: Annotated[
+        Path | None,
+        typer.Option(
+            help="Register nothing; write the file for --listing, where the hub can be reached."
+        ),
+    ] = None,
+    webhook_env: Annotated[
+        str, typer.Option(help="Variable with the address that news are sent to, in one message.")
+    ] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Query the hub for new commits of registered models and for new repositories of watched
+    owners and lists; register them as candidates.
+
+    Each is announced once, and looked into again when it or a library changed (registry/seen.json).
+    With `probe` in the rules, candidates that fit are fetched and asked a few questions; with
+    `enable: when_admitted`, one that passes is enabled. Registered models stay unchanged, except
+    that a model whose commit is gone from the hub is quarantined.
+    """
+    from sdgbias.registry import entries, hub, watch
+    from sdgbias.scoring import parity
+
+    if listing and save_listing:
+        raise UsageError("--listing reads what --save-listing writes; give one of them")
+    address = os.environ.get(webhook_env, "") if webhook_env else ""
+    if webhook_env and not address:
+        raise UsageError(f"--webhook-env {webhook_env}: not set; export it: the address is secret")
+    root = entries.find_root()
+    given = watch.read(rules or root / "registry" / "watch.yaml")
+    here = parity.here(root)
+    tape = hub.recorded(listing) if listing else nullcontext()
+    with hub.recording(save_listing) if save_listing else tape:
+        found = watch.watch(root, given, here, dry_run=dry_run or save_listing is not None)
+    lines = [_line(root, one) for one in found if one.news]
+    tried = []
+    if not (dry_run or listing or save_listing):
+        from sdgbias.nightly import admit
+
+        tried = admit.admit(root, given, here)
+    lines += [one.line() for one in tried]
+    if as_json:
+        say_json(found)
+    else:
+        quiet = f"nothing new in {len(found)} repositories" if found else ""
+        typer.echo("\n".join(lines) or quiet or "nothing to watch: no pinned hub models, no owners")
+    if address and lines and not dry_run:
+        from sdgbias.nightly import notify
+
+        notify.target(address)
+        if why := notify.post(address, {"text": "\n".join(["New on the hub:", *lines])})[1]:
+            raise InfrastructureError(f"the news could not be sent: {why}; they are printed above")
+    failed = [one for one in found if one.kind == watch.TROUBLE]
+    if failed:
+        raise InfrastructureError(
+            f"{len(failed)} of {len(found)} could not be queried, the first: {failed[0].repo};"
+            " later again: sdgbias models watch"
+        )
+
+
+def _line(root: Path, one: object) -> str:
+    """A finding; of a new candidate with the GPU hours of the full benchmark."""
+    from sdgbias.registry import entries, watch
+    from sdgbias.scoring import estimate
+
+    assert isinstance(one, watch.Finding)
+    if not (one.written and one.kind in (watch.NEW_COMMIT, watch.NEW_REPOSITORY)):
+        return one.line()
+    try:
+        hours = estimate.at_a_glance(entries.load(root, one.name))
+    except RegistryError:
+        hours = ""
+    return one.line() + (f"; {hours}" if hours else "")

