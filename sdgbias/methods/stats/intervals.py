@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -174,9 +174,8 @@ def means(asked: Sequence[tuple[ArrayLike, ArrayLike, Kind]]) -> list[Estimate]:
         return found
     group = np.repeat(some, [len(r) for r in rows])
     spread = spread_of(np.concatenate(sums), np.concatenate(rows), group, len(asked))
-    kinds = np.array([kind for *_, kind in asked])
-    for kind in get_args(Kind):
-        at = np.intersect1d(some, np.flatnonzero(kinds == kind))
+    for kind in dict.fromkeys(asked[number][2] for number in some):
+        at = [number for number in some if asked[number][2] == kind]
         mine = Spread(spread.variance[at], spread.df[at], spread.clusters[at])
         low, high = bounds(value[at], n[at], mine, kind)
         for number, *one in zip(at, value[at], n[at], low, high, mine.clusters, strict=True):
