@@ -15,6 +15,7 @@ import pytest
 
 import sdgbias.engines  # noqa: F401  before the tests import transformers, and so torchvision
 from tests.builders import forked
+from tests.builders import once as shared_by_workers
 from tests.builders.once import once
 
 #: The files that take longest start first, the longest before all others, so that no worker is
@@ -23,9 +24,8 @@ from tests.builders.once import once
 LONGEST = (
     "test_stack_overnight.py",
     "test_flows.py",
-    "test_docs.py",
+    "test_readme_tour.py",
     "test_nightly.py",
-    "test_watch_flow.py",
     "test_dvc.py",
     "test_ray.py",
     "test_own_suite.py",
@@ -97,6 +97,14 @@ gc.set_threshold(50_000, 20, 100)
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SHARED = REPOSITORY.parent / "shared" / "data"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _kept(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Where builders keep what they make for the other tests of this run."""
+    alone = "PYTEST_XDIST_WORKER" not in os.environ
+    common = tmp_path_factory.getbasetemp()
+    shared_by_workers.KEPT = common if alone else common.parent
 
 
 @pytest.fixture(scope="session")
@@ -172,25 +180,50 @@ def pytest_runtest_makereport() -> Generator[None, Any, Any]:
     return report
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, Any, Any]:
+    """Notes what a worker spent until it had collected its tests, imports included."""
+    collected = yield
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["collected"] = _cpu()
+    return collected
+
+
+_COLLECTED: list[float] = []
+
+
+@pytest.hookimpl(optionalhook=True)  # of xdist, which the environment of vLLM has not
+def pytest_testnodedown(node: Any) -> None:
+    _COLLECTED.append(getattr(node, "workeroutput", {}).get("collected", 0.0))
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """The 20 files that took longest, their fixtures included: seconds on the clock and of CPU."""
+    """The 20 files and the 20 tests that took longest, their fixtures included: seconds on the
+    clock and of CPU."""
     taken: Counter[str] = Counter()
     cpu: Counter[str] = Counter()
     tests: Counter[str] = Counter()
+    each: Counter[str] = Counter()
     for reports in terminalreporter.stats.values():
         for report in reports:
             if isinstance(report, pytest.TestReport):
                 name = report.nodeid.partition("::")[0]
+                used = getattr(report, "cpu", 0.0)  # none from a worker that died
                 taken[name] += report.duration
-                cpu[name] += getattr(report, "cpu", 0.0)  # none from a worker that died
+                cpu[name] += used
+                each[report.nodeid] += used
                 tests[name] += report.when == "call"
     if len(taken) < 20:  # somebody runs the tests of what they change
         return
-    whole, used = sum(taken.values()), sum(cpu.values())
-    terminalreporter.section(
-        f"{whole:,.0f} s, CPU {used:,.0f} s in {len(taken)} files, the dearest"
-    )
+    whole = f"{sum(taken.values()):,.0f} s, CPU {sum(cpu.values()):,.0f} s in {len(taken)} files"
+    terminalreporter.section(f"{whole}, the dearest")
     for name, seconds in taken.most_common(20):
         terminalreporter.write_line(
             f"{seconds:8.1f} s  CPU {cpu[name]:6.1f} s  {tests[name]:4} tests  {name}"
         )
+    terminalreporter.section("the tests with most CPU")
+    for name, seconds in each.most_common(20):
+        terminalreporter.write_line(f"CPU {seconds:6.1f} s  {name}")
+    if _COLLECTED:
+        spent = ", ".join(f"{seconds:.1f}" for seconds in _COLLECTED)
+        terminalreporter.write_line(f"CPU s until each worker had collected its tests: {spent}")

@@ -5,13 +5,10 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +31,6 @@ PAGES = sorted(
 TEXT = {page.relative_to(REPOSITORY).as_posix(): page.read_text(encoding="utf-8") for page in PAGES}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`(sdgbias [^`\n]+)`")
-#: Sizes of the whole benchmark as the README builds it, and as the tests do.
-SMALLER = {"117644": "1176", "100000": "1000", "50000": "500"}
 #: What a line of a shell block may begin with besides sdgbias, make and python; blocks of the
 #: README with only the former run.
 RUN = {"mkdir", "for", "IFS=:", "done", "sed", "export"}
@@ -168,98 +163,6 @@ def test_the_two_commands_of_the_readme_are_make_targets() -> None:
         assert re.search(rf"^\t\$\(BIN\)/{tool}", makefile, re.MULTILINE), (
             f"make test doesn't run {tool}"
         )
-
-
-def runnable(block: str) -> bool:
-    commands = lines(block)
-    ours = [line for line in commands if line.startswith("sdgbias ")]
-    allowed = all(line.startswith("sdgbias ") or line.split()[0] in RUN for line in commands)
-    return (
-        bool(ours)
-        and allowed
-        and not any(re.search(r"^sdgbias demo|/path/to", line) for line in commands)
-    )
-
-
-@pytest.mark.slow
-def test_the_readme_tour_runs_as_written(tmp_path: Path) -> None:
-    """Every runnable block of the README, in order, of the whole benchmark a hundredth; then what
-    two how-tos do with the results."""
-    tour = [block for block in blocks("README.md") if runnable(block) or "export " in block]
-    said = "".join(tour)
-    for name in (
-        "sample",
-        "build",
-        "models",
-        "evaluate",
-        "results",
-        "--sql",
-        "report",
-        "people build",
-        "models add",
-        "nightly",
-        "gate",
-    ):
-        assert name in said, f"the tour doesn't show {name}"
-    for number in SMALLER:
-        assert f" {number} " in said, f"the tour doesn't build the whole benchmark: {number}"
-    tour += [block for block in blocks("docs/how-to/debias.md") if "cade search" in block]
-    tour += blocks("docs/how-to/query.md")
-    run([reduce(lambda text, n: text.replace(n, SMALLER[n]), SMALLER, b) for b in tour], tmp_path)
-    assert (tmp_path / "build/tour/report/index.html").stat().st_size > 10_000
-    written = {path.name for path in tmp_path.iterdir()} - {"registry", "expectations"}
-    assert written == {"build"}, "the tour writes outside its own folder"
-    models = [{p.name for p in (at / "registry/models").iterdir()} for at in (tmp_path, REPOSITORY)]
-    assert models[0] == models[1]
-    check_same_parameters(tmp_path / "build")
-
-
-@pytest.mark.long  # the tour builds a hundredth of it with the same commands
-def test_the_whole_benchmark_is_built_as_written(tmp_path: Path) -> None:
-    run([b for b in blocks("README.md") if runnable(b) and " 117644 " in b], tmp_path)
-    assert (tmp_path / "build/full/benchmark/README.md").is_file()
-
-
-def run(given: list[str], folder: Path) -> None:
-    """Run shell blocks by bash, in a folder with a registry of its own. What one exports holds in
-    those after it."""
-    for name in ("registry", "expectations"):
-        shutil.copytree(REPOSITORY / name, folder / name)
-    scripts, exports = [], ""
-    for block in given:
-        exports += "".join(f"{line}\n" for line in lines(block) if line.startswith("export "))
-        scripts.append(exports + block)
-    tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {k: v for k, v in os.environ.items() if k != "SDGBIAS_REGISTRY"} | {
-        "PATH": tools,
-        "PYTHONPATH": str(REPOSITORY),
-    }
-    for block in scripts:
-        command = ["bash", "-euo", "pipefail", "-c", block]
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
-
-
-def check_same_parameters(build: Path) -> None:
-    """The claim of debias.md: `cade search` on the exported tables finds what the run published."""
-    import json
-
-    from sdgbias import store
-
-    row = store.query(
-        build / "tour" / "results.duckdb",
-        "SELECT * FROM cade_params WHERE task = 'mcq' AND test = 'T1'",
-    ).iloc[0]
-    found = json.loads((build / "cade" / "found" / "cade_config.json").read_text())["params"]
-    assert {name: row[name] for name in found} == pytest.approx(found, abs=1e-12)
 
 
 def test_every_command_is_documented() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -58,16 +59,39 @@ def _direction(items: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(item_id=items["item_id"], n_options=count)
 
 
+@dataclass(frozen=True)
+class MeanOf:
+    """A mean that is wanted: of one value per row of ``part``."""
+
+    part: RowGroup
+    values: ArrayLike
+    kind: stats.Kind = "share"
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """Columns whose values its interval counts. Without a picture many rows share one prompt
+        and hence one answer."""
+        part = self.part
+        alone = len(part) and str(part.columns["method"][part.at[0]]) in IMAGE_FREE
+        return ("prompt", "cluster_id") if alone else ("cluster_id",)
+
+
+def clustered_means(asked: Sequence[MeanOf]) -> list[Judged]:
+    """The means, and the units that their intervals count: places, or the wider of the interval
+    over places and that over distinct prompts."""
+    each = iter(stats.means([(a.values, a.part[unit], a.kind) for a in asked for unit in a.units]))
+    found: list[Judged] = []
+    for a in asked:
+        ways = [next(each) for _ in a.units]
+        chosen = stats.widest(ways) if len(ways) > 1 else ways[0]
+        of_prompts = len(ways) > 1 and chosen is ways[0]
+        found.append((chosen, "prompts" if of_prompts else "places"))
+    return found
+
+
 def clustered_mean(part: RowGroup, values: ArrayLike, kind: stats.Kind = "share") -> Judged:
-    """Mean of one value per row of ``part``, and the units its interval counts. Without a picture
-    many rows share one prompt and hence one answer: there the interval is the wider of that over
-    places and that over distinct prompts."""
-    by_place = stats.mean(values, part["cluster_id"], kind)
-    if not len(part) or str(part.columns["method"][part.at[0]]) not in IMAGE_FREE:
-        return by_place, "places"
-    by_prompt = stats.mean(values, part["prompt"], kind)
-    chosen = stats.widest([by_prompt, by_place])
-    return chosen, "prompts" if chosen is by_prompt else "places"
+    """One of them."""
+    return clustered_means([MeanOf(part, values, kind)])[0]
 
 
 def _facts(test: pd.DataFrame, task: Task) -> RowGroup:
@@ -108,54 +132,54 @@ def _facts(test: pd.DataFrame, task: Task) -> RowGroup:
     return RowGroup(facts, np.arange(len(test)))
 
 
-def _cell_metrics(part: RowGroup, task: Task) -> Iterator[tuple[str, Judged]]:
+def _cell_metrics(part: RowGroup, task: Task) -> Iterator[tuple[str, MeanOf]]:
     """Metrics of the rows of one method in one group."""
     if task is Task.MCQ:
-        yield "accuracy", clustered_mean(part, part["correct"])
+        yield "accuracy", MeanOf(part, part["correct"])
         three = part.where(part["three"])
         for says in DIRECTIONS if len(three) else ():
-            yield f"share_{says}", clustered_mean(three, three[says])
+            yield f"share_{says}", MeanOf(three, three[says])
         two = part.where(part["two"])
         if len(two):
-            yield "share_optimistic_two_option", clustered_mean(two, two["optimistic"])
+            yield "share_optimistic_two_option", MeanOf(two, two["optimistic"])
     else:
-        yield "mae", clustered_mean(part, part["error"], "amount")
-        yield "interval_accuracy", clustered_mean(part, part["correct"])
+        yield "mae", MeanOf(part, part["error"], "amount")
+        yield "interval_accuracy", MeanOf(part, part["correct"])
     if part["parsed"].any():
-        yield "unparsed_rate", clustered_mean(part, part["unparsed"])
-        yield "truncated_rate", clustered_mean(part, part["truncated"])
+        yield "unparsed_rate", MeanOf(part, part["unparsed"])
+        yield "truncated_rate", MeanOf(part, part["truncated"])
         if task is Task.MCQ:
-            yield "refusal_rate", clustered_mean(part, part["refused"])
+            yield "refusal_rate", MeanOf(part, part["refused"])
     if not np.isnan(part["mass"]).all():
-        yield "candidate_mass", clustered_mean(part, part["mass"], "fraction")
-        yield "off_candidate_rate", clustered_mean(part, part["off_candidate"])
+        yield "candidate_mass", MeanOf(part, part["mass"], "fraction")
+        yield "off_candidate_rate", MeanOf(part, part["off_candidate"])
     decided = part.where(~np.isnan(part["tie"]))
     if len(decided):
-        yield "tie_rate", clustered_mean(decided, decided["tie"])
-        yield "near_tie_rate", clustered_mean(decided, decided["near_tie"])
+        yield "tie_rate", MeanOf(decided, decided["tie"])
+        yield "near_tie_rate", MeanOf(decided, decided["near_tie"])
 
 
-def _paired_metrics(part: RowGroup, task: Task) -> Iterator[tuple[str, Judged]]:
+def _paired_metrics(part: RowGroup, task: Task) -> Iterator[tuple[str, MeanOf]]:
     """CADE against the Full view on the same rows."""
     if task is Task.MCQ:
         gain = part["gain"]
-        yield "accuracy_gain", clustered_mean(part, gain, "mean")
-        yield "changed_rate", clustered_mean(part, part["changed"])
-        yield "fixed_rate", clustered_mean(part, gain > 0)
-        yield "broken_rate", clustered_mean(part, gain < 0)
-        yield "kept_rate", clustered_mean(part, part["kept"])
+        yield "accuracy_gain", MeanOf(part, gain, "mean")
+        yield "changed_rate", MeanOf(part, part["changed"])
+        yield "fixed_rate", MeanOf(part, gain > 0)
+        yield "broken_rate", MeanOf(part, gain < 0)
+        yield "kept_rate", MeanOf(part, part["kept"])
     else:
-        yield "mae_change", clustered_mean(part, part["gain"], "mean")
-        yield "changed_rate", clustered_mean(part, part["changed"])
+        yield "mae_change", MeanOf(part, part["gain"], "mean")
+        yield "changed_rate", MeanOf(part, part["changed"])
 
 
-def _over_generated(part: RowGroup) -> Iterator[tuple[str, Judged]]:
+def _over_generated(part: RowGroup) -> Iterator[tuple[str, MeanOf]]:
     """A method against the generated answer to the Full prompt, on the same questions: of Full,
     what choosing among the candidates gains; of CADE, its whole gain over standard inference."""
     part = part.where(~np.isnan(part["correct_generated"]))
     if len(part):
         gain = part["correct"] - part["correct_generated"]
-        yield "gain_over_generated", clustered_mean(part, gain, "mean")
+        yield "gain_over_generated", MeanOf(part, gain, "mean")
 
 
 def _parts(table: RowGroup, task: Task) -> Iterator[tuple[tuple[str, str, str, str], RowGroup]]:
@@ -246,20 +270,20 @@ def metric_rows(
             found += _paired_metrics(part.where(part["compared"]), task)
         if cell[1] in ("cade", "full"):
             found += _over_generated(part)
+        rows += _rows(task, cell, found)
         if cell[1] == "q_only":
             asked = part["prompt"]
             prompts = float(len(np.unique(asked[asked >= 0])))
             count = stats.Estimate(prompts, len(part), float("nan"), float("nan"))
-            found.append(("distinct_prompts", (count, "prompts")))
-        rows += [(task.value, *cell, m, *_numbers(e, unit)) for m, (e, unit) in found]
+            rows.append((task.value, *cell, "distinct_prompts", *_numbers(count, "prompts")))
     if judged is not None:
         keys = known[known["task"] == task.value].rename(columns={"view": "method"})
         keys = keys[["item_id", "test", "method", "key"]]
         judged = judged.merge(keys, on=["item_id", "test", "method"], how="left")
         judged["prompt"] = pd.factorize(judged["key"], sort=True)[0]
     for cell, part in () if judged is None else _parts(RowGroup.of(judged), task):
-        for m, values, kind in sdg_censoring.metrics(cell[1], part, task):
-            rows.append((task.value, *cell, m, *_numbers(*clustered_mean(part, values, kind))))
+        bounded = sdg_censoring.metrics(cell[1], part, task)
+        rows += _rows(task, cell, [(m, MeanOf(part, *more)) for m, *more in bounded])
     columns = [
         "task",
         "test",
@@ -275,6 +299,15 @@ def metric_rows(
         "note",
     ]
     return pd.DataFrame(rows, columns=columns)
+
+
+def _rows(
+    task: Task, cell: tuple[str, ...], found: Sequence[tuple[str, MeanOf]]
+) -> Iterator[tuple[object, ...]]:
+    """The rows of one group: all intervals at once, as there are thousands of groups."""
+    means = clustered_means([mean for _, mean in found])
+    for (metric, _), judged in zip(found, means, strict=True):
+        yield (task.value, *cell, metric, *_numbers(*judged))
 
 
 def _numbers(e: stats.Estimate, unit: str) -> tuple[object, ...]:

@@ -28,6 +28,10 @@ def publish_nights(path: Path, nights: int = 4) -> Path:
     fake-broken always fails. In the last night fake-optimist breaches a rule, and some of its
     answers flip.
     """
+    return fake_results.kept(f"nights-{nights}", lambda at: _publish_nights(at, nights), path)
+
+
+def _publish_nights(path: Path, nights: int) -> None:
     table = fake_results.items(np.random.default_rng(1), 60, 24)
     images = sorted(set(table["image_id"]))
     pictures = [
@@ -103,7 +107,6 @@ def publish_nights(path: Path, nights: int = 4) -> Path:
         }
         store.upsert(path, {"nights": pd.DataFrame([night]), "night_models": pd.DataFrame(rows)})
     _judge(path, nights - 1)
-    return path
 
 
 def _asked(n: int, model: str, outcome: str, **more: object) -> dict[str, object]:

@@ -19,10 +19,24 @@ def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], obje
         make(own)
         return own
     common = factory.getbasetemp().parent / f"once-{name}"  # of this run of pytest alone
-    with (common.parent / f"{common.name}.lock").open("w") as lock:
+    return Path(shutil.copytree(the_only(common, make), own, dirs_exist_ok=True))
+
+
+#: Folder that the workers of this run share, for builders that get no fixture (tests/conftest.py).
+KEPT: Path | None = None
+
+
+def the_only(folder: Path, make: Callable[[Path], object]) -> Path:
+    """``folder`` with what `make(folder)` writes, made by the first process that needs it."""
+    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not common.is_dir():
-            part = factory.mktemp(f"{name}-part")
-            make(part)
-            part.rename(common)  # a maker that fails leaves nothing to copy
-    return Path(shutil.copytree(common, own, dirs_exist_ok=True))
+        if not folder.is_dir():
+            part = folder.with_name(f"{folder.name}-part")
+            part.mkdir()
+            try:
+                make(part)
+                part.rename(folder)
+            except BaseException:  # leaves nothing to copy
+                shutil.rmtree(part, ignore_errors=True)
+                raise
+    return folder

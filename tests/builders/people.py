@@ -3,6 +3,7 @@ for the examples."""
 
 from __future__ import annotations
 
+import shutil
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch
@@ -13,10 +14,21 @@ from sdgbias.raw.synthetic.schematic_people import write_people_sample
 from sdgbias.scoring import evaluate
 from sdgbias.suites import facet
 from sdgbias.types import ModelSpec
+from tests.builders import once
 
 
 def publish_people(folder: Path, n: int = 200) -> Path:
-    """folder/b (benchmark), folder/r.duckdb (results), whose path is returned."""
+    """folder/b (benchmark), folder/r.duckdb (results), whose path is returned. The first test of a
+    run of pytest makes them, the others copy them."""
+    if once.KEPT is None:
+        _publish_people(folder, n)
+    else:
+        made = once.the_only(once.KEPT / f"people-{n}", lambda at: _publish_people(at, n))
+        shutil.copytree(made, folder, dirs_exist_ok=True)
+    return folder / "r.duckdb"
+
+
+def _publish_people(folder: Path, n: int) -> None:
     write_people_sample(folder / "raw", n, 3)
     build_people(folder / "raw", folder / "b")
     keep = partial(facet.tables, images=ImageReader(folder / "b"))
@@ -36,4 +48,3 @@ def publish_people(folder: Path, n: int = 200) -> Path:
                 options=given,
             )
             evaluate.evaluate(spec, folder, folder / "b", folder / "r.duckdb")
-    return folder / "r.duckdb"

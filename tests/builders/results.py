@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from PIL import Image, ImageDraw
 from sdgbias import store
 from sdgbias.methods import cade, stats
 from sdgbias.types import PILLARS, CadeParams
+from tests.builders import once
 
 MODELS = {
     "fake-optimist": (2.0, 0.3),
@@ -294,6 +295,10 @@ def _run(model: str, table: pd.DataFrame, rng: np.random.Generator) -> dict[str,
 def publish_fake(path: Path, n: int = 60, n_regression: int = 24) -> Path:
     """Writes the results file and returns its path. An older run of the first model is there,
     too."""
+    return kept(f"fake-{n}-{n_regression}", lambda at: _publish_fake(at, n, n_regression), path)
+
+
+def _publish_fake(path: Path, n: int, n_regression: int) -> None:
     table = items(np.random.default_rng(1), n, n_regression)
     images = sorted(set(table["image_id"]))
     previews = pd.DataFrame(
@@ -334,7 +339,6 @@ def publish_fake(path: Path, n: int = 60, n_regression: int = 24) -> Path:
         store.publish(
             path, record, tables | {"items": table, "previews": previews, "quarantine": quarantine}
         )
-    return path
 
 
 #: Runs of `publish_models`: model -> (provenance, repo). The first is a model of the paper, the
@@ -349,6 +353,10 @@ NAMED = {
 def publish_models(path: Path) -> Path:
     """A results file with a measured, a planted and an embedded run (`NAMED`) on one benchmark,
     none of them analysed."""
+    return kept("models", _publish_models, path)
+
+
+def _publish_models(path: Path) -> None:
     table = items(np.random.default_rng(1), 60, 24)
     for at, (model, (provenance, repo)) in enumerate(NAMED.items()):
         config = {
@@ -376,7 +384,17 @@ def publish_models(path: Path) -> Path:
         )
         tables = _run(list(MODELS)[at % 2], table, np.random.default_rng(200 + at))
         store.publish(path, record, tables | {"items": table, "quarantine": quarantine})
-    return path
+
+
+def kept(name: str, make: Callable[[Path], object], to: Path) -> Path:
+    """``make(to)``, a new results file: the first test of a run of pytest makes it, the others copy
+    it. Into a file that is there already it is made each time."""
+    if once.KEPT is None or to.exists():
+        make(to)
+        return to
+    to.parent.mkdir(parents=True, exist_ok=True)
+    first = once.the_only(once.KEPT / f"results-{name}", lambda at: make(at / "r.duckdb"))
+    return copied(first / "r.duckdb", to)
 
 
 def copied(results: Path, to: Path) -> Path:

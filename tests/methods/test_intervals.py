@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pytest
 
@@ -207,3 +209,17 @@ def test_of_two_ways_to_cluster_the_one_that_claims_less_stands() -> None:
     assert stats.widest([by_place, by_prompt]) == by_prompt
     three = stats.share(hits, prompt // 2)
     assert stats.widest([by_place, three]).too_few, "no interval claims least"
+
+
+def test_many_means_at_once_are_those_of_each_alone_to_the_bit() -> None:
+    rng = np.random.default_rng(5)
+    asked: list[tuple[np.ndarray, np.ndarray, stats.Kind]] = []
+    for n in (0, 1, 4, 5, 9, 33, 400):
+        for kind in get_args(stats.Kind):
+            values = rng.random(n) if kind != "share" else (rng.random(n) < 0.4).astype(float)
+            values[rng.random(n) < 0.1] = np.nan
+            asked.append((values, rng.integers(0, max(1, n // 3), n), kind))
+    together, alone = stats.means(asked), [stats.mean(*one) for one in asked]
+    assert repr(together) == repr(alone)
+    assert sum(e.low == e.low for e in together) == 8 and together[0].n == 0
+    assert stats.means([]) == []

@@ -94,3 +94,23 @@ def test_terms_are_explained_and_text_stays_text() -> None:
     assert f'title="{layout.TERMS["T1"]}">T1</abbr> and T10, Fuller' in made
     assert ">Full, generated</abbr>" in made
     assert list(layout.terms_in("CADE", "T5 of T1")) == ["T1", "T5", "CADE"]
+
+
+def test_the_charts_script_is_bundled_once_for_all_reports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import vl_convert
+
+    from sdgbias.report.pages import studies
+
+    bundled: list[str] = []
+    monkeypatch.setattr(
+        vl_convert, "javascript_bundle", lambda text: bundled.append(text) or "a</script>\u00e9"
+    )
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    library = studies.library.__wrapped__  # without what this process remembers
+    assert [library(), library()] == ["a<\\/script>\u00e9"] * 2 and len(bundled) == 1
+    [kept] = (tmp_path / "cache" / "sdgbias").iterdir()
+    assert kept.name == f"vega-{vl_convert.__version__}.js"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(kept))  # no folder: it is bundled each time
+    assert [library(), library()] == ["a<\\/script>\u00e9"] * 2 and len(bundled) == 3

@@ -5,7 +5,7 @@ Everything is clustered: questions about one DHS cluster share a picture and sur
 are not independent. ``clusters`` is (N,) of any sortable key. NaN rows are left out and n says so;
 what can't be had is NaN.
 
-intervals   Estimate, mean, share, amount, fraction, macro, two_way: one number with its n, its
+intervals   Estimate, mean(s), share, amount, fraction, macro, two_way: one number with its n, its
             clusters and a 95 % interval
 resample    bootstrap over clusters, of anything that is a function of column means
 paired      McNemar, clustered t test and bootstrap test of a difference, minimum detectable effect
@@ -49,6 +49,7 @@ from sdgbias.methods.stats.intervals import (
     fraction,
     macro,
     mean,
+    means,
     nothing,
     share,
     spread_of,
@@ -101,6 +102,7 @@ __all__ = [
     "macro",
     "mcnemar",
     "mean",
+    "means",
     "minimum_detectable",
     "net_signs",
     "nothing",

@@ -134,18 +134,18 @@ def prompts(
     if "prompt" in item:  # a question about a person: one text, with and without picture
         frame = pd.DataFrame([item])
         return [(list(views), str(people_items.build_prompts(frame)["text"].iloc[0]))]
-    columns = {f"option_{letter.lower()}": [text] for letter, text in options}
-    frame = pd.DataFrame({"question": [str(item["question"] or "")], **columns})
+    seen = [view for view in View if view.value in views]
+    columns = {f"option_{letter.lower()}": text for letter, text in options}
+    given = pd.DataFrame({"question": str(item["question"] or ""), **columns}, range(len(seen)))
+    shown = pd.Series([context if view.has_context else "" for view in seen], dtype=object)
+    texts = (
+        question_lines(given, shown) + REGRESSION_TAIL
+        if task == Task.REGRESSION.value
+        else choice_texts(given, shown)
+    )
     made: dict[str, list[str]] = {}
-    for view in View:
-        if view.value in views:
-            shown = pd.Series([context if view.has_context else ""], dtype=object)
-            text = (
-                question_lines(frame, shown) + REGRESSION_TAIL
-                if task == Task.REGRESSION.value
-                else choice_texts(frame, shown)
-            )
-            made.setdefault(str(text.iloc[0]), []).append(view.value)
+    for view, text in zip(seen, texts, strict=True):
+        made.setdefault(str(text), []).append(view.value)
     return [(names, text) for text, names in made.items()]
 
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -119,11 +121,22 @@ def drawn(made: Sequence[Figure]) -> dict[str, Any]:
 
 @cache
 def library() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script that is safe inside a script element."""
+    """Vega, Vega-Lite and Vega-Embed as one script that is safe inside a script element. Bundling
+    takes 1.5 s of CPU, so the script is kept in the user's cache folder, where one can be had."""
     import vl_convert as vlc
 
-    text: str = vlc.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    return text.replace("</script", "<\\/script")
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    kept = Path(home) / "sdgbias" / f"vega-{vlc.__version__}.js"
+    with suppress(OSError, UnicodeDecodeError):
+        return kept.read_text(encoding="utf-8")
+    bundle: str = vlc.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    text = bundle.replace("</script", "<\\/script")
+    with suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        part = kept.with_name(f".{kept.name}.{os.getpid()}")  # other reports may write it, too
+        part.write_text(text, encoding="utf-8")
+        part.replace(kept)
+    return text
 
 
 def shown_figure(f: Figure) -> dict[str, Any]:

@@ -1,0 +1,126 @@
+"""The README's tour, command by command, as it is written."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from functools import reduce
+from pathlib import Path
+
+import pytest
+
+from sdgbias import store
+from tests.builders import commands, forked
+from tests.test_docs import REPOSITORY, RUN, blocks, lines
+
+#: Sizes of the whole benchmark as the README builds it, and as the tests do.
+SMALLER = {"117644": "1176", "100000": "1000", "50000": "500"}
+#: Sizes of the tour as the README has it, and as the tests do: each prompt of a model costs.
+FEWER = {
+    "--clusters 40 ": "--clusters 24 ",
+    "--mcq 40 --regression 10": "--mcq 20 --regression 6",
+    "--people 240": "--people 80",
+}
+
+
+def runnable(block: str) -> bool:
+    known = [line.startswith("sdgbias ") or line.split()[0] in RUN for line in lines(block)]
+    ours = [line for line in lines(block) if line.startswith("sdgbias ")]
+    return (
+        bool(ours)
+        and all(known)
+        and not any(re.search(r"^sdgbias demo|/path/to", line) for line in lines(block))
+    )
+
+
+def test_the_readme_tour_runs_as_written(tmp_path: Path) -> None:
+    """Every runnable block of the README, in order, of the tour half the questions and of the whole
+    benchmark a hundredth; then what two how-tos do with the results."""
+    tour = [block for block in blocks("README.md") if runnable(block) or "export " in block]
+    said = "".join(tour)
+    for name in (
+        "sample",
+        "build",
+        "models",
+        "evaluate",
+        "results",
+        "--sql",
+        "report",
+        "people build",
+        "models add",
+        "nightly",
+        "gate",
+    ):
+        assert name in said, f"the tour doesn't show {name}"
+    for number in SMALLER:
+        assert f" {number} " in said, f"the tour doesn't build the whole benchmark: {number}"
+    for size in FEWER:
+        assert size in said, f"the tour has other sizes than this test: {size}"
+    tour += [block for block in blocks("docs/how-to/debias.md") if "cade search" in block]
+    tour += blocks("docs/how-to/query.md")
+    sizes = {**SMALLER, **FEWER}
+    run([reduce(lambda text, n: text.replace(n, sizes[n]), sizes, b) for b in tour], tmp_path)
+    assert (tmp_path / "build/tour/report/index.html").stat().st_size > 10_000
+    written = {path.name for path in tmp_path.iterdir()} - {"registry", "expectations"}
+    assert written == {"build"}, "the tour writes outside its own folder"
+    models = [{p.name for p in (at / "registry/models").iterdir()} for at in (tmp_path, REPOSITORY)]
+    assert models[0] == models[1]
+    check_same_parameters(tmp_path / "build")
+
+
+@pytest.mark.long  # the tour builds a hundredth of it with the same commands
+def test_the_whole_benchmark_is_built_as_written(tmp_path: Path) -> None:
+    run([b for b in blocks("README.md") if runnable(b) and " 117644 " in b], tmp_path)
+    assert (tmp_path / "build/full/benchmark/README.md").is_file()
+
+
+def run(given: list[str], folder: Path) -> None:
+    """Run shell blocks by bash, in a folder with a registry of its own, and blocks of nothing but
+    sdgbias commands as all tests' commands are run. What one exports holds in those after it."""
+    for name in ("registry", "expectations"):
+        shutil.copytree(REPOSITORY / name, folder / name)
+    environment = commands.environment()
+    environment.pop("SDGBIAS_REGISTRY", None)
+    for block in given:
+        for line in lines(block):
+            if line.startswith("export "):
+                environment |= dict(word.split("=", 1) for word in shlex.split(line)[1:])
+        ours = [line for line in lines(block) if not line.startswith("export ")]
+        plain = all(re.match(r"sdgbias [^|>;$]*$", line) for line in ours)
+        for job in ours if plain else [block]:
+            if plain:
+                words = shlex.split(job, comments=True)[1:]
+                done = forked.run(words, folder, environment, 600)
+            else:
+                done = in_bash(block, folder, environment)
+            assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+
+
+def in_bash(
+    block: str, folder: Path, environment: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    tools = Path(sys.executable).parent
+    return subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", block],
+        cwd=folder,
+        env={**environment, "PATH": f"{tools}{os.pathsep}{environment['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+
+
+def check_same_parameters(build: Path) -> None:
+    """The claim of debias.md: `cade search` on the exported tables finds what the run published."""
+    row = store.query(
+        build / "tour" / "results.duckdb",
+        "SELECT * FROM cade_params WHERE task = 'mcq' AND test = 'T1'",
+    ).iloc[0]
+    found = json.loads((build / "cade" / "found" / "cade_config.json").read_text())["params"]
+    assert {name: row[name] for name in found} == pytest.approx(found, abs=1e-12)
