@@ -21,7 +21,7 @@ import pandas as pd
 from sdgbias import files, store
 from sdgbias.errors import InfrastructureError, StoreError
 from sdgbias.nightly.attempt import PUBLISHED, SKIPPED, UNCHANGED, JobOutcome
-from sdgbias.nightly.plan import Night, Settings
+from sdgbias.nightly.plan import Night, Settings, folder_of
 from sdgbias.nightly.schedule import NIGHT
 
 RUNNING, DONE, INTERRUPTED = "running", "done", "interrupted"
@@ -50,10 +50,14 @@ class StepResult:
         return self.message or self.state
 
 
+class NightAtWork(InfrastructureError):
+    """Another night holds the results file's lock."""
+
+
 @contextmanager
 def only_one(results: Path, night: str = "") -> Iterator[None]:
     """Lock: one night at a time per results file. The lock is released when its process ends.
-    Raises InfrastructureError, which names the holder."""
+    Raises NightAtWork, which names the holder."""
     path = results.parent / "nights" / ".lock"
 
     def unwritable(error: OSError) -> StoreError:
@@ -61,7 +65,7 @@ def only_one(results: Path, night: str = "") -> Iterator[None]:
 
     def busy(holder: str) -> InfrastructureError:
         who = holder or "another process"
-        return InfrastructureError(
+        return NightAtWork(
             f"another night is at work on {results}: {who}; let it finish, or end that process;"
             " what it finished is kept"
         )
@@ -82,6 +86,15 @@ def only_one(results: Path, night: str = "") -> Iterator[None]:
         yield
 
 
+def starts_of(results: Path, night: str) -> int:
+    """How often a night was started, by the file in its folder."""
+    try:
+        begun = json.loads((folder_of(results, night) / BEGIN).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return 0
+    return int(begun.get("starts", 1))
+
+
 def begin(settings: Settings, night: Night, now: datetime) -> str:
     """Open a night; return why the results file could not be written ('' if it was). An earlier
     night that is still 'running' must have been interrupted, since only one runs at a time: it is
@@ -97,10 +110,11 @@ def begin(settings: Settings, night: Night, now: datetime) -> str:
         "config": _config(settings),
         "report": str(settings.report),
     }
+    starts = starts_of(settings.results, night.night) + 1
     try:
         night.folder.mkdir(parents=True, exist_ok=True)
         (night.folder / END).unlink(missing_ok=True)
-        (night.folder / BEGIN).write_text(_dumps(row), encoding="utf-8")
+        (night.folder / BEGIN).write_text(_dumps(row | {"starts": starts}), encoding="utf-8")
         (night.folder / RESERVE).write_bytes(bytes(ROOM))
     except OSError as error:
         raise StoreError(
@@ -165,6 +179,7 @@ def end(
             [o.row() | {"night": night.night} for o in outcomes] or _left(night.folder),
         )
         begun = json.loads((night.folder / BEGIN).read_text(encoding="utf-8"))
+        begun.pop("starts", None)
         store.upsert(results, {"nights": _frame([begun | found])})
     except (StoreError, OSError, ValueError) as error:
         return str(error)
@@ -175,6 +190,7 @@ def so_far(results: Path, night: Night, found: Mapping[str, StepResult]) -> str:
     """Record the progress of a running night's closing steps, for readers of the results file."""
     try:
         begun = json.loads((night.folder / BEGIN).read_text(encoding="utf-8"))
+        begun.pop("starts", None)
         store.upsert(results, {"nights": _frame([begun | _steps(found)])})
     except (StoreError, OSError, ValueError) as error:
         return str(error)
@@ -216,6 +232,21 @@ def last_finished(results: Path) -> str | None:
     return None if not len(found) or pd.isna(found["night"][0]) else str(found["night"][0])
 
 
+def last_night(results: Path) -> str:
+    """The newest night in one line: name, status, number of models per outcome."""
+    try:
+        newest = nights(results, 1)
+        if not len(newest):
+            return "none yet"
+        night = newest.iloc[0]
+        mine = history(results).query("night == @night.night")["outcome"]
+    except StoreError as error:
+        return f"not known: {error}"
+    counts = mine.value_counts().sort_index()
+    found = ", ".join(f"{n} {outcome}" for outcome, n in counts.items()) or "no model"
+    return f"{night.night}: {night.status}; {found}; report: {night.report}/night.html"
+
+
 def recover(results: Path, current: str) -> None:
     """Copy nights that are not recorded as ended into the results file: their outcomes and final
     states. Raises StoreError."""
@@ -240,6 +271,7 @@ def recover(results: Path, current: str) -> None:
         except (OSError, ValueError):
             ended = {"status": INTERRUPTED}
         _keep_rows(results, folder.name, _left(folder))
+        begun.pop("starts", None)
         # begun by an earlier version, which had one column for each of two suites
         old = {"sdg": begun.pop("benchmark_id", ""), "people": begun.pop("people_id", "")}
         begun.setdefault("benchmarks", {suite: found for suite, found in old.items() if found})

@@ -226,7 +226,7 @@ def test_a_night_that_dies_is_told_by_the_server(
     for state in (
         "COMPLETED",
         "CRASHED",
-    ):  # the second is what a supervisor notes of a process that is gone
+    ):  # the second is what a worker or an automation notes of a process that is gone
         run = post(
             f"{server}/flow_runs/",
             {"flow_id": flow, "name": f"night-{state}", "state": {"type": "RUNNING"}},

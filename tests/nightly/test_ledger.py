@@ -184,3 +184,17 @@ def test_an_outcome_that_a_full_disk_took_half_of_is_written_again_on_a_line_of_
         assert [row["model"] for row in ledger._left(disk)] == ["a", "b"]
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_the_last_night_in_one_line_and_how_often_it_was_started(tmp_path: Path) -> None:
+    s = settings(tmp_path, "a")
+    assert ledger.last_night(s.results) == "none yet" and ledger.starts_of(s.results, NIGHT) == 0
+    night = tonight(s, NOW)
+    for _ in range(2):
+        ledger.begin(s, night, NOW)
+    ledger.record(s.results, night, [good()])
+    ledger.end(s.results, night, "done", {}, NOW)
+    assert ledger.last_night(s.results) == (
+        f"{NIGHT}: done; 1 published; report: {s.report}/night.html"
+    )
+    assert ledger.starts_of(s.results, NIGHT) == 2
