@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.client.schemas.objects import WorkerStatus
 from prefect.events.schemas.automations import AutomationCore
-from prefect.exceptions import ObjectNotFound
+from prefect.exceptions import ObjectAlreadyExists
 
 from sdgbias.errors import InfrastructureError, SdgbiasError, UsageError
 from sdgbias.nightly import ledger, schedule
@@ -42,18 +43,15 @@ def make_pools(client: SyncPrefectClient, pools: Mapping[str, int]) -> None:
         # the night itself runs in the CPU pool, so there the limit is on the models' queue
         whole = None if kind == CPU else limit
         try:
-            client.read_work_pool(name)
-            client.update_work_pool(name, WorkPoolUpdate(concurrency_limit=whole))
-        except ObjectNotFound:
             client.create_work_pool(
                 WorkPoolCreate(name=name, type="process", concurrency_limit=whole)
             )
+        except ObjectAlreadyExists:  # from an earlier start, or created by its worker just now
+            client.update_work_pool(name, WorkPoolUpdate(concurrency_limit=whole))
         if kind == CPU:
             queue = client.read_work_queue_by_name("default", name)
             client.update_work_queue(queue.id, concurrency_limit=limit)
-            try:
-                client.read_work_queue_by_name(NIGHTS, name)
-            except ObjectNotFound:
+            with suppress(ObjectAlreadyExists):
                 client.create_work_queue(NIGHTS, work_pool_name=name)
 
 

@@ -54,21 +54,27 @@ def tell(line: str) -> None:
 
 
 @task(
-    task_run_name="evaluate {job.model} on {job.suite} (try {number})",
+    task_run_name="evaluate {job.model} on {job.suite}",
     cache_policy=NO_CACHE,
     persist_result=False,
 )
-def attempt(
-    job: Job, results: Path, number: int, device: str | None, pools: bool
-) -> State[JobOutcome]:
-    """One attempt on one model, on this machine or in the work pool of its machine type. The
-    timeout is the job's, not Prefect's: it ends the process with all its children, which a Prefect
-    timeout cannot do."""
-    made = (
-        score.run_in_pool(job, results, number)
-        if pools
-        else work.attempt(job, results, number, device)
-    )
+def evaluate(job: Job, results: Path, device: str | None, pools: bool) -> State[JobOutcome]:
+    """One model until its outcome is final, on this machine or in the work pool of its machine
+    type. Waits and number of attempts depend on the kind of failure, and a timeout ends the process
+    with all its children: Prefect's retries and timeouts know neither."""
+    logger = get_run_logger()
+
+    def once(number: int) -> JobOutcome:
+        made = (
+            score.run_in_pool(job, results, number)
+            if pools
+            else work.attempt(job, results, number, device, seen=pages.follow(job, logger.info))
+        )
+        if not made.good:
+            logger.warning("attempt %d: %s", number, nights.line(made))
+        return made
+
+    made = work.keep_trying(job, once)
     words = nights.line(made)
     return Completed(message=words, data=made) if made.good else Failed(message=words, data=made)
 
@@ -81,24 +87,19 @@ def step(name: str, settings: Settings, night: Night) -> State[ledger.StepResult
 
 
 def ask(job: Job, results: Path, device: str | None, pools: bool) -> JobOutcome:
-    """Attempt one model until its outcome is final; each attempt is a separate task run."""
+    """Evaluate one model as a task run of its own."""
     started = datetime.now(UTC)
-
-    def once(number: int) -> JobOutcome:
-        state = attempt(job, results, number, device, pools, return_state=True)
-        made = state.result(raise_on_failure=False)
-        if isinstance(made, process.Stopped):
-            raise made
-        if isinstance(made, BaseException):  # an error in the code around the model's process
-            return replace(work.crashed(job, made, started, datetime.now(UTC)), attempts=number)
-        if isinstance(made, JobOutcome):
-            return made
-        lost = work.crashed(
-            job, InfrastructureError(str(state.message)), started, datetime.now(UTC)
-        )  # Prefect abandoned the task run
-        return replace(lost, kind="Interrupted", attempts=number)
-
-    return work.keep_trying(job, once)
+    run = evaluate.with_options(tags={f"model:{job.model}", f"suite:{job.suite}"})
+    state = run(job, results, device, pools, return_state=True)
+    made = state.result(raise_on_failure=False)
+    if isinstance(made, process.Stopped):
+        raise made
+    if isinstance(made, JobOutcome):
+        return made
+    if isinstance(made, BaseException):  # an error in the code around the model's process
+        return work.crashed(job, made, started, datetime.now(UTC))
+    lost = InfrastructureError(str(state.message))  # Prefect abandoned the task run
+    return replace(work.crashed(job, lost, started, datetime.now(UTC)), kind="Interrupted")
 
 
 def hands(settings: Settings, pools: bool, address: str) -> nights.Executor:

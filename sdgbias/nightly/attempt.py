@@ -38,6 +38,7 @@ TRIES: dict[str, tuple[int, float, float]] = {
     "Killed": (2, 10.0, 1.0),
     "Hung": (2, 5.0, 1.0),
     "TimedOut": (1, 0.0, 1.0),
+    "Cancelled": (1, 0.0, 1.0),
     OUT_OF_TIME: (1, 0.0, 1.0),
     "ModelError": (1, 0.0, 1.0),
     "RegistryError": (1, 0.0, 1.0),
@@ -155,11 +156,11 @@ def attempt(
     number: int = 1,
     gpu: str | None = None,
     argv: Callable[[Job, Path, int], Sequence[str]] = command,
-    seen: Callable[[progress.Record], None] = lambda record: None,
+    seen: Callable[[progress.Record | None], None] = lambda record: None,
 ) -> JobOutcome:
     """Run one attempt in a process, which is ended with all its children at the job's timeout.
-    ``gpu``: the visible accelerator; ``seen`` is called every second with the model's progress.
-    Failures of the model never raise."""
+    ``gpu``: the visible accelerator; ``seen`` is called every second with the model's progress
+    (None: not known now), and at the end. Failures of the model never raise."""
     began = datetime.now(UTC)
     job.log.parent.mkdir(parents=True, exist_ok=True)
     for stale in (
@@ -184,6 +185,7 @@ def attempt(
             (*NOT_FOR_MODELS, *job.withheld),
             look,
         )
+        seen(None)
     made = _classified(
         job, ended, child.read_outcome(outcome_file(job, number)), _blank(job, began, number)
     )
@@ -201,7 +203,7 @@ def attempt(
 
 @contextmanager
 def _progress_of(
-    job: Job, environment: dict[str, str], seen: Callable[[progress.Record], None]
+    job: Job, environment: dict[str, str], seen: Callable[[progress.Record | None], None]
 ) -> Iterator[tuple[Callable[[], None], dict[str, tuple[progress.Record, progress.Record]]]]:
     """(a look at the model's progress, stage -> its first and last record). The model writes into
     the folder of this command's line, or into one of its own where there is no line."""
@@ -213,11 +215,11 @@ def _progress_of(
             environment[progress.FOLDER] = above
 
         def look() -> None:
-            for record in progress.records(Path(above)):
-                if record.task == job.name:
-                    first, _ = stages.pop(record.what, (record, record))
-                    stages[record.what] = (first, record)  # the last key is the newest stage
-                    seen(record)
+            mine = [r for r in progress.records(Path(above)) if r.task == job.name]
+            for record in mine:
+                first, _ = stages.pop(record.what, (record, record))
+                stages[record.what] = (first, record)  # the last key is the newest stage
+            seen(mine[-1] if mine else None)
 
         yield look, stages
 

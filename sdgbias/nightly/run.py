@@ -126,13 +126,14 @@ def run(
             else:
                 tell(f"benchmark: {said[finish.CHECK]}")
                 status = FAILED
-            ledger.record(settings.results, night, outcomes)
+            ledger.record(night, outcomes)
+            ledger.ingest(settings.results, night, outcomes=outcomes)  # the steps read them there
             hands.seen("asked", night, outcomes, said)
             _close(settings, night, outcomes, said, steps, tell, hands)
-            unsaved = ledger.end(settings.results, night, status, said, now(), [])
+            unsaved = ledger.end(settings.results, night, status, said, now(), outcomes)
         except BaseException:
             process.stop_all()
-            ledger.end(settings.results, night, ledger.INTERRUPTED, said, now(), [])
+            ledger.end(settings.results, night, ledger.INTERRUPTED, said, now())
             raise
         if "report" in said:
             _page_of_the_end(settings, night, tell, hands)
@@ -178,7 +179,7 @@ def _everybody(
     today = now().astimezone(schedule.zone(settings.timezone)).date()
     known = [outcome for job in night.jobs if (outcome := attempt.already(job, now()))]
     outcomes = [quarantine.update_quarantine(settings, outcome, today) for outcome in known]
-    ledger.record(settings.results, night, outcomes)
+    ledger.record(night, outcomes)
     total = len(night.jobs)
     if known:
         tell(f"[{len(known)}/{total}] unchanged since their last run: {len(known)}")
@@ -211,7 +212,7 @@ def _everybody(
                 except Exception as error:  # any error fails this model only, not the night
                     job, made = planned, attempt.crashed(planned, error, began, now())
                 made = quarantine.update_quarantine(settings, made, today)
-                ledger.record(settings.results, night, [made])
+                ledger.record(night, [made])
                 outcomes.append(made)
                 tell(f"[{len(outcomes)}/{total}] {job.name}: {line(made)}")
                 hands.seen("settled", night, outcomes, {})

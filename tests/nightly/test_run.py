@@ -291,11 +291,9 @@ def test_analysis_waits_for_something_new(tmp_path: Path) -> None:
     ledger.begin(s, later, NOW)
     assert not finish.not_due("gate", s, later)
     assert finish.not_due("analyse", s, later) == "nothing was published since the last analysis"
-    ledger.record(
-        s.results,
-        later,
-        [attempt.JobOutcome("a", "sdg", "published", run_id="a-2", night=later.night)],
-    )
+    new = attempt.JobOutcome("a", "sdg", "published", run_id="a-2", night=later.night)
+    ledger.record(later, [new])
+    assert ledger.ingest(s.results, later) == ""
     assert not finish.not_due("analyse", s, later)
     assert quarantine.failures(ledger.history(s.results, "a")) == 0
 
