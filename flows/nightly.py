@@ -12,17 +12,18 @@ where the first one stopped.
 
 from __future__ import annotations
 
-import argparse
+import inspect
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any
 from uuid import UUID
 
+import typer
 from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.runtime import deployment, flow_run
@@ -30,17 +31,18 @@ from prefect.states import Completed, Failed, State
 
 from flows import pages, score
 from sdgbias import progress
+from sdgbias.cli.night_options import NightOptions, described, takes_night_options
 from sdgbias.errors import GateError, InfrastructureError, SdgbiasError
 from sdgbias.nightly import attempt as work
 from sdgbias.nightly import ledger, process, schedule, steps
 from sdgbias.nightly import run as nights
 from sdgbias.nightly.attempt import JobOutcome
-from sdgbias.nightly.plan import TIMEOUT, Job, Night, Settings, benchmarks_of, check, name_of
-from sdgbias.registry import entries
+from sdgbias.nightly.plan import Job, Night, Settings, name_of
 
 SCHEDULED = "auto-scheduled"  # Prefect's tag for runs created by a schedule
 # name of the final state of a night that completed but found a regression
 BREACH = "Breach"
+STARTS = 4  # of one night without a person: one that crashes each time must end
 
 
 def tell(line: str) -> None:
@@ -52,21 +54,27 @@ def tell(line: str) -> None:
 
 
 @task(
-    task_run_name="evaluate {job.model} on {job.suite} (try {number})",
+    task_run_name="evaluate {job.model} on {job.suite}",
     cache_policy=NO_CACHE,
     persist_result=False,
 )
-def attempt(
-    job: Job, results: Path, number: int, device: str | None, pools: bool
-) -> State[JobOutcome]:
-    """One attempt on one model, on this machine or in the work pool of its machine type. The
-    timeout is the job's, not Prefect's: it ends the process with all its children, which a Prefect
-    timeout cannot do."""
-    made = (
-        score.run_in_pool(job, results, number)
-        if pools
-        else work.attempt(job, results, number, device)
-    )
+def evaluate(job: Job, results: Path, device: str | None, pools: bool) -> State[JobOutcome]:
+    """One model until its outcome is final, on this machine or in the work pool of its machine
+    type. Waits and number of attempts depend on the kind of failure, and a timeout ends the process
+    with all its children: Prefect's retries and timeouts know neither."""
+    logger = get_run_logger()
+
+    def once(number: int) -> JobOutcome:
+        made = (
+            score.run_in_pool(job, results, number)
+            if pools
+            else work.attempt(job, results, number, device, seen=pages.follow(job, logger.info))
+        )
+        if not made.good:
+            logger.warning("attempt %d: %s", number, nights.line(made))
+        return made
+
+    made = work.keep_trying(job, once)
     words = nights.line(made)
     return Completed(message=words, data=made) if made.good else Failed(message=words, data=made)
 
@@ -79,24 +87,19 @@ def step(name: str, settings: Settings, night: Night) -> State[ledger.StepResult
 
 
 def ask(job: Job, results: Path, device: str | None, pools: bool) -> JobOutcome:
-    """Attempt one model until its outcome is final; each attempt is a separate task run."""
+    """Evaluate one model as a task run of its own."""
     started = datetime.now(UTC)
-
-    def once(number: int) -> JobOutcome:
-        state = attempt(job, results, number, device, pools, return_state=True)
-        made = state.result(raise_on_failure=False)
-        if isinstance(made, process.Stopped):
-            raise made
-        if isinstance(made, BaseException):  # an error in the code around the model's process
-            return replace(work.crashed(job, made, started, datetime.now(UTC)), attempts=number)
-        if isinstance(made, JobOutcome):
-            return made
-        lost = work.crashed(
-            job, InfrastructureError(str(state.message)), started, datetime.now(UTC)
-        )  # Prefect abandoned the task run
-        return replace(lost, kind="Interrupted", attempts=number)
-
-    return work.keep_trying(job, once)
+    run = evaluate.with_options(tags={f"model:{job.model}", f"suite:{job.suite}"})
+    state = run(job, results, device, pools, return_state=True)
+    made = state.result(raise_on_failure=False)
+    if isinstance(made, process.Stopped):
+        raise made
+    if isinstance(made, JobOutcome):
+        return made
+    if isinstance(made, BaseException):  # an error in the code around the model's process
+        return work.crashed(job, made, started, datetime.now(UTC))
+    lost = InfrastructureError(str(state.message))  # Prefect abandoned the task run
+    return replace(work.crashed(job, lost, started, datetime.now(UTC)), kind="Interrupted")
 
 
 def hands(settings: Settings, pools: bool, address: str) -> nights.Executor:
@@ -157,130 +160,71 @@ def called() -> str:
     """Return the name of the flow run: the time at which the night was due."""
     said = flow_run.parameters.get("scheduled_for")
     due = datetime.fromisoformat(str(said)) if said else flow_run.scheduled_start_time
+    if flow_run.parameters.get("catch_up"):
+        return f"catch-up, {due.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
     return f"night, due {due.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
+def with_parameters(run: Callable[..., State[None]]) -> Callable[..., State[None]]:
+    """``run`` with the options of a night as Prefect's parameters. Prefect reads types and defaults
+    from the signature, and descriptions from the docstring."""
+    options = described()
+    own = [
+        p
+        for p in inspect.signature(run, eval_str=True).parameters.values()
+        if p.kind != p.VAR_KEYWORD
+    ]
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default, _) in options.items()
+    ]
+    run.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
+    lines = "".join(f"    {name}: {told}\n" for name, (_, _, told) in options.items())
+    run.__doc__ = f"{inspect.getdoc(run)}\n{lines}"
+    return run
+
+
 @flow(name="nightly", flow_run_name=called, persist_result=False)
-def nightly(
-    benchmarks: list[str] | None = None,
-    results: str = "results/sdgbias.duckdb",
-    report: str = "reports/latest",
-    models: list[str] | None = None,
-    policy: str | None = None,
-    jobs: int = 1,
-    timeout_s: float = TIMEOUT,
-    pools: bool = False,
-    selfcheck: bool = False,
-    passes: str = "cheap",
-    generated: Literal["T1", "all", "views", "none"] = "T1",
-    draws: int = 10_000,
-    webhook_env: str = "",
-    report_address: str = "",
-    scheduled_for: datetime | None = None,
-    cron: str = schedule.CRON,
-    timezone: str = schedule.TIMEZONE,
-) -> State[None]:
-    """Run one night.
+@with_parameters
+def nightly(pools: bool = False, report_address: str = "", **options: Any) -> State[None]:
+    """Run one night. Parameters beside the options of `sdgbias nightly`:
 
     Args:
-        benchmarks: Benchmark folders, at most one per suite (the suite is read from the benchmark's
-        card); empty: data/benchmark and data/people/benchmark, if present.
-        results: The results file; scores, logs and snapshots of the night are stored beside it.
-        report: Folder for the report.
-        models: Only these models, including candidates; empty: every due model.
-        policy: The policy file of the regression check; empty: the default policy.
-        jobs: Models in parallel, one accelerator each if the machine has any.
-        timeout_s: Timeout of one attempt on one model, in seconds.
         pools: Run every attempt as a separate flow run in the work pool of its machine type (option
-        gpu of the registry entry).
-        selfcheck: Also run the full self-check on planted models.
-        passes: Extra prompts beyond the paper's views, as in sdgbias evaluate.
-        generated: Multiple-choice answers that are also generated, as in sdgbias evaluate.
-        draws: Random-search draws for CADE, as in sdgbias evaluate.
-        webhook_env: Name of the environment variable that holds the webhook's address; empty: the
-        policy's.
+            gpu of the registry entry).
         report_address: URL at which the report's folder is served, for the links; empty: links to
-        the files.
-        scheduled_for: When the night was due, with its UTC offset; empty: the scheduled time of
-        this run.
-        cron: The schedule, used for the night's name.
-        timezone: The schedule's time zone.
+            the files.
     """
-    start = flow_run.scheduled_start_time or datetime.now(UTC)
-    due = scheduled_for or (start if SCHEDULED in (flow_run.tags or []) else None)
+    now = datetime.now(UTC)
+    start = flow_run.scheduled_start_time or now
+    wanted = NightOptions(**options)
+    by_schedule = SCHEDULED in (flow_run.tags or [])
     try:
-        settings = Settings(
-            root=entries.find_root(),
-            results=Path(results),
-            benchmarks=benchmarks_of([Path(folder) for folder in benchmarks or ()]),
-            report=Path(report),
-            models=tuple(models) if models else None,
-            policy=Path(policy) if policy else None,
-            webhook_env=webhook_env,
-            jobs=jobs,
-            timeout_s=timeout_s,
-            selfcheck=selfcheck,
-            scheduled_for=due,
-            by="prefect",
-            cron=cron,
-            timezone=timezone,
-            passes=passes,
-            generated=generated,
-            draws=draws,
-        )
-        check(settings)
+        due = schedule.latest(wanted.cron, wanted.zone, start, now) if by_schedule else None
+        settings = wanted.settings("prefect", due)
+        if settings is None:
+            return Completed(message="the last due night is done; nothing to do")
         settings = replace(settings, night=name_of(settings, start))
+        if wanted.catch_up and ledger.starts_of(settings.results, str(settings.night)) >= STARTS:
+            return Failed(
+                message=f"night {settings.night} was started {STARTS} times and is not done; see"
+                f" its logs, then: sdgbias nightly --night {settings.night}"
+            )
         return ended(nights.run(settings, tell=tell, hands=hands(settings, pools, report_address)))
+    except ledger.NightAtWork as error:
+        # after a pause of the whole machine a night can count as crashed while it is at work
+        automatic = wanted.catch_up or by_schedule
+        return Completed(message=str(error)) if automatic else Failed(message=str(error))
     except SdgbiasError as error:
         tell(f"error: {error}")
         return Failed(message=str(error))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--benchmark",
-        action="append",
-        help="benchmark folder, whose card names its suite; may be given several times; default:"
-        " data/benchmark and data/people/benchmark, where they are",
-    )
-    parser.add_argument("--results", default="results/sdgbias.duckdb")
-    parser.add_argument("--report", default="reports/latest")
-    parser.add_argument(
-        "--model", action="append", help="only this model; may be given several times"
-    )
-    parser.add_argument("--policy", help="the gate's policy file")
-    parser.add_argument("--jobs", type=int, default=1, help="models at a time")
-    parser.add_argument(
-        "--scheduled-for",
-        type=datetime.fromisoformat,
-        help="when the night was due, with its offset",
-    )
-    parser.add_argument(
-        "--timezone",
-        default=os.environ.get("SDGBIAS_TIMEZONE") or schedule.TIMEZONE,
-        help="of the schedule",
-    )
-    parser.add_argument(
-        "--selfcheck", action="store_true", help="also the full self-check on planted models"
-    )
-    args = parser.parse_args()
+@takes_night_options()
+def main(**options: Any) -> None:
     # below another command, the models and steps write to its line themselves
     with nullcontext() if progress.FOLDER in os.environ else progress.shown("nightly"):
-        state = nightly(
-            args.benchmark,
-            args.results,
-            args.report,
-            args.model,
-            args.policy,
-            args.jobs,
-            selfcheck=args.selfcheck,
-            scheduled_for=args.scheduled_for,
-            timezone=args.timezone,
-            return_state=True,
-        )
+        state = nightly(**options, return_state=True)
     print(state.message, file=sys.stderr if state.is_failed() else sys.stdout)
     sys.exit(
         InfrastructureError.exit_code
@@ -292,4 +236,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main.__doc__ = __doc__
+    typer.run(main)

@@ -4,7 +4,10 @@ to W&B."""
 from __future__ import annotations
 
 import os
+import re
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
@@ -20,9 +23,13 @@ from sdgbias import store
 from sdgbias.errors import StoreError
 from sdgbias.nightly.attempt import JobOutcome
 from sdgbias.nightly.ledger import StepResult
-from sdgbias.nightly.plan import Night
+from sdgbias.nightly.plan import Job, Night
+from sdgbias.nightly.process import redact
+from sdgbias.progress import Record, text
 
 Shown = TypeVar("Shown")
+PERIOD = 10.0  # seconds between two updates of a model's progress
+LOG_BYTES = 65_536  # of a model's log that are passed on at a time
 VERDICTS = """SELECT model, suite, verdict, rule, task, test, method, side, metric, "before",
               "value", change, ci_low, ci_high, n, mde, quarantines, required, note
               FROM verdicts WHERE night = ? ORDER BY CASE verdict WHEN 'BREACH' THEN 0 WHEN
@@ -54,6 +61,39 @@ def progress(night: Night) -> UUID:
 def advance(bar: UUID | None, done: int, total: int) -> None:
     if bar is not None:
         update_progress_artifact(bar, 100.0 * done / max(1, total))
+
+
+def follow(job: Job, say: Callable[[str], None]) -> Callable[[Record | None], None]:
+    """A callback for the time that a model is at work: it passes new lines of the model's log on to
+    ``say`` (the log of its Prefect run), without secrets, and shows its progress, rate and time
+    left as an artifact."""
+    at = job.log.stat().st_size if job.log.exists() else 0
+    bar: list[UUID | None] = []
+    due = 0.0
+    key = "model-" + re.sub("[^a-z0-9]+", "-", job.name.lower()).strip("-")
+
+    def look(record: Record | None) -> None:
+        nonlocal at, due
+        lines = b""
+        with suppress(OSError), job.log.open("rb") as log:
+            log.seek(at)
+            lines = log.read(LOG_BYTES)
+        # a line that is not finished waits, unless it fills the whole piece
+        whole = lines[: lines.rfind(b"\n") + 1] or lines[: len(lines) // LOG_BYTES * LOG_BYTES]
+        at += len(whole)
+        for line in whole.decode("utf-8", "replace").splitlines():
+            say(redact(line))
+        if record is None or record.total <= 1 or time.monotonic() < due:
+            return
+        due = time.monotonic() + PERIOD
+        share, words = 100.0 * record.done / record.total, text(record)
+        if bar:
+            shown(lambda: bar[0] and update_progress_artifact(bar[0], share, words))
+        else:
+            made = shown(create_progress_artifact, share, key, words)
+            bar.append(UUID(str(made)) if made else None)
+
+    return look
 
 
 def outcomes(night: Night, found: Sequence[JobOutcome]) -> None:

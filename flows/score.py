@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
 
-from prefect import flow
+from prefect import flow, get_run_logger
 from prefect.artifacts import create_table_artifact
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import (
@@ -26,6 +26,7 @@ from prefect.deployments import run_deployment
 from prefect.states import Completed, Failed, State
 from pydantic import TypeAdapter
 
+from flows import pages
 from sdgbias.errors import InfrastructureError
 from sdgbias.nightly import attempt, plan, process
 from sdgbias.nightly.attempt import JobOutcome
@@ -52,7 +53,8 @@ def score(results: str, night: str, model: str, suite: str = SDG, number: int = 
     job = next(job for job in planned.jobs if (job.model, job.suite) == (model, suite))
     process.begin()
     try:
-        made = attempt.attempt(job, Path(results), number)
+        seen = pages.follow(job, get_run_logger().info)
+        made = attempt.attempt(job, Path(results), number, seen=seen)
     finally:
         process.stop_all()
     create_table_artifact(
@@ -64,8 +66,8 @@ def score(results: str, night: str, model: str, suite: str = SDG, number: int = 
 
 def run_in_pool(job: Job, results: Path, number: int) -> JobOutcome:
     """Run one attempt in the pool of the job's machine type: submit the run (or find it, if the
-    night was restarted) and wait for its end. A run that crashed or was cancelled gives an outcome
-    of kind 'Interrupted': a failure, but not the model's."""
+    night was restarted) and wait for its end. A run that crashed gives an outcome of kind
+    'Interrupted', one that a person cancelled 'Cancelled': failures, but not the model's."""
     began = datetime.now(UTC)
     run = run_deployment(
         f"score/score-{job.gpu}",
@@ -93,7 +95,8 @@ def run_in_pool(job: Job, results: Path, number: int) -> JobOutcome:
         f"flow run {run.name} {state.name.lower()}: {state.message or 'its worker is gone'}"
     )
     lost = attempt.crashed(job, error, began, datetime.now(UTC))
-    return replace(lost, kind="Interrupted", attempts=number)
+    kind = "Cancelled" if state.is_cancelled() else "Interrupted"
+    return replace(lost, kind=kind, attempts=number)
 
 
 def _outcome_of(flow_run: UUID) -> ArtifactFilter:

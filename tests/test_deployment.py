@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 
 import yaml
@@ -34,7 +33,7 @@ def test_deployment_is_one_that_prefect_takes() -> None:
     )["deployments"][0]
     path, _, name = deployment["entrypoint"].partition(":")
     assert (REPOSITORY / path).is_file() and name == nightly.fn.__name__
-    assert set(deployment["parameters"]) == set(inspect.signature(nightly.fn).parameters)
+    nightly.validate_parameters(deployment["parameters"])
     for schedule in deployment["schedules"]:
         CronSchedule(cron=schedule["cron"], timezone=schedule["timezone"])
     assert deployment["work_pool"]["name"] in TEXT["infra/README.md"]

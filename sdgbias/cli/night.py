@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import signal
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sdgbias.cli.options import (
-    DEFAULT_RESULTS,
-    GENERATIONS,
-    BenchmarksOption,
-    GeneratedOption,
-    JsonOption,
-    ResultsOption,
-    choice,
-    say_json,
-)
-from sdgbias.errors import UsageError
+from sdgbias.cli.night_options import NightOptions, takes_night_options
+from sdgbias.cli.options import JsonOption, say_json
 
 if TYPE_CHECKING:
     from sdgbias.nightly.plan import Settings
     from sdgbias.nightly.run import NightSummary
-
-ENV_TIMEZONE = "SDGBIAS_TIMEZONE"
 
 
 def add_to(app: typer.Typer) -> None:
@@ -35,77 +22,8 @@ def add_to(app: typer.Typer) -> None:
     app.command()(nightly)
 
 
+@takes_night_options()
 def nightly(
-    results: ResultsOption = DEFAULT_RESULTS,
-    report: Annotated[
-        Path, typer.Option(help="Folder of the pages that the team reads in the morning.")
-    ] = Path("reports/latest"),
-    benchmark: BenchmarksOption = None,
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--model", help="Only this model; may be given several times. Default: whoever is due."
-        ),
-    ] = None,
-    policy: Annotated[
-        Path | None, typer.Option(help="What counts as a breach; default: registry/policy.yaml.")
-    ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Models at a time, one accelerator each.")] = 1,
-    timeout: Annotated[
-        float, typer.Option(min=0, help="Seconds for one attempt on one model; 0: no limit.")
-    ] = 6 * 3600.0,
-    draws: Annotated[
-        int, typer.Option(min=1, help="Random-search draws for CADE (paper: 10,000).")
-    ] = 10_000,
-    seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
-    passes: Annotated[str, typer.Option(help="Extra passes, as in `sdgbias evaluate`.")] = "cheap",
-    generated: GeneratedOption = "T1",
-    selfcheck: Annotated[
-        bool,
-        typer.Option(
-            "--selfcheck", help="Also the full self-check on planted models (some minutes)."
-        ),
-    ] = False,
-    night: Annotated[
-        str | None,
-        typer.Option(
-            help="Name of the night, e.g. 2026-11-21T0130: goes on with one that was interrupted."
-        ),
-    ] = None,
-    scheduled_for: Annotated[
-        str | None,
-        typer.Option(
-            help=(
-                "When this night was due, with its offset, e.g. 2026-11-21T01:30:00+00:00. Default:"
-                " started manually."
-            )
-        ),
-    ] = None,
-    catch_up: Annotated[
-        bool,
-        typer.Option("--catch-up", help="Only if the last due night is not done: that night, now."),
-    ] = False,
-    cron: Annotated[
-        str, typer.Option(help="When nights are due: minute hour day month weekday.")
-    ] = "30 1 * * *",
-    timezone: Annotated[
-        str | None,
-        typer.Option(
-            help=(
-                f"Time zone of the schedule, e.g. Africa/Nairobi. Default: {ENV_TIMEZONE}, else"
-                " UTC."
-            )
-        ),
-    ] = None,
-    webhook_env: Annotated[
-        str,
-        typer.Option(
-            help=(
-                "NAME of the environment variable with the webhook's address; default: the"
-                " policy's."
-            )
-        ),
-    ] = "",
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -114,6 +32,7 @@ def nightly(
         ),
     ] = False,
     as_json: JsonOption = False,
+    **options: Any,
 ) -> None:
     """One night: score every model that is due, compare and judge its runs, publish the report and
     notify the team. A model that fails stops no other.
@@ -122,46 +41,14 @@ def nightly(
     does it by a schedule. A model that did not change costs nothing. Exit code 0: every model was
     tried; 6: the gate found a breach; 8: no model could be scored, or nothing could be shown.
     """
-    from sdgbias.nightly import plan, schedule
-    from sdgbias.registry import entries
-
-    if (night is not None) + (scheduled_for is not None) + catch_up > 1:
-        raise UsageError("give one of --night, --scheduled-for and --catch-up")
-    settings = plan.Settings(
-        root=entries.find_root(),
-        results=results,
-        benchmarks=plan.benchmarks_of(benchmark),
-        report=report,
-        models=tuple(model) if model else None,
-        policy=policy,
-        webhook_env=webhook_env,
-        jobs=jobs,
-        timeout_s=timeout,
-        selfcheck=selfcheck,
-        scheduled_for=_instant(scheduled_for),
-        night=night,
-        cron=cron,
-        timezone=timezone or os.environ.get(ENV_TIMEZONE) or schedule.TIMEZONE,
-        passes=passes,
-        generated=choice("--generated", generated, GENERATIONS),
-        draws=draws,
-        seed=seed,
-    )
-    plan.check(settings)
-    if catch_up:
-        from sdgbias.nightly import ledger
-
-        due = schedule.missed(
-            cron, settings.timezone, ledger.last_finished(results), datetime.now(UTC)
+    settings = NightOptions(**options).settings("cli")
+    if settings is None:
+        (
+            say_json({"night": "", "status": "", "note": "the last due night is done"})
+            if as_json
+            else typer.echo("the last due night is done; nothing to do")
         )
-        if due is None:
-            (
-                say_json({"night": "", "status": "", "note": "the last due night is done"})
-                if as_json
-                else typer.echo("the last due night is done; nothing to do")
-            )
-            return
-        settings = replace(settings, scheduled_for=due)
+        return
     if dry_run:
         _dry_run(settings, as_json)
         return
@@ -177,22 +64,6 @@ def nightly(
 
 def _stop(number: int, frame: object) -> None:
     raise KeyboardInterrupt
-
-
-def _instant(text: str | None) -> datetime | None:
-    """An ISO time with an offset. Raises UsageError."""
-    if text is None:
-        return None
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
-        when = None
-    if when is None or when.tzinfo is None:
-        raise UsageError(
-            f"--scheduled-for {text!r}; valid: a time with its offset, e.g."
-            " 2026-11-21T01:30:00+00:00"
-        )
-    return when
 
 
 def _dry_run(settings: Settings, as_json: bool) -> None:

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import os
+import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from sdgbias.cli.options import (
-    DEFAULT_RESULTS,
-    BenchmarksOption,
-    JsonOption,
-    ResultsOption,
-    say_json,
-)
+from sdgbias.cli.night_options import OF_ONE_NIGHT, NightOptions, takes_night_options
+from sdgbias.cli.options import DEFAULT_RESULTS, JsonOption, ResultsOption, say_json
 from sdgbias.errors import InfrastructureError
 
-ENV_TIMEZONE = "SDGBIAS_TIMEZONE"
 HomeOption = Annotated[
     Path | None,
     typer.Option(
@@ -35,20 +29,12 @@ stack_app = typer.Typer(
 
 
 @stack_app.command("up")
+@takes_night_options(without=OF_ONE_NIGHT, selfcheck=True)
 def up(
     port: Annotated[
         int,
         typer.Option(min=1024, max=65535, help="Port of the server and its page, on 127.0.0.1."),
     ] = 4200,
-    cron: Annotated[
-        str, typer.Option(help="When a night starts: five fields, minute first.")
-    ] = "30 1 * * *",
-    timezone: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Time zone of --cron, e.g. Africa/Nairobi. Default: {ENV_TIMEZONE}, else UTC."
-        ),
-    ] = None,
     pools: Annotated[
         str, typer.Option(help="Kinds of machine and models at a time on each, e.g. cpu=1,h100=8.")
     ] = "cpu=1",
@@ -59,74 +45,52 @@ def up(
         ),
     ] = True,
     home: HomeOption = None,
-    benchmark: BenchmarksOption = None,
-    results: ResultsOption = DEFAULT_RESULTS,
-    report: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("reports/latest"),
-    policy: Annotated[
-        Path | None, typer.Option(help="The gate's policy file; default: registry/policy.yaml.")
-    ] = None,
-    jobs: Annotated[
-        int, typer.Option(min=1, help="Models at a time, where the night scores them itself.")
-    ] = 1,
     spread: Annotated[
         bool,
         typer.Option(
             "--spread", help="Every model as a flow run of its own, in the pool of its kind."
         ),
     ] = False,
-    selfcheck: Annotated[
-        bool,
-        typer.Option(
-            "--selfcheck/--no-selfcheck", help="Close each night with the full self-check."
-        ),
-    ] = True,
     watch: Annotated[
         bool,
         typer.Option(
             "--watch", help="Also look at the hub every day for new models (registry/watch.yaml)."
         ),
     ] = False,
+    **options: Any,
 ) -> None:
     """Start a whole local stack: Prefect's server, a worker per pool, deployments, schedule.
     Returns when all of it is there.
 
-    Everything listens on 127.0.0.1 only, and lies in one folder (--home). Twice is once. A
-    supervisor starts again what ends, and catches up a night that was missed. The end: sdgbias
-    stack down. How it is: sdgbias stack status.
+    Everything listens on 127.0.0.1 only, and lies in one folder (--home). Twice is once. What ends
+    is started again, and a missed night is caught up. The end: sdgbias stack down. How it is:
+    sdgbias stack status.
     """
+    from sdgbias.nightly import schedule as times
     from sdgbias.nightly import stack
-    from sdgbias.nightly.stack import catch_up, settings
+    from sdgbias.nightly.stack import settings
 
-    now, zone = datetime.now(UTC), timezone or os.environ.get(ENV_TIMEZONE) or "UTC"
-    parameters: dict[str, object] = {
-        "benchmarks": [str(folder) for folder in benchmark] if benchmark else None,
-        "results": str(results),
-        "report": str(report),
-        "jobs": jobs,
-        "pools": spread,
-        "selfcheck": selfcheck,
-        **({"policy": str(policy)} if policy else {}),
-    }
+    night = NightOptions(**options)
     wanted = settings.Stack(
-        home=str(_home(home, results)),
+        home=str(_home(home, night.results)),
         project=str(Path.cwd()),
         port=port,
-        cron=cron,
-        timezone=zone,
+        cron=night.cron,
+        timezone=night.zone,
         schedule=schedule,
         pools=settings.pools_of(pools),
-        parameters={**parameters, "cron": cron, "timezone": zone},
+        parameters=json.loads(json.dumps(options | {"timezone": night.zone}, default=str))
+        | {"pools": spread},
         watch=watch,
     )
-    following = catch_up.next_due(
-        wanted, now
-    )  # a wrong --cron or --timezone is told before anything starts
-    made = stack.up(wanted, typer.echo, now)
-    typer.echo(f"page        {made.page}\nlogs        {Path(made.home) / 'logs'}")
+    # before anything starts: a wrong --cron or --timezone is an error of this command
+    following = times.next_due(wanted.cron, wanted.timezone, datetime.now(UTC))
+    stack.up(wanted, typer.echo)
+    typer.echo(f"page        {wanted.page}\nlogs        {Path(wanted.home) / 'logs'}")
     typer.echo(f"next night  {following}" if schedule else "next night  none by schedule")
     typer.echo(
         "Next: sdgbias stack status. A night now: PREFECT_API_URL="
-        + made.api
+        + wanted.api
         + " prefect deployment run nightly/nightly"
     )
 
@@ -152,15 +116,19 @@ def status(
 ) -> None:
     """What of the stack runs, how the last night ended, when the next one starts. Exit code 8
     unless everything runs."""
-    from sdgbias.nightly import stack
-    from sdgbias.nightly.stack import catch_up, settings
+    from sdgbias.nightly import ledger, schedule, stack
+    from sdgbias.nightly.stack import settings
 
     where = _home(home, results)
     well, said = stack.lines(where)
     made = settings.load(where)
-    last = catch_up.last_night(made.results if made else results)
+    last = ledger.last_night(made.results if made else results)
     scheduled = made is not None and made.schedule
-    due = catch_up.next_due(made, datetime.now(UTC)) if made and well and scheduled else ""
+    due = (
+        schedule.next_due(made.cron, made.timezone, datetime.now(UTC))
+        if made and well and scheduled
+        else ""
+    )
     following = [f"next night  {due or 'none by schedule'}"] if made and well else []
     if as_json:
         say_json({"whole": well, "lines": said, "last_night": last, "next_night": due})

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from signal import Signals
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from sdgbias import errors, progress
@@ -19,6 +21,8 @@ from sdgbias.nightly.plan import WEBHOOK, Job
 
 PUBLISHED, UNCHANGED, FAILED, SKIPPED = "published", "unchanged", "failed", "skipped"
 CLI = (sys.executable, "-m", "sdgbias.cli")
+#: Kind of a model that was making progress when its time ended: it goes on the next night.
+OUT_OF_TIME = "OutOfTime"
 
 #: kind of failure -> (total attempts, seconds before the second, factor of each further wait).
 #: Kinds not listed: OTHER.
@@ -34,6 +38,8 @@ TRIES: dict[str, tuple[int, float, float]] = {
     "Killed": (2, 10.0, 1.0),
     "Hung": (2, 5.0, 1.0),
     "TimedOut": (1, 0.0, 1.0),
+    "Cancelled": (1, 0.0, 1.0),
+    OUT_OF_TIME: (1, 0.0, 1.0),
     "ModelError": (1, 0.0, 1.0),
     "RegistryError": (1, 0.0, 1.0),
     "InputError": (1, 0.0, 1.0),
@@ -93,6 +99,11 @@ class JobOutcome:
     def good(self) -> bool:
         return self.outcome in (PUBLISHED, UNCHANGED)
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether it is good, or will be after further nights."""
+        return self.good or self.kind == OUT_OF_TIME
+
     def row(self) -> dict[str, Any]:
         """Row of the table night_models."""
         return asdict(self)
@@ -105,6 +116,12 @@ def already(job: Job, now: datetime) -> JobOutcome | None:
         if job.run_id
         else None
     )
+
+
+def waits(job: Job, now: datetime) -> JobOutcome:
+    """'skipped' for a job that the night's hours leave for the next night."""
+    message = "the night's hours were over; it is among the first of the next night; more: --hours"
+    return replace(_blank(job, now, 0), outcome=SKIPPED, message=message, finished_at=now)
 
 
 def command(job: Job, results: Path, number: int) -> list[str]:
@@ -139,9 +156,11 @@ def attempt(
     number: int = 1,
     gpu: str | None = None,
     argv: Callable[[Job, Path, int], Sequence[str]] = command,
+    seen: Callable[[progress.Record | None], None] = lambda record: None,
 ) -> JobOutcome:
     """Run one attempt in a process, which is ended with all its children at the job's timeout.
-    ``gpu``: the visible accelerator. Failures of the model never raise."""
+    ``gpu``: the visible accelerator; ``seen`` is called every second with the model's progress
+    (None: not known now), and at the end. Failures of the model never raise."""
     began = datetime.now(UTC)
     job.log.parent.mkdir(parents=True, exist_ok=True)
     for stale in (
@@ -157,16 +176,21 @@ def attempt(
     }
     if job.threads and "OMP_NUM_THREADS" not in os.environ:
         environment["OMP_NUM_THREADS"] = str(job.threads)
-    ended = process.run(
-        argv(job, results, number),
-        job.log,
-        job.timeout_s,
-        environment,
-        (*NOT_FOR_MODELS, *job.withheld),
-    )
+    with _progress_of(job, environment, seen) as (look, stages):
+        ended = process.run(
+            argv(job, results, number),
+            job.log,
+            job.timeout_s,
+            environment,
+            (*NOT_FOR_MODELS, *job.withheld),
+            look,
+        )
+        seen(None)
     made = _classified(
         job, ended, child.read_outcome(outcome_file(job, number)), _blank(job, began, number)
     )
+    if made.kind == "TimedOut":
+        made = _unfinished(job, made, stages)
     if not made.good:
         child.write_outcome(
             outcome_file(job, number),
@@ -175,6 +199,46 @@ def attempt(
     return replace(
         made, seconds=round(ended.seconds, 3), finished_at=began + timedelta(seconds=ended.seconds)
     )
+
+
+@contextmanager
+def _progress_of(
+    job: Job, environment: dict[str, str], seen: Callable[[progress.Record | None], None]
+) -> Iterator[tuple[Callable[[], None], dict[str, tuple[progress.Record, progress.Record]]]]:
+    """(a look at the model's progress, stage -> its first and last record). The model writes into
+    the folder of this command's line, or into one of its own where there is no line."""
+    stages: dict[str, tuple[progress.Record, progress.Record]] = {}
+    with ExitStack() as stack:
+        above = os.environ.get(progress.FOLDER, "")
+        if not Path(above or "-").is_dir():
+            above = stack.enter_context(TemporaryDirectory(prefix="sdgbias-progress-"))
+            environment[progress.FOLDER] = above
+
+        def look() -> None:
+            mine = [r for r in progress.records(Path(above)) if r.task == job.name]
+            for record in mine:
+                first, _ = stages.pop(record.what, (record, record))
+                stages[record.what] = (first, record)  # the last key is the newest stage
+            seen(mine[-1] if mine else None)
+
+        yield look, stages
+
+
+def _unfinished(
+    job: Job, made: JobOutcome, stages: Mapping[str, tuple[progress.Record, progress.Record]]
+) -> JobOutcome:
+    """The outcome of a model whose time ended, with how far it came and how many nights like this
+    one are left, if it made progress."""
+    counted = [(first, last) for first, last in stages.values() if last.total > 1]
+    if not counted or counted[-1][1].done <= counted[-1][0].done:
+        return made
+    first, last = counted[-1]
+    nights = (last.total - last.done) / (last.done - first.done)
+    message = (
+        f"{last.done / last.total:.0%} of prompts ({last.what}), about {nights:.1f} nights left at"
+        f" {job.timeout_s:.0f} s each; goes on from there the next night; more time: --timeout"
+    )
+    return replace(made, kind=OUT_OF_TIME, message=message, scored=last.done, planned=last.total)
 
 
 def next_try(outcome: JobOutcome) -> float | None:

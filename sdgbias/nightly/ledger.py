@@ -1,14 +1,16 @@
-"""The record of all nights, in the results file and, until it is stored there, beside it.
+"""The record of all nights: one file per night, stored in the results file when scoring ends.
 
-No outcome may be lost when the results file is locked or the disk is full. Each outcome is
-therefore first written as a line of nights/<night>/outcomes.jsonl, and a night's begin and end to
-separate files there; `begin` and `end` copy whatever is missing into the results file.
+No outcome may be lost when the results file is locked or the disk is full. Every event of a night
+therefore replaces nights/<night>/night.json, and `ingest` copies that file into the results file:
+at the begin and the end of a night and between its closing steps. The next `begin` copies what a
+killed night left.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -21,15 +23,16 @@ import pandas as pd
 from sdgbias import locks, store
 from sdgbias.errors import InfrastructureError, StoreError
 from sdgbias.nightly.attempt import PUBLISHED, SKIPPED, UNCHANGED, JobOutcome
-from sdgbias.nightly.plan import Night, Settings
+from sdgbias.nightly.plan import Night, Settings, folder_of
 from sdgbias.nightly.schedule import NIGHT
 
 RUNNING, DONE, INTERRUPTED = "running", "done", "interrupted"
-BEGIN, END, OUTCOMES = "begin.json", "end.json", "outcomes.jsonl"
+FILE = "night.json"
+_WRITING = threading.Lock()  # models that end at the same time
 #: A reserve file, deleted when the disk is full to make room for outcomes, and its size in bytes.
 RESERVE, ROOM = ".reserve", 256 * 1024
 #: States of skipped models that are not recorded for the night.
-_AT_REST = ("candidate", "retired")
+_AT_REST, BROKEN = ("candidate", "retired"), "broken"
 _TIMES = ("scheduled_for", "started_at", "finished_at")
 
 #: How a closing step may end, beside 'done'.
@@ -50,10 +53,14 @@ class StepResult:
         return self.message or self.state
 
 
+class NightAtWork(InfrastructureError):
+    """Another night holds the results file's lock."""
+
+
 @contextmanager
 def only_one(results: Path, night: str = "") -> Iterator[None]:
     """Lock: one night at a time per results file. The lock is released when its process ends.
-    Raises InfrastructureError, which names the holder."""
+    Raises NightAtWork, which names the holder."""
     path = results.parent / "nights" / ".lock"
 
     def unwritable(error: OSError) -> StoreError:
@@ -61,7 +68,7 @@ def only_one(results: Path, night: str = "") -> Iterator[None]:
 
     def busy(holder: str) -> InfrastructureError:
         who = holder or "another process"
-        return InfrastructureError(
+        return NightAtWork(
             f"another night is at work on {results}: {who}; let it finish, or end that process;"
             " what it finished is kept"
         )
@@ -78,11 +85,16 @@ def only_one(results: Path, night: str = "") -> Iterator[None]:
         yield
 
 
+def starts_of(results: Path, night: str) -> int:
+    """How often a night was started, by its file."""
+    return int(_read_file(folder_of(results, night)).get("starts", 0))
+
+
 def begin(settings: Settings, night: Night, now: datetime) -> str:
     """Open a night; return why the results file could not be written ('' if it was). An earlier
     night that is still 'running' must have been interrupted, since only one runs at a time: it is
-    marked so, and its records beside the file are copied in. Raises StoreError if the night's
-    folder can't be written."""
+    marked so, and its file is copied in. Raises StoreError if the night's folder can't be
+    written."""
     row = {
         "night": night.night,
         "scheduled_for": night.scheduled_for,
@@ -92,12 +104,14 @@ def begin(settings: Settings, night: Night, now: datetime) -> str:
         "benchmarks": night.benchmarks,
         "config": _config(settings),
         "report": str(settings.report),
+        "finished_at": None,
+        **_steps({}),
     }
+    skipped = [_skipped(night, s, now) for s in night.skipped if s.state not in (*_AT_REST, BROKEN)]
     try:
         night.folder.mkdir(parents=True, exist_ok=True)
-        (night.folder / END).unlink(missing_ok=True)
-        (night.folder / BEGIN).write_text(_dumps(row), encoding="utf-8")
         (night.folder / RESERVE).write_bytes(bytes(ROOM))
+        _change(night.folder, row, skipped, starts=starts_of(settings.results, night.night) + 1)
     except OSError as error:
         raise StoreError(
             f"{night.folder}: can't be written ({error.strerror}); make room or give a writable"
@@ -105,38 +119,26 @@ def begin(settings: Settings, night: Night, now: datetime) -> str:
         ) from None
     try:
         recover(settings.results, night.night)
-        store.upsert(settings.results, {"nights": _frame([row])})
-        record(
-            settings.results,
-            night,
-            [
-                _skipped(night, s, now)
-                for s in night.skipped
-                if s.state not in (*_AT_REST, "broken")
-            ],
-        )
     except StoreError as error:
         return str(error)
+    return ingest(settings.results, night)
+
+
+def record(night: Night, outcomes: Sequence[JobOutcome]) -> str:
+    """Add outcomes to the night's file; return why it could not be written ('' if it was). An
+    outcome published by an earlier start of this night stays 'published'."""
+    try:
+        _change(night.folder, outcomes=outcomes)
+    except OSError as error:
+        return f"{night.folder / FILE}: {error.strerror}"
     return ""
 
 
-def record(results: Path, night: Night, outcomes: Sequence[JobOutcome]) -> str:
-    """Store outcomes, first beside the results file; return why they could not be stored ('' if
-    they were). A locked or full file never raises. An outcome published by an earlier start of this
-    night stays 'published'."""
-    if not outcomes:
-        return ""
-    rows = [outcome.row() | {"night": night.night} for outcome in outcomes]
-    trouble = ""
-    try:
-        _append(night.folder, "".join(f"{_dumps(row)}\n" for row in rows))
-    except OSError as error:
-        trouble = f"{night.folder / OUTCOMES}: {error.strerror}"
-    try:
-        _keep_rows(results, night.night, rows)
-    except StoreError as error:
-        return str(error)
-    return trouble if trouble and not results.exists() else ""
+def so_far(results: Path, night: Night, found: Mapping[str, StepResult]) -> str:
+    """Record the progress of a running night's closing steps, for readers of the results file."""
+    with suppress(OSError):
+        _change(night.folder, _steps(found))
+    return ingest(results, night)
 
 
 def end(
@@ -147,34 +149,36 @@ def end(
     now: datetime,
     outcomes: Sequence[JobOutcome] = (),
 ) -> str:
-    """Close a night; ``outcomes``: all of its outcomes, stored again in case the file was locked
+    """Close a night; ``outcomes``: all of its outcomes, for a file that could not be written
     earlier. Returns why the results file could not be written ('' if it was); the next `begin` then
     copies the night in."""
-    found = {"status": status, **_steps(steps), "finished_at": now}
     (night.folder / RESERVE).unlink(missing_ok=True)
+    row = {"status": status, **_steps(steps), "finished_at": now}
     with suppress(OSError):  # the disk is full: the results file may yet take it
-        (night.folder / END).write_text(_dumps(found), encoding="utf-8")
+        _change(night.folder, row, outcomes)
+    return ingest(results, night, row, outcomes)
+
+
+def ingest(
+    results: Path,
+    night: Night,
+    row: Mapping[str, Any] | None = None,
+    outcomes: Sequence[JobOutcome] = (),
+) -> str:
+    """Copy the night's file into the results file, with what the file could not take; return why
+    the results file could not be written ('' if it was)."""
+    row = {"night": night.night, **(row or {})}
+    found = _merged(_read_file(night.folder), row, outcomes)
     try:
-        _keep_rows(
-            results,
-            night.night,
-            [o.row() | {"night": night.night} for o in outcomes] or _left(night.folder),
-        )
-        begun = json.loads((night.folder / BEGIN).read_text(encoding="utf-8"))
-        store.upsert(results, {"nights": _frame([begun | found])})
-    except (StoreError, OSError, ValueError) as error:
+        _store(results, json.loads(_dumps(found)))  # types as in the file, whatever it took
+    except StoreError as error:
         return str(error)
     return ""
 
 
-def so_far(results: Path, night: Night, found: Mapping[str, StepResult]) -> str:
-    """Record the progress of a running night's closing steps, for readers of the results file."""
-    try:
-        begun = json.loads((night.folder / BEGIN).read_text(encoding="utf-8"))
-        store.upsert(results, {"nights": _frame([begun | _steps(found)])})
-    except (StoreError, OSError, ValueError) as error:
-        return str(error)
-    return ""
+def outcomes_of(folder: Path) -> list[dict[str, Any]]:
+    """The outcomes in a night's file; [] without one."""
+    return list(_read_file(folder).get("outcomes", []))
 
 
 def _steps(found: Mapping[str, StepResult]) -> dict[str, dict[str, str]]:
@@ -212,6 +216,21 @@ def last_finished(results: Path) -> str | None:
     return None if not len(found) or pd.isna(found["night"][0]) else str(found["night"][0])
 
 
+def last_night(results: Path) -> str:
+    """The newest night in one line: name, status, number of models per outcome."""
+    try:
+        newest = nights(results, 1)
+        if not len(newest):
+            return "none yet"
+        night = newest.iloc[0]
+        mine = history(results).query("night == @night.night")["outcome"]
+    except StoreError as error:
+        return f"not known: {error}"
+    counts = mine.value_counts().sort_index()
+    found = ", ".join(f"{n} {outcome}" for outcome, n in counts.items()) or "no model"
+    return f"{night.night}: {night.status}; {found}; report: {night.report}/night.html"
+
+
 def recover(results: Path, current: str) -> None:
     """Copy nights that are not recorded as ended into the results file: their outcomes and final
     states. Raises StoreError."""
@@ -227,16 +246,12 @@ def recover(results: Path, current: str) -> None:
         if f.is_dir() and NIGHT.fullmatch(f.name) and f.name not in over | {current}
     ]
     for folder in sorted(folders):
-        try:
-            begun = json.loads((folder / BEGIN).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        found = _read_file(folder)
+        if not found:
             continue  # planned, never begun
-        try:
-            ended = json.loads((folder / END).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            ended = {"status": INTERRUPTED}
-        _keep_rows(results, folder.name, _left(folder))
-        store.upsert(results, {"nights": _frame([{**begun, **ended}])})
+        if found["night"]["status"] == RUNNING:
+            found = _merged(found, {"status": INTERRUPTED})
+        _store(results, found)
     lost = _read(
         results, "SELECT * FROM nights WHERE status = ? AND night != ?", [RUNNING, current]
     )
@@ -244,51 +259,59 @@ def recover(results: Path, current: str) -> None:
         store.upsert(results, {"nights": lost.assign(status=INTERRUPTED)})
 
 
-def _append(folder: Path, lines: str) -> None:
-    """Append lines to a night's outcomes; on a full disk, use the room reserved when the night
-    began. Raises OSError."""
-    for start in ("", "\n"):  # the newline ends a line that the full disk cut short
+def _read_file(folder: Path) -> dict[str, Any]:
+    """night.json: the row of the table nights, the rows of night_models, the number of starts."""
+    try:
+        return dict(json.loads((folder / FILE).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
+
+
+def _change(
+    folder: Path,
+    row: Mapping[str, Any] | None = None,
+    outcomes: Sequence[JobOutcome] = (),
+    **more: int,
+) -> None:
+    """Replace the night's file; on a full disk, use the room reserved when the night began. Raises
+    OSError."""
+    with _WRITING:
+        text = _dumps(_merged(_read_file(folder), row or {}, outcomes) | more)
         try:
-            with (folder / OUTCOMES).open("a", encoding="utf-8") as file:
-                file.write(start + lines)
-            return
+            _replace(folder, text)
         except OSError:
             if not (folder / RESERVE).exists():
                 raise
             (folder / RESERVE).unlink()
+            _replace(folder, text)
 
 
-def _left(folder: Path) -> list[dict[str, Any]]:
-    """The last line of each job in a night's outcomes.jsonl; a truncated last line is ignored."""
-    found: dict[tuple[str, str], dict[str, Any]] = {}
-    try:
-        lines = (folder / OUTCOMES).read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []
-    for line in lines:
-        try:
-            row = json.loads(line)
-            found[row["model"], row["suite"]] = row
-        except (ValueError, KeyError, TypeError):
-            continue
-    return list(found.values())
+def _replace(folder: Path, text: str) -> None:
+    with files.replacing(folder / FILE) as part:
+        part.write_text(text, encoding="utf-8")
 
 
-def _keep_rows(results: Path, night: str, rows: list[dict[str, Any]]) -> None:
-    if not rows:
-        return
-    sql = "SELECT model, suite, run_id, outcome FROM night_models WHERE night = ?"
-    before = {(m, s, r): o for m, s, r, o in _read(results, sql, [night]).itertuples(index=False)}
-    kept = [
-        row
-        for row in rows
-        if not (
-            row["outcome"] == UNCHANGED
-            and before.get((row["model"], row["suite"], row["run_id"])) == PUBLISHED
-        )
-    ]
-    if kept:
-        store.upsert(results, {"night_models": _frame(kept)})
+def _merged(
+    found: Mapping[str, Any], row: Mapping[str, Any], outcomes: Sequence[JobOutcome] = ()
+) -> dict[str, Any]:
+    """The content of a night's file with these changes."""
+    by_job = {(old["model"], old["suite"]): old for old in found.get("outcomes", [])}
+    for new in outcomes:
+        old = by_job.get((new.model, new.suite), {})
+        again = (new.outcome, new.run_id) == (UNCHANGED, old.get("run_id"))
+        if not (again and old["outcome"] == PUBLISHED):
+            by_job[new.model, new.suite] = new.row()
+    return {**found, "night": {**found.get("night", {}), **row}, "outcomes": [*by_job.values()]}
+
+
+def _store(results: Path, found: Mapping[str, Any]) -> None:
+    """Copy the content of a night's file into the results file. Raises StoreError."""
+    night = found["night"]
+    tables = {"nights": _frame([night])}
+    if found["outcomes"]:
+        rows = [row | {"night": night["night"]} for row in found["outcomes"]]
+        tables["night_models"] = _frame(rows)
+    store.upsert(results, tables)
 
 
 def _skipped(night: Night, skipped: Any, now: datetime) -> JobOutcome:

@@ -40,7 +40,8 @@ class Settings:
     regression check, None: the default. webhook_env: NAME of the environment variable that holds
     the webhook's address, '': the policy's. jobs: models in parallel. scheduled_for: instant at
     which the night was due, None: started by hand. night: its name, if known. draws, seed, passes,
-    generated: passed to every evaluation. by: 'cli' or 'prefect'.
+    generated: passed to every evaluation. by: 'cli' or 'prefect'. hours: after these no further
+    model is started, 0: no limit.
     """
 
     root: Path
@@ -62,6 +63,7 @@ class Settings:
     generated: Generation = "T1"
     draws: int = 10_000
     seed: int = 0
+    hours: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,9 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
     folder = folder_of(settings.results, name)
     today = now.astimezone(schedule.zone(settings.timezone)).date()
     chosen, skipped = _chosen(settings, today)
+    measured = _last_measured(settings.results)
+    # new models first, then the one whose last run is oldest
+    chosen.sort(key=lambda spec: measured.get(spec.name, ""))
     benchmarks = _benchmarks(settings.benchmarks) if chosen else {}
     ids: dict[str, str] = {}
     withheld, around = webhooks(settings), identity.surroundings()
@@ -383,6 +388,21 @@ def _known(results: Path, never: set[str]) -> dict[tuple[str, str, str], str]:
         for model, suite, key, run in rows.itertuples(index=False)
         if model not in never
     }
+
+
+def _last_measured(results: Path) -> dict[str, str]:
+    """Model -> when its newest run finished, for models that have one. An unreadable results file
+    gives {}."""
+    from sdgbias import store
+
+    if not results.exists():
+        return {}
+    sql = "SELECT model, CAST(max(finished_at) AS VARCHAR) FROM runs GROUP BY model"
+    try:
+        rows = store.query(results, sql).dropna()
+    except StoreError:
+        return {}
+    return dict(rows.itertuples(index=False, name=None))
 
 
 def finished(settings: Settings, night: Night) -> dict[tuple[str, str], str]:

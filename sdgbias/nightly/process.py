@@ -14,7 +14,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,6 +27,8 @@ from sdgbias.files import replacing
 
 #: Seconds between SIGTERM and SIGKILL.
 GRACE = 5.0
+#: Seconds between two looks at the progress of a running process.
+LOOK = 1.0
 #: Maximum length of a stored message, in characters.
 LONGEST = 500
 #: Bytes of an outcome file that are allocated before the work starts, so that an error can still be
@@ -65,10 +67,12 @@ def run(
     timeout_s: float,
     environment: Mapping[str, str] | None = None,
     without: Collection[str] = (),
+    look: Callable[[], None] | None = None,
 ) -> ProcessEnd:
     """Run a command to its end or to the timeout (0: none); its output is appended to ``log``. No
     process of its group survives it, and an sdgbias command ends when this process does.
-    ``without``: environment variables that are not passed on. Raises Stopped if `stop_all` ended
+    ``without``: environment variables that are not passed on. ``look`` is called every second while
+    it runs. Raises Stopped if `stop_all` ended
     it, OSError if it can't be started."""
     log.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
@@ -97,7 +101,7 @@ def run(
             _signal(child, signal.SIGKILL)
         timed_out = False
         try:
-            child.wait(timeout_s or None)
+            _watch(child, timeout_s, look)
         except subprocess.TimeoutExpired:
             timed_out = True
             _signal(child, signal.SIGTERM)
@@ -110,6 +114,21 @@ def run(
     if _STOPPING.is_set():
         raise Stopped
     return ProcessEnd(child.returncode, timed_out, time.monotonic() - began)
+
+
+def _watch(
+    child: subprocess.Popen[bytes], timeout_s: float, look: Callable[[], None] | None
+) -> None:
+    """Wait for the end; raises TimeoutExpired after ``timeout_s`` seconds (0: never)."""
+    deadline = time.monotonic() + (timeout_s or float("inf"))
+    while look is not None and child.poll() is None:
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(min(LOOK, max(0.0, deadline - time.monotonic())))
+        look()
+        if time.monotonic() >= deadline:
+            break
+    left = deadline - time.monotonic()
+    child.wait(max(0.0, left) if timeout_s else None)
 
 
 def begin() -> None:

@@ -12,7 +12,7 @@ import pandas as pd
 from sdgbias import store
 from sdgbias.errors import RegistryError, StoreError
 from sdgbias.nightly import ledger, process
-from sdgbias.nightly.attempt import FAILED, PUBLISHED, UNCHANGED, JobOutcome
+from sdgbias.nightly.attempt import FAILED, OUT_OF_TIME, PUBLISHED, UNCHANGED, JobOutcome
 from sdgbias.nightly.plan import Settings
 from sdgbias.registry import changes, entries
 from sdgbias.types import ENABLED, QUARANTINED
@@ -29,6 +29,8 @@ NOT_THE_MODEL = (
     "InputError",
     "UsageError",
     "Interrupted",
+    "Cancelled",
+    OUT_OF_TIME,
 )
 #: Days until a model is tried again, by the number of consecutive failed nights; the last value
 #: also applies to all further ones.
@@ -42,14 +44,21 @@ def until(failures: int, today: date) -> date:
 
 
 def update_quarantine(settings: Settings, outcome: JobOutcome, today: date) -> JobOutcome:
-    """``after`` with the model's history from the results file; an unreadable file counts as no
-    history."""
+    """``after`` with the model's history from the results file and tonight's outcomes; an
+    unreadable file counts as no history."""
+    columns = ["night", "model", "suite", "outcome", "run_id", "quarantined_until"]
     try:
-        past = ledger.history(settings.results, outcome.model)
+        past = ledger.history(settings.results, outcome.model)[columns]
     except StoreError:
-        past = pd.DataFrame(
-            columns=["night", "model", "suite", "outcome", "run_id", "quarantined_until"]
-        )
+        past = pd.DataFrame(columns=columns)
+    mine = [
+        row
+        for row in ledger.outcomes_of(settings.results.parent / "nights" / outcome.night)
+        if row["model"] == outcome.model
+    ]
+    if mine:
+        earlier = past[past["night"] != outcome.night]
+        past = pd.concat([earlier, pd.DataFrame(mine)[columns]], ignore_index=True)
     return after(settings, outcome, past, today)
 
 

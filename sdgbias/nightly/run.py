@@ -121,17 +121,19 @@ def run(
             outcomes = _unreadable(night, now())
             if said[finish.CHECK] == finish.DONE:
                 outcomes += _everybody(settings, night, now, tell, hands)
-                status = ledger.DONE if any(o.good for o in outcomes) or not outcomes else FAILED
+                well = any(o.goes_on for o in outcomes) or not outcomes
+                status = ledger.DONE if well else FAILED
             else:
                 tell(f"benchmark: {said[finish.CHECK]}")
                 status = FAILED
-            ledger.record(settings.results, night, outcomes)
+            ledger.record(night, outcomes)
+            ledger.ingest(settings.results, night, outcomes=outcomes)  # the steps read them there
             hands.seen("asked", night, outcomes, said)
             _close(settings, night, outcomes, said, steps, tell, hands)
-            unsaved = ledger.end(settings.results, night, status, said, now(), [])
+            unsaved = ledger.end(settings.results, night, status, said, now(), outcomes)
         except BaseException:
             process.stop_all()
-            ledger.end(settings.results, night, ledger.INTERRUPTED, said, now(), [])
+            ledger.end(settings.results, night, ledger.INTERRUPTED, said, now())
             raise
         if "report" in said:
             _page_of_the_end(settings, night, tell, hands)
@@ -177,7 +179,7 @@ def _everybody(
     today = now().astimezone(schedule.zone(settings.timezone)).date()
     known = [outcome for job in night.jobs if (outcome := attempt.already(job, now()))]
     outcomes = [quarantine.update_quarantine(settings, outcome, today) for outcome in known]
-    ledger.record(settings.results, night, outcomes)
+    ledger.record(night, outcomes)
     total = len(night.jobs)
     if known:
         tell(f"[{len(known)}/{total}] unchanged since their last run: {len(known)}")
@@ -190,21 +192,27 @@ def _everybody(
     free: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     for device in devices:
         free.put(device)
+    start = time.monotonic()
 
     def one(jobs: list[Job]) -> None:
         device = free.get()
         try:
-            for job in jobs:
-                tell(f"{job.name}: started; log: {job.log}")
-                began = now()
+            for planned in jobs:
+                job, began = _in_time(planned, settings, time.monotonic() - start), now()
                 try:
-                    made = hands.ask(job, settings.results, device)
+                    if job is None:
+                        job, made = planned, attempt.waits(planned, began)
+                    else:
+                        tell(f"{job.name}: started; log: {job.log}")
+                        made = hands.ask(job, settings.results, device)
+                        if job.timeout_s != planned.timeout_s and made.kind == "TimedOut":
+                            made = replace(made, kind=attempt.OUT_OF_TIME)
                 except process.Stopped:
                     raise
                 except Exception as error:  # any error fails this model only, not the night
-                    made = attempt.crashed(job, error, began, now())
+                    job, made = planned, attempt.crashed(planned, error, began, now())
                 made = quarantine.update_quarantine(settings, made, today)
-                ledger.record(settings.results, night, [made])
+                ledger.record(night, [made])
                 outcomes.append(made)
                 tell(f"[{len(outcomes)}/{total}] {job.name}: {line(made)}")
                 hands.seen("settled", night, outcomes, {})
@@ -213,6 +221,16 @@ def _everybody(
 
     _at_once([partial(one, jobs) for jobs in by_model.values()], len(devices))
     return sorted(outcomes, key=lambda o: (o.model, o.suite))
+
+
+def _in_time(job: Job, settings: Settings, passed: float) -> Job | None:
+    """The job with no more time than the night has left; None if the night's hours are over."""
+    left = settings.hours * 3600 - passed
+    if not settings.hours:
+        return job
+    if left <= 0:
+        return None
+    return replace(job, timeout_s=min(job.timeout_s or left, left))
 
 
 def _at_once(attempt: Sequence[Callable[[], T]], most: int) -> list[T]:

@@ -97,6 +97,23 @@ def missed(cron: str, tz: str, last_finished_night: str | None, now: datetime) -
     return past[-1] if last_finished_night is None or name > last_finished_night else None
 
 
+def latest(cron: str, tz: str, start: datetime, now: datetime) -> datetime:
+    """When the night is due that a run scheduled for ``start`` and at work at ``now`` stands for:
+    the newest due time by now, so that of several late runs the first does the newest night and the
+    others find it done; else ``start``, for a run that begins a little early."""
+    past = due(cron, tz, start, now)
+    return past[-1] if past and night_id(past[-1], tz, cron) > night_id(start, tz, cron) else start
+
+
+def next_due(cron: str, tz: str, now: datetime) -> str:
+    """The next due time for display: '2026-11-22 01:30 UTC'."""
+    for days in (2, 40, 400):
+        coming = due(cron, tz, now, now + timedelta(days=days))
+        if coming:
+            return f"{coming[0].astimezone(zone(tz)):%Y-%m-%d %H:%M %Z}"
+    return "none within 400 days"
+
+
 def _walls(cron: str, first: datetime, last: datetime) -> list[datetime]:
     """Wall-clock times in [first, last] that match the cron expression."""
     try:

@@ -30,7 +30,15 @@ from sdgbias.raw.images.image_store import ImageReader
 from sdgbias.raw.images.variants import Pictures
 from sdgbias.scoring.cache import TIMED, ScoreCache
 from sdgbias.scoring.plan import Plan, askable, make_plan
-from sdgbias.scoring.scorer import EnginePool, PlanScorer, Progress, not_generated, scorer_for
+from sdgbias.scoring.scorer import (
+    DECODING,
+    SCORING,
+    EnginePool,
+    PlanScorer,
+    Progress,
+    not_generated,
+    scorer_for,
+)
 from sdgbias.scoring.timing import timings
 from sdgbias.suites.sdg import read_table
 from sdgbias.suites.suite import Abilities, EvalSettings, StoredScores, Suite
@@ -215,6 +223,22 @@ class _Work:
         return frozenset(self.missing["key"]) | frozenset(fresh["key"])
 
 
+def _of_all(todo: _Work, progress: Progress) -> Progress:
+    """Progress in all prompts of the run, those that were scored earlier included; reported once
+    before the first one."""
+    earlier = {
+        SCORING: len(todo.plan.distinct) - len(todo.missing),
+        DECODING: len(todo.needed) - len(todo.wanted),
+    }
+    if len(todo.missing):
+        progress(SCORING, earlier[SCORING], len(todo.plan.distinct))
+
+    def of_all(what: str, done: int, total: int) -> None:
+        progress(what, done + earlier.get(what, 0), total + earlier.get(what, 0))
+
+    return of_all
+
+
 def score_model(
     engine: Backend | EnginePool,
     spec: ModelSpec,
@@ -258,12 +282,12 @@ def score_model(
 
         todo = work(engine.gives_scores)
         try:
-            scorer.run(todo.missing, todo.wanted, progress)
+            scorer.run(todo.missing, todo.wanted, _of_all(todo, progress))
         except NoScores:
             if not cache.lacks("scores", whole.distinct["key"]).all():
                 raise  # the endpoint gave scores before
             todo = work(gives_scores=False)
-            scorer.run(todo.missing, todo.wanted, progress)
+            scorer.run(todo.missing, todo.wanted, _of_all(todo, progress))
         scorer.failures += [
             (key, NotAnswerable.kind, why) for key, why in todo.unanswerable.items()
         ]

@@ -343,7 +343,9 @@ def test_a_running_night_says_how_far_it_is(chrome: Any, address: str, results: 
     try:
         show(chrome, address + "/")
         assert chrome.find_element("css selector", "[role=status]").text == "0 of 2 done"
-        (folder / "outcomes.jsonl").write_text(json.dumps({"model": "a", "suite": "sdg"}) + "\n")
+        (folder / "night.json").write_text(
+            json.dumps({"outcomes": [{"model": "a", "suite": "sdg"}]})
+        )
         # ten seconds pass at once
         chrome.execute_cdp_cmd(
             "Emulation.setVirtualTimePolicy",

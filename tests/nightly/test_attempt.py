@@ -3,16 +3,19 @@ worth while."""
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from sdgbias import errors
+from sdgbias import errors, progress
 from sdgbias.errors import UsageError
 from sdgbias.nightly import attempt, process
-from tests.builders.night_stubs import PUBLISH, job, stub
+from tests.builders.night_stubs import NOW, PUBLISH, job, stub
 
 
 def test_what_the_process_tells_is_the_outcome(tmp_path: Path) -> None:
@@ -234,3 +237,48 @@ def test_stopping_ends_what_runs_and_is_nobodys_failure(tmp_path: Path) -> None:
             process.pause(60)
     finally:
         process.begin()
+
+
+def test_a_model_that_came_further_goes_on_the_next_night(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real process that scores from 380 to 620 of 1,000 prompts; its time ends when that was
+    seen, however fast the machine is."""
+    seen: list[int] = []
+
+    def until_seen(child: object, timeout_s: float, look: Callable[[], None]) -> None:
+        deadline = time.monotonic() + 600
+        while 620 not in seen:
+            assert time.monotonic() < deadline
+            look()
+            time.sleep(0.02)
+        raise subprocess.TimeoutExpired("model", timeout_s)
+
+    code = (
+        "from sdgbias import progress\n"
+        "with progress.shown('evaluate'):\n"
+        "    for done in (380, 500, 620):\n"
+        "        progress.update('scoring prompts', done, 1000)\n"
+        "        time.sleep(2 * progress.PERIOD if done < 620 else 600)"
+    )
+    monkeypatch.setattr(process, "_watch", until_seen)
+    monkeypatch.setattr(process, "GRACE", 0.2)
+    made = attempt.attempt(
+        job(tmp_path, timeout_s=7200.0),
+        tmp_path / "r.duckdb",
+        argv=stub(code),
+        seen=lambda record: seen.append(record.done),
+    )
+    assert (made.kind, made.scored, made.planned, made.goes_on) == ("OutOfTime", 620, 1000, True)
+    assert made.message.startswith(
+        "62% of prompts (scoring prompts), about 1.6 nights left at 7200 s each"
+    )
+    assert attempt.next_try(made) is None, "the night's other models are waiting"
+
+
+def test_a_model_that_stands_still_when_its_time_ends_is_timed_out(tmp_path: Path) -> None:
+    late = replace(attempt._blank(job(tmp_path), NOW, 1), kind="TimedOut")
+    still = progress.Record("m", "scoring prompts", 380, 1000)
+    loading = progress.Record("m", "loading weights")
+    for stages in ({}, {"": (loading, loading)}, {"scoring prompts": (still, still)}):
+        assert attempt._unfinished(job(tmp_path), late, stages) == late

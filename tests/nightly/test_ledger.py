@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from sdgbias.errors import InfrastructureError
@@ -60,7 +61,7 @@ def test_a_night_from_begin_to_end(tmp_path: Path) -> None:
     night = tonight(s, NOW)
     assert ledger.begin(s, night, NOW) == ""
     assert ledger.status(s.results, NIGHT) == "running" and ledger.last_finished(s.results) is None
-    assert ledger.record(s.results, night, [good()]) == ""
+    assert ledger.record(night, [good()]) == ""
     assert (
         ledger.end(
             s.results,
@@ -96,10 +97,12 @@ def test_what_was_published_stays_published_when_the_night_goes_on(tmp_path: Pat
     s = settings(tmp_path, "a")
     night = tonight(s, NOW)
     ledger.begin(s, night, NOW)
-    ledger.record(s.results, night, [good()])
-    ledger.record(s.results, night, [good("unchanged")])
+    ledger.record(night, [good()])
+    ledger.record(night, [good("unchanged")])
+    assert ledger.ingest(s.results, night) == ""
     assert ledger.history(s.results)["outcome"].tolist() == ["published"]
-    ledger.record(s.results, night, [replace(good("unchanged"), run_id="a-2")])
+    ledger.record(night, [replace(good("unchanged"), run_id="a-2")])
+    assert ledger.ingest(s.results, night) == ""
     assert ledger.history(s.results)["run_id"].tolist() == ["a-2"], "another run is news"
 
 
@@ -112,12 +115,11 @@ def test_a_locked_file_loses_no_outcome(tmp_path: Path, monkeypatch: pytest.Monk
         database, "open_file", lambda path, read_only, wait: plain(path, read_only, min(wait, 0.2))
     )
     with elsewhere(f"import duckdb; con = duckdb.connect({str(s.results)!r})"):
-        assert "is held by" in ledger.record(s.results, night, [good()])
+        assert ledger.record(night, [good()]) == ""
         assert "is held by" in ledger.end(
             s.results, night, "done", {"report": ledger.StepResult("done")}, NOW
         )
-    with (night.folder / ledger.OUTCOMES).open("a") as torn:
-        torn.write('{"model": "b", "su')
+    (night.folder / f".{ledger.FILE}.part").write_text('{"night": {"ni')  # killed at the next event
     later = tonight(replace(s, night="2026-11-22T0130"), NOW)
     assert ledger.begin(s, later, NOW + timedelta(days=1)) == ""
     assert ledger.status(s.results, NIGHT) == "done", (
@@ -163,24 +165,54 @@ def test_a_night_whose_folder_is_gone_was_interrupted(tmp_path: Path) -> None:
     assert ledger.status(s.results, "2026-11-22T0130") == "running"
 
 
+def test_a_resumed_night_is_at_work_and_keeps_what_it_has(tmp_path: Path) -> None:
+    s = settings(tmp_path, "a", "b")
+    night = tonight(s, NOW)
+    ledger.begin(s, night, NOW)
+    ledger.record(night, [good()])
+    ledger.end(s.results, night, "failed", {"report": ledger.StepResult("failed", "x")}, NOW)
+    ledger.begin(s, night, NOW)
+    row = ledger.nights(s.results).iloc[0]
+    assert (row["status"], row["steps"], row["finished_at"] is pd.NaT) == ("running", "{}", True)
+    ledger.record(night, [good(model="b")])
+    ledger.end(s.results, night, "done", {}, NOW)
+    assert ledger.history(s.results)["model"].tolist() == ["a", "b"]
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small file system")
-def test_an_outcome_that_a_full_disk_took_half_of_is_written_again_on_a_line_of_its_own(
-    tmp_path: Path,
-) -> None:
-    """A file system of four pages: outcomes that end 5 bytes below the end of their page, two pages
-    of others and one in reserve. The first write ends after those 5 bytes."""
+def test_on_a_full_disk_an_outcome_takes_the_reserve(tmp_path: Path) -> None:
+    """A file system of four pages: the night's file, two pages of others and one in reserve. A new
+    file can't be written before the old one is replaced."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(disk)]
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("this machine does not allow mounting a tmpfs")
     try:
+        ledger._change(disk, {"night": NIGHT}, [good()])
         (disk / ledger.RESERVE).write_bytes(bytes(4096))
         (disk / "others").write_bytes(bytes(2 * 4096))
-        first = b'{"model": "a", "suite": "sdg"}\n'
-        (disk / ledger.OUTCOMES).write_bytes(first + b" " * (4096 - 5 - 1 - len(first)) + b"\n")
-        ledger._append(disk, '{"model": "b", "suite": "sdg", "note": "' + "x" * 100 + '"}\n')
+        ledger._change(disk, outcomes=[good(model="b")])
         assert not (disk / ledger.RESERVE).exists()
-        assert [row["model"] for row in ledger._left(disk)] == ["a", "b"]
+        ledger._change(disk, outcomes=[good(model="c")])
+        assert [row["model"] for row in ledger.outcomes_of(disk)] == ["a", "b", "c"]
+        (disk / "more").write_bytes(bytes(4096))
+        with pytest.raises(OSError, match="No space"):
+            ledger._change(disk, outcomes=[good(model="d")])
+        assert [row["model"] for row in ledger.outcomes_of(disk)] == ["a", "b", "c"]
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_the_last_night_in_one_line_and_how_often_it_was_started(tmp_path: Path) -> None:
+    s = settings(tmp_path, "a")
+    assert ledger.last_night(s.results) == "none yet" and ledger.starts_of(s.results, NIGHT) == 0
+    night = tonight(s, NOW)
+    for _ in range(2):
+        ledger.begin(s, night, NOW)
+    ledger.record(night, [good()])
+    ledger.end(s.results, night, "done", {}, NOW)
+    assert ledger.last_night(s.results) == (
+        f"{NIGHT}: done; 1 published; report: {s.report}/night.html"
+    )
+    assert ledger.starts_of(s.results, NIGHT) == 2

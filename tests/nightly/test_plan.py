@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pandas as pd
@@ -119,14 +119,16 @@ def test_the_key_moves_with_what_can_change_a_score_and_with_nothing_else(tmp_pa
     assert key() != before
 
 
-def _finished(s: plan.Settings, model: str, key: str, n_failed: int = 0) -> None:
+def _finished(
+    s: plan.Settings, model: str, key: str, n_failed: int = 0, at: datetime = NOW
+) -> None:
     store.publish(
         s.results,
         {
             "run_id": f"{model}-1",
             "model": model,
             "benchmark_id": "b1",
-            "finished_at": NOW,
+            "finished_at": at,
             "n_failed": n_failed,
         },
         {},
@@ -162,6 +164,13 @@ def test_a_finished_run_of_the_same_key_is_known(tmp_path: Path) -> None:
         "torn": "",
         "api": "",
     }, "failed prompts are asked again; an endpoint can change behind its name"
+
+
+def test_new_models_come_first_then_the_longest_unmeasured(tmp_path: Path) -> None:
+    s = settings(tmp_path, "a", "b", "c", "new")
+    for day, model in ((3, "a"), (1, "b"), (2, "c")):
+        _finished(s, model, "k", at=NOW + timedelta(days=day))
+    assert [j.model for j in plan.tonight(s, NOW).jobs] == ["new", "b", "c", "a"]
 
 
 def test_what_makes_no_sense_is_told_before_anybody_is_asked(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -289,10 +290,56 @@ def test_analysis_waits_for_something_new(tmp_path: Path) -> None:
     ledger.begin(s, later, NOW)
     assert not finish.not_due("gate", s, later)
     assert finish.not_due("analyse", s, later) == "nothing was published since the last analysis"
-    ledger.record(
-        s.results,
-        later,
-        [attempt.JobOutcome("a", "sdg", "published", run_id="a-2", night=later.night)],
-    )
+    new = attempt.JobOutcome("a", "sdg", "published", run_id="a-2", night=later.night)
+    ledger.record(later, [new])
+    assert ledger.ingest(s.results, later) == ""
     assert not finish.not_due("analyse", s, later)
     assert quarantine.failures(ledger.history(s.results, "a")) == 0
+
+
+def test_a_model_out_of_time_is_neither_quarantined_nor_a_failed_night(tmp_path: Path) -> None:
+    s = settings(tmp_path, "big")
+
+    def ask(job: Job, results: Path, device: str | None) -> attempt.JobOutcome:
+        late = attempt._blank(job, NOW, 1)
+        return replace(late, kind=attempt.OUT_OF_TIME, scored=620, planned=1000)
+
+    done = nights.run(s, lambda: NOW, [].append, nights.Executor(ask=ask))
+    assert (done.status, done.exit_code) == ("done", 0)
+    assert entries.load(tmp_path, "big").state == "enabled"
+    [row] = ledger.history(s.results).to_dict("records")
+    assert (row["outcome"], row["kind"], row["scored"], row["planned"]) == (
+        "failed",
+        "OutOfTime",
+        620,
+        1000,
+    )
+
+
+def test_what_the_nights_hours_leave_waits_and_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two hours, of which the first model takes half and the second more than is left."""
+    s = settings(tmp_path, "a", "b", "c", hours=2.0)
+    clock = [0.0]
+    limits: dict[str, float] = {}
+    monkeypatch.setattr(nights, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def ask(job: Job, results: Path, device: str | None) -> attempt.JobOutcome:
+        limits[job.model] = job.timeout_s
+        clock[0] += 3600.0
+        made = attempt._blank(job, NOW, 1)
+        if job.model == "a":
+            return replace(made, outcome="published", run_id="a-1")
+        return replace(made, kind="TimedOut", message="not done within 3600 s")
+
+    done = nights.run(s, lambda: NOW, [].append, nights.Executor(ask=ask), steps=())
+    assert limits == {"a": 7200.0, "b": 3600.0}
+    assert {o.model: (o.outcome, o.kind) for o in done.outcomes} == {
+        "a": ("published", ""),
+        "b": ("failed", "OutOfTime"),
+        "c": ("skipped", ""),
+    }
+    assert {
+        n: spec.state for n, spec in entries.load_readable(tmp_path)[0].items()
+    } == dict.fromkeys("abc", "enabled")

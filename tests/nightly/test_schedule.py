@@ -113,3 +113,32 @@ def test_a_night_is_due_at_the_end_of_the_window_and_not_at_its_start() -> None:
     first, second = at(2026, 11, 20, 1, 30), at(2026, 11, 21, 1, 30)
     assert schedule.due("30 1 * * *", "UTC", first, second) == [second]
     assert schedule.due("30 1 * * *", "UTC", second, second + timedelta(hours=1)) == []
+
+
+@pytest.mark.parametrize(
+    ("start", "now", "night"),
+    [
+        (at(2026, 11, 21, 1, 30), at(2026, 11, 21, 1, 31), "2026-11-21T0130"),
+        # the worker prefetches a run some seconds early
+        (at(2026, 11, 21, 1, 30), at(2026, 11, 21, 1, 29), "2026-11-21T0130"),
+        # a server that was down for two nights, a laptop that slept: both late runs are the newest
+        (at(2026, 11, 20, 1, 30), at(2026, 11, 22, 9, 0), "2026-11-22T0130"),
+        (at(2026, 11, 21, 1, 30), at(2026, 11, 22, 9, 0), "2026-11-22T0130"),
+    ],
+)
+def test_a_late_run_does_the_newest_due_night(start: datetime, now: datetime, night: str) -> None:
+    when = schedule.latest("30 1 * * *", "UTC", start, now)
+    assert schedule.night_id(when, "UTC", "30 1 * * *") == night
+
+
+def test_a_run_of_the_hour_that_is_left_out_is_no_missed_night() -> None:
+    """Prefect starts the run of 29 March an hour before the due time of that night."""
+    early = at(2026, 3, 29, 0, 30)
+    assert schedule.latest(CRON, BERLIN, early, at(2026, 3, 29, 5)) == early
+    assert schedule.night_id(early, BERLIN, CRON) == "2026-03-29T0230"
+
+
+def test_the_next_night_in_the_schedules_own_time() -> None:
+    noon = at(2026, 11, 21, 12)
+    assert schedule.next_due("30 1 * * *", "Africa/Nairobi", noon) == "2026-11-22 01:30 EAT"
+    assert schedule.next_due("0 0 29 2 *", "UTC", noon) == "none within 400 days"

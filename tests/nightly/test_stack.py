@@ -1,27 +1,24 @@
-"""The parts of a local stack that need no server: settings, deployments as data, processes by name
-and mark, missed nights."""
+"""The parts of a local stack that need no server: settings, deployments as data, processes by their
+mark, the launcher."""
 
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
-import pandas as pd
-import psutil
 import pytest
 import yaml
 
-from sdgbias import store
 from sdgbias.errors import InfrastructureError, InputError, UsageError
 from sdgbias.nightly import stack
-from sdgbias.nightly.stack import catch_up, processes, settings
+from sdgbias.nightly.stack import launcher, processes, settings
 from sdgbias.nightly.stack.settings import Stack
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -29,8 +26,7 @@ SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 
 
 def a_stack(folder: Path, **fields: object) -> Stack:
-    made = Stack(home=str(folder / "home"), project=str(folder), since="2026-11-20T00:00:00+00:00")
-    return replace(made, **fields)  # type: ignore[arg-type]
+    return replace(Stack(home=str(folder / "home"), project=str(folder)), **fields)  # type: ignore[arg-type]
 
 
 # -- settings
@@ -51,15 +47,17 @@ def test_one_worker_for_cpu_models_and_one_per_accelerator(tmp_path: Path) -> No
 
 def test_settings_survive_the_way_to_disk_and_back(tmp_path: Path) -> None:
     made = a_stack(tmp_path, pools={"cpu": 3}, parameters={"jobs": 2})
+    assert settings.load(tmp_path / "home") is None
+    (tmp_path / "home").mkdir()
     settings.save(made)
     assert settings.load(tmp_path / "home") == made
-    assert made.same_as(replace(made, since="later")) and not made.same_as(replace(made, port=4201))
 
 
 def test_settings_of_another_version_are_told(tmp_path: Path) -> None:
-    processes.write(tmp_path / "stack.json", {"home": "x", "project": "y", "wings": 2})
-    with pytest.raises(InputError, match="wings.*sdgbias stack down"):
-        settings.load(tmp_path)
+    for content, why in (('{"home": "x", "project": "y", "wings": 2}', "wings"), ("{", "line 1")):
+        (tmp_path / "stack.json").write_text(content)
+        with pytest.raises(InputError, match=f"{why}.*sdgbias stack down"):
+            settings.load(tmp_path)
 
 
 def test_the_stack_decides_where_the_server_is_and_the_shell_the_rest(
@@ -122,61 +120,98 @@ def test_a_broken_file_of_deployments_is_told(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def home(tmp_path: Path):  # type: ignore[no-untyped-def]
+def home(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "home"
     processes.end(processes.marked(tmp_path / "home"), 5)
 
 
-def test_a_process_is_known_by_name_until_it_ends(home: Path) -> None:
-    pid = processes.spawn(home, "server", SLEEP, os.environ, home.parent)
-    there = processes.alive(home, "server")
-    assert there is not None and there.pid == pid
-    assert processes.variable(there, processes.PART) == "server"
-    os.kill(pid, signal.SIGKILL)
+def spawn(home: Path, part: str, command: list[str], **more: str) -> subprocess.Popen[bytes]:
+    marks = {processes.MARK: str(home), processes.PART: part, **more}
+    return subprocess.Popen(command, env={**os.environ, **marks}, start_new_session=True)
+
+
+def until(what: Callable[[], object]) -> None:
     deadline = time.monotonic() + 600
-    while processes.alive(home, "server") and time.monotonic() < deadline:
+    while not what():
+        assert time.monotonic() < deadline
         time.sleep(0.02)
-    assert processes.alive(home, "server") is None
 
 
-def test_a_pid_that_another_process_has_by_now_is_not_ours(home: Path) -> None:
-    stranger = subprocess.Popen(SLEEP)
-    try:
-        processes.write(home / "run" / "server.json", {"pid": stranger.pid, "command": SLEEP})
-        assert processes.alive(home, "server") is None
-        assert stack.down(home, print) == 0 and stranger.poll() is None
-    finally:
-        stranger.kill()
-        stranger.wait()
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"pid": "many"}', '{"pid": -1}'])
-def test_a_pid_file_that_says_nothing_is_nobody(home: Path, content: str) -> None:
-    (home / "run").mkdir(parents=True)
-    (home / "run" / "server.json").write_text(content)
-    assert processes.alive(home, "server") is None
+def test_a_part_is_known_by_its_mark_and_name_until_it_ends(home: Path) -> None:
+    server = spawn(home, "server", SLEEP)
+    until(lambda: processes.part(home, "server"))
+    flow = spawn(home, "worker-cpu", SLEEP, **{processes.FLOW_RUN: "a run"})
+    until(lambda: len(processes.marked(home)) == 2)
+    found = processes.part(home, "server")
+    assert found is not None and found.pid == server.pid
+    assert processes.part(home, "worker-cpu") is None, "a flow run outlives its worker"
+    assert processes.part(home.parent, "server") is None, "another stack's"
+    server.kill()
+    until(lambda: processes.part(home, "server") is None)
+    home.mkdir()
+    assert stack.down(home, print) == 1 and flow.poll() is not None
 
 
 def test_what_a_killed_parent_left_behind_is_found_and_ended(home: Path) -> None:
-    child = (
-        f"import subprocess, time; subprocess.Popen({SLEEP!r}); print('both', flush=True);"
-        " time.sleep(600)"
-    )
-    pid = processes.spawn(
-        home, "worker-cpu", [sys.executable, "-c", child], os.environ, home.parent
-    )
-    deadline = time.monotonic() + 600
-    while not (
-        "both" in processes.log_of(home, "worker-cpu").read_text()
-        and len(processes.marked(home)) == 2
-    ):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    os.kill(pid, signal.SIGKILL)
-    psutil.Process(pid).wait(120)  # a killed process is still to be seen for a moment
-    assert [p.pid != pid for p in processes.marked(home)] == [True]
+    child = f"import subprocess, time; subprocess.Popen({SLEEP!r}); time.sleep(600)"
+    parent = spawn(home, "worker-cpu", [sys.executable, "-c", child])
+    until(lambda: len(processes.marked(home)) == 2)
+    parent.kill()
+    until(lambda: [p.pid != parent.pid for p in processes.marked(home)] == [True])
+    home.mkdir()
     assert stack.down(home, print) == 1
-    assert processes.marked(home) == [] and processes.names(home) == []
+    assert processes.marked(home) == []
+
+
+# -- launcher
+
+
+def test_what_ends_is_started_again_later_each_time(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts that end at once. The server starts at 0, 2, 6 and 14 s; its worker not before the
+    server answers at 4 s, then at 6 and 10 s."""
+    begun: list[tuple[str, float]] = []
+    now = [0.0]
+
+    class Enough(Exception):
+        pass
+
+    def start(made: Stack, part: str) -> subprocess.Popen[bytes]:
+        begun.append((part, now[0]))
+        if len(begun) == 7:
+            raise Enough
+        ended = subprocess.Popen(["false"])
+        ended.wait()
+        return ended
+
+    clock = SimpleNamespace(
+        monotonic=lambda: now[0], sleep=lambda seconds: now.append(now.pop() + seconds)
+    )
+    monkeypatch.setattr(launcher, "time", clock)
+    monkeypatch.setattr(launcher, "start", start)
+    monkeypatch.setattr(launcher, "answers", lambda made: now[0] >= 4)
+    with pytest.raises(Enough):
+        launcher.keep(a_stack(home.parent), {})
+    assert [at for part, at in begun if part == "server"] == [0, 2, 6, 14]
+    assert [at for part, at in begun if part == "worker-cpu"] == [4, 6, 10]
+
+
+def test_prefect_ends_with_the_launcher(home: Path) -> None:
+    """The launcher is killed while `prefect version` would still be importing."""
+    code = (
+        "import sys, time; from pathlib import Path; from sdgbias.nightly.stack import launcher,"
+        " settings;"
+        " launcher.command = lambda *_: ['server', 'start', '--port', '1', '--host', '127.0.0.1'];"
+        " made = settings.Stack(home=sys.argv[1], project=sys.argv[1]); launcher.start(made,"
+        " 'server'); time.sleep(600)"
+    )
+    home.mkdir()
+    parent = spawn(home, "launcher", [sys.executable, "-c", code, str(home)])
+    until(lambda: processes.part(home, "server"))
+    parent.kill()
+    parent.wait()
+    until(lambda: processes.marked(home) == [])
 
 
 def test_a_taken_port_is_told_before_anything_starts(tmp_path: Path) -> None:
@@ -187,118 +222,27 @@ def test_a_taken_port_is_told_before_anything_starts(tmp_path: Path) -> None:
         other.listen()
         port = other.getsockname()[1]
         with pytest.raises(InfrastructureError, match=f"port {port}.*sdgbias stack up --port"):
-            stack.up(a_stack(tmp_path, port=port), print, datetime.now(UTC))
+            stack.up(a_stack(tmp_path, port=port), print)
     assert processes.marked(tmp_path / "home") == [] and settings.load(tmp_path / "home") is None
 
 
 def test_up_outside_the_project_and_status_of_nothing(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="in the folder of the project"):
-        stack.up(a_stack(tmp_path), print, datetime.now(UTC))
+        stack.up(a_stack(tmp_path), print)
     well, said = stack.lines(tmp_path / "home")
     assert not well and "sdgbias stack up" in said[0]
 
 
 def test_a_half_dead_stack_says_which_part_is_gone(home: Path) -> None:
     made = a_stack(home.parent)
+    home.mkdir()
     settings.save(made)
-    processes.spawn(home, "server", SLEEP, os.environ, home.parent)
+    spawn(home, "launcher", SLEEP)
+    until(lambda: processes.part(home, "launcher"))
     well, said = stack.lines(home)
     assert not well
-    assert any("worker-cpu" in line and "NOT RUNNING" in line for line in said) and any(
-        "no supervisor is running" in line for line in said
-    )
+    assert any("worker-cpu" in line and "NOT RUNNING" in line for line in said)
     (home.parent / "infra").mkdir()
     (home.parent / settings.SOURCE).write_text("deployments: []")
     with pytest.raises(UsageError, match="other settings.*sdgbias stack down"):
-        stack.up(replace(made, port=4999), print, datetime.now(UTC))
-
-
-# -- missed nights
-
-NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-
-
-def nights(results: Path, **status: str) -> None:
-    rows = pd.DataFrame(
-        [{"night": f"2026-11-{day[1:]}T0130", "status": said} for day, said in status.items()]
-    )
-    store.upsert(results, {"nights": rows})
-
-
-def test_a_night_is_overdue_until_it_is_in_the_results_as_done(tmp_path: Path) -> None:
-    made = a_stack(tmp_path, parameters={"results": "r.duckdb"})
-    due = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
-    assert catch_up.overdue(made, NOON) == due
-    nights(tmp_path / "r.duckdb", d20="done", d21="interrupted")
-    assert catch_up.overdue(made, NOON) == due
-    nights(tmp_path / "r.duckdb", d21="done")
-    assert catch_up.overdue(made, NOON) is None
-
-
-def test_what_was_due_before_the_schedule_began_is_not_caught_up(tmp_path: Path) -> None:
-    made = a_stack(tmp_path, since="2026-11-21T11:00:00+00:00")
-    assert catch_up.overdue(made, NOON) is None
-    assert catch_up.overdue(made, NOON + timedelta(days=1)) == datetime(
-        2026, 11, 22, 1, 30, tzinfo=UTC
-    )
-
-
-def test_of_a_week_of_missed_nights_the_newest_counts(tmp_path: Path) -> None:
-    made = a_stack(tmp_path)
-    assert catch_up.overdue(made, NOON + timedelta(days=7)) == datetime(
-        2026, 11, 28, 1, 30, tzinfo=UTC
-    )
-
-
-def test_a_due_night_gets_a_moment_to_start_by_itself(tmp_path: Path) -> None:
-    made = a_stack(tmp_path, since="2026-11-21T01:00:00+00:00")
-    due = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
-    assert catch_up.overdue(made, due + catch_up.GRACE / 2) is None
-    assert catch_up.overdue(made, due + catch_up.GRACE) == due
-
-
-def test_tries_of_one_night_wait_longer_and_end() -> None:
-    assert catch_up.may_retry([], NOON) and catch_up.may_retry([NOON], NOON)
-    assert not catch_up.may_retry([NOON, NOON], NOON + timedelta(minutes=4))
-    assert catch_up.may_retry([NOON, NOON], NOON + timedelta(minutes=5))
-    assert not catch_up.may_retry([NOON] * 4, NOON + timedelta(days=1))
-
-
-def test_a_run_means_the_night_for_which_it_was_scheduled_or_told() -> None:
-    due = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
-    assert catch_up.is_run_of({}, due, due) and catch_up.is_run_of(
-        {"scheduled_for": due.isoformat()}, NOON, due
-    )
-    assert not catch_up.is_run_of({}, NOON, due) and not catch_up.is_run_of(
-        {"scheduled_for": NOON.isoformat()}, due, due
-    )
-
-
-def test_the_next_night_in_the_schedules_own_time(tmp_path: Path) -> None:
-    made = a_stack(tmp_path, timezone="Africa/Nairobi")
-    assert catch_up.next_due(made, NOON) == "2026-11-22 01:30 EAT"
-    assert catch_up.next_due(replace(made, cron="0 0 29 2 *"), NOON) == "none within 400 days"
-
-
-def test_the_last_night_in_one_line(tmp_path: Path) -> None:
-    assert catch_up.last_night(tmp_path / "none.duckdb") == "none yet"
-    results = tmp_path / "r.duckdb"
-    rows = pd.DataFrame(
-        [
-            {"night": "2026-11-21T0130", "model": m, "suite": "sdg", "outcome": o}
-            for m, o in (("a", "published"), ("b", "failed"))
-        ]
-    )
-    store.upsert(
-        results,
-        {
-            "nights": pd.DataFrame(
-                [{"night": "2026-11-21T0130", "status": "done", "report": "reports/latest"}]
-            ),
-            "night_models": rows,
-        },
-    )
-    assert (
-        catch_up.last_night(results)
-        == "2026-11-21T0130: done; 1 failed, 1 published; report: reports/latest/night.html"
-    )
+        stack.up(replace(made, port=4999), print)

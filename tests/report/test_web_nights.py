@@ -65,12 +65,9 @@ def test_a_running_night_shows_how_far_it_is(served: Path, tmp_path: Path) -> No
     (folder / "registry").mkdir(parents=True)
     for model in ("a", "b", "c"):
         (folder / "registry" / f"{model}.yaml").write_text("name: x")
-    (folder / "outcomes.jsonl").write_text(
-        "".join(
-            json.dumps({"model": m, "suite": "sdg"}) + "\n"
-            for m in ("a", "b", "b", "fake-optimist")
-        )
-        + '{"model": "c", "su'
+    models = ("a", "b", "fake-optimist")
+    (folder / "night.json").write_text(
+        json.dumps({"outcomes": [{"model": m, "suite": "sdg"} for m in models]})
     )
     (folder / "a.log").write_text("first\n\x1b[32mscoring 10 %\rscoring 20 % <b>\n\n")
     (folder / "out.log").symlink_to("/etc/hostname")

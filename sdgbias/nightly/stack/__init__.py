@@ -1,12 +1,11 @@
-"""A complete local stack on 127.0.0.1: Prefect's server, a worker per work pool, the schedule, and
-a supervisor that keeps them running.
+"""A complete local stack on 127.0.0.1: Prefect's server, a worker per work pool, the schedule.
 
-    sdgbias stack up  ->  supervisor (flows/supervisor.py)  ->  server, workers  ->  flow runs  ->
-    sdgbias evaluate ...
+    sdgbias stack up  ->  launcher  ->  server, workers  ->  flow runs  ->  sdgbias evaluate ...
 
-This package starts and ends processes and reads the supervisor's state file; it never imports
-prefect. All files are in one home folder: stack.json (settings), state.json (the supervisor's
-state), run/ (pids), logs/, prefect.yaml, prefect/ (SQLite database).
+The launcher (launcher.py) keeps the processes running and ends them together; everything else is
+Prefect's: schedule, late runs, concurrency limits and the automations of infra/automations.yaml,
+which flows/deploy.py puts on the server. This package never imports prefect. All files are in one
+home folder: stack.json (settings), logs/, prefect.yaml, prefect/ (SQLite database).
 """
 
 from __future__ import annotations
@@ -14,19 +13,16 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
-
-import psutil
 
 from sdgbias import progress
 from sdgbias.errors import InfrastructureError, UsageError
-from sdgbias.nightly.stack import processes
+from sdgbias.nightly.stack import launcher, processes
 from sdgbias.nightly.stack.settings import (
     SOURCE,
     Stack,
@@ -36,12 +32,10 @@ from sdgbias.nightly.stack.settings import (
     write_deployments,
 )
 
-SUPERVISOR = "supervisor"
-#: Stages that `up` waits for, in the order in which the supervisor completes them.
-STEPS = ("server", "pools", "deployments", "workers", "schedule")
+LAUNCHER = "launcher"
 
 
-def up(wanted: Stack, say: Callable[[str], None], now: datetime, patience: float = 300) -> Stack:
+def up(wanted: Stack, say: Callable[[str], None], patience: float = 300) -> None:
     """Start the stack, or find it running with the same settings, and wait until every part is
     ready.
 
@@ -55,27 +49,36 @@ def up(wanted: Stack, say: Callable[[str], None], now: datetime, patience: float
             f"{wanted.project}: no {SOURCE}; run `sdgbias stack up` in the folder of the project"
         )
     with _alone(home):
-        before = load(home)
-        if before is not None:
-            wanted = replace(wanted, since=before.since)
-        wanted = replace(wanted, since=wanted.since or now.astimezone(UTC).isoformat())
-        running = processes.alive(home, SUPERVISOR) is not None
-        if before is not None and not before.same_as(wanted) and processes.marked(home):
+        before, running = load(home), processes.part(home, LAUNCHER)
+        if before is not None and before != wanted and running:
             raise UsageError(
                 f"a stack with other settings runs in {home} ({before.page}); first: sdgbias"
-                " stack down"
-                f" --home {home}"
+                f" stack down --home {home}"
             )
         if not running:
-            if processes.alive(home, "server") is None:
-                _require_free(wanted.port)
+            _require_free(wanted.port)
             save(wanted)
             write_deployments(wanted)
-            processes.write(home / "state.json", {})
-            command = [sys.executable, "-m", "flows.supervisor", "--home", str(home)]
-            processes.spawn(home, SUPERVISOR, command, environment(wanted), Path(wanted.project))
-        _wait(wanted, say, patience)
-    return wanted
+            started = _launch(wanted)
+        _wait_for_server(wanted, patience, lambda: running is None and started.poll() is not None)
+        say(f"  server       ready: {wanted.page}")
+        _deploy(wanted, say, [] if running else ["--catch-up"])
+
+
+def _launch(stack: Stack) -> subprocess.Popen[bytes]:
+    log = processes.log_of(Path(stack.home), LAUNCHER)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    marks = {processes.MARK: stack.home, processes.PART: LAUNCHER}
+    with log.open("ab") as out:
+        return subprocess.Popen(
+            [sys.executable, "-m", __name__, stack.home],
+            env={**environment(stack), **marks},
+            cwd=stack.project,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
 
 
 def _require_free(port: int) -> None:
@@ -90,66 +93,69 @@ def _require_free(port: int) -> None:
             ) from error
 
 
-def _wait(stack: Stack, say: Callable[[str], None], patience: float) -> None:
-    home, began = Path(stack.home), time.monotonic()
-    told: set[str] = set()
-    while len(told) < len(STEPS):
-        state = processes.read(home / "state.json")
-        for step in STEPS:
-            if step not in told and step in state:
-                say(f"  {step:<12} {state[step]}")
-                told.add(step)
-        late = time.monotonic() - began > patience
-        if waiting := [step for step in STEPS if step not in told]:
-            progress.update(f"waiting for {waiting[0]}")
-        if len(told) < len(STEPS) and (late or processes.alive(home, SUPERVISOR) is None):
-            why = f"not ready after {patience:.0f} s" if late else "the supervisor ended"
-            said = state.get("trouble") or _last_line(processes.log_of(home, SUPERVISOR))
-            raise InfrastructureError(
-                f"{waiting[0]}: {why}: {said}; logs in {home / 'logs'}; try again: sdgbias"
-                " stack down; sdgbias stack up"
-            )
-        time.sleep(0.1)
+def _wait_for_server(stack: Stack, patience: float, ended: Callable[[], bool]) -> None:
+    progress.update("waiting for server")
+    deadline = time.monotonic() + patience
+    while not launcher.answers(stack):
+        if ended():
+            raise _not_ready(stack, LAUNCHER, "it ended")
+        if time.monotonic() > deadline:
+            raise _not_ready(stack, "server", f"not ready after {patience:.0f} s")
+        time.sleep(0.2)
 
 
-def _last_line(path: Path) -> str:
+def _deploy(stack: Stack, say: Callable[[str], None], more: list[str]) -> None:
+    progress.update("waiting for deployments and workers")
+    log = processes.log_of(Path(stack.home), "deploy")
+    command = [sys.executable, "-m", "flows.deploy", "--home", stack.home, *more]
+    with (
+        log.open("wb") as errors,
+        subprocess.Popen(
+            command,
+            env=environment(stack),
+            cwd=stack.project,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        ) as process,
+    ):
+        assert process.stdout is not None
+        for line in process.stdout:
+            say(f"  {line.rstrip()}")
+    if process.returncode:
+        raise _not_ready(stack, "deploy", f"exit code {process.returncode}")
+
+
+def _not_ready(stack: Stack, name: str, why: str) -> InfrastructureError:
+    home = Path(stack.home)
+    return InfrastructureError(
+        f"{name}: {why}: {(tail(processes.log_of(home, name), 1) or ['no log'])[-1]}; logs in"
+        f" {home / 'logs'}; try again: sdgbias stack down; sdgbias stack up"
+    )
+
+
+def tail(path: Path, lines: int) -> list[str]:
+    """The last lines of a log; [] if there is none."""
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return path.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-lines:]
     except OSError:
-        lines = []
-    return lines[-1].strip() if lines else "no log"
+        return []
 
 
 def down(home: Path, say: Callable[[str], None]) -> int:
-    """End every process that carries the mark of `home`: the supervisor first, then flow runs
-    (while the server can still record how they end), the processes they started, workers and
-    server. Returns the number of processes found; 0 if nothing ran."""
+    """End the stack in `home`: the launcher ends all of it; then whatever carries its mark and is
+    left. Returns the number of processes found; 0 if nothing ran."""
     if not home.is_dir():
         return 0
     with _alone(home):
-        ended = 0
-        supervisor = processes.alive(home, SUPERVISOR)
-        ended += _end("supervisor", [supervisor] if supervisor else [], 10, say)
-        there = processes.marked(home)
-        server = [p for p in there if processes.variable(p, processes.PART) == "server"]
-        flows = [p for p in there if p not in server and processes.runs_a_flow(p)]
-        ended += _end("flow runs", flows, 15, say)
-        ended += _end("workers", [p for p in processes.marked(home) if p not in server], 10, say)
-        ended += _end("server", server, 20, say)
-        ended += _end("left over", processes.marked(home), 5, say)
-        for name in processes.names(home):
-            (home / "run" / f"{name}.json").unlink(missing_ok=True)
-        (home / "state.json").unlink(missing_ok=True)
-    return ended
-
-
-def _end(
-    what: str, found: list[psutil.Process], patience: float, say: Callable[[str], None]
-) -> int:
-    count = processes.end(found, patience)
-    if count:
-        say(f"  {what:<12} ended ({count} process{'es' if count > 1 else ''})")
-    return count
+        there = len(processes.marked(home))
+        if running := processes.part(home, LAUNCHER):
+            processes.end([running], 60)
+        processes.end(processes.marked(home), 15)
+        if there:
+            say(f"  ended        {there} processes")
+    return there
 
 
 def lines(home: Path) -> tuple[bool, list[str]]:
@@ -157,7 +163,7 @@ def lines(home: Path) -> tuple[bool, list[str]]:
     restarts)."""
     stack = load(home)
     there = {
-        name: processes.alive(home, name) for name in (SUPERVISOR, *(stack.parts if stack else []))
+        name: processes.part(home, name) for name in (LAUNCHER, *(stack.parts if stack else []))
     }
     if stack is None or not any(there.values()):
         return False, [f"no stack runs in {home}. Next: sdgbias stack up"]
@@ -166,13 +172,7 @@ def lines(home: Path) -> tuple[bool, list[str]]:
         f" {processes.log_of(home, name)}"
         for name, process in there.items()
     ]
-    state = processes.read(home / "state.json")
-    if trouble := state.get("trouble"):
-        said.append(f"  {'trouble':<12} {trouble}")
-    happened = state.get("happened", [])
-    said += [f"  {line}" for line in (happened[-5:] if isinstance(happened, list) else [])]
-    if there[SUPERVISOR] is None:
-        said.append("  no supervisor is running. Next: sdgbias stack up")
+    said += [f"  {line}" for line in tail(processes.log_of(home, LAUNCHER), 5)]
     return all(there.values()), [f"stack in {home}: {stack.page}", *said]
 
 

@@ -1,108 +1,25 @@
-"""Processes that outlive the command that started them: each is identified by a file, and all are
-marked by an environment variable.
-
-A pid alone is not enough, because the system reuses numbers: a process is identified by its pid,
-command line and mark. The variable ``MARK`` holds the home folder of a stack; every child inherits
-it, so processes left behind by a killed parent are found as well.
-"""
+"""The processes of a local stack, found by a mark in their environment that every child inherits,
+so that what a killed parent left behind is found as well."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import subprocess
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
 
+#: Environment variable with the home folder of the stack.
 MARK = "SDGBIAS_STACK"
-#: Name of the part (server, worker-cpu, ...) that a process is, or that started it.
+#: Name of the part (launcher, server, worker-cpu, ...) that a process is, or that started it.
 PART = "SDGBIAS_STACK_PART"
 #: Set by Prefect for the process of a flow run and inherited by its children.
 FLOW_RUN = "PREFECT__FLOW_RUN_ID"
-_LOG_LIMIT = 10_000_000  # bytes; an older log is kept once, as NAME.log.1
-
-
-def spawn(home: Path, name: str, command: list[str], env: Mapping[str, str], cwd: Path) -> int:
-    """Start `command` in a new session, with its output in logs/NAME.log, and write run/NAME.json.
-    Returns the pid."""
-    log = log_of(home, name)
-    for folder in (log.parent, home / "run"):
-        folder.mkdir(parents=True, exist_ok=True)
-    if log.exists() and log.stat().st_size > _LOG_LIMIT:
-        log.replace(log.with_suffix(".log.1"))
-    with log.open("ab") as out:
-        process = subprocess.Popen(
-            command,
-            env={**env, MARK: str(home), PART: name},
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-        )
-    _wait_for_name(process)
-    write(home / "run" / f"{name}.json", {"pid": process.pid, "command": command})
-    return process.pid
-
-
-def _wait_for_name(process: subprocess.Popen[bytes]) -> None:
-    """Wait until a new process has a command line and environment; for a moment after its start it
-    has neither and could not be identified."""
-    deadline = time.monotonic() + 60
-    with contextlib.suppress(psutil.Error):
-        while (
-            not psutil.Process(process.pid).cmdline()
-            and process.poll() is None
-            and time.monotonic() < deadline
-        ):
-            time.sleep(0.005)
 
 
 def log_of(home: Path, name: str) -> Path:
     return home / "logs" / f"{name}.log"
-
-
-def write(path: Path, content: object) -> None:
-    """Write JSON to a temporary file and rename it: a reader sees the old text or the new."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(json.dumps(content, indent=1, sort_keys=True), encoding="utf-8")
-        os.replace(part, path)
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
-
-
-def read(path: Path) -> dict[str, object]:
-    """Read JSON written by `write`; {} if there is none (no file, or truncated by a full disk)."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def alive(home: Path, name: str) -> psutil.Process | None:
-    """The process of run/NAME.json while it runs; None if it ended or its pid now belongs to
-    another process."""
-    said = read(home / "run" / f"{name}.json")
-    try:
-        process = psutil.Process(int(str(said.get("pid", "none"))))
-        return (
-            process if process.cmdline() == said.get("command") and _marked(process, home) else None
-        )
-    except (ValueError, psutil.Error):
-        return None
-
-
-def names(home: Path) -> list[str]:
-    """Names of processes with a file in run/, alive or not."""
-    return sorted(path.stem for path in (home / "run").glob("[!.]*.json"))
 
 
 def marked(home: Path) -> list[psutil.Process]:
@@ -111,12 +28,14 @@ def marked(home: Path) -> list[psutil.Process]:
     return [
         process
         for process in psutil.process_iter()
-        if process.pid not in mine and _marked(process, home)
+        if process.pid not in mine and variable(process, MARK) == str(home) and _lives(process)
     ]
 
 
-def _marked(process: psutil.Process, home: Path) -> bool:
-    return variable(process, MARK) == str(home) and _lives(process)
+def part(home: Path, name: str) -> psutil.Process | None:
+    """The process that is this part of the stack: the oldest of those with its name."""
+    there = [p for p in marked(home) if variable(p, PART) == name and not variable(p, FLOW_RUN)]
+    return min(there, key=lambda p: (p.create_time(), p.pid), default=None)
 
 
 def variable(process: psutil.Process, name: str) -> str:
@@ -138,31 +57,28 @@ def runs_a_flow(process: psutil.Process) -> bool:
         return False
 
 
+def end(processes: Iterable[psutil.Process], patience: float) -> int:
+    """Send SIGTERM, wait up to `patience` seconds, then kill. Returns the number of processes."""
+    there = [process for process in processes if _lives(process)]
+    for process in there:
+        with contextlib.suppress(psutil.Error):
+            process.terminate()
+    _, alive = psutil.wait_procs(there, patience)
+    kill(alive)
+    return len(there)
+
+
+def kill(processes: Iterable[psutil.Process]) -> None:
+    """Send SIGKILL, and wait until the processes are gone."""
+    there = list(processes)
+    for process in there:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(there, 5)
+
+
 def _lives(process: psutil.Process) -> bool:
     try:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
-
-
-def end(processes: Iterable[psutil.Process], patience: float) -> int:
-    """Send SIGTERM, wait up to `patience` seconds, then kill. Returns the number of processes."""
-    asked = [process for process in processes if _lives(process)]
-    for process in asked:
-        with contextlib.suppress(psutil.Error):
-            process.terminate()
-    _wait(asked, patience)
-    for process in asked:
-        if _lives(process):
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-    _wait(asked, 5)
-    return len(asked)
-
-
-def _wait(processes: list[psutil.Process], patience: float) -> None:
-    deadline = time.monotonic() + patience
-    while any(_lives(process) for process in processes) and time.monotonic() < deadline:
-        with contextlib.suppress(ChildProcessError):  # our own children would stay as zombies
-            os.waitpid(-1, os.WNOHANG)
-        time.sleep(0.05)

@@ -3,18 +3,19 @@ deployments in the format of `prefect deploy`."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from sdgbias.errors import InputError, UsageError
+from sdgbias.files import replacing
 from sdgbias.nightly.schedule import CRON, TIMEZONE
-from sdgbias.nightly.stack.processes import read, write
 
 #: Defaults of a Prefect flow wherever it runs: no telemetry, quiet logs, and a temporary server has
 #: time to start on a busy machine (Prefect's own 20 s are too short there).
@@ -56,8 +57,7 @@ CPU = "cpu"
 @dataclass(frozen=True)
 class Stack:
     """One local stack. `pools`: machine type -> models in parallel; `parameters`: of a scheduled
-    night; `since`: UTC, when its schedule took effect (nights due earlier are not caught up);
-    `watch`: also check the hub every day."""
+    night; `watch`: also check the hub every day."""
 
     home: str
     project: str
@@ -67,7 +67,6 @@ class Stack:
     schedule: bool = True
     pools: dict[str, int] = field(default_factory=lambda: {CPU: 1})
     parameters: dict[str, object] = field(default_factory=dict)
-    since: str = ""
     watch: bool = False
 
     @property
@@ -85,7 +84,7 @@ class Stack:
 
     @property
     def parts(self) -> list[str]:
-        """Names of the processes that must run, except the supervisor."""
+        """Names of the processes that the launcher keeps running."""
         return ["server", *self.workers]
 
     @property
@@ -97,24 +96,24 @@ class Stack:
             found |= {f"worker-{kind}-{i}": kind for i in range(count)} if kind != CPU else {}
         return found
 
-    def same_as(self, other: Stack) -> bool:
-        return replace(self, since="") == replace(other, since="")
-
 
 def load(home: Path) -> Stack | None:
     """The settings of the stack in `home`; None if it never had one."""
-    said = read(home / "stack.json")
+    path = home / "stack.json"
     try:
-        return Stack(**said) if said else None  # type: ignore[arg-type]
-    except TypeError as error:
+        return Stack(**json.loads(path.read_text(encoding="utf-8")))
+    except OSError:
+        return None
+    except (TypeError, ValueError) as error:
         raise InputError(
-            f"{home / 'stack.json'}: {error}; written by another version: sdgbias stack down,"
+            f"{path}: {error}; written by another version: sdgbias stack down,"
             " remove the file, sdgbias stack up"
         ) from error
 
 
 def save(stack: Stack) -> None:
-    write(Path(stack.home) / "stack.json", asdict(stack))
+    with replacing(Path(stack.home) / "stack.json") as part:
+        part.write_text(json.dumps(asdict(stack), indent=1, sort_keys=True), encoding="utf-8")
 
 
 def pools_of(text: str) -> dict[str, int]:

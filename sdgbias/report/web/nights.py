@@ -114,12 +114,10 @@ def _planned(folder: Path) -> set[tuple[str, str]]:
 def _kept(folder: Path) -> set[tuple[str, str]]:
     """(model, suite) of the outcomes in the night's outcome file."""
     try:
-        lines = (
-            (folder / "outcomes.jsonl").read_text(encoding="utf-8", errors="replace").splitlines()
-        )
+        text = (folder / "night.json").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return set()
-    rows = [labels.parsed(line) for line in lines]
+    rows = labels.parsed(text).get("outcomes", [])
     return {(str(r["model"]), str(r.get("suite", ""))) for r in rows if "model" in r}
 
 

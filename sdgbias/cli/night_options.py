@@ -1,0 +1,219 @@
+"""The options of a night, declared once: `sdgbias nightly`, `sdgbias stack up`, and the parameters
+of the Prefect flow `nightly` are derived from this class."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hints
+
+import typer
+
+from sdgbias.cli.options import (
+    DEFAULT_RESULTS,
+    GENERATIONS,
+    BenchmarksOption,
+    GeneratedOption,
+    ResultsOption,
+    choice,
+)
+from sdgbias.errors import UsageError
+
+if TYPE_CHECKING:
+    from sdgbias.nightly.plan import Settings
+
+ENV_TIMEZONE = "SDGBIAS_TIMEZONE"
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class NightOptions:
+    """The options of a night as a user gives them."""
+
+    results: ResultsOption = DEFAULT_RESULTS
+    report: Annotated[
+        Path, typer.Option(help="Folder of the pages that the team reads in the morning.")
+    ] = Path("reports/latest")
+    benchmark: BenchmarksOption = None
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model", help="Only this model; may be given several times. Default: whoever is due."
+        ),
+    ] = None
+    policy: Annotated[
+        Path | None, typer.Option(help="What counts as a breach; default: registry/policy.yaml.")
+    ] = None
+    jobs: Annotated[int, typer.Option(min=1, help="Models at a time, one accelerator each.")] = 1
+    timeout: Annotated[
+        float, typer.Option(min=0, help="Seconds for one attempt on one model; 0: no limit.")
+    ] = 6 * 3600.0
+    hours: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help=(
+                "Hours after which no further model is started; the rest waits for the next night."
+                " 0: no limit."
+            ),
+        ),
+    ] = 0.0
+    draws: Annotated[
+        int, typer.Option(min=1, help="Random-search draws for CADE (paper: 10,000).")
+    ] = 10_000
+    seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0
+    passes: Annotated[str, typer.Option(help="Extra passes, as in `sdgbias evaluate`.")] = "cheap"
+    generated: GeneratedOption = "T1"
+    selfcheck: Annotated[
+        bool,
+        typer.Option(
+            "--selfcheck/--no-selfcheck",
+            help="Also the full self-check on planted models (some minutes).",
+        ),
+    ] = False
+    night: Annotated[
+        str | None,
+        typer.Option(
+            help="Name of the night, e.g. 2026-11-21T0130: goes on with one that was interrupted."
+        ),
+    ] = None
+    scheduled_for: Annotated[
+        str | None,
+        typer.Option(
+            help=(
+                "When this night was due, with its offset, e.g. 2026-11-21T01:30:00+00:00. Default:"
+                " started manually."
+            )
+        ),
+    ] = None
+    catch_up: Annotated[
+        bool,
+        typer.Option("--catch-up", help="Only if the last due night is not done: that night, now."),
+    ] = False
+    cron: Annotated[
+        str, typer.Option(help="When nights are due: minute hour day month weekday.")
+    ] = "30 1 * * *"
+    timezone: Annotated[
+        str | None,
+        typer.Option(
+            help=(
+                f"Time zone of the schedule, e.g. Africa/Nairobi. Default: {ENV_TIMEZONE}, else"
+                " UTC."
+            )
+        ),
+    ] = None
+    webhook_env: Annotated[
+        str,
+        typer.Option(
+            help=(
+                "NAME of the environment variable with the webhook's address; default: the"
+                " policy's."
+            )
+        ),
+    ] = ""
+
+    @property
+    def zone(self) -> str:
+        return self.timezone or os.environ.get(ENV_TIMEZONE) or "UTC"
+
+    def settings(self, by: str, due: datetime | None = None) -> Settings | None:
+        """The settings of the night; None if --catch-up finds the last due night done. ``due``:
+        when it was due, where its schedule says so. Raises UsageError."""
+        from sdgbias.nightly import ledger, plan, schedule
+        from sdgbias.registry import entries
+
+        if (self.night is not None) + (self.scheduled_for is not None) + self.catch_up > 1:
+            raise UsageError("give one of --night, --scheduled-for and --catch-up")
+        if self.catch_up:
+            last = ledger.last_finished(self.results)
+            due = schedule.missed(self.cron, self.zone, last, datetime.now(UTC))
+            if due is None:
+                return None
+        settings = plan.Settings(
+            root=entries.find_root(),
+            results=self.results,
+            benchmarks=plan.benchmarks_of(self.benchmark),
+            report=self.report,
+            models=tuple(self.model) if self.model else None,
+            policy=self.policy,
+            webhook_env=self.webhook_env,
+            jobs=self.jobs,
+            timeout_s=self.timeout,
+            hours=self.hours,
+            selfcheck=self.selfcheck,
+            scheduled_for=due or _instant(self.scheduled_for),
+            night=self.night,
+            by=by,
+            cron=self.cron,
+            timezone=self.zone,
+            passes=self.passes,
+            generated=choice("--generated", self.generated, GENERATIONS),
+            draws=self.draws,
+            seed=self.seed,
+        )
+        plan.check(settings)
+        return settings
+
+
+#: Options that say which night it is, not how nights are run.
+OF_ONE_NIGHT = frozenset({"model", "night", "scheduled_for", "catch_up"})
+
+
+def takes_night_options(
+    without: Collection[str] = (), **defaults: object
+) -> Callable[[Command], Command]:
+    """Give a command with ``**options`` the options of a night after its own. ``defaults``: those
+    that differ from the class."""
+
+    def signed(command: Command) -> Command:
+        hints = get_type_hints(NightOptions, include_extras=True)
+        own = [
+            parameter
+            for parameter in inspect.signature(command, eval_str=True).parameters.values()
+            if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
+        shared = [
+            inspect.Parameter(
+                option.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=defaults.get(option.name, option.default),
+                annotation=hints[option.name],
+            )
+            for option in fields(NightOptions)
+            if option.name not in without
+        ]
+        command.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
+        command.__annotations__ = {p.name: p.annotation for p in [*own, *shared]}
+        return command
+
+    return signed
+
+
+def described() -> Mapping[str, tuple[type, object, str]]:
+    """Name -> (type, default, help) of every option, for a front end other than this one."""
+    hints = get_type_hints(NightOptions, include_extras=True)
+    found = {}
+    for option in fields(NightOptions):
+        kind, told = get_args(hints[option.name])
+        found[option.name] = (kind, option.default, str(told.help))
+    return found
+
+
+def _instant(text: str | None) -> datetime | None:
+    """An ISO time with an offset. Raises UsageError."""
+    if text is None:
+        return None
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        when = None
+    if when is None or when.tzinfo is None:
+        raise UsageError(
+            f"--scheduled-for {text!r}; valid: a time with its offset, e.g."
+            " 2026-11-21T01:30:00+00:00"
+        )
+    return when

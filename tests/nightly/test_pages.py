@@ -1,0 +1,65 @@
+"""What a person sees of one model in Prefect's page while it is at work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from uuid import UUID, uuid4
+
+import pytest
+
+from flows import pages
+from sdgbias.progress import Record
+from tests.builders.night_stubs import job
+
+
+def test_a_models_log_and_progress_are_passed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Artifacts are collected here instead of on a server; the second follows ten seconds later."""
+    bar, shown = uuid4(), []
+    clock = [100.0]
+    monkeypatch.setenv("HF_TOKEN", "not-for-anybody")
+    monkeypatch.setattr(pages, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def create(share: float, key: str, words: str) -> UUID:
+        shown.append((key, share, words))
+        return bar
+
+    def update(which: UUID, share: float, words: str) -> None:
+        assert which == bar
+        shown.append(("", share, words))
+
+    monkeypatch.setattr(pages, "create_progress_artifact", create)
+    monkeypatch.setattr(pages, "update_progress_artifact", update)
+    mine = job(tmp_path, "Tiny_LLaVA")
+    mine.log.parent.mkdir(parents=True)
+    mine.log.write_text("of an earlier attempt\n")
+    lines: list[str] = []
+    look = pages.follow(mine, lines.append)
+    with mine.log.open("a") as log:
+        log.write("loading\ntoken not-for-anybody\nhalf a")
+    look(None)
+    assert lines == ["loading", "token ***"] and not shown
+    with mine.log.open("a") as log:
+        log.write(" line\n")
+    for passed, done in ((0, 250), (5, 300), (10, 500)):
+        clock[0] = 100.0 + passed
+        look(Record("Tiny_LLaVA", "scoring prompts", done, 1000, 25.0))
+    assert lines[2:] == ["half a line"]
+    assert shown == [
+        ("model-tiny-llava", 25.0, "Tiny_LLaVA: scoring prompts, 250 of 1,000, 25/s, 30 s left"),
+        ("", 50.0, "Tiny_LLaVA: scoring prompts, 500 of 1,000, 25/s, 20 s left"),
+    ]
+
+
+def test_a_line_without_an_end_is_no_standstill(tmp_path: Path) -> None:
+    mine = job(tmp_path)
+    lines: list[str] = []
+    look = pages.follow(mine, lines.append)
+    look(None)  # no log yet
+    mine.log.parent.mkdir(parents=True)
+    mine.log.write_text("x" * pages.LOG_BYTES + "\nend\n")
+    for _ in range(2):
+        look(None)
+    assert lines[0].startswith("xxx") and lines[-1] == "end"
