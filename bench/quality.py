@@ -304,10 +304,10 @@ def peak_gib() -> float:
 
 def judge_by_gx(folder: Path) -> dict[str, Any]:
     from sdgbias.benchmark import quality
-    from sdgbias.benchmark.quality import expectations as quality_suites
+    from sdgbias.benchmark.quality import checkpoints
 
     began = time.perf_counter()
-    quality_suites.gx()
+    checkpoints.gx()
     imported, cpu = time.perf_counter(), time.process_time()
     report = quality.run_gate(folder)
     spent = {
@@ -341,13 +341,13 @@ def sift_tables(folder: Path) -> dict[str, Any]:
     import pandas as pd
 
     from sdgbias.benchmark import quality
-    from sdgbias.benchmark.quality import expectations as quality_suites
+    from sdgbias.benchmark.quality import checkpoints
 
     tables = {
         name: pd.read_parquet(folder / f"{name}.parquet")
         for name in ("clusters", "images", "items_mcq", "items_regression")
     }
-    quality_suites.gx()
+    checkpoints.gx()
     seconds = {}
     for name, frame in tables.items():
         began = time.perf_counter()

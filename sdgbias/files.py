@@ -89,26 +89,33 @@ def replacing(path: Path) -> Iterator[Path]:
             part.unlink(missing_ok=True)
 
 
+@contextmanager
+def writing(path: Path, onward: str, error: type[SdgbiasError] = StoreError) -> Iterator[Path]:
+    """As `replacing`, and makes the folder. Raises ``error`` (DiskFull in place of StoreError);
+    ``onward``: the advice at the end of the message."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as part:
+            yield part
+    except OSError as fault:
+        full = fault.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) and error is StoreError
+        why = fault.strerror or fault
+        raise (DiskFull if full else error)(f"{path}: can't be written ({why}); {onward}") from None
+
+
 def write_atomically(
     path: Path,
     content: str | bytes | Callable[[Path], object],
     onward: str,
     error: type[SdgbiasError] = StoreError,
 ) -> None:
-    """Writes a file whole or not at all, and its folder; ``content``: its text or bytes, or what
-    writes them to a path. Raises ``error`` (DiskFull in place of StoreError); ``onward``: the
-    advice at the end of the message."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as part:
-            if callable(content):
-                content(part)
-            else:
-                part.write_bytes(content.encode() if isinstance(content, str) else content)
-    except OSError as fault:
-        full = fault.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) and error is StoreError
-        why = fault.strerror or fault
-        raise (DiskFull if full else error)(f"{path}: can't be written ({why}); {onward}") from None
+    """Writes a file whole or not at all (`writing`); ``content``: its text or bytes, or what writes
+    them to a path."""
+    with writing(path, onward, error) as part:
+        if callable(content):
+            content(part)
+        else:
+            part.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 #: Names that look like a credential; counts such as ``num_image_tokens: 1`` are let through.

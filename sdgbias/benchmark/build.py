@@ -13,18 +13,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sdgbias.benchmark import card, items, prompts, quality
 from sdgbias.errors import InputError
-from sdgbias.files import write_atomically
+from sdgbias.files import writing
 from sdgbias.raw import clusters as clusters_module
 from sdgbias.raw import regions, series
 from sdgbias.raw.images import image_store as imagestore
@@ -37,6 +40,8 @@ STAGES = ("clusters", "images", "series", "items", "prompts", "card")
 MAX_ROUNDS = 20
 #: With fewer clusters than this, starting a worker takes longer than drawing their pictures.
 FEW_PICTURES = 32
+#: Least rows of a row group of a table that is written in parts; at most as many again are held.
+GROUP = 100_000
 #: progress(what, done, total)
 Progress = Callable[[str, int, int], None]
 
@@ -55,42 +60,80 @@ def write_table(out: Path, name: str, frame: pd.DataFrame) -> None:
     )
 
 
+def _write_parts(path: Path, tables: Iterable[pa.Table]) -> None:
+    """A Parquet file of tables that come one by one: GROUP rows are in memory, not all."""
+    tables = iter(tables)
+    first = next(tables)
+    # with the metadata that pandas writes, as write_table does
+    schema = pa.Schema.from_pandas(first.slice(0, 0).to_pandas(), preserve_index=False)
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        held: list[pa.Table] = []
+        for table in chain([first], tables):
+            held.append(table.cast(schema))
+            if sum(map(len, held)) >= GROUP:
+                writer.write_table(pa.concat_tables(held))
+                held = []
+        if held:
+            writer.write_table(pa.concat_tables(held))
+
+
 def write_json(path: Path, content: Any) -> None:
     """Plain JSON with sorted keys, replaced atomically."""
     text = json.dumps(content, indent=2, sort_keys=True, default=str, ensure_ascii=False) + "\n"
     _replace(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
+def _new(path: Path) -> AbstractContextManager[Path]:
+    """A temporary file that becomes `path` when the block ends."""
+    return writing(path, "give a writable folder with --out")
+
+
 def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    write_atomically(path, write, "give a writable folder with --out")
+    with _new(path) as part:
+        write(part)
 
 
-def _read(out: Path, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
+@contextmanager
+def _reading(out: Path, name: str) -> Iterator[Path]:
+    """The path of a table of an earlier stage; InputError when it is absent or can't be read."""
     path = out / f"{name}.parquet"
     stage = "items" if name.startswith("items") else "series" if name.startswith("gdl") else name
+    again = f"sdgbias build --stage {stage} --out {out}"
     if not path.is_file():
-        raise InputError(
-            f"{path}: not there; run the stage that makes it: sdgbias build --stage {stage} --out"
-            f" {out}"
-        )
+        raise InputError(f"{path}: not there; run the stage that makes it: {again}")
     try:
-        return pd.read_parquet(path, columns=list(columns) if columns else None)
+        yield path
     except (OSError, ValueError) as error:  # pyarrow's ArrowInvalid is a ValueError
         raise InputError(
-            f"{path}: can't be read ({str(error).splitlines()[0]}); make it again: sdgbias build"
-            f" --stage {stage} --out {out}"
+            f"{path}: can't be read ({str(error).splitlines()[0]}); make it again: {again}"
         ) from None
 
 
+def _read(out: Path, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
+    with _reading(out, name) as path:
+        return pd.read_parquet(path, columns=list(columns) if columns else None)
+
+
 def _write_quarantine(out: Path, stage: str, *parts: pd.DataFrame) -> None:
-    rows = pd.concat(
-        [part[list(items.QUARANTINE_COLUMNS)] for part in parts], ignore_index=True
-    ).astype("str")
-    write_table(
-        out / "quarantine",
-        stage,
-        rows.sort_values(["table", "key", "rule"], kind="stable", ignore_index=True),
-    )
+    """The rows in the order of their columns. DuckDB sorts them: of all possible questions a full
+    raw folder leaves out a million."""
+    names = items.QUARANTINE_COLUMNS
+    text = pa.schema([(name, pa.large_string()) for name in names])
+    rows = pa.concat_tables(
+        [
+            pa.Table.from_pandas(part[list(names)].astype("str"), text, preserve_index=False)
+            for part in parts
+        ]
+    ).replace_schema_metadata(None)
+    with duckdb.connect() as connection:
+        connection.register("rows", rows)
+        blocks = connection.sql("SELECT * FROM rows ORDER BY ALL").to_arrow_reader(GROUP)
+        found = (pa.Table.from_batches([block]).cast(text) for block in blocks)
+        none = text.empty_table()
+        _replace(
+            out / "quarantine" / f"{stage}.parquet",
+            lambda part: _write_parts(part, chain([none], found)),
+        )
 
 
 def build_clusters(raw: Path, out: Path) -> None:
@@ -189,9 +232,10 @@ def build_series(indicators: Path, out: Path) -> None:
 
 @dataclass(frozen=True)
 class Draw:
-    """Which questions are drawn. mcq, regression: how many, None for all. max_gap: most years
-    between a value and the survey. split: id (the authors' rule) or place. keep_bins: an earlier
-    benchmark folder whose options are reused."""
+    """Which questions are drawn. mcq, regression: how many; None: the paper's number where the raw
+    folder fills the paper's quota of every pillar, else all. every: None is all. max_gap: most
+    years between a value and the survey. split: id (the authors' rule) or place. keep_bins: an
+    earlier benchmark folder whose options are reused."""
 
     mcq: int | None = None
     regression: int | None = None
@@ -199,6 +243,7 @@ class Draw:
     max_gap: int = items.MAX_GAP
     split: str = "id"
     keep_bins: Path | None = None
+    every: bool = False
 
 
 @dataclass(frozen=True)
@@ -236,46 +281,15 @@ def build_items(out: Path, draw: Draw = Draw(), reviewed: Reviewed | None = None
         max_gap=draw.max_gap,
         keep_bins=earlier_bins(draw.keep_bins),
     )
-    without: dict[Task, set[int]] = {task: set() for task in Task}
-    sifted = []
-    for _ in range(MAX_ROUNDS):
-        built = items.choose_items(
-            candidates,
-            mcq=draw.mcq,
-            regression=draw.regression,
-            without=without,
-            review=reviewed.verdicts if reviewed else None,
-            review_action=reviewed.action if reviewed else "drop",
-            split=draw.split,
-        )
-        again = False
-        for task in Task:
-            kept, lost = quality.sift(
-                f"items_{task}",
-                built.table(task),
-                {"clusters": clusters, "images": images},
-                split=draw.split,
-            )
-            if len(lost):
-                again = True
-                without[task] |= set(built.table(task)["item_id"]) - set(kept["item_id"])
-                sifted.append(lost)
-        if not again:
-            break
-    else:
-        raise InputError(
-            f"{out}: row rules still take items out after {MAX_ROUNDS} draws; look into the raw"
-            " data: sdgbias raw check"
-        )
-    wanted = (draw.mcq, draw.regression)
-    if not len(built.items_mcq) + len(built.items_regression) and wanted != (0, 0):
-        raise InputError(
-            f"{out}: no cluster got a question: none has an image pair and a value of an indicator"
-            " near its survey year; look into quarantine/*.parquet for the reasons"
-        )
-    write_table(out, "items_mcq", built.items_mcq)
-    write_table(out, "items_regression", built.items_regression)
-    _write_quarantine(out, "items", built.quarantine, *sifted)
+    given = {Task.MCQ: draw.mcq, Task.REGRESSION: draw.regression}
+    free = [task for task, n in given.items() if n is None and not draw.every]
+    numbers = given | {task: items.papers_number(candidates, task) for task in free}
+    paths = [out / f"items_{task}.parquet" for task in Task]
+    with _new(paths[0]) as first, _new(paths[1]) as second:
+        parts = dict(zip(Task, (first, second), strict=True))
+        tables = {"clusters": clusters, "images": images}
+        built, sifted = _until_clean(out, candidates, numbers, parts, draw.split, reviewed, tables)
+    _write_quarantine(out, "items", *built.lost, *sifted)
     absent = sorted(set(series.SERIES) - set(known["series"]))
     asked = {
         "mcq": draw.mcq,
@@ -284,6 +298,11 @@ def build_items(out: Path, draw: Draw = Draw(), reviewed: Reviewed | None = None
         "max_gap": draw.max_gap,
         "kept_bins": draw.keep_bins is not None,
     }
+    if free:
+        asked["by_default"] = {
+            task.value: "every question" if numbers[task] is None else "the paper's quotas"
+            for task in free
+        }
     counts = (
         {}
         if reviewed is None
@@ -302,6 +321,51 @@ def build_items(out: Path, draw: Draw = Draw(), reviewed: Reviewed | None = None
             "review": counts,
             "survey_regions": {str(name): int(n) for name, n in by_status.items()},
         },
+    )
+
+
+def _until_clean(
+    out: Path,
+    candidates: items.Candidates,
+    numbers: Mapping[Task, int | None],
+    parts: Mapping[Task, Path],
+    split: str,
+    reviewed: Reviewed | None,
+    tables: Mapping[str, pd.DataFrame],
+) -> tuple[items.Built, list[pd.DataFrame]]:
+    """Draw and write the item tables again and again, until no row rule takes an item out. Returns
+    the last draw and the quarantined items of the earlier ones."""
+    without: dict[Task, set[int]] = {task: set() for task in Task}
+    sifted: list[pd.DataFrame] = []
+    for _ in range(MAX_ROUNDS):
+        built = items.choose_items(
+            candidates,
+            mcq=numbers[Task.MCQ],
+            regression=numbers[Task.REGRESSION],
+            without=without,
+            review=reviewed.verdicts if reviewed else None,
+            review_action=reviewed.action if reviewed else "drop",
+            split=split,
+        )
+        if not any(map(len, built.chosen.values())) and tuple(numbers.values()) != (0, 0):
+            raise InputError(
+                f"{out}: no cluster got a question: none has an image pair and a value of an"
+                " indicator near its survey year; look into quarantine/*.parquet for the reasons"
+            )
+        again = False
+        for task, part in parts.items():
+            blocks = (pa.Table.from_pandas(b, preserve_index=False) for b in built.blocks(task))
+            _write_parts(part, blocks)
+            gone, lost = quality.sift_file(f"items_{task}", part, tables, split=split)
+            if len(lost):
+                again = True
+                without[task] |= gone
+                sifted.append(lost)
+        if not again:
+            return built, sifted
+    raise InputError(
+        f"{out}: row rules still take items out after {MAX_ROUNDS} draws; look into the raw data:"
+        " sdgbias raw check"
     )
 
 
@@ -337,22 +401,24 @@ def earlier_bins(benchmark: Path | None) -> dict[str, Bins]:
 
 
 def build_prompts(out: Path) -> None:
-    """Stage 5: items -> prompts.parquet, one row per item x context test, written task by task to
-    keep memory flat."""
-    path = out / "prompts.parquet"
-    blocks = []
-    for task in Task:
-        table = _read(out, f"items_{task}")
-        if len(table):
-            blocks.append(
-                pa.Table.from_pandas(prompts.build_prompts(table, task), preserve_index=False)
-            )
-    if not blocks:
+    """Stage 5: items -> prompts.parquet, one row per item x context test; items are read, and
+    prompts written, in parts."""
+    tables = _prompt_tables(out)
+    if (first := next(tables, None)) is None:
         raise InputError(
             f"{out}: the item tables are empty; make them again: sdgbias build --stage items --out"
             f" {out}"
         )
-    _replace(path, lambda part: pq.write_table(pa.concat_tables(blocks), part, compression="zstd"))
+    _replace(out / "prompts.parquet", lambda part: _write_parts(part, chain([first], tables)))
+
+
+def _prompt_tables(out: Path) -> Iterator[pa.Table]:
+    for task in Task:
+        with _reading(out, f"items_{task}") as path, pq.ParquetFile(path) as file:
+            wanted = [c for c in file.schema_arrow.names if c in prompts.READ]
+            for batch in file.iter_batches(items.BLOCK // 2, columns=wanted):
+                if len(batch):
+                    yield prompts.prompt_table(batch.to_pandas(), task)
 
 
 def build_card(out: Path) -> dict[str, Any]:

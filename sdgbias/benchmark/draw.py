@@ -24,36 +24,28 @@ PILLAR_WEIGHTS = {
     Task.MCQ: dict(zip(PILLARS, (222_900, 162_600, 114_500), strict=True)),
     Task.REGRESSION: dict(zip(PILLARS, (19_427, 16_761, 13_812), strict=True)),
 }
-_RANKED = """
-WITH keyed AS (
-    SELECT row, indicator, cluster_id,
-        ('0x' || left(md5($task || '|' || indicator || '|' || cluster_id), 12))::BIGINT AS id,
-        ('0x' || left(md5($seed || '|' || indicator || '|' || cluster_id), 15))::BIGINT AS hash,
-        indicator || '|' || cname || '|' || year AS stratum
-    FROM found
-), placed AS (
-    SELECT *, (row_number() OVER part - 1 + ('0x' || left(md5($seed || '|' || stratum),
-    15))::BIGINT / pow(16, 15))
-        / count(*) OVER (PARTITION BY stratum) AS place
-    FROM keyed WINDOW part AS (PARTITION BY stratum ORDER BY hash, cluster_id)
-)
-SELECT row, id, row_number() OVER (PARTITION BY indicator ORDER BY place, hash, cluster_id) - 1 AS
-rank FROM placed ORDER BY row
-"""
+#: Distinct questions of the published benchmark: a multiple-choice question counts five times in
+#: Table A.
+PAPER = {Task.MCQ: 100_000, Task.REGRESSION: 50_000}
 
 
 def md5_numbers(texts: pd.Series, digits: int) -> np.ndarray:
     """First hex digits (at most 15) of every text's md5 as int64 (N,), in one DuckDB query."""
-    table = pa.table(
-        {"row": np.arange(len(texts)), "text": pa.array(texts.to_numpy(dtype=object), pa.string())}
-    )
+    table = pa.table({"text": pa.array(texts.to_numpy(dtype=object), pa.string())})
+    return _md5_numbers(table, {"number": ("text", digits)})["number"]
+
+
+def _md5_numbers(table: pa.Table, wanted: Mapping[str, tuple[str, int]]) -> dict[str, np.ndarray]:
+    """Name -> (N,) first hex digits of the md5 of an SQL expression over each row."""
+    columns = ", ".join(f"md5_number_upper({text}) AS {name}" for name, (text, _) in wanted.items())
     with duckdb.connect() as connection:
-        connection.register("texts", table)
-        query = (
-            f"SELECT ('0x' || left(md5(text), {digits:d}))::BIGINT AS number FROM texts ORDER"
-            " BY row"
-        )
-        return np.asarray(connection.execute(query).fetchnumpy()["number"], dtype="int64")
+        connection.register("rows", table)
+        found = connection.execute(f"SELECT {columns} FROM rows").fetchnumpy()
+    # DuckDB reads the first eight bytes from the last one on
+    return {
+        name: (np.asarray(found[name]).byteswap() >> np.uint64(64 - 4 * digits)).astype("int64")
+        for name, (_, digits) in wanted.items()
+    }
 
 
 def with_ids(found: pd.DataFrame, task: Task, seed: int) -> pd.DataFrame:
@@ -65,19 +57,37 @@ def with_ids(found: pd.DataFrame, task: Task, seed: int) -> pd.DataFrame:
     kept). Within an indicator every stratum (country and survey year) gives its share of clusters,
     in the order of a hash keyed by (seed, indicator, cluster).
     """
-    names = found[["indicator", "cluster_id", "cname"]].astype("str")
-    table = pa.Table.from_pandas(
-        names.assign(year=found["year"].astype("int32")), preserve_index=False
+    of = found.groupby(["indicator", "cname", "year"], sort=False, observed=True)
+    stratum, strata = of.ngroup().to_numpy(), of.head(1)
+    names = found[["indicator", "cluster_id"]].astype("str")
+    numbers = _md5_numbers(
+        pa.Table.from_pandas(names, preserve_index=False),
+        {
+            "id": (f"'{task.value}|' || indicator || '|' || cluster_id", 12),
+            "hash": (f"'{int(seed)}|' || indicator || '|' || cluster_id", 15),
+        },
     )
-    table = table.append_column("row", pa.array(np.arange(len(found))))
-    with duckdb.connect() as connection:
-        connection.register("found", table)
-        drawn = connection.execute(_RANKED, {"task": task.value, "seed": str(seed)}).fetchnumpy()
-    rows = found.assign(
-        item_id=np.asarray(drawn["id"], dtype="int64"),
-        rank=np.asarray(drawn["rank"], dtype="int64"),
+    texts = (
+        f"{int(seed)}|" + strata["indicator"].astype("str") + "|" + strata["cname"].astype("str")
     )
-    return _without_collisions(rows)
+    shift = md5_numbers(texts + "|" + strata["year"].astype("str"), 15) / 16.0**15
+    # the id decides where two hashes of 60 bits are equal
+    at = _counted(stratum, numbers["id"], numbers["hash"])
+    size = np.bincount(stratum, minlength=len(strata))
+    place = (at + shift[stratum]) / size[stratum]
+    indicator = pd.factorize(found["indicator"])[0]
+    rank = _counted(indicator, numbers["id"], numbers["hash"], place)
+    return _without_collisions(found.assign(item_id=numbers["id"], rank=rank))
+
+
+def _counted(group: np.ndarray, *keys: np.ndarray) -> np.ndarray:
+    """(N,) place of each row within its group, from 0 on, in the order of the keys, the last one
+    first."""
+    order = np.lexsort((*keys, group))
+    starts = np.r_[0, np.cumsum(np.bincount(group))]
+    at = np.empty(len(order), dtype="int64")
+    at[order] = np.arange(len(order)) - starts[group[order]]
+    return at
 
 
 def _without_collisions(rows: pd.DataFrame) -> pd.DataFrame:
@@ -187,11 +197,12 @@ def draw(
     if len(without):
         candidates = candidates[~candidates["item_id"].isin(list(without))]
         candidates = candidates.assign(
-            rank=candidates.sort_values("rank").groupby("indicator").cumcount()
+            rank=candidates.sort_values("rank").groupby("indicator", observed=True).cumcount()
         )
     have = candidates["indicator"].value_counts()
     capacity = {slug: int(have.get(slug, 0)) for slug in pillars}
     kept, notes = quotas(task, pillars, capacity, total, families)
     if total is not None and len(candidates):
-        candidates = candidates[candidates["rank"] < candidates["indicator"].map(kept)]
+        limits = candidates["indicator"].astype("str").map(kept)
+        candidates = candidates[candidates["rank"] < limits]
     return candidates.drop(columns="rank"), notes

@@ -8,15 +8,21 @@ items_mcq.parquet and items_regression.parquet (MCQ_COLUMNS, REGRESSION_COLUMNS)
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import pandas as pd
 
-from sdgbias.benchmark.draw import draw, with_ids
+from sdgbias.benchmark.draw import PAPER, draw, quotas, with_ids
 from sdgbias.benchmark.evidence import lacking_evidence
-from sdgbias.benchmark.splits import authors_split, split_by_country
+from sdgbias.benchmark.item_columns import (
+    LABELS,
+    PLACE,
+    finish_items,
+    shared_texts,
+)
+from sdgbias.benchmark.splits import split_by_country
 from sdgbias.errors import InputError, UsageError, one_of
 from sdgbias.raw.indicators import (
     Bins,
@@ -25,35 +31,19 @@ from sdgbias.raw.indicators import (
     load_indicators,
     load_regression_tasks,
 )
-from sdgbias.types import TOLERANCES, Task
+from sdgbias.types import Task
 
-LABELS = ("asset_index", "water_index", "sanitation_index", "under5_mort", "women_edu", "women_bmi")
-_PLACE = ("item_id", "cluster_id", "cname", "iso3", "country", "year", "urban")
-_KIND = ("pillar", "indicator", "indicator_title", "sdg", "unit")
-_SHARED = ("pillar", "indicator_title", "sdg", "unit")
-_OPTIONS = ("option_a", "option_b", "option_c")
-_SPLITS = ("split", "split_place", "image_id", "modalities")
-MCQ_COLUMNS = (
-    *(*_PLACE, *_KIND, "value", "value_year", "source", "level", "polarity", "question"),
-    *(*_OPTIONS, "answer", *_SPLITS, *LABELS, "review"),
-)
-REGRESSION_COLUMNS = (
-    *_PLACE,
-    *_KIND,
-    "target",
-    "tolerance",
-    "question",
-    "answer",
-    *_SPLITS,
-    *LABELS,
-    "review",
-)
 QUARANTINE_COLUMNS = ("table", "key", "rule", "detail")
-#: The columns that decide whether two questions of one indicator are the same.
-_SAME = ("image_id", "image_group", "context")
+#: The columns that decide whether two questions of one indicator are the same; equal numbers for
+#: equal pictures, groups of pictures and contexts.
+_SAME = ("image", "group", "context")
 SPLITS = ("id", "place")
 REVIEW_ACTIONS = ("drop", "mark")
 MAX_GAP = 10
+#: Questions whose texts are in memory at once; before that a question is a key of some 60 bytes.
+BLOCK = 50_000
+#: Columns of candidates with few distinct values, held as categories.
+_FEW = ("cname", "indicator", "source", "level", "answer")
 
 
 @dataclass(frozen=True)
@@ -71,16 +61,35 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Built:
-    """The result of choose_items. `notes` is plain JSON: quotas, shortfalls in words, bins,
-    coverage, splits."""
+    """The result of choose_items: the keys of the drawn questions per task, sorted by item_id; the
+    function that gives such keys their columns; what was left out; `notes` in plain JSON (quotas,
+    shortfalls in words, bins, coverage, splits)."""
 
-    items_mcq: pd.DataFrame
-    items_regression: pd.DataFrame
-    quarantine: pd.DataFrame
+    chosen: Mapping[Task, pd.DataFrame]
+    finish: Callable[[Task, pd.DataFrame], pd.DataFrame]
+    lost: tuple[pd.DataFrame, ...]
     notes: dict[str, Any]
 
-    def table(self, task: Task) -> pd.DataFrame:
-        return self.items_mcq if task is Task.MCQ else self.items_regression
+    def blocks(self, task: Task) -> Iterator[pd.DataFrame]:
+        """The item table in parts of at most BLOCK rows; one part without rows for none."""
+        keys = self.chosen[task]
+        for at in range(0, max(len(keys), 1), BLOCK):
+            yield self.finish(task, keys.iloc[at : at + BLOCK])
+
+    @property
+    def items_mcq(self) -> pd.DataFrame:
+        return pd.concat(self.blocks(Task.MCQ), ignore_index=True)
+
+    @property
+    def items_regression(self) -> pd.DataFrame:
+        return pd.concat(self.blocks(Task.REGRESSION), ignore_index=True)
+
+    @property
+    def quarantine(self) -> pd.DataFrame:
+        columns = list(QUARANTINE_COLUMNS)
+        return _concat(list(self.lost), columns).sort_values(
+            columns, kind="stable", ignore_index=True
+        )
 
 
 def build_items(
@@ -130,7 +139,7 @@ def find_candidates(
         task: with_ids(rows, task, seed)
         for task, rows in ((Task.MCQ, mcq), (Task.REGRESSION, regression))
     }
-    return Candidates(base, found, options, quarantine, notes)
+    return Candidates(base.drop(columns=["image", "group"]), found, options, quarantine, notes)
 
 
 def choose_items(
@@ -166,7 +175,7 @@ def choose_items(
     )
     notes["split"] = split
     verdicts = pd.DataFrame(columns=["task", "item_id", "verdict"]) if review is None else review
-    lost, made = [candidates.quarantine], {}
+    lost, chosen, reviewed = [candidates.quarantine], {}, {}
     for task, total in ((Task.MCQ, mcq), (Task.REGRESSION, regression)):
         own = (
             verdicts[verdicts["task"] == task.value]
@@ -180,7 +189,7 @@ def choose_items(
             _quarantine(task, gone, "rejected-in-review", "item " + gone["item_id"].astype(str))
         )
         entries = load_indicators() if task is Task.MCQ else load_regression_tasks()
-        chosen, notes[task.value] = draw(
+        keys, notes[task.value] = draw(
             found,
             task,
             {entry.slug: entry.pillar for entry in entries},
@@ -188,20 +197,41 @@ def choose_items(
             {*(without or {}).get(task, ()), *rejected},
             {i.slug: i.family for i in load_indicators()} if task is Task.MCQ else None,
         )
-        items = _finish(chosen, candidates, task, place)
-        if split == "place":
-            items["split"] = items["split_place"]
-        items["review"] = items["item_id"].map(own).fillna("").astype("str")
-        made[task] = items
+        chosen[task] = keys.sort_values("item_id", kind="stable", ignore_index=True)
+        reviewed[task] = own
+    pillars = {entry.slug: entry.pillar for entry in load_indicators()}
+    keys = chosen[Task.MCQ]
     shares = pd.crosstab(
-        made[Task.MCQ]["pillar"], made[Task.MCQ]["answer"], normalize="index"
+        keys["indicator"].astype("str").map(pillars).rename("pillar"),
+        keys["answer"].astype("str"),
+        normalize="index",
     ).round(4)
     notes["label_shares"] = shares.to_dict(orient="index")
-    quarantine = _concat(lost, list(QUARANTINE_COLUMNS))
-    quarantine = quarantine.sort_values(list(QUARANTINE_COLUMNS), kind="stable").reset_index(
-        drop=True
-    )
-    return Built(made[Task.MCQ], made[Task.REGRESSION], quarantine, notes)
+    facts = candidates.base.set_index("cluster_id")[
+        ["iso3", "country", "urban", "image_id", "modalities", *LABELS]
+    ]
+
+    said = {task: shared_texts(candidates.options, task) for task in Task}
+
+    def finish(task: Task, keys: pd.DataFrame) -> pd.DataFrame:
+        items = finish_items(keys, facts, said[task], task, place)
+        if split == "place":
+            items["split"] = items["split_place"]
+        items["review"] = items["item_id"].map(reviewed[task]).fillna("").astype("str")
+        return items
+
+    return Built(chosen, finish, tuple(lost), notes)
+
+
+def papers_number(candidates: Candidates, task: Task) -> int | None:
+    """The paper's number of questions where the candidates fill its quota of every pillar, else
+    None."""
+    have = candidates.found[task]["indicator"].value_counts()
+    entries = load_indicators() if task is Task.MCQ else load_regression_tasks()
+    capacity = {entry.slug: int(have.get(entry.slug, 0)) for entry in entries}
+    pillars = {entry.slug: entry.pillar for entry in entries}
+    made = quotas(task, pillars, capacity, PAPER[task])[1]["made"]
+    return PAPER[task] if made == PAPER[task] else None
 
 
 def _base(
@@ -209,7 +239,7 @@ def _base(
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]:
     """(clusters that have an image, sorted, with image_id and gdl_region; repeated clusters;
     notes)."""
-    wanted = (*_PLACE[1:], "adm1dhs", "official_split", *LABELS)
+    wanted = (*PLACE[1:], "adm1dhs", "official_split", *LABELS)
     for name, frame, columns in (
         ("clusters", clusters, wanted),
         ("images", images, ("cluster_id", "image_id")),
@@ -249,6 +279,8 @@ def _base(
         "clusters_with_image": kept["cluster_id"].nunique(),
         "countries": sorted(kept["cname"].unique().tolist()),
     }
+    for name, of in (("image", "image_id"), ("group", "image_group")):
+        kept[name] = pd.factorize(kept[of])[0]
     again = kept.duplicated("cluster_id")
     where = {
         "table": "clusters",
@@ -270,7 +302,9 @@ def _mcq_candidates(
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Bins]]:
     """(every cluster x indicator with a valid gold letter, the quarantined others, options per
     indicator)."""
-    slim = base[["cluster_id", "cname", "iso3", "year", "urban", "gdl_region", *_SAME]]
+    few = dict.fromkeys(("cname", "iso3", "urban", "gdl_region"), "category")
+    slim = base[["cluster_id", "cname", "iso3", "year", "urban", "gdl_region", *_SAME]].astype(few)
+    slim["spot"] = _spots(slim)
     found, lost, options = [], [], {}
     notes["bins"], notes["coverage"] = {}, {}
     for entry in load_indicators():
@@ -279,13 +313,11 @@ def _mcq_candidates(
         rows = lookup_values(slim[bare == ""], series, entry, max_gap).assign(indicator=entry.slug)
         names = ", ".join(ref.name for ref in entry.series)
         gone = rows["value"].isna()
-        where = rows["iso3"] + " " + rows["year"].astype(str)
+        bare_rows = rows[gone]
+        where = bare_rows["iso3"].astype("str") + " " + bare_rows["year"].astype(str)
         lost.append(
             _quarantine(
-                Task.MCQ,
-                rows[gone],
-                "no-indicator-value",
-                f"no value of {names} near " + where[gone],
+                Task.MCQ, bare_rows, "no-indicator-value", f"no value of {names} near " + where
             )
         )
         low, high = entry.limits
@@ -322,7 +354,7 @@ def _mcq_candidates(
         "level",
         "answer",
     ]
-    return _concat(found, columns), _concat(lost, list(QUARANTINE_COLUMNS)), options
+    return _compact(_concat(found, columns)), _concat(lost, list(QUARANTINE_COLUMNS)), options
 
 
 def _regression_candidates(base: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -342,9 +374,8 @@ def _regression_candidates(base: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFra
         rows, twice = _once(rows[~gone], Task.REGRESSION)
         lost += twice
         found.append(rows)
-    return _concat(found, ["cluster_id", "cname", "year", "indicator", "answer"]), _concat(
-        lost, list(QUARANTINE_COLUMNS)
-    )
+    kept = _concat(found, ["cluster_id", "cname", "year", "indicator", "answer"])
+    return _compact(kept), _concat(lost, list(QUARANTINE_COLUMNS))
 
 
 def lookup_values(
@@ -357,7 +388,10 @@ def lookup_values(
     survey year.
     """
     keys = ["iso3", "gdl_region", "urban", "year"]
-    wanted = rows[keys].drop_duplicates()
+    spot = rows["spot"] if "spot" in rows else _spots(rows)
+    at, _ = pd.factorize(spot)  # the rows that one value serves, numbered by their first one
+    wanted = rows.loc[~spot.duplicated(), keys]
+    wanted = wanted.astype(dict.fromkeys(keys[:3], "str"))
     wanted["stratum"] = wanted["urban"].map({"U": "urban", "R": "rural"}).fillna("")
     used = [
         (ref.name, at, max_gap if ref.max_gap is None else ref.max_gap)
@@ -384,7 +418,15 @@ def lookup_values(
         ]
         found.append(wanted.merge(best, on=[*place, "year"]).assign(level=level))
     near = pd.concat(found, ignore_index=True).drop_duplicates(keys)
-    return rows.merge(near.drop(columns="stratum"), on=keys, how="left")
+    near = wanted[keys].merge(near.drop(columns="stratum"), on=keys, how="left")
+    own_values = near.drop(columns=keys).take(at).reset_index(drop=True)
+    return pd.concat([rows.reset_index(drop=True), own_values], axis=1)
+
+
+def _spots(rows: pd.DataFrame) -> pd.Series:
+    """(N,) number of each row's place and year, as far as values of series differ by them."""
+    keys = ["iso3", "gdl_region", "urban", "year"]
+    return rows.groupby(keys, sort=False, observed=True, dropna=False).ngroup()
 
 
 def _without_evidence(
@@ -396,17 +438,17 @@ def _without_evidence(
 
 
 def _once(rows: pd.DataFrame, task: Task) -> tuple[pd.DataFrame, list[pd.DataFrame]]:
-    """(rows of one indicator without duplicates, the quarantined ones): the first by cluster_id
-    stays (App. B.2).
+    """(rows of one indicator without duplicates, the quarantined ones): the first stays, which is
+    the first by cluster_id, as `base` is sorted (App. B.2).
 
     A duplicate has the same image. A near-duplicate has an image of the same group (perceptual
     hash) and the same context.
     """
-    rows = rows.sort_values("cluster_id", kind="stable").reset_index(drop=True)
+    rows = rows.reset_index(drop=True)
     lost = []
     for rule, same in (
-        ("duplicate-item", ["image_id"]),
-        ("near-duplicate-item", ["image_group", "context"]),
+        ("duplicate-item", ["image"]),
+        ("near-duplicate-item", ["group", "context"]),
     ):
         again = rows.duplicated(same)
         if not again.any():
@@ -421,11 +463,17 @@ def _once(rows: pd.DataFrame, task: Task) -> tuple[pd.DataFrame, list[pd.DataFra
 
 
 def _quarantine(task: Task, rows: pd.DataFrame, rule: str, detail: pd.Series) -> pd.DataFrame:
-    key = rows["cluster_id"] + "|" + rows["indicator"]
+    key = rows["cluster_id"] + "|" + rows["indicator"].astype("str")
     return pd.DataFrame(
         {"table": f"items_{task}", "key": key, "rule": rule, "detail": detail},
         columns=list(QUARANTINE_COLUMNS),
     )
+
+
+def _compact(rows: pd.DataFrame) -> pd.DataFrame:
+    """Candidates with the columns of _FEW as categories: a tenth of the memory."""
+    few = [c for c in _FEW if c in rows and not pd.api.types.is_numeric_dtype(rows[c])]
+    return rows.astype(dict.fromkeys(few, "category"))
 
 
 def _concat(frames: list[pd.DataFrame], columns: list[str]) -> pd.DataFrame:
@@ -433,54 +481,3 @@ def _concat(frames: list[pd.DataFrame], columns: list[str]) -> pd.DataFrame:
     none."""
     frames = [frame[columns] for frame in frames if len(frame)]
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
-
-
-def _finish(
-    chosen: pd.DataFrame, candidates: Candidates, task: Task, place: Mapping[str, str]
-) -> pd.DataFrame:
-    """The item table: indicator columns, cluster columns, labels, both splits; sorted by
-    item_id."""
-    own = candidates.base.set_index("cluster_id")[
-        ["iso3", "country", "urban", "image_id", "modalities", *LABELS]
-    ]
-    items = chosen.join(own, on="cluster_id").merge(
-        _said(candidates.options, task), on="indicator", how="left"
-    )
-    items["split"] = authors_split(task.value, items["item_id"])
-    items["split_place"] = items["cname"].map(place)
-    items["review"] = ""
-    items = items.sort_values("item_id", kind="stable").reset_index(drop=True)
-    numbers = {"item_id": "int64", "year": "int32"}
-    if task is Task.MCQ:
-        return _typed(
-            items[list(MCQ_COLUMNS)], {**numbers, "value": "float64", "value_year": "int32"}
-        )
-    return _typed(
-        items[list(REGRESSION_COLUMNS)], {**numbers, "answer": "float64", "tolerance": "float64"}
-    )
-
-
-def _said(options: Mapping[str, Bins], task: Task) -> pd.DataFrame:
-    """One row per indicator or regression task: the columns that every item of it shares."""
-    if task is Task.REGRESSION:
-        rows = [
-            (t.slug, t.pillar, t.title, t.sdg, t.unit, t.target, TOLERANCES[t.target], t.question)
-            for t in load_regression_tasks()
-        ]
-        return pd.DataFrame(
-            rows, columns=["indicator", *_SHARED, "target", "tolerance", "question"]
-        )
-    texts = {
-        entry.slug: [*options[entry.slug].labels, "", "", ""][:3] for entry in load_indicators()
-    }
-    entries = [
-        (e.slug, e.pillar, e.title, e.sdg, e.unit, e.polarity, e.question, *texts[e.slug])
-        for e in load_indicators()
-    ]
-    return pd.DataFrame(entries, columns=["indicator", *_SHARED, "polarity", "question", *_OPTIONS])
-
-
-def _typed(items: pd.DataFrame, numbers: Mapping[str, str]) -> pd.DataFrame:
-    """The column types: the named numbers, labels as double, everything else text."""
-    kinds = {**dict.fromkeys(LABELS, "float64"), **numbers}
-    return items.astype({column: kinds.get(column, "str") for column in items.columns})

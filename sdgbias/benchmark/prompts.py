@@ -13,8 +13,12 @@ is left out (App. B.6);
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from sdgbias.errors import InputError
 from sdgbias.types import (
@@ -33,6 +37,11 @@ MCQ_TAIL = (
     "Output nothing else (no words, numbers, symbols, spaces, or newlines)."
 )
 REGRESSION_TAIL = "Answer strictly with a single numerical value. Round to 1 decimal place."
+#: The columns of an item table that its prompts are made of.
+READ = (
+    *("item_id", "question", "target", "image_id", *CONTEXT_NAMES),
+    *("option_a", "option_b", "option_c"),
+)
 URBAN_WORDS = {"U": "Urban", "R": "Rural"}
 
 
@@ -45,37 +54,61 @@ def context_variables(test: ContextTest, target: str = "") -> tuple[str, ...]:
     return tuple(name for name in shown if name != target)
 
 
-def format_values(name: str, values: pd.Series) -> pd.Series:
-    """``name=value`` strings of one context variable, '' where unknown. Values of `urban` are 'U',
-    'R' or ''."""
+def _strings(values: pd.Series) -> pa.Array:
+    found = pa.array(values, pa.large_string(), from_pandas=True)
+    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+
+
+def _text(word: str) -> pa.Scalar:
+    return pa.scalar(word, pa.large_string())
+
+
+def _join(*parts: pa.Array | pa.Scalar) -> pa.Array:
+    return pc.binary_join_element_wise(*parts, _text(""))
+
+
+def _listed(parts: Sequence[pa.Array], by: str) -> pa.Array:
+    """The parts of every row that aren't '', joined by `by`. Not Arrow's null_handling='skip': it
+    loses the rows whose parts are all missing."""
+    led = [pc.if_else(pc.equal(part, ""), part, _join(_text(by), part)) for part in parts]
+    return pc.utf8_slice_codeunits(_join(*led), len(by))
+
+
+def _series(texts: pa.Array, index: pd.Index) -> pd.Series:
+    return pd.Series(texts.to_numpy(zero_copy_only=False), index=index, dtype=object)
+
+
+def shown_values(name: str, values: pd.Series) -> pa.Array:
+    """``name=value`` strings of one context variable, '' where unknown. Values of `urban` are
+    'U', 'R' or ''."""
     label = CONTEXT_NAMES[name]
     if name == "urban":
-        words = values.map(URBAN_WORDS)
-        return (f"{label}=" + words).fillna("").astype(str)
-    numbers = values.to_numpy(dtype=float)
-    known = np.isfinite(numbers)
-    rounded = np.round(np.where(known, numbers, 0.0), 1) + 0.0  # + 0.0 turns -0.0 into 0.0
-    text = np.char.mod("%.1f", rounded).astype(object)
-    if name == "under5_mort":
-        text = np.array([t.removesuffix(".0") for t in text], dtype=object)
-    return pd.Series(np.where(known, f"{label}=" + text, ""), index=values.index, dtype=object)
+        codes, kinds = pd.factorize(values)
+        texts = [f"{label}={URBAN_WORDS[k]}" if k in URBAN_WORDS else "" for k in kinds]
+    else:
+        # + 0.0 turns -0.0 into 0.0; each distinct number is formatted once
+        codes, numbers = pd.factorize(np.round(values.to_numpy(dtype=float), 1) + 0.0)
+        texts = [f"{label}={number:.1f}" if np.isfinite(number) else "" for number in numbers]
+        if name == "under5_mort":
+            texts = [text.removesuffix(".0") for text in texts]
+    # the last entry is that of code -1, a missing value
+    return pa.array([*texts, ""], pa.large_string()).take(pa.array(codes % (len(texts) + 1)))
+
+
+def _context(items: pd.DataFrame, test: ContextTest, target: str = "") -> pa.Array:
+    """context_lines as an Arrow array."""
+    names = context_variables(test, target)
+    if not names or test in (ContextTest.T3, ContextTest.T4):
+        hint = "You may consider: " + ", ".join(CONTEXT_NAMES[name] for name in names)
+        return pa.repeat(_text(hint if names else ""), len(items))
+    values = _listed([shown_values(name, items[name]) for name in names], ", ")
+    return pc.if_else(pc.equal(values, ""), values, _join(_text("Given: "), values))
 
 
 def context_lines(items: pd.DataFrame, test: ContextTest, target: str = "") -> pd.Series:
     """The context of every item under one test ('' = no Context line). `items` holds the six label
     columns and `urban`."""
-    names = context_variables(test, target)
-    if not names:
-        return pd.Series("", index=items.index, dtype=object)
-    if test in (ContextTest.T3, ContextTest.T4):
-        hint = "You may consider: " + ", ".join(CONTEXT_NAMES[name] for name in names)
-        return pd.Series(hint, index=items.index, dtype=object)
-    line = pd.Series("", index=items.index, dtype=object)
-    for name in names:
-        part = format_values(name, items[name]).astype(object)
-        glue = np.where((line != "") & (part != ""), ", ", "")
-        line = line + glue + part
-    return pd.Series(np.where(line != "", "Given: " + line, ""), index=items.index, dtype=object)
+    return _series(_context(items, test, target), items.index)
 
 
 def option_letters(items: pd.DataFrame) -> str:
@@ -84,85 +117,99 @@ def option_letters(items: pd.DataFrame) -> str:
     return "".join(c for c in OPTION_LETTERS if f"option_{c.lower()}" in items)
 
 
+def _options(items: pd.DataFrame, by: str) -> tuple[pa.Array, pa.Array]:
+    """(options line, valid letters joined by `by`) per item; an empty option text means that the
+    item lacks the option."""
+    none = pa.repeat(_text(""), len(items))
+    texts = {c: _strings(items[f"option_{c.lower()}"]) for c in option_letters(items)}
+    gone = {c: pc.equal(text, "") for c, text in texts.items()}
+    lines = [pc.if_else(gone[c], none, _join(_text(f"{c}. "), texts[c])) for c in texts]
+    letters = [pc.if_else(gone[c], none, _text(c)) for c in texts]
+    return _listed([none, *lines], "; "), _listed([none, *letters], by)
+
+
 def option_lines(items: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     """(options line, candidates such as 'ABC') per item; an empty option text means that the item
     lacks the option."""
-    options = pd.Series("", index=items.index, dtype=object)
-    letters = pd.Series("", index=items.index, dtype=object)
-    for letter in option_letters(items):
-        text = items[f"option_{letter.lower()}"].astype(object)
-        present = text != ""
-        glue = np.where((options != "") & present, "; ", "")
-        options = options + glue + np.where(present, f"{letter}. " + text, "")
-        letters = letters + np.where(present, letter, "")
-    return options, letters
+    lines, letters = _options(items, "")
+    return _series(lines, items.index), _series(letters, items.index)
 
 
 def prompt_texts(items: pd.DataFrame, task: Task, test: ContextTest, view: View) -> pd.Series:
     """Prompt text of every item under one view x test (Tables C and D). Regression items hold one
     `target` each."""
-    if not view.has_context:
-        context = pd.Series("", index=items.index, dtype=object)
-    elif task is Task.MCQ:
-        context = context_lines(items, test)
-    else:
-        parts = [
-            context_lines(group, test, str(target))
-            for target, group in items.groupby("target", sort=True)
-        ]
-        context = (
-            pd.concat(parts).reindex(items.index)
-            if parts
-            else pd.Series("", index=items.index, dtype=object)
-        )
+    context = _context_of(items, task, test if view.has_context else ContextTest.T5)
+    return _series(_join(_heads(items, context), _tails(items, task)), items.index)
+
+
+def _context_of(items: pd.DataFrame, task: Task, test: ContextTest) -> pa.Array:
+    if task is Task.MCQ or test is ContextTest.T5:
+        return _context(items, test)
+    rows = np.zeros(len(items), dtype=np.int64)
+    parts, done = [_strings(pd.Series([], dtype="str"))], 0
+    for target, at in items.groupby("target", sort=True).indices.items():
+        parts.append(_context(items.iloc[at], test, str(target)))
+        rows[at] = np.arange(done, done + len(at))
+        done += len(at)
+    return pa.concat_arrays(parts).take(pa.array(rows))
+
+
+def _heads(items: pd.DataFrame, context: pa.Array) -> pa.Array:
+    shown = pc.if_else(
+        pc.equal(context, ""), context, _join(_text("Context: "), context, _text("\n"))
+    )
+    return _join(_text("Question: "), _strings(items["question"]), _text("\n"), shown)
+
+
+def _tails(items: pd.DataFrame, task: Task) -> pa.Array:
+    """What follows the context of every item."""
     if task is Task.REGRESSION:
-        return question_lines(items, context) + REGRESSION_TAIL
-    return choice_texts(items, context)
+        return pa.repeat(_text(REGRESSION_TAIL), len(items))
+    lines, letters = _options(items, ", ")
+    valid = _join(_text("\nVALID OPTIONS: "), letters, _text("\n" + MCQ_TAIL))
+    return _join(_text("Options: "), lines, valid)
 
 
 def question_lines(items: pd.DataFrame, context: pd.Series) -> pd.Series:
     """The first lines of every prompt: the question, and its context where that is not ''."""
-    context_part = np.where(context != "", "Context: " + context.astype(object) + "\n", "")
-    return "Question: " + items["question"].astype(object) + "\n" + context_part
+    return _series(_heads(items, _strings(context)), items.index)
 
 
 def choice_texts(items: pd.DataFrame, context: pd.Series) -> pd.Series:
     """Prompt text of every multiple-choice question with a context ('' none)."""
-    text = question_lines(items, context)
-    options, letters = option_lines(items)
-    valid = letters.map({c: ", ".join(c) for c in set(letters)}) if len(letters) else letters
-    return (
-        text + "Options: " + options + "\nVALID OPTIONS: " + valid.astype(object) + "\n" + MCQ_TAIL
-    )
+    return _series(_join(_heads(items, _strings(context)), _tails(items, Task.MCQ)), items.index)
 
 
-def build_prompts(items: pd.DataFrame, task: Task) -> pd.DataFrame:
+def prompt_table(items: pd.DataFrame, task: Task) -> pa.Table:
     """prompts.parquet of a task: one row per item x context test, sorted by item_id and test.
 
     Columns: task, item_id, test, text (with the test's context; T5 has none), image_id, candidates.
     The four views are not stored, because they follow: see view_cells.
     """
-    candidates = (
-        option_lines(items)[1]
-        if task is Task.MCQ
-        else pd.Series(DIGITS, index=items.index, dtype=object)
+    items = items.sort_values("item_id", kind="stable", ignore_index=True)
+    tests, n = sorted(TESTS[task], key=lambda test: test.value), len(items)
+    tails = _tails(items, task)
+    texts = [_join(_heads(items, _context_of(items, task, test)), tails) for test in tests]
+    candidates = _options(items, "")[1] if task is Task.MCQ else pa.repeat(_text(DIGITS), n)
+    # item by item: in `texts` the tests of one item stand n rows apart
+    rows = pa.array(np.arange(len(tests) * n).reshape(len(tests), n).T.ravel())
+    each = pa.array(np.repeat(np.arange(n), len(tests)))
+    names = pa.array([test.value for test in tests], pa.large_string())
+    return pa.table(
+        {
+            "task": pa.repeat(_text(task.value), len(rows)),
+            "item_id": pa.array(items["item_id"].to_numpy()).take(each),
+            "test": names.take(pa.array(np.tile(np.arange(len(tests)), n))),
+            "text": pa.concat_arrays(texts).take(rows),
+            "image_id": _strings(items["image_id"]).take(each),
+            "candidates": candidates.take(each),
+        }
     )
-    blocks = [
-        pd.DataFrame(
-            {
-                "task": task.value,
-                "item_id": items["item_id"].to_numpy(),
-                "test": test.value,
-                "text": prompt_texts(items, task, test, View.FULL).array,
-                "image_id": items["image_id"].array,
-                "candidates": candidates.array,
-            }
-        ).astype(dict.fromkeys(("task", "test", "text", "image_id", "candidates"), "str"))
-        for test in TESTS[task]
-    ]
-    return pd.concat(blocks, ignore_index=True).sort_values(
-        ["item_id", "test"], kind="stable", ignore_index=True
-    )
+
+
+def build_prompts(items: pd.DataFrame, task: Task) -> pd.DataFrame:
+    """prompt_table as a frame."""
+    return pd.DataFrame(prompt_table(items, task).to_pandas())
 
 
 def view_cells(prompts: pd.DataFrame) -> pd.DataFrame:

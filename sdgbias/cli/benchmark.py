@@ -70,13 +70,22 @@ def build(
     mcq: Annotated[
         int | None,
         typer.Option(
-            min=0, help="Number of distinct multiple-choice questions; default: all. Paper: 100000."
+            min=0,
+            help=(
+                "Number of distinct multiple-choice questions; default: the paper's 100000 where"
+                " the raw folder fills its quota of every pillar, else all."
+            ),
         ),
     ] = None,
     regression: Annotated[
         int | None,
-        typer.Option(min=0, help="Number of regression questions; default: all. Paper: 50000."),
+        typer.Option(
+            min=0, help="Number of regression questions; default: the paper's 50000, else all."
+        ),
     ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Every possible question, where no number is given.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the stratified draw.")] = 0,
     max_gap: Annotated[
         int,
@@ -159,8 +168,7 @@ def build(
     """Build a benchmark: clusters -> images -> series -> questions -> prompts, then the quality
     gate.
 
-    Everything is resumable: run the same command again after an interruption. The paper's size:
-    --mcq 100000 --regression 50000.
+    Everything is resumable: run the same command again after an interruption.
     """
     from sdgbias.benchmark import build as stages
     from sdgbias.benchmark.review import load_verdicts
@@ -192,7 +200,7 @@ def build(
         "series": lambda: stages.build_series(source, out),
         "items": lambda: stages.build_items(
             out,
-            stages.Draw(mcq, regression, seed, max_gap, split, keep_bins),
+            stages.Draw(mcq, regression, seed, max_gap, split, keep_bins, every),
             stages.Reviewed(load_verdicts(review), review.with_suffix(".json"), review_action)
             if review
             else None,
@@ -203,10 +211,20 @@ def build(
     }
     if stage and stage not in steps:
         raise UsageError(f"--stage: {one_of('stage', stage, steps)}")
+    if stage in ("", "items"):
+        _say_how_many(mcq, regression, every)
     for name in [stage] if stage else list(steps):
         steps[name]()
     if not stage or stage == "check":
         _print_card(out)
+
+
+def _say_how_many(mcq: int | None, regression: int | None, every: bool) -> None:
+    asked = {"multiple-choice": mcq, "regression": regression}
+    paper = {"multiple-choice": 100_000, "regression": 50_000}
+    for kind in (kind for kind, n in asked.items() if n is None):
+        usual = f"the paper's {paper[kind]:,} where the raw folder can fill its quotas, else all"
+        typer.echo(f"{kind} questions: {'all' if every else usual + ' (--all: all)'}", err=True)
 
 
 def _pairs(option: str, text: str) -> tuple[tuple[str, str], ...]:

@@ -20,7 +20,7 @@ from typing import Any
 
 import pandas as pd
 
-from sdgbias import locks, store
+from sdgbias import files, locks, store
 from sdgbias.errors import InfrastructureError, StoreError
 from sdgbias.nightly.attempt import PUBLISHED, SKIPPED, UNCHANGED, JobOutcome
 from sdgbias.nightly.plan import Night, Settings, folder_of

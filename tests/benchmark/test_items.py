@@ -12,10 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from sdgbias.benchmark.item_columns import LABELS, MCQ_COLUMNS, REGRESSION_COLUMNS
 from sdgbias.benchmark.items import (
-    LABELS,
-    MCQ_COLUMNS,
-    REGRESSION_COLUMNS,
     Built,
     Candidates,
     build_items,

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from sdgbias.benchmark import quality
-from sdgbias.benchmark.quality import expectations
+from sdgbias.benchmark.quality import checkpoints
 from sdgbias.benchmark.quality.expectations import SUITES as SUITE_NAMES
 from sdgbias.raw.clusters import countries
 from sdgbias.raw.images import shards
@@ -411,7 +411,7 @@ def test_no_rule_of_ours_needs_great_expectations(
 ) -> None:
     """Which takes 6 s to import: a stage of the build and `evaluate` judge without it."""
     verdict = check(table, copies(), tmp_path)
-    monkeypatch.setattr(expectations, "gx", lambda: pytest.fail("great_expectations is needed"))
+    monkeypatch.setattr(checkpoints, "gx", lambda: pytest.fail("great_expectations is needed"))
     frame = stored(table, copies(), tmp_path)
     assert quality.check(table, frame, SUITES, copies(), direct=True).counts == verdict.counts
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,22 @@ import pyarrow.parquet as pq
 
 from sdgbias.benchmark.quality import data_docs as quality_docs
 from sdgbias.benchmark.quality import rules_raw as quality_images
+from sdgbias.benchmark.quality.blocks import (
+    BLOCK,
+    REPEATED,
+    blocks_of,
+    long_tables,
+    seen,
+    table_blocks,
+)
 from sdgbias.benchmark.quality.data_docs import write_docs
 from sdgbias.benchmark.quality.expectations import (
     FILES,
     BrokenRule,
+    How,
     TableVerdict,
     check,
+    check_blocks,
     find_suites,
     load_suite,
     needed_columns,
@@ -61,9 +71,7 @@ OWN = ("images_own", "items_own", "prompts_own")
 _TABLES_OF = {FACET: PEOPLE, "own": OWN}
 _BUILT_BY = {FACET: "sdgbias people build", "own": "sdgbias suite build FOLDER"}
 SPLITS = ("id", "place")
-_REPEATED = dict.fromkeys(
-    ("prompts", "prompts_people", "prompts_own"), ("task", "test", "text", "candidates")
-)  # read once per distinct value
+_REPEATED = dict.fromkeys(("prompts", "prompts_people", "prompts_own"), REPEATED)
 
 
 @dataclass(frozen=True)
@@ -111,6 +119,30 @@ def sift(
     return kept, verdict.quarantine
 
 
+def sift_file(
+    table: str,
+    path: Path,
+    tables: Mapping[str, pd.DataFrame],
+    suites: Path | None = None,
+    split: str = "id",
+) -> tuple[set[int], pd.DataFrame]:
+    """sift of an item table in a Parquet file, block by block where it is long: the item_ids of the
+    rows that break a row rule, and the quarantine rows. Raises GateError."""
+    suites, rows = suites or find_suites(), pq.ParquetFile(path).metadata.num_rows
+    if rows <= BLOCK:
+        frame = pd.read_parquet(path)
+        kept, lost = sift(table, frame, tables, suites, split)
+        return set(frame["item_id"]) - set(kept["item_id"]), lost
+    blocks = ((frame, tables) for frame in table_blocks(path))
+    verdict = check_blocks(table, path, blocks, suites, How(split, direct=True))
+    if stops := verdict.of("gate"):
+        raise GateError(
+            f"{_several([_line(table, f) for f in stops])}; fix the source, then: sdgbias build"
+        )
+    ids = pq.read_table(path, columns=["item_id"])["item_id"].to_numpy()
+    return set(ids[~verdict.rows_ok].tolist()), verdict.quarantine
+
+
 def run_gate(
     benchmark: Path,
     suites: Path | None = None,
@@ -131,19 +163,7 @@ def run_gate(
     suites = suites or find_suites()
     split, imported = split or _split(benchmark), _imported(benchmark)
     names = _TABLES_OF.get(_suite(benchmark), TABLES)
-    tables = {name: _read(benchmark, name, suites) for name in names}
-    # a table that lacks columns is reported, but can't be used by rules of other tables
-    whole = {
-        name: frame
-        for name, frame in tables.items()
-        if needed_columns(load_suite(name, suites)) <= set(frame)
-    }
-    verdicts = {}
-    for name in names:
-        frame = tables[name]
-        if FILES.get(name, name) == "images" and name in whole:
-            frame = quality_images.stored_facts(benchmark, frame)
-        verdicts[name] = check(name, frame, suites, whole, split, imported)
+    verdicts = _judge(benchmark, names, suites, How(split, imported))
     stops = ("gate", "quarantine") if strict else ("gate",)
     faults = [
         _line(f"{FILES.get(name, name)}.parquet", f)
@@ -161,6 +181,31 @@ def run_gate(
             f" {_again(benchmark)}"
         )
     return report
+
+
+def _judge(
+    benchmark: Path, names: Sequence[str], suites: Path, how: How
+) -> dict[str, TableVerdict]:
+    """The verdict on every table of a folder. A long table of questions or prompts is read in
+    blocks; the other tables see of it what their rules compare."""
+    paths = {name: benchmark / f"{FILES.get(name, name)}.parquet" for name in names}
+    needed = {name: needed_columns(load_suite(name, suites)) for name in names}
+    long = long_tables(paths, needed)
+    tables = {name: _read(benchmark, name, suites) for name in names if name not in long}
+    # a table that lacks columns is reported, but can't be used by rules of other tables
+    whole = {name: frame for name, frame in tables.items() if needed[name] <= set(frame)}
+    whole |= {name: seen(name, paths[name]) for name in sorted(long)}
+    verdicts = {}
+    for name in names:
+        if name in long:
+            parts = blocks_of(name, paths, whole, needed)
+            verdicts[name] = check_blocks(name, paths[name], parts, suites, how)
+            continue
+        frame = tables[name]
+        if FILES.get(name, name) == "images" and name in whole:
+            frame = quality_images.stored_facts(benchmark, frame)
+        verdicts[name] = check(name, frame, suites, whole, how.split, how.imported, how.direct)
+    return verdicts
 
 
 def has_passed(benchmark: Path, suites: Path | None = None) -> bool:

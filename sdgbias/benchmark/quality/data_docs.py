@@ -17,14 +17,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from sdgbias.benchmark.quality.expectations import (
-    FILES,
-    SEVERITIES,
-    expectations,
-    find_suites,
-    gx,
-    load_suite,
-)
+from sdgbias.benchmark.quality.checkpoints import expectations, gx
+from sdgbias.benchmark.quality.expectations import FILES, SEVERITIES, find_suites, load_suite
 from sdgbias.errors import InputError
 from sdgbias.files import write_atomically
 
@@ -138,7 +132,7 @@ def _table_page(name: str, found: Mapping[str, Any], suites: Path) -> str:
 
 def _rendered(name: str, found: Mapping[str, Any], rules: Mapping[str, Mapping[str, Any]]) -> str:
     """The validation results as rendered by Great Expectations, without the page around them."""
-    package, _ = gx()
+    package = gx().package
     from great_expectations.core import (
         ExpectationSuiteValidationResult,
         ExpectationValidationResult,

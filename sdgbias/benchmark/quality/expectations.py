@@ -10,26 +10,26 @@ Expectations stores nothing and sends nothing.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 
 from sdgbias.benchmark.quality import rules_items as quality_items
 from sdgbias.benchmark.quality import rules_own
 from sdgbias.benchmark.quality import rules_people as quality_people
 from sdgbias.benchmark.quality import rules_predictions as quality_predictions
 from sdgbias.benchmark.quality import rules_raw as quality_flags
+from sdgbias.benchmark.quality.checkpoints import run_checkpoint
 from sdgbias.benchmark.quality.direct import judge
 from sdgbias.benchmark.quality.rules_prompts import prompt_flags
-from sdgbias.benchmark.quality.rules_raw import Flag, Judged, RuleContext, column
+from sdgbias.benchmark.quality.rules_raw import Flag, Judged, RuleContext, Whole, column
 from sdgbias.errors import InputError, one_of
 
 SUITES = (
@@ -65,6 +65,7 @@ FLAGS: dict[str, dict[str, Flag]] = {
     **rules_own.FLAGS,
 }
 _SHOWN = 5  # examples reported per broken rule
+_UNIQUE = "expect_column_values_to_be_unique"
 _MOST = 10_000  # broken rows of one gate or warn rule that are searched for examples
 
 
@@ -100,6 +101,20 @@ class TableVerdict:
     def of(self, severity: str) -> tuple[BrokenRule, ...]:
         """The broken rules of one severity ('gate', 'quarantine', 'warn')."""
         return tuple(f for f in self.findings if f.severity == severity)
+
+
+@dataclass(frozen=True)
+class How:
+    """How a table is checked. split: the rule that column `split` follows, 'id' (the authors') or
+    'place' (no country on both sides). imported: the table comes from an imported release; rules
+    that hold only for our builds (`not_for_releases` in the suite) are skipped. direct: without
+    Great Expectations where direct.py knows the rule's type; the verdict is the same. whole: the
+    file of which the frame is a block."""
+
+    split: str = "id"
+    imported: bool = False
+    direct: bool = False
+    whole: Whole | None = None
 
 
 def find_suites(start: Path | None = None) -> Path:
@@ -166,20 +181,77 @@ def check(
     direct: bool = False,
 ) -> TableVerdict:
     """Check one table. ``tables``: the other tables of the benchmark, for rules across tables
-    (otherwise skipped). ``split``: the rule that column `split` follows, 'id' (the authors') or
-    'place' (no country on both sides). ``imported``: the table comes from an imported release;
-    rules that hold only for our builds (`not_for_releases` in the suite) are skipped. ``direct``:
-    without Great Expectations where direct.py knows the rule's type; the verdict is the same.
+    (otherwise skipped). ``split``, ``imported``, ``direct``: see How.
 
     The order of rows matters only for ``rows_ok``. Raises InputError when a suite or a column's
     type makes a rule impossible to evaluate: no rule is skipped silently.
     """
     suite = load_suite(table, suites or find_suites())
+    return _check(table, frame, suite, tables or {}, How(split, imported, direct))
+
+
+def check_blocks(
+    table: str,
+    path: Path,
+    blocks: Iterable[tuple[pd.DataFrame, Mapping[str, pd.DataFrame]]],
+    suites: Path | None = None,
+    how: How = How(),
+) -> TableVerdict:
+    """check, of a table that comes in blocks (each with the other tables that it needs) of the file
+    ``path``: memory holds one block. Rules about all values of a column are judged on that column
+    of the file."""
+    suite = load_suite(table, suites or find_suites())
+    of_blocks = replace(how, whole=Whole(path))
+    rows = [e for e in suite["expectations"] if e["type"] != _UNIQUE]
+    parts = [
+        _check(table, frame, suite | {"expectations": rows}, tables, of_blocks)
+        for frame, tables in blocks
+    ]
+    columns = []
+    for rule in (e for e in suite["expectations"] if e["type"] == _UNIQUE):
+        names = sorted({*map(str, suite["meta"]["key"]), *_columns(rule)})
+        frame = pq.read_table(path, columns=names).to_pandas()
+        columns.append(_check(table, frame, suite | {"expectations": [rule]}, {}, how))
+    return _merged(suite, parts, columns)
+
+
+def _merged(
+    suite: Mapping[str, Any], parts: Sequence[TableVerdict], columns: Sequence[TableVerdict]
+) -> TableVerdict:
+    """The verdict of a table from those of its blocks and those of the rules about one column."""
+    every = [*parts, *columns]
+    found: list[BrokenRule] = []
+    counts: dict[str, int] = {}
+    for rule in (str(e["meta"]["rule"]) for e in suite["expectations"]):
+        judged = [v.counts[rule] for v in every if rule in v.counts]
+        broken = [f for v in every for f in v.findings if f.rule == rule]
+        if judged:  # a rule about the whole table, which names no rows, is broken once
+            counts[rule] = sum(judged) if all(f.examples for f in broken) else 1
+        if broken:
+            named = sorted(name for f in broken for name in f.examples)[:_SHOWN]
+            found.append(replace(broken[0], count=counts[rule], examples=tuple(named)))
+    rows_ok = np.concatenate([part.rows_ok for part in parts])
+    for verdict in columns:
+        rows_ok &= verdict.rows_ok
+    lost = pd.concat([v.quarantine for v in every], ignore_index=True)
+    lost = lost.sort_values(list(lost.columns), kind="stable", ignore_index=True)
+    return TableVerdict(
+        parts[0].table, len(rows_ok), rows_ok, lost, tuple(found), counts, parts[0].skipped
+    )
+
+
+def _check(
+    table: str,
+    frame: pd.DataFrame,
+    suite: Mapping[str, Any],
+    tables: Mapping[str, pd.DataFrame],
+    how: How,
+) -> TableVerdict:
     rules = {str(e["meta"]["rule"]): e for e in suite["expectations"]}
     frame = frame.reset_index(drop=True)
     shape = {rule: e for rule, e in rules.items() if "column_set" in e["kwargs"]}
     # on no rows: Great Expectations copies the given table once per rule
-    broken = _run(table, pd.DataFrame(columns=frame.columns), shape, direct)
+    broken = _run(table, pd.DataFrame(columns=frame.columns), shape, how.direct)
     if not needed_columns(suite) <= set(
         frame
     ):  # without these columns no other rule can be evaluated
@@ -193,16 +265,15 @@ def check(
     foreign = {
         str(rule): "imported release"
         for rule in suite["meta"].get("not_for_releases", ())
-        if imported
+        if how.imported
     }
     wanted = {
-        rule: str(e["kwargs"]["column"])
-        for rule, e in rules.items()
-        if rule not in shape and rule not in foreign
+        rule: _columns(e) for rule, e in rules.items() if rule not in shape and rule not in foreign
     }
+    every = {name for names in wanted.values() for name in names}
     try:
         made = _derived(
-            table, frame, RuleContext(tables or {}, suite["meta"], split), set(wanted.values())
+            table, frame, RuleContext(tables, suite["meta"], how.split, how.whole), every
         )
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         detail = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -211,18 +282,29 @@ def check(
             " sdgbias build"
         ) from None
     skipped = foreign | {
-        rule: reason for rule, name in wanted.items() if isinstance(reason := made.get(name), str)
+        rule: reason
+        for rule, names in wanted.items()
+        for name in names
+        if isinstance(reason := made.get(name), str)
     }
     judged = {}
-    for rule, name in wanted.items():
-        if name not in made and name not in frame:
-            known = [*frame.columns, *made, *map(column, FLAGS.get(table, ()))]
-            raise InputError(f"expectations/{table}.json: {one_of('column', name, set(known))}")
-        if rule not in skipped:
-            judged[name] = made[name] if name in made else _no_gaps(frame[name])
+    for rule, names in wanted.items():
+        for name in names:
+            if name not in made and name not in frame:
+                known = [*frame.columns, *made, *map(column, FLAGS.get(table, ()))]
+                raise InputError(f"expectations/{table}.json: {one_of('column', name, set(known))}")
+            if rule not in skipped:
+                judged[name] = made[name] if name in made else _no_gaps(frame[name])
     rest = {rule: rules[rule] for rule in wanted if rule not in skipped}
-    broken |= _run(table, pd.DataFrame(judged, index=frame.index), rest, direct)
+    broken |= _run(table, pd.DataFrame(judged, index=frame.index), rest, how.direct)
     return _verdict(table, frame, suite, broken, skipped)
+
+
+def _columns(rule: Mapping[str, Any]) -> tuple[str, ...]:
+    """The columns that a rule about rows reads."""
+    given = rule["kwargs"]
+    one = (str(given[name]) for name in ("column", "column_A", "column_B") if name in given)
+    return (*one, *map(str, given.get("column_list", ())))
 
 
 def _derived(
@@ -238,7 +320,7 @@ def _derived(
         if column(rule) in wanted
     }
     if "label_share_gap" in wanted:
-        made["label_share_gap"] = quality_items.label_share_gap(frame, given.meta["label_shares"])
+        made["label_share_gap"] = quality_items.label_share_gap(frame, given)
     return made
 
 
@@ -310,110 +392,13 @@ def _named(frame: pd.DataFrame, keys: list[str], rows: np.ndarray) -> list[str]:
     return ["/".join(row) for row in part.itertuples(index=False, name=None)]
 
 
-# -------------------------------------------------------------------------------------- Great
-# Expectations
-
-
-@cache
-def gx() -> tuple[Any, Any]:
-    """(great_expectations, the batch definition that takes frames), in an ephemeral context without
-    progress bars, analytics or logging; imported on first use. One data source serves all tables:
-    creating one costs more than checking a small table."""
-    os.environ["GX_ANALYTICS_ENABLED"] = "false"  # read when the package is imported
-    logging.getLogger("great_expectations").setLevel(logging.CRITICAL)
-    import great_expectations as package
-    from great_expectations.data_context.types.base import ProgressBarsConfig
-    from great_expectations.expectations.core import ExpectColumnValuesToBeInSet
-
-    class ExpectRuleToHold(ExpectColumnValuesToBeInSet):
-        """Checks a flag column: True = the row satisfies the rule. Defining the class registers it
-        as `expect_rule_to_hold`."""
-
-        value_set: list[Any] = [True]  # noqa: RUF012
-
-    logging.getLogger("great_expectations").setLevel(logging.CRITICAL)
-    context = package.get_context(mode="ephemeral")
-    context.variables.progress_bars = ProgressBarsConfig(globally=False)
-    source = context.data_sources.add_pandas("frames")
-    return package, source.add_dataframe_asset("frames").add_batch_definition_whole_dataframe(
-        "frames"
-    )
-
-
-def expectations(table: str, rules: Mapping[str, Mapping[str, Any]]) -> Any:
-    """A Great Expectations suite with all of these rules; an unknown type raises InputError and is
-    never dropped."""
-    package, _ = gx()
-    written = [
-        {**e, "description": f"{rule} ({e['meta']['severity']}): {e['meta']['message']}"}
-        for rule, e in rules.items()
-    ]
-    try:
-        suite = package.ExpectationSuite(name=table, expectations=written)
-    except Exception as error:
-        why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(
-            f"expectations/{table}.json: {why}; valid: expectation types of Great Expectations"
-        ) from None
-    if len(suite.expectations) != len(
-        rules
-    ):  # Great Expectations can drop an unknown type silently
-        raise InputError(
-            f"expectations/{table}.json: {len(rules)} rules written, {len(suite.expectations)}"
-            " loaded"
-        )
-    return suite
-
-
 def _run(
     table: str, frame: pd.DataFrame, rules: Mapping[str, Mapping[str, Any]], direct: bool
 ) -> dict[str, Any]:
     """Rule -> sorted array of broken row numbers ((0,) when satisfied), or a text when a
-    whole-table rule is broken. ``direct``: see check."""
+    whole-table rule is broken. ``direct``: see How."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         known = judge(frame, rules) if direct else {}
-        rules = {rule: e for rule, e in rules.items() if rule not in known}
-        if not rules:
-            return known
-        _, frames = gx()
-        suite = expectations(table, rules)
-        batch = frames.get_batch(batch_parameters={"dataframe": frame})
-        # without index columns GE lists the frame's index, here row numbers: much faster than a key
-        # column
-        detail = {"result_format": "COMPLETE", "return_unexpected_index_query": False}
-        outcome = batch.validate(suite, result_format=detail)
-    results = {str(r.expectation_config.meta["rule"]): r for r in outcome.results}
-    if set(results) != set(rules):
-        missing = sorted(set(rules) - set(results))
-        raise InputError(
-            f"expectations/{table}.json: rule {missing[0]} wasn't judged; check its type and"
-            " arguments"
-        )
-    return known | {rule: _broken(table, rule, results[rule]) for rule in rules}
-
-
-def _broken(table: str, rule: str, outcome: Any) -> np.ndarray | str:
-    rows = outcome.result.get("unexpected_index_list")
-    if outcome.success or outcome.result.get("observed_value", 0) is None:  # a statistic of no rows
-        return np.array([], dtype=np.int64)
-    if rows:
-        return np.unique(np.array(rows, dtype=np.int64))
-    if "observed_value" in outcome.result:
-        missing = outcome.result.get("details", {}).get("mismatched", {}).get("missing")
-        return (
-            f"missing: {', '.join(missing)}"
-            if missing
-            else f"observed {outcome.result['observed_value']}"
-        )
-    failed = next((v for v in _exceptions(outcome.exception_info)), "no reason given")
-    raise InputError(
-        f"{table}: rule {rule} can't be judged: {failed.splitlines()[0]}; build it again: sdgbias"
-        " build"
-    )
-
-
-def _exceptions(info: Any) -> list[str]:
-    """Exception messages in GE's two shapes: one flat dict, or one dict per metric."""
-    blocks = [info] if "raised_exception" in info else list(info.values())
-    return [str(b["exception_message"]) for b in blocks if b.get("raised_exception")]
+        rest = {rule: e for rule, e in rules.items() if rule not in known}
+        return known | run_checkpoint(table, frame, rest) if rest else known

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from itertools import pairwise
 
 import numpy as np
@@ -77,7 +76,7 @@ def _one_value_per(group: str, *names: str) -> Flag:
     def flag(frame: pd.DataFrame, given: RuleContext) -> Judged:
         single = np.ones(len(frame), dtype=bool)
         for name in names:
-            pairs = frame[[group, name]].drop_duplicates().dropna()
+            pairs = given.distinct(frame, group, name)[[group, name]].dropna()
             mixed = pairs.loc[pairs[group].duplicated(), group]
             single &= ~frame[group].isin(mixed).to_numpy(dtype=bool)
         return single
@@ -123,7 +122,8 @@ def _place_across_tasks(other: str) -> Flag:
 
 
 def _same_side(frame: pd.DataFrame, given: RuleContext, other: str, name: str) -> Judged:
-    both = [frame, *([given.tables[other]] if other in given.tables else [])]
+    own = given.distinct(frame, "cname", name)
+    both = [own, *([given.tables[other]] if other in given.tables else [])]
     pairs = pd.concat([table[["cname", name]] for table in both]).drop_duplicates()
     return ~frame["cname"].isin(pairs.loc[pairs["cname"].duplicated(), "cname"])
 
@@ -147,25 +147,43 @@ def _duplicate(near: bool, *texts: str) -> Flag:
     """
 
     def flag(frame: pd.DataFrame, given: RuleContext) -> Judged:
-        same = pd.DataFrame({"asked": _asked(frame, texts), "image": frame["image_id"]})
+        if near and "images" not in given.tables:
+            return missing_table("images")
+        if given.whole is None:
+            return _first_of_its_kind(frame, given, near, texts)
+        # the few rows whose indicator and picture (or group) occur again, of the whole table
+        distinct = given.distinct(frame, *texts)
+        wording = distinct[list(texts)].assign(asked=_asked(distinct, texts))
+        same = " AND ".join(f"w.{name} IS NOT DISTINCT FROM i.{name}" for name in texts)
+        picture, more, other = "i.image_id", "", {"wording": wording}
         if near:
-            if "images" not in given.tables:
-                return missing_table("images")
-            images = (
-                given.tables["images"]
-                .drop_duplicates("image_id")
-                .set_index("image_id")["image_group"]
-            )
-            same["image"] = frame["image_id"].map(images).fillna(frame["image_id"])
-            same = pd.concat([same, frame[list(LABELS)].round(1) + 0.0, frame["urban"]], axis=1)
-        order = (
-            frame[["cluster_id", "item_id"]]
-            .sort_values(["cluster_id", "item_id"], kind="stable")
-            .index
+            groups = given.tables["images"][["image_id", "image_group"]]
+            other["groups"] = groups.drop_duplicates("image_id")
+            more = "LEFT JOIN groups g USING (image_id)"
+            picture = "coalesce(g.image_group, i.image_id)"
+        rows = given.whole.query(
+            f"SELECT i.* FROM whole i {more} JOIN wording w ON {same}"
+            f" QUALIFY count(*) OVER (PARTITION BY asked, {picture}) > 1",
+            **other,
         )
-        return ~same.loc[order].duplicated().reindex(frame.index)
+        again = rows[~_first_of_its_kind(rows, given, near, texts)]
+        key = ("item_id", "cluster_id", "indicator")
+        return ~joined(frame, *key).isin(joined(again, *key)) if len(again) else _all(frame)
 
     return flag
+
+
+def _first_of_its_kind(
+    frame: pd.DataFrame, given: RuleContext, near: bool, texts: tuple[str, ...]
+) -> pd.Series:
+    same = pd.DataFrame({"asked": _asked(frame, texts), "image": frame["image_id"]})
+    if near:
+        images = given.tables["images"].drop_duplicates("image_id")
+        group = images.set_index("image_id")["image_group"]
+        same["image"] = frame["image_id"].map(group).fillna(frame["image_id"])
+        same = pd.concat([same, frame[list(LABELS)].round(1) + 0.0, frame["urban"]], axis=1)
+    order = frame[["cluster_id", "item_id"]].sort_values(["cluster_id", "item_id"], kind="stable")
+    return ~same.loc[order.index].duplicated().reindex(frame.index)
 
 
 def _has_prompts(task: Task) -> Flag:
@@ -304,13 +322,19 @@ def _answer_present(frame: pd.DataFrame, given: RuleContext) -> Judged:
 def _answers_follow_values(frame: pd.DataFrame, given: RuleContext) -> Judged:
     """Among items with the same options no value of an earlier letter lies above a value of a later
     one."""
-    group = frame.groupby(["indicator", *_OPTIONS], dropna=False, sort=False).ngroup()
-    ok = np.ones(len(frame), dtype=bool)
+    keys = ["indicator", *_OPTIONS]
+    kinds = given.distinct(frame, *keys, "answer", "value")
+    group = kinds.groupby(keys, dropna=False, sort=False).ngroup()
+    ok = np.ones(len(kinds), dtype=bool)
     for early, late in (("A", "B"), ("B", "C"), ("A", "C")):
-        top = frame["value"].where(frame["answer"] == early).groupby(group).transform("max")
-        bottom = frame["value"].where(frame["answer"] == late).groupby(group).transform("min")
+        top = kinds["value"].where(kinds["answer"] == early).groupby(group).transform("max")
+        bottom = kinds["value"].where(kinds["answer"] == late).groupby(group).transform("min")
         ok &= ~(top > bottom).to_numpy(dtype=bool)
-    return ok
+    return ~joined(frame, *keys).isin(joined(kinds[~ok], *keys)) if not ok.all() else _all(frame)
+
+
+def _all(frame: pd.DataFrame) -> np.ndarray:
+    return np.ones(len(frame), dtype=bool)
 
 
 def _value_in_unit_range(frame: pd.DataFrame, given: RuleContext) -> Judged:
@@ -411,14 +435,18 @@ FLAGS: dict[str, dict[str, Flag]] = {
 }
 
 
-def label_share_gap(frame: pd.DataFrame, published: Mapping[str, list[float]]) -> pd.Series:
+def label_share_gap(frame: pd.DataFrame, given: RuleContext) -> pd.Series:
     """Per row the largest distance (percentage points) of its pillar's A/B/C shares from Table
     B."""
-    shares = pd.crosstab(frame["pillar"], frame["answer"], normalize="index") * 100
+    counts = given.distinct(frame, "pillar", "answer")
+    shares = counts.pivot_table(
+        index="pillar", columns="answer", values="n", aggfunc="sum", fill_value=0
+    )
+    shares = 100 * shares.div(shares.sum(axis=1), axis=0)
     shares = shares.reindex(columns=list(LETTERS), fill_value=0.0)
     gaps = {
         p: float(np.abs(shares.loc[p].to_numpy() - want).max())
-        for p, want in published.items()
+        for p, want in given.meta["label_shares"].items()
         if p in shares.index
     }
     return frame["pillar"].map(gaps).astype(float)

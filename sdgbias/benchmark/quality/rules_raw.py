@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -38,14 +39,46 @@ _SHOWN = r"(?:photo, )?tile(?:, nightlights)?"
 
 
 @dataclass(frozen=True)
+class Whole:
+    """A table in a Parquet file that is judged block by block: what a rule asks of all its rows is
+    asked of the file, once."""
+
+    path: Path
+    found: dict[str, pd.DataFrame] = field(default_factory=dict)
+
+    def query(self, sql: str, **tables: pd.DataFrame) -> pd.DataFrame:
+        """The result of a query over ``whole`` and the named tables."""
+        if sql not in self.found:
+            with duckdb.connect() as connection:
+                path = str(self.path).replace("'", "''")
+                connection.execute(f"CREATE VIEW whole AS FROM read_parquet('{path}')")
+                for name, table in tables.items():
+                    connection.register(name, table)
+                self.found[sql] = connection.execute(sql).df()
+        return self.found[sql]
+
+
+@dataclass(frozen=True)
 class RuleContext:
     """What a flag may use besides its own table: other tables of the benchmark by name, the suite's
     meta block, and the required split rule ('id' or 'place'). ``tables['countries']`` replaces the
-    packaged country crosswalk."""
+    packaged country crosswalk. ``whole``: the file, where the table is judged block by block."""
 
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
     split: str = "id"
+    whole: Whole | None = None
+
+    def distinct(self, frame: pd.DataFrame, *names: str) -> pd.DataFrame:
+        """The distinct rows of these columns in the table, of which ``frame`` may be a block, and
+        their number n."""
+        if self.whole:
+            columns = ", ".join(names)
+            return self.whole.query(
+                f"SELECT {columns}, count(*) AS n FROM whole GROUP BY ALL ORDER BY ALL"
+            )
+        groups = frame.groupby(list(names), dropna=False, sort=False, observed=True)
+        return groups.size().rename("n").reset_index()
 
     def countries(self) -> pd.DataFrame:
         return self.tables["countries"] if "countries" in self.tables else clusters.countries()

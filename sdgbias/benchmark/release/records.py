@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sdgbias.benchmark.items import MCQ_COLUMNS, REGRESSION_COLUMNS
+from sdgbias.benchmark.item_columns import MCQ_COLUMNS, REGRESSION_COLUMNS
 from sdgbias.errors import StoreError, UsageError
 from sdgbias.types import TESTS, Task
 

@@ -1,0 +1,109 @@
+"""Long tables: what is judged, drawn and written in blocks is what it is at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sdgbias.benchmark import build, items, quality
+from sdgbias.benchmark.quality import blocks
+from sdgbias.benchmark.quality.expectations import How, TableVerdict
+from sdgbias.types import Task
+from tests.benchmark.test_quality_defects import DEFECTS
+from tests.builders.item_tables import make_clusters, make_images, make_series
+from tests.builders.quality import SUITES, copies, save
+
+#: The rules that compare rows with rows that can stand in another block.
+ACROSS = {
+    "items_mcq": (
+        *("item-id-unique", "split-place-by-country", "indicator-uniform", "item-has-prompts"),
+        *("duplicate-item", "near-duplicate-item", "answers-follow-values", "label-shares"),
+    ),
+    "items_regression": ("duplicate-item", "split-place-across-tasks"),
+    "prompts": (
+        *("prompts-complete", "prompt-item-exists", "context-values", "prompt-image-of-item"),
+        *("tests-differ-in-context-only", "target-leak"),
+    ),
+}
+
+
+def verdicts(folder: Path, split: str) -> dict[str, TableVerdict]:
+    return quality._judge(folder, quality.TABLES, SUITES, How(split, direct=True))
+
+
+@pytest.mark.parametrize("split", ["id", "place"])
+def test_blocks_give_the_verdict_of_the_whole(
+    split: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = copies()
+    for table, rules in ACROSS.items():
+        for rule in rules:
+            DEFECTS[table][rule](tables)
+    tables["prompts"] = tables["prompts"].sort_values(["task", "item_id"], kind="stable")
+    folder = save(tables, tmp_path)
+    whole = verdicts(folder, split)
+    monkeypatch.setattr(blocks, "BLOCK", 5)
+    assert {*blocks.ITEMS, "prompts"} == blocks.long_tables(
+        {name: folder / f"{name}.parquet" for name in ACROSS}, {name: set() for name in ACROSS}
+    )
+    parts = verdicts(folder, split)
+    for table, rules in ACROSS.items():
+        one, other = whole[table], parts[table]
+        assert (one.counts, one.findings) == (other.counts, other.findings)
+        assert (one.rows_ok == other.rows_ok).all() and one.skipped == other.skipped
+        pd.testing.assert_frame_equal(one.quarantine, other.quarantine)
+        assert all(one.counts[rule] for rule in rules)
+
+
+def test_prompts_whose_items_are_scattered_are_judged_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = copies()
+    tables["prompts"] = tables["prompts"].sort_values("test", kind="stable")
+    folder = save(tables, tmp_path)
+    before = verdicts(folder, "id")["prompts"]
+    monkeypatch.setattr(blocks, "BLOCK", 50)
+    paths = {name: folder / f"{name}.parquet" for name in ACROSS}
+    assert blocks.long_tables(paths, {name: set() for name in ACROSS}) == set()
+    assert verdicts(folder, "id")["prompts"].counts == before.counts
+
+
+def test_tables_that_are_written_in_parts_hold_the_same_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clusters = make_clusters()
+    images = make_images(clusters)
+    images["image_group"], images["modalities"] = images["image_id"], ""
+    found = items.find_candidates(clusters, images, make_series(), seed=0)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+
+    def write(out: Path) -> None:
+        for task in Task:
+            built = items.choose_items(found, mcq=None, regression=90)
+            tables = (pa.Table.from_pandas(b, preserve_index=False) for b in built.blocks(task))
+            build._write_parts(out / f"items_{task}.parquet", tables)
+        build.build_prompts(out)
+
+    write(tmp_path / "a")
+    monkeypatch.setattr(items, "BLOCK", 100)
+    monkeypatch.setattr(build, "GROUP", 250)
+    write(tmp_path / "b")
+    for name in ("items_mcq", "items_regression", "prompts"):
+        one, other = (pq.ParquetFile(tmp_path / at / f"{name}.parquet") for at in "ab")
+        assert one.read().equals(other.read(), check_metadata=True)
+        assert other.metadata.num_row_groups > 1 or len(one.read()) < 250
+
+
+def test_the_paper_s_number_is_the_default_where_the_quotas_can_be_filled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clusters = make_clusters()
+    found = items.find_candidates(clusters, make_images(clusters), make_series(), seed=0)
+    assert [items.papers_number(found, task) for task in Task] == [None, None]
+    monkeypatch.setattr(items, "PAPER", {Task.MCQ: 400, Task.REGRESSION: 10_000})
+    assert [items.papers_number(found, task) for task in Task] == [400, None]
