@@ -150,7 +150,8 @@ def _unknown(what: str, value: object, valid: list[str]) -> str:
 
 def _place(loc: Any) -> str:
     """('owners', 0) -> 'owners[0]: '; '' at the top."""
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc)
+    parts = [part for part in loc if part != "[key]"]  # pydantic's mark of a mapping's name
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
     return f"{text.removeprefix('.')}: " if text else ""
 
 

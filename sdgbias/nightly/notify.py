@@ -56,7 +56,8 @@ def service(address: str) -> apprise.NotifyBase:
     without the address, for anything else."""
     import apprise
 
-    logging.getLogger("apprise").setLevel(logging.CRITICAL)  # it logs addresses that it can't read
+    for logs_addresses in ("apprise", "urllib3"):
+        logging.getLogger(logs_addresses).setLevel(logging.CRITICAL)
     try:
         parts = urlsplit(address)
         found = apprise.Apprise.instantiate(address, suppress_exceptions=True)
