@@ -83,6 +83,8 @@ def main() -> None:
                     f"{name} is not set; export it: the webhook's address and Prefect's, e.g."
                     " http://127.0.0.1:4200/api"
                 )
+        if not address.startswith(("http://", "https://")):
+            raise UsageError(f"{variable}: Prefect calls http and https addresses only")
         told = notify.target(address)
         make(address)
     except SdgbiasError as error:

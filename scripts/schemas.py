@@ -7,12 +7,13 @@ import json
 from pathlib import Path
 
 from sdgbias import formats
+from sdgbias.benchmark.own_spec import SuiteFile
 from sdgbias.nightly.regression.policy import Policy
 from sdgbias.registry.entries import Entry
 from sdgbias.registry.watch import Rules
 
 REGISTRY = Path(__file__).resolve().parents[1] / "registry"
-FORMATS = {"model": Entry, "policy": Policy, "watch": Rules}
+FORMATS = {"model": Entry, "policy": Policy, "suite": SuiteFile, "watch": Rules}
 
 
 def texts() -> dict[Path, str]:

@@ -9,11 +9,12 @@ touching the rest of the text.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
 import stat
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import resources
 from pathlib import Path, PureWindowsPath
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from sdgbias.errors import InputError
+from sdgbias.errors import DiskFull, InputError, SdgbiasError, StoreError
 
 
 def packaged(*parts: str) -> Path:
@@ -86,6 +87,28 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
+
+
+def write_atomically(
+    path: Path,
+    content: str | bytes | Callable[[Path], object],
+    onward: str,
+    error: type[SdgbiasError] = StoreError,
+) -> None:
+    """Writes a file whole or not at all, and its folder; ``content``: its text or bytes, or what
+    writes them to a path. Raises ``error`` (DiskFull in place of StoreError); ``onward``: the
+    advice at the end of the message."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as part:
+            if callable(content):
+                content(part)
+            else:
+                part.write_bytes(content.encode() if isinstance(content, str) else content)
+    except OSError as fault:
+        full = fault.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) and error is StoreError
+        why = fault.strerror or fault
+        raise (DiskFull if full else error)(f"{path}: can't be written ({why}); {onward}") from None
 
 
 #: Names that look like a credential; counts such as ``num_image_tokens: 1`` are let through.

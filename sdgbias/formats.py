@@ -50,7 +50,7 @@ _VALID = {
 
 
 @cache
-def _adapter(model: type[T]) -> TypeAdapter[T]:
+def _adapter(model: Any) -> TypeAdapter[Any]:
     return TypeAdapter(model)
 
 
@@ -86,10 +86,21 @@ def parse(data: object, model: type[T], where: Path | str, error: type[SdgbiasEr
     """A mapping as read from YAML -> ``model``. ``where`` names the file in messages. Raises
     ``error`` on the first fault; unknown fields come before missing ones."""
     try:
-        return _adapter(model).validate_python(data)
+        found: T = _adapter(model).validate_python(data)
+        return found
     except Invalid as invalid:
         faults = sorted(invalid.errors(), key=lambda f: f["type"] != "unexpected_keyword_argument")
         raise error(f"{where}: {_sentence(faults[0], schema(model))}") from None
+
+
+def faults(data: object, model: type[Any]) -> list[tuple[tuple[Any, ...], str]]:
+    """Every fault of a mapping, as (place in the data, sentence)."""
+    try:
+        _adapter(model).validate_python(data)
+    except Invalid as invalid:
+        known = schema(model)
+        return [(fault["loc"], _sentence(fault, known)) for fault in invalid.errors()]
+    return []
 
 
 def schema(model: type[Any], name: str = "") -> dict[str, Any]:
@@ -139,7 +150,8 @@ def _unknown(what: str, value: object, valid: list[str]) -> str:
 
 def _place(loc: Any) -> str:
     """('owners', 0) -> 'owners[0]: '; '' at the top."""
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc)
+    parts = [part for part in loc if part != "[key]"]  # pydantic's mark of a mapping's name
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
     return f"{text.removeprefix('.')}: " if text else ""
 
 

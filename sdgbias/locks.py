@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from filelock import FileLock, ReadWriteLock, Timeout
@@ -64,7 +64,9 @@ def alone(results: Path, wait: float = 30.0) -> Iterator[None]:
 
 
 @contextmanager
-def _held(results: Path, kind: Callable[..., object], wait: float) -> Iterator[None]:
+def _held(
+    results: Path, kind: Callable[..., AbstractContextManager[object]], wait: float
+) -> Iterator[None]:
     mine: set[Path] = _MINE.__dict__.setdefault("held", set())
     path = results.resolve().with_name(results.name + ".lock")
     with ExitStack() as stack:

@@ -16,6 +16,7 @@ from sdgbias.analysis.nights import (
     ModelNight,
     NightRecord,
 )
+from sdgbias.types import VIEW_LABELS
 
 METRICS = {
     "accuracy": "accuracy",
@@ -33,14 +34,7 @@ METRICS = {
     "recall": "recall",
     "refusals": "refusals",
 }
-METHODS = {
-    "q_only": "Q-only",
-    "ctx_q": "CTX+Q",
-    "img_q": "IMG+Q",
-    "full": "Full",
-    "cade": "CADE",
-    "full_argmax": "Full, first token",
-}
+METHODS = {**VIEW_LABELS, "cade": "CADE", "full_argmax": "Full, first token"}
 TASKS = {"mcq": "choice", "regression": "estimate", "direct": "named class", "choice": "yes or no"}
 VERDICTS = {
     BREACH: "breach",

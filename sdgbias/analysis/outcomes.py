@@ -12,7 +12,7 @@ import pandas as pd
 from sdgbias.analysis.rows import row
 from sdgbias.analysis.run import RunData, TaskCell
 from sdgbias.methods import metrics, stats
-from sdgbias.methods.cade import Bools, Decision, Floats, Ints, Streams, argmax_view, decide
+from sdgbias.methods.cade import Bools, Decision, Floats, Ints, Streams, argmax_view, decide, usable
 from sdgbias.types import ContextTest, Task, View
 
 CADE = "cade"
@@ -93,8 +93,8 @@ def decision(cell: TaskCell) -> tuple[Streams, Decision, Bools] | None:
         return None
     if "_decision" not in cell.__dict__:
         s = cell.streams()
-        usable = s.valid.any(axis=1) & np.isfinite(cell.payoff).all(axis=1)
-        cell.__dict__["_decision"] = s, decide(s, cell.params), usable
+        known = usable(s.valid, cell.payoff)
+        cell.__dict__["_decision"] = s, decide(s, cell.params), known
     found: tuple[Streams, Decision, Bools] = cell.__dict__["_decision"]
     return found
 

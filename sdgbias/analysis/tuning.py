@@ -11,7 +11,7 @@ import pandas as pd
 
 from sdgbias.analysis.run import RunData, TaskCell
 from sdgbias.methods import stats
-from sdgbias.methods.cade import Divergence, Floats, Ints, Stream, Streams
+from sdgbias.methods.cade import Divergence, Floats, Ints, Stream, Streams, usable
 from sdgbias.methods.search import (
     RANGES,
     Packed,
@@ -70,13 +70,11 @@ def problems(run: RunData) -> list[Problem]:
     found = []
     for cell, place in zip(cells, places, strict=True):
         s = cell.streams()
-        usable = np.flatnonzero(s.valid.any(axis=1) & np.isfinite(cell.payoff).all(axis=1))
-        val, test = np.flatnonzero(cell.val[usable]), np.flatnonzero(cell.test_rows[usable])
+        rows = np.flatnonzero(usable(s.valid, cell.payoff))
+        val, test = np.flatnonzero(cell.val[rows]), np.flatnonzero(cell.test_rows[rows])
         if val.size and test.size:
             found.append(
-                Problem(
-                    cell, usable, take(s, usable), cell.payoff[usable], place[usable], val, test
-                )
+                Problem(cell, rows, take(s, rows), cell.payoff[rows], place[rows], val, test)
             )
     return found
 

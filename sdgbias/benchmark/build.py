@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sdgbias.benchmark import card, items, prompts, quality
-from sdgbias.errors import InputError, StoreError
-from sdgbias.files import replacing
+from sdgbias.errors import InputError
+from sdgbias.files import write_atomically
 from sdgbias.raw import clusters as clusters_module
 from sdgbias.raw import regions, series
 from sdgbias.raw.images import image_store as imagestore
@@ -62,15 +62,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as part:
-            write(part)
-    except OSError as error:
-        raise StoreError(
-            f"{path.parent}: can't be written ({error.strerror or error}); give a writable folder"
-            " with --out"
-        ) from None
+    write_atomically(path, write, "give a writable folder with --out")
 
 
 def _read(out: Path, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:

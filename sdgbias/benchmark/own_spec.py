@@ -4,26 +4,122 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import yaml
+from pydantic import AfterValidator, Field, model_validator
 
+from sdgbias import files, formats
 from sdgbias.benchmark.own_table import Fault, decode
 from sdgbias.errors import InputError
 from sdgbias.files import confine
+from sdgbias.formats import STRICT, Text
 from sdgbias.registry.entries import SUITE_NAME, suite_fault
 from sdgbias.types import OPTION_LETTERS, SUITES
 
 FILE = "suite.yaml"
-FIELDS = ("name", "title", "version", "items", "columns", "cluster_by", "groups", "polarity")
-NEEDED = ("name", "title", "version", "items", "columns")
-COLUMNS = ("id", "question", "options", "answer", "image", "context", "split")
-NEEDED_COLUMNS = ("id", "question", "options", "answer")
-POLARITIES = ("higher", "lower")
 _RESERVED = (*SUITES, "all", "own")
 _LONGEST = 1 << 20  # bytes of a suite.yaml
+
+
+def _free(name: str) -> str:
+    if name in _RESERVED or suite_fault(name):
+        raise ValueError(f"{name!r} is reserved, or close to one that is; choose another")
+    return name
+
+
+def _one_line(text: str) -> str:
+    if "\n" in text:
+        raise ValueError("has several lines; write it in one")
+    return text
+
+
+def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"names column {name!r} twice; remove one")
+    return names
+
+
+def _groups(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if "=" in name:  # rows of results are named COLUMN=LEVEL
+            raise ValueError(f"group {name!r} holds '='; rename it")
+    return names
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which column of the table holds what."""
+
+    __pydantic_config__ = STRICT
+    id: Text
+    question: Text
+    options: Annotated[
+        tuple[Text, ...],
+        Field(
+            min_length=2,
+            max_length=len(OPTION_LETTERS),
+            description=f"2 to {len(OPTION_LETTERS)} columns, one for each option: [a, b].",
+        ),
+        AfterValidator(_distinct),
+    ]
+    answer: Annotated[Text, Field(description="The letter or the text of the right option.")]
+    image: Annotated[Text, Field(description="A picture's path inside the folder.")] = ""
+    context: Text = ""
+    split: Annotated[Text, Field(description="val or test; left out: drawn by a hash.")] = ""
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Columns:
+        seen: dict[str, str] = {}
+        named = {"id", "question", "answer", "image", "context", "split"}
+        for field, column in (
+            *((name, getattr(self, name)) for name in vars(self) if name in named),
+            *(("options", name) for name in self.options),
+        ):
+            if column and column in seen:
+                raise ValueError(
+                    f"column {column!r} is named as {seen[column]} and as {field}; name each column"
+                    " once"
+                )
+            seen[column] = field
+        return self
+
+
+@dataclass(frozen=True)
+class SuiteFile:
+    """A suite of custom questions (suite.yaml)."""
+
+    __pydantic_config__ = STRICT
+    name: Annotated[
+        str,
+        Field(
+            pattern=f"^{SUITE_NAME.pattern}$",
+            description="Small letters, digits, - and _, at most 40, a letter first.",
+        ),
+        AfterValidator(_free),
+    ]
+    title: Annotated[Text, Field(max_length=120), AfterValidator(_one_line)]
+    version: Annotated[
+        Text,
+        Field(max_length=40, json_schema_extra={"type": ["string", "number"]}),
+        AfterValidator(_one_line),
+    ]
+    items: Annotated[Text, Field(description="The table: a CSV, JSONL or Parquet file.")]
+    columns: Columns
+    cluster_by: Annotated[Text, Field(description="Column whose values are clusters.")] = ""
+    groups: Annotated[
+        tuple[Text, ...],
+        Field(description="Columns whose levels are compared: [a, b]."),
+        AfterValidator(_distinct),
+        AfterValidator(_groups),
+    ] = ()
+    polarity: Annotated[
+        Literal["higher", "lower"],
+        Field(description="higher: the last option is the optimistic one; lower: the first is."),
+    ] = ""  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
@@ -92,144 +188,58 @@ def read_spec(folder: Path) -> tuple[Spec | None, list[Fault]]:
     if faults:
         return None, faults
     try:
+        files.load_yaml(text)  # no alias, no field twice
         node = yaml.compose(text, Loader=yaml.SafeLoader)
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         cause = getattr(error, "problem", None) or type(error).__name__
         line = mark.line + 1 if mark is not None else 0
         return None, [Fault(FILE, line, f"not YAML: {cause}; check indents, colons and quotes")]
-    if not isinstance(node, yaml.MappingNode):
-        return None, [Fault(FILE, 1, f"holds no fields; it needs {', '.join(NEEDED)}")]
-    return _Reader().spec(node)
+    lines: dict[str, int] = {}
+    given = _texts(node, "", lines)
+    for loc, sentence in formats.faults(given, SuiteFile):
+        names = [str(part) for part in loc]
+        while names and ".".join(names) not in lines:
+            names.pop()
+        faults.append(Fault(FILE, lines.get(".".join(names), 0), sentence))
+    return _spec(given, lines), faults
 
 
-class _Reader:
-    """Collects the faults of one suite.yaml while its fields are read."""
-
-    def __init__(self) -> None:
-        self.faults: list[Fault] = []
-        self.lines: dict[str, int] = {}
-
-    def fault(self, line: int, message: str) -> None:
-        self.faults.append(Fault(FILE, line, message))
-
-    def spec(self, node: yaml.MappingNode) -> tuple[Spec | None, list[Fault]]:
-        fields = self.mapping(node, "", FIELDS, NEEDED)
-        values: dict[str, Any] = {
-            field: self.text(field, fields[field])
-            for field in ("name", "title", "items", "cluster_by")
-            if field in fields
-        }
-        if "version" in fields:
-            values["version"] = self.version(fields["version"])
-        if "groups" in fields:
-            values["groups"] = self.names("groups", fields["groups"])
-            for column in values["groups"]:
-                if "=" in column:  # rows of results are named COLUMN=LEVEL
-                    self.fault(self.lines["groups"], f"group {column!r} holds '='; rename it")
-        if "polarity" in fields:
-            values["polarity"] = self.text("polarity", fields["polarity"])
-            if values["polarity"] not in (*POLARITIES, ""):
-                valid = "higher (the last option is the optimistic one) or lower (the first is)"
-                self.fault(self.lines["polarity"], f"polarity is {values['polarity']!r}; {valid}")
-        name = values.get("name", "")
-        if name and not SUITE_NAME.fullmatch(name):
-            rule = "small letters, digits, - and _, at most 40, a letter first"
-            self.fault(self.lines["name"], f"name is {name!r}; use {rule}")
-        elif name and (name in _RESERVED or suite_fault(name)):
-            self.fault(
-                self.lines["name"],
-                f"name {name!r} is reserved, or close to one that is; choose another",
-            )
-        title = values.get("title", "")
-        if len(title) > 120 or "\n" in title:
-            self.fault(self.lines["title"], "title is one line of at most 120 characters")
-        self.columns(fields.get("columns"), values)
-        if any(values.get(field) in (None, "", ()) for field in (*NEEDED[:4], *NEEDED_COLUMNS)):
-            return None, self.faults
-        return Spec(**values, lines=tuple(self.lines.items())), self.faults
-
-    def columns(self, node: yaml.Node | None, values: dict[str, Any]) -> None:
-        if node is None:
-            return
-        if not isinstance(node, yaml.MappingNode):
-            example = "{id: id, question: question, options: [a, b], answer: answer}"
-            self.fault(self.lines["columns"], f"columns names the columns of the table: {example}")
-            return
-        fields = self.mapping(node, "columns.", COLUMNS, NEEDED_COLUMNS)
-        for field, value in fields.items():
-            if field == "options":
-                values["options"] = self.names("columns.options", value)
-            else:
-                values[field] = self.text(f"columns.{field}", value)
-        options = values.get("options", ())
-        if options and not 2 <= len(options) <= len(OPTION_LETTERS):
-            count = f"{len(options)} column{'s' if len(options) > 1 else ''}"
-            message = f"options names {count}; a question has 2 to {len(OPTION_LETTERS)} options"
-            self.fault(self.lines["columns.options"], message)
-        named = [(field, values.get(field, "")) for field in COLUMNS if field != "options"]
-        seen: dict[str, str] = {}
-        for field, column in (*named, *(("options", column) for column in options)):
-            if column in seen:
-                message = f"column {column!r} is named as {seen[column]} and as {field}"
-                self.fault(self.lines[f"columns.{field}"], f"{message}; name each column once")
-            elif column:
-                seen[column] = field
-
-    def mapping(
-        self, node: yaml.MappingNode, prefix: str, valid: Collection[str], needed: Collection[str]
-    ) -> dict[str, yaml.Node]:
-        """The known fields of a mapping; unknown, repeated and missing ones are faults."""
-        found: dict[str, yaml.Node] = {}
+def _texts(node: yaml.Node | None, place: str, lines: dict[str, int]) -> Any:
+    """A document with every scalar as it is written; ``lines`` receives the line of each place."""
+    below = f"{place}." if place else ""
+    if isinstance(node, yaml.MappingNode):
+        found = {}
         for key, value in node.value:
-            line, name = key.start_mark.line + 1, str(key.value)
-            if name not in valid:
-                self.fault(line, f"unknown field {prefix + name!r}; {near(name, valid)}")
-            elif name in found:
-                self.fault(line, f"field {prefix + name!r} is given twice; remove one")
-            else:
-                found[name] = value
-                self.lines[prefix + name] = line
-        where = node.start_mark.line + 1 if prefix else 0
-        for name in needed:
-            if name not in found:
-                self.fault(where, f"field {prefix + name!r} is missing; add it")
+            name = str(key.value)
+            lines[below + name] = key.start_mark.line + 1
+            found[name] = _texts(value, below + name, lines)
         return found
+    if isinstance(node, yaml.SequenceNode):
+        for at, child in enumerate(node.value):
+            lines[f"{below}{at}"] = child.start_mark.line + 1
+        return [_texts(child, f"{below}{at}", lines) for at, child in enumerate(node.value)]
+    if node is None or node.tag == "tag:yaml.org,2002:null":
+        return None
+    return str(node.value).strip()
 
-    def scalar(self, field: str, node: yaml.Node, line: int) -> str:
-        """The text of a scalar as it is written; '' and a fault for anything else."""
-        if not isinstance(node, yaml.ScalarNode):
-            kind = "a list" if isinstance(node, yaml.SequenceNode) else "a mapping"
-            self.fault(line, f"{field} is {kind}; write one text")
-            return ""
-        if node.tag == "tag:yaml.org,2002:null":
-            self.fault(line, f"{field} has no value; write one, or leave the field out")
-            return ""
-        text = str(node.value).strip()
-        if not text:
-            self.fault(line, f"{field} is empty; write a value, or leave the field out")
-        return text
 
-    def text(self, field: str, node: yaml.Node) -> str:
-        return self.scalar(field, node, self.lines[field])
-
-    def version(self, node: yaml.Node) -> str:
-        text = self.scalar("version", node, self.lines["version"])
-        if len(text) > 40 or "\n" in text:
-            self.fault(self.lines["version"], "version is a number or a short text")
-        return text
-
-    def names(self, field: str, node: yaml.Node) -> tuple[str, ...]:
-        """A list of names of columns."""
-        if not isinstance(node, yaml.SequenceNode):
-            self.fault(self.lines[field], f"{field} is a list of columns: [a, b]")
-            return ()
-        found: list[str] = []
-        for child in node.value:
-            line = child.start_mark.line + 1
-            name = self.scalar(f"an entry of {field}", child, line)
-            if name in found:
-                self.fault(line, f"{field} names column {name!r} twice; remove one")
-            elif name:
-                found.append(name)
-        return tuple(found)
+def _spec(given: Any, lines: dict[str, int]) -> Spec | None:
+    """The suite as far as it is readable, so that its table is checked as well; None where a
+    needed field isn't."""
+    top = given if isinstance(given, dict) else {}
+    columns = top.get("columns")
+    flat = {**top, **(columns if isinstance(columns, dict) else {})}
+    lists = {
+        name: tuple(value for value in flat[name] if isinstance(value, str))
+        for name in ("options", "groups")
+        if isinstance(flat.get(name), list)
+    }
+    texts = {
+        field.name: flat[field.name]
+        for field in fields(Spec)
+        if field.name not in ("options", "groups") and isinstance(flat.get(field.name), str)
+    }
+    needed = ("name", "title", "version", "items", "id", "question", "answer", "options")
+    values: dict[str, Any] = {**texts, **lists, "lines": tuple(lines.items())}
+    return Spec(**values) if all(values.get(name) for name in needed) else None

@@ -117,8 +117,8 @@ def announce(
         bool, typer.Option("--dry-run", help="Print the message as JSON instead of sending it.")
     ] = False,
 ) -> None:
-    """Tell a webhook what became of last night (Slack's format). A night is sent once; what failed
-    is sent by the next call."""
+    """Send what became of last night to a chat, by mail or to a webhook. A night is sent once;
+    what failed is sent by the next call."""
     from sdgbias.analysis import nights
     from sdgbias.nightly import notify as messages
     from sdgbias.nightly.regression import policy as policies
@@ -128,7 +128,7 @@ def announce(
         found = nights.load(results, night)
         if found is None:
             raise UsageError(f"{results}: no night to report; run `sdgbias nightly` first")
-        say_json(messages.message(found, link))
+        say_json({"text": messages.message(found, link)})
         return
     done = messages.announce(
         results,

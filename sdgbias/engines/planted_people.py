@@ -20,70 +20,56 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
+from pydantic import AfterValidator, Field
 
+from sdgbias import formats
 from sdgbias.benchmark.people_items import CHOICES
 from sdgbias.engines import Backend
 from sdgbias.errors import InputError, RegistryError, one_of
 from sdgbias.files import confine
+from sdgbias.formats import STRICT, Number, Text
 from sdgbias.raw.facet import CLASSES, GROUPS
 from sdgbias.types import Generated, ModelSpec, Prompt, ScoreBatch
 
 _VERSION = "planted-people-1"
-_NUMBERS = {
-    "recall": 0.7,
-    "false_yes": 0.1,
-    "refusals": 0.0,
-    "ramblings": 0.0,
-    "yes_bias": 0.0,
-    "seed": 0.0,
-}
 _SAYS = {"yes": "A", "no": "B", "unknown": "C"}
 REFUSAL = "I'm sorry, but I can't help with identifying people in images."
 RAMBLING = "It is a picture with a calm mood."
 
 
+def _group(name: str) -> str:
+    known = {group for groups in GROUPS.values() for group in groups}
+    if name not in known:
+        raise ValueError(one_of("group", name, known))
+    return name
+
+
+@dataclass(frozen=True)
+class PeopleHabits:
+    """The options of a planted model of people, as described above."""
+
+    __pydantic_config__ = STRICT
+    oracle: Annotated[Text, Field(description="a benchmark folder made by: sdgbias people build")]
+    effects: Mapping[Annotated[str, AfterValidator(_group)], Number] = field(default_factory=dict)
+    recall: Number = 0.7
+    false_yes: Number = 0.1
+    refusals: Number = 0.0
+    ramblings: Number = 0.0
+    yes_bias: Number = 0.0
+    seed: Number = 0.0
+
+
 class PlantedPeople(Backend):
     def __init__(self, spec: ModelSpec, root: Path) -> None:
         where = f"registry/models/{spec.name}.yaml"
-        for name in spec.options:
-            if name not in (*_NUMBERS, "oracle", "effects"):
-                raise RegistryError(
-                    f"{where}: "
-                    + one_of(
-                        "option of a planted model of people",
-                        name,
-                        (*_NUMBERS, "oracle", "effects"),
-                    )
-                )
-        if "oracle" not in spec.options:
-            raise RegistryError(
-                f"{where}: options.oracle is missing; name a benchmark folder made by: sdgbias"
-                " people build"
-            )
-        try:
-            self.numbers = {
-                name: float(str(spec.options.get(name, default)))
-                for name, default in _NUMBERS.items()
-            }
-            effects = spec.options.get("effects", {})
-            self.effects = (
-                {str(g): float(str(v)) for g, v in effects.items()}
-                if isinstance(effects, Mapping)
-                else {}
-            )
-        except ValueError as error:
-            raise RegistryError(
-                f"{where}: {error}; options of a planted model are numbers"
-            ) from None
-        known = {group for groups in GROUPS.values() for group in groups}
-        for group in self.effects:
-            if group not in known:
-                raise RegistryError(f"{where}: {one_of('group in options.effects', group, known)}")
-        folder = Path(str(spec.options["oracle"]))
+        self.habits = formats.parse(spec.options, PeopleHabits, f"{where}: options", RegistryError)
+        folder = Path(self.habits.oracle)
         folder = folder if folder.is_absolute() else confine(root, str(folder))
         try:
             table = pd.read_parquet(folder / "people.parquet")
@@ -109,19 +95,22 @@ class PlantedPeople(Backend):
             )
         )
         digest = hashlib.sha256((folder / "benchmark.json").read_bytes()).hexdigest()
-        identity = json.dumps([_VERSION, self.numbers, self.effects, digest], sort_keys=True)
+        numbers = asdict(self.habits)
+        effects = numbers.pop("effects")
+        del numbers["oracle"]
+        identity = json.dumps([_VERSION, numbers, effects, digest], sort_keys=True)
         self.fingerprint = hashlib.sha256(identity.encode()).hexdigest()[:16]
 
     def _draw(self, *key: str) -> float:
         """Uniform in [0, 1) from the digest of the key."""
-        text = "|".join((str(int(self.numbers["seed"])), *key))
+        text = "|".join((str(int(self.habits.seed)), *key))
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big") / 2**56
 
     def chance(self, image_id: str) -> float:
         """Planted probability of a right answer about the person in that picture."""
         person = self.people[image_id]
-        shift = sum(self.effects.get(str(person[attribute]), 0.0) for attribute in GROUPS)
-        return float(min(1.0, max(0.0, self.numbers["recall"] + shift)))
+        shift = sum(self.habits.effects.get(str(person[attribute]), 0.0) for attribute in GROUPS)
+        return float(min(1.0, max(0.0, self.habits.recall + shift)))
 
     def _answer(self, prompt: Prompt) -> str:
         """The label behind the model's answer."""
@@ -133,7 +122,7 @@ class PlantedPeople(Backend):
         luck = self._draw("right", person, kind, asked)
         if kind in CHOICES:
             if gold == "no":
-                return "yes" if luck < self.numbers["false_yes"] else "no"
+                return "yes" if luck < self.habits.false_yes else "no"
             if luck < self.chance(prompt.image_id):
                 return "yes"
             return "unknown" if self._draw("unsure", person, kind) < 0.15 else "no"
@@ -150,7 +139,7 @@ class PlantedPeople(Backend):
             row[: len(prompt.candidates)] = 0.0
             if prompt.image_id:
                 row[prompt.candidates.index(_SAYS[self._answer(prompt)])] = 3.0
-            row[0] += self.numbers["yes_bias"]
+            row[0] += self.habits.yes_bias
         best = [
             p.candidates[int(np.nanargmax(row))] for p, row in zip(prompts, logits, strict=True)
         ]
@@ -176,9 +165,9 @@ class PlantedPeople(Backend):
     def _say(self, prompt: Prompt) -> str:
         label = self._answer(prompt)
         mood = self._draw("mood", prompt.text, prompt.image_id)
-        if mood < self.numbers["refusals"]:
+        if mood < self.habits.refusals:
             return REFUSAL
-        if mood < self.numbers["refusals"] + self.numbers["ramblings"]:
+        if mood < self.habits.refusals + self.habits.ramblings:
             return RAMBLING
         if re.search(r"A\. Yes, B\. No", prompt.text):
             return f"{_SAYS.get(label, 'C')}. {label.title()}"

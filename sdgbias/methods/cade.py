@@ -21,6 +21,7 @@ row, never scored as zero. Ties go to the lowest index, i.e. to A or digit 0 (ME
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import Literal
 
 import numpy as np
@@ -80,15 +81,21 @@ class Decision:
     ties: int
 
 
+def fold(op: np.ufunc, columns: np.ndarray) -> np.ndarray:
+    """(N, K) -> (N,), column by column: several times faster than reducing along so short an
+    axis."""
+    return np.asarray(reduce(op, columns.T))
+
+
 def log_softmax(logits: Floats, valid: Bools) -> Floats:
     """Row-wise log-softmax over valid candidates; (N, K) -> (N, K), -inf where masked. Rows without
     any stay -inf."""
     z = np.where(valid, logits, -np.inf)
-    top = np.max(z, axis=1, keepdims=True, initial=-np.inf)
-    top = np.where(np.isfinite(top), top, 0.0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        norm = np.log(np.sum(np.exp(z - top), axis=1, keepdims=True))
-        return np.where(valid, z - top - norm, -np.inf)
+    top = fold(np.maximum, z)
+    z -= np.where(np.isfinite(top), top, 0.0)[:, None]
+    with np.errstate(divide="ignore"):
+        norm = np.log(fold(np.add, np.exp(z)))
+    return np.where(valid, z - np.where(np.isfinite(norm), norm, 0.0)[:, None], -np.inf)
 
 
 def _kl(log_p: Floats, log_c: Floats) -> Floats:
@@ -168,6 +175,13 @@ def streams(
     base = np.where(has_base, np.argmax(l_full, axis=1), -1).astype(np.int64)
     confidence = np.where(has_base, np.exp(np.max(l_full, axis=1, initial=-np.inf)), 0.0)
     return Streams(valid, log_img, l_ctx, l_q, d, base, confidence)
+
+
+def usable(valid: Bools, payoff: Floats) -> Bools:
+    """(N,) rows with a candidate to choose (``valid``, (N, K)) and a known payoff of each
+    (``payoff``, (N, K)): the rows that CADE and the methods beside it are tuned on and answer, in
+    the published numbers and in their studies alike."""
+    return np.asarray(valid.any(axis=1) & np.isfinite(payoff).all(axis=1))
 
 
 def score_terms(s: Streams, params: CadeParams) -> tuple[Floats, Floats, Floats]:

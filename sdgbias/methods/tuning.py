@@ -8,7 +8,7 @@ import numba
 import numpy as np
 
 from sdgbias.methods.baselines import METHODS, Evidence, top_score
-from sdgbias.methods.cade import Bools, Floats, Ints
+from sdgbias.methods.cade import Bools, Floats, Ints, usable
 from sdgbias.methods.protocol import DRAWS, FINALISTS, SEARCH_SHARE
 
 
@@ -54,7 +54,7 @@ def tune(
     if method.tuned is None or method.terms is None:
         raise ValueError(f"{name} has nothing to tune")
     valid, log_full, slope = method.terms(e)
-    rows = np.flatnonzero(val & valid.any(axis=1) & np.isfinite(payoff).all(axis=1))
+    rows = np.flatnonzero(val & usable(valid, payoff))
     if rows.size == 0:
         return None
     rng = np.random.default_rng(seed)

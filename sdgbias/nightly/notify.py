@@ -1,5 +1,5 @@
-"""Sends a message about a night to a webhook (Slack's format, plain text included) and records it
-in table ``announcements``.
+"""Sends a message about a night (chat, mail or any web address, by Apprise) and records it in table
+``announcements``.
 
 The address is a secret: it comes from an environment variable, and only its host and a digest are
 stored or shown.
@@ -8,13 +8,15 @@ stored or shown.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pandas as pd
@@ -25,12 +27,17 @@ from sdgbias.analysis import nights
 from sdgbias.analysis.nights import NightRecord
 from sdgbias.errors import UsageError
 
+if TYPE_CHECKING:
+    import apprise
+
 #: Seconds before the second and third attempts, and the timeout of one request.
 WAITS, TIMEOUT = (1.0, 4.0), 10.0
 #: Maximum number of earlier nights whose failed message is sent again.
 KEPT = 7
-#: Slack rejects longer texts (limit 3,000) and more blocks (limit 50).
+#: Slack rejects longer texts (limit 3,000).
 _LONGEST, _BREACHES, _LISTED = 2900, 12, 10
+#: Of Apprise's JSON, a web address that is no known service gets the field ``text`` alone.
+_TEXT_ONLY = "%3Aversion=&%3Atitle=&%3Aattachments=&%3Atype=&%3Amessage=text"
 
 
 @dataclass(frozen=True)
@@ -43,26 +50,43 @@ class SentMessage:
     why: str = ""
 
 
-def target(address: str) -> str:
-    """'hooks.example.org#1a2b3c4d' for an http(s) address. Raises UsageError, without the address,
-    for anything else."""
+def service(address: str) -> apprise.NotifyBase:
+    """The service behind an address: any of Apprise's (slack://, msteams://, mailto://, ..., also
+    the https addresses of their webhooks), else a web address that takes JSON. Raises UsageError,
+    without the address, for anything else."""
+    import apprise
+
+    for logs_addresses in ("apprise", "urllib3"):
+        logging.getLogger(logs_addresses).setLevel(logging.CRITICAL)
     try:
         parts = urlsplit(address)
-        host = parts.hostname or ""
-        _ = parts.port  # raises if it is not a number
+        found = apprise.Apprise.instantiate(address, suppress_exceptions=True)
+        if found is None and parts.scheme in ("http", "https") and parts.hostname:
+            asked = "".join(f"-{pair}&" for pair in parts.query.split("&") if pair)
+            plain = f"{parts.netloc}{parts.path}?{asked}{_TEXT_ONLY}"
+            found = apprise.Apprise.instantiate(f"{parts.scheme.replace('http', 'json')}://{plain}")
     except ValueError:
-        parts, host = urlsplit(""), ""
-    if parts.scheme not in ("http", "https") or not host:
+        found = None
+    if found is None:
         raise UsageError(
-            "the webhook's address is no http or https URL; it isn't repeated here because it may"
-            " be a secret"
+            "the webhook's address is no http or https URL and none of Apprise's; it isn't repeated"
+            " here because it may be a secret"
         )
+    found.redirects = False
+    found.socket_connect_timeout = found.socket_read_timeout = TIMEOUT
+    return found
+
+
+def target(address: str) -> str:
+    """'hooks.example.org#1a2b3c4d' for an address, by its host or else its service. Raises
+    UsageError, without the address, for one that `service` refuses."""
+    name = str(service(address).service_name).lower().replace(" ", "-")
+    host = urlsplit(address).hostname if address.startswith("http") else name
     return f"{host}#{hashlib.sha256(address.encode()).hexdigest()[:8]}"
 
 
-def message(night: NightRecord, link: str = "") -> dict[str, Any]:
-    """Slack's JSON: text (plain) and blocks. link: URL of the report's page; default: as recorded
-    for the night."""
+def message(night: NightRecord, link: str = "") -> str:
+    """Plain text. link: URL of the report's page; default: as recorded for the night."""
     told = str(night.row.get("report") or "")  # the folder of the report, or the page itself
     link = link or (
         told if told.endswith(".html") or not told else f"{told.rstrip('/')}/night.html"
@@ -94,41 +118,14 @@ def message(night: NightRecord, link: str = "") -> dict[str, Any]:
         ("No new result", out),
         ("Quarantined", list(dict.fromkeys(held))),
     ]
-    shown = [(head, listed) for head, listed in parts if listed]
-    where = f"Morning page: {link}" if link else ""
-    plain = "\n".join(
-        [
-            title,
-            *(line for head, listed in shown for line in ([head + ":"] if head else []) + listed),
-            *([where] if where else []),
-        ]
+    told_of = (
+        line
+        for head, listed in parts
+        if listed
+        for line in [*([f"{head}:"] if head else []), *listed]
     )
-    blocks: list[dict[str, Any]] = [
-        {"type": "header", "text": {"type": "plain_text", "text": title[:150]}}
-    ]
-    for head, listed in shown:
-        blocks.append(
-            _section("\n".join([f"*{head}*"] * bool(head) + [_escaped(line) for line in listed]))
-        )
-    if link:
-        url = urlsplit(link).scheme in ("http", "https") and not set(link) & set("<>| ")
-        blocks.append(_section(f"<{link}|Morning page>" if url else _escaped(where)))
-    return {"text": plain[:_LONGEST], "blocks": blocks}
-
-
-def _section(text: str) -> dict[str, Any]:
-    return {
-        "type": "section",
-        "text": {
-            "type": "mrkdwn",
-            "text": text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…",
-        },
-    }
-
-
-def _escaped(text: str) -> str:
-    """Escape text so that a model's name or an error can't become a link or a mention."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = "\n".join([title, *told_of, *([f"Morning page: {link}"] if link else [])])
+    return text[:_LONGEST]
 
 
 def announce(
@@ -173,39 +170,29 @@ def announce(
             continue
         told = chosen if name == chosen.night else nights.load(results, name)
         assert told is not None
-        body = message(told, link)
-        tries, why = post(address, body, sleep)
+        text = message(told, link)
+        tries, why = post(address, text, sleep)
         total = tries + (int(before.loc[name, "attempts"]) if name in before.index else 0)  # type: ignore[arg-type]
-        _keep(results, name, to, "failed" if why else "sent", total, body["text"], now)
+        _keep(results, name, to, "failed" if why else "sent", total, text, now)
         done.append(SentMessage(name, "failed" if why else "sent", why))
     return done
 
 
-def post(
-    address: str, body: dict[str, Any], sleep: Callable[[float], None] = time.sleep
-) -> tuple[int, str]:
+def post(address: str, text: str, sleep: Callable[[float], None] = time.sleep) -> tuple[int, str]:
     """(attempts, '' or the reason of failure). Up to three attempts; errors that a retry can't fix
     (HTTP 3xx, and 4xx except 408 and 429) are not retried."""
-    import logging
+    import apprise
 
-    import httpx
-
-    logging.getLogger("httpx").setLevel(
-        logging.WARNING
-    )  # at INFO it logs every address, which is a secret here
-    why = ""
+    to, why = service(address), ""
     for at in range(len(WAITS) + 1):
         if at:
             sleep(WAITS[at - 1])
-        try:
-            answer = httpx.post(address, json=body, timeout=TIMEOUT, follow_redirects=False)
-        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-            why = type(error).__name__  # the error's text may contain the address
-            continue
-        if answer.is_success:
-            return at + 1, ""
-        why = f"HTTP {answer.status_code}"
-        if 300 <= answer.status_code < 500 and answer.status_code not in (408, 429):
+        with apprise.LogCapture(level=logging.WARNING, fmt="%(message)s") as said:
+            if to.notify(body=text):
+                return at + 1, ""
+            code = re.search(r"error=(\d{3})\b", said.getvalue())  # the rest may name the address
+        why = f"HTTP {code[1]}" if code else "no answer"
+        if code and 300 <= int(code[1]) < 500 and code[1] not in ("408", "429"):
             return at + 1, why
     return len(WAITS) + 1, why
 

@@ -28,6 +28,7 @@ TIMEOUT = 6 * 3600.0
 BENCHMARKS = (Path("data/benchmark"), Path("data/people/benchmark"))
 #: Default environment variable with the webhook's address; policy and settings may name another.
 WEBHOOK, ENV_BENCHMARK = "SDGBIAS_WEBHOOK", "SDGBIAS_BENCHMARK"
+_ONWARD = "make room or give a writable folder with --results"
 
 
 @dataclass(frozen=True)
@@ -242,13 +243,7 @@ def save(night: Night) -> Path:
     """Write the plan as JSON to the night's folder, for processes that run one of its jobs. Raises
     StoreError."""
     path = night.folder / "plan.json"
-    try:
-        path.write_text(json.dumps(asdict(night), default=str, indent=1), encoding="utf-8")
-    except OSError as error:
-        raise StoreError(
-            f"{path}: can't be written ({error.strerror}); make room or give a writable folder with"
-            " --results"
-        ) from None
+    files.write_atomically(path, json.dumps(asdict(night), default=str, indent=1), _ONWARD)
     return path
 
 
@@ -414,16 +409,8 @@ def finished(settings: Settings, night: Night) -> dict[tuple[str, str], str]:
 
 
 def _snapshot(folder: Path, specs: list[ModelSpec]) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for spec in specs:
-            with files.replacing(folder / f"{spec.name}.yaml") as part:
-                part.write_text(changes.to_yaml(spec), encoding="utf-8")
-    except OSError as error:
-        raise StoreError(
-            f"{folder}: can't be written ({error.strerror}); make room or give a writable folder"
-            " with --results"
-        ) from None
+    for spec in specs:
+        files.write_atomically(folder / f"{spec.name}.yaml", changes.to_yaml(spec), _ONWARD)
 
 
 def check(settings: Settings) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from sdgbias.errors import InfrastructureError, InputError, StoreError
-from sdgbias.files import replacing
+from sdgbias.files import write_atomically
 from sdgbias.raw.sources import Source, sources
 
 #: Measured: DVC adds 117,000 loose files in 37 s and 32 tarballs of the same bytes in 2 s; push and
@@ -190,13 +190,9 @@ def _describe(path: Path, found: list[Source]) -> None:
             "sources": [entry.provenance() for entry in found],
         }
         text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
-        with replacing(path) as part:
-            part.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise StoreError(
-            f"{path}: can't be written ({error.strerror or error}); free space or permissions, then"
-            " track again"
-        ) from error
+        raise StoreError(f"{path}: can't be read ({error.strerror}); then track again") from error
+    write_atomically(path, text, "free space or permissions, then track again")
 
 
 def _warnings(relative: str, found: list[Source], loose: int) -> Iterator[str]:

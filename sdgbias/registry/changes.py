@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -81,16 +80,8 @@ def to_yaml(spec: ModelSpec) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise RegistryError(
-            f"{path}: can't be written ({error.strerror}); make registry/models writable, then"
-            " again"
-        ) from None
+    onward = "make registry/models writable, then again"
+    yaml_text.write_atomically(path, text, onward, RegistryError)
 
 
 def set_state(

@@ -77,6 +77,7 @@ REQUIRED = ("name", "title", "backend", "repo", "revision", "state")
 #: model
 _ALWAYS = (*REQUIRED, "dtype", "batch_size")
 FIELDS = tuple(f.name for f in dataclasses.fields(ModelSpec))
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 HUB_ID = re.compile(r"(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*")
 #: Valid names of suites.
@@ -102,7 +103,7 @@ class Entry:
     name: Annotated[
         str,
         Field(
-            pattern="^[a-z0-9][a-z0-9._-]*$",
+            pattern=f"^{NAME.pattern}$",
             description="The file's stem: lower-case letters, digits, '.', '_', '-'.",
         ),
     ]

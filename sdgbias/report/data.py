@@ -17,16 +17,9 @@ import pandas as pd
 from sdgbias import store
 from sdgbias.errors import StoreError
 from sdgbias.methods import stats
-from sdgbias.types import PILLARS
+from sdgbias.types import PILLARS, VIEW_LABELS
 
-METHODS = {
-    "q_only": "Q-only",
-    "ctx_q": "CTX+Q",
-    "img_q": "IMG+Q",
-    "full": "Full",
-    "cade": "CADE",
-    "full_generated": "Full, generated",
-}
+METHODS = {**VIEW_LABELS, "cade": "CADE", "full_generated": "Full, generated"}
 DIRECTIONS = ("pessimistic", "conservative", "optimistic")
 TESTS = ("T1", "T2", "T3", "T4", "T5", "all")
 _CELL = ["model", "task", "test", "method", "pillar", "indicator", "metric"]

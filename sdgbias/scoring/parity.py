@@ -50,7 +50,7 @@ from sdgbias.errors import (
     StoreError,
     UsageError,
 )
-from sdgbias.files import replacing
+from sdgbias.files import write_atomically
 from sdgbias.registry import entries, machine
 from sdgbias.registry.propose import Host
 from sdgbias.scoring import admission
@@ -297,15 +297,8 @@ def save(folder: Path, told: dict[str, Any]) -> tuple[dict[str, Any], Path]:
     told["digest"] = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
     told |= {"sdgbias": __version__, "checked_at": datetime.now(UTC).isoformat(timespec="seconds")}
     path = verdict_path(folder, model)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(told, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-        with replacing(path) as part:
-            part.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise StoreError(
-            f"{path}: can't be written ({error.strerror}); give a writable folder with --results"
-        ) from None
+    text = json.dumps(told, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    write_atomically(path, text, "give a writable folder with --results")
     return told, path
 
 

@@ -19,7 +19,7 @@ from sdgbias.benchmark.prompts import view_cells
 from sdgbias.errors import InputError
 from sdgbias.methods import metrics, stats
 from sdgbias.methods.bounds import between, fill
-from sdgbias.methods.cade import Form, argmax_view, decide, streams
+from sdgbias.methods.cade import Form, argmax_view, decide, streams, usable
 from sdgbias.methods.protocol import constants
 from sdgbias.suites import sdg_censoring
 from sdgbias.suites.sdg_metrics import candidates, metric_rows, present_options
@@ -279,8 +279,8 @@ def run_test(
             value[view.value], how[view.value] = free_values(found[view][0], spoken, cut)
         by_digit, no_number = digit_values(found[View.FULL][0], spoken, settings.mode)
         payoff = -np.abs(by_digit - items["answer"].to_numpy(dtype=float)[:, None])
-    usable = s.valid.any(axis=1) & np.isfinite(payoff).all(axis=1)
-    val = (items["split"] == "val").to_numpy() & usable
+    known = usable(s.valid, payoff)
+    val = (items["split"] == "val").to_numpy() & known
     search = (
         tune(
             take(s, val),
@@ -295,7 +295,7 @@ def run_test(
     kept = np.zeros(n, dtype=bool)
     if search is not None:
         decision = decide(s, search.params)
-        choice["cade"] = np.where(usable, decision.choice, -1)
+        choice["cade"] = np.where(known, decision.choice, -1)
         kept = decision.kept
         if task is Task.REGRESSION:
             picked = by_digit[np.arange(n), np.maximum(decision.choice, 0)]
@@ -306,7 +306,7 @@ def run_test(
             ).astype(object)
     judged = (
         sdg_censoring.judged(
-            items, views, present, payoff, usable, search.params if search else None
+            items, views, present, payoff, known, search.params if search else None
         )
         if bounded
         else None

@@ -8,9 +8,13 @@ import struct
 import zlib
 from pathlib import Path
 
+import jsonschema
 import pandas as pd
 import pytest
+import yaml
 
+from sdgbias import formats
+from sdgbias.benchmark import own_spec
 from sdgbias.benchmark.own import assign_splits, letter_of, read_folder
 from sdgbias.types import View
 from tests.builders.own_questions import HEADER, LEAST, YAML, png, rows, write
@@ -73,28 +77,36 @@ def test_all_faults_are_listed_with_their_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "line", "said"),
     [
-        (("name: dots", "name: Dots!"), 1, "name is 'Dots!'; use small letters"),
+        (("name: dots", "name: Dots!"), 1, "name is 'Dots!'; valid: Small letters"),
         (
             ("name: dots", "name: sdg"),
             1,
-            "name 'sdg' is reserved, or close to one that is; choose another",
+            "name: 'sdg' is reserved, or close to one that is; choose another",
         ),
-        (("name: dots", "name: peoples"), 1, "name 'peoples' is reserved"),
+        (("name: dots", "name: peoples"), 1, "name: 'peoples' is reserved"),
         (("title: Counting dots", "titel: Counting dots"), 2, "did you mean 'title'?"),
-        (("version: 1", "version: [1]"), 3, "version is a list; write one text"),
+        (("version: 1", "version: [1]"), 3, "version is ['1']; valid: text"),
         (("version: 1\n", "version: 1\nversion: 2\n"), 4, "field 'version' is given twice"),
         (("items.csv", "item.csv"), 4, "'item.csv' is not there; did you mean 'items.csv'?"),
         (("items.csv", "../items.csv"), 4, "climbs out of"),
         (("question: question", "question: qestion"), 5, "did you mean 'question'?"),
-        (("image: picture", "picture: picture"), 5, "unknown field 'columns.picture'"),
-        (("answer: answer, ", ""), 5, "field 'columns.answer' is missing; add it"),
-        (("options: [a, b, c]", "options: [a]"), 5, "1 column; a question has 2 to 10 options"),
+        (("image: picture", "picture: picture"), 5, "columns: unknown field 'picture'"),
+        (("answer: answer, ", ""), 5, "columns: missing field 'answer'; required: id"),
+        (
+            ("options: [a, b, c]", "options: [a]"),
+            5,
+            "columns: options is ['a']; valid: 2 to 10 columns",
+        ),
         (("options: [a, b, c]", "options: [a, b, a]"), 5, "names column 'a' twice"),
-        (("options: [a, b, c]", "options: a"), 5, "columns.options is a list of columns"),
+        (
+            ("options: [a, b, c]", "options: a"),
+            5,
+            "columns: options is 'a'; valid: a list: 2 to 10 columns",
+        ),
         (("context: hint", "context: question"), 5, "named as question and as context"),
         (("cluster_by: batch", "cluster_by: bach"), 6, "did you mean 'batch'?"),
         (("groups: [colour]", "groups: [color]"), 7, "did you mean 'colour'?"),
-        (("groups: [colour]", "polarity: up"), 7, "polarity is 'up'; higher"),
+        (("groups: [colour]", "polarity: up"), 7, "unknown polarity 'up'; valid: higher, lower"),
         (("groups: [colour]", "groups: [colour"), 8, "not YAML"),
     ],
 )
@@ -103,6 +115,21 @@ def test_faults_of_suite_yaml(
 ) -> None:
     found = faults(write(tmp_path, YAML.replace(*change)))
     assert any(f.startswith(f"suite.yaml:{line}: ") and said in f for f in found), found
+
+
+def test_the_schema_for_editors_takes_what_the_reader_takes() -> None:
+    schema = formats.schema(own_spec.SuiteFile)
+    for text in (YAML, LEAST.format(items="i.csv", options="a, b")):
+        jsonschema.validate(yaml.safe_load(text), schema)
+    for change in (("options: [a, b, c]", "options: [a]"), ("title:", "titel:")):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(yaml.safe_load(YAML.replace(*change)), schema)
+
+
+def test_every_fault_is_listed_and_the_table_is_read_as_well(tmp_path: Path) -> None:
+    wrong = YAML.replace("name: dots", "name: Dots!").replace("groups: [colour]", "polarity: up")
+    found = faults(write(tmp_path, wrong.replace("cluster_by: batch", "cluster_by: bach")))
+    assert [f.split(":")[1] for f in found] == ["1", "6", "7"], found
 
 
 def test_a_missing_folder_and_a_missing_suite_yaml(tmp_path: Path) -> None:
@@ -234,7 +261,7 @@ def test_two_and_ten_options(tmp_path: Path, n: int) -> None:
     assert read_folder(tmp_path).questions[0].answer == "AJ"[n == 10]
     eleven = ", ".join([*names, *(f"p{i}" for i in range(11 - n))])
     (tmp_path / "suite.yaml").write_text(LEAST.format(items="i.jsonl", options=eleven))
-    assert any("11 columns; a question has 2 to 10 options" in f for f in faults(tmp_path))
+    assert any("valid: 2 to 10 columns" in f for f in faults(tmp_path))
 
 
 def test_an_answer_that_is_letter_and_text() -> None:

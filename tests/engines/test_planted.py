@@ -288,3 +288,20 @@ def test_habits_survive_a_registry_entry() -> None:
         seed=3,
     )
     assert read_habits({**asdict(habits), "oracle": "x"}, "here") == habits
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "missing field 'oracle'"),
+        ({"oracle": "x", "recal": 1}, "unknown field 'recal'; .*did you mean 'recall'"),
+        ({"oracle": "x", "recall": "much"}, "recall is 'much'; valid: a number"),
+        ({"oracle": "x", "effects": {"tall": 0.1}}, "effects.tall: unknown group 'tall'; valid"),
+    ],
+)
+def test_options_of_planted_people_that_make_no_sense(
+    options: dict[str, object], words: str, tmp_path: Path
+) -> None:
+    spec = replace(SPEC, backend="planted-people", options=options)
+    with pytest.raises(RegistryError, match=f"registry/models/m.yaml: options.*{words}"):
+        load(spec, tmp_path)

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sdgbias.methods.cade import BASELINE, Form, decide, divergence_of, log_softmax, streams
+from sdgbias.methods.cade import (
+    BASELINE,
+    Form,
+    decide,
+    divergence_of,
+    log_softmax,
+    streams,
+    usable,
+)
 from sdgbias.types import CadeParams
 
 OFF = 2.0  # a gate above 1 never keeps the baseline
@@ -197,3 +205,9 @@ def test_reference_divergence_is_never_below_zero() -> None:
     assert np.exp(s.log_ctx) == pytest.approx(np.array([[1.0, 1e-9]]), rel=1e-6)
     assert float(divergence_of(s.log_img, s.log_ctx)[0]) == pytest.approx(-1e-9, rel=1e-2)
     assert s.divergence.tolist() == [0.0]
+
+
+def test_usable_rows_have_a_candidate_and_every_payoff() -> None:
+    valid = np.array([[True, False], [False, False], [True, True], [True, True]])
+    payoff = np.array([[1.0, 0.0], [1.0, 0.0], [np.nan, 0.0], [0.0, 1.0]])
+    assert usable(valid, payoff).tolist() == [True, False, False, True]

@@ -41,7 +41,7 @@ def test_the_sentence_of_a_step_decides_nothing(tmp_path: Path, text: str) -> No
     night = nights.load(s.results)
     assert night is not None and nights.failed_steps(night.row) == {"wandb": text}
     assert page._troubles(night) == [f"wandb: {text}"]
-    assert f"• wandb: {text}" in notify.message(night, "")["text"]
+    assert f"• wandb: {text}" in notify.message(night, "")
     summary = run.NightSummary(NIGHT, "done", steps={"gate": steps["gate"]})
     assert summary.exit_code == GateError.exit_code
     assert run.NightSummary(NIGHT, "done", steps={"gate": steps["wandb"]}).exit_code == 8

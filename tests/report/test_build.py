@@ -160,7 +160,7 @@ def test_different_benchmarks_are_flagged(tmp_path: Path, page: str) -> None:
 
 def test_errors_are_one_line(results: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="can't write"):
+    with pytest.raises(StoreError, match="can't be written"):
         write_report(results, tmp_path / "file")
     with store.connect(tmp_path / "empty.duckdb"):
         pass

@@ -21,9 +21,18 @@ from sdgbias.engines.planted import Habits
 from sdgbias.methods import stats
 from sdgbias.scoring import evaluate
 from sdgbias.suites.suite import EvalSettings
-from sdgbias.types import DIGITS, LETTERS, PILLARS, TESTS, CadeParams, ContextTest, Task, View
+from sdgbias.types import (
+    DIGITS,
+    LETTERS,
+    PILLARS,
+    TESTS,
+    VIEW_LABELS,
+    CadeParams,
+    ContextTest,
+    Task,
+    View,
+)
 
-NAMES = {View.Q_ONLY: "Q-only", View.CTX_Q: "CTX+Q", View.IMG_Q: "IMG+Q", View.FULL: "Full"}
 SAYS = ("pessimistic", "conservative", "optimistic")
 #: (view, test) combinations that differ; all others repeat one of these.
 CELLS = (
@@ -167,7 +176,7 @@ def _answers(found: Found, p: Population) -> Iterator[Check]:
         if chance is None:
             continue
         hit = chance[np.arange(len(rows)), p.gold[rows]]
-        where = f"{NAMES[view]} at {test.value}"
+        where = f"{VIEW_LABELS[view]} at {test.value}"
         row = found.row(Task.MCQ, test.value, view.value, "accuracy")
         yield from _share(
             found,
@@ -248,7 +257,7 @@ def _numbers(found: Found, p: Population) -> Iterator[Check]:
             continue
         off = np.abs(truth.numbers(p, test, view)[rows] - p.answer[rows, None])  # (n, 10)
         near = (chance * (off <= p.tolerance[rows, None] + 1e-9)).sum(axis=1)
-        where = f"{NAMES[view]} at {test.value}"
+        where = f"{VIEW_LABELS[view]} at {test.value}"
         row = found.row(Task.REGRESSION, test.value, view.value, "interval_accuracy")
         yield from _share(
             found,

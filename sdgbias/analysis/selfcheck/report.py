@@ -12,8 +12,8 @@ from pathlib import Path
 from sdgbias import __version__
 from sdgbias.analysis.selfcheck import FALSE_ALARM, SelfcheckVerdict
 from sdgbias.analysis.selfcheck.checks import Check
-from sdgbias.errors import StoreError, UsageError, one_of
-from sdgbias.files import replacing
+from sdgbias.errors import UsageError, one_of
+from sdgbias.files import write_atomically
 
 FORMATS = (".html", ".json", ".txt")
 HEADER = f"{'':64}{'planted':>9}{'measured':>10}   {'95 % interval':18}{'n':>7}"
@@ -216,11 +216,4 @@ def write(v: SelfcheckVerdict, path: Path) -> None:
     """Write the page in the format given by the file's extension. Raises UsageError, StoreError."""
     check_name(path)
     content = {".html": html, ".json": as_json, ".txt": text}[path.suffix](v)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as part:
-            part.write_text(content, encoding="utf-8")
-    except OSError as error:
-        raise StoreError(
-            f"{path}: can't be written ({error.strerror or error}); choose another --out"
-        ) from None
+    write_atomically(path, content, "choose another --out")

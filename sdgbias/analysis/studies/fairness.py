@@ -213,7 +213,7 @@ def _scored(
         FULL: MethodScores(
             np.where(
                 np.isfinite(question.full),
-                baselines.log_softmax(question.full, np.isfinite(question.full)),
+                cade.log_softmax(question.full, np.isfinite(question.full)),
                 -np.inf,
             ),
             "",

@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 
 from sdgbias.benchmark.card import figures, tracked
 from sdgbias.benchmark.card.readme import readme
-from sdgbias.errors import InputError, StoreError
-from sdgbias.files import replacing
+from sdgbias.errors import InputError
+from sdgbias.files import write_atomically
 from sdgbias.types import ContextTest, Task
 
 LICENCE = "CC BY-SA 4.0"
@@ -323,12 +323,4 @@ def _json(path: Path, needed: bool = False) -> Mapping[str, Any]:
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:
     """Write a temporary file, then rename it: a card is complete or absent."""
-    try:
-        path.parent.mkdir(exist_ok=True)
-        with replacing(path) as part:
-            write(part)
-    except OSError as error:
-        raise StoreError(
-            f"{path}: can't be written ({error.strerror or error}); give a writable folder with"
-            " --out"
-        ) from None
+    write_atomically(path, write, "give a writable folder with --out")

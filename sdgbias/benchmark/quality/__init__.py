@@ -31,8 +31,8 @@ from sdgbias.benchmark.quality.expectations import (
     load_suite,
     needed_columns,
 )
-from sdgbias.errors import GateError, InputError, StoreError
-from sdgbias.files import replacing
+from sdgbias.errors import GateError, InputError
+from sdgbias.files import write_atomically
 from sdgbias.types import FACET
 
 __all__ = [
@@ -289,10 +289,4 @@ def _write(report: Report, passed: bool, split: str, of: str) -> None:
         )
         + "\n"
     )
-    try:
-        with replacing(report.path) as part:
-            part.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise StoreError(
-            f"{report.path}: can't be written ({error.strerror}); give a writable benchmark folder"
-        ) from None
+    write_atomically(report.path, text, "give a writable benchmark folder")

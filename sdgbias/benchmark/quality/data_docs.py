@@ -25,8 +25,8 @@ from sdgbias.benchmark.quality.expectations import (
     gx,
     load_suite,
 )
-from sdgbias.errors import InputError, StoreError
-from sdgbias.files import replacing
+from sdgbias.errors import InputError
+from sdgbias.files import write_atomically
 
 FOLDER = "data_docs"
 _GROUPS = {
@@ -70,15 +70,8 @@ def write_docs(benchmark: Path, out: Path, suites: Path | None = None) -> Path:
         raise InputError(
             f"{path}: not what the quality gate writes ({type(error).__name__}: {error}); {again}"
         ) from None
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for name, text in pages.items():
-            with replacing(out / name) as part:
-                part.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise StoreError(
-            f"{out}: can't be written ({error.strerror or error}); give a writable folder"
-        ) from None
+    for name, text in pages.items():
+        write_atomically(out / name, text, "give a writable folder")
     return out / "index.html"
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pandas as pd
 
-from sdgbias.errors import InputError, StoreError, one_of
-from sdgbias.files import replacing
+from sdgbias.errors import InputError, one_of
+from sdgbias.files import write_atomically
 from sdgbias.types import Task
 
 COLUMNS = ("task", "item_id", "verdict", "reason", "comment")
@@ -46,15 +46,7 @@ def csv_text(rows: pd.DataFrame) -> str:
 
 def write_file(path: Path, content: str | bytes) -> None:
     """Write a temporary file, then rename it. Raises StoreError."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as part:
-            part.write_bytes(content.encode() if isinstance(content, str) else content)
-    except OSError as error:
-        raise StoreError(
-            f"{path}: can't be written ({error.strerror or error}); give a writable folder with"
-            " --out"
-        ) from None
+    write_atomically(path, content, "give a writable folder with --out")
 
 
 def read_verdicts(path: Path) -> pd.DataFrame:

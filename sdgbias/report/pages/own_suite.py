@@ -12,19 +12,11 @@ from typing import Any
 import pandas as pd
 
 from sdgbias import store
-from sdgbias.report import labels
+from sdgbias.report import data, labels
 from sdgbias.report.charts import holm
 from sdgbias.suites import SUITES
 
 METHODS = ("q_only", "ctx_q", "img_q", "full_generated", "full", "cade")
-_NAMES = {
-    "q_only": "Q-only",
-    "ctx_q": "CTX+Q",
-    "img_q": "IMG+Q",
-    "full_generated": "Full, generated",
-    "full": "Full",
-    "cade": "CADE",
-}
 
 
 @dataclass(frozen=True)
@@ -75,7 +67,7 @@ def context(own: Own, checked: Mapping[str, str] | None = None) -> dict[str, Any
     suites = [_suite(name, part, own) for name, part in own.runs.groupby("suite")]
     return {
         "suites": [s | {"checked": (checked or {}).get(s["name"], "")} for s in suites],
-        "heads": [_NAMES[method] for method in METHODS],
+        "heads": [data.METHODS[method] for method in METHODS],
     }
 
 
@@ -83,7 +75,9 @@ def _suite(name: object, runs: pd.DataFrame, own: Own) -> dict[str, Any]:
     """One suite's part of the page."""
     first = facts(runs["config"].iloc[0])
     left = dict(first.get("views_left_out") or {})
-    notes = [f"View {_NAMES.get(view, view)} is left out: {why}." for view, why in left.items()]
+    notes = [
+        f"View {data.METHODS.get(view, view)} is left out: {why}." for view, why in left.items()
+    ]
     if first.get("cade_left_out"):
         notes.append(f"CADE is left out: {first['cade_left_out']}.")
     mine = own.metrics[own.metrics["run_id"].isin(runs["run_id"])]

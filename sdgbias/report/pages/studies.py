@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from sdgbias.errors import StoreError
-from sdgbias.files import replacing
+from sdgbias.files import write_atomically
 from sdgbias.report import labels
 from sdgbias.report.charts import (
     Figure,
@@ -278,15 +278,10 @@ def _place(r: dict[Any, Any] | None) -> dict[str, str] | None:
 def write(path: Path, text: str | None) -> Path:
     """Write a page to a temporary file and rename it; None removes the page of an earlier report.
     Raises StoreError."""
-    try:
-        if text is None:
-            path.unlink(missing_ok=True)
-            return path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as draft:
-            draft.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise StoreError(f"can't write {path}: {error.strerror}; choose another --out") from None
+    if text is None:
+        path.unlink(missing_ok=True)
+    else:
+        write_atomically(path, text, "choose another --out")
     return path
 
 
