@@ -136,7 +136,8 @@ def _fetch(root: Path, spec: ModelSpec, disk: Disk, progress: Progress) -> Fetch
 
 def _refused(spec: ModelSpec, error: Exception) -> Fetched:
     causes = [error, error.__cause__, error.__context__]
-    real = next((e for e in causes if e is not None and hasattr(e, "response")), error)
+    answered = (e for e in causes if e is not None and hasattr(e, "response"))
+    real = next(answered, error.__cause__ or error)
     found = hub.plain(spec.repo, spec.revision, real)  # type: ignore[arg-type]
     if isinstance(found, HubUnreachable | ExpiredToken) and not isinstance(found, hub.BadResponse):
         raise found from None
