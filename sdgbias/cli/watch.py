@@ -72,7 +72,7 @@ def watch_models(
         from sdgbias.nightly import notify
 
         notify.target(address)
-        if why := notify.post(address, {"text": "\n".join(["New on the hub:", *lines])})[1]:
+        if why := notify.post(address, "\n".join(["New on the hub:", *lines]))[1]:
             raise InfrastructureError(f"the news could not be sent: {why}; they are printed above")
     failed = [one for one in found if one.kind == watch.TROUBLE]
     if failed:

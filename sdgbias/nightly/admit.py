@@ -21,7 +21,7 @@ _TRIED = (watch.NEW_COMMIT, watch.NEW_REPOSITORY, WAITING)
 
 
 @dataclass(frozen=True)
-class Admission:
+class Tried:
     """What came of one candidate: ADMITTED, NOT_ADMITTED (kept with its reason, asked again when a
     library changes), or WAITING for the next look. enabled: whether it is evaluated tonight."""
 
@@ -39,7 +39,7 @@ def admit(
     rules: watch.Rules,
     here: propose.Host,
     ask: Callable[[str, int, bool, float], tuple[bool, str]] | None = None,
-) -> list[Admission]:
+) -> list[Tried]:
     """Tries what the ledger has as new or waiting and, after an upgrade, as not admitted; [] where
     the rules have no `probe`. ask(name, questions, enable, seconds): whether it passes, and why
     not; default: `sdgbias models enable` in a process. Raises RegistryError, and what fetch.fetch
@@ -76,26 +76,26 @@ def _try(
     enable: str,
     end: float,
     ask: Callable[[str, int, bool, float], tuple[bool, str]],
-) -> Admission:
+) -> Tried:
     if end - time.monotonic() <= 0:
-        return Admission(name, WAITING, f"the {probe.minutes:g} minutes of this look are spent")
+        return Tried(name, WAITING, f"the {probe.minutes:g} minutes of this look are spent")
     spec = entries.load(root, name)
     limit = None if probe.gib is None else int(probe.gib * 2**30)
     lacking = [
         row for row in fetch.fetch(root, [spec], fetch.Disk(limit)) if row.verdict not in fetch.GOOD
     ]
     if lacking:
-        return Admission(name, WAITING, lacking[0].line())
+        return Tried(name, WAITING, lacking[0].line())
     left = end - time.monotonic()
     if left <= 0:
-        return Admission(name, WAITING, "fetched; no time was left to ask it")
+        return Tried(name, WAITING, "fetched; no time was left to ask it")
     passed, why = ask(name, probe.questions, enable != "", left)
     if not passed:
         if entries.load(root, name).state == CANDIDATE:
             changes.set_state(root, name, CANDIDATE, reason=f"not admitted: {why}")
-        return Admission(name, NOT_ADMITTED, why)
+        return Tried(name, NOT_ADMITTED, why)
     told = "enabled: evaluated from tonight on" if enable else f"sdgbias models enable {name}"
-    return Admission(name, ADMITTED, told, enable != "")
+    return Tried(name, ADMITTED, told, enable != "")
 
 
 def _ask(name: str, questions: int, enable: bool, seconds: float) -> tuple[bool, str]:

@@ -18,7 +18,7 @@ from sdgbias.errors import (
 )
 from sdgbias.files import packaged
 from sdgbias.registry import changes, entries, hub, propose
-from sdgbias.types import CANDIDATE, SDG, SUITES, ModelSpec
+from sdgbias.types import CANDIDATE, SUITES, ModelSpec
 
 PAPER, RECOMMENDED = "paper", "recommended"
 READY, KNOWN, LICENCE, TOO_LARGE, CLOSED, REFUSED, TROUBLE = (
@@ -37,7 +37,7 @@ _CLOSED = (
 
 
 @dataclass(frozen=True)
-class Row:
+class Registered:
     """What became of one model. gib: needed on each of the devices, 0 where not known; why: one
     line."""
 
@@ -70,7 +70,7 @@ def register(
     gpu: str = "",
     dry_run: bool = False,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
-) -> list[Row]:
+) -> list[Registered]:
     """Writes a candidate for every model of these kinds that isn't registered. What one model's
     repository refuses is its row; HubUnreachable and ExpiredToken end it, with what was written
     kept. RegistryError: a broken entry."""
@@ -84,17 +84,17 @@ def register(
 
 def _register(
     root: Path, here: propose.Host, one: Mapping[str, Any], gpu: str, dry_run: bool
-) -> Row:
+) -> Registered:
     repo, name = str(one["repo"]), str(one.get("name", ""))
     shown = name or repo.split("/")[-1].lower()
     backend = str(one.get("backend", ""))
     for spec in _same(root, repo, backend):
-        return Row(spec.name, repo, KNOWN, f"{spec.state}", spec.revision, spec.backend)
+        return Registered(spec.name, repo, KNOWN, f"{spec.state}", spec.revision, spec.backend)
     if backend == "api":
         spec = _closed(one)
         if not dry_run:
             changes.write(root, spec)
-        return Row(name, repo, CLOSED, spec.reason, engine="api")
+        return Registered(name, repo, CLOSED, spec.reason, engine="api")
     wanted = propose.Request(
         name=name,
         title=str(one.get("title", "")),
@@ -107,18 +107,18 @@ def _register(
         found = propose.propose(repo, root, here, wanted)
         changes.require_free(root, found.spec)
     except Gated as error:
-        return replace(Row(shown, repo, LICENCE, _line(repo, error)), **_public(repo))
+        return replace(Registered(shown, repo, LICENCE, _line(repo, error)), **_public(repo))
     except (InfrastructureError, RegistryError) as error:
         if isinstance(error, HubUnreachable | ExpiredToken) and not isinstance(
             error, hub.BadResponse
         ):
             raise
         kind = TROUBLE if isinstance(error, InfrastructureError) else REFUSED
-        return Row(shown, repo, kind, _line(repo, error))
+        return Registered(shown, repo, kind, _line(repo, error))
     if not dry_run:
         changes.write(root, found.spec)
     large = found.obstacle.startswith("too large")
-    return Row(
+    return Registered(
         found.spec.name,
         repo,
         TOO_LARGE if large else READY,
@@ -140,7 +140,7 @@ def _same(root: Path, repo: str, backend: str) -> Iterator[ModelSpec]:
 
 def _closed(one: Mapping[str, Any]) -> ModelSpec:
     options: dict[str, object] = {"api_key_env": one["key"]}
-    suites = list(one.get("suites", (SDG,)))
+    suites = list(one.get("suites", ()))
     return ModelSpec(
         name=str(one["name"]),
         title=str(one["title"]),
@@ -151,7 +151,7 @@ def _closed(one: Mapping[str, Any]) -> ModelSpec:
         reason=_CLOSED,
         batch_size=1,
         licence="proprietary",
-        options=options | ({} if suites == [SDG] else {"suites": suites}),
+        options=options | ({"suites": suites} if "suites" in one else {}),
     )
 
 

@@ -40,7 +40,7 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
-class Row:
+class Fetched:
     """What became of one model. bytes: downloaded now, or needed where there is no room."""
 
     name: str
@@ -78,7 +78,7 @@ def fetch(
     specs: Sequence[ModelSpec],
     disk: Disk = Disk(),
     progress: Progress = lambda what, done, total: None,
-) -> list[Row]:
+) -> list[Fetched]:
     """Brings each model (and its LoRA adapter) into the cache, although HF_HUB_OFFLINE may be set;
     rows in the order of ``specs``. Raises RegistryError (a broken entry of the registry, whose
     revisions must not be pruned), ExpiredToken and HubUnreachable, which concern them all."""
@@ -106,27 +106,27 @@ def _online() -> Iterator[None]:
         constants.HF_HUB_OFFLINE = before
 
 
-def _fetch(root: Path, spec: ModelSpec, disk: Disk, progress: Progress) -> Row:
+def _fetch(root: Path, spec: ModelSpec, disk: Disk, progress: Progress) -> Fetched:
     if not entries.HUB_ID.fullmatch(spec.repo) or spec.backend == "api":
-        return Row(spec.name, NOTHING, "it is no hub model")
+        return Fetched(spec.name, NOTHING, "it is no hub model")
     if not entries.COMMIT.fullmatch(spec.revision):
-        return Row(spec.name, REFUSED, f"not pinned: sdgbias register-model {spec.repo}")
+        return Fetched(spec.name, REFUSED, f"not pinned: sdgbias register-model {spec.repo}")
     try:
         need = _missing(spec)
         if need and (short := need - _room(disk)) > 0:
             _make_room(root, disk, short)
             if (short := need - _room(disk)) > 0:
                 why = f"{short / 2**30:.1f} GiB short; --prune removes what no entry names"
-                return Row(spec.name, NO_ROOM, why, need)
+                return Fetched(spec.name, NO_ROOM, why, need)
         if need:
             _download(spec, need, progress)
         if (need or disk.verify) and (bad := _damaged(spec)):
             why = f"{', '.join(bad)}: other bytes than the hub's, removed; run this again"
-            return Row(spec.name, DAMAGED, why)
-        return Row(spec.name, FETCHED if need else PRESENT, bytes=need)
+            return Fetched(spec.name, DAMAGED, why)
+        return Fetched(spec.name, FETCHED if need else PRESENT, bytes=need)
     except OSError as error:
         if getattr(error, "errno", None) == 28 or isinstance(error, PermissionError):
-            return Row(spec.name, NO_ROOM, str(error.strerror or error))
+            return Fetched(spec.name, NO_ROOM, str(error.strerror or error))
         return _refused(spec, error)
     except RegistryError:
         raise
@@ -134,15 +134,16 @@ def _fetch(root: Path, spec: ModelSpec, disk: Disk, progress: Progress) -> Row:
         return _refused(spec, error)
 
 
-def _refused(spec: ModelSpec, error: Exception) -> Row:
+def _refused(spec: ModelSpec, error: Exception) -> Fetched:
     causes = [error, error.__cause__, error.__context__]
-    real = next((e for e in causes if e is not None and hasattr(e, "response")), error)
+    answered = (e for e in causes if e is not None and hasattr(e, "response"))
+    real = next(answered, error.__cause__ or error)
     found = hub.plain(spec.repo, spec.revision, real)  # type: ignore[arg-type]
     if isinstance(found, HubUnreachable | ExpiredToken) and not isinstance(found, hub.BadResponse):
         raise found from None
     kind = LICENCE if isinstance(found, Gated) else REFUSED
     kind = TROUBLE if isinstance(found, hub.BadResponse) else kind
-    return Row(spec.name, kind, str(found).removeprefix(f"{spec.repo}: "))
+    return Fetched(spec.name, kind, str(found).removeprefix(f"{spec.repo}: "))
 
 
 def _where(spec: ModelSpec) -> dict[str, Any]:

@@ -34,7 +34,7 @@ PROMPTS, PLANNED = 504_404, 157
 
 
 @dataclass(frozen=True)
-class Estimate:
+class GpuHours:
     """GPU hours: expected, at least, at most. devices, gib: GPUs of one engine, and memory needed
     on each (0: not known); basis: what it is judged by, '' where nothing is known and the hours are
     0."""
@@ -58,7 +58,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Measured:
+class TimedRun:
     """A finished run: seconds of its engines per task, and the prompts that they went to."""
 
     run_id: str
@@ -66,7 +66,7 @@ class Measured:
     prompts: Mapping[str, int]
 
 
-def estimate(spec: ModelSpec, cost: Cost, results: Path | None, gpu: str = "") -> Estimate:
+def estimate(spec: ModelSpec, cost: Cost, results: Path | None, gpu: str = "") -> GpuHours:
     """For what ``cost`` counted. gpu: a kind of gpus.yaml, '' for the entry's, else h100. Raises
     UsageError for an unknown kind."""
     known = kinds()
@@ -81,14 +81,14 @@ def estimate(spec: ModelSpec, cost: Cost, results: Path | None, gpu: str = "") -
     found = _by_runs(runs, cost.asked, devices)
     if found:
         words = f"{len(runs)} measured run{'s' * (len(runs) > 1)}"
-        return Estimate(spec.name, *found, devices, gib, words)
+        return GpuHours(spec.name, *found, devices, gib, words)
     if not spec.params_b:
-        return Estimate(spec.name, 0.0, 0.0, 0.0, devices, gib, "")
+        return GpuHours(spec.name, 0.0, 0.0, 0.0, devices, gib, "")
     kind = kind or "h100"
     tokens = cost.tokens_planned + cost.tokens_extra
     hours = _by_hardware(spec, tokens, cost.answer_tokens, known[kind])
     words = f"the throughput of one {kind}, no measured run"
-    return Estimate(spec.name, *hours, devices, gib, words)
+    return GpuHours(spec.name, *hours, devices, gib, words)
 
 
 @cache
@@ -126,7 +126,7 @@ def _by_hardware(
 # measured runs
 
 
-def measured(results: Path | None, model: str, but: str = "") -> list[Measured]:
+def measured(results: Path | None, model: str, but: str = "") -> list[TimedRun]:
     """The model's runs whose prompts were all timed, the newest first; ``but``: left out."""
     if results is None or not results.is_file():
         return []
@@ -144,12 +144,12 @@ def measured(results: Path | None, model: str, but: str = "") -> list[Measured]:
         if len(timed) and not of_run["untimed"].any():
             seconds = dict(zip(timed["task"], timed["seconds"].astype(float), strict=True))
             prompts = dict(zip(timed["task"], timed["prompts"].astype(int), strict=True))
-            found.append(Measured(str(run_id), seconds, prompts))
+            found.append(TimedRun(str(run_id), seconds, prompts))
     return found
 
 
 def _by_runs(
-    runs: Sequence[Measured], asked: Mapping[str, int], devices: int
+    runs: Sequence[TimedRun], asked: Mapping[str, int], devices: int
 ) -> tuple[float, float, float] | None:
     """GPU hours for so many prompts of each task at the pace of each run; None without a run that
     has them all."""
@@ -175,7 +175,7 @@ def compared(results: Path, run_id: str, spec: ModelSpec) -> str:
     found = _by_runs(before, mine.prompts, devices)
     if found is None:
         return f"took {_hours(took)} hours of engines; nothing to compare with: the first timed run"
-    told = Estimate(spec.name, *found, devices, 0.0, "runs")
+    told = GpuHours(spec.name, *found, devices, 0.0, "runs")
     where = "within" if told.low <= took <= told.high else "outside"
     return (
         f"took {_hours(took)} hours of engines, {where} the {_range(told)} that"
@@ -187,7 +187,7 @@ def _hours(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _range(one: Estimate) -> str:
+def _range(one: GpuHours) -> str:
     return f"{_hours(one.low)} to {_hours(one.high)}"
 
 
@@ -195,7 +195,7 @@ def _range(one: Estimate) -> str:
 # the command's answer
 
 
-def lines(costs: Sequence[tuple[Cost, Estimate]], rate: float | None) -> list[str]:
+def lines(costs: Sequence[tuple[Cost, GpuHours]], rate: float | None) -> list[str]:
     """One block per model, and a sum where there are several."""
     out = []
     for cost, one in costs:
@@ -208,14 +208,14 @@ def lines(costs: Sequence[tuple[Cost, Estimate]], rate: float | None) -> list[st
     if len(costs) > 1:
         every = [one for _, one in costs]
         parts = [sum(getattr(one, name) for one in every) for name in ("hours", "low", "high")]
-        total = Estimate("all", *parts, 0, 0.0, "the sum of the above")
+        total = GpuHours("all", *parts, 0, 0.0, "the sum of the above")
         out.append(f"{len(costs)} models: {total.words()}")
         if rate is not None:
             out.append(f"money: {total.money(rate)} at {rate:g} a GPU hour")
     return out[:-1] if out and not out[-1] else out
 
 
-def as_json(costs: Sequence[tuple[Cost, Estimate]], rate: float | None) -> Any:
+def as_json(costs: Sequence[tuple[Cost, GpuHours]], rate: float | None) -> Any:
     """The same as a value: an object for one model, a list for several."""
     from dataclasses import asdict
 

@@ -372,14 +372,13 @@ class Verdict:
 def here(root: Path) -> Host:
     """This machine, as registry/propose.py needs it."""
     vllm = ModelSpec(name="vllm", title="", backend="vllm", repo="", revision="", state="")
-    python, no_vllm = None, ""
+    python, no_vllm, versions = None, "", {"transformers": installed("transformers")}
     try:
         python = interpreter(vllm, root)
+        versions["vllm"] = vllm_support.version(python)
     except InfrastructureError:
         no_vllm = "vLLM isn't installed here"
     asked = cache(lambda: vllm_support.served(python))
-    versions = {"transformers": installed("transformers")}
-    versions |= {} if no_vllm else {"vllm": vllm_support.version(python)}
     known, language = checkpoint.known, checkpoint.language
     return Host(machine.this(), known, no_vllm, language, asked, versions)
 

@@ -124,7 +124,7 @@ def test_afterwards_it_is_compared(tmp_path: Path) -> None:
 
 
 def test_money_and_several_models() -> None:
-    one = estimate.Estimate("m", 10.0, 5.0, 30.0, 1, 19.1, "1 measured run")
+    one = estimate.GpuHours("m", 10.0, 5.0, 30.0, 1, 19.1, "1 measured run")
     shown = estimate.lines([(COST, one), (COST, one)], 2.5)
     assert "money: 25.00 (12.50 to 75.00) at 2.5 a GPU hour" in shown
     assert shown[-2] == "2 models: GPU hours: 20 (10 to 60), judged by the sum of the above"

@@ -1,0 +1,58 @@
+"""What an environment's vLLM serves is asked once per version; the real question is put in
+tests/vllm/test_support.py."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sdgbias.engines import vllm_support
+from sdgbias.errors import InfrastructureError
+
+#: An interpreter whose vLLM has a version and serves one architecture, and which counts questions.
+ENVIRONMENT = """#!/bin/sh
+here=$(dirname "$0")
+case "$2" in
+  -c) cat "$here/versions" ;;
+  -m) echo "$3" >> "$here/asked"; echo a warning of a library; cat "$here/answer" ;;
+esac
+"""
+
+
+@pytest.fixture
+def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "versions").write_text("0.32.0+cpu 5.19.0")
+    (tmp_path / "answer").write_text(json.dumps({"LlavaFor": vllm_support.NATIVE}))
+    path = tmp_path / "python"
+    path.write_text(ENVIRONMENT)
+    path.chmod(0o755)
+    return path
+
+
+def test_asked_once_for_each_version(python: Path, tmp_path: Path) -> None:
+    def questions() -> int:
+        return len((tmp_path / "asked").read_text().split())
+
+    for _ in range(2):
+        found = vllm_support.served(python)
+        assert (found.version, dict(found.how)) == (
+            "0.32.0+cpu",
+            {"LlavaFor": vllm_support.NATIVE},
+        )
+    assert questions() == 1 and vllm_support.version(python) == "0.32.0+cpu"
+    (tmp_path / "versions").write_text("0.33.0 5.19.0")
+    (tmp_path / "answer").write_text(json.dumps({"NewFor": vllm_support.BACKEND}))
+    assert dict(vllm_support.served(python).how) == {"NewFor": vllm_support.BACKEND}
+    assert questions() == 2
+    (kept,) = (tmp_path / "cache" / "sdgbias").glob("*0.33.0*")
+    kept.write_text("{")
+    assert "NewFor" in vllm_support.served(python).how and questions() == 3
+
+
+def test_one_that_does_not_answer_is_one_line(python: Path) -> None:
+    python.write_text("#!/bin/sh\necho 'Traceback' >&2\necho 'no libcuda' >&2\nexit 1\n")
+    with pytest.raises(InfrastructureError, match=r"doesn't say what it serves \(no libcuda\)"):
+        vllm_support.served(python)
