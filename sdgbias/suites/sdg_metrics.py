@@ -283,7 +283,7 @@ def metric_rows(
         judged["prompt"] = pd.factorize(judged["key"], sort=True)[0]
     for cell, part in () if judged is None else _parts(RowGroup.of(judged), task):
         bounded = sdg_censoring.metrics(cell[1], part, task)
-        rows += _rows(task, cell, [(m, MeanOf(part, *more)) for m, *more in bounded])
+        rows += _rows(task, cell, [(m, MeanOf(part, x, kind)) for m, x, kind in bounded])
     columns = [
         "task",
         "test",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from html import unescape
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,6 @@ def test_the_charts_script_is_bundled_once_for_all_reports(
     library = studies.library.__wrapped__  # without what this process remembers
     assert [library(), library()] == ["a<\\/script>\u00e9"] * 2 and len(bundled) == 1
     [kept] = (tmp_path / "cache" / "sdgbias").iterdir()
-    assert kept.name == f"vega-{vl_convert.__version__}.js"
+    assert kept.name == f"vega-{version('vl-convert-python')}.js"
     monkeypatch.setenv("XDG_CACHE_HOME", str(kept))  # no folder: it is bundled each time
     assert [library(), library()] == ["a<\\/script>\u00e9"] * 2 and len(bundled) == 3

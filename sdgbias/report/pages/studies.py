@@ -15,6 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -126,7 +127,7 @@ def library() -> str:
     import vl_convert as vlc
 
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    kept = Path(home) / "sdgbias" / f"vega-{vlc.__version__}.js"
+    kept = Path(home) / "sdgbias" / f"vega-{version('vl-convert-python')}.js"
     with suppress(OSError, UnicodeDecodeError):
         return kept.read_text(encoding="utf-8")
     bundle: str = vlc.javascript_bundle("window.vegaEmbed = vegaEmbed;")
