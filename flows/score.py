@@ -39,7 +39,14 @@ LOOK = 2.0  # polling interval in seconds while waiting for a run
 
 
 @flow(name="score", persist_result=False)
-def score(results: str, night: str, model: str, suite: str = SDG, number: int = 1) -> State[None]:
+def score(
+    results: str,
+    night: str,
+    model: str,
+    suite: str = SDG,
+    number: int = 1,
+    timeout: float | None = None,
+) -> State[None]:
     """One attempt on one model, as planned by a night.
 
     Args:
@@ -48,9 +55,11 @@ def score(results: str, night: str, model: str, suite: str = SDG, number: int = 
         model: Model to score; its registry entry is read from the night's snapshot.
         suite: Suite to score it on.
         number: Number of the attempt in this night, from 1.
+        timeout: Timeout in seconds; empty: the plan's.
     """
     planned = plan.load(Path(results), night)
     job = next(job for job in planned.jobs if (job.model, job.suite) == (model, suite))
+    job = job if timeout is None else replace(job, timeout_s=timeout)
     process.begin()
     try:
         seen = pages.follow(job, get_run_logger().info)
@@ -77,6 +86,7 @@ def run_in_pool(job: Job, results: Path, number: int) -> JobOutcome:
             "model": job.model,
             "suite": job.suite,
             "number": number,
+            "timeout": job.timeout_s,
         },
         idempotency_key=f"{job.night}-{job.suite}-{job.key}-{number}",
         flow_run_name=f"{job.name}, night {job.night}, try {number}",

@@ -17,7 +17,9 @@ import pytest
 import typer
 import yaml
 
+from flows import deploy
 from sdgbias import cli
+from sdgbias.nightly.stack import settings
 
 ROOT = Path(__file__).resolve().parents[2]
 INFRA = ROOT / "infra"
@@ -204,9 +206,10 @@ def test_an_image_copies_what_is_there_and_let_in(path: Path) -> None:
     assert {"sdgbias", "flows", "registry", "constraints.txt"} <= set(names)
     for name in names:
         assert (ROOT / name).exists() and allowed(name), name
-    told = [str(COMPOSE["services"]["deploy"]["entrypoint"]), str(KUBERNETES["deploy.yaml"])]
-    for needed in {name for text in told for name in re.findall(r"infra/[\w.-]+\.yaml", text)}:
-        assert needed in names, f"the deploy job reads {needed}, which is not in the image"
+    for job in (COMPOSE["services"]["deploy"]["entrypoint"], KUBERNETES["deploy.yaml"]):
+        assert "flows.deploy" in str(job)
+    for needed in (settings.SOURCE, deploy.AUTOMATIONS):
+        assert str(needed) in names, f"flows.deploy reads {needed}, which is not in the image"
     for secret in (
         ".env",
         "infra/compose.env",
