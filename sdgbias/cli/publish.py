@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -62,15 +63,18 @@ def publish(
     for model cards, the benchmark as a dataset with pictures and Croissant metadata, Every Eval
     Ever records, Inspect logs, results of lm-evaluation-harness. Nothing is sent without
     --upload."""
+    from sdgbias import store
     from sdgbias.report import publish as door
-    from sdgbias.report.publish import plan
+    from sdgbias.report.publish import publication
 
     wanted = tuple(choice("FORMATS", name, FORMATS) for name in formats or FORMATS)
     if upload and (write is None or "dataset" not in wanted):
         raise UsageError("--upload sends a written dataset: give --write DIR, and dataset")
-    found = plan.plan(results, benchmark, wanted, run, dataset)
-    written = door.write(found.files, write) if write else None
-    sizes = written if written is not None else [(f.path, f.size()) for f in found.files]
+    # one connection for all that is read, where there are results
+    with store.held_open(results) if wanted != ("dataset",) else nullcontext():
+        found = publication.plan(results, benchmark, wanted, run, dataset)
+        written = door.write(found.files, write) if write else None
+        sizes = written if written is not None else [(f.path, f.size()) for f in found.files]
     sent = door.upload(write / door.DATASET, upload) if write and upload else ""
     if as_json:
         say_json(

@@ -19,7 +19,7 @@ from sdgbias.errors import InfrastructureError, InputError, StoreError, UsageErr
 from sdgbias.raw.images.shards import ImageReader
 from sdgbias.report import publish
 from sdgbias.report.publish import PublishedFile
-from sdgbias.report.publish.plan import Plan, plan
+from sdgbias.report.publish.publication import Publication, plan
 from tests.builders.commands import ok, refused
 from tests.builders.hub_uploads import taking_uploads
 from tests.builders.published_run import publish_answers
@@ -253,7 +253,7 @@ def test_nothing_of_this_machine_is_in_the_files(folder: Path, small_benchmark: 
 def test_answers_stay_where_their_benchmark_is_not(
     results: Path, small_benchmark: Path, tmp_path: Path
 ) -> None:
-    def without_samples(found: Plan) -> bool:
+    def without_samples(found: Publication) -> bool:
         return not any("samples" in file.path for file in found.files)
 
     absent = plan(results, tmp_path / "none", FORMATS, None, "")

@@ -35,7 +35,7 @@ def files(run: PublishedRun) -> list[PublishedFile]:
     digest = hashlib.sha256(run.run_id.encode()).digest()[:16]
     path = f"data/sdgbias/{run.model_id}/{uuid.UUID(bytes=digest, version=4)}"
     samples = f"{path}_samples.jsonl"
-    rows = sum(1 for _ in _lines(run))
+    rows = sum(run.answered.values())
     made = [
         PublishedFile(
             f"every_eval_ever/{path}.json", partial(_aggregate, run, samples if rows else "", rows)

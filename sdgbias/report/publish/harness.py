@@ -31,7 +31,7 @@ def files(run: PublishedRun) -> list[PublishedFile]:
     stamp = run.finished.strftime("%Y-%m-%dT%H-%M-%S.%f")
     made = [PublishedFile(f"{home}/results_{stamp}.json", partial(_results, run))]
     for task, test in run.tests:
-        if next(answers(run, task, test), None):
+        if run.answered.get((task, test)):
             made.append(
                 PublishedFile(
                     f"{home}/samples_{_task(task, test)}_{stamp}.jsonl",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from sdgbias import __version__, store
 from sdgbias.errors import UsageError
@@ -64,6 +66,8 @@ class PublishedRun:
     numbers: tuple[Number, ...]
     why_no_answers: str = ""
     withheld: tuple[int, ...] = field(default=(), repr=False)
+    #: (task, test) -> answers that `answers` gives.
+    answered: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     @property
     def run_id(self) -> str:
@@ -153,7 +157,12 @@ def load(
             f"asked on benchmark {record['benchmark_id']}, and {benchmark} is {benchmark_id}: name"
             " the folder it was asked on with --benchmark"
         )
-    return PublishedRun(results, benchmark, record, numbers, why, withheld)
+    run = PublishedRun(results, benchmark, record, numbers, why, withheld)
+    if why:
+        return run
+    counted = _ask(run, f"SELECT p.task, p.test, count(*) AS n {_ANSWERED} GROUP BY ALL")
+    found_answers = {(r["task"], r["test"]): r["n"] for r in counted.to_pylist()}
+    return replace(run, answered=found_answers)
 
 
 def _number(row: Mapping[Any, Any]) -> Number:
@@ -173,38 +182,42 @@ def answers(run: PublishedRun, task: str, test: str) -> Iterator[dict[str, Any]]
     method: item_id, method, pred (text), correct, gold (text), options, prompt and what describes
     the question. Prompts without an answer (infrastructure failures) have none here; the run's
     n_failed counts them."""
-    if run.why_no_answers or run.benchmark is None:
+    if not run.answered.get((task, test)):
         return
-    table = store.arrow(
-        run.results,
-        """SELECT p.item_id, p.method, coalesce(p.pred, '') AS pred, p."value", p.correct,
-             coalesce(CASE WHEN i.task = 'mcq' THEN i.gold ELSE i.gold_value::VARCHAR END, '')
-             AS gold, i.options, i.pillar, i.indicator, i.country, i.year, i.unit, i.tolerance,
-             i.image_id, i.cluster_id, q.text AS prompt
-           FROM predictions p
-           JOIN items i ON i.benchmark_id = $benchmark AND i.task = p.task
-             AND i.item_id = p.item_id
-           JOIN read_parquet($prompts) q ON q.task = p.task AND q.item_id = p.item_id
-             AND q.test = p.test
-           WHERE p.run_id = $run AND p.task = $task AND p.test = $test AND p.split = 'test'
-             AND list_contains($methods, p.method) AND p.correct IS NOT NULL
-             AND NOT (p.task = 'mcq' AND list_contains($withheld, p.item_id))
-           ORDER BY p.item_id, p.method""",
-        {
-            "run": run.run_id,
-            "benchmark": run.record["benchmark_id"],
-            "prompts": str(run.benchmark / "prompts.parquet"),
-            "task": task,
-            "test": test,
-            "methods": list(ANSWERS),
-            "withheld": list(run.withheld) or [-1],
-        },
-        runs=[run.run_id],
+    table = _ask(
+        run,
+        f"""SELECT p.item_id, p.method, coalesce(p.pred, '') AS pred, p."value", p.correct,
+              coalesce(CASE WHEN i.task = 'mcq' THEN i.gold ELSE i.gold_value::VARCHAR END, '')
+              AS gold, i.options, i.pillar, i.indicator, i.country, i.year, i.unit, i.tolerance,
+              i.image_id, i.cluster_id, q.text AS prompt
+            {_ANSWERED} AND p.task = $task AND p.test = $test ORDER BY p.item_id, p.method""",
+        {"task": task, "test": test},
     )
     for batch in table.to_batches(5_000):
         for row in batch.to_pylist():
             options = json.loads(row["options"] or "[]")
             yield row | {"options": options if isinstance(options, list) else []}
+
+
+_ANSWERED = """
+    FROM predictions p
+    JOIN items i ON i.benchmark_id = $benchmark AND i.task = p.task AND i.item_id = p.item_id
+    JOIN read_parquet($prompts) q ON q.task = p.task AND q.item_id = p.item_id AND q.test = p.test
+    WHERE p.run_id = $run AND p.split = 'test' AND list_contains($methods, p.method)
+      AND p.correct IS NOT NULL AND NOT (p.task = 'mcq' AND list_contains($withheld, p.item_id))"""
+
+
+def _ask(run: PublishedRun, sql: str, more: Mapping[str, str] | None = None) -> pa.Table:
+    """The rows of a statement over the exported answers of a run."""
+    assert run.benchmark is not None
+    asked = {
+        "run": run.run_id,
+        "benchmark": run.record["benchmark_id"],
+        "prompts": str(run.benchmark / "prompts.parquet"),
+        "methods": list(ANSWERS),
+        "withheld": list(run.withheld) or [-1],
+    }
+    return store.arrow(run.results, sql, asked | dict(more or {}), runs=[run.run_id])
 
 
 def json_line(value: object) -> bytes:

@@ -23,7 +23,7 @@ from sdgbias.suites import newest_runs
 
 
 @dataclass(frozen=True)
-class Plan:
+class Publication:
     """licences: of what -> its licence. withheld: sentences."""
 
     files: tuple[PublishedFile, ...]
@@ -33,7 +33,7 @@ class Plan:
 
 def plan(
     results: Path, folder: Path, formats: Sequence[str], run_ids: Sequence[str] | None, name: str
-) -> Plan:
+) -> Publication:
     """``folder``: the benchmark; ``run_ids``: None for the newest of each measured model;
     ``name``: OWNER/NAME of the dataset on the hub, or ''. Raises UsageError (unknown run, nothing
     to publish), InputError, StoreError."""
@@ -82,7 +82,7 @@ def plan(
             withheld.append(".eval_results: they name the dataset on the hub; give --dataset")
     if not files:
         raise UsageError("; ".join(["nothing to publish", *withheld]))
-    return Plan(tuple(files), licences, tuple(withheld))
+    return Publication(tuple(files), licences, tuple(withheld))
 
 
 def _chosen(results: Path, run_ids: Sequence[str] | None) -> tuple[list[str], list[str]]:
