@@ -19,6 +19,7 @@ from sdgbias.cli import (
     gate,
     night,
     project,
+    publish,
     register,
     results,
     scoring,
@@ -61,7 +62,8 @@ app.add_typer(suite_app, name="suite")
 app.add_typer(wandb_app, name="wandb")
 app.add_typer(store_app, name="store")
 app.add_typer(stack_app, name="stack")
-for commands in (analysis, serve, gate, register, night, benchmark, scoring, results, demo):
+COMMANDS = (analysis, serve, gate, register, night, benchmark, scoring, results, publish, demo)
+for commands in COMMANDS:
     commands.add_to(app)
 
 

@@ -55,7 +55,7 @@ def _cade(pred_dir: Path, task: str, level: str, out: Path, numerics: str, **mor
     typer.echo(json.dumps(shown, indent=2, default=str))
     for line in release.reservations(config):
         typer.echo(f"note: {line}", err=True)
-    typer.echo(f"wrote {out / 'cade_predictions.csv'} and {out / 'cade_config.json'}")
+    typer.echo(f"wrote {out / 'cade_predictions.csv'} and {out / 'cade_config.json'}", err=True)
 
 
 @cade_app.command("search")

@@ -76,6 +76,7 @@ EXAMPLES = {
     "serve": ("sdgbias serve --port 8321", ""),
     "analyse": ("sdgbias analyse --draws 2000", "sdgbias reproduce"),
     "reproduce": ("sdgbias reproduce --table 2", "sdgbias report"),
+    "publish": ("sdgbias publish --write published", "sdgbias wandb log"),
     "wandb log": ("sdgbias wandb log", "sdgbias wandb report"),
     "wandb report": ("sdgbias wandb report --entity my-team --out report.md", ""),
     "nightly": ("sdgbias nightly --dry-run", "sdgbias gate"),

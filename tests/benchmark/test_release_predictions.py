@@ -108,6 +108,15 @@ def test_search_writes_what_decide_says(tmp_path: Path, suffix: str) -> None:
     assert got["value"] > written["metrics"]["test"]["baseline_accuracy"]["value"]
 
 
+def test_the_command_prints_one_json_value(tmp_path: Path) -> None:
+    tables(tmp_path / "pred")
+    where = ["--pred-dir", str(tmp_path / "pred"), "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, ["cade", "apply", *where, "--task=mcq", "--level=T2", "--tau=1"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["params"]["tau"] == 1.0
+    assert "wrote" in done.stderr and "cade_predictions.csv" in done.stderr
+
+
 def test_apply_with_saved_parameters_repeats_the_search(tmp_path: Path) -> None:
     tables(tmp_path / "pred")
     run(tmp_path / "pred", Task.MCQ, ContextTest.T2, tmp_path / "a", params=Tuning(draws=100))

@@ -406,24 +406,29 @@ def series_not_found(notes: Mapping[str, Any]) -> list[Row]:
     ]
 
 
-def sources_used(facts: Facts, images: str) -> list[Row]:
-    """Raw sources behind this benchmark's questions: licence, citation, and the number of
-    multiple-choice questions based on each.
-
-    A gold value's `source` begins with the source's id; where it doesn't (a user's tidy CSV), its
-    series determines the source.
-    """
-    table = {entry.id: entry for entry in sources()}
+def source_ids(texts: pd.Series, series: pd.DataFrame) -> pd.Series:
+    """The source's id of every gold value. Its text begins with it; where it doesn't (a user's tidy
+    CSV), its series (columns series, source) determines the source; else it is the text."""
+    known = {entry.id for entry in sources()}
     by_text = {
         text: entry.id
-        for name, text in zip(facts.series["series"], facts.series["source"], strict=True)
+        for name, text in series[["series", "source"]].drop_duplicates().itertuples(index=False)
         if (entry := source_of_series(name))
     }
-    counts: dict[str, int] = {}
-    for text, n in facts.items_mcq["source"].value_counts().items():
-        head = re.split(r"[\s,;:(]", str(text), maxsplit=1)[0]
-        key = head if head in table else by_text.get(str(text), str(text))
-        counts[key] = counts.get(key, 0) + int(n)
+
+    def of(text: str) -> str:
+        head = re.split(r"[\s,;:(]", text, maxsplit=1)[0]
+        return head if head in known else by_text.get(text, text)
+
+    return texts.astype(str).map({text: of(text) for text in texts.astype(str).unique()})
+
+
+def sources_used(facts: Facts, images: str) -> list[Row]:
+    """Raw sources behind this benchmark's questions: licence, citation, and the number of
+    multiple-choice questions based on each."""
+    table = {entry.id: entry for entry in sources()}
+    found = source_ids(facts.items_mcq["source"], facts.series).value_counts()
+    counts = {str(key): int(n) for key, n in found.items()}
     pictures = (
         ("sustainbench_tiles", "mapillary_metadata", "mapillary_imagery")
         if images != "none"

@@ -1,0 +1,103 @@
+"""`sdgbias publish`: results and benchmark in the formats that others read."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sdgbias.cli.options import (
+    DEFAULT_BENCHMARK,
+    DEFAULT_RESULTS,
+    BenchmarkOption,
+    JsonOption,
+    ResultsOption,
+    choice,
+    say_json,
+)
+from sdgbias.errors import UsageError
+
+FORMATS = ("model-card", "dataset", "every-eval-ever", "inspect", "lm-eval")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds this command to the command line."""
+    app.command()(publish)
+
+
+def publish(
+    formats: Annotated[
+        list[str] | None, typer.Argument(help=f"Any of {', '.join(FORMATS)}. Default: all.")
+    ] = None,
+    results: ResultsOption = DEFAULT_RESULTS,
+    benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
+    run: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--run",
+            help="This run; may be given several times. Default: the newest of each measured"
+            " model and benchmark; planted ones only by name.",
+        ),
+    ] = None,
+    dataset: Annotated[
+        str,
+        typer.Option(
+            help="OWNER/NAME of the benchmark on the hub, which .eval_results have to name."
+        ),
+    ] = "",
+    write: Annotated[
+        Path | None, typer.Option(help="Write the files into this new folder.")
+    ] = None,
+    upload: Annotated[
+        str,
+        typer.Option(
+            help="With --write: commit the dataset folder to this dataset repository of the hub"
+            " (OWNER/NAME; created private). The token comes from HF_TOKEN."
+        ),
+    ] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Show what would be passed on, and what is withheld and why; with --write, write it: metadata
+    for model cards, the benchmark as a dataset with pictures and Croissant metadata, Every Eval
+    Ever records, Inspect logs, results of lm-evaluation-harness. Nothing is sent without
+    --upload."""
+    from sdgbias import store
+    from sdgbias.report import publish as door
+    from sdgbias.report.publish import publication
+
+    wanted = tuple(choice("FORMATS", name, FORMATS) for name in formats or FORMATS)
+    if upload and (write is None or "dataset" not in wanted):
+        raise UsageError("--upload sends a written dataset: give --write DIR, and dataset")
+    # one connection for all that is read, where there are results
+    with store.held_open(results) if wanted != ("dataset",) else nullcontext():
+        found = publication.plan(results, benchmark, wanted, run, dataset)
+        written = door.write(found.files, write) if write else None
+        sizes = written if written is not None else [(f.path, f.size()) for f in found.files]
+    sent = door.upload(write / door.DATASET, upload) if write and upload else ""
+    if as_json:
+        say_json(
+            {
+                "files": [{"path": path, "bytes": size} for path, size in sizes],
+                "licences": found.licences,
+                "withheld": found.withheld,
+                "folder": str(write) if write else None,
+                "upload": sent or None,
+            }
+        )
+        return
+    guessed = set() if written else {f.path for f in found.files if f.estimate}
+    for path, size in sizes:
+        typer.echo(f"{'about ' if path in guessed else ''}{size:>12,} bytes  {path}")
+    for what, licence in found.licences.items():
+        typer.echo(f"licence of {what}: {licence}")
+    for line in found.withheld:
+        typer.echo(f"withheld: {line}")
+    if sent:
+        typer.echo(f"uploaded: {sent}")
+    typer.echo(
+        f"{len(sizes)} files in {write}"
+        if write
+        else "nothing is written or sent; to write these files: --write DIR"
+    )

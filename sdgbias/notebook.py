@@ -1,0 +1,136 @@
+"""Five functions for notebooks, offered by `import sdgbias`, which imports them when they are first
+used: load, metrics, scores, compare, figure.
+
+Every one reads ``results``: a results file, by default that of SDGBIAS_RESULTS, else
+results/sdgbias.duckdb; a run is named by its run_id, or by its model for the newest run of that
+model. All raise StoreError (no such file, busy) and UsageError (an unknown name lists those there
+are).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sdgbias.errors import UsageError, one_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure of the report. svg and png (300 dpi): files for print; rows: its numbers, each with
+    n and 95 % interval; caption: what it shows. A notebook shows it as a picture."""
+
+    title: str
+    caption: str
+    rows: pd.DataFrame = field(repr=False)
+    svg: str = field(repr=False)
+    png: bytes = field(repr=False)
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+
+def load(table: str = "runs", results: Path | str | None = None) -> pd.DataFrame:
+    """A table of the results, such as runs, items, metrics (`sdgbias results tables` lists them),
+    or the rows of a SELECT."""
+    from sdgbias import store
+
+    named = table.isidentifier()
+    return store.ask(_file(results), f"SELECT * FROM {table}" if named else table)
+
+
+def metrics(run: str = "", metric: str = "", results: Path | str | None = None) -> pd.DataFrame:
+    """The numbers over all pillars and indicators together, of one run or of all: value with n,
+    ci_low, ci_high (95 %). ``metric``: of this one only, e.g. accuracy."""
+    from sdgbias import store
+
+    path = _file(results)
+    return store.query(
+        path,
+        """SELECT * FROM metrics WHERE pillar = 'all' AND indicator = 'all'
+           AND ($run = '' OR run_id = $run) AND ($metric = '' OR metric = $metric) ORDER BY ALL""",
+        {"run": _run(path, run) if run else "", "metric": metric},
+    )
+
+
+def scores(run: str, results: Path | str | None = None) -> pd.DataFrame:
+    """The scores of a run, a row for each question, test and view: logits of the candidates (NaN
+    beyond them), the share of probability (mass) on them, beside question, options and gold."""
+    from sdgbias import store
+
+    path = _file(results)
+    chosen = _run(path, run)
+    return store.query(
+        path,
+        """SELECT s.*, i.pillar, i.indicator, i.country, i.question, i.options, i.gold, i.split
+           FROM scores s JOIN runs r USING (run_id) LEFT JOIN items i
+             ON i.benchmark_id = r.benchmark_id AND i.task = s.task AND i.item_id = s.item_id
+           WHERE run_id = $run ORDER BY s.task, s.item_id, s.test, s."view" """,
+        {"run": chosen},
+        runs=[chosen],
+    )
+
+
+def compare(one: str, other: str, results: Path | str | None = None) -> pd.DataFrame:
+    """``one`` minus ``other`` on the questions that both answered (multiple choice, test split), by
+    method and test: value with n, paired 95 % interval clustered by place, p, and mde, the smallest
+    difference that the test detects with 80 % power. What the report's page of pairs shows, but for
+    the adjustment of p over all its pairs."""
+    from sdgbias.report import leaderboard
+    from sdgbias.report.data import load_studies
+
+    path = _file(results)
+    chosen = [_run(path, name) for name in (one, other)]
+    if chosen[0] == chosen[1]:
+        raise UsageError(f"{one} and {other} are one run, {chosen[0]}; name two")
+    runs = load_studies(path, chosen).runs.set_index("run_id").loc[chosen].reset_index()
+    if runs["benchmark_id"].nunique() > 1:
+        raise UsageError(
+            f"{chosen[0]} and {chosen[1]} were asked on different benchmarks:"
+            f" {', '.join(runs['benchmark_id'])}"
+        )
+    board = leaderboard.compare(path, runs.assign(label=runs["run_id"]), rank_planted=True)
+    return board.pairs.drop(columns=["benchmark_id", "kind"])
+
+
+def figure(name: str, results: Path | str | None = None, **choice: str) -> Drawing:
+    """A figure of the report of the newest runs, by the name it has there, e.g. compare-accuracy.
+    ``choice``: what its selects are set to, e.g. model='tiny-llava'."""
+    from sdgbias.report.build import ReportPages
+    from sdgbias.report.charts import picture
+
+    drawn = ReportPages(_file(results)).drawn
+    named = {f.name: f for figures in drawn.values() for f in figures}
+    if name not in named:
+        raise UsageError(one_of("figure", name, named))
+    found = named[name]
+    if unknown := set(choice) - set(found.filters):
+        raise UsageError(one_of(f"select of {name}", min(unknown), found.filters))
+    for column, value in choice.items():
+        if value not in found.options(column):
+            raise UsageError(one_of(column, value, found.options(column)))
+    svg, png = picture(found, choice)
+    return Drawing(found.title, f"{found.reads} {found.axes}", found.chosen(**choice), svg, png)
+
+
+def _file(results: Path | str | None) -> Path:
+    return Path(results or os.environ.get("SDGBIAS_RESULTS") or "results/sdgbias.duckdb")
+
+
+def _run(path: Path, name: str) -> str:
+    from sdgbias import store
+
+    found = store.query(
+        path,
+        """SELECT run_id, model FROM runs WHERE finished_at IS NOT NULL
+           ORDER BY finished_at DESC, run_id DESC""",
+    )
+    mine = found["run_id"][(found["run_id"] == name) | (found["model"] == name)]
+    if mine.empty:
+        raise UsageError(one_of("run or model", name, {*found["run_id"], *found["model"]}))
+    return str(mine.iloc[0])

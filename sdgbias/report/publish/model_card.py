@@ -1,0 +1,94 @@
+"""A run's numbers for a model card on the hub: `.eval_results/*.yaml`, which model pages and the
+leaderboards of benchmark datasets read, and the `model-index` of a card's metadata.
+
+An `.eval_results` entry has no field for n and interval; they stand in its `notes`. A `model-index`
+entry has them as arguments of its metric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import yaml
+
+from sdgbias.report import labels
+from sdgbias.report.publish import PublishedFile
+from sdgbias.report.publish.runs import LEVEL, Number, PublishedRun
+
+#: What a leaderboard compares: one number for each task.
+HEADLINES = {"accuracy": "mcq", "interval_accuracy": "regression"}
+NAME = "SDGBiasBench, rebuilt"
+
+
+def files(run: PublishedRun, dataset: str) -> list[PublishedFile]:
+    """``dataset``: OWNER/NAME of the benchmark on the hub; without it there are no
+    `.eval_results`, which must name one."""
+    home = f"model_card/{run.model}"
+    made = [PublishedFile(f"{home}/README.md", partial(_card, run, dataset))]
+    if dataset and any(n.metric in HEADLINES for n in run.numbers):
+        made.append(
+            PublishedFile(f"{home}/.eval_results/sdgbias.yaml", partial(_entries, run, dataset))
+        )
+    return made
+
+
+def _entries(run: PublishedRun, dataset: str) -> Iterator[bytes]:
+    from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
+
+    entries = [
+        EvalResultEntry(
+            dataset_id=dataset,
+            task_id=f"{n.task}_{n.method}",
+            value=n.value,
+            date=run.finished.isoformat(timespec="seconds"),
+            notes=f"{labels.title(n.metric)}, test split, all context tests pooled; {n.words}",
+        )
+        for n in run.numbers
+        if HEADLINES.get(n.metric) == n.task and n.test == "all" and n.method in ("full", "cade")
+    ]
+    yield yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False).encode()
+
+
+def _card(run: PublishedRun, dataset: str) -> Iterator[bytes]:
+    from huggingface_hub import EvalResult, ModelCardData
+
+    results = [
+        EvalResult(
+            task_type="visual-question-answering",
+            task_name=n.task,
+            dataset_type=dataset or "sdgbias",
+            dataset_name=NAME,
+            dataset_config=n.task,
+            dataset_split="test",
+            metric_type=n.metric,
+            metric_name=_name(n),
+            metric_value=n.value,
+            metric_args={
+                "n": n.n,
+                "ci_low": n.low,
+                "ci_high": n.high,
+                "level": LEVEL,
+                "method": n.method,
+                "test": n.test,
+            },
+        )
+        for n in run.numbers
+    ]
+    data = ModelCardData(model_name=run.model, eval_results=results)
+    rows = "\n".join(
+        f"| {n.task} | {n.test} | {n.method} | {_name(n)} | {n.value:.4g} | {n.words} |"
+        for n in run.numbers
+    )
+    settings = "\n".join(f"- {name}: {value}" for name, value in run.settings.items())
+    text = (
+        f"---\n{data.to_yaml()}\n---\n\n# {run.record['title'] or run.model}\n\nMeasured by sdgbias"
+        f" {run.version}.\n\n{settings}\n\n| task | test | method | metric | value | n, interval |"
+        f"\n|---|---|---|---|---|---|\n{rows}\n"
+    )
+    yield text.encode()
+
+
+def _name(n: Number) -> str:
+    """Of all tests of a task the index keeps one task name: test and method stand here."""
+    return " ".join(filter(None, (labels.title(n.metric), n.part, f"({n.method}, {n.test})")))

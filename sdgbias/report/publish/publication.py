@@ -1,0 +1,112 @@
+"""What `sdgbias publish` would write: the files of the wanted formats, their licences, and what is
+withheld and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sdgbias import store
+from sdgbias.errors import SdgbiasError, UsageError
+from sdgbias.report.publish import (
+    DATASET,
+    PublishedFile,
+    dataset,
+    every_eval_ever,
+    harness,
+    inspect_log,
+    model_card,
+    runs,
+)
+from sdgbias.suites import newest_runs
+
+
+@dataclass(frozen=True)
+class Publication:
+    """licences: of what -> its licence. withheld: sentences."""
+
+    files: tuple[PublishedFile, ...]
+    licences: dict[str, str]
+    withheld: tuple[str, ...]
+
+
+def plan(
+    results: Path, folder: Path, formats: Sequence[str], run_ids: Sequence[str] | None, name: str
+) -> Publication:
+    """``folder``: the benchmark; ``run_ids``: None for the newest of each measured model;
+    ``name``: OWNER/NAME of the dataset on the hub, or ''. Raises UsageError (unknown run, nothing
+    to publish), InputError, StoreError."""
+    files: list[PublishedFile] = []
+    withheld: list[str] = []
+    licences: dict[str, str] = {}
+    benchmark: dataset.Benchmark | None = None
+    try:
+        benchmark = dataset.read(folder)
+    except SdgbiasError:
+        if DATASET in formats and folder.exists():
+            raise
+        if DATASET in formats:
+            withheld.append(f"the dataset: no benchmark at {folder}; name one with --benchmark")
+    if benchmark is not None:
+        licences[f"benchmark {benchmark.id}"] = benchmark.licence
+        withheld += [
+            f"{len(ids):,} questions, and answers to them, from {source}: its terms don't allow"
+            " passing them on"
+            for source, ids in benchmark.withheld.items()
+        ]
+        if DATASET in formats:
+            files += dataset.files(benchmark)
+            withheld.append("coordinates, raw series and quarantined rows of the benchmark")
+    if set(formats) - {DATASET}:
+        chosen, left = _chosen(results, run_ids)
+        withheld += left
+        for run_id in chosen:
+            run = runs.load(
+                results,
+                run_id,
+                benchmark.folder if benchmark else None,
+                benchmark.id if benchmark else "",
+                benchmark.ids if benchmark else (),
+            )
+            licences[f"model {run.model}"] = str(run.spec.get("licence") or "unknown")
+            files += _of_run(run, formats, name)
+            if run.why_no_answers and set(formats) & {"every-eval-ever", "inspect", "lm-eval"}:
+                withheld.append(f"single answers of {run.run_id}: {run.why_no_answers}")
+            if "every-eval-ever" in formats and (n := sum(not x.better for x in run.numbers)):
+                withheld.append(
+                    f"{n:,} numbers of {run.run_id} from every-eval-ever, which asks whether lower"
+                    " is better: of these, neither is"
+                )
+        if "model-card" in formats and chosen and not name:
+            withheld.append(".eval_results: they name the dataset on the hub; give --dataset")
+    if not files:
+        raise UsageError("; ".join(["nothing to publish", *withheld]))
+    return Publication(tuple(files), licences, tuple(withheld))
+
+
+def _chosen(results: Path, run_ids: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    if run_ids:
+        return list(dict.fromkeys(run_ids)), []
+    newest = newest_runs(results, per_benchmark=True)
+    found = store.query(
+        results,
+        "SELECT run_id, provenance FROM runs WHERE list_contains($runs, run_id)",
+        {"runs": newest},
+    )
+    planted = set(found["run_id"][found["provenance"] == "planted"])
+    left = [f"{len(planted)} planted runs, which measure no model: name them with --run"]
+    return [run for run in newest if run not in planted], left if planted else []
+
+
+def _of_run(run: runs.PublishedRun, formats: Sequence[str], name: str) -> list[PublishedFile]:
+    found: list[PublishedFile] = []
+    if "model-card" in formats:
+        found += model_card.files(run, name)
+    if "every-eval-ever" in formats:
+        found += every_eval_ever.files(run)
+    if "inspect" in formats:
+        found += inspect_log.files(run)
+    if "lm-eval" in formats:
+        found += harness.files(run)
+    return found

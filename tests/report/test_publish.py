@@ -1,0 +1,375 @@
+"""What `sdgbias publish` writes, read back by the schema or the reader that each format has."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from sdgbias import store
+from sdgbias.errors import InfrastructureError, InputError, StoreError, UsageError
+from sdgbias.raw.images.shards import ImageReader
+from sdgbias.report import publish
+from sdgbias.report.publish import PublishedFile
+from sdgbias.report.publish.publication import Publication, plan
+from tests.builders.commands import ok, refused
+from tests.builders.hub_uploads import taking_uploads
+from tests.builders.published_run import publish_answers
+from tests.builders.results import publish_fake
+
+SCHEMAS = Path(__file__).parents[1] / "schemas"
+FORMATS = ("model-card", "dataset", "every-eval-ever", "inspect", "lm-eval")
+Row = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory, small_benchmark: Path) -> Path:
+    return publish_answers(tmp_path_factory.mktemp("r") / "sdgbias.duckdb", small_benchmark)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, results: Path, small_benchmark: Path) -> Path:
+    out = tmp_path_factory.mktemp("published") / "all"
+    publish.write(plan(results, small_benchmark, FORMATS, None, "demo/bench").files, out)
+    return out
+
+
+def validated(name: str) -> Callable[[object], None]:
+    schema = json.loads((SCHEMAS / f"{name}.json").read_text())
+    return jsonschema.validators.validator_for(schema)(schema).validate
+
+
+def one(folder: Path, pattern: str) -> Path:
+    [found] = folder.glob(pattern)
+    return found
+
+
+def lines(path: Path) -> list[Row]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def stored(results: Path, where: str = "true") -> pd.DataFrame:
+    return store.query(results, f"FROM metric_rows WHERE run_id = 'r1' AND {where} ORDER BY ALL")
+
+
+# ---------------------------------------------------------------------------- results
+
+
+def test_every_eval_ever_records_follow_its_schemas(folder: Path, results: Path) -> None:
+    path = one(folder, "every_eval_ever/data/sdgbias/demo/tiny/*.json")
+    record = json.loads(path.read_text())
+    validated("every_eval_ever")(record)
+    rows = lines(path.with_name(f"{path.stem}_samples.jsonl"))
+    for row in rows:
+        validated("every_eval_ever_instance")(row)
+    detail = record["detailed_evaluation_results"]
+    assert detail["total_rows"] == len(rows) > 500
+    assert folder / "every_eval_ever" / detail["file_path"] == path.with_name(
+        f"{path.stem}_samples.jsonl"
+    )
+    assert {r["evaluation_id"] for r in rows} == {record["evaluation_id"]}
+    by_id = {r["evaluation_result_id"]: r for r in record["evaluation_results"]}
+    counted = pd.DataFrame(
+        [{"id": r["evaluation_result_id"], "right": r["evaluation"]["score"]} for r in rows]
+    ).groupby("id")["right"]
+    for name, share in counted.mean().items():
+        assert by_id[name]["score_details"]["score"] == pytest.approx(share)
+        assert by_id[name]["score_details"]["uncertainty"]["num_samples"] == counted.count()[name]
+    directed = stored(results, "metric <> 'share_optimistic'")
+    assert len(record["evaluation_results"]) == len(directed)
+    first = by_id["r1/mcq/T1/full/accuracy"]["score_details"]["uncertainty"]
+    row = stored(results, "task = 'mcq' AND test = 'T1' AND method = 'full'").iloc[0]
+    assert first["confidence_interval"]["lower"] == row["ci_low"]
+    assert first["confidence_interval"]["upper"] == row["ci_high"]
+
+
+def test_inspect_logs_follow_the_schema_of_inspect(folder: Path, results: Path) -> None:
+    paths = sorted(folder.glob("inspect/*.json"))
+    assert len(paths) == 7
+    for path in paths:
+        validated("inspect_log")(json.loads(path.read_text()))
+    log = json.loads(one(folder, "inspect/*mcq-T1*.json").read_text())
+    assert log["eval"]["model"] == "demo/tiny"
+    scores = {s["name"]: s for s in log["results"]["scores"]}
+    row = stored(results, "task = 'mcq' AND test = 'T1' AND method = 'cade'").iloc[0]
+    accuracy = scores["cade"]["metrics"]["accuracy"]
+    assert accuracy["value"] == row["value"] and accuracy["metadata"]["n"] == row["n"]
+    assert scores["cade"]["metrics"]["accuracy ci_low"]["value"] == row["ci_low"]
+    right = [s["scores"]["cade"]["value"] == "C" for s in log["samples"]]
+    assert sum(right) / len(right) == pytest.approx(row["value"]) and len(right) == row["n"]
+
+
+def test_inspect_reads_its_logs(folder: Path) -> None:
+    reader = pytest.importorskip("inspect_ai.log", reason="inspect-ai isn't installed")
+    log = reader.read_eval_log(str(one(folder, "inspect/*regression-T5*.json")))
+    assert log.status == "success" and len(log.samples) == log.results.total_samples
+    assert log.samples[0].output.completion == log.samples[0].scores["full"].answer
+
+
+def test_harness_results_follow_its_result_schema(folder: Path, results: Path) -> None:
+    found = json.loads(one(folder, "lm_eval/demo__tiny/results_*.json").read_text())
+    validated("lm_eval_results")(found)
+    row = stored(results, "task = 'mcq' AND test = 'all' AND method = 'full'").iloc[0]
+    pooled = found["groups"]["sdgbias_mcq"]
+    assert pooled["acc,full"] == row["value"] and pooled["sample_count"]["acc,full"] == row["n"]
+    assert (pooled["acc_ci_low,full"], pooled["acc_ci_high,full"]) == (
+        row["ci_low"],
+        row["ci_high"],
+    )
+    assert 2 * 1.96 * pooled["acc_stderr,full"] == pytest.approx(
+        row["ci_high"] - row["ci_low"], rel=1e-4
+    )
+    assert found["group_subtasks"]["sdgbias_mcq"] == [f"sdgbias_mcq_T{k}" for k in range(1, 6)]
+    samples = lines(one(folder, "lm_eval/demo__tiny/samples_sdgbias_mcq_T1_*.jsonl"))
+    for sample in samples:
+        validated("lm_eval_sample")(sample)
+    full = [s["acc"] for s in samples if s["filter"] == "full"]
+    assert sum(full) / len(full) == pytest.approx(found["results"]["sdgbias_mcq_T1"]["acc,full"])
+
+
+def test_the_harness_prints_its_results(folder: Path) -> None:
+    utils = pytest.importorskip("lm_eval.utils", reason="lm-eval isn't installed")
+    pytest.importorskip("pytablewriter")
+    found = json.loads(one(folder, "lm_eval/demo__tiny/results_*.json").read_text())
+    assert "sdgbias_mcq" in utils.make_table(found, "groups")
+
+
+def test_the_hub_reads_the_metadata_of_a_model_card(folder: Path, results: Path) -> None:
+    from huggingface_hub import ModelCard, parse_eval_result_entries
+
+    found = ModelCard.load(folder / "model_card/tiny/README.md").data.eval_results
+    assert len(found) == len(stored(results))
+    row = stored(results, "task = 'mcq' AND test = 'T2' AND method = 'q_only'")
+    row = row[row["metric"] == "accuracy"].iloc[0]
+    [same] = [r for r in found if (r.task_name, r.metric_name) == ("mcq", "Accuracy (q_only, T2)")]
+    assert same.metric_value == row["value"] and same.metric_args["n"] == row["n"]
+    assert same.metric_args["ci_high"] == row["ci_high"]
+    text = (folder / "model_card/tiny/.eval_results/sdgbias.yaml").read_text()
+    entries = parse_eval_result_entries(yaml.safe_load(text))
+    assert {(e.dataset_id, e.task_id) for e in entries} == {
+        ("demo/bench", f"{task}_{method}")
+        for task in ("mcq", "regression")
+        for method in ("full", "cade")
+    }
+    pooled = stored(results, "task = 'mcq' AND test = 'all' AND method = 'cade'").iloc[0]
+    [cade] = [e for e in entries if e.task_id == "mcq_cade"]
+    assert cade.value == pooled["value"] and f"n = {pooled['n']}, 95 % CI" in cade.notes
+
+
+# ---------------------------------------------------------------------------- dataset
+
+
+def test_datasets_shows_the_pictures(
+    folder: Path, small_benchmark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets = pytest.importorskip("datasets", reason="the package datasets isn't installed")
+    found = datasets.load_dataset(str(folder / "dataset"), cache_dir=str(tmp_path))
+    items = pd.read_parquet(small_benchmark / "items_mcq.parquet").set_index("item_id")
+    assert {k: len(v) for k, v in found.items()} == {
+        "validation": (items["split"] == "val").sum(),
+        "test": (items["split"] == "test").sum(),
+    }
+    row = found["test"][0]
+    assert row["image"].size == (448, 448) and row["answer"] == items["answer"][row["item_id"]]
+    prompts = pd.read_parquet(small_benchmark / "prompts.parquet")
+    mine = prompts[(prompts["item_id"] == row["item_id"]) & (prompts["test"] == "T3")]
+    assert row["prompt_T3"] == mine["text"].iloc[0]
+    other = datasets.load_dataset(
+        str(folder / "dataset"), "regression", split="test", cache_dir=str(tmp_path)
+    )
+    assert other.features["image"] == datasets.Image() and len(other[0]["prompt_T5"]) > 10
+
+
+def test_pictures_are_those_of_the_benchmark(folder: Path, small_benchmark: Path) -> None:
+    reader, seen = ImageReader(small_benchmark), 0
+    for path in folder.glob("dataset/data/*/*.parquet"):
+        table = pq.read_table(path)
+        assert not {"lat", "lon", "latitude", "longitude"} & set(table.column_names)
+        for row in table.select(["image", "image_id"]).to_pylist():
+            assert (row["image"]["bytes"],) == reader[row["image_id"]]
+            seen += 1
+    assert seen == 160
+
+
+def test_croissant_reads_the_dataset(folder: Path) -> None:
+    mlcroissant = pytest.importorskip("mlcroissant", reason="mlcroissant isn't installed")
+    found = mlcroissant.Dataset(jsonld=str(folder / "dataset/croissant.json"))
+    about = found.metadata
+    assert not about.ctx.issues.errors and about.ctx.is_v1_1()
+    assert any("synthetic" in text for text in about.data_limitations)
+    assert any("95 % CI" in text for text in about.data_biases)
+    row = next(iter(found.records("mcq_test")))
+    assert row["mcq_test/image"].size == (448, 448)
+    assert row["mcq_test/answer"] in (b"A", b"B", b"C")
+
+
+# ---------------------------------------------------------------------------- what is withheld
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory, small_benchmark: Path) -> Path:
+    """The small benchmark as if its sources were real, not synthetic series in their layout."""
+    copy = shutil.copytree(small_benchmark, tmp_path_factory.mktemp("real") / "benchmark")
+    card = json.loads((copy / "benchmark.json").read_text())
+    (copy / "benchmark.json").write_text(json.dumps(card | {"synthetic": False}))
+    return copy
+
+
+def test_questions_of_narrow_sources_are_withheld_everywhere(
+    real: Path, results: Path, tmp_path: Path
+) -> None:
+    found = plan(results, real, FORMATS, None, "")
+    items = pd.read_parquet(real / "items_mcq.parquet")
+    narrow = items[items["source"].str.startswith(("ihme_haq", "who_gho"))]
+    held = [line for line in found.withheld if "terms don't allow" in line]
+    assert len(held) == 2 and len(narrow) == sum(int(line.split()[0]) for line in held) > 0
+    publish.write(found.files, tmp_path / "out")
+    ids = set(map(str, narrow["item_id"]))
+    for path in (tmp_path / "out").rglob("*"):
+        if path.suffix in (".json", ".jsonl") and path.name != "croissant.json":
+            assert not ids & set(path.read_text().replace("_", '"').replace(":", '"').split('"'))
+        if path.suffix == ".parquet":
+            assert not ids & set(map(str, pq.read_table(path)["item_id"].to_pylist()))
+    card = (tmp_path / "out/dataset/README.md").read_text()
+    assert f"- {len(narrow[narrow['source'].str.startswith('ihme')]):,} questions from" in card
+
+
+def test_nothing_of_this_machine_is_in_the_files(folder: Path, small_benchmark: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            assert str(small_benchmark).encode() not in content, path
+            assert str(Path.home()).encode() + b"/" not in content, path
+
+
+def test_answers_stay_where_their_benchmark_is_not(
+    results: Path, small_benchmark: Path, tmp_path: Path
+) -> None:
+    def without_samples(found: Publication) -> bool:
+        return not any("samples" in file.path for file in found.files)
+
+    absent = plan(results, tmp_path / "none", FORMATS, None, "")
+    assert without_samples(absent)
+    assert any("name it with --benchmark" in line for line in absent.withheld)
+    other = publish_fake(tmp_path / "fake.duckdb")
+    newest = store.latest_runs(other)
+    found = plan(other, small_benchmark, FORMATS[2:], newest, "")
+    assert without_samples(found) and any("asked on benchmark" in w for w in found.withheld)
+    log = next(f for f in found.files if f.path.startswith("inspect/"))
+    validated("inspect_log")(json.loads(b"".join(log.chunks())))
+
+
+def test_people_and_own_questions_are_numbers_only(small_benchmark: Path, tmp_path: Path) -> None:
+    results = tmp_path / "sdgbias.duckdb"
+    for suite in ("people", "mine"):
+        publish_answers(results, small_benchmark, f"r-{suite}", suite=suite, model=suite)
+    found = plan(results, small_benchmark, FORMATS[2:], None, "")
+    assert not any("samples" in file.path for file in found.files)
+    for file in found.files:
+        if file.path.startswith("inspect/"):
+            log = json.loads(b"".join(file.chunks()))
+            assert log["samples"] == [] and log["results"]["scores"]
+    assert sum("single answers" in line for line in found.withheld) == 2
+    card = json.loads((small_benchmark / "benchmark.json").read_text()) | {"suite": "people"}
+    (tmp_path / "benchmark.json").write_text(json.dumps(card))
+    with pytest.raises(UsageError, match="not ours to pass on"):
+        plan(results, tmp_path, ("dataset",), None, "")
+
+
+def test_planted_models_only_by_name(small_benchmark: Path, tmp_path: Path) -> None:
+    results = tmp_path / "sdgbias.duckdb"
+    publish_answers(results, small_benchmark, provenance="planted")
+    with pytest.raises(UsageError, match=r"nothing to publish.*planted"):
+        plan(results, small_benchmark, ("inspect",), None, "")
+    assert plan(results, small_benchmark, ("inspect",), ["r1"], "").files
+    with pytest.raises(UsageError, match="no finished run 'r2'"):
+        plan(results, small_benchmark, ("inspect",), ["r2"], "")
+
+
+def test_a_local_folder_is_no_model_id(small_benchmark: Path, tmp_path: Path) -> None:
+    results = tmp_path / "sdgbias.duckdb"
+    spec = {"spec": {"repo": "path:/secret/place"}}
+    publish_answers(results, small_benchmark, config=spec)
+    for file in plan(results, small_benchmark, FORMATS, None, "").files:
+        assert "secret" not in file.path
+        if not file.estimate:
+            assert b"/secret" not in b"".join(file.chunks())
+
+
+# ---------------------------------------------------------------------------- writing
+
+
+def test_the_same_bytes_again(
+    folder: Path, results: Path, small_benchmark: Path, tmp_path: Path
+) -> None:
+    publish.write(plan(results, small_benchmark, FORMATS, None, "demo/bench").files, tmp_path / "b")
+    for path in filter(Path.is_file, folder.rglob("*")):
+        assert (tmp_path / "b" / path.relative_to(folder)).read_bytes() == path.read_bytes()
+
+
+def test_nothing_half_written(tmp_path: Path) -> None:
+    def full() -> Any:
+        yield b"begun"
+        raise OSError(28, "No space left on device")
+
+    whole = PublishedFile("a.json", lambda: iter([b"{}"]))
+    with pytest.raises(StoreError, match="No space left"):
+        publish.write([whole, PublishedFile("b/c.json", full)], tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+    assert publish.write([whole], tmp_path / "out") == [("a.json", 2)]
+    with pytest.raises(UsageError, match="not an empty folder"):
+        publish.write([whole], tmp_path / "out")
+
+
+def test_a_benchmark_without_pictures(small_benchmark: Path, results: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(small_benchmark, tmp_path / "b")
+    card = json.loads((copy / "benchmark.json").read_text()) | {"images": "none"}
+    (copy / "benchmark.json").write_text(json.dumps(card))
+    with pytest.raises(InputError, match="--no-images"):
+        plan(results, copy, ("dataset",), None, "")
+
+
+def test_upload_goes_to_a_private_dataset(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with taking_uploads(monkeypatch, tmp_path, "hf_right", "hf_right") as hub:
+        said = publish.upload(folder / "dataset", "demo/bench")
+    assert said.endswith("/commit/1") and hub.private == {"demo/bench": True}
+    assert hub.files == {
+        path.relative_to(folder / "dataset").as_posix(): path.read_bytes()
+        for path in filter(Path.is_file, (folder / "dataset").rglob("*"))
+    }
+    with taking_uploads(monkeypatch, tmp_path, "hf_right", "hf_wrong") as hub:
+        with pytest.raises(InfrastructureError, match="check HF_TOKEN"):
+            publish.upload(folder / "dataset", "demo/bench")
+        assert hub.files == {}
+    with pytest.raises(UsageError, match="--upload not/a/name"):
+        publish.upload(folder / "dataset", "not/a/name")
+
+
+# ---------------------------------------------------------------------------- command
+
+
+def test_the_command(results: Path, small_benchmark: Path, tmp_path: Path) -> None:
+    where = ("--results", results, "--benchmark", small_benchmark)
+    shown = ok("publish", *where)
+    assert "about " in shown and "dataset/data/mcq/test-00000-of-00001.parquet" in shown
+    assert "licence of model tiny: apache-2.0" in shown and "withheld: coordinates" in shown
+    assert shown.endswith("nothing is written or sent; to write these files: --write DIR\n")
+    out = tmp_path / "out"
+    made = json.loads(ok("publish", "inspect", *where, "--write", out, "--json"))
+    assert {f["path"]: f["bytes"] for f in made["files"]} == {
+        p.relative_to(out).as_posix(): p.stat().st_size
+        for p in filter(Path.is_file, out.rglob("*"))
+    }
+    assert made["upload"] is None
+    assert "--write" in refused(2, "publish", *where, "--upload", "a/b")
+    assert "'pdf'" in refused(2, "publish", "pdf", *where)
