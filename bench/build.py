@@ -1,12 +1,11 @@
-"""How long a full build takes: 117,644 clusters in, 100,000 MCQs x T1-T5 and 50,000 regression
-questions out, no pictures.
+"""How long a full build takes, its quality gate included: 117,644 clusters in, no pictures; the
+paper's 100,000 MCQs x T1-T5 and 50,000 regression questions, and every possible question (--all).
 
-    python bench/build.py [--clusters 117644] [--runs 3] [--keep DIR]
+    python bench/build.py [--clusters 117644] [--parts 4 2 1] [--all] [--keep DIR]
 
-Each build is a process of its own and is measured stage by stage, at a quarter, half and the full
-size; "peak" is the largest resident set of the process. "GE" is the part of the total that the row
-rules of Great Expectations take, its import included; the gate over the finished tables is not in
-it (bench/quality.py). Median of the runs.
+Each build is a process of its own and is measured stage by stage: wall seconds, its CPU seconds,
+and the largest resident set of the process. "Floor" is DuckDB alone writing the same tables again
+from the finished files, in the same run.
 """
 
 from __future__ import annotations
@@ -15,54 +14,76 @@ import argparse
 import json
 import os
 import resource
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 ALL = (
     "AL AM AO BD BF BJ BO BU CD CI CM CO DR EG ET GA GH GN GU GY HN HT IA ID JO KE KH KM KY LB LS"
     " MA MB MD MM ML MW MZ NG NI NM NP PE PH PK RW SL SN SZ TD TG TJ TZ UG ZM ZW"
 )
 PAPER = {"clusters": 117_644, "mcq": 100_000, "regression": 50_000}
+STAGES = ("clusters", "images", "series", "items", "prompts", "card", "gate")
 
 
-def one(raw: Path, out: Path, mcq: int, regression: int) -> dict[str, float]:
-    """Seconds per stage, in this process."""
-    import pandas as pd
+def clock() -> tuple[float, float]:
+    """(wall, CPU) seconds."""
+    return time.perf_counter(), time.process_time()
 
-    from sdgbias.benchmark import build
 
-    took: dict[str, float] = {"ge": 0.0}
-    plain = build.quality.sift
+def one(raw: Path, out: Path, part: int) -> dict[str, Any]:
+    """Seconds per stage, in this process. part: 0 for every question, else the paper's numbers
+    divided by it."""
+    from sdgbias.benchmark import build, quality
 
-    def sift(*given: object, **named: object) -> object:
-        began = time.perf_counter()
-        try:
-            return plain(*given, **named)  # type: ignore[arg-type]
-        finally:
-            took["ge"] += time.perf_counter() - began
-
-    build.quality.sift = sift  # type: ignore[assignment]
-
-    def timed(name: str, work: object) -> None:
-        began = time.perf_counter()
-        work()  # type: ignore[operator]
-        took[name] = time.perf_counter() - began
-
-    timed("clusters", lambda: build.build_clusters(raw, out))
-    timed("images", lambda: build.build_images(raw, out, None))
-    timed("series", lambda: build.build_series(raw / "indicators", out))
-    timed("items", lambda: build.build_items(out, build.Draw(mcq, regression)))
-    timed("prompts", lambda: build.build_prompts(out))
-    timed("card", lambda: build.build_card(out))
-    took["total"] = sum(seconds for name, seconds in took.items() if name != "ge")
-    took["peak_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    took["rows"] = len(pd.read_parquet(out / "prompts.parquet", columns=["task"]))
-    took["mb"] = sum(path.stat().st_size for path in out.glob("*.parquet")) / 1e6
+    if part:
+        draw = build.Draw(PAPER["mcq"] // part, PAPER["regression"] // part)
+    else:
+        draw = build.Draw(every=True)
+    work = {
+        "clusters": lambda: build.build_clusters(raw, out),
+        "images": lambda: build.build_images(raw, out, None),
+        "series": lambda: build.build_series(raw / "indicators", out),
+        "items": lambda: build.build_items(out, draw),
+        "prompts": lambda: build.build_prompts(out),
+        "card": lambda: build.build_card(out),
+        "gate": lambda: quality.run_gate(out, docs=True),
+    }
+    took: dict[str, Any] = {}
+    began = clock()
+    for stage in STAGES:
+        before = clock()
+        work[stage]()
+        took[stage] = [after - start for after, start in zip(clock(), before, strict=True)]
+    took["total"] = [after - start for after, start in zip(clock(), began, strict=True)]
+    took["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    counts = json.loads((out / "benchmark.json").read_text(encoding="utf-8"))["counts"]
+    took["questions"] = 5 * counts["items_mcq"] + counts["items_regression"]
+    took["rows"] = counts["prompts"]
     return took
+
+
+def floor(out: Path) -> dict[str, Any]:
+    """DuckDB alone writes the tables again."""
+    import duckdb
+
+    began = clock()
+    with tempfile.TemporaryDirectory(dir=out) as folder, duckdb.connect() as connection:
+        for path in sorted(out.glob("*.parquet")):
+            connection.execute(
+                f"COPY (FROM read_parquet('{path}')) TO '{folder}/{path.name}' (COMPRESSION zstd)"
+            )
+    took = [after - start for after, start in zip(clock(), began, strict=True)]
+    return {"total": took, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}
+
+
+def in_a_process(*given: object) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--one", *map(str, given)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
 def main() -> None:
@@ -70,73 +91,64 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--clusters", type=int, default=PAPER["clusters"])
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--parts", type=int, nargs="*", default=[4, 2, 1])
+    parser.add_argument("--all", action="store_true", help="also every possible question")
     parser.add_argument(
         "--keep", type=Path, help="folder for the samples and benchmarks (default: a temporary one)"
     )
-    parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--one", nargs="+", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
-        print(
-            json.dumps(
-                one(Path(args.one[0]), Path(args.one[1]), int(args.one[2]), int(args.one[3]))
-            )
-        )
+        what, *given = args.one
+        if what == "floor":
+            print(json.dumps(floor(Path(given[0]))))
+        else:
+            print(json.dumps(one(Path(given[0]), Path(given[1]), int(given[2]))))
         return
+    import summary
+
     from sdgbias.raw.synthetic import write_sample
 
+    print(
+        f"| questions | prompt rows | {' | '.join(STAGES)} | wall s | CPU s | peak GiB | floor CPU"
+        " s | load |"
+    )
+    print("|" + "---|" * (len(STAGES) + 7))
+    headlines = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.keep or Path(temporary)
-        rows = []
-        for part in (4, 2, 1):
-            clusters = args.clusters // part
-            mcq, regression = (
-                PAPER[name] * clusters // PAPER["clusters"] for name in ("mcq", "regression")
+        for part in [*args.parts, *([0] if args.all else [])]:
+            clusters = args.clusters // (part or 1)
+            raw, out = folder / f"raw-{clusters}", folder / f"benchmark-{clusters}-{part}"
+            if not raw.is_dir():
+                write_sample(raw, clusters, 0, ALL.split(), images=False)
+            load = os.getloadavg()[0]
+            took = in_a_process("build", raw, out, part)
+            least = in_a_process("floor", out)
+            load = (load + os.getloadavg()[0]) / 2
+            stages = " | ".join(f"{took[stage][1]:.1f}" for stage in STAGES)
+            wall, cpu = took["total"]
+            print(
+                f"| {took['questions']:,} | {took['rows']:,} | {stages} | {wall:.0f} | {cpu:.1f} |"
+                f" {took['peak']:.2f} | {least['total'][1]:.1f} | {load:.1f} |",
+                flush=True,
             )
-            raw, out = folder / f"raw-{clusters}", folder / f"benchmark-{clusters}"
-            write_sample(raw, clusters, 0, ALL.split(), images=False)
-            took = []
-            for _ in range(args.runs):
-                command = [
-                    sys.executable,
-                    __file__,
-                    "--one",
-                    str(raw),
-                    str(out),
-                    str(mcq),
-                    str(regression),
-                ]
-                took.append(
-                    json.loads(
-                        subprocess.run(
-                            command, check=True, capture_output=True, text=True
-                        ).stdout.splitlines()[-1]
-                    )
+            if part <= 1:
+                headlines.append(
+                    {
+                        "what": f"build of {took['rows']:,} prompt rows with its gate",
+                        "figure": f"{cpu:.1f} CPU s, {wall:.0f} s, {took['peak']:.2f} GiB",
+                        "aim": "40 s, 2 GiB" if part else "8 min, 2 GiB",
+                        "beside it, in the same run": (
+                            "DuckDB alone writing the same tables:"
+                            f" {least['total'][1]:.1f} CPU s, {least['total'][0]:.0f} s"
+                        ),
+                        "load": f"{load:.1f}",
+                    }
                 )
-            rows.append(
-                (
-                    clusters,
-                    mcq,
-                    regression,
-                    {name: statistics.median(t[name] for t in took) for name in took[0]},
-                )
-            )
-    stages = ("clusters", "images", "series", "items", "prompts", "card")
-    print(
-        f"{args.runs} runs each, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, Python"
-        f" {sys.version.split()[0]}\n"
-    )
-    print(
-        f"| clusters | MCQ x 5 + regression | prompt rows | {' | '.join(stages)} | total s | of it"
-        " GE s | peak GiB | MB on disk |"
-    )
-    print("|" + "---|" * (len(stages) + 7))
-    for clusters, mcq, regression, m in rows:
-        seconds = " | ".join(f"{m[s]:.2f}" for s in stages)
-        print(
-            f"| {clusters:,} | {5 * mcq + regression:,} | {int(m['rows']):,} | {seconds} |"
-            f" {m['total']:.1f} | {m['ge']:.1f} | {m['peak_gib']:.2f} | {m['mb']:.0f} |"
-        )
+    if headlines:
+        summary.record("bench/build.py", headlines)
+        summary.main()
 
 
 if __name__ == "__main__":

@@ -291,7 +291,7 @@ def build_items(out: Path, draw: Draw = Draw(), reviewed: Reviewed | None = None
         built, sifted = _until_clean(out, candidates, numbers, parts, draw.split, reviewed, tables)
     _write_quarantine(out, "items", *built.lost, *sifted)
     absent = sorted(set(series.SERIES) - set(known["series"]))
-    asked = {
+    asked: dict[str, Any] = {
         "mcq": draw.mcq,
         "regression": draw.regression,
         "seed": draw.seed,
@@ -300,7 +300,11 @@ def build_items(out: Path, draw: Draw = Draw(), reviewed: Reviewed | None = None
     }
     if free:
         asked["by_default"] = {
-            task.value: "every question" if numbers[task] is None else "the paper's quotas"
+            task.value: (
+                "every question, as the raw folder can't fill the paper's quotas"
+                if numbers[task] is None
+                else "the paper's quotas"
+            )
             for task in free
         }
     counts = (

@@ -1,7 +1,8 @@
 """Scores prompts into the cache, chunk by chunk: no finished work is lost or repeated, and one bad
 prompt doesn't stop the others.
 
-A chunk is a few whole pictures with all their prompts (plan.chunks), committed as one shard.
+A chunk is a few whole pictures with all their prompts (plan.chunks). Finished chunks are committed
+as one shard after COMMIT_EVERY seconds, and before an error leaves this module.
 Failures are isolated: a chunk that runs out of memory is halved and the size that fits is kept; a
 prompt that fails alone is recorded with its kind and left unscored, so that the next start retries
 it. A watchdog ends a process whose engine hangs, and names the prompts in flight.
@@ -49,6 +50,9 @@ from sdgbias.types import DIGITS, ModelSpec, Prompt
 Progress = Callable[[str, int, int], None]
 #: Seconds before a chunk's engine counts as hung (registry option `chunk_timeout`).
 CHUNK_TIMEOUT = 1800.0
+#: Seconds of finished work that may wait for its commit: an fsync for every few prompts would take
+#: a quarter of the time of a fast engine. A process that is killed scores at most so much again.
+COMMIT_EVERY = 0.25
 NOTES = "in_flight*.json"
 SCORING, DECODING = "scoring prompts", "decoding answers"
 
@@ -185,36 +189,52 @@ class Scorer:
     ) -> None:
         start, total = 0, len(missing)
         missing = self.watchdog.suspects_last(missing)
-        while start < total:
-            end = self.watchdog.cut(
-                missing["key"], start, chunks(missing["image_id"], start, self.size)
-            )
-            began = time.perf_counter()
-            done = self._guarded(missing.iloc[start:end], work)
-            self.seconds += time.perf_counter() - began
-            if done and sum(map(len, done)):
-                self.scored_any = True
-                self.cache.append(kind, pd.concat(done, ignore_index=True))
-            start = end
-            progress(what, start, total)
+        held: list[pd.DataFrame] = []
+
+        def commit() -> None:
+            rows = held.copy()
+            held.clear()
+            if rows:
+                self.cache.append(kind, pd.concat(rows, ignore_index=True))
+
+        self.watchdog.commit = commit
+        since = time.perf_counter()
+        try:
+            while start < total:
+                end = self.watchdog.cut(
+                    missing["key"], start, chunks(missing["image_id"], start, self.size)
+                )
+                began = time.perf_counter()
+                done = self._guarded(missing.iloc[start:end], work)
+                now = time.perf_counter()
+                self.seconds += now - began
+                held += [rows for rows in done if len(rows)]
+                self.scored_any = self.scored_any or bool(held)
+                start = end
+                # progress counts what is committed: a pool gives the rest to another worker
+                if now - since >= COMMIT_EVERY or start == total:
+                    commit()
+                    since = time.perf_counter()
+                    progress(what, start, total)
+        finally:
+            self.watchdog.commit = None
+            commit()
 
     def _score_batch(self, rows: pd.DataFrame) -> pd.DataFrame:
         prompts = self.prompts(rows)
         began = time.perf_counter()
         batch = self.backend.candidate_scores(prompts)
         seconds = time.perf_counter() - began
+        widths = [len(p.candidates) for p in prompts]
         bounds = np.full_like(batch.logits, np.nan) if batch.upper is None else batch.upper
-        logits, upper = (
-            [table[i, : len(p.candidates)] for i, p in enumerate(prompts)]
-            for table in (batch.logits, bounds)
-        )
+        logits = [row[:n] for row, n in zip(batch.logits, widths, strict=True)]
+        upper = [
+            None if batch.upper is None or np.isnan(row[:n]).all() else row[:n]
+            for row, n in zip(bounds, widths, strict=True)
+        ]
         # a censored candidate has -inf and a finite bound; everything else has a finite logit
-        finite = np.array(
-            [
-                np.isfinite(np.where(np.isneginf(z), u, z)).all()
-                for z, u in zip(logits, upper, strict=True)
-            ]
-        )
+        told = np.isfinite(np.where(np.isneginf(batch.logits), bounds, batch.logits))
+        finite = (told | (np.arange(told.shape[1]) >= np.array(widths)[:, None])).all(axis=1)
         for key in rows["key"][~finite]:
             self.failures.append((key, "NonFiniteLogits", "a candidate logit is NaN or infinite"))
         table = pd.DataFrame(
@@ -226,13 +246,13 @@ class Scorer:
                 "minus_logit": batch.minus_logit,
                 "top_token": batch.top_token,
                 "n_tokens": batch.n_tokens,
-                "upper": [None if np.isnan(u).all() else u for u in upper],
+                "upper": upper,
                 "seconds": _by_tokens(seconds, batch.n_tokens),
                 "run": rows["run"].to_numpy() if "run" in rows else None,
             }
         )
         self.lengths.update(zip(table["key"], table["n_tokens"].tolist(), strict=True))
-        return table[finite]
+        return table if finite.all() else table[finite]
 
     def _generate_batch(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Free answers, and for Full prompts the answer after each forced digit (with the free
@@ -289,6 +309,7 @@ class Watchdog:
         self.path, self.limit, self.alone = path, limit, alone
         self.report = BEFORE_EXIT.get()  # read here, because the timer's thread has no context
         self.suspects = suspects(path.parent)
+        self.commit: Callable[[], None] | None = None  # before the process ends
 
     def _write(self, keys: list[str], hung: bool) -> None:
         note = {"keys": keys, "since": time.time(), "pid": os.getpid(), "hung": hung}
@@ -320,6 +341,8 @@ class Watchdog:
     def _terminate(self, keys: list[str]) -> None:
         self._write(keys, hung=True)
         try:
+            if self.commit:
+                self.commit()
             if self.alone:
                 error = Hung(
                     f"the engine did not answer for {self.limit:.0f} s on {len(keys)} prompt(s),"
@@ -338,6 +361,8 @@ class Watchdog:
 
     def cut(self, keys: pd.Series, start: int, end: int) -> int:
         """End of the chunk [start, end), so that a prompt that hung before is alone."""
+        if not self.suspects:
+            return end
         late = np.flatnonzero(keys.iloc[start:end].isin(self.suspects))
         return end if not len(late) else start + max(1, int(late[0]))
 

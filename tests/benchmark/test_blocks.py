@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pandas as pd
@@ -12,6 +13,7 @@ import pytest
 from sdgbias.benchmark import build, items, quality
 from sdgbias.benchmark.quality import blocks
 from sdgbias.benchmark.quality.expectations import How, TableVerdict
+from sdgbias.raw.synthetic import write_sample
 from sdgbias.types import Task
 from tests.benchmark.test_quality_defects import DEFECTS
 from tests.builders.item_tables import make_clusters, make_images, make_series
@@ -107,3 +109,18 @@ def test_the_paper_s_number_is_the_default_where_the_quotas_can_be_filled(
     assert [items.papers_number(found, task) for task in Task] == [None, None]
     monkeypatch.setattr(items, "PAPER", {Task.MCQ: 400, Task.REGRESSION: 10_000})
     assert [items.papers_number(found, task) for task in Task] == [400, None]
+
+
+def test_a_build_without_numbers_says_in_its_card_what_it_drew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw, out = tmp_path / "raw", tmp_path / "b"
+    write_sample(raw, 12, 0, ["KE", "NI"], images=False)
+    monkeypatch.setattr(items, "PAPER", {Task.MCQ: 9, Task.REGRESSION: 10_000})
+    card = build.build(raw, raw / "indicators", out)
+    assert card["counts"]["items_mcq"] == 9 and card["counts"]["items_regression"] > 50
+    page = (out / "README.md").read_text(encoding="utf-8")
+    assert "By default (mcq: the paper's quotas; regression: every question, as" in page
+    build.build_items(out, build.Draw(every=True))
+    notes = json.loads((out / "items_notes.json").read_text(encoding="utf-8"))
+    assert notes["mcq"]["requested"] is None and "by_default" not in notes["asked"]

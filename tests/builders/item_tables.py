@@ -7,9 +7,7 @@ import hashlib
 import numpy as np
 import pandas as pd
 
-from sdgbias.benchmark.items import (
-    LABELS,
-)
+from sdgbias.benchmark.item_columns import LABELS
 from sdgbias.raw.clusters import countries
 from sdgbias.raw.indicators import load_indicators
 

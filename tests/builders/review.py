@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from sdgbias.benchmark.items import LABELS, build_items
+from sdgbias.benchmark.item_columns import LABELS
+from sdgbias.benchmark.items import build_items
 from sdgbias.raw.clusters import countries
 from sdgbias.raw.images.image_store import pending_index, store_images
 from sdgbias.raw.indicators import load_indicators

@@ -17,6 +17,7 @@ import pytest
 
 from sdgbias.engines import Backend
 from sdgbias.errors import InputError, ModelError, OutOfMemory
+from sdgbias.scoring import scorer as scorer_module
 from sdgbias.scoring.cache import ScoreCache
 from sdgbias.scoring.plan import make_plan
 from sdgbias.scoring.scorer import Scorer, not_generated
@@ -100,6 +101,31 @@ def test_one_bad_prompt_stops_nobody(tmp_path: Path) -> None:
 def test_a_score_that_is_no_number_is_a_failure_and_no_score(tmp_path: Path) -> None:
     scorer, scores = run(tmp_path, Engine(), [*TEXTS, "nan here"])
     assert len(scores) == 40 and [kind for _, kind, _ in scorer.failures] == ["NonFiniteLogits"]
+
+
+@pytest.mark.parametrize(("every", "shards"), [(0.0, 3), (60.0, 1)])
+def test_finished_chunks_are_committed_by_time(
+    every: float, shards: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """40 prompts in chunks of 16. Progress counts what is committed."""
+    monkeypatch.setattr(scorer_module, "COMMIT_EVERY", every)
+    cache, told = ScoreCache(tmp_path, "m", "f"), []
+    rows = plan(TEXTS)
+    Scorer(Engine(), cache, {}, SPEC).score(rows, lambda what, done, total: told.append(done))
+    assert len(list(cache.folder.glob("scores-*.parquet"))) == shards == len(told)
+    assert told[-1] == 40 == len(cache.read("scores"))
+    told.clear()
+
+    class Broken(Engine):
+        def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
+            if self.sizes:
+                raise InputError("the second chunk")
+            return super().candidate_scores(prompts)
+
+    other = ScoreCache(tmp_path / "other", "m", "f")
+    with pytest.raises(InputError, match="the second chunk"):
+        Scorer(Broken(), other, {}, SPEC).score(rows, lambda what, done, total: told.append(done))
+    assert len(other.read("scores")) == 16 and told == ([16] if every == 0 else [])
 
 
 class Bounded(Engine):

@@ -40,6 +40,13 @@ _SYNTHETIC_TERMS = (
 )
 
 
+def _by_default(card: Card) -> str:
+    """Which questions a build draws that isn't told how many."""
+    drawn = card["notes"].get("asked", {}).get("by_default", {})
+    lines = (f"{task}: {what}" for task, what in sorted(drawn.items()))
+    return f" By default ({'; '.join(lines)}), because no number was given." if drawn else ""
+
+
 def readme(card: Card) -> str:
     """The whole page. Every number comes from `card` (figures.py)."""
     counts = card["counts"]
@@ -60,7 +67,9 @@ def readme(card: Card) -> str:
         ),
         "## Known limits\n\n" + "\n".join(f"- {_cell(line)}" for line in card["known_limits"]),
         "## Questions per pillar, beside Table A\n\nThe paper counts a multiple-choice question"
-        " once per context test, hence five times. Requested: the quota of this build.\n\n"
+        " once per context test, hence five times. Requested: the quota of this build."
+        + _by_default(card)
+        + "\n\n"
         + _table(
             card["table_a"],
             {

@@ -24,7 +24,7 @@ REPEATED = ("task", "test", "text", "candidates")
 def long_tables(paths: Mapping[str, Path], needed: Mapping[str, set[str]]) -> set[str]:
     """The tables of SEEN that have to be judged in blocks and can be: all needed columns are there,
     and the rows of one item stand together in prompts. A file that can't be read is none."""
-    found = set()
+    found: set[str] = set()
     for name in [name for name in (*ITEMS, "prompts") if name in paths]:
         try:
             file = pq.read_metadata(paths[name])

@@ -28,6 +28,8 @@ def judge(frame: pd.DataFrame, rules: Mapping[str, Mapping[str, Any]]) -> dict[s
 
 def _judge(frame: pd.DataFrame, kind: str, arguments: Mapping[str, Any]) -> Broken | None:
     given = dict(arguments)
+    if kind == "expect_compound_columns_to_be_unique":
+        return np.flatnonzero(frame.duplicated(list(given["column_list"]), keep=False))
     if kind == "expect_table_columns_to_match_set":
         return _missing(frame, given) if given.get("exact_match") is False else None
     values = frame.get(given.pop("column", None))

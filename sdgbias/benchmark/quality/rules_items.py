@@ -161,9 +161,11 @@ def _duplicate(near: bool, *texts: str) -> Flag:
             other["groups"] = groups.drop_duplicates("image_id")
             more = "LEFT JOIN groups g USING (image_id)"
             picture = "coalesce(g.image_group, i.image_id)"
+        kinds = f"SELECT i.*, asked, hash({picture}) AS shown FROM whole i {more} JOIN wording w ON"
         rows = given.whole.query(
-            f"SELECT i.* FROM whole i {more} JOIN wording w ON {same}"
-            f" QUALIFY count(*) OVER (PARTITION BY asked, {picture}) > 1",
+            f"WITH kinds AS NOT MATERIALIZED ({kinds} {same}), again AS (SELECT asked, shown FROM"
+            " kinds GROUP BY ALL HAVING count(*) > 1) SELECT kinds.* FROM kinds SEMI JOIN again"
+            " USING (asked, shown)",
             **other,
         )
         again = rows[~_first_of_its_kind(rows, given, near, texts)]

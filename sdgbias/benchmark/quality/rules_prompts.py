@@ -179,11 +179,7 @@ def prompt_flags(frame: pd.DataFrame, given: RuleContext) -> dict[str, Judged]:
     bare_test = _among(test, (ContextTest.T5.value,))
     item, items = pd.factorize(keys)
     tests = np.bincount(item, minlength=len(items))[item]
-    cells = pd.Series(
-        item.astype(np.int64) * (len(test.cat.categories) + 1) + test.cat.codes.to_numpy()
-    )
     flags: dict[str, Judged] = {
-        "prompt-key-unique": ~cells.duplicated(keep=False),
         "prompt-test-of-task": valid,
         "prompts-complete": (
             tests == _mapped(frame["task"], {t.value: len(TESTS[t]) for t in Task}, -1)

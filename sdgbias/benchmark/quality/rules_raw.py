@@ -50,6 +50,7 @@ class Whole:
         """The result of a query over ``whole`` and the named tables."""
         if sql not in self.found:
             with duckdb.connect() as connection:
+                connection.execute("SET memory_limit = '512MB'")  # beyond, it goes to disk
                 path = str(self.path).replace("'", "''")
                 connection.execute(f"CREATE VIEW whole AS FROM read_parquet('{path}')")
                 for name, table in tables.items():
@@ -197,10 +198,6 @@ def _no_missing_code(frame: pd.DataFrame, given: RuleContext) -> Judged:
 # series
 
 
-def _series_key_unique(frame: pd.DataFrame, given: RuleContext) -> Judged:
-    return ~frame.duplicated(["series", "iso3", "region", "stratum", "year"], keep=False)
-
-
 def _series_country(frame: pd.DataFrame, given: RuleContext) -> Judged:
     return frame["iso3"].isin(given.countries()["iso3"])
 
@@ -288,10 +285,6 @@ def _image_group_known(frame: pd.DataFrame, given: RuleContext) -> Judged:
     return among(frame["image_group"], leaders)
 
 
-def _unshared_image(frame: pd.DataFrame, given: RuleContext) -> Judged:
-    return ~frame["image_id"].duplicated(keep=False)
-
-
 FLAGS: dict[str, dict[str, Flag]] = {
     "clusters": {
         "cluster-id-agrees": _id_agrees,
@@ -303,7 +296,6 @@ FLAGS: dict[str, dict[str, Flag]] = {
         "coordinates-on-earth": _on_earth,
     },
     "series": {
-        "series-key-unique": _series_key_unique,
         "series-country-known": _series_country,
         "region-of-country": _region_of_country,
         "year-whole": lambda frame, given: whole_numbers(frame["year"]),
@@ -323,7 +315,6 @@ FLAGS: dict[str, dict[str, Flag]] = {
         "tile-hash-format": _hashed("tile_hash"),
         "photo-hash-format": _hashed("photo_hash"),
         "image-group-known": _image_group_known,
-        "image-shared": _unshared_image,
         "image-stored": _stored("stored"),
         "image-id-is-sha256": _stored("id_is_sha256"),
         "image-is-whole": _stored("is_whole"),

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sdgbias.benchmark.items import LABELS
+from sdgbias.benchmark.item_columns import LABELS
 from sdgbias.benchmark.release.records import COLUMNS, FIELD_OF
 from sdgbias.benchmark.splits import authors_split, split_by_country
 from sdgbias.raw.clusters import ID_PATTERN, UNKNOWN_ADM1, countries
