@@ -23,7 +23,8 @@ from typing import Any, ParamSpec, TypeVar, cast
 from sdgbias.errors import ExpiredToken, Gated, HubUnreachable, RegistryError, SdgbiasError
 from sdgbias.files import replacing
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 #: Files that can change a score. A commit that touches no others is the same model with different
 #: documentation.

@@ -207,8 +207,10 @@ def lines(costs: Sequence[tuple[Cost, GpuHours]], rate: float | None) -> list[st
         out.append("")
     if len(costs) > 1:
         every = [one for _, one in costs]
-        parts = [sum(getattr(one, name) for one in every) for name in ("hours", "low", "high")]
-        total = GpuHours("all", *parts, 0, 0.0, "the sum of the above")
+        hours, low, high = (
+            sum(getattr(one, name) for one in every) for name in ("hours", "low", "high")
+        )
+        total = GpuHours("all", hours, low, high, 0, 0.0, "the sum of the above")
         out.append(f"{len(costs)} models: {total.words()}")
         if rate is not None:
             out.append(f"money: {total.money(rate)} at {rate:g} a GPU hour")

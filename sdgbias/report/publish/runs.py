@@ -168,7 +168,10 @@ def load(
 def _number(row: Mapping[Any, Any]) -> Number:
     bounded = row["ci_low"] == row["ci_low"]
     return Number(
-        *(str(row[name]) for name in ("task", "test", "method", "metric")),
+        str(row["task"]),
+        str(row["test"]),
+        str(row["method"]),
+        str(row["metric"]),
         "" if row["pillar"] == "all" else str(row["pillar"]),
         float(row["value"]),
         int(row["n"]) if row["n"] == row["n"] else 0,
