@@ -149,7 +149,9 @@ def _taped(ask: Callable[P, T]) -> Callable[P, T]:
             except (Gated, BadResponse, RegistryError) as error:
                 tape.answers[question] = {"error": [type(error).__name__, str(error)]}
                 raise
-            many = [asdict(one) for one in (found if isinstance(found, list) else [found])]
+            many = [
+                asdict(cast(Any, one)) for one in (found if isinstance(found, list) else [found])
+            ]
             tape.answers[question] = json.loads(json.dumps(many, default=str))
             return found
         answer = tape.answers.get(question)
