@@ -4,6 +4,7 @@ source of its one-line messages and its JSON Schema (registry/*.schema.json, for
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -49,9 +50,7 @@ _VALID = {
 }
 
 
-@cache
-def _adapter(model: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(model)
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
 def read(path: Path, model: type[T], error: type[SdgbiasError], onward: str) -> T:
