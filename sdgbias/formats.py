@@ -50,7 +50,6 @@ _VALID = {
 }
 
 
-#: TypeAdapter of a format, built once.
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
