@@ -23,7 +23,8 @@ from typing import Any, ParamSpec, TypeVar, cast
 from sdgbias.errors import ExpiredToken, Gated, HubUnreachable, RegistryError, SdgbiasError
 from sdgbias.files import replacing
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 #: Files that can change a score. A commit that touches no others is the same model with different
 #: documentation.
@@ -148,7 +149,8 @@ def _taped(ask: Callable[P, T]) -> Callable[P, T]:
             except (Gated, BadResponse, RegistryError) as error:
                 tape.answers[question] = {"error": [type(error).__name__, str(error)]}
                 raise
-            many = [asdict(one) for one in (found if isinstance(found, list) else [found])]
+            answers: Any = found if isinstance(found, list) else [found]
+            many = [asdict(one) for one in answers]
             tape.answers[question] = json.loads(json.dumps(many, default=str))
             return found
         answer = tape.answers.get(question)
