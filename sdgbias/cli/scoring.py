@@ -218,8 +218,8 @@ def evaluate(
             f" {outcome.failed} failed{f', {unasked:,} that it can not answer' if unasked else ''}."
             f" Next: sdgbias results --results {results}"
         )
-        if words := estimate.compared(results, outcome.run_id, spec):
-            typer.echo(f"{spec.name}: {words}")
+        if time := estimate.compared(results, outcome.run_id, spec):
+            typer.echo(f"{spec.name}: {time}")
     if outcome_file is None or as_json:
         from sdgbias import store
 

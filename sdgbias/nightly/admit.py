@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sdgbias.errors import RegistryError
+from sdgbias.errors import GateError, InfrastructureError, ModelError, RegistryError
 from sdgbias.nightly.attempt import CLI
 from sdgbias.registry import changes, entries, fetch, propose, seen, watch
 from sdgbias.types import CANDIDATE
@@ -38,12 +38,12 @@ def admit(
     root: Path,
     rules: watch.Rules,
     here: propose.Host,
-    ask: Callable[[str, int, bool, float], tuple[bool, str]] | None = None,
+    ask: Callable[[str, int, bool, float], tuple[bool | None, str]] | None = None,
 ) -> list[Tried]:
     """Tries what the ledger has as new or waiting and, after an upgrade, as not admitted; [] where
     the rules have no `probe`. ask(name, questions, enable, seconds): whether it passes, and why
-    not; default: `sdgbias models enable` in a process. Raises RegistryError, and what fetch.fetch
-    raises."""
+    not, None where it could not be asked; default: `sdgbias models enable` in a process. Raises
+    RegistryError, and what fetch.fetch raises."""
     if rules.probe is None:
         return []
     end, ledger = time.monotonic() + 60 * rules.probe.minutes, seen.read(root)
@@ -75,7 +75,7 @@ def _try(
     name: str,
     enable: str,
     end: float,
-    ask: Callable[[str, int, bool, float], tuple[bool, str]],
+    ask: Callable[[str, int, bool, float], tuple[bool | None, str]],
 ) -> Tried:
     if end - time.monotonic() <= 0:
         return Tried(name, WAITING, f"the {probe.minutes:g} minutes of this look are spent")
@@ -90,6 +90,8 @@ def _try(
     if left <= 0:
         return Tried(name, WAITING, "fetched; no time was left to ask it")
     passed, why = ask(name, probe.questions, enable != "", left)
+    if passed is None:
+        return Tried(name, WAITING, why)
     if not passed:
         if entries.load(root, name).state == CANDIDATE:
             changes.set_state(root, name, CANDIDATE, reason=f"not admitted: {why}")
@@ -98,7 +100,7 @@ def _try(
     return Tried(name, ADMITTED, told, enable != "")
 
 
-def _ask(name: str, questions: int, enable: bool, seconds: float) -> tuple[bool, str]:
+def _ask(name: str, questions: int, enable: bool, seconds: float) -> tuple[bool | None, str]:
     """Puts the questions in a process, which is killed when its time is up."""
     command = [*CLI, "models", "enable", name, "--probes", str(questions)]
     try:
@@ -114,4 +116,8 @@ def _ask(name: str, questions: int, enable: bool, seconds: float) -> tuple[bool,
         return False, f"its questions took longer than the {seconds / 60:.0f} minutes left"
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     why = lines[-1].removeprefix("error: ") if lines else f"exit code {done.returncode}"
-    return done.returncode == 0, "" if done.returncode == 0 else why
+    if done.returncode == 0:
+        return True, ""
+    # anything else is a fault of the project, not of the model
+    verdicts = (ModelError.exit_code, GateError.exit_code, InfrastructureError.exit_code)
+    return False if done.returncode in verdicts else None, why

@@ -149,9 +149,8 @@ def _taped(ask: Callable[P, T]) -> Callable[P, T]:
             except (Gated, BadResponse, RegistryError) as error:
                 tape.answers[question] = {"error": [type(error).__name__, str(error)]}
                 raise
-            many = [
-                asdict(cast(Any, one)) for one in (found if isinstance(found, list) else [found])
-            ]
+            answers: Any = found if isinstance(found, list) else [found]
+            many = [asdict(one) for one in answers]
             tape.answers[question] = json.loads(json.dumps(many, default=str))
             return found
         answer = tape.answers.get(question)

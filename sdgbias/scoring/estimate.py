@@ -207,9 +207,8 @@ def lines(costs: Sequence[tuple[Cost, GpuHours]], rate: float | None) -> list[st
         out.append("")
     if len(costs) > 1:
         every = [one for _, one in costs]
-        hours, low, high = (
-            sum(getattr(one, name) for one in every) for name in ("hours", "low", "high")
-        )
+        low, high = sum(one.low for one in every), sum(one.high for one in every)
+        hours = sum(one.hours for one in every)
         total = GpuHours("all", hours, low, high, 0, 0.0, "the sum of the above")
         out.append(f"{len(costs)} models: {total.words()}")
         if rate is not None:

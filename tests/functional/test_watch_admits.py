@@ -53,6 +53,7 @@ enable: when_admitted
 def test_a_release_is_asked_and_enabled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "registry" / "models").mkdir(parents=True)
     (tmp_path / "registry" / "watch.yaml").write_text(RULES)
+    (tmp_path / "expectations").symlink_to(REPOSITORY / "expectations")
     monkeypatch.setenv("SDGBIAS_REGISTRY", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     files = folder(REPOSITORY / "registry" / "weights" / "tiny-llava")

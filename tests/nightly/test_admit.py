@@ -53,10 +53,12 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield made
 
 
-def answers(root: Path, asked: list[str]) -> Callable[[str, int, bool, float], tuple[bool, str]]:
+def answers(
+    root: Path, asked: list[str]
+) -> Callable[[str, int, bool, float], tuple[bool | None, str]]:
     """What `models enable` does to a model whose probes pass; those named weak don't."""
 
-    def ask(name: str, questions: int, enable: bool, seconds: float) -> tuple[bool, str]:
+    def ask(name: str, questions: int, enable: bool, seconds: float) -> tuple[bool | None, str]:
         assert questions == 200 and enable and 0 < seconds <= 1200
         asked.append(name)
         if name.startswith("weak"):
@@ -139,7 +141,7 @@ def test_what_a_look_may_spend(root: Path, served: Hub, monkeypatch: pytest.Monk
     monkeypatch.setattr(admit.time, "monotonic", lambda: now[0])
     patient = answers(root, asked)
 
-    def slow(name: str, questions: int, enable: bool, seconds: float) -> tuple[bool, str]:
+    def slow(name: str, questions: int, enable: bool, seconds: float) -> tuple[bool | None, str]:
         now[0] += 1200.0
         return patient(name, questions, enable, seconds)
 
@@ -154,6 +156,8 @@ def test_what_a_look_may_spend(root: Path, served: Hub, monkeypatch: pytest.Monk
     small = replace(RULES, probe=Probe(gib=1e-7))
     (full,) = admit.admit(root, small, HERE, slow)
     assert full.verdict == WAITING and "no room" in full.why and asked[-1] != "third"
+    (stuck,) = admit.admit(root, RULES, HERE, lambda *_: (None, "no expectations folder"))
+    assert (stuck.verdict, stuck.why) == (WAITING, "no expectations folder"), "not its fault"
     assert admit.admit(root, replace(RULES, probe=None), HERE, slow) == []
 
 
