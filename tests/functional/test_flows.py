@@ -1,5 +1,5 @@
 """The nightly as Prefect runs it: without a server, under a real local server, and with a model
-that can't be evaluated."""
+that can't be evaluated; the daily look at the hub under the same server."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.builders.commands import REPOSITORY, add_model, environment, free_port, metrics
+from tests.builders.hub import Hub, Repo, commit, weights
 
 
 def nightly(
@@ -243,3 +245,48 @@ def test_a_night_that_dies_is_told_by_the_server(
     assert texts.get(timeout=600) == 'sdgbias: night-CRASHED: Crashed: its "process" is gone', (
         "a night that was done is not told"
     )
+
+
+VLM = {
+    "config.json": {"model_type": "llava", "vision_config": {}, "dtype": "bfloat16"},
+    "model.safetensors": weights(10),
+}
+#: Two looks in one process; the hub is gone by the second.
+TWO_LOOKS = """
+import os
+from flows.watch import watch
+print(watch(return_state=True).message)
+os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"
+print(watch(return_state=True).message)
+"""
+
+
+@pytest.mark.slow
+def test_a_new_commit_becomes_a_candidate_and_a_hub_that_is_down_changes_nothing(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (
+        commit(VLM, "first"),
+        commit({**VLM, "model.safetensors": weights(20)}, "second"),
+    )
+    add_model(tmp_path, "vlm", backend="hf", repo="lab/vlm", revision=first.sha)
+    (tmp_path / "registry" / "watch.yaml").write_text("commits: true\n")
+    with Hub({"lab/vlm": Repo([first, second], params=7_000_000_000)}) as hub:
+        hub.into(monkeypatch, tmp_path / "hf")
+        mine = {"PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_API_URL": server}
+        done = subprocess.run(
+            [sys.executable, "-c", TWO_LOOKS],
+            cwd=REPOSITORY,
+            env={**environment(tmp_path), **mine},
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    first_look, second_look = done.stdout.splitlines()
+    assert "1 of 1 new: vlm-" in first_look and "can't be reached" in second_look
+    made = sorted(path.name for path in (tmp_path / "registry" / "models").iterdir())
+    assert made == [f"vlm-{second.sha[:8]}.yaml", "vlm.yaml"]
+    entry = yaml.safe_load((tmp_path / "registry" / "models" / made[0]).read_text())
+    assert entry["state"] == "candidate"
