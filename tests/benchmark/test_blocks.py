@@ -48,7 +48,7 @@ def test_blocks_give_the_verdict_of_the_whole(
     tables["prompts"] = tables["prompts"].sort_values(["task", "item_id"], kind="stable")
     folder = save(tables, tmp_path)
     whole = verdicts(folder, split)
-    monkeypatch.setattr(blocks, "BLOCK", 5)
+    monkeypatch.setattr(blocks, "BLOCK", 7)
     assert {*blocks.ITEMS, "prompts"} == blocks.long_tables(
         {name: folder / f"{name}.parquet" for name in ACROSS}, {name: set() for name in ACROSS}
     )
