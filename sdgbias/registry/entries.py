@@ -21,7 +21,7 @@ from datetime import date
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, JsonValue
 
 from sdgbias import files as yaml_text
 from sdgbias import formats
@@ -83,6 +83,29 @@ HUB_ID = re.compile(r"(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0
 #: Valid names of suites.
 SUITE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 ENV_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
+#: Options that every engine takes or that are structured, for the completion of editors; all of
+#: them are in registry/README.md.
+OPTIONS_FOR_EDITORS: dict[str, JsonValue] = {
+    "api_key_env": {
+        "type": "string",
+        "pattern": f"^{ENV_NAME.pattern}$",
+        "description": "NAME of an environment variable.",
+    },
+    "template": {
+        "type": "object",
+        "description": "hf, vllm: arguments of the chat template (enable_thinking: false), and"
+        " system and answer_prefix.",
+        "properties": {
+            "system": {"type": "string", "description": "A system prompt before the question."},
+            "answer_prefix": {"type": "string", "description": "What the answer begins with."},
+        },
+    },
+    "processor": {
+        "type": "object",
+        "description": "hf, vllm: settings of the image processor, such as min_pixels, max_pixels,"
+        " do_image_splitting.",
+    },
+}
 
 
 _Names = Literal["mcq", "regression", "people"]
@@ -155,7 +178,11 @@ class Entry:
     ] = ""
     notes: str = ""
     options: Annotated[
-        dict[str, Any], Field(description="Settings of the backend. Never a credential.")
+        dict[str, Any],
+        Field(
+            description="Settings of the backend. Never a credential.",
+            json_schema_extra={"properties": OPTIONS_FOR_EDITORS},
+        ),
     ] = field(default_factory=dict)
     views: Annotated[
         tuple[str, ...],

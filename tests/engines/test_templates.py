@@ -104,7 +104,7 @@ def test_settings_of_the_image_processor(tmp_path: Path) -> None:
 
 def test_the_schema_of_entries_knows_both_options() -> None:
     path = entries.find_root() / "registry" / "model.schema.json"
-    options = json.loads(path.read_text(encoding="utf-8"))["$defs"]["options"]["properties"]
+    options = json.loads(path.read_text(encoding="utf-8"))["properties"]["options"]["properties"]
     assert set(options["template"]["properties"]) == {"system", "answer_prefix"}
     assert options["processor"]["type"] == "object"
 

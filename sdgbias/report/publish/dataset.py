@@ -28,7 +28,7 @@ from sdgbias.benchmark.release.records import read_manifest
 from sdgbias.errors import InputError, UsageError
 from sdgbias.raw.images.shards import FOLDER, ImageReader
 from sdgbias.report.publish import DATASET, PublishedFile
-from sdgbias.types import SDG, TESTS, Task
+from sdgbias.types import TESTS, Task
 
 COLUMNS = (
     *("item_id", "cluster_id", "country", "iso3", "year", "urban", "pillar", "indicator"),
@@ -67,7 +67,8 @@ class Benchmark:
 def read(folder: Path) -> Benchmark:
     """Raises InputError (no benchmark, unreadable), UsageError (a suite that isn't exported)."""
     card: dict[str, Any] = dict(suites.benchmark_card(folder))
-    if suites.suite_of(card) != SDG or card.get("kind"):
+    suite = suites.named(suites.suite_of(card))
+    if suite.private or suite.custom or card.get("kind"):
         raise UsageError(
             f"{folder}: only benchmarks of sustainable development are published; pictures of"
             " people and your own questions are not ours to pass on"

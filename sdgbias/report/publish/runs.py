@@ -11,10 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from sdgbias import __version__, store
+from sdgbias import __version__, store, suites
 from sdgbias.errors import UsageError
 from sdgbias.report import labels
-from sdgbias.types import FACET, SDG
 
 #: The methods whose answers are exported one by one; numbers are exported for all methods.
 ANSWERS = ("full", "full_generated", "cade")
@@ -114,7 +113,7 @@ class PublishedRun:
             "revision": self.record["revision"],
             "n_failed": self.record["n_failed"],
             "split": "test",
-            "interval": "95 %, clustered by place",
+            "interval": f"95 %, clustered by {suites.named(self.record['suite']).cluster_unit}",
         }
         found = {name: self.record[name] for name in named} | more
         return {name: str(value) for name, value in found.items() if value not in (None, "")}
@@ -136,19 +135,19 @@ def load(
         )
     record = {str(name): value for name, value in found.iloc[0].items()}
     record["config"] = json.loads(record["config"] or "{}")
-    suite = str(record["suite"])
+    suite = suites.named(str(record["suite"]))
     rows = store.query(
         results,
         """SELECT task, test, method, metric, pillar, "value", n, ci_low, ci_high
            FROM headline_rows WHERE run_id = $run AND "value" IS NOT NULL AND NOT isnan("value")
            AND (pillar = 'all' OR $people) ORDER BY ALL""",
-        {"run": run_id, "people": suite == FACET},
+        {"run": run_id, "people": suite.private},
     )
     numbers = tuple(_number(row) for row in rows.to_dict("records"))
     why = ""
-    if suite == FACET:
+    if suite.private:
         why = "answers about people: nobody in the pictures agreed to be passed on"
-    elif suite != SDG:
+    elif suite.custom:
         why = "answers to your own questions: their terms are yours"
     elif benchmark is None:
         why = "no benchmark folder, which holds the prompts: name it with --benchmark"
