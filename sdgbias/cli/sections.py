@@ -37,7 +37,7 @@ SECTIONS = {
         "serve": "show the results as a web application",
         "analyse": "baselines, ablations, groups, harm, calibration",
         "reproduce": "every table and figure of the papers, ours beside theirs",
-        "publish": "results and benchmark in the formats of others, from model cards to Inspect",
+        "publish": "write results and the benchmark in the formats of others",
         "wandb": "send results to Weights & Biases",
     },
     "Nights": {

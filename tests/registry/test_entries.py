@@ -151,7 +151,6 @@ BETWEEN_FIELDS = {
     "two-line reason",
     "remote code without notes",
     "api without variable",
-    "api key pasted",
     "api key field",
     "token field",
     "deep token",

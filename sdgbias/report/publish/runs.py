@@ -167,15 +167,15 @@ def load(
 def _number(row: Mapping[Any, Any]) -> Number:
     bounded = row["ci_low"] == row["ci_low"]
     return Number(
-        str(row["task"]),
-        str(row["test"]),
-        str(row["method"]),
-        str(row["metric"]),
-        "" if row["pillar"] == "all" else str(row["pillar"]),
-        float(row["value"]),
-        int(row["n"]) if row["n"] == row["n"] else 0,
-        float(row["ci_low"]) if bounded else None,
-        float(row["ci_high"]) if bounded else None,
+        task=str(row["task"]),
+        test=str(row["test"]),
+        method=str(row["method"]),
+        metric=str(row["metric"]),
+        part="" if row["pillar"] == "all" else str(row["pillar"]),
+        value=float(row["value"]),
+        n=int(row["n"]) if row["n"] == row["n"] else 0,
+        low=float(row["ci_low"]) if bounded else None,
+        high=float(row["ci_high"]) if bounded else None,
     )
 
 
