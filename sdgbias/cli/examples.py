@@ -44,6 +44,7 @@ EXAMPLES = {
     "models": ("sdgbias models", "sdgbias models show NAME"),
     "models add": ("sdgbias models add OWNER/NAME --dry-run", "sdgbias evaluate NAME"),
     "models list": ("sdgbias models list --state enabled", "sdgbias models show NAME"),
+    "models fetch": ("sdgbias models fetch NAME", "sdgbias models enable NAME"),
     "models show": ("sdgbias models show tiny-llava", "sdgbias models parity tiny-llava"),
     "models enable": ("sdgbias models enable NAME", "sdgbias nightly --model NAME"),
     "models quarantine": (
