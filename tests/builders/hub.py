@@ -217,7 +217,7 @@ def _found(hub: Hub, path: str, authorization: str) -> tuple[bytes, dict[str, st
     if repo.broken:
         raise _Refused(repo.broken, message="broken")
     if parts[4:5] == ["tree"]:
-        return json.dumps(_tree(_commit(repo, parts[5]))).encode(), {}
+        return json.dumps(_tree(_commit(repo, parts[5]), "/".join(parts[6:]))).encode(), {}
     if is_api:
         at = _commit(repo, parts[5] if parts[4:5] == ["revision"] else "main")
         return json.dumps(_info(name, repo, at, "blobs" in query)).encode(), {}
@@ -241,11 +241,14 @@ def _found(hub: Hub, path: str, authorization: str) -> tuple[bytes, dict[str, st
     }
 
 
-def _tree(at: Commit) -> list[dict[str, Any]]:
+def _tree(at: Commit, folder: str) -> list[dict[str, Any]]:
+    found = [file for file in at.files if not folder or file.startswith(f"{folder}/")]
+    if not found:
+        raise _Refused(404, "EntryNotFound", "Entry not found")
     return [
         {"type": "file", "path": file, "size": len(body), "oid": _digest(body)}
         | ({"lfs": _lfs(body)} if file.endswith(LARGE) else {})
-        for file, body in at.files.items()
+        for file, body in ((file, at.files[file]) for file in found)
     ]
 
 
