@@ -27,7 +27,7 @@ from tests.builders.commands import environment, ok
 STAGES = ("clusters", "images", "series", "items", "prompts", "card", "check")
 #: Moments tried per stage, spread over all of them; the first and the last are always among them.
 MOST = {"images": 5, "check": 2}
-MOST_ELSEWHERE = 4
+MOST_ELSEWHERE = 3
 WATCHED = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree", "os.truncate"}
 
 
