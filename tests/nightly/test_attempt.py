@@ -267,7 +267,7 @@ def test_a_model_that_came_further_goes_on_the_next_night(
         job(tmp_path, timeout_s=7200.0),
         tmp_path / "r.duckdb",
         argv=stub(code),
-        seen=lambda record: seen.append(record.done),
+        seen=lambda record: seen.append(record.done if record else 0),
     )
     assert (made.kind, made.scored, made.planned, made.goes_on) == ("OutOfTime", 620, 1000, True)
     assert made.message.startswith(

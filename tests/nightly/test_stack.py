@@ -91,7 +91,7 @@ def test_deployments_are_the_files_own_with_schedule_parameters_and_pools(tmp_pa
     assert night["schedules"] == [
         {"cron": "5 4 * * *", "timezone": "Africa/Nairobi", "slug": "every-night", "active": True}
     ]
-    assert night["parameters"]["jobs"] == 2 and night["parameters"]["report"] == "reports/latest"
+    assert night["parameters"] == {"selfcheck": True, "jobs": 2}
     assert night["concurrency_limit"] == {"limit": 1, "collision_strategy": "CANCEL_NEW"}
     assert [(entry["name"], entry["work_pool"]["name"]) for entry in scores] == [
         ("score-cpu", "sdgbias-cpu"),
