@@ -32,11 +32,15 @@ def packaged(*parts: str) -> Path:
 
 def source_digest(without: Collection[str] = ()) -> str:
     """SHA-256 over the files that ship inside the package, names and bytes: code, templates, SQL
-    and data. ``without``: folders of the package that don't count; a new folder counts."""
+    and data. ``without``: folders and modules of the package that don't count; new ones count."""
     home, digest = packaged(), hashlib.sha256()
     for path in sorted(home.rglob("*")):
         within = path.relative_to(home)
-        if within.parts[0] in without or "__pycache__" in within.parts or not path.is_file():
+        if (
+            within.parts[0].removesuffix(".py") in without
+            or "__pycache__" in within.parts
+            or not path.is_file()
+        ):
             continue
         digest.update(f"{within.as_posix()}\0".encode())
         digest.update(hashlib.sha256(path.read_bytes()).digest())

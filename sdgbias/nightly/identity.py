@@ -23,9 +23,9 @@ from sdgbias.registry import changes, entries
 from sdgbias.suites.suite import EvalSettings, Suite
 from sdgbias.types import ModelSpec
 
-#: Subpackages above scoring, which no run can depend on; the code of all others counts, including
+#: Rooms above scoring, which no run can depend on; the code of all others counts, including
 #: new ones (a test compares this with the import contract).
-ABOVE = ("cli", "nightly", "report", "analysis")
+ABOVE = ("cli", "notebook", "nightly", "report", "analysis")
 #: Fields of an entry that don't affect scoring.
 IGNORED_FIELDS = ("state", "reason", "until", "notes")
 _PACKAGES = (*LIBRARIES, "numpy", "scipy", "vllm", "torchvision")
