@@ -26,7 +26,7 @@ test: .venv/installed-dev
 	$(BIN)/pytest -n 3 $(WORKERS) -m 'not slow and not long'
 
 test-slow: .venv/installed-dev
-	$(BIN)/pytest -n 6 $(WORKERS) -m 'slow and not long'
+	$(BIN)/pytest -n 4 $(WORKERS) -m 'slow and not long'
 	if test -f .venv-vllm/installed; then .venv-vllm/bin/python -m pytest tests/vllm; else echo "no .venv-vllm: the tests of the vLLM engine are skipped; build it: make vllm"; fi
 
 test-all:
