@@ -313,6 +313,7 @@ def train_language(
 ) -> None:
     """Stages 1 and 3: the answers, and at a tenth of the weight the words of the prompts."""
     rng, autocast = np.random.default_rng(stage.seed), fast_bfloat16()
+    torch.manual_seed(stage.seed)  # of the noise: the same whether the training was resumed or not
     pixels = np.concatenate([lesson.places.pixels, lesson.people.pixels])
     known: dict[str, list[int]] = {}
     kinds = list(stage.shares)
@@ -418,7 +419,6 @@ def main() -> None:
     meaning = meanings(lesson, tokenizer, model.config.text_config.hidden_size)
     views = {View.Q_ONLY: 0.04, View.CTX_Q: 0.12, View.IMG_Q: 0.17, View.FULL: 0.19}
     shares = {**views, "p1": 0.10, "p2": 0.19, "p3": 0.19}
-
     single = {"p2": 0.5, "p3": 0.5}
 
     def language(

@@ -122,6 +122,24 @@ def write_atomically(
             part.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
+def cached_text(name: str, make: Callable[[], str], check: Callable[[str], object] = str) -> str:
+    """The file ``name`` of the user's cache folder (XDG_CACHE_HOME, else ~/.cache). Made, and kept
+    where the folder can be written, when it isn't there or ``check`` raises ValueError for it."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    kept = Path(home) / "sdgbias" / name
+    with suppress(OSError, ValueError):
+        text = kept.read_text(encoding="utf-8")
+        check(text)
+        return text
+    text = make()
+    with suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        part = kept.with_name(f".{name}.{os.getpid()}.part")  # other processes may make it, too
+        part.write_text(text, encoding="utf-8")
+        part.replace(kept)
+    return text
+
+
 #: Names that look like a credential; counts such as ``num_image_tokens: 1`` are let through.
 _SECRET_NAME = re.compile(r"key|token|secret|passw", re.IGNORECASE)
 _SECRET_VALUE = re.compile(r"\b(sk-|hf_|ghp_|AIza)[A-Za-z0-9_-]{16,}")

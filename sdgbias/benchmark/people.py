@@ -12,7 +12,6 @@ FACET).
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -274,8 +273,3 @@ def _card(
             str(k): int(n) for k, n in left["rule"].value_counts().sort_index().items()
         },
     }
-
-
-def card_text(card: dict[str, Any]) -> str:
-    """The card as text for a terminal."""
-    return json.dumps(card, indent=2, sort_keys=True, ensure_ascii=False)

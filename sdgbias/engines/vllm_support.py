@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 from sdgbias.errors import InfrastructureError
+from sdgbias.files import cached_text
 from sdgbias.registry.propose import Served
 
 NATIVE, BACKEND = "by a class of its own", "with its Transformers backend"
@@ -38,30 +39,17 @@ def served(python: Path | None) -> Served:
     be asked."""
     interpreter = str(python or sys.executable)
     vllm, transformers = _run([interpreter, "-P", "-c", _VERSIONS]).split()
-    kept = _cache() / f"vllm-{_plain(vllm)}-transformers-{_plain(transformers)}.json"
-    try:
-        return Served(vllm, json.loads(kept.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        pass
-    line = _run([interpreter, "-P", "-m", "sdgbias.engines.vllm_support"]).splitlines()[-1]
-    try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        part = kept.with_name(f".{kept.name}.{os.getpid()}.part")
-        part.write_text(line, encoding="utf-8")
-        part.replace(kept)
-    except OSError:
-        pass  # asked again the next time
-    return Served(vllm, json.loads(line))
+    answer = cached_text(
+        f"vllm-{_plain(vllm)}-transformers-{_plain(transformers)}.json",
+        lambda: _run([interpreter, "-P", "-m", "sdgbias.engines.vllm_support"]).splitlines()[-1],
+        json.loads,
+    )
+    return Served(vllm, json.loads(answer))
 
 
 def version(python: Path | None) -> str:
     """The version of vLLM in an environment. InfrastructureError as `served`."""
     return _run([str(python or sys.executable), "-P", "-c", _VERSIONS]).split()[0]
-
-
-def _cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "sdgbias"
 
 
 def _plain(version: str) -> str:

@@ -10,10 +10,8 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -22,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from sdgbias.errors import StoreError
-from sdgbias.files import write_atomically
+from sdgbias.files import cached_text, write_atomically
 from sdgbias.report import labels
 from sdgbias.report.charts import (
     Figure,
@@ -126,18 +124,11 @@ def library() -> str:
     takes 1.5 s of CPU, so the script is kept in the user's cache folder, where one can be had."""
     import vl_convert as vlc
 
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    kept = Path(home) / "sdgbias" / f"vega-{version('vl-convert-python')}.js"
-    with suppress(OSError, UnicodeDecodeError):
-        return kept.read_text(encoding="utf-8")
-    bundle: str = vlc.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    text = bundle.replace("</script", "<\\/script")
-    with suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        part = kept.with_name(f".{kept.name}.{os.getpid()}")  # other reports may write it, too
-        part.write_text(text, encoding="utf-8")
-        part.replace(kept)
-    return text
+    def bundle() -> str:
+        made: str = vlc.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+        return made.replace("</script", "<\\/script")
+
+    return cached_text(f"vega-{version('vl-convert-python')}.js", bundle)
 
 
 def shown_figure(f: Figure) -> dict[str, Any]:
