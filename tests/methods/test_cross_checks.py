@@ -6,10 +6,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy import stats as scipy_stats
+from statsmodels.stats import multitest
 
 from sdgbias.methods import stats
-
-multitest = pytest.importorskip("statsmodels.stats.multitest", reason="pip install .[dev]")
 
 
 def clustered(rng: np.random.Generator, sizes: list[int]) -> tuple[np.ndarray, np.ndarray]:

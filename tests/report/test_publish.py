@@ -170,7 +170,8 @@ def test_the_hub_reads_the_metadata_of_a_model_card(folder: Path, results: Path)
 def test_datasets_shows_the_pictures(
     folder: Path, small_benchmark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    datasets = pytest.importorskip("datasets", reason="the package datasets isn't installed")
+    import datasets
+
     found = datasets.load_dataset(str(folder / "dataset"), cache_dir=str(tmp_path))
     items = pd.read_parquet(small_benchmark / "items_mcq.parquet").set_index("item_id")
     assert {k: len(v) for k, v in found.items()} == {
@@ -200,7 +201,8 @@ def test_pictures_are_those_of_the_benchmark(folder: Path, small_benchmark: Path
 
 
 def test_croissant_reads_the_dataset(folder: Path) -> None:
-    mlcroissant = pytest.importorskip("mlcroissant", reason="mlcroissant isn't installed")
+    import mlcroissant
+
     found = mlcroissant.Dataset(jsonld=str(folder / "dataset/croissant.json"))
     about = found.metadata
     assert not about.ctx.issues.errors and about.ctx.is_v1_1()
