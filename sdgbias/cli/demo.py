@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from sdgbias import progress
-from sdgbias.cli.options import DEFAULT_RESULTS, ResultsOption
+from sdgbias.cli.options import DEFAULT_RESULTS, JsonOption, ResultsOption, say_json
 from sdgbias.errors import GateError, InfrastructureError, UsageError
 from sdgbias.types import FACET
 
@@ -70,10 +70,13 @@ def _environment() -> dict[str, str]:
     return made
 
 
-def _step(title: str, command: list[str], fine: tuple[int, ...] = (0,)) -> None:
-    """Run one command of the tour: its stage is on this command's line, its output above it."""
+def _step(
+    title: str, command: list[str], fine: tuple[int, ...] = (0,), as_json: bool = False
+) -> None:
+    """Run one command of the tour: its stage is on this command's line, its output above it, or on
+    standard error where standard output is one JSON value."""
     shown = " ".join(Path(c).name if c == sys.executable else c for c in command)
-    typer.echo(f"\n== {title}: {shown}")
+    typer.echo(f"\n== {title}: {shown}", err=as_json)
     progress.update(title)
     with subprocess.Popen(
         command,
@@ -85,7 +88,7 @@ def _step(title: str, command: list[str], fine: tuple[int, ...] = (0,)) -> None:
     ) as child:
         assert child.stdout is not None
         for line in child.stdout:
-            typer.echo(line.rstrip("\n"))
+            typer.echo(line.rstrip("\n"), err=as_json)
     if child.returncode not in fine:
         raise InfrastructureError(
             f"{title} ended with exit code {child.returncode}; what is finished is kept: run the"
@@ -145,6 +148,7 @@ def _lock_apart() -> Iterator[None]:
 def demo(
     results: ResultsOption = DEFAULT_RESULTS,
     report: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("reports/latest"),
+    as_json: JsonOption = False,
 ) -> None:
     """The main job end to end: dvc repro, then the Prefect flow `nightly` over every enabled model,
     report, W&B offline."""
@@ -154,7 +158,7 @@ def demo(
         raise UsageError("no dvc.yaml here; run `sdgbias demo` in the folder of the project")
     began = time.monotonic()
     with _lock_apart(), _meanwhile():
-        _step("data", [sys.executable, "-m", "dvc", "repro", "--quiet"])
+        _step("data", [sys.executable, "-m", "dvc", "repro", "--quiet"], as_json=as_json)
     night = [sys.executable, "-m", "flows.nightly", "--results", str(results)]
     # the random words of one baseline would be more than half of all prompts
     night += ["--passes", "table_j,content_free"]
@@ -162,18 +166,24 @@ def demo(
         "nightly",
         [*night, "--report", str(report), "--jobs", str(_at_a_time())],
         (0, GateError.exit_code),
+        as_json,
     )
     table = store.query(results, HEADLINE, [store.latest_runs(results)])
+    people = store.query(results, PEOPLE, [store.latest_runs(results, FACET, per_benchmark=True)])
+    page, seconds = report / "index.html", round(time.monotonic() - began)
+    if as_json:
+        found = {"accuracy": table, "people": people, "report": str(page), "seconds": seconds}
+        say_json(found)
+        return
     typer.echo(
         "\nAccuracy on the test split, all context tests pooled, 95 % interval clustered by place"
         " (measured here):\n"
     )
     typer.echo(table.to_string(index=False))
-    people = store.query(results, PEOPLE, [store.latest_runs(results, FACET, per_benchmark=True)])
     if len(people):
         typer.echo(
             "\nSecond suite, pictures of people: difference of recall between groups, all classes"
             " pooled, 95 % interval:\n"
         )
         typer.echo(people.to_string(index=False))
-    typer.echo(f"\nreport: {report / 'index.html'}   ({time.monotonic() - began:.0f} s)")
+    typer.echo(f"\nreport: {page}   ({seconds} s)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -15,8 +16,9 @@ import yaml
 
 from sdgbias import store
 from sdgbias.cli import demo
+from sdgbias.errors import InfrastructureError
 from sdgbias.suites import facet
-from tests.builders.commands import REPOSITORY
+from tests.builders.commands import REPOSITORY, sdgbias
 
 
 def git(folder: Path, *command: str) -> str:
@@ -67,6 +69,15 @@ def test_the_demo_keeps_its_lock_apart_and_leaves_a_users_alone(
         assert lock.exists() == own and kept.exists() != own
 
 
+def test_json_leaves_standard_output_to_its_value(tmp_path: Path) -> None:
+    """What a stage prints, and why one failed, is on standard error."""
+    (tmp_path / "dvc.yaml").write_text("stages: {sample: {cmd: exit 3}}\n")
+    git(tmp_path, "init", "-q")
+    done = sdgbias("demo", "--json", cwd=tmp_path)
+    assert done.returncode == InfrastructureError.exit_code and done.stdout == ""
+    assert "== data: " in done.stderr and "run the same command again" in done.stderr
+
+
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_clone_is_clean_after_the_demo(tmp_path: Path) -> None:
@@ -86,7 +97,7 @@ def test_a_clone_is_clean_after_the_demo(tmp_path: Path) -> None:
     git(clone, "commit", "-q", "--allow-empty", "-m", "as it is here")
     environment = {**os.environ, "PYTHONPATH": str(clone)}
     done = subprocess.run(
-        [sys.executable, "-m", "sdgbias.cli", "demo"],
+        [sys.executable, "-m", "sdgbias.cli", "demo", "--json"],
         cwd=clone,
         env=environment,
         capture_output=True,
@@ -95,6 +106,10 @@ def test_a_clone_is_clean_after_the_demo(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert git(clone, "status", "--porcelain") == ""
+    found = json.loads(done.stdout)
+    assert {row["model"] for row in found["accuracy"]} == {"tiny-llava", "tiny-qwen"}
+    assert all(row["low"] <= row["accuracy"] <= row["high"] for row in found["accuracy"])
+    assert found["people"] and found["report"] == "reports/latest/index.html"
     page = (clone / "reports/latest/night.html").read_text(encoding="utf-8")
     assert "finished" in page and "under way" not in page
     shown = done.stdout + done.stderr
