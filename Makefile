@@ -18,16 +18,21 @@ WORKERS := --dist loadfile --no-loadscope-reorder --ignore=tests/vllm/test_api.p
 test test-slow: export OMP_NUM_THREADS = 1
 # pytest keeps the test modules with their rewritten assertions, half the time that a process takes to collect them
 test test-slow: export PYTHONDONTWRITEBYTECODE =
+# mypy, a minute of one core in a fresh clone, runs beside the tests
 test: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 3 $(WORKERS) -m 'not slow and not long'
+	$(BIN)/mypy & types=$$!; $(BIN)/pytest -n 3 $(WORKERS) -m 'not slow and not long'; tests=$$?; \
+	wait $$types || { echo "mypy found errors: see above"; exit 1; }; exit $$tests
 
+# the tests of the vLLM engine, one process in an environment of its own, run beside the others and are shown after them
 test-slow: .venv/installed-dev
-	$(BIN)/pytest -n 4 $(WORKERS) -m 'slow and not long'
-	if test -f .venv-vllm/installed; then .venv-vllm/bin/python -m pytest tests/vllm; else echo "no .venv-vllm: the tests of the vLLM engine are skipped; build it: make vllm"; fi
+	@if test -f .venv-vllm/installed; then vllm=".venv-vllm/bin/python -m pytest tests/vllm"; \
+	else vllm="echo no .venv-vllm: the tests of the vLLM engine are skipped; build it: make vllm"; fi; \
+	said=$$(mktemp); $$vllm >$$said 2>&1 & other=$$!; \
+	$(BIN)/pytest -n 4 $(WORKERS) -m 'slow and not long'; tests=$$?; \
+	wait $$other; vllm=$$?; cat $$said; rm $$said; exit $$((tests ? tests : vllm))
 
 test-all:
 	$(MAKE) test

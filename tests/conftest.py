@@ -117,15 +117,15 @@ def shared() -> Path:
 
 @pytest.fixture(scope="session")
 def small_benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A benchmark of 60 synthetic clusters, 120 MCQs and 40 regression questions."""
+    """A benchmark of 30 synthetic clusters, 60 MCQs and 20 regression questions."""
 
     def make(folder: Path) -> None:
         from sdgbias.benchmark.build import Draw, build
         from sdgbias.raw.synthetic import write_sample
 
         raw = folder / "raw"
-        write_sample(raw, 60, 5)
-        build(raw, raw / "indicators", folder / "benchmark", Draw(mcq=120, regression=40))
+        write_sample(raw, 30, 5)
+        build(raw, raw / "indicators", folder / "benchmark", Draw(mcq=60, regression=20))
 
     return once(tmp_path_factory, "small", make) / "benchmark"
 

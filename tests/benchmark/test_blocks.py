@@ -107,8 +107,8 @@ def test_the_paper_s_number_is_the_default_where_the_quotas_can_be_filled(
     clusters = make_clusters()
     found = items.find_candidates(clusters, make_images(clusters), make_series(), seed=0)
     assert [items.papers_number(found, task) for task in Task] == [None, None]
-    monkeypatch.setattr(items, "PAPER", {Task.MCQ: 400, Task.REGRESSION: 10_000})
-    assert [items.papers_number(found, task) for task in Task] == [400, None]
+    monkeypatch.setattr(items, "PAPER", {Task.MCQ: 200, Task.REGRESSION: 10_000})
+    assert [items.papers_number(found, task) for task in Task] == [200, None]
 
 
 def test_a_build_without_numbers_says_in_its_card_what_it_drew(

@@ -58,7 +58,7 @@ def test_everything_is_asked_where_a_value_is_known() -> None:
     assert list(made.items_mcq) == list(MCQ_COLUMNS) and list(made.items_regression) == list(
         REGRESSION_COLUMNS
     )
-    assert len(made.items_mcq) == 60 * 14 and len(made.items_regression) == 60 * 9
+    assert len(made.items_mcq) == 30 * 14 and len(made.items_regression) == 30 * 9
     for items, task in ((made.items_mcq, "mcq"), (made.items_regression, "regression")):
         assert items["item_id"].is_monotonic_increasing and items["item_id"].is_unique
         first = items.iloc[0]
@@ -116,7 +116,7 @@ def test_clusters_without_an_image_are_out() -> None:
         clusters, make_images(clusters)[:7], make_series(), None, mcq=None, regression=None, seed=0
     )
     assert made.items_mcq["cluster_id"].nunique() == 7
-    assert made.notes["clusters"] == 60 and made.notes["clusters_with_image"] == 7
+    assert made.notes["clusters"] == 30 and made.notes["clusters_with_image"] == 7
 
 
 def test_an_item_needs_the_evidence_of_its_template() -> None:

@@ -14,7 +14,7 @@ from sdgbias.raw.indicators import load_indicators
 CODES = ("AL", "KE", "NM", "NI", "BF")
 
 
-def make_clusters(codes: tuple[str, ...] = CODES, each: int = 12) -> pd.DataFrame:
+def make_clusters(codes: tuple[str, ...] = CODES, each: int = 6) -> pd.DataFrame:
     table = countries().set_index("cname")
     rows = []
     for code in codes:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.builders.commands import ok
 from tests.builders.once import once
 
 
@@ -23,6 +24,8 @@ def tiny_benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
         raw = folder / "raw"
         write_sample(raw, 12, 5)
         build(raw, raw / "indicators", folder / "benchmark", Draw(mcq=24, regression=6))
+        # a night doesn't check what has passed: tests/nightly/test_steps.py
+        ok("build", "--stage", "check", "--out", folder / "benchmark")
 
     return once(tmp_path_factory, "tiny", make) / "benchmark"
 

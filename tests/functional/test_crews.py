@@ -24,7 +24,6 @@ BATCH = 16
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     add_model(tmp_path, "slow", batch_size=BATCH)
-    (tmp_path / "expectations").symlink_to(REPOSITORY / "expectations")
     return tmp_path
 
 
@@ -95,7 +94,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory, tiny_benchmark: Path) -> Pat
     """Results of one engine in one process; its log of prompts lies beside."""
     folder = tmp_path_factory.mktemp("whole")
     add_model(folder, "slow", batch_size=BATCH)
-    (folder / "expectations").symlink_to(REPOSITORY / "expectations")
     finish(start(tiny_benchmark, folder / "r.duckdb", 1, slow_planted(folder, 0.0)))
     return folder / "r.duckdb"
 

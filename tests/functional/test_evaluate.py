@@ -378,5 +378,5 @@ def test_benchmark_card(small_benchmark: Path) -> None:
     assert card["licence"] == "CC BY-SA 4.0"
     assert card["synthetic"] is True
     assert any("Synthetic" in s for s in card["sources"])
-    assert card["counts"]["items_mcq"] == 120
-    assert card["counts"]["prompts"] == 120 * 5 + 40 * 2  # one row per item and test
+    assert card["counts"]["items_mcq"] == 60
+    assert card["counts"]["prompts"] == 60 * 5 + 20 * 2  # one row per item and test

@@ -12,14 +12,20 @@ import threading
 import time
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import yaml
 
+from sdgbias import store
+from sdgbias.nightly import schedule
+from sdgbias.nightly.stack.settings import Stack
 from tests.builders.commands import REPOSITORY, add_model, environment, free_port, metrics
 from tests.builders.hub import Hub, Repo, commit, weights
 
@@ -37,6 +43,8 @@ def nightly(
         str(folder / "results" / "r.duckdb"),
         "--report",
         str(folder / "report"),
+        "--passes",
+        "none",
         *more,
     ]
     return subprocess.run(
@@ -128,14 +136,14 @@ def told() -> Iterator[tuple[str, queue.Queue[str]]]:
         hook.shutdown()
 
 
-def post(url: str, body: dict[str, object]) -> Any:
+def post(url: str, body: object) -> Any:
     request = urllib.request.Request(
         url, json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
     for _ in range(300):
         try:
             with urllib.request.urlopen(request, timeout=120) as answer:
-                return json.load(answer)
+                return json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
             if error.code != 503:
                 raise
@@ -147,7 +155,7 @@ def post(url: str, body: dict[str, object]) -> Any:
     pytest.fail(f"{url}: busy for five minutes")
 
 
-@pytest.mark.slow
+@pytest.mark.long  # tests/functional/test_stack_overnight.py looks at a night in the same way
 def test_under_a_real_server_a_night_is_seen_and_is_one(
     server: str, tiny_benchmark: Path, tmp_path: Path
 ) -> None:
@@ -290,3 +298,52 @@ def test_a_new_commit_becomes_a_candidate_and_a_hub_that_is_down_changes_nothing
     assert made == [f"vlm-{second.sha[:8]}.yaml", "vlm.yaml"]
     entry = yaml.safe_load((tmp_path / "registry" / "models" / made[0]).read_text())
     assert entry["state"] == "candidate"
+
+
+@pytest.mark.slow
+def test_a_missed_night_is_started_once(server: str, tmp_path: Path) -> None:
+    """As `sdgbias stack up` asks for it: a night that was due while no stack was there."""
+    from prefect.client.orchestration import SyncPrefectClient
+
+    from flows import deploy
+
+    stack = Stack(str(tmp_path / "home"), str(tmp_path), cron="30 1 * * *", timezone="UTC")
+    now = datetime.now(UTC)
+    flow = post(f"{server}/flows/", {"name": "nightly"})["id"]
+    post(f"{server}/deployments/", {"name": "nightly", "flow_id": flow})
+    due = schedule.missed(stack.cron, stack.timezone, None, now + timedelta(days=3))
+    assert due is not None
+    night = schedule.night_id(due, stack.timezone, stack.cron)
+    with SyncPrefectClient(api=server) as client:
+        assert deploy.catch_up(client, stack, now) == "", "it was due before there was a stack"
+        assert deploy.catch_up(client, stack, now + timedelta(days=3)) == night
+        done = {"night": [night], "scheduled_for": [due.replace(tzinfo=None)], "status": ["done"]}
+        store.upsert(stack.results, {"nights": pd.DataFrame(done)})
+        assert deploy.catch_up(client, stack, now + timedelta(days=3)) == "", "it is done"
+    asked = {"flow_runs": {"tags": {"all_": ["catch-up"]}}}
+    [run] = post(f"{server}/flow_runs/filter", asked)
+    assert run["parameters"] == {"catch_up": True} and run["state_name"] == "Scheduled"
+
+
+@pytest.mark.slow
+def test_a_run_whose_heartbeat_stops_is_marked_as_crashed(server: str) -> None:
+    """The automation of every stack, with five seconds for its three minutes."""
+    [given, _] = yaml.safe_load((REPOSITORY / "infra/automations.yaml").read_text())["automations"]
+    quick = {**given, "trigger": {**given["trigger"], "within": 5}}
+    post(f"{server}/automations/", quick)
+    flow = post(f"{server}/flows/", {"name": "beats"})["id"]
+    run = post(f"{server}/flow_runs/", {"flow_id": flow, "state": {"type": "RUNNING"}})["id"]
+    heartbeat = {
+        "id": str(uuid.uuid4()),
+        "occurred": datetime.now(UTC).isoformat(),
+        "event": "prefect.flow-run.heartbeat",
+        "resource": {"prefect.resource.id": f"prefect.flow-run.{run}"},
+    }
+    post(f"{server}/events", [heartbeat])
+    deadline = time.monotonic() + 600
+    found: list[str] = []
+    while found != ["Crashed"]:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.5)
+        mine = post(f"{server}/flow_runs/filter", {"flow_runs": {"id": {"any_": [run]}}})
+        found = [one["state_name"] for one in mine]

@@ -25,9 +25,6 @@ import pytest
 from tests.builders.commands import environment, ok
 
 STAGES = ("clusters", "images", "series", "items", "prompts", "card", "check")
-#: Moments tried per stage, spread over all of them; the first and the last are always among them.
-MOST = {"images": 5, "check": 2}
-MOST_ELSEWHERE = 3
 WATCHED = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree", "os.truncate"}
 
 
@@ -130,13 +127,16 @@ def _go(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("most", [2, pytest.param(5, marks=pytest.mark.long)])
 @pytest.mark.parametrize("stage", STAGES)
 def test_killed_at_every_change_of_the_disk(
     server: multiprocessing.context.ForkServerContext,
     reference: tuple[Path, dict[str, Path]],
     tmp_path: Path,
     stage: str,
+    most: int,
 ) -> None:
+    """``most`` moments, spread over all of the stage; the first and the last are among them."""
     raw, before = reference
     following = dict(zip(STAGES, (*STAGES[1:], "end"), strict=True))[stage]
     whole = _digests(before[following])
@@ -145,7 +145,7 @@ def test_killed_at_every_change_of_the_disk(
     )
     assert code == 0 and changes > 0
     assert _digests(tmp_path / "whole") == whole
-    most = min(changes, MOST.get(stage, MOST_ELSEWHERE))
+    most = min(changes, most)
     moments = sorted({round(1 + i * (changes - 1) / max(1, most - 1)) for i in range(most)})
     for moment in moments:
         out = Path(shutil.copytree(before[stage], tmp_path / f"killed-{moment}"))

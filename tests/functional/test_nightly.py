@@ -34,6 +34,8 @@ def options(folder: Path, benchmark: Path) -> list[object]:
         benchmark,
         "--draws",
         "100",
+        "--passes",
+        "none",
     ]
 
 
@@ -43,7 +45,7 @@ def night_of(folder: Path, benchmark: Path, **more: object) -> Settings:
         "benchmarks": (benchmark,),
         "report": folder / "report",
     }
-    return Settings(root=folder, draws=100, **paths, **more)  # type: ignore[arg-type]
+    return Settings(root=folder, draws=100, passes="none", **paths, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
@@ -97,6 +99,8 @@ def test_two_nights_of_a_team(tiny_benchmark: Path, tmp_path: Path) -> None:
     assert "2026-11-22T0130" in (tmp_path / "report" / "night.html").read_text()
 
 
+# tests/test_lifeline.py kills the process around a model, test_ledger.py and test_run.py a night
+@pytest.mark.long
 def test_a_killed_night_takes_its_models_along_and_the_next_goes_on(
     tiny_benchmark: Path, tmp_path: Path
 ) -> None:

@@ -155,7 +155,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoNodes]:
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'sdgbias[ray]'")
     folder = tmp_path_factory.mktemp("cluster")
     add_model(folder, "slow", batch_size=BATCH)
-    (folder / "expectations").symlink_to(REPOSITORY / "expectations")
     nodes = TwoNodes(folder)
     try:
         yield nodes
