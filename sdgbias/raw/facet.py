@@ -20,6 +20,7 @@ import pandas as pd
 
 from sdgbias.errors import InputError
 from sdgbias.files import load_yaml, packaged
+from sdgbias.raw.text_tables import read_text
 
 _TABLE: dict[str, Any] = load_yaml(packaged("data", "facet.yaml").read_text(encoding="utf-8"))
 #: FACET's 52 person classes, and the 13 that the paper reports on, in its order (App. A.4).
@@ -90,21 +91,8 @@ class Annotations:
 def read_annotations(path: Path) -> Annotations:
     """Read ``annotations.csv``. Raises InputError for a file that can't be read or lacks a
     column."""
-    try:
-        raw = pd.read_csv(path, dtype=str, keep_default_na=False)
-    except (OSError, ValueError) as error:
-        cause = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(
-            f"{path}: can't be read as CSV ({cause}); give FACET's annotations.csv"
-        ) from None
-    missing = [c for c in COLUMNS if c not in raw.columns]
-    if missing:
-        raise InputError(
-            f"{path}: lacks the column {missing[0]} ({len(missing)} missing); give FACET's"
-            " annotations.csv as published"
-        )
+    rows = read_text(path, COLUMNS, "give FACET's annotations.csv as published", ("class2",))
     gone: list[tuple[str, str, str]] = []
-    rows = raw.map(str.strip)
     repeated = rows["person_id"].duplicated(keep=False) & (rows["person_id"] != "")
     persons = rows.groupby("filename")["person_id"].transform("size")
     classes = rows["class1"].map(normalise)
