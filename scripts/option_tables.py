@@ -16,8 +16,8 @@ from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
 
-from sdgbias.engines import vllm
-from sdgbias.engines.api import options as api
+from sdgbias.engines.api.options import ApiOptions
+from sdgbias.engines.entry_options import described
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 _MARKED = re.compile(r"(<!-- options: (\w+) -->\n).*?(<!-- end of options -->)", re.DOTALL)
@@ -44,14 +44,16 @@ def _default(field: Field[Any]) -> str:
 
 def _api() -> str:
     rows = [
-        _row(f"`{f.name}`", _default(f), api.CHECKS[f.name][1], api.ABOUT[f.name])
-        for f in fields(api.ApiOptions)
+        _row(
+            f"`{f.name}`", _default(f), *(described("api")[f.name][k] for k in ("valid", "meaning"))
+        )
+        for f in fields(ApiOptions)
     ]
     return _row("option", "default", "valid", "meaning") + "|---|---|---|---|\n" + "".join(rows)
 
 
 def _vllm() -> str:
-    rows = [_row(f"`{name}`", valid) for name, (valid, _) in vllm.OPTIONS.items()]
+    rows = [_row(f"`{name}`", about["valid"]) for name, about in described("vllm").items()]
     return _row("option", "meaning and valid values") + "|---|---|\n" + "".join(rows)
 
 

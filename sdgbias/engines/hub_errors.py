@@ -14,13 +14,14 @@ from pathlib import Path
 
 from sdgbias.engines.fingerprint import installed
 from sdgbias.errors import (
-    ExpiredToken,
-    Gated,
     HubUnreachable,
     InfrastructureError,
     ModelError,
+    RegistryError,
     SdgbiasError,
 )
+from sdgbias.registry import hub
+from sdgbias.registry.facts import missing_shards
 from sdgbias.types import ModelSpec
 
 #: Errors raised inside transformers where a repository's files lack or misstate a setting; retrying
@@ -42,45 +43,27 @@ def translate(
         return ModelError(f"{spec.name}: {what} {folder or spec.repo}: {never}")
     if folder is not None or isinstance(error, BROKEN):
         return ModelError(told)
-    kinds = {type(cause).__name__ for cause in _causes(error)}
-    status = next((code for cause in _causes(error) if (code := _status(cause))), 0)
     at = f"{spec.name}: {spec.repo}"
-    if "GatedRepoError" in kinds and status == 401:
-        return Gated(
-            f"{at} is gated and no token was sent (401); accept its conditions on the hub, then: hf"
-            " auth login, or set HF_TOKEN"
-        )
-    if "GatedRepoError" in kinds or status == 403:
-        return Gated(
-            f"{at} is gated and this account has no access ({status or 403}); accept its conditions"
-            " on the hub, then run this again"
-        )
-    if "RevisionNotFoundError" in kinds:
-        return ModelError(
-            f"{at} has no revision {spec.revision} (any more); pin another: sdgbias register-model"
-            f" {spec.repo} --overwrite"
-        )
-    if "RepositoryNotFoundError" in kinds:
-        return ModelError(
-            f"{at} is not on the hub, or private to others ({status}); check repo in"
-            f" registry/models/{spec.name}.yaml"
-        )
-    if status == 401:
-        return ExpiredToken(
-            f"{at}: the hub refuses the token (401), expired or revoked; make a new one: hf auth"
-            " login, or set HF_TOKEN"
-        )
+    kinds = {type(cause).__name__ for cause in _causes(error)}
+    answered = next(
+        (c for c in _causes(error) if _status(c) and "EntryNotFound" not in type(c).__name__), None
+    )
+    if answered is not None and _status(answered) < 429:
+        found = hub.plain(spec.repo, spec.revision, answered)
+        kind = ModelError if isinstance(found, RegistryError) else type(found)
+        return kind(f"{spec.name}: {found}")
     if (
         kinds & {"LocalEntryNotFoundError", "IncompleteSnapshotError", "OfflineModeIsEnabled"}
-        or status >= 429
+        or answered is not None
         or any("Connect" in k or "Timeout" in k for k in kinds)
     ):
-        why = f"answers {status}" if status else "can't be reached, or HF_HUB_OFFLINE forbids it"
+        why = "can't be reached, or HF_HUB_OFFLINE forbids it"
+        why = why if answered is None else f"answers {_status(answered)}"
         return HubUnreachable(
             f"{at}: the hub {why}, and the local cache lacks files of revision {spec.revision};"
             f" fetch them: sdgbias models fetch {spec.name}"
         )
-    if "EntryNotFoundError" in kinds or "RemoteEntryNotFoundError" in kinds:
+    if kinds & {"EntryNotFoundError", "RemoteEntryNotFoundError"}:
         return ModelError(told)
     if "Can't load image processor" in line or "Can't load tokenizer" in line:
         return ModelError(
@@ -152,12 +135,8 @@ def _damaged(folder: Path | None, error: BaseException) -> str:
             whole = False
         if not whole:
             return f"{path.name} is no JSON object, cut off or edited; {again}"
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        shards = json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values()
-        lost = sorted({str(name) for name in shards if not (folder / str(name)).is_file()})
-        if lost:
-            return f"{lost[0]} is missing ({len(lost)} of {len(set(shards))} shards); {again}"
+    if why := missing_shards(folder):
+        return f"{why}; {again}"
     text = " ".join(str(cause) for cause in _causes(error))
     if "SafetensorError" in {type(cause).__name__ for cause in _causes(error)}:
         return f"its safetensors are damaged or cut off ({str(error).splitlines()[0]}); {again}"

@@ -6,7 +6,7 @@ scores are exact and nothing is sampled. Prompts are tokenised here, with the sa
 same rule for BOS as in the transformers engine; the engine inserts the picture's tokens.
 docs/how-to/vllm.md describes the installation and what was checked.
 
-Options of a registry entry (all optional) are checked before anything is loaded: vllm_options.py.
+Options of a registry entry (all optional) are checked before anything is loaded: entry_options.py.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy as np
 
 from sdgbias.engines import Backend, vllm_lora
 from sdgbias.engines.agreement import rounding_noise
+from sdgbias.engines.entry_options import checked
 from sdgbias.engines.fingerprint import fingerprint, installed, local_folder
 from sdgbias.engines.hf.prompting import (
     adds_special_tokens,
@@ -38,9 +39,7 @@ from sdgbias.engines.hf.prompting import (
 from sdgbias.engines.hf.tokens import find_candidates
 from sdgbias.engines.vllm_environment import offline, set_environment
 from sdgbias.engines.vllm_model import count_encoder, encoded, jitter_off, jitter_on
-from sdgbias.engines.vllm_options import OPTIONS as OPTIONS
 from sdgbias.engines.vllm_options import pictures, settings
-from sdgbias.engines.vllm_options import read_options as read_options
 from sdgbias.errors import InfrastructureError, ModelError, OutOfMemory
 from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, Generated, ModelSpec, Prompt, ScoreBatch
 
@@ -116,7 +115,7 @@ class VLLM(Backend):
     InfrastructureError (no vLLM here, no memory)."""
 
     def __init__(self, spec: ModelSpec, root: Path) -> None:
-        options = read_options(spec)
+        options = checked(spec, "vllm")
         folder, lora = local_folder(spec, root), vllm_lora.find(spec, root)
         try:
             import torch

@@ -17,6 +17,7 @@ import pandas as pd
 from sdgbias.errors import InputError
 from sdgbias.files import confine
 from sdgbias.raw.facet import PEOPLE, UNKNOWN, Annotations
+from sdgbias.raw.text_tables import read_text
 
 #: Ends of the young and the middle group in years (App. A.3).
 YOUNG_UNDER, MIDDLE_TO = 25, 65
@@ -64,18 +65,7 @@ def age_group(years: tuple[int, int] | None) -> tuple[str, str]:
 def read_fairface(table: Path) -> Annotations:
     """A FairFace label table (file, age, gender, race); pictures lie beside it. Raises
     InputError."""
-    try:
-        raw = pd.read_csv(table, dtype=str, keep_default_na=False).map(str.strip)
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{table}: can't be read as CSV ({type(error).__name__}); give FairFace's label table"
-        ) from None
-    missing = [c for c in ("file", "age", "gender", "race") if c not in raw.columns]
-    if missing:
-        raise InputError(
-            f"{table}: lacks the column {missing[0]}; FairFace's tables have file, age, gender,"
-            " race"
-        )
+    raw = read_text(table, ("file", "age", "gender", "race"), "give FairFace's label table")
     rows = [
         (r["file"], r["gender"].casefold(), *age_group(age_range(r["age"])), r["race"])
         for r in raw.to_dict("records")

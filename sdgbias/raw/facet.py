@@ -13,100 +13,26 @@ import ast
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from sdgbias.errors import InputError
+from sdgbias.files import load_yaml, packaged
+from sdgbias.raw.text_tables import read_text
 
-#: FACET's 52 person classes as its annotations write them.
-CLASSES = [
-    "astronaut",
-    "backpacker",
-    "ballplayer",
-    "bartender",
-    "basketball_player",
-    "boatman",
-    "carpenter",
-    "cheerleader",
-    "climber",
-    "computer_user",
-    "craftsman",
-    "dancer",
-    "disk_jockey",
-    "doctor",
-    "drummer",
-    "electrician",
-    "farmer",
-    "fireman",
-    "flutist",
-    "gardener",
-    "guard",
-    "guitarist",
-    "gymnast",
-    "hairdresser",
-    "horseman",
-    "judge",
-    "laborer",
-    "lawman",
-    "lifeguard",
-    "machinist",
-    "motorcyclist",
-    "nurse",
-    "painter",
-    "patient",
-    "prayer",
-    "referee",
-    "repairman",
-    "reporter",
-    "retailer",
-    "runner",
-    "sculptor",
-    "seller",
-    "singer",
-    "skateboarder",
-    "soccer_player",
-    "soldier",
-    "speaker",
-    "student",
-    "teacher",
-    "tennis_player",
-    "trumpeter",
-    "waiter",
-]
-#: The 13 classes that the paper reports on, in the order of its class tables (App. A.4).
-SELECTED = [
-    "gardener",
-    "craftsman",
-    "laborer",
-    "skateboarder",
-    "prayer",
-    "guitarist",
-    "singer",
-    "dancer",
-    "retailer",
-    "nurse",
-    "student",
-    "gymnast",
-    "horseman",
-]
-
-#: Attribute -> its groups in the order of the paper's tables; the first and the last make the
-#: paper's disparity (Sec. 2.2).
-GROUPS = {
-    "gender": ("male", "female"),
-    "skin": ("light", "medium", "dark"),
-    "age": ("young", "middle", "old"),
-}
+_TABLE: dict[str, Any] = load_yaml(packaged("data", "facet.yaml").read_text(encoding="utf-8"))
+#: FACET's 52 person classes, and the 13 that the paper reports on, in its order (App. A.4).
+CLASSES: list[str] = _TABLE["classes"]
+SELECTED: list[str] = _TABLE["selected"]
+#: Attribute -> its groups in the order of the paper's tables.
+GROUPS: dict[str, tuple[str, ...]] = {k: tuple(names) for k, names in _TABLE["groups"].items()}
 UNKNOWN = "unknown"
-
 #: Other ways to spell a class -> its name in FACET.
-SPELLINGS = {
-    "labourer": "laborer",
-    "disc jockey": "disk_jockey",
-    "DJ": "disk_jockey",
-    "flautist": "flutist",
-}
+SPELLINGS: dict[str, str] = _TABLE["spellings"]
+#: Attribute -> group -> the vote columns that count for it.
+VOTES: dict[str, dict[str, list[str]]] = _TABLE["votes"]
 
 _LETTERS = re.compile(r"[^a-z]")
 _BY_LETTERS = {
@@ -121,27 +47,6 @@ def normalise(name: str) -> str:
     return _BY_LETTERS.get(_LETTERS.sub("", name.casefold()), "")
 
 
-#: Attribute -> group -> the vote columns that count for it (METHODS 2.3: Monk 1-3 light, 4-6
-#: medium, 7-10 dark).
-VOTES: dict[str, dict[str, tuple[str, ...]]] = {
-    "gender": {
-        "male": ("gender_presentation_masc",),
-        "female": ("gender_presentation_fem",),
-        "non-binary": ("gender_presentation_non_binary",),
-        "na": ("gender_presentation_na",),
-    },
-    "skin": {
-        "light": tuple(f"skin_tone_{k}" for k in (1, 2, 3)),
-        "medium": tuple(f"skin_tone_{k}" for k in (4, 5, 6)),
-        "dark": tuple(f"skin_tone_{k}" for k in (7, 8, 9, 10)),
-    },
-    "age": {
-        "young": ("age_presentation_young",),
-        "middle": ("age_presentation_middle",),
-        "old": ("age_presentation_older",),
-        "na": ("age_presentation_na",),
-    },
-}
 #: Winning votes that are no group of the metrics: they become `unknown`, with the vote as the
 #: reason.
 NO_GROUP = ("non-binary", "na")
@@ -186,21 +91,8 @@ class Annotations:
 def read_annotations(path: Path) -> Annotations:
     """Read ``annotations.csv``. Raises InputError for a file that can't be read or lacks a
     column."""
-    try:
-        raw = pd.read_csv(path, dtype=str, keep_default_na=False)
-    except (OSError, ValueError) as error:
-        cause = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(
-            f"{path}: can't be read as CSV ({cause}); give FACET's annotations.csv"
-        ) from None
-    missing = [c for c in COLUMNS if c not in raw.columns]
-    if missing:
-        raise InputError(
-            f"{path}: lacks the column {missing[0]} ({len(missing)} missing); give FACET's"
-            " annotations.csv as published"
-        )
+    rows = read_text(path, COLUMNS, "give FACET's annotations.csv as published", ("class2",))
     gone: list[tuple[str, str, str]] = []
-    rows = raw.map(str.strip)
     repeated = rows["person_id"].duplicated(keep=False) & (rows["person_id"] != "")
     persons = rows.groupby("filename")["person_id"].transform("size")
     classes = rows["class1"].map(normalise)

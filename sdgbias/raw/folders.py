@@ -16,7 +16,7 @@ import pandas as pd
 
 from sdgbias.errors import InputError
 from sdgbias.raw import clusters
-from sdgbias.raw.images.photos import CLUSTER_NAMES, ID_NAMES
+from sdgbias.raw.images.photos import read_metadata
 from sdgbias.raw.sources import Source, source
 
 STATES = ("present", "partial", "missing", "broken", "unneeded")
@@ -28,10 +28,6 @@ NEAR_DEGREES = 0.15
 Progress = Callable[[str, int, int], None]
 #: Name of a finding -> (tarball, first and last DHS code that it holds).
 TILE_GROUPS = {
-    f"tiles {name[4:9]}": (name, name[4:6], name[7:9])
-    for name in source("sustainbench_tiles").bytes
-}
-TILETILE_GROUPS = {
     f"tiles {name[4:9]}": (name, name[4:6], name[7:9])
     for name in source("sustainbench_tiles").bytes
 }
@@ -259,42 +255,6 @@ def _state(
         f"without {names(absent)}: {means}",
         how(entry),
     )
-
-
-def read_metadata(path: Path) -> pd.DataFrame:
-    """photo_id, cluster_id, and lat, lon, path if the table has them. Raises InputError when it
-    can't be read."""
-    try:
-        header = {
-            str(name).strip().lower(): str(name)
-            for name in pd.read_csv(path, nrows=0, encoding="utf-8-sig").columns
-        }
-        wanted = {
-            "photo_id": ID_NAMES,
-            "cluster_id": CLUSTER_NAMES,
-            "lat": ("lat",),
-            "lon": ("lon",),
-            "path": ("path",),
-        }
-        named = {
-            what: next((header[n.lower()] for n in usual if n.lower() in header), None)
-            for what, usual in wanted.items()
-        }
-        columns = {given: what for what, given in named.items() if given is not None}
-        if not {"photo_id", "cluster_id"} <= set(columns.values()):
-            raise InputError(
-                f"{path}: no column {' or '.join(ID_NAMES)}, or none of"
-                f" {' or '.join(CLUSTER_NAMES)}; found: {', '.join(header)}"
-            )
-        table = pd.read_csv(
-            path, dtype=str, keep_default_na=False, encoding="utf-8-sig", usecols=list(columns)
-        )
-    except (ValueError, OSError) as error:
-        raise InputError(
-            f"{path} is no readable UTF-8 CSV ({str(error).strip().splitlines()[-1]}); download it"
-            " again"
-        ) from error
-    return table.rename(columns=columns)
 
 
 def _strangers(listed: dict[str, pd.DataFrame], known: pd.DataFrame | None) -> Iterator[str]:

@@ -11,16 +11,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
-import yaml
+from pydantic import AfterValidator, Field, StrictInt, model_validator
 
+from sdgbias import formats
 from sdgbias.errors import InputError, one_of
-from sdgbias.types import CONTEXT_NAMES, LETTERS, MODALITIES, PILLARS, TOLERANCES
+from sdgbias.files import packaged
+from sdgbias.formats import STRICT, Number, Text
+from sdgbias.types import CONTEXT_NAMES, LETTERS, MODALITIES, PILLARS, TOLERANCES, Task
 
 #: Where a value may come from, most local first.
 LEVELS = ("subnational", "urban-rural", "national")
@@ -28,7 +30,31 @@ POLARITIES = ("higher", "lower")
 DIRECTIONS = ("pessimistic", "conservative", "optimistic")
 #: What a question can rest on: a part of its picture, or a context variable (its label column).
 EVIDENCE = (*MODALITIES, *CONTEXT_NAMES)
-_FILE = "sdgbias/data/indicators.yaml"
+Q = TypeVar("Q", bound="Question")
+_COMPARE = "compare with sdgbias/data/indicators.yaml"
+
+
+def _among(what: str, valid: tuple[str, ...]) -> AfterValidator:
+    def check(value: str) -> str:
+        if value not in valid:
+            raise ValueError(one_of(what, value, valid))
+        return value
+
+    return AfterValidator(check)
+
+
+def _increasing(numbers: tuple[float, ...]) -> tuple[float, ...]:
+    if len(numbers) not in (0, 2) or any(low >= high for low, high in pairwise(numbers)):
+        raise ValueError(f"{list(numbers)}; valid: two increasing numbers")
+    return numbers
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+_Evidence = Annotated[str, _among("evidence", EVIDENCE)]
+_Range = Annotated[tuple[Number, Number], AfterValidator(_increasing)]
 
 
 @dataclass(frozen=True)
@@ -36,8 +62,9 @@ class SeriesRef:
     """One series that an indicator may use; `max_gap`: its own limit in years from the survey
     (None: the build's)."""
 
-    name: str
-    max_gap: int | None = None
+    __pydantic_config__ = STRICT
+    name: Text
+    max_gap: Annotated[StrictInt, Field(ge=0)] | None = None
 
 
 @dataclass(frozen=True)
@@ -46,47 +73,82 @@ class Template:
     without which there is no item; used: what else bears on the answer; reasoning: the construct to
     be inferred, and how the value is to be read."""
 
-    required: tuple[str, ...]
-    used: tuple[str, ...]
-    reasoning: str
+    __pydantic_config__ = STRICT
+    required: Annotated[
+        tuple[_Evidence, ...], Field(min_length=1, description="at least one kind of evidence")
+    ]
+    used: tuple[_Evidence, ...]
+    reasoning: Annotated[Text, AfterValidator(_one_line)]
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Template:
+        if len({*self.required, *self.used}) < len(self.required) + len(self.used):
+            raise ValueError("names a kind of evidence twice; valid: each once")
+        return self
 
 
 @dataclass(frozen=True)
-class Indicator:
+class Question:
+    """What indicators and regression tasks have in common."""
+
+    __pydantic_config__ = STRICT
+    slug: str
+    title: Text
+    pillar: Annotated[str, _among("pillar", PILLARS)]
+    sdg: Text
+    unit: Text
+    template: Template
+    question: Annotated[Text, AfterValidator(_one_line)]
+
+
+@dataclass(frozen=True)
+class Indicator(Question):
     """One MCQ indicator; `thresholds` is empty where the bins are terciles, `limits` is the closed
     valid range, `family` the construct of the paper that it asks about."""
 
-    slug: str
-    title: str
-    pillar: str
-    sdg: str
-    unit: str
     suffix: str
-    series: tuple[SeriesRef, ...]
-    levels: tuple[str, ...]
-    polarity: str
-    thresholds: tuple[float, ...]
-    bins_source: str
-    limits: tuple[float, float]
-    decimals: int
-    family: str
-    template: Template
-    question: str
+    series: Annotated[
+        tuple[SeriesRef, ...], Field(min_length=1, description="at least one {name, max_gap}")
+    ]
+    levels: Annotated[
+        tuple[Annotated[str, _among("level", LEVELS)], ...],
+        Field(min_length=1, description="at least one level"),
+    ]
+    polarity: Annotated[str, _among("polarity", POLARITIES)]
+    limits: _Range
+    decimals: Annotated[StrictInt, Field(ge=0, le=6)]
+    family: Text
+    thresholds: Annotated[tuple[Number, ...], AfterValidator(_increasing)] = ()
+    bins_source: Text = "terciles of the benchmark's clusters"
+
+    @model_validator(mode="after")
+    def _exact(self) -> Indicator:
+        if any(round(edge, self.decimals) != edge for edge in self.thresholds):
+            raise ValueError(
+                f"decimals is {self.decimals}; valid: enough digits to write the thresholds"
+                f" {self.thresholds} exactly"
+            )
+        if bool(self.thresholds) == self.bins_source.startswith("terciles"):
+            raise ValueError("thresholds and bins_source: give both or none of them")
+        return self
 
 
 @dataclass(frozen=True)
-class RegressionTask:
+class RegressionTask(Question):
     """One regression task; its context is all of Table E but its target."""
 
-    slug: str
-    title: str
-    pillar: str
-    sdg: str
-    unit: str
-    target: str
-    tolerance: float
-    template: Template
-    question: str
+    target: Annotated[str, _among("target", tuple(TOLERANCES))]
+    tolerance: Number
+
+    @model_validator(mode="after")
+    def _of_the_paper(self) -> RegressionTask:
+        if self.tolerance != TOLERANCES[self.target]:
+            raise ValueError(
+                f"tolerance is {self.tolerance}; valid: Table F's {TOLERANCES[self.target]}"
+            )
+        if self.target in (*self.template.required, *self.template.used):
+            raise ValueError(f"template: the target is no evidence {self.target!r} for itself")
+        return self
 
 
 @dataclass(frozen=True)
@@ -187,14 +249,6 @@ def indicator(slug: str) -> Indicator:
     return table[slug]
 
 
-def regression_task(slug: str) -> RegressionTask:
-    """One regression task by slug; an unknown slug lists the valid ones."""
-    table = {entry.slug: entry for entry in load_regression_tasks()}
-    if slug not in table:
-        raise InputError(one_of("regression task", slug, table))
-    return table[slug]
-
-
 def _tercile_edges(numbers: np.ndarray, decimals: int) -> tuple[float, ...]:
     """One or two increasing edges, no range empty; () where rounded edges can't part the sorted
     values."""
@@ -248,160 +302,25 @@ def _labels(entry: Indicator, edges: tuple[float, ...]) -> tuple[str, ...]:
 
 @cache
 def _load(path: Path | None) -> tuple[tuple[Indicator, ...], tuple[RegressionTask, ...]]:
-    name = _FILE if path is None else str(path)
-    try:
-        text = (
-            files("sdgbias").joinpath("data/indicators.yaml").read_text("utf-8")
-            if path is None
-            else path.read_text("utf-8")
-        )
-        table = yaml.safe_load(text)
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{name} is no readable YAML table ({str(error).splitlines()[0]}); compare with {_FILE}"
-        ) from error
-    if not isinstance(table, dict) or set(table) != {"mcq", "regression"}:
-        raise InputError(
-            f"{name}: wants exactly the sections mcq and regression; compare with {_FILE}"
-        )
-    found: list[tuple[Any, ...]] = []
-    for section, read in (("mcq", _indicator), ("regression", _regression)):
-        entries = table[section]
-        if not isinstance(entries, dict) or not entries:
-            raise InputError(f"{name}: section {section} holds no entries; compare with {_FILE}")
-        found.append(
-            tuple(
-                read(str(slug), _Fields(f"{name}: {section}.{slug}", fields))
-                for slug, fields in entries.items()
+    path = path or packaged("data", "indicators.yaml")
+    table = formats.load(path, InputError, _COMPARE)
+    if not isinstance(table, dict) or set(table) != {task.value for task in Task}:
+        raise InputError(f"{path}: wants exactly the sections mcq and regression; {_COMPARE}")
+
+    def entries(task: Task, kind: type[Q]) -> tuple[Q, ...]:
+        own: dict[str, Any] = table[task.value]
+        if not isinstance(own, dict) or not own:
+            raise InputError(f"{path}: section {task} holds no entries; {_COMPARE}")
+        return tuple(
+            formats.parse(
+                {"slug": slug, **({"family": slug} if task is Task.MCQ else {}), **fields}
+                if isinstance(fields, dict)
+                else fields,
+                kind,
+                f"{path}: {task}.{slug}",
+                InputError,
             )
-        )
-    return found[0], found[1]
-
-
-class _Fields:
-    """Typed access to one entry of the table; every error names the entry and the field."""
-
-    def __init__(self, where: str, fields: Any) -> None:
-        if not isinstance(fields, dict):
-            raise InputError(f"{where} is no mapping of fields; compare with {_FILE}")
-        self.where, self.fields = where, dict(fields)
-
-    def fail(self, name: str, wants: str) -> InputError:
-        return InputError(
-            f"{self.where}.{name} is {self.fields.get(name)!r}; wants {wants}; compare with {_FILE}"
+            for slug, fields in own.items()
         )
 
-    def text(self, name: str, valid: tuple[str, ...] = (), empty: bool = False) -> str:
-        value = self.fields.get(name)
-        if not isinstance(value, str) or not (value.strip() or empty):
-            raise self.fail(name, "text")
-        if valid and value not in valid:
-            raise InputError(f"{self.where}: {one_of(name, value, valid)}")
-        return value
-
-    def numbers(self, name: str, values: Any, count: int) -> tuple[float, ...]:
-        good = (
-            isinstance(values, list)
-            and len(values) == count
-            and all(type(v) in (int, float) for v in values)
-        )
-        if not good or any(low >= high for low, high in pairwise(values)):
-            raise self.fail(name, f"{count} increasing numbers")
-        return tuple(float(v) for v in values)
-
-    def known(self, names: str) -> None:
-        extra = sorted(set(self.fields) - set(names.split()))
-        if extra:
-            raise InputError(f"{self.where}: {one_of('field', extra[0], names.split())}")
-
-
-def _is_series(entry: Any) -> bool:
-    gap = entry.get("max_gap", 0) if isinstance(entry, dict) else None
-    return (
-        type(gap) is int
-        and gap >= 0
-        and isinstance(entry.get("name"), str)
-        and set(entry) <= {"name", "max_gap"}
-    )
-
-
-def _template(entry: _Fields, target: str = "") -> Template:
-    """The evidence and reasoning of an entry; the target of a regression is no evidence for it."""
-    lists = entry.fields.get("evidence")
-    if not isinstance(lists, dict) or set(lists) != {"required", "used"}:
-        raise entry.fail("evidence", "the lists required and used")
-    named = [name for key in ("required", "used") for name in lists[key] or ()]
-    if not lists["required"] or len(set(named)) < len(named):
-        raise entry.fail("evidence", "at least one required, and each name once")
-    for name in named:
-        if name not in EVIDENCE or name == target:
-            valid = [known for known in EVIDENCE if known != target]
-            raise InputError(f"{entry.where}.evidence: {one_of('evidence', name, valid)}")
-    return Template(
-        tuple(lists["required"]),
-        tuple(lists["used"] or ()),
-        " ".join(entry.text("reasoning").split()),
-    )
-
-
-def _indicator(slug: str, entry: _Fields) -> Indicator:
-    entry.known(
-        "title pillar sdg unit suffix series levels polarity bins range decimals family evidence"
-        " reasoning question"
-    )
-    cut = entry.fields.get("bins")
-    thresholds: tuple[float, ...] = ()
-    if cut == {"cut": "terciles"}:
-        source = "terciles of the benchmark's clusters"
-    elif isinstance(cut, dict) and set(cut) == {"thresholds", "source"} and cut["source"]:
-        thresholds, source = entry.numbers("bins", cut["thresholds"], 2), str(cut["source"])
-    else:
-        raise entry.fail("bins", "{cut: terciles} or {thresholds: [low, high], source: text}")
-    series = entry.fields.get("series")
-    if not isinstance(series, list) or not series or not all(_is_series(s) for s in series):
-        raise entry.fail("series", "a list of {name: series, max_gap: years}")
-    levels = entry.fields.get("levels")
-    if not isinstance(levels, list) or not levels or not set(levels) <= set(LEVELS):
-        raise entry.fail("levels", f"a list out of {', '.join(LEVELS)}")
-    decimals = entry.fields.get("decimals")
-    if type(decimals) is not int or not 0 <= decimals <= 6:
-        raise entry.fail("decimals", "a whole number from 0 to 6")
-    if any(round(edge, decimals) != edge for edge in thresholds):
-        raise entry.fail("decimals", f"enough digits to write the thresholds {thresholds} exactly")
-    low, high = entry.numbers("range", entry.fields.get("range"), 2)
-    return Indicator(
-        slug=slug,
-        title=entry.text("title"),
-        pillar=entry.text("pillar", PILLARS),
-        sdg=entry.text("sdg"),
-        unit=entry.text("unit"),
-        suffix=entry.text("suffix", empty=True),
-        series=tuple(SeriesRef(str(s["name"]), s.get("max_gap")) for s in series),
-        levels=tuple(levels),
-        polarity=entry.text("polarity", POLARITIES),
-        thresholds=thresholds,
-        bins_source=source,
-        limits=(low, high),
-        decimals=decimals,
-        family=entry.text("family") if "family" in entry.fields else slug,
-        template=_template(entry),
-        question=" ".join(entry.text("question").split()),
-    )
-
-
-def _regression(slug: str, entry: _Fields) -> RegressionTask:
-    entry.known("title pillar sdg unit target tolerance evidence reasoning question")
-    target = entry.text("target", tuple(TOLERANCES))
-    if entry.fields.get("tolerance") != TOLERANCES[target]:
-        raise entry.fail("tolerance", f"Table F's {TOLERANCES[target]}")
-    return RegressionTask(
-        slug=slug,
-        title=entry.text("title"),
-        pillar=entry.text("pillar", PILLARS),
-        sdg=entry.text("sdg"),
-        unit=entry.text("unit"),
-        target=target,
-        tolerance=TOLERANCES[target],
-        template=_template(entry, target),
-        question=" ".join(entry.text("question").split()),
-    )
+    return entries(Task.MCQ, Indicator), entries(Task.REGRESSION, RegressionTask)

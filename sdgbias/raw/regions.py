@@ -10,7 +10,6 @@ overrides all of it.
 
 from __future__ import annotations
 
-import io
 import re
 import unicodedata
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from pathlib import Path
 import pandas as pd
 
 from sdgbias.errors import InputError
+from sdgbias.raw.text_tables import read_text
 
 GPS_FOLDER = "dhs_gps"
 #: Columns of a GPS table with a region's name, in order of preference: the region by which the
@@ -57,17 +57,8 @@ def read_cluster_regions(raw: Path) -> pd.DataFrame:
 
 
 def _gps_table(path: Path) -> pd.DataFrame:
-    try:
-        data = path.read_bytes()
-        text = data.decode("utf-8-sig") if _is_utf8(data) else data.decode("cp1252", "replace")
-        table = pd.read_csv(
-            io.StringIO(text), dtype=str, keep_default_na=False, index_col=False
-        ).fillna("")
-    except (ValueError, OSError) as error:
-        raise InputError(
-            f"{path} is no readable CSV ({str(error).splitlines()[0]}); export the GPS table again"
-        ) from error
-    table.columns = table.columns.str.strip().str.upper()
+    table = read_text(path, again="export the GPS table again")
+    table.columns = table.columns.str.upper()
     names = [name for name in NAME_COLUMNS if name in table.columns]
     if "DHSID" not in table.columns or not names:
         raise InputError(
@@ -76,18 +67,9 @@ def _gps_table(path: Path) -> pd.DataFrame:
         )
     region = pd.Series("", index=table.index, dtype="str")
     for name in names:
-        text_column = table[name].str.strip()
-        known = ~text_column.str.lower().isin(_UNKNOWN)
-        region = region.where((region != "") | ~known, text_column)
-    return pd.DataFrame({"dhs_id": table["DHSID"].str.strip(), "region_name": region}, dtype="str")
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
+        known = ~table[name].str.lower().isin(_UNKNOWN)
+        region = region.where((region != "") | ~known, table[name])
+    return pd.DataFrame({"dhs_id": table["DHSID"], "region_name": region}, dtype="str")
 
 
 def dhs_ids(cluster_ids: pd.Series) -> pd.Series:

@@ -14,12 +14,13 @@ import unicodedata
 import zlib
 from collections.abc import Callable, Iterator
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 
 import pandas as pd
 
 from sdgbias.errors import InputError
+from sdgbias.raw.clusters import countries
+from sdgbias.raw.text_tables import read_text
 
 COLUMNS = ("series", "iso3", "region", "stratum", "year", "value", "source")
 REGIONS_FILE = "gdl_regions.csv"
@@ -68,12 +69,6 @@ _ALIASES = {
 _MISSING = ("", "no data", "nan", "na", "n/a", "..", "-")
 
 
-@cache
-def _countries() -> pd.DataFrame:
-    with files("sdgbias").joinpath("data/countries.csv").open(encoding="utf-8") as lines:
-        return pd.read_csv(lines, dtype=str, keep_default_na=False)
-
-
 def read_series(folder: Path) -> tuple[pd.DataFrame, list[str]]:
     """Read all series in ``folder``; return (tidy frame sorted by its keys, names in SERIES that
     weren't found).
@@ -119,11 +114,11 @@ def read_gdl_regions(folder: Path) -> pd.DataFrame:
                 for name, kind in (("cname", "str"), ("adm1dhs", "int32"), ("gdl_region", "str"))
             }
         )
-    table = _read(path, ("cname", "adm1dhs", "gdl_region"))
+    table = read_text(path, ("cname", "adm1dhs", "gdl_region"))
     _refuse(
         path,
         "cname",
-        table["cname"][~table["cname"].isin(_countries()["cname"])],
+        table["cname"][~table["cname"].isin(countries()["cname"])],
         "DHS codes such as NM (Namibia)",
     )
     number = pd.to_numeric(table["adm1dhs"], errors="coerce")
@@ -160,14 +155,14 @@ def read_region_names(folder: Path) -> pd.DataFrame:
         ("gdl_area/GDL-AreaData*.csv", "GDLCODE", "region"),
     ):
         for path in sorted(Path(folder).glob(pattern)):
-            table = _read(path, (region, name))
+            table = read_text(path, (region, name))
             parts.append(pd.DataFrame({"region": table[region].str.lower(), "name": table[name]}))
     if not parts:
         return pd.DataFrame({"iso3": [], "region": [], "name": []}, dtype="str")
     names = pd.concat(parts, ignore_index=True)
     names = names[names["region"].str.fullmatch(r"[a-z]{3}r\d{3}")]
     names.insert(0, "iso3", names["region"].str[:3].str.upper())
-    names = names[names["iso3"].isin(set(_countries()["iso3"]))].copy()
+    names = names[names["iso3"].isin(set(countries()["iso3"]))].copy()
     names["name"] = names["name"].str.replace(r"^[^(]*? - ", "", regex=True).str.strip()
     names = names[names["name"] != ""].drop_duplicates()
     return names.sort_values(["region", "name"], kind="stable", ignore_index=True).astype("str")
@@ -181,7 +176,7 @@ def iso3_of_name(name: str) -> str:
 
 @cache
 def _names() -> dict[str, str]:
-    table = _countries()
+    table = countries()
     return {
         _plain(name): iso3 for name, iso3 in zip(table["name"], table["iso3"], strict=True)
     } | _ALIASES
@@ -193,50 +188,10 @@ def _plain(name: str) -> str:
     return " ".join("".join(c for c in letters if not unicodedata.combining(c)).lower().split())
 
 
-def _read(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
-    """The named columns as stripped strings, '' missing (pandas' default would take Namibia's 'NA'
-    for missing).
-
-    UTF-8, else Latin-1 (as Windows writes it), whichever tool saved the file last.
-    """
-    try:
-        try:
-            table = pd.read_csv(
-                path, dtype=str, keep_default_na=False, encoding="utf-8-sig", index_col=False
-            )
-        except UnicodeDecodeError:
-            table = pd.read_csv(
-                path,
-                dtype=str,
-                keep_default_na=False,
-                encoding="cp1252",
-                encoding_errors="replace",
-                index_col=False,
-            )
-    except (
-        ValueError,
-        OSError,
-        EOFError,
-        zlib.error,
-    ) as error:  # the last two: a .gz that was cut short
-        raise InputError(
-            f"{path} is no readable CSV ({str(error).splitlines()[0]}); download it again"
-        ) from error
-    table.columns = table.columns.str.strip()
-    missing = [name for name in columns if name not in table.columns]
-    if missing:
-        raise InputError(
-            f"{path}: missing column(s) {', '.join(missing)}; found: {', '.join(table.columns)};"
-            " download it again"
-        )
-    text: pd.DataFrame = table[list(columns)].fillna("").apply(lambda column: column.str.strip())
-    return text
-
-
 def _tidy(path: Path, raw: pd.DataFrame, series: str, source: str) -> pd.DataFrame:
     """(iso3, region, stratum, year text, value text) -> COLUMNS, without other countries and
     missing values."""
-    frame = raw[raw["iso3"].isin(set(_countries()["iso3"]))].copy()
+    frame = raw[raw["iso3"].isin(set(countries()["iso3"]))].copy()
     text = frame["value"].astype(object)
     value = pd.to_numeric(text, errors="coerce").astype(float)
     blank = text.str.lower().isin(_MISSING)
@@ -266,13 +221,13 @@ def _refuse(path: Path, column: str, bad: pd.Series, wants: str) -> None:
 def _unsd(folder: Path) -> Iterator[pd.DataFrame]:
     """UN SDG database as DDF files: M49 codes, aggregates among the countries, one row per nature
     of the value."""
-    m49 = dict(zip(_countries()["m49"].astype(int), _countries()["iso3"], strict=True))
+    m49 = countries().set_index("m49")["iso3"].to_dict()
     for series, accepted in UNSD.items():
         for path in sorted((folder / "unsd_sdg").glob(f"*datapoints--{series}--*.csv")):
             by_place = (
                 ("location",) if "--location--" in path.name or "location" in _header(path) else ()
             )
-            table = _read(path, ("geo_area", "year", series, "nature", *by_place, *accepted))
+            table = read_text(path, ("geo_area", "year", series, "nature", *by_place, *accepted))
             for column, values in accepted.items():
                 table = table[table[column].isin(values)]
             area = pd.to_numeric(table["geo_area"], errors="coerce")
@@ -309,7 +264,7 @@ def _uis(folder: Path) -> Iterator[pd.DataFrame]:
     """UNESCO Institute for Statistics: female lower-secondary completion, lower-case ISO-3, column
     `time`."""
     for path in sorted((folder / "uis").glob("cr_2_f.csv")):
-        table = _read(path, ("location", "time", "cr_2_f")).rename(
+        table = read_text(path, ("location", "time", "cr_2_f")).rename(
             columns={"time": "year", "cr_2_f": "value"}
         )
         table = table.assign(iso3=table["location"].str.upper(), region="", stratum="all")
@@ -319,7 +274,7 @@ def _uis(folder: Path) -> Iterator[pd.DataFrame]:
 def _who(folder: Path) -> Iterator[pd.DataFrame]:
     """WHO GHO: both sexes; where a country has no such row, the mean of women and men."""
     for path in sorted((folder / "who_gho").glob("NCD_PAC.csv")):
-        table = _read(path, ("COUNTRY", "YEAR", "SEX", "AGEGROUP", "Numeric"))
+        table = read_text(path, ("COUNTRY", "YEAR", "SEX", "AGEGROUP", "Numeric"))
         table = table[table["AGEGROUP"].isin(["YEARS18-PLUS", ""])]
         table = table.rename(
             columns={"COUNTRY": "iso3", "YEAR": "year", "Numeric": "value"}
@@ -339,7 +294,7 @@ def _ihme(folder: Path) -> Iterator[pd.DataFrame]:
     """IHME's HAQ index (GBD 2015) as Our World in Data ships it: by country name."""
     column = "HAQ Index (IHME (2017))"
     for path in sorted((folder / "ihme_haq").glob("*.csv")):
-        table = _read(path, ("Entity", "Year", column)).rename(
+        table = read_text(path, ("Entity", "Year", column)).rename(
             columns={"Year": "year", column: "value"}
         )
         table = table.assign(iso3=table["Entity"].map(iso3_of_name), region="", stratum="all")
@@ -352,7 +307,7 @@ def _shdi(folder: Path) -> Iterator[pd.DataFrame]:
     for series in SHDI:
         for kind in ("subnat", "national"):
             for path in sorted((folder / "gdl_shdi").glob(f"{series}--by--{kind}--year.csv")):
-                table = _read(path, (kind, "year", series)).rename(columns={series: "value"})
+                table = read_text(path, (kind, "year", series)).rename(columns={series: "value"})
                 code = table[kind].str.lower()
                 region = code if kind == "subnat" else ""
                 table = table.assign(iso3=code.str[:3].str.upper(), region=region, stratum="all")
@@ -364,7 +319,7 @@ def _area(folder: Path) -> Iterator[pd.DataFrame]:
     national totals."""
     names = tuple(AREA.values())
     for path in sorted((folder / "gdl_area").glob("GDL-AreaData*.csv")):
-        table = _read(path, ("iso_code", "year", "GDLCODE", "level", *names))
+        table = read_text(path, ("iso_code", "year", "GDLCODE", "level", *names))
         code = table["GDLCODE"].str.lower()
         place = code.str[3:].map({"t": "all", "tu": "urban", "tr": "rural"})
         table = table.assign(
@@ -386,7 +341,7 @@ def _tidies(folder: Path) -> Iterator[pd.DataFrame]:
     ]
     copies = [path for path in _csvs(folder / "tidy") if path.name != REGION_NAMES_FILE]
     for path in [*copies, *own]:
-        table = _read(path, COLUMNS)
+        table = read_text(path, COLUMNS)
         unknown = sorted(set(table["series"]) - set(SERIES))
         if unknown:
             raise InputError(

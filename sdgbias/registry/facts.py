@@ -4,7 +4,6 @@ configuration, the headers or sizes of its safetensors; never weights, pickles o
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -108,20 +107,8 @@ def _look_at_folder(folder: Path) -> ModelFacts:
         raise RegistryError(
             f"{folder}: safetensors only, none here{has}; convert: model.save_pretrained(FOLDER)"
         )
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        try:
-            wanted = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            raise RegistryError(
-                f"{index}: not a safetensors index; copy the folder again"
-            ) from None
-        missing = sorted(wanted - {p.name for p in shards})
-        if missing:
-            raise RegistryError(
-                f"{index}: {missing[0]} is missing ({len(missing)} shards in all); copy the folder"
-                " again"
-            )
+    if why := missing_shards(folder):
+        raise RegistryError(f"{folder}: {why}; copy the folder again")
     return ModelFacts(
         config,
         processor,
@@ -140,22 +127,28 @@ def _read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-def _count_parameters(path: Path) -> int:
-    """Sum of the tensor sizes in a safetensors header (8 bytes little-endian length, then JSON)."""
+def missing_shards(folder: Path) -> str:
+    """Which shards the index of a folder's safetensors names and the folder lacks; '' where none
+    are missing, or there is no index."""
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return ""
     try:
-        with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            if length > path.stat().st_size:
-                raise ValueError("header longer than the file")
-            header = json.loads(file.read(length))
-        total = 0
-        for tensor, meta in header.items():
-            size = 1
-            for extent in meta["shape"] if tensor != "__metadata__" else ():
-                size *= int(extent)
-            total += size if tensor != "__metadata__" else 0
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+        named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return f"{index.name} is no index of safetensors"
+    lost = sorted(str(name) for name in named if not (folder / str(name)).is_file())
+    return f"{lost[0]} is missing ({len(lost)} of {len(named)} shards)" if lost else ""
+
+
+def _count_parameters(path: Path) -> int:
+    """Sum of the tensor sizes in a safetensors header."""
+    from huggingface_hub import parse_local_safetensors_file_metadata
+    from huggingface_hub.errors import SafetensorsParsingError
+
+    try:
+        return sum(parse_local_safetensors_file_metadata(path).parameter_count.values())
+    except (OSError, ValueError, SafetensorsParsingError) as error:
         raise RegistryError(
             f"{path}: not a safetensors file ({type(error).__name__}); copy the folder again"
         ) from None
-    return total

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, replace
@@ -31,6 +31,7 @@ T = TypeVar("T")
 THAT_MATTER = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "*.py")
 _LARGEST_JSON = 4 * 2**20
 _LISTED = ("sha", "createdAt", "pipeline_tag", "safetensors", "cardData", "gated")
+_SORTS = {"trending_score": "trendingScore", "created_at": "createdAt"}
 
 
 class NoRevision(RegistryError):
@@ -245,46 +246,26 @@ def _count(repo: str, found: HubModel) -> int:
 
 
 @_taped
-def listed(owner: str, pipeline: str) -> list[Listed]:
-    """An owner's repositories of one pipeline tag, by name. Errors: as look."""
+def listed(
+    pipeline: str, owner: str = "", apps: Sequence[str] = (), sort: str = "", limit: int = 0
+) -> list[Listed]:
+    """The repositories of one pipeline tag: an owner's, by name; without one the first ``limit`` of
+    the hub's list by ``sort`` (trending_score or created_at, largest first). Errors: as look."""
     from huggingface_hub import ModelInfo, constants
 
-    found = []
+    found: list[Listed] = []
     page: str | None = f"{constants.ENDPOINT}/api/models"
-    params: dict[str, Any] | None = {
-        "author": owner,
-        "pipeline_tag": pipeline,
-        "expand": list(_LISTED),
-    }
+    params: dict[str, Any] | None = {"pipeline_tag": pipeline, "expand": list(_LISTED)}
+    params |= {"author": owner} if owner else {"apps": apps, "sort": _SORTS[sort], "limit": limit}
     try:
-        while page and page.startswith(
-            constants.ENDPOINT
-        ):  # the client's own paging has no timeout
+        # the client's own paging has no timeout
+        while page and page.startswith(constants.ENDPOINT) and (owner or len(found) < limit):
             response = _get(page, params)
-            found += [ModelInfo(**{"siblings": None, **item}) for item in response.json()]  # type: ignore[no-untyped-call]
+            found += [_listed(ModelInfo(**{"siblings": None, **one})) for one in response.json()]  # type: ignore[no-untyped-call]
             page, params = response.links.get("next", {}).get("url"), None
     except Exception as error:
-        raise plain(owner, None, error) from None
-    return sorted(map(_listed, found), key=lambda one: one.repo)
-
-
-@_taped
-def everywhere(pipeline: str, apps: list[str], sort: str, limit: int) -> list[Listed]:
-    """The first repositories of the hub's list of one pipeline tag, by ``sort`` (trending_score or
-    created_at, largest first). Errors: as look."""
-    from huggingface_hub import HfApi
-
-    try:
-        found = HfApi().list_models(
-            pipeline_tag=pipeline,
-            apps=apps or None,
-            sort=sort,  # type: ignore[arg-type]
-            limit=limit,
-            expand=list(_LISTED),  # type: ignore[arg-type]
-        )
-        return [_listed(info) for info in found]
-    except Exception as error:
-        raise plain("the hub's list", None, error) from None
+        raise plain(owner or "the hub's list", None, error) from None
+    return sorted(found, key=lambda one: one.repo) if owner else found[:limit]
 
 
 def _listed(info: Any) -> Listed:

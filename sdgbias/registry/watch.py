@@ -250,13 +250,8 @@ def watch(
 
 
 def _all_listed(owner: Owner) -> list[hub.Listed]:
-    if isinstance(owner, Everyone):
-        return [
-            one
-            for pipeline in owner.pipelines
-            for one in hub.everywhere(pipeline, list(owner.apps), owner.sort, owner.limit)
-        ]
-    return [one for pipeline in owner.pipelines for one in hub.listed(owner.owner, pipeline)]
+    kind = (owner.apps, owner.sort, owner.limit) if isinstance(owner, Everyone) else ()
+    return [one for tag in owner.pipelines for one in hub.listed(tag, owner.owner, *kind)]
 
 
 def _told(repo: str, look: Callable[[], list[Finding]]) -> list[Finding]:

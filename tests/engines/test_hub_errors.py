@@ -4,9 +4,10 @@ aside."""
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
+import httpx
 import pytest
+from huggingface_hub import errors as hub
 
 from sdgbias.engines.hub_errors import translate
 from sdgbias.types import ModelSpec
@@ -16,11 +17,14 @@ SPEC = ModelSpec(
 )
 
 
-def wrapped(name: str, status: int = 0) -> OSError:
-    """As transformers raises it: an OSError with what the hub's client said as its cause."""
-    cause = type(
-        name, (Exception,), {"response": SimpleNamespace(status_code=status)} if status else {}
-    )("said by the client")
+def wrapped(kind: str, status: int = 0) -> OSError:
+    """As transformers raises it: an OSError with the error of the hub's client as its cause."""
+    response = httpx.Response(status or 200, request=httpx.Request("GET", "https://hub/owner/m"))
+    cause: Exception
+    if status:
+        cause = getattr(hub, kind)("said by the client", response=response)
+    else:
+        cause = getattr(hub, kind, getattr(httpx, kind, RuntimeError))("said by the client")
     error = OSError("We couldn't connect to the hub\nand so on")
     error.__cause__ = cause
     return error
@@ -32,24 +36,28 @@ def wrapped(name: str, status: int = 0) -> OSError:
         ("GatedRepoError", 403, "Gated"),
         ("HfHubHTTPError", 403, "Gated"),
         ("HfHubHTTPError", 401, "ExpiredToken"),
-        ("RepositoryNotFoundError", 401, "ModelError"),
         ("RepositoryNotFoundError", 404, "ModelError"),
         ("RevisionNotFoundError", 404, "ModelError"),
+        ("RemoteEntryNotFoundError", 404, "ModelError"),
         ("LocalEntryNotFoundError", 0, "HubUnreachable"),
         ("ConnectError", 0, "HubUnreachable"),
         ("HfHubHTTPError", 503, "HubUnreachable"),
         ("SomethingElse", 0, "InfrastructureError"),
     ],
 )
-def test_a_hub_model(name: str, status: int, kind: str) -> None:
-    error = translate(SPEC, None, "can't load", wrapped(name, status))
+def test_a_hub_model(name: str, status: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_expired")
+    error = translate(SPEC, None, "can't load owner's", wrapped(name, status))
     assert type(error).__name__ == kind
-    assert "owner/m" in str(error) and "\n" not in str(error)
+    assert str(error).startswith("m: ") and "owner/m" in str(error) and "\n" not in str(error)
 
 
-def test_gated_without_a_token_names_the_login() -> None:
+def test_what_needs_a_login_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
     told = translate(SPEC, None, "can't load", wrapped("GatedRepoError", 401))
     assert type(told).__name__ == "Gated" and "then: hf auth login" in str(told)
+    told = translate(SPEC, None, "can't load", wrapped("RepositoryNotFoundError", 401))
+    assert type(told).__name__ == "ModelError" and "or: hf auth login" in str(told)
 
 
 def test_a_repository_without_a_processor_is_not_tried_again() -> None:

@@ -143,9 +143,9 @@ def test_every_row_that_leaves_says_why(tmp_path: Path) -> None:
 def test_a_file_that_is_not_facet_is_told(tmp_path: Path) -> None:
     path = tmp_path / "annotations.csv"
     path.write_text("person_id,filename\n1,a.jpg\n")
-    with pytest.raises(InputError, match=r"annotations.csv: lacks the column class1"):
+    with pytest.raises(InputError, match=r"annotations.csv: missing column\(s\) class1"):
         read_annotations(path)
-    with pytest.raises(InputError, match="can't be read as CSV"):
+    with pytest.raises(InputError, match="is no readable CSV"):
         read_annotations(tmp_path / "nothing.csv")
 
 

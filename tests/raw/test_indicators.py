@@ -18,7 +18,6 @@ from sdgbias.raw.indicators import (
     indicator,
     load_indicators,
     load_regression_tasks,
-    regression_task,
 )
 from sdgbias.raw.series import SERIES
 from sdgbias.types import PILLARS, TOLERANCES
@@ -193,12 +192,7 @@ def test_directions() -> None:
 def test_unknown_slugs_list_the_valid_ones() -> None:
     with pytest.raises(InputError, match=r"unknown indicator 'stunt'; valid: .*stunting"):
         indicator("stunt")
-    with pytest.raises(InputError, match=r"unknown regression task 'x'; valid: .*water_security"):
-        regression_task("x")
-    assert (
-        indicator("shdi").unit == "index, 0-1"
-        and regression_task("education_access").target == "women_edu"
-    )
+    assert indicator("shdi").unit == "index, 0-1"
 
 
 @pytest.mark.parametrize(
@@ -206,22 +200,21 @@ def test_unknown_slugs_list_the_valid_ones() -> None:
     [
         ("mcq.stunting", "pillar", "Health", "unknown pillar 'Health'; valid: Basic"),
         ("mcq.stunting", "polarity", "up", "unknown polarity 'up'"),
-        ("mcq.stunting", "evidence", {"required": ["radar"], "used": []}, "evidence 'radar'"),
-        ("mcq.stunting", "evidence", {"required": [], "used": ["tile"]}, "at least one required"),
-        ("mcq.stunting", "evidence", ["tile"], "the lists required and used"),
-        ("mcq.stunting", "reasoning", "", "wants text"),
-        (
-            "regression.hidden_poverty",
-            "evidence",
-            {"required": ["tile"], "used": ["asset_index"]},
-            "evidence 'asset_index'",
-        ),
-        ("mcq.stunting", "bins", {"thresholds": [30, 20], "source": "x"}, "increasing"),
-        ("mcq.stunting", "bins", {"thresholds": [20, 30]}, "source"),
-        ("mcq.stunting", "bins", {"thresholds": [20.5, 30], "source": "x"}, "enough digits"),
+        ("mcq.stunting", "template.required", ["radar"], "evidence 'radar'"),
+        ("mcq.stunting", "template.required", [], "at least one kind of evidence"),
+        ("mcq.stunting", "template.used", ["tile"], "each once"),
+        ("mcq.stunting", "template", ["tile"], "valid fields: required, used, reasoning"),
+        ("mcq.stunting", "template.reasoning", "", "text, not empty"),
+        ("regression.hidden_poverty", "template.used", ["asset_index"], "evidence 'asset_index'"),
+        ("mcq.stunting", "thresholds", [30, 20], "increasing"),
+        ("mcq.stunting", "thresholds", [20], "two increasing"),
+        ("mcq.stunting", "thresholds", [], "thresholds and bins_source: give both"),
+        ("mcq.stunting", "thresholds", [20.5, 30], "enough digits"),
+        ("mcq.uhc_index", "decimals", -1, "0 or more"),
         ("mcq.stunting", "series", [{"name": "x", "max_gap": "ten"}], "max_gap"),
+        ("mcq.stunting", "series", [], "at least one"),
         ("mcq.stunting", "levels", ["regional"], "subnational"),
-        ("mcq.stunting", "sdg", 6.1, "wants text"),
+        ("mcq.stunting", "sdg", 6.1, "valid: text"),
         ("mcq.stunting", "colour", "red", "unknown field 'colour'"),
         ("regression.water_security", "target", "water", "unknown target 'water'"),
         ("regression.water_security", "tolerance", 1.0, "Table F's 0.75"),
@@ -232,7 +225,9 @@ def test_a_wrong_field_is_named(
 ) -> None:
     table = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
     section, slug = where.split(".")
-    table[section][slug][field] = value
+    *within, last = field.split(".")
+    entry = table[section][slug]
+    (entry[within[0]] if within else entry)[last] = value
     path = tmp_path / "table.yaml"
     path.write_text(yaml.safe_dump(table), encoding="utf-8")
     with pytest.raises(InputError) as caught:
@@ -247,5 +242,5 @@ def test_a_wrong_field_is_named(
 def test_a_broken_table_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "table.yaml"
     path.write_text("mcq: [", encoding="utf-8")
-    with pytest.raises(InputError, match="no readable YAML"):
+    with pytest.raises(InputError, match="not readable YAML"):
         load_indicators(path)

@@ -194,7 +194,7 @@ def test_long_ids_stay_text(tmp_path: Path) -> None:
         (f"id,DHSID_EA\n../../9,{ONE}\n", "'../../9' climbs out of"),
         ("id,DHSID_EA\n9,../AL\n", "'../AL' climbs out of"),
         ("id,DHSID_EA\n9,1\n9,2\n", "AL.csv: none of its 2 rows names a photo of .*first row: 1/9"),
-        ("", "AL.csv is no readable UTF-8 CSV"),
+        ("", "AL.csv is no readable CSV"),
     ],
 )
 def test_bad_metadata(tmp_path: Path, text: str, says: str) -> None:

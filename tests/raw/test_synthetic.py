@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 
 from sdgbias.errors import StoreError, UsageError
+from sdgbias.raw.clusters import COLUMNS
 from sdgbias.raw.series import read_gdl_regions, read_series
 from sdgbias.raw.synthetic import DEFAULT_COUNTRIES, write_sample
 from sdgbias.raw.synthetic.latent import (
-    CENTROIDS,
-    COLUMNS,
+    COUNTRIES,
     country_wealth,
     plan_clusters,
     region_offset,
@@ -179,8 +179,8 @@ def test_a_place_that_cannot_be_written(tmp_path):
 
 
 def test_the_crosswalk_and_the_boxes_name_the_same_56_countries():
-    assert set(crosswalk()) == set(CENTROIDS)
-    assert len(CENTROIDS) == 56
+    assert set(crosswalk()) == set(COUNTRIES)
+    assert len(COUNTRIES) == 56
     assert crosswalk()["NM"]["iso2"] == "NA"
 
 
@@ -196,7 +196,7 @@ def test_curves_are_monotone_and_stay_in_range():
 
 
 def test_series_are_read_and_follow_wealth(tmp_path):
-    countries = sorted(CENTROIDS)[::2]
+    countries = sorted(COUNTRIES)[::2]
     write_series(tmp_path, 8, countries)
     frame, missing = read_series(tmp_path)
     assert set(missing) == {"cr_2_f", "gdl_area_stunting", "gdl_area_wasting", "gdl_area_electr"}

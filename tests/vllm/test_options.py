@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from sdgbias.engines.entry_options import checked, described
 from sdgbias.engines.vllm import (
-    OPTIONS,
     VLLM,
     float32_head,
     identity,
     load_error,
-    read_options,
 )
 from sdgbias.errors import InfrastructureError, ModelError, RegistryError
 from sdgbias.types import ModelSpec
@@ -26,7 +25,7 @@ def test_an_unknown_option_is_answered_with_the_valid_ones(tiny: ModelSpec) -> N
     with pytest.raises(RegistryError) as told:
         VLLM(replace(tiny, options={"max_model_length": 512}), Path())
     assert "tiny-llava.yaml: unknown option 'max_model_length'" in str(told.value)
-    assert all(name in str(told.value) for name in OPTIONS)
+    assert all(name in str(told.value) for name in described("vllm"))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +50,7 @@ def test_a_bad_value_names_the_file_and_what_is_valid(
     with pytest.raises(
         RegistryError, match=rf"registry/models/tiny-llava.yaml: {name} is .*; valid: "
     ):
-        read_options(replace(tiny, options={name: value}))
+        checked(replace(tiny, options={name: value}), "vllm")
 
 
 def test_an_adapter_is_named_and_part_of_the_identity(tiny: ModelSpec, tmp_path: Path) -> None:
@@ -88,8 +87,8 @@ def test_good_values_pass(tiny: ModelSpec) -> None:
         "tensor_parallel_size": 2,
         "warm_first": True,
     }
-    assert set(options) == set(OPTIONS)
-    assert read_options(replace(tiny, options=options)) == options
+    assert set(options) == set(described("vllm"))
+    assert checked(replace(tiny, options=options), "vllm") == options
 
 
 def test_weights_that_are_not_there(tiny: ModelSpec, tmp_path: Path) -> None:

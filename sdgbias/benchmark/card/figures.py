@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from sdgbias.benchmark.card.distance import gold_distance
-from sdgbias.benchmark.card.limits import known_limits
+from sdgbias.benchmark.card.readme import known_limits
 from sdgbias.benchmark.card.shown import by_modalities, templates
 from sdgbias.benchmark.draw import PILLAR_WEIGHTS
 from sdgbias.methods import stats

@@ -5,32 +5,18 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from sdgbias.errors import ModelError, RegistryError, one_of
+from sdgbias.engines.entry_options import checked, described
+from sdgbias.errors import ModelError, RegistryError
 from sdgbias.types import ModelSpec
 
 #: Single tokens that mean one candidate in any known vocabulary, at most: bare, and after a space,
 #: a newline or a tab.
 SPELLINGS = 4
-_FIXED = frozenset(
-    [
-        "model",
-        "messages",
-        "max_tokens",
-        "max_completion_tokens",
-        "temperature",
-        "logprobs",
-        "top_logprobs",
-        "logprob_token_ids",
-        "logit_bias",
-        "n",
-        "stream",
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -73,134 +59,17 @@ def _loopback(host: str) -> bool:
         return False
 
 
-def _number(value: object, low: float) -> bool:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and low <= value < float("inf")
-    )
-
-
-def _numbers(names: tuple[str, ...]) -> Callable[[Any], bool]:
-    return lambda v: (
-        isinstance(v, dict) and set(v) <= set(names) and all(_number(x, 0) for x in v.values())
-    )
-
-
-def _whole(low: int, high: int = 10**9) -> Callable[[Any], bool]:
-    return lambda v: isinstance(v, int) and not isinstance(v, bool) and low <= v <= high
-
-
-def _ids(value: Any) -> bool:
-    whole = _whole(0)
-    return isinstance(value, dict) and all(
-        len(str(k)) == 1 and isinstance(v, list) and v and all(map(whole, v))
-        for k, v in value.items()
-    )
-
-
-def _text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-#: option -> (check, the valid values in words)
-CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "api_key_env": (
-        lambda v: _text(v) and v.replace("_", "").isalnum(),
-        "the NAME of an environment variable",
-    ),
-    "base_url": (_text, "an address that ends before /chat/completions"),
-    "model": (_text, "the name that the endpoint knows the model by"),
-    "served_model": (_text, "the name that every answer must carry"),
-    "top_logprobs": (
-        _whole(0, 1000),
-        "a whole number from 1 on, or 0 for an endpoint that gives text only",
-    ),
-    "candidate_ids": (_ids, "token ids by candidate, e.g. {A: [34, 362]}"),
-    "spellings": (
-        _whole(1, 100),
-        "how many tokens of its vocabulary mean one candidate, from 1 on",
-    ),
-    "prefill": (lambda v: isinstance(v, bool), "true or false"),
-    "detail": (lambda v: v in ("", "low", "high", "auto"), "low, high or auto"),
-    "limit_field": (
-        lambda v: v in ("max_tokens", "max_completion_tokens"),
-        "max_tokens or max_completion_tokens",
-    ),
-    "temperature": (
-        lambda v: v == "default" or (v == 0 and _number(v, 0)),
-        "0, or default for a model that takes none",
-    ),
-    "body": (
-        lambda v: isinstance(v, dict) and not set(v) & _FIXED,
-        f"fields of the request other than {', '.join(sorted(_FIXED))}",
-    ),
-    "concurrency": (_whole(1, 1000), "a whole number from 1 to 1000"),
-    "limits": (_numbers(("requests", "tokens")), "{requests: N, tokens: N} per minute"),
-    "prices": (
-        _numbers(("input", "cached", "output")),
-        "{input: X, cached: X, output: X} per million tokens",
-    ),
-    "budget": (lambda v: v is None or _number(v, 0), "a number in the currency of prices"),
-    "image_tokens": (_whole(0), "the most tokens that one picture costs"),
-    "timeout": (lambda v: _number(v, 0.001), "seconds"),
-    "retries": (_whole(0, 100), "a whole number from 0 to 100"),
-    "backoff": (lambda v: _number(v, 0), "seconds"),
-    "patience": (lambda v: _number(v, 0), "seconds"),
-}
-
-
-#: option -> its meaning; scripts/option_tables.py writes the table of docs/how-to/api-models.md.
-ABOUT = {
-    "api_key_env": "the variable that holds the key; the key itself is never written or logged",
-    "base_url": "https, or http on this machine",
-    "model": "without one the entry's `repo`",
-    "served_model": "an answer with another name stops the run; default the first answer's name",
-    "top_logprobs": "tokens whose log-probabilities are requested; most endpoints allow 20 or 5",
-    "candidate_ids": "for servers that take `logprob_token_ids` (vLLM): exact scores, see below",
-    "spellings": "`A`, ` A`, ...; 4 if the vocabulary isn't known",
-    "prefill": "true where an answer can be continued after given digits (vLLM)",
-    "detail": "resolution at which the endpoint reads pictures, where it has this field",
-    "limit_field": (
-        "the endpoint's name of the limit of answer tokens; one that refuses the first name gets"
-        " the second"
-    ),
-    "temperature": (
-        "`default` sends none: answers are then sampled at the endpoint's own, and the same"
-        " question may get another answer"
-    ),
-    "body": "further fields of the request, e.g. `{seed: 1}`",
-    "concurrency": "requests in flight at most; `batch_size` should be several times that",
-    "limits": "requests are spaced so that no minute holds more",
-    "prices": "in any one currency",
-    "budget": "the most that the runs on one benchmark may spend",
-    "image_tokens": "for `limits` and `budget`, before the first answers",
-    "timeout": "of one request",
-    "retries": "after the first attempt",
-    "backoff": "first wait before a retry; it doubles, with jitter",
-    "patience": "longest wait that the endpoint may request",
-}
-
-
 def read_options(spec: ModelSpec) -> ApiOptions:
     """The checked options of a registry entry. RegistryError names the option, its value and what
     is valid."""
     where = f"registry/models/{spec.name}.yaml"
-    for name, value in _own(spec).items():
-        if name not in CHECKS:
+    given = checked(spec, "api", "chunk_timeout")  # which belongs to the scorer
+    for name in ("api_key_env", "base_url"):
+        if not given.get(name):
             raise RegistryError(
-                f"{where}: {one_of('option', name, CHECKS)}; see docs/how-to/api-models.md"
-            )
-        check, valid = CHECKS[name]
-        if not check(value):
-            raise RegistryError(f"{where}: option {name} is {value!r}; valid: {valid}")
-    for name in [f.name for f in fields(ApiOptions)][:2]:
-        if not spec.options.get(name):
-            raise RegistryError(
-                f"{where}: option {name} is missing; valid: {CHECKS[name][1]}; see"
+                f"{where}: option {name} is missing; valid: {described('api')[name]['valid']}; see"
                 " docs/how-to/api-models.md"
             )
-    given = _own(spec)
     options = ApiOptions(
         **{
             **given,
@@ -215,11 +84,6 @@ def read_options(spec: ModelSpec) -> ApiOptions:
             " output: X}"
         )
     return options
-
-
-def _own(spec: ModelSpec) -> dict[str, Any]:
-    """The options of this engine: chunk_timeout belongs to the scorer (scoring/scorer.py)."""
-    return {name: value for name, value in spec.options.items() if name != "chunk_timeout"}
 
 
 def _check_address(options: ApiOptions, where: str) -> None:

@@ -20,6 +20,7 @@ from PIL import Image
 
 from sdgbias.errors import InputError
 from sdgbias.files import FileError, confine
+from sdgbias.raw.text_tables import read_text
 
 IMAGERY = Path("mapillary") / "imagery"
 PHOTO_CANDIDATES = 8  # readable photos considered for each one wanted
@@ -357,34 +358,33 @@ def _is_jpeg(name: str) -> bool:
 
 
 def _metadata(raw: Path, path: Path) -> pd.DataFrame:
-    """One metadata table: cluster_id, photo_id, path_given ('' without). Ids are text: they exceed
-    2**53."""
-    try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig").fillna("")
-    except (ValueError, OSError) as error:
-        cause = str(error).strip().splitlines()[-1]
-        raise InputError(f"{path} is no readable UTF-8 CSV ({cause}); download it again") from error
-    present = {str(name).strip().lower(): name for name in table.columns}
-
-    def column(what: str, names: tuple[str, ...]) -> pd.Series:
-        for name in names:
-            if name.lower() in present:
-                return table[present[name.lower()]].str.strip()
-        found = ", ".join(map(str, table.columns))
-        raise InputError(
-            f"{path}: no column for the {what}; name it {' or '.join(names)}; found: {found}"
-        )
-
-    given = (
-        table[present["path"]].str.strip()
-        if "path" in present
-        else pd.Series("", index=table.index, dtype="str")
-    )
-    photo, cluster = column("photo's id", ID_NAMES), column("cluster's DHSID_EA", CLUSTER_NAMES)
-    rows = pd.DataFrame({"cluster_id": cluster, "photo_id": photo, "path_given": given})
+    """One metadata table: cluster_id, photo_id, path_given ('' without)."""
+    table = read_metadata(path)
+    given = table.get("path", pd.Series("", index=table.index, dtype="str"))
+    rows = table[["cluster_id", "photo_id"]].assign(path_given=given)
     for name in rows.columns:
         for value in rows.loc[
             rows[name].str.contains(r"\.\.|^[\\/]|^[A-Za-z]:|\0", regex=True), name
         ]:
             confine(raw / IMAGERY, value)
     return rows.drop_duplicates(["cluster_id", "photo_id"])
+
+
+def read_metadata(path: Path) -> pd.DataFrame:
+    """A metadata table as text: photo_id, cluster_id, and lat, lon, path where it has them. Ids
+    exceed 2**53. Raises InputError for a file that can't be read or lacks one of the ids."""
+    table = read_text(path)
+    present = {name.lower(): name for name in table.columns}
+    named = {present[name]: name for name in ("lat", "lon", "path") if name in present}
+    for name, what, usual in (
+        ("photo_id", "photo's id", ID_NAMES),
+        ("cluster_id", "cluster's DHSID_EA", CLUSTER_NAMES),
+    ):
+        found = next((present[n.lower()] for n in usual if n.lower() in present), None)
+        if found is None:
+            raise InputError(
+                f"{path}: no column for the {what}; name it {' or '.join(usual)}; found:"
+                f" {', '.join(table)}"
+            )
+        named[found] = name
+    return table[list(named)].rename(columns=named)

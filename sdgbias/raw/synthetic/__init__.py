@@ -16,8 +16,8 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from sdgbias.errors import InfrastructureError, StoreError, UsageError
+from sdgbias.raw.clusters import COLUMNS
 from sdgbias.raw.synthetic.latent import (
-    COLUMNS,
     DEFAULT_COUNTRIES,
     SyntheticCluster,
     check_countries,

@@ -10,6 +10,7 @@ are invented.
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import math
 from collections.abc import Sequence
@@ -19,31 +20,9 @@ from functools import lru_cache
 import numpy as np
 
 from sdgbias.errors import UsageError, one_of
+from sdgbias.files import packaged
+from sdgbias.raw.clusters import COLUMNS
 
-#: Label columns in SustainBench's order (`n_X, X` switches to `X, n_X` half-way).
-COLUMNS = (
-    "DHSID_EA",
-    "cname",
-    "year",
-    "lat",
-    "lon",
-    "n_asset",
-    "asset_index",
-    "n_water",
-    "water_index",
-    "n_sanitation",
-    "sanitation_index",
-    "under5_mort",
-    "n_under5_mort",
-    "women_edu",
-    "women_bmi",
-    "n_women_edu",
-    "n_women_bmi",
-    "cluster_id",
-    "adm1fips",
-    "adm1dhs",
-    "urban",
-)
 #: Label -> share of clusters without it (n < 5), as published for SustainBench.
 MISSING = {
     "asset_index": 0.261,
@@ -60,64 +39,13 @@ REGIONS = (1, 2, 3, 4)
 URBAN_STEP, RURAL_STEP = 0.7, -0.35
 NO_TILE, NO_PHOTO, NO_ADM1 = 0.02, 0.03, 0.05
 
-#: DHS country code -> (latitude, longitude, half width of the box that clusters fall in), degrees.
-CENTROIDS = {
-    "AL": (41.1, 20.0, 0.7),
-    "AM": (40.3, 44.9, 0.6),
-    "AO": (-12.3, 17.5, 2.5),
-    "BD": (24.0, 90.2, 1.2),
-    "BF": (12.3, -1.7, 1.5),
-    "BJ": (9.6, 2.3, 0.9),
-    "BO": (-16.7, -64.7, 2.5),
-    "BU": (-3.4, 29.9, 0.6),
-    "CD": (-2.9, 23.7, 3.0),
-    "CI": (7.6, -5.6, 1.5),
-    "CM": (5.7, 12.7, 1.5),
-    "CO": (4.1, -73.1, 2.5),
-    "DR": (18.9, -70.5, 0.7),
-    "EG": (27.0, 30.5, 2.0),
-    "ET": (8.6, 39.6, 2.5),
-    "GA": (-0.6, 11.8, 1.2),
-    "GH": (7.9, -1.2, 1.3),
-    "GN": (10.4, -10.9, 1.2),
-    "GU": (15.7, -90.4, 0.9),
-    "GY": (5.0, -58.9, 1.2),
-    "HN": (14.8, -86.6, 0.9),
-    "HT": (19.0, -72.7, 0.6),
-    "IA": (22.9, 79.6, 4.0),
-    "ID": (-2.2, 117.4, 3.0),
-    "JO": (31.3, 36.8, 0.8),
-    "KE": (0.5, 37.9, 1.8),
-    "KH": (12.7, 104.9, 1.2),
-    "KM": (-11.9, 43.7, 0.3),
-    "KY": (41.5, 74.5, 1.2),
-    "LB": (6.4, -9.3, 0.9),
-    "LS": (-29.6, 28.2, 0.6),
-    "MA": (31.9, -6.3, 1.8),
-    "MB": (47.2, 28.5, 0.7),
-    "MD": (-19.4, 46.7, 2.0),
-    "ML": (13.8, -5.5, 2.0),
-    "MM": (21.2, 96.5, 2.0),
-    "MW": (-13.2, 34.3, 0.9),
-    "MZ": (-17.3, 35.5, 2.2),
-    "NG": (9.6, 8.1, 2.2),
-    "NI": (14.2, 6.5, 1.8),
-    "NM": (-20.5, 17.2, 2.2),
-    "NP": (28.2, 83.9, 0.8),
-    "PE": (-9.2, -75.5, 2.5),
-    "PH": (11.8, 122.9, 1.8),
-    "PK": (30.0, 69.4, 2.5),
-    "RW": (-2.0, 29.9, 0.5),
-    "SL": (8.6, -11.8, 0.7),
-    "SN": (14.4, -14.5, 1.1),
-    "SZ": (-26.6, 31.5, 0.4),
-    "TD": (12.5, 18.0, 2.2),
-    "TG": (8.5, 1.0, 0.7),
-    "TJ": (38.5, 70.0, 1.0),
-    "TZ": (-6.3, 34.8, 2.2),
-    "UG": (1.3, 32.4, 1.3),
-    "ZM": (-13.5, 27.8, 2.0),
-    "ZW": (-19.0, 29.9, 1.6),
+#: DHS country code -> its row: lat, lon and half_width (degrees) of the box that clusters fall in,
+#: who_region, owid_name (Our World in Data's, '' where it is the crosswalk's).
+COUNTRIES = {
+    row["cname"]: row
+    for row in csv.DictReader(
+        packaged("data", "synthetic_countries.csv").read_text(encoding="utf-8").splitlines()
+    )
 }
 
 
@@ -162,30 +90,13 @@ class SyntheticCluster:
 
     def row(self) -> tuple[object, ...]:
         """The 21 values in the order of COLUMNS."""
-        n, y = self.counts, self.labels
-        return (
-            self.dhsid,
-            self.cname,
-            self.year,
-            self.lat,
-            self.lon,
-            n["asset_index"],
-            y["asset_index"],
-            n["water_index"],
-            y["water_index"],
-            n["sanitation_index"],
-            y["sanitation_index"],
-            y["under5_mort"],
-            n["under5_mort"],
-            y["women_edu"],
-            y["women_bmi"],
-            n["women_edu"],
-            n["women_bmi"],
-            self.cluster_id,
-            self.adm1fips,
-            self.adm1dhs,
-            self.urban,
-        )
+        values = {
+            **{name: getattr(self, name) for name in COLUMNS if hasattr(self, name)},
+            "DHSID_EA": self.dhsid,
+            **self.labels,
+            **{f"n_{name.removesuffix('_index')}": n for name, n in self.counts.items()},
+        }
+        return tuple(values[name] for name in COLUMNS)
 
 
 def keyed(seed: int, *key: object) -> np.random.Generator:
@@ -201,8 +112,8 @@ def check_countries(countries: Sequence[str] | None) -> tuple[str, ...]:
     code, or an empty list."""
     codes = tuple(DEFAULT_COUNTRIES if countries is None else countries)
     for cc in codes:
-        if cc not in CENTROIDS:
-            raise UsageError(one_of("DHS country code", cc, CENTROIDS))
+        if cc not in COUNTRIES:
+            raise UsageError(one_of("DHS country code", cc, COUNTRIES))
     if not codes or len(set(codes)) != len(codes):
         raise UsageError(
             f"countries {','.join(codes)!r}: name at least one code and each only once"
@@ -284,7 +195,7 @@ def draw_cluster(seed: int, cc: str, k: int) -> SyntheticCluster:
         + 0.45 * z[6]
     )
     urbanity = _clip((0.66 if urban else 0.22) + 0.13 * z[7] + 0.02 * wealth, 0.02, 1.0)
-    lat0, lon0, half = CENTROIDS[cc]
+    lat0, lon0, half = (float(COUNTRIES[cc][name]) for name in ("lat", "lon", "half_width"))
     labels = dict(_labels(wealth, z, u[3]))
     households = 8 + int(u[4] * 22)
     n_base = (

@@ -14,10 +14,12 @@ import csv
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
-from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
+from sdgbias.raw.clusters import countries
 from sdgbias.raw.synthetic.latent import (
+    COUNTRIES,
     REGIONS,
     RURAL_STEP,
     URBAN_STEP,
@@ -29,11 +31,10 @@ from sdgbias.raw.synthetic.latent import (
 
 
 @cache
-def crosswalk() -> dict[str, dict[str, str]]:
-    """DHS country code -> its row of data/countries.csv (cname, iso2, iso3, m49, name,
-    official_split)."""
-    with files("sdgbias").joinpath("data/countries.csv").open(encoding="utf-8") as lines:
-        return {row["cname"]: row for row in csv.DictReader(lines)}
+def crosswalk() -> dict[str, dict[str, Any]]:
+    """DHS country code -> its row of data/countries.csv."""
+    rows: dict[str, dict[str, Any]] = countries().set_index("cname").to_dict("index")  # type: ignore[assignment]
+    return rows
 
 
 PLACE_SD = 0.12  # wealth units: standard deviation of a place's indicator from its wealth
@@ -41,24 +42,6 @@ GAIN = 0.03  # wealth units a year, 0 in 2010
 WORLD = "WLD"
 WORLD_WEALTH = 0.6
 _STRATA = {"allarea": 0.0, "rural": RURAL_STEP, "urban": URBAN_STEP}
-#: Our World in Data's names where they differ from the crosswalk's.
-_OWID = {
-    "CD": "Democratic Republic of Congo",
-    "BO": "Bolivia",
-    "CI": "Cote d'Ivoire",
-    "MB": "Moldova",
-    "TZ": "Tanzania",
-    "SZ": "Swaziland",
-}
-_WHO_REGIONS = {
-    **dict.fromkeys(crosswalk(), "AFR"),
-    **dict.fromkeys(("BO", "CO", "DR", "GU", "GY", "HN", "HT", "PE"), "AMR"),
-    **dict.fromkeys(("EG", "JO", "MA", "PK"), "EMR"),
-    **dict.fromkeys(("AL", "AM", "KY", "MB", "TJ"), "EUR"),
-    **dict.fromkeys(("BD", "IA", "ID", "MM", "NP"), "SEAR"),
-    **dict.fromkeys(("KH", "PH"), "WPR"),
-}
-
 #: Series -> (value at wealth -2, value at wealth +2, geometric scale?, decimals).
 CURVES: dict[str, tuple[float, float, bool, int]] = {
     "sh_sta_stunt": (45, 4, False, 1),
@@ -229,7 +212,7 @@ def _others(out: Path, seed: int, countries: Sequence[str]) -> None:
                 if silent
                 else (f"{value:.1f} [{low:.1f}-{high:.1f}]", value, low, high)
             )
-            place = (_WHO_REGIONS[cc], "", table[cc]["iso3"])
+            place = (COUNTRIES[cc]["who_region"], "", table[cc]["iso3"])
             who.append(
                 ("NCD_PAC", "PUBLISHED", "2010", *place, "YEARS18-PLUS", sex, *map(str, shown), "")
             )
@@ -246,7 +229,9 @@ def _others(out: Path, seed: int, countries: Sequence[str]) -> None:
         sorted(
             (name, year, value_at(seed, "haq", cc, "all", w, year))
             for cc, _, w in places
-            for name in ("World" if cc == WORLD else _OWID.get(cc, table[cc]["name"]),)
+            for name in (
+                "World" if cc == WORLD else COUNTRIES[cc]["owid_name"] or table[cc]["name"],
+            )
             for year in range(1990, 2016, 5)
         ),
     )

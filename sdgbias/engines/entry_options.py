@@ -1,0 +1,47 @@
+"""The options of a registry entry, checked against data/engine_options.yaml before anything is
+loaded."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+from sdgbias.errors import RegistryError, one_of
+from sdgbias.files import load_yaml, packaged
+from sdgbias.types import ModelSpec
+
+
+@cache
+def described(engine: str) -> dict[str, dict[str, Any]]:
+    """The options of 'api' or 'vllm': name -> JSON Schema of its value, with valid and meaning."""
+    text = packaged("data", "engine_options.yaml").read_text(encoding="utf-8")
+    found: dict[str, dict[str, Any]] = load_yaml(text)[engine]
+    return found
+
+
+def checked(spec: ModelSpec, engine: str, *without: str) -> dict[str, Any]:
+    """The options of an entry but those named in ``without``. RegistryError for an unknown name
+    (lists the valid ones) or a bad value."""
+    known = described(engine)
+    where = f"registry/models/{spec.name}.yaml"
+    options = {name: value for name, value in spec.options.items() if name not in without}
+    for name, value in options.items():
+        if name not in known:
+            raise RegistryError(f"{where}: {one_of('option', name, known)}")
+        if not _fits(value, known[name]):
+            raise RegistryError(f"{where}: {name} is {value!r}; valid: {known[name]['valid']}")
+    return options
+
+
+def _fits(value: object, schema: dict[str, Any]) -> bool:
+    from jsonschema import Draft4Validator, Draft202012Validator
+    from jsonschema.validators import extend
+
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):  # a date; a number that isn't finite
+        return False
+    # in the fourth draft 1.0 is no integer
+    strict = extend(Draft202012Validator, type_checker=Draft4Validator.TYPE_CHECKER)
+    return bool(strict(schema).is_valid(value))

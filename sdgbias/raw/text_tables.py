@@ -1,0 +1,44 @@
+"""CSV files of other people as text: no cell is guessed to be a number or missing."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from sdgbias.errors import InputError
+
+
+def read_text(
+    path: Path,
+    columns: Sequence[str] = (),
+    again: str = "download it again",
+    optional: Sequence[str] = (),
+) -> pd.DataFrame:
+    """The named columns, and the optional ones that are there (no ``columns``: every column), as
+    stripped text, '' missing (pandas' default would take Namibia's 'NA' for missing).
+
+    UTF-8, else Windows-1252, whichever tool saved the file last. Raises InputError for a file that
+    is no CSV or lacks one of ``columns``; ``again``: what to do about it.
+    """
+    how = {"dtype": str, "keep_default_na": False, "index_col": False}
+    try:
+        try:
+            table = pd.read_csv(path, encoding="utf-8-sig", **how)
+        except UnicodeDecodeError:
+            table = pd.read_csv(path, encoding="cp1252", encoding_errors="replace", **how)
+    except (ValueError, OSError, EOFError, zlib.error) as error:  # the last two: a .gz cut short
+        cause = str(error).strip().splitlines()[0]
+        raise InputError(f"{path} is no readable CSV ({cause}); {again}") from error
+    table.columns = table.columns.astype("str").str.strip()
+    missing = [name for name in columns if name not in table.columns]
+    if missing:
+        raise InputError(
+            f"{path}: missing column(s) {', '.join(missing)}; found: {', '.join(table.columns)};"
+            f" {again}"
+        )
+    if columns:
+        table = table[[*columns, *(name for name in optional if name in table)]]
+    return table.fillna("").apply(lambda column: column.str.strip())
