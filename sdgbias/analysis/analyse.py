@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -26,6 +26,7 @@ from sdgbias.analysis.studies import (
     transfer,
     wordings,
 )
+from sdgbias.types import Progress
 
 #: name -> module of studies/ with a function rows(run, settings), in execution order.
 STUDIES = {
@@ -49,7 +50,7 @@ COMPARED = ("between_models", "between_nights", "leaderboard", "compared")
 def study(
     run: RunData,
     settings: AnalysisSettings,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> pd.DataFrame:
     """All study rows of one run, sorted by key. Deterministic for a given run and settings."""
     parts = []
@@ -75,7 +76,7 @@ def people_study(
     results: Path,
     run_id: str,
     settings: AnalysisSettings,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> pd.DataFrame:
     """The study rows of a run of the second suite (studies/fairness.py)."""
     from sdgbias.analysis.studies import fairness
@@ -96,7 +97,7 @@ def analyse(
     settings: AnalysisSettings = AnalysisSettings(),
     *,
     again: bool = False,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, int]:
     """Run every study of the given runs and publish the rows; returns run_id -> number of rows.
     Default: the newest run of each model; in the people suite, of each model and benchmark.
@@ -127,7 +128,7 @@ def compare(
     results: Path,
     run_ids: Sequence[str],
     settings: AnalysisSettings,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, int]:
     """Compare models with each other and each with its previous night: pairs, leaderboard, and
     parameters tuned on one model applied to another. The rows replace earlier comparisons of each
@@ -197,7 +198,7 @@ def _places_study(
     results: Path,
     run_id: str,
     settings: AnalysisSettings,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> pd.DataFrame:
     if run_id in _text_only(results):  # every study rests on scores
         return table(_settings_rows(settings).to_dict("records"))

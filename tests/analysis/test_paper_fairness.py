@@ -25,6 +25,7 @@ from sdgbias.errors import UsageError
 from sdgbias.methods.stats import Estimate
 from sdgbias.raw.facet import GROUPS, SELECTED
 from sdgbias.suites import facet
+from sdgbias.suites.facet_groups import PAIRS
 from tests.builders.answered_people import PEOPLE, answered, items
 
 LLAVA, PLANTED = "LLaVA-1.5 (7B) (measured)", "planted-people (planted)"
@@ -105,7 +106,7 @@ def stored(
 @pytest.mark.parametrize("attribute", GROUPS)
 def test_table_2_holds_the_stores_numbers_beside_the_papers(full: Path, attribute: str) -> None:
     t = everything(full)[attribute]
-    one, other = fairness.PAIRS[attribute]
+    one, other = PAIRS[attribute]
     for test, task in (("p1", "direct"), ("p2", "choice"), ("p3", "choice")):
         for column, pillar in (
             (one, f"{attribute}={one}"),

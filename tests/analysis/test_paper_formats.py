@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 
 from sdgbias import cli
 from sdgbias.analysis import paper as tables
-from sdgbias.analysis.paper import formats, results, studies
+from sdgbias.analysis.paper import described, fairness, formats, results, studies
 from sdgbias.errors import UsageError
 from tests.builders.paper_tables import (
     LLAVA,
@@ -126,3 +127,10 @@ def test_command_prints_writes_and_refuses(full: Path, tmp_path: Path) -> None:
         run("--csv", "--json")
     with pytest.raises(UsageError, match="unknown table"):
         run("--table", "Z")
+
+
+@pytest.mark.parametrize(("suite", "items"), [("sdg", tables.ITEMS), ("people", fairness.ITEMS)])
+def test_every_table_has_its_texts_and_no_text_is_left_over(
+    suite: str, items: Mapping[str, object]
+) -> None:
+    assert set(described.words(suite)["tables"]) == set(items)

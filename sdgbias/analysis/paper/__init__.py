@@ -3,31 +3,32 @@ printed ones where the same model was scored."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from sdgbias.analysis.paper import (
     accuracy,
     benchmark,
+    described,
     figures,
-    footnotes,
     numbered,
     runtime,
     studies,
 )
 from sdgbias.analysis.paper.accuracy import NO_VAL
-from sdgbias.analysis.paper.cells import MADE, Cell, Table
+from sdgbias.analysis.paper.cells import Cell, Table
+from sdgbias.analysis.paper.described import Rows
 from sdgbias.analysis.paper.formats import HEAD
 from sdgbias.analysis.paper.results import PaperResults, load
 from sdgbias.errors import UsageError, one_of
-from sdgbias.types import NEEDS_PICTURES, NEEDS_SCORES
+from sdgbias.types import NEEDS_PICTURES, NEEDS_SCORES, SDG
 
 __all__ = ["HEAD", "ITEMS", "build", "chosen", "load"]
 
 #: `--table` name -> function: the paper's items in its order, then companion tables, then raw
 #: study rows.
-ITEMS: Mapping[str, Callable[[PaperResults], Table]] = {
+ITEMS: Mapping[str, Rows] = {
     "A": benchmark.table_a,
     "B": benchmark.table_b,
     "C": benchmark.table_c,
@@ -81,7 +82,8 @@ def chosen(names: Sequence[str]) -> list[str]:
 def build(e: PaperResults, names: Sequence[str] = ()) -> list[Table]:
     """The tables of these names, each with footnotes: the paper's contradictions and the limits of
     our values."""
-    return [_noted(_unpictured(ITEMS[name](e), e), e) for name in chosen(names)]
+    made = (described.table(SDG, name, ITEMS[name](e), e) for name in chosen(names))
+    return [_unpictured(table, e) for table in made]
 
 
 def _unpictured(table: Table, e: PaperResults) -> Table:
@@ -103,14 +105,3 @@ def _unpictured(table: Table, e: PaperResults) -> Table:
         cells = tuple(told(c, reason) for c in row.cells)
         rows.append(replace(row, cells=cells) if reason else row)
     return replace(table, rows=tuple(rows))
-
-
-def _noted(table: Table, e: PaperResults) -> Table:
-    made = {c.status for r in table.rows for c in r.cells if c.status in MADE}
-    notes = list(footnotes.PAPER.get(table.item, ()))
-    notes += [text for kind, text in footnotes.OWN.items() if kind in made]
-    if "synthetic" in made or (
-        made & {"measured", "embedded", "planted"} and any(r.synthetic for r in e.runs)
-    ):
-        notes.append(footnotes.SYNTHETIC)
-    return replace(table, footnotes=tuple(notes))

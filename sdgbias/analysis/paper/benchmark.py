@@ -4,11 +4,12 @@ stored items and from the code that uses the constants."""
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import pandas as pd
 
 from sdgbias.analysis.paper import printed as paper
-from sdgbias.analysis.paper.cells import Cell, Column, Row, Table, cell, number, text
+from sdgbias.analysis.paper.cells import Cell, Row, cell, number, text
 from sdgbias.analysis.paper.results import PaperResults
 from sdgbias.methods import stats
 from sdgbias.types import (
@@ -31,12 +32,11 @@ def _benchmarks(e: PaperResults) -> list[tuple[str, str]]:
     return sorted(found.items())
 
 
-def table_a(e: PaperResults) -> Table:
+def table_a(e: PaperResults) -> Iterator[Row]:
     counts = e.ask(
         "SELECT benchmark_id, task, pillar, count(*) AS n FROM items WHERE"
         " list_contains($benchmarks, benchmark_id) GROUP BY ALL"
     )
-    rows = []
     for benchmark, status in _benchmarks(e) or [("", "not run")]:
         mine = counts[counts["benchmark_id"] == benchmark]
         for pillar in (*PILLARS, "all"):
@@ -49,26 +49,16 @@ def table_a(e: PaperResults) -> Table:
                 number(n[Task.MCQ], status),
                 number(n[Task.REGRESSION], status, printed[Task.REGRESSION]),
             )
-            rows.append(Row((benchmark or "-", label), cells))
-    columns = ("MCQ, each test", "MCQ, distinct", "Regression, distinct")
-    return Table(
-        "A",
-        "Table A: questions by pillar and task",
-        "Counts of all items, val and test. 'Each test': times 5, T1 to T5.",
-        ("benchmark", "pillar"),
-        tuple(Column(c, "count") for c in columns),
-        tuple(rows),
-    )
+            yield Row((benchmark or "-", label), cells)
 
 
-def table_b(e: PaperResults) -> Table:
+def table_b(e: PaperResults) -> Iterator[Row]:
     gold = e.ask(
         """SELECT benchmark_id, pillar, gold, json_array_length(options) AS n_options,
            coalesce(cluster_id, '') AS cluster_id
                     FROM items WHERE list_contains($benchmarks, benchmark_id) AND task = 'mcq'
                     ORDER BY item_id"""
     )
-    rows = []
     for benchmark, status in _benchmarks(e) or [("", "not run")]:
         mine = gold[gold["benchmark_id"] == benchmark]
         for pillar in (*PILLARS, "all"):
@@ -90,17 +80,7 @@ def table_b(e: PaperResults) -> Table:
                     "not in store: no such questions",
                 )
             )
-            rows.append(Row((benchmark or "-", pillar), tuple(cells)))
-    columns = (*(Column(letter, "percent") for letter in LETTERS), Column("two options", "percent"))
-    return Table(
-        "B",
-        "Table B: gold letters by pillar (%)",
-        "Share of multiple-choice questions (val and test) whose right answer is the "
-        "letter. A question with two options has no C.",
-        ("benchmark", "pillar"),
-        columns,
-        tuple(rows),
-    )
+            yield Row((benchmark or "-", pillar), tuple(cells))
 
 
 def _template(task: Task) -> list[str]:
@@ -159,44 +139,26 @@ def _example(e: PaperResults, task: Task) -> tuple[pd.Series | None, str]:
     return found.iloc[0], dict(_benchmarks(e))[str(found.iloc[0]["benchmark_id"])]
 
 
-def _prompts(e: PaperResults, item: str, task: Task, test: str, title: str) -> Table:
-    theirs, ours = [r["printed"] for r in paper.rows(f"table_{item.lower()}")], _template(task)
-    rows = [
-        Row(
-            (f"line {i + 1}",),
-            (
-                text(
-                    ours[i] if i < len(ours) else "",
-                    printed=paper.find(f"table_{item.lower()}", row=f"line {i + 1}"),
-                ),
-            ),
-        )
-        for i in range(max(len(ours), len(theirs)))
-    ]
+def _prompts(e: PaperResults, item: str, task: Task, test: str) -> Iterator[Row]:
+    theirs, ours = paper.rows(item), _template(task)
+    for i in range(max(len(ours), len(theirs))):
+        printed = paper.find(item, row=f"line {i + 1}")
+        yield Row((f"line {i + 1}",), (text(ours[i] if i < len(ours) else "", printed=printed),))
     found, status = _example(e, task)
     example = (
         Cell(status="not in store: no item with a context")
         if found is None
         else text(_prompt(found, task, test), status)
     )
-    rows.append(Row((f"an item of ours, Full at {test}",), (example,)))
-    return Table(
-        item,
-        title,
-        "Our template as the code makes it, and one stored question. The image comes before the"
-        " text, through the model's own chat template.",
-        ("line",),
-        (Column("prompt", "text"),),
-        tuple(rows),
-    )
+    yield Row((f"an item of ours, Full at {test}",), (example,))
 
 
-def table_c(e: PaperResults) -> Table:
-    return _prompts(e, "C", Task.MCQ, "T1", "Table C: prompt of a multiple-choice question")
+def table_c(e: PaperResults) -> Iterator[Row]:
+    return _prompts(e, "table_c", Task.MCQ, "T1")
 
 
-def table_d(e: PaperResults) -> Table:
-    return _prompts(e, "D", Task.REGRESSION, "T2", "Table D: prompt of a regression question")
+def table_d(e: PaperResults) -> Iterator[Row]:
+    return _prompts(e, "table_d", Task.REGRESSION, "T2")
 
 
 #: The values in Table E's example.
@@ -211,13 +173,12 @@ TABLE_E_PLACE = {
 }
 
 
-def table_e(e: PaperResults) -> Table:
+def table_e(e: PaperResults) -> Iterator[Row]:
     from sdgbias.benchmark.prompts import context_lines
 
     place = pd.DataFrame([{name: TABLE_E_PLACE[name] for name in CONTEXT_NAMES}])
     found, status = _example(e, Task.MCQ)
     stored = {} if found is None else json.loads(found["context"])
-    rows = []
     for test in ContextTest:
         line = str(context_lines(place, test).iloc[0]) or "(no Context line)"
         missing = Cell(status="not in store: no item with a context")
@@ -227,27 +188,16 @@ def table_e(e: PaperResults) -> Table:
             else missing
         )
         printed = paper.find("table_e", test=test.value, column="Example")
-        rows.append(Row((test.value,), (text(line, printed=printed), ours)))
-    columns = (Column("the paper's place", "text"), Column("an item of ours", "text"))
-    return Table(
-        "E",
-        "Table E: context variables of T1 to T5",
-        "The Context line that our code makes from the values of the paper's example, and "
-        "that of one stored question.",
-        ("test",),
-        columns,
-        tuple(rows),
-    )
+        yield Row((test.value,), (text(line, printed=printed), ours))
 
 
-def table_f(e: PaperResults) -> Table:
+def table_f(e: PaperResults) -> Iterator[Row]:
     found = e.ask(
         """SELECT target, count(*) AS n, min(tolerance) AS low, max(tolerance) AS high FROM items
                      WHERE list_contains($benchmarks, benchmark_id) AND task = 'regression' GROUP
                      BY target"""
     )
     used = {str(r["target"]): r for r in found.to_dict("records")}
-    rows = []
     for target, tolerance in TOLERANCES.items():
         if target not in used:
             stored = Cell(status="not in store: no item with this target")
@@ -255,27 +205,14 @@ def table_f(e: PaperResults) -> Table:
             stored = Cell(status="not in store: several tolerances")
         else:
             stored = number(float(used[target]["low"]), "counted", n=int(used[target]["n"]))
-        rows.append(
-            Row(
-                (target,), (number(tolerance, "code", paper.find("table_f", column=target)), stored)
-            )
+        yield Row(
+            (target,), (number(tolerance, "code", paper.find("table_f", column=target)), stored)
         )
-    columns = (Column("tolerance", "number"), Column("in the stored items", "number"))
-    return Table(
-        "F",
-        "Table F: tolerances of interval accuracy",
-        "An estimate counts when it is at most this far from the survey's value, the "
-        "limit included.",
-        ("target",),
-        columns,
-        tuple(rows),
-    )
 
 
-def table_g(e: PaperResults) -> Table:
+def table_g(e: PaperResults) -> Iterator[Row]:
     from sdgbias.methods.search import RANGES
 
-    rows = []
     for i, name in enumerate(("alpha", "lambda_kl", "beta", "tau")):
         cells = [
             number(
@@ -286,71 +223,31 @@ def table_g(e: PaperResults) -> Table:
             for task in Task
             for end, metric in enumerate(("low", "high"))
         ]
-        rows.append(Row((name,), tuple(cells)))
-    columns = tuple(
-        Column(f"{task} {end}", "number")
-        for task in ("MCQ", "regression")
-        for end in ("from", "to")
-    )
-    return Table(
-        "G",
-        "Table G: ranges of the search",
-        "Limits of the joint uniform random search, as `sdgbias.methods.search.RANGES` holds them.",
-        ("parameter",),
-        columns,
-        tuple(rows),
-    )
+        yield Row((name,), tuple(cells))
 
 
-def parameters(e: PaperResults) -> Table:
+def parameters(e: PaperResults) -> Iterator[Row]:
     found = e.ask(
         """SELECT model, p.* FROM cade_params p JOIN runs USING (run_id) WHERE list_contains($runs,
            run_id)
                      ORDER BY model, task, test"""
     )
     kinds = {r.run_id: r for r in e.runs}
-    rows = []
     for r in found.to_dict("records"):
         run = kinds[r["run_id"]]
         cells = [number(float(r[name]), run.kind) for name in ("alpha", "lambda_kl", "beta", "tau")]
         cells.append(number(float(r["val_value"]), run.kind, n=int(r["n_val"])))
-        rows.append(Row((run.label, str(r["task"]), str(r["test"])), tuple(cells)))
-    columns = tuple(
-        Column(c, "number") for c in ("alpha", "lambda_kl", "beta", "tau", "value on val")
-    )
-    return Table(
-        "parameters",
-        "CADE's parameters, as the run tuned them",
-        "Best of the search by accuracy (mcq) or minus the mean absolute error "
-        "(regression) on all val rows; the paper prints none. n: val rows.",
-        ("model", "task", "test"),
-        columns,
-        tuple(rows),
-        empty="no run with tuned parameters in the store",
-    )
+        yield Row((run.label, str(r["task"]), str(r["test"])), tuple(cells))
 
 
-def quality(e: PaperResults) -> Table:
+def quality(e: PaperResults) -> Iterator[Row]:
     found = e.ask(
         """SELECT benchmark_id, "table", rule, count(*) AS n FROM quarantine WHERE
            list_contains($benchmarks, benchmark_id)
                      GROUP BY ALL ORDER BY ALL"""
     )
     kinds = dict(_benchmarks(e))
-    rows = [
-        Row(
-            (str(r["benchmark_id"]), str(r["table"]), str(r["rule"])),
-            (number(int(r["n"]), kinds[str(r["benchmark_id"])]),),
-        )
-        for r in found.to_dict("records")
-    ]
-    return Table(
-        "quality",
-        "App. B.2: what the quality gate took out",
-        "Rows that left the benchmark, by the rule they broke. The paper names the "
-        "checks and prints no counts.",
-        ("benchmark", "table", "rule"),
-        (Column("rows", "count"),),
-        tuple(rows),
-        empty="no row was taken out, or no benchmark is in the store",
-    )
+    for r in found.to_dict("records"):
+        benchmark = str(r["benchmark_id"])
+        cells = (number(int(r["n"]), kinds[benchmark]),)
+        yield Row((benchmark, str(r["table"]), str(r["rule"])), cells)

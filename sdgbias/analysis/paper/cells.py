@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from sdgbias.analysis.paper.printed import Printed
@@ -119,7 +119,3 @@ def counts(tables: Sequence[Table]) -> dict[str, int]:
             ),
         )
     )
-
-
-def noted(table: Table, *notes: str) -> Table:
-    return replace(table, footnotes=(*table.footnotes, *notes))

@@ -28,12 +28,6 @@ DIFFERENCE = {attribute: f"{attribute}:{one}-{other}" for attribute, (one, other
 TOO_FEW = f"not in store: a group of fewer than {SMALLEST} pictures has no value"
 
 
-NO_RUN = (
-    "No run of this suite in the results file; next: sdgbias people build, then sdgbias evaluate"
-    " MODEL with that benchmark."
-)
-
-
 READINGS = {
     "full": "free answer, packaged encoder",
     "full:clip": "free answer, CLIP text encoder",

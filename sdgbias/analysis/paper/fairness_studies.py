@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from sdgbias.analysis.paper.cells import Cell, Column, Row, Table
+from collections.abc import Iterator
+
+from sdgbias.analysis.paper.cells import Cell, Row
 from sdgbias.analysis.paper.fairness_cells import (
     DIFFERENCE,
-    NO_RUN,
     RATES,
     READINGS,
     _asked,
@@ -17,14 +18,12 @@ from sdgbias.analysis.paper.results import PaperResults, Slice
 from sdgbias.benchmark.people_items import ATTRIBUTES, CHOICE
 from sdgbias.methods.stats import Estimate
 from sdgbias.raw.facet import GROUPS
-from sdgbias.suites.facet_groups import PAIRS
 
 
-def rates(e: PaperResults) -> Table:
+def rates(e: PaperResults) -> Iterator[Row]:
     """Rates of other answers, by group: recall means little for a model that says yes to
     everything."""
     groups = ["all", *(f"{a}={g}" for a in GROUPS for g in GROUPS[a]), *DIFFERENCE.values()]
-    rows = []
     for s, test, task in _lines(e, ""):
         asked = RATES if task == CHOICE else ("recall", "unparsed_rate", "refusal_rate")
         for group in groups:
@@ -43,32 +42,12 @@ def rates(e: PaperResults) -> Table:
                 indicator="all-52",
             )
             cells.append(_cell(blind, s, test) if task == CHOICE else Cell())
-            rows.append(Row((s.label, test, group), tuple(cells)))
-    columns = (
-        "recall",
-        "no",
-        "unknown",
-        "unparsed",
-        "refusal",
-        "false yes",
-        "false yes, no picture",
-    )
-    return Table(
-        "rates",
-        "What else was said, by group",
-        "Shares of free answers; no and unknown: about the right class. Last column: the best "
-        "first token without the picture.",
-        ("model", "prompt", "group"),
-        tuple(Column(c) for c in columns),
-        tuple(rows),
-        empty=NO_RUN,
-    )
+            yield Row((s.label, test, group), tuple(cells))
 
 
-def encoders(e: PaperResults) -> Table:
+def encoders(e: PaperResults) -> Iterator[Row]:
     """The same answers read in other ways: the packaged encoder, the paper's two encoders if
     available, and the first token."""
-    rows = []
     for s, test, task in _lines(e, ""):
         have = (
             [method for t, method in _asked(e, s.run) if t == test and method.startswith("full")]
@@ -87,91 +66,43 @@ def encoders(e: PaperResults) -> Table:
                 for m in ("unparsed_rate", "refusal_rate")
             ]
             rates = (_cell(x, s, test) if method != "full_argmax" else Cell() for x in said)
-            rows.append(
-                Row(
-                    (s.label, test, READINGS[method]), (*(_cell(x, s, test) for x in found), *rates)
-                )
+            yield Row(
+                (s.label, test, READINGS[method]), (*(_cell(x, s, test) for x in found), *rates)
             )
-    columns = (
-        "recall",
-        *(f"{one} - {other}" for one, other in PAIRS.values()),
-        "unparsed",
-        "refusal",
-    )
-    return Table(
-        "encoders",
-        "The same answers read in other ways",
-        "13 classes pooled; rates over all 52. How an answer becomes a label.",
-        ("model", "prompt", "answer"),
-        tuple(Column(c) for c in columns),
-        tuple(rows),
-        empty=NO_RUN,
-    )
 
 
-def debiasing(e: PaperResults) -> Table:
+def debiasing(e: PaperResults) -> Iterator[Row]:
     """The study 'fairness' of analysed runs (studies/fairness.py)."""
-    study, rows = e.study("fairness"), []
+    study = e.study("fairness")
     whole = ("recall", "recall_change", "false_yes_rate", "accuracy_balanced")
+    asked = [("all", metric) for metric in whole]
+    for pillar in DIFFERENCE.values():
+        asked += [(pillar, "disparity"), (pillar, "disparity_change")]
     for s in subjects(e, ""):
         part = study[study["run_id"] == (s.run.run_id if s.run else "")]
         if part.empty:
             why = e.why(s.run, "fairness", "the run has no single-choice questions")
-            rows.append(
-                Row(
-                    (s.label, "", ""),
-                    tuple(Cell(status=why) for _ in range(len(whole) + 2 * len(DIFFERENCE))),
-                )
-            )
+            yield Row((s.label, "", ""), (Cell(status=why),) * len(asked))
         for test, method in sorted(
             set(zip(part["test"], part["method"], strict=True)),
             key=lambda k: (k[0], k[1] != "full_argmax", k[1]),
         ):
-            lacking = part[
-                (part["test"] == test) & (part["method"] == method) & (part["metric"] == "not_run")
-            ]
-            asked = [("all", metric) for metric in whole]
-            asked += [
-                (pillar, metric)
-                for pillar in DIFFERENCE.values()
-                for metric in ("disparity", "disparity_change")
-            ]
+            mine = part[(part["test"] == test) & (part["method"] == method)]
+            lacking = mine.loc[mine["metric"] == "not_run", "note"]
             cells = []
             for pillar, metric in asked:
-                found = e.found(
-                    s.run,
-                    "fairness",
-                    metric,
-                    Slice(task=CHOICE, test=test, method=method, pillar=pillar),
-                )
+                at = Slice(task=CHOICE, test=test, method=method, pillar=pillar)
                 if len(lacking):
-                    cells.append(Cell(status=f"not in store: {lacking['note'].iloc[0]}"))
+                    cells.append(Cell(status=f"not in store: {lacking.iloc[0]}"))
+                elif method == "full_argmax" and "change" in metric:
+                    cells.append(Cell())
                 else:
-                    cells.append(
-                        _cell(found, s, test)
-                        if method != "full_argmax" or "change" not in metric
-                        else Cell()
-                    )
-            rows.append(Row((s.label, test, method), tuple(cells)))
-    columns = ["recall", "change", "false yes", "balanced acc."]
-    for one, other in PAIRS.values():
-        columns += [f"{one} - {other}", "its change"]
-    return Table(
-        "debiasing",
-        "Debiased answers about people",
-        "First token, test pictures of the 13 classes. A change of a disparity is of its size:"
-        " below 0 the groups lie closer. @recall: the same method with as many yes as without"
-        " debiasing.",
-        ("model", "prompt", "method"),
-        tuple(Column(c) for c in columns),
-        tuple(rows),
-        empty=NO_RUN,
-    )
+                    cells.append(_cell(e.found(s.run, "fairness", metric, at), s, test))
+            yield Row((s.label, test, method), tuple(cells))
 
 
-def attributes(e: PaperResults) -> Table:
+def attributes(e: PaperResults) -> Iterator[Row]:
     """FairFace, UTKFace: recall of the prompted attribute, and the gap between groups."""
-    rows = []
     for s in subjects(e, ""):
         sql = """SELECT test, pillar, indicator, value, n, ci_low, ci_high FROM metric_rows WHERE
                  run_id = $run AND method = 'full'
@@ -181,15 +112,4 @@ def attributes(e: PaperResults) -> Table:
         found = e.ask(sql, run=s.run.run_id if s.run else "", tests=list(ATTRIBUTES))
         for test, pillar, name, value, n, low, high in found.itertuples(index=False, name=None):
             group = f"of those who are {name}" if name != "all" else pillar
-            rows.append(
-                Row((s.label, test, group), (_cell(Estimate(value, int(n), low, high), s, test),))
-            )
-    return Table(
-        "attributes",
-        "Faces: recall of the attribute asked for",
-        "Share of pictures whose annotated attribute is named; with a colon: differences.",
-        ("model", "asked", "group"),
-        (Column("recall"),),
-        tuple(rows),
-        empty="No run on pictures of faces in the results file.",
-    )
+            yield Row((s.label, test, group), (_cell(Estimate(value, int(n), low, high), s, test),))

@@ -3,44 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.accuracy import MCQ_TESTS, NO_VAL, test_mean
-from sdgbias.analysis.paper.cells import NOT_RUN, Cell, Column, Row, Table, cell, number
+from sdgbias.analysis.paper.cells import NOT_RUN, Cell, Row, cell, number
 from sdgbias.analysis.paper.numbered import DIRECTIONS, VIEWS
 from sdgbias.analysis.paper.results import PaperResults, Run, Slice, Subject
 from sdgbias.methods.stats import Estimate
 from sdgbias.types import PILLARS, TESTS, Task
 
 
-def figure_3(e: PaperResults) -> Table:
-    rows = []
+def figure_3(e: PaperResults) -> Iterator[Row]:
     for s in e.subjects("figure_3"):
         for test in ("T1", "T5") if s.run else ("T1",):
-            rows.append(
-                Row(
-                    (s.label, test),
-                    tuple(
-                        cell(e.metric(s.run, "accuracy", test=test, method=v), s.status)
-                        for v, _ in VIEWS
-                    ),
-                )
+            yield Row(
+                (s.label, test),
+                tuple(
+                    cell(e.metric(s.run, "accuracy", test=test, method=v), s.status)
+                    for v, _ in VIEWS
+                ),
             )
-    return Table(
-        "fig3",
-        "Figure 3: accuracy by view",
-        "Multiple-choice accuracy on the test split. At T5 IMG+Q and Full are one prompt, and so"
-        " are Q-only and CTX+Q.",
-        ("model", "test"),
-        tuple(Column(name) for _, name in VIEWS),
-        tuple(rows),
-    )
 
 
-def figure_4(e: PaperResults) -> Table:
-    rows = []
+def figure_4(e: PaperResults) -> Iterator[Row]:
     for s in e.subjects("figure_4"):
         for pillar in (*PILLARS, *(("all",) if s.run else ())):
             cells = [_share(e, s, pillar, d) for d in reversed(DIRECTIONS)]
@@ -63,25 +50,7 @@ def figure_4(e: PaperResults) -> Table:
             cells.append(number(prompts.value if prompts else None, s.status))
             said = s.printed("figure_4", pillar=pillar)
             cells.append(Cell(paper=said) if said else Cell())
-            rows.append(Row((s.label, pillar), tuple(cells)))
-    columns = (
-        *(Column(d, "percent") for d in reversed(DIRECTIONS)),
-        Column("2 options: optim.", "percent"),
-        Column("invalid", "percent"),
-        Column("prompts", "count"),
-        Column("the text says", "text"),
-    )
-    return Table(
-        "fig4",
-        "Figure 4: which way Q-only answers go (%)",
-        "Best candidate of the Q-only view on test questions with three options; with two options"
-        " there is no middle. Invalid: the most likely first token was no letter of the question."
-        " Prompts: how many different ones the shares rest on, which is what the intervals count;"
-        " below five there is none.",
-        ("model", "pillar"),
-        columns,
-        tuple(rows),
-    )
+            yield Row((s.label, pillar), tuple(cells))
 
 
 def _share(e: PaperResults, s: Subject, pillar: str, direction: str) -> Cell:
@@ -91,11 +60,10 @@ def _share(e: PaperResults, s: Subject, pillar: str, direction: str) -> Cell:
     return cell(found, s.status, "not in store: no question with three options")
 
 
-def figure_5(e: PaperResults) -> Table:
+def figure_5(e: PaperResults) -> Iterator[Row]:
     frame = e.study("directions")
     frame = frame[(frame["metric"] == "full_minus_ctx_q") & (frame["indicator"] != "all")]
     indicators = sorted(set(zip(frame["pillar"], frame["indicator"], strict=True)))
-    rows = []
     for s in e.subjects("figure_5"):
         for pillar, indicator in [
             ("all", "all"),
@@ -112,18 +80,7 @@ def figure_5(e: PaperResults) -> Table:
                 )
                 cells.append(cell(found, s.status, e.why(s.run, "directions", f"no {test}")))
             if s.run is None or indicator == "all" or any(c.made for c in cells):
-                rows.append(
-                    Row((s.label, pillar if indicator == "all" else indicator), tuple(cells))
-                )
-    return Table(
-        "fig5",
-        "Figure 5: what the image adds to the context",
-        "Acc(Full) - Acc(CTX+Q), paired by question, test split. The figure shows T1; at T5 "
-        "there is no context.",
-        ("model", "pillar or indicator"),
-        tuple(Column(t) for t in MCQ_TESTS),
-        tuple(rows),
-    )
+                yield Row((s.label, pillar if indicator == "all" else indicator), tuple(cells))
 
 
 #: How far below the best value of a curve its plateau may lie.
@@ -138,8 +95,7 @@ def _plateau(curve: Mapping[float, Estimate]) -> float:
     return min((x for x in curve if not low or x > max(low)), default=max(curve))
 
 
-def figure_8(e: PaperResults) -> Table:
-    rows = []
+def figure_8(e: PaperResults) -> Iterator[Row]:
     for s in e.subjects("figure_8"):
         points = _sweeps(e, s.run)
         shown = (
@@ -163,16 +119,14 @@ def figure_8(e: PaperResults) -> Table:
                             else e.why(s.run, "sweep", f"no sweep of {parameter} at {test}")
                         )
                     )
-                    rows.append(
-                        Row(
-                            (s.label, test, parameter),
-                            (
-                                empty,
-                                replace(empty, paper=said),
-                                replace(empty, paper=flat),
-                                *(empty, empty, empty),
-                            ),
-                        )
+                    yield Row(
+                        (s.label, test, parameter),
+                        (
+                            empty,
+                            replace(empty, paper=said),
+                            replace(empty, paper=flat),
+                            *(empty, empty, empty),
+                        ),
                     )
                     continue
                 best = min(val, key=lambda x: (-val[x].value, x))
@@ -184,25 +138,7 @@ def figure_8(e: PaperResults) -> Table:
                     number(_plateau(val), s.status, flat),
                     *(cell(at, s.status) for at in (there.get(best), ends[0], ends[-1])),
                 )
-                rows.append(Row((s.label, test, parameter), cells))
-    columns = (
-        Column("tuned", "number"),
-        Column("best on val", "number"),
-        Column("plateau from", "number"),
-        Column("test there"),
-        Column("lowest"),
-        Column("highest"),
-    )
-    return Table(
-        "fig8",
-        "Figure 8: one parameter at a time",
-        "Each parameter moves over its range while the others keep the tuned values. Best on val:"
-        " its value with the highest val accuracy; beside it the test accuracy there, and the"
-        " lowest and highest test accuracy of the sweep. All points: `sweep`.",
-        ("model", "test", "parameter"),
-        columns,
-        tuple(rows),
-    )
+                yield Row((s.label, test, parameter), cells)
 
 
 def _sweeps(
@@ -221,8 +157,7 @@ def _sweeps(
     return found
 
 
-def claims(e: PaperResults) -> Table:
-    rows = []
+def claims(e: PaperResults) -> Iterator[Row]:
     for printed in paper.rows("claims"):
         regression = printed["task"] == "regression"
         for s in e.subjects("claims"):
@@ -234,21 +169,10 @@ def claims(e: PaperResults) -> Table:
                 else test_mean(e, s.run, "accuracy_gain", "cade")
             )
             said = s.printed("claims", row=printed["row"])
-            rows.append(
-                Row(
-                    (printed["row"], s.label),
-                    (cell(ours, s.status, NO_VAL, said), _extreme(e, s, regression)),
-                )
+            yield Row(
+                (printed["row"], s.label),
+                (cell(ours, s.status, NO_VAL, said), _extreme(e, s, regression)),
             )
-    columns = (Column("mean over tests", "number"), Column("largest of one test", "number"))
-    return Table(
-        "claims",
-        "What the abstract claims",
-        "Accuracy: gain of CADE, mean of T1 to T5. MAE: change by CADE, T2 and T5 pooled.",
-        ("claim", "model"),
-        columns,
-        tuple(rows),
-    )
 
 
 def _extreme(e: PaperResults, s: Subject, regression: bool) -> Cell:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from sdgbias.analysis.paper.accuracy import MCQ_TESTS, NO_VAL, test_mean
-from sdgbias.analysis.paper.cells import Cell, Column, Row, Table, cell
+from sdgbias.analysis.paper.cells import Cell, Row, cell
 from sdgbias.analysis.paper.results import PaperResults, Run, Slice
 from sdgbias.methods.stats import Estimate
 
@@ -20,13 +21,11 @@ def method_accuracy(e: PaperResults, run: Run | None, method: str, test: str) ->
     return e.found(run, "methods", "accuracy", Slice(test=test, method=method))
 
 
-def table_1(e: PaperResults) -> Table:
-    columns = {"full": "Original", "post_hoc": "Post-Hoc", "vdd": "VDD", "cade": "Ours"}
-    rows = []
+def table_1(e: PaperResults) -> Iterator[Row]:
     for s in e.subjects("table_1"):
         for test, label in (("all", "T1-T5"), ("T1", "T1")) if s.run else (("all", "T1-T5"),):
             cells = []
-            for method in columns:
+            for method in ("full", "post_hoc", "vdd", "cade"):
                 why = (
                     NO_VAL
                     if method == "cade"
@@ -34,16 +33,7 @@ def table_1(e: PaperResults) -> Table:
                 )
                 printed = s.printed("table_1", method=method) if test == "all" else None
                 cells.append(cell(method_accuracy(e, s.run, method, test), s.status, why, printed))
-            rows.append(Row((s.label, label), tuple(cells)))
-    return Table(
-        "1",
-        "Table 1: CADE and other debiasing methods",
-        "Multiple-choice accuracy on the test split. Post-Hoc and VDD with the settings of "
-        "their own code, contrast CTX+Q; all other methods: `methods`.",
-        ("model", "tests"),
-        tuple(Column(c) for c in columns.values()),
-        tuple(rows),
-    )
+            yield Row((s.label, label), tuple(cells))
 
 
 STEPS = (
@@ -55,8 +45,7 @@ STEPS = (
 )
 
 
-def table_2(e: PaperResults) -> Table:
-    rows = []
+def table_2(e: PaperResults) -> Iterator[Row]:
     for s in e.subjects("table_2"):
         for step, label in STEPS:
             cells = []
@@ -85,55 +74,28 @@ def table_2(e: PaperResults) -> Table:
                 cells.append(
                     cell(gain, s.status, why, s.printed("table_2", method=step, metric="step_gain"))
                 )
-            rows.append(Row((s.label, label), tuple(cells)))
-    columns = (Column("retuned"), Column("step"), Column("zeroed"), Column("step, zeroed"))
-    return Table(
-        "2",
-        "Table 2: CADE part by part, T1",
-        "Accuracy on the test split. Retuned: each step is searched again with the parts it has;"
-        " zeroed: the final parameters with the parts still missing set to zero. Step: what the"
-        " part adds, paired by question. Every step but the first uses the Full + IMG+Q stream.",
-        ("model", "variant"),
-        columns,
-        tuple(rows),
-    )
+            yield Row((s.label, label), tuple(cells))
 
 
-STREAMS = (
-    ("img", "js", "JS Img."),
-    ("full", "js", "JS Full"),
-    ("full+img", "js", "JS both"),
-    ("img", "kl", "KL Img."),
-    ("full", "kl", "KL Full"),
-    ("full+img", "kl", "KL both"),
+STREAMS = tuple(
+    (stream, divergence) for divergence in ("js", "kl") for stream in ("img", "full", "full+img")
 )
 
 
-def table_3(e: PaperResults) -> Table:
-    rows = []
+def table_3(e: PaperResults) -> Iterator[Row]:
     for s in e.subjects("table_3"):
         for test in ("T1-T5", "T1") if s.run else ("T1-T5",):
             cells = []
             for stream, divergence, method in (
                 ("", "", "full"),
-                *((x, d, f"{x}/{d}") for x, d, _ in STREAMS),
+                *((x, d, f"{x}/{d}") for x, d in STREAMS),
             ):
                 printed = s.printed("table_3", method=method) if test == "T1-T5" else None
                 why = e.why(s.run, "streams", f"no {method}") if stream else ""
                 cells.append(
                     cell(_stream(e, s.run, test, stream, divergence), s.status, why, printed)
                 )
-            rows.append(Row((s.label, test), tuple(cells)))
-    columns = (Column("Original"), *(Column(name) for _, _, name in STREAMS))
-    return Table(
-        "3",
-        "Table 3: image stream and divergence",
-        "Accuracy of CADE with the image stream made of IMG+Q (Img.), Full or both, and KL or JS in"
-        " Eq. 7, parameters tuned again for each. T1-T5: mean of the tests, without an interval.",
-        ("model", "tests"),
-        columns,
-        tuple(rows),
-    )
+            yield Row((s.label, test), tuple(cells))
 
 
 def _stream(
@@ -173,8 +135,7 @@ PERTURBATIONS = (
 )
 
 
-def table_j(e: PaperResults) -> Table:
-    rows = []
+def table_j(e: PaperResults) -> Iterator[Row]:
     for s in e.subjects("table_j"):
         for level, label in PERTURBATIONS:
             cells = []
@@ -190,14 +151,4 @@ def table_j(e: PaperResults) -> Table:
                 cells.append(
                     cell(found, s.status, why, s.printed("table_j", method=level, metric=metric))
                 )
-            rows.append(Row((s.label, label), tuple(cells)))
-    return Table(
-        "J",
-        "Table J: other orders and letters, Q-only (%)",
-        "Direction of Q-only answers to test questions with three options, mapped back to what the"
-        " options say, all pillars pooled. Q-only prompts hold nothing of the place: see `fig4` for"
-        " how few they are.",
-        ("model", "options"),
-        tuple(Column(d, "percent") for d in DIRECTIONS),
-        tuple(rows),
-    )
+            yield Row((s.label, label), tuple(cells))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pandas as pd
 
 from sdgbias.analysis.paper import printed as paper
-from sdgbias.analysis.paper.cells import NOT_RUN, Cell, Column, Row, Table, number
+from sdgbias.analysis.paper.cells import NOT_RUN, Cell, Row, number
 from sdgbias.analysis.paper.numbered import VIEWS
 from sdgbias.analysis.paper.results import PaperResults, Run
 from sdgbias.scoring.timing import DECODE, FORCE, SCORE
@@ -54,18 +56,14 @@ def _cade(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[(rows["phase"] == SCORE) | (decoded & rows["phase"].isin([DECODE, FORCE]))]
 
 
-def table_k(e: PaperResults) -> Table:
-    rows = [
-        Row(
-            ("not stated", "not stated", r["row"]),
-            tuple(
+def table_k(e: PaperResults) -> Iterator[Row]:
+    for r in paper.rows("table_k"):
+        if r["metric"] == "relative_cost":
+            cells = tuple(
                 Cell(paper=paper.find("table_k", method=r["method"], metric=m), status=NOT_RUN)
                 for m in ("seconds_per_question", "relative_cost")
-            ),
-        )
-        for r in paper.rows("table_k")
-        if r["metric"] == "relative_cost"
-    ]
+            )
+            yield Row(("not stated", "not stated", r["row"]), cells)
     times = _times(e)
     for s in e.subjects():
         if s.run is None:
@@ -95,30 +93,13 @@ def table_k(e: PaperResults) -> Table:
                         why=reason,
                     ),
                 )
-                rows.append(Row((s.label, task, label), cells))
-    return Table(
-        "K",
-        "Table K: seconds per question",
-        "Ours: seconds inside the engine over the questions asked (questions x tests, n). Full: its"
-        " prompts alone. CADE: the prompts of all four views, each scored once however many"
-        " questions share it; for a number also the answers after each digit. The seconds of a"
-        " batch are divided by tokens, so Full carries only its part of a picture that other views"
-        " share; extra passes and generated letters are left out. A prompt from the cache counts"
-        " with what it took when it was scored. The paper: A100, every pass of a question.",
-        ("model", "task", "method"),
-        (Column("s / question", "number"), Column("relative", "number")),
-        tuple(rows),
-    )
+                yield Row((s.label, task, label), cells)
 
 
-def table_l(e: PaperResults) -> Table:
-    rows = [
-        Row(
-            ("not stated", r["row"]),
-            (Cell(paper=paper.find("table_l", method=r["method"]), status=NOT_RUN), Cell(), Cell()),
-        )
-        for r in paper.rows("table_l")
-    ]
+def table_l(e: PaperResults) -> Iterator[Row]:
+    for r in paper.rows("table_l"):
+        printed = Cell(paper=paper.find("table_l", method=r["method"]), status=NOT_RUN)
+        yield Row(("not stated", r["row"]), (printed, Cell(), Cell()))
     times, tokens = _times(e), _tokens(e)
     for s in e.subjects():
         if s.run is None:
@@ -148,18 +129,7 @@ def table_l(e: PaperResults) -> Table:
                     why=reason or "not in store: prompt lengths are missing",
                 ),
             )
-            rows.append(Row((s.label, label), cells))
-    return Table(
-        "L",
-        "Table L: runtime by view",
-        "Share of the runtime of CADE's four passes: the seconds of scoring, divided among the"
-        " prompts of a batch by tokens, and of a prompt of several views evenly among its uses; n"
-        " is the number of distinct prompts. Beside it the share of prompt tokens, image tokens"
-        " included, if every cell were asked on its own.",
-        ("model", "view"),
-        (Column("runtime", "percent"), Column("s", "number"), Column("prompt tokens", "percent")),
-        tuple(rows),
-    )
+            yield Row((s.label, label), cells)
 
 
 def _tokens(e: PaperResults) -> dict[tuple[str, str], tuple[float, int]]:

@@ -3,10 +3,12 @@ paper."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pandas as pd
 
 from sdgbias.analysis.paper.accuracy import MCQ_TESTS, NO_VAL, REGRESSION_TESTS
-from sdgbias.analysis.paper.cells import NOT_ANALYSED, Cell, Column, Row, Table, cell, number
+from sdgbias.analysis.paper.cells import Cell, Row, cell, number
 from sdgbias.analysis.paper.numbered import method_accuracy
 from sdgbias.analysis.paper.results import PaperResults, Run, Slice
 from sdgbias.methods.stats import Estimate
@@ -29,8 +31,7 @@ CONTROLS = {
 }
 
 
-def controls(e: PaperResults) -> Table:
-    rows = []
+def controls(e: PaperResults) -> Iterator[Row]:
     for s in e.subjects():
         for method, label in CONTROLS.items():
             why = (
@@ -42,17 +43,7 @@ def controls(e: PaperResults) -> Table:
                 cell(method_accuracy(e, s.run, method, t), s.status, why)
                 for t in (*MCQ_TESTS, "all")
             )
-            rows.append(Row((s.label, label), cells))
-    return Table(
-        "controls",
-        "Controls beside Table H",
-        "Accuracy on the test split of what needs no debiasing method. A model that doesn't beat"
-        " the fixed letters has shown nothing.",
-        ("model", "control"),
-        tuple(Column(t) for t in (*MCQ_TESTS, "T1-T5")),
-        tuple(rows),
-        empty="no run in the store",
-    )
+            yield Row((s.label, label), cells)
 
 
 def _methods(e: PaperResults, run: Run | None, task: str) -> list[str]:
@@ -62,8 +53,7 @@ def _methods(e: PaperResults, run: Run | None, task: str) -> list[str]:
     return [m for m in sorted(set(mine["method"])) if m not in CONTROLS]
 
 
-def methods(e: PaperResults) -> Table:
-    rows = []
+def methods(e: PaperResults) -> Iterator[Row]:
     for s in e.subjects():
         found = _methods(e, s.run, "mcq")
         for method in ["full", *found, "cade"]:
@@ -76,28 +66,15 @@ def methods(e: PaperResults) -> Table:
                 cell(method_accuracy(e, s.run, method, t), s.status, why)
                 for t in (*MCQ_TESTS, "all")
             )
-            rows.append(Row((s.label, method), cells))
+            yield Row((s.label, method), cells)
         if not found:
-            rows.append(
-                Row(
-                    (s.label, "every other method"),
-                    (Cell(status=e.why(s.run, "methods", "nothing to answer")),)
-                    * (len(MCQ_TESTS) + 1),
-                )
+            yield Row(
+                (s.label, "every other method"),
+                (Cell(status=e.why(s.run, "methods", "nothing to answer")),) * (len(MCQ_TESTS) + 1),
             )
-    return Table(
-        "methods",
-        "Debiasing methods, multiple choice",
-        "Accuracy on the test split. 'tuned': its settings are searched on val like CADE's.",
-        ("model", "method"),
-        tuple(Column(t) for t in (*MCQ_TESTS, "T1-T5")),
-        tuple(rows),
-        empty="no run in the store",
-    )
 
 
-def methods_regression(e: PaperResults) -> Table:
-    rows = []
+def methods_regression(e: PaperResults) -> Iterator[Row]:
     for s in e.subjects():
         found = _methods(e, s.run, "regression")
         for method in ["full", *found, "cade"]:
@@ -121,78 +98,37 @@ def methods_regression(e: PaperResults) -> Table:
                         task="regression",
                     )
                     cells.append(cell(at, s.status, NO_VAL if method == "cade" else lacks))
-            rows.append(Row((s.label, method), tuple(cells)))
+            yield Row((s.label, method), tuple(cells))
         if not found:
-            rows.append(
-                Row(
-                    (s.label, "every other method"),
-                    (Cell(status=e.why(s.run, "methods", "nothing decoded", task="regression")),)
-                    * (2 * len(REGRESSION_TESTS)),
-                )
+            yield Row(
+                (s.label, "every other method"),
+                (Cell(status=e.why(s.run, "methods", "nothing decoded", task="regression")),)
+                * (2 * len(REGRESSION_TESTS)),
             )
-    columns = (
-        Column("T2 MAE", "number"),
-        Column("T2 interval acc."),
-        Column("T5 MAE", "number"),
-        Column("T5 interval acc."),
-    )
-    return Table(
-        "methods-regression",
-        "Debiasing methods, regression",
-        "As `methods`, for the first digit; what number follows is the run's mode.",
-        ("model", "method"),
-        columns,
-        tuple(rows),
-        empty="no run in the store",
-    )
 
 
-#: Studies without a table in the paper: stored name -> title and definition.
-PLAIN = {
-    "paired": (
-        "Paired comparisons",
-        "Differences between methods on the same questions, with tests.",
-    ),
-    "harm": (
-        "Harm",
-        (
-            "Where a method makes right answers wrong, and candidates that every view finds"
-            " unlikely win."
-        ),
-    ),
-    "groups": (
-        "Groups of places",
-        "Metrics by urban and rural, wealth, country; gaps between them.",
-    ),
-    "calibration": ("Calibration", "Whether confidence means accuracy."),
-    "directions": (
-        "Directions",
-        "Answer directions by method, invalid and two-option answers included.",
-    ),
-    "wordings": (
-        "Wordings",
-        "Which way Q-only answers lean over the wordings of each question; intervals count"
-        " prompts.",
-    ),
-    "regression": ("Regression in depth", "By target, macro and scale-free errors."),
-    "search": ("The search", "How much seed, draws and the choice on val matter."),
-    "transfer": (
-        "Transfer",
-        "Parameters tuned on one test, indicator or country, used on another.",
-    ),
-    "few_shot": ("Few labels", "CADE tuned on few val questions."),
-    "selective": ("Selective answers", "Risk when only the surest answers are given."),
-    "sweep": ("Sweeps, every point", "Figure 8's points: one parameter moves, the others stay."),
-}
+#: Studies without a table in the paper, by their stored names.
+PLAIN = (
+    "paired",
+    "harm",
+    "groups",
+    "calibration",
+    "directions",
+    "wordings",
+    "regression",
+    "search",
+    "transfer",
+    "few_shot",
+    "selective",
+    "sweep",
+)
 _LABELS = ("test", "method", "pillar", "by", "level", "x")
 
 
-def plain(e: PaperResults, study: str) -> Table:
+def plain(e: PaperResults, study: str) -> Iterator[Row]:
     """Every row of a study except those of single indicators, one line per number."""
-    title, definition = PLAIN[study]
     frame = e.study(study)
     names = {r.run_id: r for r in e.runs}
-    rows = []
     for r in frame[frame["indicator"] == "all"].to_dict("records"):
         run = names[r["run_id"]]
         at = Estimate(
@@ -205,13 +141,4 @@ def plain(e: PaperResults, study: str) -> Table:
         where = " ".join(f"{v:g}" if isinstance(v, float) else str(v) for v in known)
         p = number(float(r["p"]), run.kind) if r["p"] == r["p"] else Cell()
         value = cell(at, run.kind, f"not in store: {r['note'] or 'no value'}")
-        rows.append(Row((run.label, str(r["task"]), str(r["metric"]), where), (value, p)))
-    return Table(
-        study,
-        title,
-        definition + " Not in the paper.",
-        ("model", "task", "metric", "of"),
-        (Column("value", "number"), Column("p")),
-        tuple(rows),
-        empty=NOT_ANALYSED,
-    )
+        yield Row((run.label, str(r["task"]), str(r["metric"]), where), (value, p))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from sdgbias.analysis.selfcheck.plants import PLANTS, Plant
 from sdgbias.analysis.selfcheck.truth import Population
 from sdgbias.errors import GateError, InputError
 from sdgbias.suites import benchmark_card
-from sdgbias.types import Task
+from sdgbias.types import Progress, Task
 
 #: Minimum numbers of test and val questions for a verdict.
 FEWEST_TEST, FEWEST_VAL = 60, 12
@@ -78,7 +78,7 @@ def run(
     fault: str = "",
     plants: Sequence[Plant] | None = None,
     size: seeds.Size | None = None,
-    progress: Callable[[str, int, int], None] = pipeline.silent,
+    progress: Progress = pipeline.silent,
 ) -> SelfcheckVerdict:
     """Run the whole self-check. `benchmark`: an existing folder; by default a synthetic one is
     built. `fault`: one of faults.BREAKS, injected to confirm that it is detected. Cleans up after

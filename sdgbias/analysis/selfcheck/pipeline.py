@@ -3,9 +3,10 @@ results file -> the metrics view."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,12 +14,21 @@ from scipy.special import stdtrit
 
 from sdgbias import store
 from sdgbias.analysis.selfcheck import truth
-from sdgbias.analysis.selfcheck.checks import Check, p_at_most, p_mean, p_same, p_share
+from sdgbias.analysis.selfcheck.checks import (
+    Check,
+    check,
+    exactly,
+    p_at_most,
+    p_mean,
+    p_same,
+    p_share,
+)
 from sdgbias.analysis.selfcheck.faults import Instrument, in_pipeline
 from sdgbias.analysis.selfcheck.plants import Plant
 from sdgbias.analysis.selfcheck.truth import Population
 from sdgbias.engines.planted import Habits
 from sdgbias.methods import stats
+from sdgbias.methods.stats import Estimate
 from sdgbias.scoring import evaluate
 from sdgbias.suites.suite import EvalSettings
 from sdgbias.types import (
@@ -29,6 +39,7 @@ from sdgbias.types import (
     VIEW_LABELS,
     CadeParams,
     ContextTest,
+    Progress,
     Task,
     View,
 )
@@ -61,9 +72,10 @@ class Found:
     predictions: pd.DataFrame
     scores: pd.DataFrame
 
-    def row(
+    def estimate(
         self, task: Task, test: str, method: str, metric: str, pillar: str = "all"
-    ) -> pd.Series | None:
+    ) -> Estimate | None:
+        """One value of the metrics view; None if the run has none."""
         m = self.metrics
         rows = m[
             (m.task == task.value)
@@ -72,7 +84,13 @@ class Found:
             & (m.metric == metric)
             & (m.pillar == pillar)
         ]
-        return None if rows.empty else rows.iloc[0]
+        if rows.empty:
+            return None
+        r = rows.iloc[0]
+        return Estimate(float(r["value"]), int(r["n"]), float(r["ci_low"]), float(r["ci_high"]))
+
+    def check(self, what: str, truth: float, found: Estimate, p: float, **more: Any) -> Check:
+        return check("pipeline", self.plant.name, what, truth, found, p, **more)
 
 
 def run(
@@ -137,34 +155,22 @@ def _probabilities(h: Habits, p: Population, test: ContextTest, view: View) -> n
 
 
 def _share(
-    found: Found, what: str, row: pd.Series | None, expected: np.ndarray, headline: bool = False
+    found: Found, what: str, e: Estimate | None, expected: np.ndarray, headline: bool = False
 ) -> Iterator[Check]:
     """A share of the metrics view against the mean of (n,) probabilities."""
-    if row is None or not len(expected):
+    if e is None or not len(expected):
         return
-    value, known = float(row["value"]), float(expected.mean())
-    low, high = float(row["ci_low"]), float(row["ci_high"])
+    known = float(expected.mean())
     settled = float(np.sum(expected * (1 - expected))) < 1e-6
-    if row["n"] != len(expected):
+    if e.n != len(expected):
         p = 0.0  # the metric counts different rows from those planted
     elif settled:
-        p = p_same(known, value)
-    elif not np.isfinite(low + high):
+        p = p_same(known, e.value)
+    elif not np.isfinite(e.low + e.high):
         return  # too few places or prompts: the instrument reports no interval
     else:
-        p = p_share(known, value, low, high)
-    yield Check(
-        "pipeline",
-        found.plant.name,
-        what,
-        known,
-        value,
-        int(row["n"]),
-        low,
-        high,
-        p,
-        headline=headline,
-    )
+        p = p_share(known, e.value, e.low, e.high)
+    yield found.check(what, known, e, p, headline=headline)
 
 
 def _answers(found: Found, p: Population) -> Iterator[Check]:
@@ -177,34 +183,24 @@ def _answers(found: Found, p: Population) -> Iterator[Check]:
             continue
         hit = chance[np.arange(len(rows)), p.gold[rows]]
         where = f"{VIEW_LABELS[view]} at {test.value}"
-        row = found.row(Task.MCQ, test.value, view.value, "accuracy")
-        yield from _share(
-            found,
-            f"accuracy, {where}",
-            row,
-            hit,
-            headline=view is View.FULL and test is ContextTest.T1,
-        )
+        e = found.estimate(Task.MCQ, test.value, view.value, "accuracy")
+        first = view is View.FULL and test is ContextTest.T1
+        yield from _share(found, f"accuracy, {where}", e, hit, headline=first)
         if test is not ContextTest.T1:
             continue
         for number, pillar in enumerate(PILLARS, 1):
             mine = three & (p.pillar[rows] == pillar)
             for rank, says in enumerate(SAYS):
                 expected = np.where(p.says[rows] == rank, chance, 0.0).sum(axis=1)[mine]
-                row = found.row(Task.MCQ, test.value, view.value, f"share_{says}", pillar)
+                e = found.estimate(Task.MCQ, test.value, view.value, f"share_{says}", pillar)
                 shown = (
                     view is View.Q_ONLY
                     and len(expected) > 0
                     and bool(expected.mean() > 0.5)
                     and found.plant.name == "signs"
                 )
-                yield from _share(
-                    found,
-                    f"{says} answers in pillar {number}, {where}",
-                    row,
-                    expected,
-                    headline=shown,
-                )
+                what = f"{says} answers in pillar {number}, {where}"
+                yield from _share(found, what, e, expected, headline=shown)
 
 
 def _image_use(found: Found, p: Population) -> Iterator[Check]:
@@ -229,18 +225,7 @@ def _image_use(found: Found, p: Population) -> Iterator[Check]:
         e = stats.mean(difference, p.place[rows])
         p_value = p_mean(known, e.value, e.low, e.high, _places(p) - 1)
         what = f"image use, Full minus CTX+Q at {test.value}"
-        yield Check(
-            "pipeline",
-            found.plant.name,
-            what,
-            known,
-            e.value,
-            e.n,
-            e.low,
-            e.high,
-            p_value,
-            headline=test is ContextTest.T1,
-        )
+        yield found.check(what, known, e, p_value, headline=test is ContextTest.T1)
 
 
 def _numbers(found: Found, p: Population) -> Iterator[Check]:
@@ -258,36 +243,21 @@ def _numbers(found: Found, p: Population) -> Iterator[Check]:
         off = np.abs(truth.numbers(p, test, view)[rows] - p.answer[rows, None])  # (n, 10)
         near = (chance * (off <= p.tolerance[rows, None] + 1e-9)).sum(axis=1)
         where = f"{VIEW_LABELS[view]} at {test.value}"
-        row = found.row(Task.REGRESSION, test.value, view.value, "interval_accuracy")
-        yield from _share(
-            found,
-            f"interval accuracy, {where}",
-            row,
-            near,
-            headline=view is View.FULL and found.plant.name == "prior",
-        )
-        row = found.row(Task.REGRESSION, test.value, view.value, "mae")
-        if row is None:
+        e = found.estimate(Task.REGRESSION, test.value, view.value, "interval_accuracy")
+        shown = view is View.FULL and found.plant.name == "prior"
+        yield from _share(found, f"interval accuracy, {where}", e, near, headline=shown)
+        e = found.estimate(Task.REGRESSION, test.value, view.value, "mae")
+        if e is None:
             continue
         each = (chance * off).sum(axis=1)
         variance = (chance * (off - each[:, None]) ** 2).sum(axis=1)
         known, spread = float(each.mean()), float(variance.sum() ** 0.5 / len(rows))
-        p_value = p_mean(known, row["value"], row["ci_low"], row["ci_high"], df, spread=spread)
+        p_value = p_mean(known, e.value, e.low, e.high, df, spread=spread)
         if variance.sum() < 1e-9:
-            p_value = p_same(known, float(row["value"]))
+            p_value = p_same(known, e.value)
         elif p_value != p_value:
             continue  # too few places or prompts: the instrument reports no interval
-        yield Check(
-            "pipeline",
-            found.plant.name,
-            f"mean absolute error, {where}",
-            known,
-            float(row["value"]),
-            int(row["n"]),
-            float(row["ci_low"]),
-            float(row["ci_high"]),
-            p_value,
-        )
+        yield found.check(f"mean absolute error, {where}", known, e, p_value)
 
 
 def _views(found: Found, task: Task, test: ContextTest, p: Population) -> dict[View, np.ndarray]:
@@ -306,7 +276,7 @@ def _views(found: Found, task: Task, test: ContextTest, p: Population) -> dict[V
 def _cade(found: Found, task: Task, p: Population, copies: int) -> Iterator[Check]:
     """CADE in the run: tuned on val rows only, every answer equal to the paper's equations, and the
     gain equal to the process's expected gain for the tuned parameters."""
-    h, name, df = found.plant.habits, found.plant.name, _places(p) - 1
+    h, df = found.plant.habits, _places(p) - 1
     letters = LETTERS if task is Task.MCQ else DIGITS
     label = "MCQ" if task is Task.MCQ else "numbers"
     metric = "accuracy_gain" if task is Task.MCQ else "mae_change"
@@ -315,24 +285,14 @@ def _cade(found: Found, task: Task, p: Population, copies: int) -> Iterator[Chec
         mine = found.params[
             (found.params["task"] == task.value) & (found.params["test"] == test.value)
         ]
-        row = found.row(task, test.value, "cade", metric)
-        if mine.empty or row is None:
+        e = found.estimate(task, test.value, "cade", metric)
+        if mine.empty or e is None:
             continue
         at = f"{label} at {test.value}"
         given = mine.iloc[0]
-        tuned_on = int(given["n_val"])
-        none = float("nan")
-        yield Check(
-            "pipeline",
-            name,
-            f"rows that CADE is tuned on, {at}",
-            n_val,
-            tuned_on,
-            n_val,
-            none,
-            none,
-            p_same(n_val, tuned_on),
-        )
+        tuned_on = exactly(int(given["n_val"]), n_val)
+        same = p_same(n_val, tuned_on.value)
+        yield found.check(f"rows that CADE is tuned on, {at}", n_val, tuned_on, same)
         params = CadeParams(*(float(given[c]) for c in ("alpha", "lambda_kl", "beta", "tau")))
         if test in (ContextTest.T1, ContextTest.T2, ContextTest.T5):
             choice = truth.cade_choice(_views(found, task, test, p), params)
@@ -343,17 +303,8 @@ def _cade(found: Found, task: Task, p: Population, copies: int) -> Iterator[Chec
             agree = float(
                 (said.reindex(p.item_id).to_numpy() == np.array(list(letters))[choice]).mean()
             )
-            yield Check(
-                "pipeline",
-                name,
-                f"answers that the paper's equations give, {at}",
-                1.0,
-                agree,
-                len(choice),
-                none,
-                none,
-                p_same(1.0, agree),
-            )
+            what = f"answers that the paper's equations give, {at}"
+            yield found.check(what, 1.0, exactly(agree, len(choice)), p_same(1.0, agree))
         if h.noise:
             # prompt noise of a shared Q-only prompt is one draw: the gain of this very draw isn't
             # known
@@ -366,52 +317,17 @@ def _cade(found: Found, task: Task, p: Population, copies: int) -> Iterator[Chec
         sign = (
             1.0 if task is Task.MCQ else -1.0
         )  # mae_change counts errors, payoffs are minus errors
-        value, low, high, n = (
-            float(row["value"]),
-            float(row["ci_low"]),
-            float(row["ci_high"]),
-            int(row["n"]),
-        )
         p_value = p_mean(
-            sign * known.value, value, low, high, df, error=known.error, spread=known.spread
+            sign * known.value, e.value, e.low, e.high, df, error=known.error, spread=known.spread
         )
         shown = task is Task.MCQ and test in (ContextTest.T1, ContextTest.T5)
-        what = (
-            f"CADE's gain, {at}"
-            if task is Task.MCQ
-            else f"CADE's change of the mean absolute error, {at}"
-        )
-        yield Check(
-            "pipeline",
-            name,
-            what,
-            sign * known.value,
-            value,
-            n,
-            low,
-            high,
-            p_value,
-            known.error,
-            headline=shown,
-        )
-        if (
-            found.plant.no_gain
-            and task is Task.MCQ
-            and test in (ContextTest.T1, ContextTest.T5)
-            and df >= 1
-        ):
-            se = max((high - low) / 2 / float(stdtrit(df, 0.975)), known.spread)
-            yield Check(
-                "pipeline",
-                name,
-                f"no gain where none is possible, {at}",
-                0.0,
-                value,
-                n,
-                low,
-                high,
-                p_at_most(0.0, value, se, df),
-            )
+        gain = "gain" if task is Task.MCQ else "change of the mean absolute error"
+        more = {"error": known.error, "headline": shown}
+        yield found.check(f"CADE's {gain}, {at}", sign * known.value, e, p_value, **more)
+        if found.plant.no_gain and shown and df >= 1:
+            se = max((e.high - e.low) / 2 / float(stdtrit(df, 0.975)), known.spread)
+            what = f"no gain where none is possible, {at}"
+            yield found.check(what, 0.0, e, p_at_most(0.0, e.value, se, df))
 
 
 def _optimum(found: Found, p: Population) -> Iterator[Check]:
@@ -431,25 +347,13 @@ def _optimum(found: Found, p: Population) -> Iterator[Check]:
     )
     best = float(bare[rows, p.gold[rows]].mean())
     for test in (ContextTest.T1, ContextTest.T5):
-        row = found.row(Task.MCQ, test.value, "cade", "accuracy")
-        if row is None or df < 1:
+        e = found.estimate(Task.MCQ, test.value, "cade", "accuracy")
+        if e is None or df < 1:
             continue
-        value, low, high = float(row["value"]), float(row["ci_low"]), float(row["ci_high"])
-        se = (high - low) / 2 / float(stdtrit(df, 0.975))
-        p_value = p_at_most(LOSS - best, -value, se, df)
+        se = (e.high - e.low) / 2 / float(stdtrit(df, 0.975))
+        p_value = p_at_most(LOSS - best, -e.value, se, df)
         what = f"CADE's accuracy within {LOSS} of the known optimum at {test.value}"
-        yield Check(
-            "pipeline",
-            found.plant.name,
-            what,
-            best,
-            value,
-            int(row["n"]),
-            low,
-            high,
-            p_value,
-            headline=test is ContextTest.T1,
-        )
+        yield found.check(what, best, e, p_value, headline=test is ContextTest.T1)
 
 
 def silent(what: str, done: int, total: int) -> None:
@@ -462,7 +366,7 @@ def small_benchmark(
     mcq: int,
     regression: int,
     seed: int,
-    progress: Callable[[str, int, int], None],
+    progress: Progress,
 ) -> Path:
     """A synthetic benchmark with pictures, built by the regular stages."""
     from sdgbias.benchmark import build

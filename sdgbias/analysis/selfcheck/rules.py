@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sdgbias.analysis.selfcheck.checks import Check, p_same
+from sdgbias.analysis.selfcheck.checks import Check, check, exactly, p_same
 from sdgbias.benchmark import items
 from sdgbias.methods.answers import with_first_digit
 from sdgbias.raw.indicators import indicator
@@ -32,8 +32,7 @@ def checks(benchmark: Path, seed: int) -> Iterator[Check]:
 
 
 def _exact(what: str, truth: float, measured: float, n: int) -> Check:
-    nan = float("nan")
-    return Check(PART, NAME, what, truth, measured, n, nan, nan, p_same(truth, measured))
+    return check(PART, NAME, what, truth, exactly(measured, n), p_same(truth, measured))
 
 
 def _first_digits() -> Iterator[Check]:

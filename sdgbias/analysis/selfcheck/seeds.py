@@ -8,7 +8,7 @@ stats; the truth comes from truth.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from scipy.special import ndtri
 from scipy.stats import binomtest
 
 from sdgbias.analysis.selfcheck import truth
-from sdgbias.analysis.selfcheck.checks import Check
+from sdgbias.analysis.selfcheck.checks import Check, check
 from sdgbias.analysis.selfcheck.faults import Instrument
 from sdgbias.analysis.selfcheck.nominal import (
     at_most,
@@ -34,7 +34,7 @@ from sdgbias.methods import cade, lean, metrics, stats
 from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.suites.rows import RowGroup
 from sdgbias.suites.sdg_metrics import clustered_mean
-from sdgbias.types import CadeParams, ContextTest, View
+from sdgbias.types import CadeParams, ContextTest, Progress, View
 
 T1, T5 = ContextTest.T1, ContextTest.T5
 NOMINAL = 0.05
@@ -117,9 +117,7 @@ def known(
     )
 
 
-def checks(
-    size: Size, used: Instrument, seed: int, progress: Callable[[str, int, int], None]
-) -> Iterator[Check]:
+def checks(size: Size, used: Instrument, seed: int, progress: Progress) -> Iterator[Check]:
     yield from _coverage(size, used, seed, progress)
     yield from _few_clusters(size, used, seed, progress)
     yield from _leans(size, used, seed, progress)
@@ -133,9 +131,7 @@ def _answers(views: dict[View, np.ndarray], view: View) -> np.ndarray:
     return cade.argmax_view(views[view], np.ones(views[view].shape, dtype=bool))
 
 
-def _coverage(
-    size: Size, used: Instrument, seed: int, progress: Callable[[str, int, int], None]
-) -> Iterator[Check]:
+def _coverage(size: Size, used: Instrument, seed: int, progress: Progress) -> Iterator[Check]:
     """95 % intervals of clustered shares and paired differences cover the truth in 95 % of the
     seeds."""
     h, readable = (
@@ -187,9 +183,7 @@ def cluster_sizes(rng: np.random.Generator, clusters: int, *, even: bool) -> np.
     return np.maximum(1, np.round(10 * np.exp(rng.normal(0, 1, clusters)))).astype(int)
 
 
-def _few_clusters(
-    size: Size, used: Instrument, seed: int, progress: Callable[[str, int, int], None]
-) -> Iterator[Check]:
+def _few_clusters(size: Size, used: Instrument, seed: int, progress: Progress) -> Iterator[Check]:
     """95 % intervals with few places, of equal and unequal size, cover the truth for a share of 40
     %, a rare share, and a mean. Shares may over-cover; coverage below 93 % is a fault."""
     for clusters in FEW:
@@ -215,9 +209,7 @@ def _few_clusters(
         progress("seeds: few places", FEW.index(clusters) + 1, len(FEW))
 
 
-def _leans(
-    size: Size, used: Instrument, seed: int, progress: Callable[[str, int, int], None]
-) -> Iterator[Check]:
+def _leans(size: Size, used: Instrument, seed: int, progress: Progress) -> Iterator[Check]:
     """A model that draws one random direction per prompt is reported as leaning in at most 5 % of
     pillars, for any number of questions per prompt; a true lean is found over the wordings of three
     indicators."""
@@ -242,7 +234,7 @@ def _leans(
 
 
 def _repeated_answers(
-    size: Size, used: Instrument, seed: int, progress: Callable[[str, int, int], None]
+    size: Size, used: Instrument, seed: int, progress: Progress
 ) -> Iterator[Check]:
     """A prompt without place or picture is one answer, however many places it is scored on: 95 %
     intervals of its accuracy hold the truth although the right answers are not equally frequent.
@@ -286,9 +278,7 @@ def _lean(says: np.ndarray, prompt: np.ndarray, used: Instrument, wanted: str = 
     return verdict == wanted if wanted else verdict.startswith(("leans", "splits"))
 
 
-def _false_alarms(
-    size: Size, seed: int, progress: Callable[[str, int, int], None]
-) -> Iterator[Check]:
+def _false_alarms(size: Size, seed: int, progress: Progress) -> Iterator[Check]:
     """The null model: tests at 5 % find something in 5 % of the seeds, and p-values are uniform."""
     h = plant("null").habits
     names = (
@@ -348,60 +338,24 @@ def _terms(size: Size, used: Instrument, seed: int) -> Iterator[Check]:
     p = draw_items(rng, n)
     with_prior, with_pull = truth.simulate(prior, p, T1, rng), truth.simulate(misled, p, T1, rng)
     off = 2.0  # a gate threshold above every confidence
-    both = cade.Form()
+    alpha, beta = CadeParams(1.0, 0.0, 0.0, off), CadeParams(0.0, 0.0, 1.0, off)
+    both, full = cade.Form(), cade.Form(stream="full")
+    shown = known(prior, View.FULL)[0]
+    leaves = "leaves the picture's evidence"
+    gate = "gate at 0 leaves Full as it is"
+    pull = "context term alone takes a misleading context out of Full"
     for name, what, views, form, params, expected in (
-        (
-            "prior",
-            "prior term alone (beta = 1) leaves the picture's evidence",
-            with_prior,
-            both,
-            CadeParams(0.0, 0.0, 1.0, off),
-            bare,
-        ),
-        (
-            "prior",
-            "context term alone (alpha = 1) leaves the picture's evidence",
-            with_prior,
-            both,
-            CadeParams(1.0, 0.0, 0.0, off),
-            bare,
-        ),
-        (
-            "prior",
-            "gate at 0 leaves Full as it is",
-            with_prior,
-            both,
-            CadeParams(1.0, 1.0, 1.0, 0.0),
-            known(prior, View.FULL)[0],
-        ),
-        (
-            "misled",
-            "context term alone takes a misleading context out of Full",
-            with_pull,
-            cade.Form(stream="full"),
-            CadeParams(1.0, 0.0, 0.0, off),
-            crooked,
-        ),
+        ("prior", f"prior term alone (beta = 1) {leaves}", with_prior, both, beta, bare),
+        ("prior", f"context term alone (alpha = 1) {leaves}", with_prior, both, alpha, bare),
+        ("prior", gate, with_prior, both, CadeParams(1.0, 1.0, 1.0, 0.0), shown),
+        ("misled", pull, with_pull, full, alpha, crooked),
     ):
         hit = _accuracy(_streams(used, views, form), p, params)
         e, test = stats.share(hit, p.place), binomtest(int(hit.sum()), n, expected)
-        yield Check(
-            "seeds",
-            name,
-            what,
-            expected,
-            e.value,
-            n,
-            e.low,
-            e.high,
-            float(test.pvalue),
-            headline=True,
-        )
+        yield check("seeds", name, what, expected, e, float(test.pvalue), headline=True)
 
 
-def _tuned(
-    size: Size, used: Instrument, seed: int, progress: Callable[[str, int, int], None]
-) -> Iterator[Check]:
+def _tuned(size: Size, used: Instrument, seed: int, progress: Progress) -> Iterator[Check]:
     """CADE tuned on val and reported on test, over many seeds."""
     gains: dict[str, list[float]] = {}
     p_values: list[float] = []
