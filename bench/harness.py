@@ -89,20 +89,18 @@ def main() -> None:
         wall, cpu = added["by time"]
         other = added["one commit a chunk"]
         summary.record(
-            "bench/harness.py",
+            "harness",
             [
-                {
-                    "what": f"harness on an engine of 1 ms a prompt, batches of {args.batch}",
-                    "figure": f"{wall:+.1f} % of its time, {cpu:+.1f} % in CPU",
-                    "aim": "5 %",
-                    "beside it, in the same run": (
-                        f"one commit a chunk: {other[0]:+.1f} %, {other[1]:+.1f} % in CPU"
-                    ),
-                    "load": f"{load:.1f}",
-                }
+                summary.Row(
+                    f"harness on an engine of 1 ms a prompt, batches of {args.batch}",
+                    f"{args.prompts:,} prompts",
+                    f"{wall:+.1f} % of its time, {cpu:+.1f} % in CPU",
+                    "5 %",
+                    f"one commit a chunk: {other[0]:+.1f} %, {other[1]:+.1f} % in CPU",
+                    load,
+                )
             ],
         )
-        summary.main()
 
 
 if __name__ == "__main__":

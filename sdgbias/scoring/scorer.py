@@ -42,10 +42,12 @@ from sdgbias.errors import (
     StoreError,
 )
 from sdgbias.files import replacing
-from sdgbias.scoring.cache import ScoreCache
+from sdgbias.scoring.cache import SCHEMAS, ScoreCache
 from sdgbias.scoring.plan import chunks
 from sdgbias.types import DIGITS, ModelSpec, Prompt
 
+#: The values of one row of the cache, in the order of its columns.
+Row = tuple[object, ...]
 #: progress(what, done, total)
 Progress = Callable[[str, int, int], None]
 #: Seconds before a chunk's engine counts as hung (registry option `chunk_timeout`).
@@ -138,14 +140,12 @@ class Scorer:
             )
         ]
 
-    def _guarded(
-        self, rows: pd.DataFrame, work: Callable[[pd.DataFrame], pd.DataFrame]
-    ) -> list[pd.DataFrame]:
-        """The finished parts of a chunk: whole, or halved repeatedly to isolate the prompts that
+    def _guarded(self, rows: pd.DataFrame, work: Callable[[pd.DataFrame], list[Row]]) -> list[Row]:
+        """The finished rows of a chunk, which is halved repeatedly to isolate the prompts that
         fail."""
         try:
             with self.watchdog.watching(rows["key"].tolist()):
-                return [work(rows)]
+                return work(rows)
         except (InputError, NoScores, StoreError):
             raise
         except Exception as error:
@@ -183,19 +183,19 @@ class Scorer:
         self,
         kind: str,
         missing: pd.DataFrame,
-        work: Callable[[pd.DataFrame], pd.DataFrame],
+        work: Callable[[pd.DataFrame], list[Row]],
         progress: Progress,
         what: str,
     ) -> None:
         start, total = 0, len(missing)
         missing = self.watchdog.suspects_last(missing)
-        held: list[pd.DataFrame] = []
+        held: list[Row] = []
 
         def commit() -> None:
             rows = held.copy()
             held.clear()
             if rows:
-                self.cache.append(kind, pd.concat(rows, ignore_index=True))
+                self.cache.append(kind, pd.DataFrame(rows, columns=SCHEMAS[kind].names))
 
         self.watchdog.commit = commit
         since = time.perf_counter()
@@ -208,7 +208,7 @@ class Scorer:
                 done = self._guarded(missing.iloc[start:end], work)
                 now = time.perf_counter()
                 self.seconds += now - began
-                held += [rows for rows in done if len(rows)]
+                held += done
                 self.scored_any = self.scored_any or bool(held)
                 start = end
                 # progress counts what is committed: a pool gives the rest to another worker
@@ -220,44 +220,44 @@ class Scorer:
             self.watchdog.commit = None
             commit()
 
-    def _score_batch(self, rows: pd.DataFrame) -> pd.DataFrame:
+    def _score_batch(self, rows: pd.DataFrame) -> list[Row]:
         prompts = self.prompts(rows)
         began = time.perf_counter()
         batch = self.backend.candidate_scores(prompts)
         seconds = time.perf_counter() - began
         widths = [len(p.candidates) for p in prompts]
         bounds = np.full_like(batch.logits, np.nan) if batch.upper is None else batch.upper
-        logits = [row[:n] for row, n in zip(batch.logits, widths, strict=True)]
-        upper = [
-            None if batch.upper is None or np.isnan(row[:n]).all() else row[:n]
-            for row, n in zip(bounds, widths, strict=True)
-        ]
         # a censored candidate has -inf and a finite bound; everything else has a finite logit
-        told = np.isfinite(np.where(np.isneginf(batch.logits), bounds, batch.logits))
-        finite = (told | (np.arange(told.shape[1]) >= np.array(widths)[:, None])).all(axis=1)
-        for key in rows["key"][~finite]:
-            self.failures.append((key, "NonFiniteLogits", "a candidate logit is NaN or infinite"))
-        table = pd.DataFrame(
-            {
-                "key": rows["key"].to_numpy(),
-                "candidates": rows["candidates"].to_numpy(),
-                "logits": logits,
-                "mass": batch.mass,
-                "minus_logit": batch.minus_logit,
-                "top_token": batch.top_token,
-                "n_tokens": batch.n_tokens,
-                "upper": upper,
-                "seconds": _by_tokens(seconds, batch.n_tokens),
-                "run": rows["run"].to_numpy() if "run" in rows else None,
-            }
+        known = np.isfinite(np.where(np.isneginf(batch.logits), bounds, batch.logits))
+        finite = (known | (np.arange(known.shape[1]) >= np.array(widths)[:, None])).all(axis=1)
+        exact = np.isnan(bounds)
+        keys = rows["key"].tolist()
+        columns = (
+            keys,
+            rows["candidates"].tolist(),
+            [row[:n] for row, n in zip(batch.logits, widths, strict=True)],
+            batch.mass.tolist(),
+            batch.minus_logit.tolist(),
+            batch.top_token,
+            batch.n_tokens.tolist(),
+            [
+                None if row.all() else bound[:n]
+                for row, bound, n in zip(exact, bounds, widths, strict=True)
+            ],
+            _by_tokens(seconds, batch.n_tokens).tolist(),
+            rows["run"].tolist() if "run" in rows else [None] * len(rows),
         )
-        self.lengths.update(zip(table["key"], table["n_tokens"].tolist(), strict=True))
-        return table if finite.all() else table[finite]
+        self.lengths.update(zip(keys, columns[6], strict=True))
+        for key, ok in zip(keys, finite, strict=True):
+            if not ok:
+                why = "a candidate logit is NaN or infinite"
+                self.failures.append((key, "NonFiniteLogits", why))
+        return [row for row, ok in zip(zip(*columns, strict=True), finite, strict=True) if ok]
 
-    def _generate_batch(self, rows: pd.DataFrame) -> pd.DataFrame:
+    def _generate_batch(self, rows: pd.DataFrame) -> list[Row]:
         """Free answers, and for Full prompts the answer after each forced digit (with the free
         answer's sign)."""
-        answers: list[tuple[str, str, str, int, bool, float, str | None]] = []
+        answers: list[Row] = []
         for (forced, _), part in rows.groupby(["forced", "limit"], sort=True):
             limit = int(part["limit"].iloc[0])
             prompts = self.prompts(part)
@@ -279,8 +279,7 @@ class Scorer:
                         signed, again.texts[0], again.truncated[0], strict=True
                     ):
                         answers.append((key, start, text, limit, cut, each, run))
-        columns = ["key", "start", "text", "limit", "truncated", "seconds", "run"]
-        return pd.DataFrame(answers, columns=columns)
+        return answers
 
     def _lengths(self, rows: pd.DataFrame) -> np.ndarray:
         """(N,) tokens of N prompts, 0 where no start has scored them."""
