@@ -133,11 +133,10 @@ class Scorer:
             forget_notes(self.cache.folder)
 
     def prompts(self, rows: pd.DataFrame) -> list[Prompt]:
+        columns = (rows[name].tolist() for name in ("text", "candidates", "image_id"))
         return [
             Prompt(text, candidates, self.images[image_id] if image_id else (), image_id)
-            for text, candidates, image_id in zip(
-                rows["text"], rows["candidates"], rows["image_id"], strict=True
-            )
+            for text, candidates, image_id in zip(*columns, strict=True)
         ]
 
     def _guarded(self, rows: pd.DataFrame, work: Callable[[pd.DataFrame], list[Row]]) -> list[Row]:
@@ -197,9 +196,8 @@ class Scorer:
             if rows:
                 self.cache.append(kind, pd.DataFrame(rows, columns=SCHEMAS[kind].names))
 
-        self.watchdog.commit = commit
         since = time.perf_counter()
-        try:
+        with self.watchdog.on_duty(commit):
             while start < total:
                 end = self.watchdog.cut(
                     missing["key"], start, chunks(missing["image_id"], start, self.size)
@@ -216,9 +214,6 @@ class Scorer:
                     commit()
                     since = time.perf_counter()
                     progress(what, start, total)
-        finally:
-            self.watchdog.commit = None
-            commit()
 
     def _score_batch(self, rows: pd.DataFrame) -> list[Row]:
         prompts = self.prompts(rows)
@@ -230,29 +225,25 @@ class Scorer:
         # a censored candidate has -inf and a finite bound; everything else has a finite logit
         known = np.isfinite(np.where(np.isneginf(batch.logits), bounds, batch.logits))
         finite = (known | (np.arange(known.shape[1]) >= np.array(widths)[:, None])).all(axis=1)
-        exact = np.isnan(bounds)
+        exact = np.isnan(bounds).all(axis=1)
         keys = rows["key"].tolist()
         columns = (
             keys,
-            rows["candidates"].tolist(),
+            [p.candidates for p in prompts],
             [row[:n] for row, n in zip(batch.logits, widths, strict=True)],
             batch.mass.tolist(),
             batch.minus_logit.tolist(),
             batch.top_token,
             batch.n_tokens.tolist(),
-            [
-                None if row.all() else bound[:n]
-                for row, bound, n in zip(exact, bounds, widths, strict=True)
-            ],
+            [None if e else row[:n] for e, row, n in zip(exact, bounds, widths, strict=True)],
             _by_tokens(seconds, batch.n_tokens).tolist(),
             rows["run"].tolist() if "run" in rows else [None] * len(rows),
         )
         self.lengths.update(zip(keys, columns[6], strict=True))
-        for key, ok in zip(keys, finite, strict=True):
-            if not ok:
-                why = "a candidate logit is NaN or infinite"
-                self.failures.append((key, "NonFiniteLogits", why))
-        return [row for row, ok in zip(zip(*columns, strict=True), finite, strict=True) if ok]
+        lost = [key for key, ok in zip(keys, finite, strict=True) if not ok]
+        why = "NonFiniteLogits", "a candidate logit is NaN or infinite"
+        self.failures += [(key, *why) for key in lost]
+        return [row for row in zip(*columns, strict=True) if not lost or row[0] not in lost]
 
     def _generate_batch(self, rows: pd.DataFrame) -> list[Row]:
         """Free answers, and for Full prompts the answer after each forced digit (with the free
@@ -306,9 +297,31 @@ class Watchdog:
 
     def __init__(self, path: Path, limit: float, alone: bool = True) -> None:
         self.path, self.limit, self.alone = path, limit, alone
-        self.report = BEFORE_EXIT.get()  # read here, because the timer's thread has no context
+        self.report = BEFORE_EXIT.get()  # read here, because the watching thread has no context
         self.suspects = suspects(path.parent)
-        self.commit: Callable[[], None] | None = None  # before the process ends
+        self.in_flight: tuple[float, list[str]] | None = None  # since when, keys
+
+    @contextmanager
+    def on_duty(self, commit: Callable[[], None]) -> Iterator[None]:
+        """Watches the chunks scored within the block; ``commit`` is called at its end, and before
+        the process is ended. One thread for all chunks: starting one for each takes longer than
+        the rest of a chunk's work where the processor is busy."""
+        over = threading.Event()
+        pause = min(1.0, self.limit / 4)
+
+        def watch() -> None:
+            while not over.wait(pause):
+                now = self.in_flight
+                if now is not None and time.monotonic() - now[0] > self.limit:
+                    self._terminate(now[1], commit)
+
+        if self.limit:
+            threading.Thread(target=watch, daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
+            commit()
 
     def _write(self, keys: list[str], hung: bool) -> None:
         note = {"keys": keys, "since": time.time(), "pid": os.getpid(), "hung": hung}
@@ -326,22 +339,17 @@ class Watchdog:
                 f"{self.path.parent}: can't be written ({error.strerror}); finished chunks are"
                 " safe: make room, run again"
             ) from None
-        timer = threading.Timer(self.limit, self._terminate, [keys]) if self.limit else None
-        if timer:
-            timer.daemon = True
-            timer.start()
+        self.in_flight = time.monotonic(), keys
         try:
             yield
         finally:
-            if timer:
-                timer.cancel()
+            self.in_flight = None
         self.path.unlink(missing_ok=True)
 
-    def _terminate(self, keys: list[str]) -> None:
+    def _terminate(self, keys: list[str], commit: Callable[[], None]) -> None:
         self._write(keys, hung=True)
         try:
-            if self.commit:
-                self.commit()
+            commit()
             if self.alone:
                 error = Hung(
                     f"the engine did not answer for {self.limit:.0f} s on {len(keys)} prompt(s),"
