@@ -3,8 +3,8 @@ paper's 100,000 MCQs x T1-T5 and 50,000 regression questions, and every possible
 
     python bench/build.py [--clusters 117644] [--parts 4 2 1] [--all] [--keep DIR]
 
-Each build is a process of its own and is measured stage by stage: wall seconds, its CPU seconds,
-and the largest resident set of the process. "Floor" is DuckDB alone writing the same tables again
+Each build is a process of its own, measured stage by stage: its CPU seconds and, in brackets, the
+largest resident set meanwhile in GiB. "Floor" is DuckDB alone writing the same tables again
 from the finished files, in the same run.
 """
 
@@ -13,13 +13,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
+
+import measure
 
 ALL = (
     "AL AM AO BD BF BJ BO BU CD CI CM CO DR EG ET GA GH GN GU GY HN HT IA ID JO KE KH KM KY LB LS"
@@ -27,11 +25,6 @@ ALL = (
 )
 PAPER = {"clusters": 117_644, "mcq": 100_000, "regression": 50_000}
 STAGES = ("clusters", "images", "series", "items", "prompts", "card", "gate")
-
-
-def clock() -> tuple[float, float]:
-    """(wall, CPU) seconds."""
-    return time.perf_counter(), time.process_time()
 
 
 def one(raw: Path, out: Path, part: int) -> dict[str, Any]:
@@ -52,14 +45,13 @@ def one(raw: Path, out: Path, part: int) -> dict[str, Any]:
         "card": lambda: build.build_card(out),
         "gate": lambda: quality.run_gate(out, docs=True),
     }
-    took: dict[str, Any] = {}
-    began = clock()
+    stages = measure.Stages()
     for stage in STAGES:
-        before = clock()
-        work[stage]()
-        took[stage] = [after - start for after, start in zip(clock(), before, strict=True)]
-    took["total"] = [after - start for after, start in zip(clock(), began, strict=True)]
-    took["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        with stages(stage):
+            work[stage]()
+    total = stages.total()
+    took: dict[str, Any] = {name: vars(cost) for name, cost in stages.took.items()}
+    took["total"] = vars(total)
     counts = json.loads((out / "benchmark.json").read_text(encoding="utf-8"))["counts"]
     took["questions"] = 5 * counts["items_mcq"] + counts["items_regression"]
     took["rows"] = counts["prompts"]
@@ -70,20 +62,13 @@ def floor(out: Path) -> dict[str, Any]:
     """DuckDB alone writes the tables again."""
     import duckdb
 
-    began = clock()
+    stages = measure.Stages()
     with tempfile.TemporaryDirectory(dir=out) as folder, duckdb.connect() as connection:
         for path in sorted(out.glob("*.parquet")):
             connection.execute(
                 f"COPY (FROM read_parquet('{path}')) TO '{folder}/{path.name}' (COMPRESSION zstd)"
             )
-    took = [after - start for after, start in zip(clock(), began, strict=True)]
-    return {"total": took, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}
-
-
-def in_a_process(*given: object) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--one", *map(str, given)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    return vars(stages.total())
 
 
 def main() -> None:
@@ -123,32 +108,32 @@ def main() -> None:
             if not raw.is_dir():
                 write_sample(raw, clusters, 0, ALL.split(), images=False)
             load = os.getloadavg()[0]
-            took = in_a_process("build", raw, out, part)
-            least = in_a_process("floor", out)
+            took = measure.in_a_process(__file__, "--one", "build", raw, out, part)
+            least = measure.in_a_process(__file__, "--one", "floor", out)
             load = (load + os.getloadavg()[0]) / 2
-            stages = " | ".join(f"{took[stage][1]:.1f}" for stage in STAGES)
-            wall, cpu = took["total"]
+            stages = " | ".join(
+                f"{took[stage]['cpu']:.1f} ({took[stage]['peak']:.2f})" for stage in STAGES
+            )
+            wall, cpu, peak = took["total"].values()
             print(
                 f"| {took['questions']:,} | {took['rows']:,} | {stages} | {wall:.0f} | {cpu:.1f} |"
-                f" {took['peak']:.2f} | {least['total'][1]:.1f} | {load:.1f} |",
+                f" {peak:.2f} | {least['cpu']:.1f} ({least['peak']:.2f}) | {load:.1f} |",
                 flush=True,
             )
             if part <= 1:
                 headlines.append(
-                    {
-                        "what": f"build of {took['rows']:,} prompt rows with its gate",
-                        "figure": f"{cpu:.1f} CPU s, {wall:.0f} s, {took['peak']:.2f} GiB",
-                        "aim": "40 s, 2 GiB" if part else "8 min, 2 GiB",
-                        "beside it, in the same run": (
-                            "DuckDB alone writing the same tables:"
-                            f" {least['total'][1]:.1f} CPU s, {least['total'][0]:.0f} s"
-                        ),
-                        "load": f"{load:.1f}",
-                    }
+                    summary.Row(
+                        f"build of {took['rows']:,} prompt rows with its gate",
+                        f"{took['questions']:,} questions, once",
+                        f"{cpu:.1f} CPU s, {wall:.0f} s, {peak:.2f} GiB",
+                        "40 s, 2 GiB" if part else "8 min, 2 GiB",
+                        "DuckDB alone writing the same tables:"
+                        f" {least['cpu']:.1f} CPU s, {least['peak']:.2f} GiB",
+                        load,
+                    )
                 )
     if headlines:
-        summary.record("bench/build.py", headlines)
-        summary.main()
+        summary.record("build", headlines)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
@@ -41,7 +42,23 @@ def picture(number: int) -> bytes:
     return out.getvalue()
 
 
-def build(folder: Path, clusters: int, mcq: int) -> Path:
+def register(folder: Path) -> None:
+    """A registry with one planted model."""
+    (folder / "registry" / "models").mkdir(parents=True, exist_ok=True)
+    entry = dict.fromkeys(("name", "title", "backend", "repo"), "planted")
+    (folder / "registry" / "models" / "planted.yaml").write_text(
+        yaml.safe_dump({**entry, "revision": "1", "state": "enabled", "batch_size": 1024})
+    )
+    (folder / "expectations").symlink_to(REPOSITORY / "expectations")
+
+
+def build(
+    folder: Path,
+    clusters: int,
+    mcq: int,
+    regression: int,
+    countries: Sequence[str] | None = None,
+) -> Path:
     """The benchmark folder: every place has a picture of its own, so that nothing is shared that
     real places wouldn't share."""
     import pandas as pd
@@ -51,7 +68,7 @@ def build(folder: Path, clusters: int, mcq: int) -> Path:
     from sdgbias.raw.synthetic import write_sample
 
     raw, out = folder / "raw", folder / "benchmark"
-    write_sample(raw, clusters, 0, images=False)
+    write_sample(raw, clusters, 0, countries, images=False)
     stages.build_clusters(raw, out)
     stages.build_images(raw, out, None)
     places = sorted(pd.read_parquet(out / "clusters.parquet")["cluster_id"])
@@ -60,7 +77,7 @@ def build(folder: Path, clusters: int, mcq: int) -> Path:
     )
     stages.write_table(out, "images", index.assign(image_group=index["image_id"]))
     stages.build_series(raw / "indicators", out)
-    stages.build_items(out, stages.Draw(mcq, mcq // 5))
+    stages.build_items(out, stages.Draw(mcq, regression))
     stages.build_prompts(out)
     stages.build_card(out)
     return out
@@ -165,20 +182,8 @@ def main() -> None:
         folder = args.folder or Path(temporary)
         first = 0.0
         if not (folder / "r.duckdb").exists():
-            (folder / "registry" / "models").mkdir(parents=True, exist_ok=True)
-            entry = {
-                "name": "planted",
-                "title": "planted",
-                "backend": "planted",
-                "repo": "planted",
-                "revision": "1",
-                "state": "enabled",
-            }
-            (folder / "registry" / "models" / "planted.yaml").write_text(
-                yaml.safe_dump({**entry, "batch_size": 1024})
-            )
-            (folder / "expectations").symlink_to(REPOSITORY / "expectations")
-            build(folder, args.clusters, args.mcq)
+            register(folder)
+            build(folder, args.clusters, args.mcq, args.mcq // 5)
             first = evaluate(folder, SEEDS[0], "--workers", str(args.workers))
         again = min(evaluate(folder, SEEDS[0]) for _ in range(3))
         command = [sys.executable, __file__, "--steps", str(folder)]

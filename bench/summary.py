@@ -1,37 +1,53 @@
-"""The summary table of docs/reference/benchmarks.md, from bench/summary.json.
+"""The summary table of docs/reference/benchmarks.md, from the files of bench/results.
 
     python bench/summary.py
 
-A benchmark puts its headlines there with ``record``, each beside its named alternative of the same
-run and with the load of the machine; this script writes the table and prints it.
+A benchmark writes its headlines there with ``record``, each beside its named alternative of the
+same run and with the load of the machine; this script writes the table and prints it.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-ROWS = Path(__file__).with_name("summary.json")
+ROWS = Path(__file__).with_name("results")
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "benchmarks.md"
 BEGIN, END = "<!-- summary -->\n", "<!-- end of the summary -->\n"
-COLUMNS = ("what", "figure", "aim", "beside it, in the same run", "load", "script")
 
 
-def record(script: str, rows: list[dict[str, str]]) -> None:
-    """Replace a script's rows; ``rows`` have the columns of COLUMNS except script."""
-    known = json.loads(ROWS.read_text(encoding="utf-8")) if ROWS.is_file() else []
-    kept = [row for row in known if row["script"] != script]
-    rows = kept + [{**row, "script": script} for row in rows]
-    text = json.dumps(sorted(rows, key=lambda row: row["script"]), indent=1, ensure_ascii=False)
-    ROWS.write_text(text + "\n", encoding="utf-8")
+@dataclass(frozen=True)
+class Row:
+    """A headline. n: how many repetitions or units it rests on. beside: the alternative, measured
+    in the same run."""
+
+    what: str
+    n: str
+    figure: str
+    aim: str
+    beside: str
+    load: float
+
+
+TITLES = [*[f.name for f in fields(Row)][:-2], "beside it, in the same run", "load", "script"]
+
+
+def record(script: str, rows: list[Row]) -> None:
+    """Replace a script's rows (``script``: its name without .py), then write and print the
+    summary."""
+    text = json.dumps([asdict(row) for row in rows], indent=1, ensure_ascii=False)
+    (ROWS / f"{script}.json").write_text(text + "\n", encoding="utf-8")
+    main()
 
 
 def table() -> str:
-    rows = json.loads(ROWS.read_text(encoding="utf-8"))
-    lines = [[row[column] for column in COLUMNS] for row in rows]
-    return "".join(
-        f"| {' | '.join(line)} |\n" for line in [COLUMNS, ["---"] * len(COLUMNS), *lines]
-    )
+    lines = [TITLES, ["---"] * len(TITLES)]
+    for path in sorted(ROWS.glob("*.json")):
+        for row in (Row(**r) for r in json.loads(path.read_text(encoding="utf-8"))):
+            lines.append([*map(str, list(asdict(row).values())[:-1]), f"{row.load:.1f}"])
+            lines[-1].append(f"bench/{path.stem}.py")
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def page(text: str) -> str:

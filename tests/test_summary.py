@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -13,12 +13,20 @@ from bench import summary
 def test_the_page_shows_what_was_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = summary.PAGE.read_text(encoding="utf-8")
     assert summary.page(text) == text, "python bench/summary.py"
-    monkeypatch.setattr(summary, "ROWS", tmp_path / "summary.json")
-    row = dict.fromkeys(summary.COLUMNS[:-1], "x")
-    summary.record("bench/b.py", [row])
-    summary.record("bench/a.py", [row, row])
-    summary.record("bench/b.py", [{**row, "figure": "7 s"}])
-    rows = json.loads(summary.ROWS.read_text(encoding="utf-8"))
-    assert [r["script"] for r in rows] == ["bench/a.py", "bench/a.py", "bench/b.py"]
-    assert "| x | 7 s | x | x | x | bench/b.py |" in summary.page(text)
-    assert summary.page(text) != text
+    headings = [line for line in text.splitlines() if line.startswith("#")]
+    for name in ("ROWS", "PAGE"):
+        monkeypatch.setattr(summary, name, tmp_path / getattr(summary, name).name)
+    summary.ROWS.mkdir()
+    summary.PAGE.write_text(text, encoding="utf-8")
+    row = summary.Row("x", "3 runs", "8 s", "5 s", "a bare loop: 7 s", 1.25)
+    summary.record("b", [row])
+    summary.record("a", [row, row])
+    summary.record("b", [dataclasses.replace(row, figure="7 s")])
+    found = summary.PAGE.read_text(encoding="utf-8")
+    table = found.partition(summary.BEGIN)[2].partition(summary.END)[0].splitlines()
+    assert [line.split(" | ")[-1] for line in table[2:]] == [
+        *["bench/a.py |"] * 2,
+        "bench/b.py |",
+    ]
+    assert table[-1] == "| x | 3 runs | 7 s | 5 s | a bare loop: 7 s | 1.2 | bench/b.py |"
+    assert [line for line in found.splitlines() if line.startswith("#")] == headings

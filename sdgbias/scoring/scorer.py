@@ -42,10 +42,12 @@ from sdgbias.errors import (
     StoreError,
 )
 from sdgbias.files import replacing
-from sdgbias.scoring.cache import ScoreCache
+from sdgbias.scoring.cache import SCHEMAS, ScoreCache
 from sdgbias.scoring.plan import chunks
 from sdgbias.types import DIGITS, ModelSpec, Prompt
 
+#: The values of one row of the cache, in the order of its columns.
+Row = tuple[object, ...]
 #: progress(what, done, total)
 Progress = Callable[[str, int, int], None]
 #: Seconds before a chunk's engine counts as hung (registry option `chunk_timeout`).
@@ -131,21 +133,18 @@ class Scorer:
             forget_notes(self.cache.folder)
 
     def prompts(self, rows: pd.DataFrame) -> list[Prompt]:
+        columns = (rows[name].tolist() for name in ("text", "candidates", "image_id"))
         return [
             Prompt(text, candidates, self.images[image_id] if image_id else (), image_id)
-            for text, candidates, image_id in zip(
-                rows["text"], rows["candidates"], rows["image_id"], strict=True
-            )
+            for text, candidates, image_id in zip(*columns, strict=True)
         ]
 
-    def _guarded(
-        self, rows: pd.DataFrame, work: Callable[[pd.DataFrame], pd.DataFrame]
-    ) -> list[pd.DataFrame]:
-        """The finished parts of a chunk: whole, or halved repeatedly to isolate the prompts that
+    def _guarded(self, rows: pd.DataFrame, work: Callable[[pd.DataFrame], list[Row]]) -> list[Row]:
+        """The finished rows of a chunk, which is halved repeatedly to isolate the prompts that
         fail."""
         try:
             with self.watchdog.watching(rows["key"].tolist()):
-                return [work(rows)]
+                return work(rows)
         except (InputError, NoScores, StoreError):
             raise
         except Exception as error:
@@ -183,23 +182,22 @@ class Scorer:
         self,
         kind: str,
         missing: pd.DataFrame,
-        work: Callable[[pd.DataFrame], pd.DataFrame],
+        work: Callable[[pd.DataFrame], list[Row]],
         progress: Progress,
         what: str,
     ) -> None:
         start, total = 0, len(missing)
         missing = self.watchdog.suspects_last(missing)
-        held: list[pd.DataFrame] = []
+        held: list[Row] = []
 
         def commit() -> None:
             rows = held.copy()
             held.clear()
             if rows:
-                self.cache.append(kind, pd.concat(rows, ignore_index=True))
+                self.cache.append(kind, pd.DataFrame(rows, columns=SCHEMAS[kind].names))
 
-        self.watchdog.commit = commit
         since = time.perf_counter()
-        try:
+        with self.watchdog.on_duty(commit):
             while start < total:
                 end = self.watchdog.cut(
                     missing["key"], start, chunks(missing["image_id"], start, self.size)
@@ -208,7 +206,7 @@ class Scorer:
                 done = self._guarded(missing.iloc[start:end], work)
                 now = time.perf_counter()
                 self.seconds += now - began
-                held += [rows for rows in done if len(rows)]
+                held += done
                 self.scored_any = self.scored_any or bool(held)
                 start = end
                 # progress counts what is committed: a pool gives the rest to another worker
@@ -216,48 +214,41 @@ class Scorer:
                     commit()
                     since = time.perf_counter()
                     progress(what, start, total)
-        finally:
-            self.watchdog.commit = None
-            commit()
 
-    def _score_batch(self, rows: pd.DataFrame) -> pd.DataFrame:
+    def _score_batch(self, rows: pd.DataFrame) -> list[Row]:
         prompts = self.prompts(rows)
         began = time.perf_counter()
         batch = self.backend.candidate_scores(prompts)
         seconds = time.perf_counter() - began
         widths = [len(p.candidates) for p in prompts]
         bounds = np.full_like(batch.logits, np.nan) if batch.upper is None else batch.upper
-        logits = [row[:n] for row, n in zip(batch.logits, widths, strict=True)]
-        upper = [
-            None if batch.upper is None or np.isnan(row[:n]).all() else row[:n]
-            for row, n in zip(bounds, widths, strict=True)
-        ]
         # a censored candidate has -inf and a finite bound; everything else has a finite logit
-        told = np.isfinite(np.where(np.isneginf(batch.logits), bounds, batch.logits))
-        finite = (told | (np.arange(told.shape[1]) >= np.array(widths)[:, None])).all(axis=1)
-        for key in rows["key"][~finite]:
-            self.failures.append((key, "NonFiniteLogits", "a candidate logit is NaN or infinite"))
-        table = pd.DataFrame(
-            {
-                "key": rows["key"].to_numpy(),
-                "candidates": rows["candidates"].to_numpy(),
-                "logits": logits,
-                "mass": batch.mass,
-                "minus_logit": batch.minus_logit,
-                "top_token": batch.top_token,
-                "n_tokens": batch.n_tokens,
-                "upper": upper,
-                "seconds": _by_tokens(seconds, batch.n_tokens),
-                "run": rows["run"].to_numpy() if "run" in rows else None,
-            }
+        known = np.isfinite(np.where(np.isneginf(batch.logits), bounds, batch.logits))
+        finite = (known | (np.arange(known.shape[1]) >= np.array(widths)[:, None])).all(axis=1)
+        exact = np.isnan(bounds).all(axis=1)
+        keys = rows["key"].tolist()
+        columns = (
+            keys,
+            [p.candidates for p in prompts],
+            [row[:n] for row, n in zip(batch.logits, widths, strict=True)],
+            batch.mass.tolist(),
+            batch.minus_logit.tolist(),
+            batch.top_token,
+            batch.n_tokens.tolist(),
+            [None if e else row[:n] for e, row, n in zip(exact, bounds, widths, strict=True)],
+            _by_tokens(seconds, batch.n_tokens).tolist(),
+            rows["run"].tolist() if "run" in rows else [None] * len(rows),
         )
-        self.lengths.update(zip(table["key"], table["n_tokens"].tolist(), strict=True))
-        return table if finite.all() else table[finite]
+        self.lengths.update(zip(keys, columns[6], strict=True))
+        lost = [key for key, ok in zip(keys, finite, strict=True) if not ok]
+        why = "NonFiniteLogits", "a candidate logit is NaN or infinite"
+        self.failures += [(key, *why) for key in lost]
+        return [row for row in zip(*columns, strict=True) if not lost or row[0] not in lost]
 
-    def _generate_batch(self, rows: pd.DataFrame) -> pd.DataFrame:
+    def _generate_batch(self, rows: pd.DataFrame) -> list[Row]:
         """Free answers, and for Full prompts the answer after each forced digit (with the free
         answer's sign)."""
-        answers: list[tuple[str, str, str, int, bool, float, str | None]] = []
+        answers: list[Row] = []
         for (forced, _), part in rows.groupby(["forced", "limit"], sort=True):
             limit = int(part["limit"].iloc[0])
             prompts = self.prompts(part)
@@ -279,8 +270,7 @@ class Scorer:
                         signed, again.texts[0], again.truncated[0], strict=True
                     ):
                         answers.append((key, start, text, limit, cut, each, run))
-        columns = ["key", "start", "text", "limit", "truncated", "seconds", "run"]
-        return pd.DataFrame(answers, columns=columns)
+        return answers
 
     def _lengths(self, rows: pd.DataFrame) -> np.ndarray:
         """(N,) tokens of N prompts, 0 where no start has scored them."""
@@ -307,9 +297,31 @@ class Watchdog:
 
     def __init__(self, path: Path, limit: float, alone: bool = True) -> None:
         self.path, self.limit, self.alone = path, limit, alone
-        self.report = BEFORE_EXIT.get()  # read here, because the timer's thread has no context
+        self.report = BEFORE_EXIT.get()  # read here, because the watching thread has no context
         self.suspects = suspects(path.parent)
-        self.commit: Callable[[], None] | None = None  # before the process ends
+        self.in_flight: tuple[float, list[str]] | None = None  # since when, keys
+
+    @contextmanager
+    def on_duty(self, commit: Callable[[], None]) -> Iterator[None]:
+        """Watches the chunks scored within the block; ``commit`` is called at its end, and before
+        the process is ended. One thread for all chunks: starting one for each takes longer than
+        the rest of a chunk's work where the processor is busy."""
+        over = threading.Event()
+        pause = min(1.0, self.limit / 4)
+
+        def watch() -> None:
+            while not over.wait(pause):
+                now = self.in_flight
+                if now is not None and time.monotonic() - now[0] > self.limit:
+                    self._terminate(now[1], commit)
+
+        if self.limit:
+            threading.Thread(target=watch, daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
+            commit()
 
     def _write(self, keys: list[str], hung: bool) -> None:
         note = {"keys": keys, "since": time.time(), "pid": os.getpid(), "hung": hung}
@@ -327,22 +339,17 @@ class Watchdog:
                 f"{self.path.parent}: can't be written ({error.strerror}); finished chunks are"
                 " safe: make room, run again"
             ) from None
-        timer = threading.Timer(self.limit, self._terminate, [keys]) if self.limit else None
-        if timer:
-            timer.daemon = True
-            timer.start()
+        self.in_flight = time.monotonic(), keys
         try:
             yield
         finally:
-            if timer:
-                timer.cancel()
+            self.in_flight = None
         self.path.unlink(missing_ok=True)
 
-    def _terminate(self, keys: list[str]) -> None:
+    def _terminate(self, keys: list[str], commit: Callable[[], None]) -> None:
         self._write(keys, hung=True)
         try:
-            if self.commit:
-                self.commit()
+            commit()
             if self.alone:
                 error = Hung(
                     f"the engine did not answer for {self.limit:.0f} s on {len(keys)} prompt(s),"

@@ -32,8 +32,9 @@ class RowGroup:
         return len(self.at)
 
     def where(self, keep: NDArray[Any]) -> RowGroup:
-        """The rows for which (N,) ``keep`` holds."""
-        return RowGroup(self.columns, self.at[keep.astype(bool)])
+        """The rows for which (N,) ``keep`` holds; this group itself where it holds for all."""
+        keep = keep.astype(bool)
+        return self if keep.all() else RowGroup(self.columns, self.at[keep])
 
     def split(self, *codes: NDArray[np.int64]) -> Iterator[RowGroup]:
         """The rows of each combination of (R,) codes, in their order; rows with a code below 0 are

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from pandas.api.extensions import take as take_rows
 
 from sdgbias.benchmark.prompts import view_cells
 from sdgbias.errors import InputError
@@ -27,8 +28,6 @@ from sdgbias.suites.sdg_numbers import (
     digit_values,
     free_values,
     generated_letters,
-    spoken_texts,
-    truncated_keys,
 )
 from sdgbias.suites.suite import Abilities, EvalSettings, StoredScores
 from sdgbias.types import GENERATED, OPTION_LETTERS, SDG, TESTS, ContextTest, Task, View
@@ -179,16 +178,16 @@ def view_logits(
     """(keys (N,), logits (N, K), upper (N, K)) of one view x test; NaN where the item lacks the
     candidate or has no score (yet). logits are -inf where a score is withheld; upper is an upper
     bound of the true logit, NaN where it is exact."""
-    c = scored.cells
-    rows = c[(c["task"] == task.value) & (c["test"] == test.value) & (c["view"] == view.value)]
-    keys = rows.set_index("item_id")["key"].reindex(items["item_id"])
-    known = scored.scores.set_index("key").reindex(keys)
+    at = scored.of_view.get((task.value, test.value, view.value), np.zeros(0, dtype=np.int64))
+    of_item = pd.Series(at, index=scored.cells["item_id"].to_numpy()[at], dtype="int64")
+    cell = of_item.reindex(items["item_id"], fill_value=-1).to_numpy()
+    keys = pd.Series(take_rows(scored.cells["key"].array, cell, allow_fill=True), dtype=object)
+    score = np.where(cell >= 0, scored.score_of[cell], -1) if len(at) else cell
     logits, upper = np.full((2, len(items), len(candidates(items, task))), np.nan)
-    for table, column in ((logits, known["logits"]), (upper, known["upper"])):
-        for i, values in enumerate(column):
-            if isinstance(values, np.ndarray):
-                table[i, : len(values)] = values
-    return keys.to_numpy(dtype=object), logits, upper
+    for table, known in ((logits, scored.logits), (upper, scored.upper)):
+        k = min(table.shape[1], known.shape[1])
+        table[:, :k] = known[score, :k]
+    return keys.to_numpy(), logits, upper
 
 
 def _bounded(scored: StoredScores, task: Task) -> bool:
@@ -211,11 +210,11 @@ def gold_index(items: pd.DataFrame) -> np.ndarray:
 def decoded_numbers(items: pd.DataFrame, scored: StoredScores, mode: str) -> pd.DataFrame:
     """Regression: item_id, test, view, free, parsed, and by_digit (10 numbers, Full only) of every
     decoded answer."""
-    spoken, blocks = spoken_texts(scored), []
+    blocks = []
     for test in TESTS[Task.REGRESSION] if len(items) else ():
         for view in View:
             keys = view_logits(scored, items, Task.REGRESSION, test, view)[0]
-            free, how = free_values(keys, spoken)
+            free, how = free_values(keys, scored.spoken)
             block = pd.DataFrame(
                 {
                     "item_id": items["item_id"],
@@ -226,7 +225,7 @@ def decoded_numbers(items: pd.DataFrame, scored: StoredScores, mode: str) -> pd.
                 }
             )
             block["by_digit"] = (
-                list(digit_values(keys, spoken, mode)[0]) if view is View.FULL else None
+                list(digit_values(keys, scored.spoken, mode)[0]) if view is View.FULL else None
             )
             blocks.append(block[np.isfinite(free)])
     columns = ["item_id", "test", "view", "free", "parsed", "by_digit"]
@@ -274,10 +273,11 @@ def run_test(
                 choice[view.value + GENERATED], how[view.value + GENERATED] = said, read
         payoff = (np.arange(present.shape[1]) == gold_index(items)[:, None]).astype(float)
     else:
-        spoken, cut = spoken_texts(scored), truncated_keys(scored)
         for view in View:
-            value[view.value], how[view.value] = free_values(found[view][0], spoken, cut)
-        by_digit, no_number = digit_values(found[View.FULL][0], spoken, settings.mode)
+            value[view.value], how[view.value] = free_values(
+                found[view][0], scored.spoken, scored.cut
+            )
+        by_digit, no_number = digit_values(found[View.FULL][0], scored.spoken, settings.mode)
         payoff = -np.abs(by_digit - items["answer"].to_numpy(dtype=float)[:, None])
     known = usable(s.valid, payoff)
     val = (items["split"] == "val").to_numpy() & known

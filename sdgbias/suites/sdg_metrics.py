@@ -79,7 +79,11 @@ class MeanOf:
 def clustered_means(asked: Sequence[MeanOf]) -> list[Judged]:
     """The means, and the units that their intervals count: places, or the wider of the interval
     over places and that over distinct prompts."""
-    each = iter(stats.means([(a.values, a.part[unit], a.kind) for a in asked for unit in a.units]))
+    # metrics of the same rows share one array of their units
+    units = {(id(a.part), unit): a.part[unit] for a in asked for unit in a.units}
+    each = iter(
+        stats.means([(a.values, units[id(a.part), u], a.kind) for a in asked for u in a.units])
+    )
     found: list[Judged] = []
     for a in asked:
         ways = [next(each) for _ in a.units]
@@ -208,16 +212,6 @@ def _parts(table: RowGroup, task: Task) -> Iterator[tuple[tuple[str, str, str, s
                 yield (name, of, *group), part
 
 
-def _with_ties(scores: pd.DataFrame, near: float) -> pd.DataFrame:
-    """key, mass, top_token, tie, near_tie (metrics.tie_flags) of every score."""
-    width = max((len(z) for z in scores["logits"]), default=0)
-    logits = np.full((len(scores), width), np.nan)
-    for row, z in enumerate(scores["logits"]):
-        logits[row, : len(z)] = z
-    tie, near_tie = metrics.tie_flags(logits, near)
-    return scores[["key", "mass", "top_token"]].assign(tie=tie, near_tie=near_tie)
-
-
 def _numeric(tokens: pd.Series) -> pd.Series:
     """Whether each token is a number of several ASCII digits."""
     return tokens.str.fullmatch(r"[0-9]{2,}").fillna(False).astype(bool)
@@ -234,9 +228,13 @@ def metric_rows(
     of the test split. Test 'all' pools T1..T5. clusters: number of places or distinct prompts that
     the interval counts; note: 'too few places' or 'too few prompts' where they don't suffice for an
     interval. `judged`: the uncertainty due to withheld scores, with a column test."""
-    scores = _with_ties(scored.scores, scored.near)
-    known = scored.cells.merge(scores, on="key", how="left")
-    known = known[["task", "item_id", "test", "view", *scores.columns]]
+    tie, near_tie = metrics.tie_flags(scored.logits, scored.near)
+    mine = (scored.cells["task"] == task.value).to_numpy()
+    known = scored.cells.loc[mine, ["task", "item_id", "test", "view", "key"]]
+    at = scored.score_of[mine]
+    found = scored.scores[["mass", "top_token"]].reset_index(drop=True).reindex(at)
+    known[["mass", "top_token"]] = found.set_axis(known.index)
+    known["tie"], known["near_tie"] = tie[at], near_tie[at]  # at -1: no score
     test = frame[frame["split"] == "test"].merge(
         items[["item_id", "cluster_id", "pillar", "indicator"]], on="item_id"
     )
@@ -277,7 +275,7 @@ def metric_rows(
             count = stats.Estimate(prompts, len(part), float("nan"), float("nan"))
             rows.append((task.value, *cell, "distinct_prompts", *_numbers(count, "prompts")))
     if judged is not None:
-        keys = known[known["task"] == task.value].rename(columns={"view": "method"})
+        keys = known.rename(columns={"view": "method"})
         keys = keys[["item_id", "test", "method", "key"]]
         judged = judged.merge(keys, on=["item_id", "test", "method"], how="left")
         judged["prompt"] = pd.factorize(judged["key"], sort=True)[0]

@@ -10,24 +10,17 @@ from sdgbias.methods.answers import TRUNCATED, parse_number, read_letter, with_f
 from sdgbias.suites.suite import StoredScores
 from sdgbias.types import DIGITS
 
-
-def spoken_texts(scored: StoredScores) -> dict[tuple[str, str], str]:
-    g = scored.generations
-    return dict(zip(zip(g["key"], g["start"], strict=True), g["text"], strict=True))
-
-
-def truncated_keys(scored: StoredScores) -> frozenset[str]:
-    """Keys of the prompts whose free answer the limit of tokens ended."""
-    g = scored.generations
-    return frozenset(g.loc[(g["start"] == "") & g["truncated"].astype(bool), "key"])
+#: Start of an answer -> key of a prompt -> the text generated after it (StoredScores.spoken).
+Spoken = Mapping[str, Mapping[str, str]]
 
 
 def free_values(
-    keys: np.ndarray, spoken: Mapping[tuple[str, str], str], cut: Collection[str] = ()
+    keys: np.ndarray, spoken: Spoken, cut: Collection[str] = ()
 ) -> tuple[np.ndarray, np.ndarray]:
     """(values (N,), how (N,)) of freely generated numbers; an answer without a number is 0.0
     (reference) and counted."""
-    texts = [spoken.get((key, "")) if isinstance(key, str) else None for key in keys]
+    free = spoken.get("", {})
+    texts = [free.get(key) for key in keys]
     numbers = [None if t is None else parse_number(t) for t in texts]
     values = [
         np.nan if t is None else (0.0 if n is None else n)
@@ -46,21 +39,18 @@ def generated_letters(
     """(choice (N,), how (N,)) of generated multiple-choice answers; ``valid``: the letters of each
     item's options. choice is -1 where the answer states no letter (how says why) or none was
     generated (how is '')."""
-    spoken, cut = spoken_texts(scored), truncated_keys(scored)
+    free = scored.spoken.get("", {})
     choice = np.full(len(keys), -1, dtype=np.int64)
     how = np.full(len(keys), "", dtype=object)
     for i, (key, letters) in enumerate(zip(keys, valid, strict=True)):
-        text = spoken.get((key, "")) if isinstance(key, str) else None
-        if text is None:
+        if (text := free.get(key)) is None:
             continue
-        letter, how[i] = read_letter(text, letters, key in cut)
+        letter, how[i] = read_letter(text, letters, key in scored.cut)
         choice[i] = letters.index(letter) if letter else -1
     return choice, how
 
 
-def digit_values(
-    keys: np.ndarray, spoken: Mapping[tuple[str, str], str], mode: str
-) -> tuple[np.ndarray, np.ndarray]:
+def digit_values(keys: np.ndarray, spoken: Spoken, mode: str) -> tuple[np.ndarray, np.ndarray]:
     """(values, unparsed), both (N, 10): the number that each first digit leads to. `continue` =
     greedy decoding after the forced digit, `replace` = the free answer with its first digit
     exchanged (the reference). Both keep the free answer's sign. Where the text contains no number
@@ -68,13 +58,12 @@ def digit_values(
     values = np.full((len(keys), len(DIGITS)), np.nan)
     unparsed = np.zeros(values.shape, dtype=bool)
     for i, key in enumerate(keys):
-        free = spoken.get((key, ""))
-        if free is None:
+        if (free := spoken.get("", {}).get(key)) is None:
             continue
         stated = parse_number(free)
         sign = "-" if (stated or 0.0) < 0 else ""
         for j, digit in enumerate(DIGITS):
-            text = spoken.get((key, sign + digit)) if mode == "continue" else None
+            text = spoken.get(sign + digit, {}).get(key) if mode == "continue" else None
             number = parse_number(text) if text is not None else None
             values[i, j] = with_first_digit(free, digit) if number is None else number
             unparsed[i, j] = number is None and stated is None

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from sdgbias.types import ANSWER_TOKENS, ModelSpec
 
@@ -62,6 +65,54 @@ class StoredScores:
     scores: pd.DataFrame
     generations: pd.DataFrame
     near: float = 1e-3
+
+    @cached_property
+    def of_view(self) -> Mapping[tuple[str, str, str], NDArray[np.int64]]:
+        """(task, test, view) -> its rows of ``cells``."""
+        return dict(self.cells.groupby(["task", "test", "view"]).indices)
+
+    @cached_property
+    def score_of(self) -> NDArray[np.int64]:
+        """(C,) the row of ``scores`` of each of C cells, -1 for none."""
+        return np.asarray(pd.Index(self.scores["key"]).get_indexer(self.cells["key"]))
+
+    @cached_property
+    def logits(self) -> NDArray[np.float64]:
+        """(S + 1, K) of S scores: NaN beyond a prompt's candidates. The last row, all NaN, is that
+        of no score."""
+        return _matrix(self.scores["logits"])
+
+    @cached_property
+    def upper(self) -> NDArray[np.float64]:
+        """(S + 1, K) upper bounds of withheld logits, NaN where the logit is exact."""
+        return _matrix(self.scores["upper"])
+
+    @cached_property
+    def spoken(self) -> Mapping[str, Mapping[str, str]]:
+        """Start of an answer -> key of a prompt -> the text generated after it."""
+        g = self.generations
+        # a few texts and keys stand in millions of rows
+        (key, keys), (text, texts) = (pd.factorize(g[name]) for name in ("key", "text"))
+        keys, texts = np.asarray(keys, dtype=object), np.asarray(texts, dtype=object)
+        return {
+            str(start): dict(zip(keys[key[at]], texts[text[at]], strict=True))
+            for start, at in g.groupby("start").indices.items()
+        }
+
+    @cached_property
+    def cut(self) -> frozenset[str]:
+        """Keys of the prompts whose free answer the limit of tokens ended."""
+        g = self.generations
+        return frozenset(g.loc[(g["start"] == "") & g["truncated"].astype(bool), "key"])
+
+
+def _matrix(lists: pd.Series) -> NDArray[np.float64]:
+    """(S + 1, K) of S arrays of at most K numbers, filled with NaN; what is no array is all NaN."""
+    arrays = [x if isinstance(x, np.ndarray) else np.zeros(0) for x in lists]
+    sizes = np.array([*map(len, arrays), 0])
+    found = np.full((len(sizes), sizes.max()), np.nan)
+    found[np.arange(found.shape[1]) < sizes[:, None]] = np.concatenate([*arrays, np.zeros(0)])
+    return found
 
 
 class Tables(Protocol):

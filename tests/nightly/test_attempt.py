@@ -79,7 +79,8 @@ from sdgbias.nightly import process
 from sdgbias.scoring.scorer import Watchdog
 sys.stderr = open(os.devnull, "w")
 with process.report_outcome(out):
-    with Watchdog(Path(str(out) + ".note"), 0.2).watching(["a", "b"]):
+    dog = Watchdog(Path(str(out) + ".note"), 0.2)
+    with dog.on_duty(lambda: None), dog.watching(["a", "b"]):
         time.sleep(600)
 """
 

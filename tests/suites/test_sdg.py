@@ -320,7 +320,7 @@ def test_a_row_without_its_numbers_tunes_nothing_and_has_no_answer() -> None:
 
 def test_a_first_digit_goes_on_as_decoded_or_replaces_that_of_the_free_answer() -> None:
     """The sign of the free answer is kept; a start that was not decoded is replaced."""
-    spoken = {("a", ""): "-0.5", ("a", "-3"): "-3.25", ("a", "3"): "3.75", ("b", ""): "about 62"}
+    spoken = {"": {"a": "-0.5", "b": "about 62"}, "-3": {"a": "-3.25"}, "3": {"a": "3.75"}}
     keys = np.array(["a", "b", np.nan, "unscored"], dtype=object)
     going_on, replaced = (
         sdg_numbers.digit_values(keys, spoken, m)[0] for m in ("continue", "replace")

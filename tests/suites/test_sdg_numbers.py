@@ -10,13 +10,10 @@ from sdgbias.suites.sdg_numbers import digit_values
 from sdgbias.types import DIGITS
 
 SPOKEN = {
-    ("stated", ""): "45.0",
-    ("minus", ""): "-1.2",
-    ("silent", ""): "no idea",
-    **{("stated", d): f"{d}7" for d in DIGITS},
-    **{("minus", f"-{d}"): f"-{d}.5" for d in DIGITS},
-    **{("silent", d): "I can't say" for d in DIGITS[1:]},
-    ("silent", "0"): "0.4",
+    "": {"stated": "45.0", "minus": "-1.2", "silent": "no idea"},
+    **{f"-{d}": {"minus": f"-{d}.5"} for d in DIGITS},
+    **{d: {"stated": f"{d}7", "silent": "I can't say"} for d in DIGITS[1:]},
+    "0": {"stated": "07", "silent": "0.4"},
 }
 KEYS = np.array(["stated", "minus", "silent", "unscored"], dtype=object)
 

@@ -161,15 +161,25 @@ def means(asked: Sequence[tuple[ArrayLike, ArrayLike, Kind]]) -> list[Estimate]:
     found, sums, rows = [nothing()] * len(asked), [], []
     value, n = np.zeros(len(asked)), np.zeros(len(asked))
     some: list[int] = []
+    counted: dict[int, tuple[Ints, Floats]] = {}  # of an array of clusters: codes, rows of each
     for number, (values, clusters, _) in enumerate(asked):
-        x, (c,) = known(values, clusters)
+        x = np.asarray(values, dtype=float)
+        whole = not np.isnan(x).any()
+        if not whole:
+            x, (clusters,) = known(x, clusters)
         if x.size == 0:
             continue
         some.append(number)
         value[number], n[number] = x.mean(), x.size
-        code, groups = codes(c)
-        sums.append(np.bincount(code, weights=x - value[number], minlength=groups))
-        rows.append(np.bincount(code, minlength=groups).astype(float))
+        if not whole or id(clusters) not in counted:
+            code, groups = codes(clusters)
+            one = code, np.bincount(code, minlength=groups).astype(float)
+            if whole:
+                counted[id(clusters)] = one
+        else:
+            one = counted[id(clusters)]
+        sums.append(np.bincount(one[0], weights=x - value[number], minlength=len(one[1])))
+        rows.append(one[1])
     if not some:
         return found
     group = np.repeat(some, [len(r) for r in rows])
