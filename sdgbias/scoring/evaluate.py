@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +29,7 @@ from sdgbias.errors import (
 from sdgbias.raw.images.image_store import ImageReader
 from sdgbias.raw.images.variants import Pictures
 from sdgbias.scoring.cache import TIMED, ScoreCache
-from sdgbias.scoring.plan import Plan, askable, make_plan
+from sdgbias.scoring.plan import Part, Plan, askable, make_plan
 from sdgbias.scoring.scorer import (
     DECODING,
     SCORING,
@@ -55,10 +55,12 @@ def _silent(what: str, done: int, total: int) -> None:
 @dataclass(frozen=True)
 class Pool:
     """Where engines run; this never changes a result. ``workers``: number of processes on this
-    machine, or the maximum number of actors on the Ray cluster at address ``ray``."""
+    machine, or the maximum number of actors on the Ray cluster at address ``ray``. ``part``: the
+    part of the plan that is scored here; the others are scored by other commands."""
 
     workers: int | None = None
     ray: str = ""
+    part: Part | None = None
 
 
 @dataclass(frozen=True)
@@ -124,10 +126,10 @@ def open_engine(
     requests in parallel."""
     workers = pool.workers or data_parallel(spec)
     several = workers > 1
-    if spec.backend == "api" and (pool.ray or several):
+    if spec.backend == "api" and (pool.ray or several or pool.part):
         raise UsageError(
-            f"{spec.name}: an endpoint is called by one engine; leave out --workers and --ray, and"
-            " set options.concurrency instead"
+            f"{spec.name}: an endpoint is called by one engine; leave out --workers, --ray and"
+            " --part, and set options.concurrency instead"
         )
     engine: Backend | EnginePool
     if pool.ray:
@@ -223,6 +225,14 @@ class _Work:
         return frozenset(self.missing["key"]) | frozenset(fresh["key"])
 
 
+@dataclass(frozen=True)
+class RunPart:
+    """The run that pays for its prompts, and the part of its plan to score (None: all of it)."""
+
+    run_id: str = ""
+    part: Part | None = None
+
+
 def _of_all(todo: _Work, progress: Progress) -> Progress:
     """Progress in all prompts of the run, those that were scored earlier included; reported once
     before the first one."""
@@ -246,13 +256,15 @@ def score_model(
     results: Path,
     settings: EvalSettings = EvalSettings(),
     progress: Progress = _silent,
-    run_id: str = "",
+    of: RunPart = RunPart(),
 ) -> Scoring:
-    """The part of a run that needs the model: scores every prompt that is missing from the cache
-    beside ``results`` and commits the rows to it, as paid by ``run_id``."""
+    """What needs the model: scores every prompt of the run, or of a part of it, that is missing
+    from the cache beside ``results`` and commits the rows to it, as paid by that run."""
     suite = suites.of(benchmark)
     whole = make_plan(askable(suite.cells(benchmark, settings), spec), engine.fingerprint)
-    cache = ScoreCache(results.parent, spec.name, engine.fingerprint)
+    cache = ScoreCache(
+        results.parent, spec.name, engine.fingerprint, str(of.part) if of.part else ""
+    )
     images = Pictures(ImageReader(benchmark))
     images.require(whole.distinct["image_id"])
     with cache.exclusive():
@@ -265,6 +277,9 @@ def score_model(
             abilities = Abilities(gives_scores, scorer.forces_starts)
             needed = suite.to_decode(spec, whole.cells, whole.distinct, settings, abilities)
             plan = whole if gives_scores else whole.only(needed["key"])
+            if of.part:
+                plan = plan.only(of.part.keys(plan))
+                needed = needed[needed["key"].isin(plan.distinct["key"])]
             wanted = not_generated(needed, cache.decoded())
             missing = plan.distinct[
                 cache.lacks("scores", plan.distinct["key"])
@@ -273,7 +288,7 @@ def score_model(
             ]
             never = _unanswerable(engine, benchmark, suite, plan, wanted)
             missing, wanted = (
-                rows[~rows["key"].isin(list(never))].assign(run=run_id)
+                rows[~rows["key"].isin(list(never))].assign(run=of.run_id)
                 for rows in (missing, wanted)
             )
             if len(wanted):
@@ -291,13 +306,14 @@ def score_model(
         scorer.failures += [
             (key, NotAnswerable.kind, why) for key, why in todo.unanswerable.items()
         ]
-        for kind in ("scores", "generations"):
-            cache.compact(kind)
+        if not of.part:
+            for kind in ("scores", "generations"):
+                cache.compact(kind)
         generations = cache.read("generations", timed=True).merge(
             todo.needed[["key", "limit"]], on=["key", "limit"]
         )
         scores, cells = cache.read("scores", timed=True), todo.plan.cells
-        times = timings(cells, scores, generations, run_id, settings.passes)
+        times = timings(cells, scores, generations, of.run_id, settings.passes)
         of_time = [name for name, _ in TIMED]
         scored = StoredScores(
             cells,
@@ -336,7 +352,7 @@ def evaluate(
 
     Prompts scored before (by this or an interrupted run) are read from the cache beside the results
     file. The same model, benchmark and settings give the same run_id; a complete published run is
-    left alone.
+    left alone. With pool.part nothing is published: a part's prompts are scored into the cache.
     """
     started = datetime.now(UTC)
     read = _files(benchmark)
@@ -352,8 +368,12 @@ def evaluate(
         run_id = identify(spec, card, engine.fingerprint, suite, settings)
         if (done := _published(results, run_id)) is not None and not done.failed:
             return done
-        scoring = score_model(engine, spec, benchmark, results, settings, progress, run_id)
+        scoring = score_model(
+            engine, spec, benchmark, results, settings, progress, RunPart(run_id, pool.part)
+        )
         done_by_engine = _work(engine, scoring)
+    if pool.part and (scoring.plan.planned == 0 or not scoring.empty):
+        return replace(scoring.outcome(run_id), published=False)
     if scoring.empty:
         raise _nothing_scored(spec, benchmark, suite, scoring.scorer.failures)
     require_agreement(results.parent, spec.name, engine.fingerprint)
