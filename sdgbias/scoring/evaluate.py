@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -17,6 +17,7 @@ import pandas as pd
 from sdgbias import __version__, store, suites
 from sdgbias.engines import Backend, load
 from sdgbias.engines.agreement import TOLERANCES, require_agreement
+from sdgbias.engines.subprocess import interpreter
 from sdgbias.errors import (
     InfrastructureError,
     ModelError,
@@ -33,13 +34,12 @@ from sdgbias.scoring.plan import Part, Plan, askable, make_plan
 from sdgbias.scoring.scorer import (
     DECODING,
     SCORING,
-    EnginePool,
-    PlanScorer,
     Progress,
+    Scorer,
     not_generated,
-    scorer_for,
 )
 from sdgbias.scoring.timing import timings
+from sdgbias.scoring.workers import WorkerPool, on_this_machine
 from sdgbias.suites.sdg import read_table
 from sdgbias.suites.suite import Abilities, EvalSettings, StoredScores, Suite
 from sdgbias.types import NEEDS_PICTURES, ModelSpec, View
@@ -119,8 +119,8 @@ def data_parallel(spec: ModelSpec) -> int:
 
 @contextmanager
 def open_engine(
-    spec: ModelSpec, root: Path, benchmark: Path, results: Path, pool: Pool
-) -> Iterator[Backend | EnginePool]:
+    spec: ModelSpec, root: Path, benchmark: Path, pool: Pool
+) -> Iterator[Backend | WorkerPool]:
     """The engine of a run: one in this process, or a pool with its own scorer. Raises UsageError
     for several engines at an endpoint: its budget has one ledger, and one engine already sends
     requests in parallel."""
@@ -131,21 +131,22 @@ def open_engine(
             f"{spec.name}: an endpoint is called by one engine; leave out --workers, --ray and"
             " --part, and set options.concurrency instead"
         )
-    engine: Backend | EnginePool
-    if pool.ray:
-        from sdgbias.scoring.ray import RayCluster
+    with ExitStack() as stack:
+        engine: Backend | WorkerPool
+        if pool.ray:
+            from sdgbias.scoring.ray import cluster
 
-        engine = RayCluster(spec, root, benchmark, pool.ray, workers if several else pool.workers)
-    elif several:
-        from sdgbias.scoring.workers import WorkerPool
-
-        engine = WorkerPool(spec, root, benchmark, results.parent, workers)
-    else:
-        engine = load(spec, root)
-    try:
+            most = workers if several else pool.workers
+            size, start = stack.enter_context(cluster(spec, root, pool.ray, most))
+            engine = WorkerPool(spec, benchmark, size, start)
+        elif several or (spec.backend != "api" and interpreter(spec, root)):
+            # also one engine in a process of its own is replaced when it dies
+            start = on_this_machine(spec, root, workers)
+            engine = WorkerPool(spec, benchmark, workers, start)
+        else:
+            engine = load(spec, root)
+        stack.callback(engine.close)
         yield engine
-    finally:
-        engine.close()
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ class Scoring:
 
     plan: Plan
     scored: StoredScores
-    scorer: PlanScorer
+    scorer: Scorer | WorkerPool
     asked: frozenset[str]
     gives_scores: bool = True
     times: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -250,7 +251,7 @@ def _of_all(todo: _Work, progress: Progress) -> Progress:
 
 
 def score_model(
-    engine: Backend | EnginePool,
+    engine: Backend | WorkerPool,
     spec: ModelSpec,
     benchmark: Path,
     results: Path,
@@ -271,7 +272,11 @@ def score_model(
         # the budget covers all runs on this benchmark, over all starts
         benchmark_id = str(suites.benchmark_card(benchmark)["benchmark_id"])
         engine.use_ledger(cache.folder / "spent.json", benchmark_id)
-        scorer = scorer_for(engine, cache, images, spec)
+        scorer = (
+            engine.scorer(cache, images)
+            if isinstance(engine, WorkerPool)
+            else Scorer(engine, cache, images, spec)
+        )
 
         def work(gives_scores: bool) -> _Work:
             abilities = Abilities(gives_scores, scorer.forces_starts)
@@ -325,7 +330,7 @@ def score_model(
 
 
 def _unanswerable(
-    engine: Backend | EnginePool, benchmark: Path, suite: Suite, plan: Plan, wanted: pd.DataFrame
+    engine: Backend | WorkerPool, benchmark: Path, suite: Suite, plan: Plan, wanted: pd.DataFrame
 ) -> dict[str, str]:
     """Key -> reason of the prompts that this engine can never answer: prompts with candidates where
     it only chooses one of the listed labels, and prompts whose right answer is not among the few
@@ -364,7 +369,7 @@ def evaluate(
         )
     with store.connect(results, details=()):
         pass  # an unwritable folder is an error before any prompt is scored
-    with open_engine(spec, root, benchmark, results, pool) as engine:
+    with open_engine(spec, root, benchmark, pool) as engine:
         run_id = identify(spec, card, engine.fingerprint, suite, settings)
         if (done := _published(results, run_id)) is not None and not done.failed:
             return done
@@ -458,7 +463,7 @@ def _nothing_scored(
     )
 
 
-def _work(engine: Backend | EnginePool, scoring: Scoring) -> dict[str, float]:
+def _work(engine: Backend | WorkerPool, scoring: Scoring) -> dict[str, float]:
     """The engines' counters, and the seconds spent inside them, from which `sdgbias plan` estimates
     the next run's time."""
     seconds = round(scoring.scorer.seconds, 3)

@@ -9,28 +9,11 @@ import pandas as pd
 import pytest
 
 from sdgbias import store
-from sdgbias.benchmark.people import build_people
 from sdgbias.errors import Busy, InfrastructureError
-from sdgbias.raw.synthetic.schematic_people import write_people_sample
 from sdgbias.scoring.cache import ScoreCache
 from sdgbias.scoring.evaluate import Pool, evaluate
 from sdgbias.scoring.plan import Part
-from sdgbias.types import ModelSpec
-
-
-def planted(folder: Path) -> ModelSpec:
-    """A benchmark of a few people in ``folder``, and the model that answers it."""
-    write_people_sample(folder.parent / "raw", 20, 3)
-    build_people(folder.parent / "raw", folder)
-    return ModelSpec(
-        name="planted",
-        title="planted",
-        backend="planted-people",
-        repo="planted:people",
-        revision="1",
-        state="enabled",
-        options={"oracle": str(folder), "recall": 0.7},
-    )
+from tests.builders.planted_people import planted
 
 
 def test_a_build_during_an_evaluation_is_no_mixture(tmp_path: Path) -> None:
