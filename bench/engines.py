@@ -63,7 +63,7 @@ def one(model: str, benchmark: Path, workers: int, address: str) -> tuple[float,
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder) / "r.duckdb"
         began = time.perf_counter()
-        with open_engine(spec, root, benchmark, results, Pool(workers, address)) as backend:
+        with open_engine(spec, root, benchmark, Pool(workers, address)) as backend:
             ready = time.perf_counter()
             done = score_model(backend, spec, benchmark, results)
             assert len(done.scored.scores) == len(done.asked)

@@ -106,6 +106,11 @@ class Hung(InfrastructureError):
     """The engine did not answer in time."""
 
 
+class EngineDied(InfrastructureError):
+    """The process of an engine ended, or its node is lost: no further prompt can be scored by it.
+    Another engine may score the rest."""
+
+
 class Gated(InfrastructureError):
     """The hub serves a repository only to accounts that accepted its conditions, or not to this
     token."""

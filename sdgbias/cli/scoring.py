@@ -23,6 +23,7 @@ from sdgbias.cli.options import (
 from sdgbias.errors import UsageError
 
 if TYPE_CHECKING:
+    from sdgbias.scoring.plan import Part
     from sdgbias.types import ModelSpec
 
 PassesOption = Annotated[
@@ -131,6 +132,17 @@ def evaluate(
     ray: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Run on this Ray cluster (HOST:PORT, or auto).")
     ] = "",
+    part: Annotated[
+        str,
+        typer.Option(
+            metavar="I/N",
+            help=(
+                "Only score part I of N into the cache beside the results, where another evaluate,"
+                " without this option, publishes the run: parts may run on several machines over a"
+                " shared folder."
+            ),
+        ),
+    ] = "",
     passes: PassesOption = "cheap",
     generated: GeneratedOption = "T1",
     entry: Annotated[
@@ -173,6 +185,7 @@ def evaluate(
         benchmark_card(benchmark)  # a folder that is no benchmark is named before it is read
         benchmark = first_look(benchmark, results.parent / "first-look", limit)
         results = results.parent / "first-look.duckdb"
+    one_part = _part(part)
     runs: list[dict[str, object]] = []
     for name in model:
         with process.report_outcome(outcome_file) as told:
@@ -202,7 +215,7 @@ def evaluate(
                     search=choice("--search", search, ("random", "exact")),
                     generated=choice("--generated", generated, GENERATIONS),
                 ),
-                pool=evaluation.Pool(workers, ray),
+                pool=evaluation.Pool(workers, ray, one_part),
                 progress=Bars(),
             )
             told |= asdict(outcome)
@@ -210,17 +223,23 @@ def evaluate(
         if as_json:
             continue
         unasked = outcome.unanswerable
+        then = f"sdgbias results --results {results}"
+        if one_part:
+            then = "the other parts, then the same command without --part, which publishes the run"
         typer.echo(
-            f"{spec.name}: run {outcome.run_id}: {outcome.naive:,} cells of the paper's views,"
+            f"{spec.name}: run {outcome.run_id}{f', part {part}' if part else ''}:"
+            f" {outcome.naive:,} cells of the paper's views,"
             f" {outcome.planned - outcome.extra:,} distinct prompts"
             f"{f', {outcome.extra:,} more of extra passes' if outcome.extra else ''}:"
             f" {outcome.scored:,} scored now, {outcome.cached:,} from the cache,"
             f" {outcome.failed} failed{f', {unasked:,} that it can not answer' if unasked else ''}."
-            f" Next: sdgbias results --results {results}"
+            f" Next: {then}"
         )
+        if one_part:
+            continue
         if time := estimate.compared(results, outcome.run_id, spec):
             typer.echo(f"{spec.name}: {time}")
-    if outcome_file is None or as_json:
+    if (outcome_file is None and not one_part) or as_json:
         from sdgbias import store
 
         table = store.query(results, _HEADLINE, [[run["run_id"] for run in runs]])
@@ -228,6 +247,18 @@ def evaluate(
             say_json({"results": str(results), "runs": runs, "metrics": table})
         else:
             typer.echo("\n" + table.to_string(index=False))
+
+
+def _part(text: str) -> Part | None:
+    """'2/3' as a part of a plan, '' as None. Raises UsageError."""
+    from sdgbias.scoring.plan import Part
+
+    if not text:
+        return None
+    number, _, of = text.partition("/")
+    if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+        raise UsageError(f"--part {text}: give I/N with I from 1 to N, such as 2/3")
+    return Part(int(number), int(of))
 
 
 def _named(name: str) -> bool:

@@ -84,15 +84,15 @@ def load(spec: ModelSpec, root: Path) -> Backend:
     from sdgbias.engines.subprocess import ChildEngine, interpreter
 
     python = interpreter(spec, root)
-    spec = replace(
-        spec,
-        options={name: value for name, value in spec.options.items() if name not in HOUSE_OPTIONS},
-    )
     return load_here(spec, root) if python is None else ChildEngine(spec, root, python)
 
 
 def load_here(spec: ModelSpec, root: Path) -> Backend:
     """The engine in this process."""
+    spec = replace(
+        spec,
+        options={name: value for name, value in spec.options.items() if name not in HOUSE_OPTIONS},
+    )
     if spec.backend == "planted":
         from sdgbias.engines.planted import Planted
 

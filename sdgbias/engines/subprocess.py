@@ -29,8 +29,9 @@ import struct
 import subprocess
 import threading
 import weakref
+from abc import abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -39,12 +40,14 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from sdgbias import __version__, engines, errors, lifeline
-from sdgbias.errors import InfrastructureError, RegistryError
+from sdgbias.errors import EngineDied, InfrastructureError, RegistryError
 from sdgbias.types import Generated, ModelSpec, Prompt, ScoreBatch
 
-VERSION = 1
+VERSION = 2
 _LENGTHS = struct.Struct(">QQ")
 _MOST = 2**34  # a longer frame is not a valid one
+#: Attributes of a loaded engine that its first answer names.
+LOADED = ("fingerprint", "gives_scores", "forces_starts", "chooses_labels", "names")
 _ARRAYS = ("logits", "mass", "minus_logit", "n_tokens", "upper")
 
 Frame = tuple[dict[str, Any], bytes]
@@ -190,45 +193,23 @@ def has_vllm() -> bool:
     return found is not None and found.origin is not None
 
 
-class ChildEngine(engines.Backend):
-    """One engine in a child process. Its errors are raised here by class (get_error); a
-    child that dies is an InfrastructureError with its exit code and its last output. Not to be
-    shared between threads."""
+class RemoteEngine(engines.Backend):
+    """An engine in another process, which answers frames. Its errors are raised here by class
+    (get_error); EngineDied when it is gone. Not to be shared between threads, `kill` aside."""
 
-    def __init__(self, spec: ModelSpec, root: Path, python: Path) -> None:
-        self.name, self.python = spec.name, python
+    def __init__(self, spec: ModelSpec, root: Path, where: str) -> None:
+        """Loads it. Raises InfrastructureError where the package there has another version."""
+        self.name, self.where = spec.name, where
         #: Work done so far, as reported with the last answer.
         self.counts: Counter[str] = Counter()
-        environment, passed = lifeline.given(
-            {name: value for name, value in os.environ.items() if name != ENV_PYTHON}
-        )
-        self.child = subprocess.Popen(
-            [str(python), "-P", "-m", "sdgbias.engines.subprocess"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            pass_fds=passed,
-            bufsize=0,
-        )
-        self.last_words: deque[str] = deque(maxlen=20)
-        self._listener = threading.Thread(
-            target=_listen, args=(self.child.stderr, self.last_words), daemon=True
-        )
-        self._listener.start()
-        weakref.finalize(self, _hang_up, self.child)
-        try:
-            told, _ = self._ask({"spec": asdict(spec), "root": str(root.resolve())})
-            if (told["protocol"], told["sdgbias"]) != (VERSION, __version__):
-                raise InfrastructureError(
-                    f"{self.name}: {python} has sdgbias {told['sdgbias']}, here it is"
-                    f" {__version__}; install the same there: make vllm"
-                )
-        except BaseException:
-            self.close()
-            raise
-        self.fingerprint = str(told["fingerprint"])
-        self.forces_starts = bool(told["forces_starts"])
+        loaded, _ = self._ask({"spec": asdict(spec), "root": str(root.resolve())})
+        if (loaded["protocol"], loaded["sdgbias"]) != (VERSION, __version__):
+            raise InfrastructureError(
+                f"{self.name}: {where} has sdgbias {loaded['sdgbias']}, here it is"
+                f" {__version__}; install the same there: make vllm"
+            )
+        for name in LOADED:
+            setattr(self, name, loaded[name])
 
     def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
         return get_scores(self._ask({"ask": "scores"}, prompts))
@@ -244,6 +225,60 @@ class ChildEngine(engines.Backend):
     def noise(self, prompts: Sequence[Prompt]) -> float:
         return float(self._ask({"ask": "noise"}, prompts)[0]["noise"])
 
+    def _ask(self, header: dict[str, object], prompts: Sequence[Prompt] | None = None) -> Frame:
+        shown, payload = ({}, b"") if prompts is None else put_prompts(prompts)
+        answer = self._exchange(({**header, **shown}, payload))
+        if "error" in answer[0]:
+            raise get_error(answer[0])
+        self.counts = Counter(answer[0]["counts"])
+        return answer
+
+    @abstractmethod
+    def _exchange(self, frame: Frame) -> Frame:
+        """Sends a frame and waits for its answer. Raises EngineDied."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """Ends the engine at once; a call that waits for its answer raises EngineDied."""
+
+
+class ChildEngine(RemoteEngine):
+    """An engine in a child process of the interpreter ``python``. ``environment``: variables that
+    are set there. ``over``: once it is set, nobody waits for an answer and the child ends."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        root: Path,
+        python: Path,
+        environment: Mapping[str, str] = {},
+        over: threading.Event | None = None,
+    ) -> None:
+        self.over = over or threading.Event()
+        own, passed = lifeline.given(
+            {k: v for k, v in {**os.environ, **environment}.items() if k != ENV_PYTHON}
+        )
+        self.child = subprocess.Popen(
+            [str(python), "-P", "-m", "sdgbias.engines.subprocess"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=own,
+            pass_fds=passed,
+            bufsize=0,
+        )
+        self.last_words: deque[str] = deque(maxlen=20)
+        self._listener = threading.Thread(
+            target=_listen, args=(self.child.stderr, self.last_words), daemon=True
+        )
+        self._listener.start()
+        weakref.finalize(self, _hang_up, self.child)
+        try:
+            super().__init__(spec, root, str(python))
+        except BaseException:
+            self.close()
+            raise
+
     def close(self) -> None:
         """Ends the child; kills it if it doesn't exit by itself."""
         for end in (self.child.stdin, self.child.stdout):
@@ -256,21 +291,19 @@ class ChildEngine(engines.Backend):
             self.child.wait()
         self._listener.join(_GIVE_UP)
 
-    def _ask(self, header: dict[str, object], prompts: Sequence[Prompt] | None = None) -> Frame:
-        shown, payload = ({}, b"") if prompts is None else put_prompts(prompts)
+    def kill(self) -> None:
+        self.child.kill()
+
+    def _exchange(self, frame: Frame) -> Frame:
         try:
-            self._send(memoryview(pack({**header, **shown}, payload)))
-            told, answer = read(self._take)
+            self._send(memoryview(pack(*frame)))
+            return read(self._take)
         except (EOFError, BrokenPipeError):
             raise self._died() from None
         except ValueError:
             raise InfrastructureError(
-                f"{self.name}: the engine in {self.python} answered with what is no frame"
+                f"{self.name}: the engine in {self.where} answered with what is no frame"
             ) from None
-        if "error" in told:
-            raise get_error(told)
-        self.counts = Counter(told["counts"])
-        return told, answer
 
     def _send(self, data: memoryview) -> None:
         assert self.child.stdin is not None
@@ -290,11 +323,12 @@ class ChildEngine(engines.Backend):
                 if not part:
                     raise EOFError
                 parts += part
-            elif self.child.poll() is not None:
+            elif self.child.poll() is not None or self.over.is_set():
+                self.child.kill()
                 raise EOFError
         return bytes(parts)
 
-    def _died(self) -> InfrastructureError:
+    def _died(self) -> EngineDied:
         try:
             code = self.child.wait(_GIVE_UP)
         except subprocess.TimeoutExpired:
@@ -303,9 +337,7 @@ class ChildEngine(engines.Backend):
         self._listener.join(_GIVE_UP)
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         words = f": {self.last_words[-1][:300]}" if self.last_words else ""
-        return InfrastructureError(
-            f"{self.name}: the engine's process ({self.python}) {how}{words}"
-        )
+        return EngineDied(f"{self.name}: the engine's process ({self.where}) {how}{words}")
 
 
 def _hang_up(child: subprocess.Popen[bytes]) -> None:
@@ -355,29 +387,41 @@ def serve(asked: BinaryIO, answers: BinaryIO) -> None:
             raise EOFError
         return data
 
-    engine: engines.Backend | None = None
+    server = Server()
     while True:
         try:
             frame = read(take)
         except EOFError:
             return
+        answers.write(pack(*server.answer(frame)))
+        answers.flush()
+
+
+class Server:
+    """Answers frames with the engine of the first one, in a child process or on another machine."""
+
+    engine: engines.Backend | None = None
+
+    def load(self, spec: ModelSpec, root: Path) -> engines.Backend:
+        return engines.load_here(spec, root)
+
+    def answer(self, frame: Frame) -> Frame:
+        """The answer to a frame; an error is one too."""
+        header: dict[str, Any]
         try:
-            if engine is None:
-                engine = engines.load_here(ModelSpec(**frame[0]["spec"]), Path(frame[0]["root"]))
-                header: dict[str, Any] = {
-                    "protocol": VERSION,
-                    "sdgbias": __version__,
-                    "fingerprint": engine.fingerprint,
-                    "forces_starts": engine.forces_starts,
-                }
+            if self.engine is None:
+                self.engine = self.load(ModelSpec(**frame[0]["spec"]), Path(frame[0]["root"]))
+                header = {name: getattr(self.engine, name) for name in LOADED}
+                if header["names"] is not None:
+                    header["names"] = sorted(header["names"])  # JSON has no sets
+                header |= {"protocol": VERSION, "sdgbias": __version__}
                 payload = b""
             else:
-                header, payload = _WORK[frame[0]["ask"]](engine, frame)
-            header["counts"] = {name: int(count) for name, count in engine.counts.items()}
+                header, payload = _WORK[frame[0]["ask"]](self.engine, frame)
+            header["counts"] = {name: int(count) for name, count in self.engine.counts.items()}
         except Exception as error:
-            header, payload = put_error(error), b""
-        answers.write(pack(header, payload))
-        answers.flush()
+            return put_error(error), b""
+        return header, payload
 
 
 def _scores(engine: engines.Backend, frame: Frame) -> Frame:

@@ -6,8 +6,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ import pandas as pd
 from sdgbias import __version__, store, suites
 from sdgbias.engines import Backend, load
 from sdgbias.engines.agreement import TOLERANCES, require_agreement
+from sdgbias.engines.subprocess import interpreter
 from sdgbias.errors import (
     InfrastructureError,
     ModelError,
@@ -29,17 +30,16 @@ from sdgbias.errors import (
 from sdgbias.raw.images.image_store import ImageReader
 from sdgbias.raw.images.variants import Pictures
 from sdgbias.scoring.cache import TIMED, ScoreCache
-from sdgbias.scoring.plan import Plan, askable, make_plan
+from sdgbias.scoring.plan import Part, Plan, askable, make_plan
 from sdgbias.scoring.scorer import (
     DECODING,
     SCORING,
-    EnginePool,
-    PlanScorer,
     Progress,
+    Scorer,
     not_generated,
-    scorer_for,
 )
 from sdgbias.scoring.timing import timings
+from sdgbias.scoring.workers import WorkerPool, on_this_machine
 from sdgbias.suites.sdg import read_table
 from sdgbias.suites.suite import Abilities, EvalSettings, StoredScores, Suite
 from sdgbias.types import NEEDS_PICTURES, ModelSpec, View
@@ -55,10 +55,12 @@ def _silent(what: str, done: int, total: int) -> None:
 @dataclass(frozen=True)
 class Pool:
     """Where engines run; this never changes a result. ``workers``: number of processes on this
-    machine, or the maximum number of actors on the Ray cluster at address ``ray``."""
+    machine, or the maximum number of actors on the Ray cluster at address ``ray``. ``part``: the
+    part of the plan that is scored here; the others are scored by other commands."""
 
     workers: int | None = None
     ray: str = ""
+    part: Part | None = None
 
 
 @dataclass(frozen=True)
@@ -117,33 +119,34 @@ def data_parallel(spec: ModelSpec) -> int:
 
 @contextmanager
 def open_engine(
-    spec: ModelSpec, root: Path, benchmark: Path, results: Path, pool: Pool
-) -> Iterator[Backend | EnginePool]:
+    spec: ModelSpec, root: Path, benchmark: Path, pool: Pool
+) -> Iterator[Backend | WorkerPool]:
     """The engine of a run: one in this process, or a pool with its own scorer. Raises UsageError
     for several engines at an endpoint: its budget has one ledger, and one engine already sends
     requests in parallel."""
     workers = pool.workers or data_parallel(spec)
     several = workers > 1
-    if spec.backend == "api" and (pool.ray or several):
+    if spec.backend == "api" and (pool.ray or several or pool.part):
         raise UsageError(
-            f"{spec.name}: an endpoint is called by one engine; leave out --workers and --ray, and"
-            " set options.concurrency instead"
+            f"{spec.name}: an endpoint is called by one engine; leave out --workers, --ray and"
+            " --part, and set options.concurrency instead"
         )
-    engine: Backend | EnginePool
-    if pool.ray:
-        from sdgbias.scoring.ray import RayCluster
+    with ExitStack() as stack:
+        engine: Backend | WorkerPool
+        if pool.ray:
+            from sdgbias.scoring.ray import cluster
 
-        engine = RayCluster(spec, root, benchmark, pool.ray, workers if several else pool.workers)
-    elif several:
-        from sdgbias.scoring.workers import WorkerPool
-
-        engine = WorkerPool(spec, root, benchmark, results.parent, workers)
-    else:
-        engine = load(spec, root)
-    try:
+            most = workers if several else pool.workers
+            size, start = stack.enter_context(cluster(spec, root, pool.ray, most))
+            engine = WorkerPool(spec, benchmark, size, start)
+        elif several or (spec.backend != "api" and interpreter(spec, root)):
+            # also one engine in a process of its own is replaced when it dies
+            start = on_this_machine(spec, root, workers)
+            engine = WorkerPool(spec, benchmark, workers, start)
+        else:
+            engine = load(spec, root)
+        stack.callback(engine.close)
         yield engine
-    finally:
-        engine.close()
 
 
 @dataclass(frozen=True)
@@ -154,7 +157,7 @@ class Scoring:
 
     plan: Plan
     scored: StoredScores
-    scorer: PlanScorer
+    scorer: Scorer | WorkerPool
     asked: frozenset[str]
     gives_scores: bool = True
     times: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -223,6 +226,14 @@ class _Work:
         return frozenset(self.missing["key"]) | frozenset(fresh["key"])
 
 
+@dataclass(frozen=True)
+class RunPart:
+    """The run that pays for its prompts, and the part of its plan to score (None: all of it)."""
+
+    run_id: str = ""
+    part: Part | None = None
+
+
 def _of_all(todo: _Work, progress: Progress) -> Progress:
     """Progress in all prompts of the run, those that were scored earlier included; reported once
     before the first one."""
@@ -240,31 +251,40 @@ def _of_all(todo: _Work, progress: Progress) -> Progress:
 
 
 def score_model(
-    engine: Backend | EnginePool,
+    engine: Backend | WorkerPool,
     spec: ModelSpec,
     benchmark: Path,
     results: Path,
     settings: EvalSettings = EvalSettings(),
     progress: Progress = _silent,
-    run_id: str = "",
+    of: RunPart = RunPart(),
 ) -> Scoring:
-    """The part of a run that needs the model: scores every prompt that is missing from the cache
-    beside ``results`` and commits the rows to it, as paid by ``run_id``."""
+    """What needs the model: scores every prompt of the run, or of a part of it, that is missing
+    from the cache beside ``results`` and commits the rows to it, as paid by that run."""
     suite = suites.of(benchmark)
     whole = make_plan(askable(suite.cells(benchmark, settings), spec), engine.fingerprint)
-    cache = ScoreCache(results.parent, spec.name, engine.fingerprint)
+    cache = ScoreCache(
+        results.parent, spec.name, engine.fingerprint, str(of.part) if of.part else ""
+    )
     images = Pictures(ImageReader(benchmark))
     images.require(whole.distinct["image_id"])
     with cache.exclusive():
         # the budget covers all runs on this benchmark, over all starts
         benchmark_id = str(suites.benchmark_card(benchmark)["benchmark_id"])
         engine.use_ledger(cache.folder / "spent.json", benchmark_id)
-        scorer = scorer_for(engine, cache, images, spec)
+        scorer = (
+            engine.scorer(cache, images)
+            if isinstance(engine, WorkerPool)
+            else Scorer(engine, cache, images, spec)
+        )
 
         def work(gives_scores: bool) -> _Work:
             abilities = Abilities(gives_scores, scorer.forces_starts)
             needed = suite.to_decode(spec, whole.cells, whole.distinct, settings, abilities)
             plan = whole if gives_scores else whole.only(needed["key"])
+            if of.part:
+                plan = plan.only(of.part.keys(plan))
+                needed = needed[needed["key"].isin(plan.distinct["key"])]
             wanted = not_generated(needed, cache.decoded())
             missing = plan.distinct[
                 cache.lacks("scores", plan.distinct["key"])
@@ -273,7 +293,7 @@ def score_model(
             ]
             never = _unanswerable(engine, benchmark, suite, plan, wanted)
             missing, wanted = (
-                rows[~rows["key"].isin(list(never))].assign(run=run_id)
+                rows[~rows["key"].isin(list(never))].assign(run=of.run_id)
                 for rows in (missing, wanted)
             )
             if len(wanted):
@@ -291,13 +311,14 @@ def score_model(
         scorer.failures += [
             (key, NotAnswerable.kind, why) for key, why in todo.unanswerable.items()
         ]
-        for kind in ("scores", "generations"):
-            cache.compact(kind)
+        if not of.part:
+            for kind in ("scores", "generations"):
+                cache.compact(kind)
         generations = cache.read("generations", timed=True).merge(
             todo.needed[["key", "limit"]], on=["key", "limit"]
         )
         scores, cells = cache.read("scores", timed=True), todo.plan.cells
-        times = timings(cells, scores, generations, run_id, settings.passes)
+        times = timings(cells, scores, generations, of.run_id, settings.passes)
         of_time = [name for name, _ in TIMED]
         scored = StoredScores(
             cells,
@@ -309,7 +330,7 @@ def score_model(
 
 
 def _unanswerable(
-    engine: Backend | EnginePool, benchmark: Path, suite: Suite, plan: Plan, wanted: pd.DataFrame
+    engine: Backend | WorkerPool, benchmark: Path, suite: Suite, plan: Plan, wanted: pd.DataFrame
 ) -> dict[str, str]:
     """Key -> reason of the prompts that this engine can never answer: prompts with candidates where
     it only chooses one of the listed labels, and prompts whose right answer is not among the few
@@ -336,7 +357,7 @@ def evaluate(
 
     Prompts scored before (by this or an interrupted run) are read from the cache beside the results
     file. The same model, benchmark and settings give the same run_id; a complete published run is
-    left alone.
+    left alone. With pool.part nothing is published: a part's prompts are scored into the cache.
     """
     started = datetime.now(UTC)
     read = _files(benchmark)
@@ -348,12 +369,16 @@ def evaluate(
         )
     with store.connect(results, details=()):
         pass  # an unwritable folder is an error before any prompt is scored
-    with open_engine(spec, root, benchmark, results, pool) as engine:
+    with open_engine(spec, root, benchmark, pool) as engine:
         run_id = identify(spec, card, engine.fingerprint, suite, settings)
         if (done := _published(results, run_id)) is not None and not done.failed:
             return done
-        scoring = score_model(engine, spec, benchmark, results, settings, progress, run_id)
+        scoring = score_model(
+            engine, spec, benchmark, results, settings, progress, RunPart(run_id, pool.part)
+        )
         done_by_engine = _work(engine, scoring)
+    if pool.part and (scoring.plan.planned == 0 or not scoring.empty):
+        return replace(scoring.outcome(run_id), published=False)
     if scoring.empty:
         raise _nothing_scored(spec, benchmark, suite, scoring.scorer.failures)
     require_agreement(results.parent, spec.name, engine.fingerprint)
@@ -438,7 +463,7 @@ def _nothing_scored(
     )
 
 
-def _work(engine: Backend | EnginePool, scoring: Scoring) -> dict[str, float]:
+def _work(engine: Backend | WorkerPool, scoring: Scoring) -> dict[str, float]:
     """The engines' counters, and the seconds spent inside them, from which `sdgbias plan` estimates
     the next run's time."""
     seconds = round(scoring.scorer.seconds, 3)

@@ -95,6 +95,35 @@ def make_plan(prompts: pd.DataFrame, fingerprint: str) -> Plan:
     )
 
 
+@dataclass(frozen=True)
+class Part:
+    """Part ``number``, from 1 on, of ``of`` parts of a plan: `sdgbias evaluate --part 2/3`.
+
+    Stretches of whole pictures in plan order are dealt to the parts in turn, about eight to each,
+    so that long and short prompts are spread evenly. The split depends on the plan alone, not on
+    what is scored already: machines that never communicate agree on it.
+    """
+
+    number: int
+    of: int
+
+    def __str__(self) -> str:
+        return f"{self.number}-of-{self.of}"
+
+    def keys(self, plan: Plan) -> frozenset[str]:
+        """Keys of the part's distinct prompts; none where the plan has fewer stretches."""
+        keys, image_id = plan.distinct["key"].tolist(), plan.distinct["image_id"]
+        size = max(1, len(keys) // (8 * self.of))
+        found: list[str] = []
+        start, turn = 0, 1
+        while start < len(keys):
+            end = chunks(image_id, start, size)
+            if turn == self.number:
+                found += keys[start:end]
+            start, turn = end, turn % self.of + 1
+        return frozenset(found)
+
+
 def chunks(image_id: pd.Series, start: int, size: int) -> int:
     """End of the chunk that begins at row ``start``: about ``size`` prompts, and whole pictures
     unless one has more prompts than that."""

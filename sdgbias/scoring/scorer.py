@@ -7,8 +7,8 @@ Failures are isolated: a chunk that runs out of memory is halved and the size th
 prompt that fails alone is recorded with its kind and left unscored, so that the next start retries
 it. A watchdog ends a process whose engine hangs, and names the prompts in flight.
 
-Several engines on one plan receive it in work units (`split_work`): workers.py (processes of this
-machine), ray.py (a cluster).
+Several engines on one plan receive it in work units (`split_work`), each with a Scorer of its own:
+workers.py.
 """
 
 from __future__ import annotations
@@ -19,21 +19,20 @@ import os
 import sys
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import pandas as pd
 
-from sdgbias.engines import Backend, Loaded
+from sdgbias.engines import Backend
 from sdgbias.errors import (
     BEFORE_EXIT,
     DiskFull,
+    EngineDied,
     Hung,
     InputError,
     ModelError,
@@ -59,49 +58,11 @@ NOTES = "in_flight*.json"
 SCORING, DECODING = "scoring prompts", "decoding answers"
 
 
-class Sink(Protocol):
-    """Destination of finished chunks: a ScoreCache, or a buffer that is sent to one."""
-
-    folder: Path
-
-    def append(self, kind: str, rows: pd.DataFrame) -> None: ...
-
-
-class PlanScorer(Protocol):
-    """Scores a plan: a Scorer here, workers.WorkerPool in several processes, ray.RayCluster on
-    several machines."""
-
-    failures: list[tuple[str, str, str]]
-    seconds: float
-    images: Mapping[str, tuple[bytes, ...]]
-    forces_starts: bool
-
-    def run(self, missing: pd.DataFrame, wanted: pd.DataFrame, progress: Progress) -> None: ...
-
-
-class EnginePool(Loaded, ABC):
-    """Engines in other processes; the pool provides the scorer."""
-
-    @abstractmethod
-    def scorer(self, cache: ScoreCache, images: Mapping[str, tuple[bytes, ...]]) -> PlanScorer: ...
-
-
-def scorer_for(
-    engine: Backend | EnginePool,
-    cache: ScoreCache,
-    images: Mapping[str, tuple[bytes, ...]],
-    spec: ModelSpec,
-) -> PlanScorer:
-    if isinstance(engine, EnginePool):
-        return engine.scorer(cache, images)
-    return Scorer(engine, cache, images, spec)
-
-
 class Scorer:
     """Scores prompts into a cache. `failures`: (key, kind, message) of prompts that failed alone;
     `size`: prompts per chunk, smaller once a chunk ran out of memory; `seconds`: time spent inside
-    the engine; `lengths`: tokens of the prompts scored so far. `worker`: index of this worker in
-    its pool.
+    the engine; `lengths`: tokens of the prompts scored so far. `end`: ends an engine that hangs in
+    another process, whose call then raises EngineDied; None: this process ends.
 
     Rows may carry `run`, the run that asks for them, and `n_tokens`, the length of a prompt that an
     earlier start scored (0: not known): both serve the times of the cache's rows alone."""
@@ -109,10 +70,10 @@ class Scorer:
     def __init__(
         self,
         backend: Backend,
-        cache: Sink,
+        cache: ScoreCache,
         images: Mapping[str, tuple[bytes, ...]],
         spec: ModelSpec,
-        worker: int | None = None,
+        end: Callable[[], None] | None = None,
     ) -> None:
         self.backend, self.cache, self.images, self.spec = backend, cache, images, spec
         self.failures: list[tuple[str, str, str]] = []
@@ -121,15 +82,13 @@ class Scorer:
         self.size = spec.batch_size
         self.seconds = 0.0
         self.lengths: dict[str, int] = {}
-        self.watchdog = Watchdog(
-            note_path(cache.folder, worker), timeout(spec), alone=worker is None
-        )
+        self.watchdog = Watchdog(cache.note, timeout(spec), end)
 
     def run(self, missing: pd.DataFrame, wanted: pd.DataFrame, progress: Progress) -> None:
         """Scores ``missing``, then decodes the numbers ``wanted`` of prompts that didn't fail."""
         self.score(missing, progress)
         self.generate(wanted[~wanted["key"].isin([key for key, _, _ in self.failures])], progress)
-        if self.watchdog.alone:
+        if not self.watchdog.end and not self.cache.suffix:
             forget_notes(self.cache.folder)
 
     def prompts(self, rows: pd.DataFrame) -> list[Prompt]:
@@ -145,7 +104,7 @@ class Scorer:
         try:
             with self.watchdog.watching(rows["key"].tolist()):
                 return work(rows)
-        except (InputError, NoScores, StoreError):
+        except (InputError, NoScores, StoreError, EngineDied):
             raise
         except Exception as error:
             if len(rows) > 1:
@@ -292,11 +251,14 @@ class Watchdog:
     """Records the prompts in flight and their start time, and ends the process with exit code 8
     when a chunk takes longer than ``limit`` seconds (0: no limit). A hanging C library can't be
     interrupted in any other way; committed chunks are safe. The next start finds the note and
-    scores those prompts last and one by one, so that one of them can't stop the others. ``alone``:
-    no other process retries those prompts, so the error message says what to do."""
+    scores those prompts last and one by one, so that one of them can't stop the others. ``end``:
+    called instead, where the engine hangs in another process; no note is written then. ``keys``:
+    the prompts in flight, or those on which the engine died; ``hung``: whether it was ended."""
 
-    def __init__(self, path: Path, limit: float, alone: bool = True) -> None:
-        self.path, self.limit, self.alone = path, limit, alone
+    def __init__(self, path: Path, limit: float, end: Callable[[], None] | None = None) -> None:
+        self.path, self.limit, self.end = path, limit, end
+        self.keys: list[str] = []
+        self.hung = False
         self.report = BEFORE_EXIT.get()  # read here, because the watching thread has no context
         self.suspects = suspects(path.parent)
         self.in_flight: tuple[float, list[str]] | None = None  # since when, keys
@@ -330,8 +292,10 @@ class Watchdog:
 
     @contextmanager
     def watching(self, keys: list[str]) -> Iterator[None]:
+        self.keys = keys
         try:
-            self._write(keys, hung=False)
+            if not self.end:
+                self._write(keys, hung=False)
         except OSError as error:
             raise (
                 DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else StoreError
@@ -344,21 +308,26 @@ class Watchdog:
             yield
         finally:
             self.in_flight = None
-        self.path.unlink(missing_ok=True)
+        self.keys = []
+        if not self.end:
+            self.path.unlink(missing_ok=True)
 
     def _terminate(self, keys: list[str], commit: Callable[[], None]) -> None:
+        if self.end:
+            self.hung = True
+            self.end()
+            return
         self._write(keys, hung=True)
         try:
             commit()
-            if self.alone:
-                error = Hung(
-                    f"the engine did not answer for {self.limit:.0f} s on {len(keys)} prompt(s),"
-                    f" the first {keys[0]} ({self.path}); what is finished is kept: run the same"
-                    " command again, these are then tried last and alone"
-                )
-                print(f"error: {error}", file=sys.stderr, flush=True)
-                if self.report is not None:
-                    self.report(error)
+            error = Hung(
+                f"the engine did not answer for {self.limit:.0f} s on {len(keys)} prompt(s), the"
+                f" first {keys[0]} ({self.path}); what is finished is kept: run the same command"
+                " again, these are then tried last and alone"
+            )
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            if self.report is not None:
+                self.report(error)
         finally:
             os._exit(Hung.exit_code)
 
@@ -374,25 +343,14 @@ class Watchdog:
         return end if not len(late) else start + max(1, int(late[0]))
 
 
-def note_path(folder: Path, worker: int | None = None) -> Path:
-    """The file in which a watchdog records the prompts in flight."""
-    return folder / ("in_flight.json" if worker is None else f"in_flight-{worker}.json")
-
-
-def read_note(path: Path) -> tuple[list[str], int, bool]:
-    """(keys in flight, process id, whether the engine hung) of a watchdog's note; no keys without a
-    readable note."""
-    try:
-        note = json.loads(path.read_text(encoding="utf-8"))
-        return [str(key) for key in note["keys"]], int(note["pid"]), bool(note["hung"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return [], 0, False
-
-
 def suspects(folder: Path) -> set[str]:
     """Keys of the prompts on which an engine hung in the last run in this folder."""
-    notes = [read_note(path) for path in folder.glob(NOTES)]
-    return {key for keys, _, hung in notes if hung for key in keys}
+    found: set[str] = set()
+    for path in folder.glob(NOTES):
+        with suppress(OSError, ValueError, KeyError, TypeError):  # half a note of a full disk
+            note = json.loads(path.read_text(encoding="utf-8"))
+            found |= set(map(str, note["keys"] if note["hung"] else []))
+    return found
 
 
 def forget_notes(folder: Path) -> None:

@@ -1,366 +1,274 @@
-"""A pool of engines on this machine, each in its own process (`python -m sdgbias.scoring.workers
-FD`), working on one plan.
+"""Several engines on one plan: in processes of this machine (`--workers`), or on the nodes of a Ray
+cluster (ray.py).
 
-The parent holds the lock of the cache and the progress bar, and assigns work units of whole
-pictures to free workers. A worker loads the engine, then scores the units that it receives over a
-pipe and commits each chunk as a shard of the common cache. When a worker dies (killed, crashed,
-hung), the rest of its unit goes to the others and a new worker takes its place. The prompts that
-were in flight come last and alone: one that kills an engine a second time is recorded as a failure.
-
-When the parent ends, however that happens, its workers end at once: a new run must never meet an
-old worker that is still writing.
+This process plans, reads the pictures, commits the scores and shows the progress; an engine only
+answers frames (engines/subprocess.py). Each engine has a thread here that loads it and scores work
+units of whole pictures into the cache. When an engine dies (killed, crashed, hung), what the cache
+lacks of its unit goes to the others and a new engine takes its place. The prompts that were in
+flight come last and alone: one that ends an engine a second time is recorded as a failure.
 """
 
 from __future__ import annotations
 
 import math
-import multiprocessing
 import os
-import queue
 import re
-import signal
-import subprocess
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
+from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from sdgbias.errors import InfrastructureError, ModelError, SdgbiasError
+from sdgbias.engines import Loaded
+from sdgbias.engines.subprocess import LOADED, ChildEngine, RemoteEngine, interpreter
+from sdgbias.errors import EngineDied, InfrastructureError, ModelError
+from sdgbias.raw.images.shards import ImageReader
+from sdgbias.raw.images.variants import Pictures
 from sdgbias.scoring.cache import ScoreCache
 from sdgbias.scoring.scorer import (
     DECODING,
     SCORING,
-    EnginePool,
     Progress,
     ProgressTracker,
+    Scorer,
     WorkUnit,
     forget_notes,
     not_generated,
-    note_path,
-    read_note,
     split_work,
     suspects,
 )
 from sdgbias.types import ModelSpec
 
-if TYPE_CHECKING:
-    from sdgbias.scoring.scorer import Scorer, WorkUnit
-    from sdgbias.types import ModelSpec
-
-
-@dataclass(frozen=True)
-class Start:
-    """First message to a worker: the model to load, the destination of scores (the folder of the
-    results file), and the worker's index."""
-
-    spec: ModelSpec
-    root: Path
-    benchmark: Path
-    results: Path
-    number: int
-
-
-@dataclass(frozen=True)
-class Ready:
-    """The engine is loaded."""
-
-    fingerprint: str
-    forces_starts: bool
-
-
-@dataclass(frozen=True)
-class Advance:
-    """A chunk is committed: ``done`` prompts of the work unit so far, of this kind of work."""
-
-    what: str
-    done: int
-
-
-@dataclass(frozen=True)
-class Done:
-    """A work unit is finished: its failures, seconds inside the engine, the engine's counts."""
-
-    failures: list[tuple[str, str, str]]
-    seconds: float
-    counts: dict[str, float]
-
-
-@dataclass(frozen=True)
-class Trouble:
-    """An error that a user can fix (errors.py) and that every other worker would meet too."""
-
-    error: SdgbiasError
-
-
-def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and closes the pipe
-    pipe = Connection(int(sys.argv[1]))
-    jobs: queue.SimpleQueue[Start | WorkUnit] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(pipe, jobs), daemon=True).start()
-    try:
-        scorer = _load(jobs.get(), pipe)
-        while True:
-            _work(scorer, jobs.get(), pipe)
-    except SdgbiasError as error:
-        pipe.send(Trouble(error))
-        jobs.get()  # blocks until the parent closes the pipe, so that the message arrives
-    except (BrokenPipeError, ConnectionResetError):
-        os._exit(0)
-
-
-def _listen(pipe: Connection, jobs: queue.SimpleQueue[Start | WorkUnit]) -> None:
-    try:
-        while True:
-            jobs.put(pipe.recv())
-    except (EOFError, OSError):
-        os._exit(0)  # the parent held the other end before this process began (lifeline.py)
-
-
-def _load(start: Start | WorkUnit, pipe: Connection) -> Scorer:
-    from sdgbias.engines import load
-    from sdgbias.raw.images.shards import ImageReader
-    from sdgbias.raw.images.variants import Pictures
-    from sdgbias.scoring.cache import ScoreCache
-    from sdgbias.scoring.scorer import Scorer
-
-    assert isinstance(start, Start)
-    backend = load(start.spec, start.root)
-    cache = ScoreCache(start.results, start.spec.name, backend.fingerprint)
-    scorer = Scorer(
-        backend, cache, Pictures(ImageReader(start.benchmark)), start.spec, start.number
-    )
-    pipe.send(Ready(backend.fingerprint, scorer.forces_starts))
-    return scorer
-
-
-def _work(scorer: Scorer, piece: Start | WorkUnit, pipe: Connection) -> None:
-    assert not isinstance(piece, Start)
-    before, seconds, counted = (
-        len(scorer.failures),
-        scorer.seconds,
-        Counter(scorer.backend.counts),
-    )
-    scorer.run(piece.score, piece.decode, lambda what, done, total: pipe.send(Advance(what, done)))
-    counts = Counter(scorer.backend.counts)
-    counts.subtract(counted)
-    pipe.send(Done(scorer.failures[before:], scorer.seconds - seconds, dict(counts)))
+#: start(number, over) loads engine ``number``, and gives up with EngineDied once ``over`` is set.
+Start = Callable[[int, threading.Event], RemoteEngine]
+#: Seconds that a thread whose engine is killed may take to end.
+GIVE_UP = 30.0
 
 
 @dataclass
 class Worker:
-    """One process: its pipe, its current work unit (None: idle, or still loading) and the number of
-    prompts left in it, per kind of work."""
+    """An engine and the thread that it is used from. engine, scorer: None until it is loaded. unit:
+    what it scores now (None: idle), left: the prompts left in it, by kind of work. running: whether
+    the thread may still take a unit."""
 
     number: int
-    process: subprocess.Popen[bytes]
-    pipe: Connection
-    ready: bool = False
-    piece: WorkUnit | None = None
+    thread: threading.Thread | None = None
+    engine: RemoteEngine | None = None
+    scorer: Scorer | None = None
+    unit: WorkUnit | None = None
     left: dict[str, int] = field(default_factory=dict)
+    running: bool = False
 
 
-class WorkerPool(EnginePool):
-    """N engines of one model. Has the identity attributes of a backend (`fingerprint`, `counts`)
-    and the run attributes of a Scorer (scorer.PlanScorer); `seconds`: inside all engines together.
-    The first engine is loaded at once, the others when there is work."""
+class WorkerPool(Loaded):
+    """Up to ``size`` engines of one model. Has the identity attributes of an engine and the results
+    of a Scorer; `seconds`: inside all engines together. The first engine is loaded at once, the
+    others when there is work."""
 
-    def __init__(
-        self, spec: ModelSpec, root: Path, benchmark: Path, results: Path, size: int
-    ) -> None:
-        self.spec, self.root, self.benchmark, self.results, self.size = (
-            spec,
-            root,
-            benchmark,
-            results,
-            size,
-        )
-        self.counts: Counter[str] = Counter()
+    def __init__(self, spec: ModelSpec, benchmark: Path, size: int, start: Start) -> None:
+        self.spec, self.benchmark, self.size, self.start = spec, benchmark, size, start
         self.failures: list[tuple[str, str, str]] = []
         self.seconds = 0.0
         self.images: Mapping[str, tuple[bytes, ...]] = {}
-        self.workers: dict[int, Worker] = {}
+        self.units: deque[WorkUnit] = deque()
         self.deaths = 0
-        self.fingerprint, self.forces_starts = "", True
-        try:
-            first = self._spawn(0)
-            if not self._receive(first):
-                raise InfrastructureError(
-                    f"{spec.name}: the engine ended ({_end(first)}) while it loaded the model; try"
-                    " again without --workers to see why"
-                )
-        except BaseException:
-            self.close()
-            raise
-
-    def __enter__(self) -> WorkerPool:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+        self.lost: Counter[str] = Counter()  # work of the engines that died
+        self.error: Exception | None = None
+        self.over = threading.Event()
+        self.changed = threading.Condition()  # guards all of the above while threads run
+        first = start(0, self.over)
+        self.workers = [Worker(number) for number in range(size)]
+        self.workers[0].engine = first
+        for name in LOADED:
+            setattr(self, name, getattr(first, name))
 
     def close(self) -> None:
-        """Ends every worker: a worker exits as soon as its pipe closes."""
-        for worker in self.workers.values():
-            worker.pipe.close()
-        for worker in self.workers.values():
-            try:
-                worker.process.wait(10)
-            except subprocess.TimeoutExpired:
-                worker.process.kill()
-                worker.process.wait()
-        self.workers = {}
+        """Ends every engine. No thread writes into the cache afterwards."""
+        with self.changed:
+            self.over.set()
+            self.changed.notify_all()
+            for worker in self.workers:
+                if worker.engine and worker.unit:
+                    worker.engine.kill()
+        for worker in self.workers:
+            if worker.thread:
+                worker.thread.join(GIVE_UP)
+            if worker.engine:
+                worker.engine.close()
+                worker.engine = worker.scorer = None
 
     def scorer(self, cache: ScoreCache, images: Mapping[str, tuple[bytes, ...]]) -> WorkerPool:
-        """Itself, as the scorer of a run over this cache; pictures are read by the workers."""
+        """Itself, as the scorer of a run over this cache; each thread reads pictures by itself."""
         self.cache, self.images = cache, images
         return self
 
     def run(self, missing: pd.DataFrame, wanted: pd.DataFrame, progress: Progress) -> None:
-        """Scores ``missing`` and decodes the numbers ``wanted``. Raises errors that every worker
+        """Scores ``missing`` and decodes the numbers ``wanted``. Raises errors that every engine
         would meet, and InfrastructureError when engines keep dying; committed chunks are kept."""
-        pieces = deque(
-            split_work(
-                missing, wanted, self.spec.batch_size, self.size, suspects(self.cache.folder)
-            )
-        )
+        late = suspects(self.cache.folder)
+        self.units = deque(split_work(missing, wanted, self.spec.batch_size, self.size, late))
         tally = ProgressTracker(missing, wanted, progress)
-        for number in range(1, min(self.size, len(pieces))):
-            self._spawn(number)
-        while pieces or any(worker.piece for worker in self.workers.values()):
-            for worker in self.workers.values():
-                if worker.ready and worker.piece is None and pieces:
-                    self._dispatch(worker, pieces)
-            pipes = {worker.pipe: worker for worker in self.workers.values()}
-            for pipe in wait(list(pipes)):
-                worker = pipes[pipe]  # type: ignore[index]
-                if not self._receive(worker):
-                    self._on_exit(worker, pieces)
-            tally.left(pieces, (worker.left for worker in self.workers.values()))
+        try:
+            with self.changed:
+                for worker in self.workers[: len(self.units)]:
+                    worker.running = True
+                    worker.thread = threading.Thread(
+                        target=self._serve, args=(worker,), daemon=True
+                    )
+                    worker.thread.start()
+                while (self.units or self._busy()) and not self.error:
+                    self.changed.wait()
+                    tally.left(self.units, (worker.left for worker in self.workers))
+            if self.error:
+                raise self.error
+        except BaseException:
+            self.close()
+            raise
         self.failures.sort()
         tally.left([])
-        forget_notes(self.cache.folder)
+        self.counts = counts = Counter(self.lost)
+        for worker in self.workers:
+            counts.update(worker.engine.counts if worker.engine else {})
+        if not self.cache.suffix:
+            forget_notes(self.cache.folder)
 
-    def _spawn(self, number: int) -> Worker:
-        ours, theirs = multiprocessing.Pipe()
-        with theirs:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "sdgbias.scoring.workers", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=2,
-                env={**os.environ, **_threads(self.size), **_devices(self.spec, number)},
-            )
-        worker = self.workers[number] = Worker(number, process, ours)
-        ours.send(Start(self.spec, self.root, self.benchmark, self.results, number))
-        return worker
+    def _busy(self) -> bool:
+        return any(worker.unit for worker in self.workers)
 
-    def _dispatch(self, worker: Worker, pieces: deque[WorkUnit]) -> None:
-        worker.piece = piece = pieces.popleft()
-        worker.left = {SCORING: len(piece.score), DECODING: len(piece.decode)}
-        with suppress(OSError):  # it died while idle: `wait` reports that next
-            worker.pipe.send(piece)
-
-    def _receive(self, worker: Worker) -> bool:
-        """Receives one message; False when the worker is gone. Raises an error that the worker
-        sent."""
+    def _serve(self, worker: Worker) -> None:
+        """The thread of a worker: scores units until there are none."""
         try:
-            message = worker.pipe.recv()
-        except (EOFError, OSError):
-            return False
-        match message:
-            case Trouble():
-                raise message.error
-            case Ready():
-                worker.ready = True
-                self._on_ready(worker, message)
-            case Advance() if worker.piece is not None:
-                worker.left[message.what] = (
-                    len(worker.piece.score if message.what == SCORING else worker.piece.decode)
-                    - message.done
-                )
-            case Done():
-                worker.piece, worker.left = None, {}
-                self.failures += message.failures
-                self.seconds += message.seconds
-                self.counts.update(message.counts)
+            while self._score_unit(worker):
+                pass
+        except Exception as error:
+            with self.changed:
+                self.error = self.error or error
+                self.changed.notify_all()
+
+    def _score_unit(self, worker: Worker) -> bool:
+        """False when there is nothing left to do, or no engine to do it with."""
+        try:
+            scorer = worker.scorer or self._load(worker)
+            unit = self._next_unit(worker)
+            if unit is None:
+                return False
+            scorer.run(unit.score, unit.decode, partial(self._advance, worker))
+        except EngineDied as error:
+            return self._on_death(worker, error)
+        with self.changed:
+            worker.unit, worker.left = None, {}
+            self.failures += scorer.failures
+            self.seconds += scorer.seconds
+            scorer.failures, scorer.seconds = [], 0.0
+            self.changed.notify_all()
         return True
 
-    def _on_ready(self, worker: Worker, message: Ready) -> None:
-        if not self.fingerprint:
-            self.fingerprint, self.forces_starts = message.fingerprint, message.forces_starts
-        elif message.fingerprint != self.fingerprint:
+    def _load(self, worker: Worker) -> Scorer:
+        engine = worker.engine = worker.engine or self.start(worker.number, self.over)
+        if engine.fingerprint != self.fingerprint:
             raise ModelError(
-                f"{self.spec.name}: worker {worker.number} loaded other weights or versions"
-                f" ({message.fingerprint}) than the first ({self.fingerprint}); what is finished is"
-                " kept: let nothing change the model's folder, then run the same command again"
+                f"{self.spec.name}: worker {worker.number} ({engine.where}) loaded other weights or"
+                f" versions ({engine.fingerprint}) than the first ({self.fingerprint}); what is"
+                " finished is kept: give all of them the same, and let nothing change the model's"
+                " folder, then run the same command again"
             )
+        pictures = Pictures(ImageReader(self.benchmark))  # its cache is not for several threads
+        worker.scorer = Scorer(engine, self.cache, pictures, self.spec, engine.kill)
+        return worker.scorer
 
-    def _on_exit(self, worker: Worker, pieces: deque[WorkUnit]) -> None:
-        """Puts its unit, less the committed part, back; the prompts in flight come last and
-        alone."""
-        end = _end(worker)
-        worker.pipe.close()
-        del self.workers[worker.number]
-        self.deaths += 1
-        note = note_path(self.cache.folder, worker.number)
-        keys, process, hung = read_note(note)
-        note.unlink(missing_ok=True)
-        in_flight = set(keys) if process == worker.process.pid else set()
-        if worker.piece is not None:
-            rest = unfinished(worker.piece, self.cache)
-            if worker.piece.alone and in_flight:
-                kind = "Hung" if hung else "EngineDied"
-                self.failures += [
-                    (key, kind, f"the engine ended ({end}) twice on this prompt")
-                    for key in rest.prompts()
-                ]
-            elif len(rest):
-                if early := set(rest.prompts()) - in_flight:
-                    pieces.appendleft(rest.only(early, early, worker.piece.alone))
-                pieces.extend(
-                    rest.only([key], [key], alone=True)
-                    for key in rest.prompts()
-                    if key in in_flight
+    def _next_unit(self, worker: Worker) -> WorkUnit | None:
+        """Waits while others might still leave work behind."""
+        with self.changed:
+            self.changed.wait_for(
+                lambda: self.units or self.over.is_set() or self.error or not self._busy()
+            )
+            if not self.units or self.over.is_set() or self.error:
+                worker.running = False
+                return None
+            worker.unit = unit = self.units.popleft()
+            worker.left = {SCORING: len(unit.score), DECODING: len(unit.decode)}
+            return unit
+
+    def _advance(self, worker: Worker, what: str, done: int, total: int) -> None:
+        with self.changed:
+            worker.left[what] = total - done
+            self.changed.notify_all()
+
+    def _on_death(self, worker: Worker, error: EngineDied) -> bool:
+        """Puts the unit, less the committed part, back; the prompts in flight come last and alone.
+        Returns whether to load another engine."""
+        engine, scorer, unit = worker.engine, worker.scorer, worker.unit
+        if engine:
+            engine.close()
+        rest = unfinished(unit, self.cache) if unit else None
+        with self.changed:
+            worker.engine = worker.scorer = worker.unit = None
+            worker.left, worker.running = {}, False
+            if self.over.is_set():
+                return False
+            self.deaths += 1
+            why = str(error)
+            if engine and scorer:
+                self.lost.update(engine.counts)
+                self.seconds += scorer.seconds
+                if scorer.watchdog.hung:
+                    why = f"no answer for {scorer.watchdog.limit:.0f} s"
+            if rest and scorer:
+                self._put_back(rest, scorer, why)
+            at = "" if scorer else " while it loaded the model"
+            print(
+                f"{self.spec.name}: worker {worker.number} ended{at} ({why}); others do the rest",
+                file=sys.stderr,
+                flush=True,
+            )
+            others = any(other.running for other in self.workers)
+            if self.deaths > 2 * self.size or not (scorer or others):
+                raise InfrastructureError(
+                    f"{self.spec.name}: engines ended {self.deaths} times, the last one: {why};"
+                    " what is finished is kept: run the same command again with fewer --workers"
+                    " (memory?), or with one to see why"
                 )
-        at = "" if worker.ready else " while it loaded the model"
-        print(
-            f"{self.spec.name}: worker {worker.number} ended{at} ({'hung' if hung else end});"
-            " others do the rest",
-            file=sys.stderr,
-            flush=True,
-        )
-        if self.deaths > 2 * self.size or not (worker.ready or self.workers):
-            raise InfrastructureError(
-                f"{self.spec.name}: engines ended {self.deaths} times, the last one: {end}; what is"
-                " finished is kept: run the same command again with fewer --workers (memory?), or"
-                " with one to see why"
+            # one that failed to load beside others isn't loaded again
+            worker.running = bool(self.units and scorer)
+            self.changed.notify_all()
+            return worker.running
+
+    def _put_back(self, rest: WorkUnit, scorer: Scorer, why: str) -> None:
+        in_flight = set(scorer.watchdog.keys)
+        if rest.alone and in_flight:
+            kind = "Hung" if scorer.watchdog.hung else "EngineDied"
+            self.failures += [
+                (key, kind, f"the engine ended twice on this prompt ({why})")
+                for key in rest.prompts()
+            ]
+        elif len(rest):
+            if early := set(rest.prompts()) - in_flight:
+                self.units.appendleft(rest.only(early, early, rest.alone))
+            self.units.extend(
+                rest.only([key], [key], alone=True) for key in rest.prompts() if key in in_flight
             )
-        if pieces and worker.ready:  # one that failed to load beside the others isn't restarted
-            self._spawn(worker.number)
 
 
-def unfinished(piece: WorkUnit, cache: ScoreCache) -> WorkUnit:
+def on_this_machine(spec: ModelSpec, root: Path, size: int) -> Start:
+    """Starts engines as child processes, which share the threads and the GPUs."""
+    python = interpreter(spec, root) or Path(sys.executable)
+
+    def start(number: int, over: threading.Event) -> RemoteEngine:
+        shares = _threads(size) | _devices(spec, number) if size > 1 else {}
+        return ChildEngine(spec, root, python, shares, over)
+
+    return start
+
+
+def unfinished(unit: WorkUnit, cache: ScoreCache) -> WorkUnit:
     """The part of a work unit that isn't in the cache yet."""
-    scores = piece.score["key"][cache.lacks("scores", piece.score["key"])]
-    return piece.only(set(scores), set(not_generated(piece.decode, cache.decoded())["key"]))
-
-
-def _end(worker: Worker) -> str:
-    code = worker.process.wait()
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
+    scores = unit.score["key"][cache.lacks("scores", unit.score["key"])]
+    numbers = set(not_generated(unit.decode, cache.decoded())["key"])
+    return unit.only(set(scores), numbers, unit.alone)
 
 
 def _threads(size: int) -> dict[str, str]:
@@ -403,10 +311,3 @@ def _devices(spec: ModelSpec, number: int) -> dict[str, str]:
             dict.fromkeys(seen[(first + i) % len(seen)] for i in range(max(1, math.ceil(each))))
         )
     }
-
-
-if __name__ == "__main__":
-    # the messages are pickled: their classes must be those of the module, not of __main__
-    from sdgbias.scoring.workers import main as worker_main
-
-    worker_main()

@@ -1,5 +1,4 @@
-"""The planted engine as the tests of several engines need it: slow, noting what it is asked, and
-deadly where it is told to be."""
+"""The planted engine as the tests of several engines need it: slow, and noting what it is asked."""
 
 from __future__ import annotations
 
@@ -46,9 +45,6 @@ SITE = textwrap.dedent("""
             time.sleep(float(os.environ["PLANTED_DELAY"]))
             note("score", prompts)
             together()
-            how, _, what = os.environ.get("PLANTED_POISON", "").partition(":")
-            if how and any(hash_of(p) == what for p in prompts):
-                time.sleep(600) if how == "hang" else os._exit(41)
             return plain(self, prompts)
 
         def generate(self, prompts, starts, max_new_tokens):
@@ -59,12 +55,9 @@ SITE = textwrap.dedent("""
 """)
 
 
-def slow_planted(
-    folder: Path, delay: float = 0.02, poison: str = "", engines: int = 1
-) -> dict[str, str]:
+def slow_planted(folder: Path, delay: float = 0.02, engines: int = 1) -> dict[str, str]:
     """The environment in which the planted engine takes ``delay`` seconds a batch and notes its
     prompts in folder/log.
-    ``poison``: 'exit:HASH' or 'hang:HASH', what it does on the prompt of that hash (see `asked`).
     ``engines``: so many have noted something before any of them answers, so that none does
     everything while another starts."""
     (folder / "site").mkdir(parents=True, exist_ok=True)
@@ -72,7 +65,6 @@ def slow_planted(
     more = {
         "PLANTED_DELAY": str(delay),
         "PLANTED_LOG": str(folder / "log"),
-        "PLANTED_POISON": poison,
         "PLANTED_ENGINES": str(engines),
     }
     return {

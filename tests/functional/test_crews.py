@@ -64,7 +64,7 @@ def engines_of(parent: int) -> list[int]:
     return sorted(
         pid
         for pid in map(int, children)
-        if b"sdgbias.scoring.workers" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        if b"sdgbias.engines.subprocess" in Path(f"/proc/{pid}/cmdline").read_bytes()
     )
 
 
@@ -169,34 +169,6 @@ def test_the_number_of_engines_may_change_after_a_kill_of_the_parent(
     assert len(scored) - scored.nunique() <= (3 + 1 + 2) * BATCH, (
         "finished prompts are never scored again"
     )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("how", "kind"),
-    [
-        ("exit", "EngineDied"),
-        # one that hangs: tests/scoring/test_scorer.py shows it without several engines
-        pytest.param("hang", "Hung", marks=pytest.mark.long),
-    ],
-)
-def test_a_prompt_that_ends_its_engine_twice_is_a_failure_and_stops_nobody(
-    tiny_benchmark: Path, folder: Path, whole: Path, how: str, kind: str
-) -> None:
-    if how == "hang":
-        add_model(folder, "slow", batch_size=BATCH, options={"chunk_timeout": 10})
-    poison = asked(whole.parent).query("kind == 'score'")["prompt"].iloc[200]
-    said = finish(
-        start(tiny_benchmark, folder / "r.duckdb", 2, slow_planted(folder, 0.0, f"{how}:{poison}"))
-    )
-    assert " 1 failed" in said
-    failures = store.query(folder / "r.duckdb", "SELECT key, kind, message FROM failures")
-    assert list(failures["kind"]) == [kind] and "twice" in failures["message"].iloc[0]
-    alone, several = cached(whole, "slow")["scores"], cached(folder / "r.duckdb", "slow")["scores"]
-    missing = set(alone["key"]) - set(several["key"])
-    assert missing == set(failures["key"])
-    times = asked(folder).query("kind == 'score'")["prompt"].value_counts()
-    assert times[poison] == 2
 
 
 def test_an_engine_that_cant_be_loaded_is_one_line(tiny_benchmark: Path, folder: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from sdgbias.engines import load
 from sdgbias.scoring.cache import ScoreCache
-from sdgbias.scoring.evaluate import Scoring, score_model
+from sdgbias.scoring.evaluate import RunPart, Scoring, score_model
 from sdgbias.scoring.scorer import Progress, Scorer
 from sdgbias.scoring.timing import timings
 from sdgbias.suites.suite import EvalSettings
@@ -111,7 +111,9 @@ def starts(small_benchmark: Path, tmp_path_factory: pytest.TempPathFactory) -> l
 
     def start(run: str, progress: Progress = lambda what, done, total: None) -> Scoring:
         engine = load(PLANTED, small_benchmark)
-        return score_model(engine, PLANTED, small_benchmark, path, EvalSettings(), progress, run)
+        return score_model(
+            engine, PLANTED, small_benchmark, path, EvalSettings(), progress, RunPart(run)
+        )
 
     with pytest.raises(KeyboardInterrupt):
         start("first", stop)

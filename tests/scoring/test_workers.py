@@ -4,6 +4,8 @@ devices and threads."""
 from __future__ import annotations
 
 import os
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,18 +14,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sdgbias.scoring import workers
+from sdgbias import store, suites
+from sdgbias.errors import InfrastructureError
+from sdgbias.scoring import scorer, workers
 from sdgbias.scoring.cache import ScoreCache
+from sdgbias.scoring.evaluate import Pool, evaluate
+from sdgbias.scoring.plan import make_plan
 from sdgbias.scoring.ray import resources_for
 from sdgbias.scoring.scorer import (
     WorkUnit,
     forget_notes,
     not_generated,
-    note_path,
     split_work,
     suspects,
 )
+from sdgbias.suites.suite import EvalSettings
 from sdgbias.types import ModelSpec
+from tests.builders.planted_people import planted
+from tests.builders.slow_engine import cached
 
 SPEC = ModelSpec(name="m", title="m", backend="hf", repo="r", revision="local", state="enabled")
 
@@ -110,13 +118,17 @@ def test_what_is_committed_is_not_handed_out_again(tmp_path: Path) -> None:
 
 
 def test_only_what_hung_is_suspected(tmp_path: Path) -> None:
-    note_path(tmp_path).write_text('{"keys": ["a"], "pid": 1, "hung": true}')
-    note_path(tmp_path, 2).write_text('{"keys": ["b"], "pid": 1, "hung": true}')
-    note_path(tmp_path, 3).write_text('{"keys": ["c"], "pid": 1, "hung": false}')
-    note_path(tmp_path, 4).write_text("{half a no")
-    assert suspects(tmp_path) == {"a", "b"}
-    forget_notes(tmp_path)
-    assert not list(tmp_path.iterdir())
+    def note(text: str, part: str = "") -> None:
+        ScoreCache(tmp_path, "m", "f", part).note.write_text(text)
+
+    note('{"keys": ["a"], "pid": 1, "hung": true}')
+    note('{"keys": ["b"], "pid": 1, "hung": true}', "1-of-3")
+    note('{"keys": ["c"], "pid": 1, "hung": false}', "2-of-3")
+    note("{half a no", "3-of-3")
+    folder = ScoreCache(tmp_path, "m", "f").folder
+    assert suspects(folder) == {"a", "b"}
+    forget_notes(folder)
+    assert not list(folder.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -160,3 +172,98 @@ def test_engines_that_fit_on_a_cluster() -> None:
     planted = ModelSpec(**{**SPEC.__dict__, "backend": "planted", "options": {"num_cpus": 2}})
     assert resources_for(planted, nodes) == ({"num_cpus": 2.0}, 5)  # 8 // 2 + 3 // 2
     assert resources_for(SPEC, [{"Alive": True, "Resources": {}}])[1] == 0
+
+
+#: In place of an interpreter: an engine that notes when it is asked one prompt, and dies or hangs
+#: on it.
+DEADLY = """#!{python}
+import os, time
+from sdgbias.engines import planted_people, subprocess
+
+real = planted_people.PlantedPeople.generate
+
+def generate(self, prompts, *more):
+    if any((p.image_id, p.text) == {poison!r} for p in prompts):
+        with open({log!r}, "a") as log:
+            log.write("asked\\n")
+        {act}
+    return real(self, prompts, *more)
+
+planted_people.PlantedPeople.generate = generate
+subprocess.main()
+"""
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelSpec, Path, Path]:
+    """A model, its benchmark and the results of one engine in this process."""
+    folder = tmp_path_factory.mktemp("people")
+    spec = planted(folder / "b")
+    assert evaluate(spec, folder, folder / "b", folder / "r.duckdb").failed == 0
+    return spec, folder / "b", folder / "r.duckdb"
+
+
+def test_engines_in_processes_of_their_own_give_the_rows_of_one_here(
+    people: tuple[ModelSpec, Path, Path], tmp_path: Path
+) -> None:
+    spec, benchmark, one = people
+    results = tmp_path / "r.duckdb"
+    pool = Pool(workers=3)
+    done = evaluate(replace(spec, batch_size=4), tmp_path, benchmark, results, pool=pool)
+    assert (done.scored, done.failed) == (done.planned, 0)
+    alone, several = cached(one, spec.name), cached(results, spec.name)
+    pd.testing.assert_frame_equal(several["generations"], alone["generations"])
+    config = "SELECT CAST(config -> 'engine' ->> 'engines' AS INTEGER) AS n FROM runs"
+    assert store.query(results, config)["n"].tolist() == [3]
+
+
+@pytest.mark.parametrize(
+    ("engines", "act", "kind", "words"),
+    [
+        (2, "os._exit(41)", "EngineDied", "exit code 41"),
+        (1, "os._exit(41)", "EngineDied", "exit code 41"),
+        pytest.param(*(2, "time.sleep(600)", "Hung", "no answer for 10 s"), marks=pytest.mark.long),
+    ],
+)
+def test_a_prompt_that_ends_its_engine_twice_is_a_failure_and_stops_nobody(
+    people: tuple[ModelSpec, Path, Path],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    engines: int,
+    act: str,
+    kind: str,
+    words: str,
+) -> None:
+    spec, benchmark, one = people
+    rows = make_plan(suites.of(benchmark).cells(benchmark, EvalSettings()), "f").distinct
+    poison = (str(rows["image_id"].iloc[70]), str(rows["text"].iloc[70]))
+    log, python = tmp_path / "log", tmp_path / "python"
+    python.write_text(DEADLY.format(python=sys.executable, poison=poison, log=str(log), act=act))
+    python.chmod(0o755)
+    deadly = replace(spec, options=spec.options | {"python": str(python)}, batch_size=8)
+    monkeypatch.setattr(scorer, "CHUNK_TIMEOUT", 10.0)
+    results = tmp_path / "r.duckdb"
+    done = evaluate(deadly, tmp_path, benchmark, results, pool=Pool(workers=engines))
+    assert (done.scored, done.failed) == (done.planned - 1, 1)
+    assert log.read_text().count("asked") == 2, "with its neighbours, then alone"
+    failures = store.query(results, "SELECT key, kind, message FROM failures")
+    (key,) = failures["key"]
+    assert failures["kind"].tolist() == [kind] and "twice" in failures["message"][0]
+    assert capfd.readouterr().err.count(words) == 2
+    alone = cached(one, spec.name)["generations"]
+    kept = alone[alone["key"] != key].reset_index(drop=True)
+    pd.testing.assert_frame_equal(cached(results, spec.name)["generations"], kept)
+    assert not list(tmp_path.rglob("in_flight*"))
+
+
+def test_engines_that_keep_dying_end_the_run_with_what_is_finished_kept(
+    people: tuple[ModelSpec, Path, Path], tmp_path: Path
+) -> None:
+    spec, benchmark, _ = people
+    python = tmp_path / "python"
+    python.write_text(f"#!{sys.executable}\nimport sys\nsys.exit('no driver')\n")
+    python.chmod(0o755)
+    gone = replace(spec, options=spec.options | {"python": str(python)})
+    with pytest.raises(InfrastructureError, match="ended with exit code 1: no driver"):
+        evaluate(gone, tmp_path, benchmark, tmp_path / "r.duckdb", pool=Pool(workers=2))
