@@ -48,7 +48,12 @@ class NightOptions:
     policy: Annotated[
         Path | None, typer.Option(help="What counts as a breach; default: registry/policy.yaml.")
     ] = None
-    jobs: Annotated[int, typer.Option(min=1, help="Models at a time, one accelerator each.")] = 1
+    jobs: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Models at a time; 0: as many as the GPUs hold, and without GPUs one."
+        ),
+    ] = 0
     timeout: Annotated[
         float, typer.Option(min=0, help="Seconds for one attempt on one model; 0: no limit.")
     ] = 6 * 3600.0

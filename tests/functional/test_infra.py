@@ -412,7 +412,7 @@ def test_the_slurm_night_passes_the_signal_on_and_keeps_the_exit_code(tmp_path: 
     job = subprocess.Popen(
         ["bash", str(INFRA / "slurm-nightly.sbatch"), "--model", "x"],
         cwd=tmp_path,
-        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "SLURM_GPUS_ON_NODE": "4"},
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
     )
     try:
         for _ in range(2400):
@@ -424,6 +424,6 @@ def test_the_slurm_night_passes_the_signal_on_and_keeps_the_exit_code(tmp_path: 
     finally:
         job.kill()
     assert (tmp_path / "said").read_text().splitlines() == [
-        "nightly --catch-up --jobs 4 --timezone UTC --model x",
+        "nightly --catch-up --timezone UTC --model x",
         "ended",
     ]
