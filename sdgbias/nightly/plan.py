@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Literal
 
 import yaml
 
@@ -41,7 +42,8 @@ class Settings:
     the webhook's address, '': the policy's. jobs: models in parallel, 0: as many as the GPUs hold.
     scheduled_for: instant at which the night was due, None: started by hand. night: its name, if
     known. draws, seed, passes, generated: passed to every evaluation. by: 'cli' or 'prefect'.
-    hours: after these no further model is started, 0: no limit.
+    hours: after these no further model is started, 0: no limit. fetch: 'no', 'yes' (weights that
+    are missing, before the hours begin), 'prune' (removing for room what no entry names).
     """
 
     root: Path
@@ -64,6 +66,7 @@ class Settings:
     draws: int = 10_000
     seed: int = 0
     hours: float = 0.0
+    fetch: Literal["no", "yes", "prune"] = "no"
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ gpus.starts                   which models start now, on which GPUs
 attempt.keep_trying           one model: a process, its outcome, retries where they may help
 quarantine.update_quarantine  quarantines failing models for a while, and releases them
 ledger                        outcomes, in the results file and beside it
+weights                       what is fetched from the hub before the first model
 steps (as finish)             the closing steps after all models
 schedule                      names of nights, due times, missed nights
 """
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from sdgbias.errors import GateError, InfrastructureError, SdgbiasError
-from sdgbias.nightly import attempt, gpus, ledger, process, quarantine, schedule
+from sdgbias.nightly import attempt, gpus, ledger, process, quarantine, schedule, weights
 from sdgbias.nightly import steps as finish
 from sdgbias.nightly.attempt import FAILED, JobOutcome
 from sdgbias.nightly.ledger import StepResult
@@ -122,7 +123,8 @@ def run(
             said[finish.CHECK] = hands.step(finish.CHECK, settings, night)
             outcomes = _unreadable(night, now())
             if said[finish.CHECK] == finish.DONE:
-                outcomes += _everybody(settings, night, now, tell, hands)
+                lacking = weights.lacking(settings, night, tell)
+                outcomes += _everybody(settings, night, lacking, now, tell, hands)
                 well = any(o.goes_on for o in outcomes) or not outcomes
                 status = ledger.DONE if well else FAILED
             else:
@@ -172,15 +174,19 @@ def _unreadable(night: Night, now: datetime) -> list[JobOutcome]:
 def _everybody(
     settings: Settings,
     night: Night,
+    lacking: Mapping[str, str],
     now: Callable[[], datetime],
     tell: Callable[[str], None],
     hands: Executor,
 ) -> list[JobOutcome]:
-    """Run all jobs, those with a finished run first (they need no process). The suites of one model
+    """Run all jobs, those with a finished run first (they need no process), without those
+    ``lacking`` weights (model -> why). The suites of one model
     run one after the other, because they share its scores."""
     today = now().astimezone(schedule.zone(settings.timezone)).date()
     known = [outcome for job in night.jobs if (outcome := attempt.already(job, now()))]
     outcomes = [quarantine.update_quarantine(settings, outcome, today) for outcome in known]
+    lost = [job for job in night.jobs if job.model in lacking]
+    outcomes += [attempt.left_out(job, now(), lacking[job.model]) for job in lost]
     ledger.record(night, outcomes)
     total = len(night.jobs)
     if known:
@@ -188,7 +194,7 @@ def _everybody(
     hands.seen("planned", night, outcomes, {})
     by_model: dict[str, list[Job]] = {}
     for job in night.jobs:
-        if not job.run_id:
+        if not job.run_id and job.model not in lacking:
             by_model.setdefault(job.model, []).append(job)
     host, start = hands.host(settings.jobs, len(by_model)), time.monotonic()
 
