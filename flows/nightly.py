@@ -34,7 +34,7 @@ from sdgbias import progress
 from sdgbias.cli.night_options import NightOptions, described, takes_night_options
 from sdgbias.errors import GateError, InfrastructureError, SdgbiasError
 from sdgbias.nightly import attempt as work
-from sdgbias.nightly import ledger, process, schedule, steps
+from sdgbias.nightly import gpus, ledger, process, schedule, steps
 from sdgbias.nightly import run as nights
 from sdgbias.nightly.attempt import JobOutcome
 from sdgbias.nightly.plan import Job, Night, Settings, name_of
@@ -133,7 +133,8 @@ def hands(settings: Settings, pools: bool, address: str) -> nights.Executor:
     return nights.Executor(
         ask=lambda job, results, device: ask(job, results, device, pools),
         step=close,
-        devices=lambda jobs, models: [None] * max(1, models) if pools else work.devices(jobs),
+        # each worker of a pool has its GPU, and takes a model when it is free
+        host=lambda jobs, models: gpus.Host((), max(1, models)) if pools else gpus.here(jobs),
         seen=seen,
     )
 

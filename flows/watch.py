@@ -20,14 +20,18 @@ TIMEOUT = 3600  # seconds
 
 
 @flow(name="watch", persist_result=False)
-def watch(rules: str = "") -> State[list[dict[str, object]]]:
+def watch(rules: str = "", webhook_env: str = "") -> State[list[dict[str, object]]]:
     """Query the hub for new commits of registered models and new repositories of watched owners,
     and register them as candidates.
 
     Args:
         rules: The rules; empty: registry/watch.yaml.
+        webhook_env: NAME of the environment variable with the webhook's address, which gets the
+            news of a look; empty: nobody is told.
     """
-    command = [*CLI, "models", "watch", "--json", *(["--rules", rules] if rules else [])]
+    given = {"--rules": rules, "--webhook-env": webhook_env}
+    options = [part for name, value in given.items() if value for part in (name, value)]
+    command = [*CLI, "models", "watch", "--json", *options]
     try:
         done = subprocess.run(
             command,

@@ -13,6 +13,7 @@ from sdgbias.cli.night_options import NightOptions, takes_night_options
 from sdgbias.cli.options import JsonOption, say_json
 
 if TYPE_CHECKING:
+    from sdgbias.nightly.gpus import Host, Need, Place
     from sdgbias.nightly.plan import Settings
     from sdgbias.nightly.run import NightSummary
 
@@ -67,7 +68,7 @@ def _stop(number: int, frame: object) -> None:
 
 
 def _dry_run(settings: Settings, as_json: bool) -> None:
-    from sdgbias.nightly import plan, steps
+    from sdgbias.nightly import gpus, plan, steps
 
     night = plan.tonight(settings, datetime.now(UTC), write=False)
     there = plan.finished(settings, night)
@@ -75,6 +76,9 @@ def _dry_run(settings: Settings, as_json: bool) -> None:
     idle = {name: steps.not_due(name, settings, night) for name in wanted}
     if any(not job.run_id for job in night.jobs):
         idle["analyse"] = ""  # whatever is published tonight is analysed
+    host = gpus.here(settings.jobs)
+    needs = {job.model: job.need for job in night.jobs if not job.run_id}
+    first = {place.model: place for place in gpus.starts(host, needs, {})}
     if as_json:
         say_json(
             {
@@ -84,6 +88,8 @@ def _dry_run(settings: Settings, as_json: bool) -> None:
                         "model": j.model,
                         "suite": j.suite,
                         "gpu": j.gpu,
+                        "gpus": j.need.gpus if host.gpus and not j.run_id else 0,
+                        "starts_on": list(first[j.model].gpus) if j.model in first else [],
                         "key": j.key,
                         "unchanged": j.run_id,
                         "checked": there.get((j.model, j.suite), ""),
@@ -99,12 +105,13 @@ def _dry_run(settings: Settings, as_json: bool) -> None:
     typer.echo(f"night {night.night}: {len(night.jobs)} jobs")
     for job in night.jobs:
         run = there.get((job.model, job.suite))
+        kind = f"{job.gpu}{_when(job.need, first.get(job.model), host)}"
         what = (
             f"unchanged: {job.run_id}"
             if job.run_id
-            else f"will be started ({job.gpu}): unchanged if {run} still stands, else scored"
+            else f"will be started ({kind}): unchanged if {run} still stands, else scored"
             if run
-            else f"will be scored ({job.gpu})"
+            else f"will be scored ({kind})"
         )
         typer.echo(f"  {job.model:24} {job.suite:6} {what}")
     for skipped in night.skipped:
@@ -113,6 +120,18 @@ def _dry_run(settings: Settings, as_json: bool) -> None:
     for name, why in idle.items():
         if why:
             typer.echo(f"  {name}: not due: {why}")
+
+
+def _when(need: Need, place: Place | None, host: Host) -> str:
+    """When and on which GPUs a model starts, as far as that is known before the night."""
+    if not host.gpus or not need.gpus:
+        return ""
+    if need.gpus > len(host.gpus):
+        return f"; NOT RUN: takes {need.gpus} GPUs, there are {len(host.gpus)} here"
+    if place is None:
+        return f"; when {need.gpus} of {len(host.gpus)} GPUs are free"
+    several = f", {place.engines} engines" if place.engines > 1 else ""
+    return f"; first, on GPU {','.join(place.gpus)}{several}"
 
 
 def lines(done: NightSummary) -> list[str]:

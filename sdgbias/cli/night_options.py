@@ -48,7 +48,12 @@ class NightOptions:
     policy: Annotated[
         Path | None, typer.Option(help="What counts as a breach; default: registry/policy.yaml.")
     ] = None
-    jobs: Annotated[int, typer.Option(min=1, help="Models at a time, one accelerator each.")] = 1
+    jobs: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Models at a time; 0: as many as the GPUs hold, and without GPUs one."
+        ),
+    ] = 0
     timeout: Annotated[
         float, typer.Option(min=0, help="Seconds for one attempt on one model; 0: no limit.")
     ] = 6 * 3600.0
@@ -62,6 +67,16 @@ class NightOptions:
             ),
         ),
     ] = 0.0
+    fetch: Annotated[
+        str,
+        typer.Option(
+            help=(
+                "Weights from the hub before the hours begin, within SDGBIAS_DISK_GIB: no, yes,"
+                " prune (removes what no entry names when room is short). A model that can't be"
+                " fetched is left out."
+            )
+        ),
+    ] = "no"
     draws: Annotated[
         int, typer.Option(min=1, help="Random-search draws for CADE (paper: 10,000).")
     ] = 10_000
@@ -144,6 +159,7 @@ class NightOptions:
             jobs=self.jobs,
             timeout_s=self.timeout,
             hours=self.hours,
+            fetch=choice("--fetch", self.fetch, ("no", "yes", "prune")),
             selfcheck=self.selfcheck,
             scheduled_for=due or _instant(self.scheduled_for),
             night=self.night,

@@ -171,7 +171,7 @@ def evaluate(
     """
     from dataclasses import asdict, replace
 
-    from sdgbias.nightly import process
+    from sdgbias.nightly import gpus, process
 
     if len(model) > 1 and (entry or outcome_file):
         raise UsageError("--entry and --outcome are about one model; name one")
@@ -201,6 +201,8 @@ def evaluate(
                 raise UsageError(f"--entry {entry} is the entry of {spec.name}, not of {name}")
             if batch_size:
                 spec = replace(spec, batch_size=batch_size)
+            if not ray:
+                gpus.claim(spec, workers)
             outcome = evaluation.evaluate(
                 spec,
                 root,

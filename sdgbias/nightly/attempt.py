@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from sdgbias import errors, progress
-from sdgbias.nightly import process
+from sdgbias.nightly import gpus, process
 from sdgbias.nightly import process as child
 from sdgbias.nightly.plan import WEBHOOK, Job
 
@@ -23,6 +23,7 @@ PUBLISHED, UNCHANGED, FAILED, SKIPPED = "published", "unchanged", "failed", "ski
 CLI = (sys.executable, "-m", "sdgbias.cli")
 #: Kind of a model that was making progress when its time ended: it goes on the next night.
 OUT_OF_TIME = "OutOfTime"
+HOURS_OVER = "the night's hours were over; it is among the first of the next night; more: --hours"
 
 #: kind of failure -> (total attempts, seconds before the second, factor of each further wait).
 #: Kinds not listed: OTHER.
@@ -118,10 +119,9 @@ def already(job: Job, now: datetime) -> JobOutcome | None:
     )
 
 
-def waits(job: Job, now: datetime) -> JobOutcome:
-    """'skipped' for a job that the night's hours leave for the next night."""
-    message = "the night's hours were over; it is among the first of the next night; more: --hours"
-    return replace(_blank(job, now, 0), outcome=SKIPPED, message=message, finished_at=now)
+def left_out(job: Job, now: datetime, why: str = HOURS_OVER) -> JobOutcome:
+    """'skipped' for a job that isn't started tonight; default: left for the next night."""
+    return replace(_blank(job, now, 0), outcome=SKIPPED, message=why, finished_at=now)
 
 
 def command(job: Job, results: Path, number: int) -> list[str]:
@@ -142,7 +142,8 @@ def command(job: Job, results: Path, number: int) -> list[str]:
         "--results",
         results,
     ]
-    return [*CLI, "evaluate", job.model, *map(str, paths), *job.options, *smaller]
+    engines = ["--workers", str(job.engines)] if job.engines else []
+    return [*CLI, "evaluate", job.model, *map(str, paths), *job.options, *smaller, *engines]
 
 
 def outcome_file(job: Job, number: int) -> Path:
@@ -159,8 +160,9 @@ def attempt(
     seen: Callable[[progress.Record | None], None] = lambda record: None,
 ) -> JobOutcome:
     """Run one attempt in a process, which is ended with all its children at the job's timeout.
-    ``gpu``: the visible accelerator; ``seen`` is called every second with the model's progress
-    (None: not known now), and at the end. Failures of the model never raise."""
+    ``gpu``: the GPUs that the night holds for it (CUDA_VISIBLE_DEVICES); ``seen`` is called every
+    second with the model's progress (None: not known now), and at the end. Failures of the model
+    never raise."""
     began = datetime.now(UTC)
     job.log.parent.mkdir(parents=True, exist_ok=True)
     for stale in (
@@ -172,7 +174,7 @@ def attempt(
     environment = {
         "SDGBIAS_REGISTRY": str(job.root),
         progress.TASK: job.name,
-        **({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}),
+        **({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu, gpus.HELD: "1"}),
     }
     if job.threads and "OMP_NUM_THREADS" not in os.environ:
         environment["OMP_NUM_THREADS"] = str(job.threads)
@@ -291,27 +293,6 @@ def crashed(job: Job, error: BaseException, began: datetime, now: datetime) -> J
         finished_at=now,
         seconds=(now - began).total_seconds(),
     )
-
-
-def devices(jobs: int) -> list[str | None]:
-    """CUDA_VISIBLE_DEVICES for each of ``jobs`` parallel models: one accelerator each. None leaves
-    the environment unchanged: a single job sees all accelerators, and a machine may have none.
-    Raises UsageError if there are fewer accelerators than jobs."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    found = (
-        sorted((p.name.removeprefix("nvidia") for p in Path("/dev").glob("nvidia[0-9]*")), key=int)
-        if named is None
-        else named.split(",")
-    )
-    found = [name.strip() for name in found if name.strip() not in ("", "-1")]
-    if jobs == 1 or not found:
-        return [None] * jobs
-    if jobs > len(found):
-        raise errors.UsageError(
-            f"--jobs {jobs}: {len(found)} accelerator(s) here ({', '.join(found)}); one model each:"
-            f" --jobs {len(found)}"
-        )
-    return list(found[:jobs])
 
 
 def _blank(job: Job, began: datetime, number: int) -> JobOutcome:

@@ -11,12 +11,13 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Literal
 
 import yaml
 
 from sdgbias import files, suites
 from sdgbias.errors import InputError, RegistryError, StoreError, UsageError, one_of
-from sdgbias.nightly import identity, schedule
+from sdgbias.nightly import gpus, identity, schedule
 from sdgbias.registry import changes, entries
 from sdgbias.suites import EvalSettings
 from sdgbias.suites.suite import Generation
@@ -38,10 +39,11 @@ class Settings:
 
     models: only these (including candidates), None: all due models. policy: policy file of the
     regression check, None: the default. webhook_env: NAME of the environment variable that holds
-    the webhook's address, '': the policy's. jobs: models in parallel. scheduled_for: instant at
-    which the night was due, None: started by hand. night: its name, if known. draws, seed, passes,
-    generated: passed to every evaluation. by: 'cli' or 'prefect'. hours: after these no further
-    model is started, 0: no limit.
+    the webhook's address, '': the policy's. jobs: models in parallel, 0: as many as the GPUs hold.
+    scheduled_for: instant at which the night was due, None: started by hand. night: its name, if
+    known. draws, seed, passes, generated: passed to every evaluation. by: 'cli' or 'prefect'.
+    hours: after these no further model is started, 0: no limit. fetch: 'no', 'yes' (weights that
+    are missing, before the hours begin), 'prune' (removing for room what no entry names).
     """
 
     root: Path
@@ -51,7 +53,7 @@ class Settings:
     models: tuple[str, ...] | None = None
     policy: Path | None = None
     webhook_env: str = ""
-    jobs: int = 1
+    jobs: int = 0
     timeout_s: float = TIMEOUT
     selfcheck: bool = False
     scheduled_for: datetime | None = None
@@ -64,6 +66,7 @@ class Settings:
     draws: int = 10_000
     seed: int = 0
     hours: float = 0.0
+    fetch: Literal["no", "yes", "prune"] = "no"
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,8 @@ class Job:
     gpu: machine type it needs (entry option `gpu`). key: its identity (identity.py). threads: CPU
     threads, 0: no limit. run_id: the finished run of the same key, '' if none. options: further
     options of `sdgbias evaluate`. withheld: NAMES of environment variables hidden from its
-    processes, in addition to those hidden from every model."""
+    processes, in addition to those hidden from every model. need: its GPUs. engines: that share
+    its prompts, 0: as its entry says."""
 
     night: str
     model: str
@@ -89,6 +93,8 @@ class Job:
     options: tuple[str, ...] = ()
     run_id: str = ""
     withheld: tuple[str, ...] = ()
+    need: gpus.Need = field(default_factory=gpus.Need)
+    engines: int = 0
 
     @property
     def name(self) -> str:
@@ -159,6 +165,7 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
     withheld, around = webhooks(settings), identity.surroundings()
     jobs: list[Job] = []
     asked = _asked(settings)
+    at_once = settings.jobs or max(1, len(gpus.visible()))
     for spec in chosen:
         for suite in entries.suites(spec):
             if suite not in benchmarks:
@@ -193,9 +200,10 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
                 log=folder / "logs" / f"{spec.name}-{suite}.log",
                 root=settings.root,
                 batch_size=spec.batch_size,
-                threads=max(1, (os.cpu_count() or 1) // settings.jobs) if settings.jobs > 1 else 0,
+                threads=max(1, (os.cpu_count() or 1) // at_once) if at_once > 1 else 0,
                 options=options,
                 withheld=withheld,
+                need=gpus.need(spec),
             )
             jobs.append(job)
     known = _known(settings.results, {spec.name for spec in chosen if spec.backend == "api"})
@@ -263,6 +271,7 @@ def load(results: Path, night: str) -> Night:
                     **job,
                     **{name: Path(job[name]) for name in ("benchmark", "entry", "log", "root")},
                     **{name: tuple(job[name]) for name in ("options", "withheld")},
+                    "need": gpus.Need(**job["need"]),
                 }
             )
             for job in found.pop("jobs")
@@ -435,8 +444,8 @@ def _snapshot(folder: Path, specs: list[ModelSpec]) -> None:
 
 def check(settings: Settings) -> None:
     """Raises UsageError for invalid settings."""
-    if settings.jobs < 1:
-        raise UsageError(f"--jobs {settings.jobs}; valid: 1 or more")
+    if settings.jobs < 0:
+        raise UsageError(f"--jobs {settings.jobs}; valid: 0 or more")
     if settings.scheduled_for is not None and settings.scheduled_for.tzinfo is None:
         raise UsageError(
             f"scheduled for {settings.scheduled_for.isoformat()}: no offset; valid: e.g."

@@ -4,9 +4,11 @@ regressions, build the report, log to W&B and notify.
 Needs no server; flows/nightly.py supplies an executor that runs the same steps as Prefect tasks.
 
 plan.tonight                  the jobs of the night and snapshots of their registry entries
+gpus.starts                   which models start now, on which GPUs
 attempt.keep_trying           one model: a process, its outcome, retries where they may help
 quarantine.update_quarantine  quarantines failing models for a while, and releases them
 ledger                        outcomes, in the results file and beside it
+weights                       what is fetched from the hub before the first model
 steps (as finish)             the closing steps after all models
 schedule                      names of nights, due times, missed nights
 """
@@ -14,10 +16,9 @@ schedule                      names of nights, due times, missed nights
 from __future__ import annotations
 
 import contextvars
-import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -26,13 +27,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from sdgbias.errors import GateError, InfrastructureError, SdgbiasError
-from sdgbias.nightly import attempt, ledger, process, quarantine, schedule
+from sdgbias.nightly import attempt, gpus, ledger, process, quarantine, schedule, weights
 from sdgbias.nightly import steps as finish
 from sdgbias.nightly.attempt import FAILED, JobOutcome
 from sdgbias.nightly.ledger import StepResult
 from sdgbias.nightly.plan import Job, Night, Settings, check, name_of, tonight
 
 T = TypeVar("T")
+#: Seconds between two looks at GPUs that other processes hold.
+LOOK = 5.0
 
 
 @dataclass(frozen=True)
@@ -78,16 +81,16 @@ def _nobody(
 class Executor:
     """Implementation of the parts of a night.
 
-    ask(job, results, device): score one model until its outcome is final. step(name, settings,
-    night): run finish.CHECK or a closing step.
-    devices(jobs, models): the device of each parallel slot (attempt.devices). seen(event, night,
-    outcomes so far, steps so far): progress callback; events are 'planned', 'settled' (after each
-    model), 'asked' (after the last), the name of each step, and 'closed'.
+    ask(job, results, device): score one model until its outcome is final, on these GPUs (None: on
+    what this process sees). step(name, settings, night): run finish.CHECK or a closing step.
+    host(jobs, models): where models are placed. seen(event, night, outcomes so far, steps so far):
+    progress callback; events are 'planned', 'settled' (after each model), 'asked' (after the last),
+    the name of each step, and 'closed'.
     """
 
     ask: Callable[[Job, Path, str | None], JobOutcome] = attempt.keep_trying_here
     step: Callable[[str, Settings, Night], StepResult] = finish.do
-    devices: Callable[[int, int], list[str | None]] = lambda jobs, models: attempt.devices(jobs)
+    host: Callable[[int, int], gpus.Host] = lambda jobs, models: gpus.here(jobs)
     seen: Callable[[str, Night, Sequence[JobOutcome], Mapping[str, StepResult]], None] = _nobody
 
 
@@ -120,7 +123,8 @@ def run(
             said[finish.CHECK] = hands.step(finish.CHECK, settings, night)
             outcomes = _unreadable(night, now())
             if said[finish.CHECK] == finish.DONE:
-                outcomes += _everybody(settings, night, now, tell, hands)
+                lacking = weights.lacking(settings, night, tell)
+                outcomes += _everybody(settings, night, lacking, now, tell, hands)
                 well = any(o.goes_on for o in outcomes) or not outcomes
                 status = ledger.DONE if well else FAILED
             else:
@@ -170,15 +174,19 @@ def _unreadable(night: Night, now: datetime) -> list[JobOutcome]:
 def _everybody(
     settings: Settings,
     night: Night,
+    lacking: Mapping[str, str],
     now: Callable[[], datetime],
     tell: Callable[[str], None],
     hands: Executor,
 ) -> list[JobOutcome]:
-    """Run all jobs, those with a finished run first (they need no process). The suites of one model
+    """Run all jobs, those with a finished run first (they need no process), without those
+    ``lacking`` weights (model -> why). The suites of one model
     run one after the other, because they share its scores."""
     today = now().astimezone(schedule.zone(settings.timezone)).date()
     known = [outcome for job in night.jobs if (outcome := attempt.already(job, now()))]
     outcomes = [quarantine.update_quarantine(settings, outcome, today) for outcome in known]
+    lost = [job for job in night.jobs if job.model in lacking]
+    outcomes += [attempt.left_out(job, now(), lacking[job.model]) for job in lost]
     ledger.record(night, outcomes)
     total = len(night.jobs)
     if known:
@@ -186,41 +194,82 @@ def _everybody(
     hands.seen("planned", night, outcomes, {})
     by_model: dict[str, list[Job]] = {}
     for job in night.jobs:
-        if not job.run_id:
+        if not job.run_id and job.model not in lacking:
             by_model.setdefault(job.model, []).append(job)
-    devices = hands.devices(settings.jobs, len(by_model))
-    free: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-    for device in devices:
-        free.put(device)
-    start = time.monotonic()
+    host, start = hands.host(settings.jobs, len(by_model)), time.monotonic()
 
-    def one(jobs: list[Job]) -> None:
-        device = free.get()
-        try:
-            for planned in jobs:
-                job, began = _in_time(planned, settings, time.monotonic() - start), now()
-                try:
-                    if job is None:
-                        job, made = planned, attempt.waits(planned, began)
-                    else:
-                        tell(f"{job.name}: started; log: {job.log}")
-                        made = hands.ask(job, settings.results, device)
-                        if job.timeout_s != planned.timeout_s and made.kind == "TimedOut":
-                            made = replace(made, kind=attempt.OUT_OF_TIME)
-                except process.Stopped:
-                    raise
-                except Exception as error:  # any error fails this model only, not the night
-                    job, made = planned, attempt.crashed(planned, error, began, now())
-                made = quarantine.update_quarantine(settings, made, today)
-                ledger.record(night, [made])
-                outcomes.append(made)
-                tell(f"[{len(outcomes)}/{total}] {job.name}: {line(made)}")
-                hands.seen("settled", night, outcomes, {})
-        finally:
-            free.put(device)
+    def one(place: gpus.Place) -> None:
+        device = ",".join(place.gpus) or None
+        for planned in by_model[place.model]:
+            job, began = _in_time(planned, settings, time.monotonic() - start), now()
+            try:
+                if host.gpus and planned.need.gpus > len(host.gpus):
+                    why = f"takes {planned.need.gpus} GPUs; there are {len(host.gpus)} here"
+                    job, made = planned, attempt.left_out(planned, began, why)
+                elif job is None:
+                    job, made = planned, attempt.left_out(planned, began)
+                else:
+                    job = replace(job, engines=place.engines if place.engines > 1 else 0)
+                    on = f" on GPU {device}" if device else ""
+                    tell(f"{job.name}: started{on}; log: {job.log}")
+                    made = hands.ask(job, settings.results, device)
+                    if job.timeout_s != planned.timeout_s and made.kind == "TimedOut":
+                        made = replace(made, kind=attempt.OUT_OF_TIME)
+            except process.Stopped:
+                raise
+            except Exception as error:  # any error fails this model only, not the night
+                job, made = planned, attempt.crashed(planned, error, began, now())
+            made = quarantine.update_quarantine(settings, made, today)
+            ledger.record(night, [made])
+            outcomes.append(made)
+            tell(f"[{len(outcomes)}/{total}] {job.name}: {line(made)}")
+            hands.seen("settled", night, outcomes, {})
 
-    _at_once([partial(one, jobs) for jobs in by_model.values()], len(devices))
+    needs = {model: jobs[0].need for model, jobs in by_model.items()}
+    _placed(host, needs, one, lambda: _over(settings, time.monotonic() - start), night.night)
     return sorted(outcomes, key=lambda o: (o.model, o.suite))
+
+
+def _placed(
+    host: gpus.Host,
+    needs: Mapping[str, gpus.Need],
+    one: Callable[[gpus.Place], None],
+    over: Callable[[], bool],
+    night: str,
+) -> None:
+    """Call ``one`` for every model, in a thread and with its GPUs held, as soon as these are free;
+    for the rest without GPUs when the night's hours are ``over``. If one raises, every running
+    process is ended."""
+    pool = ThreadPoolExecutor(max(1, len(needs)))
+    running: dict[Future[None], gpus.Place] = {}
+    begun: set[str] = set()
+    try:
+        while running or len(begun) < len(needs):
+            now = {place.model: place.gpus for place in running.values()}
+            places = gpus.starts(host, needs, now, begun - set(now), gpus.taken(host.gpus))
+            if over():
+                places = [gpus.Place(model) for model in needs if model not in begun]
+            for place in places:
+                if gpus.take(place.gpus, f"night {night}, {place.model}"):
+                    begun.add(place.model)
+                    context = contextvars.copy_context()
+                    running[pool.submit(context.run, one, place)] = place
+            if not running:  # other processes hold the GPUs
+                process.pause(LOOK)
+            for future in wait(running, LOOK, FIRST_COMPLETED).done:
+                gpus.release(running.pop(future).gpus)
+                future.result()
+    except BaseException:
+        process.stop_all()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        for place in running.values():
+            gpus.release(place.gpus)
+
+
+def _over(settings: Settings, passed: float) -> bool:
+    return bool(settings.hours) and passed >= settings.hours * 3600
 
 
 def _in_time(job: Job, settings: Settings, passed: float) -> Job | None:
@@ -228,7 +277,7 @@ def _in_time(job: Job, settings: Settings, passed: float) -> Job | None:
     left = settings.hours * 3600 - passed
     if not settings.hours:
         return job
-    if left <= 0:
+    if _over(settings, passed):
         return None
     return replace(job, timeout_s=min(job.timeout_s or left, left))
 

@@ -89,6 +89,24 @@ def fetch(
     return rows
 
 
+def is_cached(spec: ModelSpec) -> bool:
+    """Whether the cache has all of a model, as far as that is known without the hub; True for one
+    that is no hub model."""
+    from huggingface_hub import snapshot_download
+
+    for part in _parts(spec):
+        if _on_hub(part):
+            try:
+                snapshot_download(**_where(part), local_files_only=True)
+            except (OSError, ValueError):
+                return False
+    return True
+
+
+def _on_hub(spec: ModelSpec) -> bool:
+    return bool(entries.HUB_ID.fullmatch(spec.repo)) and spec.backend != "api"
+
+
 def _parts(spec: ModelSpec) -> list[ModelSpec]:
     adapter = entries.adapter(spec)
     return [spec] if adapter is None else [spec, adapter]
@@ -107,7 +125,7 @@ def _online() -> Iterator[None]:
 
 
 def _fetch(root: Path, spec: ModelSpec, disk: Disk, progress: Progress) -> Fetched:
-    if not entries.HUB_ID.fullmatch(spec.repo) or spec.backend == "api":
+    if not _on_hub(spec):
         return Fetched(spec.name, NOTHING, "it is no hub model")
     if not entries.COMMIT.fullmatch(spec.revision):
         return Fetched(spec.name, REFUSED, f"not pinned: sdgbias register-model {spec.repo}")

@@ -263,7 +263,7 @@ VLM = {
 TWO_LOOKS = """
 import os
 from flows.watch import watch
-print(watch(return_state=True).message)
+print(watch(webhook_env="HOOK", return_state=True).message)
 os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"
 print(watch(return_state=True).message)
 """
@@ -271,7 +271,10 @@ print(watch(return_state=True).message)
 
 @pytest.mark.slow
 def test_a_new_commit_becomes_a_candidate_and_a_hub_that_is_down_changes_nothing(
-    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    told: tuple[str, queue.Queue[str]],
 ) -> None:
     first, second = (
         commit(VLM, "first"),
@@ -281,7 +284,8 @@ def test_a_new_commit_becomes_a_candidate_and_a_hub_that_is_down_changes_nothing
     (tmp_path / "registry" / "watch.yaml").write_text("commits: true\n")
     with Hub({"lab/vlm": Repo([first, second], params=7_000_000_000)}) as hub:
         hub.into(monkeypatch, tmp_path / "hf")
-        mine = {"PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_API_URL": server}
+        hook, texts = told
+        mine = {"PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_API_URL": server, "HOOK": hook}
         done = subprocess.run(
             [sys.executable, "-c", TWO_LOOKS],
             cwd=REPOSITORY,
@@ -294,6 +298,7 @@ def test_a_new_commit_becomes_a_candidate_and_a_hub_that_is_down_changes_nothing
     assert done.returncode == 0, done.stderr
     first_look, second_look = done.stdout.splitlines()
     assert "1 of 1 new: vlm-" in first_look and "can't be reached" in second_look
+    assert "new commit" in texts.get_nowait() and texts.empty()
     made = sorted(path.name for path in (tmp_path / "registry" / "models").iterdir())
     assert made == [f"vlm-{second.sha[:8]}.yaml", "vlm.yaml"]
     entry = yaml.safe_load((tmp_path / "registry" / "models" / made[0]).read_text())

@@ -159,7 +159,7 @@ def test_an_image_is_pinned_and_runs_as_a_user(path: Path) -> None:
         users and users[-1] not in ("root", "0") and final.index("\nUSER ") > final.index("useradd")
     )
     assert (
-        re.search(r'^ENTRYPOINT \["tini", "--", "sdgbias"\]$', final, re.MULTILINE)
+        'ENTRYPOINT ["tini", "--", "sh", "/app/infra/entrypoint.sh"]' in final.splitlines()
         and "HEALTHCHECK" in final
     )
     assert not re.search(r"(?i)(?:ENV|ARG)[^\n]*(?:token|secret|password|_key)\b", text), (
@@ -240,6 +240,29 @@ def test_the_package_of_an_image_holds_every_file() -> None:
         ), f"{file}: no pattern in package-data"
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_image_fetches_first_where_it_is_asked_to(tmp_path: Path, fails: bool) -> None:
+    """The script itself, with a stand-in for sdgbias; a fetch that fails keeps nothing from
+    starting."""
+    fake = tmp_path / "sdgbias"
+    fake.write_text(f'#!/bin/sh\necho "$@"\n[ "$2" != fetch ] || exit {8 * fails}\n')
+    fake.chmod(0o755)
+
+    def start(*words: str, **variables: str) -> list[str]:
+        done = subprocess.run(
+            ["sh", str(INFRA / "entrypoint.sh"), *words],
+            env={"PATH": f"{tmp_path}:/usr/bin:/bin", **variables},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.splitlines()
+
+    assert start("models", "list") == ["models list"]
+    assert start("models", "list", SDGBIAS_FETCH="1") == ["models fetch --enabled", "models list"]
+    assert start("sh", "-c", "echo a worker", SDGBIAS_FETCH="1")[-1] == "a worker"
+
+
 # -- compose and Kubernetes
 # ----------------------------------------------------------------------
 
@@ -297,10 +320,7 @@ def test_compose_publishes_on_loopback_only_and_names_what_exists() -> None:
             }, mount
     assert COMPOSE["networks"]["inside"]["internal"]
     assert {
-        w
-        for s in services.values()
-        for w in s.get("entrypoint", [])
-        if str(w).startswith("sdgbias-")
+        w for s in services.values() for w in s.get("command", []) if str(w).startswith("sdgbias-")
     } == pools()
 
 
@@ -341,7 +361,7 @@ def test_a_pod_is_a_user_without_rights_and_with_limits(where: str) -> None:
             for e in c.get("env", [])
         )
     assert {
-        w for c in pod["containers"] for w in c.get("command", []) if str(w).startswith("sdgbias-")
+        w for c in pod["containers"] for w in c.get("args", []) if str(w).startswith("sdgbias-")
     } <= pools()
 
 
@@ -412,7 +432,7 @@ def test_the_slurm_night_passes_the_signal_on_and_keeps_the_exit_code(tmp_path: 
     job = subprocess.Popen(
         ["bash", str(INFRA / "slurm-nightly.sbatch"), "--model", "x"],
         cwd=tmp_path,
-        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "SLURM_GPUS_ON_NODE": "4"},
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
     )
     try:
         for _ in range(2400):
@@ -424,6 +444,6 @@ def test_the_slurm_night_passes_the_signal_on_and_keeps_the_exit_code(tmp_path: 
     finally:
         job.kill()
     assert (tmp_path / "said").read_text().splitlines() == [
-        "nightly --catch-up --jobs 4 --timezone UTC --model x",
+        "nightly --catch-up --timezone UTC --model x",
         "ended",
     ]

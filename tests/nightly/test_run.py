@@ -72,7 +72,6 @@ def test_one_bad_model_never_spoils_the_night(
 ) -> None:
     s = settings(tmp_path, "killed", "hung", "garbage", "bug", "fine", jobs=2)
     monkeypatch.setattr(process, "GRACE", 0.2)
-    monkeypatch.setattr(attempt, "devices", lambda jobs: [None] * jobs)
     edit = (
         f"pathlib.Path({str(tmp_path)!r}, 'registry/models/garbage.yaml').write_text('name: [');"
         " sys.exit(5)"

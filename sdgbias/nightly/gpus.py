@@ -1,0 +1,254 @@
+"""GPU slots: which models start now, and on which GPUs of this host; and a lock for each GPU, so
+that a night and an `sdgbias evaluate` beside it never share one.
+
+The locks are files of the host (the temporary folder), not of a server: they hold for every
+process here, name the GPU itself, and end with the process that has them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from math import ceil
+from pathlib import Path
+
+from sdgbias import locks
+from sdgbias.errors import Busy, RegistryError, StoreError
+from sdgbias.registry import machine
+from sdgbias.types import ModelSpec
+
+#: Set for the process of a model whose GPUs the night holds for it.
+HELD = "SDGBIAS_GPUS_HELD"
+_LOCKED: dict[tuple[str, ...], ExitStack] = {}
+_CLAIMED_OF: list[str] = []  # visible before `claim` hid the others
+
+
+@dataclass(frozen=True)
+class Need:
+    """gpus: that a model takes, 0: none. spreads: whether more engines of it may use spare ones."""
+
+    gpus: int = 0
+    spreads: bool = False
+
+
+@dataclass(frozen=True)
+class Host:
+    """gpus: as CUDA_VISIBLE_DEVICES names them; (): models are not placed. most: models at a time;
+    0: as many as the GPUs hold, and one that needs none."""
+
+    gpus: tuple[str, ...] = ()
+    most: int = 0
+
+
+@dataclass(frozen=True)
+class Place:
+    """A model that starts, its GPUs (none: it sees what this process sees) and engines."""
+
+    model: str
+    gpus: tuple[str, ...] = ()
+    engines: int = 1
+
+
+def need(spec: ModelSpec, engines: int | None = None) -> Need:
+    """What a registry entry asks for: GPUs of one engine, times ``engines`` or its
+    `data_parallel_size`."""
+    from sdgbias.scoring.evaluate import data_parallel
+    from sdgbias.scoring.workers import gpus_per_engine
+
+    each, named = gpus_per_engine(spec), engines or "data_parallel_size" in spec.options
+    try:
+        return Need(ceil(each * (engines or data_parallel(spec))), each >= 1 and not named)
+    except RegistryError:  # reported by the model's own process
+        return Need(ceil(each))
+
+
+def starts(
+    host: Host,
+    wanted: Mapping[str, Need],
+    running: Mapping[str, Sequence[str]],
+    ended: Collection[str] = (),
+    taken: Collection[str] = (),
+) -> list[Place]:
+    """The models that start now. ``wanted``: all of the night, in their order; ``running``: model
+    -> its GPUs; ``taken``: GPUs that other processes hold.
+
+    In order, but a later model may start where an earlier one waits for more GPUs than are free:
+    those behind the first that waits get no more GPUs than it leaves, so that none that starts
+    from then on delays it. GPUs that no model waits for go to those that start, as
+    further engines.
+    """
+    rank = {model: number for number, model in enumerate(wanted)}
+    now = {model: tuple(gpus) for model, gpus in running.items()}
+    there = [gpu for gpu in host.gpus if gpu not in taken]
+    free = [gpu for gpu in there if not any(gpu in gpus for gpus in now.values())]
+    waits, found, held_back = "", [], False
+    for model, its in wanted.items():
+        if model in now or model in ended:
+            continue
+        count = its.gpus if its.gpus <= len(host.gpus) else 0  # one that is too large is not run
+        alone = not count and sum(not gpus for gpus in now.values()) >= max(1, host.most)
+        behind = sum(len(gpus) for other, gpus in now.items() if rank[other] > rank.get(waits, -1))
+        room = max(0, len(there) - wanted[waits].gpus - behind) if waits else len(free)
+        if alone or (host.most and len(now) >= host.most) or count > min(room, len(free)):
+            held_back |= count > 0
+            if count > len(free) and count <= len(there) and not waits:
+                waits = model
+            continue
+        gpus = _together(host.gpus, free, count)
+        free = [gpu for gpu in free if gpu not in gpus]
+        now[model] = gpus
+        found.append(Place(model, gpus))
+    return found if held_back or host.most else _spread(host, found, wanted, free)
+
+
+def _together(gpus: Sequence[str], free: Sequence[str], count: int) -> tuple[str, ...]:
+    """``count`` of the free GPUs: neighbours (0-3, 4-7) where there are, in the part of the host
+    that has fewest others free, so that large neighbourhoods stay whole."""
+    if not count:
+        return ()
+    blocks = [tuple(gpus[i : i + count]) for i in range(0, len(gpus) - count + 1, count)]
+    whole = [block for block in blocks if set(block) <= set(free)]
+
+    def others(block: tuple[str, ...]) -> list[int]:
+        at, size, around = gpus.index(block[0]), count, []
+        while size < len(gpus):
+            size *= 2
+            around.append(sum(gpu in free for gpu in gpus[at // size * size :][:size]))
+        return around
+
+    return min(whole, key=others) if whole else tuple(free[:count])
+
+
+def _spread(
+    host: Host, found: Sequence[Place], wanted: Mapping[str, Need], free: Sequence[str]
+) -> list[Place]:
+    """Each place with its share of the GPUs that are left, in turn, in whole engines."""
+    places, left, given = {place.model: place for place in found}, list(free), True
+    while given:
+        given = False
+        for model, place in places.items():
+            count = wanted[model].gpus
+            if place.gpus and wanted[model].spreads and count <= len(left):
+                more, given = _together(host.gpus, left, count), True
+                left = [gpu for gpu in left if gpu not in more]
+                places[model] = replace(place, gpus=(*place.gpus, *more), engines=place.engines + 1)
+    return list(places.values())
+
+
+# ----------------------------------------------------------------------
+# this host
+
+
+def here(most: int) -> Host:
+    """This host. A single GPU is not handed out where models run one at a time: nothing is set."""
+    found = visible()
+    return Host(found if len(found) > 1 or most > 1 else (), most)
+
+
+def visible() -> tuple[str, ...]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them; those of the
+    simulated host where SDGBIAS_GPUS names one. UsageError: SDGBIAS_GPUS isn't COUNTxGIB."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return tuple(gpu for part in named.split(",") if (gpu := part.strip()) not in ("", "-1"))
+    if os.environ.get(machine.ENV_GPUS):
+        return tuple(str(number) for number in range(len(machine.this().gpus)))
+    return tuple(_serials())
+
+
+@cache
+def _serials() -> dict[str, str]:
+    """Index of each GPU -> its id, by nvidia-smi. An index names another GPU in every container
+    and Slurm job, an id the same one."""
+    command = ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"]
+    if shutil.which(command[0]) is None:
+        return {}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    rows = [line.split(",") for line in done.stdout.splitlines()]
+    return {row[0].strip(): row[1].strip() for row in rows if len(row) == 2}
+
+
+def _lock(gpu: str) -> Path:
+    name = gpu if os.environ.get(machine.ENV_GPUS) else _serials().get(gpu, gpu)
+    return Path(tempfile.gettempdir()) / "sdgbias-gpus" / f"{name.replace('/', '_')}.lock"
+
+
+def taken(gpus: Sequence[str]) -> set[str]:
+    """Those of the GPUs that other processes hold."""
+    mine = {gpu for held in _LOCKED for gpu in held}
+    found = set()
+    for gpu in gpus:
+        with suppress(OSError):  # no lock can be held where no file can be
+            if gpu not in mine and _lock(gpu).exists() and locks.is_held(_lock(gpu)):
+                found.add(gpu)
+    return found
+
+
+def take(gpus: tuple[str, ...], who: str) -> bool:
+    """Holds the GPUs until `release` or the end of this process; False, and none of them, where
+    another process holds one. Call both from one thread. ``who``: for the others' messages."""
+    with ExitStack() as stack:
+        for gpu in gpus:
+            path = _lock(gpu)
+            try:
+                path.parent.mkdir(mode=0o777, exist_ok=True)
+                stack.enter_context(locks.only_one(path, _unwritable, Busy))
+                path.write_text(f"process {os.getpid()}, {who}\n", encoding="utf-8")
+                path.parent.chmod(0o777)  # for other users of this host
+                path.chmod(0o666)
+            except Busy:
+                return False
+            except (OSError, StoreError):  # another user's: without locks, as on a single GPU
+                continue
+        _LOCKED[gpus] = stack.pop_all()
+    return True
+
+
+def _unwritable(error: OSError) -> StoreError:
+    return StoreError(str(error))
+
+
+def release(gpus: tuple[str, ...]) -> None:
+    """Ends a `take`."""
+    _LOCKED.pop(gpus, ExitStack()).close()
+
+
+def claim(spec: ModelSpec, engines: int | None) -> None:
+    """Takes free GPUs for an evaluation in this process, to its end, and hides the others from it.
+    Nothing is done in a model's process of a night that holds them, and on a host with one GPU.
+    Raises Busy: too few are free."""
+    mine = [gpu for held in _LOCKED for gpu in held]
+    found = _CLAIMED_OF or visible()
+    count = min(len(found), need(spec, engines).gpus)
+    shared = len(found) < 2 and "CUDA_VISIBLE_DEVICES" not in os.environ
+    if os.environ.get(HELD) or shared or count <= len(mine):
+        return
+    more: list[str] = []
+    for gpu in (gpu for gpu in found if gpu not in mine):
+        if len(mine) + len(more) < count and take((gpu,), f"evaluation of {spec.name}"):
+            more.append(gpu)
+    if len(mine) + len(more) < count:
+        for gpu in more:
+            release((gpu,))
+        busy = [gpu for gpu in found if gpu not in (*mine, *more)]
+        raise Busy(
+            f"{spec.name} takes {count} of the {len(found)} GPUs here, and {', '.join(busy)} are"
+            f" in use: {_holder(busy[0])}. Let that end, then run this again"
+        )
+    _CLAIMED_OF[:] = found
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join([*mine, *more])
+
+
+def _holder(gpu: str) -> str:
+    with suppress(OSError):
+        return _lock(gpu).read_text(encoding="utf-8")[:200].strip()
+    return "by another process"

@@ -1,0 +1,61 @@
+"""The weights of tonight's models, fetched before the hours of a night begin, where its settings
+ask for it. The hub may be away, a disk full, a licence unaccepted: each such model is left out
+tonight with its reason, and the others are scored."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from sdgbias import progress
+from sdgbias.errors import ExpiredToken, HubUnreachable, RegistryError, UsageError
+from sdgbias.nightly import process
+from sdgbias.nightly.plan import Night, Settings
+from sdgbias.registry import entries
+from sdgbias.registry.fetch import GOOD, NOTHING, Disk, fetch, is_cached
+from sdgbias.types import ModelSpec
+
+#: GiB that the cache may have, as for `sdgbias models fetch`.
+ENV_DISK = "SDGBIAS_DISK_GIB"
+
+
+def lacking(settings: Settings, night: Night, tell: Callable[[str], None]) -> dict[str, str]:
+    """Fetch what tonight's jobs need; model -> why it can't be run. Nothing is asked of the hub for
+    models that did not change. Raises UsageError: SDGBIAS_DISK_GIB is no number."""
+    if settings.fetch == "no":
+        return {}
+    disk, found, gone = _disk(settings), {}, ""
+    for name, entry in {job.model: job.entry for job in night.jobs if not job.run_id}.items():
+        spec = entries.read(entry)
+        if gone:  # one answer for all: a hub that is away is waited for once
+            why = "" if is_cached(spec) else gone
+        else:
+            try:
+                why = _fetched(settings, spec, disk, tell)
+            except (HubUnreachable, ExpiredToken) as error:
+                gone = str(error)
+                tell(f"weights: {gone}")
+                why = "" if is_cached(spec) else gone
+            except RegistryError as error:  # of another entry: what it names must not be pruned
+                why = str(error)
+        if why:
+            found[name] = process.redact(f"not fetched: {why}; then: sdgbias models fetch {name}")
+    return found
+
+
+def _fetched(settings: Settings, spec: ModelSpec, disk: Disk, tell: Callable[[str], None]) -> str:
+    """Why it can't be fetched, '' if it is there."""
+    rows = fetch(settings.root, [spec], disk, progress.update)
+    for row in rows:
+        if row.verdict != NOTHING:
+            tell(f"weights: {row.line()}")
+    return "; ".join(row.line() for row in rows if row.verdict not in GOOD)
+
+
+def _disk(settings: Settings) -> Disk:
+    limit = os.environ.get(ENV_DISK, "")
+    try:
+        gib = float(limit) if limit else None
+    except ValueError:
+        raise UsageError(f"{ENV_DISK}={limit}; valid: a number of GiB such as 500") from None
+    return Disk(None if gib is None else int(gib * 2**30), lambda found: settings.fetch == "prune")
