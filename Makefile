@@ -30,7 +30,7 @@ test: .venv/installed-dev
 test-slow: .venv/installed-dev
 	@if test -f .venv-vllm/installed; then vllm=".venv-vllm/bin/python -m pytest tests/vllm"; \
 	else vllm="echo no .venv-vllm: the tests of the vLLM engine are skipped; build it: make vllm"; fi; \
-	said=$$(mktemp); $$vllm >$$said 2>&1 & other=$$!; \
+	said=$$(mktemp); $$vllm >$$said 2>&1 & other=$$!; trap "kill $$other" INT TERM; \
 	$(BIN)/pytest -n 4 $(WORKERS) -m 'slow and not long'; tests=$$?; \
 	wait $$other; vllm=$$?; cat $$said; rm $$said; exit $$((tests ? tests : vllm))
 

@@ -114,16 +114,18 @@ def _store_error(error: duckdb.Error, path: Path, verb: str) -> StoreError:
 def ensure_schema(con: duckdb.DuckDBPyConnection, path: Path, create: bool) -> None:
     """Creates the tables of an empty file, where ``create``. Raises StoreError for a file without
     them and for one that another version wrote."""
-    tables = con.execute("SELECT table_name FROM duckdb_tables() WHERE schema_name = 'main'")
-    names = {name for (name,) in tables.fetchall()}
-    if "schema_version" in names:
+    try:  # listing the tables takes as long as opening the file, and nearly every file has this one
         [(found,)] = con.execute("SELECT max(version) FROM schema_version").fetchall()
-        if found != SCHEMA:
-            raise StoreError(
-                f"{path} has schema {found}, this version of sdgbias reads schema {SCHEMA} only;"
-                " use the version that wrote it, or evaluate into another file: --results FILE"
-            )
-    elif names:
+    except duckdb.CatalogException:
+        tables = con.execute("SELECT 1 FROM duckdb_tables() WHERE schema_name = 'main'").fetchall()
+    else:
+        if found == SCHEMA:
+            return
+        raise StoreError(
+            f"{path} has schema {found}, this version of sdgbias reads schema {SCHEMA} only;"
+            " use the version that wrote it, or evaluate into another file: --results FILE"
+        )
+    if tables:
         raise StoreError(
             f"{path} is a DuckDB file but holds no sdgbias results; choose another --results"
         )

@@ -314,7 +314,7 @@ def test_extra_passes_flow_to_the_store(
 ) -> None:
     results, bare, more = done
     assert bare.run_id != more.run_id
-    assert bare.naive == more.naive == 120 * 20 + 40 * 8
+    assert bare.naive == more.naive == 60 * 20 + 20 * 8
     config = json.loads(
         store.query(results, "SELECT config FROM runs WHERE run_id = ?", [more.run_id])["config"][0]
     )
@@ -335,7 +335,7 @@ def test_extra_passes_flow_to_the_store(
         [more.run_id],
     ).set_index("view")["n"]
     assert count.sum() == more.naive + config["extra"]["cells"]
-    assert count["noise"] == 120 * 5 + 40 * 2 and count["q_abc"] == 120
+    assert count["noise"] == 60 * 5 + 20 * 2 and count["q_abc"] == 60
     same = "SELECT * EXCLUDE (run_id) FROM metric_rows WHERE run_id = ? ORDER BY ALL"
     pd.testing.assert_frame_equal(*(store.query(results, same, [o.run_id]) for o in (bare, more)))
     both = [

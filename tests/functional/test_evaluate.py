@@ -59,6 +59,8 @@ def planted(tmp_path_factory: pytest.TempPathFactory, small_benchmark: Path) -> 
         folder / "r.duckdb",
         "--draws",
         500,
+        "--passes",
+        "none",
         registry=folder,
     )
     return folder / "r.duckdb"
@@ -152,6 +154,8 @@ def test_again_is_free_and_identical(planted: Path, small_benchmark: Path) -> No
         planted,
         "--draws",
         500,
+        "--passes",
+        "none",
         registry=planted.parent,
     )
     assert " 0 scored now" in said
@@ -172,6 +176,8 @@ def test_batch_size_never_changes_a_result(
         other,
         "--draws",
         500,
+        "--passes",
+        "none",
         "--batch-size",
         5,
         registry=planted.parent,
@@ -260,6 +266,7 @@ def test_kill_9_loses_at_most_one_batch(small_benchmark: Path, tmp_path: Path) -
     assert (new.loc[old.index] == old).all(), "what was finished was not scored again"
 
 
+@pytest.mark.long  # tests/store/test_store.py has processes and threads wait for each other
 def test_two_processes_one_results_file(tiny_benchmark: Path, tmp_path: Path) -> None:
     """Two models evaluated at the same time into one file: both runs are there, whole."""
     for name, seed in (("left", 1), ("right", 2)):

@@ -259,18 +259,16 @@ VLM = {
     "config.json": {"model_type": "llava", "vision_config": {}, "dtype": "bfloat16"},
     "model.safetensors": weights(10),
 }
-#: Two looks in one process; the hub is gone by the second.
+#: Two looks in one process; the second ends with an error.
 TWO_LOOKS = """
-import os
 from flows.watch import watch
 print(watch(webhook_env="HOOK", return_state=True).message)
-os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"
-print(watch(return_state=True).message)
+print(watch("nowhere.yaml", return_state=True).message)
 """
 
 
 @pytest.mark.slow
-def test_a_new_commit_becomes_a_candidate_and_a_hub_that_is_down_changes_nothing(
+def test_a_new_commit_becomes_a_candidate_and_an_error_is_the_flows(
     server: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -297,7 +295,7 @@ def test_a_new_commit_becomes_a_candidate_and_a_hub_that_is_down_changes_nothing
         )
     assert done.returncode == 0, done.stderr
     first_look, second_look = done.stdout.splitlines()
-    assert "1 of 1 new: vlm-" in first_look and "can't be reached" in second_look
+    assert "1 of 1 new: vlm-" in first_look and "nowhere.yaml" in second_look
     assert "new commit" in texts.get_nowait() and texts.empty()
     made = sorted(path.name for path in (tmp_path / "registry" / "models").iterdir())
     assert made == [f"vlm-{second.sha[:8]}.yaml", "vlm.yaml"]
@@ -332,9 +330,9 @@ def test_a_missed_night_is_started_once(server: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_whose_heartbeat_stops_is_marked_as_crashed(server: str) -> None:
-    """The automation of every stack, with five seconds for its three minutes."""
+    """The automation of every stack, with ten seconds for its three minutes."""
     [given, _] = yaml.safe_load((REPOSITORY / "infra/automations.yaml").read_text())["automations"]
-    quick = {**given, "trigger": {**given["trigger"], "within": 5}}
+    quick = {**given, "trigger": {**given["trigger"], "within": 10}}
     post(f"{server}/automations/", quick)
     flow = post(f"{server}/flows/", {"name": "beats"})["id"]
     run = post(f"{server}/flow_runs/", {"flow_id": flow, "state": {"type": "RUNNING"}})["id"]

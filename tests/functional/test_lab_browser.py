@@ -44,7 +44,8 @@ def show(chrome: Any, page: Path, screen: str) -> None:
     WebDriverWait(chrome, 600).until(lambda driver: driver.execute_script(READY))
 
 
-@pytest.mark.parametrize("screen", SCREENS)
+# dark colours are the phone's, too
+@pytest.mark.parametrize("screen", ["light", pytest.param("dark", marks=pytest.mark.long), "phone"])
 @pytest.mark.parametrize("name", FIGURES)
 def test_page_draws_alone_and_fits(chrome: Any, folder: Path, name: str, screen: str) -> None:
     chrome.get_log("performance")

@@ -80,7 +80,7 @@ def test_its_two_views_are_those_of_the_same_model_with_four(results: Path) -> N
              JOIN runs r USING (run_id)
              WHERE r.model = ? AND view IN ('q_only', 'ctx_q') ORDER BY ALL"""
     two, four = (store.query(results, sql, [m]) for m in ("planted-language", "planted-seeing"))
-    assert len(two) == len(four) > 1000
+    assert len(two) == len(four) > 500
     assert all((a == b).all() for a, b in zip(two["logits"], four["logits"], strict=True))
 
 
@@ -145,7 +145,7 @@ def test_the_regression_check_judges_the_two_views(results: Path) -> None:
     measured = measured_sdg.load(results, run)
     assert measured.of("mcq", "T1", "accuracy", "full") is None
     found = measured.of("mcq", "T1", "accuracy", "ctx_q")
-    assert found is not None and len(found.value) > 50
+    assert found is not None and len(found.value) > 20
     assert needs(measured.run["config"], "full") == NEEDS_PICTURES
     assert needs(measured.run["config"], "ctx_q") == ""
 

@@ -26,7 +26,7 @@ FEWER = {
     "--mcq 40 --regression 10": "--mcq 20 --regression 6",
     "--people 240": "--people 80",
     "evaluate tiny-llava": "evaluate tiny-llava --passes none",
-    "--draws 500 --bootstrap 200": "--draws 50 --bootstrap 50",
+    "--draws 500 --bootstrap 200": "--draws 50 --bootstrap 100",
 }
 
 

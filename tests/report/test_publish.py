@@ -197,7 +197,7 @@ def test_pictures_are_those_of_the_benchmark(folder: Path, small_benchmark: Path
         for row in table.select(["image", "image_id"]).to_pylist():
             assert (row["image"]["bytes"],) == reader[row["image_id"]]
             seen += 1
-    assert seen == 160
+    assert seen == 80
 
 
 def test_croissant_reads_the_dataset(folder: Path) -> None:

@@ -245,7 +245,7 @@ def later(
     """(results file, run id) of the next version of the model, which refuses more pictures."""
     results, _, _ = run
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_only, "SAYS", {**SAYS, **dict.fromkeys("3456", SAYS["0"])})
+        patch.setattr(text_only, "SAYS", {**SAYS, **dict.fromkeys("3456789a", SAYS["0"])})
         patch.setenv("TEXT_ONLY_KEY", "not-a-real-key")
         model = replace(spec(endpoint, "closed"), revision="2026-02-01")
         return results, evaluate(model, ROOT, small_benchmark, results, SETTINGS).run_id
