@@ -18,11 +18,12 @@ import pandas as pd
 from sdgbias.benchmark import quality
 from sdgbias.benchmark.build import write_json, write_table
 from sdgbias.benchmark.card import content_digest
-from sdgbias.benchmark.own import Folder, Progress, read_folder
+from sdgbias.benchmark.own import Folder, read_folder
 from sdgbias.benchmark.own_spec import Spec
 from sdgbias.benchmark.prompts import choice_texts, option_lines
 from sdgbias.errors import StoreError, SuiteError, UsageError
 from sdgbias.files import confine
+from sdgbias.progress import Progress, silent
 from sdgbias.raw.images import shards
 from sdgbias.types import OPTION_LETTERS, ContextTest, Task
 
@@ -34,11 +35,7 @@ OPTIONS = [f"option_{letter.lower()}" for letter in OPTION_LETTERS]
 _DIGESTED = {"images": ("cluster_id", "image_id")}
 
 
-def _silent(what: str, done: int, total: int) -> None:
-    return None
-
-
-def build_own(folder: Path, out: Path, progress: Progress = _silent) -> dict[str, Any]:
+def build_own(folder: Path, out: Path, progress: Progress = silent) -> dict[str, Any]:
     """Build the benchmark folder ``out`` and return its card. The command line runs the quality
     check (quality.run_gate) afterwards.
 

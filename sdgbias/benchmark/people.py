@@ -23,6 +23,7 @@ from sdgbias.benchmark import people_items, quality
 from sdgbias.benchmark.build import write_json, write_table
 from sdgbias.benchmark.card import content_digest
 from sdgbias.errors import InputError
+from sdgbias.progress import Progress, silent
 from sdgbias.raw.faces import read_fairface, read_utkface
 from sdgbias.raw.facet import GROUPS, Annotations, clip_box, find_files, read_annotations
 from sdgbias.raw.images.composite import open_picture
@@ -38,12 +39,6 @@ LICENCES = {
 }
 TABLES = ("people", "items_people", "prompts")
 VAL_SHARE = 0.2
-
-Progress = Callable[[str, int, int], None]
-
-
-def _silent(what: str, done: int, total: int) -> None:
-    return None
 
 
 def split_of(image_id: str) -> str:
@@ -106,7 +101,7 @@ def build_people(
     *,
     dataset: str = "facet",
     asked: Asked = Asked(),
-    progress: Progress = _silent,
+    progress: Progress = silent,
 ) -> dict[str, Any]:
     """Build the benchmark folder ``out`` and return its card. The same source and questions give
     the same bytes.

@@ -16,8 +16,9 @@ from pathlib import Path
 import pandas as pd
 
 from sdgbias.errors import InputError
+from sdgbias.progress import Progress, silent
 from sdgbias.raw import clusters, regions, series
-from sdgbias.raw.folders import Progress, SourceState, how, names, photos, silent, tiles
+from sdgbias.raw.folders import SourceState, how, names, photos, tiles
 from sdgbias.raw.indicators import load_indicators
 from sdgbias.raw.sources import Source, source, sources
 from sdgbias.raw.tracking import Tracked, track_raw

@@ -10,9 +10,7 @@ from typing import Any
 
 from sdgbias import files
 from sdgbias.errors import (
-    ExpiredToken,
     Gated,
-    HubUnreachable,
     InfrastructureError,
     RegistryError,
 )
@@ -109,9 +107,7 @@ def _register(
     except Gated as error:
         return replace(Registered(shown, repo, LICENCE, _line(repo, error)), **_public(repo))
     except (InfrastructureError, RegistryError) as error:
-        if isinstance(error, HubUnreachable | ExpiredToken) and not isinstance(
-            error, hub.BadResponse
-        ):
+        if hub.ends_all(error):
             raise
         kind = TROUBLE if isinstance(error, InfrastructureError) else REFUSED
         return Registered(shown, repo, kind, _line(repo, error))

@@ -42,6 +42,11 @@ class BadResponse(HubUnreachable):
     """The hub is reachable, but answers this request with a server error."""
 
 
+def ends_all(error: Exception) -> bool:
+    """Whether an error concerns every repository, not only the one that was asked about."""
+    return isinstance(error, HubUnreachable | ExpiredToken) and not isinstance(error, BadResponse)
+
+
 class NoRepository(RegistryError):
     """The repository doesn't exist, at least for this account."""
 

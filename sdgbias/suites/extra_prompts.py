@@ -167,15 +167,6 @@ def orders(items: pd.DataFrame, view: str, seed: int = 0) -> np.ndarray:
     return np.where(at < n, order, -1)
 
 
-def to_contents(logits: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Logits (N, K) by position -> by the option whose content was shown there, so that answers
-    compare by meaning."""
-    out = np.full(logits.shape, np.nan)
-    rows, positions = np.nonzero(order >= 0)
-    out[rows, order[rows, positions]] = logits[rows, positions]
-    return out
-
-
 def is_shared(view: str) -> bool:
     """Whether one item represents all items of its indicator and options."""
     return view.startswith(("content_free:", "random_words:", "wording:"))

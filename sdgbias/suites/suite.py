@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import pandas as pd
 
+from sdgbias.progress import Progress
 from sdgbias.types import ANSWER_TOKENS, ModelSpec
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
 #: Which multiple-choice answers are generated.
 Generation = Literal["T1", "all", "views", "none"]
-#: progress(what, done, total)
-Progress = Callable[[str, int, int], None]
 #: image_id -> the encoded bytes of its pictures.
 Images = Mapping[str, tuple[bytes, ...]]
 
@@ -64,19 +63,11 @@ class StoredScores:
     near: float = 1e-3
 
 
-class Tables(Protocol):
-    """The rows of every store table of one run, except scores and failures: items (or people),
-    predictions, metric_rows and the suite's other tables. Raises InputError where no result can be
-    computed, GateError where the predictions break a quality rule."""
-
-    def __call__(
-        self,
-        benchmark: Path,
-        scored: StoredScores,
-        settings: EvalSettings,
-        images: Images,
-        progress: Progress,
-    ) -> dict[str, pd.DataFrame]: ...
+#: (benchmark, scored, settings, images, progress) -> the rows of every store table of one run,
+#: except scores and failures: items (or people), predictions, metric_rows and the suite's others.
+#: Raises InputError where no result can be computed, GateError where the predictions break a
+#: quality rule.
+Tables = Callable[[Path, StoredScores, EvalSettings, Images, Progress], dict[str, pd.DataFrame]]
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,11 @@ from sdgbias.benchmark.card.readme import known_limits
 from sdgbias.benchmark.card.shown import by_modalities, templates
 from sdgbias.benchmark.draw import PILLAR_WEIGHTS
 from sdgbias.methods import stats
-from sdgbias.raw.indicators import load_indicators
+from sdgbias.raw.clusters import LABELS
+from sdgbias.raw.indicators import LEVELS, load_indicators
 from sdgbias.raw.sources import Source, source_of_series, sources
 from sdgbias.types import LETTERS, PILLARS, TESTS, Task
 
-LABELS = ("asset_index", "water_index", "sanitation_index", "under5_mort", "women_edu", "women_bmi")
-LEVELS = ("subnational", "urban-rural", "national")
 #: Table B: percent of the paper's multiple-choice answers that are A, B, C.
 TABLE_B = dict(
     zip(PILLARS, ((27.75, 42.80, 29.45), (40.11, 39.11, 20.78), (32.03, 33.87, 34.11)), strict=True)
