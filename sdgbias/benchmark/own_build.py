@@ -18,11 +18,12 @@ import pandas as pd
 from sdgbias.benchmark import quality
 from sdgbias.benchmark.build import write_json, write_table
 from sdgbias.benchmark.card import content_digest
+from sdgbias.benchmark.card.readme import rendered
 from sdgbias.benchmark.own import Folder, read_folder
 from sdgbias.benchmark.own_spec import Spec
 from sdgbias.benchmark.prompts import choice_texts, option_lines
 from sdgbias.errors import StoreError, SuiteError, UsageError
-from sdgbias.files import confine
+from sdgbias.files import confine, write_atomically
 from sdgbias.progress import Progress, silent
 from sdgbias.raw.images import shards
 from sdgbias.types import OPTION_LETTERS, ContextTest, Task
@@ -56,7 +57,8 @@ def build_own(folder: Path, out: Path, progress: Progress = silent) -> dict[str,
     write_table(out, "prompts", asked)
     write_table(out, "quarantine", lost)
     card = _card(out, found, spec, items)
-    _write_readme(out, card)
+    page = rendered("own_readme.md.j2", {**card, "summary": summary(card)})
+    write_atomically(out / "README.md", page, "give a writable folder with --out")
     write_json(out / "benchmark.json", card)
     return card
 
@@ -206,25 +208,3 @@ def summary(card: dict[str, Any]) -> str:
         f"{counts['items_own']} questions with {span} options ({splits}), {counts['pictures']}"
         f" pictures, {counts['clusters']} clusters, views {', '.join(card['views'])}"
     )
-
-
-def _write_readme(out: Path, card: dict[str, Any]) -> None:
-    lines = [
-        f"# {card['title']}",
-        "",
-        f"Benchmark {card['benchmark_id']} of suite `{card['suite']}`, version {card['version']},"
-        " made by `sdgbias suite build`.",
-        "",
-        f"{summary(card)}.",
-        "",
-        *(f"- {note}" for note in card["notes"]),
-        *(
-            f"- group {name}: " + ", ".join(f"{level} {n}" for level, n in levels.items())
-            for name, levels in card["groups"].items()
-        ),
-    ]
-    path = out / "README.md"
-    try:
-        path.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
-    except OSError as error:
-        raise StoreError(f"{path}: can't be written ({error.strerror or error})") from None

@@ -34,19 +34,8 @@ class Source:
 
     def provenance(self) -> dict[str, Any]:
         """The provenance fields for a .dvc file or a card."""
-        return {
-            name: getattr(self, name)
-            for name in (
-                "id",
-                "title",
-                "origin",
-                "licence",
-                "citation",
-                "url",
-                "get",
-                "redistributable",
-            )
-        }
+        other = ("files", "series", "none_for", "bytes")
+        return {name: value for name, value in vars(self).items() if name not in other}
 
 
 @cache
