@@ -143,13 +143,7 @@ def search(
     )
 
 
-def _summary(hits: np.ndarray, ids: np.ndarray) -> dict[str, float | int]:
-    e = stats.share(hits, ids)
-    return {"value": e.value, "n": e.n, "ci_low": e.low, "ci_high": e.high}
-
-
-def _mean_summary(values: np.ndarray, ids: np.ndarray) -> dict[str, float | int]:
-    e = stats.amount(values, ids)
+def _summary(e: stats.Estimate) -> dict[str, float | int]:
     return {"value": e.value, "n": e.n, "ci_low": e.low, "ci_high": e.high}
 
 
@@ -179,9 +173,9 @@ def apply(
         use = (t.frame["split"] == split).to_numpy() & p.gold_ok & p.streams.valid.any(axis=1)
         if t.task is Task.MCQ:
             m: dict[str, object] = {
-                "baseline_accuracy": _summary(base_hit[use], ids[use]),
-                "cade_accuracy": _summary(cade_hit[use], ids[use]),
-                "generated_accuracy": _summary(said_hit[use], ids[use]),
+                "baseline_accuracy": _summary(stats.share(base_hit[use], ids[use])),
+                "cade_accuracy": _summary(stats.share(cade_hit[use], ids[use])),
+                "generated_accuracy": _summary(stats.share(said_hit[use], ids[use])),
             }
             unparsed = (p.generated == "").to_numpy()
         else:
@@ -190,16 +184,16 @@ def apply(
             )
             cade_error = metrics.absolute_error(p.gold_value, np.asarray(chosen, dtype=np.float64))
             m = {
-                "baseline_mae": _mean_summary(base_error[use], ids[use]),
-                "cade_mae": _mean_summary(cade_error[use], ids[use]),
+                "baseline_mae": _summary(stats.amount(base_error[use], ids[use])),
+                "cade_mae": _summary(stats.amount(cade_error[use], ids[use])),
             }
             known = use & np.isfinite(limit)
             if known.any():
                 m["baseline_interval_accuracy"] = _summary(
-                    metrics.within_tolerance(base_error, limit)[known], ids[known]
+                    stats.share(metrics.within_tolerance(base_error, limit)[known], ids[known])
                 )
                 m["cade_interval_accuracy"] = _summary(
-                    metrics.within_tolerance(cade_error, limit)[known], ids[known]
+                    stats.share(metrics.within_tolerance(cade_error, limit)[known], ids[known])
                 )
             m["without_tolerance"] = int((use & ~known).sum())
             unparsed = p.generated.isna().to_numpy()
