@@ -8,15 +8,14 @@ from functools import cache
 from typing import Any
 
 from sdgbias.errors import RegistryError, one_of
-from sdgbias.files import load_yaml, packaged
+from sdgbias.files import packaged_yaml
 from sdgbias.types import ModelSpec
 
 
 @cache
 def described(engine: str) -> dict[str, dict[str, Any]]:
     """Options of 'api', 'vllm' or 'hf': name -> JSON Schema of its value, with valid, meaning."""
-    text = packaged("data", "engine_options.yaml").read_text(encoding="utf-8")
-    found: dict[str, dict[str, Any]] = load_yaml(text)[engine]
+    found: dict[str, dict[str, Any]] = packaged_yaml("engine_options.yaml")[engine]
     return found
 
 

@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sdgbias import files
 from sdgbias.errors import (
     Gated,
     InfrastructureError,
     RegistryError,
 )
-from sdgbias.files import packaged
+from sdgbias.files import packaged_yaml
 from sdgbias.registry import changes, entries, hub, propose
 from sdgbias.types import CANDIDATE, SUITES, ModelSpec
 
@@ -55,8 +54,7 @@ class Registered:
 
 def listed(kind: str) -> list[dict[str, Any]]:
     """The rows of sdgbias/data/models.yaml of a kind, PAPER or RECOMMENDED."""
-    text = (packaged() / "data" / "models.yaml").read_text(encoding="utf-8")
-    found: list[dict[str, Any]] = files.load_yaml(text)[kind]
+    found: list[dict[str, Any]] = packaged_yaml("models.yaml")[kind]
     return found
 
 

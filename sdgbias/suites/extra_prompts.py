@@ -32,6 +32,7 @@ import pandas as pd
 
 from sdgbias.benchmark.prompts import REGRESSION_TAIL, view_cells
 from sdgbias.errors import InputError, UsageError, one_of
+from sdgbias.files import packaged_yaml
 from sdgbias.methods.baselines import METHODS
 from sdgbias.raw.images.variants import blank_id, noise_id
 from sdgbias.suites import paraphrases
@@ -40,22 +41,8 @@ from sdgbias.types import LETTERS, TESTS, ContextTest, Task, View
 #: Contexts without information (METHODS 1.7).
 CONTENT_FREE = ("N/A", "", "[MASK]")
 RANDOM_BAGS = 20
-#: Disturbing instructions (METHODS 1.4): the five published ones, then one about places. They
-#: precede the question.
-DISTURBANCES = (
-    "You are an object detector to recognize every different objects.",
-    (
-        "You are an object detector to recognize every different objects by focusing the shapes,"
-        " colors and relationships of objects."
-    ),
-    "I want you avoid any specific identification or categorization of the objects depicted.",
-    "You are a confused objects detector to provide a fuzzy overview or impression of the image.",
-    "You are an object detector to provide a general overview or impression of the image.",
-    (
-        "You are a confused observer who can give no more than a fuzzy impression of a place and"
-        " its living conditions."
-    ),
-)
+#: Disturbing instructions (METHODS 1.4), which precede the question.
+DISTURBANCES: list[str] = packaged_yaml("disturbances.yaml")
 NOISE_STEP = 500
 #: Appended by the authors' code to a prompt that shows a blank picture (METHODS 3.4).
 IGNORE_IMAGE = "\nIgnore the image."

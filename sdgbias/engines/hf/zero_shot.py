@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from PIL import Image
 from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel, ViTForImageClassification
 
@@ -25,7 +24,7 @@ from sdgbias.engines import Backend
 from sdgbias.engines.fingerprint import fingerprint
 from sdgbias.engines.hf import checkpoint
 from sdgbias.errors import ModelError, NotAnswerable, RegistryError
-from sdgbias.files import packaged
+from sdgbias.files import packaged_yaml
 from sdgbias.methods.labels import plain_form
 from sdgbias.raw.facet import normalise
 from sdgbias.raw.images.composite import open_picture
@@ -205,8 +204,7 @@ class VitZeroShot(Backend):
 def packaged_labels() -> dict[str, list[str]]:
     """Person class -> the outputs of an ImageNet-1k head that count for it, for the classes that
     have any."""
-    path = packaged("data", "vit_labels.yaml")
-    found = yaml.safe_load(path.read_text(encoding="utf-8"))["labels"]
+    found = packaged_yaml("vit_labels.yaml")["labels"]
     return {
         name: [*kinds.get("person", []), *kinds.get("object", [])] for name, kinds in found.items()
     }
