@@ -362,7 +362,9 @@ def read_metadata(path: Path) -> pd.DataFrame:
     exceed 2**53. Raises InputError for a file that can't be read or lacks one of the ids."""
     table = read_text(path)
     present = {name.lower(): name for name in table.columns}
-    named = {present[name]: name for name in ("lat", "lon", "path") if name in present}
+    named: dict[str, str] = {
+        present[name]: name for name in ("lat", "lon", "path") if name in present
+    }
     for name, what, usual in (
         ("photo_id", "photo's id", ID_NAMES),
         ("cluster_id", "cluster's DHSID_EA", CLUSTER_NAMES),
@@ -371,7 +373,7 @@ def read_metadata(path: Path) -> pd.DataFrame:
         if found is None:
             raise InputError(
                 f"{path}: no column for the {what}; name it {' or '.join(usual)}; found:"
-                f" {', '.join(table)}"
+                f" {', '.join(table.columns)}"
             )
         named[found] = name
     return table[list(named)].rename(columns=named)
