@@ -271,15 +271,13 @@ def _regions(entry: Source, folder: Path) -> SourceState:
 def _half_downloads(folder: Path, indicators: Path) -> Iterator[str]:
     """Incomplete files of a browser or download tool."""
     seen: Counter[str] = Counter()
-    for root in dict.fromkeys(
-        (folder, folder / "dhs_npzs", *(folder / "mapillary" / n for n in ("metadata", "imagery")))
-    ):
-        seen.update(
-            e.path
-            for e in (os.scandir(root) if root.is_dir() else ())
-            if e.name.lower().endswith(HALF)
-        )
-    for root in [indicators, *(p for p in indicators.glob("*") if p.is_dir())]:
+    roots = [
+        folder,
+        folder / "dhs_npzs",
+        *(folder / "mapillary" / n for n in ("metadata", "imagery")),
+    ]
+    roots += [indicators, *(path for path in indicators.glob("*") if path.is_dir())]
+    for root in dict.fromkeys(roots):
         seen.update(
             e.path
             for e in (os.scandir(root) if root.is_dir() else ())

@@ -94,9 +94,9 @@ def figures(facts: Facts, prompts: int) -> dict[str, Any]:
             "prompts": prompts,
             "clusters_used": int(both["cluster_id"].nunique()),
             "countries_used": int(both["cname"][both["cname"] != ""].nunique()),
-            "mcq_by_pillar": _counts(mcq["pillar"]),
-            "mcq_by_indicator": _counts(mcq["indicator"]),
-            "regression_by_task": _counts(regression["indicator"]),
+            "mcq_by_pillar": counts(mcq["pillar"]),
+            "mcq_by_indicator": counts(mcq["indicator"]),
+            "regression_by_task": counts(regression["indicator"]),
         },
         "table_a": table_a(facts),
         "short": [line for task in Task for line in _quota(facts, task).get("short", [])],
@@ -133,7 +133,8 @@ _SHARED = (
 )
 
 
-def _counts(values: pd.Series) -> dict[str, int]:
+def counts(values: pd.Series) -> dict[str, int]:
+    """Value -> number of rows, by value."""
     return {str(k): int(v) for k, v in values.value_counts().sort_index().items()}
 
 

@@ -26,6 +26,7 @@ from PIL import Image
 
 from sdgbias.benchmark.build import write_json, write_table
 from sdgbias.benchmark.card import build_card
+from sdgbias.benchmark.card.figures import counts as counted
 from sdgbias.benchmark.items import QUARANTINE_COLUMNS
 from sdgbias.benchmark.prompts import prompt_texts
 from sdgbias.benchmark.release.check import (
@@ -173,7 +174,7 @@ def _run(job: ReleaseImport, counts: Mapping[str, int]) -> Imported:
     )
     quarantine = quarantine.sort_values(list(QUARANTINE_COLUMNS), ignore_index=True)
     write_table(job.out / "quarantine", "release", quarantine)
-    by_rule = {str(k): int(v) for k, v in quarantine["rule"].value_counts().sort_index().items()}
+    by_rule = counted(quarantine["rule"])
     if not sum(map(len, items.values())):
         raise InputError(
             f"{job.folder}: no usable item ({', '.join(f'{k} {v}' for k, v in by_rule.items())});"
