@@ -180,6 +180,11 @@ def load_yaml(text: str) -> Any:
     return yaml.load(text, Loader=_StrictLoader)  # a SafeLoader
 
 
+def packaged_yaml(name: str) -> Any:
+    """The content of a YAML file of sdgbias/data."""
+    return load_yaml(packaged("data", name).read_text(encoding="utf-8"))
+
+
 def _bound(text: str) -> None:
     """Checks a text event by event, in constant memory, before anything is built."""
     depth = nodes = 0

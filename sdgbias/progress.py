@@ -16,12 +16,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
+#: What long work reports: stage, items done, total.
+Progress = Callable[[str, int, int], None]
 #: Environment variables: the folder of records, and the name of this process's work in them.
 FOLDER, TASK = "SDGBIAS_PROGRESS", "SDGBIAS_TASK"
 #: Seconds between two records, before the first line is drawn, and until a record counts as left
@@ -49,6 +51,10 @@ _LOCK = threading.Lock()
 _NOW = Record("")
 _BEGAN = (0.0, 0)  # when the stage began, and the items that were done by then
 _RUNNING = False
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """A Progress that shows nothing."""
 
 
 def update(what: str, done: int = 0, total: int = 0) -> None:

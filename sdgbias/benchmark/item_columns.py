@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import pandas as pd
 
 from sdgbias.benchmark.splits import authors_split
+from sdgbias.raw.clusters import LABELS
 from sdgbias.raw.indicators import Bins, load_indicators, load_regression_tasks
 from sdgbias.types import TOLERANCES, Task
 
-LABELS = ("asset_index", "water_index", "sanitation_index", "under5_mort", "women_edu", "women_bmi")
 PLACE = ("item_id", "cluster_id", "cname", "iso3", "country", "year", "urban")
 _KIND = ("pillar", "indicator", "indicator_title", "sdg", "unit")
 _SHARED = ("pillar", "indicator_title", "sdg", "unit")

@@ -17,13 +17,13 @@ import pandas as pd
 from sdgbias.benchmark.draw import PAPER, draw, quotas, with_ids
 from sdgbias.benchmark.evidence import lacking_evidence
 from sdgbias.benchmark.item_columns import (
-    LABELS,
     PLACE,
     finish_items,
     shared_texts,
 )
 from sdgbias.benchmark.splits import split_by_country
 from sdgbias.errors import InputError, UsageError, one_of
+from sdgbias.raw.clusters import LABELS
 from sdgbias.raw.indicators import (
     Bins,
     Indicator,

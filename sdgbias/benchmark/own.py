@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from sdgbias.benchmark.own_spec import FILE, Spec, near, read_spec
 from sdgbias.benchmark.own_table import Fault, ItemTable, read_table
 from sdgbias.errors import InputError
 from sdgbias.files import confine
+from sdgbias.progress import Progress
 from sdgbias.raw.images.composite import MAX_PIXELS, open_picture
 from sdgbias.types import OPTION_LETTERS, View
 
@@ -32,8 +33,6 @@ NO_PICTURES, NO_CONTEXT = "no question has a picture", "no question has a contex
 #: Why CADE is left out.
 NO_IMAGE_VIEW = "CADE needs a view with a picture, and " + NO_PICTURES
 NO_VAL = "CADE is tuned on split val, and no question with a picture is in it"
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,13 @@ import pandas as pd
 from sdgbias.benchmark import quality
 from sdgbias.benchmark.build import write_json, write_table
 from sdgbias.benchmark.card import content_digest
-from sdgbias.benchmark.own import Folder, Progress, read_folder
+from sdgbias.benchmark.card.readme import rendered
+from sdgbias.benchmark.own import Folder, read_folder
 from sdgbias.benchmark.own_spec import Spec
 from sdgbias.benchmark.prompts import choice_texts, option_lines
 from sdgbias.errors import StoreError, SuiteError, UsageError
-from sdgbias.files import confine
+from sdgbias.files import confine, write_atomically
+from sdgbias.progress import Progress, silent
 from sdgbias.raw.images import shards
 from sdgbias.types import OPTION_LETTERS, ContextTest, Task
 
@@ -34,11 +36,7 @@ OPTIONS = [f"option_{letter.lower()}" for letter in OPTION_LETTERS]
 _DIGESTED = {"images": ("cluster_id", "image_id")}
 
 
-def _silent(what: str, done: int, total: int) -> None:
-    return None
-
-
-def build_own(folder: Path, out: Path, progress: Progress = _silent) -> dict[str, Any]:
+def build_own(folder: Path, out: Path, progress: Progress = silent) -> dict[str, Any]:
     """Build the benchmark folder ``out`` and return its card. The command line runs the quality
     check (quality.run_gate) afterwards.
 
@@ -59,7 +57,8 @@ def build_own(folder: Path, out: Path, progress: Progress = _silent) -> dict[str
     write_table(out, "prompts", asked)
     write_table(out, "quarantine", lost)
     card = _card(out, found, spec, items)
-    _write_readme(out, card)
+    page = rendered("own_readme.md.j2", {**card, "summary": summary(card)})
+    write_atomically(out / "README.md", page, "give a writable folder with --out")
     write_json(out / "benchmark.json", card)
     return card
 
@@ -209,25 +208,3 @@ def summary(card: dict[str, Any]) -> str:
         f"{counts['items_own']} questions with {span} options ({splits}), {counts['pictures']}"
         f" pictures, {counts['clusters']} clusters, views {', '.join(card['views'])}"
     )
-
-
-def _write_readme(out: Path, card: dict[str, Any]) -> None:
-    lines = [
-        f"# {card['title']}",
-        "",
-        f"Benchmark {card['benchmark_id']} of suite `{card['suite']}`, version {card['version']},"
-        " made by `sdgbias suite build`.",
-        "",
-        f"{summary(card)}.",
-        "",
-        *(f"- {note}" for note in card["notes"]),
-        *(
-            f"- group {name}: " + ", ".join(f"{level} {n}" for level, n in levels.items())
-            for name, levels in card["groups"].items()
-        ),
-    ]
-    path = out / "README.md"
-    try:
-        path.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
-    except OSError as error:
-        raise StoreError(f"{path}: can't be written ({error.strerror or error})") from None

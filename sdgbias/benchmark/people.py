@@ -22,7 +22,9 @@ import pandas as pd
 from sdgbias.benchmark import people_items, quality
 from sdgbias.benchmark.build import write_json, write_table
 from sdgbias.benchmark.card import content_digest
+from sdgbias.benchmark.card.figures import counts
 from sdgbias.errors import InputError
+from sdgbias.progress import Progress, silent
 from sdgbias.raw.faces import read_fairface, read_utkface
 from sdgbias.raw.facet import GROUPS, Annotations, clip_box, find_files, read_annotations
 from sdgbias.raw.images.composite import open_picture
@@ -38,12 +40,6 @@ LICENCES = {
 }
 TABLES = ("people", "items_people", "prompts")
 VAL_SHARE = 0.2
-
-Progress = Callable[[str, int, int], None]
-
-
-def _silent(what: str, done: int, total: int) -> None:
-    return None
 
 
 def split_of(image_id: str) -> str:
@@ -106,7 +102,7 @@ def build_people(
     *,
     dataset: str = "facet",
     asked: Asked = Asked(),
-    progress: Progress = _silent,
+    progress: Progress = silent,
 ) -> dict[str, Any]:
     """Build the benchmark folder ``out`` and return its card. The same source and questions give
     the same bytes.
@@ -213,12 +209,8 @@ def _picture(
 
 
 def _reasons(quarantine: pd.DataFrame) -> str:
-    return (
-        ", ".join(
-            f"{rule} {n}" for rule, n in quarantine["rule"].value_counts().sort_index().items()
-        )
-        or "the table is empty"
-    )
+    found = counts(quarantine["rule"])
+    return ", ".join(f"{rule} {n}" for rule, n in found.items()) or "the table is empty"
 
 
 def _synthetic(source: Path) -> bool:
@@ -244,14 +236,7 @@ def _card(
         attribute: {group: int((people[attribute] == group).sum()) for group in (*names, "unknown")}
         for attribute, names in GROUPS.items()
     }
-    why = {
-        attribute: {
-            str(k): int(n)
-            for k, n in people[f"{attribute}_why"].value_counts().sort_index().items()
-            if k
-        }
-        for attribute in GROUPS
-    }
+    why = {name: counts(people.loc[people[f"{name}_why"] != "", f"{name}_why"]) for name in GROUPS}
     return {
         "benchmark_id": digest,
         "suite": FACET,
@@ -263,13 +248,9 @@ def _card(
             "people": len(people),
             "items_people": len(items),
             "classes": int(people.loc[people["class1"] != "", "class1"].nunique()),
-            "splits": {
-                str(k): int(n) for k, n in people["split"].value_counts().sort_index().items()
-            },
+            "splits": counts(people["split"]),
         },
         "groups": groups,
         "unknown_because": why,
-        "quarantined": {
-            str(k): int(n) for k, n in left["rule"].value_counts().sort_index().items()
-        },
+        "quarantined": counts(left["rule"]),
     }

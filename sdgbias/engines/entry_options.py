@@ -8,15 +8,14 @@ from functools import cache
 from typing import Any
 
 from sdgbias.errors import RegistryError, one_of
-from sdgbias.files import load_yaml, packaged
+from sdgbias.files import packaged_yaml
 from sdgbias.types import ModelSpec
 
 
 @cache
 def described(engine: str) -> dict[str, dict[str, Any]]:
-    """The options of 'api' or 'vllm': name -> JSON Schema of its value, with valid and meaning."""
-    text = packaged("data", "engine_options.yaml").read_text(encoding="utf-8")
-    found: dict[str, dict[str, Any]] = load_yaml(text)[engine]
+    """Options of 'api', 'vllm' or 'hf': name -> JSON Schema of its value, with valid, meaning."""
+    found: dict[str, dict[str, Any]] = packaged_yaml("engine_options.yaml")[engine]
     return found
 
 
@@ -24,14 +23,26 @@ def checked(spec: ModelSpec, engine: str, *without: str) -> dict[str, Any]:
     """The options of an entry but those named in ``without``. RegistryError for an unknown name
     (lists the valid ones) or a bad value."""
     known = described(engine)
-    where = f"registry/models/{spec.name}.yaml"
     options = {name: value for name, value in spec.options.items() if name not in without}
-    for name, value in options.items():
+    for name in options:
         if name not in known:
-            raise RegistryError(f"{where}: {one_of('option', name, known)}")
-        if not _fits(value, known[name]):
-            raise RegistryError(f"{where}: {name} is {value!r}; valid: {known[name]['valid']}")
+            raise RegistryError(
+                f"registry/models/{spec.name}.yaml: {one_of('option', name, known)}"
+            )
+        option(spec, engine, name)
     return options
+
+
+def option(spec: ModelSpec, engine: str, name: str, default: Any = None) -> Any:
+    """One option of an entry, ``default`` where it isn't set. RegistryError for a bad value."""
+    if name not in spec.options:
+        return default
+    value, schema = spec.options[name], described(engine)[name]
+    if not _fits(value, schema):
+        raise RegistryError(
+            f"registry/models/{spec.name}.yaml: {name} is {value!r}; valid: {schema['valid']}"
+        )
+    return value
 
 
 def _fits(value: object, schema: dict[str, Any]) -> bool:

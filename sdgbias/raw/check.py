@@ -16,8 +16,9 @@ from pathlib import Path
 import pandas as pd
 
 from sdgbias.errors import InputError
+from sdgbias.progress import Progress, silent
 from sdgbias.raw import clusters, regions, series
-from sdgbias.raw.folders import Progress, SourceState, how, names, photos, silent, tiles
+from sdgbias.raw.folders import SourceState, how, names, photos, tiles
 from sdgbias.raw.indicators import load_indicators
 from sdgbias.raw.sources import Source, source, sources
 from sdgbias.raw.tracking import Tracked, track_raw
@@ -270,15 +271,13 @@ def _regions(entry: Source, folder: Path) -> SourceState:
 def _half_downloads(folder: Path, indicators: Path) -> Iterator[str]:
     """Incomplete files of a browser or download tool."""
     seen: Counter[str] = Counter()
-    for root in dict.fromkeys(
-        (folder, folder / "dhs_npzs", *(folder / "mapillary" / n for n in ("metadata", "imagery")))
-    ):
-        seen.update(
-            e.path
-            for e in (os.scandir(root) if root.is_dir() else ())
-            if e.name.lower().endswith(HALF)
-        )
-    for root in [indicators, *(p for p in indicators.glob("*") if p.is_dir())]:
+    roots = [
+        folder,
+        folder / "dhs_npzs",
+        *(folder / "mapillary" / n for n in ("metadata", "imagery")),
+    ]
+    roots += [indicators, *(path for path in indicators.glob("*") if path.is_dir())]
+    for root in dict.fromkeys(roots):
         seen.update(
             e.path
             for e in (os.scandir(root) if root.is_dir() else ())

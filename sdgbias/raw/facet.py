@@ -19,10 +19,10 @@ import numpy as np
 import pandas as pd
 
 from sdgbias.errors import InputError
-from sdgbias.files import load_yaml, packaged
+from sdgbias.files import packaged_yaml
 from sdgbias.raw.text_tables import read_text
 
-_TABLE: dict[str, Any] = load_yaml(packaged("data", "facet.yaml").read_text(encoding="utf-8"))
+_TABLE: dict[str, Any] = packaged_yaml("facet.yaml")
 #: FACET's 52 person classes, and the 13 that the paper reports on, in its order (App. A.4).
 CLASSES: list[str] = _TABLE["classes"]
 SELECTED: list[str] = _TABLE["selected"]

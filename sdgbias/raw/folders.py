@@ -8,13 +8,14 @@ import os
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
 from sdgbias.errors import InputError
+from sdgbias.progress import Progress, silent
 from sdgbias.raw import clusters
 from sdgbias.raw.images.photos import read_metadata
 from sdgbias.raw.sources import Source, source
@@ -24,8 +25,6 @@ TILE_SAMPLE = 200  # tiles whose last bytes are checked; for all others only the
 PHOTO_SAMPLE = 3  # clusters per country whose photos are compared with the metadata
 #: Photos were matched to clusters within 0.1 degree; positions are rounded.
 NEAR_DEGREES = 0.15
-#: progress(what, done, total)
-Progress = Callable[[str, int, int], None]
 #: Name of a finding -> (tarball, first and last DHS code that it holds).
 TILE_GROUPS = {
     f"tiles {name[4:9]}": (name, name[4:6], name[7:9])
@@ -42,10 +41,6 @@ class SourceState:
     found: str
     means: str = ""
     get: str = ""
-
-
-def silent(what: str, done: int, total: int) -> None:
-    return None
 
 
 def how(entry: Source) -> str:

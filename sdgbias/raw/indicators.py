@@ -30,7 +30,7 @@ POLARITIES = ("higher", "lower")
 DIRECTIONS = ("pessimistic", "conservative", "optimistic")
 #: What a question can rest on: a part of its picture, or a context variable (its label column).
 EVIDENCE = (*MODALITIES, *CONTEXT_NAMES)
-Q = TypeVar("Q", bound="Question")
+Q = TypeVar("Q", bound="AskedIndicator")
 _COMPARE = "compare with sdgbias/data/indicators.yaml"
 
 
@@ -88,7 +88,7 @@ class Template:
 
 
 @dataclass(frozen=True)
-class Question:
+class AskedIndicator:
     """What indicators and regression tasks have in common."""
 
     __pydantic_config__ = STRICT
@@ -102,7 +102,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Indicator(Question):
+class Indicator(AskedIndicator):
     """One MCQ indicator; `thresholds` is empty where the bins are terciles, `limits` is the closed
     valid range, `family` the construct of the paper that it asks about."""
 
@@ -134,7 +134,7 @@ class Indicator(Question):
 
 
 @dataclass(frozen=True)
-class RegressionTask(Question):
+class RegressionTask(AskedIndicator):
     """One regression task; its context is all of Table E but its target."""
 
     target: Annotated[str, _among("target", tuple(TOLERANCES))]

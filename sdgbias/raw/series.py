@@ -19,6 +19,7 @@ from pathlib import Path
 import pandas as pd
 
 from sdgbias.errors import InputError
+from sdgbias.files import packaged_yaml
 from sdgbias.raw.clusters import countries
 from sdgbias.raw.text_tables import read_text
 
@@ -52,20 +53,6 @@ ALIGNMENT = "ed_health_alignment"
 #: Every series that an indicator may name.
 SERIES = (*UNSD, "cr_2_f", "ncd_pac", "haq", *SHDI, *AREA, ALIGNMENT)
 
-#: Names in the dumps that differ from the crosswalk's, normalised. Commas aren't cut off: 'Congo'
-#: is the other Congo.
-_ALIASES = {
-    **dict.fromkeys(
-        ("democratic republic of congo", "democratic republic of the congo", "dr congo"), "COD"
-    ),
-    **dict.fromkeys(("bolivia", "bolivia (plurinational state of)"), "BOL"),
-    **dict.fromkeys(("ivory coast", "cote d'ivoire"), "CIV"),
-    **dict.fromkeys(("moldova", "republic of moldova"), "MDA"),
-    **dict.fromkeys(("tanzania", "united republic of tanzania"), "TZA"),
-    **dict.fromkeys(("swaziland", "eswatini"), "SWZ"),
-    **dict.fromkeys(("kyrgyz republic", "kyrgyzstan"), "KGZ"),
-    "burma": "MMR",
-}
 _MISSING = ("", "no data", "nan", "na", "n/a", "..", "-")
 
 
@@ -176,10 +163,10 @@ def iso3_of_name(name: str) -> str:
 
 @cache
 def _names() -> dict[str, str]:
-    table = countries()
-    return {
-        _plain(name): iso3 for name, iso3 in zip(table["name"], table["iso3"], strict=True)
-    } | _ALIASES
+    also = packaged_yaml("country_names.yaml")
+    return countries().set_index(countries()["name"].map(_plain))["iso3"].to_dict() | {
+        name: iso3 for iso3, names in also.items() for name in names
+    }
 
 
 def _plain(name: str) -> str:

@@ -6,12 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
-import yaml
-
 from sdgbias.errors import UsageError, one_of
+from sdgbias.files import packaged_yaml
 
 
 @dataclass(frozen=True)
@@ -34,27 +32,14 @@ class Source:
 
     def provenance(self) -> dict[str, Any]:
         """The provenance fields for a .dvc file or a card."""
-        return {
-            name: getattr(self, name)
-            for name in (
-                "id",
-                "title",
-                "origin",
-                "licence",
-                "citation",
-                "url",
-                "get",
-                "redistributable",
-            )
-        }
+        other = ("files", "series", "none_for", "bytes")
+        return {name: value for name, value in vars(self).items() if name not in other}
 
 
 @cache
 def sources() -> tuple[Source, ...]:
     """All sources, in the order of the file: labels, tiles, photos, series."""
-    entries: list[dict[str, Any]] = yaml.safe_load(
-        files("sdgbias").joinpath("data/sources.yaml").read_text(encoding="utf-8")
-    )
+    entries: list[dict[str, Any]] = packaged_yaml("sources.yaml")
     lists = ("files", "series", "none_for")
     return tuple(
         Source(**(entry | {name: tuple(entry.get(name, ())) for name in lists}))

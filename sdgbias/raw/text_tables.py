@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -23,7 +24,7 @@ def read_text(
     UTF-8, else Windows-1252, whichever tool saved the file last. Raises InputError for a file that
     is no CSV or lacks one of ``columns``; ``again``: what to do about it.
     """
-    how = {"dtype": str, "keep_default_na": False, "index_col": False}
+    how: dict[str, Any] = {"dtype": str, "keep_default_na": False, "index_col": False}
     try:
         try:
             table = pd.read_csv(path, encoding="utf-8-sig", **how)

@@ -8,15 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sdgbias import files
 from sdgbias.errors import (
-    ExpiredToken,
     Gated,
-    HubUnreachable,
     InfrastructureError,
     RegistryError,
 )
-from sdgbias.files import packaged
+from sdgbias.files import packaged_yaml
 from sdgbias.registry import changes, entries, hub, propose
 from sdgbias.types import CANDIDATE, SUITES, ModelSpec
 
@@ -57,8 +54,7 @@ class Registered:
 
 def listed(kind: str) -> list[dict[str, Any]]:
     """The rows of sdgbias/data/models.yaml of a kind, PAPER or RECOMMENDED."""
-    text = (packaged() / "data" / "models.yaml").read_text(encoding="utf-8")
-    found: list[dict[str, Any]] = files.load_yaml(text)[kind]
+    found: list[dict[str, Any]] = packaged_yaml("models.yaml")[kind]
     return found
 
 
@@ -109,9 +105,7 @@ def _register(
     except Gated as error:
         return replace(Registered(shown, repo, LICENCE, _line(repo, error)), **_public(repo))
     except (InfrastructureError, RegistryError) as error:
-        if isinstance(error, HubUnreachable | ExpiredToken) and not isinstance(
-            error, hub.BadResponse
-        ):
+        if hub.ends_all(error):
             raise
         kind = TROUBLE if isinstance(error, InfrastructureError) else REFUSED
         return Registered(shown, repo, kind, _line(repo, error))

@@ -42,6 +42,11 @@ class BadResponse(HubUnreachable):
     """The hub is reachable, but answers this request with a server error."""
 
 
+def ends_all(error: Exception) -> bool:
+    """Whether an error concerns every repository, not only the one that was asked about."""
+    return isinstance(error, HubUnreachable | ExpiredToken) and not isinstance(error, BadResponse)
+
+
 class NoRepository(RegistryError):
     """The repository doesn't exist, at least for this account."""
 
@@ -255,8 +260,12 @@ def listed(
 
     found: list[Listed] = []
     page: str | None = f"{constants.ENDPOINT}/api/models"
-    params: dict[str, Any] | None = {"pipeline_tag": pipeline, "expand": list(_LISTED)}
-    params |= {"author": owner} if owner else {"apps": apps, "sort": _SORTS[sort], "limit": limit}
+    which = {"author": owner} if owner else {"apps": apps, "sort": _SORTS[sort], "limit": limit}
+    params: dict[str, Any] | None = {
+        "pipeline_tag": pipeline,
+        "expand": list(_LISTED),
+        **which,
+    }
     try:
         # the client's own paging has no timeout
         while page and page.startswith(constants.ENDPOINT) and (owner or len(found) < limit):
@@ -323,7 +332,7 @@ def _json(repo: str, revision: str, name: str) -> dict[str, Any]:
     return found
 
 
-def plain(repo: str, revision: str | None, error: Exception) -> SdgbiasError:
+def plain(repo: str, revision: str | None, error: BaseException) -> SdgbiasError:
     """The error of the package for an error of the hub's client, in plain words."""
     from huggingface_hub import constants, get_token
     from huggingface_hub.errors import (

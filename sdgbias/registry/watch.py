@@ -21,8 +21,6 @@ from pydantic import AfterValidator, Field
 
 from sdgbias import formats
 from sdgbias.errors import (
-    ExpiredToken,
-    HubUnreachable,
     InfrastructureError,
     RegistryError,
 )
@@ -259,9 +257,7 @@ def _told(repo: str, look: Callable[[], list[Finding]]) -> list[Finding]:
     try:
         return look()
     except (InfrastructureError, RegistryError) as error:
-        if isinstance(error, HubUnreachable | ExpiredToken) and not isinstance(
-            error, hub.BadResponse
-        ):
+        if hub.ends_all(error):
             raise
         kind = TROUBLE if isinstance(error, InfrastructureError) else REFUSED
         return [Finding(kind, repo, "", "", str(error).removeprefix(f"{repo}: "))]

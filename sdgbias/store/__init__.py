@@ -208,20 +208,13 @@ def publish(
             for name in ("runs", "details", "headline_rows", *_SMALL):
                 con.execute(f"DELETE FROM {name} WHERE run_id = ?", [run_id])
             for name, rows in ready.items():
-                con.register("incoming", rows)
-                if name == "previews":
-                    rows = database.first_seen(con, rows)
-                    con.register("incoming", rows)
-                if name in BENCHMARK_TABLES:
-                    same = "".join(
-                        f" AND {name}.{k} = incoming.{k}" for k in BENCHMARK_TABLES[name]
-                    )
-                    exists = f" AND EXISTS (FROM incoming WHERE true{same})" if same else ""
-                    con.execute(
-                        f"DELETE FROM {name} WHERE benchmark_id = ?{exists}", [benchmark_id]
-                    )
-                con.execute(f"INSERT INTO {name} BY NAME SELECT * FROM incoming")
-                con.unregister("incoming")
+                rows = database.first_seen(con, rows) if name == "previews" else rows
+                same = "".join(
+                    f" AND {name}.{k} = incoming.{k}" for k in BENCHMARK_TABLES.get(name, ())
+                )
+                exists = f" AND EXISTS (FROM incoming WHERE true{same})" if same else ""
+                earlier = f"benchmark_id = ?{exists}" if name in BENCHMARK_TABLES else ""
+                _insert(con, name, rows, earlier, [benchmark_id])
             con.execute("COMMIT")
 
 
@@ -255,15 +248,10 @@ def replace(path: Path | str, run_id: str, tables: Mapping[str, pd.DataFrame]) -
         with connect(path, details=()) as con:
             con.execute("BEGIN")
             for name, rows in ready.items():
-                con.execute(f"DELETE FROM {name} WHERE run_id = ?", [run_id])
-                con.register("incoming", rows)
-                con.execute(f"INSERT INTO {name} BY NAME SELECT * FROM incoming")
-                con.unregister("incoming")
-            con.execute(
-                'DELETE FROM details WHERE run_id = ? AND list_contains(?, "table")', [run_id, big]
+                _insert(con, name, rows, "run_id = ?", [run_id])
+            _insert(
+                con, "details", catalogue, 'run_id = ? AND list_contains(?, "table")', [run_id, big]
             )
-            con.register("incoming", catalogue)
-            con.execute("INSERT INTO details BY NAME SELECT * FROM incoming")
             con.execute("COMMIT")
 
 
@@ -286,13 +274,10 @@ def upsert(
         ready = {name: _arrow(con, name, frame, {}) for name, frame in sorted(tables.items())}
         con.execute("BEGIN")
         for name, rows in ready.items():
-            con.register("incoming", rows)
             same = " AND ".join(
                 f'{name}."{k}" = incoming."{k}"' for k in (by or {}).get(name, NIGHT_TABLES[name])
             )
-            con.execute(f"DELETE FROM {name} WHERE EXISTS (FROM incoming WHERE {same})")
-            con.execute(f"INSERT INTO {name} BY NAME SELECT * FROM incoming")
-            con.unregister("incoming")
+            _insert(con, name, rows, f"EXISTS (FROM incoming WHERE {same})")
         con.execute("COMMIT")
 
 
@@ -461,6 +446,22 @@ def _arrow(
     types = dict(con.execute(sql, ["detail" if name in DETAILS else "main", name]).fetchall())
     keys = {**RUN_TABLES, **BENCHMARK_TABLES, **NIGHT_TABLES}.get(name, ())
     return arrow_table(name, frame, types, keys, fill)
+
+
+def _insert(
+    con: duckdb.DuckDBPyConnection,
+    name: str,
+    rows: pa.Table,
+    earlier: str = "",
+    params: Sequence[object] = (),
+) -> None:
+    """Adds rows to a table in place of ``earlier`` ones: a condition, which may name them as
+    `incoming`; '' for none."""
+    con.register("incoming", rows)
+    if earlier:
+        con.execute(f"DELETE FROM {name} WHERE {earlier}", list(params))
+    con.execute(f"INSERT INTO {name} BY NAME SELECT * FROM incoming")
+    con.unregister("incoming")
 
 
 def _rows_of_run(

@@ -20,8 +20,9 @@ from typing import Any
 from sdgbias import locks, store
 from sdgbias.errors import Busy, InputError, StoreError, UsageError
 from sdgbias.files import confine, replacing
+from sdgbias.progress import Progress
 from sdgbias.store import parquet
-from sdgbias.store.maintenance import Progress, catalogued
+from sdgbias.store.maintenance import catalogued
 
 MANIFEST, FORMAT = "manifest.json", 1
 

@@ -161,7 +161,8 @@ def copy(source: Path, target: Path) -> None:
 
 
 def first_seen(con: duckdb.DuckDBPyConnection, rows: pa.Table) -> pa.Table:
-    """The pictures of ``incoming`` with the first run that contains each."""
+    """The pictures of ``rows`` with the first run that contains each."""
+    con.register("incoming", rows)
     sql = """SELECT i.* REPLACE (coalesce(p.run_id, i.run_id) AS run_id) FROM incoming i
              LEFT JOIN previews p ON p.benchmark_id = i.benchmark_id AND p.image_id = i.image_id"""
     found: pa.Table = con.sql(sql).to_arrow_table().cast(rows.schema)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -26,10 +26,9 @@ import pandas as pd
 
 from sdgbias import locks, store
 from sdgbias.errors import StoreError
+from sdgbias.progress import Progress
 from sdgbias.store import database, parquet
 from sdgbias.store.parquet import RunTable
-
-Progress = Callable[[str, int, int], None]
 
 
 def catalogued(results: Path, where: str = "dropped_at IS NULL") -> list[RunTable]:

@@ -32,6 +32,7 @@ import pandas as pd
 
 from sdgbias.benchmark.prompts import REGRESSION_TAIL, view_cells
 from sdgbias.errors import InputError, UsageError, one_of
+from sdgbias.files import packaged_yaml
 from sdgbias.methods.baselines import METHODS
 from sdgbias.raw.images.variants import blank_id, noise_id
 from sdgbias.suites import paraphrases
@@ -40,22 +41,8 @@ from sdgbias.types import LETTERS, TESTS, ContextTest, Task, View
 #: Contexts without information (METHODS 1.7).
 CONTENT_FREE = ("N/A", "", "[MASK]")
 RANDOM_BAGS = 20
-#: Disturbing instructions (METHODS 1.4): the five published ones, then one about places. They
-#: precede the question.
-DISTURBANCES = (
-    "You are an object detector to recognize every different objects.",
-    (
-        "You are an object detector to recognize every different objects by focusing the shapes,"
-        " colors and relationships of objects."
-    ),
-    "I want you avoid any specific identification or categorization of the objects depicted.",
-    "You are a confused objects detector to provide a fuzzy overview or impression of the image.",
-    "You are an object detector to provide a general overview or impression of the image.",
-    (
-        "You are a confused observer who can give no more than a fuzzy impression of a place and"
-        " its living conditions."
-    ),
-)
+#: Disturbing instructions (METHODS 1.4), which precede the question.
+DISTURBANCES: list[str] = packaged_yaml("disturbances.yaml")
 NOISE_STEP = 500
 #: Appended by the authors' code to a prompt that shows a blank picture (METHODS 3.4).
 IGNORE_IMAGE = "\nIgnore the image."
@@ -165,15 +152,6 @@ def orders(items: pd.DataFrame, view: str, seed: int = 0) -> np.ndarray:
     else:
         order = np.broadcast_to(at, (len(items), len(LETTERS)))
     return np.where(at < n, order, -1)
-
-
-def to_contents(logits: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Logits (N, K) by position -> by the option whose content was shown there, so that answers
-    compare by meaning."""
-    out = np.full(logits.shape, np.nan)
-    rows, positions = np.nonzero(order >= 0)
-    out[rows, order[rows, positions]] = logits[rows, positions]
-    return out
 
 
 def is_shared(view: str) -> bool:

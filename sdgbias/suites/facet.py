@@ -24,14 +24,15 @@ from sdgbias.errors import InputError
 from sdgbias.methods import stats
 from sdgbias.methods.answers import TRUNCATED
 from sdgbias.methods.labels import OPTIONS, Label, LetterGrams, TextEncoder, encode
+from sdgbias.progress import Progress
 from sdgbias.raw.facet import CLASSES, GROUPS, SPELLINGS
 from sdgbias.suites import facet_groups
+from sdgbias.suites.rows import METRIC_ROW
 from sdgbias.suites.sdg import read_table
 from sdgbias.suites.suite import (
     Abilities,
     EvalSettings,
     Images,
-    Progress,
     StoredScores,
     Suite,
 )
@@ -208,8 +209,7 @@ def metric_rows(
                 e, note = stats.Estimate(np.nan, e.n, np.nan, np.nan), silent
             numbers = (e.value, e.n, e.low, e.high, e.clusters, note)
             rows.append((task, test, method, pillar, indicator, metric, *numbers))
-    columns = ["task", "test", "method", *facet_groups.ROW, "clusters", "note"]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=METRIC_ROW)
 
 
 def _says_nothing(part: pd.DataFrame) -> str:
@@ -241,9 +241,8 @@ def printed_rows(
                 label=[x.name for x in found], how=[x.how for x in found]
             )
         )
-    columns = ["task", "test", "method", *facet_groups.ROW, "clusters", "note"]
     if not blocks:
-        return pd.DataFrame(columns=columns)
+        return pd.DataFrame(columns=METRIC_ROW)
     nothing = pd.DataFrame(columns=["task", "item_id", "test", "method", "label"])
     table = predictions(items, pd.concat(blocks, ignore_index=True), nothing)
     known = table.merge(items.drop(columns=["split"]), on="item_id")
@@ -253,7 +252,7 @@ def printed_rows(
         for (task, test), part in known.groupby(["task", "test"], sort=True)
         for *names, e in facet_groups.as_printed(part)
     ]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=METRIC_ROW)
 
 
 def _cell_rows(

@@ -14,15 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import yaml
 
-from sdgbias.files import packaged
+from sdgbias.files import packaged_yaml
 from sdgbias.methods import stats
 from sdgbias.methods.labels import TextEncoder, by_form, plain_form
 from sdgbias.methods.stats import Estimate
 from sdgbias.raw.facet import CLASSES
 
-DATA = packaged("data", "people_answers.yaml")
 WRONG = 0.01
 FLOORS = tuple(round(0.05 * k, 2) for k in range(1, 20))
 SLIPS = 6
@@ -79,7 +77,7 @@ def slips(name: str) -> list[str]:
 def answers() -> list[Answer]:
     """Every answer that its form alone doesn't settle (methods/labels.by_form): only these reach an
     encoder."""
-    known = yaml.safe_load(DATA.read_text(encoding="utf-8"))
+    known = packaged_yaml("people_answers.yaml")
     everything = tuple(CLASSES)
     made = [Answer(text, everything, "", False) for text in (*known["others"], *known["sentences"])]
     made += [

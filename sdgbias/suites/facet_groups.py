@@ -21,7 +21,6 @@ from sdgbias.raw.facet import CLASSES, GROUPS, SELECTED, UNKNOWN
 
 #: Attribute -> the two groups whose difference the paper reports, first minus second.
 PAIRS = {"gender": ("male", "female"), "skin": ("light", "dark"), "age": ("young", "old")}
-ROW = ["pillar", "indicator", "metric", "value", "n", "ci_low", "ci_high"]
 POOLS: dict[str, tuple[str, ...]] = {"all": tuple(SELECTED), "all-52": tuple(CLASSES)}
 
 Rows = Iterator[tuple[str, str, str, stats.Estimate]]

@@ -21,9 +21,11 @@ from sdgbias.benchmark.own import UNKNOWN
 from sdgbias.benchmark.prompts import option_letters, view_cells
 from sdgbias.errors import InputError
 from sdgbias.methods import metrics, stats
+from sdgbias.progress import Progress
 from sdgbias.raw.images.composite import open_picture
 from sdgbias.suites import sdg, sdg_metrics, sdg_tables
-from sdgbias.suites.suite import EvalSettings, Images, Progress, StoredScores, Suite
+from sdgbias.suites.rows import METRIC_ROW
+from sdgbias.suites.suite import EvalSettings, Images, StoredScores, Suite
 from sdgbias.types import OPTION_LETTERS, ContextTest, Task, View
 
 #: Bumped when the processing of answers changes, so that older runs are recomputed.
@@ -31,20 +33,6 @@ ANALYSIS = "2"
 #: Field ``kind`` of a benchmark's card.
 KIND = "own"
 PREVIEW_SIDE = 448
-_ROW = [
-    "task",
-    "test",
-    "method",
-    "pillar",
-    "indicator",
-    "metric",
-    "value",
-    "n",
-    "ci_low",
-    "ci_high",
-    "clusters",
-    "note",
-]
 
 
 def load_items(benchmark: Path) -> pd.DataFrame:
@@ -191,7 +179,7 @@ def metric_rows(
                 (task, at, method, pillar, indicator, metric, *_numbers(e))
                 for pillar, indicator, metric, e in found
             ]
-    return pd.DataFrame(rows, columns=_ROW)
+    return pd.DataFrame(rows, columns=METRIC_ROW)
 
 
 def _numbers(e: stats.Estimate) -> tuple[object, ...]:

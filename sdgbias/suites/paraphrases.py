@@ -12,10 +12,9 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 
 import pandas as pd
-import yaml
 
 from sdgbias.errors import InputError
-from sdgbias.files import packaged
+from sdgbias.files import packaged_yaml
 from sdgbias.raw.indicators import load_indicators
 from sdgbias.types import ContextTest, Task
 
@@ -30,7 +29,7 @@ _QUESTION = "Question: "
 def wordings() -> Mapping[str, tuple[str, ...]]:
     """Indicator -> its further wordings, each on one line. Raises InputError where the packaged
     table lacks an indicator of indicators.yaml or has fewer than ``FEWEST`` for one."""
-    table = yaml.safe_load(packaged("data", _FILE).read_text("utf-8"))
+    table = packaged_yaml(_FILE)
     found = {slug: tuple(" ".join(text.split()) for text in texts) for slug, texts in table.items()}
     for entry in load_indicators():
         known = set(found.get(entry.slug, ())) - {entry.question}

@@ -1,4 +1,4 @@
-"""Groups of rows of a table, read column by column."""
+"""Rows of results: the columns of metrics, and groups of rows, read column by column."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+
+#: Columns of a table of metrics.
+METRIC_ROW = [
+    *("task", "test", "method", "pillar", "indicator", "metric"),
+    *("value", "n", "ci_low", "ci_high", "clusters", "note"),
+]
 
 
 @dataclass(frozen=True)

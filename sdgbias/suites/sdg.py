@@ -8,7 +8,7 @@ every array the N rows are the items sorted by item_id and the K columns their c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,13 +55,8 @@ def identity(settings: EvalSettings) -> dict[str, object]:
     """Settings that enter a run's id and a night's key, besides model and benchmark: the evaluation
     settings, this suite's version and the constants of its analysis. JSON values."""
     return {
-        "seed": settings.seed,
-        "draws": settings.draws,
-        "numerics": settings.numerics,
-        "mode": settings.mode,
+        **asdict(settings),
         "passes": list(settings.passes),
-        "search": settings.search,
-        "generated": settings.generated,
         "analysis": ANALYSIS,
         **constants(),
         "confidence": stats.LEVEL,
@@ -411,24 +406,20 @@ def summarise(
             if r.withheld is not None:
                 judged.append(r.withheld.assign(test=test.value))
             if r.search is not None:
-                p, found = r.search.params, r.search
-                objective = "accuracy" if task is Task.MCQ else "negative MAE"
+                found = r.search
                 params.append(
-                    (
-                        task.value,
-                        test.value,
-                        p.alpha,
-                        p.lambda_kl,
-                        p.beta,
-                        p.tau,
-                        "" if task is Task.MCQ else settings.mode,
-                        objective,
-                        found.value,
-                        found.n_val,
-                        found.n_draws,
-                        found.seed,
-                        tuning_note(table, task, found.n_val),
-                    )
+                    {
+                        "task": task.value,
+                        "test": test.value,
+                        **asdict(found.params),
+                        "mode": "" if task is Task.MCQ else settings.mode,
+                        "objective": "accuracy" if task is Task.MCQ else "negative MAE",
+                        "val_value": found.value,
+                        "n_val": found.n_val,
+                        "n_draws": found.n_draws,
+                        "seed": found.seed,
+                        "note": tuning_note(table, task, found.n_val),
+                    }
                 )
         frame = pd.concat(blocks, ignore_index=True)
         all_metrics.append(
@@ -437,21 +428,6 @@ def summarise(
             )
         )
         all_predictions.append(frame.drop(columns="how"))
-    names = [
-        "task",
-        "test",
-        "alpha",
-        "lambda_kl",
-        "beta",
-        "tau",
-        "mode",
-        "objective",
-        "val_value",
-        "n_val",
-        "n_draws",
-        "seed",
-        "note",
-    ]
     if not all_metrics:
         raise InputError(
             "the benchmark holds no items; see its quarantine.parquet for the reasons, then build"
@@ -460,5 +436,5 @@ def summarise(
     return Summary(
         pd.concat(all_predictions, ignore_index=True),
         pd.concat(all_metrics, ignore_index=True),
-        pd.DataFrame(params, columns=names),
+        pd.DataFrame(params, columns=None if params else ["task", "test"]),
     )

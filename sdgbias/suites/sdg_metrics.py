@@ -14,7 +14,7 @@ from sdgbias.methods import metrics, stats
 from sdgbias.methods.answers import TRUNCATED
 from sdgbias.raw.indicators import letter_directions
 from sdgbias.suites import sdg_censoring
-from sdgbias.suites.rows import RowGroup
+from sdgbias.suites.rows import METRIC_ROW, RowGroup
 from sdgbias.suites.suite import StoredScores
 from sdgbias.types import DIGITS, GENERATED, TESTS, Task, View
 
@@ -282,21 +282,7 @@ def metric_rows(
     for cell, part in () if judged is None else _parts(RowGroup.of(judged), task):
         bounded = sdg_censoring.metrics(cell[1], part, task)
         rows += _rows(task, cell, [(m, MeanOf(part, x, kind)) for m, x, kind in bounded])
-    columns = [
-        "task",
-        "test",
-        "method",
-        "pillar",
-        "indicator",
-        "metric",
-        "value",
-        "n",
-        "ci_low",
-        "ci_high",
-        "clusters",
-        "note",
-    ]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=METRIC_ROW)
 
 
 def _rows(

@@ -10,10 +10,11 @@ import numpy as np
 import pandas as pd
 
 from sdgbias.errors import GateError
+from sdgbias.progress import Progress
 from sdgbias.raw.images.composite import side_by_side
 from sdgbias.suites import sdg
 from sdgbias.suites.extra_prompts import extra_cells
-from sdgbias.suites.suite import EvalSettings, Images, Progress, StoredScores, Suite
+from sdgbias.suites.suite import EvalSettings, Images, StoredScores, Suite
 from sdgbias.types import TESTS, Task
 
 PREVIEWS = 120

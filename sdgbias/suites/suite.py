@@ -7,12 +7,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from sdgbias.progress import Progress
 from sdgbias.types import ANSWER_TOKENS, ModelSpec
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 #: Which multiple-choice answers are generated.
 Generation = Literal["T1", "all", "views", "none"]
-#: progress(what, done, total)
-Progress = Callable[[str, int, int], None]
 #: image_id -> the encoded bytes of its pictures.
 Images = Mapping[str, tuple[bytes, ...]]
 
@@ -115,19 +114,11 @@ def _matrix(lists: pd.Series) -> NDArray[np.float64]:
     return found
 
 
-class Tables(Protocol):
-    """The rows of every store table of one run, except scores and failures: items (or people),
-    predictions, metric_rows and the suite's other tables. Raises InputError where no result can be
-    computed, GateError where the predictions break a quality rule."""
-
-    def __call__(
-        self,
-        benchmark: Path,
-        scored: StoredScores,
-        settings: EvalSettings,
-        images: Images,
-        progress: Progress,
-    ) -> dict[str, pd.DataFrame]: ...
+#: (benchmark, scored, settings, images, progress) -> the rows of every store table of one run,
+#: except scores and failures: items (or people), predictions, metric_rows and the suite's others.
+#: Raises InputError where no result can be computed, GateError where the predictions break a
+#: quality rule.
+Tables = Callable[[Path, StoredScores, EvalSettings, Images, Progress], dict[str, pd.DataFrame]]
 
 
 @dataclass(frozen=True)

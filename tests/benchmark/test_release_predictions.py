@@ -445,7 +445,7 @@ def test_out_that_cannot_be_written_is_one_line_and_leaves_nothing(tmp_path: Pat
         with pytest.raises(UsageError, match="is a file; name a folder"):
             run(pred, Task.MCQ, ContextTest.T2, out, params=APPLY)
     assert file.read_text() == "kept"
-    with pytest.raises(StoreError, match="/proc/sdgbias: can't be written"):
+    with pytest.raises(StoreError, match="/proc/sdgbias/.*: can't be written"):
         run(pred, Task.MCQ, ContextTest.T2, Path("/proc/sdgbias"), params=APPLY)
 
 

@@ -205,7 +205,7 @@ def test_floor_is_the_entrys_or_nobodys(clip: Path, t5: Path) -> None:
         == 0.8
     )
     for wrong in (1.2, "high", True):
-        with pytest.raises(RegistryError, match="options.floor is .*; give a cosine"):
+        with pytest.raises(RegistryError, match="floor is .*; valid: a cosine"):
             text_encoders.load(spec(clip, options={"kind": "clip", "floor": wrong}), Path())
 
 

@@ -237,7 +237,7 @@ def test_models_that_take_one_picture(tmp_path: Path, monkeypatch: pytest.Monkey
         ModelError, match=r"m: 2 pictures in one prompt, takes 1 at most; .*\(layout: composite\)"
     ):
         engine.candidate_scores(PAIRS)
-    with pytest.raises(RegistryError, match="max_images is 'one'; give a whole number"):
+    with pytest.raises(RegistryError, match="max_images is 'one'; valid: a whole number"):
         load(dataclasses.replace(one, options={"max_images": "one"}), Path())
     engine = load(spec("hf", f"path:{folder}"), Path())
     monkeypatch.setattr(PixelCache, "__call__", only_one)

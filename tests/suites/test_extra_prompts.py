@@ -262,16 +262,11 @@ def test_pride_asks_five_percent_of_val(
 
 
 @given(st.sampled_from(["q_reversed", "q_random", "q_abc", "perm:1", "perm:2"]), st.integers(0, 3))
-def test_the_way_back_to_the_content(view: str, seed: int) -> None:
-    """A model that loves one content says so whatever the order."""
+def test_every_order_shows_each_content_once(view: str, seed: int) -> None:
     table = item_tables()[Task.MCQ]
     order = extra_prompts.orders(table, view, seed)
     n = extra_prompts.n_options(table)
-    loved = np.arange(len(table)) % n
-    shown = np.where(order == loved[:, None], 5.0, 0.0)
-    back = extra_prompts.to_contents(np.where(order >= 0, shown, np.nan), order)
-    assert np.array_equal(np.nanargmax(back, axis=1), loved)
-    assert np.array_equal(~np.isnan(back), np.arange(3) < n[:, None])
+    assert np.array_equal(order >= 0, np.arange(3) < n[:, None])
     assert all(sorted(row[row >= 0]) == list(range(k)) for row, k in zip(order, n, strict=True))
 
 

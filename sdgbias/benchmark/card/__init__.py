@@ -23,6 +23,7 @@ from sdgbias.benchmark.card import figures, tracked
 from sdgbias.benchmark.card.readme import readme
 from sdgbias.errors import InputError
 from sdgbias.files import write_atomically
+from sdgbias.raw.clusters import LABELS
 from sdgbias.types import ContextTest, Task
 
 LICENCE = "CC BY-SA 4.0"
@@ -35,7 +36,6 @@ TABLES: dict[str, tuple[str, ...]] = {
     "items_regression": (),
     "prompts": (),
 }
-_LABELS = figures.LABELS
 _ITEM = (
     "cluster_id",
     "cname",
@@ -49,12 +49,12 @@ _ITEM = (
     "modalities",
 )
 _READ: dict[str, tuple[str, ...]] = {
-    "clusters": ("cluster_id", "cname", "country", *_LABELS),
+    "clusters": ("cluster_id", "cname", "country", *LABELS),
     "images": ("cluster_id", "image_id", "image_group", "n_parts", "modalities"),
     "items_mcq": (*_ITEM, "answer", "value", "value_year", "source", "level"),
     "items_regression": (*_ITEM, "target"),
 }
-_NUMBERS = {*_LABELS, "year", "value", "value_year", "n_parts"}
+_NUMBERS = {*LABELS, "year", "value", "value_year", "n_parts"}
 _NEEDED = {"cluster_id", "image_id", "indicator"}
 _QUARANTINE = pa.schema([(name, pa.string()) for name in ("table", "key", "rule", "detail")])
 _BATCH = 65_536

@@ -20,12 +20,11 @@ from sdgbias.benchmark.card.readme import known_limits
 from sdgbias.benchmark.card.shown import by_modalities, templates
 from sdgbias.benchmark.draw import PILLAR_WEIGHTS
 from sdgbias.methods import stats
-from sdgbias.raw.indicators import load_indicators
+from sdgbias.raw.clusters import LABELS
+from sdgbias.raw.indicators import LEVELS, load_indicators
 from sdgbias.raw.sources import Source, source_of_series, sources
 from sdgbias.types import LETTERS, PILLARS, TESTS, Task
 
-LABELS = ("asset_index", "water_index", "sanitation_index", "under5_mort", "women_edu", "women_bmi")
-LEVELS = ("subnational", "urban-rural", "national")
 #: Table B: percent of the paper's multiple-choice answers that are A, B, C.
 TABLE_B = dict(
     zip(PILLARS, ((27.75, 42.80, 29.45), (40.11, 39.11, 20.78), (32.03, 33.87, 34.11)), strict=True)
@@ -95,9 +94,9 @@ def figures(facts: Facts, prompts: int) -> dict[str, Any]:
             "prompts": prompts,
             "clusters_used": int(both["cluster_id"].nunique()),
             "countries_used": int(both["cname"][both["cname"] != ""].nunique()),
-            "mcq_by_pillar": _counts(mcq["pillar"]),
-            "mcq_by_indicator": _counts(mcq["indicator"]),
-            "regression_by_task": _counts(regression["indicator"]),
+            "mcq_by_pillar": counts(mcq["pillar"]),
+            "mcq_by_indicator": counts(mcq["indicator"]),
+            "regression_by_task": counts(regression["indicator"]),
         },
         "table_a": table_a(facts),
         "short": [line for task in Task for line in _quota(facts, task).get("short", [])],
@@ -134,7 +133,8 @@ _SHARED = (
 )
 
 
-def _counts(values: pd.Series) -> dict[str, int]:
+def counts(values: pd.Series) -> dict[str, int]:
+    """Value -> number of rows, by value."""
     return {str(k): int(v) for k, v in values.value_counts().sort_index().items()}
 
 

@@ -6,9 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-import yaml
-
-from sdgbias.files import packaged
+from sdgbias.files import packaged_yaml
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class IntendedUse:
 
 @cache
 def intended_use() -> IntendedUse:
-    told = yaml.safe_load(packaged("data", "intended_use.yaml").read_text(encoding="utf-8"))
+    told = packaged_yaml("intended_use.yaml")
     return IntendedUse(
         str(told["summary"]), *(tuple(map(str, told[k])) for k in ("for", "not_for", "terms"))
     )

@@ -53,7 +53,7 @@ def readme(card: Card) -> str:
         ],
         "intended_use": intended_use().markdown(),
     }
-    return _templates().get_template("readme.md.j2").render(page)
+    return rendered("readme.md.j2", page)
 
 
 def known_limits(card: Card) -> list[str]:
@@ -67,7 +67,12 @@ def known_limits(card: Card) -> list[str]:
         "shared": [row["indicator"] for row in values if row["national"] == 100],
         "unplaced": sum(n for name, n in placed.items() if not name.startswith("by ")),
     }
-    return _templates().get_template("limits.txt.j2").render(told).splitlines()
+    return rendered("limits.txt.j2", told).splitlines()
+
+
+def rendered(template: str, values: Mapping[str, Any]) -> str:
+    """A template of this folder, filled."""
+    return _templates().get_template(template).render(values)
 
 
 @cache

@@ -9,7 +9,7 @@ answer-not-a-number, invalid-split.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +22,9 @@ import pyarrow.parquet as pq
 
 from sdgbias.benchmark.release.records import AUTHORS_FIELDS, OWN_FIELDS, PARTS, stem
 from sdgbias.errors import InputError
+from sdgbias.progress import Progress
 from sdgbias.types import ContextTest, Task
 
-#: progress(what, done, total)
-Progress = Callable[[str, int, int], None]
 Part = tuple[Task, ContextTest]
 #: Fields that must be equal in every test's file.
 _SHARED = ("image", "A", "B", "C", "answer", "split", "pillar", "indicator", "target", "cluster_id")

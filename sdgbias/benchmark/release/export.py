@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,8 +22,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from PIL import Image
 
+from sdgbias.benchmark.build import write_json
 from sdgbias.benchmark.card.intended_use import intended_use
-from sdgbias.benchmark.release.check import Progress, database
+from sdgbias.benchmark.release.check import database
 from sdgbias.benchmark.release.import_ import Imported, import_
 from sdgbias.benchmark.release.records import (
     AUTHORS_FIELDS,
@@ -30,20 +32,19 @@ from sdgbias.benchmark.release.records import (
     FIELD_OF,
     IGNORE,
     MANIFEST,
+    ONWARD,
     OWN_FIELDS,
     PARTS,
     TEXT_VIEWS,
     json_lines,
     read_manifest,
     refuse_foreign,
-    replaced,
     stem,
-    write_file,
     write_lines,
-    write_manifest,
 )
 from sdgbias.errors import InputError, UsageError, one_of
-from sdgbias.files import confine
+from sdgbias.files import confine, write_atomically, writing
+from sdgbias.progress import Progress, silent
 from sdgbias.raw.images.composite import encode_png
 from sdgbias.raw.images.image_store import ImageReader
 from sdgbias.types import Task
@@ -51,10 +52,6 @@ from sdgbias.types import Task
 __all__ = ["Exported", "Imported", "export", "import_"]
 
 _BATCH = 20_000
-
-
-def _silent(what: str, done: int, total: int) -> None:
-    return None
 
 
 @dataclass(frozen=True)
@@ -81,7 +78,7 @@ class Exported:
 
 
 def export(
-    benchmark: Path, out: Path, text_view: str = "none", progress: Progress = _silent
+    benchmark: Path, out: Path, text_view: str = "none", progress: Progress = silent
 ) -> Exported:
     """Write the release files of ``benchmark`` into ``out``; the same benchmark gives the same
     bytes.
@@ -108,7 +105,7 @@ def export(
     refuse_foreign(out, mine={name: earlier.get(name) for name in identity} == identity)
     about = {name: card.get(name) for name in ("licence", "sources", "synthetic")}
     about["intended_use"] = intended_use().record()
-    write_manifest(out / MANIFEST, {**identity, **about, "complete": False})
+    write_json(out / MANIFEST, {**identity, **about, "complete": False})
     imported = (benchmark / "records.parquet").is_file()
     paths = _recorded_paths(benchmark) if imported else _own_paths(benchmark)
     count = _write_images(benchmark, out, paths, progress)
@@ -118,7 +115,7 @@ def export(
         else _composed(benchmark, text_view, paths, progress)
     )
     records = _write_records(out, parts)
-    write_manifest(
+    write_json(
         out / MANIFEST, {**identity, **about, "complete": True, "records": records, "images": count}
     )
     return Exported(out, records, count, text_view)
@@ -133,10 +130,11 @@ def _write_records(out: Path, parts: Iterator[Lines]) -> dict[str, int]:
     records is removed."""
     names = {stem(task, test): _files(out, stem(task, test)) for task, test in PARTS}
     records = dict.fromkeys(names, 0)
-    with replaced(*(path for three in names.values() for path in three)) as files:
-        own: dict[str, list[BinaryIO]] = {
-            name: files[3 * at : 3 * at + 3] for at, name in enumerate(names)
-        }
+    with ExitStack() as stack:
+        own: dict[str, list[BinaryIO]] = {}
+        for name, paths in names.items():
+            drafts = [stack.enter_context(writing(path, ONWARD)) for path in paths]
+            own[name] = [stack.enter_context(draft.open("wb")) for draft in drafts]
         for name, *blocks in parts:
             records[name] += len(blocks[0])
             for file, lines in zip(own[name], blocks, strict=True):
@@ -382,13 +380,14 @@ def _write_images(benchmark: Path, out: Path, paths: pd.DataFrame, progress: Pro
         count += len(targets)
         if not all(target.is_file() for target in targets):
             for target, picture in zip(targets, reader[key], strict=True):
-                write_file(target, picture)
+                write_atomically(target, picture, ONWARD)
         if done % 500 == 0 or done == len(paths):
             progress("writing images", done, len(paths))
     own = benchmark / "blank.png"
     if own.is_file():
-        write_file(out / BLANK, own.read_bytes())
+        write_atomically(out / BLANK, own.read_bytes(), ONWARD)
     elif len(paths):
         with Image.open(io.BytesIO(reader[paths["image_id"].iloc[0]][0])) as first:
-            write_file(out / BLANK, encode_png(Image.new("RGB", first.size, "white")))
+            white = encode_png(Image.new("RGB", first.size, "white"))
+        write_atomically(out / BLANK, white, ONWARD)
     return count

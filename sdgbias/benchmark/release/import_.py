@@ -26,12 +26,12 @@ from PIL import Image
 
 from sdgbias.benchmark.build import write_json, write_table
 from sdgbias.benchmark.card import build_card
+from sdgbias.benchmark.card.figures import counts as counted
 from sdgbias.benchmark.items import QUARANTINE_COLUMNS
 from sdgbias.benchmark.prompts import prompt_texts
 from sdgbias.benchmark.release.check import (
     FIELDS,
     Part,
-    Progress,
     ReleaseImport,
     database,
     find_faults,
@@ -43,15 +43,15 @@ from sdgbias.benchmark.release.items import clusters_of, item_table, place_of_pa
 from sdgbias.benchmark.release.records import (
     BLANK,
     MANIFEST,
+    ONWARD,
     PARTS,
     read_manifest,
     refuse_foreign,
-    replaced,
     stem,
-    write_file,
 )
 from sdgbias.errors import InputError, StoreError
-from sdgbias.files import confine
+from sdgbias.files import confine, write_atomically, writing
+from sdgbias.progress import Progress, silent
 from sdgbias.raw.images import near_duplicates
 from sdgbias.raw.images.composite import MAX_PIXELS
 from sdgbias.raw.images.image_store import store_images
@@ -59,10 +59,6 @@ from sdgbias.types import LETTERS, ContextTest, Task, View
 
 _PICTURES = ("PNG", "JPEG")
 _PLACE = "\x1f"
-
-
-def _silent(what: str, done: int, total: int) -> None:
-    return None
 
 
 @dataclass(frozen=True)
@@ -112,7 +108,7 @@ class Imported:
         return said
 
 
-def import_(folder: Path, out: Path, progress: Progress = _silent) -> Imported:
+def import_(folder: Path, out: Path, progress: Progress = silent) -> Imported:
     """Build the benchmark folder ``out`` from ``folder``/data/*.jsonl (or ``folder``/*.jsonl) and
     the images they name.
 
@@ -178,7 +174,7 @@ def _run(job: ReleaseImport, counts: Mapping[str, int]) -> Imported:
     )
     quarantine = quarantine.sort_values(list(QUARANTINE_COLUMNS), ignore_index=True)
     write_table(job.out / "quarantine", "release", quarantine)
-    by_rule = {str(k): int(v) for k, v in quarantine["rule"].value_counts().sort_index().items()}
+    by_rule = counted(quarantine["rule"])
     if not sum(map(len, items.values())):
         raise InputError(
             f"{job.folder}: no usable item ({', '.join(f'{k} {v}' for k, v in by_rule.items())});"
@@ -275,7 +271,8 @@ def _with_images(
     index["modalities"] = index["cluster_id"].map(shown_in).fillna("").astype("str")
     write_table(job.out, "images", index)
     if (job.folder / BLANK).is_file():
-        write_file(job.out / "blank.png", confine(job.folder, BLANK).read_bytes())
+        blank = confine(job.folder, BLANK).read_bytes()
+        write_atomically(job.out / "blank.png", blank, ONWARD)
     place = pictures.set_index("paths")["place"]
     ids = index.set_index("cluster_id")["image_id"]
     items, lost, notes = {}, [], {}
@@ -380,8 +377,8 @@ def _write_prompts(
         ]
     )
     with (
-        replaced(job.out / "prompts.parquet") as [file],
-        pq.ParquetWriter(file, schema, compression="zstd") as writer,
+        writing(job.out / "prompts.parquet", ONWARD) as part,
+        pq.ParquetWriter(part, schema, compression="zstd") as writer,
     ):
         for task, table in items.items():
             parts = job.parts(task)
@@ -466,8 +463,8 @@ def _write_records(job: ReleaseImport, items: Mapping[Task, pd.DataFrame]) -> No
     kinds = {"line": pa.int64(), "item_id": pa.int64(), "paths": pa.list_(pa.string())}
     schema = pa.schema([(name, kinds.get(name, pa.string())) for name in names])
     with (
-        replaced(job.out / "records.parquet") as [file],
-        pq.ParquetWriter(file, schema, compression="zstd") as writer,
+        writing(job.out / "records.parquet", ONWARD) as part,
+        pq.ParquetWriter(part, schema, compression="zstd") as writer,
     ):
         for task, test in job.found:
             job.con.register("kept", pa.table({"item_id": items[task]["item_id"]}))

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sdgbias.benchmark.item_columns import LABELS
+from sdgbias.benchmark.card.figures import counts
 from sdgbias.benchmark.release.records import COLUMNS, FIELD_OF
 from sdgbias.benchmark.splits import authors_split, split_by_country
-from sdgbias.raw.clusters import ID_PATTERN, UNKNOWN_ADM1, countries
+from sdgbias.raw.clusters import ID_PATTERN, LABELS, UNKNOWN_ADM1, countries
 from sdgbias.raw.indicators import load_indicators, load_regression_tasks
 from sdgbias.types import PILLARS, TOLERANCES, Task
 
@@ -74,9 +74,7 @@ def item_table(task: Task, records: pd.DataFrame) -> tuple[pd.DataFrame, dict[st
         given != "", pd.Series(authors_split(task.value, rows["item_id"]), index=rows.index)
     )
     notes = {
-        "indicators_not_ours": {
-            str(k): int(v) for k, v in named[slug == ""].value_counts().sort_index().items()
-        },
+        "indicators_not_ours": counts(named[slug == ""]),
         "split_by_rule": int((given == "").sum()),
     }
     _fill_place(rows)

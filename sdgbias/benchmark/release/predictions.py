@@ -3,7 +3,6 @@ apply CADE, write the results."""
 
 from __future__ import annotations
 
-import errno
 import json
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,7 +14,8 @@ import numpy as np
 import pandas as pd
 
 from sdgbias.benchmark.release.prediction_tables import PredictionTables, read_tables
-from sdgbias.errors import DiskFull, InputError, StoreError, UsageError
+from sdgbias.errors import InputError, StoreError, UsageError
+from sdgbias.files import writing
 from sdgbias.methods import metrics, stats
 from sdgbias.methods.answers import parse_letter, parse_number, with_first_digit
 from sdgbias.methods.cade import Floats, Form, Numerics, Streams, decide, streams
@@ -143,13 +143,7 @@ def search(
     )
 
 
-def _summary(hits: np.ndarray, ids: np.ndarray) -> dict[str, float | int]:
-    e = stats.share(hits, ids)
-    return {"value": e.value, "n": e.n, "ci_low": e.low, "ci_high": e.high}
-
-
-def _mean_summary(values: np.ndarray, ids: np.ndarray) -> dict[str, float | int]:
-    e = stats.amount(values, ids)
+def _summary(e: stats.Estimate) -> dict[str, float | int]:
     return {"value": e.value, "n": e.n, "ci_low": e.low, "ci_high": e.high}
 
 
@@ -179,9 +173,9 @@ def apply(
         use = (t.frame["split"] == split).to_numpy() & p.gold_ok & p.streams.valid.any(axis=1)
         if t.task is Task.MCQ:
             m: dict[str, object] = {
-                "baseline_accuracy": _summary(base_hit[use], ids[use]),
-                "cade_accuracy": _summary(cade_hit[use], ids[use]),
-                "generated_accuracy": _summary(said_hit[use], ids[use]),
+                "baseline_accuracy": _summary(stats.share(base_hit[use], ids[use])),
+                "cade_accuracy": _summary(stats.share(cade_hit[use], ids[use])),
+                "generated_accuracy": _summary(stats.share(said_hit[use], ids[use])),
             }
             unparsed = (p.generated == "").to_numpy()
         else:
@@ -190,16 +184,16 @@ def apply(
             )
             cade_error = metrics.absolute_error(p.gold_value, np.asarray(chosen, dtype=np.float64))
             m = {
-                "baseline_mae": _mean_summary(base_error[use], ids[use]),
-                "cade_mae": _mean_summary(cade_error[use], ids[use]),
+                "baseline_mae": _summary(stats.amount(base_error[use], ids[use])),
+                "cade_mae": _summary(stats.amount(cade_error[use], ids[use])),
             }
             known = use & np.isfinite(limit)
             if known.any():
                 m["baseline_interval_accuracy"] = _summary(
-                    metrics.within_tolerance(base_error, limit)[known], ids[known]
+                    stats.share(metrics.within_tolerance(base_error, limit)[known], ids[known])
                 )
                 m["cade_interval_accuracy"] = _summary(
-                    metrics.within_tolerance(cade_error, limit)[known], ids[known]
+                    stats.share(metrics.within_tolerance(cade_error, limit)[known], ids[known])
                 )
             m["without_tolerance"] = int((use & ~known).sum())
             unparsed = p.generated.isna().to_numpy()
@@ -264,31 +258,21 @@ def write_results(out: Path, predictions: pd.DataFrame, config: Mapping[str, obj
     """cade_predictions.csv and cade_config.json (finite numbers or null): both are written to
     temporary files before either is renamed. Raises DiskFull, StoreError; then nothing has
     changed."""
-    texts = {
-        "cade_predictions.csv": predictions.to_csv(index=False, lineterminator="\n"),
-        "cade_config.json": (
-            json.dumps(_finite(config), indent=2, sort_keys=True, allow_nan=False) + "\n"
-        ),
-    }
-    parts = {name: out / f".{name}.part" for name in texts}
+    text = json.dumps(_finite(config), indent=2, sort_keys=True, allow_nan=False) + "\n"
+    onward = "nothing was changed there; make room or name another folder with --out"
     made = not out.exists()
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            parts[name].write_text(text, encoding="utf-8")
-        for name, part in parts.items():
-            part.replace(out / name)
-    except OSError as error:
-        with suppress(OSError):
-            for part in parts.values():
-                part.unlink(missing_ok=True)
-            if made:
+        with (
+            writing(out / "cade_predictions.csv", onward) as table,
+            writing(out / "cade_config.json", onward) as settings,
+        ):
+            predictions.to_csv(table, index=False, lineterminator="\n")
+            settings.write_text(text, encoding="utf-8")
+    except StoreError:
+        if made:
+            with suppress(OSError):
                 out.rmdir()
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        raise (DiskFull if full else StoreError)(
-            f"{out}: can't be written ({error.strerror or error}); nothing was changed there;"
-            f" {'make room, then the same command again' if full else 'name a folder with --out'}"
-        ) from None
+        raise
 
 
 _RESERVATIONS = {

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,10 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sdgbias.benchmark.item_columns import MCQ_COLUMNS, REGRESSION_COLUMNS
-from sdgbias.errors import StoreError, UsageError
+from sdgbias.errors import UsageError
 from sdgbias.types import TESTS, Task
 
 MANIFEST = "release.json"
+#: What to do about a file that can't be written.
+ONWARD = "free the disk or name another --out"
 BLANK = "images/blank.png"
 IGNORE = "\nIgnore the image."
 TEXT_VIEWS = ("none", "blank-image")
@@ -134,44 +135,6 @@ def write_lines(file: BinaryIO, lines: pa.Array) -> None:
     size = pc.sum(pc.binary_length(text)).as_py() or 0
     if size:
         file.write(memoryview(text.buffers()[2])[:size])
-
-
-@contextmanager
-def replaced(*paths: Path) -> Iterator[list[BinaryIO]]:
-    """Temporary files for ``paths``, renamed together at the end of the block, removed when it
-    fails. Raises StoreError."""
-    parts = [path.with_name(f".{path.name}.part") for path in paths]
-    files: list[BinaryIO] = []
-    try:
-        for part in parts:
-            part.parent.mkdir(parents=True, exist_ok=True)
-            files.append(part.open("wb"))
-        yield files
-        for file, part, path in zip(files, parts, paths, strict=True):
-            file.close()
-            part.replace(path)
-    except OSError as error:
-        where = paths[0].parent if paths else "output"
-        raise StoreError(
-            f"{where}: can't be written ({error.strerror or error}); free the disk or name another"
-            " --out"
-        ) from None
-    finally:
-        for file in files:
-            file.close()
-        for part in parts:
-            part.unlink(missing_ok=True)
-
-
-def write_file(path: Path, content: bytes) -> None:
-    with replaced(path) as [file]:
-        file.write(content)
-
-
-def write_manifest(path: Path, content: Mapping[str, Any]) -> None:
-    write_file(
-        path, (json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
-    )
 
 
 def read_manifest(folder: Path, name: str) -> dict[str, Any]:

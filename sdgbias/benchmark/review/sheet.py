@@ -20,7 +20,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +43,7 @@ from sdgbias.benchmark.review.verdicts import (
 )
 from sdgbias.errors import InputError, StoreError, UsageError
 from sdgbias.files import packaged
+from sdgbias.progress import Progress
 from sdgbias.raw.images.image_store import ImageReader
 from sdgbias.types import LETTERS, TESTS, Task
 
@@ -58,8 +59,6 @@ _BLOCKS: dict[str, Any] = {
     "lstrip_blocks": True,
     "keep_trailing_newline": True,
 }
-#: progress(what, done, total)
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)

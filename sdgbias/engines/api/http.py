@@ -29,6 +29,7 @@ from sdgbias.errors import (
     SdgbiasError,
     StoreError,
 )
+from sdgbias.files import write_atomically
 
 #: After this many consecutive prompts that used up their attempts, the endpoint counts as down for
 #: the rest of the process.
@@ -237,18 +238,9 @@ class Transport:
         that dies leaves no gap."""
         if self._ledger is None or not self.options.prices:
             return
-        part = self._ledger.with_suffix(".writing")
         amount = self._spent.get(self._run, 0.0) + self.counters.cost + self._held
-        try:
-            part.write_text(
-                json.dumps({**self._spent, self._run: amount}, sort_keys=True), encoding="utf-8"
-            )
-            part.replace(self._ledger)
-        except OSError as error:
-            raise StoreError(
-                f"{self._ledger}: can't be written ({error.strerror}); make room, then run the same"
-                " command again"
-            ) from None
+        text = json.dumps({**self._spent, self._run: amount}, sort_keys=True)
+        write_atomically(self._ledger, text, "make room, then run the same command again")
 
     async def _reserve(self, cost: float) -> None:
         async with self._money:

@@ -11,12 +11,13 @@ import torch
 import transformers
 from transformers import AutoConfig, GenerationConfig
 
+from sdgbias.engines.entry_options import option
 from sdgbias.engines.fingerprint import local_folder
 from sdgbias.engines.hf import shared_prefix
 from sdgbias.engines.hf.processor import load_processor
 from sdgbias.engines.hf.text_only import model_class
 from sdgbias.engines.hub_errors import BROKEN, translate
-from sdgbias.errors import ModelError, NotAnswerable, OutOfMemory, RegistryError
+from sdgbias.errors import ModelError, NotAnswerable, OutOfMemory
 from sdgbias.types import ModelSpec
 
 #: Text of the plain RuntimeError that torch raises when main memory is full.
@@ -56,13 +57,7 @@ def load_model(spec: ModelSpec, root: Path) -> Any:
 def device_map(spec: ModelSpec) -> str:
     """Option `device_map` of a registry entry: how a model is split over the GPUs that its process
     sees (accelerate); '' if unset: it stays on one."""
-    value = spec.options.get("device_map", "")
-    if value not in ("", "auto", "balanced", "sequential"):
-        raise RegistryError(
-            f"registry/models/{spec.name}.yaml: device_map is {value!r}; valid: auto, balanced,"
-            " sequential"
-        )
-    return str(value)
+    return str(option(spec, "hf", "device_map", ""))
 
 
 def _greedy(model: Any) -> None:
@@ -117,15 +112,8 @@ def decoder_start(model: Any) -> list[int]:
 def max_images(spec: ModelSpec) -> int | None:
     """Option `max_images` of a registry entry: how many pictures one prompt may show; None if
     unset."""
-    value = spec.options.get("max_images")
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise RegistryError(
-            f"registry/models/{spec.name}.yaml: max_images is {value!r}; give a whole number from"
-            " 1 on"
-        )
-    return value
+    most: int | None = option(spec, "hf", "max_images")
+    return most
 
 
 def too_many(name: str, pictures: int, why: str) -> str:

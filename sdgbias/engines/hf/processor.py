@@ -10,6 +10,7 @@ from typing import Any
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoConfig, AutoImageProcessor, AutoProcessor
 
+from sdgbias.engines.entry_options import option
 from sdgbias.engines.fingerprint import local_folder
 from sdgbias.engines.hf.text_only import processor_of
 from sdgbias.engines.hub_errors import translate
@@ -71,12 +72,7 @@ def _reads_twice(source: str, where: dict[str, Any]) -> bool:
 def processor_options(spec: ModelSpec) -> dict[str, Any]:
     """Option `processor` of a registry entry: settings of the image processor (min_pixels,
     max_pixels, do_image_splitting, ...). RegistryError if it isn't a mapping."""
-    given = spec.options.get("processor", {})
-    if not isinstance(given, dict):
-        raise RegistryError(
-            f"registry/models/{spec.name}.yaml: processor is {given!r}; valid: a mapping such as"
-            " {max_pixels: 200704}"
-        )
+    given: dict[str, Any] = option(spec, "hf", "processor", {})
     return given
 
 

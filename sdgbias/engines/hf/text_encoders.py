@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, CLIPTextModelWithProjection, T5EncoderModel
 
+from sdgbias.engines.entry_options import option
 from sdgbias.engines.fingerprint import fingerprint
 from sdgbias.engines.hf import checkpoint
 from sdgbias.errors import ModelError, RegistryError, one_of
@@ -35,15 +36,8 @@ _VERSION = "text-encoder-1"
 
 def floor_of(spec: ModelSpec) -> float | None:
     """Option `floor` of an entry, None where it has none. Raises RegistryError."""
-    said = spec.options.get("floor")
-    if said is not None and (
-        isinstance(said, bool) or not isinstance(said, int | float) or not -1 <= said <= 1
-    ):
-        raise RegistryError(
-            f"registry/models/{spec.name}.yaml: options.floor is {said!r}; give a cosine, -1 to 1:"
-            " sdgbias people calibrate"
-        )
-    return None if said is None else float(said)
+    floor = option(spec, "hf", "floor")
+    return None if floor is None else float(floor)
 
 
 def load(spec: ModelSpec, root: Path) -> TextEncoder:

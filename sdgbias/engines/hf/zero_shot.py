@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from PIL import Image
 from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel, ViTForImageClassification
 
@@ -25,7 +24,7 @@ from sdgbias.engines import Backend
 from sdgbias.engines.fingerprint import fingerprint
 from sdgbias.engines.hf import checkpoint
 from sdgbias.errors import ModelError, NotAnswerable, RegistryError
-from sdgbias.files import packaged
+from sdgbias.files import packaged_yaml
 from sdgbias.methods.labels import plain_form
 from sdgbias.raw.facet import normalise
 from sdgbias.raw.images.composite import open_picture
@@ -60,41 +59,54 @@ def picture_of(prompt: Prompt) -> Image.Image:
     return open_picture(prompt.images[0])
 
 
-def refuse_scores(prompts: Sequence[Prompt]) -> ScoreBatch:
-    """Raises, because neither engine has first-token scores."""
-    raise NotAnswerable(
-        "not a question that this model can answer: it has no scores of the candidates"
-        f" {prompts[0].candidates!r}"
-    )
-
-
-def answers(
-    engine: ClipZeroShot | VitZeroShot, prompts: Sequence[Prompt], starts: Sequence[str]
-) -> list[list[str]]:
-    """(N, S) labels, S starts that must be empty. Prompts that list the same labels are scored
-    together."""
-    if any(starts):
-        raise ModelError(
-            "a forced start needs a model that writes; this one chooses a label:"
-            f" {next(s for s in starts if s)!r}"
-        )
-    lists: dict[tuple[str, ...], list[int]] = {}
-    for row, prompt in enumerate(prompts):
-        lists.setdefault(tuple(labels_of(prompt)), []).append(row)
-    said = [""] * len(prompts)
-    for names, rows in lists.items():
-        for at in range(0, len(rows), engine.batch_size):
-            some = rows[at : at + engine.batch_size]
-            scores = engine.scores([picture_of(prompts[row]) for row in some], names)  # (B, L)
-            for row, best in zip(some, scores.argmax(-1).tolist(), strict=True):
-                said[row] = names[best]
-    return [[text] * len(starts) for text in said]
-
-
-class ClipZeroShot(Backend):
-    """The label whose text lies closest to the picture (cosine). Ties go to the earlier label."""
+class ZeroShot(Backend):
+    """An engine that chooses one of the labels that a prompt lists. Prompts that list the same ones
+    are scored together."""
 
     forces_starts, chooses_labels = False, True
+    model: Any
+    images: Any
+    batch_size: int
+
+    def scores(self, pictures: Sequence[Image.Image], names: tuple[str, ...]) -> torch.Tensor:
+        """(B, L) score of each picture and label."""
+        raise NotImplementedError
+
+    def pixels(self, pictures: Sequence[Image.Image]) -> torch.Tensor:
+        """The model's input for B pictures."""
+        made: torch.Tensor = self.images(images=list(pictures), return_tensors="pt")["pixel_values"]
+        return made.to(self.model.device, self.model.dtype)
+
+    def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
+        raise NotAnswerable(
+            "not a question that this model can answer: it has no scores of the candidates"
+            f" {prompts[0].candidates!r}"
+        )
+
+    def generate(
+        self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
+    ) -> Generated:
+        """(N, S) labels, S starts that must be empty."""
+        if any(starts):
+            raise ModelError(
+                "a forced start needs a model that writes; this one chooses a label:"
+                f" {next(s for s in starts if s)!r}"
+            )
+        lists: dict[tuple[str, ...], list[int]] = {}
+        for row, prompt in enumerate(prompts):
+            lists.setdefault(tuple(labels_of(prompt)), []).append(row)
+        said = [""] * len(prompts)
+        for names, rows in lists.items():
+            for at in range(0, len(rows), self.batch_size):
+                some = rows[at : at + self.batch_size]
+                found = self.scores([picture_of(prompts[row]) for row in some], names)
+                for row, best in zip(some, found.argmax(-1).tolist(), strict=True):
+                    said[row] = names[best]
+        return Generated.whole([[text] * len(starts) for text in said])
+
+
+class ClipZeroShot(ZeroShot):
+    """The label whose text lies closest to the picture (cosine). Ties go to the earlier label."""
 
     def __init__(self, spec: ModelSpec, root: Path) -> None:
         self.model = checkpoint.model(spec, root, CLIPModel)
@@ -104,21 +116,10 @@ class ClipZeroShot(Backend):
         self._texts: dict[tuple[str, ...], torch.Tensor] = {}
         self.fingerprint = fingerprint(spec, root, _VERSION, "clip", checkpoint.device().type)
 
-    def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
-        return refuse_scores(prompts)
-
-    def generate(
-        self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
-    ) -> Generated:
-        return Generated.whole(answers(self, prompts, starts))
-
     @torch.inference_mode()
     def scores(self, pictures: Sequence[Image.Image], names: tuple[str, ...]) -> torch.Tensor:
         """(B, L) cosine of each picture and label."""
-        pixels = self.images(images=list(pictures), return_tensors="pt")["pixel_values"].to(
-            self.model.device, self.model.dtype
-        )
-        shown = self.model.get_image_features(pixel_values=pixels).pooler_output
+        shown = self.model.get_image_features(pixel_values=self.pixels(pictures)).pooler_output
         return torch.nn.functional.normalize(shown.float(), dim=-1) @ self._labels(names).T
 
     def _labels(self, names: tuple[str, ...]) -> torch.Tensor:
@@ -136,14 +137,12 @@ class ClipZeroShot(Backend):
         return self._texts[names]
 
 
-class VitZeroShot(Backend):
+class VitZeroShot(ZeroShot):
     """The label with the largest share of the head's probability. The mapping from outputs of the
     head to labels comes from the registry entry (option `labels`: label -> names in the
     checkpoint's id2label), else from the packaged map for ImageNet-1k (data/vit_labels.yaml); the
     paper doesn't specify it. ``names``: the labels that it can answer with; people annotated with
     any other label are left out (suites/facet.py)."""
-
-    forces_starts, chooses_labels = False, True
 
     def __init__(self, spec: ModelSpec, root: Path) -> None:
         wanted = _label_map(spec)
@@ -171,14 +170,6 @@ class VitZeroShot(Backend):
             spec, root, _VERSION, "vit", mapping, checkpoint.device().type
         )
 
-    def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
-        return refuse_scores(prompts)
-
-    def generate(
-        self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
-    ) -> Generated:
-        return Generated.whole(answers(self, prompts, starts))
-
     @torch.inference_mode()
     def scores(self, pictures: Sequence[Image.Image], names: tuple[str, ...]) -> torch.Tensor:
         """(B, L) log share of the head's probability on each label's outputs; -inf where a label
@@ -188,11 +179,8 @@ class VitZeroShot(Backend):
                 f"not a question that this model can answer: no label of {', '.join(names[:3])},"
                 " ... is in its map"
             )
-        pixels = self.images(images=list(pictures), return_tensors="pt")["pixel_values"].to(
-            self.model.device, self.model.dtype
-        )
         shares = torch.log_softmax(
-            self.model(pixel_values=pixels).logits.double(), dim=-1
+            self.model(pixel_values=self.pixels(pictures)).logits.double(), dim=-1
         )  # (B, outputs)
         empty = shares.new_full((len(shares),), -torch.inf)
         found = [
@@ -205,8 +193,7 @@ class VitZeroShot(Backend):
 def packaged_labels() -> dict[str, list[str]]:
     """Person class -> the outputs of an ImageNet-1k head that count for it, for the classes that
     have any."""
-    path = packaged("data", "vit_labels.yaml")
-    found = yaml.safe_load(path.read_text(encoding="utf-8"))["labels"]
+    found = packaged_yaml("vit_labels.yaml")["labels"]
     return {
         name: [*kinds.get("person", []), *kinds.get("object", [])] for name, kinds in found.items()
     }

@@ -9,6 +9,7 @@ import os
 import warnings
 import zipfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -16,7 +17,7 @@ from pathlib import Path
 import imagehash
 import numpy as np
 import pandas as pd
-from PIL import Image
+from PIL import Image, ImageOps
 
 from sdgbias.errors import InputError
 from sdgbias.files import FileError, confine
@@ -32,17 +33,6 @@ MAX_FILE_BYTES = 64 * 2**20
 #: Names of the required metadata columns, the usual one first; compared ignoring case.
 ID_NAMES = ("id", "image_id", "mapillary_id")
 CLUSTER_NAMES = ("DHSID_EA", "dhsid", "cluster")
-
-#: EXIF tag 0x0112 -> what turns the stored pixels upright.
-_UPRIGHT = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
 
 
 class PhotoError(FileError):
@@ -134,12 +124,9 @@ def read_photo(path: Path | str) -> Image.Image:
     """
 
     def upright(image: Image.Image) -> Image.Image:
-        try:
-            turn = _UPRIGHT.get(image.getexif().get(0x0112, 1))
-        except Exception:
-            turn = None
-        pixels = image.convert("RGB")
-        return pixels if turn is None else pixels.transpose(turn)
+        with suppress(Exception):
+            ImageOps.exif_transpose(image, in_place=True)
+        return image.convert("RGB")
 
     return _decode(path, upright)
 
@@ -375,7 +362,9 @@ def read_metadata(path: Path) -> pd.DataFrame:
     exceed 2**53. Raises InputError for a file that can't be read or lacks one of the ids."""
     table = read_text(path)
     present = {name.lower(): name for name in table.columns}
-    named = {present[name]: name for name in ("lat", "lon", "path") if name in present}
+    named: dict[str, str] = {
+        present[name]: name for name in ("lat", "lon", "path") if name in present
+    }
     for name, what, usual in (
         ("photo_id", "photo's id", ID_NAMES),
         ("cluster_id", "cluster's DHSID_EA", CLUSTER_NAMES),
@@ -384,7 +373,7 @@ def read_metadata(path: Path) -> pd.DataFrame:
         if found is None:
             raise InputError(
                 f"{path}: no column for the {what}; name it {' or '.join(usual)}; found:"
-                f" {', '.join(table)}"
+                f" {', '.join(table.columns)}"
             )
         named[found] = name
     return table[list(named)].rename(columns=named)

@@ -28,14 +28,7 @@ from sdgbias.raw.synthetic.photos import jpeg_bytes, photo_records, render_photo
 from sdgbias.raw.synthetic.series import write_series
 from sdgbias.raw.synthetic.tiles import render_tile, tile_bytes
 
-__all__ = [
-    "DEFAULT_COUNTRIES",
-    "Cluster",
-    "draw_cluster",
-    "render_photo",
-    "render_tile",
-    "write_sample",
-]
+__all__ = ["DEFAULT_COUNTRIES", "write_sample"]
 
 _CHUNK = 8
 _README = """Synthetic sample - nothing in this folder is real.
