@@ -319,58 +319,44 @@ def pride(e: Evidence) -> Floats:
 
 
 # ----------------------------------------------------------------------
-# tuning
-
-
-# ----------------------------------------------------------------------
 # the table of methods
 
-_CF, _CTX = ("content_free:*",), {"contrast": ("ctx",)}
+
+def _contrasted(
+    title: str, *views: str, needs: Names = (), source: str = "Zhang 2025", b: float = 0.1
+) -> Method:
+    settings = {"contrast": views, "a": 1.0, "b": b}
+    return Method(title, contrastive, settings, needs, source=source)
+
+
+def _calibrated(
+    title: str, *views: str, needs: Names = (), source: str = "Zhang 2025", floor: float = 1e-4
+) -> Method:
+    return Method(title, post_hoc, {"contrast": views, "floor": floor}, needs, source=source)
+
+
+def _batched(title: str, mean: str) -> Method:
+    return Method(title, batch, {"mean": mean, "gamma": 1.0}, source="Zhou 2023")
+
+
+_CTX = {"contrast": ("ctx",)}
 METHODS: dict[str, Method] = {
-    "post_hoc": Method(
-        "Post-Hoc debias, diagonal", post_hoc, {**_CTX, "floor": 1e-4}, source="Zhang 2025"
-    ),
+    "post_hoc": _calibrated("Post-Hoc debias, diagonal", "ctx"),
     "post_hoc_identity": Method(
         "Post-Hoc debias, identity", post_hoc, {**_CTX, "mode": "identity"}, source="Zhang 2025"
     ),
-    "post_hoc_q": Method(
-        "Post-Hoc debias against Q-only",
-        post_hoc,
-        {"contrast": ("q",), "floor": 1e-4},
-        source="Zhang 2025",
-    ),
-    "post_hoc_mean": Method(
-        "Post-Hoc debias, CTX+Q and Q-only",
-        post_hoc,
-        {"contrast": ("ctx", "q"), "floor": 1e-4},
-        source="Zhang 2025",
-    ),
+    "post_hoc_q": _calibrated("Post-Hoc debias against Q-only", "q"),
+    "post_hoc_mean": _calibrated("Post-Hoc debias, CTX+Q and Q-only", "ctx", "q"),
     "post_hoc_group": Method(
         "Post-Hoc debias by indicator", post_hoc, {**_CTX, "scope": "group"}, source="Zhang 2025"
     ),
-    "post_hoc_blank": Method(
-        "Post-Hoc debias, blank picture",
-        post_hoc,
-        {"contrast": ("blank:ctx_q",), "floor": 1e-4},
-        ("blank",),
-        source="Zhang 2025",
+    "post_hoc_blank": _calibrated(
+        "Post-Hoc debias, blank picture", "blank:ctx_q", needs=("blank",)
     ),
-    "vdd": Method("VDD", contrastive, {**_CTX, "a": 1.0, "b": 0.1}, source="Zhang 2025"),
-    "vdd_b02": Method(
-        "VDD, b = 0.2", contrastive, {**_CTX, "a": 1.0, "b": 0.2}, source="Zhang 2025"
-    ),
-    "vdd_q": Method(
-        "VDD against Q-only",
-        contrastive,
-        {"contrast": ("q",), "a": 1.0, "b": 0.1},
-        source="Zhang 2025",
-    ),
-    "vdd_mean": Method(
-        "VDD, CTX+Q and Q-only",
-        contrastive,
-        {"contrast": ("ctx", "q"), "a": 1.0, "b": 0.1},
-        source="Zhang 2025",
-    ),
+    "vdd": _contrasted("VDD", "ctx"),
+    "vdd_b02": _contrasted("VDD, b = 0.2", "ctx", b=0.2),
+    "vdd_q": _contrasted("VDD against Q-only", "q"),
+    "vdd_mean": _contrasted("VDD, CTX+Q and Q-only", "ctx", "q"),
     "vdd_tuned": Method(
         "VDD, tuned on val",
         contrastive,
@@ -379,42 +365,22 @@ METHODS: dict[str, Method] = {
         tuned={"a": (0.0, 3.0), "b": (0.0, 0.5)},
         terms=_contrast_terms,
     ),
-    "vcd": Method(
-        "VCD",
-        contrastive,
-        {"contrast": ("noise",), "a": 1.0, "b": 0.1},
-        ("noise",),
-        source="Leng 2024",
+    "vcd": _contrasted("VCD", "noise", needs=("noise",), source="Leng 2024"),
+    "icd": _contrasted("ICD", "icd:0", needs=("icd",), source="Wang 2024"),
+    "icd_places": _contrasted(
+        "ICD, prefix about places", "icd:5", needs=("icd",), source="Wang 2024"
     ),
-    "icd": Method(
-        "ICD",
-        contrastive,
-        {"contrast": ("icd:0",), "a": 1.0, "b": 0.1},
-        ("icd",),
-        source="Wang 2024",
-    ),
-    "icd_places": Method(
-        "ICD, prefix about places",
-        contrastive,
-        {"contrast": ("icd:5",), "a": 1.0, "b": 0.1},
-        ("icd",),
-        source="Wang 2024",
-    ),
-    "icd_vcd": Method(
-        "ICD with VCD",
-        contrastive,
-        {"contrast": ("icd:0", "noise"), "a": 1.0, "b": 0.1},
-        ("icd", "noise"),
-        source="Wang 2024",
+    "icd_vcd": _contrasted(
+        "ICD with VCD", "icd:0", "noise", needs=("icd", "noise"), source="Wang 2024"
     ),
     "m3id": Method("M3ID", m3id, {"t": 1, "decay": 0.02, "b": 0.1}, source="Favero 2024"),
     "pai_logit": Method("PAI, logit part", pai_logit, {"gamma": 1.1, "b": 0.1}, source="Liu 2024"),
-    "cc": Method(
+    "cc": _calibrated(
         "Contextual calibration",
-        post_hoc,
-        {"contrast": _CF, "floor": 0.0},
-        ("content_free",),
+        "content_free:*",
+        needs=("content_free",),
         source="Zhao 2021",
+        floor=0.0,
     ),
     "cc_q": Method(
         "Contextual calibration by Q-only",
@@ -422,22 +388,15 @@ METHODS: dict[str, Method] = {
         {"contrast": ("q",), "scope": "group"},
         source="Zhao 2021",
     ),
-    "dc": Method(
+    "dc": _calibrated(
         "Domain-context calibration",
-        post_hoc,
-        {"contrast": ("random_words:*",), "floor": 0.0},
-        ("random_words",),
+        "random_words:*",
+        needs=("random_words",),
         source="Fei 2023",
+        floor=0.0,
     ),
-    "bc": Method(
-        "Batch calibration", batch, {"mean": "arithmetic", "gamma": 1.0}, source="Zhou 2023"
-    ),
-    "bc_geometric": Method(
-        "Batch calibration, geometric",
-        batch,
-        {"mean": "geometric", "gamma": 1.0},
-        source="Zhou 2023",
-    ),
+    "bc": _batched("Batch calibration", "arithmetic"),
+    "bc_geometric": _batched("Batch calibration, geometric", "geometric"),
     "bcl": Method(
         "Batch calibration, tuned on val",
         batch,

@@ -29,6 +29,7 @@ from tests.builders.studies import analyse_fake
 
 RUN = "fake-pessimist-2"
 MODEL_PAGES = ("model-fake-optimist.html", "model-fake-pessimist.html")
+CHARTS = Path(charts.__file__).parent
 STUDY_PAGES = ("methods.html", "parameters.html", "groups.html", "harm.html")
 
 
@@ -378,3 +379,9 @@ def test_figures_for_print(found: studies.Studies, tmp_path: Path) -> None:
     assert f"Runs: `{RUN}`" in readme
     assert "n: 48" in readme
     assert "planted, benchmark `0123456789abcdef`" in readme
+
+
+def test_no_text_of_a_figure_is_left_over() -> None:
+    source = "".join(p.read_text(encoding="utf-8") for p in CHARTS.glob("*.py"))
+    names = set(charts._texts())
+    assert names and all(f'"{name}"' in source for name in names)

@@ -11,13 +11,15 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 import altair as alt
 import pandas as pd
 import vl_convert as vlc
+import yaml
 
+from sdgbias.files import packaged
 from sdgbias.methods.stats import Estimate
 from sdgbias.report import labels
 
@@ -98,6 +100,36 @@ class Figure:
         return self.options(self.panel) if self.panel else [""]
 
 
+@cache
+def _texts() -> Mapping[str, Mapping[str, Any]]:
+    found: Mapping[str, Mapping[str, Any]] = yaml.safe_load(
+        packaged("data", "figures.yaml").read_text(encoding="utf-8")
+    )
+    return found
+
+
+def columns(name: str) -> Mapping[str, str]:
+    """The columns of a figure's table and tooltips, from ``data/figures.yaml``."""
+    found: Mapping[str, str] = _texts()[name]["columns"]
+    return found
+
+
+def figure(
+    name: str,
+    frame: pd.DataFrame,
+    chart: Any,
+    legend: tuple[tuple[str, str], ...] = (),
+    **said: object,
+) -> Figure:
+    """A figure with its texts, filters and columns from ``data/figures.yaml``; ``said`` fills their
+    placeholders."""
+    text = _texts()[name]
+    title, reads, axes = (text[k].format(**said) for k in ("title", "reads", "axes"))
+    return Figure(
+        name, title, reads, axes, frame, chart, tuple(text["filters"]), text["columns"], legend
+    )
+
+
 # ----------------------------------------------------------------------
 # rows
 
@@ -146,17 +178,12 @@ def both_tasks(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 TASKS = {"mcq": "Choice: accuracy, %", "regression": "Estimate: mean absolute error"}
-BOTH = "accuracy in % (choice) or mean absolute error (estimate)"
 
 
 def holm(p: object) -> str:
     """A p-value as text."""
     value = float("nan") if p is None else float(p)  # type: ignore[arg-type]
     return "" if value != value else "< 0.001" if value < 0.001 else f"{value:.3f}"
-
-
-# ----------------------------------------------------------------------
-# building blocks
 
 
 # ----------------------------------------------------------------------
@@ -219,6 +246,11 @@ def _config(text: str, grid: str, font: str, *, legend: bool) -> dict[str, Any]:
     }
 
 
+#: Colours that `inline` replaces by those of the page, and a chart's settings with them.
+TEXT, _GRID = "#010203", "#040506"
+CONFIG = _config(TEXT, _GRID, "system-ui, sans-serif", legend=False)
+
+
 def _panels(figure: Figure, frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     return [
         (panel, frame[frame[figure.panel] == panel] if figure.panel else frame)
@@ -275,17 +307,19 @@ def still(figure: Figure) -> list[str]:
             "data": {"values": _records(frame)},
             "width": _plot_width(figure, 300 if figure.panel else WIDTH + 120),
         }
-        config = _config("#010203", "#040506", "system-ui, sans-serif", legend=False)
-        svg = _rendered(json.dumps({**spec, "config": config}))
-        svg = re.sub(
-            r' xmlns(?::xlink)?="[^"]*"| version="[^"]*"| (?:aria-[a-z]+|role)="[^"]*"', "", svg
-        )
         made.append(
-            _own_ids(svg, f"{figure.name}-{at}")
-            .replace("#010203", "currentColor")
-            .replace("#040506", "var(--grid)")
+            inline(_rendered(json.dumps({**spec, "config": CONFIG})), f"{figure.name}-{at}")
         )
     return made
+
+
+def inline(svg: str, name: str) -> str:
+    """An SVG drawn with `CONFIG`, to stand in a page: its ids begin with ``name``, its colours
+    follow the page, and it describes itself to nobody (the element around it does)."""
+    svg = re.sub(
+        r' xmlns(?::xlink)?="[^"]*"| version="[^"]*"| (?:aria-[a-z]+|role)="[^"]*"', "", svg
+    )
+    return _own_ids(svg, name).replace(TEXT, "currentColor").replace(_GRID, "var(--grid)")
 
 
 @lru_cache(maxsize=256)

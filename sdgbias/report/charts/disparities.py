@@ -4,15 +4,14 @@ debiasing."""
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import altair as alt
 import pandas as pd
 
 from sdgbias.benchmark.people_items import ATTRIBUTES
 from sdgbias.raw.facet import SELECTED
-from sdgbias.report.charts import Figure, holm, shaped
-from sdgbias.report.charts.marks import Hue, Rows, ValueAxis, dots, tips
+from sdgbias.report.charts import Figure, columns, figure, holm, shaped
+from sdgbias.report.charts.marks import Grid, Hue, Rows, ValueAxis, dotted, heat
 from sdgbias.report.charts.methods import title_of
 from sdgbias.suites.facet import NONE_RIGHT, NOT_UNDERSTOOD
 from sdgbias.suites.facet_groups import PAIRS
@@ -30,6 +29,8 @@ NAMES = {"gender": "gender presentation", "skin": "skin tone", "age": "age group
 ASKED = (("gender", "#0072b2"), ("age", "#d55e00"))
 #: Shares are shown on the full axis: intervals of one per cent near zero would otherwise fill it.
 SHARES = (0, 100)
+_ANSWERS = ValueAxis("answers, %", domain=SHARES)
+_DIFFERENCE = ValueAxis("difference of recall, points", zero=True)
 METHODS = {
     "full": "generated answer",
     "full:clip": "generated answer, read by CLIP",
@@ -138,33 +139,23 @@ def _apart(metrics: pd.DataFrame, attribute: str) -> Figure | None:
         "method",
         list(METHODS.values()),
     )
-    filters = ("method", "by", "term") if frame["by"].nunique() > 1 else ("method", "term")
-    columns = {"model": "Model", "prompt": "Prompt"}
-    return Figure(
-        f"fairness-{attribute}",
-        f"Disparity by {NAMES[attribute]}",
-        f"Right of zero {one} people are recognised more often, left of it {other} ones; an"
-        " interval that holds zero gives no reason to say that they differ.",
-        "Difference of recall in percentage points with 95 % intervals, clustered by picture; n is"
-        " that of the smaller group."
-        + (
-            f" {small:,} differences have no value: a group or a class has fewer than 20 people."
-            if small
-            else ""
-        )
-        + silent,
+    made = dotted(
+        "fairness",
         frame,
-        dots(
-            "model",
-            ValueAxis("difference of recall, points", zero=True),
-            columns,
-            hue=Hue("prompt", PROMPTS),
-            rows=Rows(apart=True, step=48 if frame["model"].nunique() <= 6 else 33),
-        ),
-        filters,
-        columns,
-        PROMPTS,
+        "model",
+        _DIFFERENCE,
+        Hue("prompt", PROMPTS),
+        Rows(apart=True, step=48 if frame["model"].nunique() <= 6 else 33),
+        attribute=NAMES[attribute],
+        one=one,
+        other=other,
+        small=f" {small:,} differences have no value: a group or a class has fewer than 20 people."
+        if small
+        else "",
+        silent=silent,
     )
+    filters = ("method", "by", "term") if frame["by"].nunique() > 1 else ("method", "term")
+    return replace(made, name=f"fairness-{attribute}", filters=filters)
 
 
 def _classes(metrics: pd.DataFrame) -> Figure | None:
@@ -206,56 +197,18 @@ def _classes(metrics: pd.DataFrame) -> Figure | None:
         method=lambda f: f["method"].map(_said),
     )
     frame = _ordered(frame, "method", list(METHODS.values()))
-    columns = {"target": "Class", "source": "Groups"}
-    return Figure(
+    legend = alt.Legend(title="points", orient="right", gradientLength=120)
+    grid = Grid(
+        list(pairs.values()), list(SELECTED), legend=legend if len(known) else None, dashed=True
+    )
+    absent = f" Not shown, for want of 20 people in both groups: {', '.join(classes)}."
+    return figure(
         "fairness-classes",
-        "Difference of recall by class",
-        "Orange: the first of the two groups is recognised more often; blue: the second. With 13"
-        " classes and three attributes some cells are large by chance.",
-        "Percentage points. A dashed cell has fewer than 20 people in one of the groups and no"
-        " value; it says how many the smaller one has."
-        + (
-            f" Not shown, for want of 20 people in both groups: {', '.join(classes)}."
-            if classes
-            else ""
-        )
-        + said,
         frame,
-        _heat(columns, list(pairs.values()), len(known) > 0),
-        ("model", "test", "method"),
-        columns,
+        heat(columns("fairness-classes"), grid),
+        absent=absent if classes else "",
+        silent=said,
     )
-
-
-def _heat(columns: dict[str, str], across: list[str], legend: bool) -> Any:
-    base = alt.Chart().encode(
-        x=alt.X(
-            "source:N",
-            sort=across,
-            title=None,
-            axis=alt.Axis(orient="top", labelAngle=0, ticks=False, domain=False, labelLimit=110),
-        ),
-        y=alt.Y(
-            "target:N", sort=list(SELECTED), title=None, axis=alt.Axis(ticks=False, domain=False)
-        ),
-        tooltip=tips(columns),
-    )
-    known, void = (
-        base.transform_filter("datum.value != null"),
-        base.transform_filter("datum.value == null"),
-    )
-    scale = alt.Scale(domainMid=0, range=["#6fb1e0", "#eceff1", "#f2a766"], interpolate="rgb")
-    colour = alt.Color(
-        "value:Q",
-        scale=scale,
-        legend=alt.Legend(title="points", orient="right", gradientLength=120) if legend else None,
-    )
-    return alt.layer(
-        known.mark_rect(stroke="#ffffff", strokeWidth=1.5).encode(color=colour),
-        void.mark_rect(fillOpacity=0, stroke="#8a9299", strokeDash=[3, 3], strokeWidth=1),
-        known.mark_text(fill="#16191d", fontSize=12).encode(text="said:N"),
-        void.mark_text(fontSize=11, opacity=0.75).encode(text="said:N"),
-    ).properties(height=alt.Step(30))
 
 
 def _prompts(metrics: pd.DataFrame) -> Figure | None:
@@ -270,25 +223,14 @@ def _prompts(metrics: pd.DataFrame) -> Figure | None:
         "method",
         list(METHODS.values()),
     )
-    columns = {"test": "Prompt", "measure": "Share"}
-    return Figure(
+    return dotted(
         "fairness-prompts",
-        "Prompts compared",
-        "Recall alone can’t tell a model that recognises people from one that says yes: where both"
-        " dots lie near 100 %, it says yes to everything.",
-        "Per cent of answers with 95 % intervals, all classes pooled. p1 lists the classes, p2 and"
-        " p3 ask about one; only these can be said yes to wrongly." + silent,
         frame,
-        dots(
-            "test",
-            ValueAxis("answers, %", domain=SHARES),
-            columns,
-            hue=Hue("measure", MEASURES),
-            rows=Rows(order=["p1", "p2", "p3"], apart=True, step=44),
-        ),
-        ("model", "method"),
-        columns,
-        MEASURES,
+        "test",
+        _ANSWERS,
+        Hue("measure", MEASURES),
+        Rows(order=["p1", "p2", "p3"], apart=True, step=44),
+        silent=silent,
     )
 
 
@@ -312,33 +254,8 @@ def _debiased(studies: pd.DataFrame) -> Figure | None:
     }
     frame = _point(frame).assign(by=frame["pillar"], change=[said.get(k, "") for k in at])
     frame = _ordered(frame, "name", ["full", "cade"])
-    columns = {
-        "name": "Method",
-        "title": "What it is",
-        "point": "Operating point",
-        "change": "Change of size against Full",
-    }
-    return Figure(
-        "fairness-debiased",
-        "Disparity before and after debiasing",
-        "Full is the model as it is. A dot nearer zero than Full’s counts as narrower only where"
-        " recall holds: see the second colour and the next figure.",
-        "Difference of recall in percentage points on test pictures of the 13 classes, 95 %"
-        " intervals by resampled pictures; p is Holm-corrected over methods and attributes. At"
-        " equal recall: Yes is shifted until Full’s recall on val is met. None of this is in either"
-        " paper.",
-        frame,
-        dots(
-            "name",
-            ValueAxis("difference of recall, points", zero=True),
-            columns,
-            hue=Hue("point", POINTS),
-            rows=Rows(order=["full", "cade"], apart=True, step=26),
-        ),
-        ("model", "test", "by"),
-        columns,
-        POINTS,
-    )
+    rows = Rows(order=["full", "cade"], apart=True, step=26)
+    return dotted("fairness-debiased", frame, "name", _DIFFERENCE, Hue("point", POINTS), rows)
 
 
 def _cost(studies: pd.DataFrame) -> Figure | None:
@@ -354,25 +271,8 @@ def _cost(studies: pd.DataFrame) -> Figure | None:
     frame = frame.assign(
         measure=frame["metric"].map({"recall": MEASURES[0][0], "false_yes_rate": MEASURES[1][0]})
     )
-    columns = {"name": "Method", "title": "What it is", "measure": "Share", "note": "Set"}
-    return Figure(
-        "fairness-cost",
-        "What debiasing does to recall and to false yes",
-        "A method that takes a habit of saying yes out of a model lowers both; one that only moves"
-        " the threshold trades one for the other.",
-        "Per cent of test questions of the 13 classes with 95 % intervals.",
-        frame,
-        dots(
-            "name",
-            ValueAxis("answers, %", domain=SHARES),
-            columns,
-            hue=Hue("measure", MEASURES),
-            rows=Rows(order=["full", "cade"], apart=True, step=26),
-        ),
-        ("model", "test"),
-        columns,
-        MEASURES,
-    )
+    rows = Rows(order=["full", "cade"], apart=True, step=26)
+    return dotted("fairness-cost", frame, "name", _ANSWERS, Hue("measure", MEASURES), rows)
 
 
 def _faces(metrics: pd.DataFrame) -> Figure | None:
@@ -385,27 +285,14 @@ def _faces(metrics: pd.DataFrame) -> Figure | None:
     parts = frame["pillar"].str.split("=", n=1)
     frame = frame.assign(by=parts.str[0], group=parts.str[1], prompt=frame["test"])
     small = len(own) - len(frame)
-    columns = {"group": "Group", "prompt": "Asked for"}
-    return Figure(
+    return dotted(
         "fairness-faces",
-        "Faces: how often the attribute asked for is named",
-        "Faces have no person class, so a model is asked for the gender presentation or the age"
-        " group itself; neither paper does.",
-        "Per cent of pictures whose annotated group is named, with 95 % intervals. Where the"
-        " attribute asked for is the one that groups, a model that always names one group reaches"
-        " 100 % there and 0 % in the others."
-        + (f" {small:,} recalls have no value: fewer than 20 people." if small else ""),
         frame,
-        dots(
-            "group",
-            ValueAxis("named as annotated, %", domain=SHARES),
-            columns,
-            hue=Hue("prompt", ASKED),
-            rows=Rows(apart=True, step=44),
-        ),
-        ("model", "by"),
-        columns,
-        ASKED,
+        "group",
+        ValueAxis("named as annotated, %", domain=SHARES),
+        Hue("prompt", ASKED),
+        Rows(apart=True, step=44),
+        small=f" {small:,} recalls have no value: fewer than 20 people." if small else "",
     )
 
 
@@ -416,29 +303,15 @@ def _faces_apart(metrics: pd.DataFrame) -> Figure | None:
         return None
     small = len(own) - len(frame) - int(_is_silent(own).sum())
     frame = frame.assign(by=frame["pillar"], prompt=frame["test"])
-    columns = {"model": "Model", "prompt": "Asked for"}
-    return Figure(
+    return dotted(
         "fairness-faces-apart",
-        "Faces: difference of groups",
-        "The same recalls, one group minus the other; of race the largest minus the smallest, which"
-        " is never below zero and says nothing about which.",
-        "Difference of recall in percentage points with 95 % intervals; n is that of the smaller"
-        " group, of max-min of all."
-        + (
-            f" {small:,} differences have no value: a group has fewer than 20 people."
-            if small
-            else ""
-        )
-        + silent,
         frame,
-        dots(
-            "model",
-            ValueAxis("difference of recall, points", zero=True),
-            columns,
-            hue=Hue("prompt", ASKED),
-            rows=Rows(apart=True, step=44),
-        ),
-        ("by",),
-        columns,
-        ASKED,
+        "model",
+        _DIFFERENCE,
+        Hue("prompt", ASKED),
+        Rows(apart=True, step=44),
+        small=f" {small:,} differences have no value: a group has fewer than 20 people."
+        if small
+        else "",
+        silent=silent,
     )

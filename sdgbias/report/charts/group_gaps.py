@@ -3,10 +3,12 @@ street photo; disparities between groups, and whether CADE narrows them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pandas as pd
 
 from sdgbias.report.charts import Figure, holm, shaped
-from sdgbias.report.charts.marks import Hue, Rows, ValueAxis, dots
+from sdgbias.report.charts.marks import Hue, Rows, ValueAxis, dotted
 from sdgbias.report.data import Studies, method_name
 
 METHODS = (("Full", "#0072b2"), ("CADE", "#d55e00"))
@@ -35,8 +37,7 @@ def figures(s: Studies) -> list[Figure]:
 
 def _accuracy(s: Studies) -> list[Figure]:
     """One figure per grouping, because countries are only shown for all tests together."""
-    made = []
-    columns = {"level": "Group", "method": "Method"}
+    found = []
     for by, said in BY.items():
         own = s.of("groups", "accuracy", task="mcq", by=by, method=["full", "cade"])
         if shaped(own).empty:
@@ -46,29 +47,21 @@ def _accuracy(s: Studies) -> list[Figure]:
             level=lambda f: f["level"].str.replace(" x ", ", "),
         )
         order = sorted(set(frame["level"]), key=_rank) if by != "country" else []
-        chart = dots(
+        small = int(own["value"].isna().sum())
+        made = dotted(
+            "groups",
+            frame,
             "level",
             ValueAxis("accuracy, %"),
-            columns,
-            hue=Hue("method", METHODS),
-            rows=Rows(order=order, by_value=by == "country", apart=True, step=34),
+            Hue("method", METHODS),
+            Rows(order=order, by_value=by == "country", apart=True, step=34),
+            said=said,
+            spread=_spread(frame, said),
+            small=f" {small:,} groups of fewer than 20 questions have no value." if small else "",
         )
-        small = int(own["value"].isna().sum())
-        made.append(
-            Figure(
-                f"groups-{by.replace(' x ', '-')}",
-                f"Accuracy by {said}",
-                _spread(frame, said),
-                "Share of right answers in per cent with 95 % intervals."
-                + (f" {small:,} groups of fewer than 20 questions have no value." if small else ""),
-                frame,
-                chart,
-                ("model",) if by == "country" else ("model", "test"),
-                columns,
-                METHODS,
-            )
-        )
-    return made
+        filters = ("model",) if by == "country" else ("model", "test")
+        found.append(replace(made, name=f"groups-{by.replace(' x ', '-')}", filters=filters))
+    return found
 
 
 def _rank(group: str) -> list[tuple[int, str]]:
@@ -107,24 +100,13 @@ def _gaps(s: Studies) -> Figure | None:
             {"mcq": "Choice: accuracy", "regression": "Estimate: within tolerance"}
         ),
     )
-    columns = {"gap": "Between", "method": "Method", "p": "p (Holm)"}
-    return Figure(
+    return dotted(
         "groups-gaps",
-        "How far groups lie apart",
-        "An interval that holds zero gives no reason to say that groups differ.",
-        "Difference between groups in percentage points, with 95 % intervals from resampled places."
-        " Best minus worst is never below zero; of both: urban and rural by wealth.",
         frame,
-        dots(
-            "gap",
-            ValueAxis("difference, points", zero=True),
-            columns,
-            hue=Hue("method", METHODS),
-            rows=Rows(apart=True, step=34, order=list(GAPS.values())),
-        ),
-        ("model", "task", "test"),
-        columns,
-        METHODS,
+        "gap",
+        ValueAxis("difference, points", zero=True),
+        Hue("method", METHODS),
+        Rows(apart=True, step=34, order=list(GAPS.values())),
     )
 
 
@@ -151,23 +133,14 @@ def _change(s: Studies) -> Figure | None:
         (first["low"].astype(float) > 0).sum(),
         (first["high"].astype(float) < 0).sum(),
     )
-    columns = {"gap": "Between", "p": "p (Holm)"}
-    return Figure(
+    return dotted(
         "groups-change",
-        "Whether CADE narrows the differences",
-        "Left of zero CADE narrows a difference, right of it it widens it;"
-        f" {frame['model'].iloc[0]}: {narrower} narrower, {wider} wider,"
-        f" {len(first) - wider - narrower} not told apart from no change (95 % intervals, without"
-        " correction for their number).",
-        "Size of the difference under CADE minus that under Full, in percentage points, with 95 %"
-        " intervals.",
         frame,
-        dots(
-            "gap",
-            ValueAxis("change of the difference, points", zero=True),
-            columns,
-            rows=Rows(step=30, order=list(GAPS.values())),
-        ),
-        ("model", "task", "test"),
-        columns,
+        "gap",
+        ValueAxis("change of the difference, points", zero=True),
+        rows=Rows(step=30, order=list(GAPS.values())),
+        model=frame["model"].iloc[0],
+        narrower=narrower,
+        wider=wider,
+        same=len(first) - wider - narrower,
     )

@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from sdgbias.report.charts import NUMBERS
+from sdgbias.report.charts import NUMBERS, Figure, columns, figure
 
 
 def tips(columns: Mapping[str, str]) -> list[alt.Tooltip]:
@@ -79,7 +79,7 @@ class Rows:
 def dots(
     y: str,
     x: ValueAxis,
-    columns: Mapping[str, str],
+    shown: Mapping[str, str],
     *,
     hue: Hue | None = None,
     rows: Rows = Rows(),
@@ -97,7 +97,7 @@ def dots(
     )
     how: dict[str, Any] = {
         "y": alt.Y(f"{y}:N", sort=sort, title=None, axis=axis),
-        "tooltip": tips(columns),
+        "tooltip": tips(shown),
     }
     plain = {} if hue else {"color": "#0072b2"}
     if hue:
@@ -128,19 +128,34 @@ def dots(
     )
 
 
-def bars(
+def dotted(
+    name: str,
+    frame: pd.DataFrame,
+    y: str,
+    x: ValueAxis,
+    hue: Hue | None = None,
+    rows: Rows = Rows(),
+    **said: object,
+) -> Figure:
+    """The figure of ``name`` (as in `figure`) as dots with intervals."""
+    chart = dots(y, x, columns(name), hue=hue, rows=rows)
+    return figure(name, frame, chart, tuple(hue.legend) if hue else (), **said)
+
+
+def barred(
+    name: str,
+    frame: pd.DataFrame,
     y: str,
     x_title: str,
-    columns: Mapping[str, str],
-    colour: str,
-    legend: Sequence[tuple[str, str]],
-    *,
+    colour: Hue,
     order: Sequence[str],
     step: int = 28,
-) -> Any:
-    """Shares that sum to the whole, one bar per ``y``."""
+) -> Figure:
+    """The figure of ``name`` (as in `figure`) as bars of shares that sum to the whole, one per
+    ``y``."""
+    at = alt.Y(f"{y}:N", sort=list(order), title=None, axis=alt.Axis(ticks=False, domain=False))
     base = alt.Chart().encode(
-        y=alt.Y(f"{y}:N", sort=list(order), title=None, axis=alt.Axis(ticks=False, domain=False)),
+        y=at,
         x=alt.X(
             "start:Q",
             title=x_title,
@@ -148,9 +163,9 @@ def bars(
             scale=alt.Scale(domain=[0, 100]),
         ),
         x2="end:Q",
-        color=colours(colour, legend),
+        color=colours(colour.column, colour.legend),
         order=alt.Order("rank:Q"),
-        tooltip=tips(columns),
+        tooltip=tips(columns(name)),
     )
     text = (
         alt.Chart()
@@ -160,10 +175,11 @@ def bars(
             y=alt.Y(f"{y}:N", sort=list(order), title=None),
             x=alt.X("middle:Q", title=x_title),
             text=alt.Text("value:Q", format=".0f"),
-            tooltip=tips(columns),
+            tooltip=tips(columns(name)),
         )
     )
-    return alt.layer(base.mark_bar(size=step - 9), text).properties(height=alt.Step(step))
+    chart = alt.layer(base.mark_bar(size=step - 9), text).properties(height=alt.Step(step))
+    return figure(name, frame, chart, tuple(colour.legend))
 
 
 def stacked(
@@ -217,39 +233,62 @@ def lines(
     return alt.layer(*layers).properties(height=height)
 
 
-def heat(
-    columns: Mapping[str, str],
-    x_title: str,
-    y_title: str,
-    orders: tuple[Sequence[str], Sequence[str]],
-    colour_title: str,
-) -> Any:
-    """source (across) and target (down), coloured by value around zero: blue below, orange
-    above."""
-    angle = 0 if max(map(len, orders[0]), default=0) < 5 else -30
+@dataclass(frozen=True)
+class Grid:
+    """The cells of a heat map: names across (source) and down (target), in order, and a title for
+    each. shade: the column of the colour, around zero: blue below, orange above. legend: title of
+    the colours. dashed: the frame of cells without a shade. step: height of a row in pixels."""
+
+    across: Sequence[str]
+    down: Sequence[str]
+    titles: tuple[str | None, str | None] = (None, None)
+    shade: str = "value"
+    legend: alt.Legend | None = None
+    dashed: bool = False
+    angle: int = 0
+    step: int = 30
+
+
+def heat(shown: Mapping[str, str], grid: Grid) -> Any:
+    """A cell for each source and target with its number; cells without a shade have a frame, and
+    their number in the page's colour."""
+    across, down = grid.titles
+    limit = 150 if grid.angle < -30 else 110
+    top = alt.Axis(orient="top", labelAngle=grid.angle, ticks=False, domain=False, labelLimit=limit)
+    left = alt.Axis(ticks=False, domain=False)
     base = alt.Chart().encode(
-        x=alt.X(
-            "source:N",
-            sort=list(orders[0]),
-            title=x_title,
-            axis=alt.Axis(
-                orient="top", labelAngle=angle, ticks=False, domain=False, labelLimit=110
-            ),
-        ),
-        y=alt.Y(
-            "target:N",
-            sort=list(orders[1]),
-            title=y_title,
-            axis=alt.Axis(ticks=False, domain=False),
-        ),
-        tooltip=tips(columns),
+        x=alt.X("source:N", sort=list(grid.across), title=across, axis=top),
+        y=alt.Y("target:N", sort=list(grid.down), title=down, axis=left),
+        tooltip=tips(shown),
     )
+    known = base.transform_filter(f"datum.{grid.shade} != null")
+    void = base.transform_filter(f"datum.{grid.shade} == null")
     scale = alt.Scale(domainMid=0, range=["#6fb1e0", "#eceff1", "#f2a766"], interpolate="rgb")
-    legend = alt.Legend(title=colour_title, orient="bottom", gradientLength=160, tickCount=3)
-    cells = base.mark_rect(stroke="#ffffff", strokeWidth=1.5).encode(
-        color=alt.Color("value:Q", scale=scale, legend=legend)
-    )
-    room = {"padding": {"left": 4, "right": 56 if angle else 10, "top": 4, "bottom": 4}}
+    frame = {"strokeDash": [3, 3]} if grid.dashed else {"strokeOpacity": 0.35}
+    room = 10 if not grid.angle else 56 if grid.angle >= -30 else 90  # for slanted labels
     return alt.layer(
-        cells, base.mark_text(fill="#16191d", fontSize=12).encode(text="said:N")
-    ).properties(height=alt.Step(42), **room)
+        known.mark_rect(stroke="#ffffff", strokeWidth=1.5).encode(
+            color=alt.Color(f"{grid.shade}:Q", scale=scale, legend=grid.legend)
+        ),
+        void.mark_rect(fillOpacity=0, stroke="#8a9299", strokeWidth=1, **frame),
+        known.mark_text(fill="#16191d", fontSize=12).encode(text="said:N"),
+        void.mark_text(fontSize=11, opacity=0.75).encode(text="said:N"),
+    ).properties(
+        height=alt.Step(grid.step), padding={"left": 4, "right": room, "top": 4, "bottom": 4}
+    )
+
+
+def lost(
+    name: str, frame: pd.DataFrame, names: Sequence[str], more: str = "", **said: str
+) -> Figure:
+    """The figure of settings tuned on one of ``names`` (or on ``more``) and used on another."""
+    across = [*names, more] if more else names
+    grid = Grid(
+        across,
+        names,
+        ("tuned on", "used on"),
+        legend=alt.Legend(title="points lost", orient="bottom", gradientLength=160, tickCount=3),
+        angle=0 if max(map(len, across), default=0) < 5 else -30,
+        step=42,
+    )
+    return figure(name, frame, heat(columns(name), grid), **said)

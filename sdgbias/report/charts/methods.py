@@ -6,7 +6,7 @@ from __future__ import annotations
 import pandas as pd
 
 from sdgbias.report.charts import Figure, shaped
-from sdgbias.report.charts.marks import Hue, Rows, ValueAxis, bars, dots, stacked
+from sdgbias.report.charts.marks import Hue, Rows, ValueAxis, barred, dotted, stacked
 from sdgbias.report.charts.paper import COLOURS
 from sdgbias.report.data import METHODS, Studies, method_name
 
@@ -72,7 +72,10 @@ def _with_methods(frame: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-_COLUMNS = {"method": "Method", "title": "What it is", "kind": "Kind"}
+def _sorted(name: str, frame: pd.DataFrame, title: str, unit: str, *, zero: bool = False) -> Figure:
+    axis, hue = ValueAxis(title, zero=zero), Hue("kind", KINDS)
+    rows = Rows(by_value=True)
+    return dotted(name, frame, "method", axis, hue, rows, best=_best(frame, unit))
 
 
 def _ranked(s: Studies, own: pd.DataFrame, headline: pd.DataFrame) -> pd.DataFrame:
@@ -114,24 +117,7 @@ def _accuracy(s: Studies) -> Figure | None:
     if own.empty:
         return None
     frame = _with_methods(shaped(_ranked(s, own, s.headline("accuracy", task="mcq"))))
-    return Figure(
-        "methods-accuracy",
-        "Accuracy of every method",
-        f"The further right, the more answers are right; {_best(frame, ' %')}",
-        "Share of right answers in per cent with 95 % intervals, sorted. A method tuned on the"
-        " validation split was given its labels; others were not.",
-        frame,
-        dots(
-            "method",
-            ValueAxis("accuracy, %"),
-            _COLUMNS,
-            hue=Hue("kind", KINDS),
-            rows=Rows(by_value=True),
-        ),
-        ("model", "test", "pillar"),
-        _COLUMNS,
-        KINDS,
-    )
+    return _sorted("methods-accuracy", frame, "accuracy, %", " %")
 
 
 def _gain(s: Studies) -> Figure | None:
@@ -141,25 +127,7 @@ def _gain(s: Studies) -> Figure | None:
     frame = _with_methods(
         shaped(_ranked(s, own, s.headline("accuracy_gain", task="mcq", method="cade")), signed=True)
     )
-    return Figure(
-        "methods-gain",
-        "Gain over the Full view",
-        "Right of zero a method answers more questions rightly than Full;"
-        f" {_best(frame, ' points')}",
-        "Accuracy minus that of the Full view on the same questions, in percentage points, with"
-        " paired 95 % intervals.",
-        frame,
-        dots(
-            "method",
-            ValueAxis("gain over Full, points", zero=True),
-            _COLUMNS,
-            hue=Hue("kind", KINDS),
-            rows=Rows(by_value=True),
-        ),
-        ("model", "test", "pillar"),
-        _COLUMNS,
-        KINDS,
-    )
+    return _sorted("methods-gain", frame, "gain over Full, points", " points", zero=True)
 
 
 def _estimation(s: Studies) -> Figure | None:
@@ -168,24 +136,7 @@ def _estimation(s: Studies) -> Figure | None:
         return None
     headline = s.headline("interval_accuracy", task="regression", pillar="all pillars")
     frame = _with_methods(shaped(_ranked(s, own, headline)))
-    return Figure(
-        "methods-estimation",
-        "Estimates within tolerance",
-        f"The further right, the more numbers lie within tolerance; {_best(frame, ' %')}",
-        "Share of estimates within the target’s tolerance in per cent, with 95 % intervals. Methods"
-        " choose the first digit.",
-        frame,
-        dots(
-            "method",
-            ValueAxis("within tolerance, %"),
-            _COLUMNS,
-            hue=Hue("kind", KINDS),
-            rows=Rows(by_value=True),
-        ),
-        ("model", "test"),
-        _COLUMNS,
-        KINDS,
-    )
+    return _sorted("methods-estimation", frame, "within tolerance, %", " %")
 
 
 def _shares(
@@ -210,23 +161,8 @@ def _perturbation(s: Studies) -> Figure | None:
     frame["prompts"] = [
         f"{int(prompts.get((r.model, r.pillar, r.level), 0)):,}" for r in frame.itertuples()
     ]
-    columns = {
-        "level": "Order of options",
-        "direction": "Answer direction",
-        "prompts": "Distinct prompts",
-    }
-    return Figure(
-        "perturbation",
-        "Answers when options are reordered or renamed",
-        "Bars that differ show that position or name, not content, moved answers.",
-        "Q-only answers to three-option questions in per cent, by what the chosen option says"
-        " (Table J).",
-        frame,
-        bars("level", "share of answers, %", columns, "direction", DIRECTIONS, order=ORDERS),
-        ("model", "pillar"),
-        columns,
-        DIRECTIONS,
-    )
+    title, hue = "share of answers, %", Hue("direction", DIRECTIONS)
+    return barred("perturbation", frame, "level", title, hue, ORDERS)
 
 
 def _directions(s: Studies) -> Figure | None:
@@ -246,27 +182,7 @@ def _directions(s: Studies) -> Figure | None:
         ["model", "test", "pillar", "method"],
         legend,
     )
-    columns = {"method": "Method", "direction": "Answer direction"}
-    return Figure(
-        "directions",
-        "Which way answers lean",
-        "A long bar of one colour is a lean in that direction; what the gold answers say is not"
-        " shown here.",
-        "Answers to three-option questions in per cent. Invalid: the likeliest first token is none"
-        " of the question’s letters. CADE always names one.",
-        frame,
-        bars(
-            "method",
-            "share of answers, %",
-            columns,
-            "direction",
-            legend,
-            order=list(METHODS.values()),
-        ),
-        ("model", "test", "pillar"),
-        columns,
-        legend,
-    )
+    return _by_direction("directions", frame, legend)
 
 
 def _two_options(s: Studies) -> Figure | None:
@@ -280,22 +196,9 @@ def _two_options(s: Studies) -> Figure | None:
         ["model", "test", "pillar", "method"],
         legend,
     )
-    columns = {"method": "Method", "direction": "Answer direction"}
-    return Figure(
-        "directions-two",
-        "Which way answers lean, two-option questions",
-        "Two options have no middle, so these stand apart.",
-        "Answers to two-option questions in per cent.",
-        frame,
-        bars(
-            "method",
-            "share of answers, %",
-            columns,
-            "direction",
-            legend,
-            order=list(METHODS.values()),
-        ),
-        ("model", "test", "pillar"),
-        columns,
-        legend,
-    )
+    return _by_direction("directions-two", frame, legend)
+
+
+def _by_direction(name: str, frame: pd.DataFrame, legend: tuple[tuple[str, str], ...]) -> Figure:
+    hue, order = Hue("direction", legend), list(METHODS.values())
+    return barred(name, frame, "method", "share of answers, %", hue, order)

@@ -16,8 +16,10 @@ from typing import Any
 import altair as alt
 import pandas as pd
 import vl_convert as vlc
+from markupsafe import escape
 
 from sdgbias.methods.stats import Estimate
+from sdgbias.report.charts import CONFIG, TEXT, inline
 from sdgbias.report.data import DIRECTIONS, METHODS, ReportData
 from sdgbias.report.labels import NBSP, interval, number, percent
 from sdgbias.types import PILLARS, TESTS, Task
@@ -35,7 +37,6 @@ COLOURS = {
 WIDTH = 320
 #: Axis labels -50, 0, +50 with a real minus.
 _SIGNED = "datum.value > 0 ? '+' + datum.value : datum.value < 0 ? '\u2212' + -datum.value : '0'"
-_TEXT, _GRID = "#010203", "#040506"  # replaced by currentColor and var(--grid) in the SVG
 
 
 @dataclass(frozen=True)
@@ -53,40 +54,13 @@ def _svg(chart: Any, name: str, alt_text: str, left: int = 4) -> str:
     ``left``: extra pixels for row labels, because the reader's font may be wider than the one
     measured here.
     """
-    chart = (
-        chart.configure(
-            font="system-ui, sans-serif",
-            background="transparent",
-            padding={"left": left, "right": 6, "top": 4, "bottom": 4},
-        )
-        .configure_view(stroke=None)
-        .configure_axis(
-            labelColor=_TEXT,
-            titleColor=_TEXT,
-            domainColor=_TEXT,
-            tickColor=_TEXT,
-            gridColor=_GRID,
-            labelFontSize=12,
-            titleFontSize=12,
-            titleFontWeight="normal",
-            labelLimit=130,
-            labelPadding=6,
-            domainOpacity=0.5,
-            tickOpacity=0.5,
-        )
-    )
-    svg: str = vlc.vegalite_to_svg(chart.to_dict(validate=False))
-    found = re.search(r'<svg[^>]*viewBox="0 0 ([\d.]+) ([\d.]+)"[^>]*>', svg)
-    if found is None:
-        raise ValueError("vl-convert wrote an SVG without a viewBox")
-    body = re.sub(
-        r' (?:aria-[a-z]+|role)="[^"]*"', "", svg[found.end() :]
-    )  # the label below says it all, once
-    body = re.sub(r'id="([^"]+)"', rf'id="{name}-\1"', body)
-    body = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", body)
-    body = body.replace(_TEXT, "currentColor").replace(_GRID, "var(--grid)")
-    size = f"0 0 {found.group(1)} {found.group(2)}"
-    return f'<svg viewBox="{size}" role="img" aria-label="{_attribute(alt_text)}">{body}'
+    config = CONFIG | {
+        "axis": CONFIG["axis"] | {"labelLimit": 130},
+        "padding": {"left": left, "right": 6, "top": 4, "bottom": 4},
+    }
+    svg = inline(vlc.vegalite_to_svg(chart.to_dict(validate=False) | {"config": config}), name)
+    sized = re.sub(r' (?:width|height|class)="[^"]*"', "", svg[: svg.index(">")])
+    return f'{sized} role="img" aria-label="{escape(alt_text)}"{svg[svg.index(">") :]}'
 
 
 def png(panel: Panel, scale: float = 2.0) -> bytes:
@@ -97,10 +71,6 @@ def png(panel: Panel, scale: float = 2.0) -> bytes:
         svg.replace("><", '><rect width="100%" height="100%" fill="#ffffff"/><', 1), scale=scale
     )
     return found
-
-
-def _attribute(text: str) -> str:
-    return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
 
 
 def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
@@ -178,10 +148,10 @@ def figure3(data: ReportData) -> list[Panel]:
         bars = base.mark_bar(size=38).encode(y=y, color=alt.Color("colour:N", scale=None))
         rules = (
             base.transform_filter("datum.high != null")
-            .mark_rule(color=_TEXT, strokeWidth=1.5)
+            .mark_rule(color=TEXT, strokeWidth=1.5)
             .encode(y="low:Q", y2="high:Q")
         )
-        text = base.mark_text(dy=-8, fontSize=12, fill=_TEXT).encode(y="at:Q", text="label:N")
+        text = base.mark_text(dy=-8, fontSize=12, fill=TEXT).encode(y="at:Q", text="label:N")
         words = (
             f"Accuracy of {model} at T1: "
             + "; ".join(f"{METHODS[v]} {_said(e)}" for v, e in views.items())
@@ -285,7 +255,7 @@ def figure5(data: ReportData) -> list[Panel]:
         base = alt.Chart(frame).encode(y=y)
         zero = (
             alt.Chart(pd.DataFrame({"zero": [0]}))
-            .mark_rule(color=_TEXT, opacity=0.6)
+            .mark_rule(color=TEXT, opacity=0.6)
             .encode(x="zero:Q")
         )
         rules = (

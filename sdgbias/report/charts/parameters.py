@@ -3,10 +3,12 @@ transfer, and few labels."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pandas as pd
 
-from sdgbias.report.charts import BOTH, Figure, both_tasks, holm, shaped
-from sdgbias.report.charts.marks import Hue, Rows, SweptAxis, ValueAxis, dots, heat, lines
+from sdgbias.report.charts import Figure, both_tasks, columns, figure, holm, shaped
+from sdgbias.report.charts.marks import Hue, Rows, SweptAxis, ValueAxis, dotted, lines, lost
 from sdgbias.report.data import Studies, short_pillar
 
 MODES = (("retuned", "#0072b2"), ("zeroed", "#d55e00"))
@@ -28,7 +30,7 @@ SEARCHES = {
     "exact_centred": "exact, centred",
 }
 SEEN = (("validation", "#7f7f7f"), ("validation, held out", "#009e73"), ("test", "#0072b2"))
-_NOTE = {"note": "Setting"}
+_EITHER = "accuracy in % or mean absolute error"
 
 
 def figures(s: Studies) -> list[Figure]:
@@ -51,24 +53,13 @@ def _ablation(s: Studies) -> Figure | None:
     if own.empty:
         return None
     frame = both_tasks(own).assign(step=lambda f: f["method"].map(STEPS), mode=lambda f: f["level"])
-    columns = {"step": "Parameters", "mode": "Mode", **_NOTE}
-    return Figure(
+    return dotted(
         "ablation",
-        "What each parameter adds",
-        "Each line adds a parameter of CADE to those above; retuned: all are searched for again; "
-        "zeroed: the final setting with later ones off.",
-        f"Test split with 95 % intervals: {BOTH}.",
         frame,
-        dots(
-            "step",
-            ValueAxis(BOTH.split(" (")[0] + " or mean absolute error"),
-            columns,
-            hue=Hue("mode", MODES),
-            rows=Rows(order=list(STEPS.values()), apart=True, step=34),
-        ),
-        ("model", "task", "test"),
-        columns,
-        MODES,
+        "step",
+        ValueAxis(_EITHER),
+        Hue("mode", MODES),
+        Rows(order=list(STEPS.values()), apart=True, step=34),
     )
 
 
@@ -79,23 +70,13 @@ def _streams(s: Studies) -> Figure | None:
     frame = both_tasks(own).assign(
         stream=lambda f: f["method"].map(STREAMS), divergence=lambda f: f["level"].str.upper()
     )
-    columns = {"stream": "Image stream", "divergence": "Divergence", **_NOTE}
-    return Figure(
+    return dotted(
         "streams",
-        "Image stream and divergence",
-        "Intervals that overlap widely say that the choice matters little.",
-        f"CADE with another image stream or divergence, each tuned by itself (Table 3): {BOTH}.",
         frame,
-        dots(
-            "stream",
-            ValueAxis("accuracy in % or mean absolute error"),
-            columns,
-            hue=Hue("divergence", DIVERGENCES),
-            rows=Rows(order=list(STREAMS.values()), apart=True, step=38),
-        ),
-        ("model", "task", "test"),
-        columns,
-        DIVERGENCES,
+        "stream",
+        ValueAxis(_EITHER),
+        Hue("divergence", DIVERGENCES),
+        Rows(order=list(STREAMS.values()), apart=True, step=38),
     )
 
 
@@ -119,33 +100,17 @@ def _sweep(s: Studies) -> Figure | None:
         split=frame["method"].map({"val": "validation", "test": "test"}),
         at=frame["x"].map(words_of),
     )
-    columns = {"parameter": "Parameter", "at": "Set to", "split": "Split", "optimum": "Tuned to"}
+    order = {name: i for i, name in enumerate(PARAMETERS.values())}
+    frame = frame.sort_values("parameter", key=lambda c: c.map(order), kind="stable")
     chart = lines(
         SweptAxis("value of the parameter", marked="best"),
         "% or MAE",
-        columns,
+        columns("sweep"),
         Hue("split", SPLITS),
         points=False,
         height=200,
     )
-    return Figure(
-        "sweep",
-        "Sweeps of one parameter",
-        "A flat line says that the parameter may be set almost anywhere; a peak on validation alone"
-        " is luck.",
-        "One parameter over its range, the other three as tuned (Figure 8); bands are 95 %"
-        f" intervals, dashed where it was tuned to: {BOTH}.",
-        frame.sort_values(
-            "parameter",
-            key=lambda c: c.map({v: i for i, v in enumerate(PARAMETERS.values())}),
-            kind="stable",
-        ),
-        chart,
-        ("model", "task", "test"),
-        columns,
-        SPLITS,
-        panel="parameter",
-    )
+    return replace(figure("sweep", frame, chart, SPLITS), panel="parameter")
 
 
 def words_of(value: object) -> str:
@@ -167,24 +132,13 @@ def _search(s: Studies) -> Figure | None:
     frame = both_tasks(own).assign(
         seen=lambda f: f["metric"].map(seen), search=lambda f: f["method"].map(SEARCHES)
     )
-    columns = {"search": "Search", "seen": "Measured on", **_NOTE}
-    return Figure(
+    return dotted(
         "search",
-        "Random against exact search",
-        "What a search gains on validation and not on test is over-fitting to the validation"
-        " questions.",
-        f"The paper’s random search, ten times its draws, and exact line searches: {BOTH}.",
         frame,
-        dots(
-            "search",
-            ValueAxis("accuracy in % or mean absolute error"),
-            columns,
-            hue=Hue("seen", SEEN),
-            rows=Rows(order=list(SEARCHES.values()), apart=True, step=44),
-        ),
-        ("model", "task", "test"),
-        columns,
-        SEEN,
+        "search",
+        ValueAxis(_EITHER),
+        Hue("seen", SEEN),
+        Rows(order=list(SEARCHES.values()), apart=True, step=44),
     )
 
 
@@ -198,19 +152,8 @@ def _optimism(s: Studies) -> Figure | None:
     ]
     names = {"mcq": "Choice: points", "regression": "Estimate: mean absolute error"}
     frame = pd.concat([p for p in parts if len(p)]).assign(task=lambda f: f["task"].map(names))
-    columns = {"test": "Test", **_NOTE}
-    return Figure(
-        "search-optimism",
-        "How much validation flatters the search",
-        "Right of zero the chosen setting looks better on its own validation questions than held"
-        " out.",
-        "Value on the validation split tuned on minus that of five-fold cross-validation over"
-        " places, with 95 % intervals.",
-        frame,
-        dots("test", ValueAxis("points, or units of the error", zero=True), columns),
-        ("model", "task"),
-        columns,
-    )
+    axis = ValueAxis("points, or units of the error", zero=True)
+    return dotted("search-optimism", frame, "test", axis)
 
 
 def _plateaus(s: Studies) -> Figure | None:
@@ -256,24 +199,13 @@ def _plateaus(s: Studies) -> Figure | None:
         )
     frame = s.ordered(pd.DataFrame(made)).drop(columns="note")
     legend = (("exact, centred", "#0072b2"), ("random", "#d55e00"), ("plateau", "#009e73"))
-    columns = {"parameter": "Parameter", "where": "Found by", "range": "Searched range"}
-    return Figure(
+    return dotted(
         "plateaus",
-        "Where the best settings lie",
-        "A wide interval says that the validation questions hardly fix the parameter.",
-        "Position in the searched range, 0 to 100 %. Exact search: interval over resampled places;"
-        " plateau: settings that are equally good; n: validation questions.",
         frame,
-        dots(
-            "parameter",
-            ValueAxis("position in the range, %"),
-            columns,
-            hue=Hue("where", legend),
-            rows=Rows(order=list(PARAMETERS.values()), apart=True, step=44),
-        ),
-        ("model", "task", "test"),
-        columns,
-        legend,
+        "parameter",
+        ValueAxis("position in the range, %"),
+        Hue("where", legend),
+        Rows(order=list(PARAMETERS.values()), apart=True, step=44),
     )
 
 
@@ -307,11 +239,8 @@ def losses(s: Studies, by: str) -> pd.DataFrame:
     return s.ordered(found.sort_values(["source", "target"], kind="stable"))
 
 
-LOSS = {"source": "Tuned on", "target": "Used on", "reached": "Accuracy", "p": "p"}
-
-
 def _transfers(s: Studies) -> list[Figure]:
-    made = []
+    found = []
     for by, word in (("test", "tests"), ("pillar", "pillars")):
         frame = losses(s, by)
         if frame.empty:
@@ -320,27 +249,12 @@ def _transfers(s: Studies) -> list[Figure]:
         frame = frame.assign(
             source=frame["source"].map(short_pillar), target=frame["target"].map(short_pillar)
         )
-        names = (
-            ["T1", "T2", "T3", "T4", "T5"]
-            if by == "test"
-            else ["Health", "Services", "Human capital"]
-        )
-        chart = heat(LOSS, "tuned on", "used on", ([*names, "all"], names), "points lost")
+        tests = ["T1", "T2", "T3", "T4", "T5"]
+        names = tests if by == "test" else ["Health", "Services", "Human capital"]
+        made = lost("transfer", frame, names, "all", by=by, word=word)
         filters = ("model",) if by == "test" else ("model", "test")
-        made.append(
-            Figure(
-                f"transfer-{word}",
-                f"Settings of one {by} used on another",
-                "Orange cells cost accuracy, blue ones gain; near zero the setting carries over.",
-                f"Accuracy of the {by}’s own setting minus that of the setting tuned on another, in"
-                f" points; ‘all’: one setting for all {word}.",
-                frame,
-                chart,
-                filters,
-                LOSS,
-            )
-        )
-    return made
+        found.append(replace(made, name=f"transfer-{word}", filters=filters))
+    return found
 
 
 def _countries(s: Studies) -> Figure | None:
@@ -350,17 +264,8 @@ def _countries(s: Studies) -> Figure | None:
     frame = frame[(frame["source"] == "others") & (frame["target"] != "others")]
     if frame.empty:
         return None
-    return Figure(
-        "transfer-countries",
-        "Settings of all other countries used on one",
-        "Right of zero a country would have been served better by its own setting.",
-        "Accuracy of the country’s own setting minus that of all others’, in points, with paired 95"
-        " % intervals.",
-        frame,
-        dots("target", ValueAxis("points lost", zero=True), LOSS, rows=Rows(by_value=True)),
-        ("model", "test"),
-        LOSS,
-    )
+    axis = ValueAxis("points lost", zero=True)
+    return dotted("transfer-countries", frame, "target", axis, rows=Rows(by_value=True))
 
 
 def _few_shot(s: Studies) -> Figure | None:
@@ -370,22 +275,11 @@ def _few_shot(s: Studies) -> Figure | None:
     frame = both_tasks(own).assign(
         rows=lambda f: f["x"].map(lambda x: f"{int(x):,}"), what="tuned on a sample"
     )
-    legend = (("tuned on a sample", "#0072b2"),)
-    columns = {"rows": "Validation questions", **_NOTE}
-    return Figure(
-        "few-shot",
-        "How many labelled questions CADE needs",
-        "Where the line is flat, more labelled questions buy nothing.",
-        "Test split, tuned on samples of validation questions; lines: 95 % of the samples; at the"
-        f" last point, all of them, the 95 % interval: {BOTH}.",
-        frame,
-        lines(
-            SweptAxis("validation questions tuned on", log=True),
-            "% or MAE",
-            columns,
-            Hue("what", legend),
-            whiskers=True,
-        ),
-        ("model", "task", "test"),
-        columns,
+    chart = lines(
+        SweptAxis("validation questions tuned on", log=True),
+        "% or MAE",
+        columns("few-shot"),
+        Hue("what", (("tuned on a sample", "#0072b2"),)),
+        whiskers=True,
     )
+    return figure("few-shot", frame, chart)

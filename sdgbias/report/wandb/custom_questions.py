@@ -27,22 +27,22 @@ def runs(results: Path) -> list[str]:
     return [run for run in suites.newest_runs(results) if run in custom]
 
 
-def sections(results: Path, run_ids: Sequence[str]) -> list[tuple[str, str]]:
-    """(title, Markdown) of each suite, by name: accuracy of all questions, of each level of the
-    group columns, and best minus worst level."""
-    from sdgbias.report.wandb.sections import table
-
+def sections(
+    results: Path, run_ids: Sequence[str]
+) -> list[tuple[str, str, list[dict[str, object]]]]:
+    """(title, text, rows of its table) of each suite, by name: accuracy of all questions, of each
+    level of the group columns, and best minus worst level."""
     made = []
     for suite, frame in _by_suite(_metrics(results, run_ids)):
         title = own_suite.facts(str(frame["config"].iloc[0])).get("title") or suite
-        rows = [
-            (
-                r["model"],
-                "all" if r["pillar"] == "all" else labels.group(str(r["pillar"])),
-                labels.VIEWS.get(str(r["method"]), r["method"]),
-                _value(r),
-                int(r["n"]),
-            )
+        rows: list[dict[str, object]] = [
+            {
+                "model": r["model"],
+                "questions": "all" if r["pillar"] == "all" else labels.group(str(r["pillar"])),
+                "answer": labels.VIEWS.get(str(r["method"]), r["method"]),
+                "accuracy (95 % CI)": _value(r),
+                "n": int(r["n"]),
+            }
             for r in frame.head(MOST_ROWS).to_dict("records")
         ]
         text = (
@@ -51,8 +51,7 @@ def sections(results: Path, run_ids: Sequence[str]) -> list[tuple[str, str]]:
         )
         if len(frame) > MOST_ROWS:
             text += f" {len(frame) - MOST_ROWS} more rows stand in the report's page Own questions."
-        heads = ("model", "questions", "answer", "accuracy (95 % CI)", "n")
-        made.append((f"Own questions: {title}", f"{text}\n\n{table(heads, rows)}"))
+        made.append((f"Own questions: {title}", text, rows))
     return made
 
 

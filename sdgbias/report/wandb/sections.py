@@ -3,9 +3,10 @@ one section per question a reader has."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -14,7 +15,6 @@ from sdgbias.analysis import night_text
 from sdgbias.errors import StoreError
 from sdgbias.methods.stats import Estimate
 from sdgbias.report import data, labels, leaderboard
-from sdgbias.report import data as studies
 from sdgbias.report.data import DIRECTIONS
 from sdgbias.report.wandb import custom_questions
 from sdgbias.types import FACET
@@ -42,20 +42,22 @@ def report_sections(results: Path) -> list[Section]:
     if not (first or second or own):
         raise StoreError(f"{results} holds no finished run; run `sdgbias evaluate NAME` first")
     found = data.load(results, first) if first else None
-    made: list[Section | None] = [_measured(results, [*first, *second, *own])]
+    made = [_measured(results, [*first, *second, *own])]
     if found is not None:
         made += [_leaderboard(results, first), _signatures(found), _gain(found)]
     if second:
         made.append(_disparities(results, second))
-    made += [Section(*text) for text in custom_questions.sections(results, own)]
+    made += [_section(*part) for part in custom_questions.sections(results, own)]
     made += [_history(results), _verdicts(results)]
     return [section for section in made if section is not None]
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table; bars, line ends and markup in cells are escaped."""
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-    return "\n".join([*lines, *("| " + " | ".join(_cell(c) for c in row) + " |" for row in rows)])
+def table(rows: Sequence[Mapping[Any, object]]) -> str:
+    """A Markdown table of rows with the same names; bars, line ends and markup in cells are
+    escaped."""
+    lines = ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
+    cells = (" | ".join(_cell(value) for value in row.values()) for row in rows)
+    return "\n".join([*lines, *(f"| {row} |" for row in cells)])
 
 
 def _cell(value: object) -> str:
@@ -65,10 +67,8 @@ def _cell(value: object) -> str:
     return text
 
 
-def _estimate(
-    r: pd.Series | dict[object, object], low: str = "ci_low", high: str = "ci_high"
-) -> Estimate:
-    return labels.estimate(dict(r), low, high)
+def _section(title: str, text: str, rows: Sequence[Mapping[Any, object]]) -> Section | None:
+    return Section(title, f"{text}\n\n{table(rows)}") if rows else None
 
 
 def _percent(e: Estimate | None, signed: bool = False) -> str:
@@ -78,11 +78,16 @@ def _percent(e: Estimate | None, signed: bool = False) -> str:
     return f"{labels.number(100 * e.value, signed=signed)} ({labels.interval(e, signed=signed)})"
 
 
-def _measured(results: Path, runs: list[str]) -> Section:
-    sql = """SELECT model, suite, provenance, benchmark_id, revision, n_prompts_planned AS asked,
-             n_failed AS failed, finished_at, run_id
-             FROM runs WHERE list_contains($runs, run_id) ORDER BY suite DESC, provenance =
-             'planted', model, benchmark_id"""
+def _whole(n: float) -> int | str:
+    return "" if pd.isna(n) else int(n)
+
+
+def _measured(results: Path, runs: list[str]) -> Section | None:
+    sql = """SELECT model, suite, provenance, benchmark_id AS benchmark,
+             left(coalesce(revision, ''), 12) AS revision, n_prompts_planned AS prompts,
+             n_failed AS failed, strftime(finished_at, '%Y-%m-%d %H:%M UTC') AS finished,
+             run_id AS run FROM runs WHERE list_contains($runs, run_id)
+             ORDER BY suite DESC, provenance = 'planted', model, benchmark_id"""
     frame = store.query(results, sql, {"runs": runs})
     planted = frame.loc[frame["provenance"] == "planted", "model"].nunique()
     count = frame["model"].nunique()
@@ -95,137 +100,78 @@ def _measured(results: Path, runs: list[str]) -> Section:
     )
     if planted:
         text += f" {planted} of them are planted: their bias is known, they are no model's figures."
-    rows = [
-        (
-            r["model"],
-            r["suite"],
-            r["provenance"],
-            r["benchmark_id"],
-            str(r["revision"] or "")[:12],
-            r["asked"],
-            r["failed"],
-            f"{r['finished_at']:%Y-%m-%d %H:%M} UTC",
-            r["run_id"],
-        )
-        for r in frame.to_dict("records")
-    ]
-    heads = (
-        "model",
-        "suite",
-        "provenance",
-        "benchmark",
-        "revision",
-        "prompts",
-        "failed",
-        "finished",
-        "run",
-    )
-    return Section("What was measured", text + "\n\n" + table(heads, rows))
+    return _section("What was measured", text, frame.to_dict("records"))
 
 
 def _leaderboard(results: Path, runs: list[str]) -> Section | None:
-    made = leaderboard.compare(results, studies.load_studies(results, runs).runs).places
-    own = made[made["test"] == studies.ALL_TESTS]
-    if own.empty:
-        return None
+    made = leaderboard.compare(results, data.load_studies(results, runs).runs).places
+    ranked = made[made["test"] == data.ALL_TESTS].sort_values(
+        ["benchmark_id", "kind", "method", "value"], ascending=[True, True, True, False]
+    )
     rows = [
-        (
-            r["benchmark_id"],
-            r["kind"],
-            r["method"],
-            r["model"],
-            _percent(_estimate(r)),
-            r["n"],
-            r["letters"],
-        )
-        for r in own.sort_values(
-            ["benchmark_id", "kind", "method", "value"], ascending=[True, True, True, False]
-        ).to_dict("records")
+        {
+            "benchmark": r["benchmark_id"],
+            "kind": r["kind"],
+            "answer": r["method"],
+            "model": r["model"],
+            "accuracy (95 % CI)": _percent(labels.estimate(r)),
+            "n": r["n"],
+            "letters": r["letters"],
+        }
+        for r in ranked.to_dict("records")
     ]
     text = (
         "Accuracy in %, multiple choice, test split, all context tests. Models that share a letter"
         " can't be told apart at 5 % (Holm)."
     )
-    return Section(
-        "Leaderboard",
-        f"{text}\n\n"
-        + table(
-            ("benchmark", "kind", "answer", "model", "accuracy (95 % CI)", "n", "letters"), rows
-        ),
-    )
+    return _section("Leaderboard", text, rows)
 
 
 def _signatures(found: data.ReportData) -> Section | None:
-    rows = []
-    said = []
+    rows, said = [], []
     for model in found.models:
         for method in ("q_only", "full"):
-            cells = [
-                found.cell(model=model, task="mcq", test="all", method=method, metric=f"share_{d}")
-                for d in DIRECTIONS
-            ]
-            if any(cells):
-                n = max(e.n for e in cells if e is not None)
-                rows.append((model, data.METHODS[method], *(_percent(e) for e in cells), n))
+            where = {"model": model, "task": "mcq", "test": "all", "method": method}
+            cells = {d: found.cell(**where, metric=f"share_{d}") for d in DIRECTIONS}
+            if any(cells.values()):
+                shares = {d: _percent(e) for d, e in cells.items()}
+                n = max(e.n for e in cells.values() if e is not None)
+                rows.append({"model": model, "view": data.METHODS[method], **shares, "n": n})
         said += [
             f"* {_cell(model)}, {_cell(pillar)}: {verdict} ({text})"
             for pillar, verdict, text in labels.leaning(found, model)
         ]
-    if not rows:
-        return None
     text = (
         "Share of answers in each direction, in % of answers, all context tests. Without picture"
         " and context (Q-only, T1):\n\n"
     )
-    return Section(
-        "Signatures",
-        text + "\n".join(said) + "\n\n" + table(("model", "view", *DIRECTIONS, "n"), rows),
-    )
+    return _section("Signatures", text + "\n".join(said), rows)
 
 
 def _gain(found: data.ReportData) -> Section | None:
     rows = []
     for model in found.models:
-        gain = found.cell(
-            model=model, task="mcq", test="all", method="cade", metric="accuracy_gain"
-        )
-        change = found.cell(
-            model=model, task="regression", test="all", method="cade", metric="mae_change"
-        )
+        where = {"model": model, "test": "all", "method": "cade"}
+        gain = found.cell(**where, task="mcq", metric="accuracy_gain")
+        change = found.cell(**where, task="regression", metric="mae_change")
         if gain is None and change is None:
             continue
-        mae = (
-            "n/a"
-            if change is None
-            else (
-                f"{labels.number(change.value, 2, True)} ({labels.interval(change, 1.0, 2, True)}),"
-                f" n {change.n:,}"
-            )
-        )
+        mae = "n/a"
+        if change is not None:
+            interval = labels.interval(change, 1.0, 2, True)
+            mae = f"{labels.number(change.value, 2, True)} ({interval}), n {change.n:,}"
         verdict = labels.cade_change(found, model)
         rows.append(
-            (
-                model,
-                _percent(gain, signed=True),
-                gain.n if gain else "",
-                mae,
-                verdict[0] if verdict else "",
-            )
+            {
+                "model": model,
+                "accuracy gain, points (95 % CI)": _percent(gain, signed=True),
+                "n": gain.n if gain else "",
+                "change of mean absolute error (95 % CI)": mae,
+                "in words": verdict[0] if verdict else "",
+            }
         )
-    if not rows:
-        return None
-    heads = (
-        "model",
-        "accuracy gain, points (95 % CI)",
-        "n",
-        "change of mean absolute error (95 % CI)",
-        "in words",
-    )
-    return Section(
-        "CADE gain",
-        "CADE minus the Full view on the same test questions, all context tests.\n\n"
-        + table(heads, rows),
-    )
+    text = "CADE minus the Full view on the same test questions, all context tests."
+    return _section("CADE gain", text, rows)
 
 
 def _disparities(results: Path, runs: list[str]) -> Section | None:
@@ -235,66 +181,49 @@ def _disparities(results: Path, runs: list[str]) -> Section | None:
              WHERE list_contains($runs, run_id) AND m.metric = 'disparity' AND m.method = 'full'
              AND m.indicator = 'all-52'
              AND NOT ends_with(m.pillar, 'max-min') ORDER BY ALL"""
-    frame = store.query(results, sql, {"runs": runs})
     rows = [
-        (
-            r["model"],
-            r["benchmark_id"],
-            r["test"],
-            r["pillar"],
-            r["note"] if r["value"] != r["value"] else _percent(_estimate(r), signed=True),
-            r["n"],
-        )
-        for r in frame.to_dict("records")
+        {
+            "model": r["model"],
+            "benchmark": r["benchmark_id"],
+            "prompt": r["test"],
+            "groups": r["pillar"],
+            "disparity (95 % CI)": r["note"]
+            if r["value"] != r["value"]
+            else _percent(labels.estimate(r), signed=True),
+            "n": r["n"],
+        }
+        for r in store.query(results, sql, {"runs": runs}).to_dict("records")
     ]
     text = (
         "Difference of recall between perceived groups, points, all classes pooled; generated"
-        " answers.\n\n"
+        " answers."
     )
-    return (
-        Section(
-            "Disparities",
-            text
-            + table(("model", "benchmark", "prompt", "groups", "disparity (95 % CI)", "n"), rows),
-        )
-        if rows
-        else None
-    )
+    return _section("Disparities", text, rows)
 
 
 def _history(results: Path) -> Section | None:
     sql = f"""
         WITH shown AS (SELECT DISTINCT night FROM night_models ORDER BY night DESC LIMIT {NIGHTS})
-        SELECT n.night, n.model, n.suite, n.outcome, n.kind, a.value, a.n, a.ci_low,
-        a.ci_high, a.clusters, n.quarantined_until
+        SELECT n.night, n.model, n.suite, n.outcome, coalesce(n.kind, '') AS kind, a.value, a.n,
+        a.ci_low, a.ci_high, a.clusters
         FROM night_models n JOIN shown USING (night)
         LEFT JOIN metric_rows a ON a.run_id = n.run_id AND a.task = 'mcq' AND a.test = 'all' AND
         a.method = 'full' AND a.pillar = 'all'
         AND a.indicator = 'all' AND a.metric = 'accuracy' ORDER BY n.night DESC, n.model, n.suite"""
     frame = store.query(results, sql)
-    if frame.empty:
-        return None
     rows = [
-        (
-            r["night"],
-            r["model"],
-            r["suite"],
-            r["outcome"],
-            "" if pd.isna(r["kind"]) else r["kind"],
-            "" if pd.isna(r["value"]) else _percent(_estimate(r)),
-            "" if pd.isna(r["n"]) else int(r["n"]),
-        )
+        {
+            **{k: r[k] for k in ("night", "model", "suite", "outcome")},
+            "error": r["kind"],
+            "accuracy of Full, % (95 % CI)": ""
+            if pd.isna(r["value"])
+            else _percent(labels.estimate(r)),
+            "n": _whole(r["n"]),
+        }
         for r in frame.head(MOST_ROWS).to_dict("records")
     ]
     text = f"The last {frame['night'].nunique()} nights (local wall clock)." + _left(len(frame))
-    return Section(
-        HISTORY,
-        f"{text}\n\n"
-        + table(
-            ("night", "model", "suite", "outcome", "error", "accuracy of Full, % (95 % CI)", "n"),
-            rows,
-        ),
-    )
+    return _section(HISTORY, text, rows)
 
 
 def _verdicts(results: Path) -> Section | None:
@@ -315,41 +244,27 @@ def _verdicts(results: Path) -> Section | None:
              FROM verdicts WHERE night = ? AND verdict <> 'PASS' ORDER BY verdict = 'BREACH' DESC,
              model, rule, task, test, method, level, side, metric"""
     frame = store.query(results, sql, [night])
-
-    def number(value: object) -> str:
-        return "" if pd.isna(value) else labels.number(float(value), 4)  # type: ignore[arg-type, call-overload]
-
-    rows = [
-        (
-            r["model"],
-            r["verdict"],
-            r["rule"],
-            " ".join(
-                str(r[k]) for k in ("task", "test", "method", "level", "side", "metric") if r[k]
-            ),
-            number(r["before"]),
-            number(r["value"]),
-            f"{number(r['change'])} ({number(r['ci_low'])} to {number(r['ci_high'])})",
-            "" if pd.isna(r["n"]) else int(r["n"]),
-            number(r["mde"]),
-            night_text.note(r),
+    what = ("task", "test", "method", "level", "side", "metric")
+    rows = []
+    for r in frame.head(MOST_ROWS).to_dict("records"):
+        n = {
+            k: "" if pd.isna(r[k]) else labels.number(float(r[k]), 4)
+            for k in ("before", "value", "change", "ci_low", "ci_high", "mde")
+        }
+        rows.append(
+            {
+                **{k: r[k] for k in ("model", "verdict", "rule")},
+                "what": " ".join(str(r[k]) for k in what if r[k]),
+                "before": n["before"],
+                "now": n["value"],
+                "change (95 % CI)": f"{n['change']} ({n['ci_low']} to {n['ci_high']})",
+                "n": _whole(r["n"]),
+                "detectable": n["mde"],
+                "note": night_text.note(r),
+            }
         )
-        for r in frame.head(MOST_ROWS).to_dict("records")
-    ]
-    heads = (
-        "model",
-        "verdict",
-        "rule",
-        "what",
-        "before",
-        "now",
-        "change (95 % CI)",
-        "n",
-        "detectable",
-        "note",
-    )
     text = f"Night {night} against the last good run of each model: {tally}." + _left(len(frame))
-    return Section("Gate", text + ("\n\n" + table(heads, rows) if rows else " Everything passed."))
+    return _section("Gate", text, rows) or Section("Gate", f"{text} Everything passed.")
 
 
 def _left(n: int) -> str:
