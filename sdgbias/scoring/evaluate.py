@@ -173,10 +173,10 @@ class Scoring:
         """Which cells are the suite's views; the others belong to extra prompts."""
         return self.plan.cells["view"].isin([view.value for view in View])
 
-    @property
+    @cached_property
     def extra(self) -> int:
         """Distinct prompts that only extra prompts need, unanswerable ones excluded."""
-        beyond = set(self.plan.distinct["key"]) - self.plan.paper()
+        beyond = () if self.paper.all() else set(self.plan.distinct["key"]) - self.plan.paper()
         return sum(self.failures.get(key) != NotAnswerable.kind for key in beyond)
 
     def outcome(self, run_id: str) -> Outcome:
@@ -254,7 +254,7 @@ def score_model(
     whole = make_plan(askable(suite.cells(benchmark, settings), spec), engine.fingerprint)
     cache = ScoreCache(results.parent, spec.name, engine.fingerprint)
     images = Pictures(ImageReader(benchmark))
-    images.require(whole.distinct["image_id"])
+    images.require(whole.distinct["image_id"].unique())
     with cache.exclusive():
         # the budget covers all runs on this benchmark, over all starts
         benchmark_id = str(suites.benchmark_card(benchmark)["benchmark_id"])
@@ -278,6 +278,7 @@ def score_model(
             )
             if len(wanted):
                 wanted = wanted.assign(n_tokens=cache.lengths(wanted["key"]))
+            needed = needed[["key", "limit"]]
             return _Work(plan, needed, missing, wanted, never, gives_scores)
 
         todo = work(engine.gives_scores)
@@ -291,12 +292,8 @@ def score_model(
         scorer.failures += [
             (key, NotAnswerable.kind, why) for key, why in todo.unanswerable.items()
         ]
-        for kind in ("scores", "generations"):
-            cache.compact(kind)
-        generations = cache.read("generations", timed=True).merge(
-            todo.needed[["key", "limit"]], on=["key", "limit"]
-        )
-        scores, cells = cache.read("scores", timed=True), todo.plan.cells
+        scores, cells = cache.compact("scores"), todo.plan.cells
+        generations = cache.compact("generations").merge(todo.needed, on=["key", "limit"])
         times = timings(cells, scores, generations, run_id, settings.passes)
         of_time = [name for name, _ in TIMED]
         scored = StoredScores(
