@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import duckdb
@@ -125,7 +126,11 @@ def _write_quarantine(out: Path, stage: str, *parts: pd.DataFrame) -> None:
             for part in parts
         ]
     ).replace_schema_metadata(None)
-    with duckdb.connect() as connection:
+    out.mkdir(parents=True, exist_ok=True)
+    with (
+        TemporaryDirectory(dir=out, prefix=".spill-") as spill,
+        duckdb.connect(config={"memory_limit": "512MB", "temp_directory": spill}) as connection,
+    ):
         connection.register("rows", rows)
         blocks = connection.sql("SELECT * FROM rows ORDER BY ALL").to_arrow_reader(GROUP)
         found = (pa.Table.from_batches([block]).cast(text) for block in blocks)

@@ -8,6 +8,7 @@ those quirks.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 _REFERENCE_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _NUMBER = re.compile(
@@ -42,6 +43,7 @@ def number_span(text: str, reference: bool = False) -> tuple[int, int] | None:
     return None
 
 
+@lru_cache(maxsize=1 << 16)
 def parse_number(text: str, reference: bool = False) -> float | None:
     """The number a generated answer states; thousands separators and the Unicode minus are
     understood."""

@@ -176,16 +176,15 @@ class ScoreCache:
         empty = SCHEMAS[kind].empty_table().select(["key"])
         return pa.concat_tables([empty, *self._shards(kind, ["key"])])["key"]
 
-    def compact(self, kind: str) -> None:
-        """Merges all shards of `kind` into one. If killed in between, rows may be duplicated;
-        `read` keeps the first."""
+    def compact(self, kind: str) -> pd.DataFrame:
+        """Merges all shards of `kind` into one and returns its rows with their times. If killed in
+        between, rows may be duplicated; `read` keeps the first."""
         shards = sorted(self.folder.glob(f"{kind}-*.parquet"))
-        if len(shards) < 2:
-            return
-        table = pa.Table.from_pandas(
-            self.read(kind, timed=True), schema=SCHEMAS[kind], preserve_index=False
-        )
-        final = self._write(kind, table)
-        for path in shards:
-            if path != final:
-                path.unlink(missing_ok=True)
+        frame = self.read(kind, timed=True)
+        if len(shards) > 1:
+            table = pa.Table.from_pandas(frame, schema=SCHEMAS[kind], preserve_index=False)
+            final = self._write(kind, table)
+            for path in shards:
+                if path != final:
+                    path.unlink(missing_ok=True)
+        return frame

@@ -176,10 +176,10 @@ class Scoring:
         """Which cells are the suite's views; the others belong to extra prompts."""
         return self.plan.cells["view"].isin([view.value for view in View])
 
-    @property
+    @cached_property
     def extra(self) -> int:
         """Distinct prompts that only extra prompts need, unanswerable ones excluded."""
-        beyond = set(self.plan.distinct["key"]) - self.plan.paper()
+        beyond = () if self.paper.all() else set(self.plan.distinct["key"]) - self.plan.paper()
         return sum(self.failures.get(key) != NotAnswerable.kind for key in beyond)
 
     def outcome(self, run_id: str) -> Outcome:
@@ -267,7 +267,7 @@ def score_model(
         results.parent, spec.name, engine.fingerprint, str(of.part) if of.part else ""
     )
     images = Pictures(ImageReader(benchmark))
-    images.require(whole.distinct["image_id"])
+    images.require(whole.distinct["image_id"].unique())
     with cache.exclusive():
         # the budget covers all runs on this benchmark, over all starts
         benchmark_id = str(suites.benchmark_card(benchmark)["benchmark_id"])
@@ -298,6 +298,7 @@ def score_model(
             )
             if len(wanted):
                 wanted = wanted.assign(n_tokens=cache.lengths(wanted["key"]))
+            needed = needed[["key", "limit"]]
             return _Work(plan, needed, missing, wanted, never, gives_scores)
 
         todo = work(engine.gives_scores)
@@ -311,13 +312,13 @@ def score_model(
         scorer.failures += [
             (key, NotAnswerable.kind, why) for key, why in todo.unanswerable.items()
         ]
-        if not of.part:
-            for kind in ("scores", "generations"):
-                cache.compact(kind)
-        generations = cache.read("generations", timed=True).merge(
-            todo.needed[["key", "limit"]], on=["key", "limit"]
-        )
-        scores, cells = cache.read("scores", timed=True), todo.plan.cells
+
+        def read(kind: str) -> pd.DataFrame:
+            # other parts may be reading what a compaction would merge
+            return cache.read(kind, timed=True) if of.part else cache.compact(kind)
+
+        scores, cells = read("scores"), todo.plan.cells
+        generations = read("generations").merge(todo.needed, on=["key", "limit"])
         times = timings(cells, scores, generations, of.run_id, settings.passes)
         of_time = [name for name, _ in TIMED]
         scored = StoredScores(

@@ -89,7 +89,7 @@ def make_plan(prompts: pd.DataFrame, fingerprint: str) -> Plan:
     ranked = distinct.assign(bare=distinct["image_id"] == "", longest=longest)
     ranked = ranked.sort_values(
         ["bare", "longest", "image_id", "text", "candidates"], kind="stable", ignore_index=True
-    )
+    ).astype({"text": "str"})
     return Plan(
         ranked[["key", "text", "image_id", "candidates", "uses"]], cells.reset_index(drop=True)
     )

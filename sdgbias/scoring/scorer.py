@@ -147,6 +147,7 @@ class Scorer:
     ) -> None:
         start, total = 0, len(missing)
         missing = self.watchdog.suspects_last(missing)
+        keys, ids = missing["key"], missing["image_id"]
         held: list[Row] = []
 
         def commit() -> None:
@@ -158,9 +159,7 @@ class Scorer:
         since = time.perf_counter()
         with self.watchdog.on_duty(commit):
             while start < total:
-                end = self.watchdog.cut(
-                    missing["key"], start, chunks(missing["image_id"], start, self.size)
-                )
+                end = self.watchdog.cut(keys, start, chunks(ids, start, self.size))
                 began = time.perf_counter()
                 done = self._guarded(missing.iloc[start:end], work)
                 now = time.perf_counter()

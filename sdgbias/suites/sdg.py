@@ -173,11 +173,9 @@ def view_logits(
     """(keys (N,), logits (N, K), upper (N, K)) of one view x test; NaN where the item lacks the
     candidate or has no score (yet). logits are -inf where a score is withheld; upper is an upper
     bound of the true logit, NaN where it is exact."""
-    at = scored.of_view.get((task.value, test.value, view.value), np.zeros(0, dtype=np.int64))
-    of_item = pd.Series(at, index=scored.cells["item_id"].to_numpy()[at], dtype="int64")
-    cell = of_item.reindex(items["item_id"], fill_value=-1).to_numpy()
+    cell = scored.cells_of((task.value, test.value, view.value), items["item_id"])
     keys = pd.Series(take_rows(scored.cells["key"].array, cell, allow_fill=True), dtype=object)
-    score = np.where(cell >= 0, scored.score_of[cell], -1) if len(at) else cell
+    score = scored.score_of[cell]
     logits, upper = np.full((2, len(items), len(candidates(items, task))), np.nan)
     for table, known in ((logits, scored.logits), (upper, scored.upper)):
         k = min(table.shape[1], known.shape[1])
@@ -261,9 +259,11 @@ def run_test(
     how: dict[str, np.ndarray] = {}
     n = len(items)
     if task is Task.MCQ:
-        letters = ["".join(np.array(list(candidates(items, task)))[row]) for row in present]
+        names = np.array(list(candidates(items, task)))
+        sets, which = np.unique(present, axis=0, return_inverse=True)
+        letters = np.array(["".join(names[row]) for row in sets], dtype=object)[which.reshape(-1)]
         for view in View:
-            said, read = generated_letters(found[view][0], letters, scored)
+            said, read = generated_letters(found[view][0], letters.tolist(), scored)
             if (read != "").any():
                 choice[view.value + GENERATED], how[view.value + GENERATED] = said, read
         payoff = (np.arange(present.shape[1]) == gold_index(items)[:, None]).astype(float)

@@ -42,21 +42,20 @@ def candidates(items: pd.DataFrame, task: Task) -> str:
     return option_letters(items) if task is Task.MCQ else DIGITS
 
 
-def _direction(items: pd.DataFrame) -> pd.DataFrame:
-    """item_id -> direction of each letter (pessimistic, conservative, optimistic) and the number of
-    options."""
-    count = present_options(items, Task.MCQ).sum(axis=1)
+def _directions(items: pd.DataFrame, present: np.ndarray) -> np.ndarray:
+    """(N, K + 1) direction of each letter (pessimistic, conservative, optimistic), '' of those that
+    an item lacks; the last is that of no letter."""
+    count = present.sum(axis=1)
     # a release may hold indicators without a recorded polarity: their answers have no direction
     table = {
         (p, int(k)): letter_directions(p, int(k)) if p else ("",) * int(k)
         for p in set(items["polarity"])
         for k in set(count)
     }
-    rows = [table[(p, int(k))] for p, k in zip(items["polarity"], count, strict=True)]
-    letters = option_letters(items)
-    wide = [[*row, *[""] * (len(letters) - len(row))] for row in rows]
-    frame = pd.DataFrame(wide, columns=[f"says_{c}" for c in letters], index=items.index)
-    return frame.assign(item_id=items["item_id"], n_options=count)
+    found = np.full((len(items), present.shape[1] + 1), "", dtype=object)
+    for (polarity, k), directions in table.items():
+        found[(items["polarity"] == polarity).to_numpy() & (count == k), :k] = directions
+    return found
 
 
 @dataclass(frozen=True)
@@ -98,42 +97,89 @@ def clustered_mean(part: RowGroup, values: ArrayLike, kind: stats.Kind = "share"
     return clustered_means([MeanOf(part, values, kind)])[0]
 
 
-def _facts(test: pd.DataFrame, task: Task) -> RowGroup:
-    """The rows of the test split with what their metrics are made of: numbers and flags."""
-    names = ["cluster_id", "prompt", "test", "method", "pillar", "indicator"]
-    facts = {name: test[name].to_numpy() for name in names}
-    for name in ("correct", "mass", "off_candidate", "tie", "near_tie", "correct_generated"):
-        facts[name] = test[name].to_numpy(dtype=float, na_value=np.nan)
-    how = test["how"].to_numpy(dtype=object)
-    facts |= {
+def _cells(rows: pd.DataFrame, task: Task, scored: StoredScores) -> np.ndarray:
+    """(R,) the cell whose prompt each of R rows (item_id, test, method) answers, -1 for none."""
+    cell = np.full(len(rows), -1)
+    for (test, method), at in rows.groupby(["test", "method"]).indices.items():
+        view = task.value, str(test), str(method).removesuffix(GENERATED)
+        cell[at] = scored.cells_of(view, rows["item_id"].iloc[at])
+    return cell
+
+
+def _facts(
+    answers: pd.DataFrame, items: pd.DataFrame, task: Task, scored: StoredScores
+) -> RowGroup:
+    """The answers of the test split with what their metrics are made of: numbers and flags. A frame
+    with the texts of items and prompts would be ten times as large."""
+    item = pd.Index(items["item_id"]).get_indexer(answers["item_id"])
+    (test, tests), (method, methods) = (
+        pd.factorize(answers[name], sort=True) for name in ("test", "method")
+    )
+    cell = _cells(answers, task, scored)
+    generated = np.char.endswith(np.array(methods, dtype=str), GENERATED)[method]
+    score = np.where(generated, -1, scored.score_of[cell])  # a generated answer has no scores
+    top = scored.scores["top_token"]
+    # a number of several digits that is one token begins with its first digit
+    first = top.where(~_numeric(top), top.str[:1])
+    off = ~first.isin(list(candidates(items, task))).to_numpy()
+    tie, near_tie = metrics.tie_flags(scored.logits, scored.near)
+    correct = answers["correct"].to_numpy(dtype=float)
+    how = answers["how"].to_numpy(dtype=object)
+
+    def beside(name: str) -> np.ndarray:
+        """(R,) the row with the answer of a method to the same question, -1 for none."""
+        question = item * len(tests) + test
+        mine = np.flatnonzero(np.asarray(methods == name)[method])
+        found = np.full(len(items) * len(tests), -1)
+        found[question[mine]] = mine
+        return np.asarray(found[question])
+
+    def of(rows: np.ndarray, values: np.ndarray) -> np.ndarray:
+        return np.where(rows >= 0, values[rows], np.nan)
+
+    full = beside("full")
+    facts = {
+        # only compared for equality, and integers are faster
+        "cluster_id": pd.factorize(items["cluster_id"], sort=True)[0][item],
+        "prompt": scored.prompt_of[cell],
+        "test": np.asarray(tests, dtype=object)[test],
+        "method": np.asarray(methods, dtype=object)[method],
+        "pillar": items["pillar"].to_numpy(dtype=object)[item],
+        "indicator": items["indicator"].to_numpy(dtype=object)[item],
+        "correct": correct,
+        "mass": np.append(scored.scores["mass"].to_numpy(dtype=float), np.nan)[score],
+        "off_candidate": np.append(off, True)[score],
+        "tie": tie[score],
+        "near_tie": near_tie[score],
+        "correct_generated": of(beside(f"full{GENERATED}"), correct),
         "parsed": how != "",
         "unparsed": (how == "unparsed") | (how == "empty"),
         "truncated": how == TRUNCATED,
         "refused": how == "refusal",
-        "compared": test["pred_full"].notna().to_numpy(),
-        "kept": test["kept"].to_numpy(dtype=float, na_value=np.nan),
+        "compared": full >= 0,
+        "kept": answers["kept"].to_numpy(dtype=float),
     }
-    names = ["correct"] if task is Task.MCQ else ["error", "value"]
-    now, before = (
-        {n: test[n + of].to_numpy(dtype=float, na_value=np.nan) for n in names}
-        for of in ("", "_full")
-    )
     if task is Task.MCQ:
-        says, count = test["says"].to_numpy(dtype=object), test["n_options"].to_numpy()
+        letters = candidates(items, task)
+        pred, names = pd.factorize(answers["pred"])
+        pred = np.array([letters.index(n) if n else len(letters) for n in names], int)[pred]
+        present = present_options(items, task)
+        says, count = _directions(items, present)[item, pred], present.sum(axis=1)[item]
         facts |= {direction: says == direction for direction in DIRECTIONS}
         facts |= {
             "three": (count >= 3) & (says != ""),
             "two": (count == 2) & (says != ""),
-            "gain": now["correct"] - before["correct"],
-            "changed": (test["pred"] != test["pred_full"]).to_numpy(dtype=bool),
+            "gain": correct - of(full, correct),
+            "changed": pred != pred[full],
         }
     else:
+        error, value = (answers[name].to_numpy(dtype=float) for name in ("error", "value"))
         facts |= {
-            "error": now["error"],
-            "gain": now["error"] - before["error"],
-            "changed": now["value"] != before["value"],
+            "error": error,
+            "gain": error - of(full, error),
+            "changed": value != of(full, value),
         }
-    return RowGroup(facts, np.arange(len(test)))
+    return RowGroup(facts, np.arange(len(answers)))
 
 
 def _cell_metrics(part: RowGroup, task: Task) -> Iterator[tuple[str, MeanOf]]:
@@ -228,41 +274,9 @@ def metric_rows(
     of the test split. Test 'all' pools T1..T5. clusters: number of places or distinct prompts that
     the interval counts; note: 'too few places' or 'too few prompts' where they don't suffice for an
     interval. `judged`: the uncertainty due to withheld scores, with a column test."""
-    tie, near_tie = metrics.tie_flags(scored.logits, scored.near)
-    mine = (scored.cells["task"] == task.value).to_numpy()
-    known = scored.cells.loc[mine, ["task", "item_id", "test", "view", "key"]]
-    at = scored.score_of[mine]
-    found = scored.scores[["mass", "top_token"]].reset_index(drop=True).reindex(at)
-    known[["mass", "top_token"]] = found.set_axis(known.index)
-    known["tie"], known["near_tie"] = tie[at], near_tie[at]  # at -1: no score
-    test = frame[frame["split"] == "test"].merge(
-        items[["item_id", "cluster_id", "pillar", "indicator"]], on="item_id"
-    )
-    test["view"] = test["method"].str.removesuffix(GENERATED)
-    test = test.merge(known, on=["task", "item_id", "test", "view"], how="left")
-    generated = test["view"] != test["method"]  # such an answer has no scores
-    test.loc[generated, ["mass", "tie", "near_tie"]] = np.nan
-    # only compared for equality from here on, and integers are faster
-    test["cluster_id"] = pd.factorize(test["cluster_id"], sort=True)[0]
-    test["prompt"] = pd.factorize(test["key"], sort=True)[0]
-    names = candidates(items, task)
-    # a number of several digits that is one token begins with its first digit
-    first = test["top_token"].where(~_numeric(test["top_token"]), test["top_token"].str[:1])
-    test["off_candidate"] = ~first.isin(list(names))
-    if task is Task.MCQ:
-        test = test.merge(_direction(items), on="item_id")
-        letters = test[[f"says_{c}" for c in names]].assign(none="").to_numpy(dtype=object)
-        index = {letter: i for i, letter in enumerate(names)} | {"": len(names)}
-        test["says"] = letters[np.arange(len(test)), test["pred"].map(index).to_numpy(dtype=int)]
-    full = test.loc[
-        test["method"] == "full", ["item_id", "test", "pred", "correct", "error", "value"]
-    ]
-    test = test.merge(full, on=["item_id", "test"], how="left", suffixes=("", "_full"))
-    said = test.loc[test["method"] == f"full{GENERATED}", ["item_id", "test", "correct"]]
-    said = said.rename(columns={"correct": "correct_generated"})
-    test = test.merge(said, on=["item_id", "test"], how="left")
+    answers = frame[frame["split"] == "test"]
     rows: list[tuple[object, ...]] = []
-    for cell, part in _parts(_facts(test, task), task):
+    for cell, part in _parts(_facts(answers, items, task, scored), task):
         found = list(_cell_metrics(part, task))
         if cell[1] == "cade":
             found += _paired_metrics(part.where(part["compared"]), task)
@@ -275,10 +289,7 @@ def metric_rows(
             count = stats.Estimate(prompts, len(part), float("nan"), float("nan"))
             rows.append((task.value, *cell, "distinct_prompts", *_numbers(count, "prompts")))
     if judged is not None:
-        keys = known.rename(columns={"view": "method"})
-        keys = keys[["item_id", "test", "method", "key"]]
-        judged = judged.merge(keys, on=["item_id", "test", "method"], how="left")
-        judged["prompt"] = pd.factorize(judged["key"], sort=True)[0]
+        judged = judged.assign(prompt=scored.prompt_of[_cells(judged, task, scored)])
     for cell, part in () if judged is None else _parts(RowGroup.of(judged), task):
         bounded = sdg_censoring.metrics(cell[1], part, task)
         rows += _rows(task, cell, [(m, MeanOf(part, x, kind)) for m, x, kind in bounded])

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from sdgbias.benchmark.prompts import view_cells
 from sdgbias.errors import GateError
 from sdgbias.progress import Progress
 from sdgbias.raw.images.composite import side_by_side
@@ -22,13 +23,11 @@ PREVIEWS = 120
 
 def cells(benchmark: Path, settings: EvalSettings) -> pd.DataFrame:
     """Every cell of a benchmark: the paper's views, and those of extra prompts."""
-    extra = extra_cells(
-        sdg.load_items(benchmark),
-        sdg.read_table(benchmark, "prompts"),
-        settings.passes,
-        settings.seed,
-    )
-    return pd.concat([sdg.load_prompts(benchmark), extra], ignore_index=True)
+    prompts = sdg.read_table(benchmark, "prompts")
+    extra = extra_cells(sdg.load_items(benchmark), prompts, settings.passes, settings.seed)
+    # each text stands in four cells or more: a category takes 4 bytes of each
+    cells = view_cells(prompts.astype({"text": "category"}))
+    return cells if extra.empty else pd.concat([cells, extra], ignore_index=True)
 
 
 def tables(

@@ -66,14 +66,26 @@ class StoredScores:
     near: float = 1e-3
 
     @cached_property
-    def of_view(self) -> Mapping[tuple[str, str, str], NDArray[np.int64]]:
+    def _views(self) -> Mapping[tuple[str, str, str], NDArray[np.int64]]:
         """(task, test, view) -> its rows of ``cells``."""
         return dict(self.cells.groupby(["task", "test", "view"]).indices)
 
+    def cells_of(self, view: tuple[str, str, str], items: pd.Series) -> NDArray[np.int64]:
+        """(N,) the row of ``cells`` of N item ids in one (task, test, view), -1 for none."""
+        at = self._views.get(view, np.zeros(0, dtype=np.int64))
+        known = pd.Series(at, index=self.cells["item_id"].to_numpy()[at], dtype="int64")
+        return np.asarray(known.reindex(items, fill_value=-1))
+
+    @cached_property
+    def prompt_of(self) -> NDArray[np.int64]:
+        """(C + 1,) the distinct prompt of each of C cells by its rank; -1, the last, of no cell."""
+        return np.append(pd.factorize(self.cells["key"], sort=True)[0], -1)
+
     @cached_property
     def score_of(self) -> NDArray[np.int64]:
-        """(C,) the row of ``scores`` of each of C cells, -1 for none."""
-        return np.asarray(pd.Index(self.scores["key"]).get_indexer(self.cells["key"]))
+        """(C + 1,) the row of ``scores`` of each of C cells, -1 for none; -1, the last, of no
+        cell."""
+        return np.append(pd.Index(self.scores["key"]).get_indexer(self.cells["key"]), -1)
 
     @cached_property
     def logits(self) -> NDArray[np.float64]:

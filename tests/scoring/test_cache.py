@@ -38,7 +38,8 @@ def test_batches_add_up_and_compact(tmp_path: Path) -> None:
         cache.append("scores", batch("b", "a"))
         cache.append("scores", batch("c", "a"))
         before = cache.read("scores")
-        cache.compact("scores")
+        merged = cache.compact("scores")
+    pd.testing.assert_frame_equal(merged, cache.read("scores", timed=True))
     assert list(before["key"]) == ["a", "b", "c"]
     assert len(list(cache.folder.glob("scores-*.parquet"))) == 1
     pd.testing.assert_frame_equal(before, cache.read("scores"))

@@ -50,6 +50,13 @@ def test_longest_with_an_image_first_and_order_free() -> None:
     pd.testing.assert_frame_equal(plan.distinct, shuffled.distinct)
 
 
+def test_texts_given_as_categories_make_the_same_plan() -> None:
+    rows = prompts().astype({"text": "category"})
+    for shuffled in (rows, rows.sample(frac=1, random_state=1)):
+        found = make_plan(shuffled, "f")
+        pd.testing.assert_frame_equal(found.distinct, make_plan(prompts(), "f").distinct)
+
+
 def test_a_picture_stands_together_in_the_order_of_its_texts() -> None:
     rows = [
         ("mcq", n, "T1", "full", f"{'x' * (n % 3)} text {n}", f"i{n % 2}", "ABC") for n in range(8)

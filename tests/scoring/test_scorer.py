@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -101,6 +102,23 @@ def test_one_bad_prompt_stops_nobody(tmp_path: Path) -> None:
 def test_a_score_that_is_no_number_is_a_failure_and_no_score(tmp_path: Path) -> None:
     scorer, scores = run(tmp_path, Engine(), [*TEXTS, "nan here"])
     assert len(scores) == 40 and [kind for _, kind, _ in scorer.failures] == ["NonFiniteLogits"]
+
+
+def test_one_thread_watches_all_chunks_and_ends_with_them(tmp_path: Path) -> None:
+    seen: list[set[int | None]] = []
+
+    class Counting(Engine):
+        def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
+            seen.append({t.ident for t in threading.enumerate()} - before)
+            return super().candidate_scores(prompts)
+
+    before = {t.ident for t in threading.enumerate()}
+    run(tmp_path, Counting(), TEXTS)
+    assert len(seen) == 3 and len(seen[0]) == 1 and seen[0] == seen[1] == seen[2]
+    for thread in threading.enumerate():
+        if thread.ident in seen[0]:
+            thread.join(5)
+    assert not {t.ident for t in threading.enumerate()} & seen[0]
 
 
 @pytest.mark.parametrize(("every", "shards"), [(0.0, 3), (60.0, 1)])
