@@ -61,7 +61,8 @@ def finish(process: subprocess.Popen[str]) -> str:
 
 def engines_of(parent: int) -> list[int]:
     """Process ids of the workers of a parent, oldest first."""
-    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    tasks = Path(f"/proc/{parent}/task").glob("*/children")  # each thread has its own
+    children = [pid for task in tasks for pid in task.read_text().split()]
     return sorted(
         pid
         for pid in map(int, children)
