@@ -1,5 +1,6 @@
-"""An engine in a child process of another Python environment, and the protocol of the pipe to it:
-frames of a JSON header and raw bytes. Nothing is unpickled.
+"""An engine in a child process, also of another Python environment, and the protocol of the pipe to
+it: frames of a JSON header and raw bytes. Nothing is unpickled. Engines on other machines answer
+the same frames (scoring/ray.py).
 
 A frame is 8 bytes length of the header (big-endian), 8 bytes length of the payload, the header
 (JSON: prompts, options, texts, errors) and the payload: pictures one after the other (`sizes` in

@@ -41,6 +41,10 @@ class NodeServer(Server):
         here = root if (root / "registry" / "models").is_dir() else find_root()
         return engines.load(spec, here)
 
+    def answer(self, frame: Frame) -> Frame:
+        header, payload = super().answer(frame)
+        return {**header, "host": socket.gethostname()}, payload
+
 
 class RayEngine(RemoteEngine):
     """An engine in an actor, which waits for a node with room for its ``needs``."""
@@ -72,6 +76,7 @@ class RayEngine(RemoteEngine):
             found: Frame = self.ray.get(answer)
         except self.ray.exceptions.RayError as error:
             raise EngineDied(f"{self.name}: {_line(error)}") from None
+        self.where = f"node {found[0]['host']}"
         return found
 
 

@@ -204,14 +204,14 @@ class WorkerPool(Loaded):
         engine, scorer, unit = worker.engine, worker.scorer, worker.unit
         if engine:
             engine.close()
-        rest = unfinished(unit, self.cache) if unit else None
+        rest = unfinished(unit, self.cache) if unit and not self.over.is_set() else None
         with self.changed:
             worker.engine = worker.scorer = worker.unit = None
             worker.left, worker.running = {}, False
             if self.over.is_set():
                 return False
             self.deaths += 1
-            why = str(error)
+            why = str(error).removeprefix(f"{self.spec.name}: ")
             if engine and scorer:
                 self.lost.update(engine.counts)
                 self.seconds += scorer.seconds
@@ -221,7 +221,8 @@ class WorkerPool(Loaded):
                 self._put_back(rest, scorer, why)
             at = "" if scorer else " while it loaded the model"
             print(
-                f"{self.spec.name}: worker {worker.number} ended{at} ({why}); others do the rest",
+                f"{self.spec.name}: worker {worker.number} ended{at} ({why}); the rest goes to"
+                " other engines",
                 file=sys.stderr,
                 flush=True,
             )

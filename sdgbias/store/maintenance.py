@@ -312,7 +312,7 @@ def _unused_caches(results: Path, now: datetime) -> list[Path]:
         if (
             folder.name not in known
             and newest < (now - UNTOUCHED).timestamp()
-            and not locks.is_held(folder / ".lock")
+            and not any(map(locks.is_held, folder.glob(".lock*")))
         ):
             found.append(folder)
     return found

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from sdgbias import store
-from tests.builders.commands import REPOSITORY, add_model, metrics, refused
+from tests.builders.commands import REPOSITORY, add_model, metrics, ok, refused
 from tests.builders.slow_engine import asked, cached, slow_planted
 
 BATCH = 16
@@ -60,7 +60,8 @@ def finish(process: subprocess.Popen[str]) -> str:
 
 def engines_of(parent: int) -> list[int]:
     """Process ids of the workers of a parent, oldest first."""
-    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    tasks = Path(f"/proc/{parent}/task").glob("*/children")  # each thread has its own
+    children = [pid for task in tasks for pid in task.read_text().split()]
     return sorted(
         pid
         for pid in map(int, children)
@@ -206,3 +207,14 @@ def test_an_endpoint_has_one_engine(tiny_benchmark: Path, folder: Path) -> None:
     )
     assert "options.concurrency" in refused(2, *command, "--workers", 2, registry=folder)
     assert "options.concurrency" in refused(2, *command, "--ray", "auto", registry=folder)
+    assert "options.concurrency" in refused(2, *command, "--part", "1/2", registry=folder)
+    assert "give I/N with I from 1 to N" in refused(2, *command, "--part", "3/2", registry=folder)
+
+
+def test_a_part_is_scored_and_not_published(tiny_benchmark: Path, folder: Path) -> None:
+    where = ("--benchmark", tiny_benchmark, "--results", folder / "r.duckdb", "--passes", "none")
+    said = ok("evaluate", "slow", *where, "--part", "2/2", registry=folder)
+    assert "part 2/2" in said and " 0 failed. Next: the other parts, then the same" in said
+    assert not store.run_ids(folder / "r.duckdb")
+    (shards,) = (folder / "scores" / "slow").iterdir()
+    assert any(shards.glob("scores-*.parquet")) and any(shards.glob("generations-*.parquet"))

@@ -108,7 +108,7 @@ def test_key_covers_where_one_part_ends_and_the_next_begins() -> None:
     assert len({prompt_key(*p) for p in [*parts, ("f", "ABC", "", "it")]}) == 4
 
 
-@pytest.mark.parametrize(("pictures", "parts"), [(100, 3), (100, 1), (5, 3), (0, 2), (1, 4)])
+@pytest.mark.parametrize(("pictures", "parts"), [(100, 4), (100, 1), (5, 3), (0, 2), (1, 4)])
 def test_every_prompt_is_in_one_part_and_a_picture_in_one_too(pictures: int, parts: int) -> None:
     ids = [f"i{n}" for n in range(pictures) for _ in range(1 + n % 4)] + [""] * pictures
     distinct = pd.DataFrame({"key": [f"k{n}" for n in range(len(ids))], "image_id": ids})
