@@ -27,17 +27,17 @@ def lacking(settings: Settings, night: Night, tell: Callable[[str], None]) -> di
     disk, found, gone = _disk(settings), {}, ""
     for name, entry in {job.model: job.entry for job in night.jobs if not job.run_id}.items():
         spec = entries.read(entry)
-        if gone:  # one answer for all: a hub that is away is waited for once
-            why = "" if is_cached(spec) else gone
-        else:
+        why = ""
+        if not gone:  # a hub that is away is waited for once
             try:
                 why = _fetched(settings, spec, disk, tell)
             except (HubUnreachable, ExpiredToken) as error:
                 gone = str(error)
                 tell(f"weights: {gone}")
-                why = "" if is_cached(spec) else gone
             except RegistryError as error:  # of another entry: what it names must not be pruned
                 why = str(error)
+        if gone and not is_cached(spec):
+            why = gone
         if why:
             found[name] = process.redact(f"not fetched: {why}; then: sdgbias models fetch {name}")
     return found
