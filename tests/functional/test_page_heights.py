@@ -19,7 +19,7 @@ SCREENS = 8
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("nights")
-    results = fill(made, Size(models=3, nights=2, every=2, questions=60, people=120))
+    results = fill(made, Size(models=5, nights=2, every=2, questions=60, people=120))
     return write_report(results, made / "report").parent
 
 
@@ -33,7 +33,7 @@ def test_no_page_is_longer_than_eight_screens(chrome: Any, folder: Path) -> None
         )
         assert width <= 1280, f"{page.name} scrolls sideways"
         tall[page.name] = height / 800
-    assert len([name for name in tall if name.startswith("model-")]) == 3
+    assert len([name for name in tall if name.startswith("model-")]) == 5
     assert {name: screens for name, screens in tall.items() if screens > SCREENS} == {}
 
 

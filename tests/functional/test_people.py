@@ -13,6 +13,11 @@ import pytest
 from sdgbias import store
 from tests.builders.commands import add_model, metrics, ok, refused
 
+#: Two models asked about 900 people. Quicker: tests/suites/test_facet_groups.py recovers what was
+#: planted and finds nothing where nothing was, test_facet.py counts every answer, and the tour of
+#: the README goes from an empty folder to the page.
+LONG = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -48,6 +53,7 @@ def cell(folder: Path, model: str, **where: str) -> tuple[float, int, float, flo
     return row
 
 
+@LONG
 @pytest.mark.parametrize(
     ("group", "planted"), [("gender:male-female", 0.25), ("skin:light-dark", 0.3)]
 )
@@ -66,6 +72,7 @@ def test_planted_disparities_are_recovered(folder: Path, group: str, planted: fl
     assert found[2] < planted < found[3] and found[2] > 0
 
 
+@LONG
 @pytest.mark.parametrize("group", ["gender:male-female", "skin:light-dark", "age:young-old"])
 def test_the_fair_model_has_none(folder: Path, group: str) -> None:
     for test, method in (("p1", "full"), ("p2", "full_argmax"), ("p3", "full_argmax")):
@@ -83,6 +90,7 @@ def test_the_fair_model_has_none(folder: Path, group: str) -> None:
             assert found[2] <= 0 <= found[3]
 
 
+@LONG
 def test_answers_that_cannot_be_read_are_counted(folder: Path) -> None:
     refusals = cell(
         folder,
@@ -113,6 +121,7 @@ def test_answers_that_cannot_be_read_are_counted(folder: Path) -> None:
     assert said["n"].sum() == people  # every question has an answer, read or not
 
 
+@LONG
 def test_yes_to_everything_would_be_seen(folder: Path) -> None:
     _, n, low, high = cell(
         folder,
@@ -126,6 +135,7 @@ def test_yes_to_everything_would_be_seen(folder: Path) -> None:
     assert low < 0.2 < high and n > 800
 
 
+@LONG
 def test_the_first_suites_results_stay_its_own(folder: Path) -> None:
     assert store.latest_runs(folder / "r.duckdb") == []
     assert len(store.latest_runs(folder / "r.duckdb", "people")) == 2
@@ -146,6 +156,7 @@ def test_a_folder_that_is_not_facet_is_told(tmp_path: Path) -> None:
     )
 
 
+@LONG
 def test_a_folder_that_was_tampered_with_does_not_pass_the_gate(
     folder: Path, tmp_path: Path
 ) -> None:
@@ -163,6 +174,7 @@ def test_a_folder_that_was_tampered_with_does_not_pass_the_gate(
     )
 
 
+@LONG
 def test_the_plan_counts_people_too(folder: Path) -> None:
     said = ok(
         "plan",

@@ -50,6 +50,8 @@ enable: when_admitted
 """
 
 
+# tests/nightly/test_admit.py takes every turn of it without the process that asks
+@pytest.mark.long
 def test_a_release_is_asked_and_enabled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "registry" / "models").mkdir(parents=True)
     (tmp_path / "registry" / "watch.yaml").write_text(RULES)
