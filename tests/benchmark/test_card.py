@@ -15,6 +15,7 @@ from sdgbias.benchmark import card
 from sdgbias.benchmark.card.distance import SPANS, spans
 from sdgbias.benchmark.card.figures import TABLE_B
 from sdgbias.benchmark.card.intended_use import intended_use
+from sdgbias.benchmark.card.readme import known_limits
 from sdgbias.benchmark.draw import PILLAR_WEIGHTS
 from sdgbias.errors import InputError, StoreError
 from sdgbias.types import Task
@@ -193,6 +194,12 @@ def test_the_papers_shares_are_those_of_the_quality_gate() -> None:
         pillar: tuple(shares) for pillar, shares in suite["meta"]["label_shares"].items()
     } == TABLE_B
     assert all(sum(shares) == pytest.approx(100, abs=0.02) for shares in TABLE_B.values())
+
+
+def test_a_limit_is_one_line_whatever_a_release_calls_its_indicators(folder: Path) -> None:
+    made = card.build_card(folder)
+    made["levels"] = [{**made["levels"][0], "indicator": "two\nlines", "national": 100.0}]
+    assert any("wholly so: two lines" in line for line in known_limits(made))
 
 
 def test_missing(folder: Path) -> None:

@@ -252,7 +252,8 @@ def test_trouble_of_one_repository_stops_no_other(
     monkeypatch.setenv("HF_TOKEN", "")
     served.slow = 30.0
     served.into(monkeypatch, tmp_path / "hf", seconds=1)
-    for rules in (Rules(), Rules(commits=False, owners=(Owner("lab"),))):
+    several = ({"owners": (Owner("lab"),)}, {"everyone": (watch.Everyone(),)})
+    for rules in (Rules(), *(Rules(commits=False, **more) for more in several)):
         with pytest.raises(HubUnreachable, match="can't be reached"):
             watch.watch(root, rules, HERE)
     assert texts(root) == before, "nobody is put aside because the hub is down"

@@ -60,14 +60,14 @@ def known_limits(card: Card) -> list[str]:
     """The known limits for users of the benchmark, as sentences with its numbers."""
     values, placed = card["levels"], card["notes"].get("survey_regions") or {}
     n = sum(row["n"] for row in values)
-    told = {
+    context = {
         **card,
         "alone": [row for row in card["by_modalities"] if row["modalities"].startswith("tile")],
         "national": sum(row["n"] * row["national"] for row in values) / n if n else None,
         "shared": [row["indicator"] for row in values if row["national"] == 100],
         "unplaced": sum(n for name, n in placed.items() if not name.startswith("by ")),
     }
-    return rendered("limits.txt.j2", told).splitlines()
+    return rendered("limits.txt.j2", context).splitlines()
 
 
 def rendered(template: str, values: Mapping[str, Any]) -> str:
@@ -77,15 +77,15 @@ def rendered(template: str, values: Mapping[str, Any]) -> str:
 
 @cache
 def _templates() -> jinja2.Environment:
-    made = jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(packaged("benchmark", "card")),
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
         undefined=jinja2.StrictUndefined,
     )
-    made.filters.update(cell=_cell, table=_table)
-    return made
+    environment.filters.update(cell=_cell, line=_line, table=_table)
+    return environment
 
 
 def _interval(row: Mapping[str, Any]) -> str:
@@ -116,6 +116,11 @@ def _table(rows: Iterable[Any], columns: Mapping[str, str] | Sequence[str]) -> s
     return "\n".join(lines)
 
 
+def _line(value: object) -> str:
+    """Text without line breaks, such as the name of an indicator in somebody else's release."""
+    return " ".join(str(value).split())
+
+
 def _cell(value: Any) -> str:
     """Text that can't break out of its line, table cell or into HTML."""
     if value is None or value == "":
@@ -124,7 +129,7 @@ def _cell(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:,.2f}"
-    text = re.sub(r"&(?=#?\w+;)", "&amp;", " ".join(str(value).split()))
+    text = re.sub(r"&(?=#?\w+;)", "&amp;", _line(value))
     for character, safe in (("\\", "\\\\"), ("<", "&lt;"), ("|", "\\|")):
         text = text.replace(character, safe)
     return text
