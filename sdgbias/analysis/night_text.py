@@ -64,8 +64,8 @@ _FLAGS = {"quarantines": "this rule quarantines", "required": "required"}
 _MINUS, _NBSP = "−", "\u00a0"
 
 
-def number(value: float, digits: int, *, signed: bool = False) -> str:
-    """Format a number with a true minus sign (U+2212); 'n/a' for NaN."""
+def number(value: float, digits: int = 1, signed: bool = False) -> str:
+    """'1,234.5' with a true minus sign (U+2212); 'n/a' for NaN."""
     if value != value:
         return "n/a"
     text = f"{value:+,.{digits}f}" if signed else f"{value:,.{digits}f}"

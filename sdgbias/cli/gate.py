@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sdgbias.cli.options import DEFAULT_RESULTS, Bars, JsonOption, ResultsOption, say_json
+from sdgbias.cli.options import (
+    DEFAULT_RESULTS,
+    Bars,
+    JsonOption,
+    ResultsOption,
+    print_table,
+    say_json,
+)
 from sdgbias.errors import GateError, InfrastructureError, RegistryError, UsageError
 
 if TYPE_CHECKING:
@@ -177,14 +184,7 @@ def _print(made: list[Judgement], as_json: bool) -> None:
             f" {words.summary(j.rows)}" + (f"; accepted: {j.accepted}" if j.accepted else "")
         )
         listed = [_line(r) for r in j.rows if r["verdict"] not in (MISSING, FIRST)]
-        width = (
-            [max(len(line[i]) for line in listed) for i in range(len(listed[0]))] if listed else []
-        )
-        for line in listed:
-            typer.echo(
-                "  "
-                + "  ".join(cell.ljust(w) for cell, w in zip(line, width, strict=True)).rstrip()
-            )
+        print_table(listed, indent="  ")
         missing: dict[str, list[str]] = {}
         for r in j.rows:
             if r["verdict"] == MISSING:

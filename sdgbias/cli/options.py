@@ -77,13 +77,12 @@ def choice(option: str, value: str, valid: tuple[str, ...]) -> Any:
     return value
 
 
-def print_table(rows: list[tuple[str, ...]]) -> None:
-    """Print rows in columns, the first row being their names."""
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+def print_table(rows: list[tuple[str, ...]], indent: str = "") -> None:
+    """Print rows in columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        typer.echo(
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        )
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        typer.echo(indent + "  ".join(cells).rstrip())
 
 
 def say_json(found: object) -> None:

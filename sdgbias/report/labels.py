@@ -11,12 +11,13 @@ from typing import Any
 from urllib.parse import urlencode
 
 from sdgbias import suites
+from sdgbias.analysis.night_text import number as number
 from sdgbias.methods import lean
 from sdgbias.methods.stats import Estimate
 from sdgbias.report.data import DIRECTIONS, METHODS, ReportData
 from sdgbias.types import PILLARS
 
-NBSP, MINUS, DASH = "\u00a0", "\u2212", "\u2013"
+NBSP, DASH = "\u00a0", "\u2013"
 NO_INTERVAL = "no interval"
 #: How an answer about people was parsed (suites/facet.py), for display.
 PARSED_BY = {
@@ -30,16 +31,6 @@ PARSED_BY = {
     "several": "names several",
     "argmax": "likeliest letter",
 }
-
-
-def number(value: float, digits: int = 1, signed: bool = False) -> str:
-    """'1,234.5' with a real minus; 'n/a' for NaN."""
-    if value != value:
-        return "n/a"
-    text = f"{value:+,.{digits}f}" if signed else f"{value:,.{digits}f}"
-    if float(text.replace(",", "")) == 0:
-        text = text.lstrip("+-")
-    return text.replace("-", MINUS)
 
 
 def percent(e: Estimate | None) -> str:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.cells import Cell, Row, cell, number
-from sdgbias.analysis.paper.results import PaperResults, Run, Slice, Subject
+from sdgbias.analysis.paper.results import PaperResults, Run, Subject
 from sdgbias.methods import stats
 from sdgbias.methods.stats import Estimate
 from sdgbias.types import LETTERS, PILLARS, TESTS, TOLERANCES, Task
@@ -162,10 +162,7 @@ def _interval_change(
 ) -> Cell:
     """Change of interval accuracy, with the paired interval if the run was analysed."""
     found = e.found(
-        s.run,
-        "regression",
-        "interval_accuracy_change",
-        Slice(task="regression", test=test, method="cade"),
+        s.run, "regression", "interval_accuracy_change", task="regression", test=test, method="cade"
     )
     if found is None:
         return number(plain, s.status, printed, why=NO_VAL)
@@ -281,7 +278,11 @@ def _target(e: PaperResults, s: Subject, target: str, test: str, method: str, me
         s.run,
         "regression",
         metric,
-        Slice(task="regression", test=test, method=method, by=by, level=target),
+        task="regression",
+        test=test,
+        method=method,
+        by=by,
+        level=target,
     )
     return cell(
         found,

@@ -14,7 +14,7 @@ from sdgbias.analysis.paper.fairness_cells import (
     _lines,
     subjects,
 )
-from sdgbias.analysis.paper.results import PaperResults, Slice
+from sdgbias.analysis.paper.results import PaperResults
 from sdgbias.benchmark.people_items import ATTRIBUTES, CHOICE
 from sdgbias.methods.stats import Estimate
 from sdgbias.raw.facet import GROUPS
@@ -91,13 +91,13 @@ def debiasing(e: PaperResults) -> Iterator[Row]:
             lacking = mine.loc[mine["metric"] == "not_run", "note"]
             cells = []
             for pillar, metric in asked:
-                at = Slice(task=CHOICE, test=test, method=method, pillar=pillar)
+                at = {"task": CHOICE, "test": test, "method": method, "pillar": pillar}
                 if len(lacking):
                     cells.append(Cell(status=f"not in store: {lacking.iloc[0]}"))
                 elif method == "full_argmax" and "change" in metric:
                     cells.append(Cell())
                 else:
-                    cells.append(_cell(e.found(s.run, "fairness", metric, at), s, test))
+                    cells.append(_cell(e.found(s.run, "fairness", metric, **at), s, test))
             yield Row((s.label, test, method), tuple(cells))
 
 

@@ -10,7 +10,7 @@ from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.accuracy import MCQ_TESTS, NO_VAL, test_mean
 from sdgbias.analysis.paper.cells import NOT_RUN, Cell, Row, cell, number
 from sdgbias.analysis.paper.numbered import DIRECTIONS, VIEWS
-from sdgbias.analysis.paper.results import PaperResults, Run, Slice, Subject
+from sdgbias.analysis.paper.results import PaperResults, Run, Subject
 from sdgbias.methods.stats import Estimate
 from sdgbias.types import PILLARS, TESTS, Task
 
@@ -36,10 +36,7 @@ def figure_4(e: PaperResults) -> Iterator[Row]:
             )
             cells.append(cell(two, s.status, "not in store: no question with two options"))
             invalid = e.found(
-                s.run,
-                "directions",
-                "answered_invalid",
-                Slice(test="T1", method="q_only", pillar=pillar),
+                s.run, "directions", "answered_invalid", test="T1", method="q_only", pillar=pillar
             )
             cells.append(
                 cell(
@@ -76,7 +73,10 @@ def figure_5(e: PaperResults) -> Iterator[Row]:
                     s.run,
                     "directions",
                     "full_minus_ctx_q",
-                    Slice(test=test, method="full", pillar=pillar, indicator=indicator),
+                    test=test,
+                    method="full",
+                    pillar=pillar,
+                    indicator=indicator,
                 )
                 cells.append(cell(found, s.status, e.why(s.run, "directions", f"no {test}")))
             if s.run is None or indicator == "all" or any(c.made for c in cells):
@@ -131,7 +131,7 @@ def figure_8(e: PaperResults) -> Iterator[Row]:
                     continue
                 best = min(val, key=lambda x: (-val[x].value, x))
                 ends = sorted(there.values(), key=lambda at: at.value)
-                tuned = e.found(s.run, "sweep", "optimum", Slice(test=test, by=parameter))
+                tuned = e.found(s.run, "sweep", "optimum", test=test, by=parameter)
                 cells = (
                     cell(tuned, s.status),
                     number(best, s.status, said),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from sdgbias.analysis.paper.accuracy import MCQ_TESTS, NO_VAL, test_mean
 from sdgbias.analysis.paper.cells import Cell, Row, cell
-from sdgbias.analysis.paper.results import PaperResults, Run, Slice
+from sdgbias.analysis.paper.results import PaperResults, Run
 from sdgbias.methods.stats import Estimate
 
 VIEWS = (("q_only", "Q-only"), ("ctx_q", "CTX+Q"), ("img_q", "IMG+Q"), ("full", "Full"))
@@ -18,7 +18,12 @@ def method_accuracy(e: PaperResults, run: Run | None, method: str, test: str) ->
     """Accuracy of a view, of CADE, or of a debiasing method or control of the study 'methods'."""
     if method in {v for v, _ in VIEWS} | {"cade"}:
         return e.metric(run, "accuracy", test=test, method=method)
-    return e.found(run, "methods", "accuracy", Slice(test=test, method=method))
+    return e.found(run, "methods", "accuracy", test=test, method=method)
+
+
+def lacks(e: PaperResults, run: Run | None, method: str) -> str:
+    """Why a run has no accuracy of a method."""
+    return NO_VAL if method == "cade" else e.why(run, "methods", f"no {method}", method=method)
 
 
 def table_1(e: PaperResults) -> Iterator[Row]:
@@ -26,11 +31,7 @@ def table_1(e: PaperResults) -> Iterator[Row]:
         for test, label in (("all", "T1-T5"), ("T1", "T1")) if s.run else (("all", "T1-T5"),):
             cells = []
             for method in ("full", "post_hoc", "vdd", "cade"):
-                why = (
-                    NO_VAL
-                    if method == "cade"
-                    else e.why(s.run, "methods", f"no {method}", method=method)
-                )
+                why = lacks(e, s.run, method)
                 printed = s.printed("table_1", method=method) if test == "all" else None
                 cells.append(cell(method_accuracy(e, s.run, method, test), s.status, why, printed))
             yield Row((s.label, label), tuple(cells))
@@ -51,10 +52,7 @@ def table_2(e: PaperResults) -> Iterator[Row]:
             cells = []
             for mode in ("retuned", "zeroed"):
                 found = e.found(
-                    s.run,
-                    "ablation",
-                    "accuracy",
-                    Slice(test="T1", method=step, by="mode", level=mode),
+                    s.run, "ablation", "accuracy", test="T1", method=step, by="mode", level=mode
                 )
                 if found is None and step == "full":
                     found = e.metric(s.run, "accuracy", test="T1")
@@ -66,10 +64,7 @@ def table_2(e: PaperResults) -> Iterator[Row]:
                     cells.append(Cell())
                     continue
                 gain = e.found(
-                    s.run,
-                    "ablation",
-                    "step_gain",
-                    Slice(test="T1", method=step, by="mode", level=mode),
+                    s.run, "ablation", "step_gain", test="T1", method=step, by="mode", level=mode
                 )
                 cells.append(
                     cell(gain, s.status, why, s.printed("table_2", method=step, metric="step_gain"))
@@ -119,10 +114,7 @@ def _stream(
     if not stream:
         return e.metric(run, "accuracy", test=test)
     return e.found(
-        run,
-        "streams",
-        "accuracy",
-        Slice(test=test, method=stream, by="divergence", level=divergence),
+        run, "streams", "accuracy", test=test, method=stream, by="divergence", level=divergence
     )
 
 
@@ -145,7 +137,10 @@ def table_j(e: PaperResults) -> Iterator[Row]:
                     s.run,
                     "perturbation",
                     metric,
-                    Slice(test="T1", method="q_only", by="order", level=level),
+                    test="T1",
+                    method="q_only",
+                    by="order",
+                    level=level,
                 )
                 why = e.why(s.run, "perturbation", "this pass was not scored")
                 cells.append(

@@ -20,6 +20,13 @@ from sdgbias.errors import UsageError, one_of
 from sdgbias.methods.stats import Estimate
 
 _METRIC = ("run_id", "task", "test", "method", "pillar", "indicator", "metric")
+#: A study's value about everything that its run was asked.
+_WHOLE: Mapping[str, str | None] = {
+    **dict.fromkeys(("method", "by", "level"), ""),
+    **dict.fromkeys(("test", "pillar", "indicator"), "all"),
+    "task": "mcq",
+    "x": None,
+}
 _STUDY = ("run_id", "task", "test", "method", "pillar", "indicator", "by", "level", "metric", "x")
 
 
@@ -87,20 +94,6 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Slice:
-    """The part of a run that a study's row is about: the columns of study_rows that say so."""
-
-    task: str = "mcq"
-    test: str = "all"
-    method: str = ""
-    pillar: str = "all"
-    indicator: str = "all"
-    by: str = ""
-    level: str = ""
-    x: float | None = None
-
-
-@dataclass(frozen=True)
 class PaperResults:
     """All data that the tables are built from. ``chosen``: registry names selected by the user;
     empty: all."""
@@ -165,31 +158,17 @@ class PaperResults:
         found: pd.DataFrame = self._memory["study", study]
         return found
 
-    def found(
-        self,
-        run: Run | None,
-        study: str,
-        metric: str,
-        part: Slice,
-    ) -> Estimate | None:
-        """One estimate of a study, None if the run has none."""
+    def found(self, run: Run | None, study: str, metric: str, **part: str) -> Estimate | None:
+        """One estimate of a study, None if the run has none. ``part``: the columns of study_rows
+        that say what it is about, where they aren't ``_WHOLE``."""
+        if unknown := part.keys() - _WHOLE.keys():
+            raise TypeError(f"no such column of study_rows: {min(unknown)}")
         if run is None:
             return None
         if ("index", study) not in self._memory:
             self._memory["index", study] = _index(self.study(study), _STUDY)
-        key = (
-            run.run_id,
-            part.task,
-            part.test,
-            part.method,
-            part.pillar,
-            part.indicator,
-            part.by,
-            part.level,
-            metric,
-            None if part.x is None else round(part.x, 9),
-        )
-        one: Estimate | None = self._memory["index", study].get(key)
+        at = {**_WHOLE, "run_id": run.run_id, "metric": metric, **part}
+        one: Estimate | None = self._memory["index", study].get(tuple(at[name] for name in _STUDY))
         return one
 
     def why(

@@ -9,8 +9,8 @@ import pandas as pd
 
 from sdgbias.analysis.paper.accuracy import MCQ_TESTS, NO_VAL, REGRESSION_TESTS
 from sdgbias.analysis.paper.cells import Cell, Row, cell, number
-from sdgbias.analysis.paper.numbered import method_accuracy
-from sdgbias.analysis.paper.results import PaperResults, Run, Slice
+from sdgbias.analysis.paper.numbered import lacks, method_accuracy
+from sdgbias.analysis.paper.results import PaperResults, Run, Subject
 from sdgbias.methods.stats import Estimate
 
 #: The controls always shown beside Table H: method name -> description.
@@ -31,19 +31,17 @@ CONTROLS = {
 }
 
 
+def _accuracies(e: PaperResults, s: Subject, method: str, label: str) -> Row:
+    """A method's accuracy by test and over all tests."""
+    why = lacks(e, s.run, method)
+    found = (method_accuracy(e, s.run, method, t) for t in (*MCQ_TESTS, "all"))
+    return Row((s.label, label), tuple(cell(one, s.status, why) for one in found))
+
+
 def controls(e: PaperResults) -> Iterator[Row]:
     for s in e.subjects():
         for method, label in CONTROLS.items():
-            why = (
-                NO_VAL
-                if method == "cade"
-                else e.why(s.run, "methods", f"no {method}", method=method)
-            )
-            cells = tuple(
-                cell(method_accuracy(e, s.run, method, t), s.status, why)
-                for t in (*MCQ_TESTS, "all")
-            )
-            yield Row((s.label, label), cells)
+            yield _accuracies(e, s, method, label)
 
 
 def _methods(e: PaperResults, run: Run | None, task: str) -> list[str]:
@@ -57,16 +55,7 @@ def methods(e: PaperResults) -> Iterator[Row]:
     for s in e.subjects():
         found = _methods(e, s.run, "mcq")
         for method in ["full", *found, "cade"]:
-            why = (
-                NO_VAL
-                if method == "cade"
-                else e.why(s.run, "methods", f"no {method}", method=method)
-            )
-            cells = tuple(
-                cell(method_accuracy(e, s.run, method, t), s.status, why)
-                for t in (*MCQ_TESTS, "all")
-            )
-            yield Row((s.label, method), cells)
+            yield _accuracies(e, s, method, method)
         if not found:
             yield Row(
                 (s.label, "every other method"),
@@ -85,19 +74,16 @@ def methods_regression(e: PaperResults) -> Iterator[Row]:
                         at = e.metric(s.run, metric, task="regression", test=test, method=method)
                     else:
                         at = e.found(
-                            s.run,
-                            "methods",
-                            metric,
-                            Slice(task="regression", test=test, method=method),
+                            s.run, "methods", metric, task="regression", test=test, method=method
                         )
-                    lacks = e.why(
+                    why = e.why(
                         s.run,
                         "methods",
                         f"no {metric} of {method}",
                         method=method,
                         task="regression",
                     )
-                    cells.append(cell(at, s.status, NO_VAL if method == "cade" else lacks))
+                    cells.append(cell(at, s.status, NO_VAL if method == "cade" else why))
             yield Row((s.label, method), tuple(cells))
         if not found:
             yield Row(
