@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -302,7 +302,9 @@ def score_model(
             generations.drop(columns=of_time),
             near=TOLERANCES[spec.dtype],
         )
-        return Scoring(todo.plan, scored, scorer, todo.asked, todo.gives_scores, times)
+        # the texts are a seventh of a run's memory, and nothing reads them from here on
+        plan = replace(todo.plan, distinct=todo.plan.distinct.drop(columns="text"))
+        return Scoring(plan, scored, scorer, todo.asked, todo.gives_scores, times)
 
 
 def _unanswerable(

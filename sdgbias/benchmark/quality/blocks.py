@@ -87,9 +87,9 @@ def _prompt_blocks(path: Path, columns: Sequence[str]) -> Iterator[pd.DataFrame]
         for batch in file.iter_batches(BLOCK, columns=list(columns)):
             held.append(batch)
             while ends and done + sum(map(len, held)) >= ends[0]:
-                rows = pa.Table.from_batches(held).unify_dictionaries()
-                size = ends.pop(0) - done
-                yield rows.slice(0, size).to_pandas()
+                rows, size = pa.Table.from_batches(held), ends.pop(0) - done
+                # what is left keeps the values of its own batch, not those of all blocks before
+                yield rows.slice(0, size).unify_dictionaries().to_pandas()
                 held, done = rows.slice(size).to_batches(), done + size
 
 
