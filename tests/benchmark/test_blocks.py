@@ -68,10 +68,11 @@ def test_no_block_holds_prompts_of_two_tasks(
     tables = copies()
     tables["prompts"] = tables["prompts"].sort_values(["task", "item_id"], kind="stable")
     path = save(tables, tmp_path) / "prompts.parquet"
-    monkeypatch.setattr(blocks, "BLOCK", 7)
-    parts = list(blocks._prompt_blocks(path, ["task", "item_id"]))
-    assert {part["task"].nunique() for part in parts} == {1}
-    assert sum(map(len, parts)) == len(tables["prompts"])
+    for rows in range(7, 40):
+        monkeypatch.setattr(blocks, "BLOCK", rows)
+        parts = list(blocks._prompt_blocks(path, ["task", "item_id"]))
+        assert {part["task"].nunique() for part in parts} == {1}, rows
+        assert sum(map(len, parts)) == len(tables["prompts"])
 
 
 def test_prompts_whose_items_are_scattered_are_judged_as_a_whole(
