@@ -327,7 +327,9 @@ def score_model(
             generations.drop(columns=of_time),
             near=TOLERANCES[spec.dtype],
         )
-        return Scoring(todo.plan, scored, scorer, todo.asked, todo.gives_scores, times)
+        # the texts are a seventh of a run's memory, and nothing reads them from here on
+        plan = replace(todo.plan, distinct=todo.plan.distinct.drop(columns="text"))
+        return Scoring(plan, scored, scorer, todo.asked, todo.gives_scores, times)
 
 
 def _unanswerable(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -100,7 +101,8 @@ def clustered_mean(part: RowGroup, values: ArrayLike, kind: stats.Kind = "share"
 def _cells(rows: pd.DataFrame, task: Task, scored: StoredScores) -> np.ndarray:
     """(R,) the cell whose prompt each of R rows (item_id, test, method) answers, -1 for none."""
     cell = np.full(len(rows), -1)
-    for (test, method), at in rows.groupby(["test", "method"]).indices.items():
+    groups: Any = rows.groupby(["test", "method"]).indices
+    for (test, method), at in groups.items():
         view = task.value, str(test), str(method).removesuffix(GENERATED)
         cell[at] = scored.cells_of(view, rows["item_id"].iloc[at])
     return cell

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -68,7 +68,8 @@ class StoredScores:
     @cached_property
     def _views(self) -> Mapping[tuple[str, str, str], NDArray[np.int64]]:
         """(task, test, view) -> its rows of ``cells``."""
-        return dict(self.cells.groupby(["task", "test", "view"]).indices)
+        found: Any = self.cells.groupby(["task", "test", "view"]).indices
+        return dict(found)
 
     def cells_of(self, view: tuple[str, str, str], items: pd.Series) -> NDArray[np.int64]:
         """(N,) the row of ``cells`` of N item ids in one (task, test, view), -1 for none."""
@@ -103,8 +104,10 @@ class StoredScores:
         """Start of an answer -> key of a prompt -> the text generated after it."""
         g = self.generations
         # a few texts and keys stand in millions of rows
-        (key, keys), (text, texts) = (pd.factorize(g[name]) for name in ("key", "text"))
-        keys, texts = np.asarray(keys, dtype=object), np.asarray(texts, dtype=object)
+        (key, keys), (text, texts) = (
+            (code, np.asarray(names, dtype=object))
+            for code, names in (pd.factorize(g[name]) for name in ("key", "text"))
+        )
         return {
             str(start): dict(zip(keys[key[at]], texts[text[at]], strict=True))
             for start, at in g.groupby("start").indices.items()

@@ -61,6 +61,20 @@ def test_blocks_give_the_verdict_of_the_whole(
         assert all(one.counts[rule] for rule in rules)
 
 
+def test_no_block_holds_prompts_of_two_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The items of such a block lie between any two ids: they would all be read at once."""
+    tables = copies()
+    tables["prompts"] = tables["prompts"].sort_values(["task", "item_id"], kind="stable")
+    path = save(tables, tmp_path) / "prompts.parquet"
+    for rows in range(7, 40):
+        monkeypatch.setattr(blocks, "BLOCK", rows)
+        parts = list(blocks._prompt_blocks(path, ["task", "item_id"]))
+        assert {part["task"].nunique() for part in parts} == {1}, rows
+        assert sum(map(len, parts)) == len(tables["prompts"])
+
+
 def test_prompts_whose_items_are_scattered_are_judged_as_a_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

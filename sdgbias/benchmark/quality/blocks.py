@@ -87,15 +87,15 @@ def _prompt_blocks(path: Path, columns: Sequence[str]) -> Iterator[pd.DataFrame]
         for batch in file.iter_batches(BLOCK, columns=list(columns)):
             held.append(batch)
             while ends and done + sum(map(len, held)) >= ends[0]:
-                rows = pa.Table.from_batches(held).unify_dictionaries()
-                size = ends.pop(0) - done
-                yield rows.slice(0, size).to_pandas()
+                rows, size = pa.Table.from_batches(held), ends.pop(0) - done
+                # what is left keeps the values of its own batch, not those of all blocks before
+                yield rows.slice(0, size).unify_dictionaries().to_pandas()
                 held, done = rows.slice(size).to_batches(), done + size
 
 
 def _ends(path: Path) -> list[int] | None:
-    """The rows at which blocks of prompts end, each with the last row of an item; None where the
-    rows of an item are scattered."""
+    """The rows at which blocks of prompts end, each with the last row of an item, and none with
+    rows of two tasks; None where the rows of an item are scattered."""
     table = pq.read_table(path, columns=["task", "item_id"], read_dictionary=["task"])
     if not pa.types.is_integer(table.schema.field("item_id").type) or not len(table):
         return None
@@ -107,7 +107,9 @@ def _ends(path: Path) -> list[int] | None:
     if len(np.unique(key[lasts - 1])) < len(lasts):
         return None
     wanted = np.arange(BLOCK, len(key), BLOCK)
-    return sorted({*lasts[np.searchsorted(lasts, wanted)].tolist(), len(key)})
+    # ids of two tasks in one block would lie anywhere: its items would be all items
+    tasks = np.flatnonzero(codes[1:] != codes[:-1]) + 1
+    return sorted({*lasts[np.searchsorted(lasts, wanted)].tolist(), *tasks.tolist(), len(key)})
 
 
 def _items_of(path: Path, columns: list[str], ids: pd.Series) -> pd.DataFrame:

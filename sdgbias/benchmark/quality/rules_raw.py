@@ -16,6 +16,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import duckdb
@@ -49,8 +50,12 @@ class Whole:
     def query(self, sql: str, **tables: pd.DataFrame) -> pd.DataFrame:
         """The result of a query over ``whole`` and the named tables."""
         if sql not in self.found:
-            with duckdb.connect() as connection:
-                connection.execute("SET memory_limit = '512MB'")  # beyond, it goes to disk
+            with (
+                TemporaryDirectory() as spill,  # beyond its limit, DuckDB writes to disk
+                duckdb.connect(
+                    config={"memory_limit": "512MB", "temp_directory": spill}
+                ) as connection,
+            ):
                 path = str(self.path).replace("'", "''")
                 connection.execute(f"CREATE VIEW whole AS FROM read_parquet('{path}')")
                 for name, table in tables.items():

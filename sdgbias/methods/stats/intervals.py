@@ -173,13 +173,13 @@ def means(asked: Sequence[tuple[ArrayLike, ArrayLike, Kind]]) -> list[Estimate]:
         value[number], n[number] = x.mean(), x.size
         if not whole or id(clusters) not in counted:
             code, groups = codes(clusters)
-            one = code, np.bincount(code, minlength=groups).astype(float)
+            in_each = np.bincount(code, minlength=groups).astype(float)
             if whole:
-                counted[id(clusters)] = one
+                counted[id(clusters)] = code, in_each
         else:
-            one = counted[id(clusters)]
-        sums.append(np.bincount(one[0], weights=x - value[number], minlength=len(one[1])))
-        rows.append(one[1])
+            code, in_each = counted[id(clusters)]
+        sums.append(np.bincount(code, weights=x - value[number], minlength=len(in_each)))
+        rows.append(in_each)
     if not some:
         return found
     group = np.repeat(some, [len(r) for r in rows])
