@@ -134,7 +134,7 @@ def hands(settings: Settings, pools: bool, address: str) -> nights.Executor:
         ask=lambda job, results, device: ask(job, results, device, pools),
         step=close,
         # each worker of a pool has its GPU, and takes a model when it is free
-        host=lambda jobs, models: gpus.Host((), max(1, models)) if pools else gpus.here(jobs),
+        host=lambda jobs, models: gpus.GpuHost((), max(1, models)) if pools else gpus.here(jobs),
         seen=seen,
     )
 

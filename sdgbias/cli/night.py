@@ -13,7 +13,7 @@ from sdgbias.cli.night_options import NightOptions, takes_night_options
 from sdgbias.cli.options import JsonOption, say_json
 
 if TYPE_CHECKING:
-    from sdgbias.nightly.gpus import Host, Need, Place
+    from sdgbias.nightly.gpus import GpuHost, Need, Place
     from sdgbias.nightly.plan import Settings
     from sdgbias.nightly.run import NightSummary
 
@@ -122,7 +122,7 @@ def _dry_run(settings: Settings, as_json: bool) -> None:
             typer.echo(f"  {name}: not due: {why}")
 
 
-def _when(need: Need, place: Place | None, host: Host) -> str:
+def _when(need: Need, place: Place | None, host: GpuHost) -> str:
     """When and on which GPUs a model starts, as far as that is known before the night."""
     if not host.gpus or not need.gpus:
         return ""

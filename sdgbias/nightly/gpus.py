@@ -38,7 +38,7 @@ class Need:
 
 
 @dataclass(frozen=True)
-class Host:
+class GpuHost:
     """gpus: as CUDA_VISIBLE_DEVICES names them; (): models are not placed. most: models at a time;
     0: as many as the GPUs hold, and one that needs none."""
 
@@ -69,7 +69,7 @@ def need(spec: ModelSpec, engines: int | None = None) -> Need:
 
 
 def starts(
-    host: Host,
+    host: GpuHost,
     wanted: Mapping[str, Need],
     running: Mapping[str, Sequence[str]],
     ended: Collection[str] = (),
@@ -126,7 +126,7 @@ def _together(gpus: Sequence[str], free: Sequence[str], count: int) -> tuple[str
 
 
 def _spread(
-    host: Host, found: Sequence[Place], wanted: Mapping[str, Need], free: Sequence[str]
+    host: GpuHost, found: Sequence[Place], wanted: Mapping[str, Need], free: Sequence[str]
 ) -> list[Place]:
     """Each place with its share of the GPUs that are left, in turn, in whole engines."""
     places, left, given = {place.model: place for place in found}, list(free), True
@@ -145,10 +145,10 @@ def _spread(
 # this host
 
 
-def here(most: int) -> Host:
+def here(most: int) -> GpuHost:
     """This host. A single GPU is not handed out where models run one at a time: nothing is set."""
     found = visible()
-    return Host(found if len(found) > 1 or most > 1 else (), most)
+    return GpuHost(found if len(found) > 1 or most > 1 else (), most)
 
 
 def visible() -> tuple[str, ...]:

@@ -90,7 +90,7 @@ class Executor:
 
     ask: Callable[[Job, Path, str | None], JobOutcome] = attempt.keep_trying_here
     step: Callable[[str, Settings, Night], StepResult] = finish.do
-    host: Callable[[int, int], gpus.Host] = lambda jobs, models: gpus.here(jobs)
+    host: Callable[[int, int], gpus.GpuHost] = lambda jobs, models: gpus.here(jobs)
     seen: Callable[[str, Night, Sequence[JobOutcome], Mapping[str, StepResult]], None] = _nobody
 
 
@@ -231,7 +231,7 @@ def _everybody(
 
 
 def _placed(
-    host: gpus.Host,
+    host: gpus.GpuHost,
     needs: Mapping[str, gpus.Need],
     one: Callable[[gpus.Place], None],
     over: Callable[[], bool],

@@ -17,12 +17,12 @@ from sdgbias.cli import night
 from sdgbias.nightly import attempt, gpus
 from sdgbias.nightly import run as nights
 from sdgbias.nightly import steps as finish
-from sdgbias.nightly.gpus import Host, Need, Place, starts
+from sdgbias.nightly.gpus import GpuHost, Need, Place, starts
 from sdgbias.nightly.plan import Job
 from sdgbias.registry import entries
 from tests.builders.night_stubs import NOW, PUBLISH, entry, settings, stub
 
-EIGHT = Host(tuple("01234567"))
+EIGHT = GpuHost(tuple("01234567"))
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def needs(**counts: int) -> dict[str, Need]:
     return {model: Need(count) for model, count in counts.items()}
 
 
-def simulated(wanted: dict[str, Need], hours: dict[str, int], host: Host = EIGHT) -> list[str]:
+def simulated(wanted: dict[str, Need], hours: dict[str, int], host: GpuHost = EIGHT) -> list[str]:
     """The schedule of models that take these hours: 'hour: model on GPUs' of every start; no GPU
     is used twice at a time."""
     running: dict[str, tuple[int, tuple[str, ...]]] = {}
@@ -139,8 +139,8 @@ def test_spare_gpus_go_to_further_engines() -> None:
 def test_gpus_of_other_processes_and_models_too_large_for_the_host() -> None:
     wanted = needs(five=5, nine=9, one=1)
     assert starts(EIGHT, wanted, {}, taken=set("0123")) == [Place("nine"), Place("one", ("4",))]
-    assert starts(Host(), wanted, {}) == [Place("five")], "without GPUs one at a time"
-    assert starts(Host((), 2), wanted, {"five": ()}) == [Place("nine")]
+    assert starts(GpuHost(), wanted, {}) == [Place("five")], "without GPUs one at a time"
+    assert starts(GpuHost((), 2), wanted, {"five": ()}) == [Place("nine")]
 
 
 def test_what_an_entry_asks_for(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_what_an_entry_asks_for(tmp_path: Path) -> None:
 def test_what_this_process_sees(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gpus.here(0) == EIGHT and gpus.here(3) == replace(EIGHT, most=3)
     monkeypatch.setenv("SDGBIAS_GPUS", "1x80")
-    assert gpus.here(0) == Host() and gpus.here(2) == Host(("0",), 2)
+    assert gpus.here(0) == GpuHost() and gpus.here(2) == GpuHost(("0",), 2)
     for named, expected in (("4, 7", ("4", "7")), ("", ()), ("-1", ())):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
         assert gpus.visible() == expected
