@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -114,4 +115,5 @@ def test_a_clone_is_clean_after_the_demo(tmp_path: Path) -> None:
     assert "finished" in page and "under way" not in page
     shown = done.stdout + done.stderr
     assert "tiny-llava: scoring prompts" in shown or "tiny-llava (people): " in shown
-    assert not any(word in shown for word in ("Traceback", "Warning", "wandb:", "To track"))
+    words = re.compile("Traceback|Warning|^wandb:|To track")  # "wandb: 4 s" is a step of the night
+    assert [line for line in shown.splitlines() if words.search(line)] == []
