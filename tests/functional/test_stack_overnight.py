@@ -206,7 +206,7 @@ def test_a_stack_lives_through_what_happens_at_night(house: House, tmp_path: Pat
 
 def check_what_is_shown(port: int) -> None:
     """Artifacts and tags of the finished night on the server's pages."""
-    artifacts = {str(a["key"]): str(a["data"]) for a in ask(port, "artifacts/filter", {})}
+    artifacts = {str(a["key"]): str(a["data"]) for a in ask(port, "artifacts/latest/filter", {})}
     assert {"progress", "outcomes", "verdicts", "report", "wandb"} <= set(artifacts)
     assert float(artifacts["progress"]) == 100
     [row] = json.loads(artifacts["outcomes"])
