@@ -4,6 +4,7 @@ street photo; disparities between groups, and whether CADE narrows them."""
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 
@@ -75,7 +76,8 @@ def _spread(frame: pd.DataFrame, said: str) -> str:
     mine = like_first(frame, "model", "test")
     mine = mine[mine["method"] == "Full"]
     value = mine["value"].astype(float)
-    top, low = mine.loc[value.idxmax()], mine.loc[value.idxmin()]
+    ends: list[Any] = [value.idxmax(), value.idxmin()]
+    top, low = (mine.loc[at] for at in ends)
     return (
         f"Groups far apart are served unequally; Full of {first['model']} lies between"
         f" {low['said']} % ({low['level']}, CI {low['ci']}, n {low['n']:,}) and {top['said']} %"

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
 from sdgbias.report.charts import Figure, like_first, shaped
@@ -90,7 +92,7 @@ def _best(frame: pd.DataFrame, unit: str) -> str:
     where its interval lies above those of all others; else the number of methods that its interval
     does not tell apart from it is given."""
     mine = like_first(frame, "model", "test", "pillar")
-    at = mine["value"].astype(float).idxmax()
+    at: Any = mine["value"].astype(float).idxmax()
     top, others = mine.loc[at], mine.drop(index=at)
     measured = (
         f"{top['method']} with {top['said']}{unit} (95 % CI {top['ci']}, n {top['n']:,};"
