@@ -37,8 +37,10 @@ def table(
     kinds = {c.status for r in found for c in r.cells if c.status in MADE}
     if kinds & _SCORED and any(r.synthetic for r in e.runs):
         kinds.add("synthetic")
-    named = about["columns"]
-    kept = named.items() if isinstance(named, dict) else ((name, "share") for name in named)
+    named: Any = about["columns"]
+    kept: Iterable[tuple[str, Any]] = (
+        named.items() if isinstance(named, dict) else [(name, "share") for name in named]
+    )
     return Table(
         item,
         about["title"],

@@ -17,7 +17,8 @@ LOSS = 0.03
 def _exact(hits: int, n: int, nominal: float) -> tuple[Estimate, float]:
     """Frequency of an event with its exact interval, and the p of a binomial test."""
     found = binomtest(hits, n, nominal)
-    return Estimate(hits / n, n, *map(float, found.proportion_ci(0.95))), float(found.pvalue)
+    low, high = found.proportion_ci(0.95)
+    return Estimate(hits / n, n, float(low), float(high)), float(found.pvalue)
 
 
 def _mean(values: np.ndarray, expected: float) -> Estimate:

@@ -165,6 +165,11 @@ def shaped(
     return frame
 
 
+def like_first(frame: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """The rows that have in these columns what the first row has."""
+    return frame[(frame[list(columns)] == frame[list(columns)].iloc[0]).all(axis=1)]
+
+
 def both_tasks(frame: pd.DataFrame) -> pd.DataFrame:
     """Shaped rows of both tasks: accuracy in per cent and mean absolute error in its own units,
     named by ``task``."""

@@ -4,10 +4,11 @@ street photo; disparities between groups, and whether CADE narrows them."""
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 
-from sdgbias.report.charts import Figure, holm, shaped
+from sdgbias.report.charts import Figure, holm, like_first, shaped
 from sdgbias.report.charts.marks import Hue, Rows, ValueAxis, dotted
 from sdgbias.report.data import Studies, method_name
 
@@ -40,9 +41,10 @@ def _accuracy(s: Studies) -> list[Figure]:
     found = []
     for by, said in BY.items():
         own = s.of("groups", "accuracy", task="mcq", by=by, method=["full", "cade"])
-        if shaped(own).empty:
+        frame = shaped(own)
+        if frame.empty:
             continue
-        frame = shaped(own).assign(
+        frame = frame.assign(
             method=lambda f: f["method"].map(method_name),
             level=lambda f: f["level"].str.replace(" x ", ", "),
         )
@@ -71,13 +73,11 @@ def _rank(group: str) -> list[tuple[int, str]]:
 
 def _spread(frame: pd.DataFrame, said: str) -> str:
     first = frame.iloc[0]
-    mine = frame[
-        (frame["model"] == first["model"])
-        & (frame["test"] == first["test"])
-        & (frame["method"] == "Full")
-    ]
+    mine = like_first(frame, "model", "test")
+    mine = mine[mine["method"] == "Full"]
     value = mine["value"].astype(float)
-    top, low = mine.loc[value.idxmax()], mine.loc[value.idxmin()]
+    ends: list[Any] = [value.idxmax(), value.idxmin()]
+    top, low = (mine.loc[at] for at in ends)
     return (
         f"Groups far apart are served unequally; Full of {first['model']} lies between"
         f" {low['said']} % ({low['level']}, CI {low['ci']}, n {low['n']:,}) and {top['said']} %"
@@ -124,11 +124,7 @@ def _change(s: Studies) -> Figure | None:
             {"mcq": "Choice: accuracy", "regression": "Estimate: within tolerance"}
         ),
     )
-    first = frame[
-        (frame["model"] == frame["model"].iloc[0])
-        & (frame["test"] == frame["test"].iloc[0])
-        & (frame["task"] == frame["task"].iloc[0])
-    ]
+    first = like_first(frame, "model", "test", "task")
     wider, narrower = (
         (first["low"].astype(float) > 0).sum(),
         (first["high"].astype(float) < 0).sum(),

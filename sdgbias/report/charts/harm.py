@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from sdgbias.report.charts import Figure, columns, figure, shaped
+from sdgbias.report.charts import Figure, columns, figure, like_first, shaped
 from sdgbias.report.charts.marks import (
     Hue,
     Rows,
@@ -72,14 +72,8 @@ def _fixed(s: Studies) -> Figure | None:
         frame[column] = [
             -v if b and v is not None else v for v, b in zip(frame[column], left, strict=True)
         ]
-    first = frame[
-        (frame["model"] == frame["model"].iloc[0])
-        & (frame["test"] == frame["test"].iloc[0])
-        & (frame["pillar"] == frame["pillar"].iloc[0])
-    ]
-    said = {
-        r["change"]: r for r in first[first["task"] == first["task"].iloc[0]].to_dict("records")
-    }
+    first = like_first(frame, "model", "test", "pillar", "task")
+    said = {r["change"]: r for r in first.to_dict("records")}
     counts = ""
     if {"fixed", "broken"} <= set(said):
         counts = (

@@ -291,4 +291,4 @@ def lost(
         angle=0 if max(map(len, across), default=0) < 5 else -30,
         step=42,
     )
-    return figure(name, frame, heat(columns(name), grid), **said)
+    return figure(name, frame, heat(columns(name), grid), (), **said)

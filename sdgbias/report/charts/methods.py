@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
-from sdgbias.report.charts import Figure, shaped
+from sdgbias.report.charts import Figure, like_first, shaped
 from sdgbias.report.charts.marks import Hue, Rows, ValueAxis, barred, dotted, stacked
 from sdgbias.report.charts.paper import COLOURS
 from sdgbias.report.data import METHODS, Studies, method_name
@@ -89,13 +91,8 @@ def _best(frame: pd.DataFrame, unit: str) -> str:
     """A sentence about the first model, pooled over everything. A method is called the highest only
     where its interval lies above those of all others; else the number of methods that its interval
     does not tell apart from it is given."""
-    first = frame.iloc[0]
-    mine = frame[
-        (frame["model"] == first["model"])
-        & (frame["test"] == first["test"])
-        & (frame["pillar"] == first["pillar"])
-    ]
-    at = mine["value"].astype(float).idxmax()
+    mine = like_first(frame, "model", "test", "pillar")
+    at: Any = mine["value"].astype(float).idxmax()
     top, others = mine.loc[at], mine.drop(index=at)
     measured = (
         f"{top['method']} with {top['said']}{unit} (95 % CI {top['ci']}, n {top['n']:,};"

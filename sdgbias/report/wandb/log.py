@@ -17,7 +17,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ from sdgbias import store, suites
 from sdgbias.errors import SdgbiasError, StoreError, one_of
 from sdgbias.files import replacing
 from sdgbias.report.wandb import contents, slugs
-from sdgbias.types import Task
+from sdgbias.types import Progress, Task
 
 if TYPE_CHECKING:
     from sdgbias.report import data
@@ -123,7 +123,7 @@ def log_night(
     night: str | None = None,
     run_ids: Sequence[str] = (),
     again: bool = False,
-    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+    progress: Progress = lambda what, done, total: None,
 ) -> list[Logged]:
     """Log one W&B run per model of a night, with its files below ``folder``.
 
