@@ -132,8 +132,8 @@ def main() -> None:
         f" group: {least['pandas']:.1f} CPU s"
     )
     print(f"\n{engine}; after it {wall:.1f} s, {cpu:.1f} CPU s (aim {SECONDS:.0f}); {alone}")
-    if args.part == 1 and took["scored"]:
-        n = f"{took['prompts']:,} distinct prompts, once"
+    if args.part == 1:
+        n = f"{took['prompts']:,} distinct prompts, {took['scored']:,} scored now, once"
         every = f"{whole['wall']:.0f} s, {whole['cpu']:.0f} CPU s, {whole['peak']:.2f} GiB"
         figure = f"{cpu:.1f} CPU s, {wall:.0f} s"
         summary.record(

@@ -106,10 +106,10 @@ def fabricate(path: Path, nights: int, models: int) -> None:
             [list(store.HEADLINES)],
         )
         con.execute(
-            f"""INSERT INTO nights BY NAME SELECT DISTINCT strftime("at", '%Y-%m-%dT%H%M') AS
+            """INSERT INTO nights BY NAME SELECT DISTINCT strftime("at", '%Y-%m-%dT%H%M') AS
                 night, "at" AS started_at,
-            "at" + INTERVAL 2 HOUR AS finished_at, 'cli' AS "by", 'done' AS status, '{BENCHMARK}'
-            AS benchmark_id, '{{}}' AS steps FROM made"""
+            "at" + INTERVAL 2 HOUR AS finished_at, 'cli' AS "by", 'done' AS status,
+            '{}' AS steps FROM made"""
         )
         con.execute(
             """INSERT INTO night_models BY NAME SELECT strftime("at", '%Y-%m-%dT%H%M') AS night,
@@ -181,8 +181,10 @@ def detail(path: Path, run_id: str, model: str, seed: int, first: bool) -> None:
         top_token="A",
         n_tokens=120,
     )
-    params = pd.DataFrame(
-        {"task": "mcq", "test": TESTS, "alpha": 0.8, "lambda_kl": 0.5, "beta": 0.9, "tau": 0.85}
+    weights = {"alpha": 0.8, "lambda_kl": 0.5, "beta": 0.9, "tau": 0.85}
+    tuned = {"mode": "", "objective": "accuracy", "val_value": 0.5, "n_val": 100, "n_draws": 500}
+    params = pd.DataFrame({"task": "mcq", "test": TESTS}).assign(
+        **weights, **tuned, seed=0, note=""
     )
     if first and model.endswith("00"):
         record = store.RunRecord(

@@ -30,7 +30,7 @@ from sdgbias.errors import (
 from sdgbias.raw.images.image_store import ImageReader
 from sdgbias.raw.images.variants import Pictures
 from sdgbias.scoring.cache import TIMED, ScoreCache
-from sdgbias.scoring.plan import Part, Plan, askable, make_plan
+from sdgbias.scoring.plan import Plan, RunPart, askable, make_plan
 from sdgbias.scoring.scorer import (
     DECODING,
     SCORING,
@@ -224,14 +224,6 @@ class _Work:
         """Keys of the prompts that are sent for the first time."""
         fresh = self.wanted[(self.wanted["candidates"] == "") | (not self.gives_scores)]
         return frozenset(self.missing["key"]) | frozenset(fresh["key"])
-
-
-@dataclass(frozen=True)
-class RunPart:
-    """The run that pays for its prompts, and the part of its plan to score (None: all of it)."""
-
-    run_id: str = ""
-    part: Part | None = None
 
 
 def _of_all(todo: _Work, progress: Progress) -> Progress:

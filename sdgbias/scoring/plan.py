@@ -124,6 +124,14 @@ class Part:
         return frozenset(found)
 
 
+@dataclass(frozen=True)
+class RunPart:
+    """The run that pays for its prompts, and the part of its plan to score (None: all of it)."""
+
+    run_id: str = ""
+    part: Part | None = None
+
+
 def chunks(image_id: pd.Series, start: int, size: int) -> int:
     """End of the chunk that begins at row ``start``: about ``size`` prompts, and whole pictures
     unless one has more prompts than that."""

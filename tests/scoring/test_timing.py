@@ -10,7 +10,8 @@ import pytest
 
 from sdgbias.engines import load
 from sdgbias.scoring.cache import ScoreCache
-from sdgbias.scoring.evaluate import RunPart, Scoring, score_model
+from sdgbias.scoring.evaluate import Scoring, score_model
+from sdgbias.scoring.plan import RunPart
 from sdgbias.scoring.scorer import Progress, Scorer
 from sdgbias.scoring.timing import timings
 from sdgbias.suites.suite import EvalSettings
