@@ -9,11 +9,16 @@ of the runs. "start" is what comes before the first prompt (loading the engine; 
 connecting and asking one engine for its fingerprint), "scoring" the rest, Ray's own actors' loading
 included. The cluster is one node in a network namespace of its own (`unshare -n`, needs root), with
 a token.
+
+    python bench/engines.py --at-once 20000
+
+What one process can send to engines and commit: prompts a second with engines that answer at once.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import fcntl
 import os
 import secrets
@@ -70,6 +75,61 @@ def one(model: str, benchmark: Path, workers: int, address: str) -> tuple[float,
             return ready - began, time.perf_counter() - ready, len(done.asked)
 
 
+def at_once(prompts: int) -> None:
+    """Rates of WorkerPool alone. Its engines answer in this process, so that their time, some tens
+    of microseconds a prompt, counts too."""
+    import numpy as np
+    import pandas as pd
+
+    from sdgbias.engines.subprocess import Frame, RemoteEngine, Server, put_scores
+    from sdgbias.registry import entries
+    from sdgbias.scoring.cache import ScoreCache
+    from sdgbias.scoring.scorer import Scorer
+    from sdgbias.scoring.workers import Worker, WorkerPool
+    from sdgbias.types import ScoreBatch
+
+    spec = dataclasses.replace(entries.load(entries.find_root(), "planted-optimist"), options={})
+
+    class AtOnce(RemoteEngine):
+        def _exchange(self, frame: Frame) -> Frame:
+            if "prompts" not in frame[0]:
+                return Server().answer(frame)
+            n = len(frame[0]["prompts"])
+            ones = np.ones(n, np.float32)
+            batch = ScoreBatch(
+                np.ones((n, 4), np.float32), ones, ones, ["A"] * n, ones.astype("i4")
+            )
+            header, payload = put_scores(batch)
+            return {**header, "counts": {}}, payload
+
+        def kill(self) -> None:
+            pass
+
+    class Alone(WorkerPool):
+        def _load(self, worker: Worker) -> Scorer:
+            engine = worker.engine = self.start(worker.number, self.over)
+            worker.scorer = Scorer(engine, self.cache, pictures, self.spec, engine.kill)
+            return worker.scorer
+
+    pictures = {f"p{n}": (bytes([n]) * 150_000,) for n in range(10)}
+    rows = pd.DataFrame({"key": [f"{n:032d}" for n in range(prompts)]})
+    rows["image_id"] = [f"p{n // 16 % 10}" for n in range(prompts)]
+    rows = rows.assign(text="question " * 100 + rows["key"], candidates="ABCD", run="r")
+    none = rows.iloc[:0].assign(forced=False, limit=8)
+    print("| engines | prompts a batch | prompts/s | load |\n|---|---|---|---|")
+    for engines, size in ((1, 16), (4, 16), (8, 16), (8, 64)):
+        one = dataclasses.replace(spec, batch_size=size)
+        pool = Alone(one, Path(), engines, lambda n, over, one=one: AtOnce(one, Path(), "here"))
+        with tempfile.TemporaryDirectory() as folder:
+            cache = ScoreCache(Path(folder), "m", "f")
+            began = time.perf_counter()
+            pool.scorer(cache, {}).run(rows, none, lambda what, done, total: None)
+            rate = prompts / (time.perf_counter() - began)
+            assert not cache.lacks("scores", rows["key"]).any()
+        pool.close()
+        print(f"| {engines} | {size} | {rate:,.0f} | {os.getloadavg()[0]:.1f} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -79,7 +139,10 @@ def main() -> None:
     parser.add_argument("--clusters", type=int, default=40)
     parser.add_argument("--mcq", type=int, default=150)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--at-once", type=int, metavar="PROMPTS")
     args = parser.parse_args()
+    if args.at_once:
+        return at_once(args.at_once)
     if not os.environ.get(INSIDE):
         environment = {
             "RAY_AUTH_MODE": "token",
