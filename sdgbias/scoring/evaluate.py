@@ -30,7 +30,7 @@ from sdgbias.errors import (
 from sdgbias.raw.images.image_store import ImageReader
 from sdgbias.raw.images.variants import Pictures
 from sdgbias.scoring.cache import TIMED, ScoreCache
-from sdgbias.scoring.plan import Plan, RunPart, askable, make_plan
+from sdgbias.scoring.plan import Part, Plan, RunPart, askable, make_plan
 from sdgbias.scoring.scorer import (
     DECODING,
     SCORING,
