@@ -47,6 +47,8 @@ from sdgbias.types import ModelSpec
 Start = Callable[[int, threading.Event], RemoteEngine]
 #: Seconds that a thread whose engine is killed may take to end.
 GIVE_UP = 30.0
+#: Deaths of engines, beyond two for each, that end a run: one engine outlives a few deadly prompts.
+SPARE = 2
 
 
 @dataclass
@@ -227,7 +229,7 @@ class WorkerPool(Loaded):
                 flush=True,
             )
             others = any(other.running for other in self.workers)
-            if self.deaths > 2 * self.size or not (scorer or others):
+            if self.deaths > 2 * self.size + SPARE or not (scorer or others):
                 raise InfrastructureError(
                     f"{self.spec.name}: engines ended {self.deaths} times, the last one: {why};"
                     " what is finished is kept: run the same command again with fewer --workers"
