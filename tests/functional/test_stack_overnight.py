@@ -140,6 +140,8 @@ class House:
 def house(tiny_benchmark: Path, tmp_path: Path) -> House:
     home, results = tmp_path / "home", tmp_path / "results" / "r.duckdb"
     add_model(tmp_path, "first")
+    # so every run checks the benchmark first, and is at that while the server is gone
+    (tmp_path / "expectations").unlink()
     port = free_port()
     due = (datetime.now(UTC) - timedelta(hours=6)).replace(second=0, microsecond=0)
     command = ["stack", "up", "--port", port, "--home", home]
@@ -175,11 +177,8 @@ def test_a_stack_lives_through_what_happens_at_night(house: House, tmp_path: Pat
         for process in [p for p in processes.marked(home) if processes.runs_a_flow(p)]:
             kill(process)
         wait_for("its worker's word", lambda: "Crashed" in runs(port))
-        [log] = folder.glob("logs/first-sdg.log")
-        before_crash = log.stat().st_mtime_ns
         run_now(port)
         wait_for("the crashed night's next run", lambda: "Running" in runs(port))
-        wait_for("its model at work", lambda: log.stat().st_mtime_ns > before_crash)
         kill(processes.part(home, "worker-cpu"))
         kill(processes.part(home, "server"))
         wait_for("the end of the night", lambda: ledger.status(results, night) == ledger.DONE)
