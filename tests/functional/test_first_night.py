@@ -126,6 +126,7 @@ def team(tiny_benchmark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     return Team(tmp_path, tiny_benchmark)
 
 
+@pytest.mark.long
 def test_three_releases_in_five_commands(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
     (team.home / "registry" / "watch.yaml").write_text("owners: [{owner: lab}]\n")
     files = folder(REPOSITORY / "registry" / "weights" / "tiny-llava")
