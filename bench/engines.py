@@ -32,6 +32,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import summary
+
 ADDRESS = "127.0.0.1:6398"
 INSIDE = "SDGBIAS_BENCH_INSIDE"
 
@@ -210,6 +212,20 @@ def main() -> None:
             f"| {name} | {before:.1f} | {scoring:.1f} | {prompts / scoring:,.0f} |"
             f" {scoring / alone:.2f} |"
         )
+    local, ray_took = (statistics.median(t[1] for t in runs) for runs in list(took.values())[1:])
+    summary.record(
+        "engines",
+        [
+            summary.Row(
+                f"{args.model} on {args.engines} engines of a Ray cluster of one node",
+                f"{prompts:,} prompts, {args.runs} runs",
+                f"{ray_took:.1f} s of scoring, {ray_took / local:.2f} times --workers",
+                "1.1 times",
+                f"--workers {args.engines}: {local:.1f} s; one engine: {alone:.1f} s",
+                load,
+            )
+        ],
+    )
 
 
 if __name__ == "__main__":
