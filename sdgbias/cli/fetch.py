@@ -56,11 +56,10 @@ def fetch_models(
         chosen |= entries.due(root, date.today())
     if not chosen and not enabled:
         raise UsageError("name a model (sdgbias models), or give --enabled")
-    limit = None if disk is None else int(disk * 2**30)
     rows = fetching.fetch(
         root,
         list(chosen.values()),
-        fetching.Disk(limit, lambda found: prune or _may_remove(found), verify),
+        fetching.Disk(fetching.disk_limit(disk), lambda found: prune or _may_remove(found), verify),
         Bars(),
     )
     typer.echo("\n".join(row.line() for row in rows) or "no model is enabled")

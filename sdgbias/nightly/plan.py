@@ -19,6 +19,7 @@ from sdgbias import files, suites
 from sdgbias.errors import InputError, RegistryError, StoreError, UsageError, one_of
 from sdgbias.nightly import gpus, identity, schedule
 from sdgbias.registry import changes, entries
+from sdgbias.registry.fetch import ENV_DISK, disk_limit
 from sdgbias.suites import EvalSettings
 from sdgbias.suites.suite import Generation
 from sdgbias.types import NEEDS_PICTURES, QUARANTINED, ModelSpec
@@ -446,6 +447,8 @@ def check(settings: Settings) -> None:
     """Raises UsageError for invalid settings."""
     if settings.jobs < 0:
         raise UsageError(f"--jobs {settings.jobs}; valid: 0 or more")
+    if settings.fetch != "no":
+        disk_limit(os.environ.get(ENV_DISK))
     if settings.scheduled_for is not None and settings.scheduled_for.tzinfo is None:
         raise UsageError(
             f"scheduled for {settings.scheduled_for.isoformat()}: no offset; valid: e.g."

@@ -8,23 +8,21 @@ import os
 from collections.abc import Callable
 
 from sdgbias import progress
-from sdgbias.errors import ExpiredToken, HubUnreachable, RegistryError, UsageError
+from sdgbias.errors import ExpiredToken, HubUnreachable, RegistryError
 from sdgbias.nightly import process
 from sdgbias.nightly.plan import Night, Settings
 from sdgbias.registry import entries
-from sdgbias.registry.fetch import GOOD, NOTHING, Disk, fetch, is_cached
+from sdgbias.registry.fetch import ENV_DISK, GOOD, NOTHING, Disk, disk_limit, fetch, is_cached
 from sdgbias.types import ModelSpec
-
-#: GiB that the cache may have, as for `sdgbias models fetch`.
-ENV_DISK = "SDGBIAS_DISK_GIB"
 
 
 def lacking(settings: Settings, night: Night, tell: Callable[[str], None]) -> dict[str, str]:
     """Fetch what tonight's jobs need; model -> why it can't be run. Nothing is asked of the hub for
-    models that did not change. Raises UsageError: SDGBIAS_DISK_GIB is no number."""
+    models that did not change."""
     if settings.fetch == "no":
         return {}
-    disk, found, gone = _disk(settings), {}, ""
+    limit = disk_limit(os.environ.get(ENV_DISK))
+    disk, found, gone = Disk(limit, lambda unnamed: settings.fetch == "prune"), {}, ""
     for name, entry in {job.model: job.entry for job in night.jobs if not job.run_id}.items():
         spec = entries.read(entry)
         why = ""
@@ -50,12 +48,3 @@ def _fetched(settings: Settings, spec: ModelSpec, disk: Disk, tell: Callable[[st
         if row.verdict != NOTHING:
             tell(f"weights: {row.line()}")
     return "; ".join(row.line() for row in rows if row.verdict not in GOOD)
-
-
-def _disk(settings: Settings) -> Disk:
-    limit = os.environ.get(ENV_DISK, "")
-    try:
-        gib = float(limit) if limit else None
-    except ValueError:
-        raise UsageError(f"{ENV_DISK}={limit}; valid: a number of GiB such as 500") from None
-    return Disk(None if gib is None else int(gib * 2**30), lambda found: settings.fetch == "prune")

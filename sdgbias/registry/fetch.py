@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sdgbias.errors import ExpiredToken, Gated, HubUnreachable, RegistryError
+from sdgbias.errors import ExpiredToken, Gated, HubUnreachable, RegistryError, UsageError
 from sdgbias.registry import entries, hub
 from sdgbias.types import ModelSpec
 
@@ -63,6 +63,10 @@ class Unnamed:
     used: float
 
 
+#: GiB that the cache may have.
+ENV_DISK = "SDGBIAS_DISK_GIB"
+
+
 @dataclass(frozen=True)
 class Disk:
     """limit: bytes that the cache may have, None: what the disk has; prune(revisions): whether
@@ -71,6 +75,16 @@ class Disk:
     limit: int | None = None
     prune: Callable[[Sequence[Unnamed]], bool] = lambda revisions: False
     verify: bool = False
+
+
+def disk_limit(gib: object) -> int | None:
+    """Bytes of so many GiB; None where none are given. Raises UsageError."""
+    if gib in (None, ""):
+        return None
+    with suppress(ValueError, OverflowError):  # no number, nan, inf
+        if (limit := int(float(str(gib)) * 2**30)) >= 0:
+            return limit
+    raise UsageError(f"--disk or {ENV_DISK}={gib}; valid: a number of GiB such as 500")
 
 
 def fetch(

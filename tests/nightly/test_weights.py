@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from sdgbias.cli import app
 from sdgbias.errors import UsageError
 from sdgbias.nightly import attempt
 from sdgbias.nightly import run as nights
@@ -97,6 +99,15 @@ def test_room_is_made_where_that_is_allowed(
     monkeypatch.setenv("SDGBIAS_DISK_GIB", str(1.5 * 2**16 / 2**30))
     assert "no room" in run(replace(asked, night="2026-11-22T0130"))["open"][1]
     assert run(replace(asked, night="2026-11-23T0130", fetch="prune"))["open"][0] == "published"
-    monkeypatch.setenv("SDGBIAS_DISK_GIB", "much")
-    with pytest.raises(UsageError, match="SDGBIAS_DISK_GIB=much"):
+
+
+@pytest.mark.parametrize("gib", ["much", "nan", "inf", "-1"])
+def test_a_limit_that_is_no_size_is_refused_before_the_night(
+    asked: Settings, monkeypatch: pytest.MonkeyPatch, gib: str
+) -> None:
+    monkeypatch.setenv("SDGBIAS_DISK_GIB", gib)
+    with pytest.raises(UsageError, match=f"SDGBIAS_DISK_GIB={gib}; valid: a number of GiB"):
         run(replace(asked, night="2026-11-24T0130"))
+    assert not (asked.results.parent / "nights").exists()
+    refused = CliRunner().invoke(app, ["models", "fetch", "--enabled"])
+    assert isinstance(refused.exception, UsageError | SystemExit)  # typer's own words, or ours
