@@ -215,9 +215,7 @@ def spread(
     if (code < 0).any():
         there = np.flatnonzero(code >= 0)
         code, place, columns = code[there], place[there], [v[there] for v in columns]
-    found = stats.grouped(
-        columns, code, range(len(level.columns)), place, kind=kind, smallest=smallest
-    )
+    found = stats.grouped(columns, code, len(level.columns), place, kind=kind, smallest=smallest)
     return dict(zip(values, found, strict=True))
 
 

@@ -33,7 +33,7 @@ def compile_kernels() -> None:
     view = rng.normal(size=(n, k))
     evidence = Evidence(view, view, view, view, there, np.zeros(n, dtype=np.int64), there[:, 0])
     tuning.tune("pmi_tuned", evidence, payoff, there[:, 0], draws=4)
-    stats.bootstrap(rng.random(n), np.arange(n), draws=4)
+    stats.replicates(rng.random((n, 1)), 4, seed=0)
 
 
 if __name__ == "__main__":

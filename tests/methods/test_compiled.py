@@ -22,5 +22,5 @@ def test_a_search_compiles_nothing_more() -> None:
         rows, payoff = cade.streams(*views), np.eye(k)[rng.integers(k, size=40)]
         random_search(rows, payoff, task, draws=20)
         exact_search(rows, payoff, task, SearchSettings(draws=20))
-    stats.bootstrap(np.random.default_rng(0).random((9, 2)), np.arange(9), draws=9)
+    stats.replicates(np.random.default_rng(0).random((9, 2)), 9, seed=0)
     assert [list(k.signatures) for k in KERNELS] == before

@@ -15,10 +15,10 @@ PLACE = RNG.integers(0, 60, 300)
 
 
 @pytest.mark.parametrize(("kind", "single"), [("share", stats.share), ("mean", stats.mean)])
-def test_by_group_is_the_metric_of_each_groups_rows(kind, single) -> None:  # type: ignore[no-untyped-def]
-    table = stats.by_group(metrics.correct, GOLD, SAID, GROUP, PLACE, kind=kind)
-    assert table.names == ("north", "south", "west")
-    for i, name in enumerate(table.names):
+def test_grouped_is_the_metric_of_each_groups_rows(kind, single) -> None:  # type: ignore[no-untyped-def]
+    hit = metrics.correct(GOLD, SAID).astype(float)
+    (table,) = stats.grouped(hit, stats.codes(GROUP)[0], 3, PLACE, kind=kind)
+    for i, name in enumerate(("north", "south", "west")):
         mine = name == GROUP
         expected = single(metrics.correct(GOLD[mine], SAID[mine]), PLACE[mine])
         found = table.estimate(i)
@@ -32,46 +32,28 @@ def test_by_group_is_the_metric_of_each_groups_rows(kind, single) -> None:  # ty
 
 
 def test_small_groups_have_no_value_and_say_so() -> None:
-    group = np.array(["many"] * 20 + ["few"] * 19)
-    table = stats.by_group(
-        metrics.correct, np.zeros(39, int), np.zeros(39, int), group, np.arange(39)
-    )
-    assert list(zip(table.names, table.small, table.n, strict=True)) == [
-        ("few", True, 19),
-        ("many", False, 20),
-    ]
+    group = np.repeat([1, 0], [20, 19])
+    (table,) = stats.grouped(np.ones(39), group, 2, np.arange(39), smallest=stats.SMALLEST)
+    assert (list(table.small), list(table.n)) == ([True, False], [19, 20])
     assert np.isnan([table.value[0], table.low[0], table.high[0]]).all() and table.value[1] == 1.0
 
 
-def test_recall_is_a_metric_that_skips_rows_and_keys_may_be_tuples() -> None:
-    """People in pictures: recall of the class 'nurse' by gender and age, several people in one
-    picture."""
-
-    def recall_of_nurse(truth: np.ndarray, said: np.ndarray) -> np.ndarray:
-        return np.where(truth == "nurse", said == truth, np.nan)
-
+def test_recall_skips_rows_of_other_classes() -> None:
+    """People in pictures: recall of the class 'nurse' by group, several people in one picture."""
     truth = np.array(["nurse", "nurse", "singer", "nurse", "nurse", "nurse"])
     said = np.array(["nurse", "singer", "singer", "nurse", "nurse", "singer"])
-    key = stats.intersect(
-        ["f", "f", "f", "m", "f", "m"], ["young", "young", "young", "old", "old", "old"]
-    )
-    table = stats.by_group(recall_of_nurse, truth, said, key, [1, 2, 3, 4, 5, 6], smallest=1)
-    assert table.names == (("f", "old"), ("f", "young"), ("m", "old"))
-    assert list(table.value) == [1 / 1, 1 / 2, 1 / 2] and list(table.n) == [
-        1,
-        2,
-        2,
-    ], "the singer is no nurse"
+    recall = np.where(truth == "nurse", said == truth, np.nan)
+    (table,) = stats.grouped(recall, np.array([1, 1, 1, 2, 0, 2]), 3, np.arange(6))
+    assert list(table.value) == [1 / 1, 1 / 2, 1 / 2]
+    assert list(table.n) == [1, 2, 2], "the singer is no nurse"
 
 
 def test_empty_and_single_cluster() -> None:
-    none = stats.by_group(
-        metrics.correct, np.zeros(0, int), np.zeros(0, int), np.zeros(0, str), np.zeros(0, int)
-    )
-    assert none.names == () and none.n.size == 0
-    one = stats.by_group(
-        metrics.correct, np.zeros(4, int), np.arange(4), ["x"] * 4, [1] * 4, kind="mean", smallest=1
-    )
+    nothing = np.zeros(0, np.int64)
+    (none,) = stats.grouped(nothing, nothing, 0, nothing)
+    assert none.n.size == 0
+    four = np.zeros(4, np.int64)
+    (one,) = stats.grouped(np.array([1.0, 0, 0, 0]), four, 1, four, kind="mean")
     assert one.value[0] == 1 / 4 and np.isnan(one.low[0])
 
 
@@ -193,7 +175,7 @@ def test_of_two_ways_to_cluster_each_group_takes_the_one_that_claims_less() -> N
     rng = np.random.default_rng(0)
     hits, code = rng.integers(0, 2, 200).astype(float), np.repeat([0, 1], 100)
     place, prompt = np.arange(200) // 2, np.where(code == 0, 0, 1 + np.arange(200) % 10)
-    a, b = (stats.grouped(hits, code, "xy", by)[0] for by in (place, prompt))
+    a, b = (stats.grouped(hits, code, 2, by)[0] for by in (place, prompt))
     found = stats.wider(a, b)
     assert found.estimate(0).too_few and np.isnan(found.low[0]), "one prompt has no interval"
     by = b if b.high[1] - b.low[1] > a.high[1] - a.low[1] else a

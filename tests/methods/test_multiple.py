@@ -21,13 +21,6 @@ def test_holm_by_hand() -> None:
     assert stats.holm([]).size == 0
 
 
-def test_benjamini_hochberg_by_hand() -> None:
-    assert stats.benjamini_hochberg([0.01, 0.02, np.nan, 0.9]) == pytest.approx(
-        [0.03, 0.03, np.nan, 0.9], nan_ok=True
-    )
-    assert np.isnan(stats.benjamini_hochberg([np.nan])).all()
-
-
 def test_letters_of_a_chain() -> None:
     """Best and worst differ, the one between differs from neither: it belongs to both groups."""
     apart = np.zeros((3, 3), dtype=bool)

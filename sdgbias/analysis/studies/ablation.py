@@ -197,9 +197,5 @@ def _estimates(task: Task, payoff: Floats, place: Ints) -> list[stats.Estimate]:
     """(C, n) payoffs -> the estimate of each of the C rows, computed together."""
     kind: stats.Kind = "share" if task is Task.MCQ else "amount"
     columns = list(payoff if task is Task.MCQ else -payoff)
-    return [
-        g.estimate(0)
-        for g in stats.grouped(
-            columns, np.zeros(len(place), dtype=np.int64), ("all",), place, kind=kind
-        )
-    ]
+    one = np.zeros(len(place), dtype=np.int64)
+    return [g.estimate(0) for g in stats.grouped(columns, one, 1, place, kind=kind)]

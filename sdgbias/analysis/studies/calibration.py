@@ -174,7 +174,7 @@ def _test(
 def _reliability(
     j: Judged, bin_of: Ints, name: str, common: dict[str, object]
 ) -> list[dict[str, object]]:
-    (accuracy,) = stats.grouped(j.hit, bin_of, range(BINS), j.place)
+    (accuracy,) = stats.grouped(j.hit, bin_of, BINS, j.place)
     mean = np.bincount(bin_of, weights=j.confidence, minlength=BINS) / np.maximum(accuracy.n, 1)
     return [
         row(

@@ -7,19 +7,15 @@ what can't be had is NaN.
 
 intervals   Estimate, mean(s), share, amount, fraction, macro, two_way: one number with its n, its
             clusters and a 95 % interval
-resample    bootstrap over clusters, of anything that is a function of column means
-paired      McNemar, clustered t test and bootstrap test of a difference, minimum detectable effect
-families    Holm, Benjamini-Hochberg, letters of a leaderboard
+bootstrap   draws of clusters, intervals of anything that is a function of column means
+paired      clustered t test of a difference, sign test, minimum detectable effect
+multiple    Holm, letters of a leaderboard
 groups      metrics by group, disparity between groups
 """
 
 from __future__ import annotations
 
 from sdgbias.methods.stats.bootstrap import (
-    Boot,
-    Interval,
-    bootstrap,
-    cluster_sums,
     interval,
     replicates,
     widening,
@@ -29,12 +25,10 @@ from sdgbias.methods.stats.groups import (
     ByGroup,
     Disparity,
     GroupMeans,
-    by_group,
     disparity,
     disparity_change,
     group_means,
     grouped,
-    intersect,
     wider,
 )
 from sdgbias.methods.stats.intervals import (
@@ -56,15 +50,12 @@ from sdgbias.methods.stats.intervals import (
     two_way,
     widest,
 )
-from sdgbias.methods.stats.multiple import benjamini_hochberg, holm, leaderboard, letters
+from sdgbias.methods.stats.multiple import holm, leaderboard, letters
 from sdgbias.methods.stats.paired import (
-    McNemar,
     PairedTest,
-    mcnemar,
     minimum_detectable,
     net_signs,
     paired,
-    paired_bootstrap,
     sign_test,
 )
 
@@ -72,21 +63,14 @@ __all__ = [
     "FEWEST",
     "LEVEL",
     "SMALLEST",
-    "Boot",
     "ByGroup",
     "Disparity",
     "Estimate",
     "GroupMeans",
-    "Interval",
     "Kind",
-    "McNemar",
     "PairedTest",
     "amount",
-    "benjamini_hochberg",
-    "bootstrap",
-    "by_group",
     "cluster_spread",
-    "cluster_sums",
     "codes",
     "disparity",
     "disparity_change",
@@ -95,19 +79,16 @@ __all__ = [
     "group_means",
     "grouped",
     "holm",
-    "intersect",
     "interval",
     "leaderboard",
     "letters",
     "macro",
-    "mcnemar",
     "mean",
     "means",
     "minimum_detectable",
     "net_signs",
     "nothing",
     "paired",
-    "paired_bootstrap",
     "replicates",
     "share",
     "sign_test",

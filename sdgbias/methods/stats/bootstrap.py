@@ -13,47 +13,17 @@ they then cover 94 to 95 %. Below ``FEWEST`` clusters there is no interval.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sdgbias.methods.cade import Floats, Ints
-from sdgbias.methods.stats.intervals import FEWEST, LEVEL, Estimate, codes
+from sdgbias.methods.cade import Floats
+from sdgbias.methods.stats.intervals import FEWEST, LEVEL
 
-Interval = Literal["percentile", "bca"]
 #: Numbers in one block of weights (64 MiB of float64), and the share of non-zeros below which a
 #: sparse product is faster.
 BLOCK, SPARSE = 1 << 23, 0.08
-
-
-@dataclass(frozen=True)
-class Boot:
-    """S statistics: value (S,), n (S,) rows, low and high (S,), draws (B, S), clusters."""
-
-    value: Floats
-    n: Ints
-    low: Floats
-    high: Floats
-    draws: Floats
-    clusters: int = 0
-
-    def estimate(self, i: int = 0) -> Estimate:
-        return Estimate(
-            float(self.value[i]),
-            int(self.n[i]),
-            float(self.low[i]),
-            float(self.high[i]),
-            self.clusters,
-        )
-
-
-def cluster_sums(values: Floats, code: Ints, groups: int) -> Floats:
-    """(N, M) values, (N,) cluster codes -> (G, M) sums; NaN counts as nothing."""
-    x = np.nan_to_num(values, nan=0.0)
-    return np.stack([np.bincount(code, weights=column, minlength=groups) for column in x.T], axis=1)
 
 
 def replicates(sums: Any, draws: int, seed: int) -> Floats:
@@ -78,52 +48,6 @@ def replicates(sums: Any, draws: int, seed: int) -> Floats:
         fill(starts[at : at + block], now)
         out[at : at + block] = (turned @ np.ascontiguousarray(now.T)).T if thin else now @ whole
     return out
-
-
-def bootstrap(
-    values: ArrayLike,
-    clusters: ArrayLike,
-    draws: int = 2_000,
-    seed: int = 0,
-    *,
-    statistic: Callable[[Floats], Floats] = lambda means: means,
-    kind: Interval = "percentile",
-) -> Boot:
-    """Interval of S statistics of M column means of (N, M) values; a column's NaN rows are left out
-    of its mean.
-
-    statistic: (..., M) column means -> (..., S), e.g. ``lambda m: m[..., :1] - m[..., 1:]`` for a
-    difference, ``/`` for a ratio; by default the means themselves. n is the number of rows with any
-    number. Percentile, or bias-corrected and accelerated (BCa, Efron 1987, jackknife over
-    clusters). Fewer than ``FEWEST`` clusters: NaN bounds.
-    """
-    x = np.asarray(values, dtype=float)
-    x = x[:, None] if x.ndim == 1 else x
-    code, groups = codes(clusters)
-    there = ~np.isnan(x)
-    same = bool((there == there[:, :1]).all())
-    count = (
-        cluster_sums((there[:, :1] if same else there).astype(float), code, groups)
-        if groups
-        else np.zeros((0, 1))
-    )
-    sums = cluster_sums(x, code, groups) if groups else np.zeros((0, x.shape[1]))
-    both = np.concatenate([sums, count], axis=1)
-    m = sums.shape[1]
-
-    def of(totals: Floats) -> Floats:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return statistic(totals[..., :m] / totals[..., m:])
-
-    value = of(both.sum(axis=0))
-    n = np.full(value.shape, int(there.any(axis=1).sum()), dtype=np.int64)
-    if groups < FEWEST:
-        nan = np.full(value.shape, np.nan)
-        return Boot(value, n, nan, nan, np.full((draws, *value.shape), np.nan), groups)
-    found = of(replicates(both, draws, seed))
-    left = of(both.sum(axis=0) - both) if kind == "bca" else None
-    low_high = interval(value, found, left, sizes=np.bincount(code))
-    return Boot(value, n, *low_high, found, groups)
 
 
 def effective(sizes: ArrayLike) -> Floats:

@@ -28,11 +28,9 @@ SMALLEST = 20
 
 @dataclass(frozen=True)
 class ByGroup:
-    """A metric by group. names: the g group keys, sorted; value, low, high (g,), NaN where small;
-    n, clusters (g,); small (g,): fewer rows than requested. se, df (g,): clustered standard error
-    and its degrees of freedom."""
+    """A metric by group: value, low, high (g,), NaN where small; n, clusters (g,); small (g,):
+    fewer rows than requested. se, df (g,): clustered standard error and its degrees of freedom."""
 
-    names: tuple[object, ...]
     value: Floats
     n: Ints
     low: Floats
@@ -62,67 +60,27 @@ class ByGroup:
         )
 
 
-def intersect(*keys: ArrayLike) -> np.ndarray:
-    """(N,) keys, several -> (N,) object array of tuples, one key for each combination that
-    occurs."""
-    columns = [np.asarray(k).tolist() for k in keys]
-    out = np.empty(len(columns[0]), dtype=object)
-    out[:] = list(zip(*columns, strict=True))
-    return out
-
-
-def group_codes(groups: ArrayLike) -> tuple[Ints, tuple[object, ...]]:
-    """(N,) group keys (strings, numbers, tuples) -> (N,) codes and the sorted distinct keys."""
-    keys = np.asarray(groups)
-    if keys.dtype != object:
-        names, inverse = np.unique(keys, return_inverse=True)
-        return inverse.reshape(-1).astype(np.int64), tuple(names.tolist())
-    listed = keys.tolist()
-    order = tuple(sorted(set(listed)))
-    place = {name: i for i, name in enumerate(order)}
-    return np.fromiter((place[k] for k in listed), dtype=np.int64, count=len(listed)), order
-
-
-def by_group(
-    metric: Callable[..., ArrayLike],
-    y_true: ArrayLike,
-    y_pred: ArrayLike,
-    groups: ArrayLike,
-    clusters: ArrayLike,
-    *,
-    kind: Kind = "share",
-    smallest: int = SMALLEST,
-) -> ByGroup:
-    """``metric(y_true, y_pred)`` -> (N,) row values, then their mean by group with a clustered
-    interval.
-
-    A row that doesn't count for the metric is NaN (recall of a class: NaN where y_true is another
-    class). ``clusters`` is what makes rows dependent: a place, or the picture that several people
-    are in. Groups below ``smallest`` rows: NaN, small.
-    """
-    rows = np.asarray(metric(np.asarray(y_true), np.asarray(y_pred)), dtype=float)
-    code, names = group_codes(groups)
-    return grouped(rows, code, names, codes(clusters)[0], kind=kind, smallest=smallest)[0]
-
-
 def grouped(
     values: np.ndarray | Sequence[np.ndarray],
     code: Ints,
-    names: Sequence[object],
+    g: int,
     place: Ints,
     *,
     kind: Kind = "share",
     smallest: int = 1,
 ) -> list[ByGroup]:
-    """(N,) row values, or a list of M such columns, (N,) group codes below len(names), (N,) place
+    """(N,) row values, or a list of M such columns, (N,) group codes below ``g``, (N,) place
     codes -> a table per column.
+
+    A row that doesn't count for the metric is NaN. ``place`` is what makes rows dependent: a place,
+    or the picture that several people are in. Groups below ``smallest`` rows: NaN, small.
 
     The same numbers as `share` or `mean` of each group's rows.
     """
     from sdgbias.methods.stats._loops import add_up
 
     columns = [values] if isinstance(values, np.ndarray) else values
-    g, places = len(names), int(place.max()) + 1 if place.size else 0
+    places = int(place.max()) + 1 if place.size else 0
     pair, _ = codes(code * places + place)
     pairs = int(pair.max()) + 1 if pair.size else 0
     group = np.zeros(pairs, dtype=np.int64)
@@ -143,7 +101,6 @@ def grouped(
         whole = n.astype(np.int64)
         out.append(
             ByGroup(
-                tuple(names),
                 value,
                 whole,
                 low,
@@ -322,8 +279,7 @@ def group_means(
     x = np.asarray(values, dtype=float)
     x = x[:, None] if x.ndim == 1 else x
     m = x.shape[1]
-    (code, names), (place, places) = group_codes(groups), codes(clusters)
-    g = len(names)
+    (code, g), (place, places) = codes(groups), codes(clusters)
     there = ~np.isnan(x)
     n = int(there.any(axis=1).sum())
     most = 1.0 if np.isin(x[there], (0.0, 1.0)).all() else float("inf")

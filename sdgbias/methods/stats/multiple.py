@@ -24,19 +24,6 @@ def holm(p: ArrayLike) -> Floats:
     return out
 
 
-def benjamini_hochberg(p: ArrayLike) -> Floats:
-    """(M,) p-values -> (M,) adjusted ones: false discovery rate, independent or positively
-    dependent tests. NaN stays NaN."""
-    from scipy.stats import false_discovery_control
-
-    raw = np.asarray(p, dtype=float)
-    out = np.full(raw.shape, np.nan)
-    there = ~np.isnan(raw)
-    if there.any():
-        out[there] = false_discovery_control(raw[there], method="bh")
-    return out
-
-
 def letters(values: ArrayLike, different: ArrayLike) -> list[str]:
     """Compact letter display: (R,) values, (R, R) bool "differ significantly" -> a string of
     letters per entry.

@@ -20,17 +20,6 @@ from sdgbias.methods.stats.intervals import (
 
 
 @dataclass(frozen=True)
-class McNemar:
-    """fixed: wrong before, right after; broken: right before, wrong after; n rows with both
-    answers; p two-sided."""
-
-    fixed: int
-    broken: int
-    n: int
-    p: float
-
-
-@dataclass(frozen=True)
 class PairedTest:
     """estimate: mean difference with its interval; se: its clustered standard error; df:
     Satterthwaite's degrees of freedom, clusters - 1 where clusters are of one size; p two-sided."""
@@ -41,20 +30,6 @@ class PairedTest:
     p: float
 
 
-def mcnemar(before: ArrayLike, after: ArrayLike, *, mid_p: bool = False) -> McNemar:
-    """Exact McNemar test of (N,) hits before and after: the discordant rows against a fair coin.
-    NaN rows are left out.
-
-    It takes rows as independent; where they share places, `paired` is the test to quote. ``mid_p``
-    counts half of the observed outcome's probability (Fagerland 2013): closer to its nominal level.
-    Without discordant rows p is 1.
-    """
-    a, b = np.asarray(before, dtype=float), np.asarray(after, dtype=float)
-    change = (b - a)[~np.isnan(a + b)]
-    fixed, broken = int((change > 0).sum()), int((change < 0).sum())
-    return McNemar(fixed, broken, int(change.size), sign_test(fixed, broken, mid_p=mid_p))
-
-
 def net_signs(difference: ArrayLike, clusters: ArrayLike) -> tuple[int, int]:
     """Clusters whose (N,) row differences (NaN counts as none) add up to more than 0, and to less:
     the votes of a sign test whose rows are not independent."""
@@ -63,19 +38,13 @@ def net_signs(difference: ArrayLike, clusters: ArrayLike) -> tuple[int, int]:
     return int((net > 0).sum()), int((net < 0).sum())
 
 
-def sign_test(fixed: int, broken: int, *, mid_p: bool = False) -> float:
-    """Two-sided p of (fixed, broken) against Binomial(fixed + broken, 1/2); NaN counts of rows
-    don't arise here."""
-    from scipy.special import bdtr
-    from scipy.stats import binom, binomtest
+def sign_test(fixed: int, broken: int) -> float:
+    """Two-sided p of (fixed, broken) against Binomial(fixed + broken, 1/2), as the exact test of
+    McNemar has it."""
+    from scipy.stats import binomtest
 
     n = fixed + broken
-    if n == 0:
-        return 1.0
-    if not mid_p:
-        return float(binomtest(fixed, n, 0.5).pvalue)
-    k = min(fixed, broken)
-    return min(1.0, float(2 * (bdtr(k - 1, n, 0.5) if k else 0.0) + binom.pmf(k, n, 0.5)))
+    return float(binomtest(fixed, n, 0.5).pvalue) if n else 1.0
 
 
 def paired(difference: ArrayLike, clusters: ArrayLike) -> PairedTest:
@@ -108,20 +77,6 @@ def t_test(value: float, variance: float, df: float, clusters: int) -> float:
     if value == 0:
         return 1.0
     return 0.0 if variance == 0 else float(2 * stdtr(df, -abs(value) / variance**0.5))
-
-
-def paired_bootstrap(
-    difference: ArrayLike, clusters: ArrayLike, draws: int = 2_000, seed: int = 0
-) -> float:
-    """Two-sided p: share of cluster-bootstrap means that lie as far from the mean difference as
-    zero does, plus-one corrected."""
-    from sdgbias.methods.stats.bootstrap import bootstrap
-
-    x, (c,) = known(difference, clusters)
-    if x.size == 0 or codes(c)[1] < FEWEST:
-        return float("nan")
-    found = bootstrap(x, c, draws, seed)
-    return float(p_of_draws(found.value, found.draws)[0])
 
 
 def p_of_draws(value: np.ndarray, draws: np.ndarray) -> np.ndarray:

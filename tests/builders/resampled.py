@@ -1,0 +1,50 @@
+"""The bootstrap of a function of column means, composed of the draws and intervals of the
+package as the studies compose it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from sdgbias.methods import stats
+from sdgbias.methods.cade import Floats
+
+Kind = Literal["percentile", "bca"]
+
+
+@dataclass(frozen=True)
+class Resampled:
+    """value, low, high (S,) of S statistics; draws (B, S)."""
+
+    value: Floats
+    low: Floats
+    high: Floats
+    draws: Floats
+
+
+def resampled(
+    values: ArrayLike,
+    clusters: ArrayLike,
+    draws: int,
+    seed: int = 0,
+    *,
+    statistic: Callable[[Floats], Floats] = lambda means: means,
+    kind: Kind = "percentile",
+) -> Resampled:
+    """(N, M) values; ``statistic``: (..., M) means -> (..., S)."""
+    x = np.asarray(values, dtype=float)
+    x = x[:, None] if x.ndim == 1 else x
+    code, groups = stats.codes(clusters)
+    columns = [*x.T, np.ones(len(x))]
+    sums = np.stack([np.bincount(code, weights=c, minlength=groups) for c in columns], axis=1)
+
+    def of(totals: Floats) -> Floats:
+        return statistic(totals[..., :-1] / totals[..., -1:])
+
+    value, found = of(sums.sum(axis=0)), of(stats.replicates(sums, draws, seed))
+    left = of(sums.sum(axis=0) - sums) if kind == "bca" else None
+    return Resampled(value, *stats.interval(value, found, left, sizes=np.bincount(code)), found)
