@@ -7,37 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sdgbias import store
+from sdgbias.files import packaged_yaml
 from sdgbias.report import labels
 from sdgbias.report.charts.methods import title_of
 from sdgbias.report.data import method_name
-
-#: What a row of each table is, in the order in which a reader needs them.
-TABLES = {
-    "metrics": "one value of a run with its n and 95 % interval: the view to begin with",
-    "runs": "a published run: model, engine, benchmark, settings, counts of prompts",
-    "items": "a question of the SDG suite, or one of your own",
-    "people": "a question about a person in a picture",
-    "scores": "the logits of one question in one view and test, missing options NaN",
-    "predictions": "a question's answer by method, and whether it is right",
-    "decoded": "the number generated for a regression question, also after each first digit",
-    "spoken": "a generated answer as text, and how it was read",
-    "failures": "a prompt that got no answer, and why",
-    "timings": "prompts, tokens and seconds of a run, by task, kind of work and view",
-    "cade_params": "CADE's tuned parameters, by task and test",
-    "study_rows": "one value of an analysis (sdgbias analyse)",
-    "metric_rows": "metrics, with the number of clusters behind the interval and a note",
-    "headline_rows": "those metric rows that are about all indicators or classes together",
-    "quarantine": "a row that the quality rules took out of a benchmark, and the rule",
-    "nights": "a night: when it was due, its steps, how it ended",
-    "night_models": "a model in a night: its outcome, run and reason",
-    "verdicts": "a rule of the regression check, for a model in a night",
-    "flips": "an answer that changed between two compared runs",
-    "accepted": "a run that a person accepted as it is",
-    "announcements": "a message to a webhook about a night",
-    "previews": "a small picture of a question",
-    "details": "the Parquet file of a run's table",
-    "schema_version": "the version of this file's schema",
-}
 
 
 def read(results: Path) -> dict[str, list[dict[str, str]]]:
@@ -50,10 +23,11 @@ def read(results: Path) -> dict[str, list[dict[str, str]]]:
            FROM information_schema.columns GROUP BY 1""",
     )
     columns = dict(zip(found["name"], found["columns"], strict=True))
+    known = packaged_yaml("result_tables.yaml")
     made = {
         "tables": [
-            {"name": name, "about": TABLES.get(name, "no description"), "columns": columns[name]}
-            for name in (*TABLES, *sorted(set(columns) - set(TABLES)))
+            {"name": name, "about": known.get(name, "no description"), "columns": columns[name]}
+            for name in (*known, *sorted(set(columns) - set(known)))
             if name in columns
         ]
     }

@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 
 from sdgbias import suites
 from sdgbias.analysis.night_text import number as number
+from sdgbias.files import packaged_yaml
 from sdgbias.methods import lean
 from sdgbias.methods.stats import Estimate
 from sdgbias.report.data import DIRECTIONS, METHODS, ReportData
@@ -150,55 +151,15 @@ def cade_change(data: ReportData, model: str) -> tuple[str, str] | None:
     return verdict, "; ".join([text, *notes])
 
 
+#: Metric -> its title, its better end, whether it is signed or has a unit of its own.
+METRICS: Mapping[str, Mapping[str, Any]] = packaged_yaml("metrics.yaml")
 #: Metrics with a unit of their own; all others are shares, shown in per cent.
-PLAIN = {"mae", "mae_change", "distinct_prompts"}
+PLAIN = {name for name, about in METRICS.items() if about.get("own_unit")}
 #: Differences, shown with their sign.
-SIGNED = {"accuracy_gain", "mae_change", "disparity"}
-#: Direction of improvement: 1 higher, -1 lower. Metrics that are not listed have no better end and
-#: are sorted by model name.
-BETTER = {
-    "accuracy": 1,
-    "accuracy_gain": 1,
-    "interval_accuracy": 1,
-    "recall": 1,
-    "candidate_mass": 1,
-    "fixed_rate": 1,
-    "mae": -1,
-    "mae_change": -1,
-    "unparsed_rate": -1,
-    "off_candidate_rate": -1,
-    "tie_rate": -1,
-    "near_tie_rate": -1,
-    "broken_rate": -1,
-    "refusal_rate": -1,
-    "false_yes_rate": -1,
-}
-TITLES = {
-    "accuracy": "Accuracy",
-    "accuracy_gain": "Accuracy gain over Full",
-    "interval_accuracy": "Interval accuracy",
-    "mae": "Mean absolute error",
-    "mae_change": "Change of MAE from Full",
-    "recall": "Recall",
-    "disparity": "Disparity",
-    "candidate_mass": "Candidate mass",
-    "off_candidate_rate": "Off-candidate rate",
-    "tie_rate": "Tie rate",
-    "near_tie_rate": "Near-tie rate",
-    "unparsed_rate": "Unparsed rate",
-    "refusal_rate": "Refusal rate",
-    "false_yes_rate": "Yes about a wrong class",
-    "no_rate": "Says no",
-    "unknown_rate": "Says unknown",
-    "changed_rate": "Answers changed by CADE",
-    "fixed_rate": "Answers fixed by CADE",
-    "broken_rate": "Answers broken by CADE",
-    "kept_rate": "Answers kept by the confidence gate",
-    "share_pessimistic": "Share pessimistic",
-    "share_conservative": "Share conservative",
-    "share_optimistic": "Share optimistic",
-    "share_optimistic_two_option": "Share optimistic, two options",
-    "distinct_prompts": "Distinct Q-only prompts",
+SIGNED = {name for name, about in METRICS.items() if about.get("signed")}
+#: Direction of improvement: 1 higher, -1 lower.
+BETTER: Mapping[str, int] = {
+    n: about["better"] for n, about in METRICS.items() if "better" in about
 }
 TASKS = {
     "mcq": "Multiple choice",
@@ -223,7 +184,7 @@ def title(metric: str) -> str:
     """'accuracy_gain' -> 'Accuracy gain over Full'; the metric's name if it has no title
     ('share_A': 'Share A')."""
     text = metric.replace("_", " ")
-    return TITLES.get(metric, text[:1].upper() + text[1:])
+    return str(METRICS.get(metric, {}).get("title") or text[:1].upper() + text[1:])
 
 
 def group(pillar: str) -> str:

@@ -13,13 +13,14 @@ from urllib.parse import quote
 import jinja2
 from markupsafe import Markup, escape
 
-from sdgbias.files import packaged
+from sdgbias.files import packaged, packaged_yaml
 from sdgbias.report import labels
-from sdgbias.report.glossary import TERMS
 
 TEMPLATES = packaged("report", "templates")
 STATIC = packaged("report", "static")
 TITLE = "SDG bias in vision–language models"
+#: The words of the pages: term -> one sentence.
+TERMS: Mapping[str, str] = packaged_yaml("glossary.yaml")
 
 
 @dataclass(frozen=True)

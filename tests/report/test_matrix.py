@@ -12,7 +12,7 @@ import pytest
 from sdgbias import store
 from sdgbias.methods.baselines import METHODS
 from sdgbias.report import labels, layout, leaderboard, matrix
-from sdgbias.report.glossary import TERMS
+from sdgbias.report.layout import TERMS
 from sdgbias.report.pages import models, overview
 from sdgbias.report.source import Results
 from sdgbias.suites.facet import NOT_UNDERSTOOD
