@@ -56,50 +56,40 @@ def relative_gain(e: PaperResults, run: Run | None) -> float | None:
 def table_h(e: PaperResults) -> Iterator[Row]:
     for s in e.subjects("table_h"):
         for method, setting in SETTINGS:
-            if (
-                s.model
-                and s.run is None
-                and s.printed("table_h", method=method, test="T1", metric="accuracy") is None
-            ):
+            printed = {
+                t: _printed_h(s, test=t, method=method, metric="accuracy") for t in MCQ_TESTS
+            }
+            if s.model and s.run is None and printed["T1"] is None:
                 continue  # the paper reports closed models under Full only
             why = NO_VAL if method == "cade" else ""
             cells = [
-                cell(
-                    e.metric(s.run, "accuracy", test=t, method=method),
-                    s.status,
-                    why,
-                    s.printed("table_h", test=t, method=method, metric="accuracy"),
-                )
-                for t in MCQ_TESTS
+                s.metric("accuracy", why, printed[t], test=t, method=method) for t in MCQ_TESTS
             ]
-            yield Row(
-                (s.label, setting),
-                (*cells, cell(test_mean(e, s.run, "accuracy", method), s.status, why), Cell()),
-            )
-        if s.run is not None or s.printed("table_h", metric="relative_gain") is not None:
+            mean = cell(test_mean(e, s.run, "accuracy", method), s.status, why)
+            yield Row((s.label, setting), (*cells, mean, Cell()))
+        if s.run is not None or _printed_h(s, metric="relative_gain") is not None:
             yield _gains(e, s)
 
 
+def _printed_h(s: Subject, **where: str) -> paper.Printed | None:
+    return s.printed("table_h", **where)
+
+
 def _gains(e: PaperResults, s: Subject) -> Row:
+    printed = {t: _printed_h(s, test=t, metric="accuracy_gain") for t in (*MCQ_TESTS, "mean")}
     cells = [
-        cell(
-            e.metric(s.run, "accuracy_gain", test=t, method="cade"),
-            s.status,
-            NO_VAL,
-            s.printed("table_h", test=t, metric="accuracy_gain"),
-        )
-        for t in MCQ_TESTS
+        s.metric("accuracy_gain", NO_VAL, printed[t], test=t, method="cade") for t in MCQ_TESTS
     ]
-    mean = cell(
-        test_mean(e, s.run, "accuracy_gain", "cade"),
-        s.status,
-        NO_VAL,
-        s.printed("table_h", test="mean", metric="accuracy_gain"),
+    gain = test_mean(e, s.run, "accuracy_gain", "cade")
+    relative = _printed_h(s, metric="relative_gain")
+    return Row(
+        (s.label, "gain"),
+        (
+            *cells,
+            cell(gain, s.status, NO_VAL, printed["mean"]),
+            number(relative_gain(e, s.run), s.status, relative, why=NO_VAL),
+        ),
     )
-    relative = number(
-        relative_gain(e, s.run), s.status, s.printed("table_h", metric="relative_gain"), why=NO_VAL
-    )
-    return Row((s.label, "gain"), (*cells, mean, relative))
 
 
 def table_i(e: PaperResults) -> Iterator[Row]:
@@ -119,42 +109,35 @@ def _regression_cells(e: PaperResults, s: Subject, test: str, method: str) -> tu
     """MAE with its change and relative change, then interval accuracy with the same; changes only
     for CADE."""
 
-    def ours(metric: str, of: str = method) -> Estimate | None:
-        return e.metric(s.run, metric, task="regression", test=test, method=of)
-
     def printed(metric: str) -> paper.Printed | None:
         return s.printed("table_i", method=method, metric=metric) if test == "all" else None
 
-    why = NO_VAL if method == "cade" else ""
-    mae, share = (cell(ours(m), s.status, why, printed(m)) for m in ("mae", "interval_accuracy"))
+    why, at = NO_VAL if method == "cade" else "", {"task": "regression", "test": test}
+    mae, share = (
+        s.metric(m, why, printed(m), **at, method=method) for m in ("mae", "interval_accuracy")
+    )
     if method == "full":
         return (mae, Cell(), Cell(), share, Cell(), Cell())
 
     def change(metric: str, relative: bool) -> float | None:
-        now, before = ours(metric), ours(metric, "full")
+        now, before = (e.metric(s.run, metric, **at, method=m) for m in (method, "full"))
         if now is None or before is None:
             return None
-        return (
-            (now.value - before.value) / (before.value or math.nan)
-            if relative
-            else now.value - before.value
-        )
+        difference = now.value - before.value
+        return difference / (before.value or math.nan) if relative else difference
 
-    return (
-        mae,
-        cell(ours("mae_change"), s.status, why, printed("mae_change")),
-        number(change("mae", True), s.status, printed("relative_mae_change"), why=why),
-        share,
-        _interval_change(
-            e, s, test, change("interval_accuracy", False), printed("interval_accuracy_gain")
-        ),
-        number(
-            change("interval_accuracy", True),
-            s.status,
-            printed("relative_interval_gain"),
-            why="not in store: Original is 0 or missing",
-        ),
+    relative = number(change("mae", True), s.status, printed("relative_mae_change"), why=why)
+    points = _interval_change(
+        e, s, test, change("interval_accuracy", False), printed("interval_accuracy_gain")
     )
+    gain = number(
+        change("interval_accuracy", True),
+        s.status,
+        printed("relative_interval_gain"),
+        why="not in store: Original is 0 or missing",
+    )
+    moved = s.metric("mae_change", why, printed("mae_change"), **at, method=method)
+    return (mae, moved, relative, share, points, gain)
 
 
 def _interval_change(
@@ -172,11 +155,11 @@ def _interval_change(
 def figure_7(e: PaperResults) -> Iterator[Row]:
     for s in e.subjects("figure_7"):
         for method, setting in SETTINGS:
-            cells = (
-                cell(test_mean(e, s.run, "accuracy", method), s.status, NO_VAL),
-                cell(e.metric(s.run, "mae", task="regression", method=method), s.status, NO_VAL),
+            mean = cell(test_mean(e, s.run, "accuracy", method), s.status, NO_VAL)
+            yield Row(
+                (s.label, setting),
+                (mean, s.metric("mae", NO_VAL, task="regression", method=method)),
             )
-            yield Row((s.label, setting), cells)
 
 
 def indicators(e: PaperResults) -> Iterator[Row]:
@@ -184,34 +167,22 @@ def indicators(e: PaperResults) -> Iterator[Row]:
         "SELECT DISTINCT task, pillar, indicator FROM metric_rows WHERE list_contains($runs,"
         " run_id) AND indicator <> 'all'"
     )
-    names = [
-        (r["pillar"], r["indicator"]) for r in known[known["task"] == "mcq"].to_dict("records")
-    ]
+    names = known.loc[known["task"] == "mcq", ["pillar", "indicator"]]
     order = sorted(
-        names, key=lambda pair: (PILLARS.index(pair[0]) if pair[0] in PILLARS else 9, pair[1])
+        names.itertuples(index=False, name=None),
+        key=lambda pair: (PILLARS.index(pair[0]) if pair[0] in PILLARS else 9, pair[1]),
     )
     for s in e.subjects():
         for pillar, indicator in [(p, "all") for p in PILLARS] + order:
             for method, setting in SETTINGS:
+                why = NO_VAL if method == "cade" else ""
+                where = {"method": method, "pillar": pillar, "indicator": indicator}
                 cells = tuple(
-                    cell(
-                        e.metric(
-                            s.run,
-                            "accuracy",
-                            test=t,
-                            method=method,
-                            pillar=pillar,
-                            indicator=indicator,
-                        ),
-                        s.status,
-                        NO_VAL if method == "cade" else "",
-                    )
-                    for t in (*MCQ_TESTS, "all")
+                    s.metric("accuracy", why, test=t, **where) for t in (*MCQ_TESTS, "all")
                 )
                 if any(c.made for c in cells):
-                    yield Row(
-                        (s.label, pillar if indicator == "all" else indicator, setting), cells
-                    )
+                    label = pillar if indicator == "all" else indicator
+                    yield Row((s.label, label, setting), cells)
 
 
 #: CADE tuned on the error in tolerances instead of the paper's pooled MAE: a row of the study
@@ -233,61 +204,33 @@ def intervals(e: PaperResults) -> Iterator[Row]:
         " task = 'regression' AND indicator <> 'all' ORDER BY ALL"
     )
     tasks = [(r["pillar"], r["indicator"]) for r in known.to_dict("records")]
+    each = [(t, m) for t in REGRESSION_TESTS for m in ("mae", "interval_accuracy")]
     for s in e.subjects():
         for method, setting in (*SETTINGS, *OBJECTIVES):
+            why = NO_VAL if method == "cade" else ""
             for pillar, indicator in tasks if (method, setting) in SETTINGS else ():
-                cells = tuple(
-                    cell(
-                        e.metric(
-                            s.run,
-                            m,
-                            task="regression",
-                            test=t,
-                            method=method,
-                            pillar=pillar,
-                            indicator=indicator,
-                        ),
-                        s.status,
-                        NO_VAL if method == "cade" else "",
-                    )
-                    for t in REGRESSION_TESTS
-                    for m in ("mae", "interval_accuracy")
-                )
+                where = {"method": method, "pillar": pillar, "indicator": indicator}
+                cells = tuple(s.metric(m, why, task="regression", test=t, **where) for t, m in each)
                 if any(c.made for c in cells):
                     yield Row((s.label, f"task {indicator}", setting), cells)
             for target in TOLERANCES:
-                cells = tuple(
-                    _target(e, s, target, t, method, m)
-                    for t in REGRESSION_TESTS
-                    for m in ("mae", "interval_accuracy")
-                )
+                cells = tuple(_target(s, target, t, method, m) for t, m in each)
                 yield Row((s.label, f"target {target}", setting), cells)
             for label, metrics in OVERALL.items():
                 cells = tuple(
-                    _target(e, s, "", t, method, m) if m else Cell()
+                    _target(s, "", t, method, m) if m else Cell()
                     for t in REGRESSION_TESTS
                     for m in metrics
                 )
                 yield Row((s.label, label, setting), cells)
 
 
-def _target(e: PaperResults, s: Subject, target: str, test: str, method: str, metric: str) -> Cell:
+def _target(s: Subject, target: str, test: str, method: str, metric: str) -> Cell:
     """One number of the study 'regression'; over all targets if ``target`` is ''."""
-    by = "target" if target else ""
-    found = e.found(
-        s.run,
-        "regression",
-        metric,
-        task="regression",
-        test=test,
-        method=method,
-        by=by,
-        level=target,
-    )
-    return cell(
-        found,
-        s.status,
-        e.why(s.run, "regression", f"no {metric}" + (f" of {target}" if target else "")),
+    about = {"by": "target" if target else "", "level": target}
+    lacks = f"no {metric}" + (f" of {target}" if target else "")
+    return s.study(
+        "regression", metric, lacks, task="regression", test=test, method=method, **about
     )
 
 
@@ -304,11 +247,8 @@ CHANGES = (
 
 def changes(e: PaperResults) -> Iterator[Row]:
     for s in e.subjects():
-        for task, tests in (
-            ("mcq", (*MCQ_TESTS, "all")),
-            ("regression", (*REGRESSION_TESTS, "all")),
-        ):
-            for test in tests:
+        for task, tests in (("mcq", MCQ_TESTS), ("regression", REGRESSION_TESTS)):
+            for test in (*tests, "all"):
                 cells = []
                 for metric, method in CHANGES:
                     found = e.metric(s.run, metric, task=task, test=test, method=method)

@@ -90,13 +90,17 @@ def subjects(e: PaperResults, item: str) -> list[Subject]:
         run = measured.get(m)
         found.append(
             Subject(
-                f"{names()[m]}{on(run)} (measured)" if run else f"{names()[m]} ({NOT_RUN})", run, m
+                e,
+                f"{names()[m]}{on(run)} (measured)" if run else f"{names()[m]} ({NOT_RUN})",
+                run,
+                m,
             )
         )
     taken = {s.run.run_id for s in found if s.run}
     others = [r for r in e.runs if r.run_id not in taken]
     return found + [
         Subject(
+            e,
             f"{names().get(r.model, r.model) if r.kind == 'measured' else r.model}{on(r)}"
             f" ({r.kind})",
             r,

@@ -18,43 +18,27 @@ from sdgbias.types import PILLARS, TESTS, Task
 def figure_3(e: PaperResults) -> Iterator[Row]:
     for s in e.subjects("figure_3"):
         for test in ("T1", "T5") if s.run else ("T1",):
-            yield Row(
-                (s.label, test),
-                tuple(
-                    cell(e.metric(s.run, "accuracy", test=test, method=v), s.status)
-                    for v, _ in VIEWS
-                ),
-            )
+            cells = (s.metric("accuracy", test=test, method=v) for v, _ in VIEWS)
+            yield Row((s.label, test), tuple(cells))
 
 
 def figure_4(e: PaperResults) -> Iterator[Row]:
+    """Shares of directions; their intervals count distinct prompts."""
+    lacks = "no question with three options"
     for s in e.subjects("figure_4"):
         for pillar in (*PILLARS, *(("all",) if s.run else ())):
-            cells = [_share(e, s, pillar, d) for d in reversed(DIRECTIONS)]
-            two = e.metric(
-                s.run, "share_optimistic_two_option", test="T1", method="q_only", pillar=pillar
-            )
-            cells.append(cell(two, s.status, "not in store: no question with two options"))
-            invalid = e.found(
-                s.run, "directions", "answered_invalid", test="T1", method="q_only", pillar=pillar
-            )
-            cells.append(
-                cell(
-                    invalid, s.status, e.why(s.run, "directions", "no question with three options")
-                )
-            )
-            prompts = e.metric(s.run, "distinct_prompts", test="T1", method="q_only", pillar=pillar)
+            at = {"test": "T1", "method": "q_only", "pillar": pillar}
+            cells = [
+                s.metric(f"share_{d}", f"not in store: {lacks}", **at) for d in reversed(DIRECTIONS)
+            ]
+            two = "not in store: no question with two options"
+            cells.append(s.metric("share_optimistic_two_option", two, **at))
+            cells.append(s.study("directions", "answered_invalid", lacks, **at))
+            prompts = e.metric(s.run, "distinct_prompts", **at)
             cells.append(number(prompts.value if prompts else None, s.status))
             said = s.printed("figure_4", pillar=pillar)
             cells.append(Cell(paper=said) if said else Cell())
             yield Row((s.label, pillar), tuple(cells))
-
-
-def _share(e: PaperResults, s: Subject, pillar: str, direction: str) -> Cell:
-    """Share of a direction; its interval counts distinct prompts."""
-    metric = f"share_{direction}"
-    found = e.metric(s.run, metric, test="T1", method="q_only", pillar=pillar)
-    return cell(found, s.status, "not in store: no question with three options")
 
 
 def figure_5(e: PaperResults) -> Iterator[Row]:
@@ -62,25 +46,15 @@ def figure_5(e: PaperResults) -> Iterator[Row]:
     frame = frame[(frame["metric"] == "full_minus_ctx_q") & (frame["indicator"] != "all")]
     indicators = sorted(set(zip(frame["pillar"], frame["indicator"], strict=True)))
     for s in e.subjects("figure_5"):
-        for pillar, indicator in [
-            ("all", "all"),
-            *((p, "all") for p in PILLARS),
-            *(indicators if s.run else ()),
-        ]:
-            cells = []
-            for test in MCQ_TESTS:
-                found = e.found(
-                    s.run,
-                    "directions",
-                    "full_minus_ctx_q",
-                    test=test,
-                    method="full",
-                    pillar=pillar,
-                    indicator=indicator,
-                )
-                cells.append(cell(found, s.status, e.why(s.run, "directions", f"no {test}")))
+        whole = [("all", "all"), *((p, "all") for p in PILLARS)]
+        for pillar, indicator in [*whole, *(indicators if s.run else ())]:
+            at = {"method": "full", "pillar": pillar, "indicator": indicator}
+            cells = tuple(
+                s.study("directions", "full_minus_ctx_q", f"no {test}", test=test, **at)
+                for test in MCQ_TESTS
+            )
             if s.run is None or indicator == "all" or any(c.made for c in cells):
-                yield Row((s.label, pillar if indicator == "all" else indicator), tuple(cells))
+                yield Row((s.label, pillar if indicator == "all" else indicator), cells)
 
 
 #: How far below the best value of a curve its plateau may lie.

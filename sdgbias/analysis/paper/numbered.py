@@ -49,26 +49,19 @@ STEPS = (
 def table_2(e: PaperResults) -> Iterator[Row]:
     for s in e.subjects("table_2"):
         for step, label in STEPS:
+            accuracy, gain = (
+                s.printed("table_2", method=step, metric=m) for m in ("accuracy", "step_gain")
+            )
             cells = []
             for mode in ("retuned", "zeroed"):
-                found = e.found(
-                    s.run, "ablation", "accuracy", test="T1", method=step, by="mode", level=mode
-                )
-                if found is None and step == "full":
-                    found = e.metric(s.run, "accuracy", test="T1")
-                why = e.why(s.run, "ablation", f"no {step} {mode}")
-                cells.append(
-                    cell(found, s.status, why, s.printed("table_2", method=step, metric="accuracy"))
-                )
+                at = {"test": "T1", "method": step, "by": "mode", "level": mode}
+                lacks = f"no {step} {mode}"
+                found = s.study("ablation", "accuracy", lacks, accuracy, **at)
                 if step == "full":
-                    cells.append(Cell())
-                    continue
-                gain = e.found(
-                    s.run, "ablation", "step_gain", test="T1", method=step, by="mode", level=mode
-                )
-                cells.append(
-                    cell(gain, s.status, why, s.printed("table_2", method=step, metric="step_gain"))
-                )
+                    plain = s.metric("accuracy", found.status, accuracy, test="T1")
+                    cells += [found if found.made else plain, Cell()]
+                else:
+                    cells += [found, s.study("ablation", "step_gain", lacks, gain, **at)]
             yield Row((s.label, label), tuple(cells))
 
 
@@ -130,20 +123,11 @@ PERTURBATIONS = (
 def table_j(e: PaperResults) -> Iterator[Row]:
     for s in e.subjects("table_j"):
         for level, label in PERTURBATIONS:
+            at = {"test": "T1", "method": "q_only", "by": "order", "level": level}
             cells = []
-            for direction in DIRECTIONS:
-                metric = f"share_{direction}"
-                found = e.found(
-                    s.run,
-                    "perturbation",
-                    metric,
-                    test="T1",
-                    method="q_only",
-                    by="order",
-                    level=level,
-                )
-                why = e.why(s.run, "perturbation", "this pass was not scored")
+            for metric in (f"share_{direction}" for direction in DIRECTIONS):
+                printed = s.printed("table_j", method=level, metric=metric)
                 cells.append(
-                    cell(found, s.status, why, s.printed("table_j", method=level, metric=metric))
+                    s.study("perturbation", metric, "this pass was not scored", printed, **at)
                 )
             yield Row((s.label, label), tuple(cells))

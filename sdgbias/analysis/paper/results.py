@@ -14,7 +14,7 @@ import pandas as pd
 from sdgbias import store, suites
 from sdgbias.analysis.asked import gives_scores, language_model
 from sdgbias.analysis.paper import printed as paper
-from sdgbias.analysis.paper.cells import NOT_ANALYSED, NOT_RUN
+from sdgbias.analysis.paper.cells import NOT_ANALYSED, NOT_RUN, Cell, cell
 from sdgbias.analysis.paper.printed import Printed
 from sdgbias.errors import UsageError, one_of
 from sdgbias.methods.stats import Estimate
@@ -78,9 +78,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Subject:
-    """One table line about a model. ``model`` is set only if the paper's numbers belong beside it:
-    the paper shows this model, and ``run`` is None (not run here) or a measured run of it."""
+    """One table line about a model. ``of``: what its numbers are read from. ``model`` is set only
+    if the paper's numbers belong beside it: the paper shows this model, and ``run`` is None (not
+    run here) or a measured run of it."""
 
+    of: PaperResults
     label: str
     run: Run | None
     model: str = ""
@@ -91,6 +93,21 @@ class Subject:
 
     def printed(self, item: str, **where: str) -> Printed | None:
         return paper.find(item, model=self.model, **where) if self.model else None
+
+    def metric(
+        self, metric: str, why: str = "", printed: Printed | None = None, **part: str
+    ) -> Cell:
+        """A cell of the headline metrics (`PaperResults.metric`); ``why``: its status where the run
+        has no such number."""
+        return cell(self.of.metric(self.run, metric, **part), self.status, why, printed)
+
+    def study(
+        self, study: str, metric: str, lacks: str, printed: Printed | None = None, **part: str
+    ) -> Cell:
+        """A cell of a study (`PaperResults.found`); ``lacks``: as ``otherwise`` of
+        `PaperResults.why`."""
+        found = self.of.found(self.run, study, metric, **part)
+        return cell(found, self.status, self.of.why(self.run, study, lacks), printed)
 
 
 @dataclass(frozen=True)
@@ -112,15 +129,15 @@ class PaperResults:
         ]
         found = [
             Subject(
+                self,
                 f"{paper.names()[m]} ({'measured' if m in measured else NOT_RUN})",
                 measured.get(m),
                 m,
             )
             for m in named
         ]
-        return found + [
-            Subject(r.label, r) for r in self.runs if r.kind != "measured" or r.model not in named
-        ]
+        others = [r for r in self.runs if r.kind != "measured" or r.model not in named]
+        return found + [Subject(self, r.label, r) for r in others]
 
     def metric(
         self,

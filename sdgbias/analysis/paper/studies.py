@@ -4,6 +4,7 @@ paper."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 import pandas as pd
 
@@ -65,32 +66,25 @@ def methods(e: PaperResults) -> Iterator[Row]:
 
 def methods_regression(e: PaperResults) -> Iterator[Row]:
     for s in e.subjects():
-        found = _methods(e, s.run, "regression")
-        for method in ["full", *found, "cade"]:
+        known = _methods(e, s.run, "regression")
+        for method in ["full", *known, "cade"]:
+            own = method in ("full", "cade")
             cells = []
-            for test in REGRESSION_TESTS:
-                for metric in ("mae", "interval_accuracy"):
-                    if method in ("full", "cade"):
-                        at = e.metric(s.run, metric, task="regression", test=test, method=method)
-                    else:
-                        at = e.found(
-                            s.run, "methods", metric, task="regression", test=test, method=method
-                        )
-                    why = e.why(
-                        s.run,
-                        "methods",
-                        f"no {metric} of {method}",
-                        method=method,
-                        task="regression",
-                    )
-                    cells.append(cell(at, s.status, NO_VAL if method == "cade" else why))
+            for test, metric in product(REGRESSION_TESTS, ("mae", "interval_accuracy")):
+                at = {"task": "regression", "test": test, "method": method}
+                found = (
+                    e.metric(s.run, metric, **at)
+                    if own
+                    else e.found(s.run, "methods", metric, **at)
+                )
+                lacks = f"no {metric} of {method}"
+                why = e.why(s.run, "methods", lacks, method=method, task="regression")
+                cells.append(cell(found, s.status, NO_VAL if method == "cade" else why))
             yield Row((s.label, method), tuple(cells))
-        if not found:
-            yield Row(
-                (s.label, "every other method"),
-                (Cell(status=e.why(s.run, "methods", "nothing decoded", task="regression")),)
-                * (2 * len(REGRESSION_TESTS)),
-            )
+        if not known:
+            why = e.why(s.run, "methods", "nothing decoded", task="regression")
+            cells = [Cell(status=why)] * (2 * len(REGRESSION_TESTS))
+            yield Row((s.label, "every other method"), tuple(cells))
 
 
 #: Studies without a table in the paper, by their stored names.
