@@ -25,7 +25,7 @@ from sdgbias.nightly.regression.measured import paired
 from sdgbias.registry import entries
 from sdgbias.report import build
 from sdgbias.report.source import Results
-from sdgbias.report.wandb import contents, custom_questions, sections, slugs
+from sdgbias.report.wandb import contents, sections, slugs, team_report
 from sdgbias.report.web import app
 from sdgbias.report.web.site import Site
 from sdgbias.scoring.evaluate import evaluate
@@ -225,10 +225,10 @@ def test_weights_and_biases_tells_the_levels_apart(walk: Path) -> None:
     names = contents.summary(metrics)
     levels = [n for n in names if n.startswith("mcq/all/full/sprach-region") and "accuracy" in n]
     assert len([n for n in levels if n.endswith("/accuracy")]) == 4
-    plots = custom_questions.plots(walk / "r.duckdb")
+    plots = team_report.plots(walk / "r.duckdb")
     assert set(plots) == {"fotos"} and set(plots["fotos"]) <= set(names)
     assert "mcq/all/full/gender-max-min/disparity" in plots["fotos"]
-    text = "\n".join(s.markdown for s in sections.report_sections(walk / "r.duckdb"))
+    text = sections.text(walk / "r.duckdb")
     assert "Sprach region: 日本 語" in text and "gender: best minus worst" in text
 
 

@@ -16,8 +16,7 @@ import pytest
 from sdgbias import store
 from sdgbias.cli import wandb
 from sdgbias.errors import InfrastructureError, UsageError
-from sdgbias.report.wandb import log, team_report
-from sdgbias.report.wandb.sections import report_sections
+from sdgbias.report.wandb import log, sections, team_report
 from tests.builders.commands import environment, ok, refused, sdgbias
 from tests.builders.results import BENCHMARK, publish_fake
 from tests.builders.wandb_server import KEY, Server, wandb_server
@@ -200,7 +199,7 @@ def cell(text: str, row: str, column: str) -> str:
 
 
 def test_the_reports_text_has_the_stores_figures(results: Path) -> None:
-    found = {s.title: s.markdown for s in report_sections(results)}
+    found = dict(sections.sections(sections.text(results)))
     assert list(found) == [
         "What was measured",
         "Leaderboard",
@@ -233,7 +232,7 @@ def test_the_reports_text_has_the_stores_figures(results: Path) -> None:
     assert float(shown.split(" ")[0].replace("\u2212", "-")) == round(100 * value, 1)
     gate = found["Gate"]
     assert "1 BREACH, 1 PASS" in gate and "a \\| bar" in gate
-    assert "\u22120.1000 (\u22120.1500 to \u22120.0500)" in gate
+    assert "\u221210.0 points (\u221215.0 to \u22125.0)" in gate
 
 
 def sent_blocks(server: Server) -> list[dict[str, object]]:
@@ -262,9 +261,10 @@ def test_the_report_reaches_the_server(
         assert view["id"] == "VmlldzoxMjM0", "the Report of before, not a second one"
         blocks = sent_blocks(server)
         headings = [b["children"][0]["text"] for b in blocks if b["type"] == "heading"]  # type: ignore[index]
-        assert headings == [s.title for s in report_sections(results)]
+        parts = sections.sections(sections.text(results))
+        assert headings == [title for title, _ in parts]
         assert [b["content"] for b in blocks if b["type"] == "markdown-block"] == [
-            s.markdown for s in report_sections(results)
+            markdown for _, markdown in parts
         ]
         [grid] = [b["metadata"] for b in blocks if b["type"] == "panel-grid"]
         plots = [p["config"] for p in grid["panelBankSectionConfig"]["panels"]]  # type: ignore[index]

@@ -8,8 +8,7 @@ import pandas as pd
 import pytest
 
 from sdgbias import store
-from sdgbias.report.wandb import log
-from sdgbias.report.wandb.sections import report_sections
+from sdgbias.report.wandb import log, sections
 
 COLUMNS = [
     "task",
@@ -62,7 +61,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_people_are_told_by_model_and_benchmark(results: Path) -> None:
     """As the page about people: a run on a second benchmark doesn't hide the first."""
-    found = {s.title: s.markdown for s in report_sections(results)}
+    found = dict(sections.sections(sections.text(results)))
     rows = [
         [c.strip() for c in line.strip("|").split(" | ")]
         for line in found["Disparities"].splitlines()

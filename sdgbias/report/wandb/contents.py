@@ -17,6 +17,7 @@ import pandas as pd
 from sdgbias import __version__
 from sdgbias.errors import UsageError
 from sdgbias.raw.indicators import DIRECTIONS
+from sdgbias.report import labels
 from sdgbias.report.wandb.slugs import distinct_slugs, slug
 
 #: The first 15 characters of a night's id: local wall clock of its start.
@@ -41,6 +42,7 @@ HISTORY = (
     *(f"share_{d}" for d in DIRECTIONS),
 )
 NIGHT_YEAR = "night/year"
+_NUMBERS = ("value", "n", "ci_low", "ci_high")
 _CREDENTIAL = re.compile(r"key|token|secret|passw|credential|authori[sz]ation", re.IGNORECASE)
 _SECRET = re.compile(r"\b(?:sk-|hf_|ghp_|github_pat_|AIza|xox[a-z]-)[A-Za-z0-9_-]{10,}")
 _USERINFO = re.compile(r"(?<=://)[^/@\s]+@")
@@ -214,40 +216,28 @@ def _wide(metrics: pd.DataFrame, wanted: Mapping[str, Sequence[str]]) -> pd.Data
     value, n, ci_low, ci_high."""
     from sdgbias.report.data import METHODS, TESTS
 
-    own = metrics[(metrics["pillar"] == "all") & metrics["indicator"].str.startswith("all")]
-    rows: list[dict[str, object]] = []
-    tests = [
-        *[t for t in TESTS if (own["test"] == t).any()],
-        *sorted(set(own["test"]) - set(TESTS)),
-    ]
-    order = {name: i for i, name in enumerate(METHODS)}
-    for (task, method, indicator, metric), part in own.groupby(
-        ["task", "method", "indicator", "metric"], sort=True
-    ):
-        if metric not in wanted.get(str(task), wanted.get("*", ())):
-            continue
-        row: dict[str, object] = {
-            "task": task,
-            "view": METHODS.get(str(method), method),
-            "indicator": indicator,
-            "metric": metric,
-        }
-        by_test = {r["test"]: r for r in part.to_dict("records")}
-        for test in tests:
-            r = by_test.get(test, {})
-            row |= {
-                test if column == "value" else f"{test} {column}": r.get(column)
-                for column in ("value", "n", "ci_low", "ci_high")
-            }
-        rows.append(row | {"_at": order.get(str(method), len(order))})
-    frame = pd.DataFrame(rows)
-    return (
-        frame.sort_values(["task", "metric", "_at", "view"], kind="stable", ignore_index=True).drop(
-            columns="_at"
+    whole = (metrics["pillar"] == "all") & metrics["indicator"].str.startswith("all")
+    pairs = zip(metrics["task"], metrics["metric"], strict=True)
+    own = metrics[
+        whole
+        & pd.Series(
+            [m in wanted.get(t, wanted.get("*", ())) for t, m in pairs], metrics.index, dtype=bool
         )
-        if rows
-        else frame
+    ]
+    if own.empty:
+        return own
+    rank = {name: i for i, name in enumerate(METHODS)}
+    own = own.assign(
+        at=own["method"].map(rank).fillna(len(rank)),
+        view=own["method"].map(lambda method: METHODS.get(method, method)),
     )
+    keys = ["task", "metric", "at", "view", "indicator"]
+    parts = {test: part.set_index(keys)[list(_NUMBERS)] for test, part in own.groupby("test")}
+    order = [t for t in TESTS if t in parts] + sorted(set(parts) - set(TESTS))
+    wide = pd.concat([parts[test] for test in order], axis=1).sort_index()
+    wide.columns = pd.Index([f"{t} {c}".removesuffix(" value") for t in order for c in _NUMBERS])
+    first = ["task", "view", "indicator", "metric"]
+    return wide.reset_index()[[*first, *wide.columns]]
 
 
 def gate_summary(found: pd.DataFrame) -> dict[str, float | int | str]:
@@ -255,20 +245,8 @@ def gate_summary(found: pd.DataFrame) -> dict[str, float | int | str]:
     check has not run."""
     if found.empty:
         return {}
-    counts = found["verdict"].value_counts()
-    worst = next(
-        v
-        for v in (
-            "BREACH",
-            "MISSING",
-            "INSUFFICIENT_EVIDENCE",
-            "FIRST_RUN",
-            "PASS",
-            str(found["verdict"].iloc[0]),
-        )
-        if v in counts
-    )
+    counts = {str(verdict): int(n) for verdict, n in found["verdict"].value_counts().items()}
     return {
-        "gate/verdict": worst,
-        **{f"gate/{slug(str(v))}": int(n) for v, n in sorted(counts.items())},
+        "gate/verdict": labels.worst(counts) or str(found["verdict"].iloc[0]),
+        **{f"gate/{slug(verdict)}": n for verdict, n in sorted(counts.items())},
     }

@@ -1,74 +1,84 @@
-"""The sections of the team's W&B Report: text and tables from the results file as plain Markdown,
-one section per question a reader has."""
+"""What the team's W&B Report says (team_report.md.j2): tables from the results file as plain
+Markdown, those of the report's pages where they have them, a section per question a reader has."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from sdgbias import store
-from sdgbias.analysis import night_text
+from sdgbias.analysis import night_text, nights
 from sdgbias.errors import StoreError
 from sdgbias.methods.stats import Estimate
-from sdgbias.report import data, labels, leaderboard
+from sdgbias.report import data, labels, layout, leaderboard
 from sdgbias.report.data import DIRECTIONS
-from sdgbias.report.wandb import custom_questions
+from sdgbias.report.pages import own_suite
 from sdgbias.types import FACET
 
+TITLE = "sdgbias: models night by night"
 NIGHTS = 14
 MOST_ROWS = 40
 HISTORY = "History over nights"
+Rows = list[dict[str, object]]
 
 
-@dataclass(frozen=True)
-class Section:
-    title: str
-    markdown: str
+def text(results: Path) -> str:
+    """The Report as Markdown: what was measured, leaderboard, signatures, CADE gain, disparities,
+    own questions, history over nights, verdicts of the regression check; each only if it has rows.
+    Raises StoreError for a file without a finished run."""
+    made = layout.environment().get_template("team_report.md.j2").render(_context(results))
+    return re.sub(r"\n{3,}", "\n\n", made).strip() + "\n"
 
 
-def report_sections(results: Path) -> list[Section]:
-    """What was measured, leaderboard, signatures, CADE gain, disparities, history over nights,
-    verdicts of the regression check; each only if it has rows. Raises StoreError for a file without
-    a finished run."""
+def sections(markdown: str) -> list[tuple[str, str]]:
+    """(title, text) of each section of `text`."""
+    parts = markdown.split("\n## ")[1:]
+    return [(title, body.strip()) for title, _, body in (part.partition("\n") for part in parts)]
+
+
+def _context(results: Path) -> dict[str, Any]:
     first, second = (
         store.latest_runs(results),
         store.latest_runs(results, FACET, per_benchmark=True),
     )
-    own = custom_questions.runs(results)
+    own = own_suite.load(results)
     if not (first or second or own):
         raise StoreError(f"{results} holds no finished run; run `sdgbias evaluate NAME` first")
     found = data.load(results, first) if first else None
-    made = [_measured(results, [*first, *second, *own])]
-    if found is not None:
-        made += [_leaderboard(results, first), _signatures(found), _gain(found)]
-    if second:
-        made.append(_disparities(results, second))
-    made += [_section(*part) for part in custom_questions.sections(results, own)]
-    made += [_history(results), _verdicts(results)]
-    return [section for section in made if section is not None]
-
-
-def table(rows: Sequence[Mapping[Any, object]]) -> str:
-    """A Markdown table of rows with the same names; bars, line ends and markup in cells are
-    escaped."""
-    lines = ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
-    cells = (" | ".join(_cell(value) for value in row.values()) for row in rows)
-    return "\n".join([*lines, *(f"| {row} |" for row in cells)])
+    custom = [] if own is None else list(own.runs["run_id"])
+    measured = _measured(results, [*first, *second, *custom])
+    models = found.models if found else []
+    return {
+        "title": TITLE,
+        "cell": _cell,
+        "most": MOST_ROWS,
+        "models": measured["model"].nunique(),
+        "planted": measured.loc[measured["provenance"] == "planted", "model"].nunique(),
+        "again": measured.duplicated(["model", "suite"]).any(),
+        "measured": measured.to_dict("records"),
+        "leaderboard": _leaderboard(results, first) if first else [],
+        "signatures": _signatures(found) if found else [],
+        "leanings": [(m, *said) for m in models for said in labels.leaning(found, m)]
+        if found
+        else [],
+        "gain": _gain(found) if found else [],
+        "disparities": _disparities(results, second),
+        "own": {"suites": []} if own is None else own_suite.context(own),
+        **_history(results),
+        **_verdicts(results),
+    }
 
 
 def _cell(value: object) -> str:
-    text = " ".join(str(value).split())
+    """A cell of a Markdown table: bars, line ends and markup are escaped."""
+    line = " ".join(str(value).split())
     for sign in "\\`*_[]<>|":
-        text = text.replace(sign, f"\\{sign}")
-    return text
-
-
-def _section(title: str, text: str, rows: Sequence[Mapping[Any, object]]) -> Section | None:
-    return Section(title, f"{text}\n\n{table(rows)}") if rows else None
+        line = line.replace(sign, f"\\{sign}")
+    return line
 
 
 def _percent(e: Estimate | None, signed: bool = False) -> str:
@@ -78,37 +88,21 @@ def _percent(e: Estimate | None, signed: bool = False) -> str:
     return f"{labels.number(100 * e.value, signed=signed)} ({labels.interval(e, signed=signed)})"
 
 
-def _whole(n: float) -> int | str:
-    return "" if pd.isna(n) else int(n)
-
-
-def _measured(results: Path, runs: list[str]) -> Section | None:
+def _measured(results: Path, runs: Sequence[str]) -> pd.DataFrame:
     sql = """SELECT model, suite, provenance, benchmark_id AS benchmark,
              left(coalesce(revision, ''), 12) AS revision, n_prompts_planned AS prompts,
              n_failed AS failed, strftime(finished_at, '%Y-%m-%d %H:%M UTC') AS finished,
              run_id AS run FROM runs WHERE list_contains($runs, run_id)
              ORDER BY suite DESC, provenance = 'planted', model, benchmark_id"""
-    frame = store.query(results, sql, {"runs": runs})
-    planted = frame.loc[frame["provenance"] == "planted", "model"].nunique()
-    count = frame["model"].nunique()
-    of = f"The newest finished run of {count} model{'s' if count != 1 else ''}"
-    again = len(frame) > len(frame[["model", "suite"]].drop_duplicates())
-    text = (
-        f"{of}{', about people on each benchmark' if again else ''}. Every figure has its n and a"
-        " 95 % interval, clustered by place or picture, and by prompt where many places share one."
-        " Below five clusters there is no interval."
-    )
-    if planted:
-        text += f" {planted} of them are planted: their bias is known, they are no model's figures."
-    return _section("What was measured", text, frame.to_dict("records"))
+    return store.query(results, sql, {"runs": list(runs)})
 
 
-def _leaderboard(results: Path, runs: list[str]) -> Section | None:
+def _leaderboard(results: Path, runs: list[str]) -> Rows:
     made = leaderboard.compare(results, data.load_studies(results, runs).runs).places
     ranked = made[made["test"] == data.ALL_TESTS].sort_values(
         ["benchmark_id", "kind", "method", "value"], ascending=[True, True, True, False]
     )
-    rows = [
+    return [
         {
             "benchmark": r["benchmark_id"],
             "kind": r["kind"],
@@ -120,15 +114,10 @@ def _leaderboard(results: Path, runs: list[str]) -> Section | None:
         }
         for r in ranked.to_dict("records")
     ]
-    text = (
-        "Accuracy in %, multiple choice, test split, all context tests. Models that share a letter"
-        " can't be told apart at 5 % (Holm)."
-    )
-    return _section("Leaderboard", text, rows)
 
 
-def _signatures(found: data.ReportData) -> Section | None:
-    rows, said = [], []
+def _signatures(found: data.ReportData) -> Rows:
+    rows: Rows = []
     for model in found.models:
         for method in ("q_only", "full"):
             where = {"model": model, "task": "mcq", "test": "all", "method": method}
@@ -137,19 +126,11 @@ def _signatures(found: data.ReportData) -> Section | None:
                 shares = {d: _percent(e) for d, e in cells.items()}
                 n = max(e.n for e in cells.values() if e is not None)
                 rows.append({"model": model, "view": data.METHODS[method], **shares, "n": n})
-        said += [
-            f"* {_cell(model)}, {_cell(pillar)}: {verdict} ({text})"
-            for pillar, verdict, text in labels.leaning(found, model)
-        ]
-    text = (
-        "Share of answers in each direction, in % of answers, all context tests. Without picture"
-        " and context (Q-only, T1):\n\n"
-    )
-    return _section("Signatures", text + "\n".join(said), rows)
+    return rows
 
 
-def _gain(found: data.ReportData) -> Section | None:
-    rows = []
+def _gain(found: data.ReportData) -> Rows:
+    rows: Rows = []
     for model in found.models:
         where = {"model": model, "test": "all", "method": "cade"}
         gain = found.cell(**where, task="mcq", metric="accuracy_gain")
@@ -170,18 +151,17 @@ def _gain(found: data.ReportData) -> Section | None:
                 "in words": verdict[0] if verdict else "",
             }
         )
-    text = "CADE minus the Full view on the same test questions, all context tests."
-    return _section("CADE gain", text, rows)
+    return rows
 
 
-def _disparities(results: Path, runs: list[str]) -> Section | None:
+def _disparities(results: Path, runs: list[str]) -> Rows:
     sql = """SELECT r.model, r.benchmark_id, m.test, m.pillar, m.value, m.n, m.ci_low, m.ci_high,
              m.clusters, coalesce(m.note, '') AS note
              FROM metric_rows m JOIN runs r USING (run_id)
              WHERE list_contains($runs, run_id) AND m.metric = 'disparity' AND m.method = 'full'
              AND m.indicator = 'all-52'
              AND NOT ends_with(m.pillar, 'max-min') ORDER BY ALL"""
-    rows = [
+    return [
         {
             "model": r["model"],
             "benchmark": r["benchmark_id"],
@@ -194,14 +174,9 @@ def _disparities(results: Path, runs: list[str]) -> Section | None:
         }
         for r in store.query(results, sql, {"runs": runs}).to_dict("records")
     ]
-    text = (
-        "Difference of recall between perceived groups, points, all classes pooled; generated"
-        " answers."
-    )
-    return _section("Disparities", text, rows)
 
 
-def _history(results: Path) -> Section | None:
+def _history(results: Path) -> dict[str, Any]:
     sql = f"""
         WITH shown AS (SELECT DISTINCT night FROM night_models ORDER BY night DESC LIMIT {NIGHTS})
         SELECT n.night, n.model, n.suite, n.outcome, coalesce(n.kind, '') AS kind, a.value, a.n,
@@ -218,58 +193,38 @@ def _history(results: Path) -> Section | None:
             "accuracy of Full, % (95 % CI)": ""
             if pd.isna(r["value"])
             else _percent(labels.estimate(r)),
-            "n": _whole(r["n"]),
+            "n": "" if pd.isna(r["n"]) else int(r["n"]),
         }
         for r in frame.head(MOST_ROWS).to_dict("records")
     ]
-    text = f"The last {frame['night'].nunique()} nights (local wall clock)." + _left(len(frame))
-    return _section(HISTORY, text, rows)
+    return {"nights": frame["night"].nunique(), "evaluations": len(frame), "history": rows}
 
 
-def _verdicts(results: Path) -> Section | None:
-    counts = store.query(
-        results,
-        "SELECT night, verdict, count(*) AS n FROM verdicts GROUP BY ALL ORDER BY night DESC,"
-        " verdict",
-    )
-    if counts.empty:
-        return None
-    night = str(counts["night"].iloc[0])
-    tally = ", ".join(
-        f"{r['n']} {r['verdict']}" for r in counts[counts["night"] == night].to_dict("records")
-    )
-    sql = """SELECT model, suite, rule, task, test, method, level, side, metric, verdict,
-             "before", "value", change, ci_low, ci_high, n, p, mde, note,
-             coalesce(quarantines, false) AS quarantines, coalesce(required, false) AS required
-             FROM verdicts WHERE night = ? AND verdict <> 'PASS' ORDER BY verdict = 'BREACH' DESC,
+def _verdicts(results: Path) -> dict[str, Any]:
+    """night: the newest that was judged, '' for none; tally of its verdicts; judged: what did not
+    pass, breaches first, as the page of the night words it."""
+    sql = """SELECT * REPLACE (coalesce(quarantines, false) AS quarantines,
+             coalesce(required, false) AS required, coalesce(side, '') AS side) FROM verdicts
+             WHERE night = (SELECT max(night) FROM verdicts) ORDER BY verdict <> 'BREACH',
              model, rule, task, test, method, level, side, metric"""
-    frame = store.query(results, sql, [night])
-    what = ("task", "test", "method", "level", "side", "metric")
-    rows = []
-    for r in frame.head(MOST_ROWS).to_dict("records"):
-        n = {
-            k: "" if pd.isna(r[k]) else labels.number(float(r[k]), 4)
-            for k in ("before", "value", "change", "ci_low", "ci_high", "mde")
-        }
-        rows.append(
-            {
-                **{k: r[k] for k in ("model", "verdict", "rule")},
-                "what": " ".join(str(r[k]) for k in what if r[k]),
-                "before": n["before"],
-                "now": n["value"],
-                "change (95 % CI)": f"{n['change']} ({n['ci_low']} to {n['ci_high']})",
-                "n": _whole(r["n"]),
-                "detectable": n["mde"],
-                "note": night_text.note(r),
-            }
-        )
-    text = f"Night {night} against the last good run of each model: {tally}." + _left(len(frame))
-    return _section("Gate", text, rows) or Section("Gate", f"{text} Everything passed.")
+    rows = store.query(results, sql).to_dict("records")
+    count = pd.Series([r["verdict"] for r in rows], dtype=str).value_counts().sort_index()
+    return {
+        "night": rows[0]["night"] if rows else "",
+        "tally": ", ".join(f"{n} {verdict}" for verdict, n in count.items()),
+        "judged": [_judged(r) for r in rows if r["verdict"] != nights.PASS],
+    }
 
 
-def _left(n: int) -> str:
-    return (
-        f" The first {MOST_ROWS} of {n} rows; the results file has them all."
-        if n > MOST_ROWS
-        else ""
-    )
+def _judged(r: Mapping[Any, Any]) -> dict[str, object]:
+    c = night_text.cells(r)
+    return {
+        **{k: r[k] for k in ("model", "verdict", "rule")},
+        "what": night_text.what(r),
+        "before": c["before"],
+        "now": c["value"],
+        "change (95 % CI)": f"{c['change']} ({c['ci']})" if c["ci"] else c["change"],
+        "n": c["n"],
+        "detectable": c["mde"],
+        "note": night_text.note(r),
+    }

@@ -13,15 +13,18 @@ from typing import Any
 
 from sdgbias import store
 from sdgbias.errors import InfrastructureError, StoreError, UsageError
-from sdgbias.files import replacing
-from sdgbias.report.wandb import custom_questions, log
+from sdgbias.files import replacing, write_atomically
+from sdgbias.report import labels
+from sdgbias.report.pages import own_suite
+from sdgbias.report.wandb import log, sections
 from sdgbias.report.wandb.contents import NIGHT_YEAR, safe
-from sdgbias.report.wandb.sections import HISTORY, Section, report_sections
+from sdgbias.report.wandb.slugs import distinct_slugs
 from sdgbias.types import FACET, SDG
 
 #: In the W&B folder: 'SERVER ENTITY/PROJECT[ draft]' -> id of the Report that is there.
 REPORTS = "reports.json"
-TITLE = "sdgbias: models night by night"
+#: The view of the plots of custom questions: the one with most evidence that a suite has.
+_VIEWS = ("full", "ctx_q", "q_only")
 #: Metric of the history -> title of its plot. The names are those of `contents.summary`.
 PLOTS = {
     "mcq/all/full/accuracy": "Accuracy of the Full view",
@@ -40,16 +43,7 @@ PLOTS_FACET = {
 def write_markdown(results: Path, path: Path) -> Path:
     """Write the Report's text as one Markdown file, without plots. Raises StoreError if it can't be
     written."""
-    text = (
-        f"# {TITLE}\n\n"
-        + "\n\n".join(f"## {s.title}\n\n{s.markdown}" for s in report_sections(results))
-        + "\n"
-    )
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise StoreError(f"can't write {path}: {error.strerror}; choose another --out") from None
+    write_atomically(path, sections.text(results), "choose another --out")
     return path
 
 
@@ -75,13 +69,13 @@ def publish(
                 f"{option} {name!r}: letters, digits, '-', '_' and '.' only; it stands in the"
                 " project's address"
             )
-    sections = report_sections(results)
+    text, plots_of = sections.text(results), plots(results)
     server = os.environ.get("WANDB_BASE_URL", "").rstrip("/") or "https://api.wandb.ai"
     ids = folder / REPORTS
     known = log.known_in(ids)
     place = f"{server} {entity}/{project}{' draft' if draft else ''}"
     with log.service(folder.resolve()), _time_limit(timeout, server):
-        url, made = _save(sections, plots(results), entity, project, draft, known.get(place, ""))
+        url, made = _save((text, plots_of), entity, project, draft, known.get(place, ""))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(ids) as path:
@@ -95,23 +89,23 @@ def publish(
 
 
 def _save(
-    sections: list[Section],
-    plots_of: dict[str, dict[str, str]],
+    shown: tuple[str, dict[str, dict[str, str]]],
     entity: str,
     project: str,
     draft: bool,
     known: str,
 ) -> tuple[str, str]:
-    """(address, id) of the saved Report; ``known``: id of the one to replace, '' for a new one."""
+    """(address, id) of the saved Report of text and plots; ``known``: id of the one to replace, ''
+    for a new one."""
     try:
         import wandb_workspaces.reports.v2 as wr
 
         report = wr.Report(
             entity=entity,
             project=project,
-            title=TITLE,
+            title=sections.TITLE,
             description="Written by sdgbias wandb report.",
-            blocks=blocks(sections, plots_of, entity, project),
+            blocks=blocks(*shown, entity, project),
             width="fluid",
         )
         report.id = known
@@ -162,15 +156,31 @@ def plots(results: Path) -> dict[str, dict[str, str]]:
         for suite, titles in ((SDG, PLOTS), (FACET, PLOTS_FACET))
         if store.latest_runs(results, suite)
     }
-    return shipped | custom_questions.plots(results)
+    return shipped | _own_plots(results)
 
 
-def blocks(
-    sections: list[Section],
-    plots_of: dict[str, dict[str, str]],
-    entity: str,
-    project: str,
-) -> list[Any]:
+def _own_plots(results: Path) -> dict[str, dict[str, str]]:
+    """The plots of suites of custom questions: accuracy, CADE's gain, best minus worst group."""
+    own = own_suite.load(results)
+    made: dict[str, dict[str, str]] = {}
+    for suite, runs in own.runs.groupby("suite", sort=True) if own else ():
+        frame = own.metrics[own.metrics["run_id"].isin(runs["run_id"])]
+        frame = frame[frame["metric"].isin(["accuracy", "disparity"])]
+        if frame.empty:
+            continue
+        methods = set(frame["method"])
+        view = next(v for v in (*_VIEWS, *sorted(methods)) if v in methods)
+        titles = {f"mcq/all/{view}/accuracy": f"accuracy, {labels.VIEWS.get(view, view)}"}
+        if "cade" in methods:
+            titles["mcq/all/cade/accuracy_gain"] = "CADE, gain in accuracy"
+        for pillar, name in distinct_slugs(frame["pillar"]).items():
+            if pillar.endswith(":max-min"):
+                titles[f"mcq/all/{view}/{name}/disparity"] = labels.group(pillar)
+        made[str(suite)] = {metric: f"{suite}: {title}" for metric, title in titles.items()}
+    return made
+
+
+def blocks(text: str, plots_of: dict[str, dict[str, str]], entity: str, project: str) -> list[Any]:
     """W&B's blocks: a heading and Markdown per section; the plots over nights follow the history,
     one line per model. Each suite has a grid of its own: metrics of two suites may share a name."""
     import wandb_workspaces.reports.v2 as wr
@@ -201,10 +211,11 @@ def blocks(
         for suite, titles in plots_of.items()
     ]
     made: list[Any] = [wr.TableOfContents()]
-    for section in sections:
-        made += [wr.H1(section.title), wr.MarkdownBlock(section.markdown)]
-        if section.title == HISTORY:
+    parts = sections.sections(text)
+    for title, markdown in parts:
+        made += [wr.H1(title), wr.MarkdownBlock(markdown)]
+        if title == sections.HISTORY:
             made += grids
-    if not any(section.title == HISTORY for section in sections):
-        made += [wr.H1(HISTORY), *grids]
+    if sections.HISTORY not in dict(parts):
+        made += [wr.H1(sections.HISTORY), *grids]
     return made
