@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -43,8 +43,6 @@ STUDIES = {
     "ablation": ablation,
     "transfer": transfer,
 }
-#: Studies that compare runs; recomputed whenever the set of runs changes.
-COMPARED = ("between_models", "between_nights", "leaderboard", "compared")
 
 
 def study(
@@ -130,54 +128,31 @@ def compare(
     settings: AnalysisSettings,
     progress: Progress | None = None,
 ) -> dict[str, int]:
-    """Compare models with each other and each with its previous night: pairs, leaderboard, and
-    parameters tuned on one model applied to another. The rows replace earlier comparisons of each
-    run; returns run_id -> number of rows. Does nothing if the same runs, previous nights and
-    settings were already compared."""
-    from sdgbias.analysis.studies import paired, transfer
+    """Apply the parameters tuned on each model to the others. The rows replace earlier ones of each
+    run; returns run_id -> number of rows. Does nothing if the same runs and settings were already
+    compared."""
+    from sdgbias.analysis.studies import transfer
 
-    before = {run_id: _night_before(results, run_id) for run_id in run_ids}
-    mark = (
-        "; ".join(f"{run_id} after {before[run_id] or 'nothing'}" for run_id in sorted(run_ids))
-        + f"; {vars(settings)}"
-    )
+    mark = f"{'; '.join(sorted(run_ids))}; {vars(settings)}"
     if not run_ids or all(_compared(results, run_id) == mark for run_id in run_ids):
         return {}
     if progress:
-        progress("comparing models and nights", 0, 1)
+        progress("comparing models", 0, 1)
     runs = [load(results, run_id) for run_id in sorted(run_ids)]
-    made: dict[str, list[dict[Hashable, object]]] = {str(run.run["run_id"]): [] for run in runs}
-    of_model = {run.model: str(run.run["run_id"]) for run in runs}
-    if len(of_model) == len(runs) > 1:
-        for record in paired.between_models(runs).to_dict("records"):
-            made[of_model[str(record["level"]).split(" minus ")[0]]].append(record)
-        for run_id, found in transfer.between(runs, settings).items():
-            made[run_id] += found.to_dict("records")
-    for run in runs:
-        earlier = before[str(run.run["run_id"])]
-        if earlier:
-            made[str(run.run["run_id"])] += paired.between_nights(
-                load(results, earlier), run
-            ).to_dict("records")
-    for run_id, rows in made.items():
+    several = len({run.model for run in runs}) == len(runs) > 1
+    made = transfer.between(runs, settings) if several else {}
+    for run_id in run_ids:
         kept = store.query(
-            results, "SELECT * EXCLUDE (run_id) FROM study_rows WHERE run_id = ?", [run_id]
-        )
-        kept = kept[
-            ~kept["study"].isin(COMPARED)
-            & ~((kept["study"] == "transfer") & (kept["by"] == "model"))
-        ]
-        store.replace(
             results,
-            run_id,
-            {
-                "study_rows": table(
-                    [*kept.to_dict("records"), *rows, row("compared", "set", len(runs), note=mark)]
-                )
-            },
+            """SELECT * EXCLUDE (run_id) FROM study_rows WHERE run_id = ? AND study <> 'compared'
+               AND NOT (study = 'transfer' AND "by" = 'model')""",
+            [run_id],
         )
+        rows = [*kept.to_dict("records"), row("compared", "set", len(runs), note=mark)]
+        rows += made[run_id].to_dict("records") if several else []
+        store.replace(results, run_id, {"study_rows": table(rows)})
     if progress:
-        progress("comparing models and nights", 1, 1)
+        progress("comparing models", 1, 1)
     return {run_id: len(rows) for run_id, rows in made.items()}
 
 
@@ -207,17 +182,6 @@ def _places_study(
 
 #: Table of a suite's questions -> function that runs its studies.
 _STUDIES = {"items": _places_study, "people": people_study}
-
-
-def _night_before(results: Path, run_id: str) -> str:
-    """The model's previous finished run on the same benchmark, or '' if there is none whose scores
-    are still stored."""
-    sql = """SELECT o.run_id FROM runs r JOIN runs o USING (model, suite, benchmark_id)
-             WHERE r.run_id = ? AND o.finished_at < r.finished_at AND EXISTS (FROM details d WHERE
-             d.run_id = o.run_id AND "table" = 'scores' AND dropped_at IS NULL)
-             ORDER BY o.finished_at DESC, o.run_id DESC LIMIT 1"""
-    found = store.query(results, sql, [run_id])["run_id"]
-    return str(found[0]) if len(found) else ""
 
 
 def _compared(results: Path, run_id: str) -> str:

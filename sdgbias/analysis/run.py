@@ -38,8 +38,7 @@ class TaskCell:
     items: N rows with item_id, cluster_id, country, urban, wealth, photo ('with photo', 'without
         photo' or '', by what its picture shows), pillar, indicator, polarity,
         split, target, tolerance, gold, gold_value, question, options (JSON text), n_options,
-        groups (JSON text) and evidence (its picture and context), '' outside suites of custom
-        questions.
+        groups (JSON text), '' outside suites of custom questions.
     logits (N, K) per view: NaN where the item lacks the candidate or has no score, -inf where
         censored.
     upper (N, K) per view: the bound of a censored score, or of a reported score for which another
@@ -194,9 +193,8 @@ def items_of(
            CASE WHEN coalesce(modalities, '') = '' THEN '' WHEN starts_with(modalities, 'photo')
            THEN 'with photo' ELSE 'without photo' END AS photo, pillar, indicator, polarity, split,
            target, tolerance, gold, gold_value,
-           question, options::VARCHAR AS options, groups::VARCHAR AS groups,
-           CASE WHEN source_id IS NULL THEN '' ELSE concat_ws(chr(31), image_id, context::VARCHAR)
-           END AS evidence FROM items WHERE benchmark_id = $b AND task = $t
+           question, options::VARCHAR AS options, groups::VARCHAR AS groups
+           FROM items WHERE benchmark_id = $b AND task = $t
            AND item_id IN (SELECT item_id FROM {table} WHERE run_id = $r AND task = $t) ORDER BY
            item_id""",
         {"b": benchmark_id, "t": task.value, "r": run_id},

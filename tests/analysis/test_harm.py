@@ -4,12 +4,15 @@ up."""
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from sdgbias.analysis import outcomes
 from sdgbias.analysis.rows import KEY, AnalysisSettings
+from sdgbias.analysis.run import TaskCell
 from sdgbias.analysis.studies import harm
 from sdgbias.methods import cade
 from sdgbias.types import CadeParams, View
@@ -109,6 +112,12 @@ def test_the_cut_leaves_kept_answers_alone() -> None:
     )  # type: ignore[arg-type]
 
 
+def diagnosed(cell: TaskCell) -> pd.DataFrame:
+    known = outcomes.decision(cell)
+    assert known is not None
+    return pd.DataFrame(harm._why(cell, *known))
+
+
 def test_diagnosis_adds_up_by_hand() -> None:
     """Full (4/6, 1/6, 1/6) says A; the picture alone doesn't turn it, the context does: C = (8, 1,
     1)/10."""
@@ -118,16 +127,10 @@ def test_diagnosis_adds_up_by_hand() -> None:
         "ctx_q": [_log(8, 1, 1)],
         "q_only": [_log(1, 1, 1)],
     }
-    (r,) = harm.diagnose(mcq_cell(views, "B", params=CadeParams(1.0, 0.0, 1.0, 1.1))).to_dict(
-        "records"
-    )
-    assert (r["full"], r["cade"], r["kept"], r["first"], r["largest"]) == (
-        0,
-        1,
-        False,
-        "context",
-        "context",
-    )
+    found = diagnosed(mcq_cell(views, "B", params=CadeParams(1.0, 0.0, 1.0, 1.1)))
+    (r,) = found.to_dict("records")
+    assert (r["full"], r["cade"], r["kept"]) == (0, 1, False)
+    assert harm.TERMS[r["first"]] == harm.TERMS[r["largest"]] == "context"
     mixed = np.log((1 / 6 + 3 / 6) / (4 / 6 + 2 / 6))  # lead of B over A in the image stream
     assert (r["start"], r["image"], r["context"], r["prior"]) == pytest.approx(
         (np.log(1 / 4), mixed - np.log(1 / 4), np.log(8), 0.0)
@@ -137,14 +140,9 @@ def test_diagnosis_adds_up_by_hand() -> None:
 
 def test_kept_and_unchanged_answers_have_no_reason() -> None:
     views = {"full": [SURE, A], "img_q": [A, A], "q_only": [A, B]}
-    found = harm.diagnose(mcq_cell(views, "AA", params=CadeParams(0.5, 0.0, 0.5, 0.9)))
-    assert (
-        list(found["kept"]) == [True, True]
-        and list(found["first"]) == ["", ""]
-        and found["margin"].isna().all()
-    )
-    with pytest.raises(ValueError, match="no CADE parameters"):
-        harm.diagnose(mcq_cell(views, "AA"))
+    found = diagnosed(mcq_cell(views, "AA", params=CadeParams(0.5, 0.0, 0.5, 0.9)))
+    assert list(found["kept"]) == [True, True] and list(found["first"]) == [-1, -1]
+    assert found["margin"].isna().all()
 
 
 @settings(deadline=None, max_examples=60)
@@ -163,7 +161,7 @@ def test_terms_add_up_to_the_lead_in_the_score(
         "AAAAAA",
         params=params,
     )
-    d, found = cade.decide(cell.streams(), params), harm.diagnose(cell)
+    d, found = cade.decide(cell.streams(), params), diagnosed(cell)
     flipped = found["flipped"].to_numpy()
     assert (flipped == (d.choice != cell.streams().base)).all(), (
         "what the gate keeps is Full's answer"
@@ -173,9 +171,7 @@ def test_terms_add_up_to_the_lead_in_the_score(
     assert found["margin"].to_numpy()[at] == pytest.approx(lead, abs=1e-9)
     total = found[["start", "image", "context", "prior"]].sum(axis=1).to_numpy()[at]
     assert total == pytest.approx(lead, abs=1e-9) and (found["start"].to_numpy()[at] <= 0).all()
-    assert (
-        set(found["first"][flipped]) <= set(harm.TERMS) and (found["first"][~flipped] == "").all()
-    )
+    assert (found["first"][flipped] >= 0).all() and (found["first"][~flipped] == -1).all()
 
 
 def test_numbers_are_judged_by_tolerance() -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from sdgbias.analysis.rows import KEY, AnalysisSettings
 from sdgbias.analysis.studies import paired
-from sdgbias.errors import UsageError
 from tests.builders.analysis_run import OPEN, mcq_cell, number_cell, one, run_of
 
 A, B = [3.0, 0.0, 0.0], [0.0, 9.0, 0.0]
@@ -74,117 +73,6 @@ def test_numbers_are_compared_by_interval_accuracy() -> None:
         metric="interval_accuracy_gain",
     )
     assert row["value"] == pytest.approx((2 - 1) / 3)
-
-
-def _model(name: str, right: int, n: int = 40, **columns: object):  # type: ignore[no-untyped-def]
-    return run_of(
-        mcq_cell({"full": [A] * right + [B] * (n - right)}, "A" * n, **columns),
-        model=name,
-        run_id=f"{name}-run",
-    )  # type: ignore[arg-type]
-
-
-def test_between_models() -> None:
-    rows = paired.between_models([_model("good", 36), _model("fair", 34), _model("poor", 10)])
-    pick = {"study": "between_models", "method": "full", "by": "models", "test": "T1"}
-    assert one(rows, **pick, level="good minus poor", metric="accuracy_gain")[
-        "value"
-    ] == pytest.approx(26 / 40)
-    assert (
-        "26 better, 0 worse" in one(rows, **pick, level="good minus poor", metric="mcnemar")["note"]
-    )
-    said = {
-        name: one(
-            rows,
-            study="leaderboard",
-            test="T1",
-            method="full",
-            by="model",
-            level=name,
-            metric="group",
-        )
-        for name in ("good", "fair", "poor")
-    }
-    assert {name: r["note"] for name, r in said.items()} == {"good": "a", "fair": "a", "poor": "b"}
-    assert said["fair"]["value"] == pytest.approx(34 / 40)
-    with pytest.raises(UsageError, match="'good' is given twice"):
-        paired.between_models([_model("good", 36), _model("good", 30)])
-
-
-def test_only_questions_that_both_answered_unchanged_count() -> None:
-    n = 40
-    old = _model("m", 20)
-    new = _model(
-        "m", 30, item_id=list(range(1, n + 1)), question=["How much?"] * (n - 1) + ["How much now?"]
-    )
-    row = one(
-        paired.between_nights(old, new),
-        test="T1",
-        method="full",
-        by="nights",
-        level="new minus old",
-        metric="accuracy_gain",
-    )
-    # items 1..39 are in both, all with the old words: old is right up to 19, new up to 30 (its 30
-    # first are items 1..30)
-    assert (row["value"], row["n"]) == (pytest.approx((30 - 19) / 39), 39) and row[
-        "note"
-    ].startswith("2 rows not in both")
-    other = _model("m", 30, question=["What?"] + ["How much?"] * (n - 1))
-    assert (
-        one(
-            paired.between_nights(old, other),
-            test="T1",
-            method="full",
-            by="nights",
-            level="new minus old",
-            metric="accuracy_gain",
-        )["n"]
-        == 39
-    )
-    with pytest.raises(UsageError, match="between_models"):
-        paired.between_nights(old, _model("other", 3))
-
-
-def test_pooled_rows_pair_test_by_test() -> None:
-    def run(first: str, second: str):  # type: ignore[no-untyped-def]
-        letters = {"A": A, "B": B}
-        return run_of(
-            mcq_cell({"full": [letters[c] for c in first]}, "AA"),
-            mcq_cell({"full": [letters[c] for c in second]}, "AA", test="T2"),
-            model="m",
-        )
-
-    same = paired.between_nights(run("AB", "BA"), run("AB", "BA"))
-    assert one(same, method="full", by="nights", level="new minus old", metric="mcnemar")[
-        "note"
-    ].startswith("0 better, 0 worse")
-    changed = paired.between_nights(run("AB", "BA"), run("BA", "BA"))
-    assert one(changed, method="full", by="nights", level="new minus old", metric="mcnemar")[
-        "note"
-    ].startswith("1 better, 1 worse")
-
-
-def test_pooled_rows_pair_test_by_test_when_the_benchmark_grew() -> None:
-    letters = {"A": A, "B": B}
-
-    def run(first: str, second: str):  # type: ignore[no-untyped-def]
-        cells = [
-            mcq_cell({"full": [letters[c] for c in said]}, "A" * len(said), test=t)
-            for t, said in (("T1", first), ("T2", second))
-        ]
-        return run_of(*cells, model="m")
-
-    row = one(
-        paired.between_nights(run("AB", "BA"), run("ABA", "BBA")),
-        method="full",
-        by="nights",
-        level="new minus old",
-        metric="mcnemar",
-    )
-    assert row["note"].startswith("0 better, 1 worse") and row["n"] == 4, (
-        "only item 1 under T2 got worse; item 2 is new"
-    )
 
 
 def test_questions_of_one_place_have_one_vote_and_shared_prompts_widen() -> None:

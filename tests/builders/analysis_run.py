@@ -40,7 +40,6 @@ def mcq_cell(
         options=[json.dumps(o) for o in options],
         n_options=present.sum(axis=1),
         groups="",
-        evidence="",
     )
     tokens = {v: np.array((top_token or {}).get(v.value, [""] * n), dtype=object) for v in View}
     return _cell(
@@ -81,7 +80,6 @@ def number_cell(
         gold_value=gold,
         n_options=[10] * n,
         groups="",
-        evidence="",
     )
     return _cell(
         Task.REGRESSION,
@@ -145,7 +143,6 @@ def _items(
         "options": ["[]"] * n,
         "n_options": [3] * n,
         "groups": [""] * n,
-        "evidence": [""] * n,
     }
     return pd.DataFrame({**base, **more, **columns})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 from pathlib import Path
 from shutil import copytree
 
@@ -10,11 +11,12 @@ import pytest
 from starlette.testclient import TestClient
 
 from sdgbias import store
-from sdgbias.analysis import analyse
-from sdgbias.analysis.studies import paired
+from sdgbias.analysis import analyse, outcomes
+from sdgbias.methods import stats
 from sdgbias.raw.indicators import indicator
 from sdgbias.report.pages import compare, question
 from sdgbias.report.source import Results
+from sdgbias.types import Task
 from tests.builders.web_pages import BEFORE, RUN, text
 
 
@@ -105,21 +107,22 @@ def test_differences_are_those_of_the_laboratory(served: Path) -> None:
             compare.differences(reader, old, new),
             compare.differences(reader, other, new),
         )
-    loaded = [analyse.load(served, r) for r in (BEFORE, RUN, "fake-pessimist-1")]
-    for mine, theirs in (
-        (nights_apart, paired.between_nights(*loaded[:2])),
-        (models_apart, paired.between_models([loaded[1], loaded[2]])),
-    ):
-        found = {(r["task"], r["test"], r["method"]): r for r in mine}
-        gains = theirs[(theirs["metric"] == "accuracy_gain") & (theirs["task"] == "mcq")]
-        mde = theirs[theirs["metric"] == "mde"].set_index(["task", "test", "method"])["value"]
-        assert len(gains) == 12
-        for g in gains.to_dict("records"):
-            ours = found[g["task"], g["test"], g["method"]]
+    answers = {
+        r: {o.test: o for o in outcomes.pools(analyse.load(served, r), Task.MCQ)}
+        for r in (BEFORE, RUN, "fake-pessimist-1")
+    }
+    for mine, first in ((nights_apart, BEFORE), (models_apart, "fake-pessimist-1")):
+        found = {(r["test"], r["method"]): r for r in mine if r["task"] == "mcq"}
+        for test, method in product(answers[RUN], ("full", "cade")):
+            before, now = answers[first][test], answers[RUN][test]
+            assert before.items["item_id"].equals(now.items["item_id"])
+            theirs = stats.paired(now.hit[method] - before.hit[method], now.place)
+            e, ours = theirs.estimate, found[test, method]
             assert (ours["value"], ours["n"], ours["ci_low"], ours["ci_high"]) == pytest.approx(
-                (g["value"], g["n"], g["ci_low"], g["ci_high"])
+                (e.value, e.n, e.low, e.high)
             )
-            assert ours["mde"] == pytest.approx(mde[g["task"], g["test"], g["method"]])
+            assert ours["p"] == pytest.approx(theirs.p)
+            assert ours["mde"] == pytest.approx(stats.minimum_detectable(theirs.se, theirs.df))
 
 
 def test_differences_of_answers_to_one_prompt_have_no_interval(

@@ -76,36 +76,16 @@ def choose_with_cut(s: Streams, params: CadeParams, log_full: Floats, cut: float
     return np.where(d.kept | (d.choice < 0), d.choice, best).astype(np.int64)
 
 
-def diagnose(cell: TaskCell) -> pd.DataFrame:
-    """Why CADE's answer differs from the Full view's, one row per item (all N, val included), in
-    item order.
-
-    item_id, full and cade (candidate index, -1 none), kept (gate), flipped. For a flipped row,
-    comparing CADE's choice with Full's: image, context, prior are the contributions of the terms to
-    CADE's lead in nats; together with ``start``, Full's lead (at most 0), they add up to
-    ``margin``. As the terms are additive, these are their Shapley values. ``first``: the first term
-    in the order of Eq. 9 after which the argmax is no longer Full's choice; ``largest``: the term
-    with the largest contribution. '' and NaN where not flipped. Raises ValueError if the run tuned
-    no CADE.
-    """
-    found = answers.decision(cell)
-    if found is None:
-        raise ValueError(
-            f"{cell.task.value} {cell.test.value}: the run has no CADE parameters; it held no val"
-            " rows"
-        )
-    why = _why(cell, *found)
-    names = np.array([*TERMS, ""], dtype=object)
-    return pd.DataFrame(
-        {"item_id": cell.items["item_id"].to_numpy()}
-        | why
-        | {by: names[why[by]] for by in ("first", "largest")}
-    )
-
-
 def _why(cell: TaskCell, s: Streams, d: Decision, usable: Bools) -> dict[str, np.ndarray]:
-    """The columns of `diagnose`; first and largest as indices of TERMS, -1 (the empty name) where
-    not flipped."""
+    """Why CADE's answer differs from the Full view's, for all N items, val included.
+
+    full, cade: candidate index, -1 none; kept (gate); flipped. For a flipped row, comparing CADE's
+    choice with Full's: image, context, prior are the contributions of the terms to CADE's lead in
+    nats; together with ``start``, Full's lead (at most 0), they add up to ``margin``. As the terms
+    are additive, these are their Shapley values. ``first``: index in TERMS of the first term in
+    the order of Eq. 9 after which the argmax is no longer Full's choice; ``largest``: that of the
+    largest contribution. -1 and NaN where not flipped.
+    """
     assert cell.params is not None
     choice = np.where(usable, d.choice, -1)
     flipped = (choice >= 0) & (s.base >= 0) & ~d.kept & (choice != s.base)
