@@ -144,7 +144,7 @@ def test_inline_commands_exist(page: str) -> None:
 
 
 def test_every_command_teaches_an_example_and_what_follows() -> None:
-    from sdgbias.cli.examples import EXAMPLES
+    from sdgbias.cli.sections import EXAMPLES
 
     assert set(EXAMPLES) == {" ".join(path) for path in COMMANDS}
     for path, (example, onward) in EXAMPLES.items():

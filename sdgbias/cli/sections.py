@@ -1,55 +1,21 @@
-"""The order and the sections in which `sdgbias --help` lists its commands, with a line for each."""
+"""The help of all commands: the order and the sections in which `sdgbias --help` lists them, a line
+for each, and an example of each with the command that usually follows (data/commands.toml)."""
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
 from typing import Any
 
 from typer.core import TyperGroup
 
-from sdgbias.cli.examples import teach
-
-#: Section -> command -> what it does, in the order in which a team meets them.
-SECTIONS = {
-    "First": {
-        "demo": "the whole job once, on synthetic data and embedded models",
-    },
-    "Data": {
-        "sample": "write synthetic raw data of places",
-        "raw": "check the raw data: what is there, missing or broken",
-        "build": "build a benchmark from raw data",
-        "people": "sample and build the second suite: pictures of people",
-        "suite": "check and build your own questions",
-        "review": "have people review questions, and read their agreement",
-        "release": "write and read the files of the authors' release",
-    },
-    "Models": {
-        "register-model": "add a model from a hub, a folder or an endpoint",
-        "models": "add, list, show, compare, enable and retire models",
-    },
-    "Scores": {
-        "plan": "what scoring a model would cost",
-        "evaluate": "score a model under four views and five tests",
-        "cade": "tune and apply CADE on files of predictions",
-    },
-    "Results": {
-        "results": "the headline table, or any SQL query",
-        "report": "write the report as HTML pages",
-        "serve": "show the results as a web application",
-        "analyse": "baselines, ablations, groups, harm, calibration",
-        "reproduce": "every table and figure of the papers, ours beside theirs",
-        "publish": "write results and the benchmark in the formats of others",
-        "wandb": "send results to Weights & Biases",
-    },
-    "Nights": {
-        "nightly": "one night: score, compare, publish, notify",
-        "gate": "judge the newest runs, accept a breach, send the message",
-        "stack": "start, show and end server, workers and schedule",
-    },
-    "Maintenance": {
-        "selfcheck": "measure planted models: does the instrument measure right?",
-        "store": "sizes, retention, compaction and checks of the results",
-    },
-}
+# read without sdgbias.files, which imports PyYAML: every command starts here
+_FILE = Path(__file__).parents[1] / "data" / "commands.toml"
+_TEXTS = tomllib.loads(_FILE.read_text(encoding="utf-8"))
+#: Section -> command -> what it does.
+SECTIONS: dict[str, dict[str, str]] = _TEXTS["sections"]
+#: Command -> an example, and what to run next ('' where nothing follows).
+EXAMPLES: dict[str, list[str]] = _TEXTS["examples"]
 
 
 class Sections(TyperGroup):
@@ -60,7 +26,7 @@ class Sections(TyperGroup):
         for section in SECTIONS.values():
             for name, text in section.items():
                 self.commands[name].short_help = text
-        teach(self)
+        _teach(self)
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [name for section in SECTIONS.values() for name in section]
@@ -69,3 +35,14 @@ class Sections(TyperGroup):
         for title, commands in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl(list(commands.items()), col_max=16)
+
+
+def _teach(command: Any, path: tuple[str, ...] = ()) -> None:
+    """Put its example at the end of the help of every command of a group."""
+    for name, child in command.commands.items():
+        here = (*path, name)
+        example, onward = EXAMPLES.get(" ".join(here), ("", ""))
+        if example:
+            child.epilog = f"Example: {example}" + (f"\n\nNext: {onward}" if onward else "")
+        if hasattr(child, "commands"):
+            _teach(child, here)

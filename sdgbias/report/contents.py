@@ -3,7 +3,7 @@ metrics and methods that its runs have."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sdgbias import store
@@ -11,6 +11,9 @@ from sdgbias.files import packaged_yaml
 from sdgbias.report import labels
 from sdgbias.report.charts.methods import title_of
 from sdgbias.report.data import method_name
+
+#: What a row of each table is, in the order in which a reader needs them.
+TABLES: Mapping[str, str] = packaged_yaml("result_tables.yaml")
 
 
 def read(results: Path) -> dict[str, list[dict[str, str]]]:
@@ -23,11 +26,10 @@ def read(results: Path) -> dict[str, list[dict[str, str]]]:
            FROM information_schema.columns GROUP BY 1""",
     )
     columns = dict(zip(found["name"], found["columns"], strict=True))
-    known = packaged_yaml("result_tables.yaml")
     made = {
         "tables": [
-            {"name": name, "about": known.get(name, "no description"), "columns": columns[name]}
-            for name in (*known, *sorted(set(columns) - set(known)))
+            {"name": name, "about": TABLES.get(name, "no description"), "columns": columns[name]}
+            for name in (*TABLES, *sorted(set(columns) - set(TABLES)))
             if name in columns
         ]
     }
