@@ -29,115 +29,38 @@ class Page:
     web application has it; address: in the web application. about: one sentence. studies: the
     studies that it draws on. further: it stands in the navigation's second line."""
 
-    file: str
     title: str
+    file: str = ""
     about: str = ""
     studies: tuple[str, ...] = ()
     address: str = ""
     further: bool = False
 
 
-OVERVIEW = Page("index.html", "Overview", address="/overview")
-NIGHT = Page(
-    "night.html",
-    "Last night",
-    "What the newest night came to: what was published, what got worse, and what was not judged.",
-    address="/",
-)
-NUMBER = Page("", "One number", address="/numbers")
-MODELS = Page("", "Models", address="/models")
-COMPARE = Page(
-    "compare.html",
-    "Models compared",
-    "Models on the same questions: accuracy, paired differences, and what could have been seen.",
-    address="/compare",
-)
-QUESTIONS = Page(
-    "questions.html",
-    "Questions",
-    "Single questions: the literal prompt, what the model was shown, and what it answered.",
-    address="/questions",
-)
-NIGHTS = Page("", "Nights", address="/nights")
-RUNS = Page("", "Runs", address="/runs")
-FAIRNESS = Page(
-    "fairness.html",
-    "Fairness",
-    "How well models recognise what people do, and how far that depends on who is in the picture.",
-    ("fairness",),
-    "/fairness",
-    True,
-)
-OWN = Page(
-    "own.html",
-    "Own questions",
-    "Suites of your own questions: accuracy, groups, and which letters models prefer.",
-    (),
-    "/own",
-    True,
-)
-METHODS = Page(
-    "methods.html",
-    "Methods",
-    "Every debiasing method on the same questions, what reordered options change, and which way"
-    " answers lean.",
-    ("methods", "perturbation", "wordings", "directions"),
-    "/methods",
-    True,
-)
-PARAMETERS = Page(
-    "parameters.html",
-    "Parameters",
-    "What each part of CADE is worth, how its parameters are found, and whether they carry over.",
-    ("ablation", "streams", "sweep", "search", "transfer", "few_shot"),
-    "/parameters",
-    True,
-)
-GROUPS = Page(
-    "groups.html",
-    "Groups",
-    "How well models answer for different places, and whether CADE narrows the differences.",
-    ("groups",),
-    "/groups",
-    True,
-)
-HARM = Page(
-    "harm.html",
-    "Harm and calibration",
-    "What CADE breaks and why, and whether a model’s confidence means accuracy.",
-    ("harm", "calibration", "selective"),
-    "/harm",
-    True,
-)
-TABLES = Page(
-    "tables.html",
-    "Paper’s tables",
-    "The paper’s tables and figures in numbers, ours beside the printed value where the same model"
-    " was scored.",
-    (),
-    "/tables",
-    True,
-)
+def _page(about: Mapping[str, Any]) -> Page:
+    return Page(**about | {"studies": tuple(about.get("studies", ()))})
+
+
+_PAGES = {name: _page(about) for name, about in packaged_yaml("pages.yaml").items()}
+OVERVIEW = _PAGES["OVERVIEW"]
+NIGHT = _PAGES["NIGHT"]
+NUMBER = _PAGES["NUMBER"]
+MODELS = _PAGES["MODELS"]
+COMPARE = _PAGES["COMPARE"]
+QUESTIONS = _PAGES["QUESTIONS"]
+NIGHTS = _PAGES["NIGHTS"]
+RUNS = _PAGES["RUNS"]
+FAIRNESS = _PAGES["FAIRNESS"]
+METHODS = _PAGES["METHODS"]
+PARAMETERS = _PAGES["PARAMETERS"]
+GROUPS = _PAGES["GROUPS"]
+HARM = _PAGES["HARM"]
+TABLES = _PAGES["TABLES"]
+OWN = _PAGES["OWN"]
 #: What could not be shown; in no navigation.
-ERROR = Page("", "Error")
+ERROR = Page("Error")
 #: Every page, in the order of the navigation.
-PAGES = (
-    OVERVIEW,
-    NIGHT,
-    NUMBER,
-    MODELS,
-    COMPARE,
-    QUESTIONS,
-    NIGHTS,
-    RUNS,
-    FAIRNESS,
-    METHODS,
-    PARAMETERS,
-    GROUPS,
-    HARM,
-    TABLES,
-    OWN,
-)
+PAGES = tuple(_PAGES.values())
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Any
 
 from sdgbias import suites
 from sdgbias.analysis.asked import needs
+from sdgbias.files import packaged_yaml
 from sdgbias.report import labels
 from sdgbias.report.source import Reader, Row
 from sdgbias.suites.facet import NOT_UNDERSTOOD
@@ -29,10 +30,10 @@ class MatrixColumn:
 
     title: str
     suite: str
-    cell: tuple[str, str, str, str, str, str]
+    cell: tuple[str, ...]
     about: str
     prompts: bool = False
-    instead: tuple[tuple[str, tuple[str, str, str, str, str, str]], ...] = ()
+    instead: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @property
     def metric(self) -> str:
@@ -50,56 +51,12 @@ def _apart(attribute: str) -> MatrixColumn:
     )
 
 
-COLUMNS = (
-    MatrixColumn(
-        "Accuracy",
-        SDG,
-        ("mcq", "accuracy", "full", "all", "all", "all"),
-        "Share of multiple-choice questions answered rightly with picture and context (Full), over"
-        " the context tests T1–T5.",
-        instead=(
-            ("Full, generated", ("mcq", "accuracy", "full_generated", "all", "all", "all")),
-            ("Full, generated, T1", ("mcq", "accuracy", "full_generated", "T1", "all", "all")),
-        ),
-    ),
-    MatrixColumn(
-        "CADE gain",
-        SDG,
-        ("mcq", "accuracy_gain", "cade", "all", "all", "all"),
-        "Accuracy after debiasing with CADE minus accuracy of Full on the same questions, in"
-        " points.",
-    ),
-    MatrixColumn(
-        "Estimates",
-        SDG,
-        ("regression", "interval_accuracy", "full", "all", "all", "all"),
-        "Share of numbers estimated within the target’s tolerance, with picture and context"
-        " (Full).",
-    ),
-    MatrixColumn(
-        "Optimistic",
-        SDG,
-        ("mcq", "share_optimistic", "q_only", "T1", "all", "all"),
-        "Share of optimistic answers to three-option questions without any evidence (Q-only): one"
-        " third would be no lean. n counts questions; the distinct prompts behind them stand"
-        " beside it.",
-        prompts=True,
-    ),
-    MatrixColumn(
-        "Pessimistic",
-        SDG,
-        ("mcq", "share_pessimistic", "q_only", "T1", "all", "all"),
-        "Share of pessimistic answers to three-option questions without any evidence (Q-only).",
-        prompts=True,
-    ),
-    MatrixColumn(
-        "Recall",
-        FACET,
-        ("direct", "recall", "full", "p1", "all", "all-52"),
-        "Share of people whose class is named rightly, prompt p1 (one of 52 classes).",
-    ),
-    *map(_apart, PAIRS),
-)
+def _column(about: Mapping[str, Any]) -> MatrixColumn:
+    instead = tuple((label, tuple(cell)) for label, cell in about.get("instead", {}).items())
+    return MatrixColumn(**{**about, "cell": tuple(about["cell"]), "instead": instead})
+
+
+COLUMNS = (*map(_column, packaged_yaml("leaderboard.yaml")), *map(_apart, PAIRS))
 #: Suite whose runs are shown on one benchmark -> the number that says whether a run is on it.
 _OF_ONE_BENCHMARK = {FACET: next(c.cell for c in COLUMNS if c.metric == "recall")}
 #: Suite -> the metric of its headline.
