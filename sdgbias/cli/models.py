@@ -17,6 +17,7 @@ from sdgbias.cli.options import (
     ResultsOption,
     choice,
     print_table,
+    probed_benchmark,
     say_json,
 )
 from sdgbias.cli.prompt import show_prompt
@@ -208,10 +209,7 @@ def enable_model(
     root = entries.find_root()
     path, spec = changes.moved(root, name, ENABLED)
     if check:
-        folder = benchmark or (
-            DEFAULT_BENCHMARK if (DEFAULT_BENCHMARK / "benchmark.json").is_file() else None
-        )
-        floor = least_mass(root)
+        floor, folder = least_mass(root), probed_benchmark(benchmark)
         verdict = parity.probe(spec, root, folder, probes, floor=floor, progress=Bars())
         typer.echo(f"{name}: {verdict.line}")
         if verdict.told:
@@ -333,10 +331,7 @@ def compare_engines(
     root = entries.find_root()
     spec = entries.load(root, name)
     others = parity.counterparts(spec, root, against or ())
-    folder = benchmark or (
-        DEFAULT_BENCHMARK if (DEFAULT_BENCHMARK / "benchmark.json").is_file() else None
-    )
-    found = choose_probes(folder, probes, seed, spec.views)
+    found = choose_probes(probed_benchmark(benchmark), probes, seed, spec.views)
     told = parity.check(
         spec,
         root,

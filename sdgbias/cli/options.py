@@ -77,6 +77,13 @@ def choice(option: str, value: str, valid: tuple[str, ...]) -> Any:
     return value
 
 
+def probed_benchmark(given: Path | None) -> Path | None:
+    """The benchmark that probes are drawn from: the one named, else the default one where it is
+    built, else None."""
+    built = (DEFAULT_BENCHMARK / "benchmark.json").is_file()
+    return given or (DEFAULT_BENCHMARK if built else None)
+
+
 def print_table(rows: list[tuple[str, ...]], indent: str = "") -> None:
     """Print rows in columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

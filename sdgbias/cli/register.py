@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sdgbias.cli.options import (
-    DEFAULT_BENCHMARK,
     DEFAULT_RESULTS,
     Bars,
     ResultsOption,
     print_table,
+    probed_benchmark,
 )
 from sdgbias.errors import InfrastructureError, UsageError
 from sdgbias.types import CANDIDATE, ENABLED
@@ -187,10 +187,7 @@ def register_model(
     elif found.obstacle:
         said = "not probed: it can't run here"
     else:
-        folder = benchmark or (
-            DEFAULT_BENCHMARK if (DEFAULT_BENCHMARK / "benchmark.json").is_file() else None
-        )
-        floor = least_mass(root)
+        floor, folder = least_mass(root), probed_benchmark(benchmark)
         verdict = parity.probe(spec, root, folder, probes, floor=floor, progress=Bars())
         said = verdict.line
         spec = (
