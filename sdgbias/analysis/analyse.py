@@ -148,9 +148,10 @@ def compare(
                AND NOT (study = 'transfer' AND "by" = 'model')""",
             [run_id],
         )
-        rows = [*kept.to_dict("records"), row("compared", "set", len(runs), note=mark)]
-        rows += made[run_id].to_dict("records") if several else []
-        store.replace(results, run_id, {"study_rows": table(rows)})
+        own = made[run_id].to_dict("records") if several else []
+        set_of = row("compared", "set", len(runs), note=mark)
+        rows = table([*kept.to_dict("records"), *own, set_of])
+        store.replace(results, run_id, {"study_rows": rows})
     if progress:
         progress("comparing models", 1, 1)
     return {run_id: len(rows) for run_id, rows in made.items()}

@@ -28,6 +28,8 @@ from sdgbias.types import (
 )
 
 _VIEWS = tuple(v.value for v in View)
+#: Columns of a question that are equal in two runs where both were asked the same.
+SAME = ("item_id", "gold", "gold_value", "question", "options", "evidence")
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,8 @@ class TaskCell:
     items: N rows with item_id, cluster_id, country, urban, wealth, photo ('with photo', 'without
         photo' or '', by what its picture shows), pillar, indicator, polarity,
         split, target, tolerance, gold, gold_value, question, options (JSON text), n_options,
-        groups (JSON text), '' outside suites of custom questions.
+        groups (JSON text) and evidence (its picture and context), '' outside suites of custom
+        questions.
     logits (N, K) per view: NaN where the item lacks the candidate or has no score, -inf where
         censored.
     upper (N, K) per view: the bound of a censored score, or of a reported score for which another
@@ -193,8 +196,9 @@ def items_of(
            CASE WHEN coalesce(modalities, '') = '' THEN '' WHEN starts_with(modalities, 'photo')
            THEN 'with photo' ELSE 'without photo' END AS photo, pillar, indicator, polarity, split,
            target, tolerance, gold, gold_value,
-           question, options::VARCHAR AS options, groups::VARCHAR AS groups
-           FROM items WHERE benchmark_id = $b AND task = $t
+           question, options::VARCHAR AS options, groups::VARCHAR AS groups,
+           CASE WHEN source_id IS NULL THEN '' ELSE concat_ws(chr(31), image_id, context::VARCHAR)
+           END AS evidence FROM items WHERE benchmark_id = $b AND task = $t
            AND item_id IN (SELECT item_id FROM {table} WHERE run_id = $r AND task = $t) ORDER BY
            item_id""",
         {"b": benchmark_id, "t": task.value, "r": run_id},
@@ -258,9 +262,11 @@ class _Scores:
         )
         self.n, self.width = len(item_ids), _width(task, items)
         self.at = np.searchsorted(item_ids, table["item_id"].to_numpy())
-        self.logits = _matrix(table["logits"], self.width)
+        self.logits = list_matrix(table["logits"], self.width)
         self.upper = (
-            _matrix(table["upper"], self.width) if table["upper"].null_count < len(table) else None
+            list_matrix(table["upper"], self.width)
+            if table["upper"].null_count < len(table)
+            else None
         )
         self.top_token = table["top_token"].to_numpy(zero_copy_only=False)
         self.mass = table["mass"].to_numpy(zero_copy_only=False).astype(float)
@@ -293,7 +299,7 @@ class _Scores:
         return out
 
 
-def _matrix(column: pa.ChunkedArray, width: int) -> np.ndarray:
+def list_matrix(column: pa.ChunkedArray, width: int) -> np.ndarray:
     """A column of short lists as (N, width) float64, NaN beyond each list's end."""
     lists = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     starts = lists.offsets.to_numpy()[:-1]
@@ -321,7 +327,7 @@ def _decoded(
     at = np.searchsorted(items["item_id"].to_numpy(), table["item_id"].to_numpy())
     free = table["free"].to_numpy(zero_copy_only=False).astype(float)
     parsed = np.array([bool(v) for v in table["parsed"].to_pylist()], dtype=bool)
-    digits = _matrix(table["by_digit"], len(DIGITS))
+    digits = list_matrix(table["by_digit"], len(DIGITS))
     found = {}
     test, view = (
         table["test"].to_numpy(zero_copy_only=False),

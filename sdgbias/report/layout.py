@@ -38,7 +38,7 @@ class Page:
 
 
 def _page(about: Mapping[str, Any]) -> Page:
-    return Page(**about | {"studies": tuple(about.get("studies", ()))})
+    return Page(**{**about, "studies": tuple(about.get("studies", ()))})
 
 
 _PAGES = {name: _page(about) for name, about in packaged_yaml("pages.yaml").items()}

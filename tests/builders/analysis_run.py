@@ -40,6 +40,7 @@ def mcq_cell(
         options=[json.dumps(o) for o in options],
         n_options=present.sum(axis=1),
         groups="",
+        evidence="",
     )
     tokens = {v: np.array((top_token or {}).get(v.value, [""] * n), dtype=object) for v in View}
     return _cell(
@@ -80,6 +81,7 @@ def number_cell(
         gold_value=gold,
         n_options=[10] * n,
         groups="",
+        evidence="",
     )
     return _cell(
         Task.REGRESSION,
@@ -143,6 +145,7 @@ def _items(
         "options": ["[]"] * n,
         "n_options": [3] * n,
         "groups": [""] * n,
+        "evidence": [""] * n,
     }
     return pd.DataFrame({**base, **more, **columns})
 

@@ -88,7 +88,7 @@ def test_the_prompt_shown_is_the_benchmarks(small_benchmark: Path, task: Task) -
         mine = cells[(cells["task"] == task.value) & (cells["item_id"] == item["item_id"])]
         for test, asked in mine.groupby("test"):
             context = str(json.loads(item["context"])[test] or "")
-            made = question.prompts(item, task.value, str(test), options, context, views)
+            made = question.prompts(item, task.value, options, context, views)
             text = {view: words for names, words in made for view in names}
             assert text == dict(zip(asked["view"], asked["text"], strict=True))
             seen += 1

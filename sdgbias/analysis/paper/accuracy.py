@@ -227,11 +227,9 @@ def intervals(e: PaperResults) -> Iterator[Row]:
 
 def _target(s: Subject, target: str, test: str, method: str, metric: str) -> Cell:
     """One number of the study 'regression'; over all targets if ``target`` is ''."""
-    about = {"by": "target" if target else "", "level": target}
     lacks = f"no {metric}" + (f" of {target}" if target else "")
-    return s.study(
-        "regression", metric, lacks, task="regression", test=test, method=method, **about
-    )
+    at = {"task": "regression", "test": test, "method": method, "level": target}
+    return s.study("regression", metric, lacks, None, by="target" if target else "", **at)
 
 
 CHANGES = (

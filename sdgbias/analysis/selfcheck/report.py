@@ -6,14 +6,16 @@ import json
 import math
 from collections.abc import Iterable
 from dataclasses import asdict
-from html import escape
 from pathlib import Path
+
+from jinja2 import Environment
+from markupsafe import Markup
 
 from sdgbias import __version__
 from sdgbias.analysis.selfcheck import FALSE_ALARM, SelfcheckVerdict
 from sdgbias.analysis.selfcheck.checks import Check
 from sdgbias.errors import UsageError, one_of
-from sdgbias.files import write_atomically
+from sdgbias.files import packaged, write_atomically
 
 FORMATS = (".html", ".json", ".txt")
 HEADER = f"{'':64}{'planted':>9}{'measured':>10}   {'95 % interval':18}{'n':>7}"
@@ -170,40 +172,16 @@ def figure(v: SelfcheckVerdict) -> str:
 def html(v: SelfcheckVerdict) -> str:
     """A self-contained page: verdict, figure, every check."""
     bad = set(map(id, v.failed))
-    head, *rest = opening(v)
-    parts = [
-        f"<h1>{escape(head)}</h1>",
-        *(f"<p>{escape(line)}</p>" for line in rest),
-        f"<figure>{figure(v)}</figure>",
-    ]
-    columns = (
-        "<tr><th>what</th><th>planted</th><th>measured</th><th>95 %"
-        " interval</th><th>n</th><th>p</th></tr>"
+    page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
+        packaged("analysis", "selfcheck", "page.html.j2").read_text(encoding="utf-8")
     )
-    for title, found in _groups(v):
-        body = "".join(
-            f"<tr{' class=bad' if id(c) in bad else ''}><td>{escape(c.what)}</td>"
-            f"<td>{_number(c.truth)}</td><td>{_number(c.measured)}</td><td>{_interval(c)}</td><td>{c.n:,}</td><td>{c.p:.3g}</td></tr>"
-            for c in found
-        )
-        failures = sum(id(c) in bad for c in found)
-        state = f"{len(found)} checks, {failures} failed"
-        parts.append(
-            f"<details{' open' if failures else ''}><summary>{escape(title)}"
-            f" ({state})</summary><table>{columns}{body}</table></details>"
-        )
-    style = (
-        "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0"
-        " 1rem}h1{font-size:1.3rem}p{margin:.2rem 0}"
-        "table{border-collapse:collapse;width:100%}td,th{padding:.15rem"
-        " .6rem;text-align:right;border-bottom:1px solid #e6e8ea}"
-        "td:first-child,th:first-child{text-align:left}.bad{background:#fbe3d6}summary{cursor:pointer;margin-top:.6rem}svg{max-width:100%}"
+    return page.render(
+        opening=opening(v),
+        figure=Markup(figure(v)),
+        groups=[(title, [(c, id(c) in bad) for c in found]) for title, found in _groups(v)],
+        number=_number,
+        interval=_interval,
     )
-    page = (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport"'
-        f' content="width=device-width"><title>Self-check</title><style>{style}</style>'
-    )
-    return f"{page}<body>{''.join(parts)}</body></html>\n"
 
 
 def check_name(path: Path) -> None:

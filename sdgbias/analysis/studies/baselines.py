@@ -58,7 +58,7 @@ def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
         if not any(cell.test_rows.any() for cell in cells):
             continue
         seed = int(run.run.get("seed") or 0)
-        absent = {name: why for name in METHODS if (why := _why_not(name, cells, seed, settings))}
+        absent = {name: why for name in METHODS if (why := _why_not(name, cells, seed))}
         made += [
             row(STUDY, "not_run", float("nan"), task=task.value, method=name, note=why)
             for name, why in absent.items()
@@ -69,9 +69,8 @@ def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
     return table(made)
 
 
-def evidence(cell: TaskCell, seed: int) -> Evidence:
-    """The inputs of the methods from a cell, without labels. ``seed``: the run's seed, which
-    determined its extra prompts."""
+def evidence(cell: TaskCell) -> Evidence:
+    """The inputs of the methods from a cell, without labels."""
     items = cell.items
     keys = (
         items["target"]
@@ -100,7 +99,7 @@ def answers(
     cell: TaskCell, seed: int, settings: AnalysisSettings, leave_out: Sequence[str] = ()
 ) -> dict[str, MethodAnswer]:
     """Answers of every method and control on all N rows of a cell."""
-    e = evidence(cell, seed)
+    e = evidence(cell)
     found: dict[str, MethodAnswer] = {}
     for name, method in METHODS.items():
         if name in leave_out or (cell.task is Task.REGRESSION and not method.digits):
@@ -131,7 +130,7 @@ def _estimation(e: Evidence, cell: TaskCell, seed: int) -> Evidence:
     )
 
 
-def _why_not(name: str, cells: Sequence[TaskCell], seed: int, settings: AnalysisSettings) -> str:
+def _why_not(name: str, cells: Sequence[TaskCell], seed: int) -> str:
     """Why a method can't run on these cells, '' if it can."""
     method = METHODS[name]
     if not method.digits and cells[0].task is Task.REGRESSION:

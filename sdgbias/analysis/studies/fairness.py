@@ -24,13 +24,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from sdgbias import store
 from sdgbias.analysis.rows import AnalysisSettings, row, table
+from sdgbias.analysis.run import list_matrix
 from sdgbias.benchmark.people_items import CANDIDATES, CHOICE, CHOICES
 from sdgbias.methods import baselines, cade, search, stats, tuning
 from sdgbias.methods.baselines import METHODS, Evidence, Method
@@ -116,7 +116,7 @@ def rows(results: Path, run_id: str, settings: AnalysisSettings) -> pd.DataFrame
 def load(results: Path, run_id: str) -> list[ChoiceQuestions]:
     """The single-choice questions of a run by prompt; empty if it has none (data without
     classes)."""
-    found = store.query(
+    stored = store.arrow(
         results,
         """SELECT i.item_id, i.image_id, i.prompt, i.asked, i.negative, i.gender, i.skin, i.age,
            i.split, s."view", s.logits, s.upper
@@ -126,45 +126,21 @@ def load(results: Path, run_id: str) -> list[ChoiceQuestions]:
            i.item_id""",
         {"run": run_id, "task": CHOICE, "classes": list(SELECTED)},
     )
+    z, bound = (list_matrix(stored[name], len(CANDIDATES)) for name in ("logits", "upper"))
+    # a withheld score is set to its bound, as everywhere in CADE
+    scores = np.where(np.isneginf(z) & np.isfinite(bound), bound, z)
+    found = stored.drop_columns(["logits", "upper"]).to_pandas()
     made = []
     for test in CHOICES:
-        part = found[found["prompt"] == test]
-        full = part[part["view"] == "full"].set_index("item_id")
-        logits, alone = _matrix(full), part[part["view"] == "q_only"].set_index("item_id")
-        there = np.isfinite(logits).any(axis=1)
-        if not there.any():
+        full, alone = ((found["prompt"] == test) & (found["view"] == v) for v in ("full", "q_only"))
+        full &= np.isfinite(scores).any(axis=1)
+        if not full.any():
             continue
-        q = (
-            pd.DataFrame(_matrix(alone), index=alone.index)
-            .reindex(full.index)
-            .to_numpy(dtype=float)
-        )
-        items = full[there].reset_index().drop(columns=["view", "logits", "upper", "prompt"])
-        made.append(
-            ChoiceQuestions(
-                test, items, logits[there], q[there], items["negative"].to_numpy(dtype=np.int64)
-            )
-        )
+        items = found[full].drop(columns=["view", "prompt"]).reset_index(drop=True)
+        q = pd.DataFrame(scores[alone], found.loc[alone, "item_id"]).reindex(items["item_id"])
+        gold = items["negative"].to_numpy(dtype=np.int64)
+        made.append(ChoiceQuestions(test, items, scores[full], q.to_numpy(dtype=float), gold))
     return made
-
-
-def _matrix(part: pd.DataFrame) -> Floats:
-    """(N, 3) logits; a withheld score is set to its bound, as everywhere in CADE."""
-    out = np.full((len(part), len(CANDIDATES)), np.nan)
-    for i, (values, bounds) in enumerate(zip(part["logits"], part["upper"], strict=True)):
-        z = _plain(values)[: len(CANDIDATES)]
-        out[i, : len(z)] = z
-        if isinstance(bounds, np.ndarray):
-            bound = _plain(bounds)[: len(CANDIDATES)]
-            out[i, : len(z)] = np.where(np.isneginf(z) & np.isfinite(bound), bound, z)
-    return out
-
-
-def _plain(values: Any) -> Floats:
-    """A stored list, possibly masked, with NaN for missing values."""
-    return np.asarray(
-        values.filled(np.nan) if isinstance(values, np.ma.MaskedArray) else values, dtype=np.float64
-    )
 
 
 # ----------------------------------------------------------------------

@@ -33,7 +33,6 @@ class SearchSpread:
     value: tuple[float, float]
     given: tuple[float, float]
     n_candidates: int
-    n_resamples: int
     clusters: int
 
 
@@ -87,7 +86,6 @@ def search_spread(
         _interval(values),
         _interval(given),
         len(pool),
-        resamples,
         names.size,
     )
 

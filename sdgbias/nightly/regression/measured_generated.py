@@ -17,7 +17,6 @@ import pandas as pd
 from sdgbias import store
 from sdgbias.analysis import outcomes
 from sdgbias.analysis import run as data
-from sdgbias.analysis.studies.paired import SAME
 from sdgbias.methods.cade import Floats
 from sdgbias.nightly.regression.measured import Measured, RunMetrics, hashed
 from sdgbias.types import GENERATED, TESTS, Task
@@ -61,7 +60,7 @@ def load(results: Path, run: Mapping[str, Any]) -> RunMetrics:
         groups = data.group_columns(items) or {
             name: items[name].to_numpy(dtype=str) for name in ("country", "urban", "wealth")
         }
-        key = hashed(items[list(SAME)].fillna({"gold_value": 0.0}))
+        key = hashed(items[list(data.SAME)].fillna({"gold_value": 0.0}))
         return Measured(key, value, hashed(items[unit]), groups)
 
     asked = {(task, test) for task, test, _ in parts}

@@ -22,9 +22,8 @@ from sdgbias.analysis import outcomes
 from sdgbias.analysis import run as data
 from sdgbias.analysis.asked import gives_scores
 from sdgbias.analysis.outcomes import CADE, TaskOutcome
-from sdgbias.analysis.run import TaskCell
+from sdgbias.analysis.run import SAME, TaskCell
 from sdgbias.analysis.studies import directions
-from sdgbias.analysis.studies.paired import SAME
 from sdgbias.engines.agreement import TOLERANCES
 from sdgbias.methods import metrics
 from sdgbias.methods.cade import Floats

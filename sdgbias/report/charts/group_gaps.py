@@ -58,7 +58,7 @@ def _accuracy(s: Studies) -> list[Figure]:
             Hue("method", METHODS),
             Rows(order=order, by_value=by == "country", apart=True, step=34),
             said=said,
-            spread=_spread(frame, said),
+            spread=_spread(frame),
             small=f" {small:,} groups of fewer than 20 questions have no value." if small else "",
         )
         filters = ("model",) if by == "country" else ("model", "test")
@@ -71,7 +71,7 @@ def _rank(group: str) -> list[tuple[int, str]]:
     return [(_LEVELS.index(part) if part in _LEVELS else -1, part) for part in group.split(", ")]
 
 
-def _spread(frame: pd.DataFrame, said: str) -> str:
+def _spread(frame: pd.DataFrame) -> str:
     first = frame.iloc[0]
     mine = like_first(frame, "model", "test")
     mine = mine[mine["method"] == "Full"]

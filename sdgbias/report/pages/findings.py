@@ -40,7 +40,6 @@ def findings(d: ReportData, model: str) -> dict[str, Any]:
         "regression": _regression_table(own, model),
         "params": _params_table(own),
         "answers": _answer_rows(own),
-        "colours": paper.COLOURS,
     }
 
 

@@ -62,7 +62,6 @@ def context(
         "prompts": found.prompts.to_dict("records") if found else [],
         "bias": paper.figure4(found) if found else [],
         "image_use": paper.figure5(found) if found else [],
-        "colours": paper.COLOURS,
         "planted": planted,
         "mixed": [s for s, ids in table["benchmarks"].items() if len(ids) > 1],
         "synthetic": found is not None

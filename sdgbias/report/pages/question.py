@@ -109,7 +109,7 @@ def _question(
         "template": template_of(task, item) if suite.items_table == "items" else None,
         "options": options,
         "context": context,
-        "prompts": prompts(item, task, test, options, context, [v["name"] for v in views]),
+        "prompts": prompts(item, task, options, context, [v["name"] for v in views]),
         "cade": _cade(run, task, params, said, by_view),
         "letters": layout.letters,
         "decoded": [d for d in rows["decoded"] if d["test"] == test],
@@ -124,7 +124,6 @@ def _question(
 def prompts(
     item: Row,
     task: str,
-    test: str,
     options: Sequence[tuple[str, str]],
     context: str,
     views: Sequence[str],

@@ -232,7 +232,7 @@ def _wide(metrics: pd.DataFrame, wanted: Mapping[str, Sequence[str]]) -> pd.Data
         view=own["method"].map(lambda method: METHODS.get(method, method)),
     )
     keys = ["task", "metric", "at", "view", "indicator"]
-    parts = {test: part.set_index(keys)[list(_NUMBERS)] for test, part in own.groupby("test")}
+    parts = {str(test): part.set_index(keys)[list(_NUMBERS)] for test, part in own.groupby("test")}
     order = [t for t in TESTS if t in parts] + sorted(set(parts) - set(TESTS))
     wide = pd.concat([parts[test] for test in order], axis=1).sort_index()
     wide.columns = pd.Index([f"{t} {c}".removesuffix(" value") for t in order for c in _NUMBERS])

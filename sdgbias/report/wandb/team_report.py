@@ -163,7 +163,9 @@ def _own_plots(results: Path) -> dict[str, dict[str, str]]:
     """The plots of suites of custom questions: accuracy, CADE's gain, best minus worst group."""
     own = own_suite.load(results)
     made: dict[str, dict[str, str]] = {}
-    for suite, runs in own.runs.groupby("suite", sort=True) if own else ():
+    if own is None:
+        return made
+    for suite, runs in own.runs.groupby("suite", sort=True):
         frame = own.metrics[own.metrics["run_id"].isin(runs["run_id"])]
         frame = frame[frame["metric"].isin(["accuracy", "disparity"])]
         if frame.empty:
