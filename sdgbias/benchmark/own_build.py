@@ -21,12 +21,12 @@ from sdgbias.benchmark.card import content_digest
 from sdgbias.benchmark.card.readme import rendered
 from sdgbias.benchmark.own import Folder, read_folder
 from sdgbias.benchmark.own_spec import Spec
-from sdgbias.benchmark.prompts import choice_texts, option_lines
+from sdgbias.benchmark.prompts import own_prompts
 from sdgbias.errors import StoreError, SuiteError, UsageError
 from sdgbias.files import confine, write_atomically
 from sdgbias.progress import Progress, silent
 from sdgbias.raw.images import shards
-from sdgbias.types import OPTION_LETTERS, ContextTest, Task
+from sdgbias.types import OPTION_LETTERS
 
 #: Field `kind` of the card.
 KIND = "own"
@@ -50,7 +50,7 @@ def build_own(folder: Path, out: Path, progress: Progress = silent) -> dict[str,
     _require_target(folder, out, spec)
     images = _store(found, out, progress)
     items = _items(found, spec, images)
-    asked = _prompts(items, found.has_context)
+    asked = own_prompts(items, found.has_context)
     items, lost = quality.sift("items_own", items, {"images_own": images, "prompts_own": asked})
     write_table(out, "items_own", items)
     write_table(out, "images", images)
@@ -138,29 +138,6 @@ def _items(found: Folder, spec: Spec, images: pd.DataFrame) -> pd.DataFrame:
     columns = ["item_id", "own_id", "cluster_id", "question", "context", *OPTIONS, "answer"]
     columns += ["polarity", "split", "image_id", "picture", "groups"]
     return pd.DataFrame(rows, columns=columns).sort_values("item_id", ignore_index=True)
-
-
-def _prompts(items: pd.DataFrame, has_context: bool) -> pd.DataFrame:
-    """prompts.parquet in the shape of SDGBiasBench's: T1 is the question with its context, T5
-    without. A suite without contexts has T5 alone."""
-    none = pd.Series("", index=items.index, dtype=object)
-    contexts = {ContextTest.T1: items["context"].astype(object)} if has_context else {}
-    blocks = [
-        pd.DataFrame(
-            {
-                "task": Task.MCQ.value,
-                "item_id": items["item_id"],
-                "test": test.value,
-                "text": choice_texts(items, context),
-                "image_id": items["image_id"],
-                "candidates": option_lines(items)[1],
-            }
-        )
-        for test, context in {**contexts, ContextTest.T5: none}.items()
-    ]
-    frame = pd.concat(blocks, ignore_index=True)
-    texts = dict.fromkeys(("task", "test", "text", "image_id", "candidates"), "str")
-    return frame.astype(texts).sort_values(["item_id", "test"], kind="stable", ignore_index=True)
 
 
 def _card(out: Path, found: Folder, spec: Spec, items: pd.DataFrame) -> dict[str, Any]:

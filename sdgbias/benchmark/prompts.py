@@ -180,6 +180,29 @@ def choice_texts(items: pd.DataFrame, context: pd.Series) -> pd.Series:
     return _series(_join(_heads(items, _strings(context)), _tails(items, Task.MCQ)), items.index)
 
 
+def own_prompts(items: pd.DataFrame, has_context: bool) -> pd.DataFrame:
+    """prompts.parquet of custom questions, in the shape of SDGBiasBench's: T1 is the question with
+    its context, T5 without. A suite without contexts has T5 alone."""
+    none = pd.Series("", index=items.index, dtype=object)
+    contexts = {ContextTest.T1: items["context"].astype(object)} if has_context else {}
+    blocks = [
+        pd.DataFrame(
+            {
+                "task": Task.MCQ.value,
+                "item_id": items["item_id"],
+                "test": test.value,
+                "text": choice_texts(items, context),
+                "image_id": items["image_id"],
+                "candidates": option_lines(items)[1],
+            }
+        )
+        for test, context in {**contexts, ContextTest.T5: none}.items()
+    ]
+    frame = pd.concat(blocks, ignore_index=True)
+    texts = dict.fromkeys(("task", "test", "text", "image_id", "candidates"), "str")
+    return frame.astype(texts).sort_values(["item_id", "test"], kind="stable", ignore_index=True)
+
+
 def prompt_table(items: pd.DataFrame, task: Task) -> pa.Table:
     """prompts.parquet of a task: one row per item x context test, sorted by item_id and test.
 

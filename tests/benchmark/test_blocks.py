@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sdgbias.benchmark import build, items, quality
-from sdgbias.benchmark.quality import blocks
-from sdgbias.benchmark.quality.expectations import How, TableVerdict
+from sdgbias.benchmark.quality import expectations
 from sdgbias.raw.synthetic import write_sample
 from sdgbias.types import Task
 from tests.benchmark.test_quality_defects import DEFECTS
@@ -33,59 +32,25 @@ ACROSS = {
 }
 
 
-def verdicts(folder: Path, split: str) -> dict[str, TableVerdict]:
-    return quality._judge(folder, quality.TABLES, SUITES, How(split, direct=True))
-
-
-@pytest.mark.parametrize("split", ["id", "place"])
+@pytest.mark.parametrize(("split", "block", "direct"), [("id", 7, True), ("place", 60, False)])
 def test_blocks_give_the_verdict_of_the_whole(
-    split: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    split: str, block: int, direct: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = copies()
     for table, rules in ACROSS.items():
         for rule in rules:
             DEFECTS[table][rule](tables)
-    tables["prompts"] = tables["prompts"].sort_values(["task", "item_id"], kind="stable")
     folder = save(tables, tmp_path)
-    whole = verdicts(folder, split)
-    monkeypatch.setattr(blocks, "BLOCK", 7)
-    assert {*blocks.ITEMS, "prompts"} == blocks.long_tables(
-        {name: folder / f"{name}.parquet" for name in ACROSS}, {name: set() for name in ACROSS}
-    )
-    parts = verdicts(folder, split)
+    monkeypatch.setattr(expectations, "BLOCK", block)
+    parts = quality._judge(folder, tuple(ACROSS), SUITES, split, imported=False, direct=direct)
+    at_hand = {name: tables[name] for name in ACROSS}
     for table, rules in ACROSS.items():
-        one, other = whole[table], parts[table]
+        one = quality.check(table, tables[table], SUITES, at_hand, split, direct=True)
+        other = parts[table]
         assert (one.counts, one.findings) == (other.counts, other.findings)
         assert (one.rows_ok == other.rows_ok).all() and one.skipped == other.skipped
         pd.testing.assert_frame_equal(one.quarantine, other.quarantine)
-        assert all(one.counts[rule] for rule in rules)
-
-
-def test_no_block_holds_prompts_of_two_tasks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The items of such a block lie between any two ids: they would all be read at once."""
-    tables = copies()
-    tables["prompts"] = tables["prompts"].sort_values(["task", "item_id"], kind="stable")
-    path = save(tables, tmp_path) / "prompts.parquet"
-    for rows in range(7, 40):
-        monkeypatch.setattr(blocks, "BLOCK", rows)
-        parts = list(blocks._prompt_blocks(path, ["task", "item_id"]))
-        assert {part["task"].nunique() for part in parts} == {1}, rows
-        assert sum(map(len, parts)) == len(tables["prompts"])
-
-
-def test_prompts_whose_items_are_scattered_are_judged_as_a_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tables = copies()
-    tables["prompts"] = tables["prompts"].sort_values("test", kind="stable")
-    folder = save(tables, tmp_path)
-    before = verdicts(folder, "id")["prompts"]
-    monkeypatch.setattr(blocks, "BLOCK", 50)
-    paths = {name: folder / f"{name}.parquet" for name in ACROSS}
-    assert blocks.long_tables(paths, {name: set() for name in ACROSS}) == set()
-    assert verdicts(folder, "id")["prompts"].counts == before.counts
+        assert all(one.counts[rule] for rule in rules if rule not in one.skipped)
 
 
 def test_tables_that_are_written_in_parts_hold_the_same_rows(

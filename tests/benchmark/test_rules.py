@@ -1,4 +1,4 @@
-"""Single flags where a rule's arithmetic has edges of its own."""
+"""Single rules where a rule's arithmetic has edges of its own."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import math
 import pandas as pd
 import pytest
 
-from sdgbias.benchmark.quality import rules_raw
-from sdgbias.benchmark.quality.rules_items import FLAGS, option_range, unit_range
-from sdgbias.benchmark.quality.rules_prompts import take_apart
-from sdgbias.benchmark.quality.rules_raw import RuleContext, is_whole
-from tests.builders.quality import picture
+from sdgbias.benchmark import quality
+from sdgbias.benchmark.quality.ranges import option_range, unit_range
+from sdgbias.benchmark.quality.sql import RuleContext, broken_rows
+from sdgbias.benchmark.quality.stored import is_whole
+from tests.builders.quality import SUITES, picture
 
 INF = math.inf
 
@@ -45,6 +45,14 @@ def test_unit_range(unit: str, limits: tuple[float, float]) -> None:
     assert unit_range(unit) == limits
 
 
+def broken(table: str, rule: str, frame: pd.DataFrame) -> list[int]:
+    suite = quality.load_suite(table, SUITES)
+    [one] = [e for e in suite["expectations"] if e["meta"]["rule"] == rule]
+    found, skipped = broken_rows(frame, {rule: one}, RuleContext(meta=suite["meta"]))
+    assert not skipped
+    return [int(row) for row in found[rule]]
+
+
 def judged(
     rule: str, options: tuple[str, str, str], unit: str = "% of people", **more: object
 ) -> bool:
@@ -52,7 +60,7 @@ def judged(
         "unit": unit,
         **more,
     }
-    return bool(FLAGS["items_mcq"][rule](pd.DataFrame([row]), RuleContext())[0])  # type: ignore[index]
+    return not broken("items_mcq", rule, pd.DataFrame([row]))
 
 
 @pytest.mark.parametrize(
@@ -104,28 +112,26 @@ def test_gold_lies_in_its_option(value: float, answer: str, good: bool) -> None:
     )
 
 
-def test_texts_are_taken_apart_once_each() -> None:
+def test_the_context_is_the_second_line_of_a_prompt() -> None:
     mcq = (
         "Question: How high is it?\n{}Options: A. x; B. y\nVALID OPTIONS: A, B\nSTRICT OUTPUT:"
         " Return one.\nNothing else."
     )
-    given, bare = mcq.format("Context: Given: urban=Urban\n"), mcq.format("")
-    found = take_apart(pd.Series([given, bare, given, None, "Question: short"]))
-    assert [found.line.to_pylist()[code] for code in found.codes] == [
-        "Given: urban=Urban",
-        "",
-        "Given: urban=Urban",
-        "",
-        "",
+    bare, line = mcq.format(""), "Context: Given: urban=Urban\n"
+    texts = [
+        mcq.format(line),
+        bare,
+        mcq.format(line + line),
+        bare + "\n" + line,
+        None,
+        "Question: ?",
     ]
-    assert found.rest[0] == found.rest[1] == found.rest[2]
-    assert found.form[found.rest].tolist() == [True, True, True, False, False]
-    at = found.rest[0]
-    assert [part.to_pylist()[at] for part in (found.question, found.options, found.letters)] == [
-        "How high is it?",
-        "A. x; B. y",
-        "AB",
-    ]
+    frame = pd.DataFrame({"task": "mcq", "item_id": range(6), "test": "T1", "text": texts})
+    frame[["image_id", "candidates"]] = ["", "AB"]
+    assert broken("prompts", "prompt-text-form", frame) == [2, 4, 5]
+    frame["item_id"], frame["test"] = 1, ["T1", "T5", "T2", "T3", "T4", "T1"]
+    assert broken("prompts", "tests-differ-in-context-only", frame) == [2, 3, 4, 5]
+    assert broken("prompts", "context-line-unexpected", frame.assign(test="T5")) == [0, 2]
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
@@ -148,4 +154,4 @@ def test_whole_pictures(kind: str) -> None:
 )
 def test_region_of_country(region: str, stratum: str, good: bool) -> None:
     frame = pd.DataFrame([{"region": region, "iso3": "ALB", "stratum": stratum}])
-    assert list(rules_raw.FLAGS["series"]["region-of-country"](frame, RuleContext())) == [good]
+    assert (not broken("series", "region-of-country", frame)) is good

@@ -19,7 +19,7 @@ from sdgbias.benchmark import quality
 from sdgbias.benchmark.own_build import build_own
 from sdgbias.benchmark.prompts import build_prompts
 from sdgbias.benchmark.quality.expectations import FILES, TableVerdict
-from sdgbias.benchmark.quality.rules_raw import stored_facts
+from sdgbias.benchmark.quality.stored import stored_facts
 from sdgbias.raw.images import shards
 from sdgbias.types import PILLARS, TESTS, TOLERANCES, Task
 from tests.builders import own_questions

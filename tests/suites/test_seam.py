@@ -21,7 +21,6 @@ PACKAGES = [Path(str(package.__file__)).parent for package in (sdgbias, flows)]
 CONSTANTS = ("SDG", "FACET")
 #: Where "people" is the table of that name.
 TABLES = {
-    "benchmark/quality/rules_people.py": "given.tables",
     "cli/benchmark.py": "name == 'people'",
 }
 _SQL = re.compile(rf"suite\W*\s(=|!=|<>|IN)\s*\(?'({'|'.join(SUITES)})'", re.IGNORECASE)

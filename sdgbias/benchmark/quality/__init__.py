@@ -20,27 +20,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sdgbias.benchmark.quality import data_docs as quality_docs
-from sdgbias.benchmark.quality import rules_raw as quality_images
-from sdgbias.benchmark.quality.blocks import (
-    BLOCK,
-    REPEATED,
-    blocks_of,
-    long_tables,
-    seen,
-    table_blocks,
-)
 from sdgbias.benchmark.quality.data_docs import write_docs
 from sdgbias.benchmark.quality.expectations import (
+    BLOCK,
     FILES,
     BrokenRule,
-    How,
     TableVerdict,
     check,
-    check_blocks,
     find_suites,
     load_suite,
     needed_columns,
 )
+from sdgbias.benchmark.quality.sql import Table, columns_of
+from sdgbias.benchmark.quality.stored import stored_facts
 from sdgbias.errors import GateError, InputError
 from sdgbias.files import write_atomically
 from sdgbias.types import FACET
@@ -71,7 +63,6 @@ OWN = ("images_own", "items_own", "prompts_own")
 _TABLES_OF = {FACET: PEOPLE, "own": OWN}
 _BUILT_BY = {FACET: "sdgbias people build", "own": "sdgbias suite build FOLDER"}
 SPLITS = ("id", "place")
-_REPEATED = dict.fromkeys(("prompts", "prompts_people", "prompts_own"), REPEATED)
 
 
 @dataclass(frozen=True)
@@ -126,15 +117,14 @@ def sift_file(
     suites: Path | None = None,
     split: str = "id",
 ) -> tuple[set[int], pd.DataFrame]:
-    """sift of an item table in a Parquet file, block by block where it is long: the item_ids of the
+    """sift of an item table in a Parquet file, read in blocks where it is long: the item_ids of the
     rows that break a row rule, and the quarantine rows. Raises GateError."""
     suites, rows = suites or find_suites(), pq.ParquetFile(path).metadata.num_rows
     if rows <= BLOCK:
         frame = pd.read_parquet(path)
         kept, lost = sift(table, frame, tables, suites, split)
         return set(frame["item_id"]) - set(kept["item_id"]), lost
-    blocks = ((frame, tables) for frame in table_blocks(path))
-    verdict = check_blocks(table, path, blocks, suites, How(split, direct=True))
+    verdict = check(table, path, suites, tables, split, direct=True)
     if stops := verdict.of("gate"):
         raise GateError(
             f"{_several([_line(table, f) for f in stops])}; fix the source, then: sdgbias build"
@@ -163,7 +153,7 @@ def run_gate(
     suites = suites or find_suites()
     split, imported = split or _split(benchmark), _imported(benchmark)
     names = _TABLES_OF.get(_suite(benchmark), TABLES)
-    verdicts = _judge(benchmark, names, suites, How(split, imported))
+    verdicts = _judge(benchmark, names, suites, split, imported, direct=False)
     stops = ("gate", "quarantine") if strict else ("gate",)
     faults = [
         _line(f"{FILES.get(name, name)}.parquet", f)
@@ -184,28 +174,20 @@ def run_gate(
 
 
 def _judge(
-    benchmark: Path, names: Sequence[str], suites: Path, how: How
+    benchmark: Path, names: Sequence[str], suites: Path, split: str, imported: bool, direct: bool
 ) -> dict[str, TableVerdict]:
-    """The verdict on every table of a folder. A long table of questions or prompts is read in
-    blocks; the other tables see of it what their rules compare."""
-    paths = {name: benchmark / f"{FILES.get(name, name)}.parquet" for name in names}
-    needed = {name: needed_columns(load_suite(name, suites)) for name in names}
-    long = long_tables(paths, needed)
-    tables = {name: _read(benchmark, name, suites) for name in names if name not in long}
+    """The verdict on every table of a folder."""
+    rows = {name: _rows(benchmark, name, suites) for name in names}
     # a table that lacks columns is reported, but can't be used by rules of other tables
-    whole = {name: frame for name, frame in tables.items() if needed[name] <= set(frame)}
-    whole |= {name: seen(name, paths[name]) for name in sorted(long)}
-    verdicts = {}
-    for name in names:
-        if name in long:
-            parts = blocks_of(name, paths, whole, needed)
-            verdicts[name] = check_blocks(name, paths[name], parts, suites, how)
-            continue
-        frame = tables[name]
-        if FILES.get(name, name) == "images" and name in whole:
-            frame = quality_images.stored_facts(benchmark, frame)
-        verdicts[name] = check(name, frame, suites, whole, how.split, how.imported, how.direct)
-    return verdicts
+    whole = {
+        name: table
+        for name, table in rows.items()
+        if needed_columns(load_suite(name, suites)) <= set(columns_of(table))
+    }
+    return {
+        name: check(name, table, suites, whole, split, imported, direct)
+        for name, table in rows.items()
+    }
 
 
 def has_passed(benchmark: Path, suites: Path | None = None) -> bool:
@@ -292,27 +274,25 @@ def _split(benchmark: Path) -> str:
     return str(found)
 
 
-def _read(benchmark: Path, name: str, suites: Path) -> pd.DataFrame:
-    """The columns of a table that its suite needs; prompt texts as a categorical."""
+def _rows(benchmark: Path, name: str, suites: Path) -> Table:
+    """The file of a table; the index of pictures as a frame, with what the shards say of each."""
     path = benchmark / f"{FILES.get(name, name)}.parquet"
-    if (
-        not path.is_file() and name == "series" and _imported(benchmark)
-    ):  # a release has no series table
-        return pd.DataFrame(columns=sorted(needed_columns(load_suite(name, suites))))
+    wanted = needed_columns(load_suite(name, suites))
     if not path.is_file():
+        if name == "series" and _imported(benchmark):  # a release has no series table
+            return pd.DataFrame(columns=sorted(wanted))
         raise InputError(f"{path}: no such table; make it: {_again(benchmark)} --out {benchmark}")
     try:
-        wanted = needed_columns(load_suite(name, suites))
         there = [column for column in pq.read_schema(path).names if column in wanted]
-        with pq.ParquetFile(
-            path, read_dictionary=[column for column in _REPEATED.get(name, ()) if column in there]
-        ) as file:
-            return pd.DataFrame(file.read(there).to_pandas(split_blocks=True, self_destruct=True))
+        index = pd.read_parquet(path, columns=there) if path.stem == "images" else None
     except (OSError, ValueError, pa.ArrowException) as error:
         raise InputError(
             f"{path}: can't be read ({type(error).__name__}); make it again: {_again(benchmark)}"
             f" --out {benchmark}"
         ) from None
+    if index is None:
+        return path
+    return stored_facts(benchmark, index) if wanted <= set(there) else index
 
 
 def _write(report: Report, passed: bool, split: str, of: str) -> None:

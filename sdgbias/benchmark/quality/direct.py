@@ -76,7 +76,6 @@ _NOT_NULL = "expect_column_values_to_not_be_null"
 _OF_COLUMN: dict[str, Callable[..., Broken]] = {"expect_column_max_to_be_between": _max_between}
 #: Type -> whether each value is fine. Missing values are, but for a rule about them.
 _OF_ROWS: dict[str, Callable[..., Any]] = {
-    "expect_rule_to_hold": lambda values: values.isin([True]),
     "expect_column_values_to_be_in_set": lambda values, value_set: values.isin(value_set),
     "expect_column_values_to_be_between": _between,
     "expect_column_values_to_be_unique": lambda values: ~values.duplicated(keep=False),

@@ -3,8 +3,8 @@ frames.
 
 Every rule has a kebab-case name and a severity: ``gate`` rejects the benchmark, ``quarantine``
 removes single rows, ``warn`` is only reported. Rules that Great Expectations has no expectation for
-are computed as flag columns and checked by a custom one, ``expect_rule_to_hold``. Great
-Expectations stores nothing and sends nothing.
+hold SQL (sql.py); its result is a flag column, checked by a custom expectation,
+``expect_rule_to_hold``. Great Expectations stores nothing and sends nothing.
 """
 
 from __future__ import annotations
@@ -12,24 +12,20 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sdgbias.benchmark.quality import rules_items as quality_items
-from sdgbias.benchmark.quality import rules_own
-from sdgbias.benchmark.quality import rules_people as quality_people
-from sdgbias.benchmark.quality import rules_predictions as quality_predictions
-from sdgbias.benchmark.quality import rules_raw as quality_flags
 from sdgbias.benchmark.quality.checkpoints import run_checkpoint
 from sdgbias.benchmark.quality.direct import judge
-from sdgbias.benchmark.quality.rules_prompts import prompt_flags
-from sdgbias.benchmark.quality.rules_raw import Flag, Judged, RuleContext, Whole, column
+from sdgbias.benchmark.quality.sql import FLAG, RuleContext, Table, broken_rows, columns_of, length
 from sdgbias.errors import InputError, one_of
 
 SUITES = (
@@ -57,15 +53,15 @@ FILES = {
     "prompts_own": "prompts",
 }
 SEVERITIES = ("gate", "quarantine", "warn")
-FLAGS: dict[str, dict[str, Flag]] = {
-    **quality_flags.FLAGS,
-    **quality_items.FLAGS,
-    **quality_predictions.FLAGS,
-    **quality_people.FLAGS,
-    **rules_own.FLAGS,
-}
+#: Rows that are judged at once; a longer table is read in blocks.
+BLOCK = 100_000
 _SHOWN = 5  # examples reported per broken rule
-_UNIQUE = "expect_column_values_to_be_unique"
+#: Types of expectations about all values of a column, or all rows.
+_OF_COLUMNS = (
+    "expect_column_values_to_be_unique",
+    "expect_compound_columns_to_be_unique",
+    "expect_column_max_to_be_between",
+)
 _MOST = 10_000  # broken rows of one gate or warn rule that are searched for examples
 
 
@@ -101,20 +97,6 @@ class TableVerdict:
     def of(self, severity: str) -> tuple[BrokenRule, ...]:
         """The broken rules of one severity ('gate', 'quarantine', 'warn')."""
         return tuple(f for f in self.findings if f.severity == severity)
-
-
-@dataclass(frozen=True)
-class How:
-    """How a table is checked. split: the rule that column `split` follows, 'id' (the authors') or
-    'place' (no country on both sides). imported: the table comes from an imported release; rules
-    that hold only for our builds (`not_for_releases` in the suite) are skipped. direct: without
-    Great Expectations where direct.py knows the rule's type; the verdict is the same. whole: the
-    file of which the frame is a block."""
-
-    split: str = "id"
-    imported: bool = False
-    direct: bool = False
-    whole: Whole | None = None
 
 
 def find_suites(start: Path | None = None) -> Path:
@@ -173,136 +155,131 @@ def needed_columns(suite: Mapping[str, Any]) -> set[str]:
 
 def check(
     table: str,
-    frame: pd.DataFrame,
+    rows: Table,
     suites: Path | None = None,
-    tables: Mapping[str, pd.DataFrame] | None = None,
+    tables: Mapping[str, Table] | None = None,
     split: str = "id",
     imported: bool = False,
     direct: bool = False,
 ) -> TableVerdict:
-    """Check one table. ``tables``: the other tables of the benchmark, for rules across tables
-    (otherwise skipped). ``split``, ``imported``, ``direct``: see How.
+    """Check one table, a frame or a Parquet file, of which memory holds one block. ``tables``: the
+    other tables of the benchmark, for rules across tables (otherwise skipped). ``split``: the rule
+    that column `split` follows, 'id' (the authors') or 'place' (no country on both sides).
+    ``imported``: the table comes from an imported release; rules that hold only for our builds
+    (`not_for_releases` in the suite) are skipped. ``direct``: without Great Expectations where
+    direct.py knows the rule's type; the verdict is the same.
 
     The order of rows matters only for ``rows_ok``. Raises InputError when a suite or a column's
     type makes a rule impossible to evaluate: no rule is skipped silently.
     """
     suite = load_suite(table, suites or find_suites())
-    return _check(table, frame, suite, tables or {}, How(split, imported, direct))
-
-
-def check_blocks(
-    table: str,
-    path: Path,
-    blocks: Iterable[tuple[pd.DataFrame, Mapping[str, pd.DataFrame]]],
-    suites: Path | None = None,
-    how: How = How(),
-) -> TableVerdict:
-    """check, of a table that comes in blocks (each with the other tables that it needs) of the file
-    ``path``: memory holds one block. Rules about all values of a column are judged on that column
-    of the file."""
-    suite = load_suite(table, suites or find_suites())
-    of_blocks = replace(how, whole=Whole(path))
-    rows = [e for e in suite["expectations"] if e["type"] != _UNIQUE]
-    parts = [
-        _check(table, frame, suite | {"expectations": rows}, tables, of_blocks)
-        for frame, tables in blocks
-    ]
-    columns = []
-    for rule in (e for e in suite["expectations"] if e["type"] == _UNIQUE):
-        names = sorted({*map(str, suite["meta"]["key"]), *_columns(rule)})
-        of = ", ".join(f'"{name}"' for name in _columns(rule))
-        again = Whole(path).query(f"SELECT 1 FROM whole GROUP BY {of} HAVING count(*) > 1 LIMIT 1")
-        # the rows are read only where one of them is repeated
-        table_rows = pq.read_table(path, columns=names) if len(again) else None
-        frame = (table_rows or pq.read_schema(path).empty_table().select(names)).to_pandas()
-        columns.append(_check(table, frame, suite | {"expectations": [rule]}, {}, how))
-    return _merged(suite, parts, columns)
-
-
-def _merged(
-    suite: Mapping[str, Any], parts: Sequence[TableVerdict], columns: Sequence[TableVerdict]
-) -> TableVerdict:
-    """The verdict of a table from those of its blocks and those of the rules about one column."""
-    every = [*parts, *columns]
-    found: list[BrokenRule] = []
-    counts: dict[str, int] = {}
-    for rule in (str(e["meta"]["rule"]) for e in suite["expectations"]):
-        judged = [v.counts[rule] for v in every if rule in v.counts]
-        broken = [f for v in every for f in v.findings if f.rule == rule]
-        if judged:  # a rule about the whole table, which names no rows, is broken once
-            counts[rule] = sum(judged) if all(f.examples for f in broken) else 1
-        if broken:
-            named = sorted(name for f in broken for name in f.examples)[:_SHOWN]
-            found.append(replace(broken[0], count=counts[rule], examples=tuple(named)))
-    rows_ok = np.concatenate([part.rows_ok for part in parts])
-    for verdict in columns:
-        if verdict.rows:
-            rows_ok &= verdict.rows_ok
-    lost = pd.concat([v.quarantine for v in every], ignore_index=True)
-    lost = lost.sort_values(list(lost.columns), kind="stable", ignore_index=True)
-    return TableVerdict(
-        parts[0].table, len(rows_ok), rows_ok, lost, tuple(found), counts, parts[0].skipped
-    )
-
-
-def _check(
-    table: str,
-    frame: pd.DataFrame,
-    suite: Mapping[str, Any],
-    tables: Mapping[str, pd.DataFrame],
-    how: How,
-) -> TableVerdict:
     rules = {str(e["meta"]["rule"]): e for e in suite["expectations"]}
-    frame = frame.reset_index(drop=True)
+    rows = rows if isinstance(rows, Path) else rows.reset_index(drop=True)
+    names = columns_of(rows)
     shape = {rule: e for rule, e in rules.items() if "column_set" in e["kwargs"]}
     # on no rows: Great Expectations copies the given table once per rule
-    broken = _run(table, pd.DataFrame(columns=frame.columns), shape, how.direct)
-    if not needed_columns(suite) <= set(
-        frame
-    ):  # without these columns no other rule can be evaluated
-        return _verdict(
-            table,
-            frame,
-            suite,
-            broken,
-            {rule: "a column is missing" for rule in rules if rule not in shape},
-        )
-    foreign = {
-        str(rule): "imported release"
-        for rule in suite["meta"].get("not_for_releases", ())
-        if how.imported
-    }
-    wanted = {
-        rule: _columns(e) for rule, e in rules.items() if rule not in shape and rule not in foreign
-    }
-    every = {name for names in wanted.values() for name in names}
+    broken = _run(table, pd.DataFrame(columns=names), shape, direct)
+    rest = {rule: e for rule, e in rules.items() if rule not in shape}
+    # without these columns no other rule can be evaluated
+    if not needed_columns(suite) <= set(names):
+        return _verdict(table, rows, suite, broken, dict.fromkeys(rest, "a column is missing"))
+    foreign = suite["meta"].get("not_for_releases", ()) if imported else ()
+    skipped = {str(rule): "imported release" for rule in foreign}
+    given = RuleContext(tables or {}, suite["meta"], split)
+    by_sql = {r: e for r, e in rest.items() if "sql" in e["meta"] and r not in skipped}
+    for rule in (e for r, e in rest.items() if r not in skipped and r not in by_sql):
+        for name in _columns(rule):
+            if name not in names:
+                raise InputError(f"expectations/{table}.json: {one_of('column', name, names)}")
     try:
-        made = _derived(
-            table, frame, RuleContext(tables, suite["meta"], how.split, how.whole), every
-        )
-    except (TypeError, ValueError, AttributeError, KeyError) as error:
+        flags, reasons = broken_rows(rows, by_sql, given)
+    except (duckdb.Error, pa.ArrowException) as error:
         detail = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(
             f"{table}: columns don't have the types of the benchmark ({detail}); build it again:"
             " sdgbias build"
         ) from None
-    skipped = foreign | {
-        rule: reason
-        for rule, names in wanted.items()
-        for name in names
-        if isinstance(reason := made.get(name), str)
-    }
-    judged = {}
-    for rule, names in wanted.items():
-        for name in names:
-            if name not in made and name not in frame:
-                known = [*frame.columns, *made, *map(column, FLAGS.get(table, ()))]
-                raise InputError(f"expectations/{table}.json: {one_of('column', name, set(known))}")
-            if rule not in skipped:
-                judged[name] = made[name] if name in made else _no_gaps(frame[name])
-    rest = {rule: rules[rule] for rule in wanted if rule not in skipped}
-    broken |= _run(table, pd.DataFrame(judged, index=frame.index), rest, how.direct)
-    return _verdict(table, frame, suite, broken, skipped)
+    skipped |= reasons
+    rest = {rule: e for rule, e in rest.items() if rule not in skipped}
+    return _verdict(table, rows, suite, broken | _judged(table, rows, rest, flags, direct), skipped)
+
+
+def _judged(
+    table: str,
+    rows: Table,
+    rules: Mapping[str, Mapping[str, Any]],
+    flags: Mapping[str, np.ndarray],
+    direct: bool,
+) -> dict[str, Any]:
+    """Rule -> broken rows, or a text; see _run. ``flags``: what SQL found."""
+    broken: dict[str, Any] = {}
+    of_rows = {rule: e for rule, e in rules.items() if e["type"] not in _OF_COLUMNS}
+    if direct:
+        broken |= {rule: flags[rule] for rule, e in of_rows.items() if e["type"] == FLAG}
+        of_rows = {rule: e for rule, e in of_rows.items() if rule not in broken}
+    for rule in (rules.keys() - of_rows.keys()) - broken.keys():
+        names = _columns(rules[rule])
+        if rule in flags:
+            frame = pd.DataFrame({names[0]: flags[rule]})
+        else:
+            frame = _repeated(rows, names) if isinstance(rows, Path) else rows[[*names]]
+        found = _run(
+            table, frame.apply(_no_gaps).reset_index(drop=True), {rule: rules[rule]}, direct
+        )
+        at = frame.index.to_numpy()
+        broken |= {rule: at[v] if isinstance(v, np.ndarray) else v for rule, v in found.items()}
+    parts: dict[str, list[Any]] = {rule: [] for rule in of_rows}
+    for start, block in _blocks(rows, of_rows):
+        judged = {}
+        for rule, expectation in of_rows.items():
+            for name in _columns(expectation):
+                judged[name] = (
+                    _flag(flags[rule], start, len(block))
+                    if rule in flags
+                    else _no_gaps(block[name])
+                )
+        frame = pd.DataFrame(judged, index=range(len(block)))
+        for rule, rows_found in _run(table, frame, of_rows, direct).items():
+            parts[rule].append(rows_found + start)
+    return broken | {rule: np.concatenate(found) for rule, found in parts.items()}
+
+
+def _blocks(
+    rows: Table, rules: Mapping[str, Mapping[str, Any]]
+) -> Iterator[tuple[int, pd.DataFrame]]:
+    """The blocks of a table, each with the number of its first row."""
+    if not rules:
+        return
+    if not isinstance(rows, Path):
+        yield 0, rows
+        return
+    start = 0
+    wanted = {name for rule in rules.values() for name in _columns(rule)}
+    with pq.ParquetFile(rows) as file:
+        columns = [name for name in file.schema_arrow.names if name in wanted]
+        for batch in file.iter_batches(BLOCK, columns=columns):
+            yield start, batch.to_pandas()
+            start += len(batch)
+
+
+def _flag(broken: np.ndarray, start: int, size: int) -> np.ndarray:
+    ok = np.ones(size, dtype=bool)
+    ok[broken[(broken >= start) & (broken < start + size)] - start] = False
+    return ok
+
+
+def _repeated(rows: Path, names: Sequence[str]) -> pd.DataFrame:
+    """The rows of a file whose values in these columns occur more than once."""
+    listed = ", ".join(f'"{name}"' for name in names)
+    with duckdb.connect(config={"memory_limit": "512MB"}) as con:
+        found = con.execute(
+            f"""WITH whole AS (SELECT {listed}, file_row_number AS row_no
+                  FROM read_parquet($path, file_row_number = true))
+                FROM whole SEMI JOIN (SELECT {listed} FROM whole GROUP BY ALL HAVING count(*) > 1)
+                USING ({listed}) ORDER BY row_no""",
+            {"path": str(rows)},
+        ).df()
+    return pd.DataFrame(found.set_index("row_no"))
 
 
 def _columns(rule: Mapping[str, Any]) -> tuple[str, ...]:
@@ -310,30 +287,6 @@ def _columns(rule: Mapping[str, Any]) -> tuple[str, ...]:
     given = rule["kwargs"]
     one = (str(given[name]) for name in ("column", "column_A", "column_B") if name in given)
     return (*one, *map(str, given.get("column_list", ())))
-
-
-def _derived(
-    table: str, frame: pd.DataFrame, given: RuleContext, wanted: set[str]
-) -> dict[str, np.ndarray | pd.Series | str]:
-    """The columns of ``wanted`` that the table lacks; a text is the reason why a column can't be
-    computed."""
-    if table == "prompts":
-        return {column(rule): _plain(flag) for rule, flag in prompt_flags(frame, given).items()}
-    made: dict[str, np.ndarray | pd.Series | str] = {
-        column(rule): _plain(flag(frame, given))
-        for rule, flag in FLAGS[table].items()
-        if column(rule) in wanted
-    }
-    if "label_share_gap" in wanted:
-        made["label_share_gap"] = quality_items.label_share_gap(frame, given)
-    return made
-
-
-def _plain(flag: Judged) -> np.ndarray | str:
-    """A flag as plain bool; unknown counts as broken."""
-    if isinstance(flag, str) or (isinstance(flag, np.ndarray) and flag.dtype == bool):
-        return flag
-    return np.asarray(pd.Series(flag).fillna(False), dtype=bool)
 
 
 def _no_gaps(values: pd.Series) -> pd.Series:
@@ -350,15 +303,15 @@ def _no_gaps(values: pd.Series) -> pd.Series:
 
 def _verdict(
     table: str,
-    frame: pd.DataFrame,
+    rows: Table,
     suite: Mapping[str, Any],
     broken: Mapping[str, Any],
     skipped: dict[str, str],
 ) -> TableVerdict:
     """Assemble the verdict from rule -> array of broken row numbers, or a text for a rule about the
     whole table."""
-    keys = [k for k in suite["meta"]["key"] if k in frame]
-    rows_ok = np.ones(len(frame), dtype=bool)
+    keys = [k for k in suite["meta"]["key"] if k in columns_of(rows)]
+    rows_ok = np.ones(length(rows), dtype=bool)
     findings, lost, counts = [], [], {}
     for expectation in suite["expectations"]:
         rule, severity, message = (
@@ -376,7 +329,7 @@ def _verdict(
         counts[rule] = len(found)
         if not len(found):
             continue
-        named = _named(frame, keys, found if severity == "quarantine" else found[:_MOST])
+        named = _named(rows, keys, found if severity == "quarantine" else found[:_MOST])
         findings.append(
             BrokenRule(rule, severity, len(found), tuple(sorted(named)[:_SHOWN]), message)
         )
@@ -388,12 +341,16 @@ def _verdict(
     columns = ["table", "key", "rule", "detail"]
     quarantine = pd.concat(lost, ignore_index=True) if lost else pd.DataFrame(columns=columns)
     quarantine = quarantine.astype("str").sort_values(columns, kind="stable", ignore_index=True)
-    return TableVerdict(table, len(frame), rows_ok, quarantine, tuple(findings), counts, skipped)
+    return TableVerdict(table, len(rows_ok), rows_ok, quarantine, tuple(findings), counts, skipped)
 
 
-def _named(frame: pd.DataFrame, keys: list[str], rows: np.ndarray) -> list[str]:
+def _named(rows: Table, keys: list[str], numbers: np.ndarray) -> list[str]:
     """The keys of rows, parts joined by '/'."""
-    part = frame[keys].iloc[rows].astype("str").fillna("")
+    if isinstance(rows, Path):
+        part = pq.read_table(rows, columns=keys).take(numbers).to_pandas()[keys]
+    else:
+        part = rows[keys].iloc[numbers]
+    part = part.astype("str").fillna("")
     return ["/".join(row) for row in part.itertuples(index=False, name=None)]
 
 
