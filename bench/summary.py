@@ -34,10 +34,13 @@ TITLES = [*[f.name for f in fields(Row)][:-2], "beside it, in the same run", "lo
 
 
 def record(script: str, rows: list[Row]) -> None:
-    """Replace a script's rows (``script``: its name without .py), then write and print the
-    summary."""
-    text = json.dumps([asdict(row) for row in rows], indent=1, ensure_ascii=False)
-    (ROWS / f"{script}.json").write_text(text + "\n", encoding="utf-8")
+    """Write a script's rows (``script``: its name without .py) in place of those about the same,
+    then write and print the summary."""
+    path = ROWS / f"{script}.json"
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    merged = {row["what"]: row for row in [*known, *map(asdict, rows)]}
+    text = json.dumps(list(merged.values()), indent=1, ensure_ascii=False)
+    path.write_text(text + "\n", encoding="utf-8")
     main()
 
 

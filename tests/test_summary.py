@@ -20,7 +20,7 @@ def test_the_page_shows_what_was_recorded(tmp_path: Path, monkeypatch: pytest.Mo
     summary.PAGE.write_text(text, encoding="utf-8")
     row = summary.Row("x", "3 runs", "8 s", "5 s", "a bare loop: 7 s", 1.25)
     summary.record("b", [row])
-    summary.record("a", [row, row])
+    summary.record("a", [row, dataclasses.replace(row, what="y")])
     summary.record("b", [dataclasses.replace(row, figure="7 s")])
     found = summary.PAGE.read_text(encoding="utf-8")
     table = found.partition(summary.BEGIN)[2].partition(summary.END)[0].splitlines()

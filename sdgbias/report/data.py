@@ -7,8 +7,9 @@ used in the report.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -104,26 +105,20 @@ class ReportData:
         """The estimate of one cell of the public ``metrics`` view (pillar and indicator default to
         'all'), None if absent."""
         key = tuple(({"pillar": "all", "indicator": "all"} | where)[name] for name in _CELL)
-        return self._cells.get(key)
+        if (found := self._cells.get(key)) is None:
+            return None
+        value, n, low, high, clusters = found
+        return stats.Estimate(value, int(n), low, high, int(clusters))
 
-    @property
-    def _cells(self) -> dict[tuple[str, ...], stats.Estimate]:
-        if not hasattr(self, "_index"):
-            numbers = (
-                self.metrics[["value", "n", "ci_low", "ci_high", "clusters"]]
-                .astype({"n": "Int64", "clusters": "Int64"})
-                .fillna({"n": 0, "clusters": 0})
-            )
-            keys = self.metrics[_CELL].itertuples(index=False, name=None)
-            index = {
-                k: stats.Estimate(float(v), int(n), float(a), float(b), int(c))
-                for k, (v, n, a, b, c) in zip(
-                    keys, numbers.itertuples(index=False, name=None), strict=True
-                )
-            }
-            object.__setattr__(self, "_index", index)
-        found: dict[tuple[str, ...], stats.Estimate] = self.__dict__["_index"]
-        return found
+    @cached_property
+    def _cells(self) -> dict[tuple[str, ...], tuple[float, ...]]:
+        numbers = self.metrics[["value", "n", "ci_low", "ci_high", "clusters"]].astype(float)
+        numbers = numbers.fillna({"n": 0, "clusters": 0})
+        keys, values = (
+            zip(*(frame[name].tolist() for name in frame), strict=True)
+            for frame in (self.metrics[_CELL], numbers)
+        )
+        return dict(zip(keys, values, strict=True))
 
 
 def load(results: Path, run_ids: list[str] | None = None) -> ReportData:
@@ -132,10 +127,11 @@ def load(results: Path, run_ids: list[str] | None = None) -> ReportData:
     chosen = store.latest_runs(results) if run_ids is None else run_ids
     if not chosen:
         raise StoreError(f"{results} holds no finished run; run `sdgbias evaluate NAME` first")
+    return read(partial(store.query, results, params={"runs": chosen}, runs=chosen))
 
-    def ask(sql: str) -> pd.DataFrame:
-        return store.query(results, sql, {"runs": chosen}, runs=chosen)
 
+def read(ask: Callable[[str], pd.DataFrame]) -> ReportData:
+    """The data of the runs that ``ask`` passes to a statement as ``$runs``."""
     mine = "WHERE list_contains($runs, run_id)"
     benchmarks = f"(SELECT DISTINCT benchmark_id FROM runs {mine})"
     return ReportData(

@@ -79,12 +79,14 @@ def cells(reader: Reader, run: Row) -> list[Cell]:
     """Every (task, metric, method, test, pillar, indicator) of one run: the options of the
     selects."""
     sql = (
-        f"SELECT {', '.join(CHOICES)} FROM metric_rows WHERE run_id = ? AND rowid >= ? ORDER BY ALL"
+        f"SELECT {', '.join(CHOICES)}, rowid AS at FROM metric_rows WHERE run_id = ? AND rowid >= ?"
+        " ORDER BY ALL"
     )
-    found = reader.ask(sql, [run["run_id"], _first_row(reader, [run])]) or reader.ask(
-        sql, [run["run_id"], 0]
-    )
-    return [tuple(r.values()) for r in found]
+    first = _first_row(reader, [run], "metric_rows")
+    found = reader.ask(sql, [run["run_id"], first])
+    if first and min((r["at"] for r in found), default=0) < first + store.GROUPED:
+        found = reader.ask(sql, [run["run_id"], 0])  # some of its rows may lie before the first
+    return [tuple(r[name] for name in CHOICES) for r in found]
 
 
 def choose(
@@ -154,9 +156,9 @@ def _heard(reader: Reader, chosen: Mapping[str, str], found: dict[str, Row]) -> 
     return {run: r | void if run in out else r for run, r in found.items()}
 
 
-def _first_row(reader: Reader, asked: list[Row], table: str = "metric_rows") -> int:
+def _first_row(reader: Reader, asked: list[Row], table: str) -> int:
     """Estimated row of the table at which the oldest of these runs starts, with a margin of a
-    quarter."""
+    quarter, and of two blocks where rows are grouped."""
     if not asked:
         return 0
     oldest = min(r["finished_at"] for r in asked)
@@ -164,7 +166,8 @@ def _first_row(reader: Reader, asked: list[Row], table: str = "metric_rows") -> 
               (SELECT count(*) FROM {table}) AS n
               FROM runs WHERE finished_at IS NOT NULL"""
     [found] = reader.ask(sql, [oldest])
-    return max(0, int(found["n"] * (1 - 1.25 * found["share"])))
+    grouped = 2 * store.GROUPED if table == "metric_rows" else 0
+    return max(0, int(found["n"] * (1 - 1.25 * found["share"])) - grouped)
 
 
 def table(runs: list[Row], found: Mapping[str, Row], metric: str) -> list[Row]:

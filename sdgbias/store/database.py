@@ -160,6 +160,23 @@ def copy(source: Path, target: Path) -> None:
         con.execute("DETACH new")
 
 
+def group_by_indicator(con: duckdb.DuckDBPyConnection, coming: int, block: int) -> None:
+    """Sorts the newest ``block`` rows of metric_rows by indicator when ``coming`` ones complete it.
+    Runs are stored one after the other, so that one indicator's number in every run of a year would
+    otherwise be spread over the whole table."""
+    [(there,)] = con.execute("SELECT count(*) FROM metric_rows").fetchall()
+    if there // block == (there + coming) // block:
+        return
+    newest, known = "rowid > (SELECT max(rowid) FROM metric_rows) - ?", [there % block]
+    rows = con.sql(
+        f"FROM metric_rows WHERE {newest} ORDER BY indicator, pillar, rowid", params=known
+    ).to_arrow_table()
+    con.execute(f"DELETE FROM metric_rows WHERE {newest}", known)
+    con.register("grouped", rows)
+    con.execute("INSERT INTO metric_rows FROM grouped")
+    con.unregister("grouped")
+
+
 def first_seen(con: duckdb.DuckDBPyConnection, rows: pa.Table) -> pa.Table:
     """The pictures of ``rows`` with the first run that contains each."""
     con.register("incoming", rows)

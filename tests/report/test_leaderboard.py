@@ -91,6 +91,23 @@ def test_any_cell_has_the_numbers_of_the_long_table(results: Path, run: str) -> 
                 ), (chosen, name)
 
 
+def test_every_cell_of_a_run_is_offered_wherever_its_rows_lie(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "GROUPED", 10)  # so that reading starts within the table
+    rows_of = "SELECT * EXCLUDE (run_id, model, suite) FROM metric_rows WHERE run_id = ?"
+    old = "fake-optimist-0"  # its rows are the last then, those of the newest run before them
+    store.replace(results, old, {"metric_rows": store.query(results, rows_of, [old])})
+    maintenance.compact(results, now=datetime.now(UTC))
+    runs = store.query(results, "FROM runs WHERE finished_at IS NOT NULL").to_dict("records")
+    stored = f"SELECT DISTINCT {', '.join(leaderboard.CHOICES)} FROM metric_rows WHERE run_id = ?"
+    with Results(results).reading() as reader:
+        for run in runs:
+            wanted = store.query(results, stored, [run["run_id"]]).itertuples(index=False)
+            found = leaderboard.cells(reader, run)
+            assert len(found) == len(set(found)) and set(found) == set(map(tuple, wanted))
+
+
 def test_planted_models_come_last_however_good() -> None:
     runs = [
         {"run_id": n, "model": n, "provenance": p}

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from shutil import copytree
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -21,6 +22,7 @@ from sdgbias.report import leaderboard
 from sdgbias.report.source import Results
 from sdgbias.report.web import app
 from sdgbias.report.web.site import Site
+from sdgbias.store import views
 from tests.builders.nights import BROKEN, publish_persons
 from tests.builders.nights import name as night_name
 from tests.builders.web_pages import BEFORE, RUN, text
@@ -160,7 +162,8 @@ def test_numbers_are_found_wherever_their_runs_lie(
             store.replace(path, "fake-optimist-0", {"metric_rows": rows})
         with Results(path).reading() as reader:
             asked = reader.ask("SELECT run_id, finished_at FROM runs ORDER BY finished_at")
-            assert len(asked) == 6 and leaderboard._first_row(reader, asked[-1:]) > 0
+            assert len(asked) == 6
+            assert leaderboard._first_row(reader, asked[-1:], "headline_rows") > 0
             for some, also in (
                 (asked[-1:], list(want)),
                 (asked[-2:], []),
@@ -181,6 +184,37 @@ def test_a_model_shows_what_its_run_found_as_the_report_does(client: TestClient)
     findings = page.split('id="findings"')[1].split("</section>")[0]
     assert "Without any evidence" in findings and 'style="' not in page.split("<body")[1]
     assert 'id="parameters"' in page and page.count("as Figure 7") >= 1
+
+
+def test_a_model_page_reads_its_own_run_alone_and_follows_it(
+    served: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copytree(served.parent, tmp_path / "r")
+    path = tmp_path / "r" / served.name
+    opened, show = set(), views.show
+
+    def noted(con: Any, results: Path, tables: Any, runs: Any = None) -> None:
+        opened.update([str(runs)] if tables else [])
+        show(con, results, tables, runs)
+
+    monkeypatch.setattr(views, "show", noted)
+    client = TestClient(app.create(Site(Results(path))), base_url="http://localhost")
+
+    def found() -> str:
+        page = client.get("/models/fake-optimist")
+        assert page.status_code == 200
+        return page.text.split('id="findings"')[1].split("</section>")[0]
+
+    before = found()
+    assert found() == before and opened == {str([RUN])}
+    halved = store.query(
+        path,
+        "SELECT * EXCLUDE (run_id, model, suite) REPLACE (value / 2 AS value) FROM metric_rows"
+        " WHERE run_id = ?",
+        [RUN],
+    )
+    store.replace(path, RUN, {"metric_rows": halved})
+    assert found() != before
 
 
 def test_a_choice_that_does_not_fit_is_said_and_an_unknown_one_refused(client: TestClient) -> None:

@@ -359,3 +359,24 @@ def test_no_extension_is_ever_fetched(path: Path) -> None:
     with store.connect(path) as con:
         row = con.execute("SELECT current_setting('autoinstall_known_extensions')").fetchone()
     assert row == (False,)
+
+
+def test_a_full_block_of_metric_rows_is_sorted_by_indicator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"i{k}" for k in range(4)]
+    whole = "FROM metric_rows ORDER BY ALL"
+    for path, block in ((tmp_path / "sorted.duckdb", 40), (tmp_path / "plain.duckdb", 10**6)):
+        monkeypatch.setattr(store, "GROUPED", block)
+        for n in [*range(12), 7]:  # run 7 is published twice
+            rows = pd.DataFrame({"test": ["T1", "T2"] * 4, "indicator": sorted(names * 2)})
+            rows = rows.assign(task="mcq", method="full", pillar="all", metric="accuracy", value=n)
+            store.publish(path, run(f"r{n}"), {"metric_rows": rows})
+    sql = "SELECT indicator, run_id FROM metric_rows ORDER BY rowid"
+    stored = store.query(tmp_path / "sorted.duckdb", sql)
+    for first, last in ((0, 32), (40, 64)):  # without the 8 rows of run 7
+        block_of = stored["indicator"].iloc[first:last]
+        assert block_of.is_monotonic_increasing and set(block_of) == set(names)
+    assert list(stored["run_id"].iloc[-8:]) == ["r7"] * 8
+    same = [store.query(tmp_path / f"{name}.duckdb", whole) for name in ("sorted", "plain")]
+    assert len(same[0]) == 12 * 8 and same[0].equals(same[1])

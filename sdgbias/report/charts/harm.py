@@ -95,7 +95,7 @@ def _both_ways(shown: Mapping[str, str]) -> Any:
     )
     ends = alt.Chart().transform_filter("datum.low != null").mark_rule(strokeWidth=1.5)
     rule = ends.encode(
-        y=y, x=alt.X("low:Q", title=title, axis=axis), x2="high:Q", tooltip=tips(shown)
+        y=y, x=alt.X("low:Q", title=title, axis=axis), x2=alt.X2("high:Q"), tooltip=tips(shown)
     )
     dot = (
         base.transform_filter("datum.change == 'net'")
@@ -179,7 +179,7 @@ def _reliability(s: Studies) -> Figure | None:
     shown = columns("calibration-reliability")
     ends = alt.Chart(alt.InlineData(values=[{"x": 0, "y": 0}, {"x": 100, "y": 100}]))
     diagonal = ends.mark_line(strokeDash=[5, 4], strokeWidth=1, color="#8a8a8a").encode(
-        x="x:Q", y="y:Q"
+        x=alt.X("x:Q"), y=alt.Y("y:Q")
     )
     scale, axis = alt.Scale(domain=[0, 100]), alt.Axis(tickCount=5)
     x = alt.X("x:Q", title="confidence, %", scale=scale, axis=axis)
@@ -187,7 +187,7 @@ def _reliability(s: Studies) -> Figure | None:
     rule = (
         base.transform_filter("datum.low != null")
         .mark_rule(strokeWidth=1.5, opacity=0.6)
-        .encode(y=alt.Y("low:Q", title="accuracy, %", scale=scale, axis=axis), y2="high:Q")
+        .encode(y=alt.Y("low:Q", title="accuracy, %", scale=scale, axis=axis), y2=alt.Y2("high:Q"))
     )
     y = alt.Y("value:Q", title="accuracy, %", scale=scale, axis=axis)
     line = base.mark_line(strokeWidth=1.5).encode(y=y)

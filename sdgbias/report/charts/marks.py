@@ -117,7 +117,7 @@ def dots(
     )
     base = alt.Chart().encode(**how)
     rules = base.mark_rule(strokeWidth=2, **plain).encode(
-        x=alt.X("low:Q", title=x.title, scale=scale), x2="high:Q"
+        x=alt.X("low:Q", title=x.title, scale=scale), x2=alt.X2("high:Q")
     )
     rules = rules.transform_filter("datum.low != null")
     mark = base.mark_point(size=64, filled=True, opacity=1, **plain)
@@ -162,7 +162,7 @@ def barred(
             axis=alt.Axis(tickCount=5, ticks=False, grid=False),
             scale=alt.Scale(domain=[0, 100]),
         ),
-        x2="end:Q",
+        x2=alt.X2("end:Q"),
         color=colours(colour.column, colour.legend),
         order=alt.Order("rank:Q"),
         tooltip=tips(columns(name)),
@@ -220,7 +220,7 @@ def lines(
     base = alt.Chart().encode(x=x, color=colours(hue.column, hue.legend))
     bounded = base.transform_filter("datum.low != null")
     ends = bounded.mark_rule(strokeWidth=2) if whiskers else bounded.mark_area(opacity=0.15)
-    layers = [ends.encode(y=alt.Y("low:Q", title=y_title, scale=scale), y2="high:Q")]
+    layers = [ends.encode(y=alt.Y("low:Q", title=y_title, scale=scale), y2=alt.Y2("high:Q"))]
     if swept.marked:
         layers.append(
             alt.Chart()
@@ -271,8 +271,8 @@ def heat(shown: Mapping[str, str], grid: Grid) -> Any:
             color=alt.Color(f"{grid.shade}:Q", scale=scale, legend=grid.legend)
         ),
         void.mark_rect(fillOpacity=0, stroke="#8a9299", strokeWidth=1, **frame),
-        known.mark_text(fill="#16191d", fontSize=12).encode(text="said:N"),
-        void.mark_text(fontSize=11, opacity=0.75).encode(text="said:N"),
+        known.mark_text(fill="#16191d", fontSize=12).encode(text=alt.Text("said:N")),
+        void.mark_text(fontSize=11, opacity=0.75).encode(text=alt.Text("said:N")),
     ).properties(
         height=alt.Step(grid.step), padding={"left": 4, "right": room, "top": 4, "bottom": 4}
     )

@@ -276,9 +276,11 @@ def moves(m: ModelNight) -> Figure | None:
     base = alt.Chart().encode(y=y)
     chart = alt.layer(
         base.mark_rule(strokeWidth=1, color=LIMIT).encode(
-            x=alt.X("before:Q", title=title), x2="now:Q"
+            x=alt.X("before:Q", title=title), x2=alt.X2("now:Q")
         ),
-        base.mark_rule(strokeWidth=3, color=NOW).encode(x=alt.X("low:Q", title=title), x2="high:Q"),
+        base.mark_rule(strokeWidth=3, color=NOW).encode(
+            x=alt.X("low:Q", title=title), x2=alt.X2("high:Q")
+        ),
         base.mark_tick(thickness=2.5, size=22, color=LIMIT).encode(x=alt.X("limit:Q", title=title)),
         base.mark_point(filled=False, size=80, strokeWidth=2, color=BEFORE, opacity=1).encode(
             x=alt.X("before:Q", title=title)

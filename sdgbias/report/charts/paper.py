@@ -149,9 +149,11 @@ def figure3(data: ReportData) -> list[Panel]:
         rules = (
             base.transform_filter("datum.high != null")
             .mark_rule(color=TEXT, strokeWidth=1.5)
-            .encode(y="low:Q", y2="high:Q")
+            .encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q"))
         )
-        text = base.mark_text(dy=-8, fontSize=12, fill=TEXT).encode(y="at:Q", text="label:N")
+        text = base.mark_text(dy=-8, fontSize=12, fill=TEXT).encode(
+            y=alt.Y("at:Q"), text=alt.Text("label:N")
+        )
         words = (
             f"Accuracy of {model} at T1: "
             + "; ".join(f"{METHODS[v]} {_said(e)}" for v, e in views.items())
@@ -215,9 +217,11 @@ def figure4(data: ReportData) -> list[Panel]:
         )
         base = alt.Chart(frame).encode(y=y)
         bars = base.mark_bar(size=20).encode(
-            x=x, x2="to:Q", color=alt.Color("colour:N", scale=None)
+            x=x, x2=alt.X2("to:Q"), color=alt.Color("colour:N", scale=None)
         )
-        text = base.mark_text(color="#ffffff", fontSize=12).encode(x="middle:Q", text="label:N")
+        text = base.mark_text(color="#ffffff", fontSize=12).encode(
+            x=alt.X("middle:Q"), text=alt.Text("label:N")
+        )
         words = f"Q-only answers on {pillar}: " + "; ".join(said) + "."
         chart = (bars + text).properties(width=_plot_width(data.models), height=alt.Step(30))
         panels.append(Panel(pillar, words, _svg(chart, f"f4-{i}", words, left=14)))
@@ -256,12 +260,12 @@ def figure5(data: ReportData) -> list[Panel]:
         zero = (
             alt.Chart(pd.DataFrame({"zero": [0]}))
             .mark_rule(color=TEXT, opacity=0.6)
-            .encode(x="zero:Q")
+            .encode(x=alt.X("zero:Q"))
         )
         rules = (
             base.transform_filter("datum.high != null")
             .mark_rule(strokeWidth=2.5, color=COLOURS["full"])
-            .encode(x="low:Q", x2="high:Q")
+            .encode(x=alt.X("low:Q"), x2=alt.X2("high:Q"))
         )
         dots = base.mark_point(size=70, filled=True, opacity=1, color=COLOURS["full"]).encode(x=x)
         said = "; ".join(
@@ -324,7 +328,7 @@ def figure7(data: ReportData, task: Task = Task.MCQ) -> list[Panel]:
         rules = (
             base.transform_filter("datum.high != null")
             .mark_rule(strokeWidth=2.5)
-            .encode(y="low:Q", y2="high:Q")
+            .encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q"))
         )
         shape = alt.Shape(
             "method:N", scale=alt.Scale(domain=order, range=["circle", "diamond"]), legend=None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,11 @@ from sdgbias import suites
 from sdgbias.benchmark.card.intended_use import intended_use
 from sdgbias.errors import RegistryError
 from sdgbias.registry import entries as registry
-from sdgbias.report import labels, leaderboard
-from sdgbias.report.data import ReportData
+from sdgbias.report import data, labels, leaderboard
 from sdgbias.report.pages.findings import findings
 from sdgbias.report.source import Reader, Row
 from sdgbias.suites.facet import NOT_UNDERSTOOD
-from sdgbias.types import PILLARS
+from sdgbias.types import PILLARS, SDG
 
 RUNS, NIGHTS = 30, 60
 DIRECTIONS = ("pessimistic", "conservative", "optimistic")
@@ -100,11 +100,12 @@ def page(
     reader: Reader,
     name: str,
     root: Path | None,
-    found: ReportData | None = None,
+    found: data.ReportData | None = None,
     among: Sequence[str] | None = None,
 ) -> dict[str, Any] | None:
     """All data of one model; None if neither the results nor the registry contain it. ``found``:
-    the newest runs on places, for what this model's run found. ``among``: only these runs."""
+    data of the newest runs on places; by default this model's run alone is read. ``among``: only
+    these runs."""
     within = "" if among is None else f" AND run_id IN ({', '.join('?' for _ in among) or 'NULL'})"
     newest = reader.ask(
         _NEWEST.format(where=f"model = ?{within}", by="suite", order="suite DESC"),
@@ -120,6 +121,9 @@ def page(
             WHERE model = ?{within} ORDER BY finished_at DESC NULLS FIRST, run_id LIMIT {RUNS}""",
         [name, *(among or ())],
     )
+    places = [run["run_id"] for run in newest if run["suite"] == SDG]
+    if places and found is None:
+        found = data.read(partial(reader.frame, params={"runs": places}, runs=places))
     return {
         "name": name,
         "entry": facts,
@@ -131,7 +135,7 @@ def page(
         "quarantined": [n for n in nights if n["quarantined_until"]],
         "failures": _failures(reader, [run["run_id"] for run in newest]),
         "use": intended_use(),
-        "findings": findings(found, name) if found and name in found.models else None,
+        "findings": findings(found, name) if places and found else None,
     }
 
 

@@ -163,7 +163,7 @@ def router(site: Site) -> APIRouter:
     @made.api_route("/models/{name}", methods=READ)
     def one_model(name: str) -> HTMLResponse:
         with site.results.reading() as reader:
-            found = models.page(reader, name[:200], site.registry, site.found())
+            found = models.page(reader, name[:200], site.registry)
             if found is None:
                 raise Missing(
                     "model", name, near(name, models.names(reader), "/models/"), "/models"

@@ -15,7 +15,6 @@ from starlette.responses import HTMLResponse
 
 from sdgbias.report import layout
 from sdgbias.report.build import Filled, ReportPages
-from sdgbias.report.data import ReportData
 from sdgbias.report.layout import Front, Page
 from sdgbias.report.source import Reader, Results, Stamp
 
@@ -71,26 +70,16 @@ class Site:
     _report: dict[Stamp, ReportPages] = field(default_factory=dict)
     _filling: threading.Lock = field(default_factory=threading.Lock)
 
-    def _newest(self) -> tuple[Stamp, ReportPages]:
-        """The report over the results as they are; what was drawn of older ones is dropped."""
-        stamp = self.results.stamp()
-        if stamp not in self._report:
-            self._report.clear()
-            self._filled.clear()
-            self._report[stamp] = ReportPages(self.results.path, night=None)
-        return stamp, self._report[stamp]
-
-    def found(self) -> ReportData | None:
-        """What the newest runs on places came to, kept like the pages; None if there is none."""
-        with self._filling:
-            _, report = self._newest()
-            return report.found if report.latest else None
-
     def filled(self, page: Page) -> Filled | None:
         """Template and context of a page of the report (`ReportPages.page`), kept while the results
         are as they were: it is drawn from every run, which takes seconds."""
         with self._filling:
-            stamp, report = self._newest()
+            stamp = self.results.stamp()
+            if stamp not in self._report:
+                self._filled.clear()
+                self._report.clear()
+                self._report[stamp] = ReportPages(self.results.path, night=None)
+            report = self._report[stamp]
             if (page, stamp) not in self._filled:
                 if page == layout.TABLES and report.latest:
                     from sdgbias.analysis import paper
