@@ -16,7 +16,9 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from contextvars import copy_context
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +29,7 @@ import typer
 from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.runtime import deployment, flow_run
-from prefect.states import Completed, Failed, State
+from prefect.states import Cancelled, Completed, Failed, State
 
 from flows import pages, score
 from sdgbias import progress
@@ -68,7 +70,13 @@ def evaluate(job: Job, results: Path, device: str | None, pools: bool) -> State[
         made = (
             score.run_in_pool(job, results, number)
             if pools
-            else work.attempt(job, results, number, device, seen=pages.follow(job, logger.info))
+            else score.attended(
+                job,
+                logger.info,
+                lambda: score.on_the_page(job, results, number),
+                lambda seen: work.attempt(job, results, number, device, seen=seen),
+                score.close_on_the_page,
+            )
         )
         if not made.good:
             logger.warning("attempt %d: %s", number, nights.line(made))
@@ -76,6 +84,8 @@ def evaluate(job: Job, results: Path, device: str | None, pools: bool) -> State[
 
     made = work.keep_trying(job, once)
     words = nights.line(made)
+    if made.kind == work.CANCELLED:
+        return Cancelled(message=words, data=made)
     return Completed(message=words, data=made) if made.good else Failed(message=words, data=made)
 
 
@@ -102,10 +112,15 @@ def ask(job: Job, results: Path, device: str | None, pools: bool) -> JobOutcome:
     return replace(work.crashed(job, lost, started, datetime.now(UTC)), kind="Interrupted")
 
 
-def hands(settings: Settings, pools: bool, address: str) -> nights.Executor:
+def hands(
+    settings: Settings, pools: bool, address: str, beside: ThreadPoolExecutor
+) -> nights.Executor:
     """Return the executor that runs a night's work as Prefect task runs and publishes its
-    artifacts."""
-    bar: list[UUID | None] = []
+    artifacts, ``beside`` it, so that a night never waits for the server."""
+    bar: list[UUID] = []
+
+    def show(make: Callable[..., object], *what: object) -> None:
+        beside.submit(copy_context().run, pages.shown, make, *what)
 
     def close(name: str, its: Settings, night: Night) -> ledger.StepResult:
         made = step(name, its, night, return_state=True).result(raise_on_failure=False)
@@ -120,15 +135,15 @@ def hands(settings: Settings, pools: bool, address: str) -> nights.Executor:
         event: str, night: Night, found: Sequence[JobOutcome], said: Mapping[str, ledger.StepResult]
     ) -> None:
         if event == "planned":
-            bar.append(pages.shown(pages.progress, night))
+            show(lambda: bar.append(pages.progress(night)))
         if event in ("planned", "settled"):
-            pages.shown(pages.advance, bar[0], len(found), len(night.jobs))
+            show(pages.advance, bar, len(found), len(night.jobs))
         if event == "asked":
-            pages.shown(pages.outcomes, night, found)
+            show(pages.outcomes, night, tuple(found))
         if event == "gate":
-            pages.shown(pages.verdicts, settings.results, night.night)
+            show(pages.verdicts, settings.results, night.night)
         if event == "closed":
-            pages.shown(pages.links, steps.report_page(settings), settings.results, address, said)
+            show(pages.links, steps.report_page(settings), settings.results, address, dict(said))
 
     return nights.Executor(
         ask=lambda job, results, device: ask(job, results, device, pools),
@@ -196,6 +211,7 @@ def nightly(pools: bool = False, report_address: str = "", **options: Any) -> St
         report_address: URL at which the report's folder is served, for the links; empty: links to
             the files.
     """
+    pages.outlive_the_worker()
     now = datetime.now(UTC)
     start = flow_run.scheduled_start_time or now
     wanted = NightOptions(**options)
@@ -211,7 +227,9 @@ def nightly(pools: bool = False, report_address: str = "", **options: Any) -> St
                 message=f"night {settings.night} was started {STARTS} times and is not done; see"
                 f" its logs, then: sdgbias nightly --night {settings.night}"
             )
-        return ended(nights.run(settings, tell=tell, hands=hands(settings, pools, report_address)))
+        with ThreadPoolExecutor(1) as beside:
+            executor = hands(settings, pools, report_address, beside)
+            return ended(nights.run(settings, tell=tell, hands=executor))
     except ledger.NightAtWork as error:
         # after a pause of the whole machine a night can count as crashed while it is at work
         automatic = wanted.catch_up or by_schedule

@@ -3,11 +3,13 @@ to W&B."""
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
@@ -18,6 +20,8 @@ from prefect.artifacts import (
     create_table_artifact,
     update_progress_artifact,
 )
+from prefect.logging import get_logger
+from prefect.logging.handlers import PrefectConsoleHandler
 
 from sdgbias import store
 from sdgbias.errors import StoreError
@@ -38,13 +42,22 @@ VERDICTS = """SELECT model, suite, verdict, rule, task, test, method, side, metr
 
 
 def shown(make: Callable[..., Shown], *what: object) -> Shown | None:
-    """Create an artifact; a failure to do so (e.g. the server is being restarted) is printed, and
-    the night continues."""
+    """Call Prefect's server; a failure (e.g. it is being restarted) is logged, and the night
+    continues."""
     try:
         return make(*what)
     except Exception as error:
-        print(f"artifact not made: {error}", flush=True)
+        get_logger("sdgbias").warning("Prefect's server: %s: %s", type(error).__name__, error)
         return None
+
+
+def outlive_the_worker() -> None:
+    """Go on when the worker that reads this process's output is killed: on a closed pipe the
+    console of Prefect's log would end the process."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, PrefectConsoleHandler):
+            console = handler.console
+            console.on_broken_pipe = partial(setattr, console, "quiet", True)
 
 
 def progress(night: Night) -> UUID:
@@ -58,9 +71,10 @@ def progress(night: Night) -> UUID:
     )
 
 
-def advance(bar: UUID | None, done: int, total: int) -> None:
-    if bar is not None:
-        update_progress_artifact(bar, 100.0 * done / max(1, total))
+def advance(bar: Sequence[UUID], done: int, total: int) -> None:
+    """Move the progress bar of a night, if it could be created."""
+    for one in bar:
+        update_progress_artifact(one, 100.0 * done / max(1, total))
 
 
 def follow(job: Job, say: Callable[[str], None]) -> Callable[[Record | None], None]:

@@ -8,10 +8,14 @@ server.
 
 from __future__ import annotations
 
+import contextvars
 import json
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from prefect import flow, get_run_logger
@@ -23,10 +27,14 @@ from prefect.client.schemas.filters import (
     ArtifactFilterKey,
 )
 from prefect.deployments import run_deployment
-from prefect.states import Completed, Failed, State
+from prefect.exceptions import ObjectNotFound
+from prefect.runtime import flow_run
+from prefect.settings import PREFECT_API_URL
+from prefect.states import Cancelled, Completed, Failed, Running, State
 from pydantic import TypeAdapter
 
 from flows import pages
+from sdgbias import progress
 from sdgbias.errors import InfrastructureError
 from sdgbias.nightly import attempt, plan, process
 from sdgbias.nightly.attempt import JobOutcome
@@ -35,7 +43,10 @@ from sdgbias.types import SDG
 
 OUTCOME = TypeAdapter(JobOutcome)
 KEY = "outcome"
-LOOK = 2.0  # polling interval in seconds while waiting for a run
+LOOK = 2.0  # seconds between two looks at a run's state
+PATIENCE = 10.0  # seconds for the last lines of a log, if the server is slow
+#: Callback of an attempt: takes its progress, returns why a person wants it ended ('': to go on).
+Seen = Callable[[progress.Record | None], str]
 
 
 @flow(name="score", persist_result=False)
@@ -60,27 +71,116 @@ def score(
     planned = plan.load(Path(results), night)
     job = next(job for job in planned.jobs if (job.model, job.suite) == (model, suite))
     job = job if timeout is None else replace(job, timeout_s=timeout)
+    pages.outlive_the_worker()
     process.begin()
     try:
-        seen = pages.follow(job, get_run_logger().info)
-        made = attempt.attempt(job, Path(results), number, seen=seen)
+        made = attended(
+            job,
+            get_run_logger().info,
+            lambda: UUID(str(flow_run.id)),
+            lambda seen: attempt.attempt(job, Path(results), number, seen=seen),
+        )
     finally:
         process.stop_all()
     create_table_artifact(
         [OUTCOME.dump_python(made, mode="json")], key=KEY, description=f"night {night}: {job.name}"
     )
+    return end_state(made)
+
+
+def end_state(made: JobOutcome) -> State[Any]:
+    """The final state of the run of one attempt."""
     said = f"{made.kind}: {made.message}" if made.kind else f"{made.outcome}: run {made.run_id}"
+    if made.kind == attempt.CANCELLED:
+        return Cancelled(message=said)
     return Completed(message=said) if made.good else Failed(message=said)
 
 
-def run_in_pool(job: Job, results: Path, number: int) -> JobOutcome:
-    """Run one attempt in the pool of the job's machine type: submit the run (or find it, if the
-    night was restarted) and wait for its end. A run that crashed gives an outcome of kind
-    'Interrupted', one that a person cancelled 'Cancelled': failures, but not the model's."""
-    began = datetime.now(UTC)
-    run = run_deployment(
-        f"score/score-{job.gpu}",
-        parameters={
+def attended(
+    job: Job,
+    say: Callable[[str], None],
+    run: Callable[[], UUID | None],
+    work: Callable[[Seen], JobOutcome],
+    end: Callable[[UUID, JobOutcome], None] = lambda run, made: None,
+) -> JobOutcome:
+    """Make an attempt. A thread beside it passes its log and progress on to Prefect's page, and
+    ends it when a person cancels or pauses the flow run that ``run`` gives; the attempt itself
+    never waits for the server. ``end``: takes that run and the outcome."""
+    look, over = pages.follow(job, say), threading.Event()
+    newest: list[progress.Record | None] = [None]
+    wish, made = [""], list[JobOutcome]()
+
+    def seen(record: progress.Record | None) -> str:
+        newest[0] = record
+        return wish[0]
+
+    def serve() -> None:
+        page = pages.shown(run)
+        while not over.wait(LOOK):
+            look(newest[0])
+            wish[0] = wish[0] or (pages.shown(wanted, page) if page else None) or ""
+        look(None)
+        if page and made:
+            pages.shown(end, page, made[0])
+
+    beside = threading.Thread(
+        target=contextvars.copy_context().run, args=(serve,), name="page", daemon=True
+    )
+    beside.start()
+    try:
+        made.append(work(seen))
+        return made[0]
+    finally:
+        over.set()
+        beside.join(PATIENCE)
+
+
+def wanted(run: UUID) -> str:
+    """Why a person wants a flow run ended, by its state on the server; '': nobody does."""
+    with get_client(sync_client=True) as client:
+        return _why(client.read_flow_run(run).state)
+
+
+def _why(state: State[Any] | None) -> str:
+    if state and (state.is_cancelling() or state.is_cancelled()):
+        return "cancelled by a person in Prefect's page; the next night goes on from what is stored"
+    if state and state.is_paused():
+        return "paused by a person in Prefect's page; Resume there or the next night goes on"
+    return ""
+
+
+def on_the_page(job: Job, results: Path, number: int) -> UUID | None:
+    """A flow run that stands for an attempt of this process: Prefect's page offers Cancel (with a
+    deployment also Pause, Retry, Resume) for flow runs, not for task runs. None: no server."""
+    if not PREFECT_API_URL.value():
+        return None
+    with get_client(sync_client=True) as client:
+        try:
+            found = client.read_deployment_by_name(f"score/score-{job.gpu}")
+            run = client.create_flow_run_from_deployment(
+                found.id, state=Running(), **_identity(job, results, number)
+            )
+        except ObjectNotFound:  # a night that was started by hand
+            mine = _identity(job, results, number)
+            del mine["idempotency_key"]
+            run = client.create_flow_run(score, state=Running(), **mine)
+        if run.state and run.state.is_final() and not run.state.is_cancelled():
+            client.set_flow_run_state(run.id, Running(), force=True)  # of an earlier start
+    return run.id
+
+
+def close_on_the_page(run: UUID, made: JobOutcome) -> None:
+    """Set the final state of a run made by `on_the_page`; one that is paused can be resumed."""
+    with get_client(sync_client=True) as client:
+        state = client.read_flow_run(run).state
+        if not (state and state.is_paused()):
+            client.set_flow_run_state(run, end_state(made), force=True)
+
+
+def _identity(job: Job, results: Path, number: int) -> dict[str, Any]:
+    """Parameters, key, name and tags of the flow run of an attempt: one for each."""
+    return {
+        "parameters": {
             "results": str(results.resolve()),
             "night": job.night,
             "model": job.model,
@@ -88,14 +188,24 @@ def run_in_pool(job: Job, results: Path, number: int) -> JobOutcome:
             "number": number,
             "timeout": job.timeout_s,
         },
-        idempotency_key=f"{job.night}-{job.suite}-{job.key}-{number}",
-        flow_run_name=f"{job.name}, night {job.night}, try {number}",
-        tags=[f"night:{job.night}", f"model:{job.model}"],
-        timeout=0,
+        "idempotency_key": f"{job.night}-{job.suite}-{job.key}-{number}",
+        "name": f"{job.name}, night {job.night}, try {number}",
+        "tags": [f"night:{job.night}", f"model:{job.model}"],
+    }
+
+
+def run_in_pool(job: Job, results: Path, number: int) -> JobOutcome:
+    """Run one attempt in the pool of the job's machine type: submit the run (or find it, if the
+    night was restarted) and wait for its end. A run that crashed gives a failure of kind
+    'Interrupted', which is not the model's; one that a person cancelled or paused is skipped."""
+    began = datetime.now(UTC)
+    mine = _identity(job, results, number)
+    run = run_deployment(
+        f"score/score-{job.gpu}", flow_run_name=mine.pop("name"), timeout=0, **mine
     )
     with get_client(sync_client=True) as client:
         state = run.state
-        while state is None or not state.is_final():
+        while state is None or not (state.is_final() or state.is_paused()):
             process.pause(LOOK)
             state = client.read_flow_run(run.id).state
         found = client.read_artifacts(artifact_filter=_outcome_of(run.id), limit=1)
@@ -104,9 +214,9 @@ def run_in_pool(job: Job, results: Path, number: int) -> JobOutcome:
     error = InfrastructureError(
         f"flow run {run.name} {state.name.lower()}: {state.message or 'its worker is gone'}"
     )
-    lost = attempt.crashed(job, error, began, datetime.now(UTC))
-    kind = "Cancelled" if state.is_cancelled() else "Interrupted"
-    return replace(lost, kind=kind, attempts=number)
+    lost = replace(attempt.crashed(job, error, began, datetime.now(UTC)), attempts=number)
+    why = _why(state)
+    return attempt.cancelled(lost, why) if why else replace(lost, kind="Interrupted")
 
 
 def _outcome_of(flow_run: UUID) -> ArtifactFilter:

@@ -23,6 +23,8 @@ PUBLISHED, UNCHANGED, FAILED, SKIPPED = "published", "unchanged", "failed", "ski
 CLI = (sys.executable, "-m", "sdgbias.cli")
 #: Kind of a model that was making progress when its time ended: it goes on the next night.
 OUT_OF_TIME = "OutOfTime"
+#: Kind of a model that a person cancelled or paused: skipped tonight, finished prompts are kept.
+CANCELLED = "Cancelled"
 HOURS_OVER = "the night's hours were over; it is among the first of the next night; more: --hours"
 
 #: kind of failure -> (total attempts, seconds before the second, factor of each further wait).
@@ -39,7 +41,6 @@ TRIES: dict[str, tuple[int, float, float]] = {
     "Killed": (2, 10.0, 1.0),
     "Hung": (2, 5.0, 1.0),
     "TimedOut": (1, 0.0, 1.0),
-    "Cancelled": (1, 0.0, 1.0),
     OUT_OF_TIME: (1, 0.0, 1.0),
     "ModelError": (1, 0.0, 1.0),
     "RegistryError": (1, 0.0, 1.0),
@@ -103,7 +104,7 @@ class JobOutcome:
     @property
     def goes_on(self) -> bool:
         """Whether it is good, or will be after further nights."""
-        return self.good or self.kind == OUT_OF_TIME
+        return self.good or self.kind in (OUT_OF_TIME, CANCELLED)
 
     def row(self) -> dict[str, Any]:
         """Row of the table night_models."""
@@ -157,12 +158,12 @@ def attempt(
     number: int = 1,
     gpu: str | None = None,
     argv: Callable[[Job, Path, int], Sequence[str]] = command,
-    seen: Callable[[progress.Record | None], None] = lambda record: None,
+    seen: Callable[[progress.Record | None], str] = lambda record: "",
 ) -> JobOutcome:
     """Run one attempt in a process, which is ended with all its children at the job's timeout.
     ``gpu``: the GPUs that the night holds for it (CUDA_VISIBLE_DEVICES); ``seen`` is called every
-    second with the model's progress (None: not known now), and at the end. Failures of the model
-    never raise."""
+    second with the model's progress (None: not known now), and returns why a person wants it ended
+    ('': to go on). Failures of the model never raise."""
     began = datetime.now(UTC)
     job.log.parent.mkdir(parents=True, exist_ok=True)
     for stale in (
@@ -187,12 +188,13 @@ def attempt(
             (*NOT_FOR_MODELS, *job.withheld),
             look,
         )
-        seen(None)
     made = _classified(
         job, ended, child.read_outcome(outcome_file(job, number)), _blank(job, began, number)
     )
     if made.kind == "TimedOut":
         made = _unfinished(job, made, stages)
+    if made.kind == CANCELLED:
+        made = _cancelled(made, stages)
     if not made.good:
         child.write_outcome(
             outcome_file(job, number),
@@ -205,8 +207,8 @@ def attempt(
 
 @contextmanager
 def _progress_of(
-    job: Job, environment: dict[str, str], seen: Callable[[progress.Record | None], None]
-) -> Iterator[tuple[Callable[[], None], dict[str, tuple[progress.Record, progress.Record]]]]:
+    job: Job, environment: dict[str, str], seen: Callable[[progress.Record | None], str]
+) -> Iterator[tuple[Callable[[], str], dict[str, tuple[progress.Record, progress.Record]]]]:
     """(a look at the model's progress, stage -> its first and last record). The model writes into
     the folder of this command's line, or into one of its own where there is no line."""
     stages: dict[str, tuple[progress.Record, progress.Record]] = {}
@@ -216,12 +218,12 @@ def _progress_of(
             above = stack.enter_context(TemporaryDirectory(prefix="sdgbias-progress-"))
             environment[progress.FOLDER] = above
 
-        def look() -> None:
+        def look() -> str:
             mine = [r for r in progress.records(Path(above)) if r.task == job.name]
             for record in mine:
                 first, _ = stages.pop(record.what, (record, record))
                 stages[record.what] = (first, record)  # the last key is the newest stage
-            seen(mine[-1] if mine else None)
+            return seen(mine[-1] if mine else None)
 
         yield look, stages
 
@@ -241,6 +243,23 @@ def _unfinished(
         f" {job.timeout_s:.0f} s each; goes on from there the next night; more time: --timeout"
     )
     return replace(made, kind=OUT_OF_TIME, message=message, scored=last.done, planned=last.total)
+
+
+def cancelled(outcome: JobOutcome, why: str) -> JobOutcome:
+    """'skipped' for a model that a person cancelled or paused."""
+    return replace(outcome, outcome=SKIPPED, kind=CANCELLED, message=why)
+
+
+def _cancelled(
+    made: JobOutcome, stages: Mapping[str, tuple[progress.Record, progress.Record]]
+) -> JobOutcome:
+    """With how far it came."""
+    counted = [last for _, last in stages.values() if last.total > 1]
+    if not counted:
+        return made
+    last = counted[-1]
+    kept = f"{last.done:,} of {last.total:,} prompts are kept ({last.what})"
+    return replace(made, message=f"{made.message}; {kept}", scored=last.done, planned=last.total)
 
 
 def next_try(outcome: JobOutcome) -> float | None:
@@ -326,6 +345,8 @@ def _classified(
             planned=planned,
             failed=failed,
         )
+    if ended.ended:
+        return cancelled(blank, ended.ended)
     if told.get("error"):
         return replace(
             blank, kind=str(told["error"]), message=process.redact(str(told.get("message", "")))

@@ -54,11 +54,16 @@ class Stopped(Exception):
 @dataclass(frozen=True)
 class ProcessEnd:
     """How a process ended: exit code (negative: the signal), whether it timed out, its duration in
-    seconds."""
+    seconds; ended: the reason for which `look` had it ended, '' if it did not."""
 
     code: int
     timed_out: bool
     seconds: float
+    ended: str = ""
+
+
+class _Unwanted(Exception):
+    """`look` gave a reason to end the process."""
 
 
 def run(
@@ -67,12 +72,12 @@ def run(
     timeout_s: float,
     environment: Mapping[str, str] | None = None,
     without: Collection[str] = (),
-    look: Callable[[], None] | None = None,
+    look: Callable[[], str] | None = None,
 ) -> ProcessEnd:
     """Run a command to its end or to the timeout (0: none); its output is appended to ``log``. No
     process of its group survives it, and an sdgbias command ends when this process does.
     ``without``: environment variables that are not passed on. ``look`` is called every second while
-    it runs. Raises Stopped if `stop_all` ended
+    it runs; a reason that it returns ('': none) ends it. Raises Stopped if `stop_all` ended
     it, OSError if it can't be started."""
     log.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
@@ -99,11 +104,12 @@ def run(
             _RUNNING.add(child)
         if _STOPPING.is_set():
             _signal(child, signal.SIGKILL)
-        timed_out = False
+        timed_out, reason = False, ""
         try:
             _watch(child, timeout_s, look)
-        except subprocess.TimeoutExpired:
-            timed_out = True
+        except (subprocess.TimeoutExpired, _Unwanted) as error:
+            timed_out = isinstance(error, subprocess.TimeoutExpired)
+            reason = "" if timed_out else str(error)
             _signal(child, signal.SIGTERM)
             _wait(child, GRACE)
         finally:
@@ -113,18 +119,19 @@ def run(
                 _RUNNING.discard(child)
     if _STOPPING.is_set():
         raise Stopped
-    return ProcessEnd(child.returncode, timed_out, time.monotonic() - began)
+    return ProcessEnd(child.returncode, timed_out, time.monotonic() - began, reason)
 
 
 def _watch(
-    child: subprocess.Popen[bytes], timeout_s: float, look: Callable[[], None] | None
+    child: subprocess.Popen[bytes], timeout_s: float, look: Callable[[], str] | None
 ) -> None:
-    """Wait for the end; raises TimeoutExpired after ``timeout_s`` seconds (0: never)."""
+    """Wait for the end; raises TimeoutExpired after ``timeout_s`` seconds (0: never), _Unwanted."""
     deadline = time.monotonic() + (timeout_s or float("inf"))
     while look is not None and child.poll() is None:
         with suppress(subprocess.TimeoutExpired):
             child.wait(min(LOOK, max(0.0, deadline - time.monotonic())))
-        look()
+        if reason := look():
+            raise _Unwanted(reason)
         if time.monotonic() >= deadline:
             break
     left = deadline - time.monotonic()

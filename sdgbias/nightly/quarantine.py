@@ -12,7 +12,14 @@ import pandas as pd
 from sdgbias import store
 from sdgbias.errors import RegistryError, StoreError
 from sdgbias.nightly import ledger, process
-from sdgbias.nightly.attempt import FAILED, OUT_OF_TIME, PUBLISHED, UNCHANGED, JobOutcome
+from sdgbias.nightly.attempt import (
+    CANCELLED,
+    FAILED,
+    OUT_OF_TIME,
+    PUBLISHED,
+    UNCHANGED,
+    JobOutcome,
+)
 from sdgbias.nightly.plan import Settings
 from sdgbias.registry import changes, entries
 from sdgbias.types import ENABLED, QUARANTINED
@@ -29,7 +36,7 @@ NOT_THE_MODEL = (
     "InputError",
     "UsageError",
     "Interrupted",
-    "Cancelled",
+    CANCELLED,
     OUT_OF_TIME,
 )
 #: Days until a model is tried again, by the number of consecutive failed nights; the last value

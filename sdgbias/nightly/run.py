@@ -303,6 +303,7 @@ def line(outcome: JobOutcome) -> str:
     OutOfMemory: ...'."""
     tries = f" after {outcome.attempts} attempts" if outcome.attempts > 1 else ""
     why = f": {outcome.kind}: {outcome.message}" if outcome.outcome == FAILED else ""
+    why = f": {outcome.message}" if outcome.kind == attempt.CANCELLED else why
     aside = f"; quarantined until {outcome.quarantined_until}" if outcome.quarantined_until else ""
     return f"{outcome.outcome}{tries}, {outcome.seconds:.0f} s{why}{aside}"
 

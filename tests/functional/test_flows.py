@@ -14,20 +14,25 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pandas as pd
 import pytest
 import yaml
 
 from sdgbias import store
-from sdgbias.nightly import schedule
+from sdgbias.nightly import ledger, schedule
 from sdgbias.nightly.stack.settings import Stack
+from tests.builders import night_stubs
 from tests.builders.commands import REPOSITORY, add_model, environment, free_port, metrics
 from tests.builders.hub import Hub, Repo, commit, weights
+from tests.builders.slow_engine import asked, cached, slow_planted
 
 
 def nightly(
@@ -350,3 +355,113 @@ def test_a_run_whose_heartbeat_stops_is_marked_as_crashed(server: str) -> None:
         time.sleep(0.5)
         mine = post(f"{server}/flow_runs/filter", {"flow_runs": {"id": {"any_": [run]}}})
         found = [one["state_name"] for one in mine]
+
+
+@pytest.mark.slow
+def test_a_person_cancels_or_pauses_an_attempt(server: str, tmp_path: Path) -> None:
+    """Each has a flow run that stands for it, with a deployment one that can be resumed; the
+    requests are those of Prefect's page."""
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    from flows import score
+    from sdgbias.nightly import attempt
+
+    flow = post(f"{server}/flows/", {"name": "score"})["id"]
+    post(f"{server}/deployments/", {"name": "score-h100", "flow_id": flow})
+
+    def ended_by(state: dict[str, Any], gpu: str) -> tuple[attempt.JobOutcome, str]:
+        mine = night_stubs.job(tmp_path, f"on-{gpu}", gpu=gpu)
+        made: list[UUID] = []
+
+        def run() -> UUID | None:
+            if found := score.on_the_page(mine, tmp_path / "r.duckdb", 1):
+                made.append(found)
+                body = {"state": state, "force": True}
+                post(f"{server}/flow_runs/{found}/set_state", body)
+            return found
+
+        with temporary_settings({PREFECT_API_URL: server}):
+            argv = night_stubs.stub("time.sleep(600)")
+            outcome = score.attended(
+                mine,
+                [].append,
+                run,
+                lambda seen: attempt.attempt(mine, tmp_path / "r.duckdb", argv=argv, seen=seen),
+                score.close_on_the_page,
+            )
+        return outcome, f"{server}/flow_runs/{made[0]}"
+
+    def state_of(run: str) -> str:
+        with urllib.request.urlopen(run, timeout=60) as answer:
+            return str(json.loads(answer.read())["state"]["name"])
+
+    cancelled, run = ended_by({"type": "CANCELLING", "name": "Cancelling"}, "cpu")
+    assert (cancelled.outcome, cancelled.kind) == ("skipped", "Cancelled")
+    assert cancelled.message.startswith("cancelled by a person") and state_of(run) == "Cancelled"
+    details = {
+        "pause_timeout": (datetime.now(UTC) + timedelta(hours=1)).isoformat(),
+        "pause_reschedule": True,
+    }
+    suspended = {"type": "PAUSED", "name": "Suspended", "state_details": details}
+    paused, run = ended_by(suspended, "h100")
+    assert (paused.outcome, paused.kind) == ("skipped", "Cancelled")
+    assert paused.message.startswith("paused by a person") and state_of(run) == "Suspended"
+    assert post(f"{run}/resume", {})["status"] == "ACCEPT"
+    assert state_of(run) == "Resuming", "a worker of its pool takes it"
+
+
+@pytest.mark.long  # the test before this one does the same with a stub for the model
+def test_a_person_cancels_one_model_and_the_night_goes_on(
+    server: str, tiny_benchmark: Path, tmp_path: Path
+) -> None:
+    results = tmp_path / "results" / "r.duckdb"
+    for name in ("first", "second", "third"):
+        add_model(tmp_path, name)
+    slow = slow_planted(tmp_path, 0.2) | {"PREFECT_API_URL": server}
+    command = partial(nightly, tmp_path, tiny_benchmark, "--draws", "50", "--night")
+
+    def at_work() -> str:
+        asked_for = {"flow_runs": {"tags": {"all_": ["model:second"]}}}
+        runs = post(f"{server}/flow_runs/filter", asked_for)
+        return str(runs[0]["id"]) if runs and cached_scores(results, "second") >= 16 else ""
+
+    with ThreadPoolExecutor(1) as beside:
+        night = beside.submit(command, "2026-11-21T0130", **slow)
+        while not (run := at_work()):
+            assert not night.done(), night.result().stdout
+            time.sleep(0.5)
+        cancelling = {"type": "CANCELLING", "name": "Cancelling"}
+        post(f"{server}/flow_runs/{run}/set_state", {"state": cancelling, "force": True})
+        done = night.result()
+    assert done.returncode == 0, done.stdout + done.stderr
+    outcomes = ledger.history(results).set_index("model")
+    assert outcomes["outcome"].to_dict() == {
+        "first": "published",
+        "second": "skipped",
+        "third": "published",
+    }
+    assert outcomes["kind"]["second"] == "Cancelled"
+    kept = cached_scores(results, "second")
+    said = outcomes["message"]["second"]
+    assert said.startswith("cancelled by a person in Prefect's page") and "prompts are kept" in said
+    assert "state: enabled" in (tmp_path / "registry/models/second.yaml").read_text()
+    assert "cancelled by a person" in (tmp_path / "report" / "night.html").read_text()
+    [cancelled] = post(f"{server}/flow_runs/filter", {"flow_runs": {"id": {"any_": [run]}}})
+    assert cancelled["state_name"] == "Cancelled"
+
+    before = len(asked(tmp_path))
+    again = command("2026-11-22T0130", **(slow | {"PLANTED_DELAY": "0"}))
+    assert again.returncode == 0, again.stdout + again.stderr
+    outcomes = ledger.history(results).query("night == '2026-11-22T0130'").set_index("model")
+    assert outcomes["outcome"]["second"] == "published"
+    assert len(metrics(results, "model = 'second'"))
+    rest = len(asked(tmp_path)) - before
+    assert kept and rest == len(asked(tmp_path)) // 3 - kept, "nothing was asked twice"
+
+
+def cached_scores(results: Path, model: str) -> int:
+    """Prompts whose scores are kept."""
+    try:
+        return len(cached(results, model)["scores"])
+    except (OSError, ValueError):
+        return 0

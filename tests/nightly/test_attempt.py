@@ -272,6 +272,27 @@ def test_a_model_that_came_further_goes_on_the_next_night(
     assert attempt.next_try(made) is None, "the night's other models are waiting"
 
 
+def test_a_person_ends_a_model_and_what_is_finished_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = (
+        "from sdgbias import progress\n"
+        "with progress.shown('evaluate'):\n"
+        "    progress.update('scoring prompts', 62, 100)\n"
+        "    time.sleep(600)"
+    )
+    monkeypatch.setattr(process, "LOOK", 0.02)
+    made = attempt.attempt(
+        job(tmp_path, timeout_s=600.0),
+        tmp_path / "r.duckdb",
+        argv=stub(code),
+        seen=lambda record: "cancelled" if record and record.done == 62 else "",
+    )
+    assert (made.outcome, made.kind, made.goes_on) == ("skipped", "Cancelled", True)
+    assert made.message == "cancelled; 62 of 100 prompts are kept (scoring prompts)"
+    assert made.seconds < 300 and attempt.next_try(made) is None
+
+
 def test_a_model_that_stands_still_when_its_time_ends_is_timed_out(tmp_path: Path) -> None:
     late = replace(attempt._blank(job(tmp_path), NOW, 1), kind="TimedOut")
     still = progress.Record("m", "scoring prompts", 380, 1000)

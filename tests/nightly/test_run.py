@@ -296,23 +296,26 @@ def test_analysis_waits_for_something_new(tmp_path: Path) -> None:
     assert quarantine.failures(ledger.history(s.results, "a")) == 0
 
 
-def test_a_model_out_of_time_is_neither_quarantined_nor_a_failed_night(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("outcome", "kind"), [("failed", "OutOfTime"), ("skipped", "Cancelled")])
+def test_a_model_that_goes_on_is_neither_quarantined_nor_a_failed_night(
+    tmp_path: Path, outcome: str, kind: str
+) -> None:
+    """Its time was over, or a person cancelled it."""
     s = settings(tmp_path, "big")
+    told: list[str] = []
 
     def ask(job: Job, results: Path, device: str | None) -> attempt.JobOutcome:
-        late = attempt._blank(job, NOW, 1)
-        return replace(late, kind=attempt.OUT_OF_TIME, scored=620, planned=1000)
+        blank = attempt._blank(job, NOW, 1)
+        made = replace(blank, outcome=outcome, kind=kind, message="by a person")
+        return replace(made, scored=620, planned=1000)
 
-    done = nights.run(s, lambda: NOW, [].append, nights.Executor(ask=ask))
+    done = nights.run(s, lambda: NOW, told.append, nights.Executor(ask=ask))
     assert (done.status, done.exit_code) == ("done", 0)
+    assert "by a person" in "".join(told)
     assert entries.load(tmp_path, "big").state == "enabled"
     [row] = ledger.history(s.results).to_dict("records")
-    assert (row["outcome"], row["kind"], row["scored"], row["planned"]) == (
-        "failed",
-        "OutOfTime",
-        620,
-        1000,
-    )
+    found = [row[name] for name in ("outcome", "kind", "scored", "planned")]
+    assert found == [outcome, kind, 620, 1000]
 
 
 def test_what_the_nights_hours_leave_waits_and_is_no_failure(
