@@ -146,6 +146,7 @@ def _questions(
     unit = "row" if spec.items.lower().endswith(".parquet") else "line"
     seen: dict[str, int] = {}
     pictures: dict[str, str] = {}  # path -> its fault, '' when it is usable
+    golds: dict[tuple[str, ...], tuple[str, int]] = {}  # prompt -> its first answer and line
     found = []
     for done, (line, row) in enumerate(table.rows, 1):
         problems: list[str] = []
@@ -171,6 +172,13 @@ def _questions(
             if image not in pictures:
                 pictures[image] = picture_fault(root, image)
             problems += [pictures[image]] if pictures[image] else []
+        prompt = (row[spec.question], *options, image, row[spec.context] if spec.context else "")
+        gold, first = golds.setdefault(prompt, (answer, line)) if answer else ("", 0)
+        if gold != answer:
+            problems.append(
+                f"answer {answer} contradicts {unit} {first}, which has {gold} for the same text,"
+                " options, picture and context; keep one of the two"
+            )
         split = row[spec.split] if spec.split else ""
         if spec.split and split not in SPLITS:
             shown = f"is {split!r}" if split else "is empty"

@@ -132,6 +132,16 @@ def test_every_fault_is_listed_and_the_table_is_read_as_well(tmp_path: Path) -> 
     assert [f.split(":")[1] for f in found] == ["1", "6", "7"], found
 
 
+def test_two_answers_to_the_same_question_are_a_fault(tmp_path: Path) -> None:
+    row = "q{},How many?,one,two,three,{},pictures/0.png,,test,b1,red".format
+    other = "q4,How many?,one,two,three,B,pictures/1.png,,test,b1,red"
+    lines = [row(1, "A"), row(2, "one"), row(3, "two"), other]
+    assert faults(write(tmp_path, table=table(*lines))) == [
+        "items.csv:4: answer B contradicts line 2, which has A for the same text, options, picture"
+        " and context; keep one of the two"
+    ]
+
+
 def test_a_missing_folder_and_a_missing_suite_yaml(tmp_path: Path) -> None:
     assert "is no folder" in faults(tmp_path / "none")[0]
     (tmp_path / "suite.yml").write_text(YAML)

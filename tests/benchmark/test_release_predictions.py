@@ -330,6 +330,11 @@ APPLY = CadeParams(0.9, 1, 1, 0.9)
             lambda f: f.assign(logit_B=f["logit_B"].astype(object).where(f["index"] != 7, "n/a")),
             "mcq_T2.csv: index 7: logit_B 'n/a' is not a number",
         ),
+        (
+            "mcq_T2",
+            lambda f: f.assign(logit_B=f["logit_B"].where(f["index"] != 7, np.inf)),
+            "mcq_T2.csv: index 7: logit_B 'inf' is not a number",
+        ),
         ("mcq_T2", lambda f: with_id(f, "100000000000000000000"), "too large"),
         ("mcq_T2", lambda f: with_id(f, "1e20"), "not an integer"),
         ("mcq_T2", lambda f: with_id(f, ""), "not an integer"),

@@ -16,18 +16,20 @@ import pandas as pd
 from sdgbias.benchmark.splits import authors_split
 from sdgbias.errors import InputError, UsageError
 from sdgbias.methods.cade import Floats
-from sdgbias.types import DIGITS, LETTERS, ContextTest, Task
+from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, ContextTest, Task
 
 _LARGEST_ID = 2**63 - 1
 
 
 @dataclass(frozen=True)
 class PredictionTables:
-    """One task x level of a model: ids (N,), split (N,), gold (N,) as written, present (N, K),
-    logits per view (N, K), generated (N,) text, target (N,) and the counts of irregularities."""
+    """One task x level of a model: its K candidates, ids (N,), split (N,), gold (N,) as written,
+    present (N, K), logits per view (N, K), generated (N,) text, target (N,) and the counts of
+    irregularities."""
 
     task: Task
     level: ContextTest
+    candidates: str
     frame: pd.DataFrame
     present: np.ndarray
     views: dict[str, Floats]
@@ -56,7 +58,7 @@ def _read_table(folder: Path, stem: str, columns: list[str]) -> pd.DataFrame | N
             table = pd.read_parquet(path)
         else:
             texts = dict.fromkeys(
-                ("index", "prediction", "answer", "split", "pillar", "target", *LETTERS), str
+                ("index", "prediction", "answer", "split", "pillar", "target", *OPTION_LETTERS), str
             )
             table = pd.read_csv(
                 path,
@@ -80,16 +82,16 @@ def _read_table(folder: Path, stem: str, columns: list[str]) -> pd.DataFrame | N
             " remove duplicates"
         )
     if not any(c in table.columns for c in columns):
-        raise InputError(f"{path}: no logit columns; expected {', '.join(columns)}")
+        raise InputError(f"{path}: no logit columns; expected {columns[0]}, {columns[1]}, ...")
     for column in columns:
         values = table[column] if column in table.columns else pd.Series(np.nan, index=table.index)
         numbers = pd.to_numeric(values, errors="coerce").astype(float)
-        unread = numbers.isna() & values.notna()
+        unread = (numbers.isna() & values.notna()) | (numbers == np.inf)
         if unread.any():
             at = int(np.flatnonzero(unread)[0])
             raise InputError(
-                f"{path}: index {table['index'].iloc[at]}: {column} {values.iloc[at]!r} is not a"
-                " number; leave the cell empty where there is no logit, or write the table again"
+                f"{path}: index {table['index'].iloc[at]}: {column} {str(values.iloc[at])!r} is not"
+                " a number; leave the cell empty where there is no logit, or write the table again"
             )
         table[column] = numbers
     return table.set_index("index").sort_index()
@@ -125,14 +127,15 @@ def _require_logits(
     option could then never be chosen. asked (N, K): which options have a text, in the order of the
     table's rows; None without texts, when every column is needed."""
     missing = [column for column in columns if table[column].isna().all()]
-    nameless = asked is None and len(columns) == len(LETTERS)
+    letters = ", ".join(column[-1] for column in columns)
+    nameless = asked is None and columns[0] == f"logit_{LETTERS[0]}"
     for at, column in enumerate(columns):
         needed = len(table) if asked is None else int(asked[:, at].sum())
         if column in missing and needed and len(missing) < len(columns):
             raise InputError(
                 f"{folder / stem}: no logit in column {column}, which {needed:,} of"
                 f" {len(table):,} rows need; write the table again with {', '.join(columns)}"
-                f"{', or name the options in columns A, B, C' if nameless else ''}"
+                f"{', or name the options in columns ' + letters if nameless else ''}"
             )
 
 
@@ -148,7 +151,7 @@ def _text_column(table: pd.DataFrame, name: str) -> pd.Series:
 def read_tables(folder: Path, task: Task, level: ContextTest) -> PredictionTables:
     """The four views of one task x level (reference: IMG+Q and Q-only always come from T5 and
     T5_text)."""
-    candidates = LETTERS if task is Task.MCQ else DIGITS
+    candidates = OPTION_LETTERS if task is Task.MCQ else DIGITS
     columns = [f"logit_{c}" for c in candidates]
     stems = {
         "full": f"{task.value}_{level.value}",
@@ -169,8 +172,13 @@ def read_tables(folder: Path, task: Task, level: ContextTest) -> PredictionTable
             f" {there or 'nothing'}"
         )
     texts = None
-    if task is Task.MCQ and all(c in full.columns for c in "AB"):
-        texts = np.column_stack([(_text_column(full, c) != "").to_numpy() for c in LETTERS])
+    if task is Task.MCQ:  # A to C, and further letters up to the last one with a logit
+        filled = [t[columns].notna().any().to_numpy() for t in found.values() if t is not None]
+        last = int(np.flatnonzero(np.any(filled, axis=0)).max(initial=-1))
+        candidates = candidates[: max(len(LETTERS), last + 1)]
+        columns = columns[: len(candidates)]
+        if all(c in full.columns for c in ("AB" if candidates == LETTERS else candidates)):
+            texts = np.column_stack([(_text_column(full, c) != "").to_numpy() for c in candidates])
     notes = {"rows": len(full)}
     views: dict[str, Floats] = {}
     for view, table in found.items():
@@ -213,4 +221,4 @@ def read_tables(folder: Path, task: Task, level: ContextTest) -> PredictionTable
             "target": _text_column(full, "target"),
         }
     )
-    return PredictionTables(task, level, frame, present, views, notes)
+    return PredictionTables(task, level, candidates, frame, present, views, notes)

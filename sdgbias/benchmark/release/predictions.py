@@ -20,7 +20,7 @@ from sdgbias.methods import metrics, stats
 from sdgbias.methods.answers import parse_letter, parse_number, with_first_digit
 from sdgbias.methods.cade import Floats, Form, Numerics, Streams, decide, streams
 from sdgbias.methods.search import Kind, SearchResult, SearchSettings, take, tune
-from sdgbias.types import DIGITS, LETTERS, TOLERANCES, CadeParams, ContextTest, Task
+from sdgbias.types import DIGITS, TOLERANCES, CadeParams, ContextTest, Task
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,13 @@ def prepare(t: PredictionTables, numerics: Numerics) -> Prepared:
     answers = t.frame["answer"]
     if t.task is Task.MCQ:
         gold = np.array(
-            [LETTERS.find(a.upper()) if len(a) == 1 else -1 for a in answers], dtype=np.int64
+            [t.candidates.find(a.upper()) if len(a) == 1 else -1 for a in answers], dtype=np.int64
         )
         ok = (gold >= 0) & t.present[np.arange(n), np.maximum(gold, 0)]
         payoff = ((np.arange(k) == gold[:, None]) & ok[:, None]).astype(float)
-        letters = ["".join(c for c, p in zip(LETTERS, row, strict=True) if p) for row in t.present]
+        letters = [
+            "".join(c for c, p in zip(t.candidates, row, strict=True) if p) for row in t.present
+        ]
         said = [
             parse_letter(text, c, reference) or ""
             for text, c in zip(t.frame["prediction"], letters, strict=True)
@@ -158,7 +160,7 @@ def apply(
     rows = np.arange(len(ids))
     out: dict[str, object] = {}
     if t.task is Task.MCQ:
-        names = np.array([*LETTERS, ""], dtype=object)  # index -1 -> ''
+        names = np.array([*t.candidates, ""], dtype=object)  # index -1 -> ''
         baseline, chosen = names[p.streams.base], names[decision.choice]
         base_hit = metrics.correct(p.gold_index, p.streams.base)
         cade_hit = metrics.correct(p.gold_index, decision.choice)
