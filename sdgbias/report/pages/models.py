@@ -121,7 +121,7 @@ def page(
             WHERE model = ?{within} ORDER BY finished_at DESC NULLS FIRST, run_id LIMIT {RUNS}""",
         [name, *(among or ())],
     )
-    places = [run["run_id"] for run in newest if run["suite"] == SDG]
+    places = {run["suite"]: [run["run_id"]] for run in newest}.get(SDG)
     if places and found is None:
         found = data.read(partial(reader.frame, params={"runs": places}, runs=places))
     return {
