@@ -57,6 +57,8 @@ _UNITS = {
     "throughput": (1.0, 1, " prompts/s"),
     "cade_gain": (100.0, 1, " points"),
 }
+#: Columns of numbers of table ``verdicts``.
+NUMBERS = ("before", "value", "change", "ci_low", "ci_high", "mde", "allowed", "p")
 #: Column side of table ``verdicts`` -> text.
 FLOORS = {"at_least": "at least", "at_most": "at most"}
 #: Boolean columns -> text shown where they are true.
@@ -105,10 +107,7 @@ def cells(r: Mapping[Any, Any]) -> dict[str, str]:
     scale, digits, unit = _UNITS.get(str(r["metric"]), (100.0, 1, f"{_NBSP}%"))
     points = unit if scale == 1.0 else " points"
     ratio = r["metric"] == "throughput"
-    known = {
-        name: float(r[name]) if r[name] is not None else float("nan")
-        for name in ("before", "value", "change", "ci_low", "ci_high", "mde", "allowed", "p")
-    }
+    known = {n: float(r[n]) if r[n] is not None else float("nan") for n in NUMBERS}
 
     def of(name: str, after: str = unit, *, signed: bool = False) -> str:
         value = known[name]

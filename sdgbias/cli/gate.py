@@ -198,17 +198,7 @@ def _line(r: dict[str, Any]) -> tuple[str, ...]:
     where it isn't a PASS."""
     from sdgbias.analysis import night_text as words
 
-    full = {
-        "before": None,
-        "value": None,
-        "change": None,
-        "ci_low": None,
-        "ci_high": None,
-        "mde": None,
-        "allowed": None,
-        "p": None,
-        **r,
-    }
+    full = dict.fromkeys(words.NUMBERS) | r
     c = words.cells(full)
     value = " -> ".join(x for x in (c["before"], c["value"]) if x)
     change = (

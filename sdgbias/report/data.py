@@ -8,7 +8,7 @@ used in the report.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -202,9 +202,6 @@ class Studies:
     runs: pd.DataFrame
     rows: pd.DataFrame
     metrics: pd.DataFrame
-    _memory: dict[tuple[str, ...], pd.DataFrame] = field(
-        default_factory=dict, repr=False, compare=False
-    )
 
     def of(self, study: str, *metrics: str, **where: str | Sequence[str]) -> pd.DataFrame:
         """Rows of one study (of these metrics), without the rows that record what could not be

@@ -90,7 +90,9 @@ def cells(reader: Reader, run: Row) -> list[Cell]:
 
 
 def choose(
-    known: list[Cell], wanted: Mapping[str, str]
+    known: Sequence[Cell],
+    wanted: Mapping[str, str],
+    choices: Mapping[str, tuple[str, ...]] = CHOICES,
 ) -> tuple[dict[str, str], dict[str, list[str]], list[str]]:
     """(chosen, options, replaced): a value for every select, the options of each given the selects
     before it, and the names of those whose requested value isn't available under the previous
@@ -98,7 +100,7 @@ def choose(
     chosen: dict[str, str] = {}
     options: dict[str, list[str]] = {}
     replaced = []
-    for at, (name, defaults) in enumerate(CHOICES.items()):
+    for at, (name, defaults) in enumerate(choices.items()):
         options[name] = sorted({c[at] for c in known}, key=lambda v: (v != "all", v))
         if name == "indicator" and chosen["metric"] == "disparity":
             defaults = ("all-52", "all")  # the mean over classes, as the study reports it
@@ -309,32 +311,10 @@ def summary(found: Mapping[str, Mapping[str, Point]], metric: str) -> str:
 
 
 COMPARED = ("full_generated", "full", "cade")
-_PLACES = [
-    "benchmark_id",
-    "kind",
-    "method",
-    "test",
-    "model",
-    "value",
-    "n",
-    "ci_low",
-    "ci_high",
-    "letters",
-]
-_PAIRS = [
-    "benchmark_id",
-    "kind",
-    "method",
-    "test",
-    "one",
-    "other",
-    "value",
-    "n",
-    "ci_low",
-    "ci_high",
-    "p",
-    "mde",
-]
+_OF = ("benchmark_id", "kind", "method", "test")
+_NUMBERS = ("value", "n", "ci_low", "ci_high")
+_PLACES = [*_OF, "model", *_NUMBERS, "letters"]
+_PAIRS = [*_OF, "one", "other", *_NUMBERS, "p", "mde"]
 
 
 @dataclass(frozen=True)
@@ -459,4 +439,4 @@ def _one(
 
 
 def _columns(e: stats.Estimate) -> dict[str, object]:
-    return {"value": e.value, "n": e.n, "ci_low": e.low, "ci_high": e.high}
+    return dict(zip(_NUMBERS, (e.value, e.n, e.low, e.high), strict=True))

@@ -165,23 +165,15 @@ def _cell(c: MatrixColumn, run: Row | None, found: Mapping[tuple[str, ...], Row]
     for label, cell in c.instead:
         if run and row is None and (row := found.get((run["run_id"], *cell))) is not None:
             other = label
-    blank = {
-        "value": "",
-        "ci": "",
-        "n": "",
-        "sort": None,
-        "prompts": "",
-        "mark": "",
-        "letters": "",
-        "other": "",
-    }
+    texts = ("value", "ci", "n", "prompts", "mark", "letters", "other")
+    blank: dict[str, Any] = dict.fromkeys(texts, "") | {"sort": None}
     if run is None:
-        return blank | {"sort": None, "why": "not scored", "said": f"{c.title}: not scored"}
+        return blank | {"why": "not scored", "said": f"{c.title}: not scored"}
     silent = _silent(c, run, found)
     if row is None or row["value"] is None or math.isnan(row["value"]) or silent:
         lacks = needs(run["config"], c.cell[2], c.cell[0])
         why = silent or lacks or str((row or {}).get("note") or "") or _small(c, row)
-        return blank | {"sort": None, "why": why, "said": f"{c.title}: {why}"}
+        return blank | {"why": why, "said": f"{c.title}: {why}"}
     e = labels.estimate(row)
     value, ci = labels.amount(e.value, c.metric, unit=False), labels.interval_of(row, c.metric)
     counted = c.prompts and e.clusters

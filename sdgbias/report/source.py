@@ -179,6 +179,11 @@ class Reader:
         return self._con
 
 
+def paged(rows: list[Row], total: int, page: int, size: int) -> dict[str, Any]:
+    """One page of a list for a template: its rows, which page of how many, and all rows' count."""
+    return {"rows": rows, "total": total, "page": page, "pages": max(1, -(-total // size))}
+
+
 def _stat(path: Path) -> tuple[int, int, int] | None:
     try:
         s = path.stat()

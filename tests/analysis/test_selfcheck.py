@@ -274,7 +274,7 @@ def test_faults_are_caught_through_the_pipeline(
 
 
 def test_a_plant_is_what_its_words_say() -> None:
-    """Closed forms of the planted models, so that no constant of plants.py drifts away from its
+    """Closed forms of the planted models, so that no constant of theirs drifts away from its
     description."""
     assert seeds.known(plant("null").habits, View.FULL) == pytest.approx((1 / 3, 1 / 3))
     blind, unseeing = plant("image-blind").habits, plant("context-blind").habits

@@ -23,8 +23,6 @@ from sdgbias.types import (
     View,
 )
 
-NO_BENCHMARK = "no run chosen, so no benchmark to count"
-
 
 def _benchmarks(e: PaperResults) -> list[tuple[str, str]]:
     """(benchmark_id, status of counts in it) of the chosen runs."""

@@ -157,4 +157,4 @@ def gate(verdict: SelfcheckVerdict) -> None:
     )
 
 
-__all__ = ["FALSE_ALARM", "Verdict", "gate", "run"]
+__all__ = ["FALSE_ALARM", "gate", "run"]

@@ -2,39 +2,24 @@
 ``exact``: line searches over the breakpoints of the objective; ``spread``: how far the optimum
 moves when places are resampled; ``kernel``: the payoff of many settings at once."""
 
-from sdgbias.methods.protocol import DRAWS, RANGES, Ranges
-from sdgbias.methods.search.exact import KINDS, ExactResult, Kind, exact_search, held_out, tune
-from sdgbias.methods.search.kernel import Packed, mean_payoff, pack, row_payoff
-from sdgbias.methods.search.random import (
-    SearchResult,
-    SearchSettings,
-    draw_settings,
-    evaluate_draws,
-    random_search,
-    take,
-)
-from sdgbias.methods.search.spread import SearchSpread, search_spread
-
-__all__ = [
-    "DRAWS",
-    "KINDS",
-    "RANGES",
-    "ExactResult",
-    "Kind",
-    "Packed",
-    "Ranges",
-    "SearchResult",
-    "SearchSettings",
-    "SearchSpread",
-    "draw_settings",
-    "evaluate_draws",
-    "exact_search",
-    "held_out",
-    "mean_payoff",
-    "pack",
-    "random_search",
-    "row_payoff",
-    "search_spread",
-    "take",
-    "tune",
-]
+from sdgbias.methods.protocol import DRAWS as DRAWS
+from sdgbias.methods.protocol import RANGES as RANGES
+from sdgbias.methods.protocol import Ranges as Ranges
+from sdgbias.methods.search.exact import KINDS as KINDS
+from sdgbias.methods.search.exact import ExactResult as ExactResult
+from sdgbias.methods.search.exact import Kind as Kind
+from sdgbias.methods.search.exact import exact_search as exact_search
+from sdgbias.methods.search.exact import held_out as held_out
+from sdgbias.methods.search.exact import tune as tune
+from sdgbias.methods.search.kernel import Packed as Packed
+from sdgbias.methods.search.kernel import mean_payoff as mean_payoff
+from sdgbias.methods.search.kernel import pack as pack
+from sdgbias.methods.search.kernel import row_payoff as row_payoff
+from sdgbias.methods.search.random import SearchResult as SearchResult
+from sdgbias.methods.search.random import SearchSettings as SearchSettings
+from sdgbias.methods.search.random import draw_settings as draw_settings
+from sdgbias.methods.search.random import evaluate_draws as evaluate_draws
+from sdgbias.methods.search.random import random_search as random_search
+from sdgbias.methods.search.random import take as take
+from sdgbias.methods.search.spread import SearchSpread as SearchSpread
+from sdgbias.methods.search.spread import search_spread as search_spread

@@ -15,86 +15,40 @@ groups      metrics by group, disparity between groups
 
 from __future__ import annotations
 
-from sdgbias.methods.stats.bootstrap import (
-    interval,
-    replicates,
-    widening,
-)
-from sdgbias.methods.stats.groups import (
-    SMALLEST,
-    ByGroup,
-    Disparity,
-    GroupMeans,
-    disparity,
-    disparity_change,
-    group_means,
-    grouped,
-    wider,
-)
-from sdgbias.methods.stats.intervals import (
-    FEWEST,
-    LEVEL,
-    Estimate,
-    Kind,
-    amount,
-    cluster_spread,
-    codes,
-    estimate,
-    fraction,
-    macro,
-    mean,
-    means,
-    nothing,
-    share,
-    spread_of,
-    two_way,
-    widest,
-)
-from sdgbias.methods.stats.multiple import holm, leaderboard, letters
-from sdgbias.methods.stats.paired import (
-    PairedTest,
-    minimum_detectable,
-    net_signs,
-    paired,
-    sign_test,
-)
-
-__all__ = [
-    "FEWEST",
-    "LEVEL",
-    "SMALLEST",
-    "ByGroup",
-    "Disparity",
-    "Estimate",
-    "GroupMeans",
-    "Kind",
-    "PairedTest",
-    "amount",
-    "cluster_spread",
-    "codes",
-    "disparity",
-    "disparity_change",
-    "estimate",
-    "fraction",
-    "group_means",
-    "grouped",
-    "holm",
-    "interval",
-    "leaderboard",
-    "letters",
-    "macro",
-    "mean",
-    "means",
-    "minimum_detectable",
-    "net_signs",
-    "nothing",
-    "paired",
-    "replicates",
-    "share",
-    "sign_test",
-    "spread_of",
-    "two_way",
-    "widening",
-    "wider",
-    "widest",
-]
+from sdgbias.methods.stats.bootstrap import interval as interval
+from sdgbias.methods.stats.bootstrap import replicates as replicates
+from sdgbias.methods.stats.bootstrap import widening as widening
+from sdgbias.methods.stats.groups import SMALLEST as SMALLEST
+from sdgbias.methods.stats.groups import ByGroup as ByGroup
+from sdgbias.methods.stats.groups import Disparity as Disparity
+from sdgbias.methods.stats.groups import GroupMeans as GroupMeans
+from sdgbias.methods.stats.groups import disparity as disparity
+from sdgbias.methods.stats.groups import disparity_change as disparity_change
+from sdgbias.methods.stats.groups import group_means as group_means
+from sdgbias.methods.stats.groups import grouped as grouped
+from sdgbias.methods.stats.groups import wider as wider
+from sdgbias.methods.stats.intervals import FEWEST as FEWEST
+from sdgbias.methods.stats.intervals import LEVEL as LEVEL
+from sdgbias.methods.stats.intervals import Estimate as Estimate
+from sdgbias.methods.stats.intervals import Kind as Kind
+from sdgbias.methods.stats.intervals import amount as amount
+from sdgbias.methods.stats.intervals import cluster_spread as cluster_spread
+from sdgbias.methods.stats.intervals import codes as codes
+from sdgbias.methods.stats.intervals import estimate as estimate
+from sdgbias.methods.stats.intervals import fraction as fraction
+from sdgbias.methods.stats.intervals import macro as macro
+from sdgbias.methods.stats.intervals import mean as mean
+from sdgbias.methods.stats.intervals import means as means
+from sdgbias.methods.stats.intervals import nothing as nothing
+from sdgbias.methods.stats.intervals import share as share
+from sdgbias.methods.stats.intervals import spread_of as spread_of
+from sdgbias.methods.stats.intervals import two_way as two_way
+from sdgbias.methods.stats.intervals import widest as widest
+from sdgbias.methods.stats.multiple import holm as holm
+from sdgbias.methods.stats.multiple import leaderboard as leaderboard
+from sdgbias.methods.stats.multiple import letters as letters
+from sdgbias.methods.stats.paired import PairedTest as PairedTest
+from sdgbias.methods.stats.paired import minimum_detectable as minimum_detectable
+from sdgbias.methods.stats.paired import net_signs as net_signs
+from sdgbias.methods.stats.paired import paired as paired
+from sdgbias.methods.stats.paired import sign_test as sign_test

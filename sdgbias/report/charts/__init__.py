@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import altair as alt
 import pandas as pd
@@ -23,6 +24,7 @@ from sdgbias.files import packaged
 from sdgbias.methods.stats import Estimate
 from sdgbias.report import labels
 
+T = TypeVar("T")
 #: Column -> label of its select and head of its table column.
 FILTERS = {
     "model": "Model",
@@ -130,16 +132,36 @@ def figure(
     )
 
 
+class NoRows(Exception):
+    """No row of a figure has a value, so there is no figure."""
+
+
+def drawn(source: T, *makers: Callable[[T], Figure]) -> list[Figure]:
+    """The figures that have rows in ``source``, in the order of their makers."""
+    made = []
+    for maker in makers:
+        with suppress(NoRows):
+            made.append(maker(source))
+    return made
+
+
 # ----------------------------------------------------------------------
 # rows
 
 
 def shaped(
-    frame: pd.DataFrame, *, scale: float = 100.0, digits: int = 1, signed: bool = False
+    frame: pd.DataFrame,
+    *,
+    scale: float = 100.0,
+    digits: int = 1,
+    signed: bool = False,
+    some: bool = True,
 ) -> pd.DataFrame:
     """Rows of the store (value, n, ci_low, ci_high) -> value, low, high times ``scale``, said, ci,
-    n. Rows without a value are dropped."""
+    n. Rows without a value are dropped; with ``some`` raises NoRows where no other is there."""
     frame = frame[frame["value"].notna()].copy()
+    if some and frame.empty:
+        raise NoRows
     if "clusters" not in frame:
         frame["clusters"] = 0
     found = [
@@ -170,19 +192,23 @@ def like_first(frame: pd.DataFrame, *columns: str) -> pd.DataFrame:
     return frame[(frame[list(columns)] == frame[list(columns)].iloc[0]).all(axis=1)]
 
 
-def both_tasks(frame: pd.DataFrame) -> pd.DataFrame:
-    """Shaped rows of both tasks: accuracy in per cent and mean absolute error in its own units,
-    named by ``task``."""
-    parts = [
-        shaped(frame[frame["task"] == "mcq"]),
-        shaped(frame[frame["task"] == "regression"], scale=1.0, digits=2),
-    ]
-    return pd.concat([p for p in parts if len(p)] or parts[:1]).assign(
-        task=lambda f: f["task"].map(TASKS)
-    )
-
-
 TASKS = {"mcq": "Choice: accuracy, %", "regression": "Estimate: mean absolute error"}
+
+
+def both_tasks(
+    frame: pd.DataFrame, names: Mapping[str, str] = TASKS, signed: bool = False
+) -> pd.DataFrame:
+    """Shaped rows of both tasks: accuracy in per cent and mean absolute error in its own units,
+    named by ``task``. Raises NoRows."""
+    choices, numbers = (frame[frame["task"] == task] for task in ("mcq", "regression"))
+    parts = [
+        shaped(choices, signed=signed, some=False),
+        shaped(numbers, scale=1.0, digits=2, signed=signed, some=False),
+    ]
+    if not any(map(len, parts)):
+        raise NoRows
+    made = pd.concat([p for p in parts if len(p)])
+    return made.assign(task=made["task"].map(names))
 
 
 def holm(p: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from sdgbias.report.charts import Figure, columns, figure, holm, shaped
+from sdgbias.report.charts import Figure, columns, drawn, figure, holm, shaped
 from sdgbias.report.charts.marks import Grid, Hue, Rows, ValueAxis, dotted, heat, lost
 from sdgbias.report.charts.parameters import losses
 from sdgbias.report.data import ALL_TESTS, Studies
@@ -17,12 +17,10 @@ VERDICTS = (("differ (Holm, 5 %)", "#0072b2"), ("not told apart", "#8a8a8a"))
 
 
 def figures(s: Studies, board: Board) -> list[Figure]:
-    return [f for f in (_leaderboard(board), _pairs(board), _transfer(s)) if f is not None]
+    return [*drawn(board, _leaderboard, _pairs), *drawn(s, _transfer)]
 
 
-def _leaderboard(board: Board) -> Figure | None:
-    if board.places.empty:
-        return None
+def _leaderboard(board: Board) -> Figure:
     frame = shaped(board.places)
     frame = (
         frame.assign(_at=frame["test"].map(_rank))
@@ -52,11 +50,9 @@ def _rank(test: str) -> tuple[bool, str]:
     return test.startswith("T"), test
 
 
-def _pairs(board: Board) -> Figure | None:
+def _pairs(board: Board) -> Figure:
     """A matrix of all pairs, each twice: row minus column. Pairs that can't be told apart are
     without colour."""
-    if board.pairs.empty:
-        return None
     turned = board.pairs.assign(
         one=board.pairs["other"],
         other=board.pairs["one"],
@@ -98,9 +94,7 @@ def _order(board: Board) -> list[str]:
     return list(dict.fromkeys(_short(m) for m in ranked["model"]))
 
 
-def _transfer(s: Studies) -> Figure | None:
+def _transfer(s: Studies) -> Figure:
     frame = losses(s, "model")
-    if frame.empty:
-        return None
     names: list[str] = sorted(set(frame["source"]) | set(frame["target"]))
     return lost("transfer-models", pd.DataFrame(frame), names)

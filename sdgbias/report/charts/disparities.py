@@ -4,13 +4,14 @@ debiasing."""
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import altair as alt
 import pandas as pd
 
 from sdgbias.benchmark.people_items import ATTRIBUTES
 from sdgbias.raw.facet import SELECTED
-from sdgbias.report.charts import Figure, columns, figure, holm, shaped
+from sdgbias.report.charts import Figure, NoRows, columns, drawn, figure, holm, shaped
 from sdgbias.report.charts.marks import Grid, Hue, Rows, ValueAxis, dotted, heat
 from sdgbias.report.charts.methods import title_of
 from sdgbias.suites.facet import NONE_RIGHT, NOT_UNDERSTOOD
@@ -45,14 +46,11 @@ def figures(metrics: pd.DataFrame, studies: pd.DataFrame) -> list[Figure]:
     several data sets, each figure has a select for them."""
     of_faces = metrics["test"].isin(list(ATTRIBUTES))
     classed, faces = metrics[~of_faces], metrics[of_faces & (metrics["method"] == "full")]
-    made = [
-        *(_apart(classed, attribute) for attribute in PAIRS),
-        _classes(classed),
-        _prompts(classed),
-    ]
-    made += [_debiased(studies), _cost(studies), _faces(faces), _faces_apart(faces)]
+    apart = (partial(_apart, attribute=attribute) for attribute in PAIRS)
+    made = drawn(classed, *apart, _classes, _prompts) + drawn(studies, _debiased, _cost)
+    made += drawn(faces, _faces, _faces_apart)
     several, silent = metrics["data"].nunique() > 1, _unheard(metrics)
-    shown = [_understood_first(f, silent) for f in made if f is not None]
+    shown = [_understood_first(f, silent) for f in made]
     return [replace(f, filters=("data", *f.filters)) if several else f for f in shown]
 
 
@@ -117,15 +115,13 @@ def _silent(rows: pd.DataFrame) -> str:
     )
 
 
-def _apart(metrics: pd.DataFrame, attribute: str) -> Figure | None:
+def _apart(metrics: pd.DataFrame, attribute: str) -> Figure:
     own = metrics[
         (metrics["metric"] == "disparity")
         & metrics["pillar"].str.startswith(f"{attribute}:")
         & metrics["indicator"].isin(list(POOLS))
     ]
     frame, silent = shaped(own, signed=True), _silent(own)
-    if frame.empty:
-        return None
     small = len(own) - len(frame) - int(_is_silent(own).sum())
     frame = frame.assign(
         by=frame["pillar"].str.removeprefix(f"{attribute}:"),
@@ -158,7 +154,7 @@ def _apart(metrics: pd.DataFrame, attribute: str) -> Figure | None:
     return replace(made, name=f"fairness-{attribute}", filters=filters)
 
 
-def _classes(metrics: pd.DataFrame) -> Figure | None:
+def _classes(metrics: pd.DataFrame) -> Figure:
     """Those of 13 classes that have a value, by three attributes; a cell without one shows its
     n."""
     pairs = {f"{a}:{one}-{other}": f"{one} − {other}" for a, (one, other) in PAIRS.items()}
@@ -167,12 +163,10 @@ def _classes(metrics: pd.DataFrame) -> Figure | None:
         & metrics["pillar"].isin(list(pairs))
         & metrics["indicator"].isin(SELECTED)
     ]
-    if own.empty:
-        return None
     of_class = [*_ASKED, "indicator"]
     kept = own.groupby(of_class)["value"].transform("count") > 0
     if not kept.any():
-        return None
+        raise NoRows
     classes = sorted(set(own["indicator"]) - set(own.loc[kept, "indicator"]))
     said = _silent(own)
     own = own[kept]
@@ -190,7 +184,7 @@ def _classes(metrics: pd.DataFrame) -> Figure | None:
         ci="no value",
         n=counts.astype(object),
     )
-    frame = pd.concat([known, void.astype({"value": object})]) if len(known) else void
+    frame = pd.concat([known, void.astype({"value": object})])
     frame = frame.sort_index().assign(
         source=lambda f: f["pillar"].map(pairs),
         target=lambda f: f["indicator"],
@@ -198,9 +192,7 @@ def _classes(metrics: pd.DataFrame) -> Figure | None:
     )
     frame = _ordered(frame, "method", list(METHODS.values()))
     legend = alt.Legend(title="points", orient="right", gradientLength=120)
-    grid = Grid(
-        list(pairs.values()), list(SELECTED), legend=legend if len(known) else None, dashed=True
-    )
+    grid = Grid(list(pairs.values()), list(SELECTED), legend=legend, dashed=True)
     absent = f" Not shown, for want of 20 people in both groups: {', '.join(classes)}."
     return figure(
         "fairness-classes",
@@ -211,12 +203,10 @@ def _classes(metrics: pd.DataFrame) -> Figure | None:
     )
 
 
-def _prompts(metrics: pd.DataFrame) -> Figure | None:
+def _prompts(metrics: pd.DataFrame) -> Figure:
     whole = (metrics["pillar"] == "all") & (metrics["indicator"] == "all-52")
     shares = metrics[whole & metrics["metric"].isin(["recall", "false_yes_rate"])]
     frame, silent = shaped(_heard(shares, _unheard(metrics))), _silent(metrics)
-    if frame.empty:
-        return None
     names = {"recall": MEASURES[0][0], "false_yes_rate": MEASURES[1][0]}
     frame = _ordered(
         frame.assign(measure=frame["metric"].map(names), method=frame["method"].map(_said)),
@@ -241,12 +231,11 @@ def _point(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(name=name, title=name.map(title_of), point=at)
 
 
-def _debiased(studies: pd.DataFrame) -> Figure | None:
+def _debiased(studies: pd.DataFrame) -> Figure:
     frame = shaped(studies[studies["metric"] == "disparity"], signed=True)
-    if frame.empty:
-        return None
     key = ["data", "model", "test", "method", "pillar"]
-    change = shaped(studies[studies["metric"] == "disparity_change"], signed=True).set_index(key)
+    change = studies[studies["metric"] == "disparity_change"]
+    change = shaped(change, signed=True, some=False).set_index(key)
     at = [tuple(r) for r in frame[key].itertuples(index=False, name=None)]
     said = {
         k: f"{s} ({c}), p {holm(p)}"
@@ -258,15 +247,13 @@ def _debiased(studies: pd.DataFrame) -> Figure | None:
     return dotted("fairness-debiased", frame, "name", _DIFFERENCE, Hue("point", POINTS), rows)
 
 
-def _cost(studies: pd.DataFrame) -> Figure | None:
+def _cost(studies: pd.DataFrame) -> Figure:
     own = studies[
         (studies["pillar"] == "all")
         & studies["metric"].isin(["recall", "false_yes_rate"])
         & ~studies["method"].str.endswith("@recall")
     ]
     frame = shaped(own)
-    if frame.empty:
-        return None
     frame = _ordered(_point(frame), "name", ["full", "cade"])
     frame = frame.assign(
         measure=frame["metric"].map({"recall": MEASURES[0][0], "false_yes_rate": MEASURES[1][0]})
@@ -275,13 +262,11 @@ def _cost(studies: pd.DataFrame) -> Figure | None:
     return dotted("fairness-cost", frame, "name", _ANSWERS, Hue("measure", MEASURES), rows)
 
 
-def _faces(metrics: pd.DataFrame) -> Figure | None:
+def _faces(metrics: pd.DataFrame) -> Figure:
     """Recall by group for prompts about the attribute itself."""
     own = metrics[(metrics["metric"] == "recall") & metrics["pillar"].str.contains("=")]
     own = _heard(own, _unheard(metrics))
     frame = shaped(own)
-    if frame.empty:
-        return None
     parts = frame["pillar"].str.split("=", n=1)
     frame = frame.assign(by=parts.str[0], group=parts.str[1], prompt=frame["test"])
     small = len(own) - len(frame)
@@ -296,11 +281,9 @@ def _faces(metrics: pd.DataFrame) -> Figure | None:
     )
 
 
-def _faces_apart(metrics: pd.DataFrame) -> Figure | None:
+def _faces_apart(metrics: pd.DataFrame) -> Figure:
     own = metrics[metrics["metric"] == "disparity"]
     frame, silent = shaped(own, signed=True), _silent(own)
-    if frame.empty:
-        return None
     small = len(own) - len(frame) - int(_is_silent(own).sum())
     frame = frame.assign(by=frame["pillar"], prompt=frame["test"])
     return dotted(

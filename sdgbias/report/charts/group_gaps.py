@@ -4,11 +4,12 @@ street photo; disparities between groups, and whether CADE narrows them."""
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
 
-from sdgbias.report.charts import Figure, holm, like_first, shaped
+from sdgbias.report.charts import Figure, drawn, holm, like_first, shaped
 from sdgbias.report.charts.marks import Hue, Rows, ValueAxis, dotted
 from sdgbias.report.data import Studies, method_name
 
@@ -33,37 +34,31 @@ _LEVELS = ("poorest", "middle", "richest")
 
 
 def figures(s: Studies) -> list[Figure]:
-    return [f for f in (*_accuracy(s), _gaps(s), _change(s)) if f is not None]
+    return drawn(s, *(partial(_accuracy, by=by) for by in BY), _gaps, _change)
 
 
-def _accuracy(s: Studies) -> list[Figure]:
+def _accuracy(s: Studies, by: str) -> Figure:
     """One figure per grouping, because countries are only shown for all tests together."""
-    found = []
-    for by, said in BY.items():
-        own = s.of("groups", "accuracy", task="mcq", by=by, method=["full", "cade"])
-        frame = shaped(own)
-        if frame.empty:
-            continue
-        frame = frame.assign(
-            method=lambda f: f["method"].map(method_name),
-            level=lambda f: f["level"].str.replace(" x ", ", "),
-        )
-        order = sorted(set(frame["level"]), key=_rank) if by != "country" else []
-        small = int(own["value"].isna().sum())
-        made = dotted(
-            "groups",
-            frame,
-            "level",
-            ValueAxis("accuracy, %"),
-            Hue("method", METHODS),
-            Rows(order=order, by_value=by == "country", apart=True, step=34),
-            said=said,
-            spread=_spread(frame),
-            small=f" {small:,} groups of fewer than 20 questions have no value." if small else "",
-        )
-        filters = ("model",) if by == "country" else ("model", "test")
-        found.append(replace(made, name=f"groups-{by.replace(' x ', '-')}", filters=filters))
-    return found
+    own = s.of("groups", "accuracy", task="mcq", by=by, method=["full", "cade"])
+    frame = shaped(own).assign(
+        method=lambda f: f["method"].map(method_name),
+        level=lambda f: f["level"].str.replace(" x ", ", "),
+    )
+    order = sorted(set(frame["level"]), key=_rank) if by != "country" else []
+    small = int(own["value"].isna().sum())
+    made = dotted(
+        "groups",
+        frame,
+        "level",
+        ValueAxis("accuracy, %"),
+        Hue("method", METHODS),
+        Rows(order=order, by_value=by == "country", apart=True, step=34),
+        said=BY[by],
+        spread=_spread(frame),
+        small=f" {small:,} groups of fewer than 20 questions have no value." if small else "",
+    )
+    filters = ("model",) if by == "country" else ("model", "test")
+    return replace(made, name=f"groups-{by.replace(' x ', '-')}", filters=filters)
 
 
 def _rank(group: str) -> list[tuple[int, str]]:
@@ -85,10 +80,8 @@ def _spread(frame: pd.DataFrame) -> str:
     )
 
 
-def _gaps(s: Studies) -> Figure | None:
+def _gaps(s: Studies) -> Figure:
     own = s.of("groups", *(metric for _, metric in GAPS))
-    if own.empty:
-        return None
     frame = shaped(own, signed=True).assign(
         gap=[
             GAPS[k]
@@ -110,10 +103,8 @@ def _gaps(s: Studies) -> Figure | None:
     )
 
 
-def _change(s: Studies) -> Figure | None:
+def _change(s: Studies) -> Figure:
     own = s.of("groups", "disparity_change")
-    if own.empty:
-        return None
     frame = shaped(own, signed=True).assign(
         gap=[
             GAPS[k]

@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from sdgbias.report.charts import Figure, columns, figure, like_first, shaped
+from sdgbias.report.charts import Figure, NoRows, columns, drawn, figure, like_first, shaped
 from sdgbias.report.charts.marks import (
     Hue,
     Rows,
@@ -44,23 +44,11 @@ SCORES = {
 
 
 def figures(s: Studies) -> list[Figure]:
-    made = [
-        _fixed(s),
-        _implausible(s),
-        _cut(s),
-        _flips(s),
-        _net_of_flips(s),
-        _reliability(s),
-        _risk(s),
-        _scores(s),
-    ]
-    return [f for f in made if f is not None]
+    return drawn(s, _fixed, _implausible, _cut, _flips, _net_of_flips, _reliability, _risk, _scores)
 
 
-def _fixed(s: Studies) -> Figure | None:
+def _fixed(s: Studies) -> Figure:
     own = s.of("harm", "fixed", "broken", "net")
-    if own.empty:
-        return None
     frame = shaped(own).assign(
         change=own["metric"],
         task=own["task"].map(TASKS),
@@ -105,10 +93,8 @@ def _both_ways(shown: Mapping[str, str]) -> Any:
     return alt.layer(zero_rule("x"), bar, rule, dot).properties(height=alt.Step(30))
 
 
-def _implausible(s: Studies) -> Figure | None:
+def _implausible(s: Studies) -> Figure:
     own = s.of("harm", "implausible")
-    if own.empty:
-        return None
     frame = shaped(own, digits=2).assign(task=own["task"].map(TASKS))
     axis = ValueAxis("implausible answers, %")
     return dotted("harm-implausible", frame, "test", axis, rows=Rows(order=_tests(frame)))
@@ -118,10 +104,8 @@ def _tests(frame: pd.DataFrame) -> list[str]:
     return sorted(set(frame["test"]), key=lambda t: (t.startswith("T"), t))
 
 
-def _cut(s: Studies) -> Figure | None:
+def _cut(s: Studies) -> Figure:
     own = s.of("harm", "accuracy_over_cade", "interval_accuracy_over_cade")
-    if own.empty:
-        return None
     frame = shaped(own, digits=2, signed=True).assign(task=own["task"].map(TASKS))
     axis = ValueAxis("gain by the cut, points", zero=True)
     return dotted("harm-cut", frame, "test", axis, rows=Rows(order=_tests(frame)))
@@ -141,10 +125,8 @@ def _term_rows(s: Studies, metric: str, *, signed: bool = False) -> pd.DataFrame
     )
 
 
-def _flips(s: Studies) -> Figure | None:
+def _flips(s: Studies) -> Figure:
     frame = _term_rows(s, "share_of_flips")
-    if frame.empty:
-        return None
     frame = stacked(
         frame, ["model", "task", "test", "pillar", "term"], "origin", [n for n, _ in TERMS]
     )
@@ -152,10 +134,8 @@ def _flips(s: Studies) -> Figure | None:
     return barred("harm-flips", frame, "test", title, Hue("origin", TERMS), order)
 
 
-def _net_of_flips(s: Studies) -> Figure | None:
+def _net_of_flips(s: Studies) -> Figure:
     frame = _term_rows(s, "net_of_flips", signed=True)
-    if frame.empty:
-        return None
     return dotted(
         "harm-net",
         frame,
@@ -166,10 +146,8 @@ def _net_of_flips(s: Studies) -> Figure | None:
     )
 
 
-def _reliability(s: Studies) -> Figure | None:
+def _reliability(s: Studies) -> Figure:
     own = s.of("calibration", *_BINS)
-    if own.empty:
-        return None
     frame = shaped(own).assign(
         method=lambda f: f["method"].map(method_name),
         bins=lambda f: f["metric"].map(_BINS),
@@ -198,10 +176,8 @@ def _reliability(s: Studies) -> Figure | None:
     return figure("calibration-reliability", frame, chart, METHODS)
 
 
-def _risk(s: Studies) -> Figure | None:
+def _risk(s: Studies) -> Figure:
     own = s.of("selective", "risk", by="coverage")
-    if own.empty:
-        return None
     frame = shaped(own).assign(
         method=lambda f: f["method"].map(method_name), x=lambda f: (100 * f["x"]).round(3)
     )
@@ -211,7 +187,7 @@ def _risk(s: Studies) -> Figure | None:
     return figure("calibration-risk", frame, chart, METHODS)
 
 
-def _scores(s: Studies) -> Figure | None:
+def _scores(s: Studies) -> Figure:
     own = pd.concat([s.of("calibration", *SCORES), s.of("selective", "aurc")])
     parts = [
         shaped(own[own["metric"] == m], scale=scale, digits=digits).assign(score=name)
@@ -219,7 +195,7 @@ def _scores(s: Studies) -> Figure | None:
         if (own["metric"] == m).any()
     ]
     if not parts:
-        return None
+        raise NoRows
     frame = s.ordered(pd.concat(parts, ignore_index=True)).assign(
         method=lambda f: f["method"].map(method_name)
     )

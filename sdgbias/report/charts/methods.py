@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from sdgbias.report.charts import Figure, like_first, shaped
+from sdgbias.report.charts import Figure, NoRows, drawn, like_first, shaped
 from sdgbias.report.charts.marks import Hue, Rows, ValueAxis, barred, dotted, stacked
 from sdgbias.report.charts.paper import COLOURS
 from sdgbias.report.data import METHODS, Studies, method_name
@@ -27,15 +27,7 @@ _VIEWS = ("q_only", "ctx_q", "img_q", "full")
 
 
 def figures(s: Studies) -> list[Figure]:
-    made = [
-        _accuracy(s),
-        _gain(s),
-        _estimation(s),
-        _perturbation(s),
-        _directions(s),
-        _two_options(s),
-    ]
-    return [f for f in made if f is not None]
+    return drawn(s, _accuracy, _gain, _estimation, _perturbation, _directions, _two_options)
 
 
 def kind_of(method: str) -> str:
@@ -109,28 +101,22 @@ def _best(frame: pd.DataFrame, unit: str) -> str:
     )
 
 
-def _accuracy(s: Studies) -> Figure | None:
+def _accuracy(s: Studies) -> Figure:
     own = s.of("methods", "accuracy", task="mcq")
-    if own.empty:
-        return None
     frame = _with_methods(shaped(_ranked(s, own, s.headline("accuracy", task="mcq"))))
     return _sorted("methods-accuracy", frame, "accuracy, %", " %")
 
 
-def _gain(s: Studies) -> Figure | None:
+def _gain(s: Studies) -> Figure:
     own = s.of("methods", "accuracy_gain", task="mcq")
-    if own.empty:
-        return None
     frame = _with_methods(
         shaped(_ranked(s, own, s.headline("accuracy_gain", task="mcq", method="cade")), signed=True)
     )
     return _sorted("methods-gain", frame, "gain over Full, points", " points", zero=True)
 
 
-def _estimation(s: Studies) -> Figure | None:
+def _estimation(s: Studies) -> Figure:
     own = s.of("methods", "interval_accuracy", task="regression", pillar="all pillars")
-    if own.empty:
-        return None
     headline = s.headline("interval_accuracy", task="regression", pillar="all pillars")
     frame = _with_methods(shaped(_ranked(s, own, headline)))
     return _sorted("methods-estimation", frame, "within tolerance, %", " %")
@@ -145,10 +131,8 @@ def _shares(
     return stacked(frame, keys, "direction", [n for n, _ in legend])
 
 
-def _perturbation(s: Studies) -> Figure | None:
+def _perturbation(s: Studies) -> Figure:
     own = s.of("perturbation", *(f"share_{d}" for d, _ in DIRECTIONS), by="order")
-    if own.empty:
-        return None
     frame = _shares(own, "share_", ["model", "pillar", "level"], DIRECTIONS)
     prompts = (
         s.of("perturbation", "distinct_prompts")
@@ -162,11 +146,11 @@ def _perturbation(s: Studies) -> Figure | None:
     return barred("perturbation", frame, "level", title, hue, ORDERS)
 
 
-def _directions(s: Studies) -> Figure | None:
+def _directions(s: Studies) -> Figure:
     views = s.of("directions", *(f"answered_{d}" for d, _ in (*DIRECTIONS, INVALID)))
     cade = s.of("directions", *(f"share_{d}" for d, _ in DIRECTIONS), method="cade", by="")
     if views.empty:
-        return None
+        raise NoRows
     legend = (*DIRECTIONS, INVALID)
     both = _ranked(
         s,
@@ -182,11 +166,9 @@ def _directions(s: Studies) -> Figure | None:
     return _by_direction("directions", frame, legend)
 
 
-def _two_options(s: Studies) -> Figure | None:
+def _two_options(s: Studies) -> Figure:
     legend = (DIRECTIONS[0], DIRECTIONS[2])
     own = s.of("directions", *(f"share_{d}_two_option" for d, _ in legend), by="")
-    if shaped(own).empty:
-        return None
     frame = _shares(
         own.assign(method=own["method"].map(method_name)),
         "share_",

@@ -87,6 +87,13 @@ def _numbers(e: Estimate) -> dict[str, Any]:
     }
 
 
+def _whiskers(base: Any, channel: str, **mark: Any) -> Any:
+    """The interval of each row along a channel, x or y."""
+    low, high = {"x": (alt.X, alt.X2), "y": (alt.Y, alt.Y2)}[channel]
+    rules = base.transform_filter("datum.high != null").mark_rule(**mark)
+    return rules.encode(low("low:Q"), high("high:Q"))
+
+
 def _said(e: Estimate) -> str:
     return f"{percent(e)} ({_ci(e)})"
 
@@ -123,17 +130,8 @@ def figure3(data: ReportData) -> list[Panel]:
     for i, (model, views) in enumerate(cells.items()):
         if not views:
             continue
-        frame = _frame(
-            [
-                {
-                    "view": METHODS[v],
-                    "colour": COLOURS[v],
-                    **_numbers(e),
-                    "label": number(100 * e.value),
-                }
-                for v, e in views.items()
-            ]
-        )
+        rows = [{"view": METHODS[v], "colour": COLOURS[v], **_numbers(e)} for v, e in views.items()]
+        frame = _frame(rows).assign(label=[number(100 * e.value) for e in views.values()])
         frame["at"] = [
             h if h is not None else v for h, v in zip(frame["high"], frame["value"], strict=True)
         ]
@@ -146,11 +144,7 @@ def figure3(data: ReportData) -> list[Panel]:
         x = alt.X("view:N", sort=None, axis=alt.Axis(labelAngle=0, ticks=False), title=None)
         base = alt.Chart(frame).encode(x=x)
         bars = base.mark_bar(size=38).encode(y=y, color=alt.Color("colour:N", scale=None))
-        rules = (
-            base.transform_filter("datum.high != null")
-            .mark_rule(color=TEXT, strokeWidth=1.5)
-            .encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q"))
-        )
+        rules = _whiskers(base, "y", color=TEXT, strokeWidth=1.5)
         text = base.mark_text(dy=-8, fontSize=12, fill=TEXT).encode(
             y=alt.Y("at:Q"), text=alt.Text("label:N")
         )
@@ -159,15 +153,8 @@ def figure3(data: ReportData) -> list[Panel]:
             + "; ".join(f"{METHODS[v]} {_said(e)}" for v, e in views.items())
             + "."
         )
-        panels.append(
-            Panel(
-                model,
-                words,
-                _svg(
-                    (bars + rules + text).properties(width=WIDTH - 54, height=190), f"f3-{i}", words
-                ),
-            )
-        )
+        chart = (bars + rules + text).properties(width=WIDTH - 54, height=190)
+        panels.append(Panel(model, words, _svg(chart, f"f3-{i}", words)))
     return panels
 
 
@@ -180,26 +167,13 @@ def figure4(data: ReportData) -> list[Panel]:
         for model in data.models:
             start, parts = 0.0, []
             for d in DIRECTIONS:
-                e = data.cell(
-                    model=model,
-                    task="mcq",
-                    test="T1",
-                    method="q_only",
-                    pillar=pillar,
-                    metric=f"share_{d}",
-                )
+                where = {"model": model, "pillar": pillar, "metric": f"share_{d}"}
+                e = data.cell(task="mcq", test="T1", method="q_only", **where)
                 if e is None or e.value != e.value:
                     continue
                 label = f"{100 * e.value:.0f}" if e.value >= 0.08 else ""
-                rows.append(
-                    {
-                        "model": model,
-                        "colour": COLOURS[d],
-                        "from": start,
-                        "to": start + e.value,
-                        "label": label,
-                    }
-                )
+                ends = {"from": start, "to": start + e.value}
+                rows.append({"model": model, "colour": COLOURS[d], **ends, "label": label})
                 start += e.value
                 parts.append(f"{d} {_said(e)}")
             if parts:
@@ -262,11 +236,7 @@ def figure5(data: ReportData) -> list[Panel]:
             .mark_rule(color=TEXT, opacity=0.6)
             .encode(x=alt.X("zero:Q"))
         )
-        rules = (
-            base.transform_filter("datum.high != null")
-            .mark_rule(strokeWidth=2.5, color=COLOURS["full"])
-            .encode(x=alt.X("low:Q"), x2=alt.X2("high:Q"))
-        )
+        rules = _whiskers(base, "x", strokeWidth=2.5, color=COLOURS["full"])
         dots = base.mark_point(size=70, filled=True, opacity=1, color=COLOURS["full"]).encode(x=x)
         said = "; ".join(
             f"{m} {number(100 * e.value, signed=True)} ({_ci(e, signed=True)})"
@@ -325,11 +295,7 @@ def figure7(data: ReportData, task: Task = Task.MCQ) -> list[Panel]:
             xOffset=offset,
             color=alt.Color("colour:N", scale=None),
         )
-        rules = (
-            base.transform_filter("datum.high != null")
-            .mark_rule(strokeWidth=2.5)
-            .encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q"))
-        )
+        rules = _whiskers(base, "y", strokeWidth=2.5)
         shape = alt.Shape(
             "method:N", scale=alt.Scale(domain=order, range=["circle", "diamond"]), legend=None
         )
@@ -338,17 +304,8 @@ def figure7(data: ReportData, task: Task = Task.MCQ) -> list[Panel]:
             f"{t} {METHODS[m]} {_said(e) if share else _amount(e)}" for (t, m), e in mine.items()
         )
         words = f"{'Accuracy' if share else 'MAE'} of {model} before and after CADE: {said}."
-        panels.append(
-            Panel(
-                model,
-                words,
-                _svg(
-                    (rules + dots).properties(width=WIDTH - 54, height=190),
-                    f"f7-{task.value}-{i}",
-                    words,
-                ),
-            )
-        )
+        chart = (rules + dots).properties(width=WIDTH - 54, height=190)
+        panels.append(Panel(model, words, _svg(chart, f"f7-{task.value}-{i}", words)))
     return panels
 
 

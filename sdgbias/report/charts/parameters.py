@@ -4,10 +4,11 @@ transfer, and few labels."""
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pandas as pd
 
-from sdgbias.report.charts import Figure, both_tasks, columns, figure, holm, shaped
+from sdgbias.report.charts import Figure, NoRows, both_tasks, columns, drawn, figure, holm, shaped
 from sdgbias.report.charts.marks import Hue, Rows, SweptAxis, ValueAxis, dotted, lines, lost
 from sdgbias.report.data import Studies, short_pillar
 
@@ -31,27 +32,25 @@ SEARCHES = {
 }
 SEEN = (("validation", "#7f7f7f"), ("validation, held out", "#009e73"), ("test", "#0072b2"))
 _EITHER = "accuracy in % or mean absolute error"
+#: What settings carry over between -> its plural, and the names on the axes.
+_BETWEEN = {
+    "test": ("tests", ["T1", "T2", "T3", "T4", "T5"]),
+    "pillar": ("pillars", ["Health", "Services", "Human capital"]),
+}
 
 
 def figures(s: Studies) -> list[Figure]:
-    made = [
-        _ablation(s),
-        _streams(s),
-        _sweep(s),
-        _search(s),
-        _optimism(s),
-        _plateaus(s),
-        *_transfers(s),
-        _countries(s),
-        _few_shot(s),
-    ]
-    return [f for f in made if f is not None]
+    between = (partial(_transfer, by=by) for by in _BETWEEN)
+    return drawn(
+        s,
+        *(_ablation, _streams, _sweep, _search, _optimism, _plateaus),
+        *between,
+        *(_countries, _few_shot),
+    )
 
 
-def _ablation(s: Studies) -> Figure | None:
+def _ablation(s: Studies) -> Figure:
     own = s.of("ablation", "accuracy", "mae")
-    if own.empty:
-        return None
     frame = both_tasks(own).assign(step=lambda f: f["method"].map(STEPS), mode=lambda f: f["level"])
     return dotted(
         "ablation",
@@ -63,10 +62,8 @@ def _ablation(s: Studies) -> Figure | None:
     )
 
 
-def _streams(s: Studies) -> Figure | None:
+def _streams(s: Studies) -> Figure:
     own = s.of("streams", "accuracy", "mae")
-    if own.empty:
-        return None
     frame = both_tasks(own).assign(
         stream=lambda f: f["method"].map(STREAMS), divergence=lambda f: f["level"].str.upper()
     )
@@ -80,10 +77,8 @@ def _streams(s: Studies) -> Figure | None:
     )
 
 
-def _sweep(s: Studies) -> Figure | None:
+def _sweep(s: Studies) -> Figure:
     own = s.of("sweep", "accuracy", "mae")
-    if own.empty:
-        return None
     best = s.of("sweep", "optimum").set_index(["model", "task", "test", "by"])["value"].to_dict()
     optimum = [
         best.get(key)
@@ -117,7 +112,7 @@ def words_of(value: object) -> str:
     return "" if value is None or value != value else f"{float(value):.4g}"  # type: ignore[arg-type]
 
 
-def _search(s: Studies) -> Figure | None:
+def _search(s: Studies) -> Figure:
     seen = {
         "val_accuracy": "validation",
         "val_mae": "validation",
@@ -127,8 +122,6 @@ def _search(s: Studies) -> Figure | None:
         "mae": "test",
     }
     own = s.of("search", *seen)
-    if own.empty:
-        return None
     frame = both_tasks(own).assign(
         seen=lambda f: f["metric"].map(seen), search=lambda f: f["method"].map(SEARCHES)
     )
@@ -142,21 +135,15 @@ def _search(s: Studies) -> Figure | None:
     )
 
 
-def _optimism(s: Studies) -> Figure | None:
+def _optimism(s: Studies) -> Figure:
     own = s.of("search", "optimism")
-    if own.empty:
-        return None
-    parts = [
-        shaped(own[own["task"] == "mcq"], signed=True),
-        shaped(own[own["task"] == "regression"], scale=1.0, digits=2, signed=True),
-    ]
     names = {"mcq": "Choice: points", "regression": "Estimate: mean absolute error"}
-    frame = pd.concat([p for p in parts if len(p)]).assign(task=lambda f: f["task"].map(names))
+    frame = both_tasks(own, names, signed=True)
     axis = ValueAxis("points, or units of the error", zero=True)
     return dotted("search-optimism", frame, "test", axis)
 
 
-def _plateaus(s: Studies) -> Figure | None:
+def _plateaus(s: Studies) -> Figure:
     """The location of the best settings in each parameter's range."""
     from sdgbias.methods.search import RANGES
     from sdgbias.types import Task
@@ -168,8 +155,6 @@ def _plateaus(s: Studies) -> Figure | None:
             s.of("search", "plateau_width").assign(method="plateau"),
         ]
     )
-    if own.empty:
-        return None
     made = []
     for r in own.to_dict("records"):
         name = r["level"] if r["method"] == "plateau" else r["metric"]
@@ -197,6 +182,8 @@ def _plateaus(s: Studies) -> Figure | None:
                 "task": {"mcq": "Choice", "regression": "Estimate"}[r["task"]],
             }
         )
+    if not made:
+        raise NoRows
     frame = s.ordered(pd.DataFrame(made)).drop(columns="note")
     legend = (("exact, centred", "#0072b2"), ("random", "#d55e00"), ("plateau", "#009e73"))
     return dotted(
@@ -218,7 +205,7 @@ def losses(s: Studies, by: str) -> pd.DataFrame:
     0 on the diagonal, with both values as text."""
     own = s.of("transfer", "loss", "accuracy", by=by, task="mcq")
     if own.empty:
-        return own
+        raise NoRows
     pair = own["level"].str.split("->", n=1, expand=True)
     own = own.assign(source=pair[0], target=pair[1])
     keys = ["model", "test", "level"]
@@ -239,39 +226,29 @@ def losses(s: Studies, by: str) -> pd.DataFrame:
     return s.ordered(found.sort_values(["source", "target"], kind="stable"))
 
 
-def _transfers(s: Studies) -> list[Figure]:
-    found = []
-    for by, word in (("test", "tests"), ("pillar", "pillars")):
-        frame = losses(s, by)
-        if frame.empty:
-            continue
-        frame = frame[frame["target"] != "all"]
-        frame = frame.assign(
-            source=frame["source"].map(short_pillar), target=frame["target"].map(short_pillar)
-        )
-        tests = ["T1", "T2", "T3", "T4", "T5"]
-        names = tests if by == "test" else ["Health", "Services", "Human capital"]
-        made = lost("transfer", frame, names, "all", by=by, word=word)
-        filters = ("model",) if by == "test" else ("model", "test")
-        found.append(replace(made, name=f"transfer-{word}", filters=filters))
-    return found
+def _transfer(s: Studies, by: str) -> Figure:
+    word, names = _BETWEEN[by]
+    frame = losses(s, by)
+    frame = frame[frame["target"] != "all"]
+    frame = frame.assign(
+        source=frame["source"].map(short_pillar), target=frame["target"].map(short_pillar)
+    )
+    made = lost("transfer", frame, names, "all", by=by, word=word)
+    filters = ("model",) if by == "test" else ("model", "test")
+    return replace(made, name=f"transfer-{word}", filters=filters)
 
 
-def _countries(s: Studies) -> Figure | None:
+def _countries(s: Studies) -> Figure:
     frame = losses(s, "country")
-    if frame.empty:
-        return None
     frame = frame[(frame["source"] == "others") & (frame["target"] != "others")]
     if frame.empty:
-        return None
+        raise NoRows
     axis = ValueAxis("points lost", zero=True)
     return dotted("transfer-countries", frame, "target", axis, rows=Rows(by_value=True))
 
 
-def _few_shot(s: Studies) -> Figure | None:
+def _few_shot(s: Studies) -> Figure:
     own = s.of("few_shot", "accuracy", "mae")
-    if own.empty:
-        return None
     frame = both_tasks(own).assign(
         rows=lambda f: f["x"].map(lambda x: f"{int(x):,}"), what="tuned on a sample"
     )

@@ -17,7 +17,7 @@ from sdgbias.methods import stats
 from sdgbias.methods.stats.paired import t_test
 from sdgbias.report import labels
 from sdgbias.report.pages.questions import SAID
-from sdgbias.report.source import Reader, Row
+from sdgbias.report.source import Reader, Row, paged
 
 PAGE = 50
 #: Questions with identical wording and gold answer in both runs: one benchmark, or equal items of
@@ -168,7 +168,7 @@ def flips(
     more = {"task": task, "test": test, "method": method, "skip": (page - 1) * PAGE}
     rows = reader.ask(sql, _named(old, new) | more, runs=_both(old, new))
     total = rows[0]["total"] if rows else 0
-    return {"rows": rows, "total": total, "page": page, "pages": max(1, -(-total // PAGE))}
+    return paged(rows, total, page, PAGE)
 
 
 def _both(old: Row, new: Row) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from sdgbias.benchmark.people_items import ATTRIBUTE, ATTRIBUTES, CHOICES, P1
 from sdgbias.raw.facet import CLASSES
 from sdgbias.report import labels
 from sdgbias.report.pages import runs as known
-from sdgbias.report.source import Reader, Row
+from sdgbias.report.source import Reader, Row, paged
 from sdgbias.types import OPTION_LETTERS
 
 _LETTERS = {"A": "yes", "B": "no", "C": "unknown"}
@@ -221,10 +221,4 @@ def page(reader: Reader, run: Row, listed: Selection) -> dict[str, Any]:
         [*head, *params, (listed.page - 1) * PAGE],
         runs=own,
     )
-    return {
-        "rows": rows,
-        "total": total,
-        "page": listed.page,
-        "pages": max(1, -(-total // PAGE)),
-        "previous": previous,
-    }
+    return paged(rows, total, listed.page, PAGE) | {"previous": previous}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sdgbias.report.source import Reader, Row
+from sdgbias.report.source import Reader, Row, paged
 
 PAGE = 50
 #: Runs per model offered in a select.
@@ -69,4 +69,4 @@ def listing(reader: Reader, page: int, model: str = "", suite: str = "") -> dict
             FROM numbered ORDER BY finished_at DESC NULLS FIRST, run_id LIMIT {PAGE} OFFSET ?""",
         [*params, (page - 1) * PAGE],
     )
-    return {"rows": rows, "total": total, "page": page, "pages": max(1, -(-total // PAGE))}
+    return paged(rows, total, page, PAGE)

@@ -11,7 +11,7 @@ from sdgbias.errors import InputError, RegistryError
 from sdgbias.files import confine
 from sdgbias.registry import entries
 from sdgbias.report import labels
-from sdgbias.report.source import Reader, Row
+from sdgbias.report.source import Reader, Row, paged
 
 PAGE = 50
 #: Bytes read from the end of a job's log for its last line.
@@ -52,12 +52,7 @@ def listing(reader: Reader, page: int) -> dict[str, Any]:
             GROUP BY ALL ORDER BY c.started_at DESC NULLS LAST, c.night DESC""",
         [(page - 1) * PAGE],
     )
-    return {
-        "rows": [r | {"seconds": _seconds(r)} for r in rows],
-        "total": total,
-        "page": page,
-        "pages": max(1, -(-total // PAGE)),
-    }
+    return paged([r | {"seconds": _seconds(r)} for r in rows], total, page, PAGE)
 
 
 def running(reader: Reader, now: datetime) -> dict[str, Any] | None:

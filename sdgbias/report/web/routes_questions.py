@@ -17,9 +17,14 @@ from sdgbias.report.source import Reader, Row
 from sdgbias.report.web.routes import READ, Page, Text, chosen_from
 from sdgbias.report.web.site import Missing, Site, near
 
-_DEFAULT = ("full", "cade", "full_argmax", "q_only")
-
-
+#: Selects in order, each with the values that it prefers.
+_SELECTS = {
+    "task": ("mcq", "direct"),
+    "test": (),
+    "method": ("full", "cade", "full_argmax", "q_only"),
+}
+#: What a select may name, whether or not a run has it.
+_EVERY = {*labels.TASKS, *labels.VIEWS, "T1", "T2", "T3", "T4", "T5"}
 _SIGNS = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"RIFF": "image/webp"}
 
 
@@ -172,28 +177,12 @@ def _browse(
     wanted: questions.Selection,
 ) -> dict[str, Any]:
     cells = questions.cells(reader, run)
-    chosen: list[str] = []
-    valid: list[list[str]] = []
-    for at, (name, value) in enumerate(zip(("task", "test", "method"), wanted.cell, strict=True)):
-        here = [c for c in cells if list(c[:at]) == chosen]
-        options = list(dict.fromkeys(c[at] for c in here))
-        every = {c[at] for c in cells} | (
-            set(labels.TASKS) | set(labels.VIEWS) | {"T1", "T2", "T3", "T4", "T5"}
-        )
-        if value and value not in options and value not in every:
-            chosen_from(name, value, options)
-        default = next(
-            (
-                d
-                for d in (
-                    ("mcq", "direct") if name == "task" else _DEFAULT if name == "method" else ()
-                )
-                if d in options
-            ),
-            "",
-        )
-        chosen.append(value if value in options else default or (options[0] if options else ""))
-        valid.append(options)
+    asked = dict(zip(_SELECTS, wanted.cell, strict=True))
+    chosen, valid, replaced = leaderboard.choose(cells, asked, _SELECTS)
+    for at, name in enumerate(_SELECTS):
+        # a value that other runs have is replaced; one that none can have is refused
+        if name in replaced and asked[name] not in _EVERY | {c[at] for c in cells}:
+            chosen_from(name, asked[name], valid[name])
     choices, known = questions.choices(reader, run), questions.filters_of(reader, run)
     filters = {}
     for name, options in choices.items():
@@ -202,7 +191,7 @@ def _browse(
             filters[name] = chosen_from(known[name][1], value, options)
     if wanted.outcome:
         chosen_from("outcome", wanted.outcome, list(questions.RIGHT_OR_WRONG))
-    task, test, method = chosen
+    task, test, method = chosen.values()
     listed = replace(wanted, cell=(task, test, method), filters=filters)
     kept = {
         "run": run["run_id"],
@@ -217,7 +206,7 @@ def _browse(
     return {
         "listed": questions.page(reader, run, listed),
         "cell": listed.cell,
-        "valid": valid,
+        "valid": list(valid.values()),
         "choices": choices,
         "filters": filters,
         "outcome": listed.outcome,
