@@ -16,6 +16,7 @@ import re
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib import resources
 from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, Any
@@ -183,6 +184,14 @@ def load_yaml(text: str) -> Any:
 def packaged_yaml(name: str) -> Any:
     """The content of a YAML file of sdgbias/data."""
     return load_yaml(packaged("data", name).read_text(encoding="utf-8"))
+
+
+@cache
+def packaged_sql(name: str) -> dict[str, str]:
+    """The queries of a file of sdgbias/data, each below a line '-- name: NAME', in their order."""
+    text = packaged("data", name).read_text(encoding="utf-8")
+    _, *parts = re.split(r"(?m)^-- name: ([\w-]+)$", text)
+    return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 def _bound(text: str) -> None:

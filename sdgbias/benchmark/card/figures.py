@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import duckdb
@@ -20,7 +19,7 @@ import pandas as pd
 
 from sdgbias.benchmark.card.readme import known_limits
 from sdgbias.benchmark.draw import PILLAR_WEIGHTS
-from sdgbias.files import packaged
+from sdgbias.files import packaged_sql
 from sdgbias.methods import stats
 from sdgbias.raw.indicators import load_indicators, load_regression_tasks
 from sdgbias.raw.sources import Source, source_of_series, sources
@@ -38,14 +37,8 @@ RELEASE = [
     "An imported release in the layout of SDGBiasBench's data files; its own terms hold (published"
     " as CC BY-SA 4.0)"
 ]
+_QUERIES = "card.sql"
 Row = dict[str, Any]
-
-
-@cache
-def _queries() -> dict[str, str]:
-    text = (packaged() / "data" / "card.sql").read_text(encoding="utf-8")
-    parts = re.split(r"(?m)^-- name: (\w+)$", text)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
 @dataclass(frozen=True)
@@ -58,12 +51,12 @@ class Facts:
     reviews: Mapping[str, Any]
 
     def frame(self, sql: str) -> pd.DataFrame:
-        return self.con.execute(_queries().get(sql, sql)).df()
+        return self.con.execute(packaged_sql(_QUERIES).get(sql, sql)).df()
 
     def rows(self, name: str) -> list[Row]:
         """The result of a query as records in plain Python types; percentages, which are all
         numbers with a fraction, with two decimals."""
-        found = self.con.execute(_queries()[name])
+        found = self.con.execute(packaged_sql(_QUERIES)[name])
         columns = [column for column, *_ in found.description or ()]
         return [dict(zip(columns, map(_plain, row), strict=True)) for row in found.fetchall()]
 
