@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import re
 import stat
@@ -184,6 +185,15 @@ def load_yaml(text: str) -> Any:
 def packaged_yaml(name: str) -> Any:
     """The content of a YAML file of sdgbias/data."""
     return load_yaml(packaged("data", name).read_text(encoding="utf-8"))
+
+
+def json_object(path: Path) -> dict[str, Any]:
+    """A small JSON object; {} when the file is missing, damaged or holds something else."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 @cache

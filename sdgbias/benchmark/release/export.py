@@ -37,12 +37,11 @@ from sdgbias.benchmark.release.records import (
     OWN_FIELDS,
     PARTS,
     TEXT_VIEWS,
-    read_manifest,
     refuse_foreign,
     stem,
 )
 from sdgbias.errors import InputError, UsageError, one_of
-from sdgbias.files import confine, write_atomically, writing
+from sdgbias.files import confine, json_object, write_atomically, writing
 from sdgbias.progress import Progress, silent
 from sdgbias.raw.images.composite import encode_png
 from sdgbias.raw.images.image_store import ImageReader
@@ -88,7 +87,7 @@ def export(
     """
     if text_view not in TEXT_VIEWS:
         raise UsageError(one_of("text view", text_view, TEXT_VIEWS))
-    card = read_manifest(benchmark, "benchmark.json")
+    card = json_object(benchmark / "benchmark.json")
     if "benchmark_id" not in card:
         raise InputError(
             f"{benchmark / 'benchmark.json'}: no benchmark here; build one first: sdgbias build"
@@ -100,7 +99,7 @@ def export(
             " images: sdgbias build"
         )
     identity = {"benchmark_id": card["benchmark_id"], "text_view": text_view}
-    earlier = read_manifest(out, MANIFEST)
+    earlier = json_object(out / MANIFEST)
     refuse_foreign(out, mine={name: earlier.get(name) for name in identity} == identity)
     about = {name: card.get(name) for name in ("licence", "sources", "synthetic")}
     about["intended_use"] = intended_use().record()

@@ -8,10 +8,8 @@ that would collide).
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
-from typing import Any
 
 from sdgbias.benchmark.item_columns import MCQ_COLUMNS, REGRESSION_COLUMNS
 from sdgbias.errors import UsageError
@@ -63,15 +61,6 @@ OWN_FIELDS = (
 
 def stem(task: Task, test: str) -> str:
     return f"{task}_{test}"
-
-
-def read_manifest(folder: Path, name: str) -> dict[str, Any]:
-    """A small JSON object of a folder; {} when it is missing or not an object."""
-    try:
-        found = json.loads((folder / name).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def refuse_foreign(out: Path, mine: bool) -> None:
