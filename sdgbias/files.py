@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import re
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib import resources
 from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, Any
@@ -183,6 +185,23 @@ def load_yaml(text: str) -> Any:
 def packaged_yaml(name: str) -> Any:
     """The content of a YAML file of sdgbias/data."""
     return load_yaml(packaged("data", name).read_text(encoding="utf-8"))
+
+
+def json_object(path: Path) -> dict[str, Any]:
+    """A small JSON object; {} when the file is missing, damaged or holds something else."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+@cache
+def packaged_sql(name: str) -> dict[str, str]:
+    """The queries of a file of sdgbias/data, each below a line '-- name: NAME', in their order."""
+    text = packaged("data", name).read_text(encoding="utf-8")
+    _, *parts = re.split(r"(?m)^-- name: ([\w-]+)$", text)
+    return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 def _bound(text: str) -> None:

@@ -23,7 +23,7 @@ from sdgbias.benchmark.own import Folder, read_folder
 from sdgbias.benchmark.own_spec import Spec
 from sdgbias.benchmark.prompts import own_prompts
 from sdgbias.errors import StoreError, SuiteError, UsageError
-from sdgbias.files import confine, write_atomically
+from sdgbias.files import confine, json_object, write_atomically
 from sdgbias.progress import Progress, silent
 from sdgbias.raw.images import shards
 from sdgbias.types import OPTION_LETTERS
@@ -82,12 +82,8 @@ def _require_target(folder: Path, out: Path, spec: Spec) -> None:
     card = out / "benchmark.json"
     if not card.exists():
         return
-    try:
-        there = json.loads(card.read_text(encoding="utf-8"))
-        own = there.get("kind") == KIND and there.get("suite") == spec.name
-    except (OSError, ValueError, AttributeError):
-        own = False
-    if not own:
+    there = json_object(card)
+    if there.get("kind") != KIND or there.get("suite") != spec.name:
         raise UsageError(f"--out {out}: holds another benchmark; name another folder")
     try:
         card.unlink()

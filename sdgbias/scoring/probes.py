@@ -4,7 +4,6 @@ synthetic one."""
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import tempfile
 from collections.abc import Sequence
@@ -13,9 +12,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from sdgbias.errors import (
-    InputError,
-)
+from sdgbias.errors import InputError
+from sdgbias.files import json_object
 from sdgbias.raw.images.shards import ImageReader
 from sdgbias.scoring.plan import make_plan
 from sdgbias.suites import sdg
@@ -105,16 +103,13 @@ def probes(
         with tempfile.TemporaryDirectory() as folder:
             _make_benchmark(Path(folder))
             return _probes(Path(folder), n, seed, "24 synthetic places", views, questions)
-    try:
-        origin = str(
-            json.loads((benchmark / "benchmark.json").read_text(encoding="utf-8"))["benchmark_id"]
-        )
-    except (OSError, ValueError, KeyError):
+    path = benchmark / "benchmark.json"
+    origin = json_object(path).get("benchmark_id")
+    if origin is None:
         raise InputError(
-            f"{benchmark / 'benchmark.json'}: no benchmark here; build one (sdgbias build), or"
-            " leave --benchmark out"
-        ) from None
-    return _probes(benchmark, n, seed, origin, views, questions)
+            f"{path}: no benchmark here; build one (sdgbias build), or leave --benchmark out"
+        )
+    return _probes(benchmark, n, seed, str(origin), views, questions)
 
 
 def _probes(

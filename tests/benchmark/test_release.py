@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ from PIL import Image
 
 from sdgbias.benchmark.card.intended_use import intended_use
 from sdgbias.benchmark.release import import_ as release_import
-from sdgbias.benchmark.release.export import export, import_
-from sdgbias.benchmark.release.records import PARTS, json_lines, stem, write_lines
+from sdgbias.benchmark.release.check import database
+from sdgbias.benchmark.release.export import _json, _object, export, import_
+from sdgbias.benchmark.release.records import PARTS, stem
 from sdgbias.benchmark.splits import authors_split
 from sdgbias.errors import InputError, UsageError
 from sdgbias.types import Task
@@ -129,28 +130,29 @@ def left_out(folder: Path) -> dict[str, set[str]]:
     )
 )
 def test_lines_are_those_of_json(rows: list[tuple[str, float, int]]) -> None:
-    columns = list(zip(*rows, strict=True)) or [(), (), ()]
-    kinds = (pa.string(), pa.float64(), pa.int64())
-    fields = {
-        name: pa.array(values, kind)
-        for name, values, kind in zip("sfi", columns, kinds, strict=True)
-    }
-    file = io.BytesIO()
-    write_lines(file, json_lines(fields))
-    found = [json.loads(line) for line in file.getvalue().decode().split("\n")[:-1]]
-    assert found == [{k: v for k, v in zip("sfi", row, strict=True) if v == v} for row in rows]
+    found = lines(pd.DataFrame(rows, columns=list("sfi")))
+    texts = [{k: v for k, v in zip("sfi", row, strict=True) if v != "" and v == v} for row in rows]
+    assert [json.loads(line) for line in found] == texts
 
 
 def test_a_line_letter_for_letter() -> None:
-    fields: Mapping[str, pa.Array] = {
-        "s": pa.array(['a"\\\n\u00e9\x01']),
-        "f": pa.array([0.1]),
-        "gone": pa.array([None], pa.string()),
-        "j": pa.array(["[1]"]),
+    frame = pd.DataFrame({"s": ['a"\\\n\u00e9/'], "f": [0.1], "gone": [""], "n": [2.0]})
+    assert lines(frame) == ['{"s": "a\\"\\\\\\n\u00e9/", "f": 0.1, "n": 2}']
+
+
+def lines(frame: pd.DataFrame) -> list[str]:
+    kinds = {"s": pa.string(), "gone": pa.string(), "i": pa.int64()}
+    columns = {
+        n: pa.array(v, kinds.get(n, pa.float64()), from_pandas=True) for n, v in frame.items()
     }
-    assert json_lines(fields, raw=["j"]).to_pylist() == [
-        '{"s": "a\\"\\\\\\n\u00e9\\u0001", "f": 0.1, "j": [1]}'
-    ]
+    with database() as con:
+        con.register("given", pa.table(columns))
+        table = con.table("given")
+        fields = {
+            name: _json(name, str(kind))
+            for name, kind in zip(table.columns, table.types, strict=True)
+        }
+        return [line for (line,) in con.sql(f"SELECT {_object(fields)} FROM given").fetchall()]
 
 
 # ------------------------------------------------------------------------------------- what foreign

@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sdgbias.benchmark.card.figures import LABELS
+from sdgbias.raw.clusters import LABELS
 from sdgbias.types import PILLARS
 
 HEALTH, SERVICES, HUMAN = PILLARS

@@ -1,8 +1,8 @@
 """The dataset card: benchmark.json, README.md and quarantine.parquet, derived from the tables of a
 benchmark folder alone.
 
-figures.py computes the figures and readme.py the text; this module reads (only the needed columns,
-long tables batch by batch) and writes the files. The same tables give the same bytes.
+figures.py computes the figures and readme.py the text; this module opens the tables for DuckDB and
+writes the files. The same tables give the same bytes.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import duckdb
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -24,7 +26,7 @@ from sdgbias.benchmark.card.readme import readme
 from sdgbias.errors import InputError
 from sdgbias.files import write_atomically
 from sdgbias.raw.clusters import LABELS
-from sdgbias.types import ContextTest, Task
+from sdgbias.types import PILLARS
 
 LICENCE = "CC BY-SA 4.0"
 #: The tables that define a benchmark's identity, and the columns that count (all when none is
@@ -70,22 +72,15 @@ def build_card(out: Path) -> dict[str, Any]:
     """
     out = Path(out)
     origin = _json(out / "origin.json", needed=True)
-    tables = {name: _read(out, name, columns) for name, columns in _READ.items()}
-    left = _merge_quarantine(out)
-    facts = figures.Facts(
-        **tables,
-        quarantine=left,
-        distinct_prompts=_distinct_prompts(out / "prompts.parquet"),
-        series=_series(out),
-        notes=_json(out / "items_notes.json"),
-        origin=origin,
-        reviews=_json(out / "reviews.json"),
-    )
-    card = {
-        "benchmark_id": benchmark_id(out),
-        "licence": LICENCE,
-        **figures.figures(facts, prompts=_open(_path(out, "prompts")).metadata.num_rows),
-    }
+    notes, reviews = _json(out / "items_notes.json"), _json(out / "reviews.json")
+    _merge_quarantine(out)
+    with _tables(out, notes) as con:
+        facts = figures.Facts(con, notes, origin, reviews)
+        try:
+            found = figures.figures(facts)
+        except duckdb.Error as error:
+            raise _unreadable(_path(out, "clusters"), error) from None
+    card = {"benchmark_id": benchmark_id(out), "licence": LICENCE, **found}
     text = json.dumps(card, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
     tracked.write(out, card, _replace)
     _replace(out / "README.md", lambda part: part.write_text(readme(card), encoding="utf-8"))
@@ -207,98 +202,78 @@ def _batches(path: Path, columns: Sequence[str], **options: Any) -> Iterator[pa.
         raise _unreadable(path, error) from None
 
 
-def _read(out: Path, name: str, columns: Sequence[str]) -> pd.DataFrame:
-    """The named columns; absent ones are '' or NaN, except those that the card requires. Raises
-    InputError."""
-    path = _path(out, name)
-    file = _open(path, [column for column in columns if column in _NEEDED])
-    try:
-        frame = file.read(
-            columns=[column for column in columns if column in file.schema_arrow.names]
-        ).to_pandas()
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from None
-    for column in columns:
-        if column in _NUMBERS:
-            frame[column] = (
-                pd.to_numeric(frame[column], errors="coerce").astype(float)
-                if column in frame
-                else np.nan
-            )
-        else:
-            frame[column] = (
-                frame[column].fillna("").astype("str")
-                if column in frame
-                else pd.Series("", index=frame.index, dtype="str")
-            )
-    return frame[list(columns)]
-
-
-def _distinct_prompts(path: Path) -> dict[str, int]:
-    """Number of distinct texts without context (T5), per task."""
-    seen: dict[str, set[str]] = {task.value: set() for task in Task}
-    for batch in _batches(path, ["task", "test", "text"], read_dictionary=["text"]):
-        bare = pc.filter(batch, pc.equal(batch.column("test"), ContextTest.T5.value))
-        pairs = (
-            pa.Table.from_batches([bare])
-            .select(["task", "text"])
-            .group_by(["task", "text"])
-            .aggregate([])
+@contextmanager
+def _tables(out: Path, notes: Mapping[str, Any]) -> Iterator[duckdb.DuckDBPyConnection]:
+    """The tables as data/card.sql reads them: absent columns are '' or NULL, except those that the
+    card requires. Raises InputError."""
+    with (
+        TemporaryDirectory(dir=out, prefix=".spill-") as spill,
+        duckdb.connect(config={"memory_limit": "768MB", "temp_directory": spill}) as con,
+    ):
+        con.execute("SET enable_progress_bar = false")
+        for name, columns in _READ.items():
+            there = {column for column in columns if column in _NEEDED}
+            there |= {*_open(_path(out, name), sorted(there)).schema_arrow.names}
+            listed = ", ".join(_column(column, column in there) for column in columns)
+            con.execute(f"CREATE VIEW {name} AS SELECT {listed} FROM {_file(out, name)}")
+        both = ", ".join(_ITEM)
+        con.execute(
+            f"CREATE VIEW items AS SELECT 'mcq' AS task, {both} FROM items_mcq"
+            f" UNION ALL SELECT 'regression', {both} FROM items_regression"
         )
-        for task, text in zip(
-            pairs["task"].to_pylist(), pairs["text"].to_pylist(), strict=True
-        ):  # a handful per batch
-            seen.setdefault(task, set()).add(hashlib.sha256(text.encode()).hexdigest())
-    return {task: len(texts) for task, texts in sorted(seen.items())}
+        _open(_path(out, "prompts"), ["task", "test", "text"])
+        con.execute(f"CREATE VIEW prompts AS FROM {_file(out, 'prompts')}")
+        # an imported release has no series
+        series = "(SELECT '' AS series, '' AS source LIMIT 0)"
+        if _path(out, "series").is_file():
+            _open(_path(out, "series"), ["series", "source"])
+            series = _file(out, "series")
+        con.execute(f"CREATE VIEW series AS SELECT series, source FROM {series}")
+        con.execute(
+            f"""CREATE VIEW quarantine AS SELECT "table", rule,
+                  if(starts_with("table", 'items_'), regexp_replace(key, '^.*[|]', ''), '') AS what,
+                  count(*) AS n FROM {_file(out, "quarantine")} GROUP BY ALL"""
+        )
+        usable = [
+            (str(slug), sum(levels.values()))
+            for slug, levels in (notes.get("coverage") or {}).items()
+        ]
+        con.execute("CREATE TABLE coverage (indicator VARCHAR, usable BIGINT)")
+        con.execute("CREATE TABLE pillars (pillar VARCHAR, place BIGINT)")
+        for table, rows in (
+            ("coverage", usable),
+            ("pillars", [(p, i) for i, p in enumerate(PILLARS)]),
+        ):
+            if rows:
+                con.executemany(f"INSERT INTO {table} VALUES (?, ?)", rows)
+        yield con
 
 
-def _series(out: Path) -> pd.DataFrame:
-    """series, source: the distinct pairs in series.parquet; empty without that table (imported
-    releases)."""
-    columns = ["series", "source"]
-    if not _path(out, "series").is_file():
-        return pd.DataFrame(columns=columns, dtype="str")
-    table = pa.Table.from_batches(_batches(_path(out, "series"), columns))
-    return (
-        table.group_by(columns)
-        .aggregate([])
-        .to_pandas()
-        .sort_values(columns, ignore_index=True)[columns]
-        .astype("str")
-    )
+def _file(out: Path, name: str) -> str:
+    path = str(_path(out, name)).replace("'", "''")
+    return f"read_parquet('{path}')"
 
 
-def _merge_quarantine(out: Path) -> pd.DataFrame:
-    """Concatenate quarantine/*.parquet into quarantine.parquet; returns table, rule, what, n
-    ('what': the key's last part).
+def _column(name: str, there: bool) -> str:
+    if name in _NUMBERS:
+        value = f"nullif(TRY_CAST({name} AS DOUBLE), 'NaN'::DOUBLE)" if there else "NULL::DOUBLE"
+    else:
+        value = f"coalesce({name}::VARCHAR, '')" if there else "''"
+    return f"{value} AS {name}"
 
-    Row group by row group: at full size there are close to a million rows, mostly for indicators
-    without a value for a cluster.
-    """
+
+def _merge_quarantine(out: Path) -> None:
+    """Concatenate quarantine/*.parquet into quarantine.parquet, row group by row group: at full
+    size there are close to a million rows, mostly for indicators without a value for a cluster."""
     parts = sorted((out / "quarantine").glob("*.parquet"))
-    counts: list[pa.Table] = []
 
     def write(part: Path) -> None:
         with pq.ParquetWriter(part, _QUARANTINE, compression="zstd") as writer:
             for path in parts:
                 for batch in _batches(path, _QUARANTINE.names):
-                    rows = pa.Table.from_batches([batch]).cast(_QUARANTINE)
-                    writer.write_table(rows)
-                    what = pc.replace_substring_regex(rows["key"], pattern=r"^.*\|", replacement="")
-                    what = pc.if_else(pc.starts_with(rows["table"], "items_"), what, "")
-                    counted = rows.select(["table", "rule"]).append_column("what", what)
-                    counts.append(
-                        counted.group_by(["table", "rule", "what"]).aggregate([([], "count_all")])
-                    )
+                    writer.write_table(pa.Table.from_batches([batch]).cast(_QUARANTINE))
 
     _replace(_path(out, "quarantine"), write)
-    keys = ["table", "rule", "what"]
-    if not counts:
-        return pd.DataFrame(
-            {**{key: pd.Series(dtype="str") for key in keys}, "n": pd.Series(dtype="int64")}
-        )
-    frame = pa.concat_tables(counts).to_pandas().rename(columns={"count_all": "n"})
-    return frame.groupby(keys, sort=True)["n"].sum().reset_index()
 
 
 def _json(path: Path, needed: bool = False) -> Mapping[str, Any]:

@@ -1,4 +1,5 @@
-"""The figures of the dataset card: plain JSON computed from a benchmark's tables. No file I/O.
+"""The figures of the dataset card: plain JSON computed from a benchmark's tables, most of them by
+the queries of data/card.sql.
 
 `paper` keys are the SDGBiasBench paper's figures (Tables A and B), `share_low` and `share_high` a
 95 % Wilson interval (stats.share: questions of one cluster count as dependent); everything else is
@@ -8,20 +9,19 @@ counted on the benchmark at hand.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import duckdb
 import numpy as np
 import pandas as pd
 
-from sdgbias.benchmark.card.distance import gold_distance
 from sdgbias.benchmark.card.readme import known_limits
-from sdgbias.benchmark.card.shown import by_modalities, templates
 from sdgbias.benchmark.draw import PILLAR_WEIGHTS
+from sdgbias.files import packaged_sql
 from sdgbias.methods import stats
-from sdgbias.raw.clusters import LABELS
-from sdgbias.raw.indicators import LEVELS, load_indicators
+from sdgbias.raw.indicators import load_indicators, load_regression_tasks
 from sdgbias.raw.sources import Source, source_of_series, sources
 from sdgbias.types import LETTERS, PILLARS, TESTS, Task
 
@@ -29,7 +29,6 @@ from sdgbias.types import LETTERS, PILLARS, TESTS, Task
 TABLE_B = dict(
     zip(PILLARS, ((27.75, 42.80, 29.45), (40.11, 39.11, 20.78), (32.03, 33.87, 34.11)), strict=True)
 )
-SPAN = 5
 SYNTHETIC = [
     "Synthetic sample of `sdgbias sample` in SustainBench's layout (Yeh et al. 2021); nothing in it"
     " is real; CC0 1.0"
@@ -38,125 +37,87 @@ RELEASE = [
     "An imported release in the layout of SDGBiasBench's data files; its own terms hold (published"
     " as CC BY-SA 4.0)"
 ]
+_QUERIES = "card.sql"
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Facts:
-    """The input read by build_card. Unknown text is '', unknown numbers are NaN.
+    """The input read by build_card: ``con`` holds the tables that data/card.sql reads."""
 
-    quarantine: table, rule, what (indicator or ''), n. distinct_prompts: task -> texts without
-    context. series: series, source.
-    """
-
-    clusters: pd.DataFrame
-    images: pd.DataFrame
-    items_mcq: pd.DataFrame
-    items_regression: pd.DataFrame
-    quarantine: pd.DataFrame
-    distinct_prompts: Mapping[str, int]
-    series: pd.DataFrame
+    con: duckdb.DuckDBPyConnection
     notes: Mapping[str, Any]
     origin: Mapping[str, Any]
     reviews: Mapping[str, Any]
 
-    @property
-    def items(self) -> dict[Task, pd.DataFrame]:
-        return {Task.MCQ: self.items_mcq, Task.REGRESSION: self.items_regression}
+    def frame(self, sql: str) -> pd.DataFrame:
+        return self.con.execute(packaged_sql(_QUERIES).get(sql, sql)).df()
+
+    def rows(self, name: str) -> list[Row]:
+        """The result of a query as records in plain Python types; percentages, which are all
+        numbers with a fraction, with two decimals."""
+        found = self.con.execute(packaged_sql(_QUERIES)[name])
+        columns = [column for column, *_ in found.description or ()]
+        return [dict(zip(columns, map(_plain, row), strict=True)) for row in found.fetchall()]
+
+    def counts(self, task: Task, column: str) -> dict[str, int]:
+        """Value -> number of questions, by value."""
+        sql = f"SELECT {column}, count(*) FROM items_{task} GROUP BY ALL ORDER BY ALL"
+        return dict(self.con.execute(sql).fetchall())
 
 
-def figures(facts: Facts, prompts: int) -> dict[str, Any]:
-    """Everything in benchmark.json except its id and licence; `prompts`: rows of
-    prompts.parquet."""
-    mcq, regression = facts.items_mcq, facts.items_regression
-    both = pd.concat(
-        [
-            mcq[list(_SHARED)].assign(task="mcq"),
-            regression[list(_SHARED)].assign(task="regression"),
-        ],
-        ignore_index=True,
-    )
-    kind = images_kind(facts.images)
+def _plain(value: Any) -> Any:
+    if not isinstance(value, float):
+        return value
+    return round(value, 2) if np.isfinite(value) else None
+
+
+def figures(facts: Facts) -> dict[str, Any]:
+    """Everything in benchmark.json except its id and licence."""
+    [pictures], [counts] = facts.rows("images_kind"), facts.rows("counts")
+    kind = pictures.pop("kind")
     used = sources_used(facts, kind)
     card: dict[str, Any] = {
         "synthetic": bool(facts.origin.get("synthetic", False)),
         "images": kind,
         "counts": {
-            "clusters": len(facts.clusters),
-            "images": 0 if kind == "none" else len(facts.images),
-            "image_groups": (
-                0
-                if kind == "none"
-                else int(facts.images["image_group"].replace("", np.nan).nunique())
-            ),
-            "items_mcq": len(mcq),
-            "items_regression": len(regression),
-            "prompts": prompts,
-            "clusters_used": int(both["cluster_id"].nunique()),
-            "countries_used": int(both["cname"][both["cname"] != ""].nunique()),
-            "mcq_by_pillar": counts(mcq["pillar"]),
-            "mcq_by_indicator": counts(mcq["indicator"]),
-            "regression_by_task": counts(regression["indicator"]),
+            **counts,
+            **(dict.fromkeys(pictures, 0) if kind == "none" else pictures),
+            "mcq_by_pillar": facts.counts(Task.MCQ, "pillar"),
+            "mcq_by_indicator": facts.counts(Task.MCQ, "indicator"),
+            "regression_by_task": facts.counts(Task.REGRESSION, "indicator"),
         },
         "table_a": table_a(facts),
         "short": [line for task in Task for line in _quota(facts, task).get("short", [])],
-        "label_shares_percent": label_shares(mcq),
-        "table_b": table_b(mcq),
-        "by_country": by_country(facts, both),
-        "by_modalities": by_modalities(facts.images, both) if kind != "none" else [],
-        "by_years": by_years(both),
-        "splits": splits(both),
-        "missing_labels": missing_labels(facts.clusters),
+        "label_shares_percent": label_shares(facts),
+        "table_b": table_b(facts.frame("SELECT pillar, answer, cluster_id FROM items_mcq")),
+        "by_country": facts.rows("by_country"),
+        "by_modalities": facts.rows("by_modalities") if kind != "none" else [],
+        "by_years": facts.rows("by_years"),
+        "splits": splits(facts),
+        "missing_labels": facts.rows("missing_labels"),
         "missing_values": missing_values(facts),
-        "levels": levels(mcq),
-        "templates": templates(facts.items, facts.quarantine),
-        "gold_distance": gold_distance(mcq),
-        "distinct_q_only_prompts": dict(facts.distinct_prompts),
-        "quarantined": {
-            str(k): int(v) for k, v in facts.quarantine.groupby("rule")["n"].sum().items()
+        "levels": facts.rows("levels"),
+        "templates": templates(facts),
+        "gold_distance": facts.rows("gold_distance"),
+        "distinct_q_only_prompts": {
+            **{task.value: 0 for task in Task},
+            **{row["task"]: row["texts"] for row in facts.rows("distinct_prompts")},
         },
-        "quarantined_by_table": _rows(
-            facts.quarantine.groupby(["table", "rule"])["n"].sum().reset_index()
-        ),
+        "quarantined": {row["rule"]: row["n"] for row in facts.rows("quarantined")},
+        "quarantined_by_table": facts.rows("quarantined_by_table"),
         "series_not_found": series_not_found(facts.notes),
         "sources": source_lines(facts, used),
         "sources_used": used,
-        "review": review(facts, both),
+        "review": review(facts),
         "notes": dict(facts.notes),
     }
     return {**card, "known_limits": known_limits(card)}
 
 
-_SHARED = (
-    *("cluster_id", "cname", "country", "year", "split", "split_place", "review"),
-    "modalities",
-)
-
-
 def counts(values: pd.Series) -> dict[str, int]:
     """Value -> number of rows, by value."""
     return {str(k): int(v) for k, v in values.value_counts().sort_index().items()}
-
-
-def _rows(frame: pd.DataFrame) -> list[Row]:
-    """Records in plain Python types; NaN becomes null."""
-    return [{str(k): _plain(v) for k, v in row.items()} for row in frame.to_dict("records")]
-
-
-def _plain(value: Any) -> Any:
-    value = value.item() if isinstance(value, np.generic) else value
-    return None if isinstance(value, float) and not np.isfinite(value) else value
-
-
-def _percent(part: float, whole: float) -> float | None:
-    return round(100 * part / whole, 2) if whole else None
-
-
-def images_kind(images: pd.DataFrame) -> str:
-    """'none' (built without images), 'composite' (one image per cluster) or 'several'."""
-    if not len(images) or images["image_id"].str.startswith("pending:").all():
-        return "none"
-    return "several" if (images["n_parts"] > 1).any() else "composite"
 
 
 def _quota(facts: Facts, task: Task) -> Mapping[str, Any]:
@@ -165,23 +126,24 @@ def _quota(facts: Facts, task: Task) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _pillars(items: pd.DataFrame) -> list[str]:
-    return [*PILLARS, *sorted(set(items["pillar"]) - set(PILLARS))]
+def _pillars(asked: Iterable[str]) -> list[str]:
+    return [*PILLARS, *sorted({*asked} - {*PILLARS})]
 
 
 def table_a(facts: Facts) -> list[Row]:
     """Per task and pillar: the paper's count (multiple choice: of distinct questions x 5 tests),
     the requested count, the actual count."""
     found: list[Row] = []
-    for task, items in facts.items.items():
-        have, quota = items["pillar"].value_counts(), _quota(facts, task).get("pillar_quotas") or {}
+    for task in Task:
+        have = facts.counts(task, "pillar")
+        quota = _quota(facts, task).get("pillar_quotas") or {}
         tests = (
             len(TESTS[Task.MCQ]) if task is Task.MCQ else 1
         )  # the paper counts a regression question once
-        for pillar in _pillars(items):
+        for pillar in _pillars(have):
             paper, ours, asked = (
                 PILLAR_WEIGHTS[task].get(pillar),
-                int(have.get(pillar, 0)),
+                have.get(pillar, 0),
                 quota.get(pillar),
             )
             row = {
@@ -203,28 +165,25 @@ def table_a(facts: Facts) -> list[Row]:
     return found
 
 
-def label_shares(mcq: pd.DataFrame) -> dict[str, dict[str, float]]:
+def label_shares(facts: Facts) -> dict[str, dict[str, float]]:
     """Percent of the answers per pillar."""
-    return {
-        str(pillar): {
-            str(k): round(100 * float(v), 2)
-            for k, v in part["answer"].value_counts(normalize=True).sort_index().items()
-        }
-        for pillar, part in mcq.groupby("pillar", sort=True)
-    }
+    found: dict[str, dict[str, float]] = {}
+    for row in facts.rows("label_shares"):
+        found.setdefault(row["pillar"], {})[row["answer"]] = row["percent"]
+    return found
 
 
 def table_b(mcq: pd.DataFrame) -> list[Row]:
     """Per pillar and letter: the paper's percent, ours with n and a 95 % Wilson interval."""
     places, found = pd.factorize(mcq["cluster_id"])[0], []
-    for pillar in _pillars(mcq):
+    for pillar in _pillars(mcq["pillar"]):
         own = (mcq["pillar"] == pillar).to_numpy()
         for at, letter in enumerate(LETTERS):
             paper = TABLE_B[pillar][at] if pillar in TABLE_B else None
             hits = (mcq["answer"].to_numpy() == letter)[own]
             e = stats.share(hits, places[own])
             ours = {
-                name: _plain(round(100 * v, 2))
+                name: _plain(100 * v)
                 for name, v in (("share", e.value), ("share_low", e.low), ("share_high", e.high))
             }
             found.append(
@@ -240,158 +199,51 @@ def table_b(mcq: pd.DataFrame) -> list[Row]:
     return found
 
 
-def by_country(facts: Facts, both: pd.DataFrame) -> list[Row]:
-    """Clusters, images and questions per country, unknown ones ('') included."""
-    clusters = facts.clusters[["cluster_id", "cname", "country"]]
-    images = facts.images[~facts.images["image_id"].str.startswith("pending:")]
-    pictured = images["cluster_id"]
-    with_photo = pictured[images["modalities"].str.startswith("photo")]
-    names = (
-        pd.concat([clusters[["cname", "country"]], both[["cname", "country"]]])
-        .groupby("cname")["country"]
-        .max()
-    )
-    table = pd.DataFrame(
-        {
-            "country": names,
-            "clusters": clusters.groupby("cname").size(),
-            "clusters_with_image": (
-                clusters[clusters["cluster_id"].isin(pictured)].groupby("cname").size()
-            ),
-            "clusters_with_photo": (
-                clusters[clusters["cluster_id"].isin(with_photo)].groupby("cname").size()
-            ),
-            "clusters_used": both.groupby("cname")["cluster_id"].nunique(),
-            **{
-                task.value: both[both["task"] == task.value].groupby("cname").size()
-                for task in Task
-            },
-        }
-    )
-    table = table.rename_axis("cname").sort_index()
-    numbers = table.columns[1:]
-    table[numbers] = table[numbers].fillna(0).astype("int64")
-    share = 100 * table["clusters_with_photo"] / table["clusters_with_image"].replace(0, np.nan)
-    known = (images["modalities"] != "").any()
-    table.insert(
-        list(table.columns).index("clusters_used"),
-        "photo_percent",
-        share.round(2) if known else np.nan,
-    )
-    return _rows(table.reset_index())
-
-
-def by_years(both: pd.DataFrame) -> list[Row]:
-    """Questions per five survey years; 'unknown' last."""
-    year = both["year"].where(both["year"] > 0)
-    first = (year // SPAN * SPAN).astype("Int64")
-    span = first.astype("str") + "-" + (first + SPAN - 1).astype("str")
-    rows = both.assign(years=span.where(year.notna(), "unknown"))
-    return _grouped(rows, "years")
-
-
-def _grouped(rows: pd.DataFrame, by: str) -> list[Row]:
-    grouped = rows.groupby(by, sort=True)
-    table = pd.DataFrame(
-        {task.value: rows["task"].eq(task.value).groupby(rows[by]).sum() for task in Task}
-    ).astype("int64")
-    table["clusters"] = grouped["cluster_id"].nunique()
-    table["countries"] = grouped["cname"].nunique()
-    return _rows(table.rename_axis(by).reset_index())
-
-
-def splits(both: pd.DataFrame) -> dict[str, Any]:
+def splits(facts: Facts) -> dict[str, Any]:
     """Both split columns: questions, clusters and countries per side, and those on more than one
     side."""
-    found: dict[str, Any] = {}
-    for column in ("split", "split_place"):
-        overlap = {
-            f"{what}_on_both": int((both[both[key] != ""].groupby(key)[column].nunique() > 1).sum())
-            for what, key in (("clusters", "cluster_id"), ("countries", "cname"))
-        }
-        found[column] = {
-            "sides": _grouped(both.rename(columns={column: "side"}), "side"),
-            **overlap,
-        }
+    found = {row.pop("name"): {**row, "sides": []} for row in facts.rows("on_both")}
+    for row in facts.rows("sides"):
+        found[row.pop("name")]["sides"].append(row)
     return found
-
-
-def missing_labels(clusters: pd.DataFrame) -> list[Row]:
-    """Per DHS label: clusters that lack it."""
-    gone, n = clusters[list(LABELS)].isna().sum(), len(clusters)
-    return [
-        {"label": name, "missing": int(gone[name]), "n": n, "percent": _percent(int(gone[name]), n)}
-        for name in LABELS
-    ]
 
 
 def missing_values(facts: Facts) -> list[Row]:
     """Per indicator or regression task: clusters without a question because the value is unknown,
     and other reasons by rule."""
-    lost = facts.quarantine[
-        facts.quarantine["table"].str.startswith("items_") & (facts.quarantine["what"] != "")
-    ]
     asked = facts.notes.get("clusters_with_image")
-    coverage = facts.notes.get("coverage") or {}
-    found: list[Row] = []
-    for task, items in facts.items.items():
-        own = lost[lost["table"] == f"items_{task}"]
-        table = own.pivot_table(
-            index="what", columns="rule", values="n", aggfunc="sum", fill_value=0
-        )
-        for slug in sorted(
-            {*items["indicator"], *own["what"], *(coverage if task is Task.MCQ else ())} - {""}
-        ):
-            rules = (
-                {str(k): int(v) for k, v in table.loc[slug].items() if v}
-                if slug in table.index
-                else {}
-            )
-            gone = rules.pop("no-indicator-value", 0)
-            row: Row = {
-                "task": task.value,
-                "indicator": slug,
-                "clusters": asked,
-                "missing": gone,
-                "percent": _percent(gone, asked or 0),
-            }
-            usable = sum(coverage[slug].values()) if task is Task.MCQ and slug in coverage else None
-            found.append(
-                {
-                    **row,
-                    "usable": usable,
-                    "questions": int((items["indicator"] == slug).sum()),
-                    "other_rules": rules,
-                }
-            )
-    return found
-
-
-def levels(mcq: pd.DataFrame) -> list[Row]:
-    """Per indicator: percent of gold values at regional, urban/rural and national level; number of
-    distinct values; age."""
-    found: list[Row] = []
-    gap = (mcq["value_year"] - mcq["year"]).abs()
-    for slug, part in mcq.groupby("indicator", sort=True):
-        share = part["level"].value_counts(normalize=True)
-        known = part["value_year"].dropna()
-        span = f"{int(known.min())}-{int(known.max())}" if len(known) else ""
-        row: Row = {
-            "indicator": str(slug),
-            "n": len(part),
-            **{level: round(100 * float(share.get(level, 0.0)), 2) for level in LEVELS},
+    return [
+        {
+            **row,
+            "clusters": asked,
+            "percent": round(100 * row["missing"] / asked, 2) if asked else None,
         }
-        row |= {
-            "distinct_values": int(part["value"].nunique()),
-            "value_years": span,
-            "largest_gap": _whole(gap[part.index].max()),
+        for row in facts.rows("missing_values")
+    ]
+
+
+def templates(facts: Facts) -> list[Row]:
+    """Per indicator and regression task of ours that the benchmark asks: required evidence, further
+    evidence, the reasoning intended, and the clusters left out for lack of evidence."""
+    lost = {
+        (row["task"], row["indicator"]): row["other_rules"].get("missing-evidence", 0)
+        for row in facts.rows("missing_values")
+    }
+    entries = {Task.MCQ: load_indicators(), Task.REGRESSION: load_regression_tasks()}
+    return [
+        {
+            "task": task.value,
+            "indicator": entry.slug,
+            "required": ", ".join(entry.template.required),
+            "used": ", ".join(entry.template.used),
+            "reasoning": entry.template.reasoning,
+            "left_out": lost.get((task.value, entry.slug), 0),
         }
-        found.append(row)
-    return found
-
-
-def _whole(value: float) -> int | None:
-    return None if np.isnan(value) else int(value)
+        for task in Task
+        for asked in [facts.counts(task, "indicator")]
+        for entry in entries[task]
+        if entry.slug in asked
+    ]
 
 
 def series_not_found(notes: Mapping[str, Any]) -> list[Row]:
@@ -427,7 +279,8 @@ def sources_used(facts: Facts, images: str) -> list[Row]:
     """Raw sources behind this benchmark's questions: licence, citation, and the number of
     multiple-choice questions based on each."""
     table = {entry.id: entry for entry in sources()}
-    found = source_ids(facts.items_mcq["source"], facts.series).value_counts()
+    texts = facts.frame("sources")
+    found = texts["n"].groupby(source_ids(texts["source"], facts.frame("series"))).sum()
     counts = {str(key): int(n) for key, n in found.items()}
     pictures = (
         ("sustainbench_tiles", "mapillary_metadata", "mapillary_imagery")
@@ -473,16 +326,20 @@ def source_lines(facts: Facts, used: list[Row]) -> list[str]:
     return [*(RELEASE if facts.origin.get("release") else []), *lines]
 
 
-def review(facts: Facts, both: pd.DataFrame) -> dict[str, Any]:
+def review(facts: Facts) -> dict[str, Any]:
     """Human review: verdicts on the included questions, the number of questions removed by it, and
     the figures of reviews.json."""
     verdicts = [
-        {"task": task.value, **{name: int((own == word).sum()) for name, word in _VERDICTS.items()}}
+        {"task": task.value, **{name: found.get(word, 0) for name, word in _VERDICTS.items()}}
         for task in Task
-        for own in [both["review"][both["task"] == task.value]]
+        for found in [facts.counts(task, "review")]
     ]
-    out = facts.quarantine[facts.quarantine["rule"] == "rejected-in-review"]["n"].sum()
-    return {"questions": verdicts, "left_out": int(out), "figures": dict(facts.reviews)}
+    left = {row["rule"]: row["n"] for row in facts.rows("quarantined")}
+    return {
+        "questions": verdicts,
+        "left_out": left.get("rejected-in-review", 0),
+        "figures": dict(facts.reviews),
+    }
 
 
 _VERDICTS = {"accepted": "accepted", "rejected": "rejected", "not_reviewed": ""}

@@ -34,7 +34,7 @@ from sdgbias.benchmark.quality.expectations import (
 from sdgbias.benchmark.quality.sql import Table, columns_of
 from sdgbias.benchmark.quality.stored import stored_facts
 from sdgbias.errors import GateError, InputError
-from sdgbias.files import write_atomically
+from sdgbias.files import json_object, write_atomically
 from sdgbias.types import FACET
 
 __all__ = [
@@ -220,11 +220,8 @@ def _content(benchmark: Path, suites: Path) -> str:
 def _suite(benchmark: Path) -> str:
     """The `kind` in the folder's card, else its `suite`; '' when the card has neither or can't be
     read."""
-    try:
-        card = json.loads((benchmark / "benchmark.json").read_text(encoding="utf-8"))
-        return str(card.get("kind") or card.get("suite") or "")
-    except (OSError, ValueError, AttributeError):
-        return ""
+    card = json_object(benchmark / "benchmark.json")
+    return str(card.get("kind") or card.get("suite") or "")
 
 
 def _again(benchmark: Path) -> str:
@@ -234,14 +231,7 @@ def _again(benchmark: Path) -> str:
 
 def _imported(benchmark: Path) -> bool:
     """Whether the folder was created by `sdgbias release import`."""
-    try:
-        return bool(
-            json.loads((benchmark / "origin.json").read_text(encoding="utf-8")).get(
-                "release", False
-            )
-        )
-    except (OSError, ValueError, AttributeError):
-        return False
+    return bool(json_object(benchmark / "origin.json").get("release", False))
 
 
 def _several(lines: list[str]) -> str:

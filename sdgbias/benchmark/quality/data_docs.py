@@ -2,9 +2,9 @@
 Expectations, readable offline.
 
 The standard page view of Great Expectations loads style sheets, scripts, fonts and images from six
-hosts; only the part rendered from the validation results is used, in a page with our small style
-sheet. Pages contain no time stamps or paths and at most five examples per rule; everything that
-comes from data is escaped (Great Expectations doesn't do so).
+hosts; only the part rendered from the validation results is used, in a page of our own
+(data_docs.html.j2). Pages contain no time stamps or paths and at most five examples per rule;
+everything that comes from data is escaped (Great Expectations doesn't do so).
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import jinja2
+
 from sdgbias.benchmark.quality.checkpoints import expectations, gx
 from sdgbias.benchmark.quality.expectations import FILES, SEVERITIES, find_suites, load_suite
 from sdgbias.errors import InputError
-from sdgbias.files import write_atomically
+from sdgbias.files import packaged, write_atomically
 
 FOLDER = "data_docs"
 _GROUPS = {
@@ -28,18 +30,6 @@ _GROUPS = {
     "quarantine": "Quarantine rules: rows that break one leave",
     "warn": "Warnings",
 }
-_STYLE = """
-body{font:15px/1.45 system-ui,sans-serif;margin:0 auto;max-width:70rem;padding:1rem;color:#1a1a1a;
-background:#fff}
-table{border-collapse:collapse;width:100%;margin:.3rem 0 1rem}
-td,th{border-bottom:1px solid #ddd;padding:.3rem .5rem;text-align:left;vertical-align:top}
-.ge-section h5{font-size:1.1rem;margin:1.2rem 0 .2rem}.ge-section h6{margin:.5rem 0}
-.text-success{color:#17693a}.text-danger{color:#a3161c}i{font-style:normal}
-.fa-check-circle::before{content:"\\2714"}.fa-times::before{content:"\\2718"}
-.fa-exclamation-triangle::before{content:"!"}a{color:#0b4f8a}
-@media(prefers-color-scheme:dark){body{color:#e8e8e8;background:#181818}td,th{border-color:#444}.text-success{color:#6fce95}
-.text-danger{color:#ff8a8f}a{color:#8ec5ff}}
-"""
 
 
 def write_docs(benchmark: Path, out: Path, suites: Path | None = None) -> Path:
@@ -69,46 +59,14 @@ def write_docs(benchmark: Path, out: Path, suites: Path | None = None) -> Path:
     return out / "index.html"
 
 
-def _page(title: str, body: str) -> str:
-    head = (
-        '<meta charset="utf-8"><meta name="viewport"'
-        f' content="width=device-width"><title>{escape(title)}</title><style>{_STYLE}</style>'
-    )
-    return (
-        "<!doctype html>\n<html"
-        f' lang="en"><head>{head}</head>\n<body>\n'
-        f"<h1>{escape(title)}</h1>\n{body}\n</body></html>\n"
-    )
-
-
 def _index(report: Mapping[str, Any]) -> str:
     rows = []
     for name, found in sorted(report["tables"].items()):
-        broken = [
-            sum(f["severity"] == severity for f in found["broken"]) for severity in SEVERITIES
-        ]
-        cells = [f"{found['rows']:,}", len(found["rules"]), *broken, len(found["skipped"])]
-        link = f'<a href="{escape(name)}.html">{escape(FILES.get(name, name))}</a>'
-        rows.append(
-            f"<tr><td>{link}</td>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
-        )
-    titles = (
-        "table",
-        "rows",
-        "rules judged",
-        "gates broken",
-        "quarantine rules broken",
-        "warnings",
-        "not judged",
-    )
-    head = "".join(f"<th>{title}</th>" for title in titles)
-    verdict = "The benchmark passed." if report["passed"] else "The benchmark did not pass."
-    body = (
-        f"<p>{verdict}</p>\n<table><thead><tr>{head}</tr></thead><tbody>\n"
-        + "\n".join(rows)
-        + "\n</tbody></table>"
-    )
-    return _page("Quality gate", body)
+        severities = [broken["severity"] for broken in found["broken"]]
+        counts = [severities.count(severity) for severity in SEVERITIES]
+        cells = [f"{found['rows']:,}", len(found["rules"]), *counts, len(found["skipped"])]
+        rows.append({"name": name, "title": FILES.get(name, name), "cells": cells})
+    return _page(title="Quality gate", table=None, passed=report["passed"], rows=rows)
 
 
 def _table_page(name: str, found: Mapping[str, Any], suites: Path) -> str:
@@ -117,17 +75,24 @@ def _table_page(name: str, found: Mapping[str, Any], suites: Path) -> str:
     unknown = sorted((set(found["rules"]) | set(found["skipped"])) - set(rules))
     if unknown:
         raise KeyError(f"rule {unknown[0]} of {name}")
-    body = _rendered(name, found, judged)
-    if found["skipped"]:
-        lines = "".join(
-            f"<tr><td>{escape(r)}</td><td>{escape(str(why))}</td></tr>"
-            for r, why in sorted(found["skipped"].items())
-        )
-        body += f"\n<h5>Not judged</h5><table><tbody>{lines}</tbody></table>"
     return _page(
-        f"{FILES.get(name, name)}.parquet",
-        f'<p><a href="index.html">all tables</a> · {found["rows"]:,} rows</p>\n{body}',
+        title=f"{FILES.get(name, name)}.parquet",
+        table=_rendered(name, found, judged),
+        rows=f"{found['rows']:,}",
+        skipped=sorted(found["skipped"].items()),
     )
+
+
+def _page(**values: Any) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(packaged("benchmark", "quality")),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    return environment.get_template("data_docs.html.j2").render(values)
 
 
 def _rendered(name: str, found: Mapping[str, Any], rules: Mapping[str, Mapping[str, Any]]) -> str:

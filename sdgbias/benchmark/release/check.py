@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from sdgbias.benchmark.release.records import AUTHORS_FIELDS, OWN_FIELDS, PARTS, stem
 from sdgbias.errors import InputError
+from sdgbias.files import packaged_sql
 from sdgbias.progress import Progress
 from sdgbias.types import ContextTest, Task
 
@@ -178,84 +179,30 @@ def find_faults(job: ReleaseImport) -> list[str]:
             for task, test in job.found
         )
     )
-    con.execute(
-        "CREATE TABLE faults (tbl VARCHAR, item_id BIGINT, key VARCHAR, rule VARCHAR, detail"
-        " VARCHAR)"
-    )
-
-    def fault(rule: str, select: str) -> None:
-        con.execute(
-            f"INSERT INTO faults SELECT 'items_' || task, item_id, key, '{rule}', detail FROM"
-            f" ({select})"
-        )
-
-    fault(
-        "no-item-id",
-        """SELECT task, NULL::BIGINT AS item_id, task || '_' || test || ' line ' || number AS key,
-        'item_id ' || coalesce(said, 'missing') || ' is no integer' AS detail FROM records WHERE
-        item_id IS NULL""",
-    )
-    twice = """SELECT task, item_id, item_id::VARCHAR AS key, task || '_' || test || ': ' ||
-               count(*) || ' records' AS detail
-        FROM records WHERE item_id IS NOT NULL GROUP BY task, test, item_id HAVING count(*) > 1 AND
-        count(DISTINCT digest)"""
-    fault("duplicate-record", f"{twice} = 1")
-    fault("conflicting-records", f"{twice} > 1")
     names = ", ".join(
         f"CASE WHEN count(DISTINCT \"{name}\") > 1 THEN '{name}' END" for name in _SHARED
     )
-    differ = (
-        f"SELECT task, item_id, count(DISTINCT bare) > 1 AS asked, concat_ws(', ', {names}) AS what"
-        " FROM records WHERE item_id IS NOT NULL"
+    con.execute(
+        f"CREATE TABLE differ AS SELECT task, item_id, count(DISTINCT bare) > 1 AS asked,"
+        f" concat_ws(', ', {names}) AS what FROM records WHERE item_id IS NOT NULL"
+        " GROUP BY task, item_id"
     )
-    con.execute(f"CREATE TABLE differ AS {differ} GROUP BY task, item_id")
     by_design = con.execute(
         "SELECT task FROM differ GROUP BY task HAVING avg(asked::INT) > 0.5 ORDER BY task"
     ).fetchall()
     for (task,) in by_design:  # where most texts differ, they differ by design
         con.execute("UPDATE differ SET asked = false WHERE task = $task", {"task": task})
-    fault(
-        "inconsistent-item",
-        """SELECT task, item_id, item_id::VARCHAR AS key, 'differs between files: ' ||
-        concat_ws(', ', CASE WHEN asked THEN 'question' END, nullif(what, '')) AS detail FROM
-        differ WHERE asked OR what <> ''""",
-    )
     files = ", ".join(f"('{task}', {len(job.parts(task))})" for task in Task)
-    fault(
-        "incomplete-item",
-        f"""SELECT task, item_id, item_id::VARCHAR AS key, 'in ' || count(DISTINCT test) || ' of '
-            || any_value(n) ||
-        ' files' AS detail FROM records JOIN (VALUES {files}) AS files(task, n) USING (task) WHERE
-        item_id IS NOT NULL
-        GROUP BY task, item_id HAVING count(DISTINCT test) < any_value(n)""",
+    con.execute(f"CREATE TABLE files AS FROM (VALUES {files}) found(task, n)")
+    con.execute(
+        "CREATE TABLE faults (tbl VARCHAR, item_id BIGINT, key VARCHAR, rule VARCHAR, detail"
+        " VARCHAR)"
     )
-    each = (
-        "SELECT DISTINCT task, item_id, item_id::VARCHAR AS key, {} AS detail FROM records WHERE"
-        " item_id IS NOT NULL AND ({})"
-    )
-    bad_options = "A = '' OR B = '' OR A = B OR A = C OR B = C"
-    fault(
-        "invalid-options",
-        each.format(
-            "'A, B, C: ' || concat_ws(' | ', A, B, C)", f"task = 'mcq' AND ({bad_options})"
-        ),
-    )
-    letter = (
-        "NOT CASE upper(answer) WHEN 'A' THEN A <> '' WHEN 'B' THEN B <> '' WHEN 'C' THEN C <> ''"
-        " ELSE false END"
-    )
-    fault("answer-not-an-option", each.format("'answer ' || answer", f"task = 'mcq' AND {letter}"))
-    number = "NOT coalesce(isfinite(TRY_CAST(answer AS DOUBLE)), false)"
-    fault(
-        "answer-not-a-number",
-        each.format("'answer ' || answer", f"task = 'regression' AND {number}"),
-    )
-    fault(
-        "invalid-split",
-        each.format(
-            "'split ' || split || '; valid: val, test'", "lower(split) NOT IN ('', 'val', 'test')"
-        ),
-    )
+    for rule, select in packaged_sql("release_faults.sql").items():
+        con.execute(
+            f"INSERT INTO faults SELECT 'items_' || task, item_id, key, '{rule}', detail FROM"
+            f" ({select})"
+        )
     con.execute(
         """CREATE TABLE good AS SELECT DISTINCT task, item_id FROM records WHERE item_id IS NOT NULL
         AND (task, item_id) NOT IN (SELECT substr(tbl, 7), item_id FROM faults WHERE rule <>

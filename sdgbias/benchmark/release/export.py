@@ -10,15 +10,16 @@ imported benchmark is exported with its original records.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
+import duckdb
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from PIL import Image
 
@@ -36,14 +37,11 @@ from sdgbias.benchmark.release.records import (
     OWN_FIELDS,
     PARTS,
     TEXT_VIEWS,
-    json_lines,
-    read_manifest,
     refuse_foreign,
     stem,
-    write_lines,
 )
 from sdgbias.errors import InputError, UsageError, one_of
-from sdgbias.files import confine, write_atomically, writing
+from sdgbias.files import confine, json_object, write_atomically, writing
 from sdgbias.progress import Progress, silent
 from sdgbias.raw.images.composite import encode_png
 from sdgbias.raw.images.image_store import ImageReader
@@ -89,7 +87,7 @@ def export(
     """
     if text_view not in TEXT_VIEWS:
         raise UsageError(one_of("text view", text_view, TEXT_VIEWS))
-    card = read_manifest(benchmark, "benchmark.json")
+    card = json_object(benchmark / "benchmark.json")
     if "benchmark_id" not in card:
         raise InputError(
             f"{benchmark / 'benchmark.json'}: no benchmark here; build one first: sdgbias build"
@@ -101,7 +99,7 @@ def export(
             " images: sdgbias build"
         )
     identity = {"benchmark_id": card["benchmark_id"], "text_view": text_view}
-    earlier = read_manifest(out, MANIFEST)
+    earlier = json_object(out / MANIFEST)
     refuse_foreign(out, mine={name: earlier.get(name) for name in identity} == identity)
     about = {name: card.get(name) for name in ("licence", "sources", "synthetic")}
     about["intended_use"] = intended_use().record()
@@ -122,7 +120,7 @@ def export(
 
 
 #: (stem, lines of the data file, of the Full view, of the text view), equally long
-Lines = tuple[str, pa.Array, pa.Array, pa.Array]
+Lines = tuple[str, list[str], list[str], list[str]]
 
 
 def _write_records(out: Path, parts: Iterator[Lines]) -> dict[str, int]:
@@ -138,7 +136,7 @@ def _write_records(out: Path, parts: Iterator[Lines]) -> dict[str, int]:
         for name, *blocks in parts:
             records[name] += len(blocks[0])
             for file, lines in zip(own[name], blocks, strict=True):
-                write_lines(file, lines)
+                file.writelines(f"{line}\n".encode() for line in lines)
     for name, count in records.items():
         for path in names[name] if not count else ():
             path.unlink()
@@ -153,18 +151,6 @@ def _files(out: Path, name: str) -> tuple[Path, Path, Path]:
     )
 
 
-def _table(benchmark: Path, name: str, columns: list[str] | None = None) -> pa.Table:
-    path = benchmark / f"{name}.parquet"
-    try:
-        return pq.read_table(path, columns=columns)
-    except (OSError, ValueError, KeyError) as error:
-        cause = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(
-            f"{path}: can't be read ({cause}); build the benchmark again: sdgbias build --out"
-            f" {benchmark}"
-        ) from None
-
-
 # ---------------------------------------------------------------------------------- records of
 # built items
 
@@ -172,131 +158,136 @@ def _table(benchmark: Path, name: str, columns: list[str] | None = None) -> pa.T
 def _own_paths(benchmark: Path) -> pd.DataFrame:
     """image_id, paths (tuple of its files), photo_id of every image that an item shows, in the
     store's order."""
-    wanted = set().union(
-        *(_table(benchmark, f"items_{task}", ["image_id"])["image_id"].to_pylist() for task in Task)
-    )
-    index = _table(
-        benchmark, "images", ["cluster_id", "image_id", "photo_id", "n_parts"]
-    ).to_pandas()
-    lost = sorted(wanted - set(index["image_id"]))
+    with _opened(benchmark) as con:
+        index = con.sql(
+            """SELECT image_id, n_parts, photo_id, cluster_id
+               FROM (SELECT image_id FROM items_mcq UNION SELECT image_id FROM items_regression)
+                 LEFT JOIN images USING (image_id)
+               QUALIFY row_number() OVER (PARTITION BY image_id ORDER BY cluster_id) = 1
+               ORDER BY cluster_id"""
+        ).df()
+    lost = sorted(index["image_id"][index["cluster_id"].isna()])
     if lost:
         raise InputError(
             f"{benchmark}/images.parquet: no image {lost[0]} ({len(lost)} missing); build the"
             " benchmark again: sdgbias build"
         )
-    index = (
-        index[index["image_id"].isin(wanted)]
-        .sort_values("cluster_id")
-        .drop_duplicates("image_id", ignore_index=True)
-    )
     index["paths"] = [
         tuple(f"images/{i}_{k}.png" for k in range(1, n + 1)) if n > 1 else (f"images/{i}.png",)
-        for i, n in zip(index["image_id"], index["n_parts"], strict=True)
+        for i, n in zip(index["image_id"], index["n_parts"].astype(int), strict=True)
     ]
     return index[["image_id", "paths", "photo_id"]]
+
+
+@contextmanager
+def _opened(benchmark: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A database that sees the tables of a benchmark under their names. Raises InputError."""
+    path = benchmark
+    try:
+        with database() as con:
+            for name in ("images", "items_mcq", "items_regression", "prompts"):
+                path = benchmark / f"{name}.parquet"
+                file = str(path).replace("'", "''")
+                con.execute(f"CREATE VIEW {name} AS FROM read_parquet('{file}')")
+            path = benchmark
+            yield con
+    except duckdb.Error as error:
+        raise InputError(
+            f"{path}: can't be read ({str(error).splitlines()[0]}); build the benchmark again:"
+            f" sdgbias build --out {benchmark}"
+        ) from None
 
 
 def _composed(
     benchmark: Path, text_view: str, paths: pd.DataFrame, progress: Progress
 ) -> Iterator[Lines]:
     """The records of items built by the package, in the order of prompts.parquet."""
-    several = paths["paths"].str.len() > 1
-    pictures = pa.table(
-        {
-            "image": pa.array([p[0] for p in paths["paths"]], pa.string()),
-            "images": pa.array(
-                [
-                    '["' + '","'.join(p) + '"]' if s else None
-                    for p, s in zip(paths["paths"], several, strict=True)
-                ],
-                pa.string(),
-            ),
-            "photo_id": pa.array(paths["photo_id"], pa.string()),
-        }
+    pictures = paths[["image_id", "photo_id"]].assign(
+        image=paths["paths"].str[0],
+        images=[
+            json.dumps(p, separators=(",", ":")) if len(p) > 1 else None for p in paths["paths"]
+        ],
     )
-    known = pa.array(paths["image_id"], pa.string())
-    items = {}
-    for task in Task:
-        table = _table(benchmark, f"items_{task}")
-        at = pc.index_in(table["image_id"].cast(pa.string()), known)
-        for name in pictures.column_names:
-            table = table.append_column(name, pictures[name].take(at))
-        items[task] = table.combine_chunks()
-    path = benchmark / "prompts.parquet"
-    with pq.ParquetFile(path) as file:
+    with _opened(benchmark) as con, pq.ParquetFile(benchmark / "prompts.parquet") as file:
+        con.register("pictures", pa.Table.from_pandas(pictures, preserve_index=False))
+        for task in Task:
+            con.execute(
+                f"CREATE TABLE own_{task} AS FROM items_{task} LEFT JOIN pictures USING (image_id)"
+            )
         done, total = 0, file.metadata.num_rows
         for batch in file.iter_batches(_BATCH, columns=["task", "item_id", "test", "text"]):
-            for task, test in PARTS:
-                asked = batch.filter(
-                    pc.and_(
-                        pc.equal(batch["task"], task.value), pc.equal(batch["test"], test.value)
-                    )
-                )
-                if not len(asked):
-                    continue
-                at = pc.index_in(asked["item_id"], items[task]["item_id"].combine_chunks())
-                if at.null_count:
+            con.register("asked", pa.Table.from_batches([batch]).append_column("at", _count(batch)))
+            there = {*zip(batch["task"].to_pylist(), batch["test"].to_pylist(), strict=True)}
+            for task, test in (part for part in PARTS if part in there):
+                record, *views = _own_fields(con, task, test, text_view)
+                found = con.sql(
+                    f"""SELECT {record}, {", ".join(views)}, i.item_id
+                        FROM asked a LEFT JOIN own_{task} i USING (item_id)
+                        WHERE a.task = '{task}' AND a.test = '{test}' ORDER BY a.at"""
+                ).to_arrow_table()
+                if found.column(3).null_count:
                     raise InputError(
-                        f"{path}: prompts of items that items_{task} lacks; build the benchmark"
-                        " again: sdgbias build"
+                        f"{benchmark / 'prompts.parquet'}: prompts of items that items_{task}"
+                        " lacks; build the benchmark again: sdgbias build"
                     )
-                yield (
-                    stem(task, test),
-                    *_own_lines(task, test, items[task].take(at), asked["text"], text_view),
-                )
+                yield stem(task, test), *(found.column(at).to_pylist() for at in range(3))
             done += len(batch)
             progress("writing records", done, total)
 
 
-def _own_lines(
-    task: Task, test: str, items: pa.Table, text: pa.Array, text_view: str
-) -> tuple[pa.Array, pa.Array, pa.Array]:
-    ids = items["item_id"].combine_chunks()
-    fields: dict[str, Any] = {
-        FIELD_OF.get(name, name): _without_blanks(items[name].combine_chunks())
-        for name in items.column_names
+def _count(batch: pa.RecordBatch) -> pa.Array:
+    return pa.array(range(len(batch)))
+
+
+def _own_fields(
+    con: duckdb.DuckDBPyConnection, task: Task, test: str, text_view: str
+) -> tuple[str, str, str]:
+    """SQL of the lines of a part: the record, and its two views."""
+    table = con.table(f"own_{task}")
+    fields = {
+        FIELD_OF.get(name, name): _json(f"i.{name}", str(kind))
+        for name, kind in zip(table.columns, table.types, strict=True)
     }
-    asked = text.cast(pa.string())
-    prefix, glue = pa.scalar(f'"{stem(task, test)}_'), pa.scalar("")
     fields |= {
-        "id": pc.binary_join_element_wise(prefix, ids.cast(pa.string()), pa.scalar('"'), glue),
-        "question": asked,
-        "level": pa.array([str(test)] * len(ids)),
-        "task": pa.array([task.value] * len(ids)),
+        "id": f"to_json('{stem(task, test)}_' || i.item_id)",
+        "images": "i.images",
+        "question": "to_json(a.text)",
+        "level": f"to_json('{test}')",
+        "task": f"to_json('{task}')",
     }
     if task is Task.MCQ:
-        fields["num_options"] = pc.add(
-            pc.add(*(pc.is_valid(fields[c]).cast(pa.int8()) for c in "AB")),
-            pc.is_valid(fields["C"]).cast(pa.int8()),
-        )
-    raw = ("id", "images")
+        there = (f"coalesce(i.option_{c} <> '', false)::INT" for c in "abc")
+        fields["num_options"] = f"({' + '.join(there)})::VARCHAR"
     shown = [name for name in (*AUTHORS_FIELDS, *OWN_FIELDS) if name in fields]
-    return json_lines({name: fields[name] for name in shown}, raw), *_views(
-        fields, asked, text_view, raw
-    )
+    return _object({name: fields[name] for name in shown}), *_views(fields, "a.text", text_view)
 
 
-def _views(
-    fields: Mapping[str, Any], asked: pa.Array, text_view: str, raw: Sequence[str]
-) -> tuple[pa.Array, pa.Array]:
-    """(lines of the Full view, of the text view): the authors' fields, with the prompt as
-    `question`."""
+def _json(column: str, kind: str) -> str:
+    """SQL of a value's JSON; NULL for a blank: a record omits fields without a value."""
+    if kind == "VARCHAR":
+        return f"CASE WHEN {column} <> '' THEN to_json({column}) END"
+    if kind == "DOUBLE":  # a whole number has no .0
+        whole = f"{column} = trunc({column}) AND abs({column}) < 1e15"
+        shown = f"if({whole}, {column}::BIGINT::VARCHAR, {column}::VARCHAR)"
+        return f"CASE WHEN isfinite({column}) THEN {shown} END"
+    return f"{column}::VARCHAR"
+
+
+def _object(fields: Mapping[str, str]) -> str:
+    """SQL of a JSON object, written as json.dumps does; fields that are NULL are left out."""
+    listed = ", ".join(f"""'"{name}": ' || {value}""" for name, value in fields.items())
+    return f"'{{' || concat_ws(', ', {listed}) || '}}'"
+
+
+def _views(fields: Mapping[str, str], text: str, text_view: str) -> tuple[str, str]:
+    """SQL of the lines of the Full view and of the text view: the authors' fields, with the prompt
+    as `question`."""
     picture, suffix = ("", "") if text_view == "none" else (BLANK, IGNORE)
-    plain = [name for name in raw if name not in ("question", "image")]
-    own = {name: fields[name] for name in AUTHORS_FIELDS if name in fields} | {"question": asked}
-    told = pc.binary_join_element_wise(asked, pa.scalar(suffix), pa.scalar(""))
-    blind = {**own, "image": pa.array([picture] * len(asked)), "question": told}
-    several = [*plain, "image"] if "image" in raw else plain
-    return json_lines({**own, "images": fields["images"]}, several), json_lines(blind, plain)
-
-
-def _without_blanks(values: pa.Array) -> pa.Array:
-    """Text '' as missing: a record omits fields without a value."""
-    return (
-        pc.if_else(pc.equal(values, ""), None, values)
-        if pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
-        else values
-    )
+    own = {name: fields[name] for name in AUTHORS_FIELDS if name in fields}
+    own["question"] = f"to_json({text})"
+    question = f"to_json({text} || '{suffix}')"
+    blind = {**own, "image": f"to_json('{picture}')", "question": question}
+    return _object({**own, "images": fields["images"]}), _object(blind)
 
 
 # --------------------------------------------------------------------------- records of an imported
@@ -305,15 +296,15 @@ def _without_blanks(values: pa.Array) -> pa.Array:
 
 def _recorded_paths(benchmark: Path) -> pd.DataFrame:
     """image_id, paths: the image paths in the imported records."""
-    with database() as con:
+    with _opened(benchmark) as con:
         table = con.sql(
             """SELECT DISTINCT i.image_id, i.cluster_id, r.paths FROM read_parquet($records) r JOIN
                (
-                 SELECT 'mcq' AS task, item_id, image_id, cluster_id FROM read_parquet($mcq)
-                 UNION ALL SELECT 'regression', item_id, image_id, cluster_id FROM
-                 read_parquet($regression)) i USING (task, item_id)
+                 SELECT 'mcq' AS task, item_id, image_id, cluster_id FROM items_mcq
+                 UNION ALL SELECT 'regression', item_id, image_id, cluster_id FROM items_regression
+               ) i USING (task, item_id)
                ORDER BY i.cluster_id, r.paths""",
-            params=_sources(benchmark),
+            params={"records": str(benchmark / "records.parquet")},
         ).to_arrow_table()
     return pd.DataFrame(
         {
@@ -328,37 +319,27 @@ def _recorded(benchmark: Path, text_view: str, progress: Progress) -> Iterator[L
     question and image."""
     names = (*AUTHORS_FIELDS, "images")
     struct = "{" + ", ".join(f'"{name}": "JSON"' for name in names) + "}"
-    done, total = 0, int(pq.read_metadata(benchmark / "records.parquet").num_rows)
-    with database() as con:
+    views = _views({name: f'r."{name}"::VARCHAR' for name in names}, "text", text_view)
+    records = benchmark / "records.parquet"
+    done, total = 0, int(pq.read_metadata(records).num_rows)
+    with _opened(benchmark) as con:
         for task, test in PARTS:
             found = con.sql(
-                """WITH asked AS (SELECT line, record, text, from_json(record, $struct) AS r
-                     FROM read_parquet($records) r JOIN read_parquet($prompts) p USING (task, test,
-                     item_id)
-                     WHERE task = $task AND test = $test)
-                   SELECT record, text, r.* FROM asked ORDER BY line""",
+                f"""WITH asked AS (SELECT line, record, text, from_json(record, $struct) AS r
+                      FROM read_parquet($records) r JOIN prompts p USING (task, test, item_id)
+                      WHERE task = $task AND test = $test)
+                    SELECT record, {", ".join(views)} FROM asked ORDER BY line""",
                 params={
                     "struct": struct,
-                    "records": str(benchmark / "records.parquet"),
-                    "prompts": str(benchmark / "prompts.parquet"),
+                    "records": str(records),
                     "task": task.value,
                     "test": test.value,
                 },
             ).to_arrow_reader(_BATCH)
             for batch in found:
-                fields: dict[str, Any] = {name: batch[name].cast(pa.string()) for name in names}
-                yield (
-                    stem(task, test),
-                    batch["record"],
-                    *_views(fields, batch["text"].cast(pa.string()), text_view, raw=names),
-                )
+                yield stem(task, test), *(batch.column(at).to_pylist() for at in range(3))
                 done += len(batch)
                 progress("writing records", done, total)
-
-
-def _sources(benchmark: Path) -> dict[str, str]:
-    names = {"records": "records", "mcq": "items_mcq", "regression": "items_regression"}
-    return {key: str(benchmark / f"{name}.parquet") for key, name in names.items()}
 
 
 # ----------------------------------------------------------------------

@@ -45,12 +45,11 @@ from sdgbias.benchmark.release.records import (
     MANIFEST,
     ONWARD,
     PARTS,
-    read_manifest,
     refuse_foreign,
     stem,
 )
 from sdgbias.errors import InputError, StoreError
-from sdgbias.files import confine, write_atomically, writing
+from sdgbias.files import confine, json_object, write_atomically, writing
 from sdgbias.progress import Progress, silent
 from sdgbias.raw.images import near_duplicates
 from sdgbias.raw.images.composite import MAX_PIXELS
@@ -116,7 +115,7 @@ def import_(folder: Path, out: Path, progress: Progress = silent) -> Imported:
     removing the context, because two views need it. Raises InputError (no data file, a line that is
     no JSON record, nothing usable), UsageError (``out`` holds something else), StoreError.
     """
-    manifest = read_manifest(folder, MANIFEST)
+    manifest = json_object(folder / MANIFEST)
     if manifest.get("complete") is False:
         raise InputError(
             f"{folder / MANIFEST}: this export was interrupted; finish it: sdgbias release export"
@@ -129,7 +128,7 @@ def import_(folder: Path, out: Path, progress: Progress = silent) -> Imported:
         "release": True,
         "source": hashlib.sha256(repr(sizes).encode()).hexdigest(),
     }
-    refuse_foreign(out, mine=read_manifest(out, "origin.json") == origin)
+    refuse_foreign(out, mine=json_object(out / "origin.json") == origin)
     write_json(out / "origin.json", origin)
     for name in (
         "benchmark.json",

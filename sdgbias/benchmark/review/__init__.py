@@ -26,6 +26,7 @@ from sdgbias.benchmark.review.verdicts import (
     written_in,
 )
 from sdgbias.errors import InputError, UsageError, one_of
+from sdgbias.files import json_object
 from sdgbias.methods import stats
 from sdgbias.types import Task
 
@@ -350,14 +351,7 @@ def _write_waiting(out: Path, waiting: pd.DataFrame, names: Sequence[str]) -> Pa
 
 def benchmark_id(benchmark: Path) -> str:
     """From the card; '' for a benchmark without one."""
-    try:
-        return str(
-            json.loads((Path(benchmark) / "benchmark.json").read_text(encoding="utf-8")).get(
-                "benchmark_id", ""
-            )
-        )
-    except (OSError, ValueError, AttributeError):
-        return ""
+    return str(json_object(Path(benchmark) / "benchmark.json").get("benchmark_id", ""))
 
 
 def _groups(rows: pd.DataFrame) -> list[tuple[dict[str, str], pd.DataFrame]]:

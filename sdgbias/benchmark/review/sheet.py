@@ -42,7 +42,7 @@ from sdgbias.benchmark.review.verdicts import (
     written_in,
 )
 from sdgbias.errors import InputError, StoreError, UsageError
-from sdgbias.files import packaged
+from sdgbias.files import json_object, packaged
 from sdgbias.progress import Progress
 from sdgbias.raw.images.image_store import ImageReader
 from sdgbias.types import LETTERS, TESTS, Task
@@ -191,10 +191,7 @@ def _written(out: Path, sample_id: str, csvs: Sequence[str]) -> tuple[str, ...]:
         for path in sorted(out.glob("*.csv"))
         if path.name not in kept and written_in(path)
     ]
-    try:
-        before = json.loads((out / "sample.json").read_text(encoding="utf-8"))["sample_id"]
-    except (OSError, ValueError, KeyError, TypeError):
-        before = ""
+    before = json_object(out / "sample.json").get("sample_id")
     if (kept or others) and before != sample_id:
         raise UsageError(
             f"{out}: verdicts were entered in {', '.join([*kept, *others])}, for another sample;"

@@ -24,8 +24,8 @@ import yaml
 
 from sdgbias import suites
 from sdgbias.benchmark.card.figures import source_ids
-from sdgbias.benchmark.release.records import read_manifest
 from sdgbias.errors import InputError, UsageError
+from sdgbias.files import json_object
 from sdgbias.raw.images.shards import FOLDER, ImageReader
 from sdgbias.report.publish import DATASET, PublishedFile
 from sdgbias.types import TESTS, Task
@@ -73,7 +73,7 @@ def read(folder: Path) -> Benchmark:
             f"{folder}: only benchmarks of sustainable development are published; pictures of"
             " people and your own questions are not ours to pass on"
         )
-    origin = read_manifest(folder, "origin.json")
+    origin = json_object(folder / "origin.json")
     if card.get("synthetic") or origin.get("release"):
         return Benchmark(folder, card, {})
     free = {row["id"] for row in card["sources_used"] if row["redistributable"]}
