@@ -111,7 +111,13 @@ class ScoreCache:
     def append(self, kind: str, rows: pd.DataFrame) -> None:
         """Commits one batch of `kind` ('scores' or 'generations') atomically."""
         rows = rows.assign(**{name: None for name, _ in TIMED if name not in rows})
-        self._write(kind, pa.Table.from_pandas(rows, schema=SCHEMAS[kind], preserve_index=False))
+        self.commit(
+            kind, [pa.RecordBatch.from_pandas(rows, schema=SCHEMAS[kind], preserve_index=False)]
+        )
+
+    def commit(self, kind: str, batches: list[pa.RecordBatch]) -> None:
+        """As `append`, of batches of the columns of `kind`."""
+        self._write(kind, pa.Table.from_batches(batches, SCHEMAS[kind]))
 
     def _write(self, kind: str, table: pa.Table) -> Path:
         final = self.folder / f"{kind}-{uuid.uuid4().hex}.parquet"

@@ -13,8 +13,8 @@ workers.py.
 
 from __future__ import annotations
 
-import errno
 import json
+import math
 import os
 import sys
 import threading
@@ -24,14 +24,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from sdgbias.engines import Backend
 from sdgbias.errors import (
     BEFORE_EXIT,
-    DiskFull,
     EngineDied,
     Hung,
     InputError,
@@ -45,8 +46,12 @@ from sdgbias.scoring.cache import SCHEMAS, ScoreCache
 from sdgbias.scoring.plan import chunks
 from sdgbias.types import DIGITS, ModelSpec, Prompt
 
-#: The values of one row of the cache, in the order of its columns.
-Row = tuple[object, ...]
+#: Some rows of the plan: column -> value.
+Chunk = list[dict[str, Any]]
+#: Scores a chunk; returns its finished rows, of the columns of the cache.
+Work = Callable[[Chunk], pa.RecordBatch]
+#: What is read of a plan's rows.
+USED = ("key", "text", "candidates", "image_id", "run", "n_tokens", "forced", "limit")
 #: progress(what, done, total)
 Progress = Callable[[str, int, int], None]
 #: Seconds before a chunk's engine counts as hung (registry option `chunk_timeout`).
@@ -91,30 +96,31 @@ class Scorer:
         if not self.watchdog.end and not self.cache.suffix:
             forget_notes(self.cache.folder)
 
-    def prompts(self, rows: pd.DataFrame) -> list[Prompt]:
-        columns = (rows[name].tolist() for name in ("text", "candidates", "image_id"))
+    def prompts(self, chunk: Chunk) -> list[Prompt]:
         return [
-            Prompt(text, candidates, self.images[image_id] if image_id else (), image_id)
-            for text, candidates, image_id in zip(*columns, strict=True)
+            Prompt(
+                row["text"],
+                row["candidates"],
+                self.images[row["image_id"]] if row["image_id"] else (),
+                row["image_id"],
+            )
+            for row in chunk
         ]
 
-    def _guarded(self, rows: pd.DataFrame, work: Callable[[pd.DataFrame], list[Row]]) -> list[Row]:
+    def _guarded(self, chunk: Chunk, work: Work) -> list[pa.RecordBatch]:
         """The finished rows of a chunk, which is halved repeatedly to isolate the prompts that
         fail."""
         try:
-            with self.watchdog.watching(rows["key"].tolist()):
-                return work(rows)
+            with self.watchdog.watching([row["key"] for row in chunk]):
+                return [work(chunk)]
         except (InputError, NoScores, StoreError, EngineDied):
             raise
         except Exception as error:
-            if len(rows) > 1:
+            if len(chunk) > 1:
+                half = len(chunk) // 2
                 if isinstance(error, OutOfMemory | MemoryError):
-                    self.size = max(1, min(self.size, len(rows) // 2))
-                half = len(rows) // 2
-                return [
-                    *self._guarded(rows.iloc[:half], work),
-                    *self._guarded(rows.iloc[half:], work),
-                ]
+                    self.size = max(1, min(self.size, half))
+                return [*self._guarded(chunk[:half], work), *self._guarded(chunk[half:], work)]
             if (
                 isinstance(error, ModelError)
                 and not getattr(error, "of_prompt", False)
@@ -124,7 +130,7 @@ class Scorer:
             kind = getattr(error, "kind", type(error).__name__)
             self.failures.append(
                 (
-                    str(rows["key"].iloc[0]),
+                    chunk[0]["key"],
                     kind,
                     str(error).splitlines()[0][:300] if str(error) else "",
                 )
@@ -141,30 +147,32 @@ class Scorer:
         self,
         kind: str,
         missing: pd.DataFrame,
-        work: Callable[[pd.DataFrame], list[Row]],
+        work: Work,
         progress: Progress,
         what: str,
     ) -> None:
         start, total = 0, len(missing)
         missing = self.watchdog.suspects_last(missing)
         keys, ids = missing["key"], missing["image_id"]
-        held: list[Row] = []
+        used = missing[[name for name in USED if name in missing]]
+        table = pa.Table.from_pandas(used, preserve_index=False)
+        held: list[pa.RecordBatch] = []
 
         def commit() -> None:
-            rows = held.copy()
+            batches = held.copy()
             held.clear()
-            if rows:
-                self.cache.append(kind, pd.DataFrame(rows, columns=SCHEMAS[kind].names))
+            if batches:
+                self.cache.commit(kind, batches)
 
         since = time.perf_counter()
         with self.watchdog.on_duty(commit):
             while start < total:
                 end = self.watchdog.cut(keys, start, chunks(ids, start, self.size))
                 began = time.perf_counter()
-                done = self._guarded(missing.iloc[start:end], work)
+                done = self._guarded(table.slice(start, end - start).to_pylist(), work)
                 now = time.perf_counter()
                 self.seconds += now - began
-                held += done
+                held += [rows for rows in done if rows.num_rows]
                 self.scored_any = self.scored_any or bool(held)
                 start = end
                 # progress counts what is committed: a pool gives the rest to another worker
@@ -173,49 +181,52 @@ class Scorer:
                     since = time.perf_counter()
                     progress(what, start, total)
 
-    def _score_batch(self, rows: pd.DataFrame) -> list[Row]:
-        prompts = self.prompts(rows)
+    def _score_batch(self, chunk: Chunk) -> pa.RecordBatch:
+        prompts = self.prompts(chunk)
         began = time.perf_counter()
         batch = self.backend.candidate_scores(prompts)
         seconds = time.perf_counter() - began
-        widths = [len(p.candidates) for p in prompts]
+        widths = np.array([len(p.candidates) for p in prompts])
+        inside = np.arange(batch.logits.shape[1]) < widths[:, None]
         bounds = np.full_like(batch.logits, np.nan) if batch.upper is None else batch.upper
         # a censored candidate has -inf and a finite bound; everything else has a finite logit
         known = np.isfinite(np.where(np.isneginf(batch.logits), bounds, batch.logits))
-        finite = (known | (np.arange(known.shape[1]) >= np.array(widths)[:, None])).all(axis=1)
-        exact = np.isnan(bounds).all(axis=1)
-        keys = rows["key"].tolist()
-        columns = (
+        finite = (known | ~inside).all(axis=1)
+        keys = [row["key"] for row in chunk]
+        self.lengths.update(zip(keys, batch.n_tokens.tolist(), strict=True))
+        why = "NonFiniteLogits", "a candidate logit is NaN or infinite"
+        self.failures += [(key, *why) for key, ok in zip(keys, finite, strict=True) if not ok]
+        offsets = np.concatenate([[0], widths.cumsum()])
+        rows = _rows(
+            "scores",
             keys,
             [p.candidates for p in prompts],
-            [row[:n] for row, n in zip(batch.logits, widths, strict=True)],
-            batch.mass.tolist(),
-            batch.minus_logit.tolist(),
+            _lists(offsets, batch.logits[inside]),
+            batch.mass,
+            batch.minus_logit,
             batch.top_token,
-            batch.n_tokens.tolist(),
-            [None if e else row[:n] for e, row, n in zip(exact, bounds, widths, strict=True)],
-            _by_tokens(seconds, batch.n_tokens).tolist(),
-            rows["run"].tolist() if "run" in rows else [None] * len(rows),
+            batch.n_tokens,
+            _lists(offsets, bounds[inside], np.isnan(bounds).all(axis=1)),
+            _by_tokens(seconds, batch.n_tokens),
+            [row.get("run") for row in chunk],
         )
-        self.lengths.update(zip(keys, columns[6], strict=True))
-        lost = [key for key, ok in zip(keys, finite, strict=True) if not ok]
-        why = "NonFiniteLogits", "a candidate logit is NaN or infinite"
-        self.failures += [(key, *why) for key in lost]
-        return [row for row in zip(*columns, strict=True) if not lost or row[0] not in lost]
+        return rows.filter(pa.array(finite))
 
-    def _generate_batch(self, rows: pd.DataFrame) -> list[Row]:
+    def _generate_batch(self, chunk: Chunk) -> pa.RecordBatch:
         """Free answers, and for Full prompts the answer after each forced digit (with the free
         answer's sign)."""
-        answers: list[Row] = []
-        for (forced, _), part in rows.groupby(["forced", "limit"], sort=True):
-            limit = int(part["limit"].iloc[0])
+        answers: list[tuple[object, ...]] = []
+        parts: dict[tuple[bool, int], Chunk] = {}
+        for row in chunk:
+            parts.setdefault((row["forced"], row["limit"]), []).append(row)
+        for (forced, limit), part in sorted(parts.items()):
             prompts = self.prompts(part)
             starts = ["", *DIGITS] if forced and self.forces_starts else [""]
             began = time.perf_counter()
             found = self.backend.generate(prompts, starts, limit)
             seconds = _by_tokens(time.perf_counter() - began, self._lengths(part)) / len(starts)
-            runs = part["run"] if "run" in part else [None] * len(part)
-            for i, (key, prompt, run) in enumerate(zip(part["key"], prompts, runs, strict=True)):
+            for i, (row, prompt) in enumerate(zip(part, prompts, strict=True)):
+                key, run = row["key"], row.get("run")
                 texts, each = found.texts[i], float(seconds[i])
                 for start, text, cut in zip(starts, texts, found.truncated[i], strict=True):
                     answers.append((key, start, text, limit, cut, each, run))
@@ -228,13 +239,28 @@ class Scorer:
                         signed, again.texts[0], again.truncated[0], strict=True
                     ):
                         answers.append((key, start, text, limit, cut, each, run))
-        return answers
+        return _rows("generations", *zip(*answers, strict=True))
 
-    def _lengths(self, rows: pd.DataFrame) -> np.ndarray:
+    def _lengths(self, chunk: Chunk) -> np.ndarray:
         """(N,) tokens of N prompts, 0 where no start has scored them."""
-        earlier = rows["n_tokens"] if "n_tokens" in rows else [0] * len(rows)
-        known = zip(rows["key"], earlier, strict=True)
-        return np.array([self.lengths.get(key, n) for key, n in known])
+        return np.array([self.lengths.get(row["key"], row.get("n_tokens", 0)) for row in chunk])
+
+
+def _rows(kind: str, *columns: Any) -> pa.RecordBatch:
+    """Columns in the order of the cache's, as rows of it."""
+    schema = SCHEMAS[kind]
+    arrays = [
+        c if isinstance(c, pa.Array) else pa.array(c, f.type, from_pandas=True)
+        for c, f in zip(columns, schema, strict=True)
+    ]
+    return pa.record_batch(arrays, schema=schema)
+
+
+def _lists(offsets: np.ndarray, values: np.ndarray, null: np.ndarray | None = None) -> pa.Array:
+    """A list per row of the ``values`` between its offset and the next, or null."""
+    flat = pa.array(values.astype(np.float32, copy=False))
+    where = pa.array(offsets, pa.int32())
+    return pa.ListArray.from_arrays(where, flat, mask=None if null is None else pa.array(null))
 
 
 def _by_tokens(seconds: float, tokens: np.ndarray) -> np.ndarray:
@@ -247,12 +273,13 @@ def _by_tokens(seconds: float, tokens: np.ndarray) -> np.ndarray:
 
 
 class Watchdog:
-    """Records the prompts in flight and their start time, and ends the process with exit code 8
-    when a chunk takes longer than ``limit`` seconds (0: no limit). A hanging C library can't be
-    interrupted in any other way; committed chunks are safe. The next start finds the note and
-    scores those prompts last and one by one, so that one of them can't stop the others. ``end``:
-    called instead, where the engine hangs in another process; no note is written then. ``keys``:
-    the prompts in flight, or those on which the engine died; ``hung``: whether it was ended."""
+    """Records the prompts in flight and their start time, once a second at most, and ends the
+    process with exit code 8 when a chunk takes longer than ``limit`` seconds (0: no limit). A
+    hanging C library can't be interrupted in any other way; committed chunks are safe. The next
+    start finds the note and scores those prompts last and one by one, so that one of them can't
+    stop the others. ``end``: called instead, where the engine hangs in another process; no note is
+    written then. ``keys``: the prompts in flight, or those on which the engine died; ``hung``:
+    whether it was ended."""
 
     def __init__(self, path: Path, limit: float, end: Callable[[], None] | None = None) -> None:
         self.path, self.limit, self.end = path, limit, end
@@ -261,6 +288,8 @@ class Watchdog:
         self.report = BEFORE_EXIT.get()  # read here, because the watching thread has no context
         self.suspects = suspects(path.parent)
         self.in_flight: tuple[float, list[str]] | None = None  # since when, keys
+        self.noted = path.exists()
+        self.lock = threading.Lock()  # a note is written of a chunk that still runs
 
     @contextmanager
     def on_duty(self, commit: Callable[[], None]) -> Iterator[None]:
@@ -268,16 +297,19 @@ class Watchdog:
         the process is ended. One thread for all chunks: starting one for each takes longer than
         the rest of a chunk's work where the processor is busy."""
         over = threading.Event()
-        pause = min(1.0, self.limit / 4)
+        limit = self.limit or math.inf
 
         def watch() -> None:
-            while not over.wait(pause):
-                now = self.in_flight
-                if now is not None and time.monotonic() - now[0] > self.limit:
+            while not over.wait(min(1.0, limit / 4)):
+                with self.lock:
+                    if (now := self.in_flight) is not None and not self.end:
+                        with suppress(OSError):  # a full disk ends the run at its next commit
+                            self._write(now[1], hung=False)
+                            self.noted = True
+                if now is not None and time.monotonic() - now[0] > limit:
                     self._terminate(now[1], commit)
 
-        if self.limit:
-            threading.Thread(target=watch, daemon=True).start()
+        threading.Thread(target=watch, daemon=True).start()
         try:
             yield
         finally:
@@ -291,25 +323,16 @@ class Watchdog:
 
     @contextmanager
     def watching(self, keys: list[str]) -> Iterator[None]:
-        self.keys = keys
-        try:
-            if not self.end:
-                self._write(keys, hung=False)
-        except OSError as error:
-            raise (
-                DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else StoreError
-            )(
-                f"{self.path.parent}: can't be written ({error.strerror}); finished chunks are"
-                " safe: make room, run again"
-            ) from None
-        self.in_flight = time.monotonic(), keys
+        self.keys, self.in_flight = keys, (time.monotonic(), keys)
         try:
             yield
         finally:
-            self.in_flight = None
+            with self.lock:
+                self.in_flight = None
         self.keys = []
-        if not self.end:
+        if self.noted:
             self.path.unlink(missing_ok=True)
+            self.noted = False
 
     def _terminate(self, keys: list[str], commit: Callable[[], None]) -> None:
         if self.end:
