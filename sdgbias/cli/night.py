@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -119,8 +120,12 @@ def _dry_run(settings: Settings, as_json: bool) -> None:
         )
         notes = [found.get((job.model, job.suite), "") for found in (stored, waits)]
         typer.echo(f"  {job.model:24} {job.suite:6} {'; '.join(filter(None, (what, *notes)))}")
-    for skipped in night.skipped:
-        typer.echo(f"  {skipped.model:24} {skipped.suite:6} skipped: {skipped.reason}")
+    apart: dict[str, list[str]] = {}
+    for one in night.skipped:
+        reason = re.sub(rf"(?<![\w.-]){re.escape(one.model)}(?![\w.-])", "NAME", one.reason)
+        apart.setdefault(reason, []).append(one.model)
+    for reason, models in apart.items():
+        typer.echo(f"  skipped: {reason}: {', '.join(dict.fromkeys(models))}")
     typer.echo(f"then: {', '.join(name for name, why in idle.items() if not why)}")
     for name, why in idle.items():
         if why:

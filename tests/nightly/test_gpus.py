@@ -332,6 +332,9 @@ def test_a_dry_run_prints_the_schedule(tmp_path: Path, capsys: pytest.CaptureFix
     for name, size in (("a-four", 4), ("b-two", 2), ("c-four", 4), ("d-nine", 9)):
         options = {"tensor_parallel_size": size, "gpu": "h100"}
         entry(tmp_path, name, backend="vllm", repo="o/m", revision="0" * 40, options=options)
+    for name in ("new-1", "new-2"):
+        reason = f"not checked yet: sdgbias models enable {name}"
+        entry(tmp_path, name, state="candidate", reason=reason)
     night._dry_run(s, as_json=False)
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert lines[1:6] == [
@@ -341,6 +344,8 @@ def test_a_dry_run_prints_the_schedule(tmp_path: Path, capsys: pytest.CaptureFix
         "d-nine sdg will be scored (h100; NOT RUN: takes 9 GPUs, there are 8 here)",
         "planted sdg will be scored (cpu)",
     ]
+    reason = "candidate not checked yet: sdgbias models enable NAME"
+    assert f"skipped: {reason}: new-1, new-2" in lines, "one line for all of them"
     night._dry_run(s, as_json=True)
     jobs = json.loads(capsys.readouterr().out)["jobs"]
     assert [(job["gpus"], job["starts_on"]) for job in jobs] == [
