@@ -12,12 +12,14 @@ import contextvars
 import json
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import httpx
 from prefect import flow, get_run_logger
 from prefect.artifacts import create_table_artifact
 from prefect.client.orchestration import get_client
@@ -200,23 +202,31 @@ def run_in_pool(job: Job, results: Path, number: int) -> JobOutcome:
     'Interrupted', which is not the model's; one that a person cancelled or paused is skipped."""
     began = datetime.now(UTC)
     mine = _identity(job, results, number)
-    run = run_deployment(
-        f"score/score-{job.gpu}", flow_run_name=mine.pop("name"), timeout=0, **mine
-    )
+
+    def lost(why: str) -> JobOutcome:
+        made = attempt.crashed(job, InfrastructureError(why), began, datetime.now(UTC))
+        return replace(made, kind="Interrupted", attempts=number)
+
+    try:
+        run = run_deployment(
+            f"score/score-{job.gpu}", flow_run_name=mine.pop("name"), timeout=0, **mine
+        )
+    except httpx.HTTPError as error:
+        return lost(f"Prefect's server: {type(error).__name__}: {error}")
     with get_client(sync_client=True) as client:
         state = run.state
         while state is None or not (state.is_final() or state.is_paused()):
             process.pause(LOOK)
-            state = client.read_flow_run(run.id).state
+            with suppress(httpx.HTTPError):  # the server will be back
+                state = client.read_flow_run(run.id).state
         found = client.read_artifacts(artifact_filter=_outcome_of(run.id), limit=1)
     if found and found[0].data:
         return OUTCOME.validate_python(json.loads(str(found[0].data))[0])
-    error = InfrastructureError(
+    if why := _why(state):
+        return attempt.cancelled(lost(why), why)
+    return lost(
         f"flow run {run.name} {state.name.lower()}: {state.message or 'its worker is gone'}"
     )
-    lost = replace(attempt.crashed(job, error, began, datetime.now(UTC)), attempts=number)
-    why = _why(state)
-    return attempt.cancelled(lost, why) if why else replace(lost, kind="Interrupted")
 
 
 def _outcome_of(flow_run: UUID) -> ArtifactFilter:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, ReadWriteLock, Timeout
@@ -17,21 +18,30 @@ _MINE = threading.local()
 
 @contextmanager
 def only_one(
-    path: Path, unwritable: Callable[[OSError], SdgbiasError], busy: Callable[[str], SdgbiasError]
+    path: Path,
+    unwritable: Callable[[OSError], SdgbiasError],
+    busy: Callable[[str], SdgbiasError],
+    who: str = "",
+    everyone: bool = False,
 ) -> Iterator[None]:
-    """Holds the lock ``path``; the holder may write a message for the next process into the file.
+    """Holds the lock ``path``, with ``who`` in it for the next process. A symbolic link is never
+    followed. ``everyone``: other users take the lock, too.
 
     Raises the result of ``unwritable(error)`` when the file can't be opened, and that of ``busy``
-    (called with the holder's message, '' without one) when another process holds it.
+    (called with the holder's ``who``) when another process holds it.
     """
     lock = FileLock(path, blocking=False)
+    if everyone:
+        lock = FileLock(path, mode=0o666, blocking=False)
     try:
         lock.acquire()
     except Timeout:
-        raise busy(path.read_text(encoding="utf-8")[:200].strip()) from None
+        raise busy(holder(path)) from None
     except OSError as error:
         raise unwritable(error) from None
     try:
+        if who:
+            _write(path, who)
         yield
     finally:
         lock.release()
@@ -44,6 +54,22 @@ def is_held(path: Path) -> bool:
             return False
     except Timeout:
         return True
+
+
+def _write(path: Path, who: str) -> None:
+    with suppress(OSError):  # a full disk: the lock itself holds
+        at = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW)
+        with os.fdopen(at, "w", encoding="utf-8") as file:
+            file.write(f"{who}\n")
+
+
+def holder(path: Path) -> str:
+    """Who holds or held this lock of `only_one`."""
+    with suppress(OSError):
+        at = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(at, encoding="utf-8", errors="replace") as file:
+            return file.read(200).strip()
+    return ""
 
 
 @contextmanager

@@ -15,16 +15,16 @@ def test_a_lock_is_held_by_one_and_its_word_is_given_to_the_next(tmp_path: Path)
     path = tmp_path / "lock"
 
     def lock() -> AbstractContextManager[None]:
-        return locks.only_one(path, lambda e: StoreError(f"unwritable: {e.strerror}"), StoreError)
+        return locks.only_one(
+            path, lambda e: StoreError(f"unwritable: {e.strerror}"), StoreError, "night 7"
+        )
 
     with lock():
         assert locks.is_held(path)
-        path.write_text("night 7\n")
         with pytest.raises(StoreError, match=r"^night 7$"), lock():
             pytest.fail("two at once")
     assert not locks.is_held(path)
-    with lock():
-        assert path.read_text() == "night 7\n", "a word stays until it is replaced"
+    assert locks.holder(path) == "night 7"
     with pytest.raises(StoreError, match="unwritable: Is a directory"):
         path = tmp_path
         with lock():

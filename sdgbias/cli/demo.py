@@ -118,9 +118,9 @@ def _meanwhile() -> Iterator[None]:
 def _at_a_time() -> int:
     """Models that this machine scores at a time: two of these small ones on two cores without
     accelerators, where one with two threads gains little; else one."""
-    from sdgbias.nightly import gpus
+    from sdgbias.registry import machine
 
-    return 1 if len(gpus.visible()) == 1 else min(2, os.cpu_count() or 1)
+    return 1 if len(machine.visible()) == 1 else min(2, os.cpu_count() or 1)
 
 
 @contextmanager

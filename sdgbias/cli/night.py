@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -68,7 +69,7 @@ def _stop(number: int, frame: object) -> None:
 
 
 def _dry_run(settings: Settings, as_json: bool) -> None:
-    from sdgbias.nightly import gpus, plan, steps
+    from sdgbias.nightly import budget, gpus, plan, steps
 
     night = plan.tonight(settings, datetime.now(UTC), write=False)
     there = plan.finished(settings, night)
@@ -79,6 +80,8 @@ def _dry_run(settings: Settings, as_json: bool) -> None:
     host = gpus.here(settings.jobs)
     needs = {job.model: job.need for job in night.jobs if not job.run_id}
     first = {place.model: place for place in gpus.starts(host, needs, {})}
+    stored = budget.stored(settings.results)
+    waits = budget.waiting(settings.results, night.jobs, settings.gpu_hours)
     if as_json:
         say_json(
             {
@@ -93,6 +96,8 @@ def _dry_run(settings: Settings, as_json: bool) -> None:
                         "key": j.key,
                         "unchanged": j.run_id,
                         "checked": there.get((j.model, j.suite), ""),
+                        "stored": stored.get((j.model, j.suite), ""),
+                        "may_wait": waits.get((j.model, j.suite), ""),
                     }
                     for j in night.jobs
                 ],
@@ -113,9 +118,14 @@ def _dry_run(settings: Settings, as_json: bool) -> None:
             if run
             else f"will be scored ({kind})"
         )
-        typer.echo(f"  {job.model:24} {job.suite:6} {what}")
-    for skipped in night.skipped:
-        typer.echo(f"  {skipped.model:24} {skipped.suite:6} skipped: {skipped.reason}")
+        notes = [found.get((job.model, job.suite), "") for found in (stored, waits)]
+        typer.echo(f"  {job.model:24} {job.suite:6} {'; '.join(filter(None, (what, *notes)))}")
+    apart: dict[str, list[str]] = {}
+    for one in night.skipped:
+        reason = re.sub(rf"(?<![\w.-]){re.escape(one.model)}(?![\w.-])", "NAME", one.reason)
+        apart.setdefault(reason, []).append(one.model)
+    for reason, models in apart.items():
+        typer.echo(f"  skipped: {reason}: {', '.join(dict.fromkeys(models))}")
     typer.echo(f"then: {', '.join(name for name, why in idle.items() if not why)}")
     for name, why in idle.items():
         if why:

@@ -67,6 +67,16 @@ class NightOptions:
             ),
         ),
     ] = 0.0
+    gpu_hours: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help=(
+                "GPU hours of all models of a night together (a model of 4 GPUs uses 4 an hour),"
+                " after which no further model is started. 0: no limit."
+            ),
+        ),
+    ] = 0.0
     fetch: Annotated[
         str,
         typer.Option(
@@ -159,6 +169,7 @@ class NightOptions:
             jobs=self.jobs,
             timeout_s=self.timeout,
             hours=self.hours,
+            gpu_hours=self.gpu_hours,
             fetch=choice("--fetch", self.fetch, ("no", "yes", "prune")),
             selfcheck=self.selfcheck,
             scheduled_for=due or _instant(self.scheduled_for),

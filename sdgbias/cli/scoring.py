@@ -62,6 +62,9 @@ def plan(
     rate: Annotated[
         float | None, typer.Option(min=0, help="Price of one GPU for an hour, in any currency.")
     ] = None,
+    gpu_hours: Annotated[
+        float, typer.Option(min=0, help="GPU hours of a night: says how many nights it takes.")
+    ] = 0.0,
     as_json: JsonOption = False,
 ) -> None:
     """What scoring would cost: prompts and tokens, naive and planned, counted with the model's
@@ -86,6 +89,9 @@ def plan(
         say_json(estimate.as_json(found, rate))
     else:
         typer.echo("\n".join(estimate.lines(found, rate)))
+        if gpu_hours and all(one.basis for _, one in found):
+            nights = sum(one.hours for _, one in found) / gpu_hours
+            typer.echo(f"nights: about {nights:.1f} of {gpu_hours:g} GPU hours each")
 
 
 def evaluate(

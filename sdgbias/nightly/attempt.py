@@ -25,7 +25,6 @@ CLI = (sys.executable, "-m", "sdgbias.cli")
 OUT_OF_TIME = "OutOfTime"
 #: Kind of a model that a person cancelled or paused: skipped tonight, finished prompts are kept.
 CANCELLED = "Cancelled"
-HOURS_OVER = "the night's hours were over; it is among the first of the next night; more: --hours"
 
 #: kind of failure -> (total attempts, seconds before the second, factor of each further wait).
 #: Kinds not listed: OTHER.
@@ -120,8 +119,8 @@ def already(job: Job, now: datetime) -> JobOutcome | None:
     )
 
 
-def left_out(job: Job, now: datetime, why: str = HOURS_OVER) -> JobOutcome:
-    """'skipped' for a job that isn't started tonight; default: left for the next night."""
+def left_out(job: Job, now: datetime, why: str) -> JobOutcome:
+    """'skipped' for a job that isn't started tonight."""
     return replace(_blank(job, now, 0), outcome=SKIPPED, message=why, finished_at=now)
 
 

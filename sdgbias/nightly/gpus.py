@@ -1,20 +1,19 @@
 """GPU slots: which models start now, and on which GPUs of this host; and a lock for each GPU, so
 that a night and an `sdgbias evaluate` beside it never share one.
 
-The locks are files of the host (the temporary folder), not of a server: they hold for every
-process here, name the GPU itself, and end with the process that has them.
+The locks are files of the host (in SDGBIAS_GPU_LOCKS, else the temporary folder), not of a server:
+they hold for every process here, name the GPU itself, and end with the process that has them.
 """
 
 from __future__ import annotations
 
+import errno
 import os
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from datetime import UTC, datetime
 from math import ceil
 from pathlib import Path
 
@@ -23,6 +22,8 @@ from sdgbias.errors import Busy, RegistryError, StoreError
 from sdgbias.registry import machine
 from sdgbias.types import ModelSpec
 
+#: Names the folder of the locks, one for all users of a host.
+ENV_LOCKS = "SDGBIAS_GPU_LOCKS"
 #: Set for the process of a model whose GPUs the night holds for it.
 HELD = "SDGBIAS_GPUS_HELD"
 _LOCKED: dict[tuple[str, ...], ExitStack] = {}
@@ -147,39 +148,39 @@ def _spread(
 
 def here(most: int) -> GpuHost:
     """This host. A single GPU is not handed out where models run one at a time: nothing is set."""
-    found = visible()
+    found = machine.visible()
     return GpuHost(found if len(found) > 1 or most > 1 else (), most)
 
 
-def visible() -> tuple[str, ...]:
-    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them; those of the
-    simulated host where SDGBIAS_GPUS names one. UsageError: SDGBIAS_GPUS isn't COUNTxGIB."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if named is not None:
-        return tuple(gpu for part in named.split(",") if (gpu := part.strip()) not in ("", "-1"))
-    if os.environ.get(machine.ENV_GPUS):
-        return tuple(str(number) for number in range(len(machine.this().gpus)))
-    return tuple(_serials())
+def lock_folder() -> Path:
+    """Where the locks of this host's GPUs are: SDGBIAS_GPU_LOCKS, else in the temporary folder.
+    Created for all users; raises OSError where that folder can't be used."""
+    folder = Path(os.environ.get(ENV_LOCKS) or Path(tempfile.gettempdir(), "sdgbias-gpus"))
+    with suppress(FileExistsError):
+        folder.mkdir()
+        folder.chmod(0o1777)  # as /tmp: nobody removes the locks of others
+    if folder.is_symlink() or not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, "not a folder", str(folder))
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, "another user's", str(folder))
+    return folder
 
 
-@cache
-def _serials() -> dict[str, str]:
-    """Index of each GPU -> its id, by nvidia-smi. An index names another GPU in every container
-    and Slurm job, an id the same one."""
-    command = ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"]
-    if shutil.which(command[0]) is None:
-        return {}
+def unlocked() -> str:
+    """Why GPUs can't be locked here, '' if they can."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return {}
-    rows = [line.split(",") for line in done.stdout.splitlines()]
-    return {row[0].strip(): row[1].strip() for row in rows if len(row) == 2}
+        lock_folder()
+    except OSError as error:
+        return (
+            f"GPUs are not locked: {error.filename}: {error.strerror}; name a folder that all users"
+            f" of this host may write: {ENV_LOCKS}"
+        )
+    return ""
 
 
 def _lock(gpu: str) -> Path:
-    name = gpu if os.environ.get(machine.ENV_GPUS) else _serials().get(gpu, gpu)
-    return Path(tempfile.gettempdir()) / "sdgbias-gpus" / f"{name.replace('/', '_')}.lock"
+    name = gpu if os.environ.get(machine.ENV_GPUS) else machine.serials().get(gpu, gpu)
+    return lock_folder() / f"{name.replace('/', '_')}.lock"
 
 
 def taken(gpus: Sequence[str]) -> set[str]:
@@ -193,21 +194,24 @@ def taken(gpus: Sequence[str]) -> set[str]:
     return found
 
 
+def holders(gpus: Sequence[str]) -> dict[str, str]:
+    """GPU -> who holds it, of those that other processes hold."""
+    busy = taken(gpus)
+    return {gpu: _holder(gpu) for gpu in gpus if gpu in busy}
+
+
 def take(gpus: tuple[str, ...], who: str) -> bool:
     """Holds the GPUs until `release` or the end of this process; False, and none of them, where
     another process holds one. Call both from one thread. ``who``: for the others' messages."""
+    who = f"process {os.getpid()}, {who}, since {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     with ExitStack() as stack:
         for gpu in gpus:
-            path = _lock(gpu)
             try:
-                path.parent.mkdir(mode=0o777, exist_ok=True)
-                stack.enter_context(locks.only_one(path, _unwritable, Busy))
-                path.write_text(f"process {os.getpid()}, {who}\n", encoding="utf-8")
-                path.parent.chmod(0o777)  # for other users of this host
-                path.chmod(0o666)
+                lock = locks.only_one(_lock(gpu), _unwritable, Busy, who, everyone=True)
+                stack.enter_context(lock)
             except Busy:
                 return False
-            except (OSError, StoreError):  # another user's: without locks, as on a single GPU
+            except (OSError, StoreError):  # `unlocked` says why
                 continue
         _LOCKED[gpus] = stack.pop_all()
     return True
@@ -227,7 +231,7 @@ def claim(spec: ModelSpec, engines: int | None) -> None:
     Nothing is done in a model's process of a night that holds them, and on a host with one GPU.
     Raises Busy: too few are free."""
     mine = [gpu for held in _LOCKED for gpu in held]
-    found = _CLAIMED_OF or visible()
+    found = _CLAIMED_OF or machine.visible()
     count = min(len(found), need(spec, engines).gpus)
     shared = len(found) < 2 and "CUDA_VISIBLE_DEVICES" not in os.environ
     if os.environ.get(HELD) or shared or count <= len(mine):
@@ -250,5 +254,5 @@ def claim(spec: ModelSpec, engines: int | None) -> None:
 
 def _holder(gpu: str) -> str:
     with suppress(OSError):
-        return _lock(gpu).read_text(encoding="utf-8")[:200].strip()
-    return "by another process"
+        return locks.holder(_lock(gpu)) or "another process"
+    return "another process"

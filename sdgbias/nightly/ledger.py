@@ -77,17 +77,26 @@ def only_one(results: Path, night: str = "") -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise unwritable(error) from None
-    with locks.only_one(path, unwritable, busy):
-        since = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-        who = f"process {os.getpid()} on {os.uname().nodename}, night {night or '?'}, since {since}"
-        with suppress(OSError):  # a full disk: the lock itself holds
-            path.write_text(f"{who}\n", encoding="utf-8")
+    since = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    who = f"process {os.getpid()} on {os.uname().nodename}, night {night or '?'}, since {since}"
+    with locks.only_one(path, unwritable, busy, who):
         yield
 
 
 def starts_of(results: Path, night: str) -> int:
     """How often a night was started, by its file."""
     return int(_read_file(folder_of(results, night)).get("starts", 0))
+
+
+def gpu_seconds(night: Night) -> float:
+    """GPU seconds that this night has used, in all of its starts."""
+    return float(_read_file(night.folder).get("gpu_seconds", 0))
+
+
+def spend(night: Night, seconds: float) -> None:
+    """Record the GPU seconds that a night has used, as far as its file can be written."""
+    with suppress(OSError):
+        _change(night.folder, gpu_seconds=round(seconds))
 
 
 def begin(settings: Settings, night: Night, now: datetime) -> str:

@@ -4,6 +4,7 @@ made during the night have no effect on it."""
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ import yaml
 from sdgbias import files, suites
 from sdgbias.errors import InputError, RegistryError, StoreError, UsageError, one_of
 from sdgbias.nightly import gpus, identity, schedule
-from sdgbias.registry import changes, entries
+from sdgbias.registry import changes, entries, machine
 from sdgbias.registry.fetch import ENV_DISK, disk_limit
 from sdgbias.suites import EvalSettings
 from sdgbias.suites.suite import Generation
@@ -43,7 +44,8 @@ class Settings:
     the webhook's address, '': the policy's. jobs: models in parallel, 0: as many as the GPUs hold.
     scheduled_for: instant at which the night was due, None: started by hand. night: its name, if
     known. draws, seed, passes, generated: passed to every evaluation. by: 'cli' or 'prefect'.
-    hours: after these no further model is started, 0: no limit. fetch: 'no', 'yes' (weights that
+    hours, gpu_hours (of all models together): after these no further model is started, 0: no
+    limit. fetch: 'no', 'yes' (weights that
     are missing, before the hours begin), 'prune' (removing for room what no entry names).
     """
 
@@ -67,6 +69,7 @@ class Settings:
     draws: int = 10_000
     seed: int = 0
     hours: float = 0.0
+    gpu_hours: float = 0.0
     fetch: Literal["no", "yes", "prune"] = "no"
 
 
@@ -166,7 +169,7 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
     withheld, around = webhooks(settings), identity.surroundings()
     jobs: list[Job] = []
     asked = _asked(settings)
-    at_once = settings.jobs or max(1, len(gpus.visible()))
+    at_once = settings.jobs or max(1, len(machine.visible()))
     for spec in chosen:
         for suite in entries.suites(spec):
             if suite not in benchmarks:
@@ -447,6 +450,9 @@ def check(settings: Settings) -> None:
     """Raises UsageError for invalid settings."""
     if settings.jobs < 0:
         raise UsageError(f"--jobs {settings.jobs}; valid: 0 or more")
+    for option, value in (("--hours", settings.hours), ("--gpu-hours", settings.gpu_hours)):
+        if not 0 <= value < math.inf:
+            raise UsageError(f"{option} {value}; valid: 0 (no limit) or more")
     if settings.fetch != "no":
         disk_limit(os.environ.get(ENV_DISK))
     if settings.scheduled_for is not None and settings.scheduled_for.tzinfo is None:

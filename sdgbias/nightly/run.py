@@ -4,6 +4,7 @@ regressions, build the report, log to W&B and notify.
 Needs no server; flows/nightly.py supplies an executor that runs the same steps as Prefect tasks.
 
 plan.tonight                  the jobs of the night and snapshots of their registry entries
+budget                        hours and GPU hours: what waits for the next night
 gpus.starts                   which models start now, on which GPUs
 attempt.keep_trying           one model: a process, its outcome, retries where they may help
 quarantine.update_quarantine  quarantines failing models for a while, and releases them
@@ -16,6 +17,7 @@ schedule                      names of nights, due times, missed nights
 from __future__ import annotations
 
 import contextvars
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
@@ -27,15 +29,17 @@ from pathlib import Path
 from typing import TypeVar
 
 from sdgbias.errors import GateError, InfrastructureError, SdgbiasError
-from sdgbias.nightly import attempt, gpus, ledger, process, quarantine, schedule, weights
+from sdgbias.nightly import attempt, budget, gpus, ledger, process, quarantine, schedule, weights
 from sdgbias.nightly import steps as finish
 from sdgbias.nightly.attempt import FAILED, JobOutcome
 from sdgbias.nightly.ledger import StepResult
 from sdgbias.nightly.plan import Job, Night, Settings, check, name_of, tonight
 
 T = TypeVar("T")
-#: Seconds between two looks at GPUs that other processes hold.
-LOOK = 5.0
+#: Seconds between two looks at GPUs that other processes hold, and between two records of GPU time.
+LOOK, RECORD = 5.0, 60.0
+#: Hours for which a night without --hours waits for GPUs that other processes hold.
+BUSY_HOURS = 6.0
 
 
 @dataclass(frozen=True)
@@ -197,19 +201,38 @@ def _everybody(
         if not job.run_id and job.model not in lacking:
             by_model.setdefault(job.model, []).append(job)
     host, start = hands.host(settings.jobs, len(by_model)), time.monotonic()
+    if host.gpus and (why := gpus.unlocked()):
+        tell(why)
+    limits = budget.Budget(
+        settings.hours * 3600 or math.inf,
+        settings.gpu_hours * 3600 or math.inf,
+        start,
+        ledger.gpu_seconds(night),
+    )
+    stored = budget.stored(settings.results)
+
+    def not_run(job: Job) -> str:
+        """Why a job isn't started, '' if it is."""
+        if host.gpus and job.need.gpus > len(host.gpus):
+            return f"takes {job.need.gpus} GPUs; there are {len(host.gpus)} here"
+        why = limits.over(job.need.gpus, time.monotonic())
+        return "; ".join(filter(None, (why, stored.get((job.model, job.suite))))) if why else ""
 
     def one(place: gpus.Place) -> None:
         device = ",".join(place.gpus) or None
         for planned in by_model[place.model]:
-            job, began = _in_time(planned, settings, time.monotonic() - start), now()
+            job, began = planned, now()
             try:
-                if host.gpus and planned.need.gpus > len(host.gpus):
-                    why = f"takes {planned.need.gpus} GPUs; there are {len(host.gpus)} here"
-                    job, made = planned, attempt.left_out(planned, began, why)
-                elif job is None:
-                    job, made = planned, attempt.left_out(planned, began)
+                if why := not_run(planned):
+                    made = attempt.left_out(planned, began, why)
                 else:
-                    job = replace(job, engines=place.engines if place.engines > 1 else 0)
+                    left = limits.seconds(place.model, time.monotonic())
+                    time_limit = min(planned.timeout_s or math.inf, left)
+                    job = replace(
+                        planned,
+                        timeout_s=0.0 if math.isinf(time_limit) else time_limit,
+                        engines=place.engines if place.engines > 1 else 0,
+                    )
                     on = f" on GPU {device}" if device else ""
                     tell(f"{job.name}: started{on}; log: {job.log}")
                     made = hands.ask(job, settings.results, device)
@@ -226,7 +249,7 @@ def _everybody(
             hands.seen("settled", night, outcomes, {})
 
     needs = {model: jobs[0].need for model, jobs in by_model.items()}
-    _placed(host, needs, one, lambda: _over(settings, time.monotonic() - start), night.night)
+    _placed(host, needs, one, limits, night, tell)
     return sorted(outcomes, key=lambda o: (o.model, o.suite))
 
 
@@ -234,30 +257,49 @@ def _placed(
     host: gpus.GpuHost,
     needs: Mapping[str, gpus.Need],
     one: Callable[[gpus.Place], None],
-    over: Callable[[], bool],
-    night: str,
+    limits: budget.Budget,
+    night: Night,
+    tell: Callable[[str], None],
 ) -> None:
     """Call ``one`` for every model, in a thread and with its GPUs held, as soon as these are free;
-    for the rest without GPUs when the night's hours are ``over``. If one raises, every running
-    process is ended."""
+    without GPUs for those that the ``limits`` leave for the next night. If one raises, every
+    running process is ended."""
     pool = ThreadPoolExecutor(max(1, len(needs)))
     running: dict[Future[None], gpus.Place] = {}
     begun: set[str] = set()
+    waits, since, recorded = "", time.monotonic(), time.monotonic()
     try:
         while running or len(begun) < len(needs):
+            clock = time.monotonic()
+            over = {m for m, n in needs.items() if m not in begun and limits.over(n.gpus, clock)}
             now = {place.model: place.gpus for place in running.values()}
-            places = gpus.starts(host, needs, now, begun - set(now), gpus.taken(host.gpus))
-            if over():
-                places = [gpus.Place(model) for model in needs if model not in begun]
+            ended = (begun | over) - set(now)
+            places = gpus.starts(host, needs, now, ended, gpus.taken(host.gpus))
+            places = [place for place in places if gpus.take(place.gpus, _who(night, place))]
             for place in places:
-                if gpus.take(place.gpus, f"night {night}, {place.model}"):
-                    begun.add(place.model)
-                    context = contextvars.copy_context()
-                    running[pool.submit(context.run, one, place)] = place
-            if not running:  # other processes hold the GPUs
-                process.pause(LOOK)
-            for future in wait(running, LOOK, FIRST_COMPLETED).done:
+                limits.start(place.model, len(place.gpus) or needs[place.model].gpus, clock)
+            for model in sorted(over):
+                limits.start(model, 0, clock)
+                places.append(gpus.Place(model))
+            for place in places:
+                begun.add(place.model)
+                running[pool.submit(contextvars.copy_context().run, one, place)] = place
+            if running:
+                waits, since = "", clock
+            else:  # other processes hold the GPUs
+                waits = _waiting(waits, gpus.holders(host.gpus), tell)
+                if math.isinf(limits.hours) and clock - since >= BUSY_HOURS * 3600:
+                    limits.blocked = f"{waits} for {BUSY_HOURS:g} hours"
+                else:
+                    process.pause(LOOK)
+            done = wait(running, LOOK, FIRST_COMPLETED).done
+            for future in done:
+                limits.end(running[future].model, time.monotonic())
                 gpus.release(running.pop(future).gpus)
+            if done or clock - recorded >= RECORD:
+                recorded = clock
+                ledger.spend(night, limits.gpu_seconds(time.monotonic()))
+            for future in done:
                 future.result()
     except BaseException:
         process.stop_all()
@@ -268,18 +310,19 @@ def _placed(
             gpus.release(place.gpus)
 
 
-def _over(settings: Settings, passed: float) -> bool:
-    return bool(settings.hours) and passed >= settings.hours * 3600
+def _who(night: Night, place: gpus.Place) -> str:
+    return f"night {night.night}, {place.model}"
 
 
-def _in_time(job: Job, settings: Settings, passed: float) -> Job | None:
-    """The job with no more time than the night has left; None if the night's hours are over."""
-    left = settings.hours * 3600 - passed
-    if not settings.hours:
-        return job
-    if _over(settings, passed):
-        return None
-    return replace(job, timeout_s=min(job.timeout_s or left, left))
+def _waiting(before: str, holders: Mapping[str, str], tell: Callable[[str], None]) -> str:
+    """What the night waits for; said when that changes."""
+    by_who: dict[str, list[str]] = {}
+    for gpu, who in holders.items():
+        by_who.setdefault(who, []).append(gpu)
+    held = "; ".join(f"GPU {','.join(gpus)}: held by {who}" for who, gpus in by_who.items())
+    if held and held != before:
+        tell(f"waiting for {held}")
+    return held
 
 
 def _at_once(attempt: Sequence[Callable[[], T]], most: int) -> list[T]:

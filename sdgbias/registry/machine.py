@@ -17,6 +17,7 @@ import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,32 @@ def this() -> Machine:
     with suppress(OSError, ValueError):  # no such file, or 'max'
         ram = min(ram, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
     return Machine(_gpus(), ram / GIB)
+
+
+def visible() -> tuple[str, ...]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them; those of the
+    simulated host where SDGBIAS_GPUS names one. UsageError: SDGBIAS_GPUS isn't COUNTxGIB."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return tuple(gpu for part in named.split(",") if (gpu := part.strip()) not in ("", "-1"))
+    if os.environ.get(ENV_GPUS):
+        return tuple(str(number) for number in range(len(this().gpus)))
+    return tuple(serials())
+
+
+@cache
+def serials() -> dict[str, str]:
+    """Index of each GPU -> its id, by nvidia-smi. An index names another GPU in every container
+    and Slurm job, an id the same one."""
+    command = ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"]
+    if shutil.which(command[0]) is None:
+        return {}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    rows = [line.split(",") for line in done.stdout.splitlines()]
+    return {row[0].strip(): row[1].strip() for row in rows if len(row) == 2}
 
 
 def _gpus() -> tuple[float, ...]:

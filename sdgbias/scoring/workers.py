@@ -28,6 +28,7 @@ from sdgbias.engines.subprocess import LOADED, ChildEngine, RemoteEngine, interp
 from sdgbias.errors import EngineDied, InfrastructureError, ModelError
 from sdgbias.raw.images.shards import ImageReader
 from sdgbias.raw.images.variants import Pictures
+from sdgbias.registry import machine
 from sdgbias.scoring.cache import ScoreCache
 from sdgbias.scoring.scorer import (
     DECODING,
@@ -299,18 +300,9 @@ def _devices(spec: ModelSpec, number: int) -> dict[str, str]:
     """The GPUs of worker ``number``: dedicated ones where there are enough, else shared in turn;
     nothing is set without GPUs."""
     each = gpus_per_engine(spec)
-    said = os.environ.get("CUDA_VISIBLE_DEVICES")
-    seen = (
-        [d.strip() for d in said.split(",") if d.strip()]
-        if said is not None
-        else [p.name[6:] for p in Path("/dev").glob("nvidia[0-9]*")]
-    )
-    if not seen or not each:
+    seen = machine.visible() if each else ()
+    if not seen:
         return {}
-    seen = seen if said is not None else sorted(seen, key=int)
     first = math.floor(number * each)
-    return {
-        "CUDA_VISIBLE_DEVICES": ",".join(
-            dict.fromkeys(seen[(first + i) % len(seen)] for i in range(max(1, math.ceil(each))))
-        )
-    }
+    mine = (seen[(first + i) % len(seen)] for i in range(max(1, math.ceil(each))))
+    return {"CUDA_VISIBLE_DEVICES": ",".join(dict.fromkeys(mine))}

@@ -44,6 +44,8 @@ SITE = textwrap.dedent("""
         def candidate_scores(self, prompts):
             time.sleep(float(os.environ["PLANTED_DELAY"]))
             note("score", prompts)
+            if os.environ["PLANTED_HANG"] in map(hash_of, prompts):
+                time.sleep(600)
             together()
             return plain(self, prompts)
 
@@ -55,17 +57,20 @@ SITE = textwrap.dedent("""
 """)
 
 
-def slow_planted(folder: Path, delay: float = 0.02, engines: int = 1) -> dict[str, str]:
+def slow_planted(
+    folder: Path, delay: float = 0.02, engines: int = 1, hang: str = ""
+) -> dict[str, str]:
     """The environment in which the planted engine takes ``delay`` seconds a batch and notes its
     prompts in folder/log.
     ``engines``: so many have noted something before any of them answers, so that none does
-    everything while another starts."""
+    everything while another starts. ``hang``: the prompt (a hash) that it never answers."""
     (folder / "site").mkdir(parents=True, exist_ok=True)
     (folder / "site" / "sitecustomize.py").write_text(SITE)
     more = {
         "PLANTED_DELAY": str(delay),
         "PLANTED_LOG": str(folder / "log"),
         "PLANTED_ENGINES": str(engines),
+        "PLANTED_HANG": hang,
     }
     return {
         **os.environ,

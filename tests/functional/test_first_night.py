@@ -64,8 +64,7 @@ class Team:
         paths = {"results": self.results, "report": self.home / "report", "night": name}
         options = [word for key, value in paths.items() for word in (f"--{key}", str(value))]
         command = ["nightly", *options, "--benchmark", str(self.benchmark), "--draws", "50"]
-        poison = f"hang:{last}" if last else ""
-        environment = slow_planted(self.home, 0.1, poison) | {"LAST": last}
+        environment = slow_planted(self.home, 0.1, hang=last) | {"LAST": last}
         return subprocess.Popen(
             [sys.executable, "-c", SDGBIAS, *command, *more],
             cwd=self.home,

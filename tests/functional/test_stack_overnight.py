@@ -27,6 +27,7 @@ from sdgbias import store
 from sdgbias.nightly import ledger, plan
 from sdgbias.nightly.stack import processes
 from tests.builders.commands import REPOSITORY, add_model, free_port, metrics, ok, refused, sdgbias
+from tests.builders.slow_engine import asked, slow_planted
 
 
 def wait_for(what: str, found: Callable[[], object], seconds: float = 900) -> None:
@@ -259,6 +260,48 @@ def test_a_run_without_heartbeat_and_a_night_that_was_missed(house: House, tmp_p
     store.upsert(results, {"nights": ledger.nights(results).assign(status="interrupted")})
     try:
         assert f"night {house.night} is started now" in ok(*command, registry=tmp_path)
+    finally:
+        sdgbias("stack", "down", "--home", home, registry=tmp_path)
+    assert processes.marked(home) == []
+
+
+@pytest.mark.long  # tests/functional/test_flows.py: the same requests, with a stub for the model
+@pytest.mark.parametrize("spread", [False, True])
+def test_a_person_cancels_one_model_and_retries_it(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spread: bool
+) -> None:
+    """With the requests of Prefect's page: the night goes on with the other model, and a worker
+    scores the cancelled one from what is stored."""
+    add_model(tmp_path, "second")
+    for name, value in slow_planted(tmp_path, 0.3).items():
+        monkeypatch.setenv(name, value)
+    home, results, port = house.home, house.results, house.port
+    try:
+        ok(*house.command, *["--spread"] * spread, registry=tmp_path)
+        deployment = told(port, "deployments/name/nightly/nightly")["id"]
+        late_night(port, deployment, house.due)
+        mine: dict[str, Any] = {}
+
+        def at_work() -> bool:
+            body = {"flow_runs": {"tags": {"all_": ["model:first"]}}}
+            mine.update((ask(port, "flow_runs/filter", body) or [{}])[0])
+            return mine.get("state_name") == "Running" and len(asked(tmp_path)) > 16
+
+        wait_for("the first model at work", at_work)
+        run = f"flow_runs/{mine['id']}"
+        cancelling = {"type": "CANCELLING", "name": "Cancelling"}
+        told(port, f"{run}/set_state", {"state": cancelling, "force": True})
+        wait_for("the end of the night", lambda: ledger.status(results, house.night) == ledger.DONE)
+        rows = ledger.history(results).set_index("model")
+        assert rows["outcome"].to_dict() == {"first": "skipped", "second": "published"}
+        assert rows["kind"]["first"] == "Cancelled" and "by a person" in rows["message"]["first"]
+        wait_for("its state", lambda: ask(port, run)["state_name"] == "Cancelled")
+        retry = {"type": "SCHEDULED", "name": "AwaitingRetry", "message": "Retry from the UI"}
+        told(port, f"{run}/set_state", {"state": retry, "force": True})
+        wait_for("its end", lambda: ask(port, run)["state_name"] == "Completed")
+        assert set(metrics(results)["model"]) == {"first", "second"}
+        scored = asked(tmp_path).query("kind == 'score'")["prompt"].value_counts()
+        assert (scored <= 2).mean() > 0.9, "two models; what was in flight is asked again"
     finally:
         sdgbias("stack", "down", "--home", home, registry=tmp_path)
     assert processes.marked(home) == []

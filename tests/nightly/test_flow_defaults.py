@@ -1,4 +1,4 @@
-"""Prefect's settings in a flow that somebody starts by hand, and a flow whose worker is killed."""
+"""Prefect's settings in a flow that is started by hand, and a flow whose worker is killed."""
 
 from __future__ import annotations
 

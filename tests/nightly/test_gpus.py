@@ -6,10 +6,12 @@ import itertools
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,7 +21,7 @@ from sdgbias.nightly import run as nights
 from sdgbias.nightly import steps as finish
 from sdgbias.nightly.gpus import GpuHost, Need, Place, starts
 from sdgbias.nightly.plan import Job
-from sdgbias.registry import entries
+from sdgbias.registry import entries, machine
 from tests.builders.night_stubs import NOW, PUBLISH, entry, settings, stub
 
 EIGHT = GpuHost(tuple("01234567"))
@@ -32,8 +34,7 @@ def eight(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv(name, "")  # restored afterwards, whatever the code under test sets
         monkeypatch.delenv(name)
     monkeypatch.setenv("SDGBIAS_GPUS", "8x80")
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(gpus.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("SDGBIAS_GPU_LOCKS", str(tmp_path / "locks"))
     monkeypatch.setattr(gpus, "_LOCKED", {})
     monkeypatch.setattr(gpus, "_CLAIMED_OF", [])
 
@@ -162,7 +163,7 @@ def test_what_this_process_sees(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gpus.here(0) == GpuHost() and gpus.here(2) == GpuHost(("0",), 2)
     for named, expected in (("4, 7", ("4", "7")), ("", ()), ("-1", ())):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
-        assert gpus.visible() == expected
+        assert machine.visible() == expected
 
 
 def test_a_gpu_is_known_by_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,14 +174,69 @@ def test_a_gpu_is_known_by_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tool.parent), prepend=":")
     monkeypatch.delenv("SDGBIAS_GPUS")
-    gpus._serials.cache_clear()
+    machine.serials.cache_clear()
     try:
-        assert gpus.visible() == ("0", "1")
+        assert machine.visible() == ("0", "1")
         assert gpus.take(("1",), "a test")
-        assert [path.name for path in (tmp_path / "sdgbias-gpus").iterdir()] == ["GPU-77f0.lock"]
+        assert [path.name for path in (tmp_path / "locks").iterdir()] == ["GPU-77f0.lock"]
     finally:
         gpus.release(("1",))
-        gpus._serials.cache_clear()
+        machine.serials.cache_clear()
+
+
+def test_locks_are_for_all_users_and_follow_no_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert gpus.take(("0",), "a test") and not gpus.unlocked()
+    folder, mine = tmp_path / "locks", tmp_path / "mine"
+    modes = [oct(path.stat().st_mode & 0o7777) for path in (folder, folder / "0.lock")]
+    assert modes == ["0o1777", "0o666"]
+    gpus.release(("0",))
+    mine.write_text("of its owner\n")
+    (folder / "1.lock").symlink_to(mine)
+    assert gpus.take(("1",), "a test") and gpus.taken(("1",)) == set()
+    gpus.release(("1",))
+    assert mine.read_text() == "of its owner\n"
+    (tmp_path / "private").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "private")
+    monkeypatch.setenv("SDGBIAS_GPU_LOCKS", str(tmp_path / "link"))
+    assert gpus.take(("0",), "a test"), "without a lock, as where there are no other users"
+    gpus.release(("0",))
+    assert gpus.unlocked().startswith(f"GPUs are not locked: {tmp_path / 'link'}: not a folder")
+    private = tmp_path / "private"
+    assert oct(private.stat().st_mode & 0o7777) == "0o700" and not list(private.iterdir())
+
+
+def test_a_night_says_what_it_waits_for_and_ends_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s = settings(tmp_path)
+    entry(tmp_path, "m", backend="hf", repo="o/m", revision="0" * 40)
+    clock = [0.0]
+    monkeypatch.setattr(nights, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(finish, "run_step", lambda *step: finish.DONE)
+
+    def pause(seconds: float) -> None:
+        clock[0] += 3600.0
+
+    monkeypatch.setattr(nights.process, "pause", pause)
+    other = beside(
+        "assert gpus.take(tuple('01234567'), 'a person')\nprint('held', flush=True)\n"
+        "sys.stdin.read()"
+    )
+    assert other.stdout and other.stdout.readline() == "held\n"
+    lines: list[str] = []
+    done = nights.run(s, lambda: NOW, lines.append, steps=())
+    other.communicate()
+    waits = [line for line in lines if line.startswith("waiting")]
+    held = r"GPU 0,1,2,3,4,5,6,7: held by process \d+, a person, since 20\d\d-.* UTC"
+    assert len(waits) == 1 and re.fullmatch(f"waiting for {held}", waits[0])
+    [outcome] = done.outcomes
+    assert (outcome.outcome, done.status) == ("skipped", "failed")
+    assert re.fullmatch(
+        f"{held} for 6 hours; it is among the first of the next night", outcome.message
+    )
+    assert clock[0] == 6 * 3600.0
 
 
 def beside(code: str) -> subprocess.Popen[str]:
@@ -276,6 +332,9 @@ def test_a_dry_run_prints_the_schedule(tmp_path: Path, capsys: pytest.CaptureFix
     for name, size in (("a-four", 4), ("b-two", 2), ("c-four", 4), ("d-nine", 9)):
         options = {"tensor_parallel_size": size, "gpu": "h100"}
         entry(tmp_path, name, backend="vllm", repo="o/m", revision="0" * 40, options=options)
+    for name in ("new-1", "new-2"):
+        reason = f"not checked yet: sdgbias models enable {name}"
+        entry(tmp_path, name, state="candidate", reason=reason)
     night._dry_run(s, as_json=False)
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert lines[1:6] == [
@@ -285,6 +344,8 @@ def test_a_dry_run_prints_the_schedule(tmp_path: Path, capsys: pytest.CaptureFix
         "d-nine sdg will be scored (h100; NOT RUN: takes 9 GPUs, there are 8 here)",
         "planted sdg will be scored (cpu)",
     ]
+    reason = "candidate not checked yet: sdgbias models enable NAME"
+    assert f"skipped: {reason}: new-1, new-2" in lines, "one line for all of them"
     night._dry_run(s, as_json=True)
     jobs = json.loads(capsys.readouterr().out)["jobs"]
     assert [(job["gpus"], job["starts_on"]) for job in jobs] == [

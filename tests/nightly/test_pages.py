@@ -7,10 +7,13 @@ from types import SimpleNamespace
 from uuid import UUID, uuid4
 
 import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows import pages
+from flows import pages, score
+from sdgbias.nightly import attempt
 from sdgbias.progress import Record
-from tests.builders.night_stubs import job
+from tests.builders.commands import free_port
+from tests.builders.night_stubs import PUBLISH, job, stub
 
 
 def test_a_models_log_and_progress_are_passed_on(
@@ -63,3 +66,22 @@ def test_a_line_without_an_end_is_no_standstill(tmp_path: Path) -> None:
     for _ in range(2):
         look(None)
     assert lines[0].startswith("xxx") and lines[-1] == "end"
+
+
+def test_no_attempt_depends_on_the_server(tmp_path: Path) -> None:
+    """Nobody listens at its address. An attempt of this process doesn't notice; one for a pool
+    can't be made, which is no failure of the model."""
+    mine = job(tmp_path)
+    results = tmp_path / "results" / "r.duckdb"
+    with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{free_port()}/api"}):
+        made = score.attended(
+            mine,
+            [].append,
+            lambda: score.on_the_page(mine, results, 1),
+            lambda seen: attempt.attempt(mine, results, argv=stub(PUBLISH), seen=seen),
+            score.close_on_the_page,
+        )
+        assert (made.outcome, made.run_id) == ("published", "m-1")
+        lost = score.run_in_pool(mine, results, 2)
+    assert (lost.outcome, lost.kind, lost.attempts) == ("failed", "Interrupted", 2)
+    assert "Prefect's server" in lost.message and attempt.TRIES.get(lost.kind) is None

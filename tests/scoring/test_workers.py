@@ -134,6 +134,7 @@ def test_only_what_hung_is_suspected(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "visible", "expected"),
     [
+        ({}, None, ["0", "1", "0"]),  # those of the host
         ({}, "0,1", ["0", "1", "0"]),  # three workers, two GPUs: shared in turn
         ({"num_gpus": 0.5}, "4,7", ["4", "4", "7"]),
         ({"tensor_parallel_size": 2}, "0,1,2,3", ["0,1", "2,3", "0,1"]),
@@ -142,11 +143,14 @@ def test_only_what_hung_is_suspected(tmp_path: Path) -> None:
 )
 def test_each_worker_gets_its_gpus(
     options: dict[str, object],
-    visible: str,
+    visible: str | None,
     expected: list[str | None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setenv("SDGBIAS_GPUS", "2x80")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "")
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     spec = ModelSpec(**{**SPEC.__dict__, "options": options})
     assert [workers._devices(spec, n).get("CUDA_VISIBLE_DEVICES") for n in range(3)] == expected
     assert workers._devices(ModelSpec(**{**SPEC.__dict__, "backend": "api"}), 0) == {}
