@@ -27,13 +27,12 @@ def holm(p: ArrayLike) -> Floats:
 def benjamini_hochberg(p: ArrayLike) -> Floats:
     """(M,) p-values -> (M,) adjusted ones: false discovery rate, independent or positively
     dependent tests. NaN stays NaN."""
-    from scipy.stats import false_discovery_control
-
     raw = np.asarray(p, dtype=float)
     out = np.full(raw.shape, np.nan)
-    there = ~np.isnan(raw)
-    if there.any():
-        out[there] = false_discovery_control(raw[there], method="bh")
+    tests = np.flatnonzero(~np.isnan(raw))
+    falling = tests[np.argsort(-raw[tests], kind="stable")]
+    steps = raw[falling] * len(falling) / np.arange(len(falling), 0, -1)
+    out[falling] = np.minimum(1.0, np.minimum.accumulate(steps))
     return out
 
 
