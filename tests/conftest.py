@@ -3,6 +3,7 @@ benchmark built by the house."""
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 from collections import Counter
@@ -94,6 +95,9 @@ with suppress(ImportError):  # the environment of vLLM has no hypothesis
 # a worker imports torch, prefect and 2,800 tests: a third of that time is the garbage collector
 # walking what is there to stay
 gc.set_threshold(50_000, 20, 100)
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # the interpreter's end would take apart what was imported; pytest reports before that
+    atexit.register(os._exit, 0)
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SHARED = REPOSITORY.parent / "shared" / "data"
@@ -185,6 +189,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None, Any, Any]:
     """Notes what a worker spent until it had collected its tests, imports included."""
     collected = yield
     if hasattr(session.config, "workeroutput"):
+        gc.freeze()  # pytest collects garbage five times at the end, each time through all of it
         session.config.workeroutput["collected"] = _cpu()
     return collected
 

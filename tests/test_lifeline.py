@@ -90,3 +90,44 @@ def test_a_number_that_is_another_file_here_is_no_lifeline(tmp_path: Path) -> No
             check=True,
         )
         assert done.stdout.split(maxsplit=1) == [str(threads), "[]\n"]
+
+
+PROGRAM = textwrap.dedent("""
+    import atexit, sys, threading, time
+    from sdgbias import lifeline
+    class Module:
+        def __del__(self): print("taken apart")
+    kept = Module()
+    def work():
+        time.sleep(0.2)
+        print("thread")
+    with lifeline.quick_exit():
+        atexit.register(print, "at exit")
+        threading.Thread(target=work).start()
+        {end}
+""")
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("pass", 0),
+        ("sys.exit()", 0),
+        ("sys.exit(6)", 6),
+        ("sys.exit('why')", 1),
+        ("raise ValueError('why')", 1),
+    ],
+)
+def test_a_program_ends_in_order_and_leaves_its_modules(end: str, code: int) -> None:
+    program = [sys.executable, "-c", PROGRAM.format(end=end)]
+    done = subprocess.run(program, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.split("\n")) == (code, ["thread", "at exit", ""])
+    assert ("why" in done.stderr) == ("why" in end)
+
+
+def test_output_that_cannot_be_written_is_no_success() -> None:
+    program = [sys.executable, "-c", PROGRAM.format(end="pass")]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(program, cwd=REPOSITORY, env=buffered, stdout=full, check=False)
+    assert done.returncode == 1

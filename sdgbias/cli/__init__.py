@@ -104,7 +104,3 @@ def main() -> None:
             "stopped; what is finished is kept: run the same command again to go on", err=True
         )
         sys.exit(130)
-
-
-if __name__ == "__main__":
-    main()

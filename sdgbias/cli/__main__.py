@@ -1,5 +1,13 @@
 """`python -m sdgbias.cli` is the command `sdgbias`."""
 
+from sdgbias import lifeline
 from sdgbias.cli import main
 
-main()
+
+def run() -> None:
+    with lifeline.quick_exit():
+        main()
+
+
+if __name__ == "__main__":
+    run()

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from sdgbias.engines import torchvision_ops as torchvision_ops  # before any transformers
+from sdgbias.engines.fingerprint import local_folder
 from sdgbias.errors import RegistryError, one_of
 from sdgbias.registry import entries
 from sdgbias.types import Generated, ModelSpec, Prompt, ScoreBatch
@@ -102,6 +103,7 @@ def load_here(spec: ModelSpec, root: Path) -> Backend:
 
         return PlantedPeople(spec, root)
     if spec.backend == "hf":
+        local_folder(spec, root)  # a folder that isn't there is refused before torch is imported
         from sdgbias.engines.hf.engine import HuggingFace
 
         return HuggingFace(spec, root)

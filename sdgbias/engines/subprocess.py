@@ -20,6 +20,7 @@ library prints goes to standard error.
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import io
 import json
@@ -362,6 +363,7 @@ def main() -> None:
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C is handled by the parent; when it ends, this process ends
+    gc.set_threshold(50_000, 20, 100)  # as in the parent: torch is a million objects that stay
     try:
         serve(asked, answers)
     except BrokenPipeError:
@@ -447,4 +449,5 @@ _WORK: dict[str, Callable[[engines.Backend, Frame], Frame]] = {
 
 
 if __name__ == "__main__":
-    main()
+    with lifeline.quick_exit():
+        main()

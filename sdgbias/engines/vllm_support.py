@@ -15,6 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from sdgbias import lifeline
 from sdgbias.errors import InfrastructureError
 from sdgbias.files import cached_text
 from sdgbias.registry.propose import Served
@@ -106,4 +107,5 @@ def _compatible(transformers: object, name: str, processor: object, pictured: bo
 
 
 if __name__ == "__main__":
-    main()
+    with lifeline.quick_exit():
+        main()

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from sdgbias.engines import Backend
-from sdgbias.engines.hf.processor import load_processor
 from sdgbias.errors import SdgbiasError
 from sdgbias.types import ModelSpec, Prompt, ScoreBatch
 
@@ -143,6 +142,8 @@ def _switches(spec: ModelSpec, root: Path) -> list[str]:
 
     if spec.backend not in ("hf", "vllm"):
         return []
+    from sdgbias.engines.hf.processor import load_processor
+
     try:
         text = str(getattr(load_processor(spec, root), "chat_template", None) or "")
         environment = jinja2.Environment(extensions=["jinja2.ext.loopcontrols"])

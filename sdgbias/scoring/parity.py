@@ -39,7 +39,6 @@ from sdgbias.engines.agreement import (
 )
 from sdgbias.engines.agreement import tolerance as within
 from sdgbias.engines.fingerprint import installed
-from sdgbias.engines.hf import checkpoint
 from sdgbias.engines.subprocess import interpreter
 from sdgbias.errors import (
     InfrastructureError,
@@ -379,8 +378,19 @@ def here(root: Path) -> Host:
     except InfrastructureError:
         no_vllm = "vLLM isn't installed here"
     asked = cache(lambda: vllm_support.served(python))
-    known, language = checkpoint.known, checkpoint.language
-    return Host(machine.this(), known, no_vllm, language, asked, versions)
+    return Host(machine.this(), _known, no_vllm, _language, asked, versions)
+
+
+def _known() -> frozenset[str]:
+    from sdgbias.engines.hf import checkpoint  # seconds, and nothing new on the hub asks for it
+
+    return checkpoint.known()
+
+
+def _language() -> frozenset[str]:
+    from sdgbias.engines.hf import checkpoint
+
+    return checkpoint.language()
 
 
 def probe(

@@ -142,19 +142,17 @@ def _serve() -> None:
             os.chdir(cwd)
             os.environ.clear()
             os.environ.update(environment)
-            atexit.register(_note, Path(seen), os.getpid())
             sys.argv = ["sdgbias", *command]
-            _command()
+            _command(Path(seen))
         code, seconds = _ended(child, timeout)
         noted = Path(seen).read_text().split() if Path(seen).exists() else []
         print(code, seconds, flush=True)
     os._exit(0)
 
 
-def _command() -> NoReturn:
-    """Run the command and end as an interpreter does: threads are waited for, what was registered
-    for the exit runs, streams are flushed. Only the modules are not taken apart, which takes 3 s of
-    CPU with torch and Great Expectations in memory."""
+def _command(seen: Path) -> NoReturn:
+    """Run the command and end as the program does (sdgbias/lifeline.py): threads are waited for,
+    what was registered for the exit runs, streams are flushed."""
     code: Any = 0
     try:
         runpy.run_module("sdgbias.cli", run_name="__main__", alter_sys=True)
@@ -167,16 +165,16 @@ def _command() -> NoReturn:
         sys.excepthook(*sys.exc_info())
         code = 1
     threading._shutdown()  # type: ignore[attr-defined]
+    _note(seen)
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code & 0xFF)
 
 
-def _note(path: Path, process: int) -> None:
+def _note(path: Path) -> None:
     """At the end of a command: which modules the server could have had ready."""
-    if os.getpid() == process:
-        path.write_text("\n".join(n for n in sys.modules if n.partition(".")[0] in READY))
+    path.write_text("\n".join(n for n in sys.modules if n.partition(".")[0] in READY))
 
 
 def _ended(child: int, timeout: float) -> tuple[int, float]:

@@ -326,7 +326,8 @@ def _media(job: RunToLog) -> dict[str, Any]:
     found, record = job.found, job.found.record
     made: dict[str, Any] = {}
     for title, frame in contents.tables(found.metrics, found.params, found.judged).items():
-        made[title] = wandb.Table(dataframe=frame.astype(object).where(frame.notna(), None))
+        rows = frame.astype(object).where(frame.notna(), None).to_numpy().tolist()
+        made[title] = wandb.Table(columns=list(frame), data=rows)  # by row: of a frame 3 times slower
     drawn = _PICTURES[suites.named(str(record["suite"])).items_table]
     for title, png in drawn(job.results, str(record["run_id"])).items():
         made[title] = wandb.Image(Image.open(io.BytesIO(png)), caption=title)
