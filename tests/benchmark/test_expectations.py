@@ -205,8 +205,14 @@ def test_find_suites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SDGBIAS_REGISTRY", raising=False)
     monkeypatch.chdir(SUITES.parent / "tests")
     assert quality.find_suites() == SUITES
-    monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="SDGBIAS_REGISTRY"):
-        quality.find_suites()
-    monkeypatch.setenv("SDGBIAS_REGISTRY", str(SUITES.parent))
-    assert quality.find_suites() == SUITES
+        quality.find_suites(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert quality.find_suites() == SUITES, "that of the checkout, in any folder"
+    (tmp_path / "registry" / "models").mkdir(parents=True)
+    monkeypatch.setenv("SDGBIAS_REGISTRY", str(tmp_path))
+    assert quality.find_suites() == SUITES, "a registry of one's own has no rules of its own"
+    own = tmp_path / "expectations" / "clusters.json"
+    own.parent.mkdir()
+    own.write_text("{}", encoding="utf-8")
+    assert quality.find_suites() == own.parent

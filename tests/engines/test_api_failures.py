@@ -145,12 +145,27 @@ def test_an_endpoint_that_is_down_is_left_alone(server: Server, make: Callable[.
         (refusal(404, "no such model"), "options.model"),
         (refusal(429, "pay first", "insufficient_quota"), "account behind UNIT_KEY"),
         (refusal(400, "logprobs are not supported"), "logprobs are not supported"),
+        (
+            refusal(400, "This model does not support image inputs."),
+            "inputs; if it takes no pic.*q_",
+        ),
         ((307, {"Location": "http://127.0.0.1:9/v1/chat/completions"}, b""), "not followed"),
         (ok(completion(None)), "no log-probabilities"),
         (ok(completion([("A", 2.5)])), "no log-probability"),
         (ok(completion([("A", float("nan"))])), "no log-probability"),
     ],
-    ids=["401", "403", "404", "quota", "400", "redirect", "no logprobs", "positive", "nan"],
+    ids=[
+        "401",
+        "403",
+        "404",
+        "quota",
+        "400",
+        "no pictures",
+        "redirect",
+        "no logprobs",
+        "positive",
+        "nan",
+    ],
 )
 def test_what_is_wrong_for_all_stops_at_once(
     server: Server, make: Callable[..., Api], reply: Reply, words: str

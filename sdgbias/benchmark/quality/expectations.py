@@ -27,6 +27,7 @@ from sdgbias.benchmark.quality.checkpoints import run_checkpoint
 from sdgbias.benchmark.quality.direct import judge
 from sdgbias.benchmark.quality.sql import FLAG, RuleContext, Table, broken_rows, columns_of, length
 from sdgbias.errors import InputError, one_of
+from sdgbias.files import packaged
 
 SUITES = (
     "clusters",
@@ -101,12 +102,13 @@ class TableVerdict:
 
 def find_suites(start: Path | None = None) -> Path:
     """The expectations folder: that of the repository named by SDGBIAS_REGISTRY if it has one, else
-    the nearest at or above ``start`` (default: the working folder). Raises InputError when there is
-    none.
+    the nearest at or above ``start`` (default: the working folder), else, where ``start`` isn't
+    given, that of the checkout that this package lies in. Raises InputError when there is none.
     """
     here = (start or Path.cwd()).resolve()
     named = os.environ.get("SDGBIAS_REGISTRY", "") if start is None else ""
-    for folder in (*([Path(named).resolve()] if named else []), here, *here.parents):
+    own = [] if start else [packaged().parent]
+    for folder in (*([Path(named).resolve()] if named else []), here, *here.parents, *own):
         if (folder / "expectations" / "clusters.json").is_file():
             return folder / "expectations"
     raise InputError(

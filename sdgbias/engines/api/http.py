@@ -43,6 +43,7 @@ _REFUSALS = (
 )
 _TOO_LONG = ("context length", "maximum context", "too long", "max_model_len")
 _LOG_PROBABILITIES = re.compile(r"log[ _-]?prob", re.IGNORECASE)
+_PICTURES = re.compile(r"\b(image|picture|vision|multi-?modal)", re.IGNORECASE)
 #: Names of the limit of answer tokens; an endpoint that refuses the first gets the second.
 _LIMIT, _NEWER_LIMIT = "max_tokens", "max_completion_tokens"
 _NO_ACCOUNT = ("insufficient_quota", "billing_hard_limit_reached", "billing_not_active")
@@ -303,7 +304,10 @@ class Transport:
                 and answer["choices"]
             ):
                 return answer
-            raise _Again("an answer that is not a chat completion", billed=True)
+            kind = reply.headers.get("content-type", "none").split(";")[0]
+            raise _Again(
+                f"an answer that is not a chat completion (content type {kind})", billed=True
+            )
         raise self._failure(reply, answer)
 
     async def _post(self, body: dict[str, Any], field: str) -> tuple[httpx.Response, Any]:
@@ -378,6 +382,11 @@ class Transport:
             return ModelError(
                 f"{where}; to let it answer at its own temperature, set options.temperature to"
                 f" default in {entry}"
+            )
+        if _PICTURES.search(text):
+            return ModelError(
+                f"{where.rstrip('.')}; if it takes no pictures, write views: [q_only, ctx_q] into"
+                f" {entry}, else fix its options"
             )
         return ModelError(f"{where}; fix the options of {entry}")
 
