@@ -326,8 +326,9 @@ def _media(job: RunToLog) -> dict[str, Any]:
     found, record = job.found, job.found.record
     made: dict[str, Any] = {}
     for title, frame in contents.tables(found.metrics, found.params, found.judged).items():
+        # by row: W&B takes three times as long for a frame, cell by cell
         rows = frame.astype(object).where(frame.notna(), None).to_numpy().tolist()
-        made[title] = wandb.Table(columns=list(frame), data=rows)  # by row: of a frame 3 times slower
+        made[title] = wandb.Table(columns=list(frame), data=rows)
     drawn = _PICTURES[suites.named(str(record["suite"])).items_table]
     for title, png in drawn(job.results, str(record["run_id"])).items():
         made[title] = wandb.Image(Image.open(io.BytesIO(png)), caption=title)
