@@ -187,7 +187,9 @@ def pytest_runtest_makereport() -> Generator[None, Any, Any]:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, Any, Any]:
     """Notes what a worker spent until it had collected its tests, imports included."""
+    gc.disable()  # nothing that is imported goes away
     collected = yield
+    gc.enable()
     if hasattr(session.config, "workeroutput"):
         gc.freeze()  # pytest collects garbage five times at the end, each time through all of it
         session.config.workeroutput["collected"] = _cpu()

@@ -1,10 +1,10 @@
 """Commands run by forks of one process that has imported what they need.
 
 Most of the time of a small command is importing: 3 s with torch, 7 s with Great Expectations. The
-server here is one process per pytest worker. It runs `python -m sdgbias.cli` in a fork of itself,
-with the command's own process id, working folder, environment, streams and exit code, and ends it
-after the command's own clean-up. The server learns from each command which modules to have ready
-for the next one.
+server here is one process for all pytest workers. It runs `python -m sdgbias.cli` in a fork of
+itself, with the command's own process id, working folder, environment, streams and exit code, and
+ends it after the command's own clean-up. The server learns from each command which modules to have
+ready for the next one, and ends with the last worker that is connected to it.
 
 What a fork can't show needs a process of its own (`alone` in tests.builders.commands): that a
 command imports what it uses, that its output doesn't depend on the seed of Python's hashes.
@@ -14,20 +14,27 @@ from __future__ import annotations
 
 import atexit
 import gc
+import hashlib
 import importlib
 import json
 import os
 import runpy
-import select
+import selectors
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
+
+from tests.builders import once
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 #: Variables that change from test to test and that only sdgbias reads, when a command runs. All
@@ -76,13 +83,12 @@ def run(
     """Like subprocess.run of `python -m sdgbias.cli COMMAND`, output captured as text. Raises
     subprocess.TimeoutExpired after `timeout` seconds; the command is killed then."""
     with _LOCK, tempfile.TemporaryDirectory() as folder:
-        out, err, seen = (Path(folder) / name for name in ("out", "err", "seen"))
-        job = (command, str(cwd), dict(environment), str(out), str(err), str(seen), timeout)
+        out, err = (Path(folder) / name for name in ("out", "err"))
+        job = (command, str(cwd), dict(environment), str(out), str(err), timeout)
         server = _server({n: v for n, v in environment.items() if not n.startswith(OURS)})
-        assert server.stdin is not None and server.stdout is not None
-        server.stdin.write(json.dumps(job) + "\n")
-        server.stdin.flush()
-        answer = server.stdout.readline()
+        server.write(json.dumps(job) + "\n")
+        server.flush()
+        answer = server.readline()
         assert answer, "the server of the tests' commands has ended"
         texts = [path.read_text("utf-8") for path in (out, err)]
     code, seconds = int(answer.split()[0]), float(answer.split()[1])
@@ -96,58 +102,157 @@ def run(
 cpu: list[float] = []
 _LATE = 1000  # no exit code
 _LOCK = threading.Lock()
-_SERVERS: list[tuple[dict[str, str], subprocess.Popen[str]]] = []  # the last used last
+_SERVERS: list[tuple[str, TextIO]] = []  # the last used last
+_STARTED: list[subprocess.Popen[bytes]] = []
 
 
-def _server(environment: dict[str, str]) -> subprocess.Popen[str]:
-    """The server of an environment."""
+def _server(environment: dict[str, str]) -> TextIO:
+    """A connection to the server of an environment."""
+    run = once.KEPT or os.getpid()
+    key = hashlib.sha256(json.dumps([str(run), sorted(environment.items())]).encode()).hexdigest()
     for known in _SERVERS:
-        if known[0] == environment:
+        if known[0] == key:
             _SERVERS.remove(known)
             _SERVERS.append(known)
             return known[1]
     if len(_SERVERS) == MOST:
-        _SERVERS.pop(0)[1].communicate()  # it ends when it has nothing more to read
-    process = subprocess.Popen(
-        [sys.executable, "-m", __name__],
-        cwd=REPOSITORY,
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    _SERVERS.append((environment, process))
-    return process
+        _SERVERS.pop(0)[1].close()  # it ends when nobody is connected any more
+    while not (server := _connected(f"\0sdgbias-tests-{key}", environment)):
+        # the last worker has just left it, or one is starting it
+        assert not any(started.poll() for started in _STARTED), "the tests' server has failed"
+        time.sleep(0.05)
+    _SERVERS.append((key, server))
+    return server
 
 
-def _serve() -> None:
-    """Run jobs until the pytest worker ends, each in a fork."""
+def _connected(name: str, environment: dict[str, str]) -> TextIO | None:
+    """A connection that the server has taken; None where it didn't."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            connection.connect(name)
+        except ConnectionRefusedError:
+            _start(name, environment)
+            return None
+        server = connection.makefile("rw", encoding="utf-8")
+    with suppress(OSError):
+        if server.readline():
+            return server
+    server.close()
+    return None
+
+
+def _start(name: str, environment: dict[str, str]) -> None:
+    """Starts a server, unless another worker was quicker."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        try:
+            listening.bind(name)
+        except OSError:
+            return
+        listening.listen(64)
+        handle = listening.fileno()
+        command = [sys.executable, "-m", __name__, str(handle)]
+        _STARTED.append(
+            subprocess.Popen(
+                command,
+                cwd=REPOSITORY,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[handle],
+            )
+        )
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A command at work: its process, whom to answer, until when it may take."""
+
+    child: int
+    worker: TextIO
+    deadline: float
+
+
+def _serve(listening: socket.socket) -> None:
+    """Run jobs, each in a fork, until no worker is connected."""
     gc.set_threshold(50_000, 20, 100)  # it imports much and drops nothing
-    noted: list[str] = []
-    for line in sys.stdin:
-        for name in noted:  # not at once: most environments see a single command
+    notes = Path(tempfile.mkdtemp())
+    selector = selectors.DefaultSelector()
+    selector.register(listening, selectors.EVENT_READ)
+    workers, jobs, met = 0, 0, False
+    running: dict[int, _Job] = {}
+    while workers or running or not met:
+        soon = min((job.deadline for job in running.values()), default=None)
+        ready = selector.select(None if soon is None else max(0.0, soon - time.monotonic()))
+        for key, _ in ready:
+            if key.fileobj is listening:
+                connection = listening.accept()[0]
+                worker = connection.makefile("rw", encoding="utf-8")
+                selector.register(connection, selectors.EVENT_READ, worker)
+                workers, met = workers + 1, True
+                worker.write("taken\n")
+                worker.flush()
+            elif key.fd in running:
+                _answer(running.pop(key.fd), late=False)
+                selector.unregister(key.fd)
+                os.close(key.fd)
+            elif line := key.data.readline():
+                jobs += 1
+                _get_ready(notes)
+                *given, timeout = json.loads(line)
+                child = os.fork()
+                if not child:
+                    for other in [*selector.get_map().values()]:
+                        os.close(other.fd)
+                    _become(given, notes / str(jobs))
+                handle = os.pidfd_open(child)
+                selector.register(handle, selectors.EVENT_READ)
+                running[handle] = _Job(child, key.data, time.monotonic() + timeout)
+            else:
+                selector.unregister(key.fileobj)
+                workers -= 1
+        for handle, job in [*running.items()]:
+            if job.deadline <= time.monotonic():
+                os.kill(job.child, signal.SIGKILL)
+                _answer(running.pop(handle), late=True)
+                selector.unregister(handle)
+                os.close(handle)
+    shutil.rmtree(notes, ignore_errors=True)
+    os._exit(0)
+
+
+def _get_ready(notes: Path) -> None:
+    """Import what the commands before have noted."""
+    for path in notes.glob("*.txt"):
+        for name in path.read_text().split():
             with suppress(Exception):
                 importlib.import_module(name)
+        path.unlink()
         gc.freeze()  # a fork's collector must not walk, and so copy, what was imported here
-        command, cwd, environment, out, err, seen, timeout = json.loads(line)
-        sys.stdout.flush()
-        child = os.fork()
-        if not child:
-            for number, (path, mode) in enumerate(
-                ((os.devnull, os.O_RDONLY), (out, os.O_WRONLY), (err, os.O_WRONLY))
-            ):
-                given = os.open(path, mode | os.O_CREAT)
-                os.dup2(given, number)
-                os.close(given)
-            os.chdir(cwd)
-            os.environ.clear()
-            os.environ.update(environment)
-            sys.argv = ["sdgbias", *command]
-            _command(Path(seen))
-        code, seconds = _ended(child, timeout)
-        noted = Path(seen).read_text().split() if Path(seen).exists() else []
-        print(code, seconds, flush=True)
-    os._exit(0)
+
+
+def _become(given: list[Any], seen: Path) -> NoReturn:
+    """Turn this fork into the command."""
+    command, cwd, environment, out, err = given
+    for number, (path, mode) in enumerate(
+        ((os.devnull, os.O_RDONLY), (out, os.O_WRONLY), (err, os.O_WRONLY))
+    ):
+        handle = os.open(path, mode | os.O_CREAT)
+        os.dup2(handle, number)
+        os.close(handle)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = ["sdgbias", *command]
+    _command(seen)
+
+
+def _answer(job: _Job, *, late: bool) -> None:
+    """Tell the worker how its command ended: the exit code as subprocess has it, `_LATE` if it had
+    to be killed, and CPU seconds."""
+    _, status, used = os.wait4(job.child, 0)
+    code = _LATE if late else os.waitstatus_to_exitcode(status)
+    with suppress(OSError):  # the worker is gone
+        job.worker.write(f"{code} {used.ru_utime + used.ru_stime}\n")
+        job.worker.flush()
 
 
 def _command(seen: Path) -> NoReturn:
@@ -174,21 +279,10 @@ def _command(seen: Path) -> NoReturn:
 
 def _note(path: Path) -> None:
     """At the end of a command: which modules the server could have had ready."""
-    path.write_text("\n".join(n for n in sys.modules if n.partition(".")[0] in READY))
-
-
-def _ended(child: int, timeout: float) -> tuple[int, float]:
-    """The child's exit code as subprocess has it, `_LATE` if it had to be killed; its CPU
-    seconds."""
-    handle = os.pidfd_open(child)
-    late = not select.select([handle], [], [], timeout)[0]
-    os.close(handle)
-    if late:
-        os.kill(child, signal.SIGKILL)
-    _, status, used = os.wait4(child, 0)
-    code = os.waitstatus_to_exitcode(status)
-    return _LATE if late else code, used.ru_utime + used.ru_stime
+    part = path.with_suffix(".part")
+    part.write_text("\n".join(n for n in sys.modules if n.partition(".")[0] in READY))
+    part.rename(path.with_suffix(".txt"))
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve(socket.socket(fileno=int(sys.argv[1])))

@@ -78,11 +78,22 @@ def test_the_same_engine_here_and_there() -> None:
     assert there.child.returncode == 0
 
 
-def test_the_transformers_engine_there_and_its_counts() -> None:
+def test_the_transformers_engine_where_little_else_is_installed(tmp_path: Path) -> None:
+    python = wrapped(
+        tmp_path,
+        """
+        import sys
+        absent = ("pandas", "duckdb", "pyarrow", "scipy", "numba", "typer")
+        sys.modules.update(dict.fromkeys(absent))
+        import sdgbias.engines.vllm
+        from sdgbias.engines import subprocess as serve
+        serve.main()
+        """,
+    )
     spec = entries.load(REPOSITORY, "tiny-llava")
     here, there = (
         load(spec, REPOSITORY),
-        load(replace(spec, options={"python": sys.executable}), REPOSITORY),
+        load(replace(spec, options={"python": str(python)}), REPOSITORY),
     )
     assert isinstance(there, ChildEngine)
     np.testing.assert_allclose(
@@ -284,15 +295,6 @@ def test_an_engine_that_hangs_ends_with_its_parent(tmp_path: Path) -> None:
     parent.wait()
     parent.stdout.close()
     assert gone(pid)
-
-
-def test_the_child_needs_neither_pandas_nor_duckdb() -> None:
-    code = (
-        "import sys; sys.modules.update(dict.fromkeys(('pandas', 'duckdb', 'pyarrow', 'scipy',"
-        " 'numba', 'typer')))\nimport sdgbias.engines.subprocess, sdgbias.engines.vllm,"
-        " sdgbias.engines.hf.engine"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment(), cwd=REPOSITORY)
 
 
 def test_which_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,22 +187,25 @@ def test_every_file_of_the_weights_counts_and_no_other(
 
 def test_planning_a_night_and_watching_the_hub_load_no_model_library(tmp_path: Path) -> None:
     """numba and scipy took a third of the time of a dry run over a thousand models, torch 5 of the
-    6 seconds of a look at a hub with nothing new."""
+    6 seconds of a look at a hub with nothing new, or at a folder of weights that is gone."""
     s = settings(tmp_path, "m")
     (tmp_path / "rules.yaml").write_text("commits: true\n")
+    entry(tmp_path, "gone", backend="hf", repo="local:weights/none", revision="local")
     code = """
 import sys
 from sdgbias.cli import main
 plan, results, rules = sys.argv[1:]
 for given in (
-    ["nightly", "--dry-run", "--benchmark", plan, "--results", results],
+    ["nightly", "--dry-run", "--model", "m", "--benchmark", plan, "--results", results],
     ["models", "watch", "--rules", rules],
+    ["models", "enable", "gone"],
 ):
     sys.argv = ["sdgbias", *given]
     try:
         main()
     except SystemExit as end:
-        print(end.code, *{"numba", "scipy", "torch", "transformers"} & {*sys.modules})
+        compilers = {"numba", "scipy"} if given[1] != "enable" else set()
+        print(end.code, *(compilers | {"torch", "transformers"}) & {*sys.modules})
 """
     done = subprocess.run(
         [sys.executable, "-c", code, s.benchmarks[0], s.results, tmp_path / "rules.yaml"],
@@ -215,4 +218,6 @@ for given in (
     assert (
         "m                        sdg    will be scored (cpu)" in done.stdout.partition("\n0\n")[0]
     )
-    assert lines[-2:] == ["nothing to watch: no pinned hub models, no owners", "0"]
+    nothing, watched, said, refused = lines[-4:]
+    assert (nothing, watched) == ("nothing to watch: no pinned hub models, no owners", "0")
+    assert "no config.json" in said and refused == "8"
