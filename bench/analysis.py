@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import summary
 
 from sdgbias import store
 from sdgbias.raw.indicators import load_indicators
@@ -160,7 +161,8 @@ def measure(path: Path, draws: int, bootstrap: int) -> None:
     settings = AnalysisSettings(draws, 0, bootstrap)
     began = time.perf_counter()
     run = load(path, "full-size")
-    print(f"{'read':16} {time.perf_counter() - began:8.1f} s")
+    read = time.perf_counter() - began
+    print(f"{'read':16} {read:8.1f} s")
     for name, study in analyse.STUDIES.items():
         began = time.perf_counter()
         rows = study.rows(run, settings)
@@ -169,7 +171,14 @@ def measure(path: Path, draws: int, bootstrap: int) -> None:
     began = time.perf_counter()
     analyse.analyse(path, ["full-size"], settings, again=True)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"{'all':16} {time.perf_counter() - began:8.1f} s, peak {peak:.2f} GiB (aim: 60 s)")
+    took = time.perf_counter() - began
+    print(f"{'all':16} {took:8.1f} s, peak {peak:.2f} GiB (aim: 60 s)")
+    n = f"{draws:,} draws, bootstrap of {bootstrap:,}, once"
+    figure = f"{took:.1f} s, {peak:.2f} GiB"
+    beside = f"reading the scores: {read:.1f} s"
+    row = summary.Row("every study of a full-size model", n, figure, "60 s", beside)
+    if draws >= 10_000:
+        summary.record("analysis", [row])
 
 
 def main() -> None:

@@ -24,6 +24,8 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+import summary
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 SDGBIAS = str(Path(sys.executable).with_name("sdgbias"))
 RUNS = (
@@ -130,6 +132,7 @@ def main() -> None:
             "| `sdgbias demo` | wall s | peak GiB | evaluation alone s | prompts scored"
             " |\n|---|---|---|---|---|"
         )
+        cold = 0.0
         for name in ("cold", "warm"):
             since = datetime.now(UTC)
             wall, peak = measured([SDGBIAS, "demo"], folder, folder / f"demo-{name}.log")
@@ -138,6 +141,11 @@ def main() -> None:
                 ", ".join(f"{row['model']} {float(row['s']):.1f}" for row in done) or "none needed"
             )
             scored = sum(int(row["n_scored"]) for row in done)
+            n, figure = f"{scored:,} prompts scored, once", f"{wall:.0f} s, {peak / 2**30:.2f} GiB"
+            aim, beside = ("150 s", "") if name == "cold" else ("none", f"cold: {cold:.0f} s")
+            cold = wall if name == "cold" else cold
+            beside = beside or f"evaluations alone: {alone} s"
+            summary.record("demo", [summary.Row(f"sdgbias demo, {name}", n, figure, aim, beside)])
             print(
                 f"| {name} | {wall:.1f} | {peak / 2**30:.2f} | {alone} | {scored:,} |", flush=True
             )

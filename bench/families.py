@@ -23,6 +23,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import summary
+
 import sdgbias.engines  # isort: skip  # before transformers: torchvision beside a CPU torch
 
 import numpy as np
@@ -186,6 +188,14 @@ def main(given: list[str] | None = None) -> None:
         if args.rows:
             with args.rows.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
+    loaded = [row for row in rows.values() if row["loads"]]
+    exact = sum(row["scores"] for row in loaded)
+    figure = f"{exact} scored as by the bare model, of {len(loaded)} that load"
+    beside = f"transformers names {len(families.NAMES)} families"
+    if not (args.names or args.no_run):
+        n = f"{len(rows)} tried, once"
+        row = summary.Row("vision-language families", n, figure, "none", beside)
+        summary.record("families", [row])
     if args.page:
         args.page.parent.mkdir(parents=True, exist_ok=True)
         args.page.write_text(page(list(rows.values())), encoding="utf-8")

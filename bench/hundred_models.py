@@ -27,6 +27,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
+import summary
 import yaml
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -216,6 +217,7 @@ def main() -> None:
             passes="none",
         )
         began = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
+        first = 0.0
         for n in range(args.nights):
             at, clock = began + timedelta(days=n), time.perf_counter()
             done = nights.run(
@@ -262,6 +264,14 @@ def main() -> None:
                 "SELECT count(*) AS n FROM runs WHERE model LIKE 'good-%' AND n_failed = 0",
             )["n"][0]
             print(f"  wrong reason or not put aside: {', '.join(wrong) or 'none'}")
+            figure = f"{seconds:.0f} s, {runs} good ones published"
+            figure += f", {len(REASONS) - len(wrong)} of {len(REASONS)} put aside rightly"
+            first = first or seconds
+            what, asked = f"a hundred models, night {n + 1}", f"{len(done.outcomes)} asked, once"
+            beside = f"the first night: {first:.0f} s"
+            if args.good >= 90:
+                row = summary.Row(what, asked, figure, "none", beside)
+                summary.record("hundred_models", [row])
             print(
                 f"  lost: {len(set(specs) - told)} models without a row in night_models; runs of"
                 f" the good models: {runs} of {args.good}"

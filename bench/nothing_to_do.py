@@ -24,6 +24,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import summary
 import yaml
 
 LIMIT = 10.0
@@ -83,7 +84,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
         options = copied(root, args.project) if args.project else planted(root, args.models)
-        took = []
+        took, whole = list[float](), 0.0
         for n in range(args.repeat + 1):
             load, began = os.getloadavg()[0], time.perf_counter()
             done = subprocess.run(
@@ -103,6 +104,7 @@ def main() -> None:
                 check=False,
             )
             seconds = time.perf_counter() - began
+            whole = whole or seconds
             outcomes = re.findall(r" (published|unchanged|failed) ", done.stdout)
             unchanged = outcomes.count("unchanged")
             steps = re.findall(
@@ -118,6 +120,13 @@ def main() -> None:
                 took.append(seconds)
         if not took:
             sys.exit(f"no night without anything to do:\n{done.stderr[-2000:]}")
+        planned = "the demo's models" if args.project else f"{args.models} planted models"
+        figure = f"median {statistics.median(took):.1f} s, {max(took):.1f} s at most"
+        what = f"a night with nothing to do, {planned}"
+        row = summary.Row(
+            what, f"{len(took)} nights", figure, f"{LIMIT:.0f} s", f"the first night: {whole:.1f} s"
+        )
+        summary.record("nothing_to_do", [row])
         print(
             f"nothing to do: median {statistics.median(took):.1f} s of {len(took)} nights, limit"
             f" {LIMIT:.0f}"

@@ -31,6 +31,7 @@ from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 
+import summary
 import yaml
 
 from sdgbias import store
@@ -221,6 +222,11 @@ def measure(models: int, pairs: int, chosen: list[str], benchmark: Path, scratch
             else ["", ""]
         )
         print("| " + " | ".join([*cells, f"{still[way]:.1f}"]) + " |")
+        if way != "bare":
+            figure = f"{cells[1]} s, {cells[2]} times"
+            n = f"{models} models, {prompts:,} prompts, {pairs} pairs"
+            beside = f"the command line alone: {middle(base)} s"
+            summary.record("orchestration", [summary.Row(TITLES[way], n, figure, "none", beside)])
 
 
 def main() -> None:

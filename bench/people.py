@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import summary
 
 from sdgbias.types import ModelSpec, Prompt, ScoreBatch
 
@@ -170,8 +171,19 @@ def main() -> None:
     parser.add_argument("--full", type=int, default=21_560)
     args = parser.parse_args()
     print(f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}\n")
-    for what, value in [*overhead(args.people, args.delay / 1000), *at_size(args.full)]:
+    found = [*overhead(args.people, args.delay / 1000), *at_size(args.full)]
+    for what, value in found:
         print(f"{what:62} {value}")
+    known = dict(found)
+    n, bare = f"{args.people} people, once", f"bare loop: {known['bare loop']}"
+    suite = known["the suite: plan, pictures, cache and the same calls"]
+    rows = [summary.Row(f"people suite, {args.delay:g} ms a prompt", n, suite, "5 %", bare)]
+    if args.full >= 21_560:
+        n, plan = f"{args.full:,} people, once", known["time: questions, prompts and plan"]
+        statistics = known["time: all statistics"]
+        what, beside = "people suite, all statistics", f"questions, prompts and plan: {plan}"
+        rows.append(summary.Row(what, n, statistics, "10 s", beside))
+    summary.record("people", rows)
 
 
 if __name__ == "__main__":

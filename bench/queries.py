@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import summary
 from analysis import big_items
 from PIL import Image
 
@@ -140,6 +141,11 @@ def main() -> None:
         )
         for seconds, sql in sorted(took, reverse=True)[:8]:
             print(f"{seconds:7.2f} s  {sql}")
+        worst, n = max(took)[0], f"{scores:,} scores, {len(took)} statements, once"
+        beside = f"all statements: {total:.1f} s"
+        row = summary.Row("slowest statement of the report", n, f"{worst:.2f} s", "2 s", beside)
+        if scores >= 10**8:
+            summary.record("queries", [row])
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import summary
 from PIL import Image
 
 from sdgbias.raw.clusters import read_clusters
@@ -118,6 +119,22 @@ def main() -> None:
         middle = statistics.median(values)
         print(f"| {name} | {size} | {middle:.2f} | {size / middle:.1f} |")
     shutil.rmtree(folder)
+    size = sizes[-1]
+    rates = {name: size / statistics.median(took[name, size]) for name in steps}
+    plain_rate = f"plain Pillow, which checks nothing: {rates.pop('plain Pillow'):.0f}"
+    summary.record(
+        "render",
+        [
+            summary.Row(
+                f"pictures a second and core, {name}",
+                f"{size} pictures, {args.runs} runs",
+                f"{rate:.0f}",
+                "none",
+                plain_rate,
+            )
+            for name, rate in rates.items()
+        ],
+    )
 
 
 if __name__ == "__main__":

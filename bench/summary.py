@@ -9,7 +9,8 @@ same run and with the load of the machine; this script writes the table and prin
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+import os
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 ROWS = Path(__file__).with_name("results")
@@ -20,14 +21,14 @@ BEGIN, END = "<!-- summary -->\n", "<!-- end of the summary -->\n"
 @dataclass(frozen=True)
 class Row:
     """A headline. n: how many repetitions or units it rests on. beside: the alternative, measured
-    in the same run."""
+    in the same run. load: of the machine, by default now."""
 
     what: str
     n: str
     figure: str
     aim: str
     beside: str
-    load: float
+    load: float = field(default_factory=lambda: os.getloadavg()[0])
 
 
 TITLES = [*[f.name for f in fields(Row)][:-2], "beside it, in the same run", "load", "script"]

@@ -19,6 +19,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
+
+from summary import Row, record
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -72,9 +75,18 @@ def main() -> None:
         if args.measure:
             began = time.perf_counter()
             write_report(results, folder / "report")
-            print(f"report: {time.perf_counter() - began:.1f} s")
-            for page, (screens, size) in heights(folder / "report").items():
+            took = time.perf_counter() - began
+            print(f"report: {took:.1f} s")
+            tall = heights(folder / "report")
+            for page, (screens, size) in tall.items():
                 print(f"  {page:40} {screens:5.1f} screens {size / 1e6:6.2f} MB")
+            page = max(tall, key=lambda page: tall[page])
+            figure = f"{page}: {tall[page][0]:.1f} screens of 800 px"
+            what = f"longest page of the report, {args.models} models x {args.nights} nights"
+            beside = f"median page: {median(screens for screens, _ in tall.values()):.1f}"
+            n = f"{len(tall)} pages of both suites, written in {took:.0f} s"
+            if args.models >= 12 and args.nights >= 30:
+                record("twelve_by_thirty", [Row(what, n, figure, "8 screens", beside)])
 
 
 if __name__ == "__main__":

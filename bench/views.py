@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import summary
 
 from sdgbias.benchmark import build
 from sdgbias.engines.hf.engine import HuggingFace
@@ -145,6 +146,19 @@ def main() -> None:
             f"| {name} | {n:,} | {t:,} | {t / items:,.0f} | {seconds[name]:.2f} |"
             f" {seconds[name] / items:.4f} |"
         )
+    n = f"{items} questions, {args.runs} runs"
+    ratio, cost = (
+        (f"{ours:.2f} s, {ours / other:.2f} times", f"{what}: {other:.2f} s")
+        for ours, what, other in (
+            (seconds["plan"], "plain Full alone", seconds["full"]),
+            (around["run"], "the same calls bare", around["bare"]),
+        )
+    )
+    rows = [
+        summary.Row(f"{args.model}: the plan of all views", n, ratio[0], "1.1 times", ratio[1]),
+        summary.Row(f"{args.model}: the plan with its harness", n, cost[0], "1.05 times", cost[1]),
+    ]
+    summary.record("views", rows)
     if not args.skip_naive:
         print(f"\nnaive / plan: {seconds['naive'] / seconds['plan']:.2f} (aim 3 or more)")
     print(

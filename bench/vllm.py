@@ -24,6 +24,7 @@ sys.path[0] = str(
     REPOSITORY
 )  # in place of this folder, whose vllm.py would stand in for the package
 
+from bench import summary  # noqa: E402
 from sdgbias.engines.hf.engine import HuggingFace  # noqa: E402
 from sdgbias.engines.vllm import VLLM  # noqa: E402
 from sdgbias.registry import entries  # noqa: E402
@@ -122,6 +123,20 @@ def main() -> None:
         return
     for name, value in result.items():
         print(f"{name}: {value}")
+    n = f"{28 * args.places} prompts, {args.rounds} rounds"
+    summary.record(
+        "vllm",
+        [
+            summary.Row(
+                f"{args.model} on vLLM, {state}",
+                n,
+                f"{medians[f'vllm {state}']:.2f} s",
+                "none",
+                f"transformers: {medians[f'transformers {state}']:.2f} s",
+            )
+            for state in ("cold", "warm")
+        ],
+    )
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ import pandas as pd
 from analysis import big_items
 from PIL import Image
 from queries import timed
+from summary import Row, record
 
 from sdgbias import store
 from sdgbias.cli.options import Bars
@@ -282,6 +283,7 @@ def main() -> None:
         path = (args.keep or Path(scratch)) / "year.duckdb"
         items = big_items(args.items, 0).assign(context="{}", indicator_title="x", unit="%")
         items["image_id"] = items["cluster_id"]
+        rows, size = [], f"{args.nights} nights x {args.models} models, changing every {args.every}"
         if not path.exists():
             took = fill(
                 path,
@@ -297,6 +299,9 @@ def main() -> None:
                 f"publish: {np.median(first):.2f} s in the first 30 nights, {np.median(late):.2f} s"
                 f" in the last 30 (median, {len(took)} runs)"
             )
+            last, beside = f"{np.median(late):.2f} s", f"in the first 30: {np.median(first):.2f} s"
+            what = f"publishing a run in the last 30 nights, {size}"
+            rows.append(Row(what, f"{len(late)} runs", last, "none", beside))
         runs = len(store.run_ids(path))
         print(
             f"{args.nights} nights x {args.models} models, {runs:,} runs of {args.items} questions:"
@@ -305,7 +310,12 @@ def main() -> None:
         began = time.perf_counter()
         with timed() as asked:
             write_report(path, Path(scratch) / "report")
-        print(f"report: {time.perf_counter() - began:.1f} s, {len(asked)} statements; the slowest:")
+        seconds = time.perf_counter() - began
+        print(f"report: {seconds:.1f} s, {len(asked)} statements; the slowest:")
+        beside = f"its slowest statement: {max(asked)[0]:.2f} s"
+        what = f"sdgbias report, {size}"
+        rows.append(Row(what, f"{runs:,} runs, once", f"{seconds:.1f} s", "none", beside))
+        slowest: dict[str, float] = {}
         for seconds, sql in sorted(asked, reverse=True)[:4]:
             print(f"  {1000 * seconds:6.0f} ms  {sql}")
         print(f"pages, {args.repeats} times each, each with its own connection:   p50      p95")
@@ -315,6 +325,7 @@ def main() -> None:
                 began = time.perf_counter()
                 ask(k)
                 times.append(1000 * (time.perf_counter() - began))
+            slowest[name] = float(np.percentile(times, 95))
             print(
                 f"  {name:40} {np.percentile(times, 50):9.0f} ms {np.percentile(times, 95):6.0f} ms"
             )
@@ -329,6 +340,12 @@ def main() -> None:
         maintenance.compact(path, now=now)
         print(f"compaction: {time.perf_counter() - began:.1f} s")
         said_sizes(path, runs)
+        name = max(slowest, key=lambda name: slowest[name])
+        n, figure = f"{args.repeats} times each", f"{name}: p95 {slowest[name]:.0f} ms"
+        beside = f"least of them: {min(slowest.values()):.0f} ms"
+        rows.append(Row(f"slowest SQL of a page, {size}", n, figure, "none", beside))
+        if args.nights >= 365:
+            record("year", rows)
 
 
 if __name__ == "__main__":

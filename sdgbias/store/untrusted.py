@@ -108,4 +108,4 @@ def _show(con: duckdb.DuckDBPyConnection, results: Path, table: str) -> None:
         partition_base_dir=base,
     )
     con.register(f"{table}_files", data)
-    views.make(con, table, [f"FROM {table}_files", *views.lost(broken)])
+    views.make(con, table, [f"FROM {table}_files", *views.lost(con, table, broken)])

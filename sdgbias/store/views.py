@@ -58,7 +58,7 @@ def show(
             f"SELECT * FROM read_parquet(getvariable('{table}_files'), hive_partitioning = true,"
             " hive_types = {'run_id': 'VARCHAR'})"
         )
-        make(con, table, [*([rows] if sound else []), *lost(broken)])
+        make(con, table, [*([rows] if sound else []), *lost(con, table, broken)])
 
 
 def files(
@@ -96,16 +96,24 @@ def files(
     return sound, broken
 
 
-def lost(broken: Sequence[tuple[str, str]]) -> list[str]:
-    """A part of a view that raises an error when a run with a broken file is read."""
+def lost(con: Any, table: str, broken: Sequence[tuple[str, str]]) -> list[str]:
+    """A part of a view that raises an error when a run with a broken file is read, whatever the
+    statement asks of its other columns: a NULL there would let a filter drop the run silently."""
+    if not broken:
+        return []
     values = ", ".join(
         "(" + ", ".join("'" + v.replace("'", "''") + "'" for v in pair) + ")" for pair in broken
     )
-    return (
-        [f"SELECT run_id FROM (VALUES {values}) lost(run_id, said) WHERE error(said) IS NULL"]
-        if broken
-        else []
-    )
+    columns = con.execute(
+        "SELECT column_name, data_type FROM duckdb_columns() WHERE schema_name = 'detail' AND"
+        " table_name = ? AND column_name <> 'run_id'",
+        [table],
+    ).fetchall()
+    raising = ", ".join(f'CAST(error(said) AS {kind}) AS "{name}"' for name, kind in columns)
+    return [
+        f"SELECT run_id, {raising} FROM (VALUES {values}) lost(run_id, said)"
+        " WHERE error(said) IS NULL"
+    ]
 
 
 def make(con: Any, table: str, parts: Sequence[str]) -> None:

@@ -278,3 +278,19 @@ with locks.shared(__import__('pathlib').Path({str(results)!r})):
         assert late.is_alive() and "r4" not in store.run_ids(results)
     late.join()
     assert "r4" in store.run_ids(results)
+
+
+@pytest.mark.parametrize("filters", ["", " AND task = 'mcq'", " AND mass > 0.1"])
+def test_a_run_without_its_file_is_an_error_whatever_else_is_asked(
+    tmp_path: Path, filters: str
+) -> None:
+    path = tmp_path / "r.duckdb"
+    for name in ("r1", "r2"):
+        store.publish(path, run(name), {"scores": tables()["scores"]})
+    for file in (tmp_path / "r.runs" / "run_id=r1").iterdir():
+        file.unlink()
+    asked = "SELECT task, mass FROM scores WHERE run_id = '{}'" + filters
+    assert len(store.query(path, asked.format("r2"))) == 3
+    for ask in (store.query, store.ask):
+        with pytest.raises(StoreError, match="missing"):
+            ask(path, asked.format("r1"))
