@@ -34,6 +34,7 @@ from prefect.exceptions import ObjectNotFound, Pause
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelled, Completed, Failed, Running, State
+from prefect.utilities.urls import url_for
 from pydantic import TypeAdapter
 
 from flows import pages
@@ -124,6 +125,8 @@ def attended(
 
     def serve() -> None:
         page = pages.shown(run)
+        if page:
+            say(f"to cancel, pause or retry it: {url_for('flow-run', page)}")
         while not over.wait(LOOK):
             look(newest[0])
             wish[0] = wish[0] or (pages.shown(wanted, page) if page else None) or ""
