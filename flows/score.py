@@ -28,11 +28,13 @@ from prefect.client.schemas.filters import (
     ArtifactFilterFlowRunId,
     ArtifactFilterKey,
 )
+from prefect.client.schemas.sorting import ArtifactSort
 from prefect.deployments import run_deployment
-from prefect.exceptions import ObjectNotFound
+from prefect.exceptions import ObjectNotFound, Pause
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelled, Completed, Failed, Running, State
+from prefect.utilities.urls import url_for
 from pydantic import TypeAdapter
 
 from flows import pages
@@ -87,6 +89,11 @@ def score(
     create_table_artifact(
         [OUTCOME.dump_python(made, mode="json")], key=KEY, description=f"night {night}: {job.name}"
     )
+    if made.kind == attempt.CANCELLED:
+        with get_client(sync_client=True) as client:
+            state = client.read_flow_run(UUID(str(flow_run.id))).state
+        if state and state.is_paused():
+            raise Pause(state=state)  # it stays so, until Resume
     return end_state(made)
 
 
@@ -118,6 +125,8 @@ def attended(
 
     def serve() -> None:
         page = pages.shown(run)
+        if page:
+            say(f"to cancel, pause or retry it: {url_for('flow-run', page)}")
         while not over.wait(LOOK):
             look(newest[0])
             wish[0] = wish[0] or (pages.shown(wanted, page) if page else None) or ""
@@ -219,7 +228,9 @@ def run_in_pool(job: Job, results: Path, number: int) -> JobOutcome:
             process.pause(LOOK)
             with suppress(httpx.HTTPError):  # the server will be back
                 state = client.read_flow_run(run.id).state
-        found = client.read_artifacts(artifact_filter=_outcome_of(run.id), limit=1)
+        found = client.read_artifacts(
+            artifact_filter=_outcome_of(run.id), sort=ArtifactSort.UPDATED_DESC, limit=1
+        )
     if found and found[0].data:
         return OUTCOME.validate_python(json.loads(str(found[0].data))[0])
     if why := _why(state):

@@ -380,15 +380,17 @@ def test_a_person_cancels_or_pauses_an_attempt(server: str, tmp_path: Path) -> N
                 post(f"{server}/flow_runs/{found}/set_state", body)
             return found
 
+        said: list[str] = []
         with temporary_settings({PREFECT_API_URL: server}):
             argv = night_stubs.stub("time.sleep(600)")
             outcome = score.attended(
                 mine,
-                [].append,
+                said.append,
                 run,
                 lambda seen: attempt.attempt(mine, tmp_path / "r.duckdb", argv=argv, seen=seen),
                 score.close_on_the_page,
             )
+        assert said[0].endswith(f"/runs/flow-run/{made[0]}"), "its log says where"
         return outcome, f"{server}/flow_runs/{made[0]}"
 
     def state_of(run: str) -> str:

@@ -266,16 +266,24 @@ def test_a_run_without_heartbeat_and_a_night_that_was_missed(house: House, tmp_p
 
 
 @pytest.mark.long  # tests/functional/test_flows.py: the same requests, with a stub for the model
-@pytest.mark.parametrize("spread", [False, True])
-def test_a_person_cancels_one_model_and_retries_it(
-    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spread: bool
+@pytest.mark.parametrize(("spread", "state"), [(0, "CANCELLING"), (1, "CANCELLING"), (1, "PAUSED")])
+def test_a_person_ends_one_model_and_a_worker_goes_on_with_it(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spread: int, state: str
 ) -> None:
-    """With the requests of Prefect's page: the night goes on with the other model, and a worker
-    scores the cancelled one from what is stored."""
+    """Cancel and Retry, or Pause and Resume, with the requests of Prefect's page: the night goes on
+    with the other model, and a worker scores this one from what is stored."""
     add_model(tmp_path, "second")
     for name, value in slow_planted(tmp_path, 0.3).items():
         monkeypatch.setenv(name, value)
     home, results, port = house.home, house.results, house.port
+    details = {
+        "pause_timeout": (datetime.now(UTC) + timedelta(hours=1)).isoformat(),
+        "pause_reschedule": True,
+    }
+    wanted = {
+        "CANCELLING": {"type": "CANCELLING", "name": "Cancelling"},
+        "PAUSED": {"type": "PAUSED", "name": "Suspended", "state_details": details},
+    }
     try:
         ok(*house.command, *["--spread"] * spread, registry=tmp_path)
         deployment = told(port, "deployments/name/nightly/nightly")["id"]
@@ -289,15 +297,18 @@ def test_a_person_cancels_one_model_and_retries_it(
 
         wait_for("the first model at work", at_work)
         run = f"flow_runs/{mine['id']}"
-        cancelling = {"type": "CANCELLING", "name": "Cancelling"}
-        told(port, f"{run}/set_state", {"state": cancelling, "force": True})
+        told(port, f"{run}/set_state", {"state": wanted[state], "force": True})
         wait_for("the end of the night", lambda: ledger.status(results, house.night) == ledger.DONE)
         rows = ledger.history(results).set_index("model")
         assert rows["outcome"].to_dict() == {"first": "skipped", "second": "published"}
         assert rows["kind"]["first"] == "Cancelled" and "by a person" in rows["message"]["first"]
-        wait_for("its state", lambda: ask(port, run)["state_name"] == "Cancelled")
-        retry = {"type": "SCHEDULED", "name": "AwaitingRetry", "message": "Retry from the UI"}
-        told(port, f"{run}/set_state", {"state": retry, "force": True})
+        after = {"CANCELLING": "Cancelled", "PAUSED": "Suspended"}[state]
+        wait_for("its state", lambda: ask(port, run)["state_name"] == after)
+        if state == "PAUSED":
+            assert told(port, f"{run}/resume", {})["status"] == "ACCEPT"
+        else:
+            retry = {"type": "SCHEDULED", "name": "AwaitingRetry", "message": "Retry from the UI"}
+            told(port, f"{run}/set_state", {"state": retry, "force": True})
         wait_for("its end", lambda: ask(port, run)["state_name"] == "Completed")
         assert set(metrics(results)["model"]) == {"first", "second"}
         scored = asked(tmp_path).query("kind == 'score'")["prompt"].value_counts()

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
 import pytest
@@ -205,6 +206,50 @@ def test_locks_are_for_all_users_and_follow_no_link(
     assert gpus.unlocked().startswith(f"GPUs are not locked: {tmp_path / 'link'}: not a folder")
     private = tmp_path / "private"
     assert oct(private.stat().st_mode & 0o7777) == "0o700" and not list(private.iterdir())
+
+
+#: Takes GPU 0 as this user, then in a fork as another one, who can't read what is imported later.
+TWO_USERS = """
+import os, sys
+from sdgbias.nightly import gpus
+
+def as_nobody():
+    child = os.fork()
+    if not child:
+        gpus._LOCKED.clear()
+        os.setgroups([]); os.setgid(65534); os.setuid(65534)
+        print(gpus.take(("0",), "nobody"), gpus.take(("1",), "nobody"), *gpus.holders(("0", "1")))
+        sys.stdout.flush()
+        os._exit(0)
+    os.waitpid(child, 0)
+
+gpus.take(("0",), "root")
+as_nobody()
+print(gpus.take(("1",), "root"), flush=True)
+for gpu in "01":
+    gpus.release((gpu,))
+as_nobody()
+gpus.lock_folder().chmod(0o700)
+as_nobody()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_the_nights_of_two_users_keep_off_each_others_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TemporaryDirectory() as open_to_all:  # tmp_path is its user's alone
+        Path(open_to_all).chmod(0o755)
+        monkeypatch.setenv("SDGBIAS_GPU_LOCKS", f"{open_to_all}/locks")
+        done = subprocess.run(
+            [sys.executable, "-c", TWO_USERS], capture_output=True, text=True, check=True
+        )
+    assert done.stdout.splitlines() == [
+        "False True 0",
+        "True",  # nobody's file of GPU 1
+        "True True",
+        "True True",  # a private folder: without locks
+    ], done.stderr
 
 
 def test_a_night_says_what_it_waits_for_and_ends_waiting(

@@ -352,12 +352,16 @@ def test_what_the_nights_hours_leave_waits_and_is_no_failure(
 def test_what_the_nights_gpu_hours_leave_goes_on_in_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two nights of 8 GPU hours on a simulated host of eight GPUs, one model at a time: `a` takes
-    one hour of 2 GPUs, `b` three hours of 4, `c` one hour of 1."""
+    """Two nights of 9 GPU hours on a simulated host of eight GPUs, one model at a time: `a` takes
+    one hour of 2 GPUs, `b` three hours of 4, `c` one hour of 1. The first night was killed after
+    one GPU hour."""
     monkeypatch.setenv("SDGBIAS_GPUS", "8x80")
     monkeypatch.setenv("SDGBIAS_GPU_LOCKS", str(tmp_path / "locks"))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    s = settings(tmp_path, gpu_hours=8.0, jobs=1)
+    s = settings(tmp_path, gpu_hours=9.0, jobs=1)
+    earlier = s.results.parent / "nights" / NIGHT / "night.json"
+    earlier.parent.mkdir(parents=True)
+    earlier.write_text('{"gpu_seconds": 3600}')
     for name, size in (("a", 2), ("b", 4), ("c", 1)):
         options = {"tensor_parallel_size": size}
         entry(tmp_path, name, backend="vllm", repo="o/m", revision="0" * 40, options=options)
@@ -383,13 +387,12 @@ def test_what_the_nights_gpu_hours_leave_goes_on_in_the_next(
     first = night(NOW)
     assert {m: (o.outcome, o.kind, o.seconds) for m, o in first.items()} == {
         "a": ("published", "", 3600.0),
-        "b": ("failed", "OutOfTime", 5400.0),  # (8 - 2) / 4 GPUs = 1.5 hours
+        "b": ("failed", "OutOfTime", 5400.0),  # (9 - 1 - 2) / 4 GPUs = 1.5 hours
         "c": ("skipped", "", 0.0),
     }
-    over = "the night's GPU hours were over (8 of 8); it is among the first of the next night;"
+    over = "the night's GPU hours were over (9 of 9); it is among the first of the next night;"
     assert first["c"].message == f"{over} more: --gpu-hours"
-    saved = json.loads((s.results.parent / "nights" / NIGHT / "night.json").read_text())
-    assert saved["gpu_seconds"] == 8 * 3600
+    assert json.loads(earlier.read_text())["gpu_seconds"] == 9 * 3600
 
     second = NOW + timedelta(days=1)
     dry_run(replace(s, scheduled_for=second, gpu_hours=2.0), as_json=False)
