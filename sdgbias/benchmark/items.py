@@ -76,36 +76,6 @@ class Built:
         for at in range(0, max(len(keys), 1), BLOCK):
             yield self.finish(task, keys.iloc[at : at + BLOCK])
 
-    @property
-    def items_mcq(self) -> pd.DataFrame:
-        return pd.concat(self.blocks(Task.MCQ), ignore_index=True)
-
-    @property
-    def items_regression(self) -> pd.DataFrame:
-        return pd.concat(self.blocks(Task.REGRESSION), ignore_index=True)
-
-    @property
-    def quarantine(self) -> pd.DataFrame:
-        columns = list(QUARANTINE_COLUMNS)
-        return _concat(list(self.lost), columns).sort_values(
-            columns, kind="stable", ignore_index=True
-        )
-
-
-def build_items(
-    clusters: pd.DataFrame,
-    images: pd.DataFrame,
-    series: pd.DataFrame,
-    gdl_regions: pd.DataFrame | None = None,
-    *,
-    mcq: int | None,
-    regression: int | None,
-    seed: int,
-) -> Built:
-    """find_candidates, then choose_items, in one call."""
-    found = find_candidates(clusters, images, series, gdl_regions, seed=seed)
-    return choose_items(found, mcq=mcq, regression=regression)
-
 
 def find_candidates(
     clusters: pd.DataFrame,

@@ -13,30 +13,33 @@ import pandas as pd
 import pytest
 
 from sdgbias.benchmark.item_columns import LABELS, MCQ_COLUMNS, REGRESSION_COLUMNS
-from sdgbias.benchmark.items import (
-    Built,
-    Candidates,
-    build_items,
-    choose_items,
-    find_candidates,
-)
+from sdgbias.benchmark.items import Candidates, find_candidates
 from sdgbias.benchmark.splits import authors_split, split_by_country
 from sdgbias.errors import InputError, UsageError
 from sdgbias.raw.indicators import load_indicators, load_regression_tasks
 from sdgbias.types import PILLARS, Task
-from tests.builders.item_tables import CODES, make_clusters, make_images, make_series, row
+from tests.builders.item_tables import (
+    CODES,
+    Drawn,
+    build_items,
+    choose_items,
+    make_clusters,
+    make_images,
+    make_series,
+    row,
+)
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 
 
-def build(clusters: pd.DataFrame, series: pd.DataFrame, mcq: int | None = None) -> Built:
+def build(clusters: pd.DataFrame, series: pd.DataFrame, mcq: int | None = None) -> Drawn:
     return build_items(
         clusters, make_images(clusters), series, None, mcq=mcq, regression=None, seed=0
     )
 
 
 @cache
-def everything() -> Built:
+def everything() -> Drawn:
     return build(make_clusters(), make_series())
 
 

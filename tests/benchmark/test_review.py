@@ -13,12 +13,12 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from sdgbias.benchmark.items import build_items
 from sdgbias.benchmark.review import draw_sample, import_reviews, load_verdicts
 from sdgbias.benchmark.review.sheet import write_sheets
 from sdgbias.benchmark.review.verdicts import COLUMNS, read_verdicts
 from sdgbias.errors import InputError, SdgbiasError, UsageError
 from sdgbias.raw.images.shards import store_images
+from tests.builders.item_tables import build_items
 from tests.builders.review import CODES, make_clusters, make_series, write_benchmark
 
 HEADER = ",".join(COLUMNS)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from sdgbias.benchmark import items
 from sdgbias.benchmark.item_columns import LABELS
 from sdgbias.raw.clusters import countries
 from sdgbias.raw.indicators import load_indicators
+from sdgbias.types import Task
 
 CODES = ("AL", "KE", "NM", "NI", "BF")
 
@@ -74,3 +79,38 @@ def make_series(codes: tuple[str, ...] = CODES) -> pd.DataFrame:
                     )
                 )
     return pd.DataFrame(rows)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What choose_items gives, as whole tables."""
+
+    built: items.Built
+
+    @cached_property
+    def items_mcq(self) -> pd.DataFrame:
+        return pd.concat(self.built.blocks(Task.MCQ), ignore_index=True)
+
+    @cached_property
+    def items_regression(self) -> pd.DataFrame:
+        return pd.concat(self.built.blocks(Task.REGRESSION), ignore_index=True)
+
+    @cached_property
+    def quarantine(self) -> pd.DataFrame:
+        columns = list(items.QUARANTINE_COLUMNS)
+        lost = pd.concat(self.built.lost, ignore_index=True)[columns]
+        return lost.sort_values(columns, kind="stable", ignore_index=True)
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        return self.built.notes
+
+
+def choose_items(candidates: items.Candidates, **asked: Any) -> Drawn:
+    return Drawn(items.choose_items(candidates, **asked))
+
+
+def build_items(*tables: Any, mcq: int | None, regression: int | None, seed: int) -> Drawn:
+    """find_candidates, then choose_items."""
+    found = items.find_candidates(*tables, seed=seed)
+    return choose_items(found, mcq=mcq, regression=regression)

@@ -11,10 +11,10 @@ import pandas as pd
 from PIL import Image
 
 from sdgbias.benchmark.item_columns import LABELS
-from sdgbias.benchmark.items import build_items
 from sdgbias.raw.clusters import countries
 from sdgbias.raw.images.image_store import pending_index, store_images
 from sdgbias.raw.indicators import load_indicators
+from tests.builders.item_tables import build_items
 
 CODES = ("AL", "BF", "KE", "NI", "NM")
 

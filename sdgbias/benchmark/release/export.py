@@ -202,14 +202,20 @@ def _composed(
     benchmark: Path, text_view: str, paths: pd.DataFrame, progress: Progress
 ) -> Iterator[Lines]:
     """The records of items built by the package, in the order of prompts.parquet."""
-    pictures = paths[["image_id", "photo_id"]].assign(
-        image=paths["paths"].str[0],
-        images=[
-            json.dumps(p, separators=(",", ":")) if len(p) > 1 else None for p in paths["paths"]
-        ],
+    several = [
+        json.dumps(parts, separators=(",", ":")) if len(parts) > 1 else None
+        for parts in paths["paths"]
+    ]
+    pictures = pa.table(
+        {
+            "image_id": paths["image_id"],
+            "photo_id": paths["photo_id"],
+            "image": [parts[0] for parts in paths["paths"]],
+            "images": pa.array(several, pa.string()),
+        }
     )
     with _opened(benchmark) as con, pq.ParquetFile(benchmark / "prompts.parquet") as file:
-        con.register("pictures", pa.Table.from_pandas(pictures, preserve_index=False))
+        con.register("pictures", pictures)
         for task in Task:
             con.execute(
                 f"CREATE TABLE own_{task} AS FROM items_{task} LEFT JOIN pictures USING (image_id)"
