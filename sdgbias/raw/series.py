@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from sdgbias.errors import InputError
@@ -182,7 +183,7 @@ def _tidy(path: Path, raw: pd.DataFrame, series: str, source: str) -> pd.DataFra
     text = frame["value"].astype(object)
     value = pd.to_numeric(text, errors="coerce").astype(float)
     blank = text.str.lower().isin(_MISSING)
-    _refuse(path, "value", text[value.isna() & ~blank], "numbers")
+    _refuse(path, "value", text[~np.isfinite(value) & ~blank], "numbers")
     year = pd.to_numeric(
         frame["year"].str.extract(r"^(\d{4})(?:\.0|[-/–]\d{2,4})?$")[0], errors="coerce"
     )

@@ -49,6 +49,23 @@ def test_log_probabilities_are_refused_in_many_words(
     assert api.generate(prompts(3), [""], 16).texts == [["The answer is B."]] * 3
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Invalid value for 'top_logprobs': must be less than or equal to 5.",
+        "Requested sample logprobs of 20, which is greater than max allowed: 5",
+        "top_logprobs must be between 0 and 5",
+    ],
+)
+def test_an_endpoint_that_names_fewer_is_not_taken_for_one_without(
+    server: Server, make: Callable[..., Api], words: str
+) -> None:
+    server.script = lambda body, n: refusal(400, words)
+    with pytest.raises(ModelError, match=r"set options\.top_logprobs to 5") as caught:
+        make(top_logprobs=20).candidate_scores(prompts(3))
+    assert not isinstance(caught.value, NoScores)
+
+
 def test_the_limit_of_tokens_gets_its_other_name(server: Server, make: Callable[..., Api]) -> None:
     words = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
     server.script = lambda body, n: (

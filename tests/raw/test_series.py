@@ -264,6 +264,7 @@ def test_tidy_files_in_the_folder_and_in_tidy_and_a_dump_wins(tmp_path: Path) ->
     [
         ("uis/cr_2_f.csv", "location,year,cr_2_f\nago,2015,1\n", "missing column(s) time"),
         ("uis/cr_2_f.csv", "location,time,cr_2_f\nago,2015,<5\n", "value '<5'"),
+        ("uis/cr_2_f.csv", "location,time,cr_2_f\nago,2015,inf\n", "value 'inf'"),
         ("uis/cr_2_f.csv", "location,time,cr_2_f\nago,15,5\n", "year '15'"),
         ("uis/cr_2_f.csv", "", "no readable CSV"),
         (

@@ -43,6 +43,11 @@ _REFUSALS = (
 )
 _TOO_LONG = ("context length", "maximum context", "too long", "max_model_len")
 _LOG_PROBABILITIES = re.compile(r"log[ _-]?prob", re.IGNORECASE)
+#: How an endpoint says how many of them it names at most.
+_AT_MOST = re.compile(
+    r"(?:less than or equal to|at most|max\w*(?: \w+){0,2}:?|up to|between 0 and|\[0,|<=)\s*(\d+)",
+    re.IGNORECASE,
+)
 _PICTURES = re.compile(r"\b(image|picture|vision|multi-?modal)", re.IGNORECASE)
 #: Names of the limit of answer tokens; an endpoint that refuses the first gets the second.
 _LIMIT, _NEWER_LIMIT = "max_tokens", "max_completion_tokens"
@@ -360,6 +365,9 @@ class Transport:
             )
         entry = f"registry/models/{self.name}.yaml"
         if status in (400, 404, 422, 501) and _LOG_PROBABILITIES.search(text):
+            most = _AT_MOST.search(text)
+            if most and 0 < int(most[1]) < self.options.top_logprobs:
+                return ModelError(f"{where}; set options.top_logprobs to {most[1]} in {entry}")
             return NoScores(
                 f"{where}; to measure the model by its answers alone, set options.top_logprobs to 0"
                 f" in {entry}"
