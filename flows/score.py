@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextvars
 import json
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -30,6 +31,7 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.sorting import ArtifactSort
 from prefect.deployments import run_deployment
+from prefect.events import emit_event
 from prefect.exceptions import ObjectNotFound, Pause
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_URL
@@ -48,6 +50,7 @@ from sdgbias.types import SDG
 OUTCOME = TypeAdapter(JobOutcome)
 KEY = "outcome"
 LOOK = 2.0  # seconds between two looks at a run's state
+BEAT = 30.0  # seconds between two heartbeats
 PATIENCE = 10.0  # seconds for the last lines of a log, if the server is slow
 #: Callback of an attempt: takes its progress, returns why a person wants it ended ('': to go on).
 Seen = Callable[[progress.Record | None], str]
@@ -127,9 +130,13 @@ def attended(
         page = pages.shown(run)
         if page:
             say(f"to cancel, pause or retry it: {url_for('flow-run', page)}")
+        beats = 0.0
         while not over.wait(LOOK):
             look(newest[0])
             wish[0] = wish[0] or (pages.shown(wanted, page) if page else None) or ""
+            if page and not wish[0] and time.monotonic() >= beats:
+                beats = time.monotonic() + BEAT
+                pages.shown(heartbeat, page)
         look(None)
         if page and made:
             pages.shown(end, page, made[0])
@@ -144,6 +151,11 @@ def attended(
     finally:
         over.set()
         beside.join(PATIENCE)
+
+
+def heartbeat(run: UUID) -> None:
+    """For the automation that marks a run as crashed whose machine is gone (automations.yaml)."""
+    emit_event("prefect.flow-run.heartbeat", {"prefect.resource.id": f"prefect.flow-run.{run}"})
 
 
 def wanted(run: UUID) -> str:
