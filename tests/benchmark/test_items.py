@@ -39,8 +39,15 @@ def build(clusters: pd.DataFrame, series: pd.DataFrame, mcq: int | None = None) 
 
 
 @cache
+def candidates(codes: tuple[str, ...] = CODES, each: int = 6, seed: int = 0) -> Candidates:
+    """Pairing takes a second, choosing a twentieth of that."""
+    clusters = make_clusters(codes, each)
+    return find_candidates(clusters, make_images(clusters), make_series(codes), seed=seed)
+
+
+@cache
 def everything() -> Drawn:
-    return build(make_clusters(), make_series())
+    return choose_items(candidates(), mcq=None, regression=None)
 
 
 def test_authors_split_of_the_ids_0_to_19() -> None:
@@ -203,11 +210,6 @@ def test_near_duplicates_leave_when_picture_and_context_agree() -> None:
     )
 
 
-def candidates(codes: tuple[str, ...] = CODES) -> Candidates:
-    clusters = make_clusters(codes)
-    return find_candidates(clusters, make_images(clusters), make_series(codes), seed=0)
-
-
 def test_what_is_taken_out_is_replaced_and_nothing_else_moves() -> None:
     found = candidates()
     before = choose_items(found, mcq=100, regression=50)
@@ -277,10 +279,7 @@ def test_split_by_place_keeps_countries_apart() -> None:
 
 @pytest.mark.parametrize("total", [0, 7, 333])
 def test_quotas_are_exact_in_table_a_proportions(total: int) -> None:
-    clusters = make_clusters(each=40)
-    made = build_items(
-        clusters, make_images(clusters), make_series(), None, mcq=total, regression=total, seed=3
-    )
+    made = choose_items(candidates(each=40), mcq=total, regression=total)
     for items, shares, entries in (
         (made.items_mcq, (44.58, 32.52, 22.90), load_indicators()),
         (made.items_regression, (38.854, 33.522, 27.624), load_regression_tasks()),
@@ -318,8 +317,7 @@ def test_a_shortfall_is_filled_within_the_pillar_and_said() -> None:
 
 
 def test_strata_get_their_share() -> None:
-    clusters = make_clusters(each=40)
-    items = build(clusters, make_series(), mcq=600).items_mcq
+    items = choose_items(candidates(each=40), mcq=600, regression=None).items_mcq
     counts = items[items["indicator"] == "stunting"].groupby(["cname", "year"]).size()
     wanted = (items["indicator"] == "stunting").sum() / 10  # 5 countries x 2 years of equal size
     assert len(counts) == 10 and counts.between(wanted - 1, wanted + 1).all()
@@ -328,7 +326,7 @@ def test_strata_get_their_share() -> None:
 def test_the_order_of_the_input_changes_nothing() -> None:
     clusters, series = make_clusters(), make_series()
     images = make_images(clusters)
-    first = build_items(clusters, images, series, None, mcq=150, regression=90, seed=5)
+    first = choose_items(candidates(seed=5), mcq=150, regression=90)
     mixed = [
         frame.sample(frac=1, random_state=1).reset_index(drop=True)
         for frame in (clusters, images, series)
@@ -337,7 +335,7 @@ def test_the_order_of_the_input_changes_nothing() -> None:
     for name in ("items_mcq", "items_regression", "quarantine"):
         pd.testing.assert_frame_equal(getattr(first, name), getattr(again, name))
     assert first.notes == again.notes
-    other = build_items(clusters, images, series, None, mcq=150, regression=90, seed=6)
+    other = choose_items(candidates(), mcq=150, regression=90)
     assert set(other.items_mcq["item_id"]) != set(first.items_mcq["item_id"])
 
 
@@ -352,7 +350,7 @@ def test_another_country_only_pushes_items_out() -> None:
 
 def test_an_id_does_not_depend_on_the_quota() -> None:
     full = everything().items_mcq.set_index("item_id")
-    some = build(make_clusters(), make_series(), mcq=50).items_mcq.set_index("item_id")
+    some = choose_items(candidates(), mcq=50, regression=None).items_mcq.set_index("item_id")
     pd.testing.assert_frame_equal(full.loc[some.index], some)
 
 
@@ -394,7 +392,7 @@ def test_nothing_at_all_keeps_columns_and_types() -> None:
 def test_bad_arguments() -> None:
     clusters = make_clusters(("KE",), 2)
     with pytest.raises(UsageError, match="mcq is -1"):
-        build(clusters, make_series(), mcq=-1)
+        choose_items(candidates(), mcq=-1, regression=None)
     with pytest.raises(UsageError, match="max_gap is -2"):
         find_candidates(clusters, make_images(clusters), make_series(), seed=0, max_gap=-2)
     with pytest.raises(UsageError, match="split 'country'.*valid: id, place"):
