@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from sdgbias.engines import load
 from sdgbias.errors import ModelError
@@ -53,6 +54,21 @@ def setting(name: str, **values: object) -> Callable[[Path], Any]:
     return change
 
 
+def lack(weight: str) -> Callable[[Path], Any]:
+    """A checkpoint that was saved without one of its weights."""
+
+    def change(folder: Path) -> None:
+        index = folder / "model.safetensors.index.json"
+        whole = json.loads(index.read_text(encoding="utf-8"))
+        [name] = [name for name in whole["weight_map"] if name.endswith(weight)]
+        shard = folder / whole["weight_map"].pop(name)
+        kept = {n: w for n, w in load_file(shard).items() if n != name}
+        save_file(kept, shard, {"format": "pt"})
+        index.write_text(json.dumps(whole), encoding="utf-8")
+
+    return change
+
+
 SHARD = "model-00001-of-00007.safetensors"
 OWN = {"AutoConfig": "configuration_own.Own", "AutoModelForImageTextToText": "modeling_own.Own"}
 
@@ -62,6 +78,7 @@ OWN = {"AutoConfig": "configuration_own.Own", "AutoModelForImageTextToText": "mo
     [
         (cut(SHARD), "safetensors are damaged or cut off"),
         (lose(SHARD), f"{SHARD} is missing (1 of 7 shards); copy the folder again"),
+        (lack("layers.1.mlp.down_proj.weight"), "lacks 1 of the weights of a Qwen2_5_VLFor"),
         (cut("config.json"), "config.json is no JSON object, cut off or edited; copy the folder"),
         (put("tokenizer.json", '{"a":'), "tokenizer.json is no JSON object"),
         (put("preprocessor_config.json", "[]"), "preprocessor_config.json is no JSON object"),

@@ -61,13 +61,22 @@ def model(spec: ModelSpec, root: Path, loader: Any) -> Any:
         )
     finally:
         transformers.utils.logging.set_verbosity(said)  # type: ignore[no-untyped-call]
-    lacking = sorted(map(str, [*told["missing_keys"], *told["mismatched_keys"]]))
+    refuse_lacking(spec, made, told)
+    return made.eval().to(device())
+
+
+def refuse_lacking(spec: ModelSpec, made: Any, told: dict[str, Any]) -> None:
+    """Raises ModelError where a checkpoint lacks some of its model's weights, or has them in other
+    shapes: transformers then initialises them at random. told: its loading info. Buffers that the
+    model computes itself may be absent."""
+    computed = {name for name, _ in made.named_buffers()}
+    lacking = sorted({*map(str, told["missing_keys"])} - computed)
+    lacking += sorted(map(str, told["mismatched_keys"]))
     if lacking:
         raise ModelError(
-            f"{spec.name}: {spec.repo} lacks {len(lacking)} of the weights of a {loader.__name__},"
-            f" the first {lacking[0]}"
+            f"{spec.name}: {spec.repo} lacks {len(lacking)} of the weights of a"
+            f" {type(made).__name__}, the first {lacking[0]}; copy or download it again, whole"
         )
-    return made.eval().to(device())
 
 
 def file(spec: ModelSpec, root: Path, name: str) -> Path | None:

@@ -14,6 +14,7 @@ from transformers import AutoConfig, GenerationConfig
 from sdgbias.engines.entry_options import option
 from sdgbias.engines.fingerprint import local_folder
 from sdgbias.engines.hf import shared_prefix
+from sdgbias.engines.hf.checkpoint import refuse_lacking
 from sdgbias.engines.hf.processor import load_processor
 from sdgbias.engines.hf.text_only import model_class
 from sdgbias.engines.hub_errors import BROKEN, translate
@@ -37,11 +38,14 @@ def load_model(spec: ModelSpec, root: Path) -> Any:
     more: dict[str, Any] = {"device_map": split} if split else {}
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        model = model_class(spec, source, **where).from_pretrained(
-            source, dtype=getattr(torch, spec.dtype), use_safetensors=True, **where, **more
+        model, told = model_class(spec, source, **where).from_pretrained(
+            source,
+            dtype=getattr(torch, spec.dtype),
+            use_safetensors=True,
+            output_loading_info=True,
+            **where,
+            **more,
         )
-        _greedy(model)
-        return model
     except torch.OutOfMemoryError as error:
         raise OutOfMemory(
             f"{spec.name}: out of memory while loading; {str(error).splitlines()[0]}"
@@ -52,6 +56,9 @@ def load_model(spec: ModelSpec, root: Path) -> Any:
                 f"{spec.name}: out of memory while loading; {str(error).splitlines()[0]}"
             ) from None
         raise translate(spec, folder, "can't load", error) from None
+    refuse_lacking(spec, model, told)
+    _greedy(model)
+    return model
 
 
 def device_map(spec: ModelSpec) -> str:
