@@ -74,8 +74,15 @@ def read_series(folder: Path) -> tuple[pd.DataFrame, list[str]]:
         )
     parts = [part for reader in _READERS for part in reader(folder)]
     if not parts:
+        other = next(iter(sorted(folder.rglob("*.csv"))), None)
+        found = (
+            f" ({other.relative_to(folder)} has the columns {', '.join(_header(other))}; a table of"
+            f" one's own wants {', '.join(COLUMNS)})"
+            if other
+            else ""
+        )
         raise InputError(
-            f"{folder} holds no indicator series; wants unsd_sdg, uis, who_gho, ihme_haq, gdl_shdi,"
+            f"{folder} holds no indicator series{found}; wants unsd_sdg, uis, who_gho, ihme_haq, gdl_shdi,"
             " gdl_area or tidy/<series>.csv in it; pass --indicators data/indicators for the open"
             " series of this project"
         )
@@ -350,8 +357,25 @@ def _tidies(folder: Path) -> Iterator[pd.DataFrame]:
         )
         tidy = _tidy(path, table, "", "")
         rows = table.loc[tidy.index]
-        yield tidy.assign(
+        tidy = tidy.assign(
             series=rows["series"], source=(rows["source"] + tidy["source"]).str.strip()
+        )
+        _refuse_two_values(path, tidy.assign(year=rows["year"]))
+        yield tidy
+
+
+def _refuse_two_values(path: Path, written: pd.DataFrame) -> None:
+    """Raises InputError where a place has two values of a series in a year as written; a span such
+    as 2016-2017 is another row than its first year."""
+    keys = list(COLUMNS[:5])
+    differing = written.drop_duplicates([*keys, "value"])
+    twice = differing[differing.duplicated(keys, keep=False)].sort_values(keys, kind="stable")
+    if len(twice):
+        one, other = twice.iloc[0], twice.iloc[1]
+        place = " ".join(filter(None, [one["iso3"], one["region"], one["stratum"]]))
+        raise InputError(
+            f"{path}: {one['series']} of {place} in {one['year']} has two values,"
+            f" {one['value']:g} and {other['value']:g}; keep one of the rows"
         )
 
 

@@ -305,6 +305,7 @@ def test_split_by_rule_when_the_column_is_absent(tmp_path: Path) -> None:
         (lambda f: f.rename(columns=lambda c: c.replace("logit", "score")), "no logit columns"),
         (lambda f: f.assign(split="train"), "split 'train'"),
         (lambda f: f.assign(split="test"), "no validation row"),
+        (lambda f: f.assign(answer="0"), "index \\d+: answer '0' is not one of A, B, C"),
     ],
 )
 def test_bad_tables_get_one_clear_line(tmp_path: Path, change, words: str) -> None:

@@ -291,6 +291,13 @@ def test_tidy_files_in_the_folder_and_in_tidy_and_a_dump_wins(tmp_path: Path) ->
             "geo_area 'NAM'",
         ),
         ("uis/cr_2_f.csv", "location,time,cr_2_f\nago,2015,5\nago,20", "year '20'"),
+        (
+            "tidy/x.csv",
+            ",".join(COLUMNS) + "\nhaq,NAM,,all,2015,1,x\nhaq,NAM,,all,2015,2,y\n",
+            "haq of NAM all in 2015 has two values, 1 and 2; keep one",
+        ),
+        ("API_HAQ.csv", "Country Name;1990;1991\nNamibia;1;2\n", "holds no indicator series"),
+        ("un.csv", "SeriesCode,GeoAreaCode\nX,1\n", "has the columns SeriesCode, GeoAreaCode; a"),
     ],
 )
 def test_bad_files_are_named_in_one_line(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -201,7 +203,10 @@ def test_pictures_are_those_of_the_benchmark(folder: Path, small_benchmark: Path
 
 
 def test_croissant_reads_the_dataset(folder: Path) -> None:
-    import mlcroissant
+    # absl, which comes with it, logs to the stream that it finds at import, and closes that one,
+    # here pytest's, when another library configures logging
+    with contextlib.redirect_stderr(sys.__stderr__):
+        import mlcroissant
 
     found = mlcroissant.Dataset(jsonld=str(folder / "dataset/croissant.json"))
     about = found.metadata

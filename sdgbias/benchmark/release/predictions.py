@@ -128,9 +128,16 @@ def search(
             )
         rows, payoff = rows & known, payoff / np.where(known, limit, 1.0)[:, None]
     if not rows.any():
+        unread = t.frame["answer"][(t.frame["split"] == "val").to_numpy() & ~p.gold_ok]
+        valid = f"one of {', '.join(t.candidates)}" if t.task is Task.MCQ else "a number"
+        first = (
+            f" (index {unread.index[0]}: answer {unread.iloc[0]!r} is not {valid})"
+            if len(unread)
+            else ""
+        )
         raise InputError(
             f"{t.task.value} {t.level.value}: no validation row with a gold answer and an image"
-            f" view among {len(t.frame)} rows; give hyper-parameters instead: sdgbias cade apply"
+            f" view among {len(t.frame)} rows{first}; give hyper-parameters instead: sdgbias cade apply"
             " --alpha .. --lambda-kl .. --beta .. --tau .."
         )
     ids = t.frame.index.to_numpy()[rows]
