@@ -15,28 +15,35 @@ demo: .venv/installed
 
 # more processes than cores, with one thread each: some are always waiting for others, in the slow tests most
 WORKERS := --dist loadfile --no-loadscope-reorder --ignore=tests/vllm/test_api.py
-test test-slow: export OMP_NUM_THREADS = 1
+# the tests that `make test` runs, and in how many processes: make test TIER='not long' PROCESSES=4
+TIER ?= not slow and not long
+PROCESSES ?= 3
+test test-slow test-all: export OMP_NUM_THREADS = 1
 # pytest keeps the test modules with their rewritten assertions, half the time that a process takes to collect them
-test test-slow: export PYTHONDONTWRITEBYTECODE =
+test test-slow test-all: export PYTHONDONTWRITEBYTECODE =
 # mypy, a minute of one core in a fresh clone, runs beside the tests
 test: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
-	$(BIN)/mypy & types=$$!; $(BIN)/pytest -n 3 $(WORKERS) -m 'not slow and not long'; tests=$$?; \
+	$(BIN)/mypy & types=$$!; $(BIN)/pytest -n $(PROCESSES) $(WORKERS) -m '$(TIER)'; tests=$$?; \
 	wait $$types || { echo "mypy found errors: see above"; exit 1; }; exit $$tests
 
 # the tests of the vLLM engine, one process in an environment of its own, run beside the others and are shown after them
-test-slow: .venv/installed-dev
+define beside_vllm
 	@if test -f .venv-vllm/installed; then vllm=".venv-vllm/bin/python -m pytest tests/vllm"; \
 	else vllm="echo no .venv-vllm: the tests of the vLLM engine are skipped; build it: make vllm"; fi; \
 	said=$$(mktemp); $$vllm >$$said 2>&1 & other=$$!; trap "kill $$other" INT TERM; \
-	$(BIN)/pytest -n 4 $(WORKERS) -m 'slow and not long'; tests=$$?; \
+	$(1); tests=$$?; \
 	wait $$other; vllm=$$?; cat $$said; rm $$said; exit $$((tests ? tests : vllm))
+endef
 
-test-all:
-	$(MAKE) test
-	$(MAKE) test-slow
+test-slow: .venv/installed-dev
+	$(call beside_vllm,$(BIN)/pytest -n 4 $(WORKERS) -m 'slow and not long')
+
+# both in one go: every process collects the tests once
+test-all: .venv/installed-dev
+	$(call beside_vllm,$(MAKE) test TIER='not long' PROCESSES=4)
 
 # what `make test-all` leaves out, because a quicker test shows it as well: whole commands killed from outside, second machines, second engines
 test-long: export PYTHONDONTWRITEBYTECODE =

@@ -23,7 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import summary
+from bench import summary
 
 import sdgbias.engines  # isort: skip  # before transformers: torchvision beside a CPU torch
 

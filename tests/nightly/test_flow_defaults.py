@@ -25,6 +25,7 @@ os.dup2(writing, 2)
 os.close(reading)
 get_logger("night").error("nobody reads this")
 print("goes on")
+os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what is buffered for the pipe must go somewhere
 """
 
 
