@@ -82,9 +82,9 @@ def read_series(folder: Path) -> tuple[pd.DataFrame, list[str]]:
             else ""
         )
         raise InputError(
-            f"{folder} holds no indicator series{found}; wants unsd_sdg, uis, who_gho, ihme_haq, gdl_shdi,"
-            " gdl_area or tidy/<series>.csv in it; pass --indicators data/indicators for the open"
-            " series of this project"
+            f"{folder} holds no indicator series{found}; wants unsd_sdg, uis, who_gho, ihme_haq,"
+            " gdl_shdi, gdl_area or tidy/<series>.csv in it; pass --indicators data/indicators for"
+            " the open series of this project"
         )
     frame = pd.concat(parts, ignore_index=True)
     keys = list(COLUMNS[:5])

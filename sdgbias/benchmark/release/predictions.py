@@ -137,8 +137,8 @@ def search(
         )
         raise InputError(
             f"{t.task.value} {t.level.value}: no validation row with a gold answer and an image"
-            f" view among {len(t.frame)} rows{first}; give hyper-parameters instead: sdgbias cade apply"
-            " --alpha .. --lambda-kl .. --beta .. --tau .."
+            f" view among {len(t.frame)} rows{first}; give hyper-parameters instead: sdgbias cade"
+            " apply --alpha .. --lambda-kl .. --beta .. --tau .."
         )
     ids = t.frame.index.to_numpy()[rows]
     return tune(
