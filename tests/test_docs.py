@@ -163,7 +163,7 @@ def test_the_two_commands_of_the_readme_are_make_targets() -> None:
     makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
     assert re.search(r"^demo:.*\n\t\$\(BIN\)/sdgbias demo$", makefile, re.MULTILINE)
     for tool in ("ruff check", "ruff format --check", "mypy", "lint-imports", "pytest"):
-        assert re.search(rf"^\t\$\(BIN\)/{tool}", makefile, re.MULTILINE), (
+        assert re.search(rf"^\t.*\$\(BIN\)/{tool}", makefile, re.MULTILINE), (
             f"make test doesn't run {tool}"
         )
 
