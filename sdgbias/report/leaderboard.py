@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import combinations
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -86,7 +87,7 @@ def cells(reader: Reader, run: Row) -> list[Cell]:
     found = reader.ask(sql, [run["run_id"], first])
     if first and min((r["at"] for r in found), default=0) < first + store.GROUPED:
         found = reader.ask(sql, [run["run_id"], 0])  # some of its rows may lie before the first
-    return [tuple(r[name] for name in CHOICES) for r in found]
+    return list(map(itemgetter(*CHOICES), found))
 
 
 def choose(
@@ -160,16 +161,16 @@ def _heard(reader: Reader, chosen: Mapping[str, str], found: dict[str, Row]) -> 
 
 def _first_row(reader: Reader, asked: list[Row], table: str) -> int:
     """Estimated row of the table at which the oldest of these runs starts, with a margin of a
-    quarter, and of two blocks where rows are grouped."""
+    quarter and of two blocks, in which rows are sorted."""
     if not asked:
         return 0
     oldest = min(r["finished_at"] for r in asked)
     sql = f"""SELECT count(*) FILTER (WHERE finished_at >= ?) / greatest(count(*), 1) AS share,
-              (SELECT count(*) FROM {table}) AS n
+              (SELECT max(rowid) + 1 FROM {table}) AS n
               FROM runs WHERE finished_at IS NOT NULL"""
     [found] = reader.ask(sql, [oldest])
-    grouped = 2 * store.GROUPED if table == "metric_rows" else 0
-    return max(0, int(found["n"] * (1 - 1.25 * found["share"])) - grouped)
+    first = int((found["n"] or 0) * (1 - 1.25 * found["share"]))
+    return max(0, first - 2 * store.GROUPED)
 
 
 def table(runs: list[Row], found: Mapping[str, Row], metric: str) -> list[Row]:
@@ -260,16 +261,18 @@ def series(
     """name (with '(planted)' for planted models) -> night -> point, in ``order`` of models.
     ``told``: points carry their numbers as text."""
     made: dict[str, dict[str, Point]] = {}
-    for r in sorted(
-        rows, key=lambda r: order.index(r["model"]) if r["model"] in order else len(order)
-    ):
-        if r["value"] is None or math.isnan(r["value"]):
+    place = {model: k for k, model in enumerate(order)}
+    for r in sorted(rows, key=lambda r: place.get(r["model"], len(order))):
+        value, low, high = r["value"], r["ci_low"], r["ci_high"]
+        if value is None or math.isnan(value):
             continue
-        low, high = (math.nan if r[k] is None else float(r[k]) for k in ("ci_low", "ci_high"))
-        said = _told(r, metric) if told else ""
         name = f"{r['model']} (planted)" if r["provenance"] == "planted" else r["model"]
         made.setdefault(name, {})[r["night"]] = Point(
-            float(r["value"]), low, high, said, bool(r["fresh"])
+            value,
+            math.nan if low is None else low,
+            math.nan if high is None else high,
+            _told(r, metric) if told else "",
+            bool(r["fresh"]),
         )
     return made
 

@@ -160,20 +160,22 @@ def copy(source: Path, target: Path) -> None:
         con.execute("DETACH new")
 
 
-def group_by_indicator(con: duckdb.DuckDBPyConnection, coming: int, block: int) -> None:
-    """Sorts the newest ``block`` rows of metric_rows by indicator when ``coming`` ones complete it.
-    Runs are stored one after the other, so that one indicator's number in every run of a year would
-    otherwise be spread over the whole table."""
-    [(there,)] = con.execute("SELECT count(*) FROM metric_rows").fetchall()
+def group_by_cell(con: duckdb.DuckDBPyConnection, table: str, coming: int, block: int) -> None:
+    """Sorts the newest ``block`` rows of ``table`` by what they are numbers of when ``coming`` ones
+    complete it. Runs are stored one after the other, so that one number of every run of a year
+    would otherwise be spread over the whole table."""
+    [(there,)] = con.execute(f"SELECT count(*) FROM {table}").fetchall()
     if there // block == (there + coming) // block:
         return
-    newest, known = "rowid > (SELECT max(rowid) FROM metric_rows) - ?", [there % block]
+    newest, known = f"rowid > (SELECT max(rowid) FROM {table}) - ?", [there % block]
     rows = con.sql(
-        f"FROM metric_rows WHERE {newest} ORDER BY indicator, pillar, rowid", params=known
+        f"FROM {table} WHERE {newest}"
+        " ORDER BY indicator, pillar, task, metric, method, test, rowid",
+        params=known,
     ).to_arrow_table()
-    con.execute(f"DELETE FROM metric_rows WHERE {newest}", known)
+    con.execute(f"DELETE FROM {table} WHERE {newest}", known)
     con.register("grouped", rows)
-    con.execute("INSERT INTO metric_rows FROM grouped")
+    con.execute(f"INSERT INTO {table} FROM grouped")
     con.unregister("grouped")
 
 

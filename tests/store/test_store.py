@@ -361,7 +361,7 @@ def test_no_extension_is_ever_fetched(path: Path) -> None:
     assert row == (False,)
 
 
-def test_a_full_block_of_metric_rows_is_sorted_by_indicator(
+def test_a_full_block_of_metric_rows_is_sorted_by_cell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [f"i{k}" for k in range(4)]
