@@ -14,12 +14,6 @@ from sdgbias.errors import UsageError
 from sdgbias.types import FACET
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds these commands to the command line."""
-    app.command()(results)
-    app.command()(report)
-
-
 def results(
     what: Annotated[
         str, typer.Argument(help="headline, or tables: what the file holds.")
