@@ -382,15 +382,15 @@ def here(root: Path) -> Host:
 
 
 def _known() -> frozenset[str]:
-    from sdgbias.engines.hf import checkpoint  # seconds, and nothing new on the hub asks for it
+    from sdgbias.engines.hf import auto_class  # seconds, and nothing new on the hub asks for it
 
-    return checkpoint.known()
+    return auto_class.known()
 
 
 def _language() -> frozenset[str]:
-    from sdgbias.engines.hf import checkpoint
+    from sdgbias.engines.hf import auto_class
 
-    return checkpoint.language()
+    return auto_class.language()
 
 
 def probe(

@@ -415,13 +415,13 @@ def test_a_language_model_is_proposed_with_the_views_that_it_can_be_asked(
 
 
 def test_this_transformers_knows_the_paper_s_families() -> None:
-    from sdgbias.engines.hf import checkpoint
+    from sdgbias.engines.hf import auto_class
 
     assert {"internvl", "llava", "llava_onevision", "qwen2_5_vl", "instructblip"} <= (
-        checkpoint.known()
+        auto_class.known()
     )
-    assert {"gemma", "llama", "qwen2", "qwen3", "gpt2"} <= checkpoint.language()
-    assert not checkpoint.known() & checkpoint.language()
+    assert {"gemma", "llama", "qwen2", "qwen3", "gpt2"} <= auto_class.language()
+    assert not auto_class.known() & auto_class.language()
 
 
 def test_no_engine_sees_which_gpu_it_runs_on() -> None:
