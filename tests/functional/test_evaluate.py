@@ -198,7 +198,7 @@ def test_report_from_the_store(planted: Path, tmp_path: Path) -> None:
     ok("report", "--results", planted, "--out", tmp_path)
     page = (tmp_path / "index.html").read_text()
     assert "optimist" in page
-    assert "CC BY-SA 4.0" in page
+    assert "Benchmark data and pictures: CC0 1.0." in page
 
 
 def start(
@@ -382,7 +382,7 @@ def test_a_full_disk_keeps_what_is_finished(small_benchmark: Path, tmp_path: Pat
 
 def test_benchmark_card(small_benchmark: Path) -> None:
     card = json.loads((small_benchmark / "benchmark.json").read_text())
-    assert card["licence"] == "CC BY-SA 4.0"
+    assert card["licence"] == "CC0 1.0"
     assert card["synthetic"] is True
     assert any("Synthetic" in s for s in card["sources"])
     assert card["counts"]["items_mcq"] == 60

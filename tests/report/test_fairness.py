@@ -77,6 +77,8 @@ def test_groups_add_up_to_the_people(results: Path) -> None:
     for group in card["groups"]:
         assert sum(int(r["n"].replace(",", "")) for r in group["rows"]) == people
         assert "unknown" in {r["group"] for r in group["rows"]}
+    age = next(group for group in card["groups"] if group["attribute"] == "age")
+    assert "not apparent to the annotators" in age["why"] and not re.search(r"\bna\b", age["why"])
 
 
 def test_rates_are_those_of_the_store(results: Path) -> None:

@@ -46,7 +46,7 @@ def context(
     if board is not None:
         _letter(table, board)
     planted = [r["model"] for r in table["rows"] if r["provenance"] == "planted"]
-    said = headlines(table, found)
+    said, behind = headlines(table, found), provenance(reader, table)
     return {
         "table": table,
         "headlines": said,
@@ -67,7 +67,9 @@ def context(
         "synthetic": found is not None
         and any(_config(c).get("synthetic") for c in found.runs["config"]),
         "date": newest(reader, table),
-        "runs": provenance(reader, table),
+        "runs": behind,
+        "licences": sorted({str(r["licence"]) for r in behind if r["licence"]}),
+        "all_synthetic": all(_config(r["config"]).get("synthetic") for r in behind),
         "quarantine": found.quarantine.to_dict("records") if found else [],
         "failures": found.failures.to_dict("records") if found else [],
         "context_names": ", ".join(CONTEXT_NAMES.values()),
