@@ -108,7 +108,8 @@ def fabricate(path: Path, nights: int, models: int) -> None:
             for name, of in (("metric_rows", everything), ("headline_rows", headlines)):
                 database.group_by_cell(con, name, models * of, store.GROUPED)
                 only = f"WHERE indicator IN {store.HEADLINES}" if name == "headline_rows" else ""
-                con.execute(f"INSERT INTO {name} BY NAME FROM incoming {only}")
+                made = f"SELECT *, {database.cell()} AS cell FROM incoming {only}"
+                con.execute(f"INSERT INTO {name} BY NAME {made}")
         con.execute(
             """INSERT INTO nights BY NAME SELECT DISTINCT strftime("at", '%Y-%m-%dT%H%M') AS
                 night, "at" AS started_at,

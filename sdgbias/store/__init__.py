@@ -77,9 +77,11 @@ NIGHT_TABLES: dict[str, tuple[str, ...]] = {
 #: publish and replace keep the two consistent.
 HEADLINES = ("all", "all-52")
 
-#: Rows of metric_rows, and of headline_rows, that are sorted by cell together: 16 of DuckDB's row
-#: groups, about 480 runs, so that one number of all of them lies in one or two row groups.
-GROUPED = 16 * 122_880
+#: Rows that DuckDB stores together, and can leave out together.
+ROW_GROUP = 122_880
+#: Rows of metric_rows, and of headline_rows, that are sorted by cell together: about 480 runs, so
+#: that one number of all of them lies in one row group, or two.
+GROUPED = 16 * ROW_GROUP
 
 #: DuckDB locks against other processes, not threads; this lock covers threads.
 _WRITER = threading.RLock()
@@ -461,12 +463,14 @@ def _insert(
 ) -> None:
     """Adds rows to a table in place of ``earlier`` ones: a condition, which may name them as
     `incoming`; '' for none."""
+    columns = "*"
     if name in ("metric_rows", "headline_rows"):
         database.group_by_cell(con, name, len(rows), GROUPED)
+        columns = f"* REPLACE ({database.cell()} AS cell)"
     con.register("incoming", rows)
     if earlier:
         con.execute(f"DELETE FROM {name} WHERE {earlier}", list(params))
-    con.execute(f"INSERT INTO {name} BY NAME SELECT * FROM incoming")
+    con.execute(f"INSERT INTO {name} BY NAME SELECT {columns} FROM incoming")
     con.unregister("incoming")
 
 
