@@ -4,6 +4,7 @@ configuration, the headers or sizes of its safetensors; never weights, pickles o
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,6 +59,14 @@ class ModelFacts:
             if stated in DTYPES:
                 return stated
         return "float32" if self.params and self.stored / self.params > 3 else "bfloat16"
+
+
+def classifies(architecture: str) -> str:
+    """Why a model of this class can't be scored: it puts out classes (ShieldGemma 2: yes or no), no
+    text; '' for any other."""
+    if not re.search(r"For\w*Classification$", architecture):
+        return ""
+    return f"a classifier ({architecture}): puts out classes, no text; choose a model that answers"
 
 
 def look(repo: str, revision: str, root: Path, weighted: bool = True) -> tuple[str, ModelFacts]:

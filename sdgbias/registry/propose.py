@@ -23,12 +23,10 @@ from sdgbias.registry.entries import (
     load_readable,
     parse,
 )
-from sdgbias.registry.facts import ModelFacts, look
+from sdgbias.registry.facts import ModelFacts, classifies, look
 from sdgbias.registry.machine import Machine
 from sdgbias.types import CANDIDATE, ENABLED, IMAGE_FREE, QUARANTINED, VIEWS, ModelSpec
 
-#: Vision-language configs without a ``vision_config`` block.
-_VISION_TYPES = ("fuyu", "git", "kosmos-2", "vilt")
 #: Families that were trained on one picture per prompt: the benchmark's composite layout.
 ONE_PICTURE = ("blip-2", "instructblip", "llava", "paligemma", "vipllava")
 _WEIGHTED = ("hf", "vllm")
@@ -313,13 +311,11 @@ def _backend(
 
 
 def _language(facts: ModelFacts, here: Host) -> bool:
-    """Whether the model reads text alone."""
-    return (
-        "vision_config" not in facts.config
-        and facts.family not in _VISION_TYPES
-        and facts.family not in here.families()
-        and facts.family in here.language()
-    )
+    """Whether the model reads text alone: as this transformers knows its family, or, of a family
+    that it doesn't know, as a repository without a processor of pictures has it."""
+    if "vision_config" in facts.config or facts.family in here.families():
+        return False
+    return facts.family in here.language() or ("auto_map" in facts.config and not facts.processor)
 
 
 def _judge(repo: str, backend: str, facts: ModelFacts, here: Host, trusted: bool) -> str:
@@ -327,19 +323,17 @@ def _judge(repo: str, backend: str, facts: ModelFacts, here: Host, trusted: bool
     a note on such code."""
     if backend not in _WEIGHTED or facts.unread:
         return ""
+    if why := classifies(facts.architecture):
+        raise RegistryError(f"{repo}: {why}")
     kind, own_code = facts.family, "auto_map" in facts.config or "auto_map" in facts.processor
-    language = _language(facts, here)
-    if (
-        not language
-        and "vision_config" not in facts.config
-        and kind not in _VISION_TYPES
-        and not own_code
-    ):
+    seeing = "vision_config" in facts.config
+    known = kind in here.families() or (not seeing and kind in here.language())
+    if not known and not seeing and not own_code:
         raise RegistryError(
-            f"{repo}: model_type {kind!r} has no vision_config, and is no language model that this"
-            " transformers knows; choose an image-text-to-text or a text-generation model"
+            f"{repo}: model_type {kind!r} has no vision_config, and this transformers knows it"
+            " neither as image-text-to-text nor as a language model; choose one of these"
         )
-    if language or kind in here.families():
+    if known:
         return (
             "; its own code (auto_map) isn't run: transformers knows the family"
             if own_code and not trusted
