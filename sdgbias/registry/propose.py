@@ -112,8 +112,7 @@ def propose(
     base = base or _existing_entry(repo, wanted.name, root)
     if base and wanted.anew and base.revision == UNPINNED:
         base = replace(base, backend="", dtype="", batch_size=0)
-    weighted = (wanted.backend or (base.backend if base else "")) in ("", *_WEIGHTED)
-    revision, facts = look(repo, wanted.revision, root, weighted)
+    revision, facts = look(repo, wanted.revision, root)
     backend, why_backend = _backend(wanted, base, facts, here)
     dtype, why_dtype = _dtype(wanted, base, facts, here)
     views = IMAGE_FREE if _language(facts, here) else base.views if base else VIEWS
@@ -325,6 +324,12 @@ def _judge(repo: str, backend: str, facts: ModelFacts, here: Host, trusted: bool
         return ""
     if why := classifies(facts.architecture):
         raise RegistryError(f"{repo}: {why}")
+    # Phi-4 multimodal is listed for speech: what a family is known for counts more than the tag
+    if facts.purpose and facts.family not in here.families() and not trusted:
+        raise RegistryError(
+            f"{repo}: the hub lists it for {facts.purpose!r}; choose an image-text-to-text or a"
+            " text-generation model"
+        )
     kind, own_code = facts.family, "auto_map" in facts.config or "auto_map" in facts.processor
     seeing = "vision_config" in facts.config
     known = kind in here.families() or (not seeing and kind in here.language())

@@ -137,6 +137,7 @@ REFUSALS: list[tuple[str, str, Request, type[SdgbiasError], str]] = [
     ("open/pickles", "", Request(), RegistryError, "safetensors only, none in revision"),
     ("open/empty", "", Request(), RegistryError, "no config.json"),
     ("open/list", "", Request(), RegistryError, "config.json of revision .* is not a JSON object"),
+    ("open/video", "", Request(), RegistryError, "needs code of its own"),
     ("open/asr", "", Request(), RegistryError, "automatic-speech-recognition"),
     ("open/gone", "hf_member0000000000", Request(), RegistryError, "not on the hub; check the id"),
     (
@@ -432,6 +433,11 @@ def test_code_of_its_own_without_a_processor_of_pictures_is_a_language_model(roo
     assert propose(f"path:{folder}", root, SMALL, trusted).spec.views == VIEWS
     with pytest.raises(RegistryError, match="needs code of its own"):
         propose(f"path:{folder}", root, SMALL)
+
+
+def test_the_hubs_tag_counts_less_than_the_family(root: Path, served: Hub) -> None:
+    """Phi-4 multimodal is listed for speech recognition."""
+    assert propose("open/hears-too", root, BIG).spec.family == "llava"
 
 
 def test_this_transformers_knows_the_paper_s_families() -> None:
