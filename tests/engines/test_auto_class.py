@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 
 from sdgbias.engines import load
-from sdgbias.errors import ModelError
+from sdgbias.engines.hf.loading import load_model
+from sdgbias.errors import ModelError, RegistryError
+from sdgbias.registry.propose import propose
 from sdgbias.types import ModelSpec
 from tests.builders import own_code
 from tests.builders.bare_model import four_views
+from tests.builders.hub_repositories import SMALL, saved
 
 
 def entry(folder: Path) -> ModelSpec:
@@ -41,3 +44,16 @@ def test_code_that_was_read_runs_under_any_name_of_auto_map(
     assert np.allclose(made.logits, expected.logits, atol=1e-5, equal_nan=True)
     with pytest.raises(ModelError, match="needs the repository's own code; read it"):
         load(entry(own), tmp_path)
+
+
+def test_a_classifier_is_refused_as_one(tmp_path: Path) -> None:
+    """ShieldGemma 2 is listed among the models that answer; its repository says what it is."""
+    config = {"model_type": "shieldgemma2", "vision_config": {}}
+    folder = saved(
+        tmp_path / "m", {**config, "architectures": ["ShieldGemma2ForImageClassification"]}
+    )
+    with pytest.raises(ModelError, match="a classifier .ShieldGemma2ForImage.*no text; choose"):
+        load_model(entry(folder), tmp_path)
+    (tmp_path / "registry" / "models").mkdir(parents=True)
+    with pytest.raises(RegistryError, match="a classifier .ShieldGemma2ForImage"):
+        propose(f"path:{folder}", tmp_path, SMALL)

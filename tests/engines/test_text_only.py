@@ -206,3 +206,16 @@ def test_a_vision_language_model_with_two_views_stays_one(tmp_path: Path) -> Non
     prompts = PROMPTS[:2]
     one, other = (HuggingFace(spec, tmp_path).candidate_scores(prompts) for spec in (two, four))
     assert np.array_equal(one.logits, other.logits, equal_nan=True)
+
+
+def test_an_error_of_a_language_model_is_told_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = HuggingFace(entry(language_models.write(tmp_path / "m", "llama")), tmp_path)
+
+    def fails(**_: Any) -> None:
+        raise ValueError("rope of another length")
+
+    monkeypatch.setattr(engine.model.model, "forward", fails)
+    with pytest.raises(ValueError, match="rope of another length"):
+        engine.candidate_scores(PROMPTS[:1])

@@ -25,6 +25,8 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
 )
 
+from sdgbias.errors import ModelError
+from sdgbias.registry.facts import classifies
 from sdgbias.types import ModelSpec
 
 #: Names under which repositories list a model that answers about pictures, the likeliest first;
@@ -59,8 +61,11 @@ def loader(spec: ModelSpec, source: str, **where: Any) -> Callable[..., Any]:
     """`from_pretrained` of the class that loads the model, without its first argument's options:
     the repository's own class where the entry trusts its code and auto_map names one; of a model
     that also speaks (Omni) the part that thinks; AutoModelForCausalLM for a language model that is
-    asked no view with a picture. Raises what AutoConfig and the repository's code raise."""
+    asked no view with a picture. Raises ModelError for a classifier, and what AutoConfig and the
+    repository's code raise."""
     config = AutoConfig.from_pretrained(source, **where)
+    if why := classifies((getattr(config, "architectures", None) or [""])[0]):
+        raise ModelError(f"{spec.name}: {spec.repo}: {why}")
     own = _own_class(spec, config, source, where)
     if own is not None:
         return partial(own.from_pretrained, config=config)

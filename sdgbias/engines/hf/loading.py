@@ -17,7 +17,7 @@ from sdgbias.engines.hf import auto_class, shared_prefix
 from sdgbias.engines.hf.checkpoint import refuse_lacking
 from sdgbias.engines.hf.processor import load_processor
 from sdgbias.engines.hub_errors import BROKEN, translate
-from sdgbias.errors import ModelError, NotAnswerable, OutOfMemory
+from sdgbias.errors import ModelError, NotAnswerable, OutOfMemory, SdgbiasError
 from sdgbias.types import ModelSpec
 
 #: Text of the plain RuntimeError that torch raises when main memory is full.
@@ -49,6 +49,8 @@ def load_model(spec: ModelSpec, root: Path) -> Any:
         raise OutOfMemory(
             f"{spec.name}: out of memory while loading; {str(error).splitlines()[0]}"
         ) from None
+    except SdgbiasError:
+        raise
     except Exception as error:  # faulty files raise nearly anything inside transformers
         if NO_MEMORY in str(error):
             raise OutOfMemory(
