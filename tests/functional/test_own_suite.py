@@ -17,7 +17,7 @@ from tests.builders.own_questions import LEAST, YAML, write
 
 GUIDE = REPOSITORY / "docs" / "how-to" / "own-questions.md"
 LETTERS = "ABCDEFGHIJ"
-EVALUATE = ("evaluate", "leaning", "--draws", 300)
+EVALUATE = ("evaluate", "leaning", "--draws", 100)
 
 
 def guided() -> list[str]:
