@@ -74,6 +74,9 @@ def results(
         parts = {"metrics": table, "people": people, "own": groups}
         say_json(parts if headline else table)
         return
+    if headline and people is None and table.empty and not csv:
+        typer.echo(f"{results}: no run is published yet. Next: sdgbias evaluate MODEL")
+        return
     if people is None or len(table):
         typer.echo(table.to_csv(index=False).rstrip("\n") if csv else table.to_string(index=False))
     if people is not None:

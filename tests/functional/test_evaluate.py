@@ -314,6 +314,8 @@ def test_a_broken_model_is_reported_not_scored(tiny_benchmark: Path, tmp_path: P
     assert "Traceback" not in done.stderr
     assert done.returncode == 8, done.stderr
     assert "no prompt could be scored" in done.stderr
+    said = ok("results", "--results", tmp_path / "r.duckdb")
+    assert "no run is published yet. Next: sdgbias evaluate MODEL" in said
 
 
 def test_missing_benchmark_unknown_model_and_unwritable_results(
