@@ -1,5 +1,14 @@
 """The command line: every command group, put together. Each command imports what it needs when it
-runs, so that `sdgbias --help` answers at once."""
+runs, so that `sdgbias --help` answers at once.
+
+* project, options, night_options, sections: paths, shared options, and the page of help
+* data, benchmark, people, suite: from raw data to a benchmark
+* models, register, fetch, watch, prompt: models
+* scoring, night, stack, gate: evaluate, nightly, the local stack, regression checks
+* results, analysis, cade, store: what was found
+* serve, publish, wandb: what is passed on
+* demo: all of it once
+"""
 
 from __future__ import annotations
 
