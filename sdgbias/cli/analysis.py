@@ -17,13 +17,6 @@ RunsOption = Annotated[
 ]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds these commands to the command line."""
-    app.command()(analyse)
-    app.command()(reproduce)
-    app.command()(selfcheck)
-
-
 def analyse(
     results: ResultsOption = DEFAULT_RESULTS,
     run: RunsOption = None,

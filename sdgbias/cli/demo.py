@@ -49,11 +49,6 @@ CUSTOM = (
 )
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds this command to the command line."""
-    app.command()(demo)
-
-
 def _environment() -> dict[str, str]:
     """The environment of everything that the tour starts."""
     from sdgbias.nightly.stack.settings import QUIET

@@ -31,11 +31,6 @@ PolicyOption = Annotated[
 ]
 
 
-def add_to(app: typer.Typer) -> None:
-    """The commands of this module, as commands of `sdgbias`."""
-    app.add_typer(gate_app, name="gate")
-
-
 @gate_app.callback()
 def gate(
     context: typer.Context,

@@ -20,11 +20,6 @@ if TYPE_CHECKING:
     from sdgbias.nightly.run import NightSummary
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds this command to the command line."""
-    app.command()(nightly)
-
-
 @takes_night_options()
 def nightly(
     dry_run: Annotated[

@@ -25,12 +25,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds these commands to the command line."""
-    app.command()(results)
-    app.command()(report)
-
-
 def results(
     what: Annotated[
         str, typer.Argument(help="headline, or tables: what the file holds.")

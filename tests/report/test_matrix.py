@@ -15,6 +15,7 @@ from sdgbias.report import charts, labels, layout, leaderboard, matrix
 from sdgbias.report.layout import TERMS
 from sdgbias.report.pages import models, overview
 from sdgbias.report.source import Results
+from sdgbias.store import database
 from sdgbias.suites.facet import NOT_UNDERSTOOD
 from tests.builders.nights import publish_persons
 from tests.builders.results import NAMED, publish_models
@@ -28,9 +29,12 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def publish(folder: Path) -> Path:
     """Three models on places and one on people, whose recall is of all classes."""
     path = publish_persons(publish_models(folder / "sdgbias.duckdb"))
+    cell = database.cell([*database.CELL[:-1], "'all-52'"])
     with store.connect(path, details=()) as con:
         for name in ("metric_rows", "headline_rows"):
-            con.execute(f"UPDATE {name} SET indicator = 'all-52' WHERE metric = 'recall'")
+            con.execute(
+                f"UPDATE {name} SET indicator = 'all-52', cell = {cell} WHERE metric = 'recall'"
+            )
     return path
 
 
