@@ -12,6 +12,7 @@ from typing import Any
 from sdgbias import store
 from sdgbias.report import labels, matrix
 from sdgbias.report.source import Results
+from sdgbias.suites.facet import NOT_UNDERSTOOD
 from sdgbias.suites.facet_groups import PAIRS
 from sdgbias.types import FACET, SDG
 
@@ -67,6 +68,9 @@ def _people(results: Path) -> Section:
         who = (r["run_id"], _name(r["model"], r["provenance"]), str(r["people"] or ""), r["test"])
         column = "all" if r["metric"] == "recall" else r["pillar"]
         lines.setdefault(who, {})[column] = _number(r)
+    for found in lines.values():
+        if NOT_UNDERSTOOD in found.values():
+            found["all"] = NOT_UNDERSTOOD  # not 0: nothing was answered, rightly or wrongly
     heads = ["recall", *(" - ".join(pair) for pair in PAIRS.values())]
     wanted: Sequence[str] = ["all", *pillars.values()]
     rows = [("model", "people", "asked", *heads)]
