@@ -122,6 +122,14 @@ def test_the_highest_is_so_only_beyond_its_interval() -> None:
     assert matrix.reach(top, [top, at(0.8, 0.7, 0.86), at(0.2, 0.1, 0.3)]) == 1
 
 
+def test_a_model_of_one_night_has_no_chart_over_nights(results: Path) -> None:
+    with Results(results).reading() as reader:
+        page = models.page(reader, "tiny-llava", None, None, None)
+    assert page is not None and page["suites"]
+    for suite in page["suites"]:
+        assert len(suite["history"]) <= 1 and suite["plots"] == suite["narrow"] == []
+
+
 def test_a_difference_is_the_widest_only_beyond_its_interval() -> None:
     def of(model: str, low: float, high: float) -> tuple[float, str, dict[str, Any]]:
         cell = {"said": f"{model} said", "row": {"ci_low": low, "ci_high": high}}
