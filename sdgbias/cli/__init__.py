@@ -1,5 +1,14 @@
 """The command line. A command is put together when it is asked for (sections.py) and imports what
-it needs when it runs, so that every command starts at once."""
+it needs when it runs, so that every command starts at once.
+
+* project, options, night_options, sections: paths, shared options, and the page of help
+* data, benchmark, people, suite: from raw data to a benchmark
+* models, register, fetch, watch, prompt: models
+* scoring, night, stack, gate: evaluate, nightly, the local stack, regression checks
+* results, analysis, cade, store: what was found
+* serve, publish, wandb: what is passed on
+* demo: all of it once
+"""
 
 from __future__ import annotations
 

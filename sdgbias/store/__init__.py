@@ -5,6 +5,10 @@ and are read as if they were tables here. There is one writer at a time: DuckDB 
 against other processes, so connections are short, and a process that finds the file locked waits
 and retries. A run is published whole, in one transaction (rows replaced by key), so a killed
 publish leaves the previous state and a repeated one changes nothing. ``schema.sql`` is its schema.
+
+* database, tables, parquet, views: the file, its rows, and the Parquet files beside it
+* maintenance, backup, snapshots: what is kept, copies, and the state of an earlier moment
+* untrusted: queries of users, on a connection that opens no file
 """
 
 from __future__ import annotations

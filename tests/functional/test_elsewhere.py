@@ -181,7 +181,7 @@ def test_a_child_that_is_killed(tmp_path: Path) -> None:
     os.kill(engine.child.pid, signal.SIGKILL)
     for _ in range(2):
         with pytest.raises(
-            InfrastructureError, match=r"^planted: the engine's process .* was killed by signal 9$"
+            InfrastructureError, match=r"^planted: the engine's process .* was killed by SIGKILL$"
         ):
             engine.candidate_scores(PROMPTS)
     engine.close()

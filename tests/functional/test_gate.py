@@ -142,6 +142,12 @@ def test_a_planted_loss_is_caught_told_and_explained(
     done = sdgbias(*gate, "--json", registry=nights.folder)
     assert done.returncode == 6, done.stderr
     assert "error: in breach: drifter: accuracy, optimism" in done.stderr
+    told = [line for line in sdgbias(*gate, registry=nights.folder).stdout.splitlines() if line]
+    assert [line.split()[0] for line in told[-2:]] == ["BREACH", "BREACH"], (
+        "breaches end the list, though twin comes after drifter"
+    )
+    heads = [line.split(":")[0] for line in told if not line.startswith(" ")]
+    assert heads == ["twin (sdg)", "drifter (sdg)"]
     found = {j["model"]: j for j in json.loads(done.stdout)}
     lost = {r["rule"]: r for r in found["drifter"]["rules"]}
     assert (

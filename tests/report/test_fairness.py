@@ -265,8 +265,8 @@ def test_each_benchmark_keeps_its_newest_run_and_silence_is_said(
         .stdout
     )
     assert {tuple(line.split()[:4]) for line in printed.splitlines()} >= {
-        ("unfair", "synthetic", "p1", "gender:male-female"),
-        ("unfair", "fairface", "gender", "gender:male-female"),
+        ("unfair", "(planted)", "synthetic", "p1"),
+        ("unfair", "fairface", "gender", "no"),
     }
     target = write_report(path, tmp_path / "report", print_figures=True)
     text = (target.parent / "fairness.html").read_text(encoding="utf-8")

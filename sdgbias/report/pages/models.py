@@ -235,8 +235,9 @@ def _suite(reader: Reader, run: Row) -> dict[str, Any]:
         "disparity": _disparity(cells),
         "groups": _groups(cells) if suites.named(run["suite"]).custom else ([], []),
         "chosen": chosen,
-        "plots": drawn[1],
-        "narrow": drawn[2],
+        # one night is no line, and its number stands in the table
+        "plots": drawn[1] if len(rows) > 1 else [],
+        "narrow": drawn[2] if len(rows) > 1 else [],
         "said": leaderboard.summary(drawn[0], chosen["metric"]),
         "history": rows,
         "config": labels.parsed(run["config"]),
