@@ -21,9 +21,9 @@ from tests.test_docs import REPOSITORY, RUN, blocks, lines
 SMALLER = {"117644": "294", "100000": "250", "50000": "125"}
 #: Sizes of the tour as the README has it, and as the tests do: each prompt of a model costs.
 FEWER = {
-    "--clusters 40 ": "--clusters 24 ",
-    "--mcq 40 --regression 10": "--mcq 20 --regression 6",
-    "--people 240": "--people 80",
+    "--clusters 40 ": "--clusters 18 ",
+    "--mcq 40 --regression 10": "--mcq 15 --regression 4",
+    "--people 240": "--people 60",
     "evaluate tiny-llava": "evaluate tiny-llava --passes none",
     "--draws 500 --bootstrap 200": "--draws 50 --bootstrap 100",
 }
