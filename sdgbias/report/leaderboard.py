@@ -116,29 +116,26 @@ def choose(
 def numbers(
     reader: Reader, chosen: Mapping[str, str], asked: list[Row], also: Sequence[str] = ()
 ) -> dict[str, Row]:
-    """run_id -> value, n, ci_low, ci_high, clusters, note of one cell, for the runs of
-    ``asked`` (see `nights_asked`) and ``also``.
+    """run_id -> value, n, ci_low, ci_high of one cell, for the runs of ``asked`` (see
+    `nights_asked`) and ``also``.
 
     Runs are stored in order of publication, so only the end of the table is read, from the
-    estimated position of the oldest run of ``asked``. Up to four runs that this misses are queried
-    by id; with more the whole table is read.
+    estimated position of the oldest run of ``asked``; the whole table, if this misses a run.
     """
     table = "headline_rows" if chosen["indicator"] in store.HEADLINES else "metric_rows"
-    cell = [chosen[name] for name in database.CELL] * 2
-    where = " AND ".join(f"{name} = ?" for name in database.CELL)
-    sql = f"""SELECT run_id, "value", n, ci_low, ci_high, clusters, note FROM {table}
-              WHERE cell = {database.cell("?" * len(database.CELL))} AND {where}"""
-    wanted = {r["run_id"] for r in asked} | set(also)
-    found = {
-        r["run_id"]: r
-        for r in reader.ask(f"{sql} AND rowid >= ?", [*cell, _first_row(reader, asked, table)])
-    }
-    missing = sorted(wanted - set(found))
-    if len(missing) > 4:
-        found = {r["run_id"]: r for r in reader.ask(sql, cell)}
-    else:
-        for run_id in missing:
-            found |= {r["run_id"]: r for r in reader.ask(f"{sql} AND run_id = ?", [*cell, run_id])}
+    of = ", ".join(f"${name} AS {name}" for name in database.CELL)
+    cell = reader.ask(
+        f"SELECT {database.cell()} AS cell FROM (SELECT {of})",
+        {name: chosen[name] for name in database.CELL},
+    )
+    sql = f'SELECT run_id, "value", n, ci_low, ci_high FROM {table} WHERE cell = ? AND rowid >= ?'
+
+    def since(first: int) -> dict[str, Row]:
+        return {r["run_id"]: r for r in reader.ask(sql, [cell[0]["cell"], first])}
+
+    found = since(_first_row(reader, asked, table))
+    if not found.keys() >= {r["run_id"] for r in asked} | set(also):
+        found = since(0)
     return found if chosen["metric"] != "recall" else _heard(reader, chosen, found)
 
 
