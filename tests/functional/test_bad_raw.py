@@ -129,7 +129,8 @@ def spoiled(
         next(i for i in ids if i[:2] == defect["other-cluster"][:2] and i not in defect.values()),
     )
     out = folder.parent / "benchmark"
-    ok("build", "--raw", folder, "--indicators", folder / "indicators", "--out", out)
+    few = ("--mcq", 24, "--regression", 6)
+    ok("build", "--raw", folder, "--indicators", folder / "indicators", "--out", out, *few)
     return defect, out, pd.read_parquet(out / "quarantine.parquet")
 
 

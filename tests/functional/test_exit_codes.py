@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from tests.builders import forked
 from tests.builders.commands import add_model, environment, refused, sdgbias
 
 
@@ -34,6 +35,10 @@ def test_a_refusal_is_one_line_and_its_code(
     assert refused(code, *arguments, cwd=tmp_path, registry=tmp_path) == line, (
         "a fork says the same"
     )
+    given = forked.nested(environment(tmp_path))
+    program = [given["PYTEST_CLI"], *arguments]  # as another command starts it
+    done = subprocess.run(program, cwd=tmp_path, env=given, capture_output=True, text=True)
+    assert done.returncode == code and line in done.stderr.splitlines()
 
 
 @pytest.mark.parametrize(

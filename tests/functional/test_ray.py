@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 from sdgbias import store
-from tests.builders.commands import REPOSITORY, add_model, refused
+from tests.builders.commands import REPOSITORY, add_model, ok, refused
 from tests.builders.ray_nodes import ADDRESS, NoNamespace, TwoNodes
 from tests.builders.slow_engine import asked, cached, slow_planted
 
@@ -73,14 +73,7 @@ def local(
 ) -> dict[str, pd.DataFrame]:
     """The rows of a run without Ray."""
     results = tmp_path_factory.mktemp("local") / "r.duckdb"
-    environment = slow_planted(results.parent, 0.0) | {"SDGBIAS_REGISTRY": str(cluster.folder)}
-    subprocess.run(
-        evaluate(tiny_benchmark, results),
-        env=environment,
-        cwd=REPOSITORY,
-        check=True,
-        capture_output=True,
-    )
+    ok(*evaluate(tiny_benchmark, results)[3:], registry=cluster.folder)
     return cached(results, "slow")
 
 

@@ -24,7 +24,7 @@ from sdgbias.suites import sdg
 from sdgbias.suites.extra_prompts import choose
 
 ROOT = entries.find_root()
-MCQ, REGRESSION = 4, 1
+MCQ, REGRESSION = 2, 1
 MORE = "table_j,content_free,vcd"  # prompts of other lengths, shared ones, other pictures
 
 

@@ -120,7 +120,7 @@ def test_a_cache_that_can_not_be_repeated_is_no_error(
 ) -> None:
     from transformers import DynamicCache
 
-    engine, _ = opened(CROSS, tmp_path)
+    engine, _ = opened(SPATIAL, tmp_path)
     monkeypatch.delattr(DynamicCache.__mro__[1], "batch_repeat_interleave")
     prompts = numbers()[:1]
     with torch.inference_mode():
