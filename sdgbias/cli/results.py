@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -30,8 +30,7 @@ def results(
     with --csv); or the answer to --sql. `results tables` lists the tables, columns, metrics and
     methods that a query can name. Runs on own questions stand in the table, which then names the
     suite."""
-    from sdgbias import store, suites
-    from sdgbias.cli.demo import CUSTOM, PEOPLE
+    from sdgbias import store
 
     if choice("WHAT", what, ("headline", "tables")) == "tables":
         from sdgbias.report import contents
@@ -44,30 +43,8 @@ def results(
     people = groups = None
     headline = not sql
     if headline:
-        if chosen := [] if csv else store.latest_runs(results, FACET, per_benchmark=True):
-            people = store.query(results, PEOPLE, [chosen])
-        suite_of: dict[str, str] = dict(
-            store.query(results, "SELECT run_id, suite FROM runs").itertuples(index=False)
-        )
-        runs = [
-            run
-            for run in suites.newest_runs(results)
-            if suites.named(suite_of[run]).items_table == "items"
-        ]
-        marks = ", ".join("?" for _ in runs) or "''"
-        # the column is there where there is more to tell apart than models
-        column = "suite, " if {suite_of[run] for run in runs} - set(suites.SUITES) else ""
-        sql = (
-            f"SELECT {column}model, task, test, method, metric, round(value, 4) AS value, n,"
-            " round(ci_low, 4) AS ci_low, round(ci_high, 4) AS ci_high FROM metrics"
-            " WHERE pillar = 'all' AND indicator = 'all'"
-            " AND method IN ('q_only', 'ctx_q', 'img_q', 'full', 'full_generated', 'cade')"
-            " AND metric IN ('accuracy', 'mae', 'interval_accuracy', 'accuracy_gain', 'mae_change')"
-            f" AND run_id IN ({marks}) ORDER BY {column}model, task, metric, test, method"
-        )
-        table = store.query(results, sql, runs)
-        custom = [] if csv else [run for run in runs if suites.named(suite_of[run]).custom]
-        groups = store.query(results, CUSTOM, [custom]) if custom else None
+        with store.held_open(results):
+            table, people, groups = _headline(results, csv)
     else:
         table = store.ask(results, sql)
     if as_json:
@@ -86,6 +63,40 @@ def results(
     if groups is not None and len(groups):
         typer.echo("\nOwn questions: accuracy of the best group minus the worst, 95 % interval\n")
         typer.echo(groups.to_string(index=False))
+
+
+def _headline(results: Path, csv: bool) -> tuple[Any, Any, Any]:
+    """The headline table; disparities of the runs on people and on own questions, None where there
+    are none or the table alone is asked for."""
+    from sdgbias import store, suites
+    from sdgbias.cli.demo import CUSTOM, PEOPLE
+
+    people = None
+    if chosen := [] if csv else store.latest_runs(results, FACET, per_benchmark=True):
+        people = store.query(results, PEOPLE, [chosen])
+    suite_of: dict[str, str] = dict(
+        store.query(results, "SELECT run_id, suite FROM runs").itertuples(index=False)
+    )
+    runs = [
+        run
+        for run in suites.newest_runs(results)
+        if suites.named(suite_of[run]).items_table == "items"
+    ]
+    marks = ", ".join("?" for _ in runs) or "''"
+    # the column is there where there is more to tell apart than models
+    column = "suite, " if {suite_of[run] for run in runs} - set(suites.SUITES) else ""
+    sql = (
+        f"SELECT {column}model, task, test, method, metric, round(value, 4) AS value, n,"
+        " round(ci_low, 4) AS ci_low, round(ci_high, 4) AS ci_high FROM metrics"
+        " WHERE pillar = 'all' AND indicator = 'all'"
+        " AND method IN ('q_only', 'ctx_q', 'img_q', 'full', 'full_generated', 'cade')"
+        " AND metric IN ('accuracy', 'mae', 'interval_accuracy', 'accuracy_gain', 'mae_change')"
+        f" AND run_id IN ({marks}) ORDER BY {column}model, task, metric, test, method"
+    )
+    table = store.query(results, sql, runs)
+    custom = [] if csv else [run for run in runs if suites.named(suite_of[run]).custom]
+    groups = store.query(results, CUSTOM, [custom]) if custom else None
+    return table, people, groups
 
 
 def report(
