@@ -54,14 +54,16 @@ def results(
     if sql:
         table = store.ask(results, sql)
         say_json(table) if as_json else typer.echo(_text(table, csv))
-    elif csv:
-        typer.echo(_text(_metrics(results, _newest(results)), csv))
-    elif as_json:
-        runs = _newest(results)
-        parts = {"metrics": _metrics(results, runs), "people": _people(results)}
-        say_json(parts | {"own": _groups(results, runs)})
-    else:
-        _headline(results)
+        return
+    with store.held_open(results):
+        if csv:
+            typer.echo(_text(_metrics(results, _newest(results)), csv))
+        elif as_json:
+            runs = _newest(results)
+            parts = {"metrics": _metrics(results, runs), "people": _people(results)}
+            say_json(parts | {"own": _groups(results, runs)})
+        else:
+            _headline(results)
 
 
 def _text(table: pd.DataFrame, csv: bool) -> str:

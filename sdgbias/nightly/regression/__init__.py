@@ -82,7 +82,9 @@ def judge_runs(
             if t.judged:
                 made.append(_carried(t, t.run_id in bad))
             else:
-                found.append((t, *_evidence(results, t, policy, baseline, seed)))
+                # one run at a time: a writer waits for what is held open
+                with store.held_open(results):
+                    found.append((t, *_evidence(results, t, policy, baseline, seed)))
         rows = judge.apply_multiplicity([e for _, _, evidence in found for e in evidence], policy)
         for t, base, evidence in found:
             own, rows = rows[: len(evidence)], rows[len(evidence) :]
