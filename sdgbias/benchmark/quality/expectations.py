@@ -243,7 +243,8 @@ def _judged(
         frame = pd.DataFrame(judged, index=range(len(block)))
         for rule, rows_found in _run(table, frame, of_rows, direct).items():
             parts[rule].append(rows_found + start)
-    return broken | {rule: np.concatenate(found) for rule, found in parts.items()}
+    none = np.zeros(0, dtype=np.int64)  # of a table without rows: a task that has no questions
+    return broken | {rule: np.concatenate([none, *found]) for rule, found in parts.items()}
 
 
 def _blocks(
