@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from sdgbias.errors import InputError
+from sdgbias.raw.text_tables import separator
 
 LABELS_FILE = "dhs_final_labels.csv"
 ID_PATTERN = re.compile(r"[A-Z]{2}-\d{4}-\d[#A-Z]-\d{8}")
@@ -127,12 +128,14 @@ def _read_text(path: Path) -> pd.DataFrame:
         data = path.read_bytes()
         if b"\0" in data[:4096]:
             raise ValueError("it holds zero bytes; UTF-16 or no text at all")
+        mark = separator(path)
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # lines longer than the header
             # what we read is ASCII: Latin-1 in another column is let pass, in an id it makes the id
             # malformed
             table = pd.read_csv(
                 io.BytesIO(data),
+                sep=mark,
                 dtype=str,
                 keep_default_na=False,
                 encoding="utf-8-sig",
@@ -155,7 +158,10 @@ def _read_text(path: Path) -> pd.DataFrame:
             " dhs_final_labels.csv, in any order"
         )
     table = table[list(COLUMNS)].fillna("")  # a line that ends early
-    return pd.DataFrame({name: table[name].str.strip() for name in COLUMNS})
+    table = table.apply(lambda column: column.str.strip())
+    if mark == ";":  # as spreadsheets of many languages export: with decimal commas
+        table = table.replace(r"^(-?\d+),(\d+)$", r"\1.\2", regex=True)
+    return table
 
 
 def _row_faults(table: pd.DataFrame) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,11 +22,13 @@ def read_text(
     """The named columns, and the optional ones that are there (no ``columns``: every column), as
     stripped text, '' missing (pandas' default would take Namibia's 'NA' for missing).
 
-    UTF-8, else Windows-1252, whichever tool saved the file last. Raises InputError for a file that
+    UTF-8, else Windows-1252, and commas, else semicolons or tabs, whichever tool saved the file
+    last; numbers keep their decimal commas. Raises InputError for a file that
     is no CSV or lacks one of ``columns``; ``again``: what to do about it.
     """
     how: dict[str, Any] = {"dtype": str, "keep_default_na": False, "index_col": False}
     try:
+        how["sep"] = separator(path)
         try:
             table = pd.read_csv(path, encoding="utf-8-sig", **how)
         except UnicodeDecodeError:
@@ -43,3 +46,11 @@ def read_text(
     if columns:
         table = table[[*columns, *(name for name in optional if name in table)]]
     return table.fillna("").apply(lambda column: column.str.strip())
+
+
+def separator(path: Path) -> str:
+    """What separates the columns of a CSV file (perhaps .gz): a comma, or where its first line has
+    none, a semicolon or a tab. Raises OSError, EOFError, zlib.error."""
+    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+        first = file.readline()
+    return next((mark for mark in (",", ";", "\t") if mark.encode() in first), ",")

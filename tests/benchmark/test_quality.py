@@ -86,6 +86,17 @@ def test_gate_passes_a_good_benchmark(tmp_path: Path, capfd: pytest.CaptureFixtu
     assert capfd.readouterr() == ("", "")  # no progress bars, no logging
 
 
+def test_a_task_without_questions_is_judged(tmp_path: Path) -> None:
+    """sdgbias build --regression 0."""
+    folder = save(GOOD, tmp_path)
+    prompts = pd.read_parquet(folder / "prompts.parquet")
+    prompts[prompts["task"] != "regression"].to_parquet(folder / "prompts.parquet", index=False)
+    path = folder / "items_regression.parquet"
+    pd.read_parquet(path).iloc[:0].to_parquet(path, index=False)
+    verdict = quality.run_gate(folder, SUITES).counts["items_regression"]
+    assert all(count == 0 for count in verdict.values())
+
+
 def test_a_passed_gate_holds_until_a_table_or_a_rule_changes(tmp_path: Path) -> None:
     folder, rules = save(GOOD, tmp_path / "b"), tmp_path / "rules"
     shutil.copytree(SUITES, rules)

@@ -102,6 +102,15 @@ def test_a_good_row_keeps_its_values(tmp_path: Path) -> None:
     assert clusters["year"].dtype == clusters["adm1dhs"].dtype == np.int32
 
 
+@pytest.mark.parametrize(("mark", "decimal"), [(";", ","), (";", "."), ("\t", ".")])
+def test_labels_as_spreadsheets_export_them(tmp_path: Path, mark: str, decimal: str) -> None:
+    plain = read(tmp_path, row())[0]
+    table = pd.DataFrame([row()], columns=list(COLUMNS), dtype=str)
+    table = table.apply(lambda column: column.str.replace(".", decimal, regex=False))
+    table.to_csv(tmp_path / "dhs_final_labels.csv", sep=mark, index=False)
+    pd.testing.assert_frame_equal(read_clusters(tmp_path)[0], plain)
+
+
 def test_missing_is_unknown_and_not_an_error(tmp_path: Path) -> None:
     clusters, lost = read(
         tmp_path, row(**dict.fromkeys(LABELS, ""), lat="", lon="nan", urban="", adm1dhs="")
@@ -349,7 +358,7 @@ def test_nothing_usable(tmp_path: Path) -> None:
         (b"\xff\xfe\x00a,b\n", "no readable CSV .*zero bytes"),
         (",".join(COLUMNS).encode("utf-16"), "no readable CSV .*zero bytes"),
         ((",".join(COLUMNS) + "\n" + ",".join("x" * 22) + "\n").encode(), "no readable CSV"),
-        (";".join(COLUMNS).encode() + b"\n", r"missing column\(s\) DHSID_EA"),
+        ("|".join(COLUMNS).encode() + b"\n", r"missing column\(s\) DHSID_EA"),
     ],
 )
 def test_unreadable_file(tmp_path: Path, content: bytes, says: str) -> None:

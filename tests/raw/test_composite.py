@@ -1,3 +1,4 @@
+import io
 import pickle
 from pathlib import Path
 
@@ -272,3 +273,28 @@ def test_side_by_side() -> None:
     both = open_picture(side_by_side([red, tall]))
     assert both.size == (448 + 112, 224)
     assert (both.getpixel((10, 10)), both.getpixel((500, 200))) == ((255, 0, 0), (0, 0, 255))
+
+
+@pytest.mark.parametrize("name", ["16 bits", "8 bits"])
+def test_sixteen_bits_of_grey_are_grey(name: str) -> None:
+    """Not white, as all but the darkest 256 shades would be if they were cut off."""
+    shades = np.linspace(0, 65535, 64 * 64).reshape(64, 64)
+    pixels = shades.astype(np.uint16) if name == "16 bits" else (shades / 257).astype(np.uint8)
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, "PNG")
+    seen = np.asarray(open_picture(out.getvalue()))
+    assert seen.shape == (64, 64, 3)
+    assert np.abs(seen[..., 0] - shades / 257).max() <= 1.0
+
+
+def test_a_picture_stands_upright_by_its_exif_tag() -> None:
+    """As phones store portraits: turned, with a note that says so."""
+    lying = Image.new("RGB", (40, 20), "white")
+    lying.paste("black", (0, 0, 40, 10))
+    tag = Image.Exif()
+    tag[0x0112] = 6  # a quarter to the right
+    out = io.BytesIO()
+    lying.save(out, "JPEG", exif=tag)
+    seen = np.asarray(open_picture(out.getvalue()))
+    assert seen.shape == (40, 20, 3)
+    assert seen[:, :5].mean() > 250 and seen[:, -5:].mean() < 5

@@ -251,8 +251,9 @@ def _judged(
         frame = pd.DataFrame(judged, index=range(len(block)))
         for rule, found in _run(table, frame, of_rows, direct).items():
             parts[rule].append(found if isinstance(found, str) else found + start)
+    none = np.zeros(0, dtype=np.int64)  # of a table without rows: a task that has no questions
     return broken | {
-        rule: found[0] if len(found) == 1 else np.concatenate(found)
+        rule: found[0] if len(found) == 1 else np.concatenate([none, *found])
         for rule, found in parts.items()
     }
 

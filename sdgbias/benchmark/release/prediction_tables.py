@@ -18,6 +18,7 @@ import pandas as pd
 from sdgbias.benchmark.splits import authors_split
 from sdgbias.errors import InputError, UsageError
 from sdgbias.methods.cade import Floats
+from sdgbias.raw.text_tables import separator
 from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, ContextTest, Task
 
 _LARGEST_ID = 2**63 - 1
@@ -101,12 +102,9 @@ def _read_csv(path: Path, columns: list[str]) -> pd.DataFrame:
         "keep_default_na": False,
         "na_values": {c: ["", "nan", "NaN"] for c in columns},
     }
-    with path.open("rb") as file:
-        first = file.readline()
-    if b"," not in first and b";" in first:
-        how |= {"sep": ";", "decimal": ","}
-    elif b"," not in first and b"\t" in first:
-        how |= {"sep": "\t"}
+    how["sep"] = separator(path)
+    if how["sep"] == ";":
+        how["decimal"] = ","
     try:
         return pd.read_csv(path, encoding="utf-8-sig", **how)
     except UnicodeDecodeError:

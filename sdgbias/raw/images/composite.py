@@ -13,10 +13,11 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 
 from sdgbias.errors import InputError
 from sdgbias.files import FileError
@@ -221,8 +222,8 @@ def side_by_side(parts: Sequence[bytes]) -> bytes:
 
 
 def open_picture(data: bytes) -> Image.Image:
-    """Encoded bytes as RGB: PNG or JPEG and nothing else, at most ``MAX_PIXELS``. Raises Pillow's
-    own errors."""
+    """Encoded bytes as RGB: PNG or JPEG and nothing else, at most ``MAX_PIXELS``, turned upright as
+    its EXIF tag says. Raises Pillow's own errors."""
     with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
         if (
             image.width * image.height > MAX_PIXELS
@@ -230,7 +231,17 @@ def open_picture(data: bytes) -> Image.Image:
             raise Image.DecompressionBombError(
                 f"{image.width}x{image.height} pixels, at most {MAX_PIXELS} are decoded"
             )
-        return image.convert("RGB")
+        with suppress(Exception):  # a damaged EXIF: as it lies
+            ImageOps.exif_transpose(image, in_place=True)
+        return as_rgb(image)
+
+
+def as_rgb(image: Image.Image) -> Image.Image:
+    """Of 16 bits of grey the upper eight, where Pillow shows all but the darkest as white."""
+    if image.mode.startswith("I"):
+        grey = (np.asarray(image).astype(np.int64) >> 8).clip(0, 255)
+        return Image.fromarray(grey.astype(np.uint8)).convert("RGB")
+    return image.convert("RGB")
 
 
 def encode_png(image: Image.Image) -> bytes:

@@ -21,6 +21,7 @@ from PIL import Image, ImageOps
 
 from sdgbias.errors import InputError
 from sdgbias.files import FileError, confine
+from sdgbias.raw.images.composite import as_rgb
 from sdgbias.raw.text_tables import read_text
 
 IMAGERY = Path("mapillary") / "imagery"
@@ -126,7 +127,7 @@ def read_photo(path: Path | str) -> Image.Image:
     def upright(image: Image.Image) -> Image.Image:
         with suppress(Exception):
             ImageOps.exif_transpose(image, in_place=True)
-        return image.convert("RGB")
+        return as_rgb(image)
 
     return _decode(path, upright)
 
