@@ -144,7 +144,7 @@ def _headline(results: Path) -> None:
         typer.echo("\nOwn questions: accuracy of the best group minus the worst, 95 % interval\n")
         typer.echo(_text(groups, False))
     if not said:
-        typer.echo("no finished run; make one: sdgbias evaluate MODEL")
+        typer.echo(f"{results}: no run is published yet. Next: sdgbias evaluate MODEL")
         return
     typer.echo(
         "\nIntervals that overlap don't say that two models are alike; the report's page Models"
@@ -240,21 +240,22 @@ def report(
     from sdgbias.analysis import paper
     from sdgbias.analysis.paper import results as stored
 
-    among = then.runs if then else None
-    made = (
-        paper.build(stored.load(results, among=among))
-        if store.latest_runs(results, among=among)
-        else None
-    )
-    page = html.write_report(
-        results,
-        out,
-        benchmarks,
-        tables=made,
-        print_figures=figures,
-        rank_planted=rank_planted,
-        then=then,
-    )
+    with store.held_open(results):
+        among = then.runs if then else None
+        made = (
+            paper.build(stored.load(results, among=among))
+            if store.latest_runs(results, among=among)
+            else None
+        )
+        page = html.write_report(
+            results,
+            out,
+            benchmarks,
+            tables=made,
+            print_figures=figures,
+            rank_planted=rank_planted,
+            then=then,
+        )
     if then is None:
         freshness.stamp(results, out, benchmarks, asked)
     if wandb:

@@ -21,7 +21,7 @@ SCREENS = 8
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("nights")
-    results = fill(made, Size(models=5, nights=30, every=40, questions=60, people=120))
+    results = fill(made, Size(models=5, nights=2, every=4, questions=30, people=60, draws=50))
     tables = paper.build(stored.load(results))
     return write_report(results, made / "report", tables=tables).parent
 
