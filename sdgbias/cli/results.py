@@ -38,9 +38,9 @@ def results(
     as_json: JsonOption = False,
 ) -> None:
     """Print the headline: a line a model for each suite, every number with its 95 % interval and n;
-    or the answer to --sql. --csv and --json have every view, test and method; `results tables`
-    lists the tables, columns, metrics and methods that a query can name. Runs on own questions
-    have a table of their own, by suite."""
+    or the answer to --sql. --json has every view, test and prompt, --csv those of questions;
+    `results tables` lists the tables, columns, metrics and methods that a query can name. Runs on
+    own questions have a table of their own, by suite."""
     from sdgbias import store
 
     if choice("WHAT", what, ("headline", "tables")) == "tables":
@@ -150,7 +150,7 @@ def _headline(results: Path) -> None:
         return
     typer.echo(
         "\nIntervals that overlap don't say that two models are alike; the report's page Models"
-        " compared has paired tests. Every view and test: sdgbias results --csv"
+        " compared has paired tests. Every view, test and prompt: sdgbias results --json"
     )
 
 
