@@ -29,6 +29,7 @@ import pyarrow.parquet as pq
 from sdgbias.benchmark import card, items, prompts, quality
 from sdgbias.errors import InputError
 from sdgbias.files import writing
+from sdgbias.progress import Progress, silent
 from sdgbias.raw import clusters as clusters_module
 from sdgbias.raw import regions, series
 from sdgbias.raw.images import image_store as imagestore
@@ -43,12 +44,6 @@ MAX_ROUNDS = 20
 FEW_PICTURES = 32
 #: Least rows of a row group of a table that is written in parts; at most as many again are held.
 GROUP = 100_000
-#: progress(what, done, total)
-Progress = Callable[[str, int, int], None]
-
-
-def _silent(what: str, done: int, total: int) -> None:
-    return None
 
 
 def write_table(out: Path, name: str, frame: pd.DataFrame) -> None:
@@ -169,7 +164,7 @@ def build_images(
     out: Path,
     settings: ImageSettings | None,
     workers: int | None = None,
-    progress: Progress = _silent,
+    progress: Progress = silent,
 ) -> tuple[int, int]:
     """Stage 2: tiles and photos -> images/ (shards) and images.parquet (their index). ``settings``
     None: no images.
@@ -191,14 +186,7 @@ def build_images(
     else:
         few = len(table) < FEW_PICTURES
         count = workers or (1 if few else os.cpu_count() or 1)
-        stored = imagestore.render_store(
-            raw,
-            table,
-            out,
-            settings,
-            count,
-            lambda done, total: progress("rendering images", done, total),
-        )
+        stored = imagestore.render_store(raw, table, out, settings, count, progress)
         index, lost, counts = stored.index, stored.quarantine, (stored.rendered, stored.reused)
         index["image_group"] = _image_groups(index)
     index, sifted = quality.sift("images", index, {"clusters": table})
@@ -442,7 +430,7 @@ def build(
     draw: Draw = Draw(),
     *,
     images: bool | None = None,
-    progress: Progress = _silent,
+    progress: Progress = silent,
 ) -> dict[str, Any]:
     """All stages in order; returns the card. ``images``: whether pictures are drawn; default:
     unless the raw folder is a sample without. The command line runs the quality check

@@ -24,7 +24,7 @@ from sdgbias.benchmark.own_spec import Spec
 from sdgbias.benchmark.prompts import own_prompts
 from sdgbias.errors import StoreError, SuiteError, UsageError
 from sdgbias.files import confine, json_object, write_atomically
-from sdgbias.progress import Progress, silent
+from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images import shards
 from sdgbias.types import OPTION_LETTERS
 
@@ -98,9 +98,8 @@ def _store(found: Folder, out: Path, progress: Progress) -> pd.DataFrame:
 
     def pictures() -> Iterator[tuple[str, str, list[bytes]]]:
         seen: set[str] = set()
-        for done, name in enumerate(paths, 1):
+        for name in each(progress, "storing pictures", paths):
             data = confine(found.root, name).read_bytes()
-            progress("storing pictures", done, len(paths))
             identity = shards.image_id([data])
             if identity not in seen:
                 seen.add(identity)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 
 from sdgbias.errors import InputError
-from sdgbias.progress import Progress, silent
+from sdgbias.progress import Progress, each, silent
 from sdgbias.raw import clusters
 from sdgbias.raw.images.photos import read_metadata
 from sdgbias.raw.sources import Source, source
@@ -136,8 +136,7 @@ def _walk_tiles(root: Path, progress: Progress) -> tuple[dict[str, int], list[st
     there: dict[str, int] = {}
     misplaced: list[str] = []
     surveys = sorted(os.scandir(root), key=lambda e: e.name) if root.is_dir() else []
-    for done, survey in enumerate(surveys, 1):
-        progress("looking at tiles", done, len(surveys))
+    for survey in each(progress, "looking at tiles", surveys):
         if not survey.is_dir():
             continue
         if not clusters.ID_PATTERN.fullmatch(f"{survey.name}-00000000"):
@@ -201,8 +200,7 @@ def photos(
     listed: dict[str, pd.DataFrame] = {}
     broken: list[str] = []
     paths = sorted((root / "metadata").glob("*.csv"))
-    for done, path in enumerate(paths, 1):
-        progress("reading photo metadata", done, len(paths))
+    for path in each(progress, "reading photo metadata", paths):
         try:
             listed[path.stem] = read_metadata(path)
         except InputError as error:
@@ -301,8 +299,7 @@ def _imagery(
     places = (
         sorted(os.scandir(root), key=lambda e: (not e.is_dir(), e.name)) if root.is_dir() else []
     )
-    for done, place in enumerate(places, 1):
-        progress("looking at photos", done, len(places))
+    for place in each(progress, "looking at photos", places):
         cc = place.name.removesuffix(".zip")
         if place.is_dir():
             inside = {e.name: e.path for e in os.scandir(place.path) if e.is_dir()}

@@ -12,7 +12,7 @@ engine builds.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ import pandas as pd
 from sdgbias import suites
 from sdgbias.engines.hf import token_tree
 from sdgbias.errors import ModelError, UsageError
+from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images.shards import ImageReader
 from sdgbias.raw.images.variants import Pictures
 from sdgbias.scoring.plan import Plan, askable, chunks, make_plan
@@ -137,7 +138,7 @@ def cost(
     benchmark: Path,
     counted: Counted = Counted(),
     *,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress = silent,
 ) -> Cost:
     """Counts for one registered model on one benchmark. Raises UsageError for an engine without a
     tokenizer here."""
@@ -167,7 +168,7 @@ def cost(
     )
     parts = len(picture)
     paths: list[np.ndarray] = []
-    for start in range(0, len(rows), _ENCODED):
+    for start in each(progress, "counting tokens", range(0, len(rows), _ENCODED)):
         part = rows.iloc[start : start + _ENCODED]
         prompts = [
             Prompt(t, c, picture if i else (), i)
@@ -181,8 +182,6 @@ def cost(
                 f"{spec.name}: its processor can't take these prompts ({type(error).__name__}:"
                 f" {why}); try them one by one: sdgbias models parity {spec.name}"
             ) from None
-        if progress:
-            progress("counting tokens", min(start + _ENCODED, len(rows)), len(rows))
     lengths = pd.Series([len(path) for path in paths], index=rows["key"])
     of_cells = plan.cells["key"].map(lengths)
     full = cells["view"].to_numpy() == "full"

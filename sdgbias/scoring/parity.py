@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -50,6 +50,7 @@ from sdgbias.errors import (
     UsageError,
 )
 from sdgbias.files import write_atomically
+from sdgbias.progress import Progress, silent
 from sdgbias.registry import entries, machine
 from sdgbias.registry.propose import Host
 from sdgbias.scoring import admission
@@ -62,8 +63,6 @@ SAME_WEIGHTS = {"hf": ("vllm",), "vllm": ("hf",)}
 _KEPT_OPTIONS = (*HOUSE_OPTIONS, "chunk_timeout", "max_images")
 #: Probes by which the rounding noise of a model is measured.
 NOISE_PROBES = 32
-#: progress(what, done, total)
-Progress = Callable[[str, int, int], None]
 
 
 def counterparts(spec: ModelSpec, root: Path, against: Sequence[str] = ()) -> dict[str, ModelSpec]:
@@ -155,7 +154,7 @@ def check(
     *,
     must: bool = False,
     tolerance: float | None = None,
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = silent,
 ) -> dict[str, Any]:
     """The verdict on one model as it is stored. ``others``: see counterparts; one that can't be
     loaded here is recorded as missing, or with ``must`` raises."""
@@ -400,7 +399,7 @@ def probe(
     n: int = PROBES,
     seed: int = 0,
     floor: float = admission.FLOOR,
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = silent,
 ) -> Verdict:
     """Loads the model, scores n prompts of a benchmark (None: of one generated for this) and asks
     admission's questions; below ``floor`` of candidate mass it doesn't pass. Never raises for a

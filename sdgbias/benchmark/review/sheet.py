@@ -43,7 +43,7 @@ from sdgbias.benchmark.review.verdicts import (
 )
 from sdgbias.errors import InputError, StoreError, UsageError
 from sdgbias.files import json_object, packaged
-from sdgbias.progress import Progress
+from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images.image_store import ImageReader
 from sdgbias.types import LETTERS, TESTS, Task
 
@@ -106,7 +106,7 @@ def write_sheets(
     seed: int = 0,
     reviewers: Sequence[str] = ("one", "two"),
     workers: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Sheets:
     """Draw the sample and write the sheet and a CSV per reviewer into `out`. The same benchmark
     gives the same bytes; can be resumed.
@@ -294,7 +294,7 @@ def _file(image: str, part: int) -> str:
 
 
 def _write_images(
-    benchmark: Path, folder: Path, parts: dict[str, int], workers: int, progress: Progress | None
+    benchmark: Path, folder: Path, parts: dict[str, int], workers: int, progress: Progress
 ) -> None:
     """Write every part of every image as a JPEG; existing files stay. Read in storage (cluster)
     order, encoded by threads."""
@@ -309,10 +309,10 @@ def _write_images(
         "cluster_id"
     )
     wanted = [image for image in index["image_id"].drop_duplicates() if image in missing]
-    reader, done = ImageReader(Path(benchmark)), 0
+    reader = ImageReader(Path(benchmark))
     step = 16 * workers  # bounds memory
     with ThreadPoolExecutor(workers) as pool:
-        for at in range(0, len(wanted), step):
+        for at in each(progress, "writing pictures", range(0, len(wanted), step)):
             jobs = [
                 pool.submit(_write_image, benchmark, folder / _file(image, k), part)
                 for image in wanted[at : at + step]
@@ -320,9 +320,6 @@ def _write_images(
             ]
             for job in jobs:
                 job.result()
-            done = min(at + step, len(wanted))
-            if progress:
-                progress("writing pictures", done, len(wanted))
 
 
 def _write_image(benchmark: Path, path: Path, data: bytes) -> None:

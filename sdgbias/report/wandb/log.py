@@ -28,8 +28,9 @@ import pandas as pd
 from sdgbias import store, suites
 from sdgbias.errors import SdgbiasError, StoreError, one_of
 from sdgbias.files import replacing
+from sdgbias.progress import Progress, each, silent
 from sdgbias.report.wandb import contents, slugs
-from sdgbias.types import Progress, Task
+from sdgbias.types import Task
 
 if TYPE_CHECKING:
     from sdgbias.report import data
@@ -123,7 +124,7 @@ def log_night(
     night: str | None = None,
     run_ids: Sequence[str] = (),
     again: bool = False,
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = silent,
 ) -> list[Logged]:
     """Log one W&B run per model of a night, with its files below ``folder``.
 
@@ -142,7 +143,7 @@ def log_night(
     with service(folder):
         small = [str(r["run_id"]) for r in rows if _small(r, known)]
         found = read(results, small, chosen, True)
-        for row in rows:
+        for row in each(progress, "W&B", rows):
             run_id = str(row["run_id"])
             name = contents.wandb_id(run_id, chosen)
             try:
@@ -173,7 +174,6 @@ def log_night(
                 made.append(Logged(run_id, failed=str(error)))
             except Exception as error:  # W&B may raise anything; it must only cost this run
                 made.append(Logged(run_id, failed=f"{type(error).__name__}: {_first(error)}"))
-            progress("W&B", len(made), len(rows))
     return made
 
 
