@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from sdgbias import errors, progress
-from sdgbias.files import packaged_yaml
+from sdgbias.files import json_object, packaged_yaml
 from sdgbias.nightly import gpus, process
 from sdgbias.nightly import process as child
 from sdgbias.nightly.plan import WEBHOOK, Job
@@ -118,7 +118,7 @@ def left_out(job: Job, now: datetime, why: str) -> JobOutcome:
 def command(job: Job, results: Path, number: int) -> list[str]:
     """The command line of attempt ``number``. Each earlier attempt that ran out of memory halves
     the batch size."""
-    told = [child.read_outcome(outcome_file(job, n)) for n in range(1, number)]
+    told = [json_object(outcome_file(job, n)) for n in range(1, number)]
     batch = job.batch_size
     for before in told:
         batch = max(1, batch // 2) if failure(before.get("error")).halves else batch
@@ -179,7 +179,7 @@ def attempt(
             look,
         )
     made = _classified(
-        job, ended, child.read_outcome(outcome_file(job, number)), _blank(job, began, number)
+        job, ended, json_object(outcome_file(job, number)), _blank(job, began, number)
     )
     if made.kind == "TimedOut":
         made = _unfinished(job, made, stages)

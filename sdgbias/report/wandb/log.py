@@ -27,7 +27,7 @@ import pandas as pd
 
 from sdgbias import store, suites
 from sdgbias.errors import SdgbiasError, StoreError, one_of
-from sdgbias.files import replacing
+from sdgbias.files import json_object, replacing
 from sdgbias.progress import Progress, each, silent
 from sdgbias.report.wandb import contents, slugs
 from sdgbias.types import Task
@@ -137,7 +137,7 @@ def log_night(
     chosen, rows = runs_of(results, night, run_ids)
     contents.night_of(chosen, {})
     folder = Path(folder).resolve()
-    known: dict[str, Any] = known_in(folder / LOGGED)
+    known: dict[str, Any] = json_object(folder / LOGGED)
     made: list[Logged] = []
     offline = "" if online() else "offline"
     with service(folder):
@@ -184,15 +184,6 @@ def _small(row: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
 
 def _first(error: Exception) -> str:
     return (str(error).strip().splitlines() or ["no message"])[0]
-
-
-def known_in(path: Path) -> dict[str, Any]:
-    """The entries of a JSON file; none where it is missing or torn: then all is sent again."""
-    try:
-        known = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return known if isinstance(known, dict) else {}
 
 
 def _keep(folder: Path, known: Mapping[str, Any]) -> None:
