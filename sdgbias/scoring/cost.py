@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from sdgbias import suites
+from sdgbias import suites, templates
 from sdgbias.engines.hf import token_tree
 from sdgbias.errors import ModelError, UsageError
 from sdgbias.progress import Progress, each, silent
@@ -81,45 +81,7 @@ class Cost:
         return json.dumps({**asdict(self), **rounded}, indent=2)
 
     def lines(self) -> list[str]:
-        rows = [
-            ("naive (every cell a pass)", self.prompts_naive, self.tokens_naive, self.images_naive),
-            ("plain Full view only", self.prompts_full, self.tokens_full, self.images_full),
-            ("distinct prompts", self.prompts_planned, self.tokens_distinct, None),
-            (
-                "planned (shared beginnings)",
-                self.prompts_planned,
-                self.tokens_planned,
-                self.images_planned,
-            ),
-        ]
-        if self.prompts_extra:
-            rows += [
-                ("extra passes add", self.prompts_extra, self.tokens_extra, self.images_extra),
-                (
-                    "planned with extra passes",
-                    self.prompts_planned + self.prompts_extra,
-                    self.tokens_planned + self.tokens_extra,
-                    self.images_planned + self.images_extra,
-                ),
-            ]
-        shown = f"{self.image_tokens} tokens a picture" if self.prompts_full else "no pictures"
-        out = [f"{self.model}: {self.items:,} questions, {shown}", ""]
-        out += [f"{'':28} {'prompts':>12} {'tokens':>15} {'pictures':>10}"]
-        out += [
-            f"{name:28} {p:>12,} {t:>15,} {'' if i is None else f'{i:,}':>10}"
-            for name, p, t, i in rows
-        ]
-        ratio = self.tokens_naive / max(self.tokens_planned, 1)
-        of_full = f"{self.tokens_planned / max(self.tokens_full, 1):.2f} of plain Full only"
-        out += [
-            "",
-            (
-                f"planned: {ratio:.1f} times fewer tokens than naive,"
-                f" {of_full if self.prompts_full else f'plain Full {NEEDS_PICTURES}'}"
-                f"{', all three without extra passes' if self.prompts_extra else ''}"
-            ),
-        ]
-        return out
+        return templates.lines("cost", c=self, needs_pictures=NEEDS_PICTURES)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from sdgbias import __version__
+from sdgbias import __version__, templates
 from sdgbias.engines import BACKENDS, HOUSE_OPTIONS, Backend, load, vllm_support
 from sdgbias.engines.agreement import (
     AGREE,
@@ -313,42 +313,9 @@ def _reason(row: Mapping[str, Any]) -> str:
 
 def lines(told: Mapping[str, Any]) -> list[str]:
     """The verdict as a table."""
-    p = told["probes"]
-    out = [
-        f"{told['model']}: {p['n']} probes of {p['of']} (seed {told['seed']}), {told['dtype']},"
-        f" tolerance {told['tolerance']:.3g} (rounding noise {told['noise']:.2g})"
-    ]
-    out += [f"  {count:4} {kind}" for kind, count in p["kinds"].items()]
-    out += [
-        "",
-        (
-            f"{'compared':34} {'n':>4} {'d log p':>9} {'median':>9} {'d mass':>9} {'median':>9}"
-            f" {'flips':>6} {'ties':>5} {'tokens':>7}"
-        ),
-    ]
-    for row in [*told["itself"], *told["against"].values()]:
-        figures = " ".join(
-            f"{row[name]:9.2g}" for name in ("logp_max", "logp_median", "mass_max", "mass_median")
-        )
-        out.append(
-            f"{row['what']:34} {row['n']:4} {figures} {row['flips']:6} {row['near_ties']:5}"
-            f" {row['lengths']:7}"
-        )
-    out += [
-        "d: largest difference; flips: another best candidate; ties: flips within the tolerance;"
-        " tokens: prompts of another length"
-    ]
-    failed = {
-        told["backend"]: p["failed"],
-        **{name: row["failed"] for name, row in told["against"].items()},
-    }
-    out += [
-        f"{name}: {len(said)} probe(s) without a score, the first: {said[0]}"
-        for name, said in failed.items()
-        if said
-    ]
-    out += [f"not compared with {name}: {why}" for name, why in told["missing"].items()]
-    return [*out, f"verdict: {told['verdict']}"]
+    failed = {told["backend"]: told["probes"]["failed"]}
+    failed |= {name: row["failed"] for name, row in told["against"].items()}
+    return templates.lines("parity", t=told, failed=failed)
 
 
 PROBES = 12

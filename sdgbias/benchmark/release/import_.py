@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from sdgbias import templates
 from sdgbias.benchmark.build import write_json, write_table
 from sdgbias.benchmark.card import build_card
 from sdgbias.benchmark.card.figures import counts as counted
@@ -77,34 +78,7 @@ class Imported:
     benchmark_id: str
 
     def lines(self) -> list[str]:
-        counts = ", ".join(f"{count:,} {task}" for task, count in self.items.items())
-        said = [
-            f"{counts} items from {len(self.files)} data files in {self.out} (benchmark"
-            f" {self.benchmark_id})"
-        ]
-        for kind in sorted({kind for _, kind in self.files.values()}):
-            said.append(
-                f"question {kind}:"
-                f" {', '.join(name for name, (_, k) in self.files.items() if k == kind)}"
-            )
-        if self.missing:
-            said.append(f"not there: {', '.join(self.missing)}")
-        if self.uncompared:
-            said.append(
-                f"questions differ between the files of {', '.join(self.uncompared)} by more than"
-                " the context: not compared"
-            )
-        if self.quarantined:
-            rules = ", ".join(f"{rule} {count:,}" for rule, count in self.quarantined.items())
-            said.append(
-                f"left out, by rule: {rules}; see {self.out / 'quarantine' / 'release.parquet'}"
-            )
-        if self.unknown:
-            said.append(
-                f"{self.unknown:,} multiple-choice items of indicators that aren't ours: they count"
-                " in accuracy, not in directions"
-            )
-        return said
+        return templates.lines("release_import", r=self)
 
 
 def import_(folder: Path, out: Path, progress: Progress = silent) -> Imported:

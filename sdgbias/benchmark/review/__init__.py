@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
+from sdgbias import templates
 from sdgbias.benchmark.draw import md5_numbers
 from sdgbias.benchmark.review.verdicts import (
     VERDICTS,
@@ -121,55 +122,7 @@ class Reviews:
 
     def lines(self) -> list[str]:
         """What to print."""
-        f = self.figures
-        first, second = f["reviewers"]
-        said = [
-            f"{f['items']:,} items: {f['by_both']:,} reviewed by {first} and {second},"
-            f" {f['by_one']:,} by one of them, {f['by_none']:,} by none."
-        ]
-        for row in f["agreement"][:1]:
-            kappa = (
-                "undefined"
-                if row["kappa"] is None
-                else f"{row['kappa']:.3f}{_interval(row['kappa_low'], row['kappa_high'])}"
-            )
-            share = (
-                f"{100 * row['agree']:.1f}"
-                f" %{_interval(row['agree_low'], row['agree_high'], 100, 1)}"
-            )
-            said.append(
-                f"Agreement {share}, Cohen's kappa {kappa}, n {row['n']:,}; brackets: 95 %"
-                " intervals."
-            )
-        for row in f["verdicts"]:
-            if row["indicator"] == "all" and (row["pillar"] != "all" or row["task"] == "all"):
-                what = "all" if row["task"] == "all" else f"{row['task']}, {row['pillar']}"
-                share = f"{100 * row['share']:.1f} %{_interval(row['low'], row['high'], 100, 1)}"
-                said.append(f"  rejected, {what}: {row['rejected']:,} of {row['n']:,}, {share}")
-        decided = (
-            f" {f['adjudicated']:,} decided by {f['adjudicator']}," if f["adjudicator"] else ""
-        )
-        said.append(f"{f['disagreed']:,} disagreements:{decided} {f['open']:,} open.")
-        said += f["notes"]
-        if self.to_adjudicate:
-            said.append(
-                f"{self.to_adjudicate}: the open ones, for the adjudicator; then import again with"
-                " --adjudicator."
-            )
-        rejected = f["rejected"]
-        said.append(
-            f"{self.out}: {len(self.reviews):,} verdicts, {rejected:,} rejected. Next: sdgbias"
-            f" build --review {self.out}"
-        )
-        return said
-
-
-def _interval(low: float | None, high: float | None, scale: float = 1, digits: int = 3) -> str:
-    return (
-        ""
-        if low is None or high is None
-        else f" [{scale * low:.{digits}f}, {scale * high:.{digits}f}]"
-    )
+        return templates.lines("reviews", f=self.figures, **vars(self))
 
 
 def import_reviews(
