@@ -85,49 +85,22 @@ def tiles(
         packed = next((p for p in (folder / tarball, root / tarball) if p.is_file()), None)
         found = f"{have:,} of {len(wanted):,} tiles"
         if have == len(wanted):
-            out.append(
-                SourceState(
-                    name,
-                    "present" if wanted else "unneeded",
-                    found if wanted else "no cluster of these countries",
-                )
-            )
+            if not wanted:
+                found = "no cluster of these countries"
+            out.append(SourceState(name, "present" if wanted else "unneeded", found))
             continue
-        lost = f"{len(wanted) - have:,} cluster(s) get no picture and no question"
-        if packed is None:
-            out.append(
-                SourceState(
-                    name,
-                    "partial" if have else "missing",
-                    f"{found}, no {tarball}",
-                    lost,
-                    how(entry),
-                )
-            )
-            continue
-        fault = tarball_fault(packed, entry.bytes[tarball], progress)
+        state = "partial" if have else "missing"
+        fault = tarball_fault(packed, entry.bytes[tarball], progress) if packed else ""
         if fault:
-            out.append(
-                SourceState(
-                    name,
-                    "broken",
-                    f"{found}, {packed.name} {fault}",
-                    lost,
-                    f"download {tarball} again. " + how(entry),
-                )
-            )
+            state, get = "broken", f"download {tarball} again. {how(entry)}"
+        elif packed:
+            fault = "is complete but packed"
+            get = f"unpack it: mkdir -p {root} && tar -xzf {packed} -C {root}"
         else:
-            state = "partial" if have else "missing"
-            unpack = f"mkdir -p {root} && tar -xzf {packed} -C {root}"
-            out.append(
-                SourceState(
-                    name,
-                    state,
-                    f"{found}, {packed.name} is complete but packed",
-                    lost,
-                    f"unpack it: {unpack}",
-                )
-            )
+            get = how(entry)
+        archive = f"{packed.name} {fault}" if packed else f"no {tarball}"
+        lost = f"{len(wanted) - have:,} cluster(s) get no picture and no question"
+        out.append(SourceState(name, state, f"{found}, {archive}", lost, get))
     return out, ids.intersection(there)
 
 
