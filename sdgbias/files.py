@@ -96,6 +96,19 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
+def reading(path: Path, onward: str) -> Iterator[Path]:
+    """``path`` for a block that reads a table. Raises InputError where it isn't there or is none;
+    ``onward``: the advice at the end of the message."""
+    if not path.is_file():
+        raise InputError(f"{path}: not there; {onward}")
+    try:
+        yield path
+    except (OSError, ValueError, KeyError) as error:  # pyarrow's ArrowInvalid is a ValueError
+        cause = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(f"{path}: can't be read ({cause}); {onward}") from None
+
+
+@contextmanager
 def writing(path: Path, onward: str, error: type[SdgbiasError] = StoreError) -> Iterator[Path]:
     """As `replacing`, and makes the folder. Raises ``error`` (DiskFull in place of StoreError);
     ``onward``: the advice at the end of the message."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 
 from sdgbias.benchmark import card, items, prompts, quality
 from sdgbias.errors import InputError
-from sdgbias.files import writing
+from sdgbias.files import reading, writing
 from sdgbias.progress import Progress, silent
 from sdgbias.raw import clusters as clusters_module
 from sdgbias.raw import regions, series
@@ -89,20 +89,10 @@ def _replace(path: Path, write: Callable[[Path], object]) -> None:
         write(part)
 
 
-@contextmanager
-def _reading(out: Path, name: str) -> Iterator[Path]:
+def _reading(out: Path, name: str) -> AbstractContextManager[Path]:
     """The path of a table of an earlier stage; InputError when it is absent or can't be read."""
     path = out / f"{name}.parquet"
-    stage = "items" if name.startswith("items") else "series" if name.startswith("gdl") else name
-    again = f"sdgbias build --stage {stage} --out {out}"
-    if not path.is_file():
-        raise InputError(f"{path}: not there; run the stage that makes it: {again}")
-    try:
-        yield path
-    except (OSError, ValueError) as error:  # pyarrow's ArrowInvalid is a ValueError
-        raise InputError(
-            f"{path}: can't be read ({str(error).splitlines()[0]}); make it again: {again}"
-        ) from None
+    return reading(path, card.again(path))
 
 
 def _read(out: Path, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:

@@ -27,7 +27,7 @@ from sdgbias.benchmark.review.verdicts import (
     written_in,
 )
 from sdgbias.errors import InputError, UsageError, one_of
-from sdgbias.files import json_object
+from sdgbias.files import json_object, reading
 from sdgbias.methods import stats
 from sdgbias.types import Task
 
@@ -97,17 +97,9 @@ def _strata(benchmark: Path) -> pd.DataFrame:
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> pd.DataFrame:
     """Columns of a Parquet table. Raises InputError when it is missing or not Parquet."""
-    if not path.is_file():
-        raise InputError(
-            f"{path}: not there; name a benchmark folder, or make one with 'sdgbias build'"
-        )
-    try:
+    onward = "name a benchmark folder, or make one with 'sdgbias build'"
+    with reading(path, onward):
         return pd.read_parquet(path, columns=list(columns) if columns else None)
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(
-            f"{path}: can't be read ({str(error).splitlines()[0]}); build it again with 'sdgbias"
-            " build'"
-        ) from None
 
 
 @dataclass(frozen=True)
