@@ -50,7 +50,7 @@ from sdgbias.errors import (
     UsageError,
 )
 from sdgbias.files import write_atomically
-from sdgbias.progress import Progress, silent
+from sdgbias.progress import Progress, each, silent
 from sdgbias.registry import entries, machine
 from sdgbias.registry.propose import Host
 from sdgbias.scoring import admission
@@ -161,16 +161,13 @@ def check(
     prompts, size = found.prompts, spec.batch_size
     batched = list(range(len(prompts)))
     shuffled = np.random.default_rng(found.seed).permutation(len(prompts)).tolist()
-    steps = 3 + len(others)
-    progress(f"{spec.name}: probing", 0, steps)
+    ways = [(batched, size), (batched, 1), (shuffled, size)]
     with _loaded(spec, root) as engine:
         fingerprint = engine.fingerprint
-        own, failed = score(engine, prompts, batched, size)
-        progress(f"{spec.name}: probing", 1, steps)
-        alone, _ = score(engine, prompts, batched, 1)
-        progress(f"{spec.name}: probing", 2, steps)
-        mixed, _ = score(engine, prompts, shuffled, size)
-        progress(f"{spec.name}: probing", 3, steps)
+        (own, failed), (alone, _), (mixed, _) = (
+            score(engine, prompts, order, at_once)
+            for order, at_once in each(progress, f"{spec.name}: probing", ways)
+        )
         known = [p for p, z in zip(prompts, own.logits, strict=True) if np.isfinite(z).any()]
         noise = engine.noise(known[:NOISE_PROBES])
         asked = None
@@ -182,47 +179,31 @@ def check(
                 [q.item for q in found.questions],
             )
     limit = within(spec.dtype, noise) if tolerance is None else tolerance
+
+    def compared(name: str, one: ScoreBatch, two: ScoreBatch) -> dict[str, Any]:
+        return _row(compare(f"{spec.backend}{name}", one, two, limit), limit, prompts, one, two)
+
     itself = [
-        _row(
-            compare(f"{spec.backend}: alone / in batches", alone, own, limit),
-            limit,
-            prompts,
-            alone,
-            own,
-        ),
-        _row(
-            compare(f"{spec.backend}: shuffled / in order", mixed, own, limit),
-            limit,
-            prompts,
-            mixed,
-            own,
-        ),
+        compared(": alone / in batches", alone, own),
+        compared(": shuffled / in order", mixed, own),
     ]
     against: dict[str, Any] = {}
     missing: dict[str, str] = {}
-    for at, (name, other) in enumerate(others.items()):
+    for name, other in each(progress, f"{spec.name}: other engines", others.items()):
         try:
             with _loaded(other, root) as engine:
                 theirs, lost = score(engine, prompts, batched, other.batch_size)
-                row = _row(
-                    compare(f"{spec.backend} / {name}", own, theirs, limit),
-                    limit,
-                    prompts,
-                    own,
-                    theirs,
-                )
                 against[name] = {
                     "backend": other.backend,
                     "fingerprint": engine.fingerprint,
                     "failed": lost,
                     "probes": found.digest,
-                    **row,
+                    **compared(f" / {name}", own, theirs),
                 }
         except (InfrastructureError, ModelError) as error:
             if must:
                 raise
             missing[name] = str(error)
-        progress(f"{spec.name}: probing", 4 + at, steps)
     return {
         "model": spec.name,
         "backend": spec.backend,
