@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 
 from sdgbias.benchmark import card, items, prompts, quality
 from sdgbias.errors import InputError
-from sdgbias.files import reading, writing
+from sdgbias.files import reading, understood, writing
 from sdgbias.progress import Progress, silent
 from sdgbias.raw import clusters as clusters_module
 from sdgbias.raw import regions, series
@@ -370,7 +370,8 @@ def earlier_bins(benchmark: Path | None) -> dict[str, Bins]:
     if benchmark is None:
         return {}
     path = benchmark / "items_notes.json"
-    try:
+    onward = "name a folder made by sdgbias build"
+    with understood(path, "no options of an earlier benchmark", onward):
         found = json.loads(path.read_text(encoding="utf-8"))["bins"]
         return {
             slug: Bins(
@@ -380,11 +381,6 @@ def earlier_bins(benchmark: Path | None) -> dict[str, Bins]:
             )
             for slug, b in found.items()
         }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"{path}: no options of an earlier benchmark ({type(error).__name__}); name a folder"
-            " made by sdgbias build"
-        ) from None
 
 
 def build_prompts(out: Path) -> None:

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from sdgbias.benchmark.card import figures, tracked
 from sdgbias.benchmark.card.readme import readme
 from sdgbias.errors import InputError
-from sdgbias.files import reading, write_atomically
+from sdgbias.files import json_file, reading, write_atomically
 from sdgbias.raw.clusters import LABELS
 from sdgbias.types import PILLARS
 
@@ -269,20 +269,11 @@ def _json(path: Path, needed: bool = False) -> Mapping[str, Any]:
     """A JSON object; {} for a missing file, unless it is needed. Raises InputError."""
     if not path.is_file() and not needed:
         return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(content, dict):
-            raise ValueError("no JSON object")
-        return content
-    except (OSError, ValueError) as error:
-        stage = {"origin": "clusters", "items_notes": "items"}.get(path.stem)
-        again = (
-            f"sdgbias build --stage {stage} --out {path.parent}"
-            if stage
-            else "sdgbias review import"
-        )
-        reason = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
-        raise InputError(f"{path}: can't be read ({reason}); make it again: {again}") from None
+    stage = {"origin": "clusters", "items_notes": "items"}.get(path.stem)
+    make = (
+        f"sdgbias build --stage {stage} --out {path.parent}" if stage else "sdgbias review import"
+    )
+    return json_file(path, "can't be read", f"make it again: {make}")
 
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:

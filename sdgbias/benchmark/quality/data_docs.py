@@ -20,8 +20,7 @@ from typing import Any
 from sdgbias import templates
 from sdgbias.benchmark.quality.checkpoints import expectations, gx
 from sdgbias.benchmark.quality.expectations import FILES, SEVERITIES, find_suites, load_suite
-from sdgbias.errors import InputError
-from sdgbias.files import write_atomically
+from sdgbias.files import understood, write_atomically
 
 FOLDER, _PAGE = "data_docs", "benchmark/quality/data_docs.html.j2"
 _GROUPS = {
@@ -40,19 +39,13 @@ def write_docs(benchmark: Path, out: Path, suites: Path | None = None) -> Path:
     """
     path = Path(benchmark) / "quality.json"
     again = f"judge the benchmark first: sdgbias build --stage check --out {benchmark}"
-    try:
+    with understood(path, "not what the quality gate writes", again):
         report = json.loads(path.read_text(encoding="utf-8"))
         pages = {
             f"{name}.html": _table_page(name, found, suites or find_suites())
             for name, found in sorted(report["tables"].items())
         }
         pages["index.html"] = _index(report)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}; {again}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"{path}: not what the quality gate writes ({type(error).__name__}: {error}); {again}"
-        ) from None
     for name, text in pages.items():
         write_atomically(out / name, text, "give a writable folder")
     return out / "index.html"
