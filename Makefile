@@ -29,26 +29,27 @@ test: .venv/installed-dev
 	$(BIN)/mypy & types=$$!; $(BIN)/pytest -n $(PROCESSES) $(WORKERS) -m '$(TIER)'; tests=$$?; \
 	wait $$types || { echo "mypy found errors: see above"; exit 1; }; exit $$tests
 
-# the tests of the vLLM engine, one process in an environment of its own, run beside the others and are shown after them
+# the tests of the vLLM engine, one process in an environment of its own, run beside the others and are shown after them;
+# the second argument says which
 define beside_vllm
-	@if test -f .venv-vllm/installed; then vllm=".venv-vllm/bin/python -m pytest tests/vllm"; \
-	else vllm="echo no .venv-vllm: the tests of the vLLM engine are skipped; build it: make vllm"; fi; \
-	said=$$(mktemp); $$vllm >$$said 2>&1 & other=$$!; trap "kill $$other" INT TERM; \
+	@if test -f .venv-vllm/installed; then set -- .venv-vllm/bin/python -m pytest tests/vllm -m '$(2)'; \
+	else set -- echo 'no .venv-vllm: the tests of the vLLM engine are skipped; build it: make vllm'; fi; \
+	said=$$(mktemp); "$$@" >$$said 2>&1 & other=$$!; trap "kill $$other" INT TERM; \
 	$(1); tests=$$?; \
 	wait $$other; vllm=$$?; cat $$said; rm $$said; exit $$((tests ? tests : vllm))
 endef
 
 test-slow: .venv/installed-dev
-	$(call beside_vllm,$(BIN)/pytest -n 4 $(WORKERS) -m 'slow and not long')
+	$(call beside_vllm,$(BIN)/pytest -n 4 $(WORKERS) -m 'slow and not long',not long)
 
 # both in one go: every process collects the tests once
 test-all: .venv/installed-dev
-	$(call beside_vllm,$(MAKE) test TIER='not long' PROCESSES=4)
+	$(call beside_vllm,$(MAKE) test TIER='not long' PROCESSES=4,not long)
 
 # what `make test-all` leaves out, because a quicker test shows it as well: whole commands killed from outside, second machines, second engines
 test-long: export PYTHONDONTWRITEBYTECODE =
 test-long: .venv/installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m long
+	$(call beside_vllm,OMP_NUM_THREADS=1 $(BIN)/pytest -m long,long)
 
 # the reference of all commands and options, from the commands themselves; tables of registry options, from the engines
 docs: .venv/installed-dev

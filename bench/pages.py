@@ -88,7 +88,9 @@ def fabricate(path: Path, nights: int, models: int) -> None:
     with store.connect(path, details=()) as con:
         con.execute("SET enable_progress_bar = false")
         con.register("made", table)
-        con.register("cells", cells())
+        known = cells()
+        con.register("cells", known)
+        everything, headlines = len(known), int(known["indicator"].isin(store.HEADLINES).sum())
         con.execute(
             f"""INSERT INTO runs BY NAME SELECT run_id, 'sdg' AS suite, model, 'planted' AS
                 provenance, '{BENCHMARK}' AS benchmark_id,
@@ -96,7 +98,6 @@ def fabricate(path: Path, nights: int, models: int) -> None:
             n_prompts_planned, 9196 AS n_scored, 0 AS n_failed, '{{}}' AS config FROM made"""
         )
         for night in range(nights):  # as nights are published
-            database.group_by_indicator(con, models * len(cells()), store.GROUPED)
             con.execute(
                 """CREATE OR REPLACE TEMP TABLE incoming AS
                    SELECT run_id, model, 'sdg' AS suite, c.*, v AS "value", 1056 AS n, v - 0.03 AS
@@ -104,11 +105,11 @@ def fabricate(path: Path, nights: int, models: int) -> None:
                    AS v FROM made, cells c WHERE n = ? ORDER BY run_id) t(run_id, model, c, v)""",
                 [night],
             )
-            con.execute("INSERT INTO metric_rows BY NAME FROM incoming")
-            con.execute(
-                "INSERT INTO headline_rows BY NAME FROM incoming WHERE list_contains(?, indicator)",
-                [list(store.HEADLINES)],
-            )
+            for name, of in (("metric_rows", everything), ("headline_rows", headlines)):
+                database.group_by_cell(con, name, models * of, store.GROUPED)
+                only = f"WHERE indicator IN {store.HEADLINES}" if name == "headline_rows" else ""
+                made = f"SELECT *, {database.cell()} AS cell FROM incoming {only}"
+                con.execute(f"INSERT INTO {name} BY NAME {made}")
         con.execute(
             """INSERT INTO nights BY NAME SELECT DISTINCT strftime("at", '%Y-%m-%dT%H%M') AS
                 night, "at" AS started_at,

@@ -25,7 +25,9 @@ from summary import Row, record
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from sdgbias.analysis import paper
 from sdgbias.analysis.analyse import analyse
+from sdgbias.analysis.paper import results as stored
 from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.report.build import write_report
 from tests.builders import chromium
@@ -74,7 +76,7 @@ def main() -> None:
             print(f"analyses: {time.perf_counter() - began:.0f} s")
         if args.measure:
             began = time.perf_counter()
-            write_report(results, folder / "report")
+            write_report(results, folder / "report", tables=paper.build(stored.load(results)))
             took = time.perf_counter() - began
             print(f"report: {took:.1f} s")
             tall = heights(folder / "report")

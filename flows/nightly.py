@@ -45,6 +45,7 @@ SCHEDULED = "auto-scheduled"  # Prefect's tag for runs created by a schedule
 # name of the final state of a night that completed but found a regression
 BREACH = "Breach"
 STARTS = 4  # of one night without a person: one that crashes each time must end
+WAITS = (0.0, 5.0, 30.0)  # seconds before each try to have Prefect begin a task run
 
 
 def tell(line: str) -> None:
@@ -96,11 +97,31 @@ def step(name: str, settings: Settings, night: Night) -> State[ledger.StepResult
     return Completed(data=ended) if ended == steps.DONE else Failed(message=str(ended), data=ended)
 
 
+def begun(run: Callable[[], State[Any]]) -> State[Any] | Exception:
+    """The state of a task run, or the last error of Prefect's around it. An error of the work is
+    in the state: what is raised here says that the server is gone, or slow (no concurrency slot
+    acquired), and nothing about a model. So it is tried again; work that was done is found done."""
+    failed: Exception | None = None
+    for wait in WAITS:
+        process.pause(wait)
+        try:
+            return run()
+        except process.Stopped:
+            raise
+        except Exception as error:
+            failed = error
+    assert failed is not None
+    return failed
+
+
 def ask(job: Job, results: Path, device: str | None, pools: bool) -> JobOutcome:
     """Evaluate one model as a task run of its own."""
     started = datetime.now(UTC)
     run = evaluate.with_options(tags={f"model:{job.model}", f"suite:{job.suite}"})
-    state = run(job, results, device, pools, return_state=True)
+    state = begun(lambda: run(job, results, device, pools, return_state=True))
+    if isinstance(state, Exception):
+        lost = InfrastructureError(f"Prefect: {type(state).__name__}: {state}")
+        return replace(work.crashed(job, lost, started, datetime.now(UTC)), kind="Interrupted")
     made = state.result(raise_on_failure=False)
     if isinstance(made, process.Stopped):
         raise made
@@ -123,8 +144,10 @@ def hands(
         beside.submit(copy_context().run, pages.shown, make, *what)
 
     def close(name: str, its: Settings, night: Night) -> ledger.StepResult:
-        made = step(name, its, night, return_state=True).result(raise_on_failure=False)
-        # an error in the code around the step, or a task run that Prefect abandoned
+        state = begun(lambda: step(name, its, night, return_state=True))
+        failed = isinstance(state, Exception)
+        made = state if failed else state.result(raise_on_failure=False)
+        # an error in the code around the step or of Prefect, or a task run that it abandoned
         return (
             made
             if isinstance(made, ledger.StepResult)

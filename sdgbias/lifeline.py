@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import signal
 import stat
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -24,6 +25,24 @@ from typing import NoReturn
 _NAME = "SDGBIAS_LIFELINE"
 _LOCK = threading.Lock()
 _PIPE: tuple[int, int] | None = None  # one for all children; never closed
+
+
+#: How the runtimes of Python, C and C++ begin what they say of a crash.
+_CRASH = re.compile(
+    r"Fatal Python error: |terminate called |double free|free\(\): |malloc\(\): |munmap_chunk\(\): "
+    r"|corrupted |\*\*\* \w|\S.*: Assertion .* failed"
+)
+
+
+def crash(lines: Iterable[str]) -> str:
+    """The line that names a native crash, '' for none. It is the first one of its report, which
+    goes on with a stack and ends with a list of modules."""
+    return next((line for line in lines if _CRASH.match(line)), "")
+
+
+def died_of(code: int) -> str:
+    """'SIGSEGV' of the exit code -11 of a subprocess; 'signal 99' where the system has no name."""
+    return signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
 
 
 def given(environment: Mapping[str, str]) -> tuple[dict[str, str], tuple[int, ...]]:

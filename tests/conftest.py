@@ -170,7 +170,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _cpu() -> float:
     """CPU seconds so far: of this process, of its children that have ended, of the commands that
     forks ran for it."""
-    return sum(os.times()[:4]) + sum(forked.cpu)
+    return sum(os.times()[:4]) + forked.spent()
 
 
 _BEFORE = [_cpu()]

@@ -298,6 +298,17 @@ def test_glossary_has(term: str) -> None:
     assert f"| **{term}** |" in TEXT["GLOSSARY.md"]
 
 
+def test_every_page_says_first_for_whom_it_is() -> None:
+    written = ("reference/commands.md", "reference/models.md", "reference/benchmarks.md")
+    lacking = [
+        name
+        for name, text in TEXT.items()
+        if name.startswith("docs/") and not name.endswith(written)
+        if not re.match(r"# .+\n\n\*For .+\.\*\n\n", text)
+    ]
+    assert lacking == []
+
+
 def test_links_lead_somewhere() -> None:
     for page, text in TEXT.items():
         for target in re.findall(r"\]\(([^)#\s]+)\)", FENCE.sub("", text)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -33,3 +34,32 @@ def test_no_class_name_twice_in_the_package() -> None:
 def test_no_module_name_three_times_in_the_package() -> None:
     names = Counter(path.stem for path in PACKAGE if path.stem != "__init__")
     assert {name: n for name, n in names.items() if n > 2} == {}
+
+
+#: The rooms of the package, whose own docstring says where to look for what.
+ROOMS = sorted(
+    path.parent for path in (REPOSITORY / "sdgbias").glob("*/__init__.py") if path.parent.name
+)
+
+
+def modules_of(room: Path) -> set[str]:
+    """Modules and folders with code of a room."""
+    files = {path.stem for path in room.glob("*.py")} - {"__init__", "__main__"}
+    return files | {path.parent.name for path in room.glob("*/__init__.py")}
+
+
+def named_by(room: Path) -> list[str]:
+    """Modules that the list at the end of a room's docstring names: '* a, b: what they do'."""
+    doc = ast.get_docstring(ast.parse((room / "__init__.py").read_text(encoding="utf-8"))) or ""
+    return [
+        name
+        for names in re.findall(r"^\* ([\w, ]+):", doc, re.MULTILINE)
+        for name in names.split(", ")
+    ]
+
+
+def test_the_docstring_of_every_room_names_its_modules() -> None:
+    assert len(ROOMS) == 12
+    for room in ROOMS:
+        named = named_by(room)
+        assert sorted(named) == sorted(modules_of(room)), room.name

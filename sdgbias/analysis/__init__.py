@@ -1,2 +1,10 @@
 """Studies of stored scores, the papers' tables beside our results, and the self-check. Reads the
-results file only; never runs a model."""
+results file only; never runs a model.
+
+* run, outcomes, rows: a run as arrays, its answers, and the rows of studies
+* analyse, studies, tuning: every study of a run
+* paper: the papers' tables and figures
+* selfcheck: planted effects must be measured
+* nights, night_text: the outcome of a night, and its sentences
+* asked: why a number of a run is missing
+"""

@@ -376,7 +376,8 @@ def lookup_values(
         "national": (own[~regional & whole].drop(columns=["gdl_region", "stratum"]), ["iso3"]),
     }
     found: list[pd.DataFrame] = []
-    for level in entry.levels:
+    # an indicator has values of one or two levels, and joining nothing takes as long as a few rows
+    for level in [at for at in entry.levels if len(places[at][0])] or entry.levels[:1]:
         known, place = places[level]
         pairs = wanted[[*place, "year"]].drop_duplicates().merge(known, on=place)
         pairs["gap"] = (pairs["value_year"] - pairs["year"]).abs()

@@ -1,5 +1,14 @@
-"""The command line: every command group, put together. Each command imports what it needs when it
-runs, so that `sdgbias --help` answers at once."""
+"""The command line. A command is put together when it is asked for (sections.py) and imports what
+it needs when it runs, so that every command starts at once.
+
+* project, options, night_options, sections: paths, shared options, and the page of help
+* data, benchmark, people, suite: from raw data to a benchmark
+* models, register, fetch, watch, prompt: models
+* scoring, night, stack, gate: evaluate, nightly, the local stack, regression checks
+* results, analysis, cade, store: what was found
+* serve, publish, wandb: what is passed on
+* demo: all of it once
+"""
 
 from __future__ import annotations
 
@@ -12,28 +21,8 @@ from typing import Annotated
 import typer
 
 from sdgbias import __version__, lifeline, progress
-from sdgbias.cli import (
-    analysis,
-    benchmark,
-    demo,
-    gate,
-    night,
-    project,
-    publish,
-    register,
-    results,
-    scoring,
-    serve,
-)
-from sdgbias.cli.cade import cade_app
-from sdgbias.cli.data import raw_app, release_app, review_app
-from sdgbias.cli.models import models_app
-from sdgbias.cli.people import people_app
+from sdgbias.cli import project
 from sdgbias.cli.sections import Sections
-from sdgbias.cli.stack import stack_app
-from sdgbias.cli.store import store_app
-from sdgbias.cli.suite import suite_app
-from sdgbias.cli.wandb import wandb_app
 from sdgbias.errors import SdgbiasError
 
 app = typer.Typer(
@@ -52,19 +41,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-app.add_typer(cade_app, name="cade")
-app.add_typer(raw_app, name="raw")
-app.add_typer(review_app, name="review")
-app.add_typer(release_app, name="release")
-app.add_typer(models_app, name="models")
-app.add_typer(people_app, name="people")
-app.add_typer(suite_app, name="suite")
-app.add_typer(wandb_app, name="wandb")
-app.add_typer(store_app, name="store")
-app.add_typer(stack_app, name="stack")
-COMMANDS = (analysis, serve, gate, register, night, benchmark, scoring, results, publish, demo)
-for commands in COMMANDS:
-    commands.add_to(app)
 
 
 def _version(wanted: bool) -> None:

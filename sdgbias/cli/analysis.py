@@ -17,13 +17,6 @@ RunsOption = Annotated[
 ]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds these commands to the command line."""
-    app.command()(analyse)
-    app.command()(reproduce)
-    app.command()(selfcheck)
-
-
 def analyse(
     results: ResultsOption = DEFAULT_RESULTS,
     run: RunsOption = None,
@@ -96,6 +89,7 @@ def reproduce(
 ) -> None:
     """Every table and figure of the paper from stored results: ours beside the printed value where
     the same model was scored."""
+    from sdgbias import store
     from sdgbias.analysis import paper as tables
     from sdgbias.analysis.paper import fairness, formats
     from sdgbias.cli.options import choice
@@ -105,8 +99,9 @@ def reproduce(
     if as_json + as_csv + (out is not None) > 1:
         raise UsageError("give one of --json, --csv and --out DIR")
     items.chosen(table or [])
-    evidence = items.load(results, model or [])
-    made = items.build(evidence, table or [])
+    with store.held_open(results):
+        evidence = items.load(results, model or [])
+        made = items.build(evidence, table or [])
     if out is not None:
         typer.echo(f"wrote {len(formats.write(made, out))} files to {out}")
     elif as_json:

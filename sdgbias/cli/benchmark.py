@@ -16,12 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds these commands to the command line."""
-    app.command()(sample)
-    app.command()(build)
-
-
 def sample(
     out: Annotated[Path, typer.Option(help="Folder to write.")] = DEFAULT_RAW,
     clusters: Annotated[

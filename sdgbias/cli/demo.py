@@ -49,11 +49,6 @@ CUSTOM = (
 )
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds this command to the command line."""
-    app.command()(demo)
-
-
 def _environment() -> dict[str, str]:
     """The environment of everything that the tour starts."""
     from sdgbias.nightly.stack.settings import QUIET
@@ -62,6 +57,8 @@ def _environment() -> dict[str, str]:
     made = {**QUIET, "WANDB_MODE": "offline", **os.environ}
     home = Path(made.setdefault("PREFECT_HOME", str(Path("results/.prefect").resolve())))
     home.mkdir(parents=True, exist_ok=True)
+    # Prefect looks for it in the user's own folder otherwise, and warns where there is none
+    made.setdefault("PREFECT_SERVER_MEMO_STORE_PATH", str(home / "memo_store.toml"))
     # two small models share the cores: a thread that waits for the others leaves its core to them
     made.setdefault("OMP_NUM_THREADS", str(os.cpu_count() or 1))
     made.setdefault("OMP_WAIT_POLICY", "PASSIVE")

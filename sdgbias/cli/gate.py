@@ -31,11 +31,6 @@ PolicyOption = Annotated[
 ]
 
 
-def add_to(app: typer.Typer) -> None:
-    """The commands of this module, as commands of `sdgbias`."""
-    app.add_typer(gate_app, name="gate")
-
-
 @gate_app.callback()
 def gate(
     context: typer.Context,
@@ -175,22 +170,24 @@ def _print(made: list[Judgement], as_json: bool) -> None:
         say_json(_rows(made))
         return
     from sdgbias.analysis import night_text as words
-    from sdgbias.analysis.nights import FIRST, MISSING
+    from sdgbias.analysis.nights import BREACH, FIRST, MISSING
 
-    for j in made:
+    # what needs a person ends the list, right above the error: the rest scrolls out of sight
+    for j in sorted(made, key=lambda j: j.breached):
         compared = f", compared with {j.baseline}" if j.baseline else ""
         typer.echo(
             f"\n{j.target.model} ({j.target.suite}): {j.verdict}. {j.target.run_id}{compared};"
             f" {words.summary(j.rows)}" + (f"; accepted: {j.accepted}" if j.accepted else "")
         )
-        listed = [_line(r) for r in j.rows if r["verdict"] not in (MISSING, FIRST)]
-        print_table(listed, indent="  ")
         missing: dict[str, list[str]] = {}
         for r in j.rows:
             if r["verdict"] == MISSING:
                 missing.setdefault(str(r["note"]), []).append(str(r["rule"]))
         for note, rules in missing.items():
             typer.echo(f"  {MISSING}  {', '.join(dict.fromkeys(rules))}: {note}")
+        rows = [r for r in j.rows if r["verdict"] not in (MISSING, FIRST)]
+        listed = [_line(r) for r in sorted(rows, key=lambda r: r["verdict"] == BREACH)]
+        print_table(listed, indent="  ")
 
 
 def _line(r: dict[str, Any]) -> tuple[str, ...]:

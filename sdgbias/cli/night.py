@@ -12,16 +12,12 @@ import typer
 
 from sdgbias.cli.night_options import NightOptions, takes_night_options
 from sdgbias.cli.options import JsonOption, say_json
+from sdgbias.types import CANDIDATE
 
 if TYPE_CHECKING:
     from sdgbias.nightly.gpus import GpuHost, Need, Place
     from sdgbias.nightly.plan import Settings
     from sdgbias.nightly.run import NightSummary
-
-
-def add_to(app: typer.Typer) -> None:
-    """Adds this command to the command line."""
-    app.command()(nightly)
 
 
 @takes_night_options()
@@ -102,6 +98,7 @@ def _dry_run(settings: Settings, as_json: bool) -> None:
                     for j in night.jobs
                 ],
                 "skipped": [asdict(s) for s in night.skipped],
+                "probed_next": _probed(settings),
                 "steps": [name for name, why in idle.items() if not why],
                 "not_due": {name: why for name, why in idle.items() if why},
             }
@@ -121,7 +118,19 @@ def _dry_run(settings: Settings, as_json: bool) -> None:
         notes = [found.get((job.model, job.suite), "") for found in (stored, waits)]
         typer.echo(f"  {job.model:24} {job.suite:6} {'; '.join(filter(None, (what, *notes)))}")
     apart: dict[str, list[str]] = {}
+    candidates = {one.model for one in night.skipped if one.state == CANDIDATE}
+    if candidates:
+        # each of them has a reason of its own, which would hide those of the enabled models
+        typer.echo(
+            f"  skipped: {len(candidates)} candidate{'' if len(candidates) == 1 else 's'},"
+            " scored only when enabled: sdgbias models list --state candidate"
+        )
+        probed = _probed(settings)
+        if probed:
+            typer.echo(f"  the next `sdgbias models watch` probes {len(probed)} of them")
     for one in night.skipped:
+        if one.model in candidates:
+            continue
         reason = re.sub(rf"(?<![\w.-]){re.escape(one.model)}(?![\w.-])", "NAME", one.reason)
         apart.setdefault(reason, []).append(one.model)
     for reason, models in apart.items():
@@ -130,6 +139,15 @@ def _dry_run(settings: Settings, as_json: bool) -> None:
     for name, why in idle.items():
         if why:
             typer.echo(f"  {name}: not due: {why}")
+
+
+def _probed(settings: Settings) -> list[str]:
+    """The candidates that the next look at the hub would ask a few questions."""
+    from sdgbias.nightly import admit
+    from sdgbias.registry import watch
+
+    rules = settings.root / "registry" / "watch.yaml"
+    return admit.next_tried(settings.root, watch.read(rules)) if rules.is_file() else []
 
 
 def _when(need: Need, place: Place | None, host: GpuHost) -> str:

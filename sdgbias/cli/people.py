@@ -75,6 +75,7 @@ def build(
     data_docs/ in it.
     """
     from sdgbias.benchmark.people import DATASETS, Asked, build_people
+    from sdgbias.raw.facet import REASONS
 
     chosen = choice("--stage", stage, ("", "check"))
     if chosen == "check":
@@ -94,7 +95,10 @@ def build(
         f" annotated people, {counts['items_people']} questions. {card['licence']}."
     )
     for attribute, groups in card["groups"].items():
-        typer.echo(f"  {attribute}: " + ", ".join(f"{name} {n}" for name, n in groups.items()))
+        why = card["unknown_because"].get(attribute) or {}
+        reasons = ", ".join(f"{REASONS.get(name, name)} {n}" for name, n in why.items())
+        shown = ", ".join(f"{name} {n}" for name, n in groups.items())
+        typer.echo(f"  {attribute}: {shown}{f' ({reasons})' if reasons else ''}")
     for rule, n in card["quarantined"].items():
         typer.echo(f"  left out: {rule} {n}")
     _gate(out)

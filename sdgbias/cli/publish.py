@@ -22,11 +22,6 @@ from sdgbias.errors import UsageError
 FORMATS = ("model-card", "dataset", "every-eval-ever", "inspect", "lm-eval")
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds this command to the command line."""
-    app.command()(publish)
-
-
 def publish(
     formats: Annotated[
         list[str] | None, typer.Argument(help=f"Any of {', '.join(FORMATS)}. Default: all.")

@@ -24,11 +24,6 @@ if TYPE_CHECKING:
     from sdgbias.types import ModelSpec
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds this command to the command line."""
-    app.command("register-model")(register_model)
-
-
 def _try_processor(spec: ModelSpec, root: Path) -> str:
     """Loads what makes prompts of text and pictures, without the weights, and says how that went.
     ModelError where the files can never be loaded; a hub that doesn't answer is no reason

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sdgbias.cli import store as cli_store
-from sdgbias.cli.options import DEFAULT_RESULTS, JsonOption, ResultsOption, choice, say_json
+from sdgbias.cli.options import (
+    DEFAULT_RESULTS,
+    JsonOption,
+    ResultsOption,
+    choice,
+    print_table,
+    say_json,
+)
 from sdgbias.cli.wandb import log_beside_report
 from sdgbias.errors import UsageError
 from sdgbias.types import FACET
 
-
-def add_to(app: typer.Typer) -> None:
-    """Adds these commands to the command line."""
-    app.command()(results)
-    app.command()(report)
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def results(
@@ -32,12 +37,11 @@ def results(
     csv: Annotated[bool, typer.Option("--csv", help="Comma-separated instead of a table.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the headline table, and disparities of the runs on people and on own questions (not
-    with --csv); or the answer to --sql. `results tables` lists the tables, columns, metrics and
-    methods that a query can name. Runs on own questions stand in the table, which then names the
-    suite."""
-    from sdgbias import store, suites
-    from sdgbias.cli.demo import CUSTOM, PEOPLE
+    """Print the headline: a line a model for each suite, every number with its 95 % interval and n;
+    or the answer to --sql. --csv and --json have every view, test and method; `results tables`
+    lists the tables, columns, metrics and methods that a query can name. Runs on own questions
+    have a table of their own, by suite."""
+    from sdgbias import store
 
     if choice("WHAT", what, ("headline", "tables")) == "tables":
         from sdgbias.report import contents
@@ -47,51 +51,105 @@ def results(
         return
     if csv and as_json:
         raise UsageError("give --csv or --json, not both")
-    people = groups = None
-    headline = not sql
-    if headline:
-        if chosen := [] if csv else store.latest_runs(results, FACET, per_benchmark=True):
-            people = store.query(results, PEOPLE, [chosen])
-        suite_of: dict[str, str] = dict(
-            store.query(results, "SELECT run_id, suite FROM runs").itertuples(index=False)
-        )
-        runs = [
-            run
-            for run in suites.newest_runs(results)
-            if suites.named(suite_of[run]).items_table == "items"
-        ]
-        marks = ", ".join("?" for _ in runs) or "''"
-        # the column is there where there is more to tell apart than models
-        column = "suite, " if {suite_of[run] for run in runs} - set(suites.SUITES) else ""
-        sql = (
-            f"SELECT {column}model, task, test, method, metric, round(value, 4) AS value, n,"
-            " round(ci_low, 4) AS ci_low, round(ci_high, 4) AS ci_high FROM metrics"
-            " WHERE pillar = 'all' AND indicator = 'all'"
-            " AND method IN ('q_only', 'ctx_q', 'img_q', 'full', 'full_generated', 'cade')"
-            " AND metric IN ('accuracy', 'mae', 'interval_accuracy', 'accuracy_gain', 'mae_change')"
-            f" AND run_id IN ({marks}) ORDER BY {column}model, task, metric, test, method"
-        )
-        table = store.query(results, sql, runs)
-        custom = [] if csv else [run for run in runs if suites.named(suite_of[run]).custom]
-        groups = store.query(results, CUSTOM, [custom]) if custom else None
-    else:
+    if sql:
         table = store.ask(results, sql)
-    if as_json:
-        parts = {"metrics": table, "people": people, "own": groups}
-        say_json(parts if headline else table)
-        return
-    if people is None or len(table):
-        typer.echo(table.to_csv(index=False).rstrip("\n") if csv else table.to_string(index=False))
-    if people is not None:
-        said = (
-            "Pictures of people: difference of recall between groups, all classes pooled, 95 %"
-            " interval\n"
-        )
-        typer.echo(f"\n{said}" if len(table) else said)
-        typer.echo(people.to_string(index=False))
+        say_json(table) if as_json else typer.echo(_text(table, csv))
+    elif csv:
+        typer.echo(_text(_metrics(results, _newest(results)), csv))
+    elif as_json:
+        runs = _newest(results)
+        parts = {"metrics": _metrics(results, runs), "people": _people(results)}
+        say_json(parts | {"own": _groups(results, runs)})
+    else:
+        _headline(results)
+
+
+def _text(table: pd.DataFrame, csv: bool) -> str:
+    return table.to_csv(index=False).rstrip("\n") if csv else table.to_string(index=False)
+
+
+def _newest(results: Path) -> dict[str, str]:
+    """Newest run of each model on questions -> its suite."""
+    from sdgbias import store, suites
+
+    suite_of: dict[str, str] = dict(
+        store.query(results, "SELECT run_id, suite FROM runs").itertuples(index=False)
+    )
+    return {
+        run: suite_of[run]
+        for run in suites.newest_runs(results)
+        if suites.named(suite_of[run]).items_table == "items"
+    }
+
+
+def _metrics(results: Path, runs: Mapping[str, str]) -> pd.DataFrame:
+    """The pooled numbers of these runs, by model, task, test and method."""
+    from sdgbias import store, suites
+
+    marks = ", ".join("?" for _ in runs) or "''"
+    # the column is there where there is more to tell apart than models
+    column = "suite, " if set(runs.values()) - set(suites.SUITES) else ""
+    sql = (
+        f"SELECT {column}model, task, test, method, metric, round(value, 4) AS value, n,"
+        " round(ci_low, 4) AS ci_low, round(ci_high, 4) AS ci_high FROM metrics"
+        " WHERE pillar = 'all' AND indicator = 'all'"
+        " AND method IN ('q_only', 'ctx_q', 'img_q', 'full', 'full_generated', 'cade')"
+        " AND metric IN ('accuracy', 'mae', 'interval_accuracy', 'accuracy_gain', 'mae_change')"
+        f" AND run_id IN ({marks}) ORDER BY {column}model, task, metric, test, method"
+    )
+    return store.query(results, sql, list(runs))
+
+
+def _people(results: Path) -> pd.DataFrame | None:
+    """Disparities of the newest runs on people."""
+    from sdgbias import store
+    from sdgbias.cli.demo import PEOPLE
+
+    chosen = store.latest_runs(results, FACET, per_benchmark=True)
+    return store.query(results, PEOPLE, [chosen]) if chosen else None
+
+
+def _own(runs: Mapping[str, str]) -> dict[str, str]:
+    """Those of the runs that are on custom questions."""
+    from sdgbias import suites
+
+    return {run: suite for run, suite in runs.items() if suites.named(suite).custom}
+
+
+def _groups(results: Path, runs: Mapping[str, str]) -> pd.DataFrame | None:
+    """Disparities of the runs on custom questions."""
+    from sdgbias import store
+    from sdgbias.cli.demo import CUSTOM
+
+    custom = _own(runs)
+    return store.query(results, CUSTOM, [list(custom)]) if custom else None
+
+
+def _headline(results: Path) -> None:
+    """Print the headline of every suite."""
+    from sdgbias.report import headlines
+
+    said = False
+    for title, rows in headlines.sections(results):
+        typer.echo(f"{chr(10) * said}{title}\n")
+        print_table(rows)
+        said = True
+    runs = _newest(results)
+    if custom := _own(runs):
+        typer.echo(f"{chr(10) * said}Own questions: accuracy and gain, 95 % interval\n")
+        typer.echo(_text(_metrics(results, custom), False))
+        said = True
+    groups = _groups(results, runs)
     if groups is not None and len(groups):
         typer.echo("\nOwn questions: accuracy of the best group minus the worst, 95 % interval\n")
-        typer.echo(groups.to_string(index=False))
+        typer.echo(_text(groups, False))
+    if not said:
+        typer.echo(f"{results}: no run is published yet. Next: sdgbias evaluate MODEL")
+        return
+    typer.echo(
+        "\nIntervals that overlap don't say that two models are alike; the report's page Models"
+        " compared has paired tests. Every view and test: sdgbias results --csv"
+    )
 
 
 def report(
@@ -182,21 +240,22 @@ def report(
     from sdgbias.analysis import paper
     from sdgbias.analysis.paper import results as stored
 
-    among = then.runs if then else None
-    made = (
-        paper.build(stored.load(results, among=among))
-        if store.latest_runs(results, among=among)
-        else None
-    )
-    page = html.write_report(
-        results,
-        out,
-        benchmarks,
-        tables=made,
-        print_figures=figures,
-        rank_planted=rank_planted,
-        then=then,
-    )
+    with store.held_open(results):
+        among = then.runs if then else None
+        made = (
+            paper.build(stored.load(results, among=among))
+            if store.latest_runs(results, among=among)
+            else None
+        )
+        page = html.write_report(
+            results,
+            out,
+            benchmarks,
+            tables=made,
+            print_figures=figures,
+            rank_planted=rank_planted,
+            then=then,
+        )
     if then is None:
         freshness.stamp(results, out, benchmarks, asked)
     if wandb:

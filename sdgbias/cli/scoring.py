@@ -38,12 +38,6 @@ PassesOption = Annotated[
 ]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds these commands to the command line."""
-    app.command()(plan)
-    app.command()(evaluate)
-
-
 def plan(
     model: Annotated[
         list[str], typer.Argument(help="Names of registered models (sdgbias models).")

@@ -1,12 +1,16 @@
 """The help of all commands: the order and the sections in which `sdgbias --help` lists them, a line
-for each, and an example of each with the command that usually follows (data/commands.toml)."""
+for each, and an example of each with the command that usually follows (data/commands.toml); and
+where each is."""
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import typer
 from typer.core import TyperGroup
 
 # read without sdgbias.files, which imports PyYAML: every command starts here
@@ -16,6 +20,34 @@ _TEXTS = tomllib.loads(_FILE.read_text(encoding="utf-8"))
 SECTIONS: dict[str, dict[str, str]] = _TEXTS["sections"]
 #: Command -> an example, and what to run next ('' where nothing follows).
 EXAMPLES: dict[str, list[str]] = _TEXTS["examples"]
+#: Command -> its file in this folder, and the function or the group there.
+WHERE = {
+    "analyse": "analysis:analyse",
+    "build": "benchmark:build",
+    "cade": "cade:cade_app",
+    "demo": "demo:demo",
+    "evaluate": "scoring:evaluate",
+    "gate": "gate:gate_app",
+    "models": "models:models_app",
+    "nightly": "night:nightly",
+    "people": "people:people_app",
+    "plan": "scoring:plan",
+    "publish": "publish:publish",
+    "raw": "data:raw_app",
+    "register-model": "register:register_model",
+    "release": "data:release_app",
+    "report": "results:report",
+    "reproduce": "analysis:reproduce",
+    "results": "results:results",
+    "review": "data:review_app",
+    "sample": "benchmark:sample",
+    "selfcheck": "analysis:selfcheck",
+    "serve": "serve:serve",
+    "stack": "stack:stack_app",
+    "store": "store:store_app",
+    "suite": "suite:suite_app",
+    "wandb": "wandb:wandb_app",
+}
 
 
 class Sections(TyperGroup):
@@ -23,10 +55,10 @@ class Sections(TyperGroup):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        for section in SECTIONS.values():
-            for name, text in section.items():
-                self.commands[name].short_help = text
-        _teach(self)
+        self.commands = _Commands()  # type: ignore[assignment]  # nobody adds to it
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return self.commands[cmd_name] if cmd_name in WHERE else None
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [name for section in SECTIONS.values() for name in section]
@@ -37,12 +69,44 @@ class Sections(TyperGroup):
                 formatter.write_dl(list(commands.items()), col_max=16)
 
 
-def _teach(command: Any, path: tuple[str, ...] = ()) -> None:
-    """Put its example at the end of the help of every command of a group."""
-    for name, child in command.commands.items():
+class _Commands(Mapping[str, Any]):
+    """The commands by name, each put together when it is asked for: with all 25 of them, their
+    modules and their options, a short command would take a third longer."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            self._made[name] = _command(name, *WHERE[name].split(":"))
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(WHERE)
+
+    def __len__(self) -> int:
+        return len(WHERE)
+
+
+def _command(name: str, file: str, attribute: str) -> Any:
+    """A command of the command line, with its line in the help and its examples."""
+    found = getattr(import_module(f"sdgbias.cli.{file}"), attribute)
+    alone = typer.Typer(rich_markup_mode=None)
+    if isinstance(found, typer.Typer):
+        alone.add_typer(found, name=name)
+    else:
+        alone.command(name)(found)
+    command = typer.main.get_group(alone).commands[name]
+    command.short_help = next(texts[name] for texts in SECTIONS.values() if name in texts)
+    _teach({name: command})
+    return command
+
+
+def _teach(commands: dict[str, Any], path: tuple[str, ...] = ()) -> None:
+    """Put its example at the end of the help of each of the commands and those below them."""
+    for name, command in commands.items():
         here = (*path, name)
         example, onward = EXAMPLES.get(" ".join(here), ("", ""))
         if example:
-            child.epilog = f"Example: {example}" + (f"\n\nNext: {onward}" if onward else "")
-        if hasattr(child, "commands"):
-            _teach(child, here)
+            command.epilog = f"Example: {example}" + (f"\n\nNext: {onward}" if onward else "")
+        _teach(getattr(command, "commands", {}), here)

@@ -15,11 +15,6 @@ from sdgbias.errors import UsageError
 QUEUE = 1000
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds this command to the command line."""
-    app.command()(serve)
-
-
 def serve(
     results: ResultsOption = DEFAULT_RESULTS,
     host: Annotated[

@@ -1,6 +1,15 @@
 """The interface of an engine, and the one place that builds an engine from a registry entry.
 
 Engines score prompts. Only this package imports torch or transformers.
+
+* hf: transformers, in this process
+* vllm, vllm_environment, vllm_lora, vllm_model, vllm_options, vllm_support: vLLM
+* api: endpoints that speak the OpenAI format
+* planted, planted_people: no weights, known biases
+* subprocess: any engine in a process, and in an environment, of its own
+* agreement, fingerprint: two ways of scoring compared, and what scores depend on
+* entry_options, hub_errors, torchvision_ops: options checked, errors told apart, an import
+  mended
 """
 
 from __future__ import annotations

@@ -269,7 +269,7 @@ class ChildEngine(RemoteEngine):
             pass_fds=passed,
             bufsize=0,
         )
-        self.last_words: deque[str] = deque(maxlen=20)
+        self.last_words: deque[str] = deque(maxlen=200)  # a native crash has a stack of some 50
         self._listener = threading.Thread(
             target=_listen, args=(self.child.stderr, self.last_words), daemon=True
         )
@@ -337,8 +337,13 @@ class ChildEngine(RemoteEngine):
             self.child.kill()
             code = self.child.wait()
         self._listener.join(_GIVE_UP)
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        words = f": {self.last_words[-1][:300]}" if self.last_words else ""
+        how = (
+            f"was killed by {lifeline.died_of(code)}"
+            if code < 0
+            else f"ended with exit code {code}"
+        )
+        said = lifeline.crash(self.last_words) or (self.last_words[-1] if self.last_words else "")
+        words = f": {said[:300]}" if said else ""
         return EngineDied(f"{self.name}: the engine's process ({self.where}) {how}{words}")
 
 

@@ -59,6 +59,14 @@ def admit(
     return done
 
 
+def next_tried(root: Path, rules: watch.Rules) -> list[str]:
+    """The candidates that the next look would ask, but for those that it asks again after an
+    upgrade; nothing is written. Raises RegistryError."""
+    if rules.probe is None:
+        return []
+    return sorted(row.name for row in seen.read(root).values() if _due(root, row, row.versions))
+
+
 def _due(root: Path, row: seen.Seen, versions: Mapping[str, str]) -> bool:
     again = row.verdict == NOT_ADMITTED and row.versions != versions
     if not row.ready or not (row.verdict in _TRIED or again):

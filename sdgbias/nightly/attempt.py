@@ -10,11 +10,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from signal import Signals
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from sdgbias import errors, progress
+from sdgbias import errors, lifeline, progress
 from sdgbias.files import json_object, packaged_yaml
 from sdgbias.nightly import gpus, process
 from sdgbias.nightly import process as child
@@ -349,7 +348,7 @@ def _classified(
         return replace(blank, kind="TimedOut", message=late)
     words = process.last_error(job.log)
     if ended.code < 0:
-        name = Signals(-ended.code).name if -ended.code in set(Signals) else f"signal {-ended.code}"
+        name = lifeline.died_of(ended.code)
         perhaps = " (perhaps for want of memory)" if name == "SIGKILL" else ""
         return replace(
             blank,

@@ -189,7 +189,8 @@ def redact(text: str) -> str:
 
 def last_error(log: Path) -> str:
     """The last error message in the log since the command was last started ('' if none): its last
-    `error:` line, else the last line of a traceback, else the last line."""
+    `error:` line, else the first line of a native crash, else the last line of a traceback, else
+    the last line."""
     try:
         with log.open("rb") as source:
             source.seek(max(0, source.seek(0, os.SEEK_END) - 20_000))
@@ -201,7 +202,8 @@ def last_error(log: Path) -> str:
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     raised = [line for line in lines if _RAISED.match(line)]
     spoken = [line for line in lines if line.strip()]
-    return redact((errors or raised or spoken or [""])[-1])
+    crashed = [line] if (line := lifeline.crash(lines)) else []
+    return redact((errors or crashed or raised or spoken or [""])[-1])
 
 
 @contextmanager

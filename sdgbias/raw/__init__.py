@@ -1,2 +1,11 @@
 """Reading and checking raw folders, rendering images, synthetic samples. Independent of
-questions."""
+questions.
+
+* folders, text_tables: files of a raw folder, and CSV files of other people as text
+* clusters, regions: DHS clusters, and the survey regions that they lie in
+* indicators, series, sources: what is asked about, its values, and who publishes them
+* images: tiles and photos, rendered once and stored by content
+* facet, faces: annotated pictures of people, and folders of labelled faces
+* synthetic: samples in the layouts of the real data
+* check, tracking: `sdgbias raw check` and `sdgbias raw track`
+"""

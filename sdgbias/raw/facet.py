@@ -50,6 +50,13 @@ def normalise(name: str) -> str:
 #: Winning votes that are no group of the metrics: they become `unknown`, with the vote as the
 #: reason.
 NO_GROUP = ("non-binary", "na")
+#: A reason in words, for people who read a count of it.
+REASONS = {
+    "na": "not apparent to the annotators",
+    "no-votes": "no votes",
+    "tie": "tied votes",
+    "unread": "votes that can't be read",
+}
 COLUMNS = (
     "person_id",
     "filename",

@@ -1,2 +1,10 @@
 """Model entries, metadata of models on the hub, proposals for new entries, the watch for new
-releases."""
+releases.
+
+* entries, changes: registry/models as values, and what writes to it
+* hub, facts: metadata of a repository, and what its files say about the model
+* machine, propose: what fits on this machine, and the entry that is proposed
+* fetch: pinned revisions into the hub client's cache
+* watch, seen: new releases, and the ledger of what was looked at
+* catalogue: the models of the papers and a list of current ones, in one go
+"""

@@ -4,8 +4,9 @@ configuration, the headers or sizes of its safetensors; never weights, pickles o
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ _PIPELINES = (
     "image-text-to-text",
     "image-to-text",
     "visual-question-answering",
+    "video-text-to-text",
     "any-to-any",
     "text-generation",
 )
@@ -27,7 +29,8 @@ _PIPELINES = (
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """params: 0 when unknown; stored: bytes of safetensors."""
+    """params: 0 when unknown; stored: bytes of safetensors; purpose: the hub's tag, where it is
+    that of no model that answers."""
 
     config: Mapping[str, Any] = field(default_factory=dict)
     processor: Mapping[str, Any] = field(default_factory=dict)
@@ -35,6 +38,7 @@ class ModelFacts:
     stored: int = 0
     licence: str = ""
     unread: str = ""
+    purpose: str = ""
 
     @property
     def family(self) -> str:
@@ -61,8 +65,16 @@ class ModelFacts:
         return "float32" if self.params and self.stored / self.params > 3 else "bfloat16"
 
 
-def look(repo: str, revision: str, root: Path, weighted: bool = True) -> tuple[str, ModelFacts]:
-    """(revision to register, facts). weighted: whether it is to answer prompts."""
+def classifies(architecture: str) -> str:
+    """Why a model of this class can't be scored: it puts out classes (ShieldGemma 2: yes or no), no
+    text; '' for any other."""
+    if not re.search(r"For\w*Classification$", architecture):
+        return ""
+    return f"a classifier ({architecture}): puts out classes, no text; choose a model that answers"
+
+
+def look(repo: str, revision: str, root: Path) -> tuple[str, ModelFacts]:
+    """(revision to register, facts)."""
     if repo.startswith(("local:", "path:")):
         return revision or "local", _look_at_folder(
             root / repo[6:] if repo.startswith("local:") else Path(repo[5:])
@@ -84,13 +96,11 @@ def look(repo: str, revision: str, root: Path, weighted: bool = True) -> tuple[s
             f"{repo}: safetensors only, none in revision {found.commit}; choose a revision that has"
             " them"
         )
-    if weighted and found.pipeline not in _PIPELINES:
-        raise RegistryError(
-            f"{repo}: the hub lists it for {found.pipeline!r}; choose an image-text-to-text or a"
-            " text-generation model"
-        )
-    return found.commit, ModelFacts(
+    facts = ModelFacts(
         found.config, found.processor, found.params, found.weight_bytes, found.licence
+    )
+    return found.commit, replace(
+        facts, purpose="" if found.pipeline in _PIPELINES else found.pipeline
     )
 
 

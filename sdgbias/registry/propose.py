@@ -23,12 +23,10 @@ from sdgbias.registry.entries import (
     load_readable,
     parse,
 )
-from sdgbias.registry.facts import ModelFacts, look
+from sdgbias.registry.facts import ModelFacts, classifies, look
 from sdgbias.registry.machine import Machine
 from sdgbias.types import CANDIDATE, ENABLED, IMAGE_FREE, QUARANTINED, VIEWS, ModelSpec
 
-#: Vision-language configs without a ``vision_config`` block.
-_VISION_TYPES = ("fuyu", "git", "kosmos-2", "vilt")
 #: Families that were trained on one picture per prompt: the benchmark's composite layout.
 ONE_PICTURE = ("blip-2", "instructblip", "llava", "paligemma", "vipllava")
 _WEIGHTED = ("hf", "vllm")
@@ -114,8 +112,7 @@ def propose(
     base = base or _existing_entry(repo, wanted.name, root)
     if base and wanted.anew and base.revision == UNPINNED:
         base = replace(base, backend="", dtype="", batch_size=0)
-    weighted = (wanted.backend or (base.backend if base else "")) in ("", *_WEIGHTED)
-    revision, facts = look(repo, wanted.revision, root, weighted)
+    revision, facts = look(repo, wanted.revision, root)
     backend, why_backend = _backend(wanted, base, facts, here)
     dtype, why_dtype = _dtype(wanted, base, facts, here)
     views = IMAGE_FREE if _language(facts, here) else base.views if base else VIEWS
@@ -313,13 +310,11 @@ def _backend(
 
 
 def _language(facts: ModelFacts, here: Host) -> bool:
-    """Whether the model reads text alone."""
-    return (
-        "vision_config" not in facts.config
-        and facts.family not in _VISION_TYPES
-        and facts.family not in here.families()
-        and facts.family in here.language()
-    )
+    """Whether the model reads text alone: as this transformers knows its family, or, of a family
+    that it doesn't know, as a repository without a processor of pictures has it."""
+    if "vision_config" in facts.config or facts.family in here.families():
+        return False
+    return facts.family in here.language() or ("auto_map" in facts.config and not facts.processor)
 
 
 def _judge(repo: str, backend: str, facts: ModelFacts, here: Host, trusted: bool) -> str:
@@ -327,19 +322,23 @@ def _judge(repo: str, backend: str, facts: ModelFacts, here: Host, trusted: bool
     a note on such code."""
     if backend not in _WEIGHTED or facts.unread:
         return ""
-    kind, own_code = facts.family, "auto_map" in facts.config or "auto_map" in facts.processor
-    language = _language(facts, here)
-    if (
-        not language
-        and "vision_config" not in facts.config
-        and kind not in _VISION_TYPES
-        and not own_code
-    ):
+    if why := classifies(facts.architecture):
+        raise RegistryError(f"{repo}: {why}")
+    # Phi-4 multimodal is listed for speech: what a family is known for counts more than the tag
+    if facts.purpose and facts.family not in here.families() and not trusted:
         raise RegistryError(
-            f"{repo}: model_type {kind!r} has no vision_config, and is no language model that this"
-            " transformers knows; choose an image-text-to-text or a text-generation model"
+            f"{repo}: the hub lists it for {facts.purpose!r}; choose an image-text-to-text or a"
+            " text-generation model"
         )
-    if language or kind in here.families():
+    kind, own_code = facts.family, "auto_map" in facts.config or "auto_map" in facts.processor
+    seeing = "vision_config" in facts.config
+    known = kind in here.families() or (not seeing and kind in here.language())
+    if not known and not seeing and not own_code:
+        raise RegistryError(
+            f"{repo}: model_type {kind!r} has no vision_config, and this transformers knows it"
+            " neither as image-text-to-text nor as a language model; choose one of these"
+        )
+    if known:
         return (
             "; its own code (auto_map) isn't run: transformers knows the family"
             if own_code and not trusted

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import combinations
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from sdgbias.report import labels
 from sdgbias.report.charts.over_nights import DOTTED, TOGETHER, Plot, Point, plots
 from sdgbias.report.data import ALL_TESTS, METHODS
 from sdgbias.report.source import Reader, Row
+from sdgbias.store import database
 from sdgbias.suites import in_order
 from sdgbias.suites.facet import NOT_UNDERSTOOD
 from sdgbias.types import ContextTest
@@ -79,14 +81,10 @@ def cells(reader: Reader, run: Row) -> list[Cell]:
     """Every (task, metric, method, test, pillar, indicator) of one run: the options of the
     selects."""
     sql = (
-        f"SELECT {', '.join(CHOICES)}, rowid AS at FROM metric_rows WHERE run_id = ? AND rowid >= ?"
-        " ORDER BY ALL"
+        f"SELECT {', '.join(CHOICES)} FROM metric_rows WHERE run_id = ? AND rowid >= ? ORDER BY ALL"
     )
-    first = _first_row(reader, [run], "metric_rows")
-    found = reader.ask(sql, [run["run_id"], first])
-    if first and min((r["at"] for r in found), default=0) < first + store.GROUPED:
-        found = reader.ask(sql, [run["run_id"], 0])  # some of its rows may lie before the first
-    return [tuple(r[name] for name in CHOICES) for r in found]
+    found = reader.ask(sql, [run["run_id"], first_row(reader, run, "metric_rows")])
+    return list(map(itemgetter(*CHOICES), found))
 
 
 def choose(
@@ -118,28 +116,26 @@ def choose(
 def numbers(
     reader: Reader, chosen: Mapping[str, str], asked: list[Row], also: Sequence[str] = ()
 ) -> dict[str, Row]:
-    """run_id -> value, n, ci_low, ci_high, clusters, note of one cell, for the runs of
-    ``asked`` (see `nights_asked`) and ``also``.
+    """run_id -> value, n, ci_low, ci_high of one cell, for the runs of ``asked`` (see
+    `nights_asked`) and ``also``.
 
     Runs are stored in order of publication, so only the end of the table is read, from the
-    estimated position of the oldest run of ``asked``. Up to four runs that this misses are queried
-    by id; with more the whole table is read.
+    estimated position of the oldest run of ``asked``; the whole table, if this misses a run.
     """
     table = "headline_rows" if chosen["indicator"] in store.HEADLINES else "metric_rows"
-    cell = [chosen[name] for name in CHOICES]
-    where = " AND ".join(f"{name} = ?" for name in CHOICES)
-    sql = f'SELECT run_id, "value", n, ci_low, ci_high, clusters, note FROM {table} WHERE {where}'
-    wanted = {r["run_id"] for r in asked} | set(also)
-    found = {
-        r["run_id"]: r
-        for r in reader.ask(f"{sql} AND rowid >= ?", [*cell, _first_row(reader, asked, table)])
-    }
-    missing = sorted(wanted - set(found))
-    if len(missing) > 4:
-        found = {r["run_id"]: r for r in reader.ask(sql, cell)}
-    else:
-        for run_id in missing:
-            found |= {r["run_id"]: r for r in reader.ask(f"{sql} AND run_id = ?", [*cell, run_id])}
+    of = ", ".join(f"${name} AS {name}" for name in database.CELL)
+    cell = reader.ask(
+        f"SELECT {database.cell()} AS cell FROM (SELECT {of})",
+        {name: chosen[name] for name in database.CELL},
+    )
+    sql = f'SELECT run_id, "value", n, ci_low, ci_high FROM {table} WHERE cell = ? AND rowid >= ?'
+
+    def since(first: int) -> dict[str, Row]:
+        return {r["run_id"]: r for r in reader.ask(sql, [cell[0]["cell"], first])}
+
+    found = since(_first_row(reader, asked, table))
+    if not found.keys() >= {r["run_id"] for r in asked} | set(also):
+        found = since(0)
     return found if chosen["metric"] != "recall" else _heard(reader, chosen, found)
 
 
@@ -158,18 +154,45 @@ def _heard(reader: Reader, chosen: Mapping[str, str], found: dict[str, Row]) -> 
     return {run: r | void if run in out else r for run, r in found.items()}
 
 
+def first_row(reader: Reader, run: Row, table: str) -> int:
+    """A row of the table before which none of the run lies; its own first, if it was the last to be
+    published. The whole table is read only where the order of publication doesn't tell."""
+
+    def there(first: int) -> Row:
+        sql = f"""SELECT count(*) AS n, min(rowid) AS low, max(rowid) AS high FROM {table}
+                  WHERE run_id = ? AND rowid >= ?"""
+        return reader.ask(sql, [run["run_id"], first])[0]
+
+    tail = _end(reader, table) - 2 * store.ROW_GROUP
+    found = there(tail)
+    if found["n"] and found["low"] > tail and found["high"] - found["low"] < found["n"]:
+        return int(found["low"])
+    first = _first_row(reader, [run], table)  # sorted, among the rows of other runs
+    found = there(first)
+    return first if found["n"] and found["low"] >= first + store.GROUPED else 0
+
+
 def _first_row(reader: Reader, asked: list[Row], table: str) -> int:
     """Estimated row of the table at which the oldest of these runs starts, with a margin of a
-    quarter, and of two blocks where rows are grouped."""
+    quarter and of two blocks, in which rows are sorted."""
     if not asked:
         return 0
     oldest = min(r["finished_at"] for r in asked)
-    sql = f"""SELECT count(*) FILTER (WHERE finished_at >= ?) / greatest(count(*), 1) AS share,
-              (SELECT count(*) FROM {table}) AS n
-              FROM runs WHERE finished_at IS NOT NULL"""
-    [found] = reader.ask(sql, [oldest])
-    grouped = 2 * store.GROUPED if table == "metric_rows" else 0
-    return max(0, int(found["n"] * (1 - 1.25 * found["share"])) - grouped)
+    [found] = reader.ask(
+        """SELECT count(*) FILTER (WHERE finished_at >= ?) / greatest(count(*), 1) AS share
+           FROM runs WHERE finished_at IS NOT NULL""",
+        [oldest],
+    )
+    first = int(_end(reader, table) * (1 - 1.25 * found["share"]))
+    return max(0, first - 2 * store.GROUPED)
+
+
+def _end(reader: Reader, table: str) -> int:
+    """The number after the last row's: at least the count of rows, which DuckDB knows without
+    reading any."""
+    [found] = reader.ask(f"SELECT count(*) AS n FROM {table}")
+    sql = f"SELECT max(rowid) + 1 AS n FROM {table} WHERE rowid >= ?"
+    return reader.ask(sql, [found["n"] - 1])[0]["n"] or 0
 
 
 def table(runs: list[Row], found: Mapping[str, Row], metric: str) -> list[Row]:
@@ -260,16 +283,18 @@ def series(
     """name (with '(planted)' for planted models) -> night -> point, in ``order`` of models.
     ``told``: points carry their numbers as text."""
     made: dict[str, dict[str, Point]] = {}
-    for r in sorted(
-        rows, key=lambda r: order.index(r["model"]) if r["model"] in order else len(order)
-    ):
-        if r["value"] is None or math.isnan(r["value"]):
+    place = {model: k for k, model in enumerate(order)}
+    for r in sorted(rows, key=lambda r: place.get(r["model"], len(order))):
+        value, low, high = r["value"], r["ci_low"], r["ci_high"]
+        if value is None or math.isnan(value):
             continue
-        low, high = (math.nan if r[k] is None else float(r[k]) for k in ("ci_low", "ci_high"))
-        said = _told(r, metric) if told else ""
         name = f"{r['model']} (planted)" if r["provenance"] == "planted" else r["model"]
         made.setdefault(name, {})[r["night"]] = Point(
-            float(r["value"]), low, high, said, bool(r["fresh"])
+            value,
+            math.nan if low is None else low,
+            math.nan if high is None else high,
+            _told(r, metric) if told else "",
+            bool(r["fresh"]),
         )
     return made
 

@@ -225,12 +225,12 @@ def _planned(
 ) -> tuple[int, int]:
     """(tokens prefilled, pictures encoded) when the chunks of the plan are scored in trees of at
     most ``limit`` tokens (None: each prompt alone)."""
-    ids = plan.distinct["image_id"]
+    ids = plan.distinct["image_id"].tolist()
     tokens = pictures = start = 0
     while start < len(ids):
         end = chunks(ids, start, size)
         groups: dict[str, list[list[np.ndarray]]] = {}
-        for image_id, of_one in zip(ids.iloc[start:end], leaves[start:end], strict=True):
+        for image_id, of_one in zip(ids[start:end], leaves[start:end], strict=True):
             groups.setdefault(image_id, []).append(of_one)
         for image_id, own in groups.items():
             alone = limit is None or len(own) == 1

@@ -46,6 +46,7 @@ from sdgbias.errors import (
     ModelError,
     OutOfMemory,
     RegistryError,
+    SdgbiasError,
     StoreError,
     UsageError,
 )
@@ -103,7 +104,7 @@ def score(
 ) -> tuple[ScoreBatch, list[str]]:
     """(scores in the order of the prompts, failures) when they are sent in another order and
     ``size`` at a time. A prompt that fails alone has NaN; when all do, the first error is
-    raised."""
+    raised, as a ModelError where it is not the package's own."""
     width = max(len(p.candidates) for p in prompts)
     logits, mass = (
         np.full((len(prompts), width), np.nan, dtype=np.float32),
@@ -137,13 +138,18 @@ def score(
 
     for start in range(0, len(order), size):
         ask(order[start : start + size])
+    said = [_line(error) for error in failures]
     if len(failures) == len(prompts):
-        raise failures[0]
-    said = [
-        f"{getattr(e, 'kind', type(e).__name__)}: {str(e).splitlines()[0][:200] if str(e) else ''}"
-        for e in failures
-    ]
+        if isinstance(failures[0], SdgbiasError):
+            raise failures[0]
+        raise ModelError(f"each of {len(prompts)} probes fails, the first: {said[0]}")
     return ScoreBatch(logits, mass, np.full_like(mass, np.nan), tops, tokens), said
+
+
+def _line(error: Exception) -> str:
+    """An error in one line: its kind and the first line of its message."""
+    first = (str(error).strip().splitlines() or [""])[0][:200]
+    return f"{getattr(error, 'kind', type(error).__name__)}: {first}"
 
 
 def check(
@@ -329,15 +335,15 @@ def here(root: Path) -> Host:
 
 
 def _known() -> frozenset[str]:
-    from sdgbias.engines.hf import checkpoint  # seconds, and nothing new on the hub asks for it
+    from sdgbias.engines.hf import auto_class  # seconds, and nothing new on the hub asks for it
 
-    return checkpoint.known()
+    return auto_class.known()
 
 
 def _language() -> frozenset[str]:
-    from sdgbias.engines.hf import checkpoint
+    from sdgbias.engines.hf import auto_class
 
-    return checkpoint.language()
+    return auto_class.language()
 
 
 def probe(
@@ -359,6 +365,10 @@ def probe(
         told = check(spec, root, found, {}, progress=progress)
     except (ModelError, InfrastructureError, RegistryError) as error:
         return Verdict(False, f"{type(error).__name__}: {str(error).splitlines()[0]}")
+    except SdgbiasError:
+        raise
+    except Exception as error:  # the code of a model raises anything
+        return Verdict(False, _line(error))
     failed, bad = told["probes"]["failed"], [row for row in told["itself"] if not row["agrees"]]
     if failed:
         return Verdict(

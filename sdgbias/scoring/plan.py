@@ -112,7 +112,7 @@ class Part:
 
     def keys(self, plan: Plan) -> frozenset[str]:
         """Keys of the part's distinct prompts; none where the plan has fewer stretches."""
-        keys, image_id = plan.distinct["key"].tolist(), plan.distinct["image_id"]
+        keys, image_id = (plan.distinct[name].tolist() for name in ("key", "image_id"))
         size = max(1, len(keys) // (8 * self.of))
         found: list[str] = []
         start, turn = 0, 1
@@ -132,12 +132,11 @@ class RunPart:
     part: Part | None = None
 
 
-def chunks(image_id: pd.Series, start: int, size: int) -> int:
+def chunks(image_id: list[str], start: int, size: int) -> int:
     """End of the chunk that begins at row ``start``: about ``size`` prompts, and whole pictures
     unless one has more prompts than that."""
     end = min(start + size, len(image_id))
-    if end == len(image_id) or image_id.iloc[end] == "":
+    if end == len(image_id) or image_id[end] == "":
         return end
-    ids = image_id.iloc[start : end + 1].to_numpy()
-    first = int((ids == ids[-1]).argmax())  # first row of the picture that the cut would split
-    return start + first if first else end
+    first = image_id.index(image_id[end], start)  # first row of the picture that would be split
+    return first if first > start else end

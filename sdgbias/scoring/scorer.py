@@ -152,7 +152,7 @@ class Scorer:
     ) -> None:
         start, total = 0, len(missing)
         missing = self.watchdog.suspects_last(missing)
-        keys, ids = missing["key"], missing["image_id"]
+        keys, ids = missing["key"], missing["image_id"].tolist()
         used = missing[[name for name in USED if name in missing]]
         table = pa.Table.from_pandas(used, preserve_index=False)
         held: list[pa.RecordBatch] = []
@@ -187,15 +187,16 @@ class Scorer:
         seconds = time.perf_counter() - began
         widths = np.array([len(p.candidates) for p in prompts])
         inside = np.arange(batch.logits.shape[1]) < widths[:, None]
-        bounds = np.full_like(batch.logits, np.nan) if batch.upper is None else batch.upper
-        # a censored candidate has -inf and a finite bound; everything else has a finite logit
-        known = np.isfinite(np.where(np.isneginf(batch.logits), bounds, batch.logits))
+        offsets = np.concatenate([[0], widths.cumsum()])
+        known, upper = np.isfinite(batch.logits), pa.nulls(len(prompts), pa.list_(pa.float32()))
+        if batch.upper is not None:  # a censored candidate has -inf and a finite bound
+            known |= np.isneginf(batch.logits) & np.isfinite(batch.upper)
+            upper = _lists(offsets, batch.upper[inside], np.isnan(batch.upper).all(axis=1))
         finite = (known | ~inside).all(axis=1)
         keys = [row["key"] for row in chunk]
         self.lengths.update(zip(keys, batch.n_tokens.tolist(), strict=True))
         why = "NonFiniteLogits", "a candidate logit is NaN or infinite"
         self.failures += [(key, *why) for key, ok in zip(keys, finite, strict=True) if not ok]
-        offsets = np.concatenate([[0], widths.cumsum()])
         rows = _rows(
             "scores",
             keys,
@@ -205,7 +206,7 @@ class Scorer:
             batch.minus_logit,
             batch.top_token,
             batch.n_tokens,
-            _lists(offsets, bounds[inside], np.isnan(bounds).all(axis=1)),
+            upper,
             _by_tokens(seconds, batch.n_tokens),
             [row.get("run") for row in chunk],
         )
@@ -465,9 +466,10 @@ def split_work(
     ids = pd.concat([scores["image_id"], numbers["image_id"]])
     ids = ids[~ids.index.duplicated()].sort_index()
     size *= max(1, min(most, len(ids) // (8 * size * engines)))
+    pictures = ids.tolist()
     found, start = [], 0
     while start < len(ids):
-        end = chunks(ids, start, size)
+        end = chunks(pictures, start, size)
         first, last = ids.index[start], ids.index[end - 1]
         found.append(WorkUnit(scores.loc[first:last], numbers.loc[first:last]))
         start = end

@@ -5,6 +5,10 @@ and are read as if they were tables here. There is one writer at a time: DuckDB 
 against other processes, so connections are short, and a process that finds the file locked waits
 and retries. A run is published whole, in one transaction (rows replaced by key), so a killed
 publish leaves the previous state and a repeated one changes nothing. ``schema.sql`` is its schema.
+
+* database, tables, parquet, views: the file, its rows, and the Parquet files beside it
+* maintenance, backup, snapshots: what is kept, copies, and the state of an earlier moment
+* untrusted: queries of users, on a connection that opens no file
 """
 
 from __future__ import annotations
@@ -77,9 +81,11 @@ NIGHT_TABLES: dict[str, tuple[str, ...]] = {
 #: publish and replace keep the two consistent.
 HEADLINES = ("all", "all-52")
 
-#: Rows of metric_rows that are sorted by indicator together: four of DuckDB's row groups, about 120
-#: runs.
-GROUPED = 4 * 122_880
+#: Rows that DuckDB stores together, and can leave out together.
+ROW_GROUP = 122_880
+#: Rows of metric_rows, and of headline_rows, that are sorted by cell together: about 480 runs, so
+#: that one number of all of them lies in one row group, or two.
+GROUPED = 16 * ROW_GROUP
 
 #: DuckDB locks against other processes, not threads; this lock covers threads.
 _WRITER = threading.RLock()
@@ -461,12 +467,14 @@ def _insert(
 ) -> None:
     """Adds rows to a table in place of ``earlier`` ones: a condition, which may name them as
     `incoming`; '' for none."""
-    if name == "metric_rows":
-        database.group_by_indicator(con, len(rows), GROUPED)
+    columns = "*"
+    if name in ("metric_rows", "headline_rows"):
+        database.group_by_cell(con, name, len(rows), GROUPED)
+        columns = f"* REPLACE ({database.cell()} AS cell)"
     con.register("incoming", rows)
     if earlier:
         con.execute(f"DELETE FROM {name} WHERE {earlier}", list(params))
-    con.execute(f"INSERT INTO {name} BY NAME SELECT * FROM incoming")
+    con.execute(f"INSERT INTO {name} BY NAME SELECT {columns} FROM incoming")
     con.unregister("incoming")
 
 

@@ -21,12 +21,14 @@ from sdgbias.files import packaged
 from sdgbias.store import parquet, views
 
 #: Version of schema.sql: raised with every change to it.
-SCHEMA = 14
+SCHEMA = 15
 _BUSY = re.compile(
     r"Could not set lock|Conflicting lock|different configuration|already attached|being used by"
     r" another"
 )
 _HOLDER = re.compile(r"held in (.+?\(PID \d+\))")
+#: What a metric row is a number of.
+CELL = ("task", "metric", "method", "test", "pillar", "indicator")
 _CATALOGUE = pa.schema(
     {
         "run_id": pa.string(),
@@ -160,20 +162,26 @@ def copy(source: Path, target: Path) -> None:
         con.execute("DETACH new")
 
 
-def group_by_indicator(con: duckdb.DuckDBPyConnection, coming: int, block: int) -> None:
-    """Sorts the newest ``block`` rows of metric_rows by indicator when ``coming`` ones complete it.
-    Runs are stored one after the other, so that one indicator's number in every run of a year would
-    otherwise be spread over the whole table."""
-    [(there,)] = con.execute("SELECT count(*) FROM metric_rows").fetchall()
+def cell(values: Sequence[str] = CELL) -> str:
+    """SQL of column ``cell`` from the SQL of each of CELL: 64 bits, because DuckDB keeps the range
+    of a column for every 122,880 rows, exact for numbers and of the first eight bytes for text."""
+    return f"md5_number_lower(concat_ws('|', {', '.join(values)}))"
+
+
+def group_by_cell(con: duckdb.DuckDBPyConnection, table: str, coming: int, block: int) -> None:
+    """Sorts the newest ``block`` rows of ``table`` by cell when ``coming`` ones complete it. Runs
+    are stored one after the other, so that one number of every run of a year would otherwise be
+    spread over the whole table."""
+    [(there,)] = con.execute(f"SELECT count(*) FROM {table}").fetchall()
     if there // block == (there + coming) // block:
         return
-    newest, known = "rowid > (SELECT max(rowid) FROM metric_rows) - ?", [there % block]
+    newest, known = f"rowid > (SELECT max(rowid) FROM {table}) - ?", [there % block]
     rows = con.sql(
-        f"FROM metric_rows WHERE {newest} ORDER BY indicator, pillar, rowid", params=known
+        f"FROM {table} WHERE {newest} ORDER BY cell, rowid", params=known
     ).to_arrow_table()
-    con.execute(f"DELETE FROM metric_rows WHERE {newest}", known)
+    con.execute(f"DELETE FROM {table} WHERE {newest}", known)
     con.register("grouped", rows)
-    con.execute("INSERT INTO metric_rows FROM grouped")
+    con.execute(f"INSERT INTO {table} FROM grouped")
     con.unregister("grouped")
 
 

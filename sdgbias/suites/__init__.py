@@ -4,6 +4,12 @@ never sees a model.
 `SUITES` holds the suites that are written in Python. A suite that is a folder of custom questions
 (its benchmark's card has ``kind: own``) has a name chosen by its author: `of` builds its Suite from
 a benchmark, `named` builds one for readers from the name stored with a run.
+
+* suite, rows: everything that differs between suites as one value, and rows of results
+* sdg, sdg_metrics, sdg_numbers, sdg_tables, sdg_censoring: questions about places
+* facet, facet_groups, facet_floor: pictures of people
+* own: custom questions
+* extra_prompts, paraphrases: prompts beyond the four views
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from sdgbias import cli
 from sdgbias.analysis import paper as tables
 from sdgbias.analysis.paper import described, fairness, formats, results, studies
 from sdgbias.errors import UsageError
+from sdgbias.store import database
 from tests.builders.paper_tables import (
     LLAVA,
     build,
@@ -127,6 +128,15 @@ def test_command_prints_writes_and_refuses(full: Path, tmp_path: Path) -> None:
         run("--csv", "--json")
     with pytest.raises(UsageError, match="unknown table"):
         run("--table", "Z")
+
+
+def test_the_results_are_opened_once(full: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, given = [], database.open_file
+    monkeypatch.setattr(database, "open_file", lambda *how: opened.append(how) or given(*how))
+    for paper in ("sdg", "fairness"):
+        command = ["reproduce", "--results", str(full), "--paper", paper]
+        CliRunner().invoke(cli.app, command, catch_exceptions=False)
+    assert len(opened) == 2
 
 
 @pytest.mark.parametrize(("suite", "items"), [("sdg", tables.ITEMS), ("people", fairness.ITEMS)])

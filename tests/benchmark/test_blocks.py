@@ -53,6 +53,15 @@ def test_blocks_give_the_verdict_of_the_whole(
         assert all(one.counts[rule] for rule in rules if rule not in one.skipped)
 
 
+def test_a_table_without_rows_breaks_no_rule_of_rows(tmp_path: Path) -> None:
+    tables = copies()
+    folder = save({**tables, "items_regression": tables["items_regression"].iloc[:0]}, tmp_path)
+    names = ("items_regression",)
+    found = quality._judge(folder, names, SUITES, "id", imported=False, direct=True)
+    verdict = found["items_regression"]
+    assert verdict.rows == 0 and len(verdict.counts) > 20 and not any(verdict.counts.values())
+
+
 def test_tables_that_are_written_in_parts_hold_the_same_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

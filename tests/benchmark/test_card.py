@@ -304,7 +304,8 @@ def test_synthetic_says_so(folder: Path) -> None:
     assert made["synthetic"] is True
     assert "nothing in it is real" in made["sources"][0]
     assert "**Synthetic" in text
-    assert yaml.safe_load(text.split("---\n")[1])["license"] == "cc-by-sa-4.0"
+    assert yaml.safe_load(text.split("---\n")[1])["license"] == "cc0-1.0"
+    assert made["licence"] == "CC0 1.0" and "CC BY-SA" not in text.split("## Licence")[1]
 
 
 def test_kinds_of_images(folder: Path) -> None:

@@ -492,6 +492,41 @@ def test_no_full_table_names_what_is_there(tmp_path: Path) -> None:
         run(tmp_path / "nowhere", Task.MCQ, ContextTest.T1, tmp_path / "out", params=Tuning())
 
 
+WRITTEN: dict[str, dict[str, Any]] = {
+    "semicolons": {"sep": ";", "decimal": ","},
+    "tabs": {"sep": "\t"},
+    "Windows-1252": {"encoding": "cp1252"},
+    "byte order mark": {"encoding": "utf-8-sig"},
+}
+
+
+@pytest.mark.parametrize("how", WRITTEN.values(), ids=WRITTEN)
+def test_tables_as_other_tools_write_them(tmp_path: Path, how: dict[str, Any]) -> None:
+    (tmp_path / "a").mkdir()
+    made = tables(tmp_path / "a")
+    plain = read_tables(tmp_path / "a", Task.MCQ, ContextTest.T2)
+    (tmp_path / "b").mkdir()
+    for path in (tmp_path / "a").iterdir():
+        table = pd.read_csv(path, dtype=str, keep_default_na=False).assign(note="C\u00f4te")
+        if "decimal" in how:
+            table = table.apply(lambda column: column.str.replace(".", ",", regex=False))
+        said = {name: value for name, value in how.items() if name != "decimal"}
+        table.to_csv(tmp_path / "b" / path.name, index=False, **said)
+    found = read_tables(tmp_path / "b", Task.MCQ, ContextTest.T2)
+    assert len(made) == 4 and found.frame.equals(plain.frame)
+    assert all(np.allclose(found.views[v], plain.views[v], equal_nan=True) for v in plain.views)
+
+
+def test_tables_of_different_questions_are_refused(tmp_path: Path) -> None:
+    tables(tmp_path)
+    [path] = tmp_path.glob("mcq_T5.csv")
+    full = pd.read_csv(tmp_path / "mcq_T2.csv")
+    other = full[["index", "answer"]].assign(answer=full["answer"].map({"A": "B", "B": "C"}.get))
+    pd.read_csv(path).merge(other, on="index").to_csv(path, index=False)
+    with pytest.raises(InputError, match="answer is '.' in mcq_T2 and '.' in mcq_T5; write both"):
+        read_tables(tmp_path, Task.MCQ, ContextTest.T2)
+
+
 def test_levels() -> None:
     assert parse_level("3") is parse_level("t3") is ContextTest.T3
     with pytest.raises(UsageError, match="valid: 1 to 5"):

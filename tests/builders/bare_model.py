@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from PIL import Image
-from transformers import AutoModelForImageTextToText, AutoProcessor
+from transformers import AutoConfig, AutoModelForMultimodalLM, AutoProcessor
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
 from sdgbias.types import DIGITS, LETTERS, Prompt
 
@@ -21,9 +23,13 @@ class Bare:
     def __init__(self, folder: Path) -> None:
         # the older word for Pillow's image processor, which no video processor minds
         self.processor: Any = AutoProcessor.from_pretrained(folder, use_fast=False)
-        self.model: Any = AutoModelForImageTextToText.from_pretrained(
-            folder, dtype=torch.float32
-        ).eval()
+        held = self.processor.tokenizer.chat_template  # not every processor takes it from its files
+        self.processor.chat_template = self.processor.chat_template or held
+        config, loads = AutoConfig.from_pretrained(folder), AutoModelForMultimodalLM
+        if hasattr(config, "thinker_config"):  # it also speaks, which is none of our business
+            named = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES[config.thinker_config.model_type]
+            loads = getattr(transformers, named)
+        self.model: Any = loads.from_pretrained(folder, dtype=torch.float32).eval()
 
     def inputs(self, prompt: Prompt) -> dict[str, Any]:
         """What processor and chat template make of one prompt."""

@@ -29,12 +29,15 @@ def sdgbias(
     registry: Path | None = None,
     timeout: float = 900,
     alone: bool = False,
+    nested: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Runs `sdgbias COMMAND`; never raises on its exit code, so that a test can look at that and at
     its words. In a fork of a process that has imported sdgbias (tests/builders/forked.py), or
-    `alone`: in a process that imports everything itself."""
+    `alone`: in a process that imports everything itself. ``nested``: so do the commands that it
+    starts."""
     if not alone and sys.platform == "linux":
-        return forked.run([*map(str, command)], cwd, environment(registry), timeout)
+        given = forked.nested(environment(registry)) if nested else environment(registry)
+        return forked.run([*map(str, command)], cwd, given, timeout)
     return subprocess.run(
         [sys.executable, "-m", "sdgbias.cli", *map(str, command)],
         cwd=cwd,

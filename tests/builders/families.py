@@ -1,4 +1,5 @@
-"""A model of any family of AutoModelForImageTextToText in the files of a hub repository: random
+"""A model of any family that answers in text about pictures (AutoModelForImageTextToText, and those
+of AutoModelForMultimodalLM that see) in the files of a hub repository: random
 weights of the family's own classes, its processor at the settings that the classes have by default,
 so that a picture is as many tokens as in the real model.
 
@@ -21,13 +22,18 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import BertTokenizer
 from transformers.models.auto import configuration_auto, image_processing_auto, processing_auto
 from transformers.models.auto.feature_extraction_auto import FEATURE_EXTRACTOR_MAPPING_NAMES
-from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
+)
 from transformers.models.auto.video_processing_auto import VIDEO_PROCESSOR_MAPPING_NAMES
 
 from tests.builders.family_settings import DEPTH, FAMILIES, WIDTH, Family
 from tests.builders.hub_files import write_hub_files
 
-NAMES = tuple(sorted(map(str, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)))
+#: Families of several senses, which AutoModelForImageTextToText doesn't list.
+SENSES = ("phi4_multimodal", "qwen2_5_omni", "qwen3_omni_moe")
+NAMES = tuple(sorted((*map(str, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES), *SENSES)))
 _BASE = ("<pad>", "<s>", "</s>", "<unk>", "<image>", "<video>")
 _TOKEN = re.compile(r"""["'](<[^"'\s<>]{1,40}>|\[[A-Z_]{2,12}\])["']""")
 
@@ -98,8 +104,9 @@ def write(
     torch.manual_seed(seed)
     processor = make_processor(name, family)
     config = make_config(name, family, processor)
-    fit_pictures(processor, config)
-    model = getattr(transformers, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES[name])(config).float()
+    fit_pictures(processor, getattr(config, "thinker_config", config))
+    kind = family.model or MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES[name]
+    model = getattr(transformers, kind)(config).float()
     for key, weight in model.named_parameters():
         # closed in a new model (Mllama), so that no picture would change anything
         if "gate" in key and weight.dim() <= 1:
@@ -148,8 +155,8 @@ def make_processor(name: str, family: Family) -> Any:
     if "video_processor" in takes and named:
         parts["video_processor"] = getattr(transformers, named)(**family.video_options)
     heard = family.sounds or FEATURE_EXTRACTOR_MAPPING_NAMES.get(name)
-    if "feature_extractor" in takes and heard:
-        parts["feature_extractor"] = getattr(transformers, heard)()
+    if heard:
+        parts |= dict.fromkeys(("feature_extractor", "audio_processor"), _class(heard, name)())
     if "qformer_tokenizer" in takes:
         parts["qformer_tokenizer"] = word_pieces()
     processor = kind(**{k: v for k, v in {**parts, **family.given}.items() if k in takes})
@@ -237,6 +244,10 @@ def tokenizer(named: list[str], attributes: Mapping[str, str]) -> Any:
 def make_config(name: str, family: Family, processor: Any) -> Any:
     """The family's configuration, narrow and shallow, with the tokens of this processor."""
     kind = configuration_auto.CONFIG_MAPPING[name]
+    if hasattr(kind(), "thinker_config"):  # it also speaks, with further parts that are left out
+        part = f"{name}_thinker"
+        thinker = make_config(part, FAMILIES[part], processor)
+        return kind(thinker_config=thinker.to_dict(), enable_audio_output=False)
     tokens = processor.tokenizer
     values = _small(kind().to_dict(), len(tokens))
     # Gemma's processors call the mark in the prompt their picture token, not what it becomes

@@ -20,7 +20,8 @@ class Family:
     ``template``: what stands for a picture in the chat template, '' for no template at all;
     ``config``: values by path ('text_config.x'), or functions of the tokenizer; ``images``,
     ``videos``, ``sounds``: classes; ``named``: whether the tokenizer has attributes for the tokens
-    that the processor reads off it; ``words``: further tokens."""
+    that the processor reads off it; ``words``: further tokens; ``model``: its class, where its
+    repositories name another one than the library's list."""
 
     processor: str = ""
     given: Mapping[str, Any] = field(default_factory=dict)
@@ -34,6 +35,7 @@ class Family:
     image_options: Mapping[str, Any] = field(default_factory=dict)
     video_options: Mapping[str, Any] = field(default_factory=dict)
     words: tuple[str, ...] = ()
+    model: str = ""
 
 
 def _id(token: str) -> Callable[[Any], int]:
@@ -375,7 +377,19 @@ FAMILIES: dict[str, Family] = {
     ),
     "paligemma": Family(template=""),
     # its processor leaves every token of the picture to the chat template
+    "phi4_multimodal": Family(
+        config={
+            "vision_config.image_token_id": lambda tokens: tokens.image_token_id,
+            "audio_config.audio_token_id": lambda tokens: tokens.audio_token_id,
+            "audio_config.ext_pw_out_channel": WIDTH,
+            "audio_config.depthwise_separable_out_channel": WIDTH,
+            "audio_config.nemo_conv_channels": WIDTH,
+            "eos_token_id": [2],
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    ),
     "pp_chart2table": Family(template="<img>" + "<image>" * 256 + "</img>"),
+    "qwen2_5_omni": replace(_QWEN_OMNI, template="<|vision_bos|>{image}<|vision_eos|>"),
     "qwen2_5_omni_thinker": replace(
         _QWEN_OMNI,
         processor="Qwen2_5OmniProcessor",
@@ -388,6 +402,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "qwen2_5_vl": Family(template=_QWEN, config=_MROPE),
     "qwen2_vl": Family(template=_QWEN, config=_MROPE),
+    "qwen3_omni_moe": _QWEN_OMNI,
     "qwen3_omni_moe_thinker": replace(
         _QWEN_OMNI,
         processor="Qwen3OmniMoeProcessor",
@@ -401,6 +416,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3_vl_moe": Family(template=_QWEN, config=_MROPE, images="Qwen2VLImageProcessorPil"),
     "shieldgemma2": Family(
         processor="ShieldGemma2Processor",
+        model="ShieldGemma2ForImageClassification",
         template="<start_of_image>",
         special={
             "boi_token": "<start_of_image>",

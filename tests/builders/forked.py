@@ -6,6 +6,9 @@ itself, with the command's own process id, working folder, environment, streams 
 ends it after the command's own clean-up. The server learns from each command which modules to have
 ready for the next one, and ends with the last worker that is connected to it.
 
+The commands that a command starts in its turn (the models and steps of a night, the stages of DVC)
+can be forks as well: `nested`, `inside`. tests/builders/forked_client.py stands for each of them.
+
 What a fork can't show needs a process of its own (`alone` in tests.builders.commands): that a
 command imports what it uses, that its output doesn't depend on the seed of Python's hashes.
 """
@@ -81,7 +84,8 @@ def run(
     command: list[str], cwd: Path, environment: Mapping[str, str], timeout: float
 ) -> subprocess.CompletedProcess[str]:
     """Like subprocess.run of `python -m sdgbias.cli COMMAND`, output captured as text. Raises
-    subprocess.TimeoutExpired after `timeout` seconds; the command is killed then."""
+    subprocess.TimeoutExpired after `timeout` seconds; the command is killed then. With the
+    environment of `nested`, the models and steps of a night are forks, too."""
     with _LOCK, tempfile.TemporaryDirectory() as folder:
         out, err = (Path(folder) / name for name in ("out", "err"))
         job = (command, str(cwd), dict(environment), str(out), str(err), timeout)
@@ -98,9 +102,46 @@ def run(
     return subprocess.CompletedProcess(command, code, *texts)
 
 
+def nested(environment: Mapping[str, str]) -> dict[str, str]:
+    """``environment`` for a process whose own commands shall be forks: of a night, or of one that
+    finds the program PYTEST_CLI on its PATH."""
+    assert once.KEPT, "outside a run of pytest"
+    folder = once.KEPT / f"forked-{os.getpid()}"
+    if not folder.is_dir():
+        folder.mkdir()
+        client = Path(__file__).with_name("forked_client.py").read_text("utf-8")
+        (folder / "sdgbias").write_text(f"#!{sys.executable} -IS\n{client}", "utf-8")
+        (folder / "sdgbias").chmod(0o755)
+    with _LOCK:
+        _server({n: v for n, v in environment.items() if not n.startswith(OURS)})
+        key = _SERVERS[-1][0]
+    return {
+        **environment,
+        "PYTEST_CLI": str(folder / "sdgbias"),
+        "PYTEST_FORKED": f"sdgbias-tests-{key}",
+        "PYTEST_FORKED_CPU": str(folder / "cpu"),
+    }
+
+
+def inside(program: str) -> None:
+    """A night of this process runs its models and steps by this program from now on."""
+    from sdgbias.nightly import admit, attempt, steps
+
+    for module in (admit, attempt, steps):
+        module.CLI = (program,)  # type: ignore[attr-defined]
+
+
+def spent() -> float:
+    """CPU seconds of all commands that have ended, what they started included."""
+    folder = once.KEPT / f"forked-{os.getpid()}" if once.KEPT else Path()
+    lines = (folder / "cpu").read_text().split() if (folder / "cpu").is_file() else []
+    return sum(cpu) + sum(map(float, lines))
+
+
 #: CPU seconds of each command so far, its children included.
 cpu: list[float] = []
 _LATE = 1000  # no exit code
+_APPENDING = os.O_WRONLY | os.O_APPEND  # both streams may be one file
 _LOCK = threading.Lock()
 _SERVERS: list[tuple[str, TextIO]] = []  # the last used last
 _STARTED: list[subprocess.Popen[bytes]] = []
@@ -209,6 +250,9 @@ def _serve(listening: socket.socket) -> None:
             else:
                 selector.unregister(key.fileobj)
                 workers -= 1
+                for job in running.values():
+                    if job.worker is key.data:  # whoever asked was killed
+                        os.kill(job.child, signal.SIGKILL)
         for handle, job in [*running.items()]:
             if job.deadline <= time.monotonic():
                 os.kill(job.child, signal.SIGKILL)
@@ -233,7 +277,7 @@ def _become(given: list[Any], seen: Path) -> NoReturn:
     """Turn this fork into the command."""
     command, cwd, environment, out, err = given
     for number, (path, mode) in enumerate(
-        ((os.devnull, os.O_RDONLY), (out, os.O_WRONLY), (err, os.O_WRONLY))
+        ((os.devnull, os.O_RDONLY), (out, _APPENDING), (err, _APPENDING))
     ):
         handle = os.open(path, mode | os.O_CREAT)
         os.dup2(handle, number)
@@ -259,6 +303,8 @@ def _command(seen: Path) -> NoReturn:
     """Run the command and end as the program does (sdgbias/lifeline.py): threads are waited for,
     what was registered for the exit runs, streams are flushed."""
     code: Any = 0
+    if "PYTEST_CLI" in os.environ and sys.argv[1:2] == ["nightly"]:
+        inside(os.environ["PYTEST_CLI"])
     try:
         runpy.run_module("sdgbias.cli", run_name="__main__", alter_sys=True)
     except SystemExit as ended:

@@ -87,7 +87,12 @@ REPOS = {
     "open/pickles": Repo([commit({"config.json": VLM, "pytorch_model.bin": b"\x80"})]),
     "open/empty": Repo([commit({"README.md": b""})]),
     "open/list": Repo([commit({"config.json": b"[]", "model.safetensors": b""})]),
-    "open/asr": Repo([commit(PLAIN)], pipeline="automatic-speech-recognition"),
+    "open/asr": Repo(
+        [commit({**PLAIN, "config.json": {"model_type": "whisper"}})],
+        pipeline="automatic-speech-recognition",
+    ),
+    "open/hears-too": Repo([commit(PLAIN)], pipeline="automatic-speech-recognition"),
+    "open/video": Repo([commit({**PLAIN, "config.json": OWN_CODE})], pipeline="video-text-to-text"),
     "open/huge": Repo([commit(PLAIN)], params=400_000_000_000),
     "shut/gated": Repo([commit(PLAIN)], gated=True),
     "shut/private": Repo([commit(PLAIN)], hidden=True),

@@ -118,13 +118,14 @@ def _date(results: Path, run_id: str, at: datetime, planted: bool) -> None:
 
 @dataclass(frozen=True)
 class Size:
-    """every: nights between two changes of a model."""
+    """every: nights between two changes of a model; draws: of each run's intervals."""
 
     models: int = 12
     nights: int = 30
     every: int = 15
     questions: int = 120
     people: int = 400
+    draws: int = 200
 
 
 def fill(folder: Path, size: Size = Size()) -> Path:
@@ -151,7 +152,7 @@ def fill(folder: Path, size: Size = Size()) -> Path:
                         facet, "tables", lambda *args, images=None, **how: keep(*args, **how)
                     ):
                         done = evaluate.evaluate(
-                            spec, folder, made[suite], results, EvalSettings(draws=200)
+                            spec, folder, made[suite], results, EvalSettings(draws=size.draws)
                         )
                     last[m, suite] = done.run_id
                     _date(results, done.run_id, start + timedelta(minutes=m), m >= len(MODELS) - 2)

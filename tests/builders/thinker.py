@@ -18,17 +18,20 @@ from tests.builders import families
 from tests.builders.family_settings import FAMILIES
 
 THOUGHT = "<think>\n\n</think>\n\n"
+#: A LLaVA that reads pictures of 56 x 56.
+SMALL_PICTURES = replace(
+    FAMILIES["llava"],
+    image_options={
+        "size": {"shortest_edge": 56},
+        "crop_size": {"height": 56, "width": 56},
+    },
+    config={"vision_config.image_size": 56, "vision_config.patch_size": 14},
+)
 
 
 def write(folder: Path) -> Path:
     """A small LLaVA with the thinking template."""
-    side = {"height": 56, "width": 56}
-    settings = replace(
-        FAMILIES["llava"],
-        words=("<think>", "</think>"),
-        image_options={"size": {"shortest_edge": 56}, "crop_size": side},
-        config={"vision_config.image_size": 56, "vision_config.patch_size": 14},
-    )
+    settings = replace(SMALL_PICTURES, words=("<think>", "</think>"))
     families.write(folder, "llava", settings=settings)
     tokenizer = AutoProcessor.from_pretrained(folder).tokenizer
     model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)

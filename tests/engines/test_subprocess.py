@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import pickle
 import struct
@@ -117,3 +118,38 @@ def test_errors_keep_their_class_and_with_it_their_exit_code() -> None:
         type(subprocess.get_error({"error": "X", "class": "one_of", "message": ""}))
         is subprocess.FailedElsewhere
     )
+
+
+def _imported(path: Path) -> set[str]:
+    """What a module imports when it is imported itself: not within functions or for types."""
+    found: set[str] = set()
+    waiting: list[ast.AST] = [ast.parse(path.read_text("utf-8"))]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.If):
+            waiting += ast.iter_child_nodes(node)
+    return found
+
+
+@pytest.mark.parametrize("engine", ["hf.engine", "vllm"])
+def test_an_engine_of_another_environment_needs_little_there(engine: str) -> None:
+    """Its process imports none of what only the rest of the package needs."""
+    root = Path(subprocess.__file__).parents[2]
+    waiting, seen = {subprocess.__name__, f"sdgbias.engines.{engine}"}, set[str]()
+    while waiting:
+        name = waiting.pop()
+        parts = name.split(".")
+        seen |= {name, parts[0]}
+        if parts[0] != "sdgbias":
+            continue
+        path = root.joinpath(*parts)
+        files = [path / "__init__.py", path.with_suffix(".py")]
+        files += [parent / "__init__.py" for parent in path.parents if root in parent.parents]
+        for file in filter(Path.is_file, files):
+            waiting |= _imported(file) - seen
+    assert {"numpy", "sdgbias.types"} <= seen
+    assert not seen & {"pandas", "duckdb", "pyarrow", "scipy", "numba", "typer"}

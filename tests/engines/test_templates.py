@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -163,3 +164,52 @@ def test_a_template_that_leaves_the_question_out_is_refused(dated: Path) -> None
     with pytest.raises(ModelError, match="leaves the question out; repair") as raised:
         HuggingFace(spec(dated), Path())
     assert "\n" not in str(raised.value)
+
+
+_PLAIN = "{% for m in messages %}USER: {{ m['content'] }}{% endfor %} A:"
+
+
+def _held_by_tokenizer(folder: Path, template: object) -> None:
+    (folder / "chat_template.jinja").unlink()
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**config, "chat_template": template}), encoding="utf-8")
+
+
+def _in_json(folder: Path, template: object) -> None:
+    (folder / "chat_template.jinja").unlink()
+    whole = json.dumps({"chat_template": template})
+    (folder / "chat_template.json").write_text(whole, encoding="utf-8")
+
+
+@pytest.mark.parametrize("put", [_held_by_tokenizer, _in_json])
+@pytest.mark.parametrize(
+    "template",
+    [
+        _PLAIN,
+        [{"name": "rag", "template": "no"}, {"name": "default", "template": _PLAIN}],
+        [{"name": "chat", "template": _PLAIN}],
+    ],
+    ids=["one", "named", "only"],
+)
+def test_a_template_is_found_wherever_a_repository_holds_it(
+    put: Callable[[Path, object], None], template: object, tmp_path: Path
+) -> None:
+    folder = save(tmp_path / "m", "llava")
+    put(folder, template)
+    shown = Prompt("Q?", "ABC", (picture(1),), "one")
+    assert render(load_processor(spec(folder), Path()), shown) == "USER: <image>\nQ? A:"
+
+
+def test_templates_of_which_none_is_the_default_are_named(tmp_path: Path) -> None:
+    folder = save(tmp_path / "m", "llava")
+    _in_json(folder, [{"name": name, "template": _PLAIN} for name in ("rag", "tool_use")])
+    with pytest.raises(ModelError, match="named rag, tool_use, none of them default"):
+        load_processor(spec(folder), Path())
+
+
+def test_a_tokenizers_template_that_shows_no_picture_is_left_alone(tmp_path: Path) -> None:
+    """As language models leave it behind in models that were made of them."""
+    folder = save(tmp_path / "m", "llava")
+    _held_by_tokenizer(folder, "{% for m in messages %}{{ m['role'] }}{% endfor %}")
+    assert load_processor(spec(folder), Path()).chat_template is None

@@ -14,9 +14,9 @@ import torch
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from sdgbias.engines.hf import auto_class
 from sdgbias.engines.hf.engine import HuggingFace
 from sdgbias.engines.hf.processor import load_processor
-from sdgbias.engines.hf.text_only import model_class
 from sdgbias.errors import ModelError
 from sdgbias.types import DIGITS, IMAGE_FREE, VIEWS, ModelSpec, Prompt
 from tests.builders import language_models
@@ -202,7 +202,20 @@ def test_an_entry_that_asks_it_all_views_is_refused_in_one_line(tmp_path: Path) 
 def test_a_vision_language_model_with_two_views_stays_one(tmp_path: Path) -> None:
     folder = save_llava(tmp_path / "m")
     two, four = (replace(entry(folder), views=views) for views in (IMAGE_FREE, VIEWS))
-    assert model_class(two, str(folder)) is model_class(four, str(folder))
+    assert auto_class.loader(two, str(folder)) == auto_class.loader(four, str(folder))
     prompts = PROMPTS[:2]
     one, other = (HuggingFace(spec, tmp_path).candidate_scores(prompts) for spec in (two, four))
     assert np.array_equal(one.logits, other.logits, equal_nan=True)
+
+
+def test_an_error_of_a_language_model_is_told_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = HuggingFace(entry(language_models.write(tmp_path / "m", "llama")), tmp_path)
+
+    def fails(**_: Any) -> None:
+        raise ValueError("rope of another length")
+
+    monkeypatch.setattr(engine.model.model, "forward", fails)
+    with pytest.raises(ValueError, match="rope of another length"):
+        engine.candidate_scores(PROMPTS[:1])

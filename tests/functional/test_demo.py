@@ -53,6 +53,20 @@ def test_the_table_of_groups_says_why_a_disparity_is_missing(tmp_path: Path) -> 
     assert table[["disparity", "low", "high"]].isna().all(axis=None)
 
 
+def test_prefect_writes_nothing_outside_the_demos_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("PREFECT_HOME", "PREFECT_SERVER_MEMO_STORE_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    made = demo._environment()
+    said = "from prefect.settings import get_current_settings as now; "
+    said += "print(now().home, now().server.memo_store_path)"
+    shown = subprocess.check_output([sys.executable, "-c", said], env=made, text=True).split()
+    home = tmp_path / "results" / ".prefect"
+    assert shown == [str(home), str(home / "memo_store.toml")]
+
+
 @pytest.mark.parametrize("own", [False, True])
 def test_the_demo_keeps_its_lock_apart_and_leaves_a_users_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool

@@ -78,6 +78,7 @@ def test_the_same_engine_here_and_there() -> None:
     assert there.child.returncode == 0
 
 
+@pytest.mark.long  # tests/engines/test_subprocess.py looks at the imports
 def test_the_transformers_engine_where_little_else_is_installed(tmp_path: Path) -> None:
     python = wrapped(
         tmp_path,
@@ -180,7 +181,7 @@ def test_a_child_that_is_killed(tmp_path: Path) -> None:
     os.kill(engine.child.pid, signal.SIGKILL)
     for _ in range(2):
         with pytest.raises(
-            InfrastructureError, match=r"^planted: the engine's process .* was killed by signal 9$"
+            InfrastructureError, match=r"^planted: the engine's process .* was killed by SIGKILL$"
         ):
             engine.candidate_scores(PROMPTS)
     engine.close()
@@ -342,7 +343,7 @@ def vllm() -> ChildEngine:
     return engine
 
 
-@pytest.mark.slow
+@pytest.mark.long  # the pipe with other engines above, vLLM without it in tests/vllm
 def test_vllm_through_the_pipe_equals_transformers_here(vllm: ChildEngine) -> None:
     hf = load(entries.load(REPOSITORY, "tiny-llava"), REPOSITORY)
     prompts = sample_prompts(3)
@@ -365,7 +366,7 @@ def test_vllm_through_the_pipe_equals_transformers_here(vllm: ChildEngine) -> No
     assert 0 < vllm.counts["tokens_prefilled"] < vllm.counts["tokens_of_prompts"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_prompt_too_long_for_vllm_fails_alone_and_by_its_name(vllm: ChildEngine) -> None:
     with pytest.raises(Exception, match="512") as told:
         vllm.candidate_scores([Prompt("12 " * 600, "ABC")])

@@ -27,7 +27,7 @@ import pytest
 import yaml
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows import score
+from flows import alarm, score
 from sdgbias import store
 from sdgbias.nightly import attempt, ledger, schedule
 from sdgbias.nightly.stack.settings import Stack
@@ -207,16 +207,14 @@ def test_under_a_real_server_a_night_is_seen_and_is_one(
 
 @pytest.mark.slow
 def test_a_night_that_dies_is_told_by_the_server(
-    server: str, tmp_path: Path, told: tuple[str, queue.Queue[str]]
+    server: str,
+    tmp_path: Path,
+    told: tuple[str, queue.Queue[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     address, texts = told
     add_model(tmp_path, "good")
-    env = {
-        **environment(tmp_path),
-        "PREFECT_HOME": str(tmp_path / "prefect"),
-        "PREFECT_API_URL": server,
-        "SDGBIAS_WEBHOOK": address,
-    }
     earlier = {
         "type": "event",
         "posture": "Reactive",
@@ -228,15 +226,15 @@ def test_a_night_that_dies_is_told_by_the_server(
         f"{server}/automations/",
         {"name": "sdgbias-night-died", "trigger": earlier, "actions": [{"type": "do-nothing"}]},
     )
-    made = subprocess.run(
-        [sys.executable, "-m", "flows.alarm"],
-        cwd=REPOSITORY,
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert made.returncode == 0 and "s3cret" not in made.stdout, made.stderr
+    monkeypatch.setenv("SDGBIAS_REGISTRY", str(tmp_path))
+    monkeypatch.setenv("SDGBIAS_WEBHOOK", address)
+    monkeypatch.setenv("PREFECT_API_URL", server)
+    monkeypatch.setattr("sys.argv", ["alarm"])
+    with temporary_settings({PREFECT_API_URL: server}):
+        alarm.main()
+    said = capsys.readouterr().out
+    assert said.startswith("sdgbias-night-died: ") and "s3cret" not in said
+    monkeypatch.delenv("SDGBIAS_WEBHOOK")
     [automation] = post(f"{server}/automations/filter", {})
     assert [action["type"] for action in automation["actions"]] == ["call-webhook"], (
         "in place of an earlier one"

@@ -74,7 +74,7 @@ def nights(tmp_path_factory: pytest.TempPathFactory, tiny_benchmark: Path) -> St
     def run(name: str, **habits: object) -> str:
         add_model(folder, name, options={"oracle": str(tiny_benchmark), **HABITS, **habits})
         return evaluate.evaluate(
-            entries.load(folder, name), folder, tiny_benchmark, results, EvalSettings(draws=100)
+            entries.load(folder, name), folder, tiny_benchmark, results, EvalSettings(draws=50)
         ).run_id
 
     for day, night in enumerate((FIRST, SECOND)):
@@ -142,6 +142,12 @@ def test_a_planted_loss_is_caught_told_and_explained(
     done = sdgbias(*gate, "--json", registry=nights.folder)
     assert done.returncode == 6, done.stderr
     assert "error: in breach: drifter: accuracy, optimism" in done.stderr
+    told = [line for line in sdgbias(*gate, registry=nights.folder).stdout.splitlines() if line]
+    assert [line.split()[0] for line in told[-2:]] == ["BREACH", "BREACH"], (
+        "breaches end the list, though twin comes after drifter"
+    )
+    heads = [line.split(":")[0] for line in told if not line.startswith(" ")]
+    assert heads == ["twin (sdg)", "drifter (sdg)"]
     found = {j["model"]: j for j in json.loads(done.stdout)}
     lost = {r["rule"]: r for r in found["drifter"]["rules"]}
     assert (
@@ -183,14 +189,14 @@ def test_a_planted_loss_is_caught_told_and_explained(
     )
 
     out = nights.folder / "report"
-    ok("report", "--results", nights.results, "--out", out, registry=nights.folder)
+    only = ("report", "--last-night", "--results", nights.results)
+    ok(*only, "--out", out, registry=nights.folder)
     page = (out / "night.html").read_text(encoding="utf-8")
     assert (
         "1 model in breach: drifter" in page
         and "right to wrong" in page
         and "accuracy, Full, choice, all tests" in page
     )
-    assert '<a href="night.html">Last night</a>' in (out / "index.html").read_text(encoding="utf-8")
 
     run = found["drifter"]["run_id"]
     ok(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +27,26 @@ def test_every_command_stands_in_one_section() -> None:
     listed = [name for section in SECTIONS.values() for name in section]
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     assert sorted(listed) == sorted(commands)
+    assert [commands[name].name for name in listed] == listed
     help_page = sdgbias("-h").stdout
     assert help_page == sdgbias("--help").stdout
     for title, section in SECTIONS.items():
         assert f"{title}:\n" in help_page
         for text in section.values():
             assert text in help_page, "no line is cut"
+
+
+def test_a_command_imports_no_other() -> None:
+    code = (
+        "import sys; from sdgbias.cli import main; sys.argv[1:] = ['plan', '-h']\n"
+        "try: main()\n"
+        "finally: print(*sorted(n for n in sys.modules if n.startswith('sdgbias.cli.')))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    modules = [f"sdgbias.cli.{name}" for name in ("options", "project", "scoring", "sections")]
+    assert found.stdout.splitlines()[-1].split() == modules
 
 
 def test_the_version() -> None:

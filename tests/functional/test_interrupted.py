@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,16 @@ def _digests(folder: Path) -> dict[str, str]:
     }
 
 
+@dataclass(frozen=True)
+class Reference:
+    """The raw folder; stage -> copy of the benchmark folder right before that stage ('end':
+    finished); stage -> how often it changes the disk."""
+
+    raw: Path
+    before: dict[str, Path]
+    changes: dict[str, int]
+
+
 @pytest.fixture(scope="module")
 def server() -> multiprocessing.context.ForkServerContext:
     """Processes that have imported everything already: a real process each, ready at once."""
@@ -95,18 +106,20 @@ def server() -> multiprocessing.context.ForkServerContext:
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Path]]:
-    """(raw folder, stage -> copy of the benchmark folder right before that stage; 'end' ->
-    finished)."""
+def reference(
+    server: multiprocessing.context.ForkServerContext, tmp_path_factory: pytest.TempPathFactory
+) -> Reference:
     root = tmp_path_factory.mktemp("interrupted")
     ok("sample", "--out", root / "raw", "--clusters", 12, "--seed", 7, "--countries", "NM,KE,BF")
     before: dict[str, Path] = {}
+    changes: dict[str, int] = {}
     (root / "now").mkdir()
     for stage in STAGES:
         before[stage] = Path(shutil.copytree(root / "now", root / f"before-{stage}"))
-        _run(stage, root / "raw", root / "now")
+        code, changes[stage] = _go(server, stage, root / "raw", root / "now", 0)
+        assert code == 0 and changes[stage] > 0
     before["end"] = root / "now"
-    return root / "raw", before
+    return Reference(root / "raw", before, changes)
 
 
 def _go(
@@ -131,22 +144,17 @@ def _go(
 @pytest.mark.parametrize("stage", STAGES)
 def test_killed_at_every_change_of_the_disk(
     server: multiprocessing.context.ForkServerContext,
-    reference: tuple[Path, dict[str, Path]],
+    reference: Reference,
     tmp_path: Path,
     stage: str,
     most: int,
 ) -> None:
-    """``most`` moments, spread over all of the stage; the first and the last are among them."""
-    raw, before = reference
+    """``most`` moments, spread over all of the stage; the last is among them. Before its first
+    change a stage has done nothing that it could go on with."""
+    raw, before, changes = reference.raw, reference.before, reference.changes[stage]
     following = dict(zip(STAGES, (*STAGES[1:], "end"), strict=True))[stage]
     whole = _digests(before[following])
-    code, changes = _go(
-        server, stage, raw, Path(shutil.copytree(before[stage], tmp_path / "whole")), 0
-    )
-    assert code == 0 and changes > 0
-    assert _digests(tmp_path / "whole") == whole
-    most = min(changes, most)
-    moments = sorted({round(1 + i * (changes - 1) / max(1, most - 1)) for i in range(most)})
+    moments = sorted({round(changes * i / most) for i in range(1, most + 1)} - {0})
     for moment in moments:
         out = Path(shutil.copytree(before[stage], tmp_path / f"killed-{moment}"))
         code, _ = _go(server, stage, raw, out, moment)
@@ -160,12 +168,10 @@ def test_killed_at_every_change_of_the_disk(
 
 
 @pytest.mark.long
-def test_the_whole_command_killed_from_outside(
-    reference: tuple[Path, dict[str, Path]], tmp_path: Path
-) -> None:
+def test_the_whole_command_killed_from_outside(reference: Reference, tmp_path: Path) -> None:
     """`sdgbias build`, killed with its workers after a while, again and again; at last it is left
     alone."""
-    raw, _ = reference
+    raw = reference.raw
     arguments = [
         "build",
         "--raw",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def test_results_are_the_rows_of_the_table(results: Path) -> None:
     assert found["people"] is None and found["own"] is None
     row = found["metrics"][0]
     assert {"model", "method", "value", "n", "ci_low", "ci_high"} <= set(row)
-    table = sdgbias("results", "--results", results).stdout.splitlines()
+    table = sdgbias("results", "--results", results, "--csv").stdout.splitlines()
     assert len(found["metrics"]) == len(table) - 1
     sql = "SELECT run_id, CAST('nan' AS DOUBLE) AS nothing FROM runs ORDER BY run_id"
     ids = store.run_ids(results)
@@ -40,6 +41,19 @@ def test_results_are_the_rows_of_the_table(results: Path) -> None:
     ]
     both = sdgbias("results", "--results", results, "--csv", "--json")
     assert both.returncode == 2 and "--csv or --json" in both.stderr
+
+
+def test_the_headline_is_a_line_a_model_with_its_intervals_and_n(results: Path) -> None:
+    lines = sdgbias("results", "--results", results).stdout.splitlines()
+    shown = {line.split(" ")[0]: line for line in lines if "[" in line and "%" not in line}
+    sql = """SELECT model, value, ci_low, ci_high, n FROM metrics WHERE task = 'mcq' AND test =
+             'all' AND method = 'full' AND pillar = 'all' AND indicator = 'all' AND metric =
+             'accuracy' AND run_id IN (SELECT unnest(?))"""
+    rows = store.query(results, sql, [store.latest_runs(results)])
+    assert len(rows) > 1 and set(rows["model"]) == set(shown)
+    for model, value, low, high, n in rows.itertuples(index=False):
+        said = f"{100 * value:.1f} [{100 * low:.1f}–{100 * high:.1f}] {n}"
+        assert f"{model} (planted)  {said}" in re.sub(" {2,}", "  ", shown[model])
 
 
 def test_what_the_file_holds(results: Path) -> None:

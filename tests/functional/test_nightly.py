@@ -69,7 +69,7 @@ def test_two_nights_of_a_team(tiny_benchmark: Path, tmp_path: Path) -> None:
         "--timezone",
         "Africa/Nairobi",
     ]
-    told = json.loads(ok("nightly", *first, "--json", registry=tmp_path))
+    told = json.loads(ok("nightly", *first, "--json", registry=tmp_path, nested=True))
     assert (told["night"], told["status"], set(told["steps"].values())) == (
         "2026-11-21T0130",
         "done",
@@ -82,8 +82,10 @@ def test_two_nights_of_a_team(tiny_benchmark: Path, tmp_path: Path) -> None:
     }
     assert entries.load(tmp_path, "absent").state == "quarantined"
     page = (tmp_path / "report" / "night.html").read_text()
-    assert "absent" in page and "good" in page and (tmp_path / "report" / "index.html").is_file()
-    assert "done already" in ok("nightly", *first, registry=tmp_path)
+    assert "absent" in page and "good" in page
+    front = (tmp_path / "report" / "index.html").read_text()
+    assert '<a href="night.html">Last night</a>' in front
+    assert "done already" in ok("nightly", *first, registry=tmp_path, nested=True)
 
     index = (tmp_path / "report" / "index.html").stat().st_mtime_ns
     second = [
@@ -93,7 +95,7 @@ def test_two_nights_of_a_team(tiny_benchmark: Path, tmp_path: Path) -> None:
         "--timezone",
         "Africa/Nairobi",
     ]
-    said = ok("nightly", *second, "--model", "good", registry=tmp_path)
+    said = ok("nightly", *second, "--model", "good", registry=tmp_path, nested=True)
     assert "night 2026-11-22T0130: done" in said and "unchanged      0" in said
     assert (tmp_path / "report" / "index.html").stat().st_mtime_ns == index, "nothing in it changed"
     assert "2026-11-22T0130" in (tmp_path / "report" / "night.html").read_text()

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from sdgbias.analysis import paper
+from sdgbias.analysis.paper import results as stored
 from sdgbias.report.build import write_report
 from tests.builders.chromium import MARKS, emulate
 from tests.builders.many_nights import Size, fill
@@ -19,8 +21,18 @@ SCREENS = 8
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("nights")
-    results = fill(made, Size(models=5, nights=2, every=4, questions=60, people=120))
-    return write_report(results, made / "report").parent
+    results = fill(made, Size(models=5, nights=2, every=4, questions=30, people=60, draws=50))
+    tables = paper.build(stored.load(results))
+    return write_report(results, made / "report", tables=tables).parent
+
+
+def test_no_page_scrolls_sideways_on_a_phone(chrome: Any, folder: Path) -> None:
+    emulate(chrome, (390, 800, True, "light"))
+    wide = {}
+    for page in sorted(folder.glob("*.html")):
+        chrome.get(page.as_uri())
+        wide[page.name] = chrome.execute_script("return document.documentElement.scrollWidth")
+    assert {name: width for name, width in wide.items() if width > 390} == {}
 
 
 def test_no_page_is_longer_than_eight_screens(chrome: Any, folder: Path) -> None:

@@ -145,7 +145,10 @@ def test_what_a_look_may_spend(root: Path, served: Hub, monkeypatch: pytest.Monk
         now[0] += 1200.0
         return patient(name, questions, enable, seconds)
 
+    assert admit.next_tried(root, RULES) == ["good", "second"]
+    assert admit.next_tried(root, replace(RULES, probe=None)) == []
     first = admit.admit(root, RULES, HERE, slow)
+    assert admit.next_tried(root, RULES) == ["second"], "the other one is enabled"
     assert [(one.name, one.verdict) for one in first] == [("good", ADMITTED), ("second", WAITING)]
     assert "20 minutes of this look are spent" in first[1].why
     assert [one.name for one in admit.admit(root, RULES, HERE, slow)] == ["second"]

@@ -45,6 +45,11 @@ def test_what_the_process_tells_is_the_outcome(tmp_path: Path) -> None:
         ("os.kill(os.getpid(), 9)", "Killed", "SIGKILL (perhaps for want of memory)"),
         ("os.abort()", "Killed", "SIGABRT"),
         (
+            "import faulthandler, numpy; faulthandler.enable(); faulthandler._sigsegv()",
+            "Killed",
+            "ended by SIGSEGV; its last words: Fatal Python error: Segmentation fault",
+        ),
+        (
             "tell(error='Gated', exit_code=8, message='m: owner/m is gated'); sys.exit(8)",
             "Gated",
             "owner/m is gated",

@@ -8,8 +8,9 @@ from uuid import UUID, uuid4
 
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Completed, State
 
-from flows import pages, score
+from flows import nightly, pages, score
 from sdgbias.nightly import attempt
 from sdgbias.progress import Record
 from tests.builders.commands import free_port
@@ -86,3 +87,33 @@ def test_no_attempt_depends_on_the_server(tmp_path: Path) -> None:
     assert (lost.outcome, lost.kind, lost.attempts) == ("failed", "Interrupted", 2)
     assert "Prefect's server" in lost.message
     assert attempt.failure(lost.kind).tries == 2 and not attempt.failure(lost.kind).model
+
+
+def test_a_task_run_that_prefect_can_not_begin_is_no_failure_of_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody listens at the server's address: Prefect raises before the model is asked."""
+    monkeypatch.setattr(nightly, "WAITS", (0.0, 0.0))
+    mine = job(tmp_path)
+    with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{free_port()}/api"}):
+        lost = nightly.ask(mine, tmp_path / "results" / "r.duckdb", None, False)
+    assert (lost.outcome, lost.kind) == ("failed", "Interrupted")
+    assert not attempt.failure(lost.kind).model and lost.message.startswith("InfrastructureError")
+    assert "Prefect: RuntimeError: Failed to reach API" in lost.message
+    assert not mine.log.exists()
+
+
+def test_prefect_is_asked_again_when_it_could_not_begin_a_task_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(nightly, "WAITS", (0.0, 0.0, 0.0))
+    tries: list[int] = []
+
+    def run() -> State[None]:
+        tries.append(1)
+        if len(tries) < 3:
+            raise RuntimeError("Unable to acquire concurrency slots")
+        return Completed()
+
+    state = nightly.begun(run)
+    assert isinstance(state, State) and state.is_completed() and len(tries) == 3

@@ -16,7 +16,8 @@ from sdgbias import store
 from sdgbias.cli import app
 from sdgbias.errors import InputError, RegistryError, UsageError
 from sdgbias.nightly import plan
-from sdgbias.registry import entries
+from sdgbias.registry import entries, watch
+from sdgbias.registry import seen as ledger
 from tests.builders.night_stubs import NIGHT, NOW, entry, settings
 
 
@@ -61,6 +62,11 @@ def test_a_dry_run_says_what_the_night_then_does(
         {"run_id": f"{model}-1", "model": model, "suite": "sdg", "benchmark_id": "b1"}
         for model in ("known", "moved")
     ]
+    for name in ("wanting", "waiting"):
+        entry(tmp_path, name, state="candidate", reason=f"{name} for a GPU of its own")
+    (tmp_path / "registry" / "watch.yaml").write_text("probe: {questions: 20}\n")
+    row = ledger.Seen("lab/w", "0" * 40, "2026-11-01", watch.NEW_COMMIT, "", {}, "waiting", True)
+    ledger.write(tmp_path, {"lab/w": row})
     when = datetime(2026, 11, 20, 2)
     seen = {**runs[0], "night": "2026-11-20T0130", "outcome": "published", "key": key}
     del seen["benchmark_id"]
@@ -76,7 +82,10 @@ def test_a_dry_run_says_what_the_night_then_does(
         "new sdg will be scored (cpu)",
         "then: analyse, gate, report, wandb",
         f"announce: not due: no webhook address in {plan.WEBHOOK}",
+        "skipped: 2 candidates, scored only when enabled: sdgbias models list --state candidate",
+        "the next `sdgbias models watch` probes 1 of them",
     }
+    assert "of its own" not in said, "a reason each would hide those of the enabled models"
 
 
 def test_the_key_moves_with_what_can_change_a_score_and_with_nothing_else(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from tests.builders.hub_repositories import ARCHITECTURES, BIG, VLM
 EIGHT = replace(BIG, machine=Machine((79.6,) * 8, 1000.0))
 REPOSITORY = Path(__file__).resolve().parents[2]
 APP = typer.Typer()
-command.add_to(APP)
+APP.command("register-model")(command.register_model)
 #: The shapes of Qwen2.5-VL-72B's config.json.
 QWEN_72B = {
     "num_hidden_layers": 80,

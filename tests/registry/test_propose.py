@@ -137,6 +137,7 @@ REFUSALS: list[tuple[str, str, Request, type[SdgbiasError], str]] = [
     ("open/pickles", "", Request(), RegistryError, "safetensors only, none in revision"),
     ("open/empty", "", Request(), RegistryError, "no config.json"),
     ("open/list", "", Request(), RegistryError, "config.json of revision .* is not a JSON object"),
+    ("open/video", "", Request(), RegistryError, "needs code of its own"),
     ("open/asr", "", Request(), RegistryError, "automatic-speech-recognition"),
     ("open/gone", "hf_member0000000000", Request(), RegistryError, "not on the hub; check the id"),
     (
@@ -414,14 +415,39 @@ def test_a_language_model_is_proposed_with_the_views_that_it_can_be_asked(
     assert propose("open/Llava-7B", root, here).spec.views == VIEWS
 
 
-def test_this_transformers_knows_the_paper_s_families() -> None:
-    from sdgbias.engines.hf import checkpoint
+def test_a_family_without_a_vision_config_is_known_by_its_name(root: Path) -> None:
+    """Chameleon, Emu3, T5Gemma 2 and the Omni models name their towers otherwise."""
+    folder = root / "m"
+    saved(folder, {"model_type": "chameleon", "vq_config": {}})
+    here = replace(SMALL, families=lambda: frozenset({"chameleon"}))
+    assert propose(f"path:{folder}", root, here).spec.views == VIEWS
+    with pytest.raises(RegistryError, match="neither as image-text-to-text nor as a language"):
+        propose(f"path:{folder}", root, SMALL)
 
-    assert {"internvl", "llava", "llava_onevision", "qwen2_5_vl", "instructblip"} <= (
-        checkpoint.known()
-    )
-    assert {"gemma", "llama", "qwen2", "qwen3", "gpt2"} <= checkpoint.language()
-    assert not checkpoint.known() & checkpoint.language()
+
+def test_code_of_its_own_without_a_processor_of_pictures_is_a_language_model(root: Path) -> None:
+    folder, trusted = root / "m", Request(trust_remote_code=True, notes="read by A")
+    saved(folder, {"model_type": "newlm", "auto_map": {"AutoModelForCausalLM": "m.M"}})
+    assert propose(f"path:{folder}", root, SMALL, trusted).spec.views == IMAGE_FREE
+    (folder / "preprocessor_config.json").write_text('{"size": 1}', encoding="utf-8")
+    assert propose(f"path:{folder}", root, SMALL, trusted).spec.views == VIEWS
+    with pytest.raises(RegistryError, match="needs code of its own"):
+        propose(f"path:{folder}", root, SMALL)
+
+
+def test_the_hubs_tag_counts_less_than_the_family(root: Path, served: Hub) -> None:
+    """Phi-4 multimodal is listed for speech recognition."""
+    assert propose("open/hears-too", root, BIG).spec.family == "llava"
+
+
+def test_this_transformers_knows_the_paper_s_families() -> None:
+    from sdgbias.engines.hf import auto_class
+
+    seeing = {"internvl", "llava", "llava_onevision", "qwen2_5_vl", "instructblip", "chameleon"}
+    assert seeing | {"phi4_multimodal", "qwen2_5_omni", "qwen3_omni_moe"} <= auto_class.known()
+    assert "qwen2_audio" not in auto_class.known()
+    assert {"gemma", "llama", "qwen2", "qwen3", "gpt2"} <= auto_class.language()
+    assert not auto_class.known() & auto_class.language()
 
 
 def test_no_engine_sees_which_gpu_it_runs_on() -> None:

@@ -164,7 +164,7 @@ def commands(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 APP = typer.Typer()
-command.add_to(APP)
+APP.command("register-model")(command.register_model)
 APP.add_typer(models_app, name="models")
 
 

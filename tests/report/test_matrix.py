@@ -11,10 +11,11 @@ import pytest
 
 from sdgbias import store
 from sdgbias.methods.baselines import METHODS
-from sdgbias.report import labels, layout, leaderboard, matrix
+from sdgbias.report import charts, labels, layout, leaderboard, matrix
 from sdgbias.report.layout import TERMS
 from sdgbias.report.pages import models, overview
 from sdgbias.report.source import Results
+from sdgbias.store import database
 from sdgbias.suites.facet import NOT_UNDERSTOOD
 from tests.builders.nights import publish_persons
 from tests.builders.results import NAMED, publish_models
@@ -28,9 +29,12 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def publish(folder: Path) -> Path:
     """Three models on places and one on people, whose recall is of all classes."""
     path = publish_persons(publish_models(folder / "sdgbias.duckdb"))
+    cell = database.cell([*database.CELL[:-1], "'all-52'"])
     with store.connect(path, details=()) as con:
         for name in ("metric_rows", "headline_rows"):
-            con.execute(f"UPDATE {name} SET indicator = 'all-52' WHERE metric = 'recall'")
+            con.execute(
+                f"UPDATE {name} SET indicator = 'all-52', cell = {cell} WHERE metric = 'recall'"
+            )
     return path
 
 
@@ -116,6 +120,34 @@ def test_the_highest_is_so_only_beyond_its_interval() -> None:
     assert matrix.highest([at(0.5, None, None), top]) is None, "nothing is known of the other"
     assert matrix.highest([at(0.5, 0.4, 0.6), at(0.9, None, None)]) is None
     assert matrix.reach(top, [top, at(0.8, 0.7, 0.86), at(0.2, 0.1, 0.3)]) == 1
+
+
+def test_a_model_of_one_night_has_no_chart_over_nights(results: Path) -> None:
+    with Results(results).reading() as reader:
+        page = models.page(reader, "tiny-llava", None, None, None)
+    assert page is not None and page["suites"]
+    for suite in page["suites"]:
+        assert len(suite["history"]) <= 1 and suite["plots"] == suite["narrow"] == []
+
+
+def test_a_difference_is_the_widest_only_beyond_its_interval() -> None:
+    def of(model: str, low: float, high: float) -> tuple[float, str, dict[str, Any]]:
+        cell = {"said": f"{model} said", "row": {"ci_low": low, "ci_high": high}}
+        return abs(low + high) / 2, model, cell
+
+    a, b = of("a", -0.5, -0.3), of("b", 0.1, 0.2)
+    assert overview._widest([b, a]) == "widest: a, a said"
+    near = of("c", 0.2, 0.31)
+    assert overview._widest([a, b, near]) == (
+        "the largest estimate: a, a said; 1 more can’t be told apart from it"
+    )
+
+
+def test_no_guide_to_a_figure_calls_a_side_better_without_an_interval() -> None:
+    for name, text in charts._texts().items():
+        reads = text["reads"]
+        if "of zero" in reads:
+            assert "interval" in reads, f"{name}: {reads}"
 
 
 def test_headlines_follow_from_intervals(table: dict[str, Any]) -> None:

@@ -66,6 +66,24 @@ def test_models_in_need_of_a_look_come_first(text: str) -> None:
     assert f"the same run as in night {FIRST}, judged there" in said and "not judged" in said
 
 
+def test_a_night_of_many_evaluations_shows_first_what_needs_a_look(
+    written: Path, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "without a breach or a failure" not in text, "four evaluations are no many"
+    monkeypatch.setattr(night, "FEW", 3)
+    folded = build.write_night(written, tmp_path).read_text(encoding="utf-8")
+    models = folded.split('<section id="models"')[1].split("</section>")[0]
+    seen, calm = models.split("<summary>2 evaluations without a breach or a failure</summary>")
+    names = r'<th scope="row">(?:<a [^>]*>)?([\w.-]+)'
+    assert set(re.findall(names, seen)) == {LOST, "broken"}
+    assert len(re.findall(names, calm)) == 2
+    breach = folded.split('<section id="breaches"')[1].split("</section>")[0]
+    assert '<details class="moved" open><summary><h3>' in breach
+    assert re.search(r'<div id="breach-[^"]+">', breach.split("</summary>")[1]), (
+        "a link to a breach must lead into its fold, which then opens"
+    )
+
+
 def test_a_breach_is_explained_with_its_numbers(text: str) -> None:
     said = part(text, "breaches")
     for words in (

@@ -4,6 +4,7 @@ themselves, and they say what is missing."""
 from __future__ import annotations
 
 import base64
+import dataclasses
 import gzip
 import json
 import re
@@ -187,6 +188,19 @@ def test_interactive_rows_and_choices(folder: Path) -> None:
     assert len(packed(read(folder, "parameters.html"))["sweep"]["specs"]) == 4
 
 
+def test_the_axis_of_a_choice_of_tasks_names_the_quantity_of_the_task(folder: Path) -> None:
+    text = read(folder, "parameters.html")
+    assert charts.OF_TASK not in text and "or mean absolute error</text>" not in text
+    assert ">accuracy, %</text>" in text
+    by_task = {"ablation", "streams", "sweep", "search", "search-optimism", "few-shot"}
+    found = {name: f for name, f in packed(text).items() if name in by_task}
+    assert {"ablation", "sweep"} <= found.keys()
+    for name, one in found.items():
+        for spec in one["specs"]:
+            titles = [axis["title"] for axis in spec["chart"]["axes"] if "title" in axis]
+            assert {"signal": "split(pick_task, ': ')[1]"} in titles, name
+
+
 def test_every_study_has_its_figure(found: studies.Studies, results: Path) -> None:
     made = pages.figures(found, leaderboard.compare(results, found.runs))
     names = [f.name for group in made.values() for f in group]
@@ -268,6 +282,18 @@ def test_leaderboard_values_are_those_of_the_store(three: Path) -> None:
         assert tuple(store.query(three, sql, where).iloc[0]) == pytest.approx(
             (r["value"], r["n"], r["ci_low"], r["ci_high"])
         )
+
+
+def test_a_table_of_models_has_no_column_without_a_value(three: Path) -> None:
+    board = compared(three)
+    measured = (board.places["kind"] == "measured") & (board.places["method"] == "Full")
+    one = board.places[measured & (board.places["test"] == "T1")].assign(method="Full, generated")
+    more = dataclasses.replace(board, places=pd.concat([board.places, one]))
+    [made, _] = pages.leaderboard(more)
+    columns = {t["test"]: t["columns"] for t in made["tests"]}
+    assert columns["T1"] == ["Full, generated", "Full", "CADE"]
+    assert columns["all tests"] == ["Full", "CADE"]
+    assert {len(m["cells"]) for t in made["tests"] if t["test"] != "T1" for m in t["models"]} == {2}
 
 
 def test_planted_models_stand_apart_unless_asked(three: Path) -> None:
@@ -358,6 +384,9 @@ def test_tables_handed_in_make_a_page(three: Path, tmp_path: Path) -> None:
     assert '<span class="why">not analysed: sdgbias analyse</span>' in text
     assert "a footnote" in text
     assert "<script" not in text
+    summary = re.search(r"<details class=\"fold folded\">(.*?)</summary>", text, re.DOTALL)
+    assert summary and "1 row by model: 1 number of ours, 1 printed in the paper" in summary[1]
+    assert "<details open" not in text, "a page of forty tables is read by its headings"
 
 
 def test_figures_for_print(found: studies.Studies, tmp_path: Path) -> None:

@@ -229,6 +229,27 @@ def test_a_probe_that_fails_leaves_the_others_alone() -> None:
         )
 
 
+def test_a_model_whose_code_raises_on_every_probe_says_so(
+    monkeypatch: pytest.MonkeyPatch, small_benchmark: Path
+) -> None:
+    class Raises(Engine):
+        def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
+            raise TypeError("forward() got an unexpected\nkeyword")
+
+    monkeypatch.setattr(parity, "load", lambda spec, root: Raises())
+    verdict = parity.probe(SPEC, ROOT, small_benchmark, 6)
+    assert not verdict.passed and verdict.line == (
+        "ModelError: each of 6 probes fails, the first: TypeError: forward() got an unexpected"
+    )
+
+    def broken(spec: ModelSpec, root: Path) -> Engine:
+        raise AttributeError("no such part")
+
+    monkeypatch.setattr(parity, "load", broken)
+    verdict = parity.probe(SPEC, ROOT, small_benchmark, 6)
+    assert not verdict.passed and verdict.line == "AttributeError: no such part"
+
+
 def checked(
     monkeypatch: pytest.MonkeyPatch, engines: dict[str, Engine | Exception], **more: object
 ) -> dict[str, object]:

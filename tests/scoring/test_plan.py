@@ -79,7 +79,7 @@ def test_a_picture_stands_together_in_the_order_of_its_texts() -> None:
 
 
 def test_chunks_dont_part_a_picture_that_fits() -> None:
-    ids = pd.Series(["a"] * 3 + ["b"] * 3 + ["c"] * 9 + [""] * 5)
+    ids = ["a"] * 3 + ["b"] * 3 + ["c"] * 9 + [""] * 5
     ends, start = [], 0
     while start < len(ids):
         start = chunks(ids, start, 4)

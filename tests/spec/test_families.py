@@ -12,7 +12,7 @@ from sdgbias.types import ModelSpec
 from tests.builders import families
 from tests.builders.bare_model import Bare, four_views, largest_difference
 
-QUICK = ("llava", "qwen2_5_vl", "internvl", "lfm2_vl")
+QUICK = ("llava", "qwen2_5_vl", "internvl", "lfm2_vl", "phi4_multimodal", "qwen2_5_omni")
 MORE = (
     "blip-2",
     "cohere2_vision",
@@ -28,6 +28,7 @@ MORE = (
     "minicpmv4_6",
     "mllama",
     "qwen2_vl",
+    "qwen3_omni_moe",
     "qwen3_vl",
 )
 

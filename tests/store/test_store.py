@@ -361,7 +361,7 @@ def test_no_extension_is_ever_fetched(path: Path) -> None:
     assert row == (False,)
 
 
-def test_a_full_block_of_metric_rows_is_sorted_by_indicator(
+def test_a_full_block_of_metric_rows_is_sorted_by_cell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [f"i{k}" for k in range(4)]
@@ -372,11 +372,13 @@ def test_a_full_block_of_metric_rows_is_sorted_by_indicator(
             rows = pd.DataFrame({"test": ["T1", "T2"] * 4, "indicator": sorted(names * 2)})
             rows = rows.assign(task="mcq", method="full", pillar="all", metric="accuracy", value=n)
             store.publish(path, run(f"r{n}"), {"metric_rows": rows})
-    sql = "SELECT indicator, run_id FROM metric_rows ORDER BY rowid"
+    sql = "SELECT cell, indicator, test, run_id FROM metric_rows ORDER BY rowid"
     stored = store.query(tmp_path / "sorted.duckdb", sql)
     for first, last in ((0, 32), (40, 64)):  # without the 8 rows of run 7
-        block_of = stored["indicator"].iloc[first:last]
-        assert block_of.is_monotonic_increasing and set(block_of) == set(names)
+        block_of = stored.iloc[first:last]
+        assert block_of["cell"].is_monotonic_increasing and set(block_of["indicator"]) == set(names)
+    assert (stored.groupby(["indicator", "test"])["cell"].nunique() == 1).all()
+    assert stored["cell"].nunique() == 8
     assert list(stored["run_id"].iloc[-8:]) == ["r7"] * 8
     same = [store.query(tmp_path / f"{name}.duckdb", whole) for name in ("sorted", "plain")]
     assert len(same[0]) == 12 * 8 and same[0].equals(same[1])

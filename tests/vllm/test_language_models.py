@@ -18,7 +18,10 @@ PROMPTS = [
 ]
 
 
-@pytest.mark.parametrize("family", ["gemma", "llama", "qwen2"])
+LONG = [pytest.param(family, marks=pytest.mark.long) for family in ("gemma", "llama")]
+
+
+@pytest.mark.parametrize("family", ["qwen2", *LONG])  # an engine each; they differ in vLLM only
 def test_scores_equal_those_of_transformers(family: str, tmp_path: Path) -> None:
     if not has_vllm():
         pytest.skip("vLLM has an environment of its own: make vllm")

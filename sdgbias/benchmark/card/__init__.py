@@ -28,7 +28,8 @@ from sdgbias.files import json_file, reading, write_atomically
 from sdgbias.raw.clusters import LABELS
 from sdgbias.types import PILLARS
 
-LICENCE = "CC BY-SA 4.0"
+#: Of a benchmark that is built from SustainBench, and of one that is built from `sdgbias sample`.
+LICENCE, SYNTHETIC_LICENCE = "CC BY-SA 4.0", "CC0 1.0"
 #: The tables that define a benchmark's identity, and the columns that count (all when none is
 #: named). An image counts through its image_id, whatever its shard.
 TABLES: dict[str, tuple[str, ...]] = {
@@ -81,7 +82,8 @@ def build_card(out: Path) -> dict[str, Any]:
         except duckdb.Error as error:
             path, cause = _path(out, "clusters"), str(error).splitlines()[0]
             raise InputError(f"{path}: can't be read ({cause}); {again(path)}") from None
-    card = {"benchmark_id": benchmark_id(out), "licence": LICENCE, **found}
+    licence = SYNTHETIC_LICENCE if found["synthetic"] else LICENCE
+    card = {"benchmark_id": benchmark_id(out), "licence": licence, **found}
     text = json.dumps(card, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
     tracked.write(out, card, _replace)
     _replace(out / "README.md", lambda part: part.write_text(readme(card), encoding="utf-8"))

@@ -170,12 +170,11 @@ def check(
     rules = {str(e["meta"]["rule"]): e for e in suite["expectations"]}
     rows = rows if isinstance(rows, Path) else rows.reset_index(drop=True)
     names = columns_of(rows)
-    shape = {rule: e for rule, e in rules.items() if "column_set" in e["kwargs"]}
-    # on no rows: Great Expectations copies the given table once per rule
-    broken = _run(table, pd.DataFrame(columns=names), shape, direct)
-    rest = {rule: e for rule, e in rules.items() if rule not in shape}
+    rest = {rule: e for rule, e in rules.items() if "column_set" not in e["kwargs"]}
     # without these columns no other rule can be evaluated
     if not needed_columns(suite) <= set(names):
+        shape = {rule: e for rule, e in rules.items() if rule not in rest}
+        broken = _run(table, pd.DataFrame(columns=names), shape, direct)
         return _verdict(table, rows, suite, broken, dict.fromkeys(rest, "a column is missing"))
     foreign = suite["meta"].get("not_for_releases", ()) if imported else ()
     skipped = {str(rule): "imported release" for rule in foreign}
@@ -194,8 +193,8 @@ def check(
             " sdgbias build"
         ) from None
     skipped |= reasons
-    rest = {rule: e for rule, e in rest.items() if rule not in skipped}
-    return _verdict(table, rows, suite, broken | _judged(table, rows, rest, flags, direct), skipped)
+    rules = {rule: e for rule, e in rules.items() if rule not in skipped}
+    return _verdict(table, rows, suite, _judged(table, rows, rules, flags, direct), skipped)
 
 
 def _judged(
@@ -205,15 +204,23 @@ def _judged(
     flags: Mapping[str, np.ndarray],
     direct: bool,
 ) -> dict[str, Any]:
-    """Rule -> broken rows, or a text; see _run. ``flags``: what SQL found."""
+    """Rule -> broken rows, or a text; see _run. ``flags``: what SQL found. One pass judges all
+    rules on the rows of a table of one block; Great Expectations copies them once per rule, and a
+    pass costs as much as the rules of a small table."""
     broken: dict[str, Any] = {}
-    of_rows = {rule: e for rule, e in rules.items() if e["type"] not in _OF_COLUMNS}
     if direct:
-        broken |= {rule: flags[rule] for rule, e in of_rows.items() if e["type"] == FLAG}
-        of_rows = {rule: e for rule, e in of_rows.items() if rule not in broken}
-    for rule in (rules.keys() - of_rows.keys()) - broken.keys():
-        names = _columns(rules[rule])
-        if rule in flags:
+        broken |= {rule: flags[rule] for rule, e in rules.items() if e["type"] == FLAG}
+    long, names_of = length(rows) > BLOCK, {rule: _columns(e) for rule, e in rules.items()}
+    apart = {
+        rule
+        for rule, e in rules.items()
+        if (long or rule in flags) and (e["type"] in _OF_COLUMNS or not names_of[rule])
+    }
+    for rule in apart:
+        names = names_of[rule]
+        if not names:  # about the table's columns
+            frame = pd.DataFrame(columns=columns_of(rows))
+        elif rule in flags:
             frame = pd.DataFrame({names[0]: flags[rule]})
         else:
             frame = _repeated(rows, names) if isinstance(rows, Path) else rows[[*names]]
@@ -222,20 +229,24 @@ def _judged(
         )
         at = frame.index.to_numpy()
         broken |= {rule: at[v] if isinstance(v, np.ndarray) else v for rule, v in found.items()}
+    of_rows = {rule: e for rule, e in rules.items() if rule not in apart | broken.keys()}
     parts: dict[str, list[Any]] = {rule: [] for rule in of_rows}
     for start, block in _blocks(rows, of_rows):
-        judged = {}
-        for rule, expectation in of_rows.items():
-            for name in _columns(expectation):
+        judged: dict[str, Any] = {} if long else dict.fromkeys(columns_of(rows))
+        for rule in of_rows:
+            for name in names_of[rule]:
                 judged[name] = (
                     _flag(flags[rule], start, len(block))
                     if rule in flags
                     else _no_gaps(block[name])
                 )
         frame = pd.DataFrame(judged, index=range(len(block)))
-        for rule, rows_found in _run(table, frame, of_rows, direct).items():
-            parts[rule].append(rows_found + start)
-    return broken | {rule: np.concatenate(found) for rule, found in parts.items()}
+        for rule, found in _run(table, frame, of_rows, direct).items():
+            parts[rule].append(found if isinstance(found, str) else found + start)
+    return broken | {
+        rule: found[0] if len(found) == 1 else np.concatenate(found)
+        for rule, found in parts.items()
+    }
 
 
 def _blocks(
@@ -254,6 +265,8 @@ def _blocks(
         for batch in file.iter_batches(BLOCK, columns=columns):
             yield start, batch.to_pandas()
             start += len(batch)
+        if not start:
+            yield 0, file.schema_arrow.empty_table().select(columns).to_pandas()
 
 
 def _flag(broken: np.ndarray, start: int, size: int) -> np.ndarray:

@@ -7,8 +7,10 @@ reported and counted; nothing is dropped silently.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -56,16 +58,9 @@ def _read_table(folder: Path, stem: str, columns: list[str]) -> pd.DataFrame | N
     try:
         if path.suffix == ".parquet":
             table = pd.read_parquet(path)
+            table = table.reset_index() if table.index.name == "index" else table
         else:
-            texts = dict.fromkeys(
-                ("index", "prediction", "answer", "split", "pillar", "target", *OPTION_LETTERS), str
-            )
-            table = pd.read_csv(
-                path,
-                dtype=texts,
-                keep_default_na=False,
-                na_values={c: ["", "nan", "NaN"] for c in columns},
-            )
+            table = _read_csv(path, columns)
     except (OSError, ValueError, pd.errors.ParserError) as error:
         raise InputError(
             f"{path}: can't be read as a table ({str(error).splitlines()[0]})"
@@ -95,6 +90,51 @@ def _read_table(folder: Path, stem: str, columns: list[str]) -> pd.DataFrame | N
             )
         table[column] = numbers
     return table.set_index("index").sort_index()
+
+
+def _read_csv(path: Path, columns: list[str]) -> pd.DataFrame:
+    """UTF-8, else Windows-1252; commas, or where the first line has none, semicolons (then perhaps
+    with decimal commas) or tabs."""
+    texts = ("index", "prediction", "answer", "split", "pillar", "target", *OPTION_LETTERS)
+    how: dict[str, Any] = {
+        "dtype": dict.fromkeys(texts, str),
+        "keep_default_na": False,
+        "na_values": {c: ["", "nan", "NaN"] for c in columns},
+    }
+    with path.open("rb") as file:
+        first = file.readline()
+    if b"," not in first and b";" in first:
+        how |= {"sep": ";", "decimal": ","}
+    elif b"," not in first and b"\t" in first:
+        how |= {"sep": "\t"}
+    try:
+        return pd.read_csv(path, encoding="utf-8-sig", **how)
+    except UnicodeDecodeError:
+        return pd.read_csv(path, encoding="cp1252", encoding_errors="replace", **how)
+
+
+def _require_agreement(
+    folder: Path, stems: Mapping[str, str], found: Mapping[str, pd.DataFrame | None]
+) -> None:
+    """Raises InputError where two tables state different answers (letters, or numbers to the last
+    digit but one) or splits of one question: their rows don't belong together."""
+    full = found["full"]
+    assert full is not None
+    for view, table in found.items():
+        for name in ("answer", "split"):
+            if view == "full" or table is None:
+                continue
+            both = full.index.intersection(table.index)
+            one, two = (_text_column(t.loc[both], name).str.upper() for t in (full, table))
+            x, y = (pd.to_numeric(texts, errors="coerce") for texts in (one, two))
+            letters = one.str.fullmatch("[A-Z]+") & two.str.fullmatch("[A-Z]+") & (one != two)
+            differs = letters | ((x - y).abs() > 1e-6 * x.abs())
+            if differs.any():
+                at = both[differs.to_numpy()][0]
+                raise InputError(
+                    f"{folder}: index {at}: {name} is {one.loc[at]!r} in {stems['full']} and"
+                    f" {two.loc[at]!r} in {stems[view]}; write both tables of the same questions"
+                )
 
 
 def _ids(path: Path, given: pd.Series) -> pd.Series:
@@ -171,6 +211,7 @@ def read_tables(folder: Path, task: Task, level: ContextTest) -> PredictionTable
             f"{folder}: no table {stems['full']}.csv or .parquet (the Full view); found:"
             f" {there or 'nothing'}"
         )
+    _require_agreement(folder, stems, found)
     texts = None
     if task is Task.MCQ:  # A to C, and further letters up to the last one with a logit
         filled = [t[columns].notna().any().to_numpy() for t in found.values() if t is not None]

@@ -1,8 +1,5 @@
 """Loads one part of a checkpoint from disk or the hub: pinned, safetensors only, every failure
-reported in one line.
-
-Also lists the kinds of models that the installed transformers can load as image-text-to-text.
-"""
+reported in one line."""
 
 from __future__ import annotations
 
@@ -92,18 +89,3 @@ def file(spec: ModelSpec, root: Path, name: str) -> Path | None:
     except OSError as error:
         raise translate(spec, None, f"can't read {name} of", error) from None
     return Path(found) if found else None
-
-
-def known() -> frozenset[str]:
-    """The model_types of these kinds, as named in config.json."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
-
-    return frozenset(map(str, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES))
-
-
-def language() -> frozenset[str]:
-    """The model_types that it can load as causal language models, and not as vision-language
-    models."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
-    return frozenset(map(str, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)) - known()

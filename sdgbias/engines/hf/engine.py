@@ -244,7 +244,8 @@ class HuggingFace(Backend):
         try:
             return model(**self.known_to(model.forward, {**inputs, **options}))
         except ValueError:
-            if shows or self.needs_picture or "past_key_values" in more:
+            of_text = self.pixels.inner is None  # a language model has no other part that answers
+            if shows or of_text or self.needs_picture or "past_key_values" in more:
                 raise
             self.needs_picture = True  # as its own code raises (Kosmos)
             return self.forward(inputs, **more)

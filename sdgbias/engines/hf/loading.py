@@ -13,12 +13,11 @@ from transformers import AutoConfig, GenerationConfig
 
 from sdgbias.engines.entry_options import option
 from sdgbias.engines.fingerprint import local_folder
-from sdgbias.engines.hf import shared_prefix
+from sdgbias.engines.hf import auto_class, shared_prefix
 from sdgbias.engines.hf.checkpoint import refuse_lacking
 from sdgbias.engines.hf.processor import load_processor
-from sdgbias.engines.hf.text_only import model_class
 from sdgbias.engines.hub_errors import BROKEN, translate
-from sdgbias.errors import ModelError, NotAnswerable, OutOfMemory
+from sdgbias.errors import ModelError, NotAnswerable, OutOfMemory, SdgbiasError
 from sdgbias.types import ModelSpec
 
 #: Text of the plain RuntimeError that torch raises when main memory is full.
@@ -38,7 +37,7 @@ def load_model(spec: ModelSpec, root: Path) -> Any:
     more: dict[str, Any] = {"device_map": split} if split else {}
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        model, told = model_class(spec, source, **where).from_pretrained(
+        model, told = auto_class.loader(spec, source, **where)(
             source,
             dtype=getattr(torch, spec.dtype),
             use_safetensors=True,
@@ -50,6 +49,8 @@ def load_model(spec: ModelSpec, root: Path) -> Any:
         raise OutOfMemory(
             f"{spec.name}: out of memory while loading; {str(error).splitlines()[0]}"
         ) from None
+    except SdgbiasError:
+        raise
     except Exception as error:  # faulty files raise nearly anything inside transformers
         if NO_MEMORY in str(error):
             raise OutOfMemory(

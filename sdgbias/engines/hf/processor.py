@@ -7,12 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from jinja2 import TemplateError
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoConfig, AutoImageProcessor, AutoProcessor
 
 from sdgbias.engines.entry_options import option
 from sdgbias.engines.fingerprint import local_folder
-from sdgbias.engines.hf.text_only import processor_of
+from sdgbias.engines.hf import prompting
+from sdgbias.engines.hf.text_only import TextProcessor, processor_of
 from sdgbias.engines.hub_errors import translate
 from sdgbias.errors import RegistryError, SdgbiasError
 from sdgbias.types import ModelSpec
@@ -39,6 +41,8 @@ def load_processor(spec: ModelSpec, root: Path) -> Any:
                 source, backend="pil", **where, **options
             )
             _check(spec, processor.image_processor, options)
+        if not isinstance(processor, TextProcessor):
+            processor.chat_template = template_in(processor)
         if getattr(processor, "tokenizer", None) is not None:
             leave_open(processor.tokenizer, lambda: _reads_twice(source, where))
     except SdgbiasError:
@@ -46,6 +50,34 @@ def load_processor(spec: ModelSpec, root: Path) -> Any:
     except Exception as error:  # faulty files raise nearly anything inside transformers
         raise translate(spec, folder, "can't load the processor of", error) from None
     return processor
+
+
+def template_in(processor: Any) -> str | None:
+    """The chat template of a processor; its tokenizer's, where that alone has one that shows
+    pictures. Of several named ones 'default', or the only one. ValueError where none is either."""
+    own = _unnamed(getattr(processor, "chat_template", None))
+    held = _unnamed(getattr(getattr(processor, "tokenizer", None), "chat_template", None))
+    mark = getattr(processor, "image_token", None)
+    if own or not held or mark is None:
+        return own
+    processor.chat_template = held
+    try:
+        shown = prompting.render(processor, prompting.PROBES[1])
+    except (TemplateError, TypeError, ValueError, LookupError):
+        shown = ""
+    return held if str(mark) in shown else None
+
+
+def _unnamed(template: Any) -> str | None:
+    if isinstance(template, list):  # as tokenizer_config.json lists several
+        template = {one["name"]: one["template"] for one in template}
+    if not template or not isinstance(template, dict):
+        return template or None
+    if "default" not in template and len(template) != 1:
+        raise ValueError(
+            f"its chat templates are named {', '.join(map(str, template))}, none of them default"
+        )
+    return str(template.get("default") or next(iter(template.values())))
 
 
 def leave_open(tokenizer: Any, reads_twice: Callable[[], bool]) -> None:

@@ -37,7 +37,8 @@ logging.getLogger("transformers.processing_utils").addFilter(
 )
 #: Inputs of a model that come from text alone; a Q-Former's, too.
 OF_TEXT_ONLY = (*OF_TEXT, "decoder_input_ids", "qformer_input_ids", "qformer_attention_mask")
-_PROBES = (Prompt("Question?", LETTERS), Prompt("Question?", LETTERS, (b"",), "probe"))
+#: Two prompts whose rendered text stands for a template: without a picture and with one.
+PROBES = (Prompt("Question?", LETTERS), Prompt("Question?", LETTERS, (b"",), "probe"))
 MINUS = ("-", "\u2581-", "\u0120-")
 
 
@@ -77,7 +78,7 @@ def check_template(processor: Any, template: ChatTemplate, name: str) -> None:
     if not text and (template.arguments or template.system):
         raise RegistryError(f"{where}: this model has no chat template; valid: answer_prefix alone")
     try:
-        shown = render(processor, _PROBES[0], template)
+        shown = render(processor, PROBES[0], template)
         probe_hash(processor, template)
     except (TemplateError, TypeError, ValueError, LookupError) as error:
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -85,7 +86,7 @@ def check_template(processor: Any, template: ChatTemplate, name: str) -> None:
             f"{name}: its chat template can't be rendered ({why}); repair chat_template.jinja, or"
             " set another system prompt or argument: options: template"
         ) from None
-    if _PROBES[0].text not in shown:
+    if PROBES[0].text not in shown:
         raise ModelError(
             f"{name}: its chat template leaves the question out; repair chat_template.jinja"
         )
@@ -151,7 +152,7 @@ def _as_text(processor: Any, messages: list[dict[str, Any]]) -> list[dict[str, A
 def probe_hash(processor: Any, template: ChatTemplate) -> str:
     """16 hex digits over two rendered prompts, without a picture and with one: part of a
     fingerprint, so that scores of another wording get another key."""
-    texts = [render(processor, probe, template) for probe in _PROBES]
+    texts = [render(processor, probe, template) for probe in PROBES]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 

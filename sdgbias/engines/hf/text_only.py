@@ -9,13 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForImageTextToText,
-    PreTrainedTokenizerBase,
-)
-from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+from transformers import PreTrainedTokenizerBase
 
 from sdgbias.errors import ModelError
 from sdgbias.types import IMAGE_FREE, NEEDS_PICTURES, ModelSpec
@@ -70,15 +64,3 @@ def processor_of(spec: ModelSpec, loaded: Any) -> Any:
             f" sdgbias register-model {spec.repo} --name {spec.name} --overwrite"
         )
     return TextProcessor(loaded)
-
-
-def model_class(spec: ModelSpec, source: str, **where: Any) -> Any:
-    """The auto class that loads the model: AutoModelForCausalLM for a model that is asked no view
-    with a picture and whose configuration is not that of a vision-language model. Raises what
-    AutoConfig raises."""
-    if spec.pictured:
-        return AutoModelForImageTextToText
-    config = AutoConfig.from_pretrained(source, **where)
-    if config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
-        return AutoModelForImageTextToText
-    return AutoModelForCausalLM

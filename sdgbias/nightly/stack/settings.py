@@ -143,6 +143,8 @@ def environment(stack: Stack) -> dict[str, str]:
         "PREFECT_API_URL": stack.api,
         "PREFECT_UI_API_URL": stack.api,
         "PREFECT_HOME": str(Path(stack.home) / "prefect"),
+        # Prefect looks for it in the user's own folder otherwise
+        "PREFECT_SERVER_MEMO_STORE_PATH": str(Path(stack.home) / "prefect" / "memo_store.toml"),
         "PREFECT_SERVER_API_HOST": "127.0.0.1",
         "PREFECT_SERVER_API_PORT": str(stack.port),
         # pages of other sites must not start flows

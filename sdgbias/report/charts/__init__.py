@@ -193,6 +193,10 @@ def like_first(frame: pd.DataFrame, *columns: str) -> pd.DataFrame:
 
 
 TASKS = {"mcq": "Choice: accuracy, %", "regression": "Estimate: mean absolute error"}
+#: Title of an axis that takes the words after the colon of the chosen task: each task has its own
+#: quantity, and a title that offers both leaves the reader to guess which one is drawn.
+OF_TASK = "quantity of the task"
+_OF_PICK = {"signal": "split(pick_task, ': ')[1]"}
 
 
 def both_tasks(
@@ -289,6 +293,24 @@ def _panels(figure: Figure, frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame
     ]
 
 
+def _titled(spec: Any, title: object) -> Any:
+    """A specification with ``title`` for every title `OF_TASK`."""
+    if isinstance(spec, list):
+        return [_titled(part, title) for part in spec]
+    if not isinstance(spec, dict):
+        return spec
+    return {
+        k: title if k == "title" and v == OF_TASK else _titled(v, title) for k, v in spec.items()
+    }
+
+
+def _of_task(figure: Figure, frame: pd.DataFrame) -> dict[str, Any]:
+    """The figure's specification for a choice of rows, its axis named by their task."""
+    task = str(frame["task"].iloc[0]) if "task" in figure.filters else ""
+    made: dict[str, Any] = _titled(figure.spec, task.split(": ")[-1])
+    return made
+
+
 def live(figure: Figure) -> list[dict[str, Any]]:
     """The rows and the interactive chart of each panel, compiled to Vega with its data 'rows'
     empty; only the first panel shows the selects."""
@@ -316,7 +338,7 @@ def live(figure: Figure) -> list[dict[str, Any]]:
         spec["config"] = _config(
             "currentColor", "var(--grid)", "system-ui, sans-serif", legend=False
         )
-        vega: dict[str, Any] = vlc.vegalite_to_vega(spec)
+        vega: dict[str, Any] = _titled(vlc.vegalite_to_vega(spec), _OF_PICK)
         vega.pop("$schema", None)
         made.append({"rows": _records(frame[_needed(figure)]), "chart": vega})
     return made
@@ -331,10 +353,10 @@ def _needed(figure: Figure) -> list[str]:
 def still(figure: Figure) -> list[str]:
     """Inline SVG of each panel at its first choice; ids are unique to the figure, colours follow
     the page."""
-    made = []
-    for at, (_, frame) in enumerate(_panels(figure, figure.chosen())):
+    made, shown = [], figure.chosen()
+    for at, (_, frame) in enumerate(_panels(figure, shown)):
         spec = {
-            **figure.spec,
+            **_of_task(figure, shown),
             "data": {"values": _records(frame)},
             "width": _plot_width(figure, 300 if figure.panel else WIDTH + 120),
         }
@@ -387,7 +409,7 @@ def picture(figure: Figure, choice: Mapping[str, str]) -> tuple[str, bytes]:
     }
     width = _plot_width(figure, 230 if figure.panel else WIDTH)
     parts = [
-        {**figure.spec, "data": {"values": _records(part)}, "width": width}
+        {**_of_task(figure, frame), "data": {"values": _records(part)}, "width": width}
         for _, part in _panels(figure, frame)
     ]
     if figure.panel:

@@ -73,10 +73,12 @@ def _spread(frame: pd.DataFrame) -> str:
     value = mine["value"].astype(float)
     ends: list[Any] = [value.idxmax(), value.idxmin()]
     top, low = (mine.loc[at] for at in ends)
+    apart = None not in (top["low"], low["high"]) and top["low"] > low["high"]
     return (
-        f"Groups far apart are served unequally; Full of {first['model']} lies between"
+        f"Full of {first['model']} lies between"
         f" {low['said']} % ({low['level']}, CI {low['ci']}, n {low['n']:,}) and {top['said']} %"
-        f" ({top['level']}, CI {top['ci']}, n {top['n']:,})."
+        f" ({top['level']}, CI {top['ci']}, n {top['n']:,}): the two intervals"
+        f" {'lie apart' if apart else 'overlap'}."
     )
 
 

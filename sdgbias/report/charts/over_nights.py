@@ -9,12 +9,13 @@ change, and the allowed limit.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import altair as alt
+import numpy as np
 import pandas as pd
 
 from sdgbias.analysis import night_text as words
@@ -31,10 +32,9 @@ DOTTED = 60
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 10.0, 10.0, 26.0
 
 
-@dataclass(frozen=True)
-class Point:
-    """One night of one series. ``fresh``: the model was scored that night rather than found
-    unchanged."""
+class Point(NamedTuple):
+    """One night of one series, of which a page draws 18,000. ``fresh``: the model was scored that
+    night rather than found unchanged."""
 
     value: float
     low: float
@@ -94,145 +94,136 @@ def plots(
     of two points is seen and looks alike in each.
     ``gaps``: a line breaks where a series has no point.
     """
-    known = [p for points in series.values() for p in points.values()]
-    if not known or not times:
+    drawn = {name: _Drawn.of(points, times) for name, points in series.items() if points}
+    if not drawn or not times:
         return []
-    groups = [list(series)] if _together(series) else [[name] for name in series]
+    groups = [list(series)] if _together(series, drawn) else [[name] for name in series]
     colours = {name: i for i, name in enumerate(series)}
     width, height = (344, 220) if narrow or len(groups) > 1 else (760, 300)
     if len(groups) > 1:
         height = 170
-    spans = sorted(_high_end(points) - _low_end(points) for points in series.values() if points)
+    spans = sorted(d.high - d.low for d in drawn.values())
     usual = spans[len(spans) // 2]
+    x = _axis(times, width)
+    days = _days(times, x, 3 if width < 400 else 6)
     made = []
     for names in groups:
-        shown = [p for name in names for p in series[name].values()]
+        shown = [drawn[name] for name in names if name in drawn]
         if not shown:
             continue
         low, high = _range(shown, usual if len(groups) > 1 else 0.0)
-        ticks = steps(low, high, 4 if width < 400 else 5)
-        x, y = _axes(times, ticks, width, height)
+        ticks = np.array(steps(low, high, 4 if width < 400 else 5))
+
+        def y(
+            values: np.ndarray, ticks: np.ndarray = ticks, room: float = height - TOP - BOTTOM
+        ) -> np.ndarray:
+            return TOP + room * (1 - (values - ticks[0]) / (ticks[-1] - ticks[0]))
+
         lines = tuple(
-            _line(name, 0 if len(groups) > 1 else colours[name], times, series[name], x, y, gaps)
+            _line(name, 0 if len(groups) > 1 else colours[name], drawn[name], x, y, gaps)
             for name in names
+            if name in drawn
         )
-        y_ticks = tuple((y(t), label(t)) for t in ticks)
-        made.append(
-            Plot(
-                names[0] if len(groups) > 1 else "",
-                width,
-                height,
-                _days(times, x, 3 if width < 400 else 6),
-                y_ticks,
-                lines,
-            )
-        )
+        y_ticks = tuple(zip(y(ticks).tolist(), map(label, ticks.tolist()), strict=True))
+        title = names[0] if len(groups) > 1 else ""
+        made.append(Plot(title, width, height, days, y_ticks, lines))
     return made
 
 
-def _together(series: Mapping[str, Mapping[str, Point]]) -> bool:
+@dataclass(frozen=True)
+class _Drawn:
+    """One series as columns. at: (P,) place of its P nights among all nights; numbers: (3, P)
+    value, low, high; points: the P points; low, high: of value and interval together; nights: how
+    many all nights are."""
+
+    at: np.ndarray
+    numbers: np.ndarray
+    points: list[Point]
+    low: float
+    high: float
+    nights: int
+
+    @staticmethod
+    def of(points: Mapping[str, Point], times: Mapping[str, datetime]) -> _Drawn:
+        found = [(k, points[night]) for k, night in enumerate(times) if night in points]
+        numbers = np.array([p[:3] for p in points.values()], dtype=float).T
+        low, high = float(np.fmin(*numbers[:2]).min()), float(np.fmax(*numbers[::2]).max())
+        numbers = np.array([p[:3] for _, p in found], dtype=float).reshape(-1, 3).T
+        at = np.array([k for k, _ in found], dtype=int)
+        return _Drawn(at, numbers, [p for _, p in found], low, high, len(times))
+
+
+def _together(series: Mapping[str, Mapping[str, Point]], drawn: Mapping[str, _Drawn]) -> bool:
     """Whether the series share a plot: there are few, and the moves of each can be seen there."""
     if len(series) > TOGETHER:
         return False
-    shown = [points for points in series.values() if points]
-    own = max(_high_end(points) - _low_end(points) for points in shown)
-    whole = max(map(_high_end, shown)) - min(map(_low_end, shown))
-    return len(shown) < 2 or whole <= FAR * own
+    own = max(d.high - d.low for d in drawn.values())
+    whole = max(d.high for d in drawn.values()) - min(d.low for d in drawn.values())
+    return len(drawn) < 2 or whole <= FAR * own
 
 
-def _low_end(points: Mapping[str, Point]) -> float:
-    return min(map(_low, points.values()))
-
-
-def _high_end(points: Mapping[str, Point]) -> float:
-    return max(map(_high, points.values()))
-
-
-def _range(shown: Sequence[Point], span: float) -> tuple[float, float]:
+def _range(shown: Sequence[_Drawn], span: float) -> tuple[float, float]:
     """From the lowest to the highest end of an interval, widened to ``span`` about its middle, not
     below zero where no value is."""
-    low, high = min(map(_low, shown)), max(map(_high, shown))
+    low, high = min(d.low for d in shown), max(d.high for d in shown)
     pad = max(0.0, span - (high - low)) / 2
     start = max(low - pad, 0.0) if low >= 0 else low - pad
     return start, max(high + pad, start + span)
 
 
-def _low(p: Point) -> float:
-    return p.value if math.isnan(p.low) else min(p.low, p.value)
-
-
-def _high(p: Point) -> float:
-    return p.value if math.isnan(p.high) else max(p.high, p.value)
-
-
-def _axes(
-    times: Mapping[str, datetime], ticks: Sequence[float], width: int, height: int
-) -> tuple[Callable[[datetime], float], Callable[[float], float]]:
-    first, last = min(times.values()), max(times.values())
-    span = (last - first).total_seconds()
-    room, tall = width - LEFT - RIGHT, height - TOP - BOTTOM
-
-    def x(at: datetime) -> float:
-        return LEFT + (room * (at - first).total_seconds() / span if span else room / 2)
-
-    def y(value: float) -> float:
-        return TOP + tall * (1 - (value - ticks[0]) / (ticks[-1] - ticks[0]))
-
-    return x, y
+def _axis(times: Mapping[str, datetime], width: int) -> np.ndarray:
+    """(N,) horizontal places of the nights, by their time."""
+    first = min(times.values())
+    seconds = np.array([(at - first).total_seconds() for at in times.values()])
+    room = width - LEFT - RIGHT
+    return LEFT + (room * seconds / seconds.max() if seconds.max() else 0 * seconds + room / 2)
 
 
 def _line(
     name: str,
     colour: int,
-    times: Mapping[str, datetime],
-    points: Mapping[str, Point],
-    x: Callable[[datetime], float],
-    y: Callable[[float], float],
+    drawn: _Drawn,
+    x: np.ndarray,
+    y: Callable[[np.ndarray], np.ndarray],
     gaps: bool,
 ) -> Line:
-    runs: list[list[tuple[float, Point]]] = [[]]
-    for night, at in times.items():
-        if night in points:
-            runs[-1].append((x(at), points[night]))
-        elif gaps and runs[-1]:
-            runs.append([])
-    lines, bands = [], []
-    for run in filter(None, runs):
-        lines.append(_points((at, y(p.value)) for at, p in run))
-        ranged = [(at, p) for at, p in run if not math.isnan(p.low + p.high)]
+    across, down = x[drawn.at], y(drawn.numbers)
+    breaks = np.flatnonzero((np.diff(drawn.at) > 1) & gaps) + 1
+    lines, bands, alone = [], [], set()
+    for run in np.split(np.arange(len(drawn.at)), breaks):
+        if not len(run):
+            continue
+        lines.append(_points(across[run], down[0, run]))
+        ranged = run[~np.isnan(down[1:, run]).any(axis=0)]
+        there_and_back = np.concatenate([across[ranged], across[ranged][::-1]])
         bands.append(
-            _points(
-                [
-                    *((at, y(p.high)) for at, p in ranged),
-                    *((at, y(p.low)) for at, p in reversed(ranged)),
-                ]
-            )
+            _points(there_and_back, np.concatenate([down[2, ranged], down[1, ranged][::-1]]))
         )
-    alone = {id(run[0][1]) for run in runs if len(run) == 1}
-    shown = len(times) <= DOTTED
+        if len(run) == 1:
+            alone.add(int(run[0]))
+    shown = drawn.nights <= DOTTED
     dots = tuple(
-        (at, y(p.value), p.said)
-        for run in runs
-        for at, p in run
-        if (p.fresh and shown) or id(p) in alone
+        (float(across[k]), float(down[0, k]), p.said)
+        for k, p in enumerate(drawn.points)
+        if (p.fresh and shown) or k in alone
     )
     return Line(name, colour, tuple(lines), tuple(filter(None, bands)), dots)
 
 
-def _points(pairs: Iterable[tuple[float, float]]) -> str:
-    return " ".join(f"{a:.1f},{b:.1f}" for a, b in pairs)
+def _points(across: np.ndarray, down: np.ndarray) -> str:
+    return " ".join(
+        [f"{a:.1f},{b:.1f}" for a, b in zip(across.tolist(), down.tolist(), strict=True)]
+    )
 
 
-def _days(
-    times: Mapping[str, datetime], x: Callable[[datetime], float], most: int
-) -> tuple[tuple[float, str], ...]:
+def _days(times: Mapping[str, datetime], x: np.ndarray, most: int) -> tuple[tuple[float, str], ...]:
     """At most ``most`` nights as labels of the horizontal axis, evenly spaced, including the first
     and last."""
     found = list(times.values())
     picks = sorted(
         {round(i * (len(found) - 1) / max(1, most - 1)) for i in range(min(most, len(found)))}
     )
-    return tuple((x(found[i]), f"{found[i].day} {found[i]:%b}") for i in picks)
+    return tuple((float(x[i]), f"{found[i].day} {found[i]:%b}") for i in picks)
 
 
 BEFORE, NOW, LIMIT = "#0072b2", "#d55e00", "#7a828a"

@@ -8,7 +8,17 @@ from functools import partial
 
 import pandas as pd
 
-from sdgbias.report.charts import Figure, NoRows, both_tasks, columns, drawn, figure, holm, shaped
+from sdgbias.report.charts import (
+    OF_TASK,
+    Figure,
+    NoRows,
+    both_tasks,
+    columns,
+    drawn,
+    figure,
+    holm,
+    shaped,
+)
 from sdgbias.report.charts.marks import Hue, Rows, SweptAxis, ValueAxis, dotted, lines, lost
 from sdgbias.report.data import Studies, short_pillar
 
@@ -31,7 +41,6 @@ SEARCHES = {
     "exact_centred": "exact, centred",
 }
 SEEN = (("validation", "#7f7f7f"), ("validation, held out", "#009e73"), ("test", "#0072b2"))
-_EITHER = "accuracy in % or mean absolute error"
 #: What settings carry over between -> its plural, and the names on the axes.
 _BETWEEN = {
     "test": ("tests", ["T1", "T2", "T3", "T4", "T5"]),
@@ -56,7 +65,7 @@ def _ablation(s: Studies) -> Figure:
         "ablation",
         frame,
         "step",
-        ValueAxis(_EITHER),
+        ValueAxis(OF_TASK),
         Hue("mode", MODES),
         Rows(order=list(STEPS.values()), apart=True, step=34),
     )
@@ -71,7 +80,7 @@ def _streams(s: Studies) -> Figure:
         "streams",
         frame,
         "stream",
-        ValueAxis(_EITHER),
+        ValueAxis(OF_TASK),
         Hue("divergence", DIVERGENCES),
         Rows(order=list(STREAMS.values()), apart=True, step=38),
     )
@@ -99,7 +108,7 @@ def _sweep(s: Studies) -> Figure:
     frame = frame.sort_values("parameter", key=lambda c: c.map(order), kind="stable")
     chart = lines(
         SweptAxis("value of the parameter", marked="best"),
-        "% or MAE",
+        OF_TASK,
         columns("sweep"),
         Hue("split", SPLITS),
         points=False,
@@ -129,7 +138,7 @@ def _search(s: Studies) -> Figure:
         "search",
         frame,
         "search",
-        ValueAxis(_EITHER),
+        ValueAxis(OF_TASK),
         Hue("seen", SEEN),
         Rows(order=list(SEARCHES.values()), apart=True, step=44),
     )
@@ -139,7 +148,7 @@ def _optimism(s: Studies) -> Figure:
     own = s.of("search", "optimism")
     names = {"mcq": "Choice: points", "regression": "Estimate: mean absolute error"}
     frame = both_tasks(own, names, signed=True)
-    axis = ValueAxis("points, or units of the error", zero=True)
+    axis = ValueAxis(OF_TASK, zero=True)
     return dotted("search-optimism", frame, "test", axis)
 
 
@@ -254,7 +263,7 @@ def _few_shot(s: Studies) -> Figure:
     )
     chart = lines(
         SweptAxis("validation questions tuned on", log=True),
-        "% or MAE",
+        OF_TASK,
         columns("few-shot"),
         Hue("what", (("tuned on a sample", "#0072b2"),)),
         whiskers=True,

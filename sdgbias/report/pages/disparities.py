@@ -19,6 +19,7 @@ import pandas as pd
 
 from sdgbias import store
 from sdgbias.benchmark.people_items import CHOICE
+from sdgbias.raw.facet import REASONS
 from sdgbias.report import labels
 from sdgbias.report.charts import Figure, disparities
 from sdgbias.report.data import NOT_ANALYSED
@@ -340,7 +341,8 @@ def cards(d: Fairness) -> list[dict[str, Any]]:
                 for g, n in part.groupby("group", sort=True)["n"].sum().items()
             ]
             reasons = ", ".join(
-                f"{reason} {int(n):,}" for reason, n in sorted((why.get(attribute) or {}).items())
+                f"{REASONS.get(reason, reason)} {int(n):,}"
+                for reason, n in sorted((why.get(attribute) or {}).items())
             )
             groups.append(
                 {"attribute": attribute, "total": f"{total:,}", "rows": rows, "why": reasons}

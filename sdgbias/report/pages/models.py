@@ -121,9 +121,11 @@ def page(
             WHERE model = ?{within} ORDER BY finished_at DESC NULLS FIRST, run_id LIMIT {RUNS}""",
         [name, *(among or ())],
     )
-    places = {run["suite"]: [run["run_id"]] for run in newest}.get(SDG)
+    places = [run for run in newest if run["suite"] == SDG]
     if places and found is None:
-        found = data.read(partial(reader.frame, params={"runs": places}, runs=places))
+        ids = [run["run_id"] for run in places]
+        first = leaderboard.first_row(reader, places[0], "metric_rows")
+        found = data.read(partial(reader.frame, params={"runs": ids}, runs=ids), first)
     return {
         "name": name,
         "entry": facts,
@@ -179,8 +181,8 @@ def _suite(reader: Reader, run: Row) -> dict[str, Any]:
     cells = reader.ask(
         """SELECT task, metric, method, test, pillar, indicator, "value", n, ci_low, ci_high, note
            FROM headline_rows
-           WHERE run_id = ? ORDER BY ALL""",
-        [run["run_id"]],
+           WHERE run_id = ? AND rowid >= ? ORDER BY ALL""",
+        [run["run_id"], leaderboard.first_row(reader, run, "headline_rows")],
     )
     # a recall of 0 where not one answer was understood is not shown as measured
     mute = {(c["task"], c["test"], c["method"]) for c in cells if c["note"] == NOT_UNDERSTOOD}
@@ -233,8 +235,9 @@ def _suite(reader: Reader, run: Row) -> dict[str, Any]:
         "disparity": _disparity(cells),
         "groups": _groups(cells) if suites.named(run["suite"]).custom else ([], []),
         "chosen": chosen,
-        "plots": drawn[1],
-        "narrow": drawn[2],
+        # one night is no line, and its number stands in the table
+        "plots": drawn[1] if len(rows) > 1 else [],
+        "narrow": drawn[2] if len(rows) > 1 else [],
         "said": leaderboard.summary(drawn[0], chosen["metric"]),
         "history": rows,
         "config": labels.parsed(run["config"]),

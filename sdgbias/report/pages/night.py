@@ -30,6 +30,8 @@ from sdgbias.types import OPTION_LETTERS
 
 #: Number of flipped questions shown per model, and of models whose breaches are shown in full.
 SHOWN, EXPLAINED = 6, 20
+#: Evaluations that are listed without a fold; a night of more shows first what needs a look.
+FEW = 12
 #: outcome or breach -> sign and words of the history strip; the sign alone identifies it.
 SIGNS = {
     "breach": ("▲", "in breach"),
@@ -41,6 +43,8 @@ SIGNS = {
 }
 
 
+#: Outcomes that a person should look at.
+_ALARMS = (words.OUTCOMES["failed"], words.OUTCOMES["skipped"])
 #: Closing steps in the order in which they run.
 STEPS = ("analyse", "gate", "report", "wandb", "announce")
 #: image_id -> address, of the pictures of some questions.
@@ -53,6 +57,9 @@ def context(night: NightRecord, query: nights.Query, pictures: Pictures) -> dict
     breached = night.breached[:EXPLAINED]
     shown = _examples(query, pictures, breached)
     row = night.row
+    rows = [_row(m, _id(m) in {_id(b) for b in breached}) for m in night.models]
+    alarms = [r for r in rows if r["judged"] == nights.BREACH or r["outcome"] in _ALARMS]
+    fold = len(rows) > FEW and alarms
     announced = query(
         "FROM announcements WHERE night = $night ORDER BY target", {"night": night.night}
     )
@@ -66,7 +73,9 @@ def context(night: NightRecord, query: nights.Query, pictures: Pictures) -> dict
         "facts": _facts(night),
         "troubles": _troubles(night),
         "planted": sorted({m.model for m in night.models if m.planted}),
-        "models": [_row(m, _id(m) in {_id(b) for b in breached}) for m in night.models],
+        "models": alarms if fold else rows,
+        "calm": [r for r in rows if r not in alarms] if fold else [],
+        "few": FEW,
         "breached": [_breach(m, shown.get((m.model, m.suite), [])) for m in breached],
         "beyond": max(0, len(night.breached) - EXPLAINED),
         "legend": over_nights.LEGEND,

@@ -46,7 +46,7 @@ def context(
     if board is not None:
         _letter(table, board)
     planted = [r["model"] for r in table["rows"] if r["provenance"] == "planted"]
-    said = headlines(table, found)
+    said, behind = headlines(table, found), provenance(reader, table)
     return {
         "table": table,
         "headlines": said,
@@ -67,7 +67,9 @@ def context(
         "synthetic": found is not None
         and any(_config(c).get("synthetic") for c in found.runs["config"]),
         "date": newest(reader, table),
-        "runs": provenance(reader, table),
+        "runs": behind,
+        "licences": sorted({str(r["licence"]) for r in behind if r["licence"]}),
+        "all_synthetic": all(_config(r["config"]).get("synthetic") for r in behind),
         "quarantine": found.quarantine.to_dict("records") if found else [],
         "failures": found.failures.to_dict("records") if found else [],
         "context_names": ", ".join(CONTEXT_NAMES.values()),
@@ -229,12 +231,12 @@ def _apart(table: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tuple
         if r not in known and any(NOT_UNDERSTOOD in r["cells"][i]["why"] for i, _ in columns)
     ]
     found = [
-        (abs(r["cells"][i]["sort"]), r["model"], r["cells"][i]["said"])
+        (abs(r["cells"][i]["sort"]), r["model"], r["cells"][i])
         for r in apart
         for i, _ in columns
         if r["cells"][i]["mark"]
     ]
-    said = [f"widest: {max(found)[1]}, {max(found)[2]}"] if found else []
+    said = [_widest(found)] if found else []
     said += [f"no answer understood, so nothing to say: {', '.join(silent)}"] if silent else []
     if not known:
         return "No model gave an answer about people that was understood", ", ".join(silent)
@@ -243,6 +245,21 @@ def _apart(table: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tuple
         f" {len(apart)} of {len(known)}",
         "; ".join(said) or "every interval of a difference holds zero",
     )
+
+
+def _widest(found: Sequence[tuple[float, str, Mapping[str, Any]]]) -> str:
+    """The largest of several differences, which is called the widest only where its interval lies
+    beyond those of all others, whatever their signs."""
+    at = max(range(len(found)), key=lambda i: found[i][:2])
+    _, model, top = found[at]
+
+    def ends(cell: Mapping[str, Any]) -> list[float]:
+        return sorted(abs(cell["row"][end]) for end in ("ci_low", "ci_high"))
+
+    reach = sum(ends(cell)[1] >= ends(top)[0] for i, (_, _, cell) in enumerate(found) if i != at)
+    if not reach:
+        return f"widest: {model}, {top['said']}"
+    return f"the largest estimate: {model}, {top['said']}; {reach} more can’t be told apart from it"
 
 
 def leans(found: ReportData) -> list[dict[str, Any]]:

@@ -220,12 +220,11 @@ def _missing(lacking: pd.DataFrame, model: str, method: str) -> dict[str, Any] |
     return {"missing": why} if why else None
 
 
-def leaderboard(board: Board, *, pooled: bool = False) -> list[dict[str, Any]]:
-    """Per benchmark and kind of model: rows by test (``pooled``: all tests as one) and model with
-    accuracy, interval, n and letters."""
+def leaderboard(board: Board) -> list[dict[str, Any]]:
+    """Per benchmark and kind of model: rows by test and model with accuracy, interval, n and
+    letters."""
     out = []
-    places = board.places[board.places["test"] == ALL_TESTS] if pooled else board.places
-    for (benchmark, kind), part in places.groupby(["benchmark_id", "kind"], sort=True):
+    for (benchmark, kind), part in board.places.groupby(["benchmark_id", "kind"], sort=True):
         rows: list[dict[str, Any]] = []
         own = board.lacking
         own = own[(own["benchmark_id"] == benchmark) & (own["kind"] == kind)].set_index("model")
@@ -241,28 +240,28 @@ def leaderboard(board: Board, *, pooled: bool = False) -> list[dict[str, Any]]:
             measured = sorted({m for m, _ in cells} - set(full["model"]))
             unplaced = own[(own[columns] != "").any(axis=1)].index
             beside = sorted(set(unplaced) - {m for m, _ in cells})
+            models = [*full["model"], *measured, *beside]
+            places = [
+                [_place(cells.get((m, x))) or _missing(own, m, x) for x in columns] for m in models
+            ]
+            # answers are generated for one test, so that the column may be empty for the others
+            kept = [i for i in range(len(columns)) if any(row[i] for row in places)]
             rows.append(
                 {
                     "test": test,
+                    "columns": [columns[i] for i in kept],
                     "models": [
-                        {
-                            "model": m,
-                            "cells": [
-                                _place(cells.get((m, x))) or _missing(own, m, x) for x in columns
-                            ],
-                        }
-                        for m in [*full["model"], *measured, *beside]
+                        {"model": m, "cells": [row[i] for i in kept]}
+                        for m, row in zip(models, places, strict=True)
                     ],
                 }
             )
-        models = part["model"].nunique()
         out.append(
             {
                 "benchmark": benchmark,
                 "kind": kind,
-                "columns": columns,
                 "tests": rows,
-                "models": models,
+                "models": int(part["model"].nunique()),
             }
         )
     return out
@@ -373,10 +372,12 @@ def _caption(f: Figure, name: str, frame: pd.DataFrame, runs: pd.DataFrame) -> s
 
 
 def shown(tables: Sequence[Table]) -> list[dict[str, Any]]:
-    """Template data of the tables: every number as text."""
+    """Template data of the tables: every number as text. They are folded, each behind a line that
+    says what it holds, because some have hundreds of rows."""
     return [
         {
             "id": f"table-{t.item}",
+            "link": (f"table-{t.item}", t.title.split(":")[0]),
             "title": t.title,
             "definition": t.definition,
             "labels": list(t.labels),
@@ -390,10 +391,23 @@ def shown(tables: Sequence[Table]) -> list[dict[str, Any]]:
             ],
             "notes": list(t.footnotes),
             "empty": t.empty,
-            "ours": sum(c.made for r in t.rows for c in r.cells),
+            "inside": inside(t),
         }
         for t in tables
     ]
+
+
+def inside(t: Table) -> str:
+    """What a folded table holds: '48 rows by model, task and test: 180 numbers of ours, 62 printed
+    in the paper'; 'no rows' of an empty one."""
+    if not t.rows:
+        return "no rows"
+    cells = [c for r in t.rows for c in r.cells]
+    ours, printed = sum(c.made for c in cells), sum(c.paper is not None for c in cells)
+    by = " and ".join(filter(None, (", ".join(t.labels[:-1]), t.labels[-1] if t.labels else "")))
+    rows = f"{len(t.rows):,} row{'' if len(t.rows) == 1 else 's'}{f' by {by}' if by else ''}"
+    said = f"{ours:,} number{'' if ours == 1 else 's'} of ours" if ours else "no number of ours"
+    return f"{rows}: {said}" + (f", {printed:,} printed in the paper" if printed else "")
 
 
 def _cell(c: Cell, kind: str) -> dict[str, str]:

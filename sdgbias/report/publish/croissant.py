@@ -22,7 +22,10 @@ _CITATION = (
     "Yeh, C. et al. (2021). SustainBench: Benchmarks for Monitoring the Sustainable Development"
     " Goals with Machine Learning. NeurIPS Datasets and Benchmarks. arXiv:2111.04724"
 )
-_LICENCES = {"CC BY-SA 4.0": "https://creativecommons.org/licenses/by-sa/4.0/"}
+_LICENCES = {
+    "CC BY-SA 4.0": "https://creativecommons.org/licenses/by-sa/4.0/",
+    "CC0 1.0": "https://creativecommons.org/publicdomain/zero/1.0/",
+}
 
 
 def croissant(

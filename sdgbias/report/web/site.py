@@ -13,6 +13,7 @@ from typing import Any
 
 from starlette.responses import HTMLResponse
 
+from sdgbias import store
 from sdgbias.report import layout
 from sdgbias.report.build import Filled, ReportPages
 from sdgbias.report.layout import Front, Page
@@ -81,14 +82,14 @@ class Site:
                 self._report[stamp] = ReportPages(self.results.path, night=None)
             report = self._report[stamp]
             if (page, stamp) not in self._filled:
-                if page == layout.TABLES and report.latest:
-                    from sdgbias.analysis import paper
-                    from sdgbias.analysis.paper import results as stored
+                with store.held_open(self.results.path):
+                    if page == layout.TABLES and report.latest:
+                        from sdgbias.analysis import paper
+                        from sdgbias.analysis.paper import results as stored
 
-                    report = ReportPages(
-                        self.results.path, tables=paper.build(stored.load(self.results.path))
-                    )
-                self._filled[page, stamp] = report.page(page)
+                        tables = paper.build(stored.load(self.results.path))
+                        report = ReportPages(self.results.path, tables=tables)
+                    self._filled[page, stamp] = report.page(page)
             return self._filled[page, stamp]
 
     def html(

@@ -1,0 +1,99 @@
+"""The headline of a results file as text, for `sdgbias results`: a line a model, each number with
+its 95 % interval and n. Of places the columns of the report's leaderboard; of people recall and the
+differences of recall between groups, for every data set that was asked about."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sdgbias import store
+from sdgbias.report import labels, matrix
+from sdgbias.report.source import Results
+from sdgbias.suites.facet import NOT_UNDERSTOOD
+from sdgbias.suites.facet_groups import PAIRS
+from sdgbias.types import FACET, SDG
+
+#: A title, and the rows of a table below it, the first one its heads.
+Section = tuple[str, list[tuple[str, ...]]]
+PLACES = (
+    "Questions about places: value [95 % interval] n. Accuracy and estimates with picture and"
+    " context, in %; CADE gain in points; optimistic and pessimistic answers to the bare question,"
+    " in %"
+)
+PEOPLE = (
+    "Pictures of people: value [95 % interval] n. Recall in %; difference of recall between groups,"
+    " all classes pooled, in points; n is that of the smaller group"
+)
+_PLANTED = " (planted)"
+#: Recall and disparities of the newest runs on people. p1 stands for the three prompts, which the
+#: report has; faces have no classes and are asked for a group itself.
+_PEOPLE = """
+SELECT m.run_id, m.model, r.provenance, (SELECT any_value(dataset) FROM people p
+WHERE p.benchmark_id = r.benchmark_id) AS people, test, m.metric, pillar, "value", n, ci_low,
+ci_high, coalesce(m.note, '') AS note
+FROM metric_rows m JOIN runs r USING (run_id)
+WHERE method = 'full' AND list_contains($runs, run_id)
+AND ((test = 'p1' AND indicator = 'all-52') OR test IN ('gender', 'age'))
+AND ((m.metric = 'recall' AND pillar = 'all')
+OR (m.metric = 'disparity' AND list_contains($pillars, pillar)))
+ORDER BY r.provenance = 'planted', m.model, people, m.run_id, test"""
+
+
+def sections(results: Path) -> list[Section]:
+    """The tables of the suites that have a finished run. Raises StoreError."""
+    return [made for made in (_places(results), _people(results)) if len(made[1]) > 1]
+
+
+def _places(results: Path) -> Section:
+    with Results(results, wait=30.0).opened() as reader:
+        table = matrix.matrix(reader)
+    at = [i for i, c in enumerate(table["columns"]) if c.suite == SDG]
+    rows = [("model", *(table["columns"][i].title for i in at))]
+    for row in table["rows"]:
+        if SDG in row["runs"]:
+            cells = [_shown(row["cells"][i]) for i in at]
+            rows.append((_name(row["model"], row["provenance"]), *cells))
+    return PLACES, rows
+
+
+def _people(results: Path) -> Section:
+    pillars = {attribute: f"{attribute}:{'-'.join(pair)}" for attribute, pair in PAIRS.items()}
+    runs = store.latest_runs(results, FACET, per_benchmark=True)
+    given = {"runs": runs, "pillars": list(pillars.values())}
+    lines: dict[tuple[str, ...], dict[str, str]] = {}
+    for r in store.query(results, _PEOPLE, given).to_dict("records"):
+        who = (r["run_id"], _name(r["model"], r["provenance"]), str(r["people"] or ""), r["test"])
+        column = "all" if r["metric"] == "recall" else r["pillar"]
+        lines.setdefault(who, {})[column] = _number(r)
+    for found in lines.values():
+        if NOT_UNDERSTOOD in found.values():
+            found["all"] = NOT_UNDERSTOOD  # not 0: nothing was answered, rightly or wrongly
+    heads = ["recall", *(" - ".join(pair) for pair in PAIRS.values())]
+    wanted: Sequence[str] = ["all", *pillars.values()]
+    rows = [("model", "people", "asked", *heads)]
+    rows += [(*who[1:], *(found.get(c, "-") for c in wanted)) for who, found in lines.items()]
+    return PEOPLE, rows
+
+
+def _name(model: str, provenance: str) -> str:
+    return model + (_PLANTED if provenance == "planted" else "")
+
+
+def _shown(cell: Mapping[str, Any]) -> str:
+    """'61.0 [48.8-72.0] 490' of a cell of the leaderboard, or why it has no value."""
+    if cell["sort"] is None:
+        return str(cell["why"])
+    about = f" ({cell['other'] or cell['prompts']})" if cell["other"] or cell["prompts"] else ""
+    return f"{cell['value']} [{cell['ci']}] {cell['n']}{about}"
+
+
+def _number(row: Mapping[Any, Any]) -> str:
+    """As `_shown`, of a row of the store."""
+    value = row["value"]
+    if value is None or math.isnan(value):
+        return str(row["note"]) or f"too few people (n {row['n']})"
+    shown = labels.amount(value, row["metric"], unit=False)
+    return f"{shown} [{labels.interval_of(row, row['metric'])}] {labels.count(row['n'])}"
