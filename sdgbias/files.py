@@ -96,6 +96,44 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
+def understood(
+    path: Path, fault: str, onward: str, raised: type[SdgbiasError] = InputError
+) -> Iterator[None]:
+    """For a block that reads a file of known form. Raises ``raised`` where it can't be read or has
+    another form; ``fault`` says so, ``onward`` is the advice at the end of the message."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        cause = getattr(error, "strerror", None) or (str(error).splitlines() or [""])[0]
+        if isinstance(error, KeyError):
+            cause = f"{cause} is missing"
+        elif not cause or not isinstance(error, OSError | ValueError):
+            cause = f"{type(error).__name__} {cause}".strip()
+        raise raised(f"{path}: {fault} ({cause}); {onward}") from None
+
+
+def json_file(
+    path: Path, fault: str, onward: str, raised: type[SdgbiasError] = InputError
+) -> dict[str, Any]:
+    """The object in a JSON file; errors as of `understood`."""
+    with understood(path, fault, onward, raised):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("no JSON object")
+    return found
+
+
+@contextmanager
+def reading(path: Path, onward: str) -> Iterator[Path]:
+    """``path`` for a block that reads a table. Raises InputError where it isn't there or is none;
+    ``onward``: the advice at the end of the message."""
+    if not path.is_file():
+        raise InputError(f"{path}: not there; {onward}")
+    with understood(path, "can't be read", onward):  # pyarrow's ArrowInvalid is a ValueError
+        yield path
+
+
+@contextmanager
 def writing(path: Path, onward: str, error: type[SdgbiasError] = StoreError) -> Iterator[Path]:
     """As `replacing`, and makes the folder. Raises ``error`` (DiskFull in place of StoreError);
     ``onward``: the advice at the end of the message."""

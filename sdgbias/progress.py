@@ -16,12 +16,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
+T = TypeVar("T")
 #: What long work reports: stage, items done, total.
 Progress = Callable[[str, int, int], None]
 #: Environment variables: the folder of records, and the name of this process's work in them.
@@ -55,6 +56,15 @@ _RUNNING = False
 
 def silent(what: str, done: int, total: int) -> None:
     """A Progress that shows nothing."""
+
+
+def each(progress: Progress, what: str, items: Collection[T], every: int = 1) -> Iterator[T]:
+    """The items one by one. ``progress`` hears of none done, of every ``every``-th and the last."""
+    progress(what, 0, len(items))
+    for done, item in enumerate(items, 1):
+        yield item
+        if done % every == 0 or done == len(items):
+            progress(what, done, len(items))
 
 
 def update(what: str, done: int = 0, total: int = 0) -> None:

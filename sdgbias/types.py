@@ -3,7 +3,7 @@ beyond names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -20,9 +20,6 @@ SUITES = (SDG, FACET)
 #: no longer scored.
 CANDIDATE, ENABLED, QUARANTINED, RETIRED = "candidate", "enabled", "quarantined", "retired"
 STATES = (CANDIDATE, ENABLED, QUARANTINED, RETIRED)
-
-#: progress(what, done, total) of a long step.
-Progress = Callable[[str, int, int], None]
 
 LETTERS = "ABC"
 #: Letters of a suite of custom questions, which has up to ten options.

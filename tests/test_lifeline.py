@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from sdgbias import lifeline, store
-from sdgbias.nightly import process
+from sdgbias.files import json_object
 from tests.builders.commands import REPOSITORY
 
 NIGHT = textwrap.dedent("""
@@ -68,7 +68,7 @@ def test_the_child_of_a_killed_night_ends_and_publishes_nothing(
     if child.is_running():
         left += child.children(recursive=True)
     assert all(ended(process, 5) for process in left), (tmp_path / "r.duckdb.log").read_text()
-    outcome = process.read_outcome(tmp_path / "r.duckdb.json")  # room for it is reserved at once
+    outcome = json_object(tmp_path / "r.duckdb.json")  # room for it is reserved at once
     assert outcome == {}
     assert not results.exists() or not store.run_ids(results)
 

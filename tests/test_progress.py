@@ -127,3 +127,11 @@ def test_a_command_works_where_no_record_can_be_written(
     with progress.shown("build"):
         progress.update("clusters", 1, 2)
     assert progress.FOLDER not in os.environ
+
+
+def test_each_reports_none_every_nth_and_the_last() -> None:
+    told: list[tuple[str, int, int]] = []
+    passed = list(progress.each(lambda *at: told.append(at), "reading", "abcde", every=2))
+    assert passed == list("abcde")
+    assert told == [("reading", done, 5) for done in (0, 2, 4, 5)]
+    assert list(progress.each(progress.silent, "reading", [])) == []

@@ -26,7 +26,7 @@ from sdgbias.analysis.studies import (
     transfer,
     wordings,
 )
-from sdgbias.types import Progress
+from sdgbias.progress import Progress, each, silent
 
 #: name -> module of studies/ with a function rows(run, settings), in execution order.
 STUDIES = {
@@ -48,17 +48,11 @@ STUDIES = {
 def study(
     run: RunData,
     settings: AnalysisSettings,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> pd.DataFrame:
     """All study rows of one run, sorted by key. Deterministic for a given run and settings."""
-    parts = []
-    for done, module in enumerate(STUDIES.values()):
-        if progress:
-            progress(f"analysing {run.model}", done, len(STUDIES))
-        parts.append(module.rows(run, settings))
-    if progress:
-        progress(f"analysing {run.model}", len(STUDIES), len(STUDIES))
-    parts.append(_settings_rows(settings))
+    modules = each(progress, f"analysing {run.model}", STUDIES.values())
+    parts = [*(module.rows(run, settings) for module in modules), _settings_rows(settings)]
     rows = (record for part in parts for record in part.to_dict("records"))
     custom = suites.named(str(run.run["suite"])).custom
     return table(
@@ -74,16 +68,14 @@ def people_study(
     results: Path,
     run_id: str,
     settings: AnalysisSettings,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> pd.DataFrame:
     """The study rows of a run of the second suite (studies/fairness.py)."""
     from sdgbias.analysis.studies import fairness
 
-    if progress:
-        progress("analysing answers about people", 0, 1)
+    progress("analysing answers about people", 0, 1)
     found = fairness.rows(results, run_id, settings)
-    if progress:
-        progress("analysing answers about people", 1, 1)
+    progress("analysing answers about people", 1, 1)
     return table(
         record for part in (found, _settings_rows(settings)) for record in part.to_dict("records")
     )
@@ -95,7 +87,7 @@ def analyse(
     settings: AnalysisSettings = AnalysisSettings(),
     *,
     again: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> dict[str, int]:
     """Run every study of the given runs and publish the rows; returns run_id -> number of rows.
     Default: the newest run of each model; in the people suite, of each model and benchmark.
@@ -126,7 +118,7 @@ def compare(
     results: Path,
     run_ids: Sequence[str],
     settings: AnalysisSettings,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> dict[str, int]:
     """Apply the parameters tuned on each model to the others. The rows replace earlier ones of each
     run; returns run_id -> number of rows. Does nothing if the same runs and settings were already
@@ -136,8 +128,7 @@ def compare(
     mark = f"{'; '.join(sorted(run_ids))}; {vars(settings)}"
     if not run_ids or all(_compared(results, run_id) == mark for run_id in run_ids):
         return {}
-    if progress:
-        progress("comparing models", 0, 1)
+    progress("comparing models", 0, 1)
     runs = [load(results, run_id) for run_id in sorted(run_ids)]
     several = len({run.model for run in runs}) == len(runs) > 1
     made = transfer.between(runs, settings) if several else {}
@@ -152,8 +143,7 @@ def compare(
         set_of = row("compared", "set", len(runs), note=mark)
         rows = table([*kept.to_dict("records"), *own, set_of])
         store.replace(results, run_id, {"study_rows": rows})
-    if progress:
-        progress("comparing models", 1, 1)
+    progress("comparing models", 1, 1)
     return {run_id: len(rows) for run_id, rows in made.items()}
 
 
@@ -174,7 +164,7 @@ def _places_study(
     results: Path,
     run_id: str,
     settings: AnalysisSettings,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> pd.DataFrame:
     if run_id in _text_only(results):  # every study rests on scores
         return table(_settings_rows(settings).to_dict("records"))

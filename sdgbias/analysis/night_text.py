@@ -6,63 +6,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sdgbias.analysis.nights import (
-    BREACH,
-    FIRST,
-    INSUFFICIENT,
-    MISSING,
-    PASS,
-    UNCHANGED,
-    ModelNight,
-    NightRecord,
-)
+from sdgbias.analysis.nights import FIRST, UNCHANGED, ModelNight, NightRecord
+from sdgbias.files import packaged_yaml
 from sdgbias.types import VIEW_LABELS
 
-METRICS = {
-    "accuracy": "accuracy",
-    "interval_accuracy": "interval accuracy",
-    "mae": "mean absolute error",
-    "cade_gain": "CADE’s gain",
-    "share_optimistic": "optimistic answers",
-    "share_pessimistic": "pessimistic answers",
-    "share_conservative": "conservative answers",
-    "disparity": "disparity",
-    "parse_failures": "answers outside the candidates",
-    "candidate_mass": "candidate mass",
-    "failed_share": "prompts that failed",
-    "throughput": "prompts a second",
-    "recall": "recall",
-    "refusals": "refusals",
-}
-METHODS = {**VIEW_LABELS, "cade": "CADE", "full_argmax": "Full, first token"}
-TASKS = {"mcq": "choice", "regression": "estimate", "direct": "named class", "choice": "yes or no"}
-VERDICTS = {
-    BREACH: "breach",
-    PASS: "pass",
-    INSUFFICIENT: "not enough evidence",
-    MISSING: "missing",
-    FIRST: "first run",
-}
+_WORDS = packaged_yaml("night_words.yaml")
+METRICS: dict[str, str] = _WORDS["metrics"]
+METHODS: dict[str, str] = {**VIEW_LABELS, **_WORDS["methods"]}
+TASKS: dict[str, str] = _WORDS["tasks"]
+VERDICTS: dict[str, str] = _WORDS["verdicts"]
 #: In place of a number of rules: the first run of a model has no change to judge.
 NOTHING_YET = "first run: nothing to compare with yet"
-OUTCOMES = {
-    "published": "published",
-    "unchanged": "unchanged",
-    "failed": "failed",
-    "skipped": "skipped",
-}
-#: Metrics that are not shares: scale, digits, unit.
-_UNITS = {
-    "mae": (1.0, 3, " tolerances"),
-    "throughput": (1.0, 1, " prompts/s"),
-    "cade_gain": (100.0, 1, " points"),
-}
+OUTCOMES: dict[str, str] = _WORDS["outcomes"]
 #: Columns of numbers of table ``verdicts``.
 NUMBERS = ("before", "value", "change", "ci_low", "ci_high", "mde", "allowed", "p")
 #: Column side of table ``verdicts`` -> text.
-FLOORS = {"at_least": "at least", "at_most": "at most"}
+FLOORS: dict[str, str] = _WORDS["floors"]
 #: Boolean columns -> text shown where they are true.
-_FLAGS = {"quarantines": "this rule quarantines", "required": "required"}
+_FLAGS: dict[str, str] = _WORDS["flags"]
 _MINUS, _NBSP = "−", "\u00a0"
 
 
@@ -104,7 +65,7 @@ def note(r: Mapping[Any, Any]) -> str:
 def cells(r: Mapping[Any, Any]) -> dict[str, str]:
     """The numbers of a row as text: before, value, change, ci, n, mde, allowed, p; '' where
     missing."""
-    scale, digits, unit = _UNITS.get(str(r["metric"]), (100.0, 1, f"{_NBSP}%"))
+    scale, digits, unit = _WORDS["units"].get(str(r["metric"]), (100.0, 1, f"{_NBSP}%"))
     points = unit if scale == 1.0 else " points"
     ratio = r["metric"] == "throughput"
     known = {n: float(r[n]) if r[n] is not None else float("nan") for n in NUMBERS}
@@ -113,7 +74,7 @@ def cells(r: Mapping[Any, Any]) -> dict[str, str]:
         value = known[name]
         return "" if value != value else number(scale * value, digits, signed=signed) + after
 
-    signed = not floor(r)
+    p, signed = known["p"], not floor(r)
     ends = [number(scale * known[name], digits, signed=signed) for name in ("ci_low", "ci_high")]
     change = of("change", points, signed=True)
     allowed = of("allowed", points if not floor(r) else unit)
@@ -134,13 +95,7 @@ def cells(r: Mapping[Any, Any]) -> dict[str, str]:
         "n": f"{int(r['n'] or 0):,}" if r["n"] == r["n"] else "",
         "mde": of("mde", points),
         "allowed": f"{floor(r)} {allowed}".strip(),
-        "p": (
-            ""
-            if known["p"] != known["p"]
-            else "< 0.001"
-            if known["p"] < 0.001
-            else f"{known['p']:.3f}"
-        ),
+        "p": "" if p != p else "< 0.001" if p < 0.001 else f"{p:.3f}",
     }
 
 

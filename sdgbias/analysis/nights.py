@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -146,11 +146,21 @@ def load(results: Path | Query, night: str = "") -> NightRecord | None:
     row = {str(k): v for k, v in ask("FROM nights WHERE night = $night").iloc[0].to_dict().items()}
     for name in ("steps", "step_states", "config", "benchmarks"):
         row[name] = json.loads(row[name]) if isinstance(row[name], str) else {}
-    asked = ask("FROM night_models WHERE night = $night ORDER BY model, suite").to_dict("records")
+    asked = ask(
+        """SELECT night, model, suite,
+               coalesce(COLUMNS('^(outcome|run_id|kind|message|log)$'), ''),
+               coalesce(COLUMNS('^(attempts|scored|planned)$'), 0),
+               coalesce(seconds, 'nan') AS seconds, coalesce(quarantined_until, '') AS until,
+               coalesce(run_id IN (SELECT run_id FROM runs WHERE provenance = 'planted'), false)
+                   AS planted,
+               coalesce((SELECT last(reason) FROM accepted WHERE run_id = m.run_id), '') AS accepted
+           FROM night_models m WHERE night = $night ORDER BY model, suite"""
+    ).to_dict("records")
     # an unchanged run in breach is shown as in the night that found it
     verdicts = ask(
         """SELECT * REPLACE (coalesce(quarantines, false) AS quarantines,
-               coalesce(required, false) AS required, coalesce(side, '') AS side)
+               coalesce(baseline, '') AS baseline, coalesce(required, false) AS required,
+               coalesce(side, '') AS side)
            FROM verdicts WHERE night = $night OR (rule <> $unchanged AND run_id IN (
                SELECT run_id FROM verdicts WHERE night = $night AND rule = $unchanged AND verdict =
                'BREACH')) ORDER BY rowid""",
@@ -160,17 +170,7 @@ def load(results: Path | Query, night: str = "") -> NightRecord | None:
         "FROM flips WHERE run_id IN (SELECT run_id FROM night_models WHERE night = $night) ORDER BY"
         " better, rowid"
     )
-    accepted = (
-        query("SELECT run_id, reason FROM accepted", {}).set_index("run_id")["reason"].to_dict()
-    )
-    made = ask(
-        "SELECT run_id FROM runs WHERE provenance = 'planted' AND run_id IN (SELECT run_id FROM"
-        " night_models WHERE night = $night)"
-    )
-    planted = set(made["run_id"])
-    models = [
-        replace(_model(r, verdicts, flips, accepted), planted=r["run_id"] in planted) for r in asked
-    ]
+    models = [_model({str(k): v for k, v in r.items()}, verdicts, flips) for r in asked]
     models.sort(
         key=lambda m: (
             not m.breached,
@@ -184,17 +184,7 @@ def load(results: Path | Query, night: str = "") -> NightRecord | None:
     return NightRecord(night, row, models, _history(query, shown))
 
 
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _whole(value: Any) -> int:
-    return 0 if pd.isna(value) else int(value)
-
-
-def _model(
-    r: Mapping[Any, Any], verdicts: pd.DataFrame, flips: pd.DataFrame, accepted: Mapping[Any, Any]
-) -> ModelNight:
+def _model(r: Mapping[str, Any], verdicts: pd.DataFrame, flips: pd.DataFrame) -> ModelNight:
     def of(frame: pd.DataFrame, night: str) -> pd.DataFrame:
         return frame[
             (frame["night"] == night)
@@ -202,14 +192,15 @@ def _model(
             & (frame["suite"] == r["suite"])
         ]
 
-    mine, run, found_in = of(verdicts, str(r["night"])), _text(r["run_id"]), str(r["night"])
+    run, found_in = r["run_id"], r["night"]
+    mine = of(verdicts, found_in)
     verdict = overall(mine.to_dict("records"))
     if verdict == BREACH and set(mine["rule"]) == {UNCHANGED}:
         first = verdicts[(verdicts["run_id"] == run) & (verdicts["rule"] != UNCHANGED)]
         if len(first):
             found_in = str(first["night"].max())
             mine = of(first, found_in)
-    baseline = _text(mine["baseline"].iloc[0]) if len(mine) else ""
+    baseline = mine["baseline"].iloc[0] if len(mine) else ""
     flips = of(flips, found_in)
     flips = flips[(flips["run_id"] == run) & (flips["baseline"] == baseline)].reset_index(drop=True)
     mine = (
@@ -218,24 +209,12 @@ def _model(
         .drop(columns="_o")
     )
     return ModelNight(
-        model=str(r["model"]),
-        suite=str(r["suite"]),
-        outcome=_text(r["outcome"]),
-        run_id=run,
-        kind=_text(r["kind"]),
-        message=_text(r["message"]),
-        attempts=_whole(r["attempts"]),
-        seconds=float("nan") if pd.isna(r["seconds"]) else float(r["seconds"]),
-        until=_text(r["quarantined_until"]),
+        **{name: value for name, value in r.items() if name != "night"},
         verdict=verdict,
         baseline=baseline,
         rows=mine.reset_index(drop=True),
         flips=flips,
-        accepted=_text(accepted.get(run)),
         found_in=found_in,
-        scored=_whole(r["scored"]),
-        planned=_whole(r["planned"]),
-        log=_text(r["log"]),
     )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -28,7 +28,8 @@ import pyarrow.parquet as pq
 
 from sdgbias.benchmark import card, items, prompts, quality
 from sdgbias.errors import InputError
-from sdgbias.files import writing
+from sdgbias.files import reading, understood, writing
+from sdgbias.progress import Progress, silent
 from sdgbias.raw import clusters as clusters_module
 from sdgbias.raw import regions, series
 from sdgbias.raw.images import image_store as imagestore
@@ -43,12 +44,6 @@ MAX_ROUNDS = 20
 FEW_PICTURES = 32
 #: Least rows of a row group of a table that is written in parts; at most as many again are held.
 GROUP = 100_000
-#: progress(what, done, total)
-Progress = Callable[[str, int, int], None]
-
-
-def _silent(what: str, done: int, total: int) -> None:
-    return None
 
 
 def write_table(out: Path, name: str, frame: pd.DataFrame) -> None:
@@ -94,20 +89,10 @@ def _replace(path: Path, write: Callable[[Path], object]) -> None:
         write(part)
 
 
-@contextmanager
-def _reading(out: Path, name: str) -> Iterator[Path]:
+def _reading(out: Path, name: str) -> AbstractContextManager[Path]:
     """The path of a table of an earlier stage; InputError when it is absent or can't be read."""
     path = out / f"{name}.parquet"
-    stage = "items" if name.startswith("items") else "series" if name.startswith("gdl") else name
-    again = f"sdgbias build --stage {stage} --out {out}"
-    if not path.is_file():
-        raise InputError(f"{path}: not there; run the stage that makes it: {again}")
-    try:
-        yield path
-    except (OSError, ValueError) as error:  # pyarrow's ArrowInvalid is a ValueError
-        raise InputError(
-            f"{path}: can't be read ({str(error).splitlines()[0]}); make it again: {again}"
-        ) from None
+    return reading(path, card.again(path))
 
 
 def _read(out: Path, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
@@ -169,7 +154,7 @@ def build_images(
     out: Path,
     settings: ImageSettings | None,
     workers: int | None = None,
-    progress: Progress = _silent,
+    progress: Progress = silent,
 ) -> tuple[int, int]:
     """Stage 2: tiles and photos -> images/ (shards) and images.parquet (their index). ``settings``
     None: no images.
@@ -191,14 +176,7 @@ def build_images(
     else:
         few = len(table) < FEW_PICTURES
         count = workers or (1 if few else os.cpu_count() or 1)
-        stored = imagestore.render_store(
-            raw,
-            table,
-            out,
-            settings,
-            count,
-            lambda done, total: progress("rendering images", done, total),
-        )
+        stored = imagestore.render_store(raw, table, out, settings, count, progress)
         index, lost, counts = stored.index, stored.quarantine, (stored.rendered, stored.reused)
         index["image_group"] = _image_groups(index)
     index, sifted = quality.sift("images", index, {"clusters": table})
@@ -392,7 +370,8 @@ def earlier_bins(benchmark: Path | None) -> dict[str, Bins]:
     if benchmark is None:
         return {}
     path = benchmark / "items_notes.json"
-    try:
+    onward = "name a folder made by sdgbias build"
+    with understood(path, "no options of an earlier benchmark", onward):
         found = json.loads(path.read_text(encoding="utf-8"))["bins"]
         return {
             slug: Bins(
@@ -402,11 +381,6 @@ def earlier_bins(benchmark: Path | None) -> dict[str, Bins]:
             )
             for slug, b in found.items()
         }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"{path}: no options of an earlier benchmark ({type(error).__name__}); name a folder"
-            " made by sdgbias build"
-        ) from None
 
 
 def build_prompts(out: Path) -> None:
@@ -442,7 +416,7 @@ def build(
     draw: Draw = Draw(),
     *,
     images: bool | None = None,
-    progress: Progress = _silent,
+    progress: Progress = silent,
 ) -> dict[str, Any]:
     """All stages in order; returns the card. ``images``: whether pictures are drawn; default:
     unless the raw folder is a sample without. The command line runs the quality check

@@ -19,7 +19,7 @@ from sdgbias.benchmark.own_spec import FILE, Spec, near, read_spec
 from sdgbias.benchmark.own_table import Fault, ItemTable, read_table
 from sdgbias.errors import InputError
 from sdgbias.files import confine
-from sdgbias.progress import Progress
+from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images.composite import MAX_PIXELS, open_picture
 from sdgbias.types import OPTION_LETTERS, View
 
@@ -90,7 +90,7 @@ class Folder:
         return "" if any(q.split == "val" and q.image for q in self.questions) else NO_VAL
 
 
-def read_folder(root: Path, progress: Progress | None = None) -> Folder:
+def read_folder(root: Path, progress: Progress = silent) -> Folder:
     """Read a folder completely, with all its faults sorted by file and line."""
     if not root.is_dir():
         return Folder(root, None, (), (Fault(FILE, 0, f"{root} is no folder; name one"),))
@@ -140,7 +140,7 @@ def _missing_columns(spec: Spec, table: ItemTable) -> list[Fault]:
 
 
 def _questions(
-    root: Path, spec: Spec, table: ItemTable, faults: list[Fault], progress: Progress | None
+    root: Path, spec: Spec, table: ItemTable, faults: list[Fault], progress: Progress
 ) -> list[Question]:
     """Every row that could be read; its faults are added to ``faults``."""
     unit = "row" if spec.items.lower().endswith(".parquet") else "line"
@@ -148,7 +148,7 @@ def _questions(
     pictures: dict[str, str] = {}  # path -> its fault, '' when it is usable
     golds: dict[tuple[str, ...], tuple[str, int]] = {}  # prompt -> its first answer and line
     found = []
-    for done, (line, row) in enumerate(table.rows, 1):
+    for line, row in each(progress, "reading questions", table.rows, every=64):
         problems: list[str] = []
         if not any(row.values()):
             faults.append(Fault(spec.items, line, "is an empty row; delete it"))
@@ -200,8 +200,6 @@ def _questions(
                 tuple(row[name] or UNKNOWN for name in spec.groups),
             )
         )
-        if progress and (done % 64 == 0 or done == len(table.rows)):
-            progress("reading questions", done, len(table.rows))
     return found
 
 

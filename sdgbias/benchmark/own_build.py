@@ -15,16 +15,16 @@ from typing import Any
 
 import pandas as pd
 
+from sdgbias import templates
 from sdgbias.benchmark import quality
 from sdgbias.benchmark.build import write_json, write_table
 from sdgbias.benchmark.card import content_digest
-from sdgbias.benchmark.card.readme import rendered
 from sdgbias.benchmark.own import Folder, read_folder
 from sdgbias.benchmark.own_spec import Spec
 from sdgbias.benchmark.prompts import own_prompts
 from sdgbias.errors import StoreError, SuiteError, UsageError
 from sdgbias.files import confine, json_object, write_atomically
-from sdgbias.progress import Progress, silent
+from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images import shards
 from sdgbias.types import OPTION_LETTERS
 
@@ -57,7 +57,7 @@ def build_own(folder: Path, out: Path, progress: Progress = silent) -> dict[str,
     write_table(out, "prompts", asked)
     write_table(out, "quarantine", lost)
     card = _card(out, found, spec, items)
-    page = rendered("own_readme.md.j2", {**card, "summary": summary(card)})
+    page = templates.render("benchmark/card/own_readme.md.j2", **card, summary=summary(card))
     write_atomically(out / "README.md", page, "give a writable folder with --out")
     write_json(out / "benchmark.json", card)
     return card
@@ -98,9 +98,8 @@ def _store(found: Folder, out: Path, progress: Progress) -> pd.DataFrame:
 
     def pictures() -> Iterator[tuple[str, str, list[bytes]]]:
         seen: set[str] = set()
-        for done, name in enumerate(paths, 1):
+        for name in each(progress, "storing pictures", paths):
             data = confine(found.root, name).read_bytes()
-            progress("storing pictures", done, len(paths))
             identity = shards.image_id([data])
             if identity not in seen:
                 seen.add(identity)

@@ -24,7 +24,7 @@ from sdgbias.benchmark.build import write_json, write_table
 from sdgbias.benchmark.card import content_digest
 from sdgbias.benchmark.card.figures import counts
 from sdgbias.errors import InputError
-from sdgbias.progress import Progress, silent
+from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.faces import read_fairface, read_utkface
 from sdgbias.raw.facet import GROUPS, Annotations, clip_box, find_files, read_annotations
 from sdgbias.raw.images.composite import open_picture
@@ -125,11 +125,10 @@ def build_people(
     boxes: dict[str, tuple[float, float, float, float]] = {}
 
     def pictures() -> Iterator[tuple[str, str, list[bytes]]]:
-        for done, row in enumerate(people.to_dict("records"), 1):
+        for row in each(progress, "reading pictures", people.to_dict("records")):
             data = _picture(files[row["file"]], row, faults, boxes)
             if data is not None:
                 yield row["person_id"], row["file"], [data]
-            progress("reading pictures", done, len(people))
 
     index = store_images(out, pictures())
     gone.append(

@@ -34,17 +34,12 @@ def sample(
     from sdgbias.raw.synthetic import write_sample
 
     chosen = [c.strip() for c in countries.split(",") if c.strip()] or None
-    write_sample(out, clusters, seed, chosen, images, _step("drawing clusters"))
+    write_sample(out, clusters, seed, chosen, images, Bars())
     more = "" if images else " --no-images"
     typer.echo(
         f"{out}: {clusters} synthetic clusters. Next: sdgbias build --raw {out} --indicators"
         f" {out}/indicators{more}"
     )
-
-
-def _step(what: str) -> Callable[[int, int], None]:
-    bars = Bars()
-    return lambda done, total: bars(what, done, total)
 
 
 def build(

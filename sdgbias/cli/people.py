@@ -29,10 +29,7 @@ def sample(
     """Write a synthetic raw folder of schematic people, in FACET's layout."""
     from sdgbias.raw.synthetic.schematic_people import write_people_sample
 
-    bars = Bars()
-    persons = write_people_sample(
-        out, people, seed, lambda done, total: bars("drawing people", done, total)
-    )
+    persons = write_people_sample(out, people, seed, Bars())
     typer.echo(
         f"{out}: {people} schematic pictures, {persons} persons annotated. Next: sdgbias people"
         f" build --raw {out}"

@@ -21,6 +21,7 @@ from sdgbias.cli.options import (
     say_json,
 )
 from sdgbias.errors import UsageError
+from sdgbias.progress import silent
 
 if TYPE_CHECKING:
     from sdgbias.scoring.plan import Part
@@ -74,7 +75,7 @@ def plan(
     root = entries.find_root()
     chosen = choice("--task", task, ("", "mcq", "regression"))
     counted = cost.Counted(chosen, image_tokens, choose(passes))
-    progress = None if as_json else Bars()
+    progress = silent if as_json else Bars()
     found = []
     for spec in [entries.load(root, name) for name in model]:
         one = cost.cost(spec, root, benchmark, counted, progress=progress)

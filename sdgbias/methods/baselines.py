@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from sdgbias.files import packaged_yaml
 from sdgbias.methods.cade import Bools, Floats, Ints, fold, log_softmax
 
 Names = tuple[str, ...]
@@ -321,107 +322,26 @@ def pride(e: Evidence) -> Floats:
 # ----------------------------------------------------------------------
 # the table of methods
 
-
-def _contrasted(
-    title: str, *views: str, needs: Names = (), source: str = "Zhang 2025", b: float = 0.1
-) -> Method:
-    settings = {"contrast": views, "a": 1.0, "b": b}
-    return Method(title, contrastive, settings, needs, source=source)
-
-
-def _calibrated(
-    title: str, *views: str, needs: Names = (), source: str = "Zhang 2025", floor: float = 1e-4
-) -> Method:
-    return Method(title, post_hoc, {"contrast": views, "floor": floor}, needs, source=source)
-
-
-def _batched(title: str, mean: str) -> Method:
-    return Method(title, batch, {"mean": mean, "gamma": 1.0}, source="Zhou 2023")
-
-
-_CTX = {"contrast": ("ctx",)}
-METHODS: dict[str, Method] = {
-    "post_hoc": _calibrated("Post-Hoc debias, diagonal", "ctx"),
-    "post_hoc_identity": Method(
-        "Post-Hoc debias, identity", post_hoc, {**_CTX, "mode": "identity"}, source="Zhang 2025"
-    ),
-    "post_hoc_q": _calibrated("Post-Hoc debias against Q-only", "q"),
-    "post_hoc_mean": _calibrated("Post-Hoc debias, CTX+Q and Q-only", "ctx", "q"),
-    "post_hoc_group": Method(
-        "Post-Hoc debias by indicator", post_hoc, {**_CTX, "scope": "group"}, source="Zhang 2025"
-    ),
-    "post_hoc_blank": _calibrated(
-        "Post-Hoc debias, blank picture", "blank:ctx_q", needs=("blank",)
-    ),
-    "vdd": _contrasted("VDD", "ctx"),
-    "vdd_b02": _contrasted("VDD, b = 0.2", "ctx", b=0.2),
-    "vdd_q": _contrasted("VDD against Q-only", "q"),
-    "vdd_mean": _contrasted("VDD, CTX+Q and Q-only", "ctx", "q"),
-    "vdd_tuned": Method(
-        "VDD, tuned on val",
-        contrastive,
-        _CTX,
-        source="Zhang 2025",
-        tuned={"a": (0.0, 3.0), "b": (0.0, 0.5)},
-        terms=_contrast_terms,
-    ),
-    "vcd": _contrasted("VCD", "noise", needs=("noise",), source="Leng 2024"),
-    "icd": _contrasted("ICD", "icd:0", needs=("icd",), source="Wang 2024"),
-    "icd_places": _contrasted(
-        "ICD, prefix about places", "icd:5", needs=("icd",), source="Wang 2024"
-    ),
-    "icd_vcd": _contrasted(
-        "ICD with VCD", "icd:0", "noise", needs=("icd", "noise"), source="Wang 2024"
-    ),
-    "m3id": Method("M3ID", m3id, {"t": 1, "decay": 0.02, "b": 0.1}, source="Favero 2024"),
-    "pai_logit": Method("PAI, logit part", pai_logit, {"gamma": 1.1, "b": 0.1}, source="Liu 2024"),
-    "cc": _calibrated(
-        "Contextual calibration",
-        "content_free:*",
-        needs=("content_free",),
-        source="Zhao 2021",
-        floor=0.0,
-    ),
-    "cc_q": Method(
-        "Contextual calibration by Q-only",
-        post_hoc,
-        {"contrast": ("q",), "scope": "group"},
-        source="Zhao 2021",
-    ),
-    "dc": _calibrated(
-        "Domain-context calibration",
-        "random_words:*",
-        needs=("random_words",),
-        source="Fei 2023",
-        floor=0.0,
-    ),
-    "bc": _batched("Batch calibration", "arithmetic"),
-    "bc_geometric": _batched("Batch calibration, geometric", "geometric"),
-    "bcl": Method(
-        "Batch calibration, tuned on val",
-        batch,
-        {"mean": "geometric"},
-        source="Zhou 2023",
-        tuned={"gamma": (-5.0, 5.0)},
-        terms=_batch_terms,
-    ),
-    "pride": Method("PriDe", pride, {}, ("pride|perm",), digits=False, source="Zheng 2024"),
-    "perm_avg": Method(
-        "Option-permutation averaging",
-        permutation_average,
-        {},
-        ("perm",),
-        digits=False,
-        source="Zheng 2024",
-    ),
-    "pmi": Method("PMI", pmi, {"gamma": 1.0}, source="control"),
-    "pmi_tuned": Method(
-        "PMI, tuned on val",
-        pmi,
-        {},
-        source="control",
-        tuned={"gamma": (0.0, 3.0)},
-        terms=_pmi_terms,
-    ),
-    "mean_views": Method("Mean of the four views", mean_views, {}, source="control"),
+_SCORES: dict[str, Callable[..., Floats]] = {
+    score.__name__: score
+    for score in (
+        *(post_hoc, contrastive, m3id, pai_logit, batch),
+        *(pride, permutation_average, pmi, mean_views),
+    )
 }
+_TERMS = {"contrastive": _contrast_terms, "batch": _batch_terms, "pmi": _pmi_terms}
+
+
+def _method(about: Mapping[str, Any]) -> Method:
+    settings = {
+        k: tuple(v) if isinstance(v, list) else v for k, v in about.get("settings", {}).items()
+    }
+    given = {**about, "score": _SCORES[about["score"]], "settings": settings}
+    given["needs"] = tuple(about.get("needs", ()))
+    if "tuned" in about:
+        given["tuned"] = {name: tuple(ends) for name, ends in about["tuned"].items()}
+        given["terms"] = _TERMS[about["score"]]
+    return Method(**given)
+
+
+METHODS = {name: _method(about) for name, about in packaged_yaml("baselines.yaml").items()}

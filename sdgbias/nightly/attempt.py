@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from sdgbias import errors, lifeline, progress
+from sdgbias.files import json_object, packaged_yaml
 from sdgbias.nightly import gpus, process
 from sdgbias.nightly import process as child
 from sdgbias.nightly.plan import WEBHOOK, Job
@@ -25,30 +26,20 @@ OUT_OF_TIME = "OutOfTime"
 #: Kind of a model that a person cancelled or paused: skipped tonight, finished prompts are kept.
 CANCELLED = "Cancelled"
 
-#: kind of failure -> (total attempts, seconds before the second, factor of each further wait).
-#: Kinds not listed: OTHER.
-TRIES: dict[str, tuple[int, float, float]] = {
-    "Busy": (5, 5.0, 2.0),
-    "DiskFull": (2, 60.0, 1.0),
-    "StoreError": (2, 10.0, 1.0),
-    "HubUnreachable": (3, 30.0, 2.0),
-    "ExpiredToken": (1, 0.0, 1.0),
-    "KeyRefused": (1, 0.0, 1.0),
-    "Gated": (1, 0.0, 1.0),
-    "OutOfMemory": (2, 5.0, 1.0),
-    "Killed": (2, 10.0, 1.0),
-    "Hung": (2, 5.0, 1.0),
-    "TimedOut": (1, 0.0, 1.0),
-    OUT_OF_TIME: (1, 0.0, 1.0),
-    "ModelError": (1, 0.0, 1.0),
-    "RegistryError": (1, 0.0, 1.0),
-    "InputError": (1, 0.0, 1.0),
-    "UsageError": (1, 0.0, 1.0),
-    "GateError": (1, 0.0, 1.0),
-}
-OTHER = (2, 5.0, 1.0)
-#: Kinds after which the next attempt uses half the batch size.
-OF_MEMORY = ("OutOfMemory", "Killed")
+
+@dataclass(frozen=True)
+class FailureKind:
+    """What a night does about a kind of failure (data/failures.yaml). wait: seconds before the
+    second attempt, ``factor`` times as many before each further one."""
+
+    tries: int = 1
+    wait: float = 0.0
+    factor: float = 1.0
+    model: bool = True
+    halves: bool = False
+
+
+FAILURES = {kind: FailureKind(**row) for kind, row in packaged_yaml("failures.yaml").items()}
 #: Secrets not needed by a model's process, which may run arbitrary code. The webhook's variable, if
 #: renamed by the team, is in Job.withheld.
 NOT_FOR_MODELS = (
@@ -59,15 +50,15 @@ NOT_FOR_MODELS = (
     "PREFECT_API_DATABASE_CONNECTION_URL",
 )
 _BY_CODE = {
-    1: "Unexpected",
-    2: "UsageError",
-    3: "InputError",
-    4: "RegistryError",
-    5: "ModelError",
-    6: "GateError",
-    7: "StoreError",
+    error.exit_code: error.__name__
+    for error in errors.SdgbiasError.__subclasses__()
+    if error.exit_code != errors.SdgbiasError.exit_code
 }
-_BY_CODE[errors.InfrastructureError.exit_code] = "InfrastructureError"
+
+
+def failure(kind: object) -> FailureKind:
+    """What to do about a kind of failure."""
+    return FAILURES.get(str(kind), FAILURES["other"])
 
 
 @dataclass(frozen=True)
@@ -126,10 +117,10 @@ def left_out(job: Job, now: datetime, why: str) -> JobOutcome:
 def command(job: Job, results: Path, number: int) -> list[str]:
     """The command line of attempt ``number``. Each earlier attempt that ran out of memory halves
     the batch size."""
-    told = [child.read_outcome(outcome_file(job, n)) for n in range(1, number)]
+    told = [json_object(outcome_file(job, n)) for n in range(1, number)]
     batch = job.batch_size
     for before in told:
-        batch = max(1, batch // 2) if before.get("error") in OF_MEMORY else batch
+        batch = max(1, batch // 2) if failure(before.get("error")).halves else batch
     smaller = ["--batch-size", str(batch)] if batch != job.batch_size else []
     paths = [
         "--entry",
@@ -187,7 +178,7 @@ def attempt(
             look,
         )
     made = _classified(
-        job, ended, child.read_outcome(outcome_file(job, number)), _blank(job, began, number)
+        job, ended, json_object(outcome_file(job, number)), _blank(job, began, number)
     )
     if made.kind == "TimedOut":
         made = _unfinished(job, made, stages)
@@ -265,8 +256,8 @@ def next_try(outcome: JobOutcome) -> float | None:
     for this kind of failure are used)."""
     if outcome.good or outcome.outcome == SKIPPED:
         return None
-    tries, wait, factor = TRIES.get(outcome.kind, OTHER)
-    return wait * factor ** (outcome.attempts - 1) if outcome.attempts < tries else None
+    rule, number = failure(outcome.kind), outcome.attempts
+    return rule.wait * rule.factor ** (number - 1) if number < rule.tries else None
 
 
 def keep_trying(

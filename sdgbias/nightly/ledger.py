@@ -111,7 +111,7 @@ def begin(settings: Settings, night: Night, now: datetime) -> str:
         "by": settings.by,
         "status": RUNNING,
         "benchmarks": night.benchmarks,
-        "config": _config(settings),
+        "config": asdict(settings),
         "report": str(settings.report),
         "finished_at": None,
         **_steps({}),
@@ -270,10 +270,7 @@ def recover(results: Path, current: str) -> None:
 
 def _read_file(folder: Path) -> dict[str, Any]:
     """night.json: the row of the table nights, the rows of night_models, the number of starts."""
-    try:
-        return dict(json.loads((folder / FILE).read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return {}
+    return files.json_object(folder / FILE)
 
 
 def _change(
@@ -362,16 +359,6 @@ def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
             times = pd.to_datetime(frame[column], utc=True, format="ISO8601" if iso else None)
             frame[column] = times.dt.tz_localize(None)
     return frame
-
-
-def _config(settings: Settings) -> dict[str, Any]:
-    """The settings as JSON. They contain the webhook's variable name, never its address."""
-    plain = {
-        name: str(value) if isinstance(value, Path) else value
-        for name, value in asdict(settings).items()
-    }
-    plain["benchmarks"] = [str(folder) for folder in settings.benchmarks]
-    return plain | {"scheduled_for": settings.scheduled_for and settings.scheduled_for.isoformat()}
 
 
 def _dumps(row: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 import pandas as pd
 
-from sdgbias import store
+from sdgbias import store, templates
 from sdgbias.analysis import night_text as words
 from sdgbias.analysis import nights
 from sdgbias.analysis.nights import NightRecord
@@ -35,7 +35,9 @@ WAITS, TIMEOUT = (1.0, 4.0), 10.0
 #: Maximum number of earlier nights whose failed message is sent again.
 KEPT = 7
 #: Slack rejects longer texts (limit 3,000).
-_LONGEST, _BREACHES, _LISTED = 2900, 12, 10
+_LONGEST = 2900
+#: Part of the message -> its most lines, and what those left out are called.
+_MOST = {"In breach": (12, " breaches"), "No new result": (10, "")}
 #: Of Apprise's JSON, a web address that is no known service gets the field ``text`` alone.
 _TEXT_ONLY = "%3Aversion=&%3Atitle=&%3Aattachments=&%3Atype=&%3Amessage=text"
 
@@ -91,41 +93,29 @@ def message(night: NightRecord, link: str = "") -> str:
     link = link or (
         told if told.endswith(".html") or not told else f"{told.rstrip('/')}/night.html"
     )
-    title = f"sdgbias, night {night.night}"
-    lines = [words.headline(night)]
-    steps = [
-        f"• {name}: {reason[:400]}"
-        for name, reason in nights.failed_steps(night.row).items()
-        if name != "announce"
-    ]
-    breaches = [
-        f"• {m.label}, {m.suite}: {words.moved(r)}" for m in night.breached for r in m.breaches
-    ]
-    if len(breaches) > _BREACHES:
-        breaches = [*breaches[:_BREACHES], f"• and {len(breaches) - _BREACHES} more breaches"]
-    out = [f"• {m.label}, {m.suite}: {words.why(m)[:240]}" for m in night.of("failed", "skipped")]
-    out = [*out[:_LISTED], f"• and {len(out) - _LISTED} more"] if len(out) > _LISTED else out
-    held = [
-        f"• {m.model}: quarantined"
-        f" {f'until {m.until}' if m.until else 'until a person enables it'}; {words.back(m.model)}"
-        for m in night.models
-        if m.until or m.quarantines
-    ]
-    parts = [
-        ("", lines),
-        ("Steps that failed", steps),
-        ("In breach", breaches),
-        ("No new result", out),
-        ("Quarantined", list(dict.fromkeys(held))),
-    ]
-    told_of = (
-        line
-        for head, listed in parts
-        if listed
-        for line in [*([f"{head}:"] if head else []), *listed]
+    steps = nights.failed_steps(night.row).items()
+    parts = {
+        "Steps that failed": [f"{name}: {why[:400]}" for name, why in steps if name != "announce"],
+        "In breach": [
+            f"{m.label}, {m.suite}: {words.moved(r)}" for m in night.breached for r in m.breaches
+        ],
+        "No new result": [
+            f"{m.label}, {m.suite}: {words.why(m)[:240]}" for m in night.of("failed", "skipped")
+        ],
+        "Quarantined": list(
+            dict.fromkeys(
+                f"{m.model}: quarantined until {m.until or 'a person enables it'};"
+                f" {words.back(m.model)}"
+                for m in night.models
+                if m.until or m.quarantines
+            )
+        ),
+    }
+    headline = words.headline(night)
+    said = templates.lines(
+        "night_message", night=night.night, headline=headline, parts=parts, most=_MOST, link=link
     )
-    text = "\n".join([title, *told_of, *([f"Morning page: {link}"] if link else [])])
-    return text[:_LONGEST]
+    return "\n".join(said)[:_LONGEST]
 
 
 def announce(
@@ -200,12 +190,6 @@ def post(address: str, text: str, sleep: Callable[[float], None] = time.sleep) -
 def _keep(
     results: Path, night: str, to: str, status: str, attempts: int, text: str, now: datetime
 ) -> None:
-    row = {
-        "night": night,
-        "target": to,
-        "status": status,
-        "attempts": attempts,
-        "message": text,
-        "sent_at": now,
-    }
-    store.upsert(results, {"announcements": pd.DataFrame([row])})
+    columns = ["night", "target", "status", "attempts", "message", "sent_at"]
+    row = pd.DataFrame([(night, to, status, attempts, text, now)], columns=columns)
+    store.upsert(results, {"announcements": row})

@@ -12,9 +12,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import yaml
+from pydantic import TypeAdapter
 
 from sdgbias import files, suites
 from sdgbias.errors import InputError, RegistryError, StoreError, UsageError, one_of
@@ -268,33 +269,8 @@ def load(results: Path, night: str) -> Night:
     """Read the plan written by `save`. Raises StoreError."""
     path = folder_of(results, night) / "plan.json"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        jobs = [
-            Job(
-                **{
-                    **job,
-                    **{name: Path(job[name]) for name in ("benchmark", "entry", "log", "root")},
-                    **{name: tuple(job[name]) for name in ("options", "withheld")},
-                    "need": gpus.Need(**job["need"]),
-                }
-            )
-            for job in found.pop("jobs")
-        ]
-        skipped = [Skipped(**entry) for entry in found.pop("skipped")]
-        times = {
-            name: datetime.fromisoformat(found[name]) if found[name] else None
-            for name in ("scheduled_for", "started_at")
-        }
-        return Night(
-            **{
-                **found,
-                **times,
-                "folder": Path(found["folder"]),
-                "jobs": tuple(jobs),
-                "skipped": tuple(skipped),
-            }
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return TypeAdapter(Night).validate_json(path.read_bytes())
+    except (OSError, ValueError) as error:
         raise StoreError(
             f"{path}: no plan of a night ({type(error).__name__}); start the night again: sdgbias"
             f" nightly --night {night}"
@@ -361,78 +337,54 @@ def _benchmarks(folders: Sequence[Path]) -> dict[str, tuple[suites.Suite, Path, 
     return found
 
 
-def _done(results: Path, minute: str) -> set[str]:
-    """Completed nights that began in this minute (including the same wall-clock minute of a
-    repeated hour)."""
+def _rows(results: Path, sql: str, params: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+    """What the results file says; nothing where it is not there yet or can't be read: the night
+    itself reports that, and the jobs find finished runs themselves."""
     from sdgbias import store
 
     if not results.exists():
-        return set()
+        return []
     try:
-        return set(
-            store.query(
-                results,
-                "SELECT night FROM nights WHERE status = 'done' AND starts_with(night, ?)",
-                [minute],
-            )["night"]
-        )
-    except StoreError:  # reported later by the night itself
-        return set()
+        return list(store.query(results, sql, params).itertuples(index=False, name=None))
+    except StoreError:
+        return []
+
+
+def _done(results: Path, minute: str) -> set[str]:
+    """Completed nights that began in this minute (including the same wall-clock minute of a
+    repeated hour)."""
+    sql = "SELECT night FROM nights WHERE status = 'done' AND starts_with(night, ?)"
+    return {night for (night,) in _rows(results, sql, [minute])}
 
 
 def _known(results: Path, never: set[str]) -> dict[tuple[str, str, str], str]:
     """(model, suite, key) -> run_id of complete runs of earlier nights. ``never``: models that may
-    change behind their name, which are always scored. An unreadable results file gives {}: the jobs
-    then find finished runs themselves."""
-    from sdgbias import store
-
-    if not results.exists():
-        return {}
+    change behind their name, which are always scored."""
     sql = """SELECT model, suite, m."key" AS "key", run_id FROM night_models m JOIN runs r USING
              (run_id, model, suite)
              WHERE outcome IN ('published', 'unchanged') AND r.finished_at IS NOT NULL AND
              r.n_failed = 0"""
-    try:
-        rows = store.query(results, sql)
-    except StoreError:
-        return {}
     return {
         (model, suite, key): run
-        for model, suite, key, run in rows.itertuples(index=False)
+        for model, suite, key, run in _rows(results, sql)
         if model not in never
     }
 
 
 def _last_measured(results: Path) -> dict[str, str]:
-    """Model -> when its newest run finished, for models that have one. An unreadable results file
-    gives {}."""
-    from sdgbias import store
-
-    if not results.exists():
-        return {}
-    sql = "SELECT model, CAST(max(finished_at) AS VARCHAR) FROM runs GROUP BY model"
-    try:
-        rows = store.query(results, sql).dropna()
-    except StoreError:
-        return {}
-    return dict(rows.itertuples(index=False, name=None))
+    """Model -> when its newest run finished, for models that have one."""
+    sql = """SELECT model, CAST(max(finished_at) AS VARCHAR) FROM runs
+             WHERE finished_at IS NOT NULL GROUP BY model"""
+    return dict(_rows(results, sql))
 
 
 def finished(settings: Settings, night: Night) -> dict[tuple[str, str], str]:
     """(model, suite) -> run_id of the newest complete run on tonight's benchmarks, for the jobs
     without a run of the same key. Their process compares more than the key does, e.g. the bytes of
     weights that were copied, and may find that this run stands."""
-    from sdgbias import store
-
-    if not settings.results.exists():
-        return {}
     sql = """SELECT model, suite, benchmark_id, arg_max(run_id, finished_at) FROM runs
              WHERE finished_at IS NOT NULL AND n_failed = 0 GROUP BY ALL"""
-    try:
-        rows = list(store.query(settings.results, sql).itertuples(index=False, name=None))
-    except StoreError:
-        return {}
-    newest = {(model, suite, benchmark): run for model, suite, benchmark, run in rows}
+    newest = {tuple(job): run for *job, run in _rows(settings.results, sql)}
     open_ = [job for job in night.jobs if not job.run_id]
     found = {
         (job.model, job.suite): newest.get((job.model, job.suite, night.benchmarks[job.suite]), "")

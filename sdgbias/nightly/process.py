@@ -255,15 +255,6 @@ def _reserve(path: Path) -> None:
         os.posix_fallocate(file.fileno(), 0, ROOM)
 
 
-def read_outcome(path: Path) -> dict[str, Any]:
-    """The outcome written by a process; {} if there is none or it is incomplete."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def write_outcome(path: Path, found: dict[str, Any]) -> None:
     """Write the outcome atomically. If the disk is full, an error is shortened and written into the
     room that `report_outcome` reserved. Raises StoreError if an outcome can't be written; for an

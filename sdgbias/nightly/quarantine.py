@@ -13,32 +13,16 @@ from sdgbias import store
 from sdgbias.errors import RegistryError, StoreError
 from sdgbias.nightly import ledger, process
 from sdgbias.nightly.attempt import (
-    CANCELLED,
     FAILED,
-    OUT_OF_TIME,
     PUBLISHED,
     UNCHANGED,
     JobOutcome,
+    failure,
 )
 from sdgbias.nightly.plan import Settings
 from sdgbias.registry import changes, entries
 from sdgbias.types import ENABLED, QUARANTINED
 
-#: Kinds of failure not caused by the model: the results file, the network, a token, the benchmark,
-#: the night's settings.
-NOT_THE_MODEL = (
-    "Busy",
-    "DiskFull",
-    "StoreError",
-    "HubUnreachable",
-    "ExpiredToken",
-    "KeyRefused",
-    "InputError",
-    "UsageError",
-    "Interrupted",
-    CANCELLED,
-    OUT_OF_TIME,
-)
 #: Days until a model is tried again, by the number of consecutive failed nights; the last value
 #: also applies to all further ones.
 DAYS = (1, 2, 4, 8, 14)
@@ -96,7 +80,7 @@ def after(
             return _set(settings, outcome, ENABLED, "", None)
     elif (
         outcome.outcome == FAILED
-        and outcome.kind not in NOT_THE_MODEL
+        and failure(outcome.kind).model
         and (spec.state == ENABLED or spec.until)
     ):
         return _put_aside(settings, outcome, f"{outcome.kind}: {outcome.message}", before, today)

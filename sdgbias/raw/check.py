@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from sdgbias import templates
 from sdgbias.errors import InputError
 from sdgbias.progress import Progress, silent
 from sdgbias.raw import clusters, regions, series
@@ -58,31 +59,7 @@ class RawReport:
 
     def lines(self) -> list[str]:
         """A table, the notes, the missing files, and the next command."""
-        width = max(len(f.source) for f in self.findings)
-        out = [f"{self.folder} (series: {self.indicators})"]
-        for f in self.findings:
-            out.append(
-                f"  {f.source:<{width}}  {f.state:<8}  {f.found}"
-                + (f"; {f.means}" if f.means else "")
-            )
-        out += [f"  note: {note}" for note in self.notes]
-        wanted: dict[str, list[str]] = {}
-        for f in self.findings:
-            if f.get:
-                wanted.setdefault(f.get, []).append(f.source)
-        out += [f"  to get {', '.join(names)}: {text}" for text, names in wanted.items()]
-        out.append(
-            f"  {self.pictures:,} cluster(s) have a tile and so can have a picture;"
-            f" {self.with_photo:,} of them have photos (--photo required keeps only these)."
-        )
-        images = "" if self.pictures else " --no-images"
-        command = f"sdgbias build --raw {self.folder} --indicators {self.indicators}{images}"
-        out.append(
-            f"A build can run. Next: {command}"
-            if self.ok
-            else "A build can't run yet: get what is named above, then check again."
-        )
-        return out
+        return templates.lines("raw_check", r=self)
 
 
 def check_raw(

@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 
 from sdgbias.errors import InputError
-from sdgbias.progress import Progress, silent
+from sdgbias.progress import Progress, each, silent
 from sdgbias.raw import clusters
 from sdgbias.raw.images.photos import read_metadata
 from sdgbias.raw.sources import Source, source
@@ -85,49 +85,22 @@ def tiles(
         packed = next((p for p in (folder / tarball, root / tarball) if p.is_file()), None)
         found = f"{have:,} of {len(wanted):,} tiles"
         if have == len(wanted):
-            out.append(
-                SourceState(
-                    name,
-                    "present" if wanted else "unneeded",
-                    found if wanted else "no cluster of these countries",
-                )
-            )
+            if not wanted:
+                found = "no cluster of these countries"
+            out.append(SourceState(name, "present" if wanted else "unneeded", found))
             continue
-        lost = f"{len(wanted) - have:,} cluster(s) get no picture and no question"
-        if packed is None:
-            out.append(
-                SourceState(
-                    name,
-                    "partial" if have else "missing",
-                    f"{found}, no {tarball}",
-                    lost,
-                    how(entry),
-                )
-            )
-            continue
-        fault = tarball_fault(packed, entry.bytes[tarball], progress)
+        state = "partial" if have else "missing"
+        fault = tarball_fault(packed, entry.bytes[tarball], progress) if packed else ""
         if fault:
-            out.append(
-                SourceState(
-                    name,
-                    "broken",
-                    f"{found}, {packed.name} {fault}",
-                    lost,
-                    f"download {tarball} again. " + how(entry),
-                )
-            )
+            state, get = "broken", f"download {tarball} again. {how(entry)}"
+        elif packed:
+            fault = "is complete but packed"
+            get = f"unpack it: mkdir -p {root} && tar -xzf {packed} -C {root}"
         else:
-            state = "partial" if have else "missing"
-            unpack = f"mkdir -p {root} && tar -xzf {packed} -C {root}"
-            out.append(
-                SourceState(
-                    name,
-                    state,
-                    f"{found}, {packed.name} is complete but packed",
-                    lost,
-                    f"unpack it: {unpack}",
-                )
-            )
+            get = how(entry)
+        archive = f"{packed.name} {fault}" if packed else f"no {tarball}"
+        lost = f"{len(wanted) - have:,} cluster(s) get no picture and no question"
+        out.append(SourceState(name, state, f"{found}, {archive}", lost, get))
     return out, ids.intersection(there)
 
 
@@ -136,8 +109,7 @@ def _walk_tiles(root: Path, progress: Progress) -> tuple[dict[str, int], list[st
     there: dict[str, int] = {}
     misplaced: list[str] = []
     surveys = sorted(os.scandir(root), key=lambda e: e.name) if root.is_dir() else []
-    for done, survey in enumerate(surveys, 1):
-        progress("looking at tiles", done, len(surveys))
+    for survey in each(progress, "looking at tiles", surveys):
         if not survey.is_dir():
             continue
         if not clusters.ID_PATTERN.fullmatch(f"{survey.name}-00000000"):
@@ -201,8 +173,7 @@ def photos(
     listed: dict[str, pd.DataFrame] = {}
     broken: list[str] = []
     paths = sorted((root / "metadata").glob("*.csv"))
-    for done, path in enumerate(paths, 1):
-        progress("reading photo metadata", done, len(paths))
+    for path in each(progress, "reading photo metadata", paths):
         try:
             listed[path.stem] = read_metadata(path)
         except InputError as error:
@@ -301,8 +272,7 @@ def _imagery(
     places = (
         sorted(os.scandir(root), key=lambda e: (not e.is_dir(), e.name)) if root.is_dir() else []
     )
-    for done, place in enumerate(places, 1):
-        progress("looking at photos", done, len(places))
+    for place in each(progress, "looking at photos", places):
         cc = place.name.removesuffix(".zip")
         if place.is_dir():
             inside = {e.name: e.path for e in os.scandir(place.path) if e.is_dir()}

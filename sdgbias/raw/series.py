@@ -14,6 +14,7 @@ import unicodedata
 import zlib
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -28,26 +29,11 @@ COLUMNS = ("series", "iso3", "region", "stratum", "year", "value", "source")
 REGIONS_FILE = "gdl_regions.csv"
 REGION_NAMES_FILE = "gdl_region_names.csv"
 STRATA = {"allarea": "all", "urban": "urban", "rural": "rural"}
-#: UNSD's nature of a value, best first: country-adjusted, country, estimated, modelled, global
-#: monitoring.
-NATURES = ("ca", "c", "e", "m", "g", "")
-
-#: UNSD series and the rows of each that answer the indicator: {column: accepted values, best
-#: first}.
-UNSD: dict[str, dict[str, tuple[str, ...]]] = {
-    "sh_sta_stunt": {"age": ("lt5y",)},
-    "sh_sta_waste": {"age": ("lt5y",)},
-    "sh_acs_unhc": {},
-    "eg_elc_accs": {},
-    "sp_acs_bsrvh2o": {},
-    "sp_acs_bsrvsan": {},
-    "sh_h2o_safe": {},
-    "sh_san_safe": {},
-    "sh_sta_wash": {"sex": ("bothsex", "notspec")},
-    "se_tot_cplr": {"education_level": ("lowsec",), "sex": ("female",), "quantile": ("t",)},
-}
+#: unsd, dumps and area: the files of each series, and which of their columns is which.
+SOURCES = packaged_yaml("series.yaml")
+UNSD: dict[str, dict[str, tuple[str, ...]]] = SOURCES["unsd"]
 SHDI = ("shdi", "edindex", "healthindex")
-AREA = {"gdl_area_stunting": "stunting", "gdl_area_wasting": "wasting", "gdl_area_electr": "electr"}
+AREA: dict[str, str] = SOURCES["area"]
 #: The paper's custom indicator, undefined there; ours: 1 - |edindex - healthindex| of the same
 #: region and year.
 ALIGNMENT = "ed_health_alignment"
@@ -110,12 +96,8 @@ def read_gdl_regions(folder: Path) -> pd.DataFrame:
             }
         )
     table = read_text(path, ("cname", "adm1dhs", "gdl_region"))
-    _refuse(
-        path,
-        "cname",
-        table["cname"][~table["cname"].isin(countries()["cname"])],
-        "DHS codes such as NM (Namibia)",
-    )
+    unknown = table["cname"][~table["cname"].isin(countries()["cname"])]
+    _refuse(path, unknown, "DHS codes such as NM (Namibia)")
     number = pd.to_numeric(table["adm1dhs"], errors="coerce")
     if number.isna().any():
         raise InputError(
@@ -190,11 +172,11 @@ def _tidy(path: Path, raw: pd.DataFrame, series: str, source: str) -> pd.DataFra
     text = frame["value"].astype(object)
     value = pd.to_numeric(text, errors="coerce").astype(float)
     blank = text.str.lower().isin(_MISSING)
-    _refuse(path, "value", text[~np.isfinite(value) & ~blank], "numbers")
+    _refuse(path, text[~np.isfinite(value) & ~blank], "numbers")
     year = pd.to_numeric(
         frame["year"].str.extract(r"^(\d{4})(?:\.0|[-/–]\d{2,4})?$")[0], errors="coerce"
     )
-    _refuse(path, "year", frame["year"][year.isna()], "years such as 2016 or 2016-2017")
+    _refuse(path, frame["year"][year.isna()], "years such as 2016 or 2016-2017")
     spans = frame["year"].where(
         ~frame["year"].str.fullmatch(r"\d{4}(\.0)?"), ""
     )  # a span counts for its first year
@@ -205,10 +187,10 @@ def _tidy(path: Path, raw: pd.DataFrame, series: str, source: str) -> pd.DataFra
     return frame[list(COLUMNS)]
 
 
-def _refuse(path: Path, column: str, bad: pd.Series, wants: str) -> None:
+def _refuse(path: Path, bad: pd.Series, wants: str) -> None:
     if len(bad):
         raise InputError(
-            f"{path}: {column} {bad.iloc[0]!r} in {len(bad)} row(s); wants {wants}; correct or"
+            f"{path}: {bad.name} {bad.iloc[0]!r} in {len(bad)} row(s); wants {wants}; correct or"
             " remove the rows"
         )
 
@@ -226,12 +208,7 @@ def _unsd(folder: Path) -> Iterator[pd.DataFrame]:
             for column, values in accepted.items():
                 table = table[table[column].isin(values)]
             area = pd.to_numeric(table["geo_area"], errors="coerce")
-            _refuse(
-                path,
-                "geo_area",
-                table["geo_area"][area.isna()],
-                "UN M49 numbers such as 404 (Kenya)",
-            )
+            _refuse(path, table["geo_area"][area.isna()], "UN M49 numbers such as 404 (Kenya)")
             table["iso3"] = area.map(
                 m49
             )  # 1 (World) and other aggregates have no country and leave here
@@ -240,10 +217,9 @@ def _unsd(folder: Path) -> Iterator[pd.DataFrame]:
                 region="", value=table[series]
             )
             order = [table[column].map(values.index) for column, values in accepted.items()]
+            natures = SOURCES["natures"]
             rank = (
-                table["nature"]
-                .map({nature: at for at, nature in enumerate(NATURES)})
-                .fillna(len(NATURES))
+                table["nature"].map(dict(zip(natures, count(), strict=False))).fillna(len(natures))
             )
             ranks = pd.concat(
                 [*order, rank], axis=1, keys=[f"rank{at}" for at in range(len(order) + 1)]
@@ -255,15 +231,23 @@ def _unsd(folder: Path) -> Iterator[pd.DataFrame]:
             yield tidy.drop_duplicates(["iso3", "stratum", "year"])
 
 
-def _uis(folder: Path) -> Iterator[pd.DataFrame]:
-    """UNESCO Institute for Statistics: female lower-secondary completion, lower-case ISO-3, column
-    `time`."""
-    for path in sorted((folder / "uis").glob("cr_2_f.csv")):
-        table = read_text(path, ("location", "time", "cr_2_f")).rename(
-            columns={"time": "year", "cr_2_f": "value"}
-        )
-        table = table.assign(iso3=table["location"].str.upper(), region="", stratum="all")
-        yield _tidy(path, table, "cr_2_f", "uis CR_2_F")
+def _dumps(folder: Path) -> Iterator[pd.DataFrame]:
+    """UNESCO's female lower-secondary completion, IHME's HAQ index (GBD 2015) as Our World in Data
+    ships it, Global Data Lab's SHDI and its education and health index."""
+    for dump in SOURCES["dumps"]:
+        for path in sorted(folder.glob(dump["files"])):
+            table = read_text(path, (dump["place"], dump["year"], dump["value"]))
+            table.columns = pd.Index(["place", "year", "value"])
+            table = table.assign(stratum="all", region="")
+            if dump["is"] == "name":
+                table["iso3"] = table["place"].map(iso3_of_name)
+            elif dump["is"] == "iso3":
+                table["iso3"] = table["place"].str.upper()
+            else:
+                table["iso3"] = table["place"].str[:3].str.upper()
+            if dump["is"] == "region":
+                table["region"] = table["place"].str.lower()
+            yield _tidy(path, table, dump["series"], dump["source"])
 
 
 def _who(folder: Path) -> Iterator[pd.DataFrame]:
@@ -283,30 +267,6 @@ def _who(folder: Path) -> Iterator[pd.DataFrame]:
         mean = each[0].merge(each[1][[*keys, "value"]], on=keys, suffixes=("", "_men"))
         mean["value"] = (mean["value"] + mean.pop("value_men")) / 2
         yield pd.concat([both, mean], ignore_index=True).drop_duplicates(keys)
-
-
-def _ihme(folder: Path) -> Iterator[pd.DataFrame]:
-    """IHME's HAQ index (GBD 2015) as Our World in Data ships it: by country name."""
-    column = "HAQ Index (IHME (2017))"
-    for path in sorted((folder / "ihme_haq").glob("*.csv")):
-        table = read_text(path, ("Entity", "Year", column)).rename(
-            columns={"Year": "year", column: "value"}
-        )
-        table = table.assign(iso3=table["Entity"].map(iso3_of_name), region="", stratum="all")
-        yield _tidy(path, table, "haq", "ihme_haq GBD 2015")
-
-
-def _shdi(folder: Path) -> Iterator[pd.DataFrame]:
-    """Global Data Lab's SHDI and its education and health index, by region ('afgr101') and by
-    country ('afgt')."""
-    for series in SHDI:
-        for kind in ("subnat", "national"):
-            for path in sorted((folder / "gdl_shdi").glob(f"{series}--by--{kind}--year.csv")):
-                table = read_text(path, (kind, "year", series)).rename(columns={series: "value"})
-                code = table[kind].str.lower()
-                region = code if kind == "subnat" else ""
-                table = table.assign(iso3=code.str[:3].str.upper(), region=region, stratum="all")
-                yield _tidy(path, table, series, "gdl_shdi")
 
 
 def _area(folder: Path) -> Iterator[pd.DataFrame]:
@@ -342,19 +302,11 @@ def _tidies(folder: Path) -> Iterator[pd.DataFrame]:
             raise InputError(
                 f"{path}: unknown series {unknown[0]!r}; valid: {', '.join(sorted(SERIES))}"
             )
-        _refuse(
-            path,
-            "stratum",
-            table["stratum"][~table["stratum"].isin(STRATA.values())],
-            "all, urban or rural",
-        )
+        other = table["stratum"][~table["stratum"].isin(STRATA.values())]
+        _refuse(path, other, "all, urban or rural")
         table["iso3"], table["region"] = table["iso3"].str.upper(), table["region"].str.lower()
-        _refuse(
-            path,
-            "iso3",
-            table["iso3"][~table["iso3"].str.fullmatch("[A-Z]{3}")],
-            "ISO-3 codes such as KEN, not UN M49 numbers or DHS codes",
-        )
+        other = table["iso3"][~table["iso3"].str.fullmatch("[A-Z]{3}")]
+        _refuse(path, other, "ISO-3 codes such as KEN, not UN M49 numbers or DHS codes")
         tidy = _tidy(path, table, "", "")
         rows = table.loc[tidy.index]
         tidy = tidy.assign(
@@ -405,10 +357,8 @@ def _alignment(frame: pd.DataFrame) -> pd.DataFrame:
 
 _READERS: tuple[Callable[[Path], Iterator[pd.DataFrame]], ...] = (
     _unsd,
-    _uis,
+    _dumps,
     _who,
-    _ihme,
-    _shdi,
     _area,
     _tidies,
 )

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from sdgbias import templates
 from sdgbias.errors import InfrastructureError, InputError, StoreError
 from sdgbias.files import write_atomically
 from sdgbias.raw.sources import Source, sources
@@ -33,21 +34,13 @@ class Tracked:
     size: int
     warnings: tuple[str, ...]
 
+    @property
+    def ignore(self) -> str:
+        """DVC's list of ignored files beside the .dvc file."""
+        return (Path(self.dvc_file).parent / ".gitignore").as_posix()
+
     def lines(self) -> list[str]:
-        out = [
-            f"{self.dvc_file}: {self.files:,} files, {self.size:,} bytes, sources:"
-            f" {', '.join(self.sources) or 'synthetic sample'}"
-        ]
-        out += [f"  warning: {warning}" for warning in self.warnings]
-        parent = os.path.dirname(self.dvc_file)
-        ignore = f"{parent}/.gitignore" if parent else ".gitignore"
-        return [
-            *out,
-            (
-                f"Next: git add {self.dvc_file} {ignore}; then name the folder as 'raw' or"
-                " 'indicators' in params.yaml and run dvc repro"
-            ),
-        ]
+        return templates.lines("raw_track", t=self)
 
 
 def track_raw(folder: Path, project: Path = Path(".")) -> Tracked:

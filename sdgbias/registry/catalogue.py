@@ -3,7 +3,7 @@ and proposed an engine, and what can't be registered is listed with the reason."
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from sdgbias.errors import (
     RegistryError,
 )
 from sdgbias.files import packaged_yaml
+from sdgbias.progress import Progress, each, silent
 from sdgbias.registry import changes, entries, hub, propose
 from sdgbias.types import CANDIDATE, SUITES, ModelSpec
 
@@ -65,17 +66,14 @@ def register(
     *,
     gpu: str = "",
     dry_run: bool = False,
-    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+    progress: Progress = silent,
 ) -> list[Registered]:
     """Writes a candidate for every model of these kinds that isn't registered. What one model's
     repository refuses is its row; HubUnreachable and ExpiredToken end it, with what was written
     kept. RegistryError: a broken entry."""
-    rows, models = [], [one for kind in kinds for one in listed(kind)]
-    for at, one in enumerate(models):
-        progress("asking the hub", at, len(models))
-        rows.append(_register(root, here, one, gpu, dry_run))
-    progress("asking the hub", len(models), len(models))
-    return rows
+    models = [one for kind in kinds for one in listed(kind)]
+    asked = each(progress, "asking the hub", models)
+    return [_register(root, here, one, gpu, dry_run) for one in asked]
 
 
 def _register(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sdgbias.errors import HubUnreachable, RegistryError
+from sdgbias.files import json_file
 from sdgbias.registry import hub, machine
 from sdgbias.registry.entries import COMMIT, DTYPES
 
@@ -128,13 +129,7 @@ def _look_at_folder(folder: Path) -> ModelFacts:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RegistryError(f"{path}: can't be read ({type(error).__name__}); {_SAVED}") from None
-    if not isinstance(found, dict):
-        raise RegistryError(f"{path}: not a JSON object; {_SAVED}")
-    return found
+    return json_file(path, "not a JSON object", _SAVED, RegistryError)
 
 
 def missing_shards(folder: Path) -> str:

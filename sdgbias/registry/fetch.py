@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sdgbias.errors import ExpiredToken, Gated, HubUnreachable, RegistryError, UsageError
+from sdgbias.progress import Progress, silent
 from sdgbias.registry import entries, hub
 from sdgbias.types import ModelSpec
 
@@ -36,7 +37,6 @@ GOOD = (PRESENT, FETCHED, NOTHING)
 _NOT = ("original/*", "consolidated*", "onnx/*", "openvino/*", "gguf/*")
 #: Bytes of the disk that stay free; age in seconds of a part that a killed download left behind.
 RESERVE, STALE = 2 * 2**30, 3600
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def fetch(
     root: Path,
     specs: Sequence[ModelSpec],
     disk: Disk = Disk(),
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = silent,
 ) -> list[Fetched]:
     """Brings each model (and its LoRA adapter) into the cache, although HF_HUB_OFFLINE may be set;
     rows in the order of ``specs``. Raises RegistryError (a broken entry of the registry, whose

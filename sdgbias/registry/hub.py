@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
 from sdgbias.errors import ExpiredToken, Gated, HubUnreachable, RegistryError, SdgbiasError
-from sdgbias.files import replacing
+from sdgbias.files import json_file, replacing
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -112,15 +112,8 @@ class Tape:
 def recorded(path: Path) -> Iterator[None]:
     """Every question is answered from a file that ``recording`` wrote. RegistryError for a file
     that isn't one."""
-    try:
-        answers = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(answers, dict):
-            raise ValueError
-    except (OSError, ValueError) as error:
-        raise RegistryError(
-            f"{path}: no listing of the hub ({type(error).__name__}); make it where the hub can be"
-            " reached: sdgbias models watch --save-listing FILE"
-        ) from None
+    onward = "make it where the hub can be reached: sdgbias models watch --save-listing FILE"
+    answers = json_file(path, "no listing of the hub", onward, RegistryError)
     token = _TAPE.set(Tape(path, True, answers))
     try:
         yield

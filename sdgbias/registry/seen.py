@@ -7,10 +7,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from sdgbias.errors import RegistryError
-from sdgbias.files import replacing
+from sdgbias.files import replacing, understood
 
 FILE = Path("registry") / "seen.json"
 
@@ -35,16 +34,11 @@ def read(root: Path) -> dict[str, Seen]:
     """Repository in lower case -> its row; {} before the first look. RegistryError for a file that
     isn't a ledger."""
     path = root / FILE
-    try:
-        rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-        found = [Seen(**row) for row in rows]
-    except FileNotFoundError:
+    if not path.exists():
         return {}
-    except (OSError, ValueError, TypeError) as error:
-        raise RegistryError(
-            f"{path}: not a ledger of the watch ({type(error).__name__}); remove it: everything is"
-            " then announced once more"
-        ) from None
+    onward = "remove it: everything is then announced once more"
+    with understood(path, "not a ledger of the watch", onward, RegistryError):
+        found = [Seen(**row) for row in json.loads(path.read_text(encoding="utf-8"))]
     return {row.repo.lower(): row for row in found}
 
 

@@ -12,7 +12,7 @@ engine builds.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from sdgbias import suites
+from sdgbias import suites, templates
 from sdgbias.engines.hf import token_tree
 from sdgbias.errors import ModelError, UsageError
+from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images.shards import ImageReader
 from sdgbias.raw.images.variants import Pictures
 from sdgbias.scoring.plan import Plan, askable, chunks, make_plan
@@ -80,45 +81,7 @@ class Cost:
         return json.dumps({**asdict(self), **rounded}, indent=2)
 
     def lines(self) -> list[str]:
-        rows = [
-            ("naive (every cell a pass)", self.prompts_naive, self.tokens_naive, self.images_naive),
-            ("plain Full view only", self.prompts_full, self.tokens_full, self.images_full),
-            ("distinct prompts", self.prompts_planned, self.tokens_distinct, None),
-            (
-                "planned (shared beginnings)",
-                self.prompts_planned,
-                self.tokens_planned,
-                self.images_planned,
-            ),
-        ]
-        if self.prompts_extra:
-            rows += [
-                ("extra passes add", self.prompts_extra, self.tokens_extra, self.images_extra),
-                (
-                    "planned with extra passes",
-                    self.prompts_planned + self.prompts_extra,
-                    self.tokens_planned + self.tokens_extra,
-                    self.images_planned + self.images_extra,
-                ),
-            ]
-        shown = f"{self.image_tokens} tokens a picture" if self.prompts_full else "no pictures"
-        out = [f"{self.model}: {self.items:,} questions, {shown}", ""]
-        out += [f"{'':28} {'prompts':>12} {'tokens':>15} {'pictures':>10}"]
-        out += [
-            f"{name:28} {p:>12,} {t:>15,} {'' if i is None else f'{i:,}':>10}"
-            for name, p, t, i in rows
-        ]
-        ratio = self.tokens_naive / max(self.tokens_planned, 1)
-        of_full = f"{self.tokens_planned / max(self.tokens_full, 1):.2f} of plain Full only"
-        out += [
-            "",
-            (
-                f"planned: {ratio:.1f} times fewer tokens than naive,"
-                f" {of_full if self.prompts_full else f'plain Full {NEEDS_PICTURES}'}"
-                f"{', all three without extra passes' if self.prompts_extra else ''}"
-            ),
-        ]
-        return out
+        return templates.lines("cost", c=self, needs_pictures=NEEDS_PICTURES)
 
 
 @dataclass(frozen=True)
@@ -137,7 +100,7 @@ def cost(
     benchmark: Path,
     counted: Counted = Counted(),
     *,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress = silent,
 ) -> Cost:
     """Counts for one registered model on one benchmark. Raises UsageError for an engine without a
     tokenizer here."""
@@ -167,7 +130,7 @@ def cost(
     )
     parts = len(picture)
     paths: list[np.ndarray] = []
-    for start in range(0, len(rows), _ENCODED):
+    for start in each(progress, "counting tokens", range(0, len(rows), _ENCODED)):
         part = rows.iloc[start : start + _ENCODED]
         prompts = [
             Prompt(t, c, picture if i else (), i)
@@ -181,8 +144,6 @@ def cost(
                 f"{spec.name}: its processor can't take these prompts ({type(error).__name__}:"
                 f" {why}); try them one by one: sdgbias models parity {spec.name}"
             ) from None
-        if progress:
-            progress("counting tokens", min(start + _ENCODED, len(rows)), len(rows))
     lengths = pd.Series([len(path) for path in paths], index=rows["key"])
     of_cells = plan.cells["key"].map(lengths)
     full = cells["view"].to_numpy() == "full"

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sdgbias import files, store
+from sdgbias import files, store, templates
 from sdgbias.errors import UsageError, one_of
 from sdgbias.registry import machine
 from sdgbias.scoring.cost import Cost
@@ -197,23 +197,13 @@ def _range(one: GpuHours) -> str:
 
 def lines(costs: Sequence[tuple[Cost, GpuHours]], rate: float | None) -> list[str]:
     """One block per model, and a sum where there are several."""
-    out = []
-    for cost, one in costs:
-        out += [*cost.lines(), "", one.words()]
-        if one.gib:
-            out.append(f"memory: about {one.gib:.1f} GiB on each of {one.devices} GPU(s)")
-        if rate is not None and one.basis:
-            out.append(f"money: {one.money(rate)} at {rate:g} a GPU hour")
-        out.append("")
+    total = None
     if len(costs) > 1:
-        every = [one for _, one in costs]
-        low, high = sum(one.low for one in every), sum(one.high for one in every)
-        hours = sum(one.hours for one in every)
+        hours, low, high = (
+            sum(getattr(one, n) for _, one in costs) for n in ("hours", "low", "high")
+        )
         total = GpuHours("all", hours, low, high, 0, 0.0, "the sum of the above")
-        out.append(f"{len(costs)} models: {total.words()}")
-        if rate is not None:
-            out.append(f"money: {total.money(rate)} at {rate:g} a GPU hour")
-    return out[:-1] if out and not out[-1] else out
+    return templates.lines("plan", costs=costs, rate=rate, total=total)
 
 
 def as_json(costs: Sequence[tuple[Cost, GpuHours]], rate: float | None) -> Any:

@@ -27,6 +27,7 @@ from sdgbias.errors import (
     RegistryError,
     UsageError,
 )
+from sdgbias.progress import Progress, silent
 from sdgbias.raw.images.image_store import ImageReader
 from sdgbias.raw.images.variants import Pictures
 from sdgbias.scoring.cache import TIMED, ScoreCache
@@ -34,7 +35,6 @@ from sdgbias.scoring.plan import Part, Plan, RunPart, askable, make_plan
 from sdgbias.scoring.scorer import (
     DECODING,
     SCORING,
-    Progress,
     Scorer,
     not_generated,
 )
@@ -46,10 +46,6 @@ from sdgbias.types import NEEDS_PICTURES, ModelSpec, View
 
 #: Why an engine that only chooses labels can't score a prompt.
 NO_LIST = "not a question that this model can answer: it chooses one of listed labels"
-
-
-def _silent(what: str, done: int, total: int) -> None:
-    return None
 
 
 @dataclass(frozen=True)
@@ -248,7 +244,7 @@ def score_model(
     benchmark: Path,
     results: Path,
     settings: EvalSettings = EvalSettings(),
-    progress: Progress = _silent,
+    progress: Progress = silent,
     of: RunPart = RunPart(),
 ) -> Scoring:
     """What needs the model: scores every prompt of the run, or of a part of it, that is missing
@@ -345,7 +341,7 @@ def evaluate(
     settings: EvalSettings = EvalSettings(),
     *,
     pool: Pool = Pool(),
-    progress: Progress = _silent,
+    progress: Progress = silent,
 ) -> Outcome:
     """Scores one registered model on a benchmark folder and publishes the run into the results
     file.

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from sdgbias import __version__
+from sdgbias import __version__, templates
 from sdgbias.engines import BACKENDS, HOUSE_OPTIONS, Backend, load, vllm_support
 from sdgbias.engines.agreement import (
     AGREE,
@@ -51,6 +51,7 @@ from sdgbias.errors import (
     UsageError,
 )
 from sdgbias.files import write_atomically
+from sdgbias.progress import Progress, each, silent
 from sdgbias.registry import entries, machine
 from sdgbias.registry.propose import Host
 from sdgbias.scoring import admission
@@ -63,8 +64,6 @@ SAME_WEIGHTS = {"hf": ("vllm",), "vllm": ("hf",)}
 _KEPT_OPTIONS = (*HOUSE_OPTIONS, "chunk_timeout", "max_images")
 #: Probes by which the rounding noise of a model is measured.
 NOISE_PROBES = 32
-#: progress(what, done, total)
-Progress = Callable[[str, int, int], None]
 
 
 def counterparts(spec: ModelSpec, root: Path, against: Sequence[str] = ()) -> dict[str, ModelSpec]:
@@ -161,23 +160,20 @@ def check(
     *,
     must: bool = False,
     tolerance: float | None = None,
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = silent,
 ) -> dict[str, Any]:
     """The verdict on one model as it is stored. ``others``: see counterparts; one that can't be
     loaded here is recorded as missing, or with ``must`` raises."""
     prompts, size = found.prompts, spec.batch_size
     batched = list(range(len(prompts)))
     shuffled = np.random.default_rng(found.seed).permutation(len(prompts)).tolist()
-    steps = 3 + len(others)
-    progress(f"{spec.name}: probing", 0, steps)
+    ways = [(batched, size), (batched, 1), (shuffled, size)]
     with _loaded(spec, root) as engine:
         fingerprint = engine.fingerprint
-        own, failed = score(engine, prompts, batched, size)
-        progress(f"{spec.name}: probing", 1, steps)
-        alone, _ = score(engine, prompts, batched, 1)
-        progress(f"{spec.name}: probing", 2, steps)
-        mixed, _ = score(engine, prompts, shuffled, size)
-        progress(f"{spec.name}: probing", 3, steps)
+        (own, failed), (alone, _), (mixed, _) = (
+            score(engine, prompts, order, at_once)
+            for order, at_once in each(progress, f"{spec.name}: probing", ways)
+        )
         known = [p for p, z in zip(prompts, own.logits, strict=True) if np.isfinite(z).any()]
         noise = engine.noise(known[:NOISE_PROBES])
         asked = None
@@ -189,47 +185,31 @@ def check(
                 [q.item for q in found.questions],
             )
     limit = within(spec.dtype, noise) if tolerance is None else tolerance
+
+    def compared(name: str, one: ScoreBatch, two: ScoreBatch) -> dict[str, Any]:
+        return _row(compare(f"{spec.backend}{name}", one, two, limit), limit, prompts, one, two)
+
     itself = [
-        _row(
-            compare(f"{spec.backend}: alone / in batches", alone, own, limit),
-            limit,
-            prompts,
-            alone,
-            own,
-        ),
-        _row(
-            compare(f"{spec.backend}: shuffled / in order", mixed, own, limit),
-            limit,
-            prompts,
-            mixed,
-            own,
-        ),
+        compared(": alone / in batches", alone, own),
+        compared(": shuffled / in order", mixed, own),
     ]
     against: dict[str, Any] = {}
     missing: dict[str, str] = {}
-    for at, (name, other) in enumerate(others.items()):
+    for name, other in each(progress, f"{spec.name}: other engines", others.items()):
         try:
             with _loaded(other, root) as engine:
                 theirs, lost = score(engine, prompts, batched, other.batch_size)
-                row = _row(
-                    compare(f"{spec.backend} / {name}", own, theirs, limit),
-                    limit,
-                    prompts,
-                    own,
-                    theirs,
-                )
                 against[name] = {
                     "backend": other.backend,
                     "fingerprint": engine.fingerprint,
                     "failed": lost,
                     "probes": found.digest,
-                    **row,
+                    **compared(f" / {name}", own, theirs),
                 }
         except (InfrastructureError, ModelError) as error:
             if must:
                 raise
             missing[name] = str(error)
-        progress(f"{spec.name}: probing", 4 + at, steps)
     return {
         "model": spec.name,
         "backend": spec.backend,
@@ -320,42 +300,9 @@ def _reason(row: Mapping[str, Any]) -> str:
 
 def lines(told: Mapping[str, Any]) -> list[str]:
     """The verdict as a table."""
-    p = told["probes"]
-    out = [
-        f"{told['model']}: {p['n']} probes of {p['of']} (seed {told['seed']}), {told['dtype']},"
-        f" tolerance {told['tolerance']:.3g} (rounding noise {told['noise']:.2g})"
-    ]
-    out += [f"  {count:4} {kind}" for kind, count in p["kinds"].items()]
-    out += [
-        "",
-        (
-            f"{'compared':34} {'n':>4} {'d log p':>9} {'median':>9} {'d mass':>9} {'median':>9}"
-            f" {'flips':>6} {'ties':>5} {'tokens':>7}"
-        ),
-    ]
-    for row in [*told["itself"], *told["against"].values()]:
-        figures = " ".join(
-            f"{row[name]:9.2g}" for name in ("logp_max", "logp_median", "mass_max", "mass_median")
-        )
-        out.append(
-            f"{row['what']:34} {row['n']:4} {figures} {row['flips']:6} {row['near_ties']:5}"
-            f" {row['lengths']:7}"
-        )
-    out += [
-        "d: largest difference; flips: another best candidate; ties: flips within the tolerance;"
-        " tokens: prompts of another length"
-    ]
-    failed = {
-        told["backend"]: p["failed"],
-        **{name: row["failed"] for name, row in told["against"].items()},
-    }
-    out += [
-        f"{name}: {len(said)} probe(s) without a score, the first: {said[0]}"
-        for name, said in failed.items()
-        if said
-    ]
-    out += [f"not compared with {name}: {why}" for name, why in told["missing"].items()]
-    return [*out, f"verdict: {told['verdict']}"]
+    failed = {told["backend"]: told["probes"]["failed"]}
+    failed |= {name: row["failed"] for name, row in told["against"].items()}
+    return templates.lines("parity", t=told, failed=failed)
 
 
 PROBES = 12
@@ -406,7 +353,7 @@ def probe(
     n: int = PROBES,
     seed: int = 0,
     floor: float = admission.FLOOR,
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = silent,
 ) -> Verdict:
     """Loads the model, scores n prompts of a benchmark (None: of one generated for this) and asks
     admission's questions; below ``floor`` of candidate mass it doesn't pass. Never raises for a

@@ -115,12 +115,8 @@ def connect(address: str) -> Any:
         raise UsageError(
             "--ray needs Ray, which is not installed here: pip install 'sdgbias[ray]'"
         ) from None
-    if "://" in address:
-        raise UsageError(
-            f"--ray {address}: give HOST:PORT of the head node, or auto on a node of the cluster"
-        )
     host, _, port = address.rpartition(":")
-    if address != "auto" and not (host and port.isdigit()):
+    if "://" in address or (address != "auto" and not (host and port.isdigit())):
         raise UsageError(
             f"--ray {address}: give HOST:PORT of the head node, or auto on a node of the cluster"
         )
@@ -142,11 +138,9 @@ def connect(address: str) -> Any:
         ValueError,
         ray.exceptions.RayError,
     ) as error:
-        why = (
-            f"nothing within {PATIENCE:.0f} s"
-            if isinstance(error, subprocess.TimeoutExpired)
-            else _line(getattr(error, "stderr", None) or error)
-        )
+        why = _line(getattr(error, "stderr", None) or error)
+        if isinstance(error, subprocess.TimeoutExpired):
+            why = f"nothing within {PATIENCE:.0f} s"
         raise InfrastructureError(
             f"--ray {address}: no Ray cluster answers ({why}); start one: ray start --head, and"
             " give all of it the same RAY_AUTH_MODE and RAY_AUTH_TOKEN; see"
@@ -170,10 +164,6 @@ def resources_for(
     cpus = spec.options.get("num_cpus", 1)
     each = float(cpus) if isinstance(cpus, int | float) and cpus > 0 else 1.0
     return {"num_cpus": each}, sum(int(node.get("CPU", 0) / each) for node in alive)
-
-
-def _said(needs: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {value:g}" for name, value in needs.items())
 
 
 def _line(error: Exception | str) -> str:

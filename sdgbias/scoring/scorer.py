@@ -42,6 +42,7 @@ from sdgbias.errors import (
     StoreError,
 )
 from sdgbias.files import replacing
+from sdgbias.progress import Progress
 from sdgbias.scoring.cache import SCHEMAS, ScoreCache
 from sdgbias.scoring.plan import chunks
 from sdgbias.types import DIGITS, ModelSpec, Prompt
@@ -52,8 +53,6 @@ Chunk = list[dict[str, Any]]
 Work = Callable[[Chunk], pa.RecordBatch]
 #: What is read of a plan's rows.
 USED = ("key", "text", "candidates", "image_id", "run", "n_tokens", "forced", "limit")
-#: progress(what, done, total)
-Progress = Callable[[str, int, int], None]
 #: Seconds before a chunk's engine counts as hung (registry option `chunk_timeout`).
 CHUNK_TIMEOUT = 1800.0
 #: Seconds of finished work that may wait for its commit: an fsync for every few prompts would take

@@ -26,6 +26,7 @@ import pandas as pd
 from sdgbias.engines import Loaded
 from sdgbias.engines.subprocess import LOADED, ChildEngine, RemoteEngine, interpreter
 from sdgbias.errors import EngineDied, InfrastructureError, ModelError
+from sdgbias.progress import Progress
 from sdgbias.raw.images.shards import ImageReader
 from sdgbias.raw.images.variants import Pictures
 from sdgbias.registry import machine
@@ -33,7 +34,6 @@ from sdgbias.scoring.cache import ScoreCache
 from sdgbias.scoring.scorer import (
     DECODING,
     SCORING,
-    Progress,
     ProgressTracker,
     Scorer,
     WorkUnit,

@@ -14,13 +14,13 @@ a benchmark, `named` builds one for readers from the name stored with a run.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from sdgbias import store
 from sdgbias.errors import InputError, one_of
+from sdgbias.files import json_file, understood
 from sdgbias.suites import facet, own, sdg, sdg_tables
 from sdgbias.suites.suite import EvalSettings, Suite
 
@@ -51,17 +51,11 @@ def benchmark_card(benchmark: Path) -> dict[str, object]:
             f"{path}: no benchmark here; build one first: sdgbias build --raw RAW --indicators DIR"
             f" --out {benchmark}"
         )
-    try:
-        card: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
+    onward = f"write it again: sdgbias build --stage card --out {benchmark}"
+    fault = "can't be read as a benchmark's card"
+    with understood(path, fault, onward):
+        card: dict[str, object] = json_file(path, fault, onward)
         str(card["benchmark_id"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        why = {KeyError: "no benchmark_id in it", TypeError: "no JSON object"}.get(
-            type(error), (str(error).splitlines() or [type(error).__name__])[0]
-        )
-        raise InputError(
-            f"{path}: can't be read as a benchmark's card ({why}); write it again: sdgbias build"
-            f" --stage card --out {benchmark}"
-        ) from None
     if suite_of(card) not in SUITES and str(card.get("kind")) not in KINDS:
         raise InputError(
             f"{path}: {one_of('suite', suite_of(card), SUITES)}; build the benchmark again"

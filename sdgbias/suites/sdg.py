@@ -18,6 +18,7 @@ from pandas.api.extensions import take as take_rows
 
 from sdgbias.benchmark.prompts import view_cells
 from sdgbias.errors import InputError
+from sdgbias.files import reading
 from sdgbias.methods import metrics, stats
 from sdgbias.methods.bounds import between, fill
 from sdgbias.methods.cade import Form, argmax_view, decide, streams, usable
@@ -126,17 +127,9 @@ def _only_test(cells: pd.DataFrame) -> list[str]:
 
 def read_table(benchmark: Path, name: str) -> pd.DataFrame:
     path = benchmark / f"{name}.parquet"
-    if not path.is_file():
-        raise InputError(
-            f"{path}: not there; build the benchmark first: sdgbias build --raw RAW --indicators"
-            f" DIR --out {benchmark}"
-        )
-    try:
+    build = f"build the benchmark: sdgbias build --raw RAW --indicators DIR --out {benchmark}"
+    with reading(path, build):
         table = pd.read_parquet(path)
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{path}: can't be read ({str(error).splitlines()[0]}); build it again: sdgbias build"
-        ) from None
     if lost := [column for column in _NEEDED.get(name, ()) if column not in table.columns]:
         raise InputError(
             f"{path}: missing column(s) {', '.join(lost)}; build it again: sdgbias build --stage"

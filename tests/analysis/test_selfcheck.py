@@ -30,6 +30,7 @@ from sdgbias.benchmark import items
 from sdgbias.engines.planted import Habits
 from sdgbias.errors import GateError, InputError, UsageError
 from sdgbias.methods import cade, stats
+from sdgbias.progress import silent
 from sdgbias.scoring.plan import Plan
 from sdgbias.suites.rows import RowGroup
 from sdgbias.types import CadeParams, ContextTest, Task, View
@@ -173,7 +174,7 @@ def test_the_family_is_held_by_holm() -> None:
 
 @pytest.fixture(scope="module")
 def sound() -> list[Check]:
-    return list(seeds.checks(TINY, instrument(), 0, pipeline.silent))
+    return list(seeds.checks(TINY, instrument(), 0, silent))
 
 
 def test_seeds_pass_and_repeat(sound: list[Check]) -> None:
@@ -185,7 +186,7 @@ def test_seeds_pass_and_repeat(sound: list[Check]) -> None:
         bool,
     }, "plain values, so that JSON takes them"
     assert failed(sound) == []
-    again = list(seeds._false_alarms(TINY, 0, pipeline.silent))
+    again = list(seeds._false_alarms(TINY, 0, silent))
     assert all(
         a == next(c for c in sound if c.what == a.what) for a in again if a.covered is not None
     )
@@ -198,7 +199,7 @@ def test_intervals_over_places_of_repeated_answers_are_seen(
         return stats.mean(right, rows["cluster_id"], "share"), "places"
 
     monkeypatch.setattr(seeds, "clustered_mean", by_place)
-    made = list(seeds._repeated_answers(TINY, instrument(), 0, pipeline.silent))
+    made = list(seeds._repeated_answers(TINY, instrument(), 0, silent))
     assert len(made) == 4 and failed(made) == made
 
 
@@ -235,9 +236,9 @@ def test_every_fault_is_caught_on_arrays(fault: str, what: str) -> None:
     when nothing is broken."""
     parts = {
         "sign": lambda used: seeds._terms(TINY, used, 0),
-        "leak": lambda used: seeds._tuned(TINY, used, 0, pipeline.silent),
+        "leak": lambda used: seeds._tuned(TINY, used, 0, silent),
         "order": lambda used: seeds._terms(TINY, used, 0),
-        "narrow": lambda used: seeds._coverage(TINY, used, 0, pipeline.silent),
+        "narrow": lambda used: seeds._coverage(TINY, used, 0, silent),
     }
     assert set(parts) == set(BREAKS), "a new fault needs a line here"
     found = failed(list(parts[fault](instrument(fault))))
@@ -386,8 +387,8 @@ def test_few_places_and_random_directions_are_checked(fault: str) -> None:
     size = seeds.Size(tuned=0, plain=60)
     used = instrument(fault)
     found = [
-        *seeds._few_clusters(size, used, 0, pipeline.silent),
-        *seeds._leans(size, used, 0, pipeline.silent),
+        *seeds._few_clusters(size, used, 0, silent),
+        *seeds._leans(size, used, 0, silent),
     ]
     told = {c.what for c in failed(found)}
     random = {c.what for c in found if c.what.startswith("a random direction per prompt")}

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from sdgbias import errors, progress
+from sdgbias.files import json_object
 from sdgbias.nightly import attempt, process
 from tests.builders.night_stubs import NOW, PUBLISH, job, stub
 
@@ -103,10 +104,10 @@ def test_an_error_has_room_for_its_outcome_when_nothing_can_be_made(tmp_path: Pa
     """As on a full disk: no second file can be made beside the one that was reserved."""
     out = tmp_path / "outcome.json"
     with pytest.raises(errors.DiskFull), process.report_outcome(out):
-        assert process.read_outcome(out) == {} and out.stat().st_blocks * 512 >= process.ROOM
+        assert json_object(out) == {} and out.stat().st_blocks * 512 >= process.ROOM
         out.with_name(f".{out.name}.part").mkdir()
         raise errors.DiskFull("\u2026" * 9000)
-    found = process.read_outcome(out)
+    found = json_object(out)
     assert (found["error"], found["exit_code"], len(found["message"])) == ("DiskFull", 7, 500)
     assert out.stat().st_size == process.ROOM
 

@@ -11,7 +11,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Completed, State
 
 from flows import nightly, pages, score
-from sdgbias.nightly import attempt, quarantine
+from sdgbias.nightly import attempt
 from sdgbias.progress import Record
 from tests.builders.commands import free_port
 from tests.builders.night_stubs import PUBLISH, job, stub
@@ -85,7 +85,8 @@ def test_no_attempt_depends_on_the_server(tmp_path: Path) -> None:
         assert (made.outcome, made.run_id) == ("published", "m-1")
         lost = score.run_in_pool(mine, results, 2)
     assert (lost.outcome, lost.kind, lost.attempts) == ("failed", "Interrupted", 2)
-    assert "Prefect's server" in lost.message and attempt.TRIES.get(lost.kind) is None
+    assert "Prefect's server" in lost.message
+    assert attempt.failure(lost.kind).tries == 2 and not attempt.failure(lost.kind).model
 
 
 def test_a_task_run_that_prefect_can_not_begin_is_no_failure_of_the_model(
@@ -97,7 +98,7 @@ def test_a_task_run_that_prefect_can_not_begin_is_no_failure_of_the_model(
     with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{free_port()}/api"}):
         lost = nightly.ask(mine, tmp_path / "results" / "r.duckdb", None, False)
     assert (lost.outcome, lost.kind) == ("failed", "Interrupted")
-    assert lost.kind in quarantine.NOT_THE_MODEL and lost.message.startswith("InfrastructureError")
+    assert not attempt.failure(lost.kind).model and lost.message.startswith("InfrastructureError")
     assert "Prefect: RuntimeError: Failed to reach API" in lost.message
     assert not mine.log.exists()
 

@@ -31,12 +31,12 @@ RUN_STEP = finish.run_step
 #: --break order`; ends as that does.
 BROKEN = """
 import sys
-from sdgbias import errors
+from sdgbias import errors, progress
 from sdgbias.analysis import selfcheck
-from sdgbias.analysis.selfcheck import checks, pipeline, seeds
+from sdgbias.analysis.selfcheck import checks, seeds
 from sdgbias.analysis.selfcheck.faults import instrument
 size = seeds.Size(tuned=2, plain=40, items=500, draws=50, copies=20)
-found = tuple(seeds.checks(size, instrument("order"), 0, pipeline.silent))
+found = tuple(seeds.checks(size, instrument("order"), 0, progress.silent))
 failed = tuple(checks.failed(found))
 verdict = selfcheck.SelfcheckVerdict(
     found, failed, (), "small", 0, "b1", True, 0, 0, 0, 2, 40, 0.0, "order"

@@ -56,7 +56,10 @@ def test_every_fault_and_no_other_cluster_is_left_out(tmp_path: Path) -> None:
     raw, calls = tmp_path / "raw", []
     clusters = raw_folder(raw)
     stored = render_store(
-        raw, clusters, tmp_path / "a", progress=lambda done, total: calls.append((done, total))
+        raw,
+        clusters,
+        tmp_path / "a",
+        progress=lambda what, *at: calls.append(at),
     )
     faults = {
         (table, key[-4:], rule) for table, key, rule, _ in stored.quarantine.itertuples(index=False)
@@ -261,7 +264,7 @@ from pathlib import Path
 import pandas as pd
 from sdgbias.raw.images import image_store as imagestore
 
-def stop(done, total):  # once something is finished: the test never comes too late
+def stop(what, done, total):  # once something is finished: the test never comes too late
     if list((out / "images" / ".next").glob("[A-Z]*.parquet")):
         time.sleep(600)
 

@@ -39,7 +39,11 @@ def written(
     folder = tmp_path_factory.mktemp("sample") / "raw"
     calls: list[tuple[int, int]] = []
     counts = write_sample(
-        folder, 10, seed=11, progress=lambda done, total: calls.append((done, total)), workers=2
+        folder,
+        10,
+        seed=11,
+        progress=lambda what, *at: calls.append(at),
+        workers=2,
     )
     return folder, counts, calls
 

@@ -9,10 +9,11 @@ import pandas as pd
 import pytest
 
 from sdgbias.engines import load
+from sdgbias.progress import Progress
 from sdgbias.scoring.cache import ScoreCache
 from sdgbias.scoring.evaluate import Scoring, score_model
 from sdgbias.scoring.plan import RunPart
-from sdgbias.scoring.scorer import Progress, Scorer
+from sdgbias.scoring.scorer import Scorer
 from sdgbias.scoring.timing import timings
 from sdgbias.suites.suite import EvalSettings
 from sdgbias.types import ModelSpec

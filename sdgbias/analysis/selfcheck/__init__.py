@@ -28,8 +28,9 @@ from sdgbias.analysis.selfcheck.faults import instrument
 from sdgbias.analysis.selfcheck.plants import PLANTS, Plant
 from sdgbias.analysis.selfcheck.truth import Population
 from sdgbias.errors import GateError, InputError
+from sdgbias.progress import Progress, each, silent
 from sdgbias.suites import benchmark_card
-from sdgbias.types import Progress, Task
+from sdgbias.types import Task
 
 #: Minimum numbers of test and val questions for a verdict.
 FEWEST_TEST, FEWEST_VAL = 60, 12
@@ -78,7 +79,7 @@ def run(
     fault: str = "",
     plants: Sequence[Plant] | None = None,
     size: seeds.Size | None = None,
-    progress: Progress = pipeline.silent,
+    progress: Progress = silent,
 ) -> SelfcheckVerdict:
     """Run the whole self-check. `benchmark`: an existing folder; by default a synthetic one is
     built. `fault`: one of faults.BREAKS, injected to confirm that it is detected. Cleans up after
@@ -96,7 +97,7 @@ def run(
         card = benchmark_card(benchmark)
         people = {task: truth.population(benchmark, task) for task in Task}
         _enough(benchmark, people[Task.MCQ])
-        for i, plant in enumerate(chosen):
+        for plant in each(progress, "planted models", chosen):
             read = pipeline.run(
                 plant,
                 benchmark,
@@ -106,7 +107,6 @@ def run(
                 draws=size.draws,
             )
             found += pipeline.checks(read, people, copies=size.copies)
-            progress("planted models", i + 1, len(chosen))
         found += rules.checks(benchmark, seed)
     found += seeds.checks(size, used, seed, progress)
     places = len(set(np.concatenate([p.place for p in people.values()])))

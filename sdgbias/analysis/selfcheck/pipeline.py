@@ -29,6 +29,7 @@ from sdgbias.analysis.selfcheck.truth import Population
 from sdgbias.engines.planted import Habits
 from sdgbias.methods import stats
 from sdgbias.methods.stats import Estimate
+from sdgbias.progress import Progress
 from sdgbias.scoring import evaluate
 from sdgbias.suites.suite import EvalSettings
 from sdgbias.types import (
@@ -39,7 +40,6 @@ from sdgbias.types import (
     VIEW_LABELS,
     CadeParams,
     ContextTest,
-    Progress,
     Task,
     View,
 )
@@ -356,10 +356,6 @@ def _optimum(found: Found, p: Population) -> Iterator[Check]:
         yield found.check(what, best, e, p_value, headline=test is ContextTest.T1)
 
 
-def silent(what: str, done: int, total: int) -> None:
-    return None
-
-
 def small_benchmark(
     folder: Path,
     clusters: int,
@@ -372,12 +368,7 @@ def small_benchmark(
     from sdgbias.benchmark import build
     from sdgbias.raw import synthetic
 
-    synthetic.write_sample(
-        folder / "raw",
-        clusters,
-        seed,
-        progress=lambda done, total: progress("drawing clusters", done, total),
-    )
+    synthetic.write_sample(folder / "raw", clusters, seed, progress=progress)
     build.build(
         folder / "raw",
         folder / "raw" / "indicators",

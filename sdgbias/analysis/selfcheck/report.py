@@ -8,14 +8,13 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
-from jinja2 import Environment
 from markupsafe import Markup
 
-from sdgbias import __version__
+from sdgbias import __version__, templates
 from sdgbias.analysis.selfcheck import FALSE_ALARM, SelfcheckVerdict
 from sdgbias.analysis.selfcheck.checks import Check
 from sdgbias.errors import UsageError, one_of
-from sdgbias.files import packaged, write_atomically
+from sdgbias.files import write_atomically
 
 FORMATS = (".html", ".json", ".txt")
 HEADER = f"{'':64}{'planted':>9}{'measured':>10}   {'95 % interval':18}{'n':>7}"
@@ -58,27 +57,7 @@ def _groups(v: SelfcheckVerdict) -> Iterable[tuple[str, list[Check]]]:
 
 def opening(v: SelfcheckVerdict) -> list[str]:
     """The scope of the self-check and the error rate of its verdict."""
-    held, of = v.intervals()
-    kind = "synthetic benchmark" if v.synthetic else "benchmark"
-    lines = [
-        (
-            f"Self-check of sdgbias {__version__}, {v.size} size, seed {v.seed}:"
-            f" {'PASSED' if v.passed else 'FAILED'} ({v.seconds:.0f} s)"
-        ),
-        "Planted models only: nothing here is a finding about a model.",
-        (
-            f"{len(v.checks)} checks, {len(v.failed)} failed. If the instrument is right, any of"
-            f" them fails in at most {FALSE_ALARM:.0%} of seeds (Holm)."
-        ),
-        (
-            f"Pipeline: {kind} {v.benchmark_id}, {v.n_mcq} MCQs and {v.n_regression} numbers in"
-            f" {v.places} places, {len(v.plants)} planted models."
-        ),
-        f"Its 95 % intervals that hold the planted truth: {held} of {of} that leave room for chance"
-        + (f" ({held / of:.1%})." if of else "."),
-        f"Arrays alone: {v.plain_seeds} seeds without tuning, {v.tuned_seeds} with.",
-    ]
-    return [*lines, f"Broken on purpose: {v.fault}."] if v.fault else lines
+    return templates.lines("selfcheck_opening", v=v, version=__version__, false_alarm=FALSE_ALARM)
 
 
 def text(v: SelfcheckVerdict) -> str:
@@ -172,10 +151,8 @@ def figure(v: SelfcheckVerdict) -> str:
 def html(v: SelfcheckVerdict) -> str:
     """A self-contained page: verdict, figure, every check."""
     bad = set(map(id, v.failed))
-    page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
-        packaged("analysis", "selfcheck", "page.html.j2").read_text(encoding="utf-8")
-    )
-    return page.render(
+    return templates.render(
+        "analysis/selfcheck/page.html.j2",
         opening=opening(v),
         figure=Markup(figure(v)),
         groups=[(title, [(c, id(c) in bad) for c in found]) for title, found in _groups(v)],

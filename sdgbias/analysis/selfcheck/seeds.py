@@ -31,10 +31,11 @@ from sdgbias.analysis.selfcheck.plants import plant
 from sdgbias.analysis.selfcheck.truth import Population
 from sdgbias.engines.planted import Habits
 from sdgbias.methods import cade, lean, metrics, stats
+from sdgbias.progress import Progress, each
 from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.suites.rows import RowGroup
 from sdgbias.suites.sdg_metrics import clustered_mean
-from sdgbias.types import CadeParams, ContextTest, Progress, View
+from sdgbias.types import CadeParams, ContextTest, View
 
 T1, T5 = ContextTest.T1, ContextTest.T5
 NOMINAL = 0.05
@@ -148,7 +149,7 @@ def _coverage(size: Size, used: Instrument, seed: int, progress: Progress) -> It
     context, _ = known(h, View.CTX_Q)
     names = ("accuracy of Full", "share of optimistic answers", "Full minus CTX+Q, paired")
     held = np.zeros(3, dtype=int)
-    for i in range(size.plain):
+    for i in each(progress, "seeds: intervals", range(size.plain)):
         rng = np.random.default_rng([seed, 1, i])
         p = draw_items(rng, size.items, readable)
         views = truth.simulate(h, p, T1, rng)
@@ -165,7 +166,6 @@ def _coverage(size: Size, used: Instrument, seed: int, progress: Progress) -> It
             e.low <= t <= e.high
             for e, t in zip(found, (full, optimistic, full - context), strict=True)
         ]
-        progress("seeds: intervals", i + 1, size.plain)
     for name, hits in zip(names, held, strict=True):
         yield rate(
             "patchy",
@@ -186,7 +186,7 @@ def cluster_sizes(rng: np.random.Generator, clusters: int, *, even: bool) -> np.
 def _few_clusters(size: Size, used: Instrument, seed: int, progress: Progress) -> Iterator[Check]:
     """95 % intervals with few places, of equal and unequal size, cover the truth for a share of 40
     %, a rare share, and a mean. Shares may over-cover; coverage below 93 % is a fault."""
-    for clusters in FEW:
+    for clusters in each(progress, "seeds: few places", FEW):
         for even in (True, False):
             held = np.zeros(3, dtype=int)
             for i in range(size.plain):
@@ -206,14 +206,13 @@ def _few_clusters(size: Size, used: Instrument, seed: int, progress: Progress) -
             for name, hits in zip(("share", "rare share", "mean"), held, strict=True):
                 what = f"95 % intervals that hold the truth: {name}, {clusters} places {kind}"
                 yield bounded("arrays", what, int(hits), size.plain, 0.93, least=True)
-        progress("seeds: few places", FEW.index(clusters) + 1, len(FEW))
 
 
 def _leans(size: Size, used: Instrument, seed: int, progress: Progress) -> Iterator[Check]:
     """A model that draws one random direction per prompt is reported as leaning in at most 5 % of
     pillars, for any number of questions per prompt; a true lean is found over the wordings of three
     indicators."""
-    for prompts in PROMPTS:
+    for prompts in each(progress, "seeds: leans", PROMPTS):
         told = 0
         for i in range(size.plain):
             rng = np.random.default_rng([seed, 7, prompts, i])
@@ -223,7 +222,6 @@ def _leans(size: Size, used: Instrument, seed: int, progress: Progress) -> Itera
         what = f"a random direction per prompt, {prompts} prompts: pillars said to lean"
         limit = NOMINAL if prompts >= lean.FEWEST_PROMPTS else 0.0
         yield bounded("arrays", what, told, size.plain, limit, least=False)
-        progress("seeds: leans", PROMPTS.index(prompts) + 1, len(PROMPTS))
     found = 0
     for i in range(size.plain):
         rng = np.random.default_rng([seed, 8, i])
@@ -243,7 +241,7 @@ def _repeated_answers(
     the right one, so the expected accuracy is a third. Over places alone the interval of this
     accuracy holds the truth in 50 to 80 % of the seeds.
     """
-    for prompts in REPEATED:
+    for prompts in each(progress, "seeds: repeated answers", REPEATED):
         for even in (True, False):
             held = 0
             for i in range(size.plain):
@@ -267,7 +265,6 @@ def _repeated_answers(
                 f" {kind}"
             )
             yield bounded("arrays", what, held, size.plain, 0.93, least=True)
-        progress("seeds: repeated answers", REPEATED.index(prompts) + 1, len(REPEATED))
 
 
 def _lean(says: np.ndarray, prompt: np.ndarray, used: Instrument, wanted: str = "") -> bool:
@@ -287,7 +284,7 @@ def _false_alarms(size: Size, seed: int, progress: Progress) -> Iterator[Check]:
         "Full and CTX+Q differ, paired t test",
     )
     raised, p_values = np.zeros(3, dtype=int), np.empty(size.plain)
-    for i in range(size.plain):
+    for i in each(progress, "seeds: false alarms", range(size.plain)):
         rng = np.random.default_rng([seed, 2, i])
         p = draw_items(rng, size.items)
         views = truth.simulate(h, p, T1, rng)
@@ -308,7 +305,6 @@ def _false_alarms(size: Size, seed: int, progress: Progress) -> Iterator[Check]:
             gap.p[0] <= NOMINAL,
             p_values[i] <= NOMINAL,
         ]
-        progress("seeds: false alarms", i + 1, size.plain)
     for name, hits in zip(names, raised, strict=True):
         yield rate("null", f"false alarms at 5 %: {name}", int(hits), size.plain, NOMINAL)
     yield uniform("null", "p-values are uniform: Full and CTX+Q differ", p_values)
@@ -361,7 +357,7 @@ def _tuned(size: Size, used: Instrument, seed: int, progress: Progress) -> Itera
     p_values: list[float] = []
     accuracy: dict[str, list[float]] = {}
     plants = [plant(name) for name in ("null", "even", "right", "prior", "misled")]
-    for i in range(size.tuned):
+    for i in each(progress, "seeds: tuning", range(size.tuned)):
         for j, planted in enumerate(plants):
             rng = np.random.default_rng([seed, 4, i, j])
             p = draw_items(rng, size.items)
@@ -377,7 +373,6 @@ def _tuned(size: Size, used: Instrument, seed: int, progress: Progress) -> Itera
                 accuracy.setdefault(key, []).append(float(hit.mean()))
                 if planted.name == "null":
                     p_values.append(stats.paired(gain, p.place[p.test]).p)
-        progress("seeds: tuning", i + 1, size.tuned)
     found = np.array(p_values)
     yield rate(
         "null",

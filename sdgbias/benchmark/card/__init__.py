@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from sdgbias.benchmark.card import figures, tracked
 from sdgbias.benchmark.card.readme import readme
 from sdgbias.errors import InputError
-from sdgbias.files import write_atomically
+from sdgbias.files import json_file, reading, write_atomically
 from sdgbias.raw.clusters import LABELS
 from sdgbias.types import PILLARS
 
@@ -80,7 +80,8 @@ def build_card(out: Path) -> dict[str, Any]:
         try:
             found = figures.figures(facts)
         except duckdb.Error as error:
-            raise _unreadable(_path(out, "clusters"), error) from None
+            path, cause = _path(out, "clusters"), str(error).splitlines()[0]
+            raise InputError(f"{path}: can't be read ({cause}); {again(path)}") from None
     licence = SYNTHETIC_LICENCE if found["synthetic"] else LICENCE
     card = {"benchmark_id": benchmark_id(out), "licence": licence, **found}
     text = json.dumps(card, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
@@ -108,7 +109,7 @@ def content_digest(path: Path, columns: Sequence[str] = ()) -> str:
     `columns`: those that count (default: all). Raises InputError for a column that is absent or
     holds neither text nor numbers.
     """
-    names = sorted(columns or _open(path).schema_arrow.names)
+    names = sorted(columns or _columns(path))
     streams: dict[
         str, Any
     ] = {}  # lengths, gaps and bytes of a column separately, so that the batch size doesn't matter
@@ -169,39 +170,27 @@ def _path(out: Path, name: str) -> Path:
     return out / f"{name}.parquet"
 
 
-def _again(path: Path) -> str:
+def again(path: Path) -> str:
+    """How to make a table of a benchmark."""
     stage = "items" if path.stem.startswith("items") else path.stem
-    return f"sdgbias build --stage {stage} --out {path.parent}"
+    stage = "series" if stage.startswith("gdl") else stage
+    return f"run the stage that makes it: sdgbias build --stage {stage} --out {path.parent}"
 
 
-def _unreadable(path: Path, error: Exception) -> InputError:
-    return InputError(
-        f"{path}: can't be read ({str(error).splitlines()[0]}); make it again: {_again(path)}"
-    )
+def _columns(path: Path, needed: Sequence[str] = ()) -> list[str]:
+    """The columns of a Parquet file, `needed` among them. Raises InputError."""
+    with reading(path, again(path)):
+        names: list[str] = pq.read_schema(path).names
+    if lost := [column for column in needed if column not in names]:
+        raise InputError(f"{path}: missing column(s) {', '.join(lost)}; {again(path)}")
+    return names
 
 
-def _open(path: Path, needed: Sequence[str] = (), **options: Any) -> pq.ParquetFile:
-    """A Parquet file that has the columns `needed`. Raises InputError."""
-    if not path.is_file():
-        raise InputError(f"{path}: not there; run the stage that makes it: {_again(path)}")
-    try:
-        file = pq.ParquetFile(path, **options)
-    except (OSError, ValueError) as error:  # pyarrow's ArrowInvalid is a ValueError
-        raise _unreadable(path, error) from None
-    if lost := [column for column in needed if column not in file.schema_arrow.names]:
-        raise InputError(
-            f"{path}: missing column(s) {', '.join(lost)}; make it again: {_again(path)}"
-        )
-    return file
-
-
-def _batches(path: Path, columns: Sequence[str], **options: Any) -> Iterator[pa.RecordBatch]:
+def _batches(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The named columns, flat in memory. Raises InputError."""
-    file = _open(path, columns, **options)
-    try:
+    _columns(path, columns)
+    with reading(path, again(path)), pq.ParquetFile(path) as file:
         yield from file.iter_batches(batch_size=_BATCH, columns=list(columns))
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from None
 
 
 @contextmanager
@@ -215,7 +204,7 @@ def _tables(out: Path, notes: Mapping[str, Any]) -> Iterator[duckdb.DuckDBPyConn
         con.execute("SET enable_progress_bar = false")
         for name, columns in _READ.items():
             there = {column for column in columns if column in _NEEDED}
-            there |= {*_open(_path(out, name), sorted(there)).schema_arrow.names}
+            there |= {*_columns(_path(out, name), sorted(there))}
             listed = ", ".join(_column(column, column in there) for column in columns)
             con.execute(f"CREATE VIEW {name} AS SELECT {listed} FROM {_file(out, name)}")
         both = ", ".join(_ITEM)
@@ -223,12 +212,12 @@ def _tables(out: Path, notes: Mapping[str, Any]) -> Iterator[duckdb.DuckDBPyConn
             f"CREATE VIEW items AS SELECT 'mcq' AS task, {both} FROM items_mcq"
             f" UNION ALL SELECT 'regression', {both} FROM items_regression"
         )
-        _open(_path(out, "prompts"), ["task", "test", "text"])
+        _columns(_path(out, "prompts"), ["task", "test", "text"])
         con.execute(f"CREATE VIEW prompts AS FROM {_file(out, 'prompts')}")
         # an imported release has no series
         series = "(SELECT '' AS series, '' AS source LIMIT 0)"
         if _path(out, "series").is_file():
-            _open(_path(out, "series"), ["series", "source"])
+            _columns(_path(out, "series"), ["series", "source"])
             series = _file(out, "series")
         con.execute(f"CREATE VIEW series AS SELECT series, source FROM {series}")
         con.execute(
@@ -282,20 +271,11 @@ def _json(path: Path, needed: bool = False) -> Mapping[str, Any]:
     """A JSON object; {} for a missing file, unless it is needed. Raises InputError."""
     if not path.is_file() and not needed:
         return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(content, dict):
-            raise ValueError("no JSON object")
-        return content
-    except (OSError, ValueError) as error:
-        stage = {"origin": "clusters", "items_notes": "items"}.get(path.stem)
-        again = (
-            f"sdgbias build --stage {stage} --out {path.parent}"
-            if stage
-            else "sdgbias review import"
-        )
-        reason = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
-        raise InputError(f"{path}: can't be read ({reason}); make it again: {again}") from None
+    stage = {"origin": "clusters", "items_notes": "items"}.get(path.stem)
+    make = (
+        f"sdgbias build --stage {stage} --out {path.parent}" if stage else "sdgbias review import"
+    )
+    return json_file(path, "can't be read", f"make it again: {make}")
 
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:

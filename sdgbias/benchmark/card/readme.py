@@ -3,16 +3,12 @@ figures of its card in two templates. Pure text."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping
 from typing import Any
 
-import jinja2
-
+from sdgbias import templates
 from sdgbias.benchmark.card.distance import SPANS, spans
 from sdgbias.benchmark.card.intended_use import intended_use
-from sdgbias.files import packaged
 from sdgbias.raw.indicators import load_indicators
 from sdgbias.types import TESTS
 
@@ -53,7 +49,7 @@ def readme(card: Card) -> str:
         ],
         "intended_use": intended_use().markdown(),
     }
-    return rendered("readme.md.j2", page)
+    return templates.render("benchmark/card/readme.md.j2", **page)
 
 
 def known_limits(card: Card) -> list[str]:
@@ -67,25 +63,7 @@ def known_limits(card: Card) -> list[str]:
         "shared": [row["indicator"] for row in values if row["national"] == 100],
         "unplaced": sum(n for name, n in placed.items() if not name.startswith("by ")),
     }
-    return rendered("limits.txt.j2", context).splitlines()
-
-
-def rendered(template: str, values: Mapping[str, Any]) -> str:
-    """A template of this folder, filled."""
-    return _templates().get_template(template).render(values)
-
-
-@cache
-def _templates() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(packaged("benchmark", "card")),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters.update(cell=_cell, line=_line, table=_table)
-    return environment
+    return templates.render("benchmark/card/limits.txt.j2", **context).splitlines()
 
 
 def _interval(row: Mapping[str, Any]) -> str:
@@ -96,40 +74,3 @@ def _interval(row: Mapping[str, Any]) -> str:
         if row["share_low"] is not None
         else ""
     )
-
-
-def _table(rows: Iterable[Any], columns: Mapping[str, str] | Sequence[str]) -> str:
-    """A Markdown table of `columns` (key -> heading of rows that are mappings, else headings);
-    numbers right-aligned."""
-    rows = list(rows)
-    named = columns if isinstance(columns, Mapping) else dict(enumerate(columns))
-    if not rows:
-        return "None."
-    numeric = [
-        all(row[key] is None or isinstance(row[key], (int, float)) for row in rows) for key in named
-    ]
-    lines = [
-        "| " + " | ".join(named.values()) + " |",
-        "|" + "|".join("---:" if right else "---" for right in numeric) + "|",
-    ]
-    lines += ["| " + " | ".join(_cell(row[key]) for key in named) + " |" for row in rows]
-    return "\n".join(lines)
-
-
-def _line(value: object) -> str:
-    """Text without line breaks, such as the name of an indicator in somebody else's release."""
-    return " ".join(str(value).split())
-
-
-def _cell(value: Any) -> str:
-    """Text that can't break out of its line, table cell or into HTML."""
-    if value is None or value == "":
-        return "-"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:,.2f}"
-    text = re.sub(r"&(?=#?\w+;)", "&amp;", _line(value))
-    for character, safe in (("\\", "\\\\"), ("<", "&lt;"), ("|", "\\|")):
-        text = text.replace(character, safe)
-    return text

@@ -34,7 +34,7 @@ from sdgbias.benchmark.quality.expectations import (
 from sdgbias.benchmark.quality.sql import Table, columns_of
 from sdgbias.benchmark.quality.stored import stored_facts
 from sdgbias.errors import GateError, InputError
-from sdgbias.files import json_object, write_atomically
+from sdgbias.files import json_file, json_object, write_atomically
 from sdgbias.types import FACET
 
 __all__ = [
@@ -252,13 +252,8 @@ def _split(benchmark: Path) -> str:
     path = benchmark / "items_notes.json"
     if not path.is_file():
         return "id"
-    try:
-        found = json.loads(path.read_text(encoding="utf-8")).get("split", "id")
-    except (OSError, ValueError, AttributeError) as error:
-        raise InputError(
-            f"{path}: can't be read ({type(error).__name__}); make it again: sdgbias build --out"
-            f" {benchmark}"
-        ) from None
+    onward = f"make it again: sdgbias build --out {benchmark}"
+    found = json_file(path, "can't be read", onward).get("split", "id")
     if found not in SPLITS:
         raise InputError(f"{path}: unknown split {found!r}; valid: {', '.join(SPLITS)}")
     return str(found)

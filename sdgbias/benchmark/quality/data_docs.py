@@ -17,14 +17,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
+from sdgbias import templates
 from sdgbias.benchmark.quality.checkpoints import expectations, gx
 from sdgbias.benchmark.quality.expectations import FILES, SEVERITIES, find_suites, load_suite
-from sdgbias.errors import InputError
-from sdgbias.files import packaged, write_atomically
+from sdgbias.files import understood, write_atomically
 
-FOLDER = "data_docs"
+FOLDER, _PAGE = "data_docs", "benchmark/quality/data_docs.html.j2"
 _GROUPS = {
     "gate": "Gate rules: a broken one stops the benchmark",
     "quarantine": "Quarantine rules: rows that break one leave",
@@ -41,19 +39,13 @@ def write_docs(benchmark: Path, out: Path, suites: Path | None = None) -> Path:
     """
     path = Path(benchmark) / "quality.json"
     again = f"judge the benchmark first: sdgbias build --stage check --out {benchmark}"
-    try:
+    with understood(path, "not what the quality gate writes", again):
         report = json.loads(path.read_text(encoding="utf-8"))
         pages = {
             f"{name}.html": _table_page(name, found, suites or find_suites())
             for name, found in sorted(report["tables"].items())
         }
         pages["index.html"] = _index(report)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}; {again}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"{path}: not what the quality gate writes ({type(error).__name__}: {error}); {again}"
-        ) from None
     for name, text in pages.items():
         write_atomically(out / name, text, "give a writable folder")
     return out / "index.html"
@@ -66,7 +58,9 @@ def _index(report: Mapping[str, Any]) -> str:
         counts = [severities.count(severity) for severity in SEVERITIES]
         cells = [f"{found['rows']:,}", len(found["rules"]), *counts, len(found["skipped"])]
         rows.append({"name": name, "title": FILES.get(name, name), "cells": cells})
-    return _page(title="Quality gate", table=None, passed=report["passed"], rows=rows)
+    return templates.render(
+        _PAGE, title="Quality gate", table=None, passed=report["passed"], rows=rows
+    )
 
 
 def _table_page(name: str, found: Mapping[str, Any], suites: Path) -> str:
@@ -75,24 +69,13 @@ def _table_page(name: str, found: Mapping[str, Any], suites: Path) -> str:
     unknown = sorted((set(found["rules"]) | set(found["skipped"])) - set(rules))
     if unknown:
         raise KeyError(f"rule {unknown[0]} of {name}")
-    return _page(
+    return templates.render(
+        _PAGE,
         title=f"{FILES.get(name, name)}.parquet",
         table=_rendered(name, found, judged),
         rows=f"{found['rows']:,}",
         skipped=sorted(found["skipped"].items()),
     )
-
-
-def _page(**values: Any) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(packaged("benchmark", "quality")),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    return environment.get_template("data_docs.html.j2").render(values)
 
 
 def _rendered(name: str, found: Mapping[str, Any], rules: Mapping[str, Mapping[str, Any]]) -> str:

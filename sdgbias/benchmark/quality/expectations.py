@@ -27,7 +27,7 @@ from sdgbias.benchmark.quality.checkpoints import run_checkpoint
 from sdgbias.benchmark.quality.direct import judge
 from sdgbias.benchmark.quality.sql import FLAG, RuleContext, Table, broken_rows, columns_of, length
 from sdgbias.errors import InputError, one_of
-from sdgbias.files import packaged
+from sdgbias.files import packaged, understood
 
 SUITES = (
     "clusters",
@@ -123,22 +123,14 @@ def load_suite(table: str, suites: Path) -> dict[str, Any]:
     if table not in SUITES:
         raise InputError(one_of("table", table, SUITES))
     path = suites / f"{table}.json"
-    try:
+    onward = "restore it: git checkout expectations"
+    with understood(path, "not a suite", onward):
         suite = json.loads(path.read_text(encoding="utf-8"))
         rules = [
             (e["meta"]["rule"], e["meta"]["severity"], e["meta"]["message"], e["kwargs"])
             for e in suite["expectations"]
         ]
         keys = [str(k) for k in suite["meta"]["key"]]
-    except OSError as error:
-        raise InputError(
-            f"{path}: {error.strerror}; restore it: git checkout expectations"
-        ) from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{path}: not a suite ({type(error).__name__}: {error}); restore it: git checkout"
-            " expectations"
-        ) from None
     names = [rule for rule, *_ in rules]
     for rule, severity, *_ in rules:
         if severity not in SEVERITIES:
@@ -146,7 +138,7 @@ def load_suite(table: str, suites: Path) -> dict[str, Any]:
         if names.count(rule) > 1:
             raise InputError(f"{path}: rule {rule} is given twice; rename or remove one")
     if not keys or not rules:
-        raise InputError(f"{path}: no key or no rule; restore it: git checkout expectations")
+        raise InputError(f"{path}: no key or no rule; {onward}")
     return dict(suite)
 
 

@@ -42,7 +42,7 @@ from sdgbias.benchmark.release.records import (
 )
 from sdgbias.errors import InputError, UsageError, one_of
 from sdgbias.files import confine, json_object, write_atomically, writing
-from sdgbias.progress import Progress, silent
+from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images.composite import encode_png
 from sdgbias.raw.images.image_store import ImageReader
 from sdgbias.types import Task
@@ -360,16 +360,13 @@ def _write_images(benchmark: Path, out: Path, paths: pd.DataFrame, progress: Pro
     """
     reader = ImageReader(benchmark)
     count = 0
-    for done, (key, names) in enumerate(
-        zip(paths["image_id"], paths["paths"], strict=True), start=1
-    ):
+    rows = list(zip(paths["image_id"], paths["paths"], strict=True))
+    for key, names in each(progress, "writing images", rows, every=500):
         targets = [confine(out, name) for name in names]
         count += len(targets)
         if not all(target.is_file() for target in targets):
             for target, picture in zip(targets, reader[key], strict=True):
                 write_atomically(target, picture, ONWARD)
-        if done % 500 == 0 or done == len(paths):
-            progress("writing images", done, len(paths))
     own = benchmark / "blank.png"
     if own.is_file():
         write_atomically(out / BLANK, own.read_bytes(), ONWARD)

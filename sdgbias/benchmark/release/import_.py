@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from sdgbias import templates
 from sdgbias.benchmark.build import write_json, write_table
 from sdgbias.benchmark.card import build_card
 from sdgbias.benchmark.card.figures import counts as counted
@@ -50,7 +51,7 @@ from sdgbias.benchmark.release.records import (
 )
 from sdgbias.errors import InputError, StoreError
 from sdgbias.files import confine, json_object, write_atomically, writing
-from sdgbias.progress import Progress, silent
+from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images import near_duplicates
 from sdgbias.raw.images.composite import MAX_PIXELS
 from sdgbias.raw.images.image_store import store_images
@@ -77,34 +78,7 @@ class Imported:
     benchmark_id: str
 
     def lines(self) -> list[str]:
-        counts = ", ".join(f"{count:,} {task}" for task, count in self.items.items())
-        said = [
-            f"{counts} items from {len(self.files)} data files in {self.out} (benchmark"
-            f" {self.benchmark_id})"
-        ]
-        for kind in sorted({kind for _, kind in self.files.values()}):
-            said.append(
-                f"question {kind}:"
-                f" {', '.join(name for name, (_, k) in self.files.items() if k == kind)}"
-            )
-        if self.missing:
-            said.append(f"not there: {', '.join(self.missing)}")
-        if self.uncompared:
-            said.append(
-                f"questions differ between the files of {', '.join(self.uncompared)} by more than"
-                " the context: not compared"
-            )
-        if self.quarantined:
-            rules = ", ".join(f"{rule} {count:,}" for rule, count in self.quarantined.items())
-            said.append(
-                f"left out, by rule: {rules}; see {self.out / 'quarantine' / 'release.parquet'}"
-            )
-        if self.unknown:
-            said.append(
-                f"{self.unknown:,} multiple-choice items of indicators that aren't ours: they count"
-                " in accuracy, not in directions"
-            )
-        return said
+        return templates.lines("release_import", r=self)
 
 
 def import_(folder: Path, out: Path, progress: Progress = silent) -> Imported:
@@ -155,8 +129,7 @@ def import_(folder: Path, out: Path, progress: Progress = silent) -> Imported:
 
 def _run(job: ReleaseImport, counts: Mapping[str, int]) -> Imported:
     con, kinds, records = job.con, {}, {}
-    for at, (part, path) in enumerate(job.found.items()):
-        job.progress("reading records", at, len(job.found))
+    for part, path in each(job.progress, "reading records", job.found.items()):
         records[part] = stage_records(con, path, Path(job.staged(part)))
         wanted = counts.get(stem(*part))
         if wanted is not None and wanted != records[part]:
@@ -164,7 +137,6 @@ def _run(job: ReleaseImport, counts: Mapping[str, int]) -> Imported:
                 f"{path}: {records[part]} records, release.json says {wanted}; copy that file again"
             )
         kinds[part] = question_kind(con, part[0], job.staged(part))
-    job.progress("reading records", len(job.found), len(job.found))
     uncompared = find_faults(job)
     items, lost, notes = _with_images(job, {task: _one_per_item(job, task) for task in Task})
     faults = con.execute('SELECT tbl AS "table", key, rule, detail FROM faults').df()
@@ -312,16 +284,13 @@ def _pictures(
     """(cluster id, photo id, encoded images) of all usable images; rule and detail of the others go
     into ``bad``."""
     photo = pictures["photo_id"].astype("str").where(pictures["photo_id"].notna(), "")
-    for done, (paths, place, photo_id) in enumerate(
-        zip(pictures["paths"], pictures["place"], photo, strict=True), start=1
-    ):
+    rows = list(zip(pictures["paths"], pictures["place"], photo, strict=True))
+    for paths, place, photo_id in each(job.progress, "storing images", rows, every=500):
         found = _picture(job.folder, paths)
         if isinstance(found, list):
             yield str(place), str(photo_id), found
         else:
             bad[paths] = found
-        if done % 500 == 0 or done == len(pictures):
-            job.progress("storing images", done, len(pictures))
 
 
 def _picture(folder: Path, paths: str) -> list[bytes] | tuple[str, str]:

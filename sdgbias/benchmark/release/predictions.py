@@ -15,7 +15,7 @@ import pandas as pd
 
 from sdgbias.benchmark.release.prediction_tables import PredictionTables, read_tables
 from sdgbias.errors import InputError, StoreError, UsageError
-from sdgbias.files import writing
+from sdgbias.files import understood, writing
 from sdgbias.methods import metrics, stats
 from sdgbias.methods.answers import parse_letter, parse_number, with_first_digit
 from sdgbias.methods.cade import Floats, Form, Numerics, Streams, decide, streams
@@ -230,7 +230,7 @@ def apply(
 def read_params(path: Path) -> CadeParams:
     """Hyper-parameters from a JSON file: a cade_config.json or {"alpha": .., "lambda_kl": ..,
     "beta": .., "tau": ..}."""
-    try:
+    with understood(path, "no CADE parameters", "expected JSON with alpha, lambda_kl, beta, tau"):
         data = json.loads(path.read_text(encoding="utf-8"))
         data = data.get("params", data)
         params = CadeParams(
@@ -238,11 +238,7 @@ def read_params(path: Path) -> CadeParams:
         )
         if why := not_usable(params):
             raise ValueError(why)
-        return params
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"{path}: no CADE parameters ({error}); expected JSON with alpha, lambda_kl, beta, tau"
-        ) from None
+    return params
 
 
 def not_usable(params: CadeParams) -> str:

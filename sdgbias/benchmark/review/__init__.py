@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
+from sdgbias import templates
 from sdgbias.benchmark.draw import md5_numbers
 from sdgbias.benchmark.review.verdicts import (
     VERDICTS,
@@ -26,7 +27,7 @@ from sdgbias.benchmark.review.verdicts import (
     written_in,
 )
 from sdgbias.errors import InputError, UsageError, one_of
-from sdgbias.files import json_object
+from sdgbias.files import json_object, reading
 from sdgbias.methods import stats
 from sdgbias.types import Task
 
@@ -96,17 +97,9 @@ def _strata(benchmark: Path) -> pd.DataFrame:
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> pd.DataFrame:
     """Columns of a Parquet table. Raises InputError when it is missing or not Parquet."""
-    if not path.is_file():
-        raise InputError(
-            f"{path}: not there; name a benchmark folder, or make one with 'sdgbias build'"
-        )
-    try:
+    onward = "name a benchmark folder, or make one with 'sdgbias build'"
+    with reading(path, onward):
         return pd.read_parquet(path, columns=list(columns) if columns else None)
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(
-            f"{path}: can't be read ({str(error).splitlines()[0]}); build it again with 'sdgbias"
-            " build'"
-        ) from None
 
 
 @dataclass(frozen=True)
@@ -121,55 +114,7 @@ class Reviews:
 
     def lines(self) -> list[str]:
         """What to print."""
-        f = self.figures
-        first, second = f["reviewers"]
-        said = [
-            f"{f['items']:,} items: {f['by_both']:,} reviewed by {first} and {second},"
-            f" {f['by_one']:,} by one of them, {f['by_none']:,} by none."
-        ]
-        for row in f["agreement"][:1]:
-            kappa = (
-                "undefined"
-                if row["kappa"] is None
-                else f"{row['kappa']:.3f}{_interval(row['kappa_low'], row['kappa_high'])}"
-            )
-            share = (
-                f"{100 * row['agree']:.1f}"
-                f" %{_interval(row['agree_low'], row['agree_high'], 100, 1)}"
-            )
-            said.append(
-                f"Agreement {share}, Cohen's kappa {kappa}, n {row['n']:,}; brackets: 95 %"
-                " intervals."
-            )
-        for row in f["verdicts"]:
-            if row["indicator"] == "all" and (row["pillar"] != "all" or row["task"] == "all"):
-                what = "all" if row["task"] == "all" else f"{row['task']}, {row['pillar']}"
-                share = f"{100 * row['share']:.1f} %{_interval(row['low'], row['high'], 100, 1)}"
-                said.append(f"  rejected, {what}: {row['rejected']:,} of {row['n']:,}, {share}")
-        decided = (
-            f" {f['adjudicated']:,} decided by {f['adjudicator']}," if f["adjudicator"] else ""
-        )
-        said.append(f"{f['disagreed']:,} disagreements:{decided} {f['open']:,} open.")
-        said += f["notes"]
-        if self.to_adjudicate:
-            said.append(
-                f"{self.to_adjudicate}: the open ones, for the adjudicator; then import again with"
-                " --adjudicator."
-            )
-        rejected = f["rejected"]
-        said.append(
-            f"{self.out}: {len(self.reviews):,} verdicts, {rejected:,} rejected. Next: sdgbias"
-            f" build --review {self.out}"
-        )
-        return said
-
-
-def _interval(low: float | None, high: float | None, scale: float = 1, digits: int = 3) -> str:
-    return (
-        ""
-        if low is None or high is None
-        else f" [{scale * low:.{digits}f}, {scale * high:.{digits}f}]"
-    )
+        return templates.lines("reviews", f=self.figures, **vars(self))
 
 
 def import_reviews(

@@ -26,10 +26,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import pandas as pd
 from PIL import Image
 
+from sdgbias import templates
 from sdgbias.benchmark import prompts
 from sdgbias.benchmark.review import SHARE, benchmark_id, draw_sample, read_table
 from sdgbias.benchmark.review.verdicts import (
@@ -43,7 +43,7 @@ from sdgbias.benchmark.review.verdicts import (
 )
 from sdgbias.errors import InputError, StoreError, UsageError
 from sdgbias.files import json_object, packaged
-from sdgbias.progress import Progress
+from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images.image_store import ImageReader
 from sdgbias.types import LETTERS, TESTS, Task
 
@@ -54,11 +54,6 @@ _DATA = packaged("benchmark", "review")
 _NAME = re.compile(r"\w[\w-]{0,39}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _OURS = {"items": re.compile(r"\d{3,}\.js"), "images": re.compile(r"[0-9a-f]{64}-\d+\.jpg")}
-_BLOCKS: dict[str, Any] = {
-    "trim_blocks": True,
-    "lstrip_blocks": True,
-    "keep_trailing_newline": True,
-}
 
 
 @dataclass(frozen=True)
@@ -76,27 +71,7 @@ class Sheets:
 
     def lines(self) -> list[str]:
         """What to print."""
-        said = [
-            f"{self.out / 'sheet.html'}: {self.items:,} of {self.of:,} items, {self.images:,}"
-            " images; open it in a browser."
-        ]
-        if self.without_image:
-            said.append(
-                f"{self.without_image:,} items have no image in this benchmark; the sheet marks"
-                " them."
-            )
-        if self.kept:
-            said.append(
-                f"Left unchanged, because they already hold verdicts: {', '.join(self.kept)}."
-            )
-        said.append("The sheet shows people's streets: keep it to the reviewers.")
-        return [
-            *said,
-            (
-                f"Next, with two filled CSVs: sdgbias review import {' '.join(self.csvs[:2])}"
-                f" --benchmark {self.benchmark}"
-            ),
-        ]
+        return templates.lines("sheets", s=self)
 
 
 def write_sheets(
@@ -106,7 +81,7 @@ def write_sheets(
     seed: int = 0,
     reviewers: Sequence[str] = ("one", "two"),
     workers: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Sheets:
     """Draw the sample and write the sheet and a CSV per reviewer into `out`. The same benchmark
     gives the same bytes; can be resumed.
@@ -146,7 +121,13 @@ def write_sheets(
     write_file(out / "sheet.html", _page(facts, names, items))
     write_file(
         out / "README.md",
-        _render("review_readme.md.j2", **facts, verdicts=VERDICTS, reasons=REASONS, csvs=csvs),
+        templates.render(
+            "benchmark/review/review_readme.md.j2",
+            **facts,
+            verdicts=VERDICTS,
+            reasons=REASONS,
+            csvs=csvs,
+        ),
     )
     strata = sample.groupby(["task", "pillar", "indicator"]).size().rename("n").reset_index()
     write_file(
@@ -294,7 +275,7 @@ def _file(image: str, part: int) -> str:
 
 
 def _write_images(
-    benchmark: Path, folder: Path, parts: dict[str, int], workers: int, progress: Progress | None
+    benchmark: Path, folder: Path, parts: dict[str, int], workers: int, progress: Progress
 ) -> None:
     """Write every part of every image as a JPEG; existing files stay. Read in storage (cluster)
     order, encoded by threads."""
@@ -309,10 +290,10 @@ def _write_images(
         "cluster_id"
     )
     wanted = [image for image in index["image_id"].drop_duplicates() if image in missing]
-    reader, done = ImageReader(Path(benchmark)), 0
+    reader = ImageReader(Path(benchmark))
     step = 16 * workers  # bounds memory
     with ThreadPoolExecutor(workers) as pool:
-        for at in range(0, len(wanted), step):
+        for at in each(progress, "writing pictures", range(0, len(wanted), step)):
             jobs = [
                 pool.submit(_write_image, benchmark, folder / _file(image, k), part)
                 for image in wanted[at : at + step]
@@ -320,9 +301,6 @@ def _write_images(
             ]
             for job in jobs:
                 job.result()
-            done = min(at + step, len(wanted))
-            if progress:
-                progress("writing pictures", done, len(wanted))
 
 
 def _write_image(benchmark: Path, path: Path, data: bytes) -> None:
@@ -374,8 +352,8 @@ def _page(facts: dict[str, Any], names: Sequence[str], items: Sequence[dict[str,
     }
     texts = {name: (_DATA / f"review.{name}").read_text(encoding="utf-8") for name in ("css", "js")}
     people = [*names, ADJUDICATOR]
-    return _render(
-        "review.html.j2",
+    return templates.render(
+        "benchmark/review/review.html.j2",
         **facts,
         people=people,
         reasons=REASONS,
@@ -383,12 +361,3 @@ def _page(facts: dict[str, Any], names: Sequence[str], items: Sequence[dict[str,
         style=texts["css"],
         script=texts["js"],
     )
-
-
-def _render(template: str, **values: Any) -> str:
-    loader = jinja2.FileSystemLoader(_DATA)
-    html = jinja2.select_autoescape(["html.j2"])
-    env = jinja2.Environment(
-        loader=loader, autoescape=html, undefined=jinja2.StrictUndefined, **_BLOCKS
-    )
-    return env.get_template(template).render(**values)

@@ -13,7 +13,7 @@ flips           questions whose answer changed from right to wrong or back
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -28,8 +28,8 @@ from sdgbias.nightly.regression import flips, judge, measured_facet, measured_sd
 from sdgbias.nightly.regression.baseline import Target
 from sdgbias.nightly.regression.evidence import RuleEvidence, of_rule
 from sdgbias.nightly.regression.policy import Policy
+from sdgbias.progress import Progress, each, silent
 
-Progress = Callable[[str, int, int], None]
 #: Table of a suite's questions -> loader of a run's metrics per question.
 _MEASURED = {"items": measured_sdg.load, "people": measured_facet.load}
 
@@ -58,7 +58,7 @@ def judge_runs(
     targets: Sequence[Target],
     policy: Policy,
     baseline: str = "",
-    progress: Progress | None = None,
+    progress: Progress = silent,
     seed: int = 0,
 ) -> list[Judgement]:
     """Judge the runs and store verdicts and flips. ``baseline``: a run to compare with instead of
@@ -69,16 +69,12 @@ def judge_runs(
     run is in breach and not accepted. Raises StoreError.
     """
     made: list[Judgement] = []
-    done, bad, known = 0, runs.in_breach(results), runs.accepted(results)
-    for _, group in groupby(
-        sorted(targets, key=lambda t: (t.night, t.model, t.suite)), key=lambda t: (t.night, t.model)
-    ):
-        mine = list(group)
+    bad, known = runs.in_breach(results), runs.accepted(results)
+    ordered = sorted(targets, key=lambda t: (t.night, t.model, t.suite))
+    judging = each(progress, "judging runs", ordered)
+    for _, group in groupby(judging, key=lambda t: (t.night, t.model)):
         found: list[tuple[Target, str, list[RuleEvidence]]] = []
-        for t in mine:
-            if progress:
-                progress("judging runs", done, len(targets))
-            done += 1
+        for t in group:
             if t.judged:
                 made.append(_carried(t, t.run_id in bad))
             else:
@@ -95,8 +91,6 @@ def judge_runs(
                 else pd.DataFrame(columns=flips.COLUMNS)
             )
             made.append(Judgement(t, base, own, overall(own), kept, known.get(t.run_id, "")))
-    if progress:
-        progress("judging runs", len(targets), len(targets))
     save(results, made)
     return sorted(made, key=lambda j: (j.target.night, j.target.model, j.target.suite))
 

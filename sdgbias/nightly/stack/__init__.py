@@ -10,8 +10,6 @@ home folder: stack.json (settings), logs/, prefect.yaml, prefect/ (SQLite databa
 
 from __future__ import annotations
 
-import fcntl
-import os
 import socket
 import subprocess
 import sys
@@ -19,6 +17,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from filelock import FileLock
 
 from sdgbias import progress
 from sdgbias.errors import InfrastructureError, UsageError
@@ -179,15 +179,15 @@ def lines(home: Path) -> tuple[bool, list[str]]:
 @contextmanager
 def _alone(home: Path) -> Iterator[None]:
     """One `up` or `down` at a time; the second waits for the first."""
+    lock = FileLock(home / "lock", mode=0o600)
     try:
         home.mkdir(parents=True, exist_ok=True)
-        handle = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock.acquire()
     except OSError as error:
         raise InfrastructureError(
             f"{home}: {error.strerror}; choose another folder: --home DIR"
         ) from error
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(handle)
+        lock.release()

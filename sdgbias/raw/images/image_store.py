@@ -10,7 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ import pandas as pd
 import pyarrow as pa
 
 from sdgbias.errors import InfrastructureError, InputError
+from sdgbias.progress import Progress, silent
 from sdgbias.raw.images.photos import PhotoIndex, index_photos
 from sdgbias.raw.images.render import (
     REQUIRED,
@@ -86,14 +87,14 @@ def render_store(
     out: Path,
     settings: ImageSettings | None = None,
     workers: int = 1,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = silent,
 ) -> StoredImages:
     """Draw ``clusters`` (needs cluster_id, cname, year) of a raw folder into out/images;
     images.parquet is the caller's.
 
     The same inputs give the same bytes whatever the number of workers, the order of the rows, or
     the previous contents of the folder. A cluster without a usable tile gets no image, nor one
-    without a readable photo where the settings require it. ``progress(done, total)`` counts
+    without a readable photo where the settings require it. ``progress`` counts
     clusters. Raises InputError when a folder is missing or a path leads out of ``raw``, StoreError
     when ``out`` can't be written.
     """
@@ -107,8 +108,7 @@ def render_store(
     missing, drawable = _without(raw, table, photos, settings)
     plan = _plan(drawable)
     total, done = len(table), len(table) - len(drawable)
-    if progress is not None:
-        progress(done, total)
+    progress("rendering images", done, total)
     made: list[Made] = []
     known, by_cluster = _known(out), photos.rows.set_index("cluster_id")
     stores = (
@@ -127,8 +127,7 @@ def render_store(
     for result, count in _run(stores, workers):
         made.append(result)
         done += count
-        if progress is not None:
-            progress(done, total)
+        progress("rendering images", done, total)
     publish(out, set(plan))
     misplaced = photos.misplaced[
         photos.misplaced["key"].str.replace("/[^/]*$", "", regex=True).isin(table["cluster_id"])

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from sdgbias.errors import InfrastructureError, StoreError, UsageError
+from sdgbias.progress import Progress, silent
 from sdgbias.raw.clusters import COLUMNS
 from sdgbias.raw.synthetic.latent import (
     DEFAULT_COUNTRIES,
@@ -56,7 +57,7 @@ def write_sample(
     seed: int,
     countries: Sequence[str] | None = None,
     images: bool = True,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = silent,
     workers: int | None = None,
 ) -> dict[str, object]:
     """Write a raw folder with that many clusters; the same arguments give the same bytes with any
@@ -64,7 +65,7 @@ def write_sample(
 
     ``countries``: DHS codes (default DEFAULT_COUNTRIES); the clusters are split evenly over them
     and a country's k-th cluster never depends on the others. ``images`` False leaves out tiles,
-    photos and the photos' metadata (their folders hold a note). ``progress(done, total)`` is called
+    photos and the photos' metadata (their folders hold a note). ``progress`` is called
     from this process as cluster images are finished. ``workers``: processes, default one per
     available CPU. Returns counts: out, seed, clusters, countries, tiles, photos, missing_tile,
     missing_photo, series_files. About 2 % of the clusters lack the tile and 3 % the photos, so that
@@ -175,15 +176,14 @@ def _pictures(
     out: Path,
     seed: int,
     plan: Sequence[tuple[str, int]],
-    progress: Callable[[int, int], None] | None,
+    progress: Progress,
     workers: int | None,
 ) -> None:
     chunks = [plan[i : i + _CHUNK] for i in range(0, len(plan), _CHUNK)]
     done = 0
     for finished in _run(out, seed, chunks, workers):
         done += finished
-        if progress is not None:
-            progress(done, len(plan))
+        progress("drawing clusters", done, len(plan))
 
 
 def _run(

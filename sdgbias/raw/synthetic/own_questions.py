@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
 from sdgbias.errors import StoreError, UsageError
+from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.synthetic.latent import DEFAULT_COUNTRIES, SyntheticCluster, draw_cluster
 from sdgbias.raw.synthetic.photos import jpeg_bytes, render_photo
 
@@ -39,9 +39,7 @@ SETTINGS = {"U": "urban", "R": "rural"}
 WEALTH = ("among the poorest third", "in the middle third", "among the richest third")
 
 
-def write_example(
-    out: Path, seed: int = 0, progress: Callable[[str, int, int], None] | None = None
-) -> int:
+def write_example(out: Path, seed: int = 0, progress: Progress = silent) -> int:
     """Write suite.yaml, items.csv and pictures/ into a new or empty folder; return the number of
     questions. The same seed gives the same bytes.
 
@@ -55,13 +53,11 @@ def write_example(
     try:
         (out / "pictures").mkdir(parents=True)
         rows: list[tuple[str, ...]] = []
-        for done, place in enumerate(places, 1):
+        for place in each(progress, "drawing pictures", places):
             picture = f"pictures/{place.dhsid}.jpg"
             (out / picture).write_bytes(jpeg_bytes(render_photo(place, 0)))
             third = rank[place.dhsid] * len(WEALTH) // len(places)
             rows += _questions(place, picture, third)
-            if progress is not None:
-                progress("drawing pictures", done, len(places))
         with (out / "items.csv").open("w", encoding="utf-8", newline="") as lines:
             writer = csv.writer(lines, lineterminator="\n")
             writer.writerow(COLUMNS)

@@ -13,13 +13,13 @@ import csv
 import hashlib
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw
 
 from sdgbias.errors import InputError
+from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.facet import CLASSES, COLUMNS, SELECTED, VOTES
 
 SIZE = (160, 200)
@@ -45,9 +45,7 @@ def _rng(seed: int, *key: object) -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(digest[:8], "big"))
 
 
-def write_people_sample(
-    out: Path, n: int, seed: int = 0, progress: Callable[[int, int], None] | None = None
-) -> int:
+def write_people_sample(out: Path, n: int, seed: int = 0, progress: Progress = silent) -> int:
     """Write ``annotations/annotations.csv`` and ``imgs_1..3/*.jpg`` for ``n`` images; return the
     number of annotated persons.
 
@@ -59,7 +57,7 @@ def write_people_sample(
             (out / folder).mkdir(parents=True, exist_ok=True)
         (out / "README.txt").write_text(README.format(n=n, seed=seed), encoding="utf-8")
         rows = []
-        for i in range(n):
+        for i in each(progress, "drawing people", range(n)):
             person, row = f"{100_000 + i}", _row(seed, i)
             awkward = i % AWKWARD_EVERY == AWKWARD_EVERY - 1
             kind = (i // AWKWARD_EVERY) % 4 if awkward else -1
@@ -77,8 +75,6 @@ def write_people_sample(
                 (out / f"imgs_{1 + i % 3}" / f"{person}.jpg").write_bytes(
                     _draw(row, _rng(seed, "picture", i))
                 )
-            if progress:
-                progress(i + 1, n)
         with (out / "annotations" / "annotations.csv").open(
             "w", newline="", encoding="utf-8"
         ) as handle:

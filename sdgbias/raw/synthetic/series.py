@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache, partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+from sdgbias.files import packaged_yaml
 from sdgbias.raw.clusters import countries
 from sdgbias.raw.synthetic.latent import (
     COUNTRIES,
@@ -42,24 +44,9 @@ GAIN = 0.03  # wealth units a year, 0 in 2010
 WORLD = "WLD"
 WORLD_WEALTH = 0.6
 _STRATA = {"allarea": 0.0, "rural": RURAL_STEP, "urban": URBAN_STEP}
+_SAMPLE = packaged_yaml("synthetic.yaml")
 #: Series -> (value at wealth -2, value at wealth +2, geometric scale?, decimals).
-CURVES: dict[str, tuple[float, float, bool, int]] = {
-    "sh_sta_stunt": (45, 4, False, 1),
-    "sh_sta_waste": (18, 1, False, 1),
-    "sh_acs_unhc": (25, 80, False, 0),
-    "eg_elc_accs": (8, 100, False, 2),
-    "sh_h2o_safe": (5, 95, False, 2),
-    "sh_san_safe": (5, 95, False, 2),
-    "sp_acs_bsrvh2o": (35, 99, False, 2),
-    "sp_acs_bsrvsan": (8, 97, False, 2),
-    "sh_sta_wash": (60, 0.5, True, 1),
-    "se_tot_cplr": (10, 95, False, 2),
-    "ncd_pac": (10, 45, False, 3),
-    "haq": (25, 75, False, 1),
-    "shdi": (0.35, 0.85, False, 3),
-    "edindex": (0.20, 0.82, False, 3),
-    "healthindex": (0.48, 0.92, False, 3),
-}
+CURVES: dict[str, tuple[float, float, bool, int]] = _SAMPLE["curves"]
 
 
 def curve(series: str, wealth: float) -> float:
@@ -95,6 +82,11 @@ def gdl_code(cc: str, region: int) -> str:
     return f"{crosswalk()[cc]['iso3'].lower()}r{100 + region}"
 
 
+def _nation(cc: str) -> str:
+    """The Global Data Lab's code of a country, e.g. 'sent'."""
+    return f"{crosswalk()[cc]['iso3'].lower()}t"
+
+
 def _write(
     path: Path, header: str, rows: Iterable[Sequence[object]], quoting: int = csv.QUOTE_MINIMAL
 ) -> None:
@@ -122,79 +114,37 @@ def _sparse(seed: int, series: str, cc: str) -> list[int]:
 
 def _unsd(out: Path, seed: int, countries: Sequence[str]) -> None:
     places = _places(seed, countries)
-
-    def rows(
-        series: str,
-        years: Callable[[str], Iterable[int]],
-        before: tuple[str, ...],
-        after: tuple[str, ...],
-    ) -> list[tuple[object, ...]]:
-        return [
-            (*before, m49, *after, year, value_at(seed, series, cc, "all", w, year))
-            for cc, m49, w in places
-            for year in years(cc)
-        ]
-
-    for series in ("sh_sta_stunt", "sh_sta_waste"):
+    for series, about in _SAMPLE["unsd"].items():
+        names = [*about["columns"], "year"]
         _write(
-            out / f"ddf--datapoints--{series}--by--age--geo_area--nature--units--year.csv",
-            f"age,geo_area,nature,units,year,{series}",
-            rows(series, partial(_sparse, seed, series), ("lt5y",), ("ca", "per_pop_u5")),
+            out / f"ddf--datapoints--{series}--by--{'--'.join(names)}.csv",
+            ",".join([*names, series]),
+            _unsd_rows(seed, series, about, places if about.get("world", True) else places[1:]),
         )
-    _write(
-        out / "ddf--datapoints--sh_acs_unhc--by--geo_area--nature--units--year.csv",
-        "geo_area,nature,units,year,sh_acs_unhc",
-        rows("sh_acs_unhc", lambda cc: (2000, 2005, 2010, 2015, 2017), (), ("e", "index")),
-    )
-    _write(
-        out / "ddf--datapoints--sh_sta_wash--by--age--geo_area--nature--sex--units--year.csv",
-        "age,geo_area,nature,sex,units,year,sh_sta_wash",
-        rows("sh_sta_wash", lambda cc: (2016,), ("notspec",), ("e", "notspec", "per_100000_pop")),
-    )
-    for series in ("eg_elc_accs", "sh_h2o_safe", "sh_san_safe", "sp_acs_bsrvh2o", "sp_acs_bsrvsan"):
-        nature = "c" if series == "eg_elc_accs" else "e"
-        _write(
-            out / f"ddf--datapoints--{series}--by--geo_area--location--nature--units--year.csv",
-            f"geo_area,location,nature,units,year,{series}",
-            (
-                (
-                    m49,
-                    area,
-                    nature,
-                    "percent",
-                    year,
-                    value_at(seed, series, cc, area, w + step, year),
-                )
-                for cc, m49, w in places
-                for area, step in _STRATA.items()
-                for year in range(2000, 2019)
-            ),
-        )
-    school = "se_tot_cplr"
-    by = "education_level,geo_area,location,nature,quantile,sex,units,year"
-    _write(
-        out / f"ddf--datapoints--{school}--by--{by.replace(',', '--')}.csv",
-        f"{by},{school}",
-        (
-            (
-                level,
-                m49,
-                "allarea",
-                "e",
-                fifth,
-                sex,
-                "percent",
-                y,
-                value_at(seed, school, cc, "all", w + ahead, y),
-            )
-            for level, easier in (("lowsec", 0.0), ("primar", 0.9))
-            for cc, m49, w in places[1:]
-            for fifth, richer in (("q1", -0.9), ("q5", 0.9), ("t", 0.0))
-            for sex, gap in (("bothsex", 0.1), ("female", 0.0), ("male", 0.2))
-            for ahead in (easier + richer + gap,)
-            for y in _sparse(seed, school, cc)
-        ),
-    )
+
+
+def _unsd_rows(
+    seed: int, series: str, about: Mapping[str, Any], places: Sequence[tuple[str, int, float]]
+) -> Iterator[tuple[object, ...]]:
+    """One row per place, other choice of texts and year, in the order of the columns."""
+    columns: dict[str, Any] = {
+        name: _STRATA if texts == "strata" else texts if isinstance(texts, dict) else {texts: 0.0}
+        for name, texts in about["columns"].items()
+    }
+    columns["geo_area"] = dict.fromkeys(places, 0.0)
+    for chosen in product(*(texts.items() for texts in columns.values())):
+        row = {name: text for name, (text, _) in zip(columns, chosen, strict=True)}
+        cc, row["geo_area"], wealth = row["geo_area"]
+        wealth += sum(step for _, step in chosen)
+        area = row["location"] if columns.get("location") is _STRATA else "all"
+        for year in _years(seed, series, cc, about["years"]):
+            yield (*row.values(), year, value_at(seed, series, cc, area, wealth, year))
+
+
+def _years(seed: int, series: str, cc: str, years: str | list[int]) -> Sequence[int]:
+    if isinstance(years, list):
+        return years
+    return range(2000, 2019) if years == "all" else _sparse(seed, series, cc)
 
 
 def _others(out: Path, seed: int, countries: Sequence[str]) -> None:
@@ -237,28 +187,20 @@ def _others(out: Path, seed: int, countries: Sequence[str]) -> None:
     )
     ordered = sorted(countries, key=lambda cc: table[cc]["iso3"])
     regions = [(cc, region) for cc in ordered for region in REGIONS]
-    for series in ("shdi", "edindex", "healthindex"):
+    of_nations = [(_nation(cc), cc, "all", country_wealth(seed, cc)) for cc in ordered]
+    of_regions = [
+        (gdl_code(cc, r), cc, str(r), country_wealth(seed, cc) + region_offset(seed, cc, r))
+        for cc, r in regions
+    ]
+    for series, (kind, found) in product(
+        ("shdi", "edindex", "healthindex"), (("national", of_nations), ("subnat", of_regions))
+    ):
         _write(
-            out / "gdl_shdi" / f"{series}--by--national--year.csv",
-            f"national,year,{series}",
+            out / "gdl_shdi" / f"{series}--by--{kind}--year.csv",
+            f"{kind},year,{series}",
             (
-                (
-                    f"{table[cc]['iso3'].lower()}t",
-                    year,
-                    value_at(seed, series, cc, "all", wealth, year),
-                )
-                for cc in ordered
-                for wealth in (country_wealth(seed, cc),)
-                for year in range(1990, 2020)
-            ),
-        )
-        _write(
-            out / "gdl_shdi" / f"{series}--by--subnat--year.csv",
-            f"subnat,year,{series}",
-            (
-                (gdl_code(cc, region), year, value_at(seed, series, cc, str(region), wealth, year))
-                for cc, region in regions
-                for wealth in (country_wealth(seed, cc) + region_offset(seed, cc, region),)
+                (code, year, value_at(seed, series, cc, place, wealth, year))
+                for code, cc, place, wealth in found
                 for year in range(1990, 2020)
             ),
         )
@@ -266,24 +208,17 @@ def _others(out: Path, seed: int, countries: Sequence[str]) -> None:
         out / "gdl_shdi" / "entities_national.csv",
         "national,gdlcode,iso_code,name,is--national",
         (
-            (f"{i.lower()}t", f"{i}t", i, table[cc]["name"], "TRUE")
+            (_nation(cc), f"{table[cc]['iso3']}t", table[cc]["iso3"], table[cc]["name"], "TRUE")
             for cc in ordered
-            for i in (table[cc]["iso3"],)
         ),
     )
     _write(
         out / "gdl_shdi" / "entities_subnat.csv",
         "subnat,gdlcode,is--subnat,national,name",
         (
-            (
-                gdl_code(cc, r),
-                f"{i}r{100 + r}",
-                "TRUE",
-                f"{i.lower()}t",
-                f"{table[cc]['name']} - Region {r}",
-            )
+            (code, f"{code[:3].upper()}{code[3:]}", "TRUE", _nation(cc), f"{name} - Region {r}")
             for cc, r in regions
-            for i in (table[cc]["iso3"],)
+            for code, name in ((gdl_code(cc, r), table[cc]["name"]),)
         ),
     )
     _write(

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
+from sdgbias.files import packaged_yaml
 from sdgbias.raw.synthetic.latent import SyntheticCluster, keyed
 
 SIZE = 255
@@ -27,25 +28,7 @@ _X, _Y = np.meshgrid(
 )  # column east, row SOUTHWARD
 
 #: Surface -> reflectance in BLUE, GREEN, RED, SWIR1, SWIR2, NIR (0..1).
-_SURFACES = {
-    "soil": (0.095, 0.135, 0.185, 0.330, 0.270, 0.260),
-    "dry_grass": (0.075, 0.110, 0.140, 0.280, 0.200, 0.240),
-    "scrub": (0.050, 0.078, 0.082, 0.200, 0.120, 0.240),
-    "forest": (0.030, 0.052, 0.040, 0.130, 0.060, 0.300),
-    "crop": (0.042, 0.088, 0.055, 0.170, 0.085, 0.370),
-    "stubble": (0.085, 0.125, 0.160, 0.310, 0.230, 0.270),
-    "fallow": (0.075, 0.100, 0.125, 0.260, 0.200, 0.210),
-    "water": (0.060, 0.070, 0.050, 0.015, 0.008, 0.025),
-    "dirt_road": (0.140, 0.190, 0.245, 0.380, 0.330, 0.310),
-    "asphalt": (0.058, 0.062, 0.066, 0.100, 0.090, 0.085),
-    "yard": (0.105, 0.140, 0.185, 0.320, 0.270, 0.260),
-    "thatch": (0.060, 0.072, 0.088, 0.210, 0.170, 0.160),
-    "rust": (0.095, 0.110, 0.150, 0.270, 0.240, 0.220),
-    "tile_roof": (0.105, 0.135, 0.235, 0.300, 0.270, 0.280),
-    "metal": (0.270, 0.290, 0.305, 0.330, 0.300, 0.340),
-    "concrete": (0.190, 0.205, 0.220, 0.280, 0.260, 0.270),
-    "park": (0.040, 0.082, 0.050, 0.150, 0.075, 0.360),
-}
+_SURFACES: dict[str, list[float]] = packaged_yaml("synthetic.yaml")["surfaces"]
 _CODE = {name: i for i, name in enumerate(_SURFACES)}
 _SHADES = np.array([0.88, 0.96, 1.04, 1.12], dtype=np.float32)
 #: (6, surfaces x 4 shades) float32 in steps of 1/1024.

@@ -25,7 +25,7 @@ import yaml
 from sdgbias import suites
 from sdgbias.benchmark.card.figures import source_ids
 from sdgbias.errors import InputError, UsageError
-from sdgbias.files import json_object
+from sdgbias.files import json_object, reading
 from sdgbias.raw.images.shards import FOLDER, ImageReader
 from sdgbias.report.publish import DATASET, PublishedFile
 from sdgbias.types import TESTS, Task
@@ -124,14 +124,8 @@ def files(benchmark: Benchmark) -> list[PublishedFile]:
 
 def _read(folder: Path, name: str, columns: list[str] | None = None) -> pa.Table:
     path = folder / f"{name}.parquet"
-    try:
+    with reading(path, f"build the benchmark again: sdgbias build --out {folder}"):
         return pq.read_table(path, columns=columns)
-    except (OSError, ValueError, KeyError) as error:
-        cause = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(
-            f"{path}: can't be read ({cause}); build the benchmark again: sdgbias build --out"
-            f" {folder}"
-        ) from None
 
 
 def _rows(benchmark: Benchmark, index: pd.DataFrame, task: Task, split: str) -> pa.Table:

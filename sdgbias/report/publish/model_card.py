@@ -12,6 +12,7 @@ from functools import partial
 
 import yaml
 
+from sdgbias import templates
 from sdgbias.report import labels
 from sdgbias.report.publish import PublishedFile
 from sdgbias.report.publish.runs import LEVEL, Number, PublishedRun
@@ -76,17 +77,13 @@ def _card(run: PublishedRun, dataset: str) -> Iterator[bytes]:
         for n in run.numbers
     ]
     data = ModelCardData(model_name=run.model, eval_results=results)
-    rows = "\n".join(
-        f"| {n.task} | {n.test} | {n.method} | {_name(n)} | {n.value:.4g} | {n.words} |"
-        for n in run.numbers
-    )
-    settings = "\n".join(f"- {name}: {value}" for name, value in run.settings.items())
-    text = (
-        f"---\n{data.to_yaml()}\n---\n\n# {run.record['title'] or run.model}\n\nMeasured by sdgbias"
-        f" {run.version}.\n\n{settings}\n\n| task | test | method | metric | value | n, interval |"
-        f"\n|---|---|---|---|---|---|\n{rows}\n"
-    )
-    yield text.encode()
+    yield templates.render(
+        "data/texts/model_card.txt.j2",
+        metadata=data.to_yaml(),
+        title=run.record["title"] or run.model,
+        run=run,
+        name=_name,
+    ).encode()
 
 
 def _name(n: Number) -> str:

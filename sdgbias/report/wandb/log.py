@@ -27,9 +27,10 @@ import pandas as pd
 
 from sdgbias import store, suites
 from sdgbias.errors import SdgbiasError, StoreError, one_of
-from sdgbias.files import replacing
+from sdgbias.files import json_object, replacing
+from sdgbias.progress import Progress, each, silent
 from sdgbias.report.wandb import contents, slugs
-from sdgbias.types import Progress, Task
+from sdgbias.types import Task
 
 if TYPE_CHECKING:
     from sdgbias.report import data
@@ -48,11 +49,16 @@ _VERDICTS = (
 
 
 @dataclass(frozen=True)
-class StoredRun:
-    """The stored data of a run. record: its row of ``runs``; metrics: its rows (of a small run
-    those over all indicators); params: CADE's; judged: the regression verdicts of the night, empty
-    if the check has not run."""
+class RunToLog:
+    """One W&B run to write. record: its row of ``runs``; metrics: its rows (of a small run those
+    over all indicators); params: CADE's; judged: the regression verdicts of the night, empty if the
+    check has not run. small: a night in which the model did not change: config, summary and history
+    only."""
 
+    results: Path
+    folder: Path
+    night: str
+    small: bool
     record: dict[str, Any]
     metrics: pd.DataFrame
     params: pd.DataFrame
@@ -102,7 +108,6 @@ def runs_of(
         )
         found = store.query(results, sql, [chosen]).to_dict("records")
         rows = [{str(k): v for k, v in row.items()} for row in found]
-    if chosen and not rows:  # no model has a run that night, or the night is unknown
         nights = "SELECT night FROM nights UNION SELECT night FROM night_models"
         known = {str(n) for n in store.query(results, nights)["night"]}
         if chosen not in known:
@@ -123,7 +128,7 @@ def log_night(
     night: str | None = None,
     run_ids: Sequence[str] = (),
     again: bool = False,
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = silent,
 ) -> list[Logged]:
     """Log one W&B run per model of a night, with its files below ``folder``.
 
@@ -136,18 +141,18 @@ def log_night(
     chosen, rows = runs_of(results, night, run_ids)
     contents.night_of(chosen, {})
     folder = Path(folder).resolve()
-    known: dict[str, Any] = known_in(folder / LOGGED)
+    known: dict[str, Any] = json_object(folder / LOGGED)
     made: list[Logged] = []
     offline = "" if online() else "offline"
     with service(folder):
         small = [str(r["run_id"]) for r in rows if _small(r, known)]
-        found = read(results, small, chosen, True)
-        for row in rows:
+        found = read(results, folder, small, chosen, True)
+        for row in each(progress, "W&B", rows):
             run_id = str(row["run_id"])
             name = contents.wandb_id(run_id, chosen)
             try:
                 if run_id not in found:
-                    found |= read(results, [run_id], chosen, False)
+                    found |= read(results, folder, [run_id], chosen, False)
                 if run_id not in found:
                     raise StoreError(f"{results}: {one_of('run', run_id, store.run_ids(results))}")
                 mark = {
@@ -159,8 +164,7 @@ def log_night(
                     made.append(Logged(run_id))
                     continue
                 _keep(folder, known)  # the client would write elsewhere where it can't write here
-                job = RunToLog(results, found[run_id], folder, chosen, run_id in small, row)
-                written, offline = _write(job, offline)
+                written, offline = _write(found[run_id], row, offline)
                 known[name] = mark
                 _keep(folder, known)
                 made.append(Logged(run_id, written, offline=offline if online() else ""))
@@ -173,7 +177,6 @@ def log_night(
                 made.append(Logged(run_id, failed=str(error)))
             except Exception as error:  # W&B may raise anything; it must only cost this run
                 made.append(Logged(run_id, failed=f"{type(error).__name__}: {_first(error)}"))
-            progress("W&B", len(made), len(rows))
     return made
 
 
@@ -186,24 +189,17 @@ def _first(error: Exception) -> str:
     return (str(error).strip().splitlines() or ["no message"])[0]
 
 
-def known_in(path: Path) -> dict[str, Any]:
-    """The entries of a JSON file; none where it is missing or torn: then all is sent again."""
-    try:
-        known = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return known if isinstance(known, dict) else {}
-
-
 def _keep(folder: Path, known: Mapping[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / LOGGED) as draft:
         draft.write_text(json.dumps(known, indent=1, sort_keys=True), encoding="utf-8")
 
 
-def read(results: Path, run_ids: Sequence[str], night: str, small: bool) -> dict[str, StoredRun]:
-    """run id -> its stored data, for many runs at once; unknown ids are left out. Raises
-    StoreError."""
+def read(
+    results: Path, folder: Path, run_ids: Sequence[str], night: str, small: bool
+) -> dict[str, RunToLog]:
+    """run id -> what is to be written of it, for many runs at once; unknown ids are left out.
+    Raises StoreError."""
     if not run_ids:
         return {}
     runs, mine = list(run_ids), "WHERE list_contains($runs, run_id)"
@@ -217,7 +213,11 @@ def read(results: Path, run_ids: Sequence[str], night: str, small: bool) -> dict
     for row in records.to_dict("records"):
         record = {str(k): v for k, v in row.items()}
         own = judged[(judged["model"] == record["model"]) & (judged["suite"] == record["suite"])]
-        found[str(record["run_id"])] = StoredRun(
+        found[str(record["run_id"])] = RunToLog(
+            results,
+            folder,
+            night,
+            small,
             record,
             metrics[metrics["run_id"] == record["run_id"]].reset_index(drop=True),
             params[params["run_id"] == record["run_id"]].reset_index(drop=True),
@@ -226,21 +226,9 @@ def read(results: Path, run_ids: Sequence[str], night: str, small: bool) -> dict
     return found
 
 
-@dataclass(frozen=True)
-class RunToLog:
-    """One W&B run to write. small: a night in which the model did not change: config, summary and
-    history only. outcome: the model's row of the night."""
-
-    results: Path
-    found: StoredRun
-    folder: Path
-    night: str
-    small: bool
-    outcome: Mapping[str, Any]
-
-
-def _write(job: RunToLog, offline: str) -> tuple[Path, str]:
-    """(folder of the run, why it is offline or ''). ``offline`` not empty: don't try the server.
+def _write(job: RunToLog, outcome: Mapping[str, Any], offline: str) -> tuple[Path, str]:
+    """(folder of the run, why it is offline or ''). ``outcome``: the model's row of the night;
+    ``offline`` not empty: don't try the server.
 
     Config: the run's record, settings, the model's entry without secrets, CADE's parameters, night,
     versions. Summary: ``task/test/method[/pillar]/metric`` = value, with ``.../n``, ``.../ci_low``,
@@ -248,22 +236,22 @@ def _write(job: RunToLog, offline: str) -> tuple[Path, str]:
     step per run (minutes of the night's wall clock) with ``night/year``. Then tables, figures and
     artifacts.
     """
-    record, night = job.found.record, job.night
+    record, night = job.record, job.night
     name = contents.wandb_id(str(record["run_id"]), night)
     for old in job.folder.glob(f"wandb/offline-run-*-{name}"):
         shutil.rmtree(old)
     run, offline = _init(job, name, offline)
     facts = {
         f"night/{k}": v.item() if hasattr(v, "item") else v
-        for k, v in job.outcome.items()
+        for k, v in outcome.items()
         if k != "run_id" and v is not None and v == v
     }
     try:
         run.define_metric(contents.NIGHT_YEAR)
         run.define_metric("*", step_metric=contents.NIGHT_YEAR)
-        when, judged = contents.night_of(night, record), contents.gate_summary(job.found.judged)
-        run.summary.update(contents.summary(job.found.metrics) | facts | judged)
-        row: dict[str, Any] = contents.history(job.found.metrics)
+        when, judged = contents.night_of(night, record), contents.gate_summary(job.judged)
+        run.summary.update(contents.summary(job.metrics) | facts | judged)
+        row: dict[str, Any] = contents.history(job.metrics)
         row |= {k: v for k, v in facts.items() if not isinstance(v, str)}
         row[contents.NIGHT_YEAR] = contents.year(when)
         media = {} if job.small else _media(job)
@@ -279,7 +267,7 @@ def _write(job: RunToLog, offline: str) -> tuple[Path, str]:
 def _init(job: RunToLog, name: str, offline: str) -> tuple[Any, str]:
     import wandb
 
-    record = job.found.record
+    record = job.record
 
     def start(mode: Literal["online", "offline"]) -> Any:
         return wandb.init(
@@ -292,7 +280,7 @@ def _init(job: RunToLog, name: str, offline: str) -> tuple[Any, str]:
             job_type="evaluate",
             dir=str(job.folder),
             mode=mode,
-            config=contents.config(record, job.night, job.found.params),
+            config=contents.config(record, job.night, job.params),
             tags=[
                 str(record["provenance"]),
                 str(record["suite"]),
@@ -323,14 +311,13 @@ def _media(job: RunToLog) -> dict[str, Any]:
     import wandb
     from PIL import Image
 
-    found, record = job.found, job.found.record
     made: dict[str, Any] = {}
-    for title, frame in contents.tables(found.metrics, found.params, found.judged).items():
+    for title, frame in contents.tables(job.metrics, job.params, job.judged).items():
         # by row: a table of a data frame takes three times as long
         rows = frame.astype(object).where(frame.notna(), None).to_numpy().tolist()
         made[title] = wandb.Table(columns=list(frame), data=rows)
-    drawn = _PICTURES[suites.named(str(record["suite"])).items_table]
-    for title, png in drawn(job.results, str(record["run_id"])).items():
+    drawn = _PICTURES[suites.named(str(job.record["suite"])).items_table]
+    for title, png in drawn(job.results, str(job.record["run_id"])).items():
         made[title] = wandb.Image(Image.open(io.BytesIO(png)), caption=title)
     return made
 
@@ -340,7 +327,7 @@ def _artifacts(run: Any, job: RunToLog, online: bool) -> None:
     logged, and the run's config names them."""
     from sdgbias.report.wandb import artifacts
 
-    record = job.found.record
+    record = job.record
     with tempfile.TemporaryDirectory() as own:  # sent before the block ends, or kept until sync
         folder = Path(own) if online else job.folder
         given = (artifacts.benchmark(job.results, record, folder), artifacts.model(record))

@@ -41,10 +41,8 @@ def sections(markdown: str) -> list[tuple[str, str]]:
 
 
 def _context(results: Path) -> dict[str, Any]:
-    first, second = (
-        store.latest_runs(results),
-        store.latest_runs(results, FACET, per_benchmark=True),
-    )
+    first = store.latest_runs(results)
+    second = store.latest_runs(results, FACET, per_benchmark=True)
     own = own_suite.load(results)
     if not (first or second or own):
         raise StoreError(f"{results} holds no finished run; run `sdgbias evaluate NAME` first")

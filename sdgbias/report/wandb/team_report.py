@@ -13,7 +13,7 @@ from typing import Any
 
 from sdgbias import store
 from sdgbias.errors import InfrastructureError, StoreError, UsageError
-from sdgbias.files import replacing, write_atomically
+from sdgbias.files import json_object, replacing, write_atomically
 from sdgbias.report import labels
 from sdgbias.report.pages import own_suite
 from sdgbias.report.wandb import log, sections
@@ -72,7 +72,7 @@ def publish(
     text, plots_of = sections.text(results), plots(results)
     server = os.environ.get("WANDB_BASE_URL", "").rstrip("/") or "https://api.wandb.ai"
     ids = folder / REPORTS
-    known = log.known_in(ids)
+    known = json_object(ids)
     place = f"{server} {entity}/{project}{' draft' if draft else ''}"
     with log.service(folder.resolve()), _time_limit(timeout, server):
         url, made = _save((text, plots_of), entity, project, draft, known.get(place, ""))
