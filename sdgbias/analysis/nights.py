@@ -52,7 +52,7 @@ class ModelNight:
     until: str
     verdict: str
     baseline: str
-    rows: pd.DataFrame
+    rows: Sequence[Mapping[str, Any]]
     flips: pd.DataFrame
     accepted: str
     found_in: str
@@ -67,11 +67,8 @@ class ModelNight:
         return f"{self.model} (planted)" if self.planted else self.model
 
     @cached_property
-    def breaches(self) -> list[dict[str, Any]]:
-        return [
-            {str(k): v for k, v in r.items()}
-            for r in self.rows[self.rows["verdict"] == BREACH].to_dict("records")
-        ]
+    def breaches(self) -> list[Mapping[str, Any]]:
+        return [r for r in self.rows if r["verdict"] == BREACH]
 
     @property
     def breached(self) -> bool:
@@ -170,7 +167,16 @@ def load(results: Path | Query, night: str = "") -> NightRecord | None:
         "FROM flips WHERE run_id IN (SELECT run_id FROM night_models WHERE night = $night) ORDER BY"
         " better, rowid"
     )
-    models = [_model({str(k): v for k, v in r.items()}, verdicts, flips) for r in asked]
+    judged = [{str(k): v for k, v in r.items()} for r in verdicts.to_dict("records")]
+    changed = {str(run): part for run, part in flips.groupby("run_id", sort=False)}
+    models = [
+        _model(
+            {str(k): v for k, v in r.items()},
+            [v for v in judged if (v["model"], v["suite"]) == (r["model"], r["suite"])],
+            changed.get(r["run_id"], flips[:0]),
+        )
+        for r in asked
+    ]
     models.sort(
         key=lambda m: (
             not m.breached,
@@ -184,36 +190,28 @@ def load(results: Path | Query, night: str = "") -> NightRecord | None:
     return NightRecord(night, row, models, _history(query, shown))
 
 
-def _model(r: Mapping[str, Any], verdicts: pd.DataFrame, flips: pd.DataFrame) -> ModelNight:
-    def of(frame: pd.DataFrame, night: str) -> pd.DataFrame:
-        return frame[
-            (frame["night"] == night)
-            & (frame["model"] == r["model"])
-            & (frame["suite"] == r["suite"])
-        ]
-
-    run, found_in = r["run_id"], r["night"]
-    mine = of(verdicts, found_in)
-    verdict = overall(mine.to_dict("records"))
-    if verdict == BREACH and set(mine["rule"]) == {UNCHANGED}:
-        first = verdicts[(verdicts["run_id"] == run) & (verdicts["rule"] != UNCHANGED)]
-        if len(first):
-            found_in = str(first["night"].max())
-            mine = of(first, found_in)
-    baseline = mine["baseline"].iloc[0] if len(mine) else ""
-    flips = of(flips, found_in)
-    flips = flips[(flips["run_id"] == run) & (flips["baseline"] == baseline)].reset_index(drop=True)
-    mine = (
-        mine.assign(_o=mine["verdict"].map(_ORDER))
-        .sort_values("_o", kind="stable")
-        .drop(columns="_o")
-    )
+def _model(
+    r: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]], flips: pd.DataFrame
+) -> ModelNight:
+    """``verdicts``: of the model and suite; ``flips``: of the run; both of any night."""
+    found_in = r["night"]
+    mine = [v for v in verdicts if v["night"] == found_in]
+    verdict = overall(mine)
+    if verdict == BREACH and {v["rule"] for v in mine} == {UNCHANGED}:
+        first = [v for v in verdicts if v["run_id"] == r["run_id"] and v["rule"] != UNCHANGED]
+        if first:
+            found_in = max(v["night"] for v in first)
+            mine = [v for v in first if v["night"] == found_in]
+    baseline = mine[0]["baseline"] if mine else ""
+    asked = {"night": found_in, "model": r["model"], "suite": r["suite"], "baseline": baseline}
+    for name, value in asked.items():
+        flips = flips[flips[name] == value]
     return ModelNight(
         **{name: value for name, value in r.items() if name != "night"},
         verdict=verdict,
         baseline=baseline,
-        rows=mine.reset_index(drop=True),
-        flips=flips,
+        rows=sorted(mine, key=lambda v: _ORDER[v["verdict"]]),
+        flips=flips.reset_index(drop=True),
         found_in=found_in,
     )
 

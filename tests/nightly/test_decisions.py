@@ -83,10 +83,8 @@ def _decisions(root: Path) -> dict[str, object]:
         "quarantines": m.quarantines,
         "overall": m.verdict,
         "held": page._held_because(m).partition(":")[0],
-        "without breaches": nights.overall(
-            [r for r in m.rows.to_dict("records") if r["verdict"] != BREACH]
-        ),
-        "extra alone": nights.overall([r for r in m.rows.to_dict("records") if r["rule"] != "low"]),
+        "without breaches": nights.overall([r for r in m.rows if r["verdict"] != BREACH]),
+        "extra alone": nights.overall([r for r in m.rows if r["rule"] != "low"]),
     }
 
 

@@ -291,7 +291,7 @@ def moves(m: ModelNight) -> Figure | None:
     )
 
 
-def _point(r: dict[str, Any]) -> dict[str, Any]:
+def _point(r: Mapping[str, Any]) -> dict[str, Any]:
     c, floor = words.cells(r), words.floor(r)
     now = 100 * float(r["value"])
     before = now if floor else 100 * float(r["before"])

@@ -189,12 +189,8 @@ def _row(m: ModelNight, linked: bool) -> dict[str, Any]:
         if first
         else ""
     )
-    note = str(m.rows["note"].iloc[0]) if len(m.rows) and set(m.rows["rule"]) == {UNCHANGED} else ""
-    needed = [
-        _plain(str(r["note"]))
-        for r in m.rows.to_dict("records")
-        if m.verdict == MISSING and r["required"]
-    ]
+    note = str(m.rows[0]["note"]) if {r["rule"] for r in m.rows} == {UNCHANGED} else ""
+    needed = [_plain(str(r["note"])) for r in m.rows if m.verdict == MISSING and r["required"]]
     return {
         "model": m.model,
         "suite": m.suite,
@@ -203,7 +199,7 @@ def _row(m: ModelNight, linked: bool) -> dict[str, Any]:
         "judged": m.verdict,
         "scored": f"{m.scored:,} of {m.planned:,} prompts" if m.planned else "",
         "seconds": None if m.seconds != m.seconds else m.seconds,
-        "rules": words.summary(m.rows.to_dict("records")) if len(m.rows) and not note else "",
+        "rules": words.summary(m.rows) if m.rows and not note else "",
         "why": said or words.why(m) or note or next(iter(needed), ""),
         "run": m.run_id,
         "until": m.until,
@@ -248,9 +244,7 @@ def _breach(m: ModelNight, examples: list[dict[str, Any]]) -> dict[str, Any]:
         "alt": described(figure) if figure else "",
         "flips": _flips(m),
         "examples": examples,
-        "passed": words.summary(
-            [r for r in m.rows.to_dict("records") if r["verdict"] != nights.BREACH]
-        ),
+        "passed": words.summary([r for r in m.rows if r["verdict"] != nights.BREACH]),
         "accept": f"sdgbias gate accept {m.run_id} --reason TEXT",
     }
 
@@ -264,12 +258,12 @@ def _flips(m: ModelNight) -> list[dict[str, str]]:
     """Counts of flipped answers with McNemar's p, for every rule on correct answers, breach or
     not."""
     made = []
-    for r in m.rows.to_dict("records"):
+    for r in m.rows:
         counts = next((p for p in str(r["note"]).split("; ") if "McNemar" in p), "")
         if counts:
             made.append(
                 {
-                    "what": words.what({str(k): v for k, v in r.items()}),
+                    "what": words.what(r),
                     "counts": counts,
                     "verdict": words.VERDICTS[str(r["verdict"])],
                 }
@@ -279,10 +273,7 @@ def _flips(m: ModelNight) -> list[dict[str, str]]:
 
 def _open(m: ModelNight) -> dict[str, Any]:
     """Rules with insufficient evidence, and rules with missing data by reason; {} without any."""
-    rows = [
-        {str(k): v for k, v in r.items()}
-        for r in m.rows[m.rows["verdict"].isin([INSUFFICIENT, MISSING])].to_dict("records")
-    ]
+    rows = [r for r in m.rows if r["verdict"] in (INSUFFICIENT, MISSING)]
     weak = [
         {"what": words.what(r), "note": _plain(str(r["note"])), **words.cells(r)}
         for r in rows
