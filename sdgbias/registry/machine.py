@@ -77,6 +77,8 @@ class Sizes:
 def sizes(config: Mapping[str, Any], weights: float, dtype: str) -> Sizes:
     """Sizes of a model of ``weights`` GiB, from the shapes in its config.json where these are
     given."""
+    thinker = config.get("thinker_config")  # of a model that also speaks, the part that is loaded
+    config = thinker if isinstance(thinker, dict) else config
     parts = [config.get(name) for name in ("text_config", "llm_config", "language_config")]
     dicts = [part for part in (*parts, config) if isinstance(part, dict)]
     text = next((part for part in dicts if _whole(part, "num_hidden_layers")), {})

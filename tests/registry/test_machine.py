@@ -59,6 +59,9 @@ def test_cache_and_activations_follow_from_the_shapes() -> None:
     assert found.need(4) == 1.15 * 135 / 4 + 4 and found.heads == 64
     many = machine.sizes({**LARGE, "num_key_value_heads": 64}, 135.0, "bfloat16")
     assert many.need(4) == 1.15 * 135 / 4 + many.cache / 4 + many.vision + 0.5  # 20 GiB of cache
+    whole = {"text_config": LARGE, "vision_config": {}}
+    omni = machine.sizes({"thinker_config": whole, "talker_config": {}}, 1.0, "bfloat16")
+    assert omni == machine.sizes(whole, 1.0, "bfloat16") and omni.cache > 0
     nested = machine.sizes({"text_config": LARGE, "vision_config": {}}, 1.0, "bfloat16")
     assert nested.cache == found.cache and nested.vision == 0
     for unknown in ({}, {"text_config": {"num_hidden_layers": True}}, {"text_config": [1]}):
