@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sdgbias.errors import RegistryError, UsageError, one_of
-from sdgbias.registry import machine
+from sdgbias.errors import HubUnreachable, RegistryError, UsageError, one_of
+from sdgbias.registry import hub, machine
 from sdgbias.registry.changes import to_dict
 from sdgbias.registry.entries import (
     BACKENDS,
@@ -112,7 +112,13 @@ def propose(
     base = base or _existing_entry(repo, wanted.name, root)
     if base and wanted.anew and base.revision == UNPINNED:
         base = replace(base, backend="", dtype="", batch_size=0)
-    revision, facts = look(repo, wanted.revision, root)
+    try:
+        revision, facts = look(repo, wanted.revision, root)
+    except (hub.NoRepository, hub.AccessDenied, HubUnreachable) as error:
+        if not Path(repo).parent.is_dir():
+            raise
+        # an id of the hub looks like a path: whoever meant one is told so
+        raise type(error)(f"{error}; nor is there a folder {Path(repo).absolute()}") from None
     backend, why_backend = _backend(wanted, base, facts, here)
     dtype, why_dtype = _dtype(wanted, base, facts, here)
     views = IMAGE_FREE if _language(facts, here) else base.views if base else VIEWS

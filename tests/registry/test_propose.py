@@ -435,6 +435,18 @@ def test_code_of_its_own_without_a_processor_of_pictures_is_a_language_model(roo
         propose(f"path:{folder}", root, SMALL)
 
 
+def test_a_path_that_looks_like_an_id_is_told_as_both(
+    root: Path, served: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(root)
+    with pytest.raises(RegistryError, match="not on the hub") as plain:
+        propose("weights/mine", root, BIG)
+    assert "folder" not in str(plain.value)
+    (root / "weights").mkdir()
+    with pytest.raises(RegistryError, match=f"nor is there a folder {root}/weights/mine"):
+        propose("weights/mine", root, BIG)
+
+
 def test_the_hubs_tag_counts_less_than_the_family(root: Path, served: Hub) -> None:
     """Phi-4 multimodal is listed for speech recognition."""
     assert propose("open/hears-too", root, BIG).spec.family == "llava"
