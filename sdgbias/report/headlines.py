@@ -50,10 +50,13 @@ def sections(results: Path) -> list[Section]:
 def _places(results: Path) -> Section:
     with Results(results, wait=30.0).opened() as reader:
         table = matrix.matrix(reader)
-    at = [i for i, c in enumerate(table["columns"]) if c.suite == SDG]
+    columns: dict[str, list[int]] = {}
+    for i, c in enumerate(table["columns"]):
+        columns.setdefault(c.suite, []).append(i)
+    at = columns[SDG]
     rows = [("model", *(table["columns"][i].title for i in at))]
     for row in table["rows"]:
-        if SDG in row["runs"]:
+        if row["runs"].get(SDG):
             cells = [_shown(row["cells"][i]) for i in at]
             rows.append((_name(row["model"], row["provenance"]), *cells))
     return PLACES, rows

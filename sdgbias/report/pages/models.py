@@ -121,10 +121,10 @@ def page(
             WHERE model = ?{within} ORDER BY finished_at DESC NULLS FIRST, run_id LIMIT {RUNS}""",
         [name, *(among or ())],
     )
-    places = [run for run in newest if run["suite"] == SDG]
+    places = {run["suite"]: run for run in newest}.get(SDG)
     if places and found is None:
-        ids = [run["run_id"] for run in places]
-        first = leaderboard.first_row(reader, places[0], "metric_rows")
+        ids = [places["run_id"]]
+        first = leaderboard.first_row(reader, places, "metric_rows")
         found = data.read(partial(reader.frame, params={"runs": ids}, runs=ids), first)
     return {
         "name": name,
