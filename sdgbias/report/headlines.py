@@ -53,7 +53,7 @@ def _places(results: Path) -> Section:
     columns: dict[str, list[int]] = {}
     for i, c in enumerate(table["columns"]):
         columns.setdefault(c.suite, []).append(i)
-    at = columns[SDG]
+    at = columns.get(SDG, [])
     rows = [("model", *(table["columns"][i].title for i in at))]
     for row in table["rows"]:
         if row["runs"].get(SDG):

@@ -184,7 +184,7 @@ def compared(results: Path, run_id: str, spec: ModelSpec) -> str:
 
 
 def _hours(value: float) -> str:
-    return f"{value:.3g}"
+    return f"{value:.3g}" if value == 0 or value >= 0.001 else "<0.001"
 
 
 def _range(one: GpuHours) -> str:

@@ -188,7 +188,7 @@ def test_batch_size_never_changes_a_result(
 
 
 def test_results_prints_and_takes_sql(planted: Path) -> None:
-    assert "accuracy" in ok("results", "--results", planted)
+    assert "Accuracy" in ok("results", "--results", planted)
     assert ok(
         "results", "--results", planted, "--csv", "--sql", "SELECT count(*) AS runs FROM runs"
     ).split() == ["runs", "1"]

@@ -183,7 +183,14 @@ def test_a_journey_by_keyboard_from_last_night_to_one_question_and_back(
     chrome: Any, address: str
 ) -> None:
     from selenium.webdriver import ActionChains, Keys
-    from selenium.webdriver.support.ui import Select
+    from selenium.webdriver.support.ui import Select, WebDriverWait
+
+    def arrive(part: str) -> None:
+        """Waits for the page whose address has this part: elements of the one before go stale."""
+        ready = "return document.readyState"
+        WebDriverWait(chrome, 600).until(
+            lambda _: part in chrome.current_url and chrome.execute_script(ready) == "complete"
+        )
 
     def press(*keys: str) -> None:
         ActionChains(chrome).send_keys(*keys).perform()
@@ -208,7 +215,7 @@ def test_a_journey_by_keyboard_from_last_night_to_one_question_and_back(
     assert focused().get_attribute("id") == "main"
     assert "1 model in breach: fake-optimist" in chrome.find_element("tag name", "main").text
     follow("Questions of fake-optimist, sdg")
-    assert f"run={RUN}" in chrome.current_url
+    arrive(f"run={RUN}")
 
     Select(chrome.find_element("name", "outcome")).select_by_value("wrong")
     Select(chrome.find_element("name", "test")).select_by_value("T2")
@@ -217,6 +224,7 @@ def test_a_journey_by_keyboard_from_last_night_to_one_question_and_back(
     press(Keys.SPACE)
     words = chrome.find_element("name", "q")
     words.send_keys("stunting", Keys.ENTER)
+    arrive("q=stunting")
     badges = [b.text for b in chrome.find_elements("css selector", "tbody .badge")]
     assert (
         badges
@@ -230,10 +238,8 @@ def test_a_journey_by_keyboard_from_last_night_to_one_question_and_back(
     listed = chrome.current_url
 
     follow(chrome.find_element("css selector", "tbody th a").text)
-    assert (
-        "/mcq/" in chrome.current_url
-        and "CADE answers" in chrome.find_element("tag name", "main").text
-    )
+    arrive("/mcq/")
+    assert "CADE answers" in chrome.find_element("tag name", "main").text
     assert (
         chrome.execute_script(
             "return document.images[0].complete && document.images[0].naturalWidth"
