@@ -102,7 +102,10 @@ def test_deployments_are_the_files_own_with_schedule_parameters_and_pools(tmp_pa
         == []
     )
     assert "watch" not in {one["name"] for one in made["deployments"]}
-    [_, watch, *_] = settings.deployments(replace(wanted, watch=True), source)["deployments"]
+    watching = settings.deployments(replace(wanted, watch=True), source)["deployments"]
+    for one in watching:  # a run outlives its worker only if it doesn't print through its pipe
+        assert one["work_pool"]["job_variables"]["stream_output"] is False, one["name"]
+    [_, watch, *_] = watching
     assert (watch["entrypoint"], watch["work_pool"]["job_variables"]["env"]["HF_HUB_OFFLINE"]) == (
         "flows/watch.py:watch",
         "0",
