@@ -133,7 +133,7 @@ def numbers(
     def since(first: int) -> dict[str, Row]:
         return {r["run_id"]: r for r in reader.ask(sql, [cell[0]["cell"], first])}
 
-    found = since(_first_row(reader, asked, table))
+    found = since(_estimated_row(reader, asked, table))
     if not found.keys() >= {r["run_id"] for r in asked} | set(also):
         found = since(0)
     return found if chosen["metric"] != "recall" else _heard(reader, chosen, found)
@@ -167,12 +167,12 @@ def first_row(reader: Reader, run: Row, table: str) -> int:
     found = there(tail)
     if found["n"] and found["low"] > tail and found["high"] - found["low"] < found["n"]:
         return int(found["low"])
-    first = _first_row(reader, [run], table)  # sorted, among the rows of other runs
+    first = _estimated_row(reader, [run], table)  # sorted, among the rows of other runs
     found = there(first)
     return first if found["n"] and found["low"] >= first + store.GROUPED else 0
 
 
-def _first_row(reader: Reader, asked: list[Row], table: str) -> int:
+def _estimated_row(reader: Reader, asked: list[Row], table: str) -> int:
     """Estimated row of the table at which the oldest of these runs starts, with a margin of a
     quarter and of two blocks, in which rows are sorted."""
     if not asked:
