@@ -242,22 +242,22 @@ def report(
     from sdgbias.analysis import paper
     from sdgbias.analysis.paper import results as stored
 
-    with store.held_open(results):
-        among = then.runs if then else None
+    among = then.runs if then else None
+    with store.held_open(results):  # a night that publishes meanwhile waits for its end
         made = (
             paper.build(stored.load(results, among=among))
             if store.latest_runs(results, among=among)
             else None
         )
-        page = html.write_report(
-            results,
-            out,
-            benchmarks,
-            tables=made,
-            print_figures=figures,
-            rank_planted=rank_planted,
-            then=then,
-        )
+    page = html.write_report(
+        results,
+        out,
+        benchmarks,
+        tables=made,
+        print_figures=figures,
+        rank_planted=rank_planted,
+        then=then,
+    )
     if then is None:
         freshness.stamp(results, out, benchmarks, asked)
     if wandb:
