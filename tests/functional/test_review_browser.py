@@ -50,11 +50,22 @@ def chrome(tmp_path_factory: pytest.TempPathFactory, saved: Path) -> Iterator[An
     driver.quit()
 
 
+EMPTY = """
+const done = arguments[0];
+indexedDB.open("sdgbias-review", 1).onsuccess = (event) => {
+  const change = event.target.result.transaction("kept", "readwrite");
+  change.objectStore("kept").clear();
+  change.oncomplete = () => { event.target.result.close(); done(); };
+};
+"""
+
+
 def show(chrome: Any, folder: Path, screen: str = "desktop-light", forget: bool = True) -> None:
     emulate(chrome, SCREENS[screen])
     chrome.get((folder / "sheet.html").as_uri())
+    until(lambda: text(chrome, "total") not in ("", "0"))
     if forget:
-        chrome.execute_script("localStorage.clear()")
+        chrome.execute_async_script(EMPTY)
         chrome.refresh()
     until(lambda: text(chrome, "key") != "")
 

@@ -15,16 +15,54 @@
   let lost = false; // this browser keeps nothing
 
   const forgets = "This browser can't keep your verdicts. Press Save CSV before you close the page.";
-  const store = (() => {
+  // IndexedDB, not localStorage: a page opened from a folder and reloaded is at times shown an older localStorage by Chromium
+  // (156: in one of six reloads), and what it then writes is lost.
+  const kept = new Map(); // name -> what this browser keeps
+  let writing = 0;
+  const store = new Promise((resolve) => {
     try {
-      localStorage.setItem("sdgbias-review", "1");
-      return localStorage;
+      const asked = indexedDB.open("sdgbias-review", 1);
+      asked.onupgradeneeded = () => asked.result.createObjectStore("kept");
+      asked.onsuccess = () => resolve(asked.result);
+      asked.onerror = () => resolve(null);
     } catch {
-      lost = true;
-      return null;
+      resolve(null);
     }
-  })();
-  const prefix = () => `sdgbias-review|${data.sample}|${$("who").value}|`;
+  });
+  const prefix = () => `${data.sample}|${$("who").value}|`;
+
+  async function recall() {
+    const database = await store;
+    if (!database) return forget();
+    await new Promise((resolve) => {
+      const walk = database.transaction("kept").objectStore("kept").openCursor();
+      walk.onerror = () => resolve(forget());
+      walk.onsuccess = () => {
+        const cursor = walk.result;
+        if (!cursor) return resolve();
+        kept.set(cursor.key, cursor.value);
+        cursor.continue();
+      };
+    });
+  }
+
+  function forget() {
+    lost = true;
+    notice(forgets);
+  }
+
+  async function remember(name, value) {
+    if (value === null) kept.delete(name);
+    else kept.set(name, value);
+    writing++;
+    const database = await store;
+    if (!database) return void (writing--, forget());
+    const change = database.transaction("kept", "readwrite");
+    change.oncomplete = () => writing--;
+    change.onabort = () => (writing--, forget());
+    if (value === null) change.objectStore("kept").delete(name);
+    else change.objectStore("kept").put(value, name);
+  }
 
   function notice(text) {
     $("notice").textContent = text;
@@ -33,16 +71,9 @@
 
   function read() {
     verdicts = new Map();
-    if (!store) return;
     const start = prefix();
-    for (let i = 0; i < store.length; i++) {
-      const name = store.key(i);
-      if (!name.startsWith(start) || !index.has(name.slice(start.length))) continue;
-      try {
-        verdicts.set(name.slice(start.length), JSON.parse(store.getItem(name)));
-      } catch {
-        continue;
-      }
+    for (const [name, value] of kept) {
+      if (name.startsWith(start) && index.has(name.slice(start.length))) verdicts.set(name.slice(start.length), value);
     }
   }
 
@@ -51,13 +82,7 @@
     if (empty) verdicts.delete(key);
     else verdicts.set(key, value);
     unsaved = true;
-    try {
-      if (empty) store.removeItem(prefix() + key);
-      else store.setItem(prefix() + key, JSON.stringify(value));
-    } catch {
-      lost = true;
-      notice(forgets);
-    }
+    remember(prefix() + key, empty ? null : value);
   }
 
   // The item files are scripts, because a page opened from a folder may not fetch.
@@ -291,11 +316,7 @@
   };
   $("show").onchange = () => choose(list[at]);
   $("who").onchange = () => {
-    try {
-      store.setItem(`sdgbias-review|${data.sample}|who`, $("who").value);
-    } catch {
-      /* the choice is asked again next time */
-    }
+    remember(`${data.sample}|who`, $("who").value);
     read();
     choose();
   };
@@ -307,12 +328,13 @@
     $("file").value = "";
   };
   window.addEventListener("beforeunload", (event) => {
-    if (unsaved && lost) event.preventDefault();
+    if (writing || (unsaved && lost)) event.preventDefault();
   });
 
-  const last = store && store.getItem(`sdgbias-review|${data.sample}|who`);
-  if (last && [...$("who").options].some((option) => option.value === last)) $("who").value = last;
-  if (lost) notice(forgets);
-  read();
-  choose();
+  recall().then(() => {
+    const last = kept.get(`${data.sample}|who`);
+    if ([...$("who").options].some((option) => option.value === last)) $("who").value = last;
+    read();
+    choose();
+  });
 })();
