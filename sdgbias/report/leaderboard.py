@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from itertools import combinations
+from itertools import combinations, pairwise
 from operator import itemgetter
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from sdgbias import store
 from sdgbias.analysis.asked import language_model, needs
 from sdgbias.methods import stats
 from sdgbias.report import labels
-from sdgbias.report.charts.over_nights import DOTTED, TOGETHER, Plot, Point, plots
+from sdgbias.report.charts.over_nights import DOTTED, TOGETHER, Plot, Series, plots
 from sdgbias.report.data import ALL_TESTS, METHODS
 from sdgbias.report.source import Reader, Row
 from sdgbias.store import database
@@ -114,10 +114,10 @@ def choose(
 
 
 def numbers(
-    reader: Reader, chosen: Mapping[str, str], asked: list[Row], also: Sequence[str] = ()
-) -> dict[str, Row]:
-    """run_id -> value, n, ci_low, ci_high of one cell, for the runs of ``asked`` (see
-    `nights_asked`) and ``also``.
+    reader: Reader, chosen: Mapping[str, str], asked: pd.DataFrame | None, also: Sequence[str] = ()
+) -> pd.DataFrame:
+    """run_id, value, n, ci_low, ci_high of one cell, for the runs of ``asked`` (see
+    `nights_asked`) and ``also``; ``note`` as well for a recall.
 
     Runs are stored in order of publication, so only the end of the table is read, from the
     estimated position of the oldest run of ``asked``; the whole table, if this misses a run.
@@ -130,28 +130,36 @@ def numbers(
     )
     sql = f'SELECT run_id, "value", n, ci_low, ci_high FROM {table} WHERE cell = ? AND rowid >= ?'
 
-    def since(first: int) -> dict[str, Row]:
-        return {r["run_id"]: r for r in reader.ask(sql, [cell[0]["cell"], first])}
+    def since(first: int) -> pd.DataFrame:
+        return reader.frame(sql, [cell[0]["cell"], first])
 
-    found = since(_estimated_row(reader, asked, table))
-    if not found.keys() >= {r["run_id"] for r in asked} | set(also):
+    wanted, oldest = pd.Series(also, name="run_id", dtype="str"), None
+    if asked is not None and len(asked):
+        wanted, oldest = pd.concat([wanted, asked["run_id"]]), asked["finished_at"].min()
+    found = since(_estimated_row(reader, oldest, table))
+    if len(wanted.to_frame().merge(found, on="run_id")) < len(wanted):
         found = since(0)
+    found = found.astype({"n": "Int64"})
     return found if chosen["metric"] != "recall" else _heard(reader, chosen, found)
 
 
-def _heard(reader: Reader, chosen: Mapping[str, str], found: dict[str, Row]) -> dict[str, Row]:
+def _heard(reader: Reader, chosen: Mapping[str, str], found: pd.DataFrame) -> pd.DataFrame:
     """Without the recall of runs of which not one answer was understood: a 0 would read as a
     measured one."""
-    out = {
-        r["run_id"]
-        for r in reader.ask(
-            """SELECT DISTINCT run_id FROM headline_rows WHERE metric = 'disparity' AND note = ? AND
-               task = ? AND method = ? AND test = ?""",
-            [NOT_UNDERSTOOD, *(chosen[k] for k in ("task", "method", "test"))],
-        )
-    }
-    void = {"value": math.nan, "ci_low": math.nan, "ci_high": math.nan, "note": NOT_UNDERSTOOD}
-    return {run: r | void if run in out else r for run, r in found.items()}
+    out = reader.frame(
+        """SELECT DISTINCT run_id FROM headline_rows WHERE metric = 'disparity' AND note = ? AND
+           task = ? AND method = ? AND test = ?""",
+        [NOT_UNDERSTOOD, *(chosen[k] for k in ("task", "method", "test"))],
+    )
+    void = found["run_id"].isin(out["run_id"])
+    numbers = found[["value", "ci_low", "ci_high"]].mask(void)
+    return found.assign(**numbers, note=np.where(void, NOT_UNDERSTOOD, ""))
+
+
+def as_rows(frame: pd.DataFrame) -> list[Row]:
+    """The rows as dicts, NULL as None."""
+    named = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    return [{str(name): value for name, value in row.items()} for row in named]
 
 
 def first_row(reader: Reader, run: Row, table: str) -> int:
@@ -167,24 +175,24 @@ def first_row(reader: Reader, run: Row, table: str) -> int:
     found = there(tail)
     if found["n"] and found["low"] > tail and found["high"] - found["low"] < found["n"]:
         return int(found["low"])
-    first = _estimated_row(reader, [run], table)  # sorted, among the rows of other runs
+    # sorted, among the rows of other runs
+    first = _estimated_row(reader, run["finished_at"], table)
     found = there(first)
-    return first if found["n"] and found["low"] >= first + store.GROUPED else 0
+    return first if found["n"] and found["low"] >= first + store.GROUPED[-1] else 0
 
 
-def _estimated_row(reader: Reader, asked: list[Row], table: str) -> int:
-    """Estimated row of the table at which the oldest of these runs starts, with a margin of a
-    quarter and of two blocks, in which rows are sorted."""
-    if not asked:
+def _estimated_row(reader: Reader, oldest: datetime | None, table: str) -> int:
+    """Estimated row of the table at which the run that finished at ``oldest`` starts, with a margin
+    of a quarter and of two blocks, in which rows are sorted."""
+    if oldest is None:
         return 0
-    oldest = min(r["finished_at"] for r in asked)
     [found] = reader.ask(
         """SELECT count(*) FILTER (WHERE finished_at >= ?) / greatest(count(*), 1) AS share
            FROM runs WHERE finished_at IS NOT NULL""",
         [oldest],
     )
     first = int(_end(reader, table) * (1 - 1.25 * found["share"]))
-    return max(0, first - 2 * store.GROUPED)
+    return max(0, first - 2 * store.GROUPED[-1])
 
 
 def _end(reader: Reader, table: str) -> int:
@@ -195,10 +203,12 @@ def _end(reader: Reader, table: str) -> int:
     return reader.ask(sql, [found["n"] - 1])[0]["n"] or 0
 
 
-def table(runs: list[Row], found: Mapping[str, Row], metric: str) -> list[Row]:
+def table(runs: list[Row], found: pd.DataFrame, metric: str) -> list[Row]:
     """A row per newest run that has the metric: value, ci_low, ci_high, n and the run's columns;
     best first, planted models last."""
-    rows = [run | found[run["run_id"]] for run in runs if run["run_id"] in found]
+    of_run = {run["run_id"]: run for run in runs}
+    mine = pd.DataFrame({"run_id": list(of_run)}, dtype="str").merge(found, on="run_id")
+    rows = [of_run[r["run_id"]] | r for r in as_rows(mine)]
     better = labels.BETTER.get(metric, 0)
 
     def rank(row: Row) -> tuple[bool, float, str]:
@@ -213,12 +223,13 @@ def table(runs: list[Row], found: Mapping[str, Row], metric: str) -> list[Row]:
     return sorted(rows, key=rank)
 
 
-def lacking(runs: list[Row], found: Mapping[str, Row], method: str) -> dict[str, list[str]]:
-    """Why -> the models without this number because they are shown no pictures (language models)
-    or give no scores (endpoints that give text only)."""
+def lacking(runs: list[Row], rows: list[Row], method: str) -> dict[str, list[str]]:
+    """Why -> the models without a row in the `table` because they are shown no pictures (language
+    models) or give no scores (endpoints that give text only)."""
     why: dict[str, list[str]] = {}
+    there = {r["run_id"] for r in rows}
     for r in runs:
-        if r["run_id"] not in found and (reason := needs(r["config"], method)):
+        if r["run_id"] not in there and (reason := needs(r["config"], method)):
             why.setdefault(reason, []).append(r["model"])
     return why
 
@@ -230,7 +241,7 @@ def widest(runs: list[Row]) -> Row | None:
     return runs[key.index(max(key))] if runs else None
 
 
-def nights_asked(reader: Reader, suite: str, benchmark: str, window: int) -> list[Row]:
+def nights_asked(reader: Reader, suite: str, benchmark: str, window: int) -> pd.DataFrame:
     """A row per model and night of the last ``window`` nights with a run: night, began, model,
     run_id, provenance, fresh, finished_at.
 
@@ -247,22 +258,18 @@ def nights_asked(reader: Reader, suite: str, benchmark: str, window: int) -> lis
             WHERE r.suite = ? AND r.benchmark_id = ? AND r.finished_at IS NOT NULL AND nm.outcome
             IN ('published', 'unchanged')
             ORDER BY began, c.night, r.model"""
-        return reader.ask(sql, [window, suite, benchmark])
+        return reader.frame(sql, [window, suite, benchmark])
     sql = """SELECT strftime(finished_at, '%Y-%m-%d %H:%M') AS night, finished_at AS began, model,
              run_id, provenance, true AS fresh, finished_at
              FROM runs WHERE suite = ? AND benchmark_id = ? AND finished_at IS NOT NULL ORDER BY
              finished_at DESC, model LIMIT ?"""
-    return reader.ask(sql, [suite, benchmark, window * 20])[::-1]
+    return reader.frame(sql, [suite, benchmark, window * 20])[::-1]
 
 
-def history(asked: list[Row], found: Mapping[str, Row], model: str = "") -> list[Row]:
+def history(asked: pd.DataFrame, found: pd.DataFrame, model: str = "") -> pd.DataFrame:
     """The rows of `nights_asked` with the numbers of their runs, oldest first; only those of
     ``model`` if given."""
-    return [
-        row | found[row["run_id"]]
-        for row in asked
-        if row["run_id"] in found and model in ("", row["model"])
-    ]
+    return (asked[asked["model"] == model] if model else asked).merge(found, on="run_id")
 
 
 def nights_of(reader: Reader, window: int) -> dict[str, datetime]:
@@ -278,25 +285,26 @@ def nights_of(reader: Reader, window: int) -> dict[str, datetime]:
 
 
 def series(
-    rows: list[Row], metric: str, order: list[str], told: bool = True
-) -> dict[str, dict[str, Point]]:
-    """name (with '(planted)' for planted models) -> night -> point, in ``order`` of models.
-    ``told``: points carry their numbers as text."""
-    made: dict[str, dict[str, Point]] = {}
-    place = {model: k for k, model in enumerate(order)}
-    for r in sorted(rows, key=lambda r: place.get(r["model"], len(order))):
-        value, low, high = r["value"], r["ci_low"], r["ci_high"]
-        if value is None or math.isnan(value):
-            continue
-        name = f"{r['model']} (planted)" if r["provenance"] == "planted" else r["model"]
-        made.setdefault(name, {})[r["night"]] = Point(
-            value,
-            math.nan if low is None else low,
-            math.nan if high is None else high,
-            _told(r, metric) if told else "",
-            bool(r["fresh"]),
-        )
-    return made
+    rows: pd.DataFrame, times: Mapping[str, datetime], metric: str, order: list[str]
+) -> dict[str, Series]:
+    """name (with '(planted)' for planted models) -> its nights among ``times`` (night -> start, in
+    order), in ``order`` of models. Nights carry their numbers as text if they are few."""
+    place = {night: k for k, night in enumerate(times)}
+    rows = rows.assign(at=rows["night"].map(place)).dropna(subset=["at", "value"])
+    rows = rows.drop_duplicates(["model", "night"], keep="last").sort_values(["model", "at"])
+    # as columns of all models, of which each has a part: a year of 50 models is 18,250 rows
+    at, fresh = rows["at"].to_numpy(dtype=int), rows["fresh"].to_numpy(dtype=bool)
+    numbers = rows[["value", "ci_low", "ci_high"]].to_numpy(dtype=float).T
+    said = [_told(r, metric) for r in as_rows(rows)] if len(times) <= DOTTED else []
+    begins = np.flatnonzero(rows["model"] != rows["model"].shift()).tolist()
+    parts = [slice(*ends) for ends in pairwise([*begins, len(rows)])]
+    heads = rows[["model", "provenance"]].iloc[begins].itertuples(index=False)
+    found = {}
+    for (model, provenance), part in zip(heads, parts, strict=True):
+        name = f"{model} (planted)" if provenance == "planted" else model
+        found[model] = name, Series(at[part], numbers[:, part], said[part], fresh[part])
+    shown = [*order, *sorted(found.keys() - set(order))]
+    return dict(found[model] for model in shown if model in found)
 
 
 def _told(r: Row, metric: str) -> str:
@@ -307,12 +315,12 @@ def _told(r: Row, metric: str) -> str:
 
 
 def drawn(
-    rows: list[Row], nights: Mapping[str, datetime], metric: str, order: list[str]
-) -> tuple[dict[str, dict[str, Point]], list[Plot], list[Plot]]:
+    rows: pd.DataFrame, nights: Mapping[str, datetime], metric: str, order: list[str]
+) -> tuple[dict[str, Series], list[Plot], list[Plot]]:
     """(series, plots, plots for a phone) of a history; no phone plots if the plots are small
     anyway."""
-    times = dict(nights) or {r["night"]: r["began"] for r in rows}
-    found = series([r for r in rows if r["night"] in times], metric, order, len(times) <= DOTTED)
+    times = dict(nights) or dict(zip(rows["night"], rows["began"], strict=True))
+    found = series(rows, times, metric, order)
     label, gaps = (
         partial(labels.tick, metric=metric),
         bool(nights),
@@ -321,16 +329,15 @@ def drawn(
     return found, plots(times, found, label, gaps=gaps), narrow
 
 
-def summary(found: Mapping[str, Mapping[str, Point]], metric: str) -> str:
+def summary(found: Mapping[str, Series], metric: str) -> str:
     """The chart as a sentence, for readers who can't see it."""
     parts = []
-    for name, points in found.items():
-        shown = list(points.values())
-        first, last = shown[0], shown[-1]
-        many = f"{len(points)} nights, " if len(points) > 1 else ""
+    for name, one in found.items():
+        values = one.numbers[0]
+        many = f"{len(values)} nights, " if len(values) > 1 else ""
         parts.append(
-            f"{name}: {many}from {labels.amount(first.value, metric)} to"
-            f" {labels.amount(last.value, metric)}"
+            f"{name}: {many}from {labels.amount(values[0], metric)} to"
+            f" {labels.amount(values[-1], metric)}"
         )
     return "; ".join(parts)
 

@@ -168,21 +168,21 @@ def cell(values: Sequence[str] = CELL) -> str:
     return f"md5_number_lower(concat_ws('|', {', '.join(values)}))"
 
 
-def group_by_cell(con: duckdb.DuckDBPyConnection, table: str, coming: int, block: int) -> None:
-    """Sorts the newest ``block`` rows of ``table`` by cell when ``coming`` ones complete it. Runs
-    are stored one after the other, so that one number of every run of a year would otherwise be
-    spread over the whole table."""
+def group_by_cell(
+    con: duckdb.DuckDBPyConnection, table: str, coming: int, blocks: Sequence[int]
+) -> None:
+    """Sorts the newest rows of ``table`` by cell when ``coming`` ones complete a block: of the
+    largest of ``blocks`` (rows, rising; each divides the next) that is complete then. Runs are
+    stored one after the other, so that one number of every run of a year would otherwise be spread
+    over the whole table."""
     [(there,)] = con.execute(f"SELECT count(*) FROM {table}").fetchall()
-    if there // block == (there + coming) // block:
+    complete = [b for b in blocks if there // b != (there + coming) // b]
+    if not complete:
         return
-    newest, known = f"rowid > (SELECT max(rowid) FROM {table}) - ?", [there % block]
-    rows = con.sql(
-        f"FROM {table} WHERE {newest} ORDER BY cell, rowid", params=known
-    ).to_arrow_table()
-    con.execute(f"DELETE FROM {table} WHERE {newest}", known)
-    con.register("grouped", rows)
-    con.execute(f"INSERT INTO {table} FROM grouped")
-    con.unregister("grouped")
+    [(last,)] = con.execute(f"SELECT max(rowid) FROM {table}").fetchall()
+    newest = f"rowid > {last - there % complete[-1]} AND rowid <= {last}"
+    con.execute(f"INSERT INTO {table} FROM {table} WHERE {newest} ORDER BY cell, rowid")
+    con.execute(f"DELETE FROM {table} WHERE {newest}")
 
 
 def first_seen(con: duckdb.DuckDBPyConnection, rows: pa.Table) -> pa.Table:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from shutil import copytree
 
+import pandas as pd
 import pytest
 
 from sdgbias import store
@@ -84,7 +85,8 @@ def test_any_cell_has_the_numbers_of_the_long_table(results: Path, run: str) -> 
     with Results(results).reading() as reader:
         for want in picked:
             chosen = {name: want[name] for name in leaderboard.CHOICES}
-            found = leaderboard.numbers(reader, chosen, [], [run])[run]
+            numbers = leaderboard.numbers(reader, chosen, None, [run])
+            [found] = leaderboard.as_rows(numbers[numbers["run_id"] == run])
             for name in ("value", "n", "ci_low", "ci_high"):
                 assert found[name] == want[name] or (
                     found[name] is None and want[name] != want[name]
@@ -95,7 +97,7 @@ def test_every_cell_of_a_run_is_offered_wherever_its_rows_lie(
     results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "ROW_GROUP", 4)
-    monkeypatch.setattr(store, "GROUPED", 10)  # so that reading starts within the table
+    monkeypatch.setattr(store, "GROUPED", (5, 10))  # so that reading starts within the table
     rows_of = "SELECT * EXCLUDE (run_id, model, suite) FROM metric_rows WHERE run_id = ?"
     old = "fake-optimist-0"  # its rows are the last then, those of the newest run before them
     store.replace(results, old, {"metric_rows": store.query(results, rows_of, [old])})
@@ -115,6 +117,6 @@ def test_planted_models_come_last_however_good() -> None:
         for n, p in (("p", "planted"), ("a", "real"), ("b", "real"), ("none", "real"))
     ]
     values = {"p": 0.99, "a": 0.4, "b": 0.5, "none": None}
-    found = {n: {"value": v} for n, v in values.items()}
+    found = pd.DataFrame({"run_id": list(values), "value": list(values.values())})
     ranked = [r["model"] for r in leaderboard.table(runs, found, "accuracy")]
     assert ranked == ["b", "a", "none", "p"]

@@ -101,7 +101,8 @@ def test_a_model_that_was_not_understood_has_no_number(tmp_path: Path) -> None:
         table = matrix.matrix(reader)
         recall = next(c for c in matrix.COLUMNS if c.metric == "recall").cell
         chosen = dict(zip(leaderboard.CHOICES, recall, strict=True))
-        found = leaderboard.numbers(reader, chosen, [], ["unfair-0"])["unfair-0"]
+        numbers = leaderboard.numbers(reader, chosen, None, ["unfair-0"])
+        [found] = numbers[numbers["run_id"] == "unfair-0"].to_dict("records")
         page = models.page(reader, "unfair", None)
     assert cell(table, "unfair", "Recall")["why"] == "no answer understood"
     assert math.isnan(found["value"]) and found["note"] == "no answer understood"

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+import numpy as np
 import pytest
 
 from sdgbias.report import labels
 from sdgbias.report.charts import over_nights
 
 
+def one(at: list[int], values: list[float], half: float) -> over_nights.Series:
+    """A series, scored on each of its nights, with intervals of ``half`` to either side."""
+    ends = np.array([np.array(values) + moved for moved in (0.0, -half, half)])
+    said = [str(value) for value in values]
+    return over_nights.Series(np.array(at), ends, said, np.ones(len(at), dtype=bool))
+
+
 def test_a_chart_breaks_where_a_night_is_missing_and_numbers_stay_inside() -> None:
     times = {f"n{i}": datetime(2026, 1, 1) + timedelta(days=i) for i in range(5)}
 
-    def at(value: float) -> over_nights.Point:
-        return over_nights.Point(value, value - 0.1, value + 0.1, str(value), True)
-
-    series = {"a": {f"n{i}": at(0.1 * i) for i in (0, 1, 3, 4)}, "b": {"n2": at(0.5)}}
+    series = {"a": one([0, 1, 3, 4], [0.0, 0.1, 0.3, 0.4], 0.1), "b": one([2], [0.5], 0.1)}
     [plot] = over_nights.plots(times, series, str)
     assert [len(line.lines) for line in plot.lines] == [2, 1] and len(plot.lines[0].dots) == 4
     for line in plot.lines:
@@ -36,9 +41,8 @@ def test_a_chart_breaks_where_a_night_is_missing_and_numbers_stay_inside() -> No
 def test_a_move_of_two_points_is_seen_however_far_apart_models_are() -> None:
     times = {f"n{i}": datetime(2026, 1, 1) + timedelta(days=i) for i in range(3)}
 
-    def series(value: float, half: float) -> dict[str, over_nights.Point]:
-        moved = {"n0": value, "n1": value, "n2": value + 0.02}
-        return {n: over_nights.Point(v, v - half, v + half, "", True) for n, v in moved.items()}
+    def series(value: float, half: float) -> over_nights.Series:
+        return one([0, 1, 2], [value, value, value + 0.02], half)
 
     for models in (2, 12):
         far = {f"m{i}": series(0.2 + 0.6 * i / models, 0.03) for i in range(models)}

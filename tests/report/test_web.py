@@ -136,7 +136,7 @@ def test_leaderboard_shows_what_is_stored(client: TestClient, served: Path) -> N
 def test_numbers_are_found_wherever_their_runs_lie(
     client: TestClient, served: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "GROUPED", 10)  # so that reading starts within the table
+    monkeypatch.setattr(store, "GROUPED", (5, 10))  # so that reading starts within the table
     copytree(served.parent, tmp_path / "r")
     path = tmp_path / "r" / served.name
     chosen = {
@@ -162,18 +162,20 @@ def test_numbers_are_found_wherever_their_runs_lie(
         if moved:  # the oldest run was published again: its numbers lie at the end now
             store.replace(path, "fake-optimist-0", {"metric_rows": rows})
         with Results(path).reading() as reader:
-            asked = reader.ask("SELECT run_id, finished_at FROM runs ORDER BY finished_at")
+            asked = reader.frame("SELECT run_id, finished_at FROM runs ORDER BY finished_at")
             assert len(asked) == 6
-            assert leaderboard._estimated_row(reader, asked[-1:], "headline_rows") > 0
+            last = asked["finished_at"].iloc[-1]
+            assert leaderboard._estimated_row(reader, last, "headline_rows") > 0
             for some, also in (
                 (asked[-1:], list(want)),
                 (asked[-2:], []),
                 (asked, []),
-                ([], list(want)),
+                (asked[:0], list(want)),
             ):
                 found = leaderboard.numbers(reader, chosen, some, also)
-                assert {r["run_id"] for r in some} | set(also) <= set(found)
-                assert {run: r["value"] for run, r in found.items()}.items() <= want.items()
+                assert {*some["run_id"], *also} <= set(found["run_id"])
+                values = dict(zip(found["run_id"], found["value"], strict=True))
+                assert values.items() <= want.items()
     csv = pd.read_csv(io.StringIO(client.get("/numbers.csv?method=cade&test=T2").text))
     assert len(csv) == 8 and all(
         row["value"] == pytest.approx(want[row["run_id"]]) for row in csv.to_dict("records")

@@ -366,13 +366,19 @@ def test_a_full_block_of_metric_rows_is_sorted_by_cell(
 ) -> None:
     names = [f"i{k}" for k in range(4)]
     whole = "FROM metric_rows ORDER BY ALL"
-    for path, block in ((tmp_path / "sorted.duckdb", 40), (tmp_path / "plain.duckdb", 10**6)):
-        monkeypatch.setattr(store, "GROUPED", block)
+    sql = "SELECT cell, indicator, test, run_id FROM metric_rows ORDER BY rowid"
+    for path, blocks in (
+        (tmp_path / "sorted.duckdb", (20, 40)),
+        (tmp_path / "plain.duckdb", (10**6,)),
+    ):
+        monkeypatch.setattr(store, "GROUPED", blocks)
         for n in [*range(12), 7]:  # run 7 is published twice
             rows = pd.DataFrame({"test": ["T1", "T2"] * 4, "indicator": sorted(names * 2)})
             rows = rows.assign(task="mcq", method="full", pillar="all", metric="accuracy", value=n)
             store.publish(path, run(f"r{n}"), {"metric_rows": rows})
-    sql = "SELECT cell, indicator, test, run_id FROM metric_rows ORDER BY rowid"
+            if n == 3:  # the first small block is complete, the large one isn't
+                early = store.query(path, sql)["cell"].iloc[:16]
+                assert early.is_monotonic_increasing == (blocks[0] == 20)
     stored = store.query(tmp_path / "sorted.duckdb", sql)
     for first, last in ((0, 32), (40, 64)):  # without the 8 rows of run 7
         block_of = stored.iloc[first:last]

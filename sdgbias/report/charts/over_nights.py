@@ -32,15 +32,26 @@ DOTTED = 60
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 10.0, 10.0, 26.0
 
 
-class Point(NamedTuple):
-    """One night of one series, of which a page draws 18,000. ``fresh``: the model was scored that
-    night rather than found unchanged."""
+class Series(NamedTuple):
+    """One series over N nights, of which it has P. at: (P,) place of its nights among all, rising;
+    numbers: (3, P) value, low, high, without an interval NaN; said: P texts, or none where single
+    nights are not marked; fresh: (P,) whether the model was scored that night rather than found
+    unchanged."""
 
-    value: float
-    low: float
-    high: float
-    said: str
-    fresh: bool
+    at: np.ndarray
+    numbers: np.ndarray
+    said: list[str]
+    fresh: np.ndarray
+
+    @property
+    def low(self) -> float:
+        """The lowest end of an interval, or value."""
+        return float(np.fmin(*self.numbers[:2]).min())
+
+    @property
+    def high(self) -> float:
+        """The highest end of an interval, or value."""
+        return float(np.fmax(*self.numbers[::2]).max())
 
 
 @dataclass(frozen=True)
@@ -80,37 +91,35 @@ def steps(low: float, high: float, most: int = 5) -> list[float]:
 
 def plots(
     times: Mapping[str, datetime],
-    series: Mapping[str, Mapping[str, Point]],
+    series: Mapping[str, Series],
     label: Callable[[float], str],
     *,
     narrow: bool = False,
     gaps: bool = True,
 ) -> list[Plot]:
-    """Plots of ``series`` (name -> night -> point) over ``times`` (night -> start, in order): a
-    single plot, or one per series beyond TOGETHER.
+    """Plots of ``series``, by name, over ``times`` (night -> start, in order): a single plot, or
+    one per series beyond TOGETHER.
 
     ``label`` formats a tick of the vertical axis. ``narrow``: for a phone, so that text keeps its
     size. Plots of single series have axes of their own, of about the same span, so that a move
     of two points is seen and looks alike in each.
     ``gaps``: a line breaks where a series has no point.
     """
-    drawn = {name: _Drawn.of(points, times) for name, points in series.items() if points}
-    if not drawn or not times:
+    if not series or not times:
         return []
-    groups = [list(series)] if _together(series, drawn) else [[name] for name in series]
+    ranges = {name: (one.low, one.high) for name, one in series.items()}
+    groups = [list(series)] if _together(list(ranges.values())) else [[name] for name in series]
     colours = {name: i for i, name in enumerate(series)}
     width, height = (344, 220) if narrow or len(groups) > 1 else (760, 300)
     if len(groups) > 1:
         height = 170
-    spans = sorted(d.high - d.low for d in drawn.values())
+    spans = sorted(high - low for low, high in ranges.values())
     usual = spans[len(spans) // 2]
     x = _axis(times, width)
     days = _days(times, x, 3 if width < 400 else 6)
     made = []
     for names in groups:
-        shown = [drawn[name] for name in names if name in drawn]
-        if not shown:
-            continue
+        shown = [ranges[name] for name in names]
         low, high = _range(shown, usual if len(groups) > 1 else 0.0)
         ticks = np.array(steps(low, high, 4 if width < 400 else 5))
 
@@ -120,9 +129,8 @@ def plots(
             return TOP + room * (1 - (values - ticks[0]) / (ticks[-1] - ticks[0]))
 
         lines = tuple(
-            _line(name, 0 if len(groups) > 1 else colours[name], drawn[name], x, y, gaps)
+            _line(name, 0 if len(groups) > 1 else colours[name], series[name], x, y, gaps)
             for name in names
-            if name in drawn
         )
         y_ticks = tuple(zip(y(ticks).tolist(), map(label, ticks.tolist()), strict=True))
         title = names[0] if len(groups) > 1 else ""
@@ -130,42 +138,20 @@ def plots(
     return made
 
 
-@dataclass(frozen=True)
-class _Drawn:
-    """One series as columns. at: (P,) place of its P nights among all nights; numbers: (3, P)
-    value, low, high; points: the P points; low, high: of value and interval together; nights: how
-    many all nights are."""
-
-    at: np.ndarray
-    numbers: np.ndarray
-    points: list[Point]
-    low: float
-    high: float
-    nights: int
-
-    @staticmethod
-    def of(points: Mapping[str, Point], times: Mapping[str, datetime]) -> _Drawn:
-        found = [(k, points[night]) for k, night in enumerate(times) if night in points]
-        numbers = np.array([p[:3] for p in points.values()], dtype=float).T
-        low, high = float(np.fmin(*numbers[:2]).min()), float(np.fmax(*numbers[::2]).max())
-        numbers = np.array([p[:3] for _, p in found], dtype=float).reshape(-1, 3).T
-        at = np.array([k for k, _ in found], dtype=int)
-        return _Drawn(at, numbers, [p for _, p in found], low, high, len(times))
-
-
-def _together(series: Mapping[str, Mapping[str, Point]], drawn: Mapping[str, _Drawn]) -> bool:
-    """Whether the series share a plot: there are few, and the moves of each can be seen there."""
-    if len(series) > TOGETHER:
+def _together(ranges: Sequence[tuple[float, float]]) -> bool:
+    """Whether series of these lowest and highest ends share a plot: there are few, and the moves of
+    each can be seen there."""
+    if len(ranges) > TOGETHER:
         return False
-    own = max(d.high - d.low for d in drawn.values())
-    whole = max(d.high for d in drawn.values()) - min(d.low for d in drawn.values())
-    return len(drawn) < 2 or whole <= FAR * own
+    own = max(high - low for low, high in ranges)
+    whole = max(high for _, high in ranges) - min(low for low, _ in ranges)
+    return len(ranges) < 2 or whole <= FAR * own
 
 
-def _range(shown: Sequence[_Drawn], span: float) -> tuple[float, float]:
+def _range(shown: Sequence[tuple[float, float]], span: float) -> tuple[float, float]:
     """From the lowest to the highest end of an interval, widened to ``span`` about its middle, not
     below zero where no value is."""
-    low, high = min(d.low for d in shown), max(d.high for d in shown)
+    low, high = min(low for low, _ in shown), max(high for _, high in shown)
     pad = max(0.0, span - (high - low)) / 2
     start = max(low - pad, 0.0) if low >= 0 else low - pad
     return start, max(high + pad, start + span)
@@ -182,7 +168,7 @@ def _axis(times: Mapping[str, datetime], width: int) -> np.ndarray:
 def _line(
     name: str,
     colour: int,
-    drawn: _Drawn,
+    drawn: Series,
     x: np.ndarray,
     y: Callable[[np.ndarray], np.ndarray],
     gaps: bool,
@@ -201,19 +187,17 @@ def _line(
         )
         if len(run) == 1:
             alone.add(int(run[0]))
-    shown = drawn.nights <= DOTTED
+    marked = alone.union(np.flatnonzero(drawn.fresh).tolist() if len(x) <= DOTTED else ())
     dots = tuple(
-        (float(across[k]), float(down[0, k]), p.said)
-        for k, p in enumerate(drawn.points)
-        if (p.fresh and shown) or k in alone
+        (float(across[k]), float(down[0, k]), drawn.said[k] if drawn.said else "")
+        for k in sorted(marked)
     )
     return Line(name, colour, tuple(lines), tuple(filter(None, bands)), dots)
 
 
 def _points(across: np.ndarray, down: np.ndarray) -> str:
-    return " ".join(
-        [f"{a:.1f},{b:.1f}" for a, b in zip(across.tolist(), down.tolist(), strict=True)]
-    )
+    pairs = np.column_stack([across, down]).ravel().tolist()
+    return (len(across) * "%.1f,%.1f ")[:-1] % tuple(pairs)
 
 
 def _days(times: Mapping[str, datetime], x: np.ndarray, most: int) -> tuple[tuple[float, str], ...]:

@@ -220,7 +220,7 @@ def _suite(reader: Reader, run: Row) -> dict[str, Any]:
         [tuple(c[name] for name in leaderboard.CHOICES) for c in cells], {}
     )
     asked = leaderboard.nights_asked(reader, run["suite"], run["benchmark_id"], 90)
-    mine = [r["run_id"] for r in asked if r["model"] == run["model"]]
+    mine = asked.loc[asked["model"] == run["model"], "run_id"].tolist()
     rows = leaderboard.history(
         asked, leaderboard.numbers(reader, chosen, asked, mine), run["model"]
     )
@@ -239,7 +239,7 @@ def _suite(reader: Reader, run: Row) -> dict[str, Any]:
         "plots": drawn[1] if len(rows) > 1 else [],
         "narrow": drawn[2] if len(rows) > 1 else [],
         "said": leaderboard.summary(drawn[0], chosen["metric"]),
-        "history": rows,
+        "history": leaderboard.as_rows(rows),
         "config": labels.parsed(run["config"]),
     }
 

@@ -21,6 +21,8 @@ from sdgbias.types import CONTEXT_NAMES, FACET, PILLARS, SDG
 
 #: Days in the trends.
 WINDOW = 30
+#: Columns of a model's newest run on a day.
+DAY = ("run_id", "model", "provenance", "finished_at", "night", "began", "fresh")
 #: Terms that the template itself uses.
 WORDS = ("T1 T2 T3 T4 T5 Q-only CTX+Q Full CADE Disparity Planted p1", "Holm")
 
@@ -331,11 +333,12 @@ def trends(
         at, column = next((i, c) for i, c in enumerate(table["columns"]) if c.suite == suite)
         order = [r["model"] for r in table["rows"] if r["cells"][at]["sort"] is not None]
         chosen = dict(zip(leaderboard.CHOICES, column.cell, strict=True))
-        asked = [r for i in ids for r in _days(reader, suite, i, last) if r["model"] in order]
-        times = {r["night"]: r["began"] for r in sorted(asked, key=lambda r: str(r["night"]))}
+        days = [r for i in ids for r in _days(reader, suite, i, last) if r["model"] in order]
+        times = {r["night"]: r["began"] for r in sorted(days, key=lambda r: str(r["night"]))}
+        asked = pd.DataFrame(days, columns=DAY)
         rows = leaderboard.history(asked, leaderboard.numbers(reader, chosen, asked))
         series, wide, narrow = leaderboard.drawn(rows, times, column.metric, order)
-        if any(len(points) > 1 for points in series.values()):
+        if any(len(one.at) > 1 for one in series.values()):
             made.append(
                 {
                     "id": f"trend-{suite}",

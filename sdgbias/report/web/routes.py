@@ -3,8 +3,6 @@ parameter is validated here; the data of a page is computed by the module named 
 
 from __future__ import annotations
 
-import csv
-import io
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
@@ -19,7 +17,7 @@ from sdgbias.errors import one_of
 from sdgbias.report import labels, layout
 from sdgbias.report import leaderboard as board
 from sdgbias.report.pages import models, night, runs
-from sdgbias.report.source import Reader, Row, Unavailable
+from sdgbias.report.source import Reader, Unavailable
 from sdgbias.report.web import nights
 from sdgbias.report.web.site import OF_REPORT, REPORT_POLICY, Missing, Refused, Site, near
 
@@ -27,6 +25,8 @@ READ = ["GET", "HEAD"]
 Text = Annotated[str, Query(max_length=200)]
 Page = Annotated[int, Query(ge=1, le=1_000_000)]
 Window = Annotated[int, Query(ge=1, le=3660)]
+#: Rows of the table below a chart; the CSV has all.
+NEWEST = 240
 
 
 def _cell(
@@ -140,15 +140,13 @@ def router(site: Site) -> APIRouter:
             "ci_low",
             "ci_high",
         ]
-        text = io.StringIO()
-        writer = csv.DictWriter(text, head, extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(row | context["chosen"] for row in context["past"])
+        rows = context["past"].assign(**context["chosen"])
+        text = rows.to_csv(columns=head, index=False, lineterminator="\n")
         named = {
             "Content-Disposition": 'attachment; filename="numbers.csv"',
             "Cache-Control": "no-cache",
         }
-        return Response(text.getvalue(), media_type="text/csv; charset=utf-8", headers=named)
+        return Response(text, media_type="text/csv; charset=utf-8", headers=named)
 
     @made.api_route("/models", methods=READ)
     def all_models() -> HTMLResponse:
@@ -285,7 +283,8 @@ def _board(
     found = board.numbers(reader, chosen, asked, also)
     if replaced:  # the newest run lacks it; an older one may have it
         cell = chosen | {name: value for name, value in wanted.items() if value}
-        if older := board.numbers(reader, cell, asked, also):
+        older = board.numbers(reader, cell, asked, also)
+        if len(older):
             options = {name: sorted({*options[name], cell[name]}) for name in options}
             chosen, found, replaced = cell, older, []
         for name in replaced:
@@ -306,8 +305,9 @@ def _board(
         "options": options,
         "replaced": [f"{name} {wanted[name]!r}" for name in replaced],
         "rows": rows,
-        "lacking": board.lacking(newest, found, chosen["method"]),
+        "lacking": board.lacking(newest, rows, chosen["method"]),
         "past": past,
+        "newest": board.as_rows(past.tail(NEWEST)),
         "plots": wide,
         "narrow": narrow,
         "series": list(series),
@@ -328,11 +328,9 @@ def _anywhere(reader: Reader, name: str, value: str) -> bool:
     return bool(reader.ask(f"SELECT 1 AS there FROM metric_rows WHERE {name} = ? LIMIT 1", [value]))
 
 
-def _changes(past: list[Row]) -> dict[str, float]:
+def _changes(past: pd.DataFrame) -> dict[str, float]:
     """model -> its value in its newest night minus that of the night before; 0 if it was
     unchanged."""
-    numbers: dict[str, list[float]] = {}
-    for r in past:
-        if r["value"] is not None and r["value"] == r["value"]:
-            numbers.setdefault(r["model"], []).append(r["value"])
-    return {model: found[-1] - found[-2] for model, found in numbers.items() if len(found) > 1}
+    known = past.dropna(subset=["value"])
+    changes = known.groupby("model")["value"].diff().groupby(known["model"]).last()
+    return {str(model): float(change) for model, change in changes.dropna().items()}
