@@ -206,7 +206,7 @@ def metric_rows(
         for pillar, indicator, metric, e in _cell_rows(part, str(test), str(method), draws, seed):
             note = f"too few {unit}" if e.too_few else ""
             if metric == "disparity" and silent:
-                e, note = stats.Estimate(np.nan, e.n, np.nan, np.nan), silent
+                e, note = stats.nothing(e.n), silent
             numbers = (e.value, e.n, e.low, e.high, e.clusters, note)
             rows.append((task, test, method, pillar, indicator, metric, *numbers))
     return pd.DataFrame(rows, columns=METRIC_ROW)

@@ -219,8 +219,7 @@ def _by_group(
         mine = level == each
         e = _share(hits[mine], [unit[mine] for unit in place])
         small = mine.sum() < stats.SMALLEST
-        unknown = stats.Estimate(float("nan"), int(mine.sum()), float("nan"), float("nan"))
-        yield f"{name}={each}", "accuracy", unknown if small else e
+        yield f"{name}={each}", "accuracy", stats.nothing(int(mine.sum())) if small else e
     rows = level != UNKNOWN
     if len(set(level[rows])) > 1:
         found = []

@@ -288,7 +288,7 @@ def metric_rows(
         if cell[1] == "q_only":
             asked = part["prompt"]
             prompts = float(len(np.unique(asked[asked >= 0])))
-            count = stats.Estimate(prompts, len(part), float("nan"), float("nan"))
+            count = stats.Estimate(prompts, len(part))
             rows.append((task.value, *cell, "distinct_prompts", *_numbers(count, "prompts")))
     if judged is not None:
         judged = judged.assign(prompt=scored.prompt_of[_cells(judged, task, scored)])

@@ -37,7 +37,7 @@ def test_mean(e: PaperResults, run: Run | None, metric: str, method: str) -> Est
         e.metric(run, metric, method=method),
     )
     if pool is None or not abs(pool.value - value) < 1e-9:
-        return Estimate(value, 0 if pool is None else pool.n, math.nan, math.nan)
+        return Estimate(value, 0 if pool is None else pool.n)
     return Estimate(value, pool.n, pool.low, pool.high)
 
 

@@ -124,10 +124,8 @@ def _sweeps(
     for r in frame[
         (frame["run_id"] == (run.run_id if run else "")) & (frame["metric"] == "accuracy")
     ].to_dict("records"):
-        at = Estimate(float(r["value"]), int(r["n"]), float(r["ci_low"]), float(r["ci_high"]))
-        found.setdefault((str(r["test"]), str(r["by"])), {}).setdefault(str(r["method"]), {})[
-            float(r["x"])
-        ] = at
+        curves = found.setdefault((str(r["test"]), str(r["by"])), {})
+        curves.setdefault(str(r["method"]), {})[float(r["x"])] = Estimate.of_row(r)
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from sdgbias.analysis.paper.accuracy import MCQ_TESTS, NO_VAL, test_mean
@@ -98,12 +97,7 @@ def _stream(
         known = [at for at in each if at is not None]
         if len(known) < len(each):
             return None
-        return Estimate(
-            sum(at.value for at in known) / len(known),
-            sum(at.n for at in known),
-            math.nan,
-            math.nan,
-        )
+        return Estimate(sum(at.value for at in known) / len(known), sum(at.n for at in known))
     if not stream:
         return e.metric(run, "accuracy", test=test)
     return e.found(

@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
-import pandas as pd
-
 from sdgbias.analysis.paper.accuracy import MCQ_TESTS, NO_VAL, REGRESSION_TESTS
 from sdgbias.analysis.paper.cells import Cell, Row, cell, number
 from sdgbias.analysis.paper.numbered import lacks, method_accuracy
@@ -111,14 +109,8 @@ def plain(e: PaperResults, study: str) -> Iterator[Row]:
     names = {r.run_id: r for r in e.runs}
     for r in frame[frame["indicator"] == "all"].to_dict("records"):
         run = names[r["run_id"]]
-        at = Estimate(
-            float(r["value"]),
-            0 if pd.isna(r["n"]) else int(r["n"]),
-            float(r["ci_low"]),
-            float(r["ci_high"]),
-        )
         known = (r[name] for name in _LABELS if r[name] not in ("all", "") and r[name] == r[name])
         where = " ".join(f"{v:g}" if isinstance(v, float) else str(v) for v in known)
         p = number(float(r["p"]), run.kind) if r["p"] == r["p"] else Cell()
-        value = cell(at, run.kind, f"not in store: {r['note'] or 'no value'}")
+        value = cell(Estimate.of_row(r), run.kind, f"not in store: {r['note'] or 'no value'}")
         yield Row((run.label, str(r["task"]), str(r["metric"]), where), (value, p))

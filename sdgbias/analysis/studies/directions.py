@@ -111,7 +111,7 @@ def _prompts(o: TaskOutcome, levels: Sequence[Level], code: Ints) -> list[dict[s
         )
         count, n = (seen > 0).sum(axis=1), np.bincount(level.code, minlength=len(level.columns))
         for columns, distinct, rows in zip(level.columns, count, n, strict=True):
-            value = stats.Estimate(float(distinct), int(rows), _NAN, _NAN)
+            value = stats.Estimate(float(distinct), int(rows))
             made.append(
                 row(
                     STUDY,

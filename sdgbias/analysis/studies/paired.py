@@ -89,4 +89,4 @@ def _tested(
 
 def _mde(test: stats.PairedTest) -> stats.Estimate:
     value = stats.minimum_detectable(test.se, test.df)
-    return stats.Estimate(value, test.estimate.n, float("nan"), float("nan"))
+    return stats.Estimate(value, test.estimate.n)

@@ -83,9 +83,7 @@ def _rows(cell: TaskCell, order: str, view: str, seed: int) -> list[dict[str, ob
         made += rows_of(STUDY, level, spread(level, values, prompt), **columns)
         for i, named in enumerate(level.columns):
             mine = level.code == i
-            count = Estimate(
-                float(len(np.unique(prompt[mine]))), int(mine.sum()), float("nan"), float("nan")
-            )
+            count = Estimate(float(len(np.unique(prompt[mine]))), int(mine.sum()))
             made.append(row(STUDY, "distinct_prompts", count, **columns, **named))
     return made
 

@@ -44,7 +44,7 @@ def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
         made += rows_of(STUDY, level, spread(level, values, unit), common)
         count = np.bincount(level.code, minlength=len(level.columns))
         for columns, n in zip(level.columns, count, strict=True):
-            many = Estimate(float(n), int(n), float("nan"), float("nan"))
+            many = Estimate(float(n), int(n))
             made.append(row(STUDY, "distinct_prompts", many, **common, **columns))
     return table(made)
 

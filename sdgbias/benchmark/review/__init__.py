@@ -372,19 +372,19 @@ def kappa(one: np.ndarray, two: np.ndarray) -> stats.Estimate:
     NaN when chance agreement is 1 (both give the same single verdict throughout). NaN bounds when
     all verdicts agree: the estimated variance is 0 there, which would suggest false certainty.
     """
-    n, nan = len(one), float("nan")
+    n = len(one)
     if not n:
-        return stats.Estimate(nan, 0, nan, nan)
+        return stats.nothing()
     p = np.array(
         [[np.mean((one == i) & (two == j)) for j in (False, True)] for i in (False, True)]
     )  # (2, 2): p[i, j]
     rows, columns = p.sum(axis=1), p.sum(axis=0)
     observed, chance = float(np.trace(p)), float(rows @ columns)
     if np.isclose(chance, 1.0):
-        return stats.Estimate(nan, n, nan, nan)
+        return stats.nothing(n)
     k = (observed - chance) / (1 - chance)
     if np.isclose(observed, 1.0):
-        return stats.Estimate(k, n, nan, nan)
+        return stats.Estimate(k, n)
     same = sum(p[i, i] * (1 - (rows[i] + columns[i]) * (1 - k)) ** 2 for i in (0, 1))
     apart = (1 - k) ** 2 * sum(p[i, 1 - i] * (columns[i] + rows[1 - i]) ** 2 for i in (0, 1))
     variance = (same + apart - (k - chance * (1 - k)) ** 2) / (n * (1 - chance) ** 2)
