@@ -20,10 +20,11 @@ from typing import Any
 import pandas as pd
 
 from sdgbias.benchmark import people_items, quality
-from sdgbias.benchmark.build import write_json, write_table
+from sdgbias.benchmark.build import write_table
 from sdgbias.benchmark.card import content_digest
 from sdgbias.benchmark.card.figures import counts
 from sdgbias.errors import InputError
+from sdgbias.files import write_json
 from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.faces import read_fairface, read_utkface
 from sdgbias.raw.facet import GROUPS, Annotations, clip_box, find_files, read_annotations

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from sdgbias import templates
-from sdgbias.benchmark.build import write_json, write_table
+from sdgbias.benchmark.build import write_table
 from sdgbias.benchmark.card import build_card
 from sdgbias.benchmark.card.figures import counts as counted
 from sdgbias.benchmark.items import QUARANTINE_COLUMNS
@@ -50,7 +50,7 @@ from sdgbias.benchmark.release.records import (
     stem,
 )
 from sdgbias.errors import InputError, StoreError
-from sdgbias.files import confine, json_object, write_atomically, writing
+from sdgbias.files import confine, json_object, write_atomically, write_json, writing
 from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images import near_duplicates
 from sdgbias.raw.images.composite import MAX_PIXELS

@@ -6,7 +6,6 @@ sheet.py writes the review sheets, verdicts.py reads the CSVs.
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +22,10 @@ from sdgbias.benchmark.review.verdicts import (
     csv_text,
     keys,
     read_verdicts,
-    write_file,
     written_in,
 )
 from sdgbias.errors import InputError, UsageError, one_of
-from sdgbias.files import json_object, reading
+from sdgbias.files import json_object, reading, write_atomically, write_json
 from sdgbias.methods import stats
 from sdgbias.types import Task
 
@@ -177,8 +175,8 @@ def import_reviews(
     to_adjudicate = _write_waiting(out, waiting, names) if len(waiting) else None
     buffer = io.BytesIO()
     final.to_parquet(buffer, index=False, compression="zstd")
-    write_file(out, buffer.getvalue())
-    write_file(out.with_suffix(".json"), json.dumps(figures, indent=2, sort_keys=True) + "\n")
+    write_atomically(out, buffer.getvalue())
+    write_json(out.with_suffix(".json"), figures)
     return Reviews(final, figures, out, to_adjudicate)
 
 
@@ -290,7 +288,7 @@ def _write_waiting(out: Path, waiting: pd.DataFrame, names: Sequence[str]) -> Pa
     while written_in(path):
         number += 1
         path = out.with_name(f"{out.stem}-disagreements-{number}.csv")
-    write_file(path, csv_text(rows))
+    write_atomically(path, csv_text(rows))
     return path
 
 
