@@ -32,11 +32,12 @@ from sdgbias.files import reading, understood, write_atomically, write_json, wri
 from sdgbias.progress import Progress, silent
 from sdgbias.raw import clusters as clusters_module
 from sdgbias.raw import regions, series
+from sdgbias.raw.folders import sample_note
 from sdgbias.raw.images import image_store as imagestore
 from sdgbias.raw.images import near_duplicates
 from sdgbias.raw.images.image_store import ImageSettings
 from sdgbias.raw.indicators import Bins
-from sdgbias.types import Task
+from sdgbias.types import QUARANTINE_COLUMNS, Task
 
 MAX_ROUNDS = 20
 #: With fewer clusters than this, starting a worker takes longer than drawing their pictures.
@@ -86,7 +87,7 @@ def _read(out: Path, name: str, columns: Sequence[str] | None = None) -> pd.Data
 def _write_quarantine(out: Path, stage: str, *parts: pd.DataFrame) -> None:
     """The rows in the order of their columns. DuckDB sorts them: of all possible questions a full
     raw folder leaves out a million."""
-    names = items.QUARANTINE_COLUMNS
+    names = QUARANTINE_COLUMNS
     text = pa.schema([(name, pa.large_string()) for name in names])
     rows = pa.concat_tables(
         [
@@ -118,18 +119,13 @@ def build_clusters(raw: Path, out: Path) -> None:
     table, sifted = quality.sift("clusters", table)
     write_table(out, "clusters", table)
     _write_quarantine(out, "clusters", lost, sifted)
-    write_json(out / "origin.json", {"synthetic": _readme(raw).startswith("Synthetic sample")})
-
-
-def _readme(raw: Path) -> str:
-    path = raw / "README.txt"
-    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    write_json(out / "origin.json", {"synthetic": bool(sample_note(raw))})
 
 
 def made_without_images(raw: Path) -> bool:
     """Whether this is a sample of `sdgbias sample --no-images`: then missing images are no
     error."""
-    return _readme(raw).startswith("Synthetic sample") and "\nimages: no\n" in _readme(raw)
+    return "\nimages: no\n" in sample_note(raw)
 
 
 def build_images(
@@ -153,7 +149,7 @@ def build_images(
         )  # DVC requires its outputs, even empty ones
         index, lost, counts = (
             imagestore.pending_index(table),
-            pd.DataFrame(columns=list(items.QUARANTINE_COLUMNS)),
+            pd.DataFrame(columns=QUARANTINE_COLUMNS),
             (0, 0),
         )
     else:

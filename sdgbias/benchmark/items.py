@@ -31,9 +31,8 @@ from sdgbias.raw.indicators import (
     load_indicators,
     load_regression_tasks,
 )
-from sdgbias.types import Task
+from sdgbias.types import QUARANTINE_COLUMNS, Task
 
-QUARANTINE_COLUMNS = ("table", "key", "rule", "detail")
 #: The columns that decide whether two questions of one indicator are the same; equal numbers for
 #: equal pictures, groups of pictures and contexts.
 _SAME = ("image", "group", "context")
@@ -104,7 +103,7 @@ def find_candidates(
     base, repeated, notes = _base(clusters, images, gdl_regions)
     mcq, lost_mcq, options = _mcq_candidates(base, series, max_gap, keep_bins or {}, notes)
     regression, lost_regression = _regression_candidates(base)
-    quarantine = _concat([repeated, lost_mcq, lost_regression], list(QUARANTINE_COLUMNS))
+    quarantine = _concat([repeated, lost_mcq, lost_regression], QUARANTINE_COLUMNS)
     found = {
         task: with_ids(rows, task, seed)
         for task, rows in ((Task.MCQ, mcq), (Task.REGRESSION, regression))
@@ -257,9 +256,7 @@ def _base(
         "rule": "duplicate-item",
         "detail": "cluster appears twice; one row is kept",
     }
-    twice = pd.DataFrame(
-        {"key": kept["cluster_id"][again], **where}, columns=list(QUARANTINE_COLUMNS)
-    )
+    twice = pd.DataFrame({"key": kept["cluster_id"][again], **where}, columns=QUARANTINE_COLUMNS)
     return kept[~again].reset_index(drop=True), twice, notes
 
 
@@ -324,7 +321,7 @@ def _mcq_candidates(
         "level",
         "answer",
     ]
-    return _compact(_concat(found, columns)), _concat(lost, list(QUARANTINE_COLUMNS)), options
+    return _compact(_concat(found, columns)), _concat(lost, QUARANTINE_COLUMNS), options
 
 
 def _regression_candidates(base: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -345,7 +342,7 @@ def _regression_candidates(base: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFra
         lost += twice
         found.append(rows)
     kept = _concat(found, ["cluster_id", "cname", "year", "indicator", "answer"])
-    return _compact(kept), _concat(lost, list(QUARANTINE_COLUMNS))
+    return _compact(kept), _concat(lost, QUARANTINE_COLUMNS)
 
 
 def lookup_values(
@@ -437,7 +434,7 @@ def _quarantine(task: Task, rows: pd.DataFrame, rule: str, detail: pd.Series) ->
     key = rows["cluster_id"] + "|" + rows["indicator"].astype("str")
     return pd.DataFrame(
         {"table": f"items_{task}", "key": key, "rule": rule, "detail": detail},
-        columns=list(QUARANTINE_COLUMNS),
+        columns=QUARANTINE_COLUMNS,
     )
 
 

@@ -16,6 +16,7 @@ import yaml
 from sdgbias import templates
 from sdgbias.errors import InfrastructureError, InputError, StoreError
 from sdgbias.files import write_atomically
+from sdgbias.raw.folders import sample_note
 from sdgbias.raw.sources import Source, sources
 
 #: Measured: DVC adds 117,000 loose files in 37 s and 32 tarballs of the same bytes in 2 s; push and
@@ -64,7 +65,7 @@ def track_raw(folder: Path, project: Path = Path(".")) -> Tracked:
             " move it to data/"
         )
     relative = place.relative_to(root).as_posix()
-    synthetic = _is_synthetic(place)
+    synthetic = bool(sample_note(place))
     found = [] if synthetic else [entry for entry in sources() if _holds(place, entry)]
     if not found and not synthetic:
         raise InputError(
@@ -92,13 +93,6 @@ def _root(start: Path) -> Path:
             return place
     raise InputError(
         f"{start} is in no DVC project; run it in this project's folder, or 'dvc init' first"
-    )
-
-
-def _is_synthetic(folder: Path) -> bool:
-    readme = folder / "README.txt"
-    return readme.is_file() and readme.read_text(encoding="utf-8", errors="replace").startswith(
-        "Synthetic sample"
     )
 
 

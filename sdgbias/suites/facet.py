@@ -11,7 +11,6 @@ the test pictures.
 from __future__ import annotations
 
 import hashlib
-import io
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -284,7 +283,7 @@ def _says(label: str) -> Callable[[pd.DataFrame], ArrayLike]:
 def previews(items: pd.DataFrame, images: Mapping[str, tuple[bytes, ...]]) -> pd.DataFrame:
     """image_id, png (a JPEG of at most 320 pixels a side) of up to 60 pictures: classes in turn, by
     the digest of the picture's id, so that every model on a benchmark shows the same ones."""
-    from PIL import Image
+    from sdgbias.raw.images.composite import encode_jpeg, open_picture
 
     shown = items.drop_duplicates("image_id")[["image_id", "class1"]]
     shown = shown.assign(
@@ -297,12 +296,8 @@ def previews(items: pd.DataFrame, images: Mapping[str, tuple[bytes, ...]]) -> pd
     )
     made = []
     for image_id in shown["image_id"]:
-        with Image.open(io.BytesIO(images[image_id][0]), formats=("PNG", "JPEG")) as picture:
-            small = picture.convert("RGB")
-        small.thumbnail((PREVIEW_SIDE, PREVIEW_SIDE))
-        buffer = io.BytesIO()
-        small.save(buffer, "JPEG", quality=75)
-        made.append((image_id, buffer.getvalue()))
+        small = encode_jpeg(open_picture(images[image_id][0]), 75, PREVIEW_SIDE)
+        made.append((image_id, small))
     return pd.DataFrame(made, columns=["image_id", "png"])
 
 

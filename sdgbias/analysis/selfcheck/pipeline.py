@@ -29,6 +29,7 @@ from sdgbias.engines.planted import Habits
 from sdgbias.methods import stats
 from sdgbias.methods.stats import Estimate
 from sdgbias.progress import Progress
+from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.scoring import evaluate
 from sdgbias.suites.suite import EvalSettings
 from sdgbias.types import (
@@ -43,7 +44,6 @@ from sdgbias.types import (
     View,
 )
 
-SAYS = ("pessimistic", "conservative", "optimistic")
 #: (view, test) combinations that differ; all others repeat one of these.
 CELLS = (
     (View.Q_ONLY, ContextTest.T1),
@@ -188,7 +188,7 @@ def _answers(found: Found, p: Population) -> Iterator[Check]:
             continue
         for number, pillar in enumerate(PILLARS, 1):
             mine = three & (p.pillar[rows] == pillar)
-            for rank, says in enumerate(SAYS):
+            for rank, says in enumerate(DIRECTIONS):
                 expected = np.where(p.says[rows] == rank, chance, 0.0).sum(axis=1)[mine]
                 e = found.estimate(Task.MCQ, test.value, view.value, f"share_{says}", pillar)
                 shown = (

@@ -26,7 +26,7 @@ from sdgbias.benchmark.card.readme import readme
 from sdgbias.errors import InputError
 from sdgbias.files import json_file, reading, write_atomically, write_json
 from sdgbias.raw.clusters import LABELS
-from sdgbias.types import PILLARS
+from sdgbias.types import PILLARS, QUARANTINE_COLUMNS
 
 #: Of a benchmark that is built from SustainBench, and of one that is built from `sdgbias sample`.
 LICENCE, SYNTHETIC_LICENCE = "CC BY-SA 4.0", "CC0 1.0"
@@ -59,7 +59,7 @@ _READ: dict[str, tuple[str, ...]] = {
 }
 _NUMBERS = {*LABELS, "year", "value", "value_year", "n_parts"}
 _NEEDED = {"cluster_id", "image_id", "indicator"}
-_QUARANTINE = pa.schema([(name, pa.string()) for name in ("table", "key", "rule", "detail")])
+_QUARANTINE = pa.schema([(name, pa.string()) for name in QUARANTINE_COLUMNS])
 _BATCH = 65_536
 
 

@@ -16,7 +16,6 @@ The folder contains street photos with faces in them: don't redistribute it (doc
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import re
@@ -43,6 +42,7 @@ from sdgbias.benchmark.review.verdicts import (
 from sdgbias.errors import InputError, StoreError, UsageError
 from sdgbias.files import json_object, packaged, write_atomically, write_json
 from sdgbias.progress import Progress, each, silent
+from sdgbias.raw.images.composite import encode_jpeg, open_picture
 from sdgbias.raw.images.image_store import ImageReader
 from sdgbias.types import LETTERS, TESTS, Task
 
@@ -302,18 +302,13 @@ def _write_images(
 def _write_image(benchmark: Path, path: Path, data: bytes) -> None:
     """Re-encode the image, so that no photo metadata is copied."""
     try:
-        with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as opened:
-            picture = opened.convert("RGB")
+        picture = encode_jpeg(open_picture(data), QUALITY, SIDE)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise InputError(
             f"{benchmark}: image {path.stem} can't be decoded ({error}); build the images again"
             " with 'sdgbias build'"
         ) from None
-    picture.info.clear()
-    picture.thumbnail((SIDE, SIDE))
-    buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=QUALITY)
-    write_atomically(path, buffer.getvalue())
+    write_atomically(path, picture)
 
 
 def _clear(folder: Path, wanted: set[str]) -> None:
