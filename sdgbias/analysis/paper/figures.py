@@ -18,7 +18,7 @@ from sdgbias.types import PILLARS, TESTS, Task
 def figure_3(e: PaperResults) -> Iterator[Row]:
     for s in e.subjects("figure_3"):
         for test in ("T1", "T5") if s.run else ("T1",):
-            cells = (s.metric("accuracy", test=test, method=v) for v, _ in VIEWS)
+            cells = (s.metric("accuracy", test=test, method=v) for v in VIEWS)
             yield Row((s.label, test), tuple(cells))
 
 
