@@ -39,6 +39,10 @@ class TaskOutcome:
     hit: Mapping[str, Floats]
     error: Mapping[str, Floats]
 
+    def columns(self, method: str, **more: object) -> dict[str, object]:
+        """What the rows of a method have in common."""
+        return {"task": self.task.value, "test": self.test, "method": method, **more}
+
 
 def reportable(run: RunData, task: Task) -> list[TaskCell]:
     """The cells of a task with results to report: test rows and, for numbers, a decoded Full
@@ -248,6 +252,19 @@ def rows_of(
                 )
             )
     return made
+
+
+def distinct(study: str, level: Level, prompt: Ints, **columns: object) -> list[dict[str, object]]:
+    """Number of distinct prompts of each group, the effective n where many items share a prompt.
+    prompt: (n,) codes."""
+    many = int(prompt.max(initial=0)) + 1
+    seen = np.bincount(level.code * many + prompt, minlength=len(level.columns) * many)
+    count = (seen.reshape(-1, many) > 0).sum(axis=1)
+    n = np.bincount(level.code, minlength=len(level.columns))
+    return [
+        row(study, "distinct_prompts", stats.Estimate(float(k), int(rows)), **{**columns, **named})
+        for named, k, rows in zip(level.columns, count, n, strict=True)
+    ]
 
 
 def adjust(rows: Sequence[dict[str, object]]) -> None:

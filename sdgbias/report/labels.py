@@ -93,7 +93,7 @@ def image_use(data: ReportData, model: str) -> tuple[str, str] | None:
     rows = data.image_use[(data.image_use["model"] == model) & (data.image_use["pillar"] == "all")]
     if rows.empty:
         return None
-    r = rows.iloc[0]
+    r = rows.iloc[0].to_dict()
     e = Estimate.of_row(r, "low", "high")
     verdict = {
         1: "The image helps",

@@ -85,7 +85,7 @@ class Found:
         ]
         if rows.empty:
             return None
-        return Estimate.of_row(rows.iloc[0])
+        return Estimate.of_row(rows.iloc[0].to_dict())
 
     def check(self, what: str, truth: float, found: Estimate, p: float, **more: Any) -> Check:
         return check("pipeline", self.plant.name, what, truth, found, p, **more)
