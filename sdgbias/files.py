@@ -133,8 +133,14 @@ def reading(path: Path, onward: str) -> Iterator[Path]:
         yield path
 
 
+#: What to do where a folder that the user named can't be written.
+OTHER_OUT = "give a writable folder with --out"
+
+
 @contextmanager
-def writing(path: Path, onward: str, error: type[SdgbiasError] = StoreError) -> Iterator[Path]:
+def writing(
+    path: Path, onward: str = OTHER_OUT, error: type[SdgbiasError] = StoreError
+) -> Iterator[Path]:
     """As `replacing`, and makes the folder. Raises ``error`` (DiskFull in place of StoreError);
     ``onward``: the advice at the end of the message."""
     try:
@@ -150,7 +156,7 @@ def writing(path: Path, onward: str, error: type[SdgbiasError] = StoreError) -> 
 def write_atomically(
     path: Path,
     content: str | bytes | Callable[[Path], object],
-    onward: str,
+    onward: str = OTHER_OUT,
     error: type[SdgbiasError] = StoreError,
 ) -> None:
     """Writes a file whole or not at all (`writing`); ``content``: its text or bytes, or what writes
@@ -160,6 +166,14 @@ def write_atomically(
             content(part)
         else:
             part.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def write_json(path: Path, content: Any, onward: str = OTHER_OUT, nan: bool = True) -> None:
+    """Plain JSON with sorted keys, whole or not at all. ``nan``: whether NaN may be in it."""
+    text = json.dumps(
+        content, indent=2, sort_keys=True, default=str, ensure_ascii=False, allow_nan=nan
+    )
+    write_atomically(path, text + "\n", onward)
 
 
 def cached_text(name: str, make: Callable[[], str], check: Callable[[str], object] = str) -> str:

@@ -46,6 +46,10 @@ MODALITIES = ("photo", "tile", "nightlights")
 REDUCED_CONTEXT = ("asset_index", "sanitation_index", "urban")
 
 
+#: The columns of a table of rows that are left out, all text.
+QUARANTINE_COLUMNS = ["table", "key", "rule", "detail"]
+
+
 class Task(StrEnum):
     MCQ = "mcq"
     REGRESSION = "regression"

@@ -62,8 +62,7 @@ def test_a_full_disk_leaves_no_parts(tmp_path: Path) -> None:
     command = """
 import resource, sys
 from pathlib import Path
-from sdgbias.benchmark.build import write_json
-from sdgbias.benchmark.review.verdicts import write_file
+from sdgbias.files import write_atomically, write_json
 from sdgbias.errors import SdgbiasError
 from sdgbias.nightly.process import write_outcome
 from sdgbias.report.pages.studies import write
@@ -71,7 +70,7 @@ out, long = Path(sys.argv[1]), "x" * 5000
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 for call in (
     lambda: write_json(out / "a.json", {"a": long}),
-    lambda: write_file(out / "b.csv", long),
+    lambda: write_atomically(out / "b.csv", long),
     lambda: write_outcome(out / "c.json", {"a": long}),
     lambda: write(out / "d.html", long),
 ):

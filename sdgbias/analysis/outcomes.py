@@ -39,6 +39,10 @@ class TaskOutcome:
     hit: Mapping[str, Floats]
     error: Mapping[str, Floats]
 
+    def columns(self, method: str, **more: object) -> dict[str, object]:
+        """What the rows of a method have in common."""
+        return {"task": self.task.value, "test": self.test, "method": method, **more}
+
 
 def reportable(run: RunData, task: Task) -> list[TaskCell]:
     """The cells of a task with results to report: test rows and, for numbers, a decoded Full
@@ -185,20 +189,17 @@ class Level:
     columns: tuple[Mapping[str, str], ...]
 
 
-def levels(items: pd.DataFrame, *, indicators: bool = True) -> list[Level]:
+def levels(items: pd.DataFrame) -> list[Level]:
     """Groupings: all rows, by pillar, and by indicator within its pillar."""
-    found = [Level(np.zeros(len(items), dtype=np.int64), ({"pillar": "all", "indicator": "all"},))]
     code, names = pd.factorize(items["pillar"], sort=True)
-    found.append(
-        Level(code.astype(np.int64), tuple({"pillar": str(p), "indicator": "all"} for p in names))
-    )
-    if indicators:
-        code, names = pd.factorize(items["pillar"] + "\t" + items["indicator"], sort=True)
-        pairs = [str(name).split("\t") for name in names]
-        found.append(
-            Level(code.astype(np.int64), tuple({"pillar": p, "indicator": i} for p, i in pairs))
-        )
-    return found
+    pillars = tuple({"pillar": str(p), "indicator": "all"} for p in names)
+    each, names = pd.factorize(items["pillar"] + "\t" + items["indicator"], sort=True)
+    pairs = [str(name).split("\t") for name in names]
+    return [
+        Level(np.zeros(len(items), dtype=np.int64), ({"pillar": "all", "indicator": "all"},)),
+        Level(code.astype(np.int64), pillars),
+        Level(each.astype(np.int64), tuple({"pillar": p, "indicator": i} for p, i in pairs)),
+    ]
 
 
 def spread(
@@ -248,6 +249,19 @@ def rows_of(
                 )
             )
     return made
+
+
+def distinct(study: str, level: Level, prompt: Ints, **columns: object) -> list[dict[str, object]]:
+    """Number of distinct prompts of each group, the effective n where many items share a prompt.
+    prompt: (n,) codes."""
+    many = int(prompt.max(initial=0)) + 1
+    seen = np.bincount(level.code * many + prompt, minlength=len(level.columns) * many)
+    count = (seen.reshape(-1, many) > 0).sum(axis=1)
+    n = np.bincount(level.code, minlength=len(level.columns))
+    return [
+        row(study, "distinct_prompts", stats.Estimate(float(k), int(rows)), **{**columns, **named})
+        for named, k, rows in zip(level.columns, count, n, strict=True)
+    ]
 
 
 def adjust(rows: Sequence[dict[str, object]]) -> None:

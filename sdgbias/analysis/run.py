@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from sdgbias import store
 from sdgbias.benchmark.own import UNKNOWN
-from sdgbias.errors import StoreError
+from sdgbias.errors import StoreError, UsageError
 from sdgbias.methods.cade import Divergence, Form, Stream, Streams, streams
 from sdgbias.types import (
     DIGITS,
@@ -139,16 +139,23 @@ class RunData:
         return self.of(Task.REGRESSION)
 
 
-def load(results: Path, run_id: str) -> RunData:
-    """All scores and items of one finished run. Raises StoreError if the run doesn't exist or has
-    no scores."""
+def row_of(
+    results: Path, run_id: str, error: type[StoreError | UsageError] = StoreError
+) -> dict[str, Any]:
+    """The row of ``runs`` of a run. Raises ``error`` where there is none."""
     found = store.query(results, "FROM runs WHERE run_id = ?", [run_id])
     if found.empty:
-        raise StoreError(
+        raise error(
             f"{results}: no run {run_id!r}; sdgbias results --sql 'SELECT run_id, model FROM runs'"
             " lists them"
         )
-    run: dict[str, Any] = {str(k): v for k, v in found.iloc[0].to_dict().items()}
+    return {str(k): v for k, v in found.iloc[0].to_dict().items()}
+
+
+def load(results: Path, run_id: str) -> RunData:
+    """All scores and items of one finished run. Raises StoreError if the run doesn't exist or has
+    no scores."""
+    run = row_of(results, run_id)
     params = {
         (str(r["task"]), str(r["test"])): CadeParams(
             r["alpha"], r["lambda_kl"], r["beta"], r["tau"]

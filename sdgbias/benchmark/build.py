@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain
@@ -28,17 +28,17 @@ import pyarrow.parquet as pq
 
 from sdgbias.benchmark import card, items, prompts, quality
 from sdgbias.errors import InputError
-from sdgbias.files import reading, understood, writing
+from sdgbias.files import reading, understood, write_atomically, write_json, writing
 from sdgbias.progress import Progress, silent
 from sdgbias.raw import clusters as clusters_module
 from sdgbias.raw import regions, series
+from sdgbias.raw.folders import sample_note
 from sdgbias.raw.images import image_store as imagestore
 from sdgbias.raw.images import near_duplicates
 from sdgbias.raw.images.image_store import ImageSettings
 from sdgbias.raw.indicators import Bins
-from sdgbias.types import Task
+from sdgbias.types import QUARANTINE_COLUMNS, Task
 
-STAGES = ("clusters", "images", "series", "items", "prompts", "card")
 MAX_ROUNDS = 20
 #: With fewer clusters than this, starting a worker takes longer than drawing their pictures.
 FEW_PICTURES = 32
@@ -48,7 +48,7 @@ GROUP = 100_000
 
 def write_table(out: Path, name: str, frame: pd.DataFrame) -> None:
     """One Parquet table, replaced atomically."""
-    _replace(
+    write_atomically(
         out / f"{name}.parquet",
         lambda part: pq.write_table(
             pa.Table.from_pandas(frame, preserve_index=False), part, compression="zstd"
@@ -73,22 +73,6 @@ def _write_parts(path: Path, tables: Iterable[pa.Table]) -> None:
             writer.write_table(pa.concat_tables(held))
 
 
-def write_json(path: Path, content: Any) -> None:
-    """Plain JSON with sorted keys, replaced atomically."""
-    text = json.dumps(content, indent=2, sort_keys=True, default=str, ensure_ascii=False) + "\n"
-    _replace(path, lambda part: part.write_text(text, encoding="utf-8"))
-
-
-def _new(path: Path) -> AbstractContextManager[Path]:
-    """A temporary file that becomes `path` when the block ends."""
-    return writing(path, "give a writable folder with --out")
-
-
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    with _new(path) as part:
-        write(part)
-
-
 def _reading(out: Path, name: str) -> AbstractContextManager[Path]:
     """The path of a table of an earlier stage; InputError when it is absent or can't be read."""
     path = out / f"{name}.parquet"
@@ -103,7 +87,7 @@ def _read(out: Path, name: str, columns: Sequence[str] | None = None) -> pd.Data
 def _write_quarantine(out: Path, stage: str, *parts: pd.DataFrame) -> None:
     """The rows in the order of their columns. DuckDB sorts them: of all possible questions a full
     raw folder leaves out a million."""
-    names = items.QUARANTINE_COLUMNS
+    names = QUARANTINE_COLUMNS
     text = pa.schema([(name, pa.large_string()) for name in names])
     rows = pa.concat_tables(
         [
@@ -120,7 +104,7 @@ def _write_quarantine(out: Path, stage: str, *parts: pd.DataFrame) -> None:
         blocks = connection.sql("SELECT * FROM rows ORDER BY ALL").to_arrow_reader(GROUP)
         found = (pa.Table.from_batches([block]).cast(text) for block in blocks)
         none = text.empty_table()
-        _replace(
+        write_atomically(
             out / "quarantine" / f"{stage}.parquet",
             lambda part: _write_parts(part, chain([none], found)),
         )
@@ -135,18 +119,13 @@ def build_clusters(raw: Path, out: Path) -> None:
     table, sifted = quality.sift("clusters", table)
     write_table(out, "clusters", table)
     _write_quarantine(out, "clusters", lost, sifted)
-    write_json(out / "origin.json", {"synthetic": _readme(raw).startswith("Synthetic sample")})
-
-
-def _readme(raw: Path) -> str:
-    path = raw / "README.txt"
-    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    write_json(out / "origin.json", {"synthetic": bool(sample_note(raw))})
 
 
 def made_without_images(raw: Path) -> bool:
     """Whether this is a sample of `sdgbias sample --no-images`: then missing images are no
     error."""
-    return _readme(raw).startswith("Synthetic sample") and "\nimages: no\n" in _readme(raw)
+    return "\nimages: no\n" in sample_note(raw)
 
 
 def build_images(
@@ -170,7 +149,7 @@ def build_images(
         )  # DVC requires its outputs, even empty ones
         index, lost, counts = (
             imagestore.pending_index(table),
-            pd.DataFrame(columns=list(items.QUARANTINE_COLUMNS)),
+            pd.DataFrame(columns=QUARANTINE_COLUMNS),
             (0, 0),
         )
     else:
@@ -254,7 +233,7 @@ def build_items(out: Path, draw: Draw = Draw(), reviewed: Reviewed | None = None
         clusters, _read(out, "gdl_regions"), _read(out, "gdl_region_names")
     )
     text = review.to_csv(index=False, lineterminator="\n")
-    _replace(out / "regions_review.csv", lambda part: part.write_text(text, encoding="utf-8"))
+    write_atomically(out / "regions_review.csv", text)
     by_status = review.groupby("status")["clusters"].sum()
     candidates = items.find_candidates(
         clusters,
@@ -268,7 +247,7 @@ def build_items(out: Path, draw: Draw = Draw(), reviewed: Reviewed | None = None
     free = [task for task, n in given.items() if n is None and not draw.every]
     numbers = given | {task: items.papers_number(candidates, task) for task in free}
     paths = [out / f"items_{task}.parquet" for task in Task]
-    with _new(paths[0]) as first, _new(paths[1]) as second:
+    with writing(paths[0]) as first, writing(paths[1]) as second:
         parts = dict(zip(Task, (first, second), strict=True))
         tables = {"clusters": clusters, "images": images}
         built, sifted = _until_clean(out, candidates, numbers, parts, draw.split, reviewed, tables)
@@ -360,7 +339,7 @@ def _keep_figures(source: Path | None, target: Path) -> None:
     """Copy the figures of a review (agreement, rates) to the path that the card reads; without a
     review remove the file."""
     if source is not None and source.is_file():
-        _replace(target, lambda part: part.write_bytes(source.read_bytes()))
+        write_atomically(target, source.read_bytes())
     else:
         target.unlink(missing_ok=True)
 
@@ -392,7 +371,9 @@ def build_prompts(out: Path) -> None:
             f"{out}: the item tables are empty; make them again: sdgbias build --stage items --out"
             f" {out}"
         )
-    _replace(out / "prompts.parquet", lambda part: _write_parts(part, chain([first], tables)))
+    write_atomically(
+        out / "prompts.parquet", lambda part: _write_parts(part, chain([first], tables))
+    )
 
 
 def _prompt_tables(out: Path) -> Iterator[pa.Table]:

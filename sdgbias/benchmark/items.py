@@ -31,9 +31,8 @@ from sdgbias.raw.indicators import (
     load_indicators,
     load_regression_tasks,
 )
-from sdgbias.types import Task
+from sdgbias.types import QUARANTINE_COLUMNS, Task
 
-QUARANTINE_COLUMNS = ("table", "key", "rule", "detail")
 #: The columns that decide whether two questions of one indicator are the same; equal numbers for
 #: equal pictures, groups of pictures and contexts.
 _SAME = ("image", "group", "context")
@@ -81,7 +80,6 @@ def find_candidates(
     clusters: pd.DataFrame,
     images: pd.DataFrame,
     series: pd.DataFrame,
-    gdl_regions: pd.DataFrame | None = None,
     *,
     seed: int,
     max_gap: int = MAX_GAP,
@@ -92,8 +90,7 @@ def find_candidates(
 
     `clusters`: the columns of clusters.parquet; gdl_region may be absent or ''. `images`:
     cluster_id, image_id and optionally image_group (near-duplicates) and modalities (what it
-    shows). `gdl_regions`: cname,
-    adm1dhs, gdl_region, fills empty regions. `series`: series.read_series. `max_gap`: most years
+    shows). `series`: series.read_series. `max_gap`: most years
     between a national or regional value and the survey, unless the indicator table has another
     limit. `keep_bins`: options of an earlier benchmark by indicator, used instead of terciles over
     these clusters, so that a new country doesn't move the cut points of old questions. Raises
@@ -101,10 +98,10 @@ def find_candidates(
     """
     if max_gap < 0:
         raise UsageError(f"max_gap is {max_gap}; give a number of 0 or more")
-    base, repeated, notes = _base(clusters, images, gdl_regions)
+    base, repeated, notes = _base(clusters, images)
     mcq, lost_mcq, options = _mcq_candidates(base, series, max_gap, keep_bins or {}, notes)
     regression, lost_regression = _regression_candidates(base)
-    quarantine = _concat([repeated, lost_mcq, lost_regression], list(QUARANTINE_COLUMNS))
+    quarantine = _concat([repeated, lost_mcq, lost_regression], QUARANTINE_COLUMNS)
     found = {
         task: with_ids(rows, task, seed)
         for task, rows in ((Task.MCQ, mcq), (Task.REGRESSION, regression))
@@ -205,7 +202,7 @@ def papers_number(candidates: Candidates, task: Task) -> int | None:
 
 
 def _base(
-    clusters: pd.DataFrame, images: pd.DataFrame, gdl_regions: pd.DataFrame | None
+    clusters: pd.DataFrame, images: pd.DataFrame
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]:
     """(clusters that have an image, sorted, with image_id and gdl_region; repeated clusters;
     notes)."""
@@ -224,14 +221,6 @@ def _base(
     base["gdl_region"] = (
         clusters["gdl_region"].fillna("").str.lower() if "gdl_region" in clusters else ""
     )
-    if gdl_regions is not None and len(gdl_regions):
-        known = gdl_regions[["cname", "adm1dhs", "gdl_region"]].rename(
-            columns={"gdl_region": "given"}
-        )
-        base = base.merge(known, on=["cname", "adm1dhs"], how="left")
-        base["gdl_region"] = base["gdl_region"].where(
-            base["gdl_region"] != "", base.pop("given").fillna("").str.lower()
-        )
     image = images[["cluster_id", "image_id"]].assign(
         image_group=images.get("image_group", images["image_id"]),
         modalities=images.get("modalities", ""),
@@ -257,9 +246,7 @@ def _base(
         "rule": "duplicate-item",
         "detail": "cluster appears twice; one row is kept",
     }
-    twice = pd.DataFrame(
-        {"key": kept["cluster_id"][again], **where}, columns=list(QUARANTINE_COLUMNS)
-    )
+    twice = pd.DataFrame({"key": kept["cluster_id"][again], **where}, columns=QUARANTINE_COLUMNS)
     return kept[~again].reset_index(drop=True), twice, notes
 
 
@@ -324,7 +311,7 @@ def _mcq_candidates(
         "level",
         "answer",
     ]
-    return _compact(_concat(found, columns)), _concat(lost, list(QUARANTINE_COLUMNS)), options
+    return _compact(_concat(found, columns)), _concat(lost, QUARANTINE_COLUMNS), options
 
 
 def _regression_candidates(base: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -345,7 +332,7 @@ def _regression_candidates(base: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFra
         lost += twice
         found.append(rows)
     kept = _concat(found, ["cluster_id", "cname", "year", "indicator", "answer"])
-    return _compact(kept), _concat(lost, list(QUARANTINE_COLUMNS))
+    return _compact(kept), _concat(lost, QUARANTINE_COLUMNS)
 
 
 def lookup_values(
@@ -437,7 +424,7 @@ def _quarantine(task: Task, rows: pd.DataFrame, rule: str, detail: pd.Series) ->
     key = rows["cluster_id"] + "|" + rows["indicator"].astype("str")
     return pd.DataFrame(
         {"table": f"items_{task}", "key": key, "rule": rule, "detail": detail},
-        columns=list(QUARANTINE_COLUMNS),
+        columns=QUARANTINE_COLUMNS,
     )
 
 

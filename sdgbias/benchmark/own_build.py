@@ -17,13 +17,13 @@ import pandas as pd
 
 from sdgbias import templates
 from sdgbias.benchmark import quality
-from sdgbias.benchmark.build import write_json, write_table
+from sdgbias.benchmark.build import write_table
 from sdgbias.benchmark.card import content_digest
 from sdgbias.benchmark.own import Folder, read_folder
 from sdgbias.benchmark.own_spec import Spec
 from sdgbias.benchmark.prompts import own_prompts
 from sdgbias.errors import StoreError, SuiteError, UsageError
-from sdgbias.files import confine, json_object, write_atomically
+from sdgbias.files import confine, json_object, write_atomically, write_json
 from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images import shards
 from sdgbias.types import OPTION_LETTERS
@@ -58,7 +58,7 @@ def build_own(folder: Path, out: Path, progress: Progress = silent) -> dict[str,
     write_table(out, "quarantine", lost)
     card = _card(out, found, spec, items)
     page = templates.render("benchmark/card/own_readme.md.j2", **card, summary=summary(card))
-    write_atomically(out / "README.md", page, "give a writable folder with --out")
+    write_atomically(out / "README.md", page)
     write_json(out / "benchmark.json", card)
     return card
 

@@ -20,16 +20,18 @@ from typing import Any
 import pandas as pd
 
 from sdgbias.benchmark import people_items, quality
-from sdgbias.benchmark.build import write_json, write_table
+from sdgbias.benchmark.build import write_table
 from sdgbias.benchmark.card import content_digest
 from sdgbias.benchmark.card.figures import counts
 from sdgbias.errors import InputError
+from sdgbias.files import write_json
 from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.faces import read_fairface, read_utkface
 from sdgbias.raw.facet import GROUPS, Annotations, clip_box, find_files, read_annotations
+from sdgbias.raw.folders import sample_note
 from sdgbias.raw.images.composite import open_picture
 from sdgbias.raw.images.shards import store_images
-from sdgbias.types import FACET
+from sdgbias.types import FACET, QUARANTINE_COLUMNS
 
 DATASETS = ("facet", "fairface", "utkface")
 #: Licences of the pictures and labels; a synthetic folder says so in its README.txt.
@@ -146,7 +148,7 @@ def build_people(
     people = people[~shared].reset_index(drop=True)
     for at, name in enumerate("xywh"):
         people[name] = [boxes[person][at] for person in people["person_id"]]
-    synthetic = _synthetic(source)
+    synthetic = bool(sample_note(source))
     people["dataset"], people["split"] = (
         "synthetic" if synthetic else dataset,
         people["image_id"].map(split_of),
@@ -177,7 +179,7 @@ def build_people(
 
 def _left(rows: pd.DataFrame, why: Callable[[dict[Any, Any]], tuple[str, str]]) -> pd.DataFrame:
     gone = [("people", row["person_id"], *why(row)) for row in rows.to_dict("records")]
-    return pd.DataFrame(gone, columns=["table", "key", "rule", "detail"])
+    return pd.DataFrame(gone, columns=QUARANTINE_COLUMNS)
 
 
 def _picture(
@@ -210,13 +212,6 @@ def _picture(
 def _reasons(quarantine: pd.DataFrame) -> str:
     found = counts(quarantine["rule"])
     return ", ".join(f"{rule} {n}" for rule, n in found.items()) or "the table is empty"
-
-
-def _synthetic(source: Path) -> bool:
-    path = source / "README.txt"
-    return path.is_file() and path.read_text(encoding="utf-8", errors="replace").startswith(
-        "Synthetic sample"
-    )
 
 
 def _card(

@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from sdgbias.errors import ModelError
 from sdgbias.types import ModelSpec
@@ -46,6 +47,12 @@ def local_folder(spec: ModelSpec, root: Path) -> Path | None:
             f"{folder}: no config.json; registry entry {spec.name} has repo: {spec.repo}"
         )
     return folder
+
+
+def pinned(spec: ModelSpec, root: Path) -> tuple[Path | None, str, dict[str, Any]]:
+    """(`local_folder`, the name to load from, and the hub's revision for from_pretrained)."""
+    folder = local_folder(spec, root)
+    return folder, str(folder or spec.repo), {} if folder else {"revision": spec.revision}
 
 
 def folder_digest(folder: Path) -> str:

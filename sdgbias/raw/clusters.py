@@ -19,11 +19,11 @@ import pandas as pd
 
 from sdgbias.errors import InputError
 from sdgbias.raw.text_tables import separator
+from sdgbias.types import QUARANTINE_COLUMNS
 
 LABELS_FILE = "dhs_final_labels.csv"
 ID_PATTERN = re.compile(r"[A-Z]{2}-\d{4}-\d[#A-Z]-\d{8}")
 UNKNOWN_ADM1 = 9999
-QUARANTINE_COLUMNS = ["table", "key", "rule", "detail"]
 
 #: Closed ranges of what a cluster mean can be, with the unit. asset_index, a first principal
 #: component, is unbounded. women_bmi: DHS flags a woman's BMI below 12 or above 60 as implausible

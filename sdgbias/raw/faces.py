@@ -18,6 +18,7 @@ from sdgbias.errors import InputError
 from sdgbias.files import confine
 from sdgbias.raw.facet import PEOPLE, UNKNOWN, Annotations
 from sdgbias.raw.text_tables import read_text
+from sdgbias.types import QUARANTINE_COLUMNS
 
 #: Ends of the young and the middle group in years (App. A.3).
 YOUNG_UNDER, MIDDLE_TO = 25, 65
@@ -142,6 +143,4 @@ def _people(rows: list[tuple[str, str, str, str, str]], root: Path, n_rows: int)
             )
         )
     people = pd.DataFrame(kept, columns=list(PEOPLE)).sort_values("person_id", ignore_index=True)
-    return Annotations(
-        people, pd.DataFrame(gone, columns=["table", "key", "rule", "detail"]), n_rows
-    )
+    return Annotations(people, pd.DataFrame(gone, columns=QUARANTINE_COLUMNS), n_rows)

@@ -21,6 +21,7 @@ import pandas as pd
 from sdgbias.errors import InputError
 from sdgbias.files import packaged_yaml
 from sdgbias.raw.text_tables import read_text
+from sdgbias.types import QUARANTINE_COLUMNS
 
 _TABLE: dict[str, Any] = packaged_yaml("facet.yaml")
 #: FACET's 52 person classes, and the 13 that the paper reports on, in its order (App. A.4).
@@ -140,9 +141,7 @@ def read_annotations(path: Path) -> Annotations:
             "persons": 1,
         }
     )
-    quarantine = pd.DataFrame(
-        [("people", *g) for g in gone], columns=["table", "key", "rule", "detail"]
-    )
+    quarantine = pd.DataFrame([("people", *g) for g in gone], columns=QUARANTINE_COLUMNS)
     return Annotations(
         people[list(PEOPLE)].sort_values("person_id", ignore_index=True), quarantine, len(rows)
     )

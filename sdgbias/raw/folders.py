@@ -20,7 +20,6 @@ from sdgbias.raw import clusters
 from sdgbias.raw.images.photos import read_metadata
 from sdgbias.raw.sources import Source, source
 
-STATES = ("present", "partial", "missing", "broken", "unneeded")
 TILE_SAMPLE = 200  # tiles whose last bytes are checked; for all others only the size
 PHOTO_SAMPLE = 3  # clusters per country whose photos are compared with the metadata
 #: Photos were matched to clusters within 0.1 degree; positions are rounded.
@@ -34,7 +33,8 @@ TILE_GROUPS = {
 
 @dataclass(frozen=True)
 class SourceState:
-    """One source: its state (STATES), the files found, the effect on a build, and the fix."""
+    """One source: its state (present, partial, missing, broken, unneeded), the files found,
+    the effect on a build, and the fix."""
 
     source: str
     state: str
@@ -45,6 +45,13 @@ class SourceState:
 
 def how(entry: Source) -> str:
     return f"{entry.get} {entry.url}"
+
+
+def sample_note(folder: Path) -> str:
+    """The README.txt of a sample that this package made, '' for any other folder."""
+    path = folder / "README.txt"
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    return text if text.startswith("Synthetic sample") else ""
 
 
 def names(values: list[str] | set[str], most: int = 8) -> str:

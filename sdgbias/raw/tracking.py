@@ -16,6 +16,7 @@ import yaml
 from sdgbias import templates
 from sdgbias.errors import InfrastructureError, InputError, StoreError
 from sdgbias.files import write_atomically
+from sdgbias.raw.folders import sample_note
 from sdgbias.raw.sources import Source, sources
 
 #: Measured: DVC adds 117,000 loose files in 37 s and 32 tarballs of the same bytes in 2 s; push and
@@ -43,16 +44,16 @@ class Tracked:
         return templates.lines("raw_track", t=self)
 
 
-def track_raw(folder: Path, project: Path = Path(".")) -> Tracked:
+def track_raw(folder: Path) -> Tracked:
     """`dvc add` of ``folder``, whole, and the provenance of the sources found in it written into
     its .dvc file.
 
     Running it again records the changes and keeps other keys that users added under `meta`. Raises
-    InputError when ``folder`` is missing, empty of known sources or outside the DVC project that
-    holds ``project``, and when a pipeline stage already owns it; InfrastructureError when DVC can't
-    run.
+    InputError when ``folder`` is missing, empty of known sources or outside the DVC project of
+    the current folder, and when a pipeline stage already owns it; InfrastructureError when DVC
+    can't run.
     """
-    folder, root = Path(folder), _root(Path(project))
+    folder, root = Path(folder), _root(Path("."))
     if not folder.is_dir():
         raise InputError(
             f"no folder {folder}; give the raw folder to track, e.g. sdgbias raw track data/real"
@@ -64,7 +65,7 @@ def track_raw(folder: Path, project: Path = Path(".")) -> Tracked:
             " move it to data/"
         )
     relative = place.relative_to(root).as_posix()
-    synthetic = _is_synthetic(place)
+    synthetic = bool(sample_note(place))
     found = [] if synthetic else [entry for entry in sources() if _holds(place, entry)]
     if not found and not synthetic:
         raise InputError(
@@ -92,13 +93,6 @@ def _root(start: Path) -> Path:
             return place
     raise InputError(
         f"{start} is in no DVC project; run it in this project's folder, or 'dvc init' first"
-    )
-
-
-def _is_synthetic(folder: Path) -> bool:
-    readme = folder / "README.txt"
-    return readme.is_file() and readme.read_text(encoding="utf-8", errors="replace").startswith(
-        "Synthetic sample"
     )
 
 

@@ -77,13 +77,7 @@ class ReportData:
         the wordings were not scored or not analysed."""
         mine = self.worded[(self.worded["model"] == model) & (self.worded["pillar"] == pillar)]
         return {
-            str(r["metric"]).removeprefix("share_"): stats.Estimate(
-                float(r["value"]),
-                int(r["n"]),
-                float(r["ci_low"]),
-                float(r["ci_high"]),
-                int(r["n"]),
-            )
+            str(r["metric"]).removeprefix("share_"): stats.Estimate.of_row(r | {"clusters": r["n"]})
             for r in mine.to_dict("records")
         }
 

@@ -4,7 +4,6 @@ follows from the data by a stated rule."""
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -36,20 +35,6 @@ PARSED_BY = {
 
 def percent(e: Estimate | None) -> str:
     return "n/a" if e is None or e.value != e.value else f"{number(100 * e.value)}{NBSP}%"
-
-
-def estimate(row: Mapping[Any, Any], low: str = "ci_low", high: str = "ci_high") -> Estimate:
-    """The estimate of a row of the store (value, n, ci_low, ci_high and, where it is selected,
-    clusters); a missing n is 0."""
-    n, clusters = (row.get(k) for k in ("n", "clusters"))
-    start, end = (math.nan if row[k] is None else float(row[k]) for k in (low, high))
-    return Estimate(
-        float(row["value"]),
-        0 if n is None or n != n else int(n),
-        start,
-        end,
-        0 if clusters is None or clusters != clusters else int(clusters),
-    )
 
 
 def interval(
@@ -108,8 +93,8 @@ def image_use(data: ReportData, model: str) -> tuple[str, str] | None:
     rows = data.image_use[(data.image_use["model"] == model) & (data.image_use["pillar"] == "all")]
     if rows.empty:
         return None
-    r = rows.iloc[0]
-    e = Estimate(float(r["value"]), int(r["n"]), float(r["low"]), float(r["high"]))
+    r = rows.iloc[0].to_dict()
+    e = Estimate.of_row(r, "low", "high")
     verdict = {
         1: "The image helps",
         0: "The image makes no measurable difference",
@@ -217,7 +202,7 @@ def interval_of(row: Mapping[str, Any], metric: str) -> str:
     """The 95 % interval in the metric's format, without the unit."""
     low, high = row.get("ci_low"), row.get("ci_high")
     if low is None or high is None or low != low or high != high:
-        return interval(estimate(row))
+        return interval(Estimate.of_row(row))
     a, b = amount(low, metric, unit=False), amount(high, metric, unit=False)
     return f"{a} to {b}" if metric in SIGNED or low < 0 else f"{a}{DASH}{b}"
 

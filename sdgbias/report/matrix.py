@@ -15,6 +15,7 @@ from typing import Any
 from sdgbias import suites
 from sdgbias.analysis.asked import needs
 from sdgbias.files import packaged_yaml
+from sdgbias.methods.stats import Estimate
 from sdgbias.report import labels
 from sdgbias.report.source import Reader, Row
 from sdgbias.suites.facet import NOT_UNDERSTOOD
@@ -174,7 +175,7 @@ def _cell(c: MatrixColumn, run: Row | None, found: Mapping[tuple[str, ...], Row]
         lacks = needs(run["config"], c.cell[2], c.cell[0])
         why = silent or lacks or str((row or {}).get("note") or "") or _small(c, row)
         return blank | {"why": why, "said": f"{c.title}: {why}"}
-    e = labels.estimate(row)
+    e = Estimate.of_row(row)
     value, ci = labels.amount(e.value, c.metric, unit=False), labels.interval_of(row, c.metric)
     counted = c.prompts and e.clusters
     prompts = f"{e.clusters:,} prompt{'' if e.clusters == 1 else 's'}" if counted else other

@@ -50,7 +50,7 @@ from sdgbias.errors import (
     StoreError,
     UsageError,
 )
-from sdgbias.files import write_atomically
+from sdgbias.files import write_json
 from sdgbias.progress import Progress, each, silent
 from sdgbias.registry import entries, machine
 from sdgbias.registry.propose import Host
@@ -282,8 +282,7 @@ def save(folder: Path, told: dict[str, Any]) -> tuple[dict[str, Any], Path]:
     told["digest"] = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
     told |= {"sdgbias": __version__, "checked_at": datetime.now(UTC).isoformat(timespec="seconds")}
     path = verdict_path(folder, model)
-    text = json.dumps(told, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-    write_atomically(path, text, "give a writable folder with --results")
+    write_json(path, told, "give a writable folder with --results")
     return told, path
 
 

@@ -11,7 +11,6 @@ the test pictures.
 from __future__ import annotations
 
 import hashlib
-import io
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -133,10 +132,10 @@ def read(
     )
 
 
-def answers(scored: StoredScores, encoder: TextEncoder | None = None) -> pd.DataFrame:
-    """task, item_id, test, view, text, label, how, similarity: every free answer with its label.
-    ``encoder``: default the packaged one."""
-    encoder = encoder or LetterGrams()
+def answers(scored: StoredScores) -> pd.DataFrame:
+    """task, item_id, test, view, text, label, how, similarity: every free answer with its label
+    by the packaged encoder."""
+    encoder = LetterGrams()
     cells = scored.cells[scored.cells["view"] == "full"]
     said = scored.generations[scored.generations["start"] == ""].set_index("key")
     cells = cells[cells["key"].isin(said.index)]
@@ -206,7 +205,7 @@ def metric_rows(
         for pillar, indicator, metric, e in _cell_rows(part, str(test), str(method), draws, seed):
             note = f"too few {unit}" if e.too_few else ""
             if metric == "disparity" and silent:
-                e, note = stats.Estimate(np.nan, e.n, np.nan, np.nan), silent
+                e, note = stats.nothing(e.n), silent
             numbers = (e.value, e.n, e.low, e.high, e.clusters, note)
             rows.append((task, test, method, pillar, indicator, metric, *numbers))
     return pd.DataFrame(rows, columns=METRIC_ROW)
@@ -284,7 +283,7 @@ def _says(label: str) -> Callable[[pd.DataFrame], ArrayLike]:
 def previews(items: pd.DataFrame, images: Mapping[str, tuple[bytes, ...]]) -> pd.DataFrame:
     """image_id, png (a JPEG of at most 320 pixels a side) of up to 60 pictures: classes in turn, by
     the digest of the picture's id, so that every model on a benchmark shows the same ones."""
-    from PIL import Image
+    from sdgbias.raw.images.composite import encode_jpeg, open_picture
 
     shown = items.drop_duplicates("image_id")[["image_id", "class1"]]
     shown = shown.assign(
@@ -297,12 +296,8 @@ def previews(items: pd.DataFrame, images: Mapping[str, tuple[bytes, ...]]) -> pd
     )
     made = []
     for image_id in shown["image_id"]:
-        with Image.open(io.BytesIO(images[image_id][0]), formats=("PNG", "JPEG")) as picture:
-            small = picture.convert("RGB")
-        small.thumbnail((PREVIEW_SIDE, PREVIEW_SIDE))
-        buffer = io.BytesIO()
-        small.save(buffer, "JPEG", quality=75)
-        made.append((image_id, buffer.getvalue()))
+        small = encode_jpeg(open_picture(images[image_id][0]), 75, PREVIEW_SIDE)
+        made.append((image_id, small))
     return pd.DataFrame(made, columns=["image_id", "png"])
 
 
@@ -311,14 +306,13 @@ def tables(
     scored: StoredScores,
     *,
     seed: int = 0,
-    encoder: TextEncoder | None = None,
     images: Mapping[str, tuple[bytes, ...]] | None = None,
 ) -> dict[str, pd.DataFrame]:
     """The rows of every store table for one run, except scores and failures. ``images``: also store
     previews of some of the pictures."""
     items = load_items(benchmark)
     people = read_table(benchmark, "people")[["person_id", "dataset"]]
-    spoken = answers(scored, encoder)
+    spoken = answers(scored)
     table = predictions(items, spoken, choices(scored))
     if table.empty:
         raise InputError(
@@ -332,7 +326,7 @@ def tables(
         "metric_rows": pd.concat(
             [
                 metric_rows(items, table, seed=seed),
-                printed_rows(items, spoken, encoder or LetterGrams()),
+                printed_rows(items, spoken, LetterGrams()),
             ],
             ignore_index=True,
         ),

@@ -24,7 +24,6 @@ PAIRS = {"gender": ("male", "female"), "skin": ("light", "dark"), "age": ("young
 POOLS: dict[str, tuple[str, ...]] = {"all": tuple(SELECTED), "all-52": tuple(CLASSES)}
 
 Rows = Iterator[tuple[str, str, str, stats.Estimate]]
-NOTHING = stats.Estimate(float("nan"), 0, float("nan"), float("nan"))
 
 
 def difference(a: stats.Estimate, b: stats.Estimate) -> stats.Estimate:
@@ -41,7 +40,7 @@ def difference(a: stats.Estimate, b: stats.Estimate) -> stats.Estimate:
 def _share(hits: np.ndarray, place: np.ndarray, smallest: int) -> stats.Estimate:
     """stats.share; without a value below ``smallest`` rows, though n is kept."""
     if len(hits) < max(smallest, 1):
-        return stats.Estimate(float("nan"), len(hits), float("nan"), float("nan"))
+        return stats.nothing(len(hits))
     return stats.share(hits, place)
 
 
@@ -92,7 +91,7 @@ def as_printed(frame: pd.DataFrame) -> Rows:
     frame = frame[(frame["gender"] != UNKNOWN) & frame["class1"].isin(SELECTED)]
     hits, name = frame["correct"].to_numpy(dtype=float), frame["class1"].to_numpy(dtype=str)
     place = stats.codes(frame["image_id"].to_numpy(dtype=str))[0]
-    empty = stats.Estimate(0.0, 0, float("nan"), float("nan"))
+    empty = stats.Estimate(0.0, 0)
     for label in ("all", *SELECTED):
         chosen = np.ones(len(name), dtype=bool) if label == "all" else name == label
         for attribute, groups in GROUPS.items():
@@ -121,7 +120,7 @@ def _spread(
     """Largest minus smallest recall of the groups, resampled; no value if any group lacks one."""
     means = stats.group_means(hits, of, place, draws=draws, seed=seed, smallest=smallest)
     if means.value.shape[-1] < len(groups) or np.isnan(means.value).any():
-        return NOTHING
+        return stats.nothing()
     return stats.disparity(means, metrics.max_min).estimate()
 
 
@@ -131,7 +130,7 @@ def _macro(hits: np.ndarray, name: np.ndarray, place: np.ndarray, smallest: int)
     chosen = np.isin(name, SELECTED)
     rows = [int((name == c).sum()) for c in SELECTED]
     if min(rows) < max(smallest, 1):
-        return stats.Estimate(float("nan"), int(chosen.sum()), float("nan"), float("nan"))
+        return stats.nothing(int(chosen.sum()))
     return stats.macro(hits[chosen], name[chosen], place[chosen], "fraction")
 
 

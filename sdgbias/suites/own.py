@@ -8,21 +8,19 @@ by the column that the folder names.
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from PIL import Image
 
 from sdgbias.benchmark.own import UNKNOWN
 from sdgbias.benchmark.prompts import option_letters, view_cells
 from sdgbias.errors import InputError
 from sdgbias.methods import metrics, stats
 from sdgbias.progress import Progress
-from sdgbias.raw.images.composite import open_picture
+from sdgbias.raw.images.composite import encode_jpeg, open_picture
 from sdgbias.suites import sdg, sdg_metrics, sdg_tables
 from sdgbias.suites.rows import METRIC_ROW
 from sdgbias.suites.suite import EvalSettings, Images, StoredScores, Suite
@@ -137,12 +135,7 @@ def item_cards(items: pd.DataFrame, benchmark: Path) -> pd.DataFrame:
 def preview(picture: bytes) -> bytes:
     """A picture for pages: at most 448 pixels a side."""
     image = open_picture(picture)
-    if max(image.size) <= PREVIEW_SIDE:
-        return picture
-    image.thumbnail((PREVIEW_SIDE, PREVIEW_SIDE), Image.Resampling.LANCZOS)
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=80)
-    return buffer.getvalue()
+    return picture if max(image.size) <= PREVIEW_SIDE else encode_jpeg(image, 80, PREVIEW_SIDE)
 
 
 def metric_rows(
@@ -219,8 +212,7 @@ def _by_group(
         mine = level == each
         e = _share(hits[mine], [unit[mine] for unit in place])
         small = mine.sum() < stats.SMALLEST
-        unknown = stats.Estimate(float("nan"), int(mine.sum()), float("nan"), float("nan"))
-        yield f"{name}={each}", "accuracy", unknown if small else e
+        yield f"{name}={each}", "accuracy", stats.nothing(int(mine.sum())) if small else e
     rows = level != UNKNOWN
     if len(set(level[rows])) > 1:
         found = []

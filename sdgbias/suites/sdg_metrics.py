@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from sdgbias.benchmark.prompts import option_letters
 from sdgbias.methods import metrics, stats
 from sdgbias.methods.answers import TRUNCATED
-from sdgbias.raw.indicators import letter_directions
+from sdgbias.raw.indicators import DIRECTIONS, letter_directions
 from sdgbias.suites import sdg_censoring
 from sdgbias.suites.rows import METRIC_ROW, RowGroup
 from sdgbias.suites.suite import StoredScores
@@ -24,7 +24,6 @@ IMAGE_FREE = tuple(
 )
 
 
-DIRECTIONS = ("pessimistic", "conservative", "optimistic")
 #: An estimate and the units its interval counts: 'places' or 'prompts'.
 Judged = tuple[stats.Estimate, str]
 
@@ -288,7 +287,7 @@ def metric_rows(
         if cell[1] == "q_only":
             asked = part["prompt"]
             prompts = float(len(np.unique(asked[asked >= 0])))
-            count = stats.Estimate(prompts, len(part), float("nan"), float("nan"))
+            count = stats.Estimate(prompts, len(part))
             rows.append((task.value, *cell, "distinct_prompts", *_numbers(count, "prompts")))
     if judged is not None:
         judged = judged.assign(prompt=scored.prompt_of[_cells(judged, task, scored)])

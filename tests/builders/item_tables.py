@@ -14,7 +14,7 @@ from sdgbias.benchmark import items
 from sdgbias.benchmark.item_columns import LABELS
 from sdgbias.raw.clusters import countries
 from sdgbias.raw.indicators import load_indicators
-from sdgbias.types import Task
+from sdgbias.types import QUARANTINE_COLUMNS, Task
 
 CODES = ("AL", "KE", "NM", "NI", "BF")
 
@@ -97,7 +97,7 @@ class Drawn:
 
     @cached_property
     def quarantine(self) -> pd.DataFrame:
-        columns = list(items.QUARANTINE_COLUMNS)
+        columns = QUARANTINE_COLUMNS
         lost = pd.concat(self.built.lost, ignore_index=True)[columns]
         return lost.sort_values(columns, kind="stable", ignore_index=True)
 

@@ -91,7 +91,7 @@ def test_exif_orientation(tmp_path: Path, orientation: int) -> None:
 
 def test_huge_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = put_photo(tmp_path, ONE, "1")
-    monkeypatch.setattr(photos_module, "MAX_PHOTO_PIXELS", 160 * 90 - 1)
+    monkeypatch.setattr(photos_module, "MAX_PIXELS", 160 * 90 - 1)
     with pytest.raises(PhotoError, match="160x90 pixels, at most 14399 pixels") as caught:
         read_photo(path)
     assert caught.value.rule == "photo-too-large"

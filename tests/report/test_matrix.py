@@ -11,6 +11,7 @@ import pytest
 
 from sdgbias import store
 from sdgbias.methods.baselines import METHODS
+from sdgbias.methods.stats import Estimate
 from sdgbias.report import charts, labels, layout, leaderboard, matrix
 from sdgbias.report.layout import TERMS
 from sdgbias.report.pages import models, overview
@@ -160,7 +161,7 @@ def test_headlines_follow_from_intervals(table: dict[str, Any]) -> None:
     else:
         assert best.endswith("answers most rightly")
     signs = [
-        labels.sign_of(labels.estimate(cell(table, m, "CADE gain")["row"]))
+        labels.sign_of(Estimate.of_row(cell(table, m, "CADE gain")["row"]))
         for m in ("llava-1.5-7b", "tiny-llava")
     ]
     assert (

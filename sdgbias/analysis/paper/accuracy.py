@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from sdgbias.analysis.paper import printed as paper
-from sdgbias.analysis.paper.cells import Cell, Row, cell, number
+from sdgbias.analysis.paper.cells import ROWS, Cell, Row, cell, number
 from sdgbias.analysis.paper.results import PaperResults, Run, Subject
 from sdgbias.methods import stats
 from sdgbias.methods.stats import Estimate
@@ -37,7 +37,7 @@ def test_mean(e: PaperResults, run: Run | None, metric: str, method: str) -> Est
         e.metric(run, metric, method=method),
     )
     if pool is None or not abs(pool.value - value) < 1e-9:
-        return Estimate(value, 0 if pool is None else pool.n, math.nan, math.nan)
+        return Estimate(value, 0 if pool is None else pool.n)
     return Estimate(value, pool.n, pool.low, pool.high)
 
 
@@ -188,14 +188,6 @@ def indicators(e: PaperResults) -> Iterator[Row]:
 #: CADE tuned on the error in tolerances instead of the paper's pooled MAE: a row of the study
 #: 'regression', not of the headline metrics.
 OBJECTIVES = (("cade_tolerance", "Ours, tuned in tolerances"),)
-#: Summary rows below the targets: label -> metrics of the study 'regression' in the columns of MAE
-#: and interval accuracy.
-OVERALL = {
-    "micro: all answers": ("mae_micro", "interval_accuracy_micro"),
-    "macro: mean of targets": ("mae_macro", "interval_accuracy_macro"),
-    "macro, in tolerances": ("error_in_tolerances_macro", ""),
-    "macro, in standard dev.": ("error_in_sd_macro", ""),
-}
 
 
 def intervals(e: PaperResults) -> Iterator[Row]:
@@ -216,7 +208,7 @@ def intervals(e: PaperResults) -> Iterator[Row]:
             for target in TOLERANCES:
                 cells = tuple(_target(s, target, t, method, m) for t, m in each)
                 yield Row((s.label, f"target {target}", setting), cells)
-            for label, metrics in OVERALL.items():
+            for label, metrics in ROWS["overall"].items():
                 cells = tuple(
                     _target(s, "", t, method, m) if m else Cell()
                     for t in REGRESSION_TESTS
@@ -232,23 +224,12 @@ def _target(s: Subject, target: str, test: str, method: str, metric: str) -> Cel
     return s.study("regression", metric, lacks, None, by="target" if target else "", **at)
 
 
-CHANGES = (
-    ("changed_rate", "cade"),
-    ("fixed_rate", "cade"),
-    ("broken_rate", "cade"),
-    ("kept_rate", "cade"),
-    ("off_candidate_rate", "full"),
-    ("candidate_mass", "full"),
-    ("unparsed_rate", "full"),
-)
-
-
 def changes(e: PaperResults) -> Iterator[Row]:
     for s in e.subjects():
         for task, tests in (("mcq", MCQ_TESTS), ("regression", REGRESSION_TESTS)):
             for test in (*tests, "all"):
                 cells = []
-                for metric, method in CHANGES:
+                for metric, method in ROWS["changes"].items():
                     found = e.metric(s.run, metric, task=task, test=test, method=method)
                     cells.append(Cell() if found is None else cell(found, s.status))
                 if any(c.made for c in cells):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from sdgbias.analysis.paper import printed as paper
-from sdgbias.analysis.paper.cells import NOT_RUN, Cell
+from sdgbias.analysis.paper.cells import NOT_RUN, ROWS, Cell
 from sdgbias.analysis.paper.printed import Printed
 from sdgbias.analysis.paper.results import PaperResults, Run, Subject
 from sdgbias.benchmark.people_items import CHOICE, DIRECT
@@ -28,20 +29,8 @@ DIFFERENCE = {attribute: f"{attribute}:{one}-{other}" for attribute, (one, other
 TOO_FEW = f"not in store: a group of fewer than {SMALLEST} pictures has no value"
 
 
-READINGS = {
-    "full": "free answer, packaged encoder",
-    "full:clip": "free answer, CLIP text encoder",
-    "full:t5": "free answer, T5",
-    "full_argmax": "first token",
-}
-
-
 #: Methods that read the answers as the paper did, and how a table names the reading.
-AS_PRINTED = {
-    "full:paper": "paper",
-    "full:clip:paper": "paper, CLIP",
-    "full:t5:paper": "paper, T5",
-}
+AS_PRINTED: Mapping[str, str] = ROWS["as_printed"]
 
 
 RATES = ("recall", "no_rate", "unknown_rate", "unparsed_rate", "refusal_rate", "false_yes_rate")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sdgbias.analysis.paper.cells import Cell, Row
+from sdgbias.analysis.paper.cells import ROWS, Cell, Row
 from sdgbias.analysis.paper.fairness_cells import (
     DIFFERENCE,
     RATES,
-    READINGS,
     _asked,
     _cell,
     _lines,
@@ -54,7 +53,9 @@ def encoders(e: PaperResults) -> Iterator[Row]:
             if s.run
             else []
         )
-        for method in (m for m in READINGS if m in have):
+        for method, named in ROWS["readings"].items():
+            if method not in have:
+                continue
             where = {"task": task, "test": test, "method": method}
             found = [e.metric(s.run, "recall", pillar="all", indicator="all", **where)]
             found += [
@@ -66,9 +67,7 @@ def encoders(e: PaperResults) -> Iterator[Row]:
                 for m in ("unparsed_rate", "refusal_rate")
             ]
             rates = (_cell(x, s, test) if method != "full_argmax" else Cell() for x in said)
-            yield Row(
-                (s.label, test, READINGS[method]), (*(_cell(x, s, test) for x in found), *rates)
-            )
+            yield Row((s.label, test, named), (*(_cell(x, s, test) for x in found), *rates))
 
 
 def debiasing(e: PaperResults) -> Iterator[Row]:

@@ -18,7 +18,7 @@ from sdgbias.types import PILLARS, TESTS, Task
 def figure_3(e: PaperResults) -> Iterator[Row]:
     for s in e.subjects("figure_3"):
         for test in ("T1", "T5") if s.run else ("T1",):
-            cells = (s.metric("accuracy", test=test, method=v) for v, _ in VIEWS)
+            cells = (s.metric("accuracy", test=test, method=v) for v in VIEWS)
             yield Row((s.label, test), tuple(cells))
 
 
@@ -124,10 +124,8 @@ def _sweeps(
     for r in frame[
         (frame["run_id"] == (run.run_id if run else "")) & (frame["metric"] == "accuracy")
     ].to_dict("records"):
-        at = Estimate(float(r["value"]), int(r["n"]), float(r["ci_low"]), float(r["ci_high"]))
-        found.setdefault((str(r["test"]), str(r["by"])), {}).setdefault(str(r["method"]), {})[
-            float(r["x"])
-        ] = at
+        curves = found.setdefault((str(r["test"]), str(r["by"])), {})
+        curves.setdefault(str(r["method"]), {})[float(r["x"])] = Estimate.of_row(r)
     return found
 
 

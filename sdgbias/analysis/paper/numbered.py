@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from sdgbias.analysis.paper.accuracy import MCQ_TESTS, NO_VAL, test_mean
-from sdgbias.analysis.paper.cells import Cell, Row, cell
+from sdgbias.analysis.paper.cells import ROWS, Cell, Row, cell
 from sdgbias.analysis.paper.results import PaperResults, Run
 from sdgbias.methods.stats import Estimate
 
-VIEWS = (("q_only", "Q-only"), ("ctx_q", "CTX+Q"), ("img_q", "IMG+Q"), ("full", "Full"))
+VIEWS: dict[str, str] = ROWS["views"]
 DIRECTIONS = ("optimistic", "conservative", "pessimistic")
 
 
 def method_accuracy(e: PaperResults, run: Run | None, method: str, test: str) -> Estimate | None:
     """Accuracy of a view, of CADE, or of a debiasing method or control of the study 'methods'."""
-    if method in {v for v, _ in VIEWS} | {"cade"}:
+    if method in {*VIEWS, "cade"}:
         return e.metric(run, "accuracy", test=test, method=method)
     return e.found(run, "methods", "accuracy", test=test, method=method)
 
@@ -37,18 +36,9 @@ def table_1(e: PaperResults) -> Iterator[Row]:
             yield Row((s.label, label), tuple(cells))
 
 
-STEPS = (
-    ("full", "Baseline"),
-    ("+alpha", "+ context penalty"),
-    ("+lambda", "+ adaptive disagreement"),
-    ("+beta", "+ prior penalty"),
-    ("+tau", "+ confidence gate (Ours)"),
-)
-
-
 def table_2(e: PaperResults) -> Iterator[Row]:
     for s in e.subjects("table_2"):
-        for step, label in STEPS:
+        for step, label in ROWS["steps"].items():
             accuracy, gain = (
                 s.printed("table_2", method=step, metric=m) for m in ("accuracy", "step_gain")
             )
@@ -98,12 +88,7 @@ def _stream(
         known = [at for at in each if at is not None]
         if len(known) < len(each):
             return None
-        return Estimate(
-            sum(at.value for at in known) / len(known),
-            sum(at.n for at in known),
-            math.nan,
-            math.nan,
-        )
+        return Estimate(sum(at.value for at in known) / len(known), sum(at.n for at in known))
     if not stream:
         return e.metric(run, "accuracy", test=test)
     return e.found(
@@ -111,18 +96,9 @@ def _stream(
     )
 
 
-PERTURBATIONS = (
-    ("original", "Original A/B/C"),
-    ("reversed", "Reverse order C/B/A"),
-    ("random", "Random order"),
-    ("abc", "Lowercase a/b/c"),
-    ("123", "Numeric 1/2/3"),
-)
-
-
 def table_j(e: PaperResults) -> Iterator[Row]:
     for s in e.subjects("table_j"):
-        for level, label in PERTURBATIONS:
+        for level, label in ROWS["orders"].items():
             at = {"test": "T1", "method": "q_only", "by": "order", "level": level}
             cells = []
             for metric in (f"share_{direction}" for direction in DIRECTIONS):

@@ -112,8 +112,8 @@ def table_l(e: PaperResults) -> Iterator[Row]:
             for view, part in mine.groupby("view")
         }
         total = sum(seconds for seconds, _ in by_view.values())
-        prompts = sum(tokens.get((s.run.run_id, view), (0.0, 0))[0] for view, _ in VIEWS)
-        for view, label in reversed(VIEWS):
+        prompts = sum(tokens.get((s.run.run_id, view), (0.0, 0))[0] for view in VIEWS)
+        for view, label in reversed(VIEWS.items()):
             absent = s.run.language and view not in by_view
             reason = NEEDS_PICTURES if absent and timed else why
             known = not reason and total > 0 and view in by_view

@@ -3,33 +3,14 @@ paper."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 
-import pandas as pd
-
 from sdgbias.analysis.paper.accuracy import MCQ_TESTS, NO_VAL, REGRESSION_TESTS
-from sdgbias.analysis.paper.cells import Cell, Row, cell, number
+from sdgbias.analysis.paper.cells import ROWS, Cell, Row, cell, number
 from sdgbias.analysis.paper.numbered import lacks, method_accuracy
 from sdgbias.analysis.paper.results import PaperResults, Run, Subject
 from sdgbias.methods.stats import Estimate
-
-#: The controls always shown beside Table H: method name -> description.
-CONTROLS = {
-    "always_a": "always A",
-    "always_b": "always B",
-    "always_c": "always C",
-    "best_letter": "best letter per pillar (val)",
-    "prior_sampling": "letters drawn as on val",
-    "q_only": "Q-only",
-    "ctx_q": "CTX+Q",
-    "img_q": "IMG+Q",
-    "mean_views": "mean of the four views",
-    "full": "Full, best candidate",
-    "full_first_token": "Full, first generated token",
-    "pmi": "PMI: log Full - log Q-only",
-    "cade": "CADE",
-}
 
 
 def _accuracies(e: PaperResults, s: Subject, method: str, label: str) -> Row:
@@ -41,7 +22,7 @@ def _accuracies(e: PaperResults, s: Subject, method: str, label: str) -> Row:
 
 def controls(e: PaperResults) -> Iterator[Row]:
     for s in e.subjects():
-        for method, label in CONTROLS.items():
+        for method, label in ROWS["controls"].items():
             yield _accuracies(e, s, method, label)
 
 
@@ -49,7 +30,7 @@ def _methods(e: PaperResults, run: Run | None, task: str) -> list[str]:
     """Every method of the study except controls, including those that could not run."""
     frame = e.study("methods")
     mine = frame[(frame["run_id"] == (run.run_id if run else "")) & (frame["task"] == task)]
-    return [m for m in sorted(set(mine["method"])) if m not in CONTROLS]
+    return [m for m in sorted(set(mine["method"])) if m not in ROWS["controls"]]
 
 
 def methods(e: PaperResults) -> Iterator[Row]:
@@ -88,20 +69,7 @@ def methods_regression(e: PaperResults) -> Iterator[Row]:
 
 
 #: Studies without a table in the paper, by their stored names.
-PLAIN = (
-    "paired",
-    "harm",
-    "groups",
-    "calibration",
-    "directions",
-    "wordings",
-    "regression",
-    "search",
-    "transfer",
-    "few_shot",
-    "selective",
-    "sweep",
-)
+PLAIN: Sequence[str] = ROWS["studies"]
 _LABELS = ("test", "method", "pillar", "by", "level", "x")
 
 
@@ -111,14 +79,8 @@ def plain(e: PaperResults, study: str) -> Iterator[Row]:
     names = {r.run_id: r for r in e.runs}
     for r in frame[frame["indicator"] == "all"].to_dict("records"):
         run = names[r["run_id"]]
-        at = Estimate(
-            float(r["value"]),
-            0 if pd.isna(r["n"]) else int(r["n"]),
-            float(r["ci_low"]),
-            float(r["ci_high"]),
-        )
         known = (r[name] for name in _LABELS if r[name] not in ("all", "") and r[name] == r[name])
         where = " ".join(f"{v:g}" if isinstance(v, float) else str(v) for v in known)
         p = number(float(r["p"]), run.kind) if r["p"] == r["p"] else Cell()
-        value = cell(at, run.kind, f"not in store: {r['note'] or 'no value'}")
+        value = cell(Estimate.of_row(r), run.kind, f"not in store: {r['note'] or 'no value'}")
         yield Row((run.label, str(r["task"]), str(r["metric"]), where), (value, p))

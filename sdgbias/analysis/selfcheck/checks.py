@@ -56,11 +56,6 @@ def check(
     return Check(part, plant, what, truth, found.value, found.n, found.low, found.high, p, **more)
 
 
-def exactly(value: float, n: int) -> Estimate:
-    """A number that has no interval."""
-    return Estimate(value, n, float("nan"), float("nan"))
-
-
 def failed(checks: Sequence[Check], alpha: float = FALSE_ALARM) -> list[Check]:
     """Checks rejected by Holm's rule. A NaN p (nothing could be measured) also fails."""
     p = np.array([c.p for c in checks], dtype=float)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from scipy.stats import binomtest, kstest, ttest_1samp
 
-from sdgbias.analysis.selfcheck.checks import Check, check, exactly, p_at_most, p_same
+from sdgbias.analysis.selfcheck.checks import Check, check, p_at_most, p_same
 from sdgbias.methods.stats import Estimate
 
 #: How far below the known optimum CADE may truly stay after a search on a fifth of the items.
@@ -55,7 +55,7 @@ def bounded(plant_name: str, what: str, hits: int, n: int, limit: float, *, leas
 
 def uniform(plant_name: str, what: str, p_values: np.ndarray) -> Check:
     found = kstest(p_values, "uniform")
-    distance = exactly(float(found.statistic), len(p_values))
+    distance = Estimate(float(found.statistic), len(p_values))
     return check("seeds", plant_name, f"{what} (distance)", 0.0, distance, float(found.pvalue))
 
 

@@ -17,7 +17,6 @@ from sdgbias.analysis.selfcheck import truth
 from sdgbias.analysis.selfcheck.checks import (
     Check,
     check,
-    exactly,
     p_at_most,
     p_mean,
     p_same,
@@ -30,6 +29,7 @@ from sdgbias.engines.planted import Habits
 from sdgbias.methods import stats
 from sdgbias.methods.stats import Estimate
 from sdgbias.progress import Progress
+from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.scoring import evaluate
 from sdgbias.suites.suite import EvalSettings
 from sdgbias.types import (
@@ -44,7 +44,6 @@ from sdgbias.types import (
     View,
 )
 
-SAYS = ("pessimistic", "conservative", "optimistic")
 #: (view, test) combinations that differ; all others repeat one of these.
 CELLS = (
     (View.Q_ONLY, ContextTest.T1),
@@ -86,8 +85,7 @@ class Found:
         ]
         if rows.empty:
             return None
-        r = rows.iloc[0]
-        return Estimate(float(r["value"]), int(r["n"]), float(r["ci_low"]), float(r["ci_high"]))
+        return Estimate.of_row(rows.iloc[0].to_dict())
 
     def check(self, what: str, truth: float, found: Estimate, p: float, **more: Any) -> Check:
         return check("pipeline", self.plant.name, what, truth, found, p, **more)
@@ -190,7 +188,7 @@ def _answers(found: Found, p: Population) -> Iterator[Check]:
             continue
         for number, pillar in enumerate(PILLARS, 1):
             mine = three & (p.pillar[rows] == pillar)
-            for rank, says in enumerate(SAYS):
+            for rank, says in enumerate(DIRECTIONS):
                 expected = np.where(p.says[rows] == rank, chance, 0.0).sum(axis=1)[mine]
                 e = found.estimate(Task.MCQ, test.value, view.value, f"share_{says}", pillar)
                 shown = (
@@ -290,7 +288,7 @@ def _cade(found: Found, task: Task, p: Population, copies: int) -> Iterator[Chec
             continue
         at = f"{label} at {test.value}"
         given = mine.iloc[0]
-        tuned_on = exactly(int(given["n_val"]), n_val)
+        tuned_on = Estimate(int(given["n_val"]), n_val)
         same = p_same(n_val, tuned_on.value)
         yield found.check(f"rows that CADE is tuned on, {at}", n_val, tuned_on, same)
         params = CadeParams(*(float(given[c]) for c in ("alpha", "lambda_kl", "beta", "tau")))
@@ -304,7 +302,7 @@ def _cade(found: Found, task: Task, p: Population, copies: int) -> Iterator[Chec
                 (said.reindex(p.item_id).to_numpy() == np.array(list(letters))[choice]).mean()
             )
             what = f"answers that the paper's equations give, {at}"
-            yield found.check(what, 1.0, exactly(agree, len(choice)), p_same(1.0, agree))
+            yield found.check(what, 1.0, Estimate(agree, len(choice)), p_same(1.0, agree))
         if h.noise:
             # prompt noise of a shared Q-only prompt is one draw: the gain of this very draw isn't
             # known

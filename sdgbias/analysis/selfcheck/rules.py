@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sdgbias.analysis.selfcheck.checks import Check, check, exactly, p_same
+from sdgbias.analysis.selfcheck.checks import Check, check, p_same
 from sdgbias.benchmark import items
 from sdgbias.methods.answers import with_first_digit
+from sdgbias.methods.stats import Estimate
 from sdgbias.raw.indicators import indicator
 from sdgbias.scoring.plan import make_plan
 from sdgbias.suites import SUITES, EvalSettings, sdg
@@ -32,7 +33,7 @@ def checks(benchmark: Path, seed: int) -> Iterator[Check]:
 
 
 def _exact(what: str, truth: float, measured: float, n: int) -> Check:
-    return check(PART, NAME, what, truth, exactly(measured, n), p_same(truth, measured))
+    return check(PART, NAME, what, truth, Estimate(measured, n), p_same(truth, measured))
 
 
 def _first_digits() -> Iterator[Check]:

@@ -195,7 +195,7 @@ def _ece(sums: Floats, draws: Floats | None, bins: slice, rows: slice, n: int) -
     gaps, count = sums[:, bins], sums[:, rows].sum(axis=1)
     value = metrics.calibration_error(gaps.sum(axis=0), np.array(n))
     if draws is None:
-        return stats.Estimate(float(value), n, float("nan"), float("nan"), len(sums))
+        return stats.Estimate(float(value), n, clusters=len(sums))
     each = metrics.calibration_error(draws[:, bins], draws[:, rows].sum(axis=1))
     left = metrics.calibration_error(gaps.sum(axis=0) - gaps, n - count)
     low, high = stats.interval(

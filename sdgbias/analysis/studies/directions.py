@@ -20,7 +20,7 @@ import pandas as pd
 
 from sdgbias.analysis import outcomes as answers
 from sdgbias.analysis.outcomes import Level, TaskOutcome
-from sdgbias.analysis.rows import AnalysisSettings, row, table
+from sdgbias.analysis.rows import AnalysisSettings, table
 from sdgbias.analysis.run import RunData, TaskCell
 from sdgbias.methods import stats
 from sdgbias.methods.cade import Floats, Ints
@@ -38,7 +38,9 @@ def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
     cells = answers.reportable(run, Task.MCQ)
     for o, mine in zip(answers.pools(run, Task.MCQ), [*([c] for c in cells), cells], strict=False):
         prompt, levels = answers.prompts(o.items), answers.levels(o.items)
-        made += _shares(o, mine, levels) + _prompts(o, levels, prompt) + _gaps(o, levels)
+        made += _shares(o, mine, levels) + _gaps(o, levels)
+        for level in levels:
+            made += answers.distinct(STUDY, level, prompt, **o.columns(View.Q_ONLY.value))
     answers.adjust([r for r in made if str(r["metric"]).startswith("full_minus_")])
     return table(made)
 
@@ -92,37 +94,11 @@ def _shares(
                 for i, d in enumerate(DIRECTIONS)
             }
             answered["answered_invalid"] = counted
-        common = {"task": o.task.value, "test": o.test, "method": method}
         unit = answers.unit(o, method)
         for level in levels:
             alone = level.columns[0]["indicator"] != "all"
             found = answers.spread(level, columns | ({} if alone else answered), unit)
-            made += answers.rows_of(STUDY, level, found, common)
-    return made
-
-
-def _prompts(o: TaskOutcome, levels: Sequence[Level], code: Ints) -> list[dict[str, object]]:
-    """Number of distinct Q-only prompts, the effective n of every Q-only figure."""
-    made = []
-    many = int(code.max()) + 1
-    for level in levels:
-        seen = np.bincount(level.code * many + code, minlength=len(level.columns) * many).reshape(
-            -1, many
-        )
-        count, n = (seen > 0).sum(axis=1), np.bincount(level.code, minlength=len(level.columns))
-        for columns, distinct, rows in zip(level.columns, count, n, strict=True):
-            value = stats.Estimate(float(distinct), int(rows), _NAN, _NAN)
-            made.append(
-                row(
-                    STUDY,
-                    "distinct_prompts",
-                    value,
-                    task=o.task.value,
-                    test=o.test,
-                    method=View.Q_ONLY.value,
-                    **columns,
-                )
-            )
+            made += answers.rows_of(STUDY, level, found, o.columns(method))
     return made
 
 
@@ -145,7 +121,7 @@ def _gaps(o: TaskOutcome, levels: Sequence[Level]) -> list[dict[str, object]]:
             STUDY,
             level,
             found,
-            {"task": o.task.value, "test": o.test, "method": View.FULL.value},
+            o.columns(View.FULL.value),
             tested=True,
         )
     return made

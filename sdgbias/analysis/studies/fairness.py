@@ -352,12 +352,12 @@ def _by_group(
         for name, yes in hits.items():
             e = stats.share(yes[rows][mine], units[_blind(name)][mine])
             if e.n < stats.SMALLEST:
-                e = stats.Estimate(float("nan"), e.n, float("nan"), float("nan"))
+                e = stats.nothing(e.n)
             yield row(STUDY, "recall", e, method=name, pillar=f"{attribute}={group}")
     pair = np.isin(of, [one, other])
-    n = {g: int((of == g).sum()) for g in (one, other)}
-    if min(n.values()) < stats.SMALLEST:
-        nothing = stats.Estimate(float("nan"), min(n.values()), float("nan"), float("nan"))
+    n = min(int((of == g).sum()) for g in (one, other))
+    nothing = stats.nothing(n)
+    if n < stats.SMALLEST:
         yield from (row(STUDY, "disparity", nothing, method=name, pillar=pillar) for name in hits)
         return
     values = np.column_stack([yes[rows][pair] for yes in hits.values()])
@@ -373,13 +373,12 @@ def _by_group(
     for j, name in enumerate(hits):
         found, change = tables[_blind(name)]
         if not values[:, j].any():  # never right about anyone: 0 would read as fairness
-            nothing = stats.Estimate(float("nan"), min(n.values()), float("nan"), float("nan"))
             yield row(STUDY, "disparity", nothing, method=name, pillar=pillar)
             continue
-        e = replace(found.estimate(j), n=min(n.values()))
+        e = replace(found.estimate(j), n=n)
         yield row(STUDY, "disparity", e, method=name, pillar=pillar, p=float(found.p[j]))
         if name != FULL and values[:, at[0]].any():
-            e = replace(change.estimate(j), n=min(n.values()))
+            e = replace(change.estimate(j), n=n)
             yield row(
                 STUDY, "disparity_change", e, method=name, pillar=pillar, p=float(change.p[j])
             )

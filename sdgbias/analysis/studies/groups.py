@@ -113,9 +113,7 @@ def _by_choice(o: TaskOutcome, level: Level, methods: Sequence[str]) -> list[dic
             if i != 1
         }
         found = answers.spread(level, columns, answers.unit(o, m), smallest=stats.SMALLEST)
-        made += answers.rows_of(
-            STUDY, level, found, {"task": o.task.value, "test": o.test, "method": m}
-        )
+        made += answers.rows_of(STUDY, level, found, o.columns(m))
     return made
 
 
@@ -131,9 +129,7 @@ def _by_group(o: TaskOutcome, by: str) -> list[dict[str, object]]:
             ("amount", {"mae": o.error[m]}),
         ):
             found = answers.spread_of(o, m, level, columns, kind, stats.SMALLEST)  # type: ignore[arg-type]
-            made += answers.rows_of(
-                STUDY, level, found, {"task": o.task.value, "test": o.test, "method": m}
-            )
+            made += answers.rows_of(STUDY, level, found, o.columns(m))
     return made
 
 
@@ -194,12 +190,7 @@ def _apart(
                     STUDY,
                     name,
                     d.estimate(i),
-                    task=o.task.value,
-                    test=o.test,
-                    method=m,
-                    by=by,
-                    p=float(d.p[i]),
-                    note=f"of {of}",
+                    **o.columns(m, by=by, p=float(d.p[i]), note=f"of {of}"),
                 )
             )
         for i, (o, m) in enumerate(columns):
@@ -210,11 +201,7 @@ def _apart(
                         STUDY,
                         "disparity_change",
                         change.estimate(),
-                        task=o.task.value,
-                        test=o.test,
-                        method=CADE,
-                        by=by,
-                        level=name,
+                        **o.columns(CADE, by=by, level=name),
                         p=float(change.p[0]),
                         note="below 0: CADE narrows it",
                     )

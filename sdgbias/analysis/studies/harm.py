@@ -8,6 +8,8 @@ are masked. Its parameters are those tuned without the cut.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 
@@ -146,10 +148,8 @@ def _fixed_and_broken(o: TaskOutcome, level: Level) -> list[dict[str, object]]:
     change = o.hit[CADE] - o.hit["full"]
     known = np.isnan(change)
     fixed, broken = np.where(known, np.nan, change > 0), np.where(known, np.nan, change < 0)
-    common = {"task": o.task.value, "test": o.test, "method": CADE}
-    found = answers.spread(level, {"fixed": fixed, "broken": broken}, o.place)
     net = answers.spread(level, {"net": change}, o.place, "mean")
-    made = answers.rows_of(STUDY, level, found, common)
+    made = _rows_of(o, level, {"fixed": fixed, "broken": broken})
     there = level.code >= 0
     counts = [
         np.bincount(
@@ -158,7 +158,7 @@ def _fixed_and_broken(o: TaskOutcome, level: Level) -> list[dict[str, object]]:
         for v in (fixed, broken)
     ]
     for r, i in zip(
-        answers.rows_of(STUDY, level, net, common, tested=True),
+        answers.rows_of(STUDY, level, net, o.columns(CADE), tested=True),
         np.flatnonzero(net["net"].n > 0),
         strict=True,
     ):
@@ -172,18 +172,10 @@ def _fixed_and_broken(o: TaskOutcome, level: Level) -> list[dict[str, object]]:
 def _implausible(
     o: TaskOutcome, level: Level, columns: dict[str, np.ndarray]
 ) -> list[dict[str, object]]:
-    common: dict[str, object] = {"task": o.task.value, "test": o.test}
-    made = answers.rows_of(
-        STUDY,
-        level,
-        answers.spread(level, {"implausible": columns["implausible"]}, o.place),
-        {**common, "method": CADE},
-    )
     accuracy = "accuracy" if o.task is Task.MCQ else "interval_accuracy"
-    common |= {"method": "cade_cut", "note": "parameters tuned without the cut"}
-    made += answers.rows_of(
-        STUDY, level, answers.spread(level, {accuracy: columns["cut_hit"]}, o.place), common
-    )
+    cut = {"method": "cade_cut", "note": "parameters tuned without the cut"}
+    made = _rows_of(o, level, {"implausible": columns["implausible"]})
+    made += _rows_of(o, level, {accuracy: columns["cut_hit"]}, **cut)
     paired = {f"{accuracy}_over_cade": columns["cut_hit"] - o.hit[CADE]}
     if o.task is Task.REGRESSION:
         scaled = o.error[CADE] / o.items["tolerance"].to_numpy(dtype=float)
@@ -191,31 +183,33 @@ def _implausible(
             "error_in_tolerances": columns["cut_error"],
             "error_in_tolerances_over_cade": columns["cut_error"] - scaled,
         }
-    return made + answers.rows_of(
-        STUDY, level, answers.spread(level, paired, o.place, "mean"), common
-    )
+    return made + _rows_of(o, level, paired, "mean", **cut)
+
+
+def _rows_of(
+    o: TaskOutcome,
+    level: Level,
+    values: Mapping[str, Floats],
+    kind: stats.Kind = "share",
+    /,
+    **columns: object,
+) -> list[dict[str, object]]:
+    found = answers.spread(level, values, o.place, kind)
+    return answers.rows_of(STUDY, level, found, {**o.columns(CADE), **columns})
 
 
 def _flips(o: TaskOutcome, level: Level, columns: dict[str, np.ndarray]) -> list[dict[str, object]]:
     """For flipped answers: the share caused by each term, and the net result of those flips (fixed
     minus broken)."""
     change = o.hit[CADE] - o.hit["full"]
-    common: dict[str, object] = {"task": o.task.value, "test": o.test, "method": CADE}
     flipped = columns["first"] >= 0
-    made = answers.rows_of(
-        STUDY, level, answers.spread(level, {"flipped": flipped.astype(float)}, o.place), common
-    )
+    made = _rows_of(o, level, {"flipped": flipped.astype(float)})
     for by in ("first", "largest"):
         for i, term in enumerate(TERMS):
             mine = columns[by] == i
-            share = answers.spread(
-                level, {"share_of_flips": np.where(flipped, mine, np.nan)}, o.place
-            )
-            won = answers.spread(
-                level, {"net_of_flips": np.where(mine, change, np.nan)}, o.place, "mean"
-            )
-            for found in (share, won):
-                made += answers.rows_of(
-                    STUDY, level, found, {**common, "by": f"{by} term", "level": term}
-                )
+            of = {"by": f"{by} term", "level": term}
+            share = np.where(flipped, mine, np.nan)
+            made += _rows_of(o, level, {"share_of_flips": share}, **of)
+            won = np.where(mine, change, np.nan)
+            made += _rows_of(o, level, {"net_of_flips": won}, "mean", **of)
     return made

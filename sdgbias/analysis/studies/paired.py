@@ -47,12 +47,7 @@ def _versus(o: TaskOutcome, view: str) -> list[dict[str, object]]:
     difference, level = o.hit[CADE] - o.hit[view], f"{CADE} minus {view}"
     unit = _unit(o, view, difference)
     gain = "accuracy_gain" if o.task is Task.MCQ else "interval_accuracy_gain"
-    common: dict[str, object] = {
-        "task": o.task.value,
-        "test": o.test,
-        "method": CADE,
-        "level": level,
-    }
+    common = o.columns(CADE, level=level)
     made = _tested(gain, difference, unit, {**common, "by": "cluster"})
     by_place, note = stats.two_way(difference, o.place, o.country)
     test = stats.paired(difference, o.country)
@@ -89,4 +84,4 @@ def _tested(
 
 def _mde(test: stats.PairedTest) -> stats.Estimate:
     value = stats.minimum_detectable(test.se, test.df)
-    return stats.Estimate(value, test.estimate.n, float("nan"), float("nan"))
+    return stats.Estimate(value, test.estimate.n)

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sdgbias.analysis.outcomes import levels, rows_of, spread
+from sdgbias.analysis.outcomes import distinct, levels, rows_of, spread
 from sdgbias.analysis.rows import AnalysisSettings, row, table
 from sdgbias.analysis.run import RunData, TaskCell
 from sdgbias.methods.cade import argmax_view
-from sdgbias.methods.stats import Estimate
 from sdgbias.raw.indicators import directions
 from sdgbias.suites import extra_prompts
 from sdgbias.types import Task, View
@@ -81,12 +80,7 @@ def _rows(cell: TaskCell, order: str, view: str, seed: int) -> list[dict[str, ob
     made: list[dict[str, object]] = []
     for level in levels(items):
         made += rows_of(STUDY, level, spread(level, values, prompt), **columns)
-        for i, named in enumerate(level.columns):
-            mine = level.code == i
-            count = Estimate(
-                float(len(np.unique(prompt[mine]))), int(mine.sum()), float("nan"), float("nan")
-            )
-            made.append(row(STUDY, "distinct_prompts", count, **columns, **named))
+        made += distinct(STUDY, level, prompt, **columns)
     return made
 
 

@@ -128,7 +128,7 @@ def _targets(o: TaskOutcome) -> Level:
 
 
 def _method(o: TaskOutcome, method: str, spread: Mapping[str, float]) -> list[dict[str, object]]:
-    common: dict[str, object] = {"task": o.task.value, "test": o.test, "method": method}
+    common = o.columns(method)
     scaled, level = _scaled(o, method, spread), _targets(o)
     made = answers.rows_of(
         STUDY, level, answers.spread_of(o, method, level, scaled, "amount"), common
@@ -153,7 +153,7 @@ def _change(o: TaskOutcome, method: str, spread: Mapping[str, float]) -> list[di
     above for interval accuracy."""
     if method not in o.error:
         return []
-    common: dict[str, object] = {"task": o.task.value, "test": o.test, "method": method}
+    common = o.columns(method)
     now, before = _scaled(o, method, spread), _scaled(o, View.FULL.value, spread)
     change = {f"{name}_change": now[name] - before[name] for name in now}
     change["interval_accuracy_change"] = o.hit[method] - o.hit[View.FULL.value]

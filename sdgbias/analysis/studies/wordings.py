@@ -11,12 +11,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from sdgbias.analysis.outcomes import levels, rows_of, spread
+from sdgbias.analysis.outcomes import distinct, levels, rows_of, spread
 from sdgbias.analysis.rows import AnalysisSettings, row, table
 from sdgbias.analysis.run import RunData, TaskCell
 from sdgbias.analysis.studies.perturbation import answer_directions
 from sdgbias.methods.cade import argmax_view
-from sdgbias.methods.stats import Estimate
 from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.suites import extra_prompts, paraphrases
 from sdgbias.types import Task, View
@@ -42,10 +41,7 @@ def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
     made: list[dict[str, object]] = []
     for level in levels(prompts):
         made += rows_of(STUDY, level, spread(level, values, unit), common)
-        count = np.bincount(level.code, minlength=len(level.columns))
-        for columns, n in zip(level.columns, count, strict=True):
-            many = Estimate(float(n), int(n), float("nan"), float("nan"))
-            made.append(row(STUDY, "distinct_prompts", many, **common, **columns))
+        made += distinct(STUDY, level, unit, **common)
     return table(made)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,9 +24,9 @@ import pyarrow.parquet as pq
 from sdgbias.benchmark.card import figures, tracked
 from sdgbias.benchmark.card.readme import readme
 from sdgbias.errors import InputError
-from sdgbias.files import json_file, reading, write_atomically
+from sdgbias.files import json_file, reading, write_atomically, write_json
 from sdgbias.raw.clusters import LABELS
-from sdgbias.types import PILLARS
+from sdgbias.types import PILLARS, QUARANTINE_COLUMNS
 
 #: Of a benchmark that is built from SustainBench, and of one that is built from `sdgbias sample`.
 LICENCE, SYNTHETIC_LICENCE = "CC BY-SA 4.0", "CC0 1.0"
@@ -59,7 +59,7 @@ _READ: dict[str, tuple[str, ...]] = {
 }
 _NUMBERS = {*LABELS, "year", "value", "value_year", "n_parts"}
 _NEEDED = {"cluster_id", "image_id", "indicator"}
-_QUARANTINE = pa.schema([(name, pa.string()) for name in ("table", "key", "rule", "detail")])
+_QUARANTINE = pa.schema([(name, pa.string()) for name in QUARANTINE_COLUMNS])
 _BATCH = 65_536
 
 
@@ -84,12 +84,9 @@ def build_card(out: Path) -> dict[str, Any]:
             raise InputError(f"{path}: can't be read ({cause}); {again(path)}") from None
     licence = SYNTHETIC_LICENCE if found["synthetic"] else LICENCE
     card = {"benchmark_id": benchmark_id(out), "licence": licence, **found}
-    text = json.dumps(card, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
-    tracked.write(out, card, _replace)
-    _replace(out / "README.md", lambda part: part.write_text(readme(card), encoding="utf-8"))
-    _replace(
-        out / "benchmark.json", lambda part: part.write_text(text, encoding="utf-8")
-    )  # last: its presence marks the folder as complete
+    tracked.write(out, card)
+    write_atomically(out / "README.md", readme(card))
+    write_json(out / "benchmark.json", card, nan=False)  # last: it marks the folder as complete
     return card
 
 
@@ -264,7 +261,7 @@ def _merge_quarantine(out: Path) -> None:
                 for batch in _batches(path, _QUARANTINE.names):
                     writer.write_table(pa.Table.from_batches([batch]).cast(_QUARANTINE))
 
-    _replace(_path(out, "quarantine"), write)
+    write_atomically(_path(out, "quarantine"), write)
 
 
 def _json(path: Path, needed: bool = False) -> Mapping[str, Any]:
@@ -276,8 +273,3 @@ def _json(path: Path, needed: bool = False) -> Mapping[str, Any]:
         f"sdgbias build --stage {stage} --out {path.parent}" if stage else "sdgbias review import"
     )
     return json_file(path, "can't be read", f"make it again: {make}")
-
-
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a temporary file, then rename it: a card is complete or absent."""
-    write_atomically(path, write, "give a writable folder with --out")

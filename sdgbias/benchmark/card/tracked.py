@@ -5,23 +5,20 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from sdgbias.files import write_atomically, write_json
 
 METRICS, PLOTS = "metrics.json", "plots"
 
 
-def write(
-    out: Path, card: Mapping[str, Any], replace: Callable[[Path, Callable[[Path], object]], None]
-) -> None:
-    """Writes both into the benchmark folder ``out``. ``replace``: how a file is written there."""
-    texts = {METRICS: json.dumps(metrics(card), indent=2, sort_keys=True) + "\n"}
-    texts |= {f"{PLOTS}/{name}.csv": _csv(rows) for name, rows in plots(card).items()}
-    for name, text in texts.items():
-        replace(out / name, partial(Path.write_text, data=text, encoding="utf-8"))
+def write(out: Path, card: Mapping[str, Any]) -> None:
+    """Writes both into the benchmark folder ``out``."""
+    write_json(out / METRICS, metrics(card))
+    for name, rows in plots(card).items():
+        write_atomically(out / PLOTS / f"{name}.csv", _csv(rows))
 
 
 def metrics(card: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from sdgbias.benchmark.quality.expectations import (
 from sdgbias.benchmark.quality.sql import Table, columns_of
 from sdgbias.benchmark.quality.stored import stored_facts
 from sdgbias.errors import GateError, InputError
-from sdgbias.files import json_file, json_object, write_atomically
+from sdgbias.files import json_file, json_object, write_json
 from sdgbias.types import FACET
 
 __all__ = [
@@ -291,13 +291,5 @@ def _write(report: Report, passed: bool, split: str, of: str) -> None:
         }
         for name, v in report.verdicts.items()
     }
-    text = (
-        json.dumps(
-            {"passed": passed, "split": split, "of": of, "tables": tables},
-            indent=2,
-            sort_keys=True,
-            ensure_ascii=False,
-        )
-        + "\n"
-    )
-    write_atomically(report.path, text, "give a writable benchmark folder")
+    found = {"passed": passed, "split": split, "of": of, "tables": tables}
+    write_json(report.path, found, "give a writable benchmark folder")

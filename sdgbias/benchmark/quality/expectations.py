@@ -28,6 +28,7 @@ from sdgbias.benchmark.quality.direct import judge
 from sdgbias.benchmark.quality.sql import FLAG, RuleContext, Table, broken_rows, columns_of, length
 from sdgbias.errors import InputError, one_of
 from sdgbias.files import packaged, understood
+from sdgbias.types import QUARANTINE_COLUMNS
 
 SUITES = (
     "clusters",
@@ -346,9 +347,12 @@ def _verdict(
             lost.append(
                 pd.DataFrame({"table": table, "key": named, "rule": rule, "detail": message})
             )
-    columns = ["table", "key", "rule", "detail"]
-    quarantine = pd.concat(lost, ignore_index=True) if lost else pd.DataFrame(columns=columns)
-    quarantine = quarantine.astype("str").sort_values(columns, kind="stable", ignore_index=True)
+    quarantine = (
+        pd.concat(lost, ignore_index=True) if lost else pd.DataFrame(columns=QUARANTINE_COLUMNS)
+    )
+    quarantine = quarantine.astype("str").sort_values(
+        QUARANTINE_COLUMNS, kind="stable", ignore_index=True
+    )
     return TableVerdict(table, len(rows_ok), rows_ok, quarantine, tuple(findings), counts, skipped)
 
 

@@ -27,9 +27,10 @@ import pyarrow.parquet as pq
 from sdgbias.benchmark import people_items
 from sdgbias.benchmark.prompts import option_letters, option_lines, own_prompts
 from sdgbias.benchmark.quality.ranges import bins_ascend, bins_cover, option_range, unit_range
-from sdgbias.benchmark.quality.stored import PENDING, STORED
+from sdgbias.benchmark.quality.stored import STORED
 from sdgbias.raw import clusters
 from sdgbias.raw.facet import CLASSES, GROUPS, UNKNOWN
+from sdgbias.raw.images.shards import PENDING
 from sdgbias.types import LETTERS, TESTS, TOLERANCES, Task
 
 #: The type of an expectation that a flag column holds: True where a row satisfies the rule.

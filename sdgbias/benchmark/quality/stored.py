@@ -15,7 +15,6 @@ from sdgbias.errors import InputError
 from sdgbias.files import confine
 from sdgbias.raw.images import shards
 
-PENDING = "pending:"  # image_id of a benchmark built without images
 #: Facts about each row of images.parquet that are read from the shards, see stored_facts.
 STORED = ("stored", "id_is_sha256", "is_whole")
 _ROWS = 16  # images held in memory at once
@@ -32,7 +31,7 @@ def stored_facts(benchmark: Path, index: pd.DataFrame) -> pd.DataFrame:
     first. Rows without images ('pending:') are skipped. Raises InputError for an unreadable shard
     or a name that leads out of the folder.
     """
-    wanted = index.loc[~index["image_id"].fillna("").astype("str").str.startswith(PENDING)]
+    wanted = index.loc[~index["image_id"].fillna("").astype("str").str.startswith(shards.PENDING)]
     found = [_shard(benchmark, str(name)) for name in sorted(wanted["shard"].fillna("").unique())]
     table = pd.concat(found, ignore_index=True) if found else _facts([])
     rows = index.merge(

@@ -23,7 +23,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from sdgbias.benchmark.build import write_json
 from sdgbias.benchmark.card.intended_use import intended_use
 from sdgbias.benchmark.release.check import database
 from sdgbias.benchmark.release.import_ import Imported, import_
@@ -41,7 +40,7 @@ from sdgbias.benchmark.release.records import (
     stem,
 )
 from sdgbias.errors import InputError, UsageError, one_of
-from sdgbias.files import confine, json_object, write_atomically, writing
+from sdgbias.files import confine, json_object, write_atomically, write_json, writing
 from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images.composite import encode_png
 from sdgbias.raw.images.image_store import ImageReader

@@ -25,10 +25,9 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from sdgbias import templates
-from sdgbias.benchmark.build import write_json, write_table
+from sdgbias.benchmark.build import write_table
 from sdgbias.benchmark.card import build_card
 from sdgbias.benchmark.card.figures import counts as counted
-from sdgbias.benchmark.items import QUARANTINE_COLUMNS
 from sdgbias.benchmark.prompts import prompt_texts
 from sdgbias.benchmark.release.check import (
     FIELDS,
@@ -50,12 +49,12 @@ from sdgbias.benchmark.release.records import (
     stem,
 )
 from sdgbias.errors import InputError, StoreError
-from sdgbias.files import confine, json_object, write_atomically, writing
+from sdgbias.files import confine, json_object, write_atomically, write_json, writing
 from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images import near_duplicates
 from sdgbias.raw.images.composite import MAX_PIXELS
 from sdgbias.raw.images.image_store import store_images
-from sdgbias.types import LETTERS, ContextTest, Task, View
+from sdgbias.types import LETTERS, QUARANTINE_COLUMNS, ContextTest, Task, View
 
 _PICTURES = ("PNG", "JPEG")
 _PLACE = "\x1f"
@@ -140,10 +139,8 @@ def _run(job: ReleaseImport, counts: Mapping[str, int]) -> Imported:
     uncompared = find_faults(job)
     items, lost, notes = _with_images(job, {task: _one_per_item(job, task) for task in Task})
     faults = con.execute('SELECT tbl AS "table", key, rule, detail FROM faults').df()
-    quarantine = pd.concat([faults, lost], ignore_index=True)[list(QUARANTINE_COLUMNS)].astype(
-        "str"
-    )
-    quarantine = quarantine.sort_values(list(QUARANTINE_COLUMNS), ignore_index=True)
+    quarantine = pd.concat([faults, lost], ignore_index=True)[QUARANTINE_COLUMNS].astype("str")
+    quarantine = quarantine.sort_values(QUARANTINE_COLUMNS, ignore_index=True)
     write_table(job.out / "quarantine", "release", quarantine)
     by_rule = counted(quarantine["rule"])
     if not sum(map(len, items.values())):
@@ -274,7 +271,7 @@ def _lost(
 ) -> pd.DataFrame:
     return pd.DataFrame(
         {"table": f"items_{task}", "key": ids.astype("str"), "rule": rule, "detail": detail},
-        columns=list(QUARANTINE_COLUMNS),
+        columns=QUARANTINE_COLUMNS,
     )
 
 

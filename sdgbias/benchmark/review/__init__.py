@@ -6,7 +6,6 @@ sheet.py writes the review sheets, verdicts.py reads the CSVs.
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +22,10 @@ from sdgbias.benchmark.review.verdicts import (
     csv_text,
     keys,
     read_verdicts,
-    write_file,
     written_in,
 )
 from sdgbias.errors import InputError, UsageError, one_of
-from sdgbias.files import json_object, reading
+from sdgbias.files import json_object, reading, write_atomically, write_json
 from sdgbias.methods import stats
 from sdgbias.types import Task
 
@@ -177,8 +175,8 @@ def import_reviews(
     to_adjudicate = _write_waiting(out, waiting, names) if len(waiting) else None
     buffer = io.BytesIO()
     final.to_parquet(buffer, index=False, compression="zstd")
-    write_file(out, buffer.getvalue())
-    write_file(out.with_suffix(".json"), json.dumps(figures, indent=2, sort_keys=True) + "\n")
+    write_atomically(out, buffer.getvalue())
+    write_json(out.with_suffix(".json"), figures)
     return Reviews(final, figures, out, to_adjudicate)
 
 
@@ -290,7 +288,7 @@ def _write_waiting(out: Path, waiting: pd.DataFrame, names: Sequence[str]) -> Pa
     while written_in(path):
         number += 1
         path = out.with_name(f"{out.stem}-disagreements-{number}.csv")
-    write_file(path, csv_text(rows))
+    write_atomically(path, csv_text(rows))
     return path
 
 
@@ -372,19 +370,19 @@ def kappa(one: np.ndarray, two: np.ndarray) -> stats.Estimate:
     NaN when chance agreement is 1 (both give the same single verdict throughout). NaN bounds when
     all verdicts agree: the estimated variance is 0 there, which would suggest false certainty.
     """
-    n, nan = len(one), float("nan")
+    n = len(one)
     if not n:
-        return stats.Estimate(nan, 0, nan, nan)
+        return stats.nothing()
     p = np.array(
         [[np.mean((one == i) & (two == j)) for j in (False, True)] for i in (False, True)]
     )  # (2, 2): p[i, j]
     rows, columns = p.sum(axis=1), p.sum(axis=0)
     observed, chance = float(np.trace(p)), float(rows @ columns)
     if np.isclose(chance, 1.0):
-        return stats.Estimate(nan, n, nan, nan)
+        return stats.nothing(n)
     k = (observed - chance) / (1 - chance)
     if np.isclose(observed, 1.0):
-        return stats.Estimate(k, n, nan, nan)
+        return stats.Estimate(k, n)
     same = sum(p[i, i] * (1 - (rows[i] + columns[i]) * (1 - k)) ** 2 for i in (0, 1))
     apart = (1 - k) ** 2 * sum(p[i, 1 - i] * (columns[i] + rows[1 - i]) ** 2 for i in (0, 1))
     variance = (same + apart - (k - chance * (1 - k)) ** 2) / (n * (1 - chance) ** 2)

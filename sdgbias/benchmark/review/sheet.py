@@ -16,7 +16,6 @@ The folder contains street photos with faces in them: don't redistribute it (doc
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import re
@@ -38,12 +37,12 @@ from sdgbias.benchmark.review.verdicts import (
     VERDICTS,
     csv_text,
     keys,
-    write_file,
     written_in,
 )
 from sdgbias.errors import InputError, StoreError, UsageError
-from sdgbias.files import json_object, packaged
+from sdgbias.files import json_object, packaged, write_atomically, write_json
 from sdgbias.progress import Progress, each, silent
+from sdgbias.raw.images.composite import encode_jpeg, open_picture
 from sdgbias.raw.images.image_store import ImageReader
 from sdgbias.types import LETTERS, TESTS, Task
 
@@ -105,11 +104,11 @@ def write_sheets(
         {_file(image, part) for image, count in parts.items() for part in range(count)},
     )
     for name, script in scripts.items():
-        write_file(out / "items" / name, script)
+        write_atomically(out / "items" / name, script)
     _clear(out / "items", set(scripts))
     for name in csvs:
         if name not in kept:
-            write_file(out / name, csv_text(sample.reindex(columns=list(COLUMNS)).fillna("")))
+            write_atomically(out / name, csv_text(sample.reindex(columns=list(COLUMNS)).fillna("")))
     facts = {
         "sample_id": sample_id,
         "benchmark_id": benchmark_id(benchmark),
@@ -118,8 +117,8 @@ def write_sheets(
         "items": len(items),
         "of": of,
     }
-    write_file(out / "sheet.html", _page(facts, names, items))
-    write_file(
+    write_atomically(out / "sheet.html", _page(facts, names, items))
+    write_atomically(
         out / "README.md",
         templates.render(
             "benchmark/review/review_readme.md.j2",
@@ -130,10 +129,7 @@ def write_sheets(
         ),
     )
     strata = sample.groupby(["task", "pillar", "indicator"]).size().rename("n").reset_index()
-    write_file(
-        out / "sample.json",
-        json.dumps({**facts, "strata": strata.to_dict("records")}, indent=2, sort_keys=True) + "\n",
-    )
+    write_json(out / "sample.json", {**facts, "strata": strata.to_dict("records")})
     lost = sum(not item["parts"] for item in items)
     return Sheets(
         out,
@@ -306,18 +302,13 @@ def _write_images(
 def _write_image(benchmark: Path, path: Path, data: bytes) -> None:
     """Re-encode the image, so that no photo metadata is copied."""
     try:
-        with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as opened:
-            picture = opened.convert("RGB")
+        picture = encode_jpeg(open_picture(data), QUALITY, SIDE)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise InputError(
             f"{benchmark}: image {path.stem} can't be decoded ({error}); build the images again"
             " with 'sdgbias build'"
         ) from None
-    picture.info.clear()
-    picture.thumbnail((SIDE, SIDE))
-    buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=QUALITY)
-    write_file(path, buffer.getvalue())
+    write_atomically(path, picture)
 
 
 def _clear(folder: Path, wanted: set[str]) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 import pandas as pd
 
 from sdgbias.errors import InputError, one_of
-from sdgbias.files import write_atomically
 from sdgbias.types import Task
 
 COLUMNS = ("task", "item_id", "verdict", "reason", "comment")
@@ -42,11 +41,6 @@ def csv_text(rows: pd.DataFrame) -> str:
     """A CSV for spreadsheets: byte-order mark, '\\r\\n', ids as text."""
     text = rows.assign(item_id=keys(rows)).to_csv(index=False, lineterminator="\r\n")
     return "\ufeff" + str(text)
-
-
-def write_file(path: Path, content: str | bytes) -> None:
-    """Write a temporary file, then rename it. Raises StoreError."""
-    write_atomically(path, content, "give a writable folder with --out")
 
 
 def read_verdicts(path: Path) -> pd.DataFrame:

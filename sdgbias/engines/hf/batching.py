@@ -13,9 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import torch
-
-from sdgbias.engines.hf.shared_prefix import HALF_TOLERANCE, TOLERANCE, Scored
+from sdgbias.engines.hf.shared_prefix import Scored, alike
 from sdgbias.errors import ModelError, OutOfMemory
 from sdgbias.types import Prompt
 
@@ -77,11 +75,5 @@ def same(engine: HuggingFace, prompt: Prompt, one: Scored, two: Scored) -> bool:
     """Whether two ways of scoring a prompt give its candidates the same log-probabilities, to the
     tolerance of the model's dtype."""
     ids = [i for c in prompt.candidates for i in engine.candidates.ids[c]]
-    limit = TOLERANCE.get(engine.dtype, HALF_TOLERANCE)
-    for a, b in ((one.logits, two.logits), (one.after_space, two.after_space)):
-        if a is None or b is None:
-            continue
-        a, b = (torch.log_softmax(x.double(), -1)[ids] for x in (a, b))
-        if not torch.allclose(a, b, atol=limit, rtol=0):
-            return False
-    return True
+    both = ((one.logits, two.logits), (one.after_space, two.after_space))
+    return all(alike(engine.dtype, ids, a, b) for a, b in both if a is not None and b is not None)

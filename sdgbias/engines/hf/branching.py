@@ -138,7 +138,6 @@ def _agree(
 ) -> bool:
     """Whether two branches of each prompt, side by side, give the logits of plain generation when
     they follow its tokens."""
-    limit = shared_prefix.TOLERANCE.get(engine.dtype, shared_prefix.HALF_TOLERANCE)
     ids = sorted({i for own in engine.candidates.ids.values() for i in own})
     state, cache, logits = prefill(engine, prompts)
     if engine.candidates.space is not None:  # must change neither
@@ -147,8 +146,7 @@ def _agree(
     rows = [at for at in range(len(prompts)) for _ in range(2)]
     for at in range(PROBED):
         want = torch.stack([plain[row][1][at] for row in rows])
-        one, two = (torch.log_softmax(z.double(), -1)[:, ids] for z in (logits, want))
-        if not torch.allclose(one, two, atol=limit, rtol=0):
+        if not shared_prefix.alike(engine.dtype, ids, logits, want):
             return False
         if at + 1 < PROBED:
             token = torch.tensor([[plain[row][0][at]] for row in rows], device=engine.device)

@@ -11,7 +11,7 @@ import transformers
 from safetensors import SafetensorError
 from transformers.utils import cached_file
 
-from sdgbias.engines.fingerprint import local_folder
+from sdgbias.engines.fingerprint import local_folder, pinned
 from sdgbias.engines.hub_errors import BROKEN, translate
 from sdgbias.errors import ModelError, OutOfMemory
 from sdgbias.types import ModelSpec
@@ -24,19 +24,16 @@ def device() -> torch.device:
 def part(spec: ModelSpec, root: Path, loader: Any, **options: Any) -> Any:
     """``loader.from_pretrained`` on a registry entry's repository at its revision. Raises
     ModelError (a folder), InfrastructureError (the hub, memory)."""
-    folder = local_folder(spec, root)
-    where = {} if folder else {"revision": spec.revision}
+    folder, source, where = pinned(spec, root)
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        return loader.from_pretrained(str(folder or spec.repo), **where, **options)
+        return loader.from_pretrained(source, **where, **options)
     except torch.OutOfMemoryError as error:
         raise OutOfMemory(
             f"{spec.name}: out of memory while loading; {str(error).splitlines()[0]}"
         ) from None
     except RuntimeError as error:  # tensors whose shape differs from the configuration
-        raise ModelError(
-            f"{spec.name}: {folder or spec.repo}: {str(error).strip().splitlines()[0]}"
-        ) from None
+        raise ModelError(f"{spec.name}: {source}: {str(error).strip().splitlines()[0]}") from None
     except (*BROKEN, OSError, ValueError, ImportError, SafetensorError) as error:
         raise translate(spec, folder, "can't load", error) from None
 

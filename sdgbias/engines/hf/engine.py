@@ -306,7 +306,6 @@ class HuggingFace(Backend):
     def _steps_as(
         self, whole: torch.Tensor, inputs: dict[str, Any], cache: Any, space: torch.Tensor
     ) -> bool:
-        limit = shared_prefix.TOLERANCE.get(self.dtype, shared_prefix.HALF_TOLERANCE)
         try:
             logits = self.step(dict(inputs), cache, space).logits[:, -1]
         except OutOfMemory:
@@ -314,8 +313,7 @@ class HuggingFace(Backend):
         except Exception:  # a cache of another kind (RecurrentGemma)
             return False
         ids = sorted({i for own in self.candidates.ids.values() for i in own})
-        one, two = (torch.log_softmax(z.double(), -1)[:, ids] for z in (logits, whole))
-        return torch.allclose(one, two, atol=limit, rtol=0)
+        return shared_prefix.alike(self.dtype, ids, logits, whole)
 
     def _longer(self, inputs: dict[str, Any], space: torch.Tensor) -> torch.Tensor:
         """(B, V) logits behind one more token (B, 1), of the whole prompts."""

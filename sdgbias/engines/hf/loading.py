@@ -12,7 +12,7 @@ import transformers
 from transformers import AutoConfig, GenerationConfig
 
 from sdgbias.engines.entry_options import option
-from sdgbias.engines.fingerprint import local_folder
+from sdgbias.engines.fingerprint import pinned
 from sdgbias.engines.hf import auto_class, shared_prefix
 from sdgbias.engines.hf.checkpoint import refuse_lacking
 from sdgbias.engines.hf.processor import load_processor
@@ -28,11 +28,8 @@ def load_model(spec: ModelSpec, root: Path) -> Any:
     """The model of a registry entry in its dtype, in main memory, or split over the devices where
     the entry has a device_map. Safetensors only. Raises ModelError, InfrastructureError,
     OutOfMemory, RegistryError."""
-    folder = local_folder(spec, root)
-    source = str(folder) if folder else spec.repo
-    where: dict[str, Any] = {"trust_remote_code": spec.trust_remote_code}
-    if folder is None:
-        where["revision"] = spec.revision
+    folder, source, where = pinned(spec, root)
+    where["trust_remote_code"] = spec.trust_remote_code
     split = device_map(spec)
     more: dict[str, Any] = {"device_map": split} if split else {}
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -45,14 +42,10 @@ def load_model(spec: ModelSpec, root: Path) -> Any:
             **where,
             **more,
         )
-    except torch.OutOfMemoryError as error:
-        raise OutOfMemory(
-            f"{spec.name}: out of memory while loading; {str(error).splitlines()[0]}"
-        ) from None
     except SdgbiasError:
         raise
     except Exception as error:  # faulty files raise nearly anything inside transformers
-        if NO_MEMORY in str(error):
+        if isinstance(error, torch.OutOfMemoryError) or NO_MEMORY in str(error):
             raise OutOfMemory(
                 f"{spec.name}: out of memory while loading; {str(error).splitlines()[0]}"
             ) from None
@@ -140,11 +133,10 @@ def tree_tokens(spec: ModelSpec, root: Path) -> int | None:
         load_processor(spec, root)
     ):
         return None
-    folder = local_folder(spec, root)
-    where = {} if folder else {"revision": spec.revision}
+    folder, source, where = pinned(spec, root)
     try:
         config = AutoConfig.from_pretrained(
-            str(folder or spec.repo), trust_remote_code=spec.trust_remote_code, **where
+            source, trust_remote_code=spec.trust_remote_code, **where
         )
     except (*BROKEN, OSError, ValueError) as error:
         raise translate(spec, folder, "can't read the configuration of", error) from None

@@ -12,7 +12,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import AutoConfig, AutoImageProcessor, AutoProcessor
 
 from sdgbias.engines.entry_options import option
-from sdgbias.engines.fingerprint import local_folder
+from sdgbias.engines.fingerprint import pinned
 from sdgbias.engines.hf import prompting
 from sdgbias.engines.hf.text_only import TextProcessor, processor_of
 from sdgbias.engines.hub_errors import translate
@@ -28,11 +28,8 @@ def load_processor(spec: ModelSpec, root: Path) -> Any:
     differently. It is loaded separately, because AutoProcessor passes the argument `backend` to
     every part, and no video processor has a Pillow version.
     """
-    folder = local_folder(spec, root)
-    source = str(folder or spec.repo)
-    where: dict[str, Any] = {"trust_remote_code": spec.trust_remote_code}
-    if folder is None:
-        where["revision"] = spec.revision
+    folder, source, where = pinned(spec, root)
+    where["trust_remote_code"] = spec.trust_remote_code
     try:
         processor: Any = processor_of(spec, AutoProcessor.from_pretrained(source, **where))
         if getattr(processor, "image_processor", None) is not None:

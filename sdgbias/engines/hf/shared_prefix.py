@@ -48,6 +48,13 @@ class Scored:
     n_tokens: int
 
 
+def alike(dtype: torch.dtype, ids: list[int], one: torch.Tensor, two: torch.Tensor) -> bool:
+    """Whether (..., V) logits give the tokens ``ids`` the same log-probabilities, to the tolerance
+    of the model's dtype."""
+    a, b = (torch.log_softmax(z.double(), -1)[..., ids] for z in (one, two))
+    return torch.allclose(a, b, atol=TOLERANCE.get(dtype, HALF_TOLERANCE), rtol=0)
+
+
 class BeyondWindow(Exception):
     """A prompt that is longer than what some layer of the model sees at once: the mask of a tree
     hides nothing that is far away."""

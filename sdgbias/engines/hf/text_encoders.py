@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,40 @@ def load(spec: ModelSpec, root: Path) -> TextEncoder:
     return ClipText(spec, root) if kind == "clip" else SentenceT5(spec, root)
 
 
-class ClipText:
+class _Tower:
+    """What both have in common: the checkpoint's parts, and batches of unit rows."""
+
+    name: str
+    width: int
+
+    def __init__(self, spec: ModelSpec, root: Path, model: Any, *more: str) -> None:
+        self.floor = floor_of(spec)
+        self.model = checkpoint.model(spec, root, model)
+        self.tokenizer = checkpoint.part(spec, root, AutoTokenizer)
+        self.batch_size = spec.batch_size
+        kind = checkpoint.device().type
+        self.fingerprint = fingerprint(spec, root, _VERSION, self.name, *more, kind)
+
+    def embed(self, texts: Sequence[str]) -> np.ndarray:
+        """N texts -> (N, D) float32 unit rows."""
+        said = [self.phrase(text) for text in texts]
+        parts = (said[at : at + self.batch_size] for at in range(0, len(said), self.batch_size))
+        made = [
+            torch.nn.functional.normalize(self._encode(part).float(), dim=-1).cpu().numpy()
+            for part in parts
+        ]
+        return np.concatenate([np.zeros((0, self.width), np.float32), *made])
+
+    @staticmethod
+    def phrase(text: str) -> str:
+        """The tower's input."""
+        return text
+
+    def _encode(self, texts: list[str]) -> torch.Tensor:
+        raise NotImplementedError
+
+
+class ClipText(_Tower):
     """CLIP's text tower with its projection. Every text is read as "a photo of a {its first 50
     words}", labels and answers alike, as in the authors' code; a text that already begins so is not
     changed."""
@@ -64,18 +97,8 @@ class ClipText:
     name = "clip"
 
     def __init__(self, spec: ModelSpec, root: Path) -> None:
-        self.floor = floor_of(spec)
-        self.model = checkpoint.model(spec, root, CLIPTextModelWithProjection)
-        self.tokenizer = checkpoint.part(spec, root, AutoTokenizer)
-        self.batch_size = spec.batch_size
+        super().__init__(spec, root, CLIPTextModelWithProjection)
         self.width = int(self.model.config.projection_dim)
-        self.fingerprint = fingerprint(spec, root, _VERSION, "clip", checkpoint.device().type)
-
-    def embed(self, texts: Sequence[str]) -> np.ndarray:
-        """N texts -> (N, D) float32 unit rows."""
-        return _rows(
-            self._encode(part) for part in _parts([self.phrase(t) for t in texts], self.batch_size)
-        ).reshape(-1, self.width)
 
     @staticmethod
     def phrase(text: str) -> str:
@@ -95,27 +118,17 @@ class ClipText:
         return vectors
 
 
-class SentenceT5:
+class SentenceT5(_Tower):
     """A T5 encoder as a sentence encoder: mean over the real tokens, then the checkpoint's dense
     layer where it has one (sentence-t5-* have: `2_Dense`), each row normalised to length one."""
 
     name = "t5"
 
     def __init__(self, spec: ModelSpec, root: Path) -> None:
-        self.floor = floor_of(spec)
-        self.model = checkpoint.model(spec, root, T5EncoderModel)
-        self.tokenizer = checkpoint.part(spec, root, AutoTokenizer)
-        self.batch_size = spec.batch_size
         self.dense, digest = _dense(spec, root)
+        super().__init__(spec, root, T5EncoderModel, digest)
         self.width = int(
             self.model.config.d_model if self.dense is None else self.dense.out_features
-        )
-        self.fingerprint = fingerprint(spec, root, _VERSION, "t5", digest, checkpoint.device().type)
-
-    def embed(self, texts: Sequence[str]) -> np.ndarray:
-        """N texts -> (N, D) float32 unit rows."""
-        return _rows(self._encode(part) for part in _parts(texts, self.batch_size)).reshape(
-            -1, self.width
         )
 
     @torch.inference_mode()
@@ -173,13 +186,3 @@ def _dense(spec: ModelSpec, root: Path) -> tuple[Any, str]:
             " again"
         ) from None
     return layer.eval().to(checkpoint.device()), hashlib.sha256(weights.read_bytes()).hexdigest()
-
-
-def _parts(texts: Sequence[str], size: int) -> Iterator[list[str]]:
-    return (list(texts[at : at + size]) for at in range(0, len(texts), size))
-
-
-def _rows(parts: Iterator[torch.Tensor]) -> np.ndarray:
-    """Batches of vectors -> (N, D) float32, each row of length one."""
-    made = [torch.nn.functional.normalize(part.float(), dim=-1).cpu().numpy() for part in parts]
-    return np.concatenate(made).astype(np.float32) if made else np.zeros(0, dtype=np.float32)

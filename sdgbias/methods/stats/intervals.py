@@ -13,9 +13,9 @@ numbers from 0 to 1) one on the logit scale.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -37,9 +37,23 @@ class Estimate:
 
     value: float
     n: int
-    low: float
-    high: float
+    low: float = float("nan")
+    high: float = float("nan")
     clusters: int = 0
+
+    @classmethod
+    def of_row(cls, row: Mapping[Any, Any], low: str = "ci_low", high: str = "ci_high") -> Estimate:
+        """The estimate of a row of the store (value, n, ci_low, ci_high and, where it is selected,
+        clusters); a missing n is 0."""
+        n, clusters = (row.get(k) for k in ("n", "clusters"))
+        start, end = (float("nan") if row[k] is None else float(row[k]) for k in (low, high))
+        return cls(
+            float(row["value"]),
+            0 if n is None or n != n else int(n),
+            start,
+            end,
+            0 if clusters is None or clusters != clusters else int(clusters),
+        )
 
     @property
     def too_few(self) -> bool:
@@ -145,9 +159,9 @@ def estimate(value: float, n: int, spread: Spread, kind: Kind = "mean") -> Estim
     return Estimate(value, n, float(low[0]), float(high[0]), int(spread.clusters[0]))
 
 
-def nothing() -> Estimate:
-    """The result for no rows."""
-    return Estimate(float("nan"), 0, float("nan"), float("nan"))
+def nothing(n: int = 0) -> Estimate:
+    """The result for no rows, or for too few."""
+    return Estimate(float("nan"), n)
 
 
 def mean(values: ArrayLike, clusters: ArrayLike, kind: Kind = "mean") -> Estimate:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from sdgbias import store, suites
 from sdgbias.analysis.nights import BREACH, UNCHANGED
+from sdgbias.analysis.run import row_of
 from sdgbias.errors import UsageError, one_of
 
 #: Why there is no baseline: no earlier run of the model at all.
@@ -78,22 +79,8 @@ def of_night(results: Path, night: str = "", model: str = "") -> list[Target]:
 
 def by_hand(results: Path, run_id: str) -> Target:
     """One run, judged even if it was judged before. Raises UsageError if it doesn't exist."""
-    run = _run(results, run_id)
+    run = row_of(results, run_id, UsageError)
     return Target(BY_HAND + run_id, str(run["model"]), str(run["suite"]), run_id)
-
-
-def _run(results: Path, run_id: str) -> pd.Series:
-    found = store.query(
-        results,
-        "SELECT run_id, model, suite, benchmark_id, finished_at FROM runs WHERE run_id = ?",
-        [run_id],
-    )
-    if found.empty:
-        raise UsageError(
-            f"{results}: no run {run_id!r}; sdgbias results --sql 'SELECT run_id, model FROM runs'"
-            " lists them"
-        )
-    return found.iloc[0]
 
 
 def _judged(results: Path, run_ids: list[str], night: str) -> dict[str, str]:
@@ -112,7 +99,7 @@ def last_good(results: Path, run_id: str) -> tuple[str, str]:
     Runs on the same benchmark are preferred. A run is in breach while it has a BREACH verdict that
     no user has accepted.
     """
-    run = _run(results, run_id)
+    run = row_of(results, run_id, UsageError)
     sql = f"""SELECT run_id, run_id IN (SELECT run_id FROM verdicts WHERE verdict = '{BREACH}')
                      AND run_id NOT IN (SELECT run_id FROM accepted) AS bad
               FROM runs WHERE model = $model AND suite = $suite AND finished_at < $at AND run_id <>
@@ -146,7 +133,7 @@ def last_good(results: Path, run_id: str) -> tuple[str, str]:
 
 def named(results: Path, run_id: str, baseline: str) -> str:
     """``baseline`` if it is comparable with the run. Raises UsageError."""
-    run, other = _run(results, run_id), _run(results, baseline)
+    run, other = (row_of(results, name, UsageError) for name in (run_id, baseline))
     for what in ("model", "suite"):
         if run[what] != other[what]:
             raise UsageError(
@@ -176,7 +163,7 @@ def accepted(results: Path) -> dict[str, str]:
 def accept(results: Path, run_id: str, reason: str, now: datetime) -> int:
     """Mark a run's breaches as accepted, which makes it valid as a baseline again. Returns the
     number of rows in breach. Raises UsageError: no such run, no breach, or no reason."""
-    _run(results, run_id)
+    row_of(results, run_id, UsageError)
     if not reason.strip() or "\n" in reason.strip():
         raise UsageError("--reason: state in one line why this breach is accepted")
     many = int(

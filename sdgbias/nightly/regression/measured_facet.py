@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from sdgbias import store
+from sdgbias.analysis.run import row_of
 from sdgbias.errors import StoreError
 from sdgbias.nightly.regression.measured import Measured, RunMetrics, hashed
 from sdgbias.raw.facet import GROUPS, SELECTED
@@ -36,13 +37,7 @@ _SQL = """
 
 def load(results: Path, run_id: str) -> RunMetrics:
     """Raises StoreError for a run that doesn't exist or has no answers."""
-    found = store.query(results, "FROM runs WHERE run_id = ?", [run_id])
-    if found.empty:
-        raise StoreError(
-            f"{results}: no run {run_id!r}; sdgbias results --sql 'SELECT run_id, model FROM runs'"
-            " lists them"
-        )
-    run = {str(k): v for k, v in found.iloc[0].to_dict().items()}
+    run = row_of(results, run_id)
     frame = store.query(results, _SQL, {"run": run_id, "benchmark": run["benchmark_id"]})
     if frame.empty:
         raise StoreError(

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 
-from sdgbias import store
 from sdgbias.analysis import outcomes
 from sdgbias.analysis import run as data
 from sdgbias.analysis.asked import gives_scores
@@ -37,9 +36,9 @@ _NAN = float("nan")
 
 def load(results: Path, run_id: str) -> RunMetrics:
     """Raises StoreError for a run that doesn't exist or has no answers."""
-    found = store.query(results, "FROM runs WHERE run_id = ?", [run_id])
-    if len(found) and not gives_scores(found["config"].iloc[0]):
-        return measured_generated.load(results, {str(k): v for k, v in found.iloc[0].items()})
+    row = data.row_of(results, run_id)
+    if not gives_scores(row["config"]):
+        return measured_generated.load(results, row)
     run = data.load(results, run_id)
     kept: dict[tuple[str, str], tuple[TaskOutcome, TaskCell]] = {}
     for task in Task:

@@ -17,25 +17,19 @@ from pydantic import AfterValidator, BeforeValidator, Field, StrictInt, model_va
 from sdgbias import formats, suites
 from sdgbias.benchmark.people_items import ATTRIBUTES, CHOICE, CHOICES, DIRECT
 from sdgbias.errors import UsageError, one_of
-from sdgbias.files import packaged
+from sdgbias.files import packaged, packaged_yaml
 from sdgbias.formats import STRICT, Flag, Number, Text
 from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.registry.entries import SUITE_NAME, suite_fault
-from sdgbias.suites.facet_groups import PAIRS
-from sdgbias.types import GENERATED, SDG, TESTS, Task, View
+from sdgbias.types import SDG, TESTS, Task
 
 #: Policy of a registry without a policy file; identical to registry/policy.yaml of this repository.
 DEFAULT = packaged("data", "policy.yaml")
 ALL, EACH = "all", "each"
-_VIEWS = tuple(v.value for v in View)
-_CADE = "cade"
-_GENERATED = tuple(v + GENERATED for v in _VIEWS)
 #: The three shares that the metric signature stands for.
 SIGNATURE = tuple(f"share_{d}" for d in DIRECTIONS)
 #: Metrics of a whole run, without a value per question.
 WHOLE = ("failed_share", "throughput")
-_NUMBERS = (Task.REGRESSION.value,)
-_BOTH = (Task.MCQ.value, *_NUMBERS)
 
 
 @dataclass(frozen=True)
@@ -50,30 +44,11 @@ class Metric:
 
 #: Metrics by table of a suite's questions.
 METRICS: Mapping[str, Mapping[str, Metric]] = {
-    "items": {
-        "accuracy": Metric((Task.MCQ.value,), (*_VIEWS, _CADE, *_GENERATED)),
-        "interval_accuracy": Metric(_NUMBERS, (*_VIEWS, _CADE)),
-        "mae": Metric(_NUMBERS, (*_VIEWS, _CADE)),
-        "cade_gain": Metric(_BOTH, (_CADE,)),
-        "signature": Metric((Task.MCQ.value,), (*_VIEWS, _CADE)),
-        **{share: Metric((Task.MCQ.value,), (*_VIEWS, _CADE)) for share in SIGNATURE},
-        "disparity": Metric(_BOTH, (*_VIEWS, _CADE, *_GENERATED), ("country", "urban", "wealth")),
-        "parse_failures": Metric(_BOTH, (*_VIEWS, *_GENERATED)),
-        "candidate_mass": Metric(_BOTH, _VIEWS),
-        "tie_rate": Metric(_BOTH, _VIEWS),
-        "near_tie_rate": Metric(_BOTH, _VIEWS),
-        "failed_share": Metric(),
-        "throughput": Metric(),
-    },
-    "people": {
-        "recall": Metric((DIRECT, CHOICE), ("full", "full_argmax", "q_only")),
-        "disparity": Metric((DIRECT, CHOICE), ("full", "full_argmax"), tuple(PAIRS)),
-        "parse_failures": Metric((DIRECT, CHOICE), ("full",)),
-        "refusals": Metric((DIRECT, CHOICE), ("full",)),
-        "candidate_mass": Metric((CHOICE,), ("full", "q_only")),
-        "failed_share": Metric(),
-        "throughput": Metric(),
-    },
+    table: {
+        name: Metric(**{key: tuple(names) for key, names in about.items()})
+        for name, about in metrics.items()
+    }
+    for table, metrics in packaged_yaml("judged_metrics.yaml").items()
 }
 ALL_METRICS = sorted({metric for known in METRICS.values() for metric in known})
 #: Tests of a suite of custom questions: with a context, or without.

@@ -14,42 +14,13 @@ from typing import Any
 import yaml
 
 from sdgbias.errors import InputError, UsageError
-from sdgbias.files import replacing
+from sdgbias.files import packaged_yaml, replacing
 from sdgbias.nightly.schedule import CRON, TIMEZONE
 
-#: Defaults of a Prefect flow wherever it runs: no telemetry, quiet logs, and a temporary server has
-#: time to start on a busy machine (Prefect's own 20 s are too short there).
-FLOWS = {
-    "DO_NOT_TRACK": "1",
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "PREFECT_CLOUD_ENABLE_ORCHESTRATION_TELEMETRY": "false",
-    "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
-    "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED": "false",
-    "PREFECT_LOGGING_TO_API_ENABLED": "false",
-    "PREFECT_LOGGING_LEVEL": "WARNING",
-    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "300",
-}
-#: The same for the demo and for stacks, and no outgoing traffic of other tools. Flows started by
-#: hand don't get these: a night may download weights.
-QUIET = {
-    **FLOWS,
-    "DVC_NO_ANALYTICS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "GX_ANALYTICS_ENABLED": "false",
-}
-#: For stacks only: fast polling, a heartbeat per flow run, tolerance of server restarts, logs in
-#: the web pages. Leases of concurrency slots are stored in files: otherwise a killed server would
-#: lose track of their holders.
-LIVELY = {
-    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": (
-        "prefect.server.concurrency.lease_storage.filesystem"
-    ),
-    "PREFECT_WORKER_QUERY_SECONDS": "2",
-    "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
-    "PREFECT_CLIENT_MAX_RETRIES": "7",
-    "PREFECT_LOGGING_TO_API_ENABLED": "true",
-    "PREFECT_LOGGING_LEVEL": "INFO",
-}
+_SET: dict[str, dict[str, str]] = packaged_yaml("prefect.yaml")
+FLOWS = _SET["flows"]
+QUIET = FLOWS | _SET["quiet"]
+LIVELY = _SET["lively"]
 SOURCE = Path("infra/prefect.yaml")
 CPU = "cpu"
 

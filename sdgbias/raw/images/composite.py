@@ -253,6 +253,16 @@ def encode_png(image: Image.Image) -> bytes:
     return out.getvalue()
 
 
+def encode_jpeg(image: Image.Image, quality: int, side: int | None = None) -> bytes:
+    """JPEG bytes without any metadata, at most ``side`` pixels a side; ``image`` itself shrinks."""
+    if side:
+        image.thumbnail((side, side))
+    image.info.clear()
+    out = io.BytesIO()
+    image.save(out, "JPEG", quality=quality)
+    return out.getvalue()
+
+
 def panels(image: Image.Image) -> dict[str, Image.Image]:
     """Cut a composite again: photo (448x224), tile and nightlights (224x224 each)."""
     if image.size != (SIDE, SIDE):

@@ -46,6 +46,7 @@ from sdgbias.raw.images.shards import (
     staging,
     store_images,
 )
+from sdgbias.types import QUARANTINE_COLUMNS
 
 __all__ = [
     "ImageReader",
@@ -56,8 +57,6 @@ __all__ = [
     "render_store",
     "store_images",
 ]
-
-QUARANTINE_COLUMNS = ["table", "key", "rule", "detail"]
 
 
 @dataclass(frozen=True)

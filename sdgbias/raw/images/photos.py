@@ -21,15 +21,15 @@ from PIL import Image, ImageOps
 
 from sdgbias.errors import InputError
 from sdgbias.files import FileError, confine
-from sdgbias.raw.images.composite import as_rgb
+from sdgbias.raw.images.composite import MAX_PIXELS, as_rgb
 from sdgbias.raw.text_tables import read_text
+from sdgbias.types import QUARANTINE_COLUMNS
 
 IMAGERY = Path("mapillary") / "imagery"
 PHOTO_CANDIDATES = 8  # readable photos considered for each one wanted
 NEAR_BITS = (
     4  # of 64: photos of one cluster that differ in at most this many bits show the same view
 )
-MAX_PHOTO_PIXELS = 89_478_485  # Pillow's own decompression-bomb limit: a quarter of a GiB as RGB
 MAX_FILE_BYTES = 64 * 2**20
 #: Names of the required metadata columns, the usual one first; compared ignoring case.
 ID_NAMES = ("id", "image_id", "mapillary_id")
@@ -104,11 +104,11 @@ def _decode(path: Path | str, prepare: Callable[[Image.Image], Image.Image]) -> 
                 "ignore"
             )  # of odd EXIF, which is fine, and of sizes, checked below
             with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
-                if image.width * image.height > MAX_PHOTO_PIXELS:
+                if image.width * image.height > MAX_PIXELS:
                     raise Image.DecompressionBombError(f"{image.width}x{image.height} pixels")
                 return prepare(image)
     except Image.DecompressionBombError as error:
-        limit = f"at most {MAX_PHOTO_PIXELS} pixels are decoded"
+        limit = f"at most {MAX_PIXELS} pixels are decoded"
         raise PhotoError(
             "photo-too-large", f"{path}: {error}, {limit}; shrink the photo"
         ) from error
@@ -252,7 +252,7 @@ def index_photos(raw: Path) -> PhotoIndex:
     listed = _listing(raw)
     tables = {path.stem: path for path in sorted((raw / IMAGERY.parent / "metadata").glob("*.csv"))}
     parts = [listed[~listed["cc"].isin(list(tables))]]
-    misplaced = [pd.DataFrame(columns=["table", "key", "rule", "detail"], dtype="str")]
+    misplaced = [pd.DataFrame(columns=QUARANTINE_COLUMNS, dtype="str")]
     named: set[str] = set()
     for cc, path in tables.items():
         rows, mine = _metadata(raw, path), listed[listed["cc"] == cc]

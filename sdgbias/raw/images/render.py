@@ -243,7 +243,7 @@ def _copy(known: Known) -> Row | None:
     try:
         stat = known.path.stat()
         values = _rows_of(known.path, stat.st_size, stat.st_mtime_ns)[known.row or 0]
-        ((_, parts),) = read_parts(known.path, [known.row or 0])
+        parts = read_parts(known.path, known.row or 0)
     except (OSError, ValueError, LookupError, pa.ArrowException):
         return None
     intact = values["source"] == known.source and image_id(parts) == values["image_id"]

@@ -33,7 +33,7 @@ from sdgbias.raw.images.photos import perceptual_hash
 FOLDER = "images"
 PER_SHARD = 256
 PER_GROUP = 16
-PENDING = "pending:"
+PENDING = "pending:"  # image_id of a benchmark built without images
 INDEX_COLUMNS = [
     "cluster_id",
     "image_id",
@@ -120,17 +120,13 @@ def read_rows(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
         return file.read([n for n in SCHEMA.names if n != "parts"]).to_pandas(), notes
 
 
-def read_parts(path: Path, rows: Iterable[int]) -> Iterator[tuple[int, tuple[bytes, ...]]]:
-    """(row, its pictures) for ``rows`` of a shard; holds one row group at a time. Raises as
-    read_rows does."""
+def read_parts(path: Path, row: int) -> tuple[bytes, ...]:
+    """The pictures of one row of a shard. Raises as read_rows does."""
     with pq.ParquetFile(path) as file:
         starts = _starts(file)
-        held, block = -1, None
-        for row in rows:
-            group = int(np.searchsorted(starts, row, side="right")) - 1
-            if group != held or block is None:
-                held, block = group, file.read_row_group(group, columns=["parts"])["parts"]
-            yield row, tuple(block[row - int(starts[group])].as_py())
+        group = int(np.searchsorted(starts, row, side="right")) - 1
+        block = file.read_row_group(group, columns=["parts"])["parts"]
+        return tuple(block[row - int(starts[group])].as_py())
 
 
 def list_shards(out: Path) -> list[Path]:

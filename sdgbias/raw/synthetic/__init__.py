@@ -18,6 +18,7 @@ from pathlib import Path
 from sdgbias.errors import InfrastructureError, StoreError, UsageError
 from sdgbias.progress import Progress, silent
 from sdgbias.raw.clusters import COLUMNS
+from sdgbias.raw.images.composite import encode_jpeg
 from sdgbias.raw.synthetic.latent import (
     DEFAULT_COUNTRIES,
     SyntheticCluster,
@@ -25,7 +26,7 @@ from sdgbias.raw.synthetic.latent import (
     draw_cluster,
     plan_clusters,
 )
-from sdgbias.raw.synthetic.photos import jpeg_bytes, photo_records, render_photo
+from sdgbias.raw.synthetic.photos import JPEG_QUALITY, photo_records, render_photo
 from sdgbias.raw.synthetic.series import write_series
 from sdgbias.raw.synthetic.tiles import render_tile, tile_bytes
 
@@ -168,7 +169,7 @@ def _draw_files(out: Path, seed: int, keys: Sequence[tuple[str, int]]) -> int:
         for i, record in enumerate(photo_records(cluster)):
             path = out / "mapillary" / "imagery" / str(record["path"])
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(jpeg_bytes(render_photo(cluster, i)))
+            path.write_bytes(encode_jpeg(render_photo(cluster, i), JPEG_QUALITY))
     return len(keys)
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from sdgbias.errors import StoreError, UsageError
 from sdgbias.progress import Progress, each, silent
+from sdgbias.raw.images.composite import encode_jpeg
 from sdgbias.raw.synthetic.latent import DEFAULT_COUNTRIES, SyntheticCluster, draw_cluster
-from sdgbias.raw.synthetic.photos import jpeg_bytes, render_photo
+from sdgbias.raw.synthetic.photos import JPEG_QUALITY, render_photo
 
 PLACES = 50
 SUITE_YAML = """\
@@ -55,7 +56,7 @@ def write_example(out: Path, seed: int = 0, progress: Progress = silent) -> int:
         rows: list[tuple[str, ...]] = []
         for place in each(progress, "drawing pictures", places):
             picture = f"pictures/{place.dhsid}.jpg"
-            (out / picture).write_bytes(jpeg_bytes(render_photo(place, 0)))
+            (out / picture).write_bytes(encode_jpeg(render_photo(place, 0), JPEG_QUALITY))
             third = rank[place.dhsid] * len(WEALTH) // len(places)
             rows += _questions(place, picture, third)
         with (out / "items.csv").open("w", encoding="utf-8", newline="") as lines:

@@ -8,7 +8,6 @@ people and plants are nuisances. Readable at 96 x 48 pixels.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 
 import numpy as np
@@ -358,12 +357,6 @@ def render_photo(cluster: SyntheticCluster, k: int) -> Image.Image:
     if not drawn_poles:
         _poles(s, d)
     return image
-
-
-def jpeg_bytes(image: Image.Image) -> bytes:
-    out = io.BytesIO()
-    image.save(out, "JPEG", quality=JPEG_QUALITY)
-    return out.getvalue()
 
 
 def photo_records(cluster: SyntheticCluster) -> list[dict[str, object]]:

@@ -10,8 +10,6 @@ class, hence any difference between groups in a model's answers comes from the m
 from __future__ import annotations
 
 import csv
-import hashlib
-import io
 import json
 from pathlib import Path
 
@@ -21,6 +19,8 @@ from PIL import Image, ImageDraw
 from sdgbias.errors import InputError
 from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.facet import CLASSES, COLUMNS, SELECTED, VOTES
+from sdgbias.raw.images.composite import encode_jpeg
+from sdgbias.raw.synthetic.latent import keyed
 
 SIZE = (160, 200)
 #: Shares in the order of FACET's single-person subset (Table 1 of the paper). Its rarest groups,
@@ -38,11 +38,6 @@ README = """\
 Synthetic sample of annotated people in FACET's layout: {n} pictures, seed {seed}. CC0 1.0.
 Schematic figures of no real people; nothing here is a finding about real people.
 """
-
-
-def _rng(seed: int, *key: object) -> np.random.Generator:
-    digest = hashlib.sha256("|".join(map(str, (seed, *key))).encode()).digest()
-    return np.random.default_rng(int.from_bytes(digest[:8], "big"))
 
 
 def write_people_sample(out: Path, n: int, seed: int = 0, progress: Progress = silent) -> int:
@@ -73,7 +68,7 @@ def write_people_sample(out: Path, n: int, seed: int = 0, progress: Progress = s
             rows.append(row)
             if kind != 3:  # else its picture is missing
                 (out / f"imgs_{1 + i % 3}" / f"{person}.jpg").write_bytes(
-                    _draw(row, _rng(seed, "picture", i))
+                    _draw(row, keyed(seed, "picture", i))
                 )
         with (out / "annotations" / "annotations.csv").open(
             "w", newline="", encoding="utf-8"
@@ -106,7 +101,7 @@ def _pick(rng: np.random.Generator, shares: dict[str, float]) -> str:
 
 def _row(seed: int, i: int) -> dict[str, object]:
     """One annotated person without id and file: class, box and votes."""
-    rng = _rng(seed, "person", i)
+    rng = keyed(seed, "person", i)
     weights = np.array([SELECTED_WEIGHT if name in SELECTED else 1.0 for name in CLASSES])
     row: dict[str, object] = dict.fromkeys(COLUMNS[4:], 0)
     row["class1"], row["class2"], row["skin_tone_na"] = (
@@ -157,9 +152,7 @@ def _draw(row: dict[str, object], rng: np.random.Generator) -> bytes:
     else:
         pen.ellipse((52, top + 40, 108, 178), fill=body, outline=(60, 60, 60))
     _emblem(pen, CLASSES.index(str(row["class1"]).lower().replace(" ", "_")))
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=88)
-    return buffer.getvalue()
+    return encode_jpeg(image, 88)
 
 
 def _emblem(pen: ImageDraw.ImageDraw, index: int) -> None:

@@ -19,6 +19,7 @@ import pandas as pd
 
 from sdgbias import store
 from sdgbias.benchmark.people_items import CHOICE
+from sdgbias.methods.stats import Estimate
 from sdgbias.raw.facet import REASONS
 from sdgbias.report import labels
 from sdgbias.report.charts import Figure, disparities
@@ -299,7 +300,7 @@ def rates(metrics: pd.DataFrame) -> list[dict[str, Any]]:
     groups = own.sort_values("test", kind="stable").groupby(["data", "model", "test"], sort=False)
     shown: list[Any] = list(dict.fromkeys(zip(own["data"], own["model"], strict=True)))
     for (data, model, test), part in sorted(groups, key=lambda cell: shown.index(cell[0][:2])):
-        found = {r["metric"]: labels.estimate(r) for r in part.to_dict("records")}
+        found = {r["metric"]: Estimate.of_row(r) for r in part.to_dict("records")}
         cells = [
             (
                 {"value": labels.percent(e), "ci": labels.interval(e), "n": f"{e.n:,}"}

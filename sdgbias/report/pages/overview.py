@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from sdgbias.methods.stats import Estimate
 from sdgbias.report import data, labels, leaderboard, matrix
 from sdgbias.report.charts import paper
 from sdgbias.report.data import ReportData
@@ -205,7 +206,7 @@ def _cade(table: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tuple[
     known = _column(table, rows, SDG, "accuracy_gain")
     if not known:
         return None
-    sign = {m: labels.sign_of(labels.estimate(c["row"])) for m, c in known}
+    sign = {m: labels.sign_of(Estimate.of_row(c["row"])) for m, c in known}
     up, down = ([m for m, s in sign.items() if s == way] for way in (1, -1))
     parts = [f"raises: {', '.join(up)}"] * bool(up) + [f"lowers: {', '.join(down)}"] * bool(down)
     alone = "; ".join(
@@ -306,7 +307,7 @@ def pairs(board: Board) -> dict[str, str]:
     made = {}
     for r in own.to_dict("records"):
         one, other = (str(r[k]).removesuffix(" (planted)") for k in ("one", "other"))
-        e = labels.estimate(r)
+        e = Estimate.of_row(r)
         p = "p < 0.001" if r["p"] < 0.001 else f"p {r['p']:.3f}"
         verdict = "differ" if r["p"] < 0.05 else "can’t be told apart"
         made[f"{one}|{other}"] = (

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from sdgbias import store
+from sdgbias.methods.stats import Estimate
 from sdgbias.report import data, labels
 from sdgbias.report.charts import holm
 from sdgbias.suites import SUITES
@@ -128,7 +129,7 @@ def _cell(row: Mapping[Any, Any], signed: bool = False) -> str:
     """A share as percent, or a signed difference in points, with its interval and n."""
     if pd.isna(row["value"]):
         return f"too few (n {int(row['n'])})"
-    e = labels.estimate(row)
+    e = Estimate.of_row(row)
     bounds = f"{100 * e.low:.1f}, {100 * e.high:.1f}"
     span = labels.interval(e) if pd.isna(e.low) else bounds
     value = labels.number(100 * e.value, signed=True) if signed else labels.percent(e)

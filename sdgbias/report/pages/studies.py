@@ -21,6 +21,7 @@ import pandas as pd
 
 from sdgbias.errors import StoreError
 from sdgbias.files import cached_text, write_atomically
+from sdgbias.methods.stats import Estimate
 from sdgbias.report import labels
 from sdgbias.report.charts import (
     Figure,
@@ -270,7 +271,7 @@ def leaderboard(board: Board) -> list[dict[str, Any]]:
 def _place(r: dict[Any, Any] | None) -> dict[str, str] | None:
     if r is None:
         return None
-    e = labels.estimate(r)
+    e = Estimate.of_row(r)
     return {
         "value": labels.number(100 * e.value),
         "ci": labels.interval(e),

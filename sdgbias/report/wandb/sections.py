@@ -106,7 +106,7 @@ def _leaderboard(results: Path, runs: list[str]) -> Rows:
             "kind": r["kind"],
             "answer": r["method"],
             "model": r["model"],
-            "accuracy (95 % CI)": _percent(labels.estimate(r)),
+            "accuracy (95 % CI)": _percent(Estimate.of_row(r)),
             "n": r["n"],
             "letters": r["letters"],
         }
@@ -167,7 +167,7 @@ def _disparities(results: Path, runs: list[str]) -> Rows:
             "groups": r["pillar"],
             "disparity (95 % CI)": r["note"]
             if r["value"] != r["value"]
-            else _percent(labels.estimate(r), signed=True),
+            else _percent(Estimate.of_row(r), signed=True),
             "n": r["n"],
         }
         for r in store.query(results, sql, {"runs": runs}).to_dict("records")
@@ -190,7 +190,7 @@ def _history(results: Path) -> dict[str, Any]:
             "error": r["kind"],
             "accuracy of Full, % (95 % CI)": ""
             if pd.isna(r["value"])
-            else _percent(labels.estimate(r)),
+            else _percent(Estimate.of_row(r)),
             "n": "" if pd.isna(r["n"]) else int(r["n"]),
         }
         for r in frame.head(MOST_ROWS).to_dict("records")
