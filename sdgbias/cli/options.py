@@ -92,6 +92,13 @@ def print_table(rows: list[tuple[str, ...]], indent: str = "") -> None:
         typer.echo(indent + "  ".join(cells).rstrip())
 
 
+def say(found: object, as_json: bool, text: str, **values: Any) -> None:
+    """Print a value as JSON, or by the template data/texts/<text>.txt.j2, which gets ``values``."""
+    from sdgbias import templates
+
+    say_json(found) if as_json else typer.echo("\n".join(templates.lines(text, **values)))
+
+
 def say_json(found: object) -> None:
     """Print a value as JSON: a table as a list of rows, a number that isn't there as null."""
     typer.echo(json.dumps(_plain(found), indent=2, ensure_ascii=False, default=str))
