@@ -16,37 +16,9 @@ from typing import Annotated
 import typer
 
 from sdgbias import progress
-from sdgbias.cli.options import DEFAULT_RESULTS, JsonOption, ResultsOption, say_json
+from sdgbias.cli.options import DEFAULT_RESULTS, JsonOption, ResultsOption, printed, say_json
 from sdgbias.errors import GateError, InfrastructureError, UsageError
 from sdgbias.types import FACET
-
-HEADLINE = (
-    "SELECT model, method, round(value, 3) AS accuracy, round(ci_low, 3) AS low, round(ci_high, 3)"
-    " AS high, n FROM metrics WHERE task = 'mcq' AND test = 'all' AND pillar = 'all' AND indicator"
-    " = 'all' AND metric = 'accuracy' AND method IN ('q_only', 'ctx_q', 'img_q', 'full', 'cade')"
-    " AND run_id IN (SELECT unnest(?)) ORDER BY model, CASE method WHEN 'q_only' THEN 0 WHEN"
-    " 'ctx_q' THEN 1 WHEN 'img_q' THEN 2 WHEN 'full' THEN 3 ELSE 4 END"
-)
-
-
-PEOPLE = (
-    "SELECT m.model, (SELECT any_value(dataset) FROM people p WHERE p.benchmark_id ="
-    " r.benchmark_id) AS people, test, pillar AS groups, round(value, 3) AS disparity,"
-    " round(ci_low, 3) AS low, round(ci_high, 3) AS high, n, coalesce(m.note, '') AS note FROM"
-    " metric_rows m JOIN runs r USING"
-    " (run_id) WHERE method = 'full' AND metric = 'disparity' AND (indicator = 'all-52' OR test IN"
-    " ('gender', 'age')) AND pillar NOT LIKE '%max-min' AND run_id IN (SELECT unnest(?)) ORDER BY"
-    " m.model, people, r.benchmark_id, test, pillar"
-)
-
-
-#: Disparities of custom questions, for the runs of a list.
-CUSTOM = (
-    "SELECT suite, model, replace(pillar, ':max-min', '') AS groups, method, round(value, 3) AS"
-    " disparity, round(ci_low, 3) AS low, round(ci_high, 3) AS high, n FROM metrics WHERE test ="
-    " 'all' AND metric = 'disparity' AND run_id IN (SELECT unnest(?)) ORDER BY suite, model,"
-    " groups, method"
-)
 
 
 def _environment() -> dict[str, str]:
@@ -162,8 +134,8 @@ def demo(
         (0, GateError.exit_code),
         as_json,
     )
-    table = store.query(results, HEADLINE, [store.latest_runs(results)])
-    people = store.query(results, PEOPLE, [store.latest_runs(results, FACET, per_benchmark=True)])
+    table = printed(results, "accuracy", store.latest_runs(results))
+    people = printed(results, "people", store.latest_runs(results, FACET, per_benchmark=True))
     page, seconds = report / "index.html", round(time.monotonic() - began)
     if as_json:
         found = {"accuracy": table, "people": people, "report": str(page), "seconds": seconds}

@@ -17,6 +17,7 @@ from sdgbias.cli.options import (
     ResultsOption,
     choice,
     print_table,
+    printed,
     probed_benchmark,
     say_json,
 )
@@ -123,7 +124,6 @@ def show_model(
 ) -> None:
     """One model: its entry, the memory it needs, the last check of its engines, its last nights and
     runs."""
-    from sdgbias import store
     from sdgbias.engines.agreement import read_verdict, verdict_path
     from sdgbias.registry import changes, entries, machine
     from sdgbias.scoring.workers import gpus_per_engine
@@ -131,8 +131,8 @@ def show_model(
     spec = entries.load(entries.find_root(), name)
     if as_json:
         past: dict[str, Any] = {
-            title: store.query(results, sql, [name]) if results.exists() else []
-            for title, sql in _PAST.items()
+            title: printed(results, title, model=name) if results.exists() else []
+            for title in ("nights", "runs")
         }
         say_json({**changes.to_dict(spec), "check": read_verdict(results.parent, name), **past})
         return
@@ -158,28 +158,13 @@ def show_model(
     if not results.exists():
         typer.echo(f"nights   none: {results} doesn't exist")
         return
-    for title, sql in _PAST.items():
-        typer.echo(f"{title:8} {_told_of(results, sql, name)}")
+    for title in ("nights", "runs"):
+        typer.echo(f"{title:8} {_told_of(results, title, name)}")
 
 
-_PAST = {
-    "nights": (
-        "SELECT night, suite, outcome, run_id, kind, message FROM night_models WHERE model = ?"
-        " ORDER BY night DESC, suite LIMIT 5"
-    ),
-    "runs": (
-        "SELECT run_id, suite, strftime(finished_at, '%Y-%m-%d %H:%M') AS finished, n_scored,"
-        " n_failed, left(revision, 12) AS revision FROM runs WHERE model = ? ORDER BY"
-        " runs.finished_at DESC LIMIT 5"
-    ),
-}
-
-
-def _told_of(results: Path, sql: str, name: str) -> str:
-    from sdgbias import store
-
+def _told_of(results: Path, title: str, name: str) -> str:
     try:
-        table: Any = store.query(results, sql, [name])
+        table = printed(results, title, model=name)
     except StoreError as error:
         return f"can't be read: {error}"
     return "none" if table.empty else "\n" + table.to_string(index=False)

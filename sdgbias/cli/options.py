@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sdgbias import progress
 from sdgbias.errors import UsageError, one_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 RawOption = Annotated[
     Path,
@@ -90,6 +94,24 @@ def print_table(rows: list[tuple[str, ...]], indent: str = "") -> None:
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         typer.echo(indent + "  ".join(cells).rstrip())
+
+
+def printed(
+    results: Path, name: str, runs: Iterable[object] | None = None, **given: object
+) -> pd.DataFrame:
+    """A table of data/printed.sql, of these runs."""
+    from sdgbias import store
+    from sdgbias.files import packaged_sql
+
+    asked = given if runs is None else {"runs": list(runs)}
+    return store.query(results, packaged_sql("printed.sql")[name], asked)
+
+
+def say(found: object, as_json: bool, text: str, **values: Any) -> None:
+    """Print a value as JSON, or by the template data/texts/<text>.txt.j2, which gets ``values``."""
+    from sdgbias import templates
+
+    say_json(found) if as_json else typer.echo("\n".join(templates.lines(text, **values)))
 
 
 def say_json(found: object) -> None:

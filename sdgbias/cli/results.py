@@ -15,6 +15,7 @@ from sdgbias.cli.options import (
     ResultsOption,
     choice,
     print_table,
+    printed,
     say_json,
 )
 from sdgbias.cli.wandb import log_beside_report
@@ -86,29 +87,17 @@ def _newest(results: Path) -> dict[str, str]:
 
 def _metrics(results: Path, runs: Mapping[str, str]) -> pd.DataFrame:
     """The pooled numbers of these runs, by model, task, test and method."""
-    from sdgbias import store, suites
-
-    marks = ", ".join("?" for _ in runs) or "''"
+    table = printed(results, "newest", runs)
     # the column is there where there is more to tell apart than models
-    column = "suite, " if set(runs.values()) - set(suites.SUITES) else ""
-    sql = (
-        f"SELECT {column}model, task, test, method, metric, round(value, 4) AS value, n,"
-        " round(ci_low, 4) AS ci_low, round(ci_high, 4) AS ci_high FROM metrics"
-        " WHERE pillar = 'all' AND indicator = 'all'"
-        " AND method IN ('q_only', 'ctx_q', 'img_q', 'full', 'full_generated', 'cade')"
-        " AND metric IN ('accuracy', 'mae', 'interval_accuracy', 'accuracy_gain', 'mae_change')"
-        f" AND run_id IN ({marks}) ORDER BY {column}model, task, metric, test, method"
-    )
-    return store.query(results, sql, list(runs))
+    return table if _own(runs) else table.drop(columns="suite")
 
 
 def _people(results: Path) -> pd.DataFrame | None:
     """Disparities of the newest runs on people."""
     from sdgbias import store
-    from sdgbias.cli.demo import PEOPLE
 
     chosen = store.latest_runs(results, FACET, per_benchmark=True)
-    return store.query(results, PEOPLE, [chosen]) if chosen else None
+    return printed(results, "people", chosen) if chosen else None
 
 
 def _own(runs: Mapping[str, str]) -> dict[str, str]:
@@ -120,11 +109,8 @@ def _own(runs: Mapping[str, str]) -> dict[str, str]:
 
 def _groups(results: Path, runs: Mapping[str, str]) -> pd.DataFrame | None:
     """Disparities of the runs on custom questions."""
-    from sdgbias import store
-    from sdgbias.cli.demo import CUSTOM
-
     custom = _own(runs)
-    return store.query(results, CUSTOM, [list(custom)]) if custom else None
+    return printed(results, "groups", custom) if custom else None
 
 
 def _headline(results: Path) -> None:

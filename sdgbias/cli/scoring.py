@@ -18,6 +18,7 @@ from sdgbias.cli.options import (
     ResultsOption,
     SearchOption,
     choice,
+    printed,
     say_json,
 )
 from sdgbias.errors import UsageError
@@ -243,9 +244,7 @@ def evaluate(
         if time := estimate.compared(results, outcome.run_id, spec):
             typer.echo(f"{spec.name}: {time}")
     if (outcome_file is None and not one_part) or as_json:
-        from sdgbias import store
-
-        table = store.query(results, _HEADLINE, [[run["run_id"] for run in runs]])
+        table = printed(results, "evaluated", [run["run_id"] for run in runs])
         if as_json:
             say_json({"results": str(results), "runs": runs, "metrics": table})
         else:
@@ -298,13 +297,3 @@ def _spec(root: Path, name: str) -> ModelSpec:
             " --dry-run"
         )
     return found.spec
-
-
-#: What a run says first: accuracy and mean absolute error, recall of people, over all tests.
-_HEADLINE = """
-    SELECT model, task, test, method, metric, round(value, 3) AS value, round(ci_low, 3) AS low,
-    round(ci_high, 3) AS high, n FROM metrics
-    WHERE run_id IN (SELECT unnest(?)) AND pillar = 'all' AND (
-        (test = 'all' AND indicator = 'all' AND metric IN ('accuracy', 'mae'))
-        OR (indicator = 'all-52' AND metric = 'recall' AND method = 'full'))
-    ORDER BY model, task, metric, test, method"""

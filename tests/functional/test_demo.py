@@ -17,6 +17,7 @@ import yaml
 
 from sdgbias import store
 from sdgbias.cli import demo
+from sdgbias.cli.options import printed
 from sdgbias.errors import InfrastructureError
 from sdgbias.suites import facet
 from tests.builders.commands import REPOSITORY, sdgbias
@@ -48,7 +49,7 @@ def test_the_table_of_groups_says_why_a_disparity_is_missing(tmp_path: Path) -> 
     row |= {"pillar": "gender:male-female", "metric": "disparity", "n": 33}
     rows = pd.DataFrame([{**row, "value": np.nan, "note": facet.NOT_UNDERSTOOD}])
     store.publish(path, run, {"metric_rows": rows})
-    table = store.query(path, demo.PEOPLE, [["m-1"]])
+    table = printed(path, "people", ["m-1"])
     assert table[["n", "note"]].values.tolist() == [[33, "no answer understood"]]
     assert table[["disparity", "low", "high"]].isna().all(axis=None)
 

@@ -25,7 +25,7 @@ from sdgbias.nightly.regression.measured import paired
 from sdgbias.registry import entries
 from sdgbias.report import build
 from sdgbias.report.source import Results
-from sdgbias.report.wandb import contents, sections, slugs, team_report
+from sdgbias.report.wandb import contents, slugs, team_report
 from sdgbias.report.web import app
 from sdgbias.report.web.site import Site
 from sdgbias.scoring.evaluate import evaluate
@@ -225,10 +225,12 @@ def test_weights_and_biases_tells_the_levels_apart(walk: Path) -> None:
     names = contents.summary(metrics)
     levels = [n for n in names if n.startswith("mcq/all/full/sprach-region") and "accuracy" in n]
     assert len([n for n in levels if n.endswith("/accuracy")]) == 4
-    plots = team_report.plots(walk / "r.duckdb")
-    assert set(plots) == {"fotos"} and set(plots["fotos"]) <= set(names)
-    assert "mcq/all/full/gender-max-min/disparity" in plots["fotos"]
-    text = sections.text(walk / "r.duckdb")
+    blocks = json.loads(team_report.blocks(walk / "r.duckdb", "team", "sdgbias"))
+    [grid] = [block for block in blocks if block["is"] == "PanelGrid"]
+    assert [r["filters"] for r in grid["runsets"]] == ["Config('suite') = 'fotos'"]
+    plotted = {metric for panel in grid["panels"] for metric in panel["y"]}
+    assert "mcq/all/full/gender-max-min/disparity" in plotted and plotted <= set(names)
+    text = dict(team_report.sections(walk / "r.duckdb"))["Own questions: Fotos & <Regionen>"]
     assert "Sprach region: 日本 語" in text and "gender: best minus worst" in text
 
 

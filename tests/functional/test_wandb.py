@@ -16,7 +16,7 @@ import pytest
 from sdgbias import store
 from sdgbias.cli import wandb
 from sdgbias.errors import InfrastructureError, UsageError
-from sdgbias.report.wandb import log, sections, team_report
+from sdgbias.report.wandb import log, team_report
 from tests.builders.commands import environment, ok, refused, sdgbias
 from tests.builders.results import BENCHMARK, publish_fake
 from tests.builders.wandb_server import KEY, Server, wandb_server
@@ -199,7 +199,7 @@ def cell(text: str, row: str, column: str) -> str:
 
 
 def test_the_reports_text_has_the_stores_figures(results: Path) -> None:
-    found = dict(sections.sections(sections.text(results)))
+    found = dict(team_report.sections(results))
     assert list(found) == [
         "What was measured",
         "Leaderboard",
@@ -261,14 +261,20 @@ def test_the_report_reaches_the_server(
         assert view["id"] == "VmlldzoxMjM0", "the Report of before, not a second one"
         blocks = sent_blocks(server)
         headings = [b["children"][0]["text"] for b in blocks if b["type"] == "heading"]  # type: ignore[index]
-        parts = sections.sections(sections.text(results))
+        parts = team_report.sections(results)
         assert headings == [title for title, _ in parts]
         assert [b["content"] for b in blocks if b["type"] == "markdown-block"] == [
             markdown for _, markdown in parts
         ]
         [grid] = [b["metadata"] for b in blocks if b["type"] == "panel-grid"]
         plots = [p["config"] for p in grid["panelBankSectionConfig"]["panels"]]  # type: ignore[index]
-        assert [p["metrics"] for p in plots] == [[m] for m in team_report.PLOTS]
+        assert [p["metrics"] for p in plots] == [
+            ["mcq/all/full/accuracy"],
+            ["mcq/all/cade/accuracy_gain"],
+            ["mcq/all/q_only/share_optimistic"],
+            ["mcq/all/q_only/share_pessimistic"],
+            ["regression/all/full/mae"],
+        ]
         assert {p["xAxis"] for p in plots} == {"night/year"}
         with pytest.raises(
             InfrastructureError,

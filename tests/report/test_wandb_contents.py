@@ -60,9 +60,7 @@ def test_nights_are_steps_in_their_order() -> None:
     years = [w.year(when) for when in whens]
     assert years == sorted(years)
     assert years[1] == pytest.approx(2026 + (1.5 / 24) / 365, abs=1e-6)
-    assert w.night_of("", {"finished_at": pd.Timestamp("2026-11-21 03:00")}) == datetime(
-        2026, 11, 21, 3
-    )
+    assert w.night_of("", {"finished_at": datetime(2026, 11, 21, 3)}) == datetime(2026, 11, 21, 3)
     for wrong in ("last night", "2026-13-41T0130"):
         with pytest.raises(UsageError, match=r"a night is written like 2026-11-21T0130"):
             w.night_of(wrong, {})
@@ -84,8 +82,10 @@ def test_no_secret_and_no_path_of_this_machine_gets_out() -> None:
     record = {
         "run_id": "r",
         "config": json.dumps({"draws": 5, "spec": spec, "sdgbias": "0.1.0"}),
-        "finished_at": pd.NaT,
-        "seed": np.int64(3),
+        "finished_at": None,
+        "started_at": datetime(2026, 11, 21, 3),
+        "seconds": float("nan"),
+        "seed": 3,
     }
     config = w.config(record, NIGHT, pd.DataFrame(columns=["task", "test", "alpha"]))
     text = json.dumps(config)
@@ -94,6 +94,7 @@ def test_no_secret_and_no_path_of_this_machine_gets_out() -> None:
     assert config["spec"]["options"]["api_key_env"] == "OPENAI_API_KEY"
     assert config["spec"]["options"]["num_image_tokens"] == 576
     assert config["spec"]["options"]["base_url"] == "https://(left out)@host/v1"
+    assert (config["started_at"], config["seconds"]) == ("2026-11-21T03:00:00Z", None)
     assert (config["seed"], config["finished_at"], config["night"], config["sdgbias_version"]) == (
         3,
         None,

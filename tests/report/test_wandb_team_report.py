@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from sdgbias import store
-from sdgbias.report.wandb import log, sections
+from sdgbias.report.wandb import log, team_report
 
 COLUMNS = [
     "task",
@@ -61,7 +61,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_people_are_told_by_model_and_benchmark(results: Path) -> None:
     """As the page about people: a run on a second benchmark doesn't hide the first."""
-    found = dict(sections.sections(sections.text(results)))
+    found = dict(team_report.sections(results))
     rows = [
         [c.strip() for c in line.strip("|").split(" | ")]
         for line in found["Disparities"].splitlines()

@@ -71,12 +71,7 @@ def night_of(night: str, record: Mapping[Any, Any]) -> datetime:
                 f"night {night!r}: no such date; a night is written like 2026-11-21T0130; sdgbias"
                 " wandb log takes the newest one by itself"
             ) from None
-    when = record.get("finished_at")
-    return (
-        datetime(1970, 1, 1)
-        if when is None or pd.isna(when)
-        else pd.Timestamp(when).to_pydatetime().replace(tzinfo=None)
-    )
+    return record.get("finished_at") or datetime(1970, 1, 1)
 
 
 def step(when: datetime) -> int:
@@ -93,20 +88,19 @@ def year(when: datetime) -> float:
 def config(record: Mapping[Any, Any], night: str, params: pd.DataFrame) -> dict[str, Any]:
     """The run's record, its settings, the model's entry without secrets, CADE's parameters, night
     and versions, as plain values."""
-    plain = {str(k): v for k, v in record.items() if k != "config"}
-    for k, v in plain.items():
-        if isinstance(v, pd.Timestamp) or v is pd.NaT:
-            plain[k] = None if pd.isna(v) else v.isoformat() + "Z"
-        elif hasattr(v, "item"):
-            v = v.item()
-            plain[k] = None if isinstance(v, float) and v != v else v
+    plain = {
+        k: f"{v.isoformat()}Z" if isinstance(v, datetime) else None if v != v else v
+        for k, v in record.items()
+        if k != "config"
+    }
     settings = json.loads(record["config"] or "{}")
     spec = settings.pop("spec", {})
-    tuned: dict[str, dict[str, float]] = {}
-    for r in params.to_dict("records"):
-        tuned[f"{r['task']}/{r['test']}"] = {
+    tuned = {
+        f"{r['task']}/{r['test']}": {
             k: float(r[k]) for k in ("alpha", "lambda_kl", "beta", "tau") if pd.notna(r[k])
         }
+        for r in params.to_dict("records")
+    }
     return plain | {
         "night": night,
         "settings": without_secrets(settings),

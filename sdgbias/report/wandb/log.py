@@ -106,8 +106,7 @@ def runs_of(
             "SELECT run_id, outcome, attempts, seconds, scored, planned, failed FROM night_models"
             " WHERE night = ? AND run_id <> '' ORDER BY model, suite"
         )
-        found = store.query(results, sql, [chosen]).to_dict("records")
-        rows = [{str(k): v for k, v in row.items()} for row in found]
+        rows = store.arrow(results, sql, [chosen]).to_pylist()
         nights = "SELECT night FROM nights UNION SELECT night FROM night_models"
         known = {str(n) for n in store.query(results, nights)["night"]}
         if chosen not in known:
@@ -202,28 +201,34 @@ def read(
     Raises StoreError."""
     if not run_ids:
         return {}
-    runs, mine = list(run_ids), "WHERE list_contains($runs, run_id)"
-    records = store.query(results, f"FROM runs {mine}", {"runs": runs})
+    given = {"runs": list(run_ids)}
+    mine = "WHERE list_contains($runs, run_id)"
     pooled = f"{mine} AND (starts_with(indicator, 'all') OR indicator = 'macro')" if small else mine
-    metrics = store.query(results, f"FROM metric_rows {pooled} ORDER BY ALL", {"runs": runs})
-    params = store.query(results, f"FROM cade_params {mine} ORDER BY task, test", {"runs": runs})
-    sql = f"SELECT model, suite, {_VERDICTS} FROM verdicts WHERE night = ? ORDER BY ALL"
-    judged = store.query(results, sql, [night])
-    found = {}
-    for row in records.to_dict("records"):
-        record = {str(k): v for k, v in row.items()}
-        own = judged[(judged["model"] == record["model"]) & (judged["suite"] == record["suite"])]
-        found[str(record["run_id"])] = RunToLog(
+    records = store.arrow(results, f"FROM runs {mine}", given).to_pylist()
+    metrics = store.query(results, f"FROM metric_rows {pooled} ORDER BY ALL", given)
+    params = store.query(results, f"FROM cade_params {mine} ORDER BY task, test", given)
+    sql = (
+        f"SELECT runs.run_id, {_VERDICTS} FROM verdicts JOIN runs USING (model, suite)"
+        " WHERE night = $night AND list_contains($runs, runs.run_id) ORDER BY ALL"
+    )
+    judged = store.query(results, sql, given | {"night": night})
+
+    def own(frame: pd.DataFrame, run_id: str) -> pd.DataFrame:
+        return frame[frame["run_id"] == run_id].reset_index(drop=True)
+
+    return {
+        run: RunToLog(
             results,
             folder,
             night,
             small,
             record,
-            metrics[metrics["run_id"] == record["run_id"]].reset_index(drop=True),
-            params[params["run_id"] == record["run_id"]].reset_index(drop=True),
-            own.drop(columns=["model", "suite"]).reset_index(drop=True),
+            own(metrics, run),
+            own(params, run),
+            own(judged, run).drop(columns="run_id"),
         )
-    return found
+        for run, record in ((str(record["run_id"]), record) for record in records)
+    }
 
 
 def _write(job: RunToLog, outcome: Mapping[str, Any], offline: str) -> tuple[Path, str]:
@@ -241,11 +246,7 @@ def _write(job: RunToLog, outcome: Mapping[str, Any], offline: str) -> tuple[Pat
     for old in job.folder.glob(f"wandb/offline-run-*-{name}"):
         shutil.rmtree(old)
     run, offline = _init(job, name, offline)
-    facts = {
-        f"night/{k}": v.item() if hasattr(v, "item") else v
-        for k, v in outcome.items()
-        if k != "run_id" and v is not None and v == v
-    }
+    facts = {f"night/{k}": v for k, v in outcome.items() if k != "run_id" and v is not None}
     try:
         run.define_metric(contents.NIGHT_YEAR)
         run.define_metric("*", step_metric=contents.NIGHT_YEAR)

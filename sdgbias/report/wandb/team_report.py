@@ -1,50 +1,53 @@
-"""The team's W&B Report (wandb-workspaces): the sections of the results file, and plots over nights
-that W&B draws from the runs."""
+"""The team's W&B Report. Its words, tables and plots are one template
+(report/templates/team_report.json.j2), whose blocks are those of wandb-workspaces; here is what it
+is given, and how it is saved."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from sdgbias import store
+from sdgbias.analysis import night_text, nights
 from sdgbias.errors import InfrastructureError, StoreError, UsageError
-from sdgbias.files import json_object, replacing, write_atomically
-from sdgbias.report import labels
+from sdgbias.files import json_object, packaged_sql, replacing, write_atomically
+from sdgbias.methods.stats import Estimate
+from sdgbias.report import data, labels, layout, leaderboard
 from sdgbias.report.pages import own_suite
-from sdgbias.report.wandb import log, sections
+from sdgbias.report.wandb import log
 from sdgbias.report.wandb.contents import NIGHT_YEAR, safe
 from sdgbias.report.wandb.slugs import distinct_slugs
 from sdgbias.types import FACET, SDG
 
+TITLE = "sdgbias: models night by night"
+MOST_ROWS = 40
 #: In the W&B folder: 'SERVER ENTITY/PROJECT[ draft]' -> id of the Report that is there.
 REPORTS = "reports.json"
 #: The view of the plots of custom questions: the one with most evidence that a suite has.
 _VIEWS = ("full", "ctx_q", "q_only")
-#: Metric of the history -> title of its plot. The names are those of `contents.summary`.
-PLOTS = {
-    "mcq/all/full/accuracy": "Accuracy of the Full view",
-    "mcq/all/cade/accuracy_gain": "CADE: gain in accuracy",
-    "mcq/all/q_only/share_optimistic": "Optimistic answers without evidence",
-    "mcq/all/q_only/share_pessimistic": "Pessimistic answers without evidence",
-    "regression/all/full/mae": "Mean absolute error of the Full view",
-}
-PLOTS_FACET = {
-    f"{task}/{test}/full/{pair}/all-52/disparity": f"Disparity {pair}, prompt {test}"
-    for task, test in (("direct", "p1"), ("choice", "p2"))
-    for pair in ("gender-male-female", "skin-light-dark", "age-young-old")
-}
 
 
 def write_markdown(results: Path, path: Path) -> Path:
     """Write the Report's text as one Markdown file, without plots. Raises StoreError if it can't be
     written."""
-    write_atomically(path, sections.text(results), "choose another --out")
+    parts = [f"# {TITLE}", *(f"## {title}\n\n{text}" for title, text in sections(results))]
+    write_atomically(path, "\n\n".join(parts) + "\n", "choose another --out")
     return path
+
+
+def sections(results: Path) -> list[tuple[str, str]]:
+    """(title, Markdown) of each section: what was measured, leaderboard, signatures, CADE gain,
+    disparities, own questions, history over nights, verdicts of the regression check; each only if
+    it has rows. Raises StoreError for a file without a finished run."""
+    found = json.loads(blocks(results, "", ""))
+    return [(h["text"], m["text"]) for h, m in pairwise(found) if m["is"] == "MarkdownBlock"]
 
 
 def publish(
@@ -69,17 +72,17 @@ def publish(
                 f"{option} {name!r}: letters, digits, '-', '_' and '.' only; it stands in the"
                 " project's address"
             )
-    text, plots_of = sections.text(results), plots(results)
+    made = blocks(results, entity, project)
     server = os.environ.get("WANDB_BASE_URL", "").rstrip("/") or "https://api.wandb.ai"
     ids = folder / REPORTS
     known = json_object(ids)
     place = f"{server} {entity}/{project}{' draft' if draft else ''}"
     with log.service(folder.resolve()), _time_limit(timeout, server):
-        url, made = _save((text, plots_of), entity, project, draft, known.get(place, ""))
+        url, new = _save(made, entity, project, draft, known.get(place, ""))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(ids) as path:
-            path.write_text(json.dumps(known | {place: made}, indent=1, sort_keys=True), "utf-8")
+            path.write_text(json.dumps(known | {place: new}, indent=1, sort_keys=True), "utf-8")
     except OSError as error:
         raise StoreError(
             f"the Report is at {url}, but can't write {folder}: {error.strerror}; choose another"
@@ -88,24 +91,18 @@ def publish(
     return url
 
 
-def _save(
-    shown: tuple[str, dict[str, dict[str, str]]],
-    entity: str,
-    project: str,
-    draft: bool,
-    known: str,
-) -> tuple[str, str]:
-    """(address, id) of the saved Report of text and plots; ``known``: id of the one to replace, ''
-    for a new one."""
+def _save(made: str, entity: str, project: str, draft: bool, known: str) -> tuple[str, str]:
+    """(address, id) of the saved Report of blocks; ``known``: id of the one to replace, '' for a
+    new one."""
     try:
         import wandb_workspaces.reports.v2 as wr
 
         report = wr.Report(
             entity=entity,
             project=project,
-            title=sections.TITLE,
+            title=TITLE,
             description="Written by sdgbias wandb report.",
-            blocks=blocks(*shown, entity, project),
+            blocks=json.loads(made, object_hook=lambda b: getattr(wr, b.pop("is"))(**b)),
             width="fluid",
         )
         report.id = known
@@ -149,22 +146,81 @@ def _time_limit(seconds: float, server: str) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def plots(results: Path) -> dict[str, dict[str, str]]:
-    """Suite in the results -> (metric of the history -> title of its plot)."""
-    shipped = {
-        suite: titles
-        for suite, titles in ((SDG, PLOTS), (FACET, PLOTS_FACET))
-        if store.latest_runs(results, suite)
-    }
-    return shipped | _own_plots(results)
-
-
-def _own_plots(results: Path) -> dict[str, dict[str, str]]:
-    """The plots of suites of custom questions: accuracy, CADE's gain, best minus worst group."""
+def blocks(results: Path, entity: str, project: str) -> str:
+    """W&B's blocks as JSON: headings and Markdown of the sections, and plots over nights that W&B
+    draws from the runs of the project."""
+    first = store.latest_runs(results)
+    second = store.latest_runs(results, FACET, per_benchmark=True)
     own = own_suite.load(results)
+    custom = [] if own is None else list(own.runs["run_id"])
+    if not (first or second or custom):
+        raise StoreError(f"{results} holds no finished run; run `sdgbias evaluate NAME` first")
+    given = {"runs": [*first, *second, *custom], "people": second}
+    tables = {
+        name: store.query(results, sql, {k: v for k, v in given.items() if f"${k}" in sql})
+        for name, sql in packaged_sql("team_report.sql").items()
+    }
+    measured, verdicts = tables["measured"], tables["verdicts"]["verdict"]
+    plots = {} if own is None else _own_plots(own)
+    rows = {name: table.to_dict("records") for name, table in tables.items()}
+    rows["judged"] = [r for r in rows["verdicts"] if r["verdict"] != nights.PASS]
+    template = layout.environment().get_template("team_report.json.j2")
+    return template.render(
+        **rows,
+        **_of_places(results, first),
+        entity=entity,
+        project=project,
+        x=NIGHT_YEAR,
+        most=MOST_ROWS,
+        models=measured["model"].nunique(),
+        planted=measured.loc[measured["provenance"] == "planted", "model"].nunique(),
+        again=measured.duplicated(["model", "suite"]).any(),
+        own={"suites": []} if own is None else own_suite.context(own),
+        tally=", ".join(f"{n} {v}" for v, n in verdicts.value_counts().sort_index().items()),
+        suites=[*([SDG] if first else []), *([FACET] if second else []), *plots],
+        own_plots=plots,
+        text=night_text,
+        cell=_cell,
+        percent=_percent,
+        estimate=Estimate.of_row,
+        number=labels.number,
+        interval=labels.interval,
+    )
+
+
+def _of_places(results: Path, runs: list[str]) -> dict[str, list[Any]]:
+    """Rows of the sections about questions on places, which the report's pages have as well."""
+    if not runs:
+        return {name: [] for name in ("leaderboard", "leanings", "signatures", "gains")}
+    found = data.load(results, runs)
+    board = leaderboard.compare(results, data.load_studies(results, runs).runs).places
+    ranked = board[board["test"] == data.ALL_TESTS].sort_values(
+        ["benchmark_id", "kind", "method", "value"], ascending=[True, True, True, False]
+    )
+    signatures, gains = [], []
+    for model in found.models:
+        for method in ("q_only", "full"):
+            where = {"model": model, "task": "mcq", "test": "all", "method": method}
+            shares = {d: found.cell(**where, metric=f"share_{d}") for d in data.DIRECTIONS}
+            if any(shares.values()):
+                signatures.append((model, data.METHODS[method], shares))
+        where = {"model": model, "test": "all", "method": "cade"}
+        gain = found.cell(**where, task="mcq", metric="accuracy_gain")
+        change = found.cell(**where, task="regression", metric="mae_change")
+        if gain or change:
+            gains.append((model, gain, change, labels.cade_change(found, model)))
+    return {
+        "leaderboard": ranked.to_dict("records"),
+        "leanings": [(m, *said) for m in found.models for said in labels.leaning(found, m)],
+        "signatures": signatures,
+        "gains": gains,
+    }
+
+
+def _own_plots(own: own_suite.Own) -> dict[str, dict[str, str]]:
+    """Suite of custom questions -> metric of the history -> title of its plot: accuracy, CADE's
+    gain, best minus worst group."""
     made: dict[str, dict[str, str]] = {}
-    if own is None:
-        return made
     for suite, runs in own.runs.groupby("suite", sort=True):
         frame = own.metrics[own.metrics["run_id"].isin(runs["run_id"])]
         frame = frame[frame["metric"].isin(["accuracy", "disparity"])]
@@ -182,42 +238,13 @@ def _own_plots(results: Path) -> dict[str, dict[str, str]]:
     return made
 
 
-def blocks(text: str, plots_of: dict[str, dict[str, str]], entity: str, project: str) -> list[Any]:
-    """W&B's blocks: a heading and Markdown per section; the plots over nights follow the history,
-    one line per model. Each suite has a grid of its own: metrics of two suites may share a name."""
-    import wandb_workspaces.reports.v2 as wr
+def _cell(value: object) -> str:
+    """A cell of a Markdown table: bars, line ends and markup are escaped."""
+    return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", " ".join(str(value).split()))
 
-    grids = [
-        wr.PanelGrid(
-            runsets=[
-                wr.Runset(
-                    entity=entity,
-                    project=project,
-                    name=f"suite {suite}: every model, every night",
-                    filters=f"Config('suite') = '{suite}'",
-                    groupby=["config.model"],
-                )
-            ],
-            panels=[
-                wr.LinePlot(
-                    title=title,
-                    x=NIGHT_YEAR,
-                    y=[metric],
-                    groupby=wr.Config("model"),
-                    title_x="night (decimal year)",
-                    layout=wr.Layout(x=12 * (i % 2), y=8 * (i // 2), w=12, h=8),
-                )
-                for i, (metric, title) in enumerate(titles.items())
-            ],
-        )
-        for suite, titles in plots_of.items()
-    ]
-    made: list[Any] = [wr.TableOfContents()]
-    parts = sections.sections(text)
-    for title, markdown in parts:
-        made += [wr.H1(title), wr.MarkdownBlock(markdown)]
-        if title == sections.HISTORY:
-            made += grids
-    if sections.HISTORY not in dict(parts):
-        made += [wr.H1(sections.HISTORY), *grids]
-    return made
+
+def _percent(e: Estimate | None, signed: bool = False) -> str:
+    """'61.2 (58.0-64.1)', in per cent or points."""
+    if e is None or e.value != e.value:
+        return "n/a"
+    return f"{labels.number(100 * e.value, signed=signed)} ({labels.interval(e, signed=signed)})"

@@ -1,0 +1,60 @@
+-- Tables that commands print: `sdgbias results`, `demo`, `evaluate` and `models show`. $runs: run ids.
+
+-- name: newest
+SELECT suite, model, task, test, method, metric, round(value, 4) AS value, n,
+       round(ci_low, 4) AS ci_low, round(ci_high, 4) AS ci_high
+FROM metrics
+WHERE pillar = 'all' AND indicator = 'all' AND list_contains($runs, run_id)
+      AND method IN ('q_only', 'ctx_q', 'img_q', 'full', 'full_generated', 'cade')
+      AND metric IN ('accuracy', 'mae', 'interval_accuracy', 'accuracy_gain', 'mae_change')
+ORDER BY suite, model, task, metric, test, method
+
+-- name: accuracy
+SELECT model, method, round(value, 3) AS accuracy, round(ci_low, 3) AS low, round(ci_high, 3) AS high, n
+FROM metrics
+WHERE task = 'mcq' AND test = 'all' AND pillar = 'all' AND indicator = 'all' AND metric = 'accuracy'
+      AND method IN ('q_only', 'ctx_q', 'img_q', 'full', 'cade') AND list_contains($runs, run_id)
+ORDER BY model, list_position(['q_only', 'ctx_q', 'img_q', 'full', 'cade'], method)
+
+-- name: people
+SELECT m.model,
+       (SELECT any_value(dataset) FROM people p WHERE p.benchmark_id = r.benchmark_id) AS people,
+       test, pillar AS groups, round(value, 3) AS disparity, round(ci_low, 3) AS low,
+       round(ci_high, 3) AS high, n, coalesce(m.note, '') AS note
+FROM metric_rows m JOIN runs r USING (run_id)
+WHERE method = 'full' AND metric = 'disparity' AND (indicator = 'all-52' OR test IN ('gender', 'age'))
+      AND pillar NOT LIKE '%max-min' AND list_contains($runs, run_id)
+ORDER BY m.model, people, r.benchmark_id, test, pillar
+
+-- name: groups
+-- Disparities of custom questions.
+SELECT suite, model, replace(pillar, ':max-min', '') AS groups, method, round(value, 3) AS disparity,
+       round(ci_low, 3) AS low, round(ci_high, 3) AS high, n
+FROM metrics
+WHERE test = 'all' AND metric = 'disparity' AND list_contains($runs, run_id)
+ORDER BY suite, model, groups, method
+
+-- name: evaluated
+-- What a run says first: accuracy and mean absolute error, recall of people, over all tests.
+SELECT model, task, test, method, metric, round(value, 3) AS value, round(ci_low, 3) AS low,
+       round(ci_high, 3) AS high, n
+FROM metrics
+WHERE list_contains($runs, run_id) AND pillar = 'all'
+      AND ((test = 'all' AND indicator = 'all' AND metric IN ('accuracy', 'mae'))
+           OR (indicator = 'all-52' AND metric = 'recall' AND method = 'full'))
+ORDER BY model, task, metric, test, method
+
+-- name: nights
+SELECT night, suite, outcome, run_id, kind, message
+FROM night_models
+WHERE model = $model
+ORDER BY night DESC, suite
+LIMIT 5
+
+-- name: runs
+SELECT run_id, suite, strftime(finished_at, '%Y-%m-%d %H:%M') AS finished, n_scored, n_failed,
+       left(revision, 12) AS revision
+FROM runs
+WHERE model = $model
+ORDER BY runs.finished_at DESC
+LIMIT 5
