@@ -17,6 +17,7 @@ from sdgbias.engines.hf.prompting import ChatTemplate, probe_hash, render, templ
 from sdgbias.errors import ModelError, RegistryError
 from sdgbias.registry import entries
 from sdgbias.types import ModelSpec, Prompt
+from tests.builders import families
 from tests.builders.commands import ok, sdgbias
 from tests.builders.tiny_models import save
 from tests.spec.test_shared_prefixes import picture
@@ -211,5 +212,15 @@ def test_templates_of_which_none_is_the_default_are_named(tmp_path: Path) -> Non
 def test_a_tokenizers_template_that_shows_no_picture_is_left_alone(tmp_path: Path) -> None:
     """As language models leave it behind in models that were made of them."""
     folder = save(tmp_path / "m", "llava")
+    _held_by_tokenizer(folder, "{% for m in messages %}{{ m['role'] }}{% endfor %}")
+    assert load_processor(spec(folder), Path()).chat_template is None
+
+
+def test_a_processor_that_names_no_mark_takes_the_template_of_its_tokenizer(tmp_path: Path) -> None:
+    """GIT and Kosmos put pictures in themselves, so there is no mark to look for."""
+    folder = families.write(tmp_path / "m", "git")
+    shown = Prompt("Q?", "ABC", (picture(1),), "one")
+    text = render(load_processor(spec(folder), Path()), shown)
+    assert text == "USER: <image>\nQ?ASSISTANT:"
     _held_by_tokenizer(folder, "{% for m in messages %}{{ m['role'] }}{% endfor %}")
     assert load_processor(spec(folder), Path()).chat_template is None

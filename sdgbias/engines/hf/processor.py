@@ -16,7 +16,7 @@ from sdgbias.engines.fingerprint import pinned
 from sdgbias.engines.hf import prompting
 from sdgbias.engines.hf.text_only import TextProcessor, processor_of
 from sdgbias.engines.hub_errors import translate
-from sdgbias.errors import RegistryError, SdgbiasError
+from sdgbias.errors import ModelError, RegistryError, SdgbiasError
 from sdgbias.types import ModelSpec
 
 
@@ -54,15 +54,16 @@ def template_in(processor: Any) -> str | None:
     pictures. Of several named ones 'default', or the only one. ValueError where none is either."""
     own = _unnamed(getattr(processor, "chat_template", None))
     held = _unnamed(getattr(getattr(processor, "tokenizer", None), "chat_template", None))
-    mark = getattr(processor, "image_token", None)
-    if own or not held or mark is None:
+    if own or not held:
         return own
     processor.chat_template = held
     try:
-        shown = prompting.render(processor, prompting.PROBES[1])
-    except (TemplateError, TypeError, ValueError, LookupError):
-        shown = ""
-    return held if str(mark) in shown else None
+        bare, shown = (prompting.render(processor, probe) for probe in prompting.PROBES)
+    except (TemplateError, TypeError, ValueError, LookupError, ModelError):
+        return None
+    mark = getattr(processor, "image_token", None)
+    # a processor that names no mark puts pictures in itself (GIT, Kosmos)
+    return held if (shown != bare if mark is None else str(mark) in shown) else None
 
 
 def _unnamed(template: Any) -> str | None:
