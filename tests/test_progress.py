@@ -74,7 +74,7 @@ def test_a_child_feeds_the_line_of_the_command_that_started_it(
         ) as child:
             assert child.stdout is not None and child.stdout.readline() == "ready\n"
             seen = ""
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 600
             while "300 of 900" not in seen and time.monotonic() < deadline:
                 time.sleep(0.02)
                 seen += capsys.readouterr().err
@@ -104,7 +104,7 @@ def test_on_a_terminal_output_stands_above_the_line(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(progress, "PERIOD", 0.01)
     with progress.shown("report"):
         progress.update("drawing figures", 1, 4)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 600
         while "1 of 4" not in screen.getvalue() and time.monotonic() < deadline:
             time.sleep(0.01)
         print("first page")

@@ -4,6 +4,7 @@ has."""
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ MARKS = [
 ]
 #: width, height, mobile, colour scheme
 Screen = tuple[int, int, bool, str]
+#: Seconds that a page or a script may take on a busy machine.
+WAIT = 600
 
 
 def start(profile: Path, *, scripts: bool = True, downloads: Path | None = None) -> Any:
@@ -54,7 +57,28 @@ def start(profile: Path, *, scripts: bool = True, downloads: Path | None = None)
     if wishes:
         options.add_experimental_option("prefs", wishes)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    return webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER)))
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER)))
+    driver.set_page_load_timeout(WAIT)
+    driver.set_script_timeout(WAIT)  # 30 s without
+    return driver
+
+
+def until(chrome: Any, true: Callable[[Any], object]) -> None:
+    """Waits until ``true`` of the browser; an element of a page that was just left is none yet."""
+    from selenium.common.exceptions import StaleElementReferenceException
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    left = [StaleElementReferenceException]
+    WebDriverWait(chrome, WAIT, ignored_exceptions=left).until(true)
+
+
+def arrive(chrome: Any, part: str) -> None:
+    """Waits for the page whose address has this part. A command that follows a link or sends a form
+    may return before the browser has left the page."""
+    ready = "return document.readyState"
+    until(
+        chrome, lambda _: part in chrome.current_url and chrome.execute_script(ready) == "complete"
+    )
 
 
 def emulate(chrome: Any, screen: Screen) -> None:

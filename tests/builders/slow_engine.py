@@ -19,7 +19,7 @@ SITE = textwrap.dedent("""
         from sdgbias.engines.planted import Planted
 
         plain, plain_generate = Planted.candidate_scores, Planted.generate
-        end = time.monotonic() + 200
+        end = time.monotonic() + 600
 
         def note(kind, prompts):
             head = f"{kind}\\t{os.getpid()}\\t{os.environ.get('OMP_NUM_THREADS')}"

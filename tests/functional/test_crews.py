@@ -16,6 +16,7 @@ import pytest
 
 from sdgbias import store
 from tests.builders.commands import REPOSITORY, add_model, metrics, ok, refused
+from tests.builders.processes import children, end
 from tests.builders.slow_engine import asked, cached, slow_planted
 
 BATCH = 16
@@ -58,23 +59,7 @@ def finish(process: subprocess.Popen[str]) -> str:
     return out + err
 
 
-def engines_of(parent: int) -> list[int]:
-    """Process ids of the workers of a parent, oldest first."""
-    tasks = Path(f"/proc/{parent}/task").glob("*/children")  # each thread has its own
-    children = [pid for task in tasks for pid in task.read_text().split()]
-    return sorted(
-        pid
-        for pid in map(int, children)
-        if b"sdgbias.engines.subprocess" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    )
-
-
-def alive(pid: int) -> bool:
-    """Whether a process is there and not a zombie, whose command line is empty."""
-    try:
-        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
-    except OSError:
-        return False
+ENGINE = "sdgbias.engines.subprocess"
 
 
 def until(true: Callable[[], bool], seconds: float = 900) -> None:
@@ -139,7 +124,7 @@ def test_a_killed_engine_is_replaced_and_its_rest_is_scored(
         tiny_benchmark, folder / "r.duckdb", 2, slow_planted(folder, engines=3)
     )  # the third replaces the second
     until(lambda: asked(folder)["pid"].nunique() == 2)
-    first, second = engines_of(process.pid)
+    first, second = children(process.pid, ENGINE)
     os.kill(second, signal.SIGKILL)
     said = finish(process)
     assert "SIGKILL" in said and " 0 failed" in said
@@ -160,10 +145,10 @@ def test_the_number_of_engines_may_change_after_a_kill_of_the_parent(
         process = start(tiny_benchmark, results, workers, environment)
         seen = len(asked(folder))
         until(lambda seen=seen: len(asked(folder)) > seen + 100)  # type: ignore[misc]
-        orphans = engines_of(process.pid)
+        orphans = children(process.pid, ENGINE)
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=900)
-        until(lambda orphans=orphans: not any(map(alive, orphans)))  # type: ignore[misc]
+        assert end(orphans), "they work on without their parent"
     finish(start(tiny_benchmark, results, 2, environment))
     same(cached(whole, "slow"), cached(results, "slow"))
     scored = asked(folder).loc[lambda t: t["kind"] == "score", "prompt"]

@@ -26,6 +26,7 @@ from sdgbias.errors import InfrastructureError, ModelError, RegistryError
 from sdgbias.registry import entries
 from sdgbias.types import DIGITS, ModelSpec, Prompt
 from tests.builders.commands import REPOSITORY, add_model, environment, metrics, ok, refused
+from tests.builders.processes import end
 from tests.builders.sample_prompts import picture, sample_prompts
 
 PLANTED = ModelSpec("planted", "P", "planted", "planted", "local", True, options={"noise": 0.7})
@@ -46,19 +47,6 @@ def wrapped(folder: Path, code: str) -> Path:
     script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{program}"\n')
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
     return script
-
-
-def gone(pid: int, patience: float = 600) -> bool:
-    end = time.monotonic() + patience
-    while time.monotonic() < end:
-        try:
-            os.kill(pid, 0)
-            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
-                return True
-        except (ProcessLookupError, FileNotFoundError):
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def test_the_same_engine_here_and_there() -> None:
@@ -258,7 +246,7 @@ def test_an_engine_that_nobody_needs_any_more_ends() -> None:
     pid = engine.child.pid
     del engine
     gc.collect()
-    assert gone(pid)
+    assert end([pid])
 
 
 def test_an_engine_that_hangs_ends_with_its_parent(tmp_path: Path) -> None:
@@ -295,7 +283,7 @@ def test_an_engine_that_hangs_ends_with_its_parent(tmp_path: Path) -> None:
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    assert gone(pid)
+    assert end([pid])
 
 
 def test_which_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from sdgbias.nightly import ledger
 from sdgbias.scoring.scorer import COMMIT_EVERY
 from tests.builders.commands import REPOSITORY, add_model
 from tests.builders.hub import Hub, Repo, commit, folder
+from tests.builders.processes import children, end
 from tests.builders.slow_engine import asked, cached, slow_planted
 
 RELEASED = ("released-a", "released-b", "released-c")
@@ -80,32 +81,18 @@ class Team:
         while not when():
             assert night.poll() is None and time.monotonic() < deadline, night.stdout
             time.sleep(0.02)
-        models = _children(night.pid)
+        models = children(night.pid)
         os.kill(night.pid, signal.SIGKILL)
         night.communicate()
-        while any(map(_alive, models)):
-            assert time.monotonic() < deadline, "the night is dead, its model works on"
-            time.sleep(0.02)
+        assert end(models), "the night is dead, its model works on"
 
     def outcomes(self, night: str) -> dict[str, tuple[str, str]]:
         rows = ledger.history(self.results).query("night == @night")
         return {m: (o, k) for m, o, k in rows[["model", "outcome", "kind"]].values.tolist()}
 
 
-def _children(pid: int) -> list[int]:
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
-
-
 def _asked(home: Path, point: int) -> bool:
     return len(asked(home)) >= point
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 @pytest.fixture

@@ -143,23 +143,22 @@ def told() -> Iterator[tuple[str, queue.Queue[str]]]:
         hook.shutdown()
 
 
-def post(url: str, body: object) -> Any:
-    request = urllib.request.Request(
-        url, json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    for _ in range(300):
+def ask(url: str, body: object = None) -> Any:
+    """What the server answers; without a body to GET."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    deadline = time.monotonic() + 600
+    while time.monotonic() < deadline:
         try:
             with urllib.request.urlopen(request, timeout=120) as answer:
                 return json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
             if error.code != 503:
                 raise
-            time.sleep(
-                1
-                # on SQLite the server answers some calls so while it is busy; Prefect's own client
-                # asks again as well
-            )
-    pytest.fail(f"{url}: busy for five minutes")
+        # on SQLite the server answers some calls so while it is busy; Prefect's own client asks
+        # again as well
+        time.sleep(1)
+    pytest.fail(f"{url}: busy for ten minutes")
 
 
 @pytest.mark.long  # tests/functional/test_stack_overnight.py looks at a night in the same way
@@ -170,7 +169,7 @@ def test_under_a_real_server_a_night_is_seen_and_is_one(
     due = ("--scheduled-for", "2026-11-21T01:30:00+00:00")
     done = nightly(tmp_path, tiny_benchmark, *due, PREFECT_API_URL=server)
     assert done.returncode == 0, done.stdout + done.stderr
-    artifacts = {str(a["key"]): str(a["data"]) for a in post(f"{server}/artifacts/filter", {})}
+    artifacts = {str(a["key"]): str(a["data"]) for a in ask(f"{server}/artifacts/filter", {})}
     assert {"progress", "outcomes", "verdicts", "report", "wandb"} <= set(artifacts)
     assert float(artifacts["progress"]) == 100
     [row] = json.loads(artifacts["outcomes"])
@@ -189,13 +188,13 @@ def test_under_a_real_server_a_night_is_seen_and_is_one(
         again.returncode == 0
         and again.stdout.strip() == "night 2026-11-21T0130 is done already; nothing to do"
     )
-    runs = post(f"{server}/flow_runs/filter", {})
+    runs = ask(f"{server}/flow_runs/filter", {})
     assert [run["state_name"] for run in runs] == ["Completed", "Completed"]
     deadline = time.monotonic() + 600  # Prefect writes task runs from events, some seconds later
     while not (
         mine := [
             task
-            for task in post(f"{server}/task_runs/filter", {})
+            for task in ask(f"{server}/task_runs/filter", {})
             if task["name"] == "evaluate good on sdg"
         ]
     ):
@@ -222,7 +221,7 @@ def test_a_night_that_dies_is_told_by_the_server(
         "threshold": 1,
         "within": 0,
     }
-    post(
+    ask(
         f"{server}/automations/",
         {"name": "sdgbias-night-died", "trigger": earlier, "actions": [{"type": "do-nothing"}]},
     )
@@ -235,23 +234,23 @@ def test_a_night_that_dies_is_told_by_the_server(
     said = capsys.readouterr().out
     assert said.startswith("sdgbias-night-died: ") and "s3cret" not in said
     monkeypatch.delenv("SDGBIAS_WEBHOOK")
-    [automation] = post(f"{server}/automations/filter", {})
+    [automation] = ask(f"{server}/automations/filter", {})
     assert [action["type"] for action in automation["actions"]] == ["call-webhook"], (
         "in place of an earlier one"
     )
 
     assert nightly(tmp_path, tmp_path / "nothing", PREFECT_API_URL=server).returncode == 8
     assert "no benchmark here" in (said := texts.get(timeout=600)) and "Failed" in said
-    flow = post(f"{server}/flows/", {"name": "nightly"})["id"]
+    flow = ask(f"{server}/flows/", {"name": "nightly"})["id"]
     for state in (
         "COMPLETED",
         "CRASHED",
     ):  # the second is what a worker or an automation notes of a process that is gone
-        run = post(
+        run = ask(
             f"{server}/flow_runs/",
             {"flow_id": flow, "name": f"night-{state}", "state": {"type": "RUNNING"}},
         )["id"]
-        post(
+        ask(
             f"{server}/flow_runs/{run}/set_state",
             {"state": {"type": state, "message": 'its "process" is gone'}, "force": True},
         )
@@ -317,8 +316,8 @@ def test_a_missed_night_is_started_once(server: str, tmp_path: Path) -> None:
 
     stack = Stack(str(tmp_path / "home"), str(tmp_path), cron="30 1 * * *", timezone="UTC")
     now = datetime.now(UTC)
-    flow = post(f"{server}/flows/", {"name": "nightly"})["id"]
-    post(f"{server}/deployments/", {"name": "nightly", "flow_id": flow})
+    flow = ask(f"{server}/flows/", {"name": "nightly"})["id"]
+    ask(f"{server}/deployments/", {"name": "nightly", "flow_id": flow})
     due = schedule.missed(stack.cron, stack.timezone, None, now + timedelta(days=3))
     assert due is not None
     night = schedule.night_id(due, stack.timezone, stack.cron)
@@ -329,7 +328,7 @@ def test_a_missed_night_is_started_once(server: str, tmp_path: Path) -> None:
         store.upsert(stack.results, {"nights": pd.DataFrame(done)})
         assert deploy.catch_up(client, stack, now + timedelta(days=3)) == "", "it is done"
     asked = {"flow_runs": {"tags": {"all_": ["catch-up"]}}}
-    [run] = post(f"{server}/flow_runs/filter", asked)
+    [run] = ask(f"{server}/flow_runs/filter", asked)
     assert run["parameters"] == {"catch_up": True} and run["state_name"] == "Scheduled"
 
 
@@ -339,27 +338,27 @@ def test_a_run_whose_heartbeat_stops_is_marked_as_crashed(server: str) -> None:
     paused has none, and stays so."""
     [given, _] = yaml.safe_load((REPOSITORY / "infra/automations.yaml").read_text())["automations"]
     quick = {**given, "trigger": {**given["trigger"], "within": 10}}
-    post(f"{server}/automations/", quick)
-    flow = post(f"{server}/flows/", {"name": "beats"})["id"]
+    ask(f"{server}/automations/", quick)
+    flow = ask(f"{server}/flows/", {"name": "beats"})["id"]
     running = {"flow_id": flow, "state": {"type": "RUNNING"}}
-    gone, paused = (post(f"{server}/flow_runs/", running)["id"] for _ in range(2))
+    gone, paused = (ask(f"{server}/flow_runs/", running)["id"] for _ in range(2))
     heartbeat = {
         "id": str(uuid.uuid4()),
         "occurred": datetime.now(UTC).isoformat(),
         "event": "prefect.flow-run.heartbeat",
         "resource": {"prefect.resource.id": f"prefect.flow-run.{paused}"},
     }
-    post(f"{server}/events", [heartbeat])  # before its next state; what a night sends isn't awaited
+    ask(f"{server}/events", [heartbeat])  # before its next state; what a night sends isn't awaited
+    suspended = {"type": "PAUSED", "name": "Suspended"}  # at once: its ten seconds have begun
+    ask(f"{server}/flow_runs/{paused}/set_state", {"state": suspended, "force": True})
     with temporary_settings({PREFECT_API_URL: server}):
         score.heartbeat(UUID(gone))
-    suspended = {"type": "PAUSED", "name": "Suspended"}
-    post(f"{server}/flow_runs/{paused}/set_state", {"state": suspended, "force": True})
     deadline = time.monotonic() + 600
     found: dict[str, str] = {}
     while found.get(gone) != "Crashed":
         assert time.monotonic() < deadline, found
         time.sleep(0.5)
-        mine = post(f"{server}/flow_runs/filter", {"flow_runs": {"id": {"any_": [gone, paused]}}})
+        mine = ask(f"{server}/flow_runs/filter", {"flow_runs": {"id": {"any_": [gone, paused]}}})
         found = {one["id"]: one["state_name"] for one in mine}
     assert found[paused] == "Suspended"
 
@@ -368,8 +367,8 @@ def test_a_run_whose_heartbeat_stops_is_marked_as_crashed(server: str) -> None:
 def test_a_person_cancels_or_pauses_an_attempt(server: str, tmp_path: Path) -> None:
     """Each has a flow run that stands for it, with a deployment one that can be resumed; the
     requests are those of Prefect's page."""
-    flow = post(f"{server}/flows/", {"name": "score"})["id"]
-    post(f"{server}/deployments/", {"name": "score-h100", "flow_id": flow})
+    flow = ask(f"{server}/flows/", {"name": "score"})["id"]
+    ask(f"{server}/deployments/", {"name": "score-h100", "flow_id": flow})
 
     def ended_by(state: dict[str, Any], gpu: str) -> tuple[attempt.JobOutcome, str]:
         mine = night_stubs.job(tmp_path, f"on-{gpu}", gpu=gpu)
@@ -379,7 +378,7 @@ def test_a_person_cancels_or_pauses_an_attempt(server: str, tmp_path: Path) -> N
             if found := score.on_the_page(mine, tmp_path / "r.duckdb", 1):
                 made.append(found)
                 body = {"state": state, "force": True}
-                post(f"{server}/flow_runs/{found}/set_state", body)
+                ask(f"{server}/flow_runs/{found}/set_state", body)
             return found
 
         said: list[str] = []
@@ -396,8 +395,7 @@ def test_a_person_cancels_or_pauses_an_attempt(server: str, tmp_path: Path) -> N
         return outcome, f"{server}/flow_runs/{made[0]}"
 
     def state_of(run: str) -> str:
-        with urllib.request.urlopen(run, timeout=60) as answer:
-            return str(json.loads(answer.read())["state"]["name"])
+        return str(ask(run)["state"]["name"])
 
     cancelled, run = ended_by({"type": "CANCELLING", "name": "Cancelling"}, "cpu")
     assert (cancelled.outcome, cancelled.kind) == ("skipped", "Cancelled")
@@ -410,7 +408,7 @@ def test_a_person_cancels_or_pauses_an_attempt(server: str, tmp_path: Path) -> N
     paused, run = ended_by(suspended, "h100")
     assert (paused.outcome, paused.kind) == ("skipped", "Cancelled")
     assert paused.message.startswith("paused by a person") and state_of(run) == "Suspended"
-    assert post(f"{run}/resume", {})["status"] == "ACCEPT"
+    assert ask(f"{run}/resume", {})["status"] == "ACCEPT"
     assert state_of(run) == "Resuming", "a worker of its pool takes it"
 
 
@@ -426,7 +424,7 @@ def test_a_person_cancels_one_model_and_the_night_goes_on(
 
     def at_work() -> str:
         asked_for = {"flow_runs": {"tags": {"all_": ["model:second"]}}}
-        runs = post(f"{server}/flow_runs/filter", asked_for)
+        runs = ask(f"{server}/flow_runs/filter", asked_for)
         return str(runs[0]["id"]) if runs and cached_scores(results, "second") >= 16 else ""
 
     with ThreadPoolExecutor(1) as beside:
@@ -435,7 +433,7 @@ def test_a_person_cancels_one_model_and_the_night_goes_on(
             assert not night.done(), night.result().stdout
             time.sleep(0.5)
         cancelling = {"type": "CANCELLING", "name": "Cancelling"}
-        post(f"{server}/flow_runs/{run}/set_state", {"state": cancelling, "force": True})
+        ask(f"{server}/flow_runs/{run}/set_state", {"state": cancelling, "force": True})
         done = night.result()
     assert done.returncode == 0, done.stdout + done.stderr
     outcomes = ledger.history(results).set_index("model")
@@ -450,7 +448,7 @@ def test_a_person_cancels_one_model_and_the_night_goes_on(
     assert said.startswith("cancelled by a person in Prefect's page") and "prompts are kept" in said
     assert "state: enabled" in (tmp_path / "registry/models/second.yaml").read_text()
     assert "cancelled by a person" in (tmp_path / "report" / "night.html").read_text()
-    [cancelled] = post(f"{server}/flow_runs/filter", {"flow_runs": {"id": {"any_": [run]}}})
+    [cancelled] = ask(f"{server}/flow_runs/filter", {"flow_runs": {"id": {"any_": [run]}}})
     assert cancelled["state_name"] == "Cancelled"
 
     before = len(asked(tmp_path))

@@ -21,6 +21,7 @@ from sdgbias.nightly import run as nights
 from sdgbias.nightly.plan import Settings
 from sdgbias.registry import entries
 from tests.builders.commands import REPOSITORY, add_model, ok, refused
+from tests.builders.processes import children, end
 from tests.builders.slow_engine import slow_planted
 
 
@@ -126,14 +127,11 @@ def test_a_killed_night_takes_its_models_along_and_the_next_goes_on(
         time.sleep(0.01)
     line = refused(8, "nightly", *options(tmp_path, tiny_benchmark), registry=tmp_path)
     assert f"process {night.pid} on" in line and "night 2026-11-21T0130" in line
-    model = _children(night.pid)
+    model = children(night.pid)
     assert model and night.poll() is None, "a model is at work"
     os.kill(night.pid, signal.SIGKILL)
     night.wait()
-    deadline = time.monotonic() + 600
-    while any(_alive(pid) for pid in model) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not any(_alive(pid) for pid in model), "the night is dead, its model works on"
+    assert end(model), "the night is dead, its model works on"
 
     later = nights.run(night_of(tmp_path, tiny_benchmark, night="2026-11-22T0130"), steps=())
     assert [o.outcome for o in later.outcomes] in (["published"], ["unchanged"])
@@ -145,24 +143,6 @@ def test_a_killed_night_takes_its_models_along_and_the_next_goes_on(
     assert run["n_cached"] > 0 or later.outcomes[0].outcome == "unchanged", (
         "it goes on from the cache"
     )
-
-
-def _children(pid: int) -> list[int]:
-    try:
-        return [
-            int(child)
-            for task in Path(f"/proc/{pid}/task").iterdir()
-            for child in (task / "children").read_text().split()
-        ]
-    except OSError:
-        return []
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 @pytest.mark.long

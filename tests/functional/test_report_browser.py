@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sdgbias.report.build import write_report
-from tests.builders.chromium import MARKS, emulate
+from tests.builders.chromium import MARKS, emulate, until
 from tests.builders.results import publish_fake
 
 pytestmark = MARKS
@@ -70,7 +70,7 @@ def test_skip_link_by_keyboard(chrome: Any, page: Path) -> None:
     ActionChains(chrome).send_keys(Keys.TAB).perform()
     assert chrome.switch_to.active_element.text == "Skip to the page"
     ActionChains(chrome).send_keys(Keys.ENTER).perform()
-    assert chrome.switch_to.active_element.get_attribute("id") == "main"
+    until(chrome, lambda c: c.switch_to.active_element.get_attribute("id") == "main")
 
 
 @pytest.mark.parametrize("screen", SCREENS)

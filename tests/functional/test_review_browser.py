@@ -60,7 +60,15 @@ indexedDB.open("sdgbias-review", 1).onsuccess = (event) => {
 """
 
 
+#: Whether the page would ask a person who leaves it to wait: it is still writing verdicts.
+HOLDS = """
+const leaving = new Event("beforeunload", { cancelable: true });
+return !window.dispatchEvent(leaving);
+"""
+
+
 def show(chrome: Any, folder: Path, screen: str = "desktop-light", forget: bool = True) -> None:
+    until(lambda: not chrome.execute_script(HOLDS))
     emulate(chrome, SCREENS[screen])
     chrome.get((folder / "sheet.html").as_uri())
     until(lambda: text(chrome, "total") not in ("", "0"))

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 from sdgbias import store
-from tests.builders.chromium import MARKS, Screen, emulate
+from tests.builders.chromium import MARKS, Screen, arrive, emulate, until
 from tests.builders.commands import REPOSITORY, environment, refused
 from tests.builders.nights import name as night_name
 from tests.builders.nights import publish_nights, publish_persons
@@ -183,14 +183,7 @@ def test_a_journey_by_keyboard_from_last_night_to_one_question_and_back(
     chrome: Any, address: str
 ) -> None:
     from selenium.webdriver import ActionChains, Keys
-    from selenium.webdriver.support.ui import Select, WebDriverWait
-
-    def arrive(part: str) -> None:
-        """Waits for the page whose address has this part: elements of the one before go stale."""
-        ready = "return document.readyState"
-        WebDriverWait(chrome, 600).until(
-            lambda _: part in chrome.current_url and chrome.execute_script(ready) == "complete"
-        )
+    from selenium.webdriver.support.ui import Select
 
     def press(*keys: str) -> None:
         ActionChains(chrome).send_keys(*keys).perform()
@@ -212,10 +205,10 @@ def test_a_journey_by_keyboard_from_last_night_to_one_question_and_back(
     press(Keys.TAB)
     assert focused().text == "Skip to the page" and focused().is_displayed()
     press(Keys.ENTER)
-    assert focused().get_attribute("id") == "main"
+    until(chrome, lambda _: focused().get_attribute("id") == "main")
     assert "1 model in breach: fake-optimist" in chrome.find_element("tag name", "main").text
     follow("Questions of fake-optimist, sdg")
-    arrive(f"run={RUN}")
+    arrive(chrome, f"run={RUN}")
 
     Select(chrome.find_element("name", "outcome")).select_by_value("wrong")
     Select(chrome.find_element("name", "test")).select_by_value("T2")
@@ -224,7 +217,7 @@ def test_a_journey_by_keyboard_from_last_night_to_one_question_and_back(
     press(Keys.SPACE)
     words = chrome.find_element("name", "q")
     words.send_keys("stunting", Keys.ENTER)
-    arrive("q=stunting")
+    arrive(chrome, "q=stunting")
     badges = [b.text for b in chrome.find_elements("css selector", "tbody .badge")]
     assert (
         badges
@@ -238,7 +231,7 @@ def test_a_journey_by_keyboard_from_last_night_to_one_question_and_back(
     listed = chrome.current_url
 
     follow(chrome.find_element("css selector", "tbody th a").text)
-    arrive("/mcq/")
+    arrive(chrome, "/mcq/")
     assert "CADE answers" in chrome.find_element("tag name", "main").text
     assert (
         chrome.execute_script(
@@ -247,11 +240,10 @@ def test_a_journey_by_keyboard_from_last_night_to_one_question_and_back(
         == 448
     )
     follow("T3")
-    assert (
-        "test=T3" in chrome.current_url
-        and "You may consider" in chrome.find_element("tag name", "main").text
-    )
+    arrive(chrome, "test=T3")
+    assert "You may consider" in chrome.find_element("tag name", "main").text
     follow("← Back to the questions")
+    arrive(chrome, "/questions?")
     assert dict(p.split("=") for p in chrome.current_url.split("?")[1].split("&")) == {
         k: v for k, v in (p.split("=") for p in listed.split("?")[1].split("&")) if v
     } | {"task": "mcq", "method": "full"}
@@ -269,6 +261,7 @@ def test_choices_change_the_leaderboard(chrome: Any, address: str, results: Path
     Select(chrome.find_element("name", "method")).select_by_visible_text("CADE")
     Select(chrome.find_element("name", "test")).select_by_value("T5")
     chrome.find_element("css selector", ".controls button").click()
+    arrive(chrome, "test=T5")
     assert chrome.execute_script(lines) != before
     value = store.query(
         results,
@@ -313,11 +306,13 @@ def test_people_are_blurred_until_asked_for(chrome: Any, address: str) -> None:
     assert chrome.execute_script(blur) == ["blur(28px)"]
 
 
+def heading(chrome: Any) -> str:
+    return str(chrome.find_element("tag name", "h1").text)
+
+
 def test_while_results_are_written_the_page_waits_and_comes_back(
     chrome: Any, address: str, results: Path
 ) -> None:
-    from selenium.webdriver.support.ui import WebDriverWait
-
     code = (
         f"import duckdb, sys; c = duckdb.connect({str(results)!r}); print('held', flush=True);"
         " sys.stdin.read()"
@@ -328,16 +323,14 @@ def test_while_results_are_written_the_page_waits_and_comes_back(
     try:
         assert holder.stdout is not None and holder.stdout.readline() == "held\n"
         show(chrome, address + "/runs?suite=people&page=1")
-        assert chrome.find_element("tag name", "h1").text == "The results are being written"
+        until(chrome, lambda c: heading(c) == "The results are being written")
     finally:
         holder.communicate(timeout=600)
-    WebDriverWait(chrome, 600).until(lambda c: c.find_element("tag name", "h1").text == "Runs")
+    until(chrome, lambda c: heading(c) == "Runs")
     chrome.get_log("browser")
 
 
 def test_a_running_night_says_how_far_it_is(chrome: Any, address: str, results: Path) -> None:
-    from selenium.webdriver.support.ui import WebDriverWait
-
     night = {"night": "2026-11-30T0130", "started_at": "2026-11-30T00:30:00", "status": "running"}
     store.upsert(
         results, {"nights": pd.DataFrame([night]).astype({"started_at": "datetime64[us]"})}
@@ -357,8 +350,8 @@ def test_a_running_night_says_how_far_it_is(chrome: Any, address: str, results: 
             "Emulation.setVirtualTimePolicy",
             {"policy": "pauseIfNetworkFetchesPending", "budget": 11000},
         )
-        WebDriverWait(chrome, 600).until(
-            lambda c: c.find_element("css selector", "[role=status]").text == "1 of 2 done"
+        until(
+            chrome, lambda c: c.find_element("css selector", "[role=status]").text == "1 of 2 done"
         )
         assert chrome.find_element("tag name", "progress").get_attribute("value") == "1"
     finally:

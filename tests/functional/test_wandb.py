@@ -66,6 +66,7 @@ def logged_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyP
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.setenv("WANDB_INIT_TIMEOUT", "600")  # a machine may be busy
     return monkeypatch
 
 

@@ -16,6 +16,7 @@ from sdgbias import errors, progress
 from sdgbias.files import json_object
 from sdgbias.nightly import attempt, process
 from tests.builders.night_stubs import NOW, PUBLISH, job, stub
+from tests.builders.processes import end
 
 
 def test_what_the_process_tells_is_the_outcome(tmp_path: Path) -> None:
@@ -125,17 +126,7 @@ def test_a_hang_ends_with_all_its_children(tmp_path: Path) -> None:
         process.GRACE = before
     assert made.kind == "TimedOut" and "not done within 5 s" in made.message
     child = int(slow.log.read_text().split()[-1])
-    deadline = time.monotonic() + 600
-    while lives(child):  # an orphan is reaped by init, not by us
-        assert time.monotonic() < deadline, "the child of the hanging process lives on"
-        time.sleep(0.05)
-
-
-def lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
-    except OSError:
-        return False
+    assert end([child]), "the child of the hanging process lives on"
 
 
 def test_no_secret_and_no_novel_in_a_message(

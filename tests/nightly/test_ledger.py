@@ -42,7 +42,7 @@ def good(outcome: str = "published", model: str = "a") -> JobOutcome:
 def elsewhere(code: str) -> Iterator[int]:
     """A process that runs this code, says so, and stays."""
     child = subprocess.Popen(
-        [sys.executable, "-c", f"import time\n{code}\nprint('ready', flush=True)\ntime.sleep(60)"],
+        [sys.executable, "-c", f"import time\n{code}\nprint('ready', flush=True)\ntime.sleep(600)"],
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -12,6 +12,7 @@ from sdgbias.errors import InputError
 from sdgbias.raw.images import image_store as imagestore
 from sdgbias.raw.images.composite import MASKED, open_picture, panels
 from sdgbias.raw.images.image_store import ImageReader, ImageSettings, StoredImages, render_store
+from tests.builders.processes import children, end
 from tests.builders.raw_folder import (
     ONE,
     TWO,
@@ -298,26 +299,16 @@ def test_killed_and_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     while not list(waiting.glob("[A-Z]*.parquet")):
         assert running.poll() is None
         time.sleep(0.01)
-    children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
-    assert len(children) >= 2
+    workers = children(running.pid)
+    assert len(workers) >= 2
     running.send_signal(signal.SIGKILL)
     running.wait()
-    deadline = time.monotonic() + 600
-    while (left := [pid for pid in children if alive(pid)]) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not left
+    assert end(workers)
     assert not list((out / "images").glob("*.parquet")), "a reader never meets half a store"
     monkeypatch.setattr(imagestore, "PER_SHARD", 4)
     stored = render_store(raw, clusters, out)
     assert 0 < stored.rendered < 46 and stored.reused > 0
     assert files(out) == files(fresh(raw, clusters, tmp_path / "fresh"))
-
-
-def alive(pid: str) -> bool:
-    try:
-        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
 
 
 def test_results_flow_and_errors_leave_the_workers(

@@ -246,7 +246,8 @@ def test_prompts_that_end_their_engine_twice_are_failures_and_stop_nobody(
     python.write_text(DEADLY.format(python=sys.executable, poison=poison, log=str(log), act=act))
     python.chmod(0o755)
     deadly = replace(spec, options=spec.options | {"python": str(python)}, batch_size=8)
-    monkeypatch.setattr(scorer, "CHUNK_TIMEOUT", 10.0)
+    if kind == "Hung":
+        monkeypatch.setattr(scorer, "CHUNK_TIMEOUT", 10.0)
     results = tmp_path / "r.duckdb"
     done = evaluate(deadly, tmp_path, benchmark, results, pool=Pool(workers=engines))
     assert (done.scored, done.failed) == (done.planned - 2, 2)

@@ -3,7 +3,7 @@ the model called by hand."""
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import io
 import math
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from PIL import Image
 
 from sdgbias.engines.hf import decoding
 from sdgbias.engines.hf import engine as hf
-from sdgbias.types import DIGITS, LETTERS, ModelSpec, Prompt
+from sdgbias.types import DIGITS, LETTERS, ModelSpec, Prompt, ScoreBatch
 from tests.builders.tiny_models import save
 
 
@@ -52,28 +52,40 @@ PROMPTS = [
 ]
 
 Load = Callable[..., hf.HuggingFace]
+Alone = Callable[[str, str], tuple[hf.HuggingFace, ScoreBatch]]
 
 
-@pytest.fixture
-def load(tmp_path: Path) -> Load:
+@pytest.fixture(scope="module")
+def load(tmp_path_factory: pytest.TempPathFactory) -> Load:
     """An engine around a random model, from the files of a hub repository."""
+    saved = functools.cache(
+        lambda family, kind: save(tmp_path_factory.mktemp(f"{family}-{kind}"), family, kind)
+    )
 
-    def _load(
-        family: str, kind: str = "byte", share: bool = True, **changes: Any
-    ) -> hf.HuggingFace:
-        folder = save(tmp_path / f"{family}-{kind}", family, kind)
+    def _load(family: str, kind: str = "byte", share: bool = True) -> hf.HuggingFace:
         spec = ModelSpec(
             name="m",
             title="M",
             backend="hf",
-            repo=f"path:{folder}",
+            repo=f"path:{saved(family, kind)}",
             revision="local",
             state="enabled",
+            options={"share_prefix": share},
         )
-        spec = dataclasses.replace(spec, options={"share_prefix": share}, **changes)
         return hf.HuggingFace(spec, Path())
 
     return _load
+
+
+@pytest.fixture(scope="module")
+def alone(load: Load) -> Alone:
+    """An engine that shares nothing, and what it once gave for all prompts."""
+
+    def _alone(family: str, kind: str) -> tuple[hf.HuggingFace, ScoreBatch]:
+        engine = load(family, kind, share=False)
+        return engine, engine.candidate_scores(PROMPTS)
+
+    return functools.cache(_alone)
 
 
 def by_hand(engine: hf.HuggingFace, prompt: Prompt) -> list[float]:
@@ -122,9 +134,11 @@ def centred(scores: Any) -> np.ndarray:
 @pytest.mark.parametrize(
     "family", ["llava", "onevision", "qwen", "internvl", "instructblip", "gemma3", "mllama"]
 )
-def test_together_alone_and_by_hand_are_the_same(load: Load, family: str, kind: str) -> None:
-    engine, plain = load(family, kind), load(family, kind, share=False)
-    one, two = engine.candidate_scores(PROMPTS), plain.candidate_scores(PROMPTS)
+def test_together_alone_and_by_hand_are_the_same(
+    load: Load, alone: Alone, family: str, kind: str
+) -> None:
+    engine, (plain, two) = load(family, kind), alone(family, kind)
+    one = engine.candidate_scores(PROMPTS)
     assert one.n_tokens.tolist() == two.n_tokens.tolist()
     assert one.mass == pytest.approx(two.mass, abs=1e-4)
     assert one.top_token == two.top_token
@@ -223,9 +237,9 @@ def test_beginnings_are_shared_only_where_the_model_takes_a_tree_and_reads_no_qu
 @pytest.mark.parametrize("limit", [1, 40])
 @pytest.mark.parametrize("family", ["llava", "qwen"])
 def test_any_size_of_tree_and_batch_gives_the_same(
-    load: Load, monkeypatch: pytest.MonkeyPatch, family: str, limit: int
+    load: Load, alone: Alone, monkeypatch: pytest.MonkeyPatch, family: str, limit: int
 ) -> None:
-    want = load(family, "metaspace", share=False).candidate_scores(PROMPTS)
+    _, want = alone(family, "metaspace")
     monkeypatch.setattr(hf.shared_prefix, "row_tokens", lambda *_: limit)
     monkeypatch.setattr(hf.shared_prefix, "BATCH_TOKENS", 150)
     engine = load(family, "metaspace")
@@ -245,11 +259,11 @@ def test_forced_starts_whatever_the_architecture(load: Load, family: str) -> Non
 
 @pytest.mark.parametrize("only", ["always", "behind a cache", "with a picture", "after a space"])
 def test_a_model_that_does_not_read_the_mask_is_found_out(
-    load: Load, monkeypatch: pytest.MonkeyPatch, only: str
+    load: Load, alone: Alone, monkeypatch: pytest.MonkeyPatch, only: str
 ) -> None:
     """A planted disagreement, in part of what is asked: every prompt is then scored by itself."""
     kind = "metaspace" if only == "after a space" else "byte"
-    want = load("llava", kind, share=False).candidate_scores(PROMPTS)
+    _, want = alone("llava", kind)
     engine = load("llava", kind)
     whole = type(engine.model).forward
     seen_picture: list[bool] = []
@@ -280,9 +294,9 @@ def test_a_model_that_does_not_read_the_mask_is_found_out(
 
 
 def test_a_model_that_refuses_the_mask_is_scored_prompt_by_prompt(
-    load: Load, monkeypatch: pytest.MonkeyPatch
+    load: Load, alone: Alone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    want = load("llava", share=False).candidate_scores(PROMPTS)
+    _, want = alone("llava", "byte")
     engine = load("llava")
     whole = type(engine.model).forward
 
