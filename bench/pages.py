@@ -106,7 +106,7 @@ def fabricate(path: Path, nights: int, models: int) -> None:
                 [night],
             )
             for name, of in (("metric_rows", everything), ("headline_rows", headlines)):
-                database.group_by_cell(con, name, models * of, store.GROUPED)
+                database.group_by_cell(con, name, models * of, store.GROUPED, store.NEWEST)
                 only = f"WHERE indicator IN {store.HEADLINES}" if name == "headline_rows" else ""
                 made = f"SELECT *, {database.cell()} AS cell FROM incoming {only}"
                 con.execute(f"INSERT INTO {name} BY NAME {made}")

@@ -171,7 +171,7 @@ def first_row(reader: Reader, run: Row, table: str) -> int:
                   WHERE run_id = ? AND rowid >= ?"""
         return reader.ask(sql, [run["run_id"], first])[0]
 
-    tail = _end(reader, table) - 2 * store.ROW_GROUP
+    tail = _end(reader, table) - store.NEWEST
     found = there(tail)
     if found["n"] and found["low"] > tail and found["high"] - found["low"] < found["n"]:
         return int(found["low"])

@@ -85,8 +85,8 @@ HEADLINES = ("all", "all-52")
 ROW_GROUP = 122_880
 #: Rows of metric_rows, and of headline_rows, that are sorted by cell together when there are as
 #: many, first about 240 runs, then about 960: one number of all of them lies in one row group, or
-#: two.
-GROUPED = (8 * ROW_GROUP, 32 * ROW_GROUP)
+#: two. And the newest rows, which are not sorted yet.
+GROUPED, NEWEST = (8 * ROW_GROUP, 32 * ROW_GROUP), 4 * ROW_GROUP
 
 #: DuckDB locks against other processes, not threads; this lock covers threads.
 _WRITER = threading.RLock()
@@ -470,7 +470,7 @@ def _insert(
     `incoming`; '' for none."""
     columns = "*"
     if name in ("metric_rows", "headline_rows"):
-        database.group_by_cell(con, name, len(rows), GROUPED)
+        database.group_by_cell(con, name, len(rows), GROUPED, NEWEST)
         columns = f"* REPLACE ({database.cell()} AS cell)"
     con.register("incoming", rows)
     if earlier:

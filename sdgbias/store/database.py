@@ -169,20 +169,30 @@ def cell(values: Sequence[str] = CELL) -> str:
 
 
 def group_by_cell(
-    con: duckdb.DuckDBPyConnection, table: str, coming: int, blocks: Sequence[int]
+    con: duckdb.DuckDBPyConnection, table: str, coming: int, blocks: Sequence[int], newest: int
 ) -> None:
-    """Sorts the newest rows of ``table`` by cell when ``coming`` ones complete a block: of the
-    largest of ``blocks`` (rows, rising; each divides the next) that is complete then. Runs are
-    stored one after the other, so that one number of every run of a year would otherwise be spread
-    over the whole table."""
+    """Sorts a block of ``table`` by cell when ``coming`` rows will complete it; the largest of
+    ``blocks`` (rows, rising; each divides the next) that is complete then. Runs are stored one
+    after the other, so that one number of every run of a year would otherwise be spread over the
+    whole table. The ``newest`` rows stay in the order of publication: the newest run is the one
+    that is asked for most."""
     [(there,)] = con.execute(f"SELECT count(*) FROM {table}").fetchall()
-    complete = [b for b in blocks if there // b != (there + coming) // b]
+    before, now = (max(0, rows - max(newest, coming)) for rows in (there, there + coming))
+    complete = [rows for rows in blocks if before // rows < now // rows]
     if not complete:
         return
+    end = now // complete[-1] * complete[-1]
     [(last,)] = con.execute(f"SELECT max(rowid) FROM {table}").fetchall()
-    newest = f"rowid > {last - there % complete[-1]} AND rowid <= {last}"
-    con.execute(f"INSERT INTO {table} FROM {table} WHERE {newest} ORDER BY cell, rowid")
-    con.execute(f"DELETE FROM {table} WHERE {newest}")
+
+    def row(index: int) -> int:  # numbers of rows have gaps where some were deleted
+        found = con.execute(f"SELECT rowid FROM {table} LIMIT 1 OFFSET {index}").fetchone()
+        return int(found[0]) if found else last + 1
+
+    # all rows from the start of the block are written anew, so that those behind it stay behind it
+    moved = f"rowid BETWEEN {row(end - complete[-1])} AND {last}"
+    order = f"ORDER BY if(rowid < {row(end)}, cell, NULL) NULLS LAST, rowid"
+    con.execute(f"INSERT INTO {table} FROM {table} WHERE {moved} {order}")
+    con.execute(f"DELETE FROM {table} WHERE {moved}")
 
 
 def first_seen(con: duckdb.DuckDBPyConnection, rows: pa.Table) -> pa.Table:

@@ -96,7 +96,7 @@ def test_any_cell_has_the_numbers_of_the_long_table(results: Path, run: str) -> 
 def test_every_cell_of_a_run_is_offered_wherever_its_rows_lie(
     results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "ROW_GROUP", 4)
+    monkeypatch.setattr(store, "NEWEST", 4)
     monkeypatch.setattr(store, "GROUPED", (5, 10))  # so that reading starts within the table
     rows_of = "SELECT * EXCLUDE (run_id, model, suite) FROM metric_rows WHERE run_id = ?"
     old = "fake-optimist-0"  # its rows are the last then, those of the newest run before them

@@ -372,19 +372,21 @@ def test_a_full_block_of_metric_rows_is_sorted_by_cell(
         (tmp_path / "plain.duckdb", (10**6,)),
     ):
         monkeypatch.setattr(store, "GROUPED", blocks)
+        monkeypatch.setattr(store, "NEWEST", 8)
         for n in [*range(12), 7]:  # run 7 is published twice
             rows = pd.DataFrame({"test": ["T1", "T2"] * 4, "indicator": sorted(names * 2)})
             rows = rows.assign(task="mcq", method="full", pillar="all", metric="accuracy", value=n)
             store.publish(path, run(f"r{n}"), {"metric_rows": rows})
             if n == 3:  # the first small block is complete, the large one isn't
-                early = store.query(path, sql)["cell"].iloc[:16]
-                assert early.is_monotonic_increasing == (blocks[0] == 20)
+                early = store.query(path, sql)
+                assert early["cell"].iloc[:20].is_monotonic_increasing == (blocks[0] == 20)
+                assert list(early["run_id"].iloc[20:]) == ["r2"] * 4 + ["r3"] * 8
     stored = store.query(tmp_path / "sorted.duckdb", sql)
-    for first, last in ((0, 32), (40, 64)):  # without the 8 rows of run 7
+    for first, last in ((0, 40), (40, 72)):  # without the 8 rows of run 7
         block_of = stored.iloc[first:last]
         assert block_of["cell"].is_monotonic_increasing and set(block_of["indicator"]) == set(names)
     assert (stored.groupby(["indicator", "test"])["cell"].nunique() == 1).all()
     assert stored["cell"].nunique() == 8
-    assert list(stored["run_id"].iloc[-8:]) == ["r7"] * 8
+    assert list(stored["run_id"].iloc[72:]) == [f"r{n}" for n in (10, 11, 7) for _ in range(8)]
     same = [store.query(tmp_path / f"{name}.duckdb", whole) for name in ("sorted", "plain")]
     assert len(same[0]) == 12 * 8 and same[0].equals(same[1])
