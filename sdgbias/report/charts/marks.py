@@ -1,5 +1,5 @@
-"""Marks of the figures: Vega-Lite from the forms of ``data/figure_forms.yaml``, and the parts of
-stacked bars."""
+"""Marks of the figures: Vega-Lite from the forms of ``data/figure_forms.yaml`` and
+``paper_figures.yaml``, and the parts of stacked bars."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import yaml
 from sdgbias.files import packaged
 
 SHAPES = ("circle", "diamond", "square", "triangle-up", "cross", "triangle-down")
-_FORMS = ("figure_forms.yaml",)
+_FORMS = ("figure_forms.yaml", "paper_figures.yaml")
 _ABSENT = object()
 
 
