@@ -12,6 +12,7 @@ from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
+import altair as alt
 import numpy as np
 import pandas as pd
 import pytest
@@ -209,7 +210,7 @@ def test_every_study_has_its_figure(found: studies.Studies, results: Path) -> No
         assert len(f.chosen())
         assert f.frame["n"].map(lambda n: isinstance(n, int)).all()
         assert set(f.heads) <= set(f.frame.columns)
-        f.chart.to_dict(validate=True)
+        alt.LayerChart.from_dict({**f.spec, "data": {"name": "rows"}}, validate=True)
 
 
 # -- rows
@@ -240,6 +241,41 @@ def test_stacked_parts_follow_each_other() -> None:
     assert list(made["start"]) == [30.0, 0.0, 0.0]
     assert list(made["end"]) == [100.0, 30.0, 100.0]
     assert list(made["middle"]) == [65.0, 15.0, 50.0]
+
+
+def test_a_form_leaves_out_what_is_not_given() -> None:
+    given = {"y": "model", "x": "accuracy, %", "tips": []}
+    plain = marks.form("dots", **given, **marks.coloured({}))
+    [rule, dot] = plain["layer"]
+    assert rule["mark"]["color"] == dot["mark"]["color"] == "#0072b2"
+    assert list(dot["encoding"]) == ["y", "tooltip", "x"]
+    assert dot["encoding"]["y"]["sort"] is None, "null is the order of the rows, not the alphabet's"
+    of_two = marks.coloured({"Full": "#0072b2", "CADE": "#d55e00"})
+    [zero, _, dot] = marks.form("dots", **given, **of_two, hue="method", zero=True)["layer"]
+    assert "if" not in zero and "color" not in dot["mark"]
+    assert dot["encoding"]["color"] == {
+        "field": "method",
+        "type": "nominal",
+        "scale": {"domain": ["Full", "CADE"], "range": ["#0072b2", "#d55e00"]},
+    }
+    assert marks.coloured({"Full": "#0072b2"})["alone"] is None, "one name needs no legend"
+    cells = marks.form("heat", across=[], down=[], tips=[], shade="loss")
+    assert cells["layer"][0]["transform"] == [{"filter": "datum.loss != null"}]
+
+
+def test_named_columns_are_made_of_one_or_several() -> None:
+    frame = pd.DataFrame(
+        {
+            "task": ["mcq", "mcq"],
+            "by": ["urban", "urban"],
+            "metric": ["urban_minus_rural", "new"],
+            "method": ["cade", "vdd"],
+        }
+    )
+    made = charts.named(frame, "groups-gaps")
+    assert list(made["gap"]) == ["urban − rural", "urban new"]
+    assert list(made["method"]) == ["CADE", "vdd"]
+    assert list(made["task"]) == ["Choice: accuracy"] * 2
 
 
 def test_kinds_of_methods() -> None:

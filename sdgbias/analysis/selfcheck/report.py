@@ -14,7 +14,7 @@ from sdgbias import __version__, templates
 from sdgbias.analysis.selfcheck import FALSE_ALARM, SelfcheckVerdict
 from sdgbias.analysis.selfcheck.checks import Check
 from sdgbias.errors import UsageError, one_of
-from sdgbias.files import write_atomically
+from sdgbias.files import packaged, write_atomically
 
 FORMATS = (".html", ".json", ".txt")
 HEADER = f"{'':64}{'planted':>9}{'measured':>10}   {'95 % interval':18}{'n':>7}"
@@ -106,9 +106,8 @@ def as_json(v: SelfcheckVerdict) -> str:
 def figure(v: SelfcheckVerdict) -> str:
     """Planted against measured for every share of the pipeline, with 95 % intervals, as inline
     SVG."""
-    import altair as alt
-    import pandas as pd
     import vl_convert
+    import yaml
 
     bad = set(map(id, v.failed))
     rows = [
@@ -126,25 +125,8 @@ def figure(v: SelfcheckVerdict) -> str:
         and c.low >= -1
         and c.high <= 1
     ]
-    base = alt.Chart(pd.DataFrame(rows, columns=["planted", "measured", "low", "high", "verdict"]))
-    colour = alt.Color(
-        "verdict:N",
-        scale=alt.Scale(domain=["passed", "failed"], range=["#0072b2", "#d55e00"]),
-        title=None,
-    )
-    x = alt.X("planted:Q", title="planted truth", scale=alt.Scale(nice=True))
-    line = (
-        alt.Chart(pd.DataFrame({"at": [-0.4, 1.0]}))
-        .mark_line(color="#999999", strokeDash=[4, 3])
-        .encode(x="at:Q", y="at:Q")
-    )
-    bars = base.mark_rule(opacity=0.5).encode(
-        x=x, y=alt.Y("low:Q", title="measured, 95 % interval"), y2="high:Q", color=colour
-    )
-    dots = base.mark_circle(size=22, opacity=0.8).encode(x=x, y="measured:Q", color=colour)
-    svg: str = vl_convert.vegalite_to_svg(
-        (line + bars + dots).properties(width=460, height=340).to_dict()
-    )
+    spec = yaml.safe_load(packaged("data", "selfcheck_figure.yaml").read_text(encoding="utf-8"))
+    svg: str = vl_convert.vegalite_to_svg(spec["figure"] | {"data": {"values": rows}})
     return svg
 
 

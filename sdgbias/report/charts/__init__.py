@@ -1,6 +1,6 @@
 """Shared parts of the report's figures: rows with their text, building blocks, and output formats.
 
-A figure is a long table and a chart without data (altair). On a page it is an interactive Vega-Lite
+A figure is a long table and a Vega-Lite chart without data. On a page it is an interactive
 chart whose selects filter the table; before scripts run, and without them, a static SVG of the
 first choice of every select. As a file it is an SVG and a PNG.
 """
@@ -12,10 +12,9 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, reduce
 from typing import Any, TypeVar
 
-import altair as alt
 import pandas as pd
 import vl_convert as vlc
 import yaml
@@ -23,6 +22,8 @@ import yaml
 from sdgbias.files import packaged
 from sdgbias.methods.stats import Estimate
 from sdgbias.report import labels
+from sdgbias.report.charts import marks
+from sdgbias.report.data import Studies
 
 T = TypeVar("T")
 #: Column -> label of its select and head of its table column.
@@ -91,10 +92,11 @@ class Figure:
     def spec(self) -> dict[str, Any]:
         """The chart as Vega-Lite, without its data. Not validated here: a test validates all
         figures."""
-        chart = self.chart.copy()
-        chart.data = alt.NamedData(name="rows")  # otherwise layers would add an empty table
-        with alt.data_transformers.enable(consolidate_datasets=False):
-            made: dict[str, Any] = chart.to_dict(validate=False)
+        if isinstance(self.chart, dict):
+            return self.chart
+        chart = self.chart.copy()  # what moved in a night, drawn by altair
+        chart.data = {"name": "rows"}  # otherwise layers would add an empty table
+        made: dict[str, Any] = chart.to_dict(validate=False)
         return {k: v for k, v in made.items() if k not in ("$schema", "config", "data")}
 
     @property
@@ -110,26 +112,40 @@ def _texts() -> Mapping[str, Mapping[str, Any]]:
     return found
 
 
-def columns(name: str) -> Mapping[str, str]:
-    """The columns of a figure's table and tooltips, from ``data/figures.yaml``."""
-    found: Mapping[str, str] = _texts()[name]["columns"]
-    return found
-
-
-def figure(
-    name: str,
-    frame: pd.DataFrame,
-    chart: Any,
-    legend: tuple[tuple[str, str], ...] = (),
-    **said: object,
-) -> Figure:
-    """A figure with its texts, filters and columns from ``data/figures.yaml``; ``said`` fills their
-    placeholders."""
-    text = _texts()[name]
-    title, reads, axes = (text[k].format(**said) for k in ("title", "reads", "axes"))
+def figure(name: str, frame: pd.DataFrame, **given: Any) -> Figure:
+    """A figure with its texts, filters, columns and chart from ``data/figures.yaml``; ``given``:
+    what only the rows tell, for the placeholders of its texts and of the chart's form."""
+    about = _texts()[name]
+    title, reads, axes = (about[k].format(**given) for k in ("title", "reads", "axes"))
+    columns, legend = about["columns"], about.get("legend", {})
+    shown = {
+        "tips": marks.tips({**columns, **NUMBERS}),
+        **marks.coloured(legend),
+        **_order(about, frame),
+        **about["chart"],
+        **given,
+    }
     return Figure(
-        name, title, reads, axes, frame, chart, tuple(text["filters"]), text["columns"], legend
+        name,
+        title,
+        reads,
+        axes,
+        frame,
+        marks.form(shown.pop("form"), **shown),
+        tuple(about["filters"]),
+        columns,
+        tuple(legend.items()) if len(legend) > 1 else (),
+        about.get("panel", ""),
     )
+
+
+def _order(about: Mapping[str, Any], frame: pd.DataFrame) -> dict[str, list[str]]:
+    """The order of a chart's rows: tests after their pool, names as `figures.yaml` has them."""
+    y = about["chart"].get("y")
+    if y == "test":
+        return {"sort": sorted(set(frame["test"]), key=lambda t: (t.startswith("T"), t))}
+    names = about.get("named", {}).get(y, {}).get("names")
+    return {"sort": list(names.values())} if names else {}
 
 
 class NoRows(Exception):
@@ -192,18 +208,15 @@ def like_first(frame: pd.DataFrame, *columns: str) -> pd.DataFrame:
     return frame[(frame[list(columns)] == frame[list(columns)].iloc[0]).all(axis=1)]
 
 
-TASKS = {"mcq": "Choice: accuracy, %", "regression": "Estimate: mean absolute error"}
 #: Title of an axis that takes the words after the colon of the chosen task: each task has its own
 #: quantity, and a title that offers both leaves the reader to guess which one is drawn.
 OF_TASK = "quantity of the task"
 _OF_PICK = {"signal": "split(pick_task, ': ')[1]"}
 
 
-def both_tasks(
-    frame: pd.DataFrame, names: Mapping[str, str] = TASKS, signed: bool = False
-) -> pd.DataFrame:
-    """Shaped rows of both tasks: accuracy in per cent and mean absolute error in its own units,
-    named by ``task``. Raises NoRows."""
+def both_tasks(frame: pd.DataFrame, signed: bool = False) -> pd.DataFrame:
+    """Shaped rows of both tasks: accuracy in per cent and mean absolute error in its own units.
+    Raises NoRows."""
     choices, numbers = (frame[frame["task"] == task] for task in ("mcq", "regression"))
     parts = [
         shaped(choices, signed=signed, some=False),
@@ -211,8 +224,30 @@ def both_tasks(
     ]
     if not any(map(len, parts)):
         raise NoRows
-    made = pd.concat([p for p in parts if len(p)])
-    return made.assign(task=made["task"].map(names))
+    return pd.concat([p for p in parts if len(p)])
+
+
+def named(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Rows with the columns that a figure names in ``data/figures.yaml``; those of several columns
+    of the store by their values one after the other."""
+    made = {}
+    for column, about in _texts()[name]["named"].items():
+        of = reduce(lambda one, more: one + " " + more, (frame[c] for c in about["of"].split()))
+        names = about.get("names", {})
+        made[column] = [names.get(value, value) for value in of]
+    return frame.assign(**made)
+
+
+def of_study(name: str) -> Callable[[Studies], Figure]:
+    """Maker of a figure whose rows ``data/figures.yaml`` says."""
+
+    def maker(s: Studies) -> Figure:
+        about = dict(_texts()[name]["rows"])
+        own = s.of(about.pop("study"), *about.pop("metrics"))
+        frame = (both_tasks if about.pop("both_tasks", False) else shaped)(own, **about)
+        return figure(name, named(frame, name))
+
+    return maker
 
 
 def holm(p: object) -> str:
@@ -232,58 +267,10 @@ def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     ]
 
 
-def _config(text: str, grid: str, font: str, *, legend: bool) -> dict[str, Any]:
-    axis = {
-        "labelColor": text,
-        "titleColor": text,
-        "domainColor": text,
-        "tickColor": text,
-        "gridColor": grid,
-        "labelFontSize": 12,
-        "titleFontSize": 12,
-        "titleFontWeight": "normal",
-        "titlePadding": 10,
-        "labelLimit": 230,
-        "labelPadding": 6,
-        "domainOpacity": 0.5,
-        "tickOpacity": 0.5,
-    }
-    shown = {
-        "orient": "top",
-        "title": None,
-        "labelColor": text,
-        "titleColor": text,
-        "labelFontSize": 12,
-        "titleFontSize": 12,
-        "titleFontWeight": "normal",
-        "symbolSize": 80,
-        "symbolOpacity": 1,
-    }
-    return {
-        "aria": False,
-        "font": font,
-        "background": "transparent",
-        "padding": {"left": 4, "right": 10, "top": 4, "bottom": 4},
-        "view": {"stroke": None},
-        "axis": axis,
-        "legend": shown | {"disable": not legend},
-        "text": {"color": text},
-        "rule": {"color": text},
-        "title": {
-            "color": text,
-            "subtitleColor": text,
-            "anchor": "start",
-            "fontSize": 14,
-            "subtitleFontSize": 12,
-            "subtitlePadding": 5,
-            "offset": 10,
-        },
-    }
-
-
 #: Colours that `inline` replaces by those of the page, and a chart's settings with them.
 TEXT, _GRID = "#010203", "#040506"
-CONFIG = _config(TEXT, _GRID, "system-ui, sans-serif", legend=False)
+_ON_PAGES = {"font": "system-ui, sans-serif", "hidden": True}
+CONFIG = marks.form("style", text=TEXT, grid=_GRID, **_ON_PAGES)
 
 
 def _panels(figure: Figure, frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
@@ -335,9 +322,7 @@ def live(figure: Figure) -> list[dict[str, Any]]:
             "params": picks,
             "transform": filters,
         }
-        spec["config"] = _config(
-            "currentColor", "var(--grid)", "system-ui, sans-serif", legend=False
-        )
+        spec["config"] = marks.form("style", text="currentColor", grid="var(--grid)", **_ON_PAGES)
         vega: dict[str, Any] = _titled(vlc.vegalite_to_vega(spec), _OF_PICK)
         vega.pop("$schema", None)
         made.append({"rows": _records(frame[_needed(figure)]), "chart": vega})
@@ -421,7 +406,7 @@ def picture(figure: Figure, choice: Mapping[str, str]) -> tuple[str, bytes]:
     else:
         spec = {**parts[0], "title": title}
     spec["config"] = {
-        **_config("#16191d", "#dfe3e6", _FONTS, legend=True),
+        **marks.form("style", text="#16191d", grid="#dfe3e6", font=_FONTS, hidden=False),
         "background": "#ffffff",
         "padding": 14,
     }

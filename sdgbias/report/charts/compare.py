@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import pandas as pd
 
-from sdgbias.report.charts import Figure, columns, drawn, figure, holm, shaped
-from sdgbias.report.charts.marks import Grid, Hue, Rows, ValueAxis, dotted, heat, lost
-from sdgbias.report.charts.parameters import losses
+from sdgbias.report.charts import Figure, drawn, figure, holm, shaped
+from sdgbias.report.charts.parameters import losses, lost
 from sdgbias.report.data import ALL_TESTS, Studies
 from sdgbias.report.labels import number
 from sdgbias.report.leaderboard import Board
 
-METHODS = (("Full", "#0072b2"), ("CADE", "#d55e00"))
-VERDICTS = (("differ (Holm, 5 %)", "#0072b2"), ("not told apart", "#8a8a8a"))
+VERDICTS = ("differ (Holm, 5 %)", "not told apart")
 
 
 def figures(s: Studies, board: Board) -> list[Figure]:
@@ -36,14 +34,7 @@ def _leaderboard(board: Board) -> Figure:
     )
     measured = [m for m in order if not m.endswith("(planted)")]
     order = [*measured, *(m for m in order if m not in measured)]
-    return dotted(
-        "compare-accuracy",
-        frame,
-        "model",
-        ValueAxis("accuracy, %"),
-        Hue("method", METHODS),
-        Rows(order=order, apart=True, step=40),
-    )
+    return figure("compare-accuracy", frame, sort=order)
 
 
 def _rank(test: str) -> tuple[bool, str]:
@@ -66,7 +57,7 @@ def _pairs(board: Board) -> Figure:
         frame.assign(
             source=frame["other"].map(_short),
             target=frame["one"].map(_short),
-            verdict=[VERDICTS[0][0] if d else VERDICTS[1][0] for d in differ],
+            verdict=[VERDICTS[0] if d else VERDICTS[1] for d in differ],
             shade=frame["value"].where(differ, None),
             mde=[number(100 * v) for v in frame["mde"]],
             p=frame["p"].map(holm),
@@ -76,8 +67,7 @@ def _pairs(board: Board) -> Figure:
         .drop(columns="_at")
     )
     order = _order(board)
-    grid = Grid(order, order, ("minus", None), shade="shade", angle=-40)
-    return figure("compare-pairs", frame, heat(columns("compare-pairs"), grid))
+    return figure("compare-pairs", frame, across=order, down=order)
 
 
 def _short(name: str) -> str:
@@ -97,4 +87,4 @@ def _order(board: Board) -> list[str]:
 def _transfer(s: Studies) -> Figure:
     frame = losses(s, "model")
     names: list[str] = sorted(set(frame["source"]) | set(frame["target"]))
-    return lost("transfer-models", pd.DataFrame(frame), names)
+    return lost("transfer-models", frame, names, names)

@@ -6,20 +6,15 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-import altair as alt
 import pandas as pd
 
 from sdgbias.benchmark.people_items import ATTRIBUTES
 from sdgbias.raw.facet import SELECTED
-from sdgbias.report.charts import Figure, NoRows, columns, drawn, figure, holm, shaped
-from sdgbias.report.charts.marks import Grid, Hue, Rows, ValueAxis, dotted, heat
+from sdgbias.report.charts import Figure, NoRows, drawn, figure, holm, named, shaped
 from sdgbias.report.charts.methods import title_of
 from sdgbias.suites.facet import NONE_RIGHT, NOT_UNDERSTOOD
 from sdgbias.suites.facet_groups import PAIRS
 
-PROMPTS = (("p1", "#0072b2"), ("p2", "#d55e00"), ("p3", "#009e73"))
-MEASURES = (("recall", "#0072b2"), ("yes about a wrong class", "#d55e00"))
-POINTS = (("as scored", "#0072b2"), ("at equal recall", "#d55e00"))
 POOLS = {
     "all": "13 classes pooled",
     "macro": "mean over 13 classes",
@@ -27,11 +22,6 @@ POOLS = {
 }
 _ASKED = ["data", "model", "test", "method"]
 NAMES = {"gender": "gender presentation", "skin": "skin tone", "age": "age group"}
-ASKED = (("gender", "#0072b2"), ("age", "#d55e00"))
-#: Shares are shown on the full axis: intervals of one per cent near zero would otherwise fill it.
-SHARES = (0, 100)
-_ANSWERS = ValueAxis("answers, %", domain=SHARES)
-_DIFFERENCE = ValueAxis("difference of recall, points", zero=True)
 METHODS = {
     "full": "generated answer",
     "full:clip": "generated answer, read by CLIP",
@@ -135,13 +125,10 @@ def _apart(metrics: pd.DataFrame, attribute: str) -> Figure:
         "method",
         list(METHODS.values()),
     )
-    made = dotted(
+    made = figure(
         "fairness",
         frame,
-        "model",
-        _DIFFERENCE,
-        Hue("prompt", PROMPTS),
-        Rows(apart=True, step=48 if frame["model"].nunique() <= 6 else 33),
+        step=48 if frame["model"].nunique() <= 6 else 33,
         attribute=NAMES[attribute],
         one=one,
         other=other,
@@ -191,13 +178,12 @@ def _classes(metrics: pd.DataFrame) -> Figure:
         method=lambda f: f["method"].map(_said),
     )
     frame = _ordered(frame, "method", list(METHODS.values()))
-    legend = alt.Legend(title="points", orient="right", gradientLength=120)
-    grid = Grid(list(pairs.values()), list(SELECTED), legend=legend, dashed=True)
     absent = f" Not shown, for want of 20 people in both groups: {', '.join(classes)}."
     return figure(
         "fairness-classes",
         frame,
-        heat(columns("fairness-classes"), grid),
+        across=list(pairs.values()),
+        down=list(SELECTED),
         absent=absent if classes else "",
         silent=said,
     )
@@ -207,26 +193,17 @@ def _prompts(metrics: pd.DataFrame) -> Figure:
     whole = (metrics["pillar"] == "all") & (metrics["indicator"] == "all-52")
     shares = metrics[whole & metrics["metric"].isin(["recall", "false_yes_rate"])]
     frame, silent = shaped(_heard(shares, _unheard(metrics))), _silent(metrics)
-    names = {"recall": MEASURES[0][0], "false_yes_rate": MEASURES[1][0]}
     frame = _ordered(
-        frame.assign(measure=frame["metric"].map(names), method=frame["method"].map(_said)),
+        named(frame, "fairness-prompts").assign(method=frame["method"].map(_said)),
         "method",
         list(METHODS.values()),
     )
-    return dotted(
-        "fairness-prompts",
-        frame,
-        "test",
-        _ANSWERS,
-        Hue("measure", MEASURES),
-        Rows(order=["p1", "p2", "p3"], apart=True, step=44),
-        silent=silent,
-    )
+    return figure("fairness-prompts", frame, silent=silent)
 
 
 def _point(frame: pd.DataFrame) -> pd.DataFrame:
     plain = frame["method"].str.removesuffix("@recall")
-    at = frame["method"].str.endswith("@recall").map({True: POINTS[1][0], False: POINTS[0][0]})
+    at = frame["method"].str.endswith("@recall").map({True: "at equal recall", False: "as scored"})
     name = plain.map(lambda m: "full" if m == "full_argmax" else m)
     return frame.assign(name=name, title=name.map(title_of), point=at)
 
@@ -243,8 +220,7 @@ def _debiased(studies: pd.DataFrame) -> Figure:
     }
     frame = _point(frame).assign(by=frame["pillar"], change=[said.get(k, "") for k in at])
     frame = _ordered(frame, "name", ["full", "cade"])
-    rows = Rows(order=["full", "cade"], apart=True, step=26)
-    return dotted("fairness-debiased", frame, "name", _DIFFERENCE, Hue("point", POINTS), rows)
+    return figure("fairness-debiased", frame)
 
 
 def _cost(studies: pd.DataFrame) -> Figure:
@@ -253,13 +229,8 @@ def _cost(studies: pd.DataFrame) -> Figure:
         & studies["metric"].isin(["recall", "false_yes_rate"])
         & ~studies["method"].str.endswith("@recall")
     ]
-    frame = shaped(own)
-    frame = _ordered(_point(frame), "name", ["full", "cade"])
-    frame = frame.assign(
-        measure=frame["metric"].map({"recall": MEASURES[0][0], "false_yes_rate": MEASURES[1][0]})
-    )
-    rows = Rows(order=["full", "cade"], apart=True, step=26)
-    return dotted("fairness-cost", frame, "name", _ANSWERS, Hue("measure", MEASURES), rows)
+    frame = _ordered(_point(named(shaped(own), "fairness-cost")), "name", ["full", "cade"])
+    return figure("fairness-cost", frame)
 
 
 def _faces(metrics: pd.DataFrame) -> Figure:
@@ -270,13 +241,9 @@ def _faces(metrics: pd.DataFrame) -> Figure:
     parts = frame["pillar"].str.split("=", n=1)
     frame = frame.assign(by=parts.str[0], group=parts.str[1], prompt=frame["test"])
     small = len(own) - len(frame)
-    return dotted(
+    return figure(
         "fairness-faces",
         frame,
-        "group",
-        ValueAxis("named as annotated, %", domain=SHARES),
-        Hue("prompt", ASKED),
-        Rows(apart=True, step=44),
         small=f" {small:,} recalls have no value: fewer than 20 people." if small else "",
     )
 
@@ -286,13 +253,9 @@ def _faces_apart(metrics: pd.DataFrame) -> Figure:
     frame, silent = shaped(own, signed=True), _silent(own)
     small = len(own) - len(frame) - int(_is_silent(own).sum())
     frame = frame.assign(by=frame["pillar"], prompt=frame["test"])
-    return dotted(
+    return figure(
         "fairness-faces-apart",
         frame,
-        "model",
-        _DIFFERENCE,
-        Hue("prompt", ASKED),
-        Rows(apart=True, step=44),
         small=f" {small:,} differences have no value: a group has fewer than 20 people."
         if small
         else "",

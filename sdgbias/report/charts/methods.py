@@ -3,26 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
-from sdgbias.report.charts import Figure, NoRows, drawn, like_first, shaped
-from sdgbias.report.charts.marks import Hue, Rows, ValueAxis, barred, dotted, stacked
-from sdgbias.report.charts.paper import COLOURS
-from sdgbias.report.data import METHODS, Studies, method_name
+from sdgbias.report.charts import Figure, NoRows, drawn, figure, like_first, shaped
+from sdgbias.report.charts.marks import stacked
+from sdgbias.report.data import DIRECTIONS, METHODS, Studies, method_name
 
-#: Kinds of method and their colours.
-KINDS = (
-    ("view", "#7f7f7f"),
-    ("CADE", "#d55e00"),
-    ("fixed settings", "#2f86c4"),
-    ("tuned on val", "#009e73"),
-    ("control", "#b5679a"),
-)
-DIRECTIONS = tuple((d, COLOURS[d]) for d in ("pessimistic", "conservative", "optimistic"))
-INVALID = ("invalid", "#7b5ea7")
-ORDERS = ("original", "reversed", "random", "abc", "123")
 _VIEWS = ("q_only", "ctx_q", "img_q", "full")
 
 
@@ -66,12 +55,6 @@ def _with_methods(frame: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _sorted(name: str, frame: pd.DataFrame, title: str, unit: str, *, zero: bool = False) -> Figure:
-    axis, hue = ValueAxis(title, zero=zero), Hue("kind", KINDS)
-    rows = Rows(by_value=True)
-    return dotted(name, frame, "method", axis, hue, rows, best=_best(frame, unit))
-
-
 def _ranked(s: Studies, own: pd.DataFrame, headline: pd.DataFrame) -> pd.DataFrame:
     """Rows of the study and the headline metrics of the same models, in the order of the runs."""
     return s.ordered(
@@ -104,7 +87,7 @@ def _best(frame: pd.DataFrame, unit: str) -> str:
 def _accuracy(s: Studies) -> Figure:
     own = s.of("methods", "accuracy", task="mcq")
     frame = _with_methods(shaped(_ranked(s, own, s.headline("accuracy", task="mcq"))))
-    return _sorted("methods-accuracy", frame, "accuracy, %", " %")
+    return figure("methods-accuracy", frame, best=_best(frame, " %"))
 
 
 def _gain(s: Studies) -> Figure:
@@ -112,72 +95,52 @@ def _gain(s: Studies) -> Figure:
     frame = _with_methods(
         shaped(_ranked(s, own, s.headline("accuracy_gain", task="mcq", method="cade")), signed=True)
     )
-    return _sorted("methods-gain", frame, "gain over Full, points", " points", zero=True)
+    return figure("methods-gain", frame, best=_best(frame, " points"))
 
 
 def _estimation(s: Studies) -> Figure:
     own = s.of("methods", "interval_accuracy", task="regression", pillar="all pillars")
     headline = s.headline("interval_accuracy", task="regression", pillar="all pillars")
     frame = _with_methods(shaped(_ranked(s, own, headline)))
-    return _sorted("methods-estimation", frame, "within tolerance, %", " %")
+    return figure("methods-estimation", frame, best=_best(frame, " %"))
 
 
-def _shares(
-    frame: pd.DataFrame, prefix: str, keys: list[str], legend: tuple[tuple[str, str], ...]
-) -> pd.DataFrame:
+def _shares(frame: pd.DataFrame, keys: Sequence[str], directions: Sequence[str]) -> pd.DataFrame:
+    """Parts of bars, one per direction, of which metrics speak as share_D, answered_D or
+    share_D_two_option."""
     frame = shaped(frame).assign(
-        direction=lambda f: f["metric"].str.removeprefix(prefix).str.removesuffix("_two_option")
+        method=lambda f: f["method"].map(method_name),
+        direction=lambda f: f["metric"].str.split("_").str[1],
     )
-    return stacked(frame, keys, "direction", [n for n, _ in legend])
+    return stacked(frame, keys, "direction", directions)
 
 
 def _perturbation(s: Studies) -> Figure:
-    own = s.of("perturbation", *(f"share_{d}" for d, _ in DIRECTIONS), by="order")
-    frame = _shares(own, "share_", ["model", "pillar", "level"], DIRECTIONS)
-    prompts = (
-        s.of("perturbation", "distinct_prompts")
-        .set_index(["model", "pillar", "level"])["value"]
-        .to_dict()
-    )
+    own = s.of("perturbation", *(f"share_{d}" for d in DIRECTIONS), by="order")
+    keys = ["model", "pillar", "level"]
+    frame = _shares(own, keys, DIRECTIONS)
+    prompts = s.of("perturbation", "distinct_prompts").set_index(keys)["value"].to_dict()
     frame["prompts"] = [
         f"{int(prompts.get((r.model, r.pillar, r.level), 0)):,}" for r in frame.itertuples()
     ]
-    title, hue = "share of answers, %", Hue("direction", DIRECTIONS)
-    return barred("perturbation", frame, "level", title, hue, ORDERS)
+    return figure("perturbation", frame)
 
 
 def _directions(s: Studies) -> Figure:
-    views = s.of("directions", *(f"answered_{d}" for d, _ in (*DIRECTIONS, INVALID)))
-    cade = s.of("directions", *(f"share_{d}" for d, _ in DIRECTIONS), method="cade", by="")
+    directions = (*DIRECTIONS, "invalid")
+    views = s.of("directions", *(f"answered_{d}" for d in directions))
+    cade = s.of("directions", *(f"share_{d}" for d in DIRECTIONS), method="cade", by="")
     if views.empty:
         raise NoRows
-    legend = (*DIRECTIONS, INVALID)
-    both = _ranked(
-        s,
-        views.assign(metric=views["metric"].str.removeprefix("answered_")),
-        cade.assign(metric=cade["metric"].str.removeprefix("share_")),
-    )
-    frame = _shares(
-        both.assign(method=both["method"].map(method_name)),
-        "",
-        ["model", "test", "pillar", "method"],
-        legend,
-    )
-    return _by_direction("directions", frame, legend)
+    return _by_direction("directions", _ranked(s, views, cade), directions)
 
 
 def _two_options(s: Studies) -> Figure:
-    legend = (DIRECTIONS[0], DIRECTIONS[2])
-    own = s.of("directions", *(f"share_{d}_two_option" for d, _ in legend), by="")
-    frame = _shares(
-        own.assign(method=own["method"].map(method_name)),
-        "share_",
-        ["model", "test", "pillar", "method"],
-        legend,
-    )
-    return _by_direction("directions-two", frame, legend)
+    directions = ("pessimistic", "optimistic")
+    own = s.of("directions", *(f"share_{d}_two_option" for d in directions), by="")
+    return _by_direction("directions-two", own, directions)
 
 
-def _by_direction(name: str, frame: pd.DataFrame, legend: tuple[tuple[str, str], ...]) -> Figure:
-    hue, order = Hue("direction", legend), list(METHODS.values())
-    return barred(name, frame, "method", "share of answers, %", hue, order)
+def _by_direction(name: str, own: pd.DataFrame, directions: Sequence[str]) -> Figure:
+    frame = _shares(own, ["model", "test", "pillar", "method"], directions)
+    return figure(name, frame, sort=list(METHODS.values()))

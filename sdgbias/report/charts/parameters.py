@@ -3,44 +3,26 @@ transfer, and few labels."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 import pandas as pd
 
 from sdgbias.report.charts import (
-    OF_TASK,
     Figure,
     NoRows,
     both_tasks,
-    columns,
     drawn,
     figure,
     holm,
+    named,
+    of_study,
     shaped,
 )
-from sdgbias.report.charts.marks import Hue, Rows, SweptAxis, ValueAxis, dotted, lines, lost
-from sdgbias.report.data import Studies, short_pillar
+from sdgbias.report.data import Studies
 
-MODES = (("retuned", "#0072b2"), ("zeroed", "#d55e00"))
-STEPS = {
-    "full": "Full",
-    "+alpha": "+ alpha",
-    "+lambda": "+ lambda",
-    "+beta": "+ beta",
-    "+tau": "+ tau",
-}
-DIVERGENCES = (("KL", "#0072b2"), ("JS", "#d55e00"))
-STREAMS = {"img": "IMG+Q", "full": "Full", "full+img": "Full and IMG+Q"}
-SPLITS = (("validation", "#7f7f7f"), ("test", "#0072b2"))
-PARAMETERS = {"alpha": "alpha", "lambda_kl": "lambda", "beta": "beta", "tau": "tau"}
-SEARCHES = {
-    "random": "random",
-    "many_draws": "random, ten times",
-    "exact": "exact",
-    "exact_centred": "exact, centred",
-}
-SEEN = (("validation", "#7f7f7f"), ("validation, held out", "#009e73"), ("test", "#0072b2"))
+PARAMETERS = ("alpha", "lambda_kl", "beta", "tau")
 #: What settings carry over between -> its plural, and the names on the axes.
 _BETWEEN = {
     "test": ("tests", ["T1", "T2", "T3", "T4", "T5"]),
@@ -52,37 +34,14 @@ def figures(s: Studies) -> list[Figure]:
     between = (partial(_transfer, by=by) for by in _BETWEEN)
     return drawn(
         s,
-        *(_ablation, _streams, _sweep, _search, _optimism, _plateaus),
+        *map(of_study, ("ablation", "streams")),
+        _sweep,
+        of_study("search"),
+        of_study("search-optimism"),
+        _plateaus,
         *between,
-        *(_countries, _few_shot),
-    )
-
-
-def _ablation(s: Studies) -> Figure:
-    own = s.of("ablation", "accuracy", "mae")
-    frame = both_tasks(own).assign(step=lambda f: f["method"].map(STEPS), mode=lambda f: f["level"])
-    return dotted(
-        "ablation",
-        frame,
-        "step",
-        ValueAxis(OF_TASK),
-        Hue("mode", MODES),
-        Rows(order=list(STEPS.values()), apart=True, step=34),
-    )
-
-
-def _streams(s: Studies) -> Figure:
-    own = s.of("streams", "accuracy", "mae")
-    frame = both_tasks(own).assign(
-        stream=lambda f: f["method"].map(STREAMS), divergence=lambda f: f["level"].str.upper()
-    )
-    return dotted(
-        "streams",
-        frame,
-        "stream",
-        ValueAxis(OF_TASK),
-        Hue("divergence", DIVERGENCES),
-        Rows(order=list(STREAMS.values()), apart=True, step=38),
+        _countries,
+        _few_shot,
     )
 
 
@@ -99,57 +58,12 @@ def _sweep(s: Studies) -> Figure:
             optimum=[words_of(x) for x in optimum],
         )
     )
-    frame = frame.assign(
-        parameter=frame["by"].map(PARAMETERS),
-        split=frame["method"].map({"val": "validation", "test": "test"}),
-        at=frame["x"].map(words_of),
-    )
-    order = {name: i for i, name in enumerate(PARAMETERS.values())}
-    frame = frame.sort_values("parameter", key=lambda c: c.map(order), kind="stable")
-    chart = lines(
-        SweptAxis("value of the parameter", marked="best"),
-        OF_TASK,
-        columns("sweep"),
-        Hue("split", SPLITS),
-        points=False,
-        height=200,
-    )
-    return replace(figure("sweep", frame, chart, SPLITS), panel="parameter")
+    frame = frame.sort_values("by", key=lambda c: c.map(PARAMETERS.index), kind="stable")
+    return figure("sweep", named(frame, "sweep").assign(at=frame["x"].map(words_of)))
 
 
 def words_of(value: object) -> str:
     return "" if value is None or value != value else f"{float(value):.4g}"  # type: ignore[arg-type]
-
-
-def _search(s: Studies) -> Figure:
-    seen = {
-        "val_accuracy": "validation",
-        "val_mae": "validation",
-        "held_out_accuracy": "validation, held out",
-        "held_out_mae": "validation, held out",
-        "accuracy": "test",
-        "mae": "test",
-    }
-    own = s.of("search", *seen)
-    frame = both_tasks(own).assign(
-        seen=lambda f: f["metric"].map(seen), search=lambda f: f["method"].map(SEARCHES)
-    )
-    return dotted(
-        "search",
-        frame,
-        "search",
-        ValueAxis(OF_TASK),
-        Hue("seen", SEEN),
-        Rows(order=list(SEARCHES.values()), apart=True, step=44),
-    )
-
-
-def _optimism(s: Studies) -> Figure:
-    own = s.of("search", "optimism")
-    names = {"mcq": "Choice: points", "regression": "Estimate: mean absolute error"}
-    frame = both_tasks(own, names, signed=True)
-    axis = ValueAxis(OF_TASK, zero=True)
-    return dotted("search-optimism", frame, "test", axis)
 
 
 def _plateaus(s: Studies) -> Figure:
@@ -157,7 +71,6 @@ def _plateaus(s: Studies) -> Figure:
     from sdgbias.methods.search import RANGES
     from sdgbias.types import Task
 
-    kinds = {"exact_centred": "exact, centred", "random": "random", "plateau": "plateau"}
     own = pd.concat(
         [
             s.of("search", *PARAMETERS, method=["exact_centred", "random"]),
@@ -167,7 +80,7 @@ def _plateaus(s: Studies) -> Figure:
     made = []
     for r in own.to_dict("records"):
         name = r["level"] if r["method"] == "plateau" else r["metric"]
-        low, high = RANGES[Task(r["task"])][list(PARAMETERS).index(name)]
+        low, high = RANGES[Task(r["task"])][PARAMETERS.index(name)]
         ends = (r["ci_low"], r["ci_high"])
         middle = r["value"]
         if r["method"] == "plateau":
@@ -179,8 +92,7 @@ def _plateaus(s: Studies) -> Figure:
         made.append(
             {
                 **r,
-                "parameter": PARAMETERS[name],
-                "where": kinds[r["method"]],
+                "parameter": name,
                 "value": round(share[0], 4),
                 "low": round(share[1], 4) if known else None,
                 "high": round(share[2], 4) if known else None,
@@ -188,21 +100,12 @@ def _plateaus(s: Studies) -> Figure:
                 "ci": f"{ends[0]:.4g}–{ends[1]:.4g}" if known else "no interval",
                 "n": int(r["n"]),
                 "range": f"{low:g}–{high:g}",
-                "task": {"mcq": "Choice", "regression": "Estimate"}[r["task"]],
             }
         )
     if not made:
         raise NoRows
     frame = s.ordered(pd.DataFrame(made)).drop(columns="note")
-    legend = (("exact, centred", "#0072b2"), ("random", "#d55e00"), ("plateau", "#009e73"))
-    return dotted(
-        "plateaus",
-        frame,
-        "parameter",
-        ValueAxis("position in the range, %"),
-        Hue("where", legend),
-        Rows(order=list(PARAMETERS.values()), apart=True, step=44),
-    )
+    return figure("plateaus", named(frame, "plateaus"))
 
 
 # ----------------------------------------------------------------------
@@ -239,10 +142,7 @@ def _transfer(s: Studies, by: str) -> Figure:
     word, names = _BETWEEN[by]
     frame = losses(s, by)
     frame = frame[frame["target"] != "all"]
-    frame = frame.assign(
-        source=frame["source"].map(short_pillar), target=frame["target"].map(short_pillar)
-    )
-    made = lost("transfer", frame, names, "all", by=by, word=word)
+    made = lost("transfer", named(frame, "transfer"), [*names, "all"], names, by=by, word=word)
     filters = ("model",) if by == "test" else ("model", "test")
     return replace(made, name=f"transfer-{word}", filters=filters)
 
@@ -252,20 +152,19 @@ def _countries(s: Studies) -> Figure:
     frame = frame[(frame["source"] == "others") & (frame["target"] != "others")]
     if frame.empty:
         raise NoRows
-    axis = ValueAxis("points lost", zero=True)
-    return dotted("transfer-countries", frame, "target", axis, rows=Rows(by_value=True))
+    return figure("transfer-countries", frame)
+
+
+def lost(
+    name: str, frame: pd.DataFrame, across: Sequence[str], down: Sequence[str], **said: str
+) -> Figure:
+    """The figure of settings tuned on one of ``across`` and used on one of ``down``; long names
+    are slanted."""
+    slanted = {"angle": -30, "room": 56} if max(map(len, across), default=0) >= 5 else {}
+    return figure(name, frame, across=across, down=down, **slanted, **said)
 
 
 def _few_shot(s: Studies) -> Figure:
-    own = s.of("few_shot", "accuracy", "mae")
-    frame = both_tasks(own).assign(
-        rows=lambda f: f["x"].map(lambda x: f"{int(x):,}"), what="tuned on a sample"
-    )
-    chart = lines(
-        SweptAxis("validation questions tuned on", log=True),
-        OF_TASK,
-        columns("few-shot"),
-        Hue("what", (("tuned on a sample", "#0072b2"),)),
-        whiskers=True,
-    )
-    return figure("few-shot", frame, chart)
+    made = of_study("few-shot")(s)
+    rows = made.frame["x"].map(lambda x: f"{int(x):,}")
+    return replace(made, frame=made.frame.assign(rows=rows))

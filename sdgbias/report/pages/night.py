@@ -43,8 +43,6 @@ SIGNS = {
 }
 
 
-#: Outcomes that a person should look at.
-_ALARMS = (words.OUTCOMES["failed"], words.OUTCOMES["skipped"])
 #: Closing steps in the order in which they run.
 STEPS = ("analyse", "gate", "report", "wandb", "announce")
 #: image_id -> address, of the pictures of some questions.
@@ -56,47 +54,38 @@ def context(night: NightRecord, query: nights.Query, pictures: Pictures) -> dict
     benchmark_id and image_id."""
     breached = night.breached[:EXPLAINED]
     shown = _examples(query, pictures, breached)
-    row = night.row
-    rows = [_row(m, _id(m) in {_id(b) for b in breached}) for m in night.models]
-    alarms = [r for r in rows if r["judged"] == nights.BREACH or r["outcome"] in _ALARMS]
-    fold = len(rows) > FEW and alarms
+    fold = len(night.models) > FEW and any(map(_alarming, night.models))
+    flipped = [m for m in night.models if len(m.flips)]
     announced = query(
         "FROM announcements WHERE night = $night ORDER BY target", {"night": night.night}
     )
     return {
         "night": night.night,
+        "record": night,
+        "text": words,
         "headline": words.headline(night),
         "tone": _tone(night),
         "tiles": {name.capitalize(): len(night.of(name)) for name in words.OUTCOMES}
         | {"Breaches": sum(len(m.breaches) for m in night.breached)},
-        "seconds": _seconds(row),
+        "seconds": _seconds(night.row),
         "facts": _facts(night),
         "troubles": _troubles(night),
         "planted": sorted({m.model for m in night.models if m.planted}),
-        "models": alarms if fold else rows,
-        "calm": [r for r in rows if r not in alarms] if fold else [],
+        "models": [m for m in night.models if _alarming(m) or not fold],
+        "calm": [m for m in night.models if fold and not _alarming(m)],
+        "why": _why,
+        "plain": _plain,
         "few": FEW,
+        "explained": [(m.model, m.suite) for m in breached],
         "breached": [_breach(m, shown.get((m.model, m.suite), [])) for m in breached],
         "beyond": max(0, len(night.breached) - EXPLAINED),
         "legend": over_nights.LEGEND,
-        "flipped": [_flipped(m) for m in night.models if len(m.flips)],
+        "flipped": flipped,
+        "flips": sum(len(m.flips) for m in flipped),
         "open": [part for m in night.models if (part := _open(m))],
-        "held": [
-            {
-                "model": m.model,
-                "until": m.until or "a person enables it",
-                "why": _held_because(m),
-                "command": words.back(m.model),
-            }
-            for m in night.models
-            if m.until or m.quarantines
-        ],
-        "absent": [
-            {"model": m.model, "suite": m.suite, "outcome": m.outcome, "why": words.why(m)}
-            | {"log": m.log}
-            for m in night.of("failed", "skipped")
-        ],
-        "steps": _steps(row),
+        "held": [m for m in night.models if m.until or m.quarantines],
+        "held_because": _held_because,
+        "steps": _steps(night.row),
         "announced": announced.astype(object).where(announced.notna(), None).to_dict("records"),
         "history": _history(night),
         "signs": [{"sign": sign, "said": said} for sign, said in SIGNS.values()],
@@ -122,15 +111,6 @@ def _steps(row: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     found, states = row["steps"], row["step_states"]
     order = sorted(found, key=lambda s: (STEPS.index(s) if s in STEPS else len(STEPS), s))
     return [(name, str(states.get(name, "")), str(found[name])) for name in order]
-
-
-def _flipped(m: ModelNight) -> dict[str, Any]:
-    """How many answers differ from the baseline, and how many for the better."""
-    better = int(m.flips["better"].sum())
-    return {"model": m.model, "suite": m.suite, "run": m.run_id, "baseline": m.baseline} | {
-        "n": len(m.flips),
-        "better": better,
-    }
 
 
 def _when(value: object) -> str:
@@ -176,42 +156,20 @@ def _troubles(night: NightRecord) -> list[str]:
     return said
 
 
-def _row(m: ModelNight, linked: bool) -> dict[str, Any]:
-    """One line of the overview."""
-    first = m.breaches[0] if m.breaches else None
-    said = (
-        words.moved(first)
-        + (
-            f"; and {words.many(len(m.breaches) - 1, 'more breach', 'more breaches')}"
-            if len(m.breaches) > 1
-            else ""
-        )
-        if first
-        else ""
-    )
-    note = str(m.rows[0]["note"]) if {r["rule"] for r in m.rows} == {UNCHANGED} else ""
-    needed = [_plain(str(r["note"])) for r in m.rows if m.verdict == MISSING and r["required"]]
-    return {
-        "model": m.model,
-        "suite": m.suite,
-        "outcome": words.OUTCOMES.get(m.outcome, m.outcome),
-        "verdict": words.VERDICTS.get(m.verdict, "not judged"),
-        "judged": m.verdict,
-        "scored": f"{m.scored:,} of {m.planned:,} prompts" if m.planned else "",
-        "seconds": None if m.seconds != m.seconds else m.seconds,
-        "rules": words.summary(m.rows) if m.rows and not note else "",
-        "why": said or words.why(m) or note or next(iter(needed), ""),
-        "run": m.run_id,
-        "until": m.until,
-        "accepted": m.accepted,
-        "id": _id(m),
-        "linked": linked,
-        "planted": m.planted,
-    }
+def _alarming(m: ModelNight) -> bool:
+    """Whether a person should look at it."""
+    return m.verdict == nights.BREACH or m.outcome in ("failed", "skipped")
 
 
-def _id(m: ModelNight) -> str:
-    return f"breach-{m.model}-{m.suite}"
+def _why(m: ModelNight) -> str:
+    """What one line of the overview says of a model: what moved first, why it has no result, that
+    its run was judged before, or the first required rule that lacks data."""
+    if m.breaches:
+        more = words.many(len(m.breaches) - 1, "more breach", "more breaches")
+        return words.moved(m.breaches[0]) + (f"; and {more}" if len(m.breaches) > 1 else "")
+    judged_before = str(m.rows[0]["note"]) if {r["rule"] for r in m.rows} == {UNCHANGED} else ""
+    needed = [_plain(r) for r in m.rows if m.verdict == MISSING and r["required"]]
+    return words.why(m) or judged_before or next(iter(needed), "")
 
 
 def _held_because(m: ModelNight) -> str:
@@ -223,70 +181,37 @@ def _held_because(m: ModelNight) -> str:
 def _breach(m: ModelNight, examples: list[dict[str, Any]]) -> dict[str, Any]:
     figure = over_nights.moves(m)
     return {
-        "id": _id(m),
-        "model": m.model,
-        "suite": m.suite,
+        "m": m,
         "private": suites.named(m.suite).private,
-        "run": m.run_id,
-        "baseline": m.baseline,
-        "found_in": m.found_in,
-        "rows": [
-            {
-                "what": words.what(r),
-                "rule": r["rule"],
-                "note": _plain(str(r["note"])),
-                **words.cells(r),
-            }
-            for r in m.breaches
-        ],
         # the element around it says in words what it draws
         "chart": still(figure)[0].replace("<svg ", '<svg aria-hidden="true" ', 1) if figure else "",
         "alt": described(figure) if figure else "",
         "flips": _flips(m),
         "examples": examples,
-        "passed": words.summary([r for r in m.rows if r["verdict"] != nights.BREACH]),
-        "accept": f"sdgbias gate accept {m.run_id} --reason TEXT",
     }
 
 
-def _plain(note: str) -> str:
-    """A note without the parts that have their own columns in the table."""
-    return "; ".join(p for p in note.split("; ") if not p.startswith("p: Holm"))
+def _plain(r: Mapping[str, Any]) -> str:
+    """A row's note without the parts that have their own columns in the table."""
+    return "; ".join(p for p in str(r["note"]).split("; ") if not p.startswith("p: Holm"))
 
 
-def _flips(m: ModelNight) -> list[dict[str, str]]:
+def _flips(m: ModelNight) -> list[tuple[str, str]]:
     """Counts of flipped answers with McNemar's p, for every rule on correct answers, breach or
     not."""
-    made = []
-    for r in m.rows:
-        counts = next((p for p in str(r["note"]).split("; ") if "McNemar" in p), "")
-        if counts:
-            made.append(
-                {
-                    "what": words.what(r),
-                    "counts": counts,
-                    "verdict": words.VERDICTS[str(r["verdict"])],
-                }
-            )
-    return made
+    notes = [(words.what(r), str(r["note"]).split("; ")) for r in m.rows]
+    return [(what, p) for what, parts in notes for p in parts if "McNemar" in p]
 
 
 def _open(m: ModelNight) -> dict[str, Any]:
     """Rules with insufficient evidence, and rules with missing data by reason; {} without any."""
     rows = [r for r in m.rows if r["verdict"] in (INSUFFICIENT, MISSING)]
-    weak = [
-        {"what": words.what(r), "note": _plain(str(r["note"])), **words.cells(r)}
-        for r in rows
-        if r["verdict"] == INSUFFICIENT
-    ]
     missing: dict[str, list[str]] = {}
     for r in rows:
         if r["verdict"] == MISSING:
-            missing.setdefault(_plain(str(r["note"])), []).append(str(r["rule"]))
-    named = [
-        {"why": why, "rules": ", ".join(dict.fromkeys(rules))} for why, rules in missing.items()
-    ]
-    return {"model": m.model, "suite": m.suite, "weak": weak, "missing": named} if rows else {}
+            missing.setdefault(_plain(r), []).append(str(r["rule"]))
+    weak = [r for r in rows if r["verdict"] == INSUFFICIENT]
+    return {"m": m, "weak": weak, "missing": missing} if rows else {}
 
 
 def _history(night: NightRecord) -> dict[str, Any]:
