@@ -189,20 +189,17 @@ class Level:
     columns: tuple[Mapping[str, str], ...]
 
 
-def levels(items: pd.DataFrame, *, indicators: bool = True) -> list[Level]:
+def levels(items: pd.DataFrame) -> list[Level]:
     """Groupings: all rows, by pillar, and by indicator within its pillar."""
-    found = [Level(np.zeros(len(items), dtype=np.int64), ({"pillar": "all", "indicator": "all"},))]
     code, names = pd.factorize(items["pillar"], sort=True)
-    found.append(
-        Level(code.astype(np.int64), tuple({"pillar": str(p), "indicator": "all"} for p in names))
-    )
-    if indicators:
-        code, names = pd.factorize(items["pillar"] + "\t" + items["indicator"], sort=True)
-        pairs = [str(name).split("\t") for name in names]
-        found.append(
-            Level(code.astype(np.int64), tuple({"pillar": p, "indicator": i} for p, i in pairs))
-        )
-    return found
+    pillars = tuple({"pillar": str(p), "indicator": "all"} for p in names)
+    each, names = pd.factorize(items["pillar"] + "\t" + items["indicator"], sort=True)
+    pairs = [str(name).split("\t") for name in names]
+    return [
+        Level(np.zeros(len(items), dtype=np.int64), ({"pillar": "all", "indicator": "all"},)),
+        Level(code.astype(np.int64), pillars),
+        Level(each.astype(np.int64), tuple({"pillar": p, "indicator": i} for p, i in pairs)),
+    ]
 
 
 def spread(

@@ -80,7 +80,6 @@ def find_candidates(
     clusters: pd.DataFrame,
     images: pd.DataFrame,
     series: pd.DataFrame,
-    gdl_regions: pd.DataFrame | None = None,
     *,
     seed: int,
     max_gap: int = MAX_GAP,
@@ -91,8 +90,7 @@ def find_candidates(
 
     `clusters`: the columns of clusters.parquet; gdl_region may be absent or ''. `images`:
     cluster_id, image_id and optionally image_group (near-duplicates) and modalities (what it
-    shows). `gdl_regions`: cname,
-    adm1dhs, gdl_region, fills empty regions. `series`: series.read_series. `max_gap`: most years
+    shows). `series`: series.read_series. `max_gap`: most years
     between a national or regional value and the survey, unless the indicator table has another
     limit. `keep_bins`: options of an earlier benchmark by indicator, used instead of terciles over
     these clusters, so that a new country doesn't move the cut points of old questions. Raises
@@ -100,7 +98,7 @@ def find_candidates(
     """
     if max_gap < 0:
         raise UsageError(f"max_gap is {max_gap}; give a number of 0 or more")
-    base, repeated, notes = _base(clusters, images, gdl_regions)
+    base, repeated, notes = _base(clusters, images)
     mcq, lost_mcq, options = _mcq_candidates(base, series, max_gap, keep_bins or {}, notes)
     regression, lost_regression = _regression_candidates(base)
     quarantine = _concat([repeated, lost_mcq, lost_regression], QUARANTINE_COLUMNS)
@@ -204,7 +202,7 @@ def papers_number(candidates: Candidates, task: Task) -> int | None:
 
 
 def _base(
-    clusters: pd.DataFrame, images: pd.DataFrame, gdl_regions: pd.DataFrame | None
+    clusters: pd.DataFrame, images: pd.DataFrame
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]:
     """(clusters that have an image, sorted, with image_id and gdl_region; repeated clusters;
     notes)."""
@@ -223,14 +221,6 @@ def _base(
     base["gdl_region"] = (
         clusters["gdl_region"].fillna("").str.lower() if "gdl_region" in clusters else ""
     )
-    if gdl_regions is not None and len(gdl_regions):
-        known = gdl_regions[["cname", "adm1dhs", "gdl_region"]].rename(
-            columns={"gdl_region": "given"}
-        )
-        base = base.merge(known, on=["cname", "adm1dhs"], how="left")
-        base["gdl_region"] = base["gdl_region"].where(
-            base["gdl_region"] != "", base.pop("given").fillna("").str.lower()
-        )
     image = images[["cluster_id", "image_id"]].assign(
         image_group=images.get("image_group", images["image_id"]),
         modalities=images.get("modalities", ""),

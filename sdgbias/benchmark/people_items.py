@@ -10,7 +10,6 @@ yes) and about another one (gold no), drawn by a hash of the person. For data wi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 
 import pandas as pd
 
@@ -54,11 +53,9 @@ def class_list(seed: int | None = None, key: str = "") -> str:
     return ", ".join(names)
 
 
-def wrong_class(
-    person_id: str, right: str, seed: int, among: Sequence[str] = tuple(SELECTED)
-) -> str:
+def wrong_class(person_id: str, right: str, seed: int) -> str:
     """A class that the person doesn't have, drawn by a hash of seed and person."""
-    others = [name for name in among if name != right]
+    others = [name for name in SELECTED if name != right]
     return others[_hash(seed, "wrong", person_id) % len(others)]
 
 

@@ -44,16 +44,16 @@ class Tracked:
         return templates.lines("raw_track", t=self)
 
 
-def track_raw(folder: Path, project: Path = Path(".")) -> Tracked:
+def track_raw(folder: Path) -> Tracked:
     """`dvc add` of ``folder``, whole, and the provenance of the sources found in it written into
     its .dvc file.
 
     Running it again records the changes and keeps other keys that users added under `meta`. Raises
-    InputError when ``folder`` is missing, empty of known sources or outside the DVC project that
-    holds ``project``, and when a pipeline stage already owns it; InfrastructureError when DVC can't
-    run.
+    InputError when ``folder`` is missing, empty of known sources or outside the DVC project of
+    the current folder, and when a pipeline stage already owns it; InfrastructureError when DVC
+    can't run.
     """
-    folder, root = Path(folder), _root(Path(project))
+    folder, root = Path(folder), _root(Path("."))
     if not folder.is_dir():
         raise InputError(
             f"no folder {folder}; give the raw folder to track, e.g. sdgbias raw track data/real"

@@ -99,14 +99,14 @@ def kinds() -> dict[str, dict[str, float]]:
     return found
 
 
-def at_a_glance(spec: ModelSpec, gpu: str = "h100") -> str:
+def at_a_glance(spec: ModelSpec) -> str:
     """GPU hours of the paper's full benchmark, whose tokens are not counted for this; '' for a
     model of unknown size."""
     if not spec.params_b:
         return ""
-    hours, low, high = _by_hardware(spec, PROMPTS * PLANNED, PROMPTS * 8, kinds()[gpu])
+    hours, low, high = _by_hardware(spec, PROMPTS * PLANNED, PROMPTS * 8, kinds()["h100"])
     return (
-        f"about {_hours(hours)} ({_hours(low)} to {_hours(high)}) hours of one {gpu} for the full"
+        f"about {_hours(hours)} ({_hours(low)} to {_hours(high)}) hours of one h100 for the full"
         " benchmark, an estimate"
     )
 

@@ -132,10 +132,10 @@ def read(
     )
 
 
-def answers(scored: StoredScores, encoder: TextEncoder | None = None) -> pd.DataFrame:
-    """task, item_id, test, view, text, label, how, similarity: every free answer with its label.
-    ``encoder``: default the packaged one."""
-    encoder = encoder or LetterGrams()
+def answers(scored: StoredScores) -> pd.DataFrame:
+    """task, item_id, test, view, text, label, how, similarity: every free answer with its label
+    by the packaged encoder."""
+    encoder = LetterGrams()
     cells = scored.cells[scored.cells["view"] == "full"]
     said = scored.generations[scored.generations["start"] == ""].set_index("key")
     cells = cells[cells["key"].isin(said.index)]
@@ -306,14 +306,13 @@ def tables(
     scored: StoredScores,
     *,
     seed: int = 0,
-    encoder: TextEncoder | None = None,
     images: Mapping[str, tuple[bytes, ...]] | None = None,
 ) -> dict[str, pd.DataFrame]:
     """The rows of every store table for one run, except scores and failures. ``images``: also store
     previews of some of the pictures."""
     items = load_items(benchmark)
     people = read_table(benchmark, "people")[["person_id", "dataset"]]
-    spoken = answers(scored, encoder)
+    spoken = answers(scored)
     table = predictions(items, spoken, choices(scored))
     if table.empty:
         raise InputError(
@@ -327,7 +326,7 @@ def tables(
         "metric_rows": pd.concat(
             [
                 metric_rows(items, table, seed=seed),
-                printed_rows(items, spoken, encoder or LetterGrams()),
+                printed_rows(items, spoken, LetterGrams()),
             ],
             ignore_index=True,
         ),

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sdgbias.engines.planted import Habits, read_habits
-from sdgbias.errors import UsageError, one_of
 from sdgbias.files import packaged_yaml
 from sdgbias.types import ModelSpec
 
@@ -51,8 +49,5 @@ PLANTS = tuple(
 )
 
 
-def plant(name: str, among: Iterable[Plant] = PLANTS) -> Plant:
-    found = {p.name: p for p in among}
-    if name not in found:
-        raise UsageError(one_of("planted model", name, found))
-    return found[name]
+def plant(name: str) -> Plant:
+    return next(p for p in PLANTS if p.name == name)
