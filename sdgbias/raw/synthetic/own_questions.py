@@ -6,7 +6,8 @@ import csv
 from itertools import count
 from pathlib import Path
 
-from sdgbias.errors import StoreError, UsageError
+from sdgbias.errors import UsageError
+from sdgbias.files import writable
 from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images.composite import encode_jpeg
 from sdgbias.raw.synthetic.latent import DEFAULT_COUNTRIES, SyntheticCluster, draw_cluster
@@ -51,7 +52,7 @@ def write_example(out: Path, seed: int = 0, progress: Progress = silent) -> int:
         raise UsageError(f"{out} already holds something; name a new folder")
     places = _places(seed)
     rank = {c.dhsid: at for at, c in enumerate(sorted(places, key=lambda c: (c.wealth, c.dhsid)))}
-    try:
+    with writable(out, "free space or name another folder"):
         (out / "pictures").mkdir(parents=True)
         rows: list[tuple[str, ...]] = []
         for place in each(progress, "drawing pictures", places):
@@ -64,11 +65,6 @@ def write_example(out: Path, seed: int = 0, progress: Progress = silent) -> int:
             writer.writerow(COLUMNS)
             writer.writerows(rows)
         (out / "suite.yaml").write_text(SUITE_YAML, encoding="utf-8")
-    except OSError as error:
-        raise StoreError(
-            f"can't write {error.filename or out} ({error.strerror}); free space or name another"
-            " folder"
-        ) from error
     return len(rows)
 
 
