@@ -34,17 +34,6 @@ FOLDER = "images"
 PER_SHARD = 256
 PER_GROUP = 16
 PENDING = "pending:"  # image_id of a benchmark built without images
-INDEX_COLUMNS = [
-    "cluster_id",
-    "image_id",
-    "photo_id",
-    "n_photos",
-    "n_parts",
-    "modalities",
-    "tile_hash",
-    "photo_hash",
-    "shard",
-]
 SCHEMA = pa.schema(
     [
         ("cluster_id", pa.string()),
@@ -59,6 +48,7 @@ SCHEMA = pa.schema(
         ("parts", pa.list_(pa.binary())),
     ]
 )
+INDEX_COLUMNS = [*(name for name in SCHEMA.names if name not in ("source", "parts")), "shard"]
 _NOTES = "sdgbias"
 _AGAIN = "delete that file and build the images again: sdgbias build --stage images"
 #: One row of a shard: the fields of SCHEMA.
