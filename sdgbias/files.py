@@ -138,19 +138,30 @@ OTHER_OUT = "give a writable folder with --out"
 
 
 @contextmanager
-def writing(
-    path: Path, onward: str = OTHER_OUT, error: type[SdgbiasError] = StoreError
-) -> Iterator[Path]:
-    """As `replacing`, and makes the folder. Raises ``error`` (DiskFull in place of StoreError);
+def writable(
+    place: Path, onward: str = OTHER_OUT, error: type[SdgbiasError] = StoreError
+) -> Iterator[None]:
+    """For a block that writes to ``place``. Raises ``error`` (DiskFull in place of StoreError);
     ``onward``: the advice at the end of the message."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as part:
-            yield part
+        yield
     except OSError as fault:
         full = fault.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) and error is StoreError
         why = fault.strerror or fault
-        raise (DiskFull if full else error)(f"{path}: can't be written ({why}); {onward}") from None
+        raise (DiskFull if full else error)(
+            f"{place}: can't be written ({why}); {onward}"
+        ) from None
+
+
+@contextmanager
+def writing(
+    path: Path, onward: str = OTHER_OUT, error: type[SdgbiasError] = StoreError
+) -> Iterator[Path]:
+    """As `replacing`, and makes the folder; errors as of `writable`."""
+    with writable(path, onward, error):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as part:
+            yield part
 
 
 def write_atomically(

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from sdgbias.errors import InputError, StoreError
+from sdgbias.errors import InputError
+from sdgbias.files import writable
 
 #: One question in so many is of the validation split, if the benchmark has one.
 VAL = 5
@@ -34,7 +35,7 @@ def first_look(benchmark: Path, folder: Path, n: int) -> Path:
     if not tables:
         raise InputError(f"{benchmark}: no table of questions; build the benchmark again")
     part = out.with_name(f"{out.name}.part")
-    try:
+    with writable(out, "name a results file in a folder that can be: --results FILE"):
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         kept = {}
@@ -60,11 +61,6 @@ def first_look(benchmark: Path, folder: Path, n: int) -> Path:
         card |= {"benchmark_id": hashlib.sha256(again).hexdigest()[:16], "first_look": n}
         (part / "benchmark.json").write_text(json.dumps(card, indent=1, sort_keys=True) + "\n")
         part.rename(out)
-    except OSError as error:
-        raise StoreError(
-            f"{out}: can't be written ({error.strerror or error}); name a results file in a folder"
-            " that can be: --results FILE"
-        ) from None
     return out
 
 

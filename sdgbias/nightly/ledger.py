@@ -22,6 +22,7 @@ import pandas as pd
 
 from sdgbias import files, locks, store
 from sdgbias.errors import InfrastructureError, StoreError
+from sdgbias.files import writable
 from sdgbias.nightly.attempt import PUBLISHED, SKIPPED, UNCHANGED, JobOutcome
 from sdgbias.nightly.plan import Night, Settings, folder_of
 from sdgbias.nightly.schedule import NIGHT
@@ -117,15 +118,10 @@ def begin(settings: Settings, night: Night, now: datetime) -> str:
         **_steps({}),
     }
     skipped = [_skipped(night, s, now) for s in night.skipped if s.state not in (*_AT_REST, BROKEN)]
-    try:
+    with writable(night.folder, "make room or give a writable --results"):
         night.folder.mkdir(parents=True, exist_ok=True)
         (night.folder / RESERVE).write_bytes(bytes(ROOM))
         _change(night.folder, row, skipped, starts=starts_of(settings.results, night.night) + 1)
-    except OSError as error:
-        raise StoreError(
-            f"{night.folder}: can't be written ({error.strerror}); make room or give a writable"
-            " --results"
-        ) from None
     try:
         recover(settings.results, night.night)
     except StoreError as error:

@@ -15,7 +15,7 @@ import yaml
 
 from sdgbias import templates
 from sdgbias.errors import InfrastructureError, InputError, StoreError
-from sdgbias.files import write_atomically
+from sdgbias.files import understood, write_atomically
 from sdgbias.raw.folders import sample_note
 from sdgbias.raw.sources import Source, sources
 
@@ -166,7 +166,7 @@ def _dvc_add(relative: str, root: Path) -> None:
 
 def _describe(path: Path, found: list[Source]) -> None:
     """Set `desc` and `meta.sources` of a .dvc file, keeping the fields of DVC and of users."""
-    try:
+    with understood(path, "can't be read", "then track again", StoreError):
         content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
         content["desc"] = (
             "; ".join(entry.title for entry in found)
@@ -177,8 +177,6 @@ def _describe(path: Path, found: list[Source]) -> None:
             "sources": [entry.provenance() for entry in found],
         }
         text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
-    except OSError as error:
-        raise StoreError(f"{path}: can't be read ({error.strerror}); then track again") from error
     write_atomically(path, text, "free space or permissions, then track again")
 
 

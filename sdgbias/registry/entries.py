@@ -26,7 +26,7 @@ from pydantic import BeforeValidator, Field, JsonValue
 from sdgbias import files as yaml_text
 from sdgbias import formats
 from sdgbias.errors import InputError, RegistryError, one_of
-from sdgbias.files import packaged
+from sdgbias.files import packaged, packaged_yaml
 from sdgbias.formats import STRICT, Count, Day, Flag, Positive, Text
 from sdgbias.types import (
     ANSWER_TOKENS,
@@ -83,29 +83,7 @@ HUB_ID = re.compile(r"(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0
 #: Valid names of suites.
 SUITE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 ENV_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
-#: Options that every engine takes or that are structured, for the completion of editors; all of
-#: them are in registry/README.md.
-OPTIONS_FOR_EDITORS: dict[str, JsonValue] = {
-    "api_key_env": {
-        "type": "string",
-        "pattern": f"^{ENV_NAME.pattern}$",
-        "description": "NAME of an environment variable.",
-    },
-    "template": {
-        "type": "object",
-        "description": "hf, vllm: arguments of the chat template (enable_thinking: false), and"
-        " system and answer_prefix.",
-        "properties": {
-            "system": {"type": "string", "description": "A system prompt before the question."},
-            "answer_prefix": {"type": "string", "description": "What the answer begins with."},
-        },
-    },
-    "processor": {
-        "type": "object",
-        "description": "hf, vllm: settings of the image processor, such as min_pixels, max_pixels,"
-        " do_image_splitting.",
-    },
-}
+OPTIONS_FOR_EDITORS: dict[str, JsonValue] = packaged_yaml("editor_options.yaml")
 
 
 _Names = Literal["mcq", "regression", "people"]

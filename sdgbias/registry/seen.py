@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from sdgbias.errors import RegistryError
-from sdgbias.files import replacing, understood
+from sdgbias.files import understood, write_atomically
 
 FILE = Path("registry") / "seen.json"
 
@@ -46,10 +46,4 @@ def write(root: Path, rows: Mapping[str, Seen]) -> None:
     """Replaces the ledger. RegistryError when it can't be written."""
     path = root / FILE
     text = json.dumps([asdict(rows[repo]) for repo in sorted(rows)], indent=1, ensure_ascii=False)
-    try:
-        with replacing(path) as part:
-            part.write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise RegistryError(
-            f"{path}: can't be written ({error.strerror}); make registry writable, then again"
-        ) from None
+    write_atomically(path, text + "\n", "make registry writable, then again", RegistryError)

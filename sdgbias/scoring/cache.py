@@ -17,11 +17,10 @@ where no time was measured, as in shards of earlier versions.
 
 from __future__ import annotations
 
-import errno
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +30,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sdgbias import locks
-from sdgbias.errors import Busy, DiskFull, StoreError
+from sdgbias.errors import Busy, StoreError
+from sdgbias.files import writable
 
 TIMED = (("seconds", pa.float32()), ("run", pa.string()))
 SCHEMAS = {
@@ -71,13 +71,8 @@ class ScoreCache:
     def __init__(self, root: Path, model: str, fingerprint: str, part: str = "") -> None:
         self.folder = root / "scores" / model / fingerprint
         self.suffix = f"-{part}" if part else ""
-        try:
+        with writable(self.folder, "give a writable folder with --results"):
             self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(
-                f"{self.folder}: can't be created ({error.strerror}); give a writable folder with"
-                " --results"
-            ) from None
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -122,21 +117,17 @@ class ScoreCache:
     def _write(self, kind: str, table: pa.Table) -> Path:
         final = self.folder / f"{kind}-{uuid.uuid4().hex}.parquet"
         part = final.with_suffix(".part")
+        onward = "finished batches are safe: make room, then run the same command again"
         try:
-            with part.open("wb") as handle:
-                pq.write_table(table, handle, compression="zstd")
-                handle.flush()
-                os.fsync(handle.fileno())
-            part.rename(final)
-        except OSError as error:
-            part.unlink(missing_ok=True)
-            full = (
-                DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else StoreError
-            )
-            raise full(
-                f"{final.parent}: scores can't be written ({error.strerror or error}); finished"
-                " batches are safe: make room, then run the same command again"
-            ) from None
+            with writable(self.folder, onward):
+                with part.open("wb") as handle:
+                    pq.write_table(table, handle, compression="zstd")
+                    handle.flush()
+                    os.fsync(handle.fileno())
+                part.rename(final)
+        finally:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
         return final
 
     def _shards(self, kind: str, columns: list[str] | None = None) -> Iterator[pa.Table]:

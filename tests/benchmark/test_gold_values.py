@@ -63,7 +63,7 @@ def test_mali_2018_gets_the_stunting_of_2018() -> None:
     one = make_clusters(("ML",), 1).assign(year=np.int32(2018), urban="")
     own = lookup_values(one, series, indicator("stunting"), max_gap=10)
     assert (own["value"].round(1).item(), own["value_year"].item()) == (26.9, 2018)
-    built = build_items(one, make_images(one), series, None, mcq=None, regression=None, seed=0)
+    built = build_items(one, make_images(one), series, mcq=None, regression=None, seed=0)
     items = built.items_mcq.set_index("indicator")
     assert items.loc["stunting", "answer"] == "B"
 
@@ -80,17 +80,3 @@ def test_levels_local_first() -> None:
     assert lookup(rows, gdl_region="", urban="") == (10.0, 2015, "national")
     old = {**region, "year": 2009}  # a regional survey may be 5 years old at most
     assert lookup([national, old], gdl_region="kenr101") == (10.0, 2015, "national")
-
-
-def test_a_region_table_fills_unknown_regions() -> None:
-    clusters = make_clusters(("KE",), 4).drop(columns="gdl_region")
-    regions = pd.DataFrame(
-        {"cname": ["KE", "NM"], "adm1dhs": [2, 3], "gdl_region": ["KENr101", "NAMr101"]}
-    )
-    series = pd.DataFrame(
-        [row("shdi", "KEN", 2012, 0.5), row("shdi", "KEN", 2012, 0.6, region="kenr101")]
-    )
-    items = build_items(
-        clusters, make_images(clusters), series, regions, mcq=None, regression=0, seed=0
-    ).items_mcq
-    assert items.sort_values("cluster_id")["value"].tolist() == [0.5, 0.6, 0.5, 0.5]

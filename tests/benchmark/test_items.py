@@ -33,9 +33,7 @@ SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 
 
 def build(clusters: pd.DataFrame, series: pd.DataFrame, mcq: int | None = None) -> Drawn:
-    return build_items(
-        clusters, make_images(clusters), series, None, mcq=mcq, regression=None, seed=0
-    )
+    return build_items(clusters, make_images(clusters), series, mcq=mcq, regression=None, seed=0)
 
 
 @cache
@@ -123,7 +121,7 @@ def test_namibia_is_no_missing_value() -> None:
 def test_clusters_without_an_image_are_out() -> None:
     clusters = make_clusters()
     made = build_items(
-        clusters, make_images(clusters)[:7], make_series(), None, mcq=None, regression=None, seed=0
+        clusters, make_images(clusters)[:7], make_series(), mcq=None, regression=None, seed=0
     )
     assert made.items_mcq["cluster_id"].nunique() == 7
     assert made.notes["clusters"] == 30 and made.notes["clusters_with_image"] == 7
@@ -137,7 +135,7 @@ def test_an_item_needs_the_evidence_of_its_template() -> None:
     clusters.loc[0, "asset_index"] = np.nan
     shown = ["tile, nightlights", "photo, tile", "", "photo, tile, nightlights"]
     images = make_images(clusters).assign(modalities=shown)
-    made = build_items(clusters, images, make_series(), None, mcq=None, regression=None, seed=0)
+    made = build_items(clusters, images, make_series(), mcq=None, regression=None, seed=0)
     lost = made.quarantine[made.quarantine["rule"] == "missing-evidence"]
     assert sorted(lost["key"]) == sorted(
         [f"{ids[0]}|maternal_capital", f"{ids[0]}|plumbing_from_people", f"{ids[1]}|electricity"]
@@ -177,7 +175,7 @@ def test_duplicates_leave() -> None:
     images = make_images(clusters)
     images.loc[1, "image_id"] = images.loc[0, "image_id"]
     twice = pd.concat([clusters, clusters[-1:]])
-    made = build_items(twice, images, make_series(), None, mcq=None, regression=None, seed=0)
+    made = build_items(twice, images, make_series(), mcq=None, regression=None, seed=0)
     assert made.items_mcq["cluster_id"].nunique() == 5
     assert not made.items_mcq.duplicated(["indicator", "image_id"]).any()
     gone = made.quarantine[made.quarantine["rule"] == "duplicate-item"]
@@ -198,7 +196,7 @@ def test_near_duplicates_leave_when_picture_and_context_agree() -> None:
     images["image_group"] = images["image_id"].where(
         ~images.index.isin([1, 2]), images.loc[0, "image_id"]
     )
-    made = build_items(clusters, images, make_series(), None, mcq=None, regression=None, seed=0)
+    made = build_items(clusters, images, make_series(), mcq=None, regression=None, seed=0)
     gone = made.quarantine[made.quarantine["rule"] == "near-duplicate-item"]
     assert set(gone["key"].str.split("|").str[0]) == {clusters["cluster_id"][1]}
     assert gone["table"].value_counts().to_dict() == {"items_mcq": 14, "items_regression": 9}
@@ -331,7 +329,7 @@ def test_the_order_of_the_input_changes_nothing() -> None:
         frame.sample(frac=1, random_state=1).reset_index(drop=True)
         for frame in (clusters, images, series)
     ]
-    again = build_items(*mixed, None, mcq=150, regression=90, seed=5)
+    again = build_items(*mixed, mcq=150, regression=90, seed=5)
     for name in ("items_mcq", "items_regression", "quarantine"):
         pd.testing.assert_frame_equal(getattr(first, name), getattr(again, name))
     assert first.notes == again.notes

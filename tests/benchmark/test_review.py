@@ -183,7 +183,6 @@ def test_pictures_carry_no_metadata_and_no_surprise(tmp_path: Path) -> None:
         make_clusters(("KE",), 2),
         index,
         make_series(("KE",)),
-        None,
         mcq=None,
         regression=None,
         seed=0,

@@ -94,7 +94,7 @@ def write_benchmark(
             folder, ((name, "42", [picture(f"{name}|{k}") for k in range(parts)]) for name in names)
         )
         index["image_group"] = index["image_id"]
-    made = build_items(clusters, index, make_series(codes), None, mcq=None, regression=None, seed=0)
+    made = build_items(clusters, index, make_series(codes), mcq=None, regression=None, seed=0)
     made.items_mcq.to_parquet(folder / "items_mcq.parquet")
     made.items_regression.to_parquet(folder / "items_regression.parquet")
     index.to_parquet(folder / "images.parquet")

@@ -410,7 +410,9 @@ def test_track_writes_provenance_and_dvc_keeps_it(project: Path) -> None:
     assert "up to date" in status.stdout
 
 
-def test_track_refuses_what_it_should(project: Path, tmp_path: Path) -> None:
+def test_track_refuses_what_it_should(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(InputError, match="no folder"):
         track_raw(project / "data" / "none")
     with pytest.raises(InputError, match="not a folder below the project"):
@@ -426,8 +428,9 @@ def test_track_refuses_what_it_should(project: Path, tmp_path: Path) -> None:
     (project / "dvc.yaml").write_text("stages:\n  sample:\n    cmd: 'true'\n    outs: [data/raw]\n")
     with pytest.raises(InputError, match=r"a stage of dvc.yaml.*data/real"):
         track_raw(project / "data" / "raw")
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="in no DVC project"):
-        track_raw(tmp_path / "elsewhere", tmp_path)
+        track_raw(tmp_path / "elsewhere")
 
 
 def test_track_in_git_already(project: Path) -> None:

@@ -21,7 +21,6 @@ from sdgbias.analysis.paper.cells import Cell, Table
 from sdgbias.analysis.paper.described import Rows
 from sdgbias.analysis.paper.formats import HEAD
 from sdgbias.analysis.paper.results import PaperResults, load
-from sdgbias.errors import UsageError, one_of
 from sdgbias.types import NEEDS_PICTURES, NEEDS_SCORES, SDG
 
 __all__ = ["HEAD", "ITEMS", "build", "chosen", "load"]
@@ -66,17 +65,8 @@ ITEMS: Mapping[str, Rows] = {
 def chosen(names: Sequence[str]) -> list[str]:
     """Items of these names (case-insensitive), in the given order. Table H also brings its
     controls. Default: everything except the long tables of raw study rows; 'all' includes these."""
-    valid = {name.lower(): name for name in ITEMS}
-    found: list[str] = [] if names else [name for name in ITEMS if name not in studies.PLAIN]
-    for name in names:
-        if name.lower() not in (*valid, "all"):
-            raise UsageError("--table: " + one_of("table", name, (*ITEMS, "all")))
-        found += (
-            list(ITEMS)
-            if name.lower() == "all"
-            else [valid[name.lower()], *(["controls"] if name.lower() == "h" else [])]
-        )
-    return list(dict.fromkeys(found))
+    shown = [name for name in ITEMS if name not in studies.PLAIN]
+    return described.chosen(names, ITEMS, {"H": ("H", "controls"), "all": tuple(ITEMS)}, shown)
 
 
 def build(e: PaperResults, names: Sequence[str] = ()) -> list[Table]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -11,6 +11,7 @@ import yaml
 
 from sdgbias.analysis.paper.cells import MADE, Column, Row, Table
 from sdgbias.analysis.paper.results import PaperResults
+from sdgbias.errors import UsageError, one_of
 from sdgbias.files import packaged
 
 #: What makes the rows of a table.
@@ -25,6 +26,24 @@ def words(suite: str) -> Mapping[str, Any]:
         packaged("data", f"tables_{suite}.yaml").read_text(encoding="utf-8")
     )
     return found
+
+
+def chosen(
+    names: Sequence[str],
+    items: Iterable[str],
+    aliases: Mapping[str, Sequence[str]],
+    default: Sequence[str],
+) -> list[str]:
+    """Items of these names (case-insensitive), in the given order; ``aliases`` stand for several.
+    Raises UsageError."""
+    every = {name: (name,) for name in items} | aliases
+    valid = {name.lower(): found for name, found in every.items()}
+    found = [] if names else list(default)
+    for name in names:
+        if name.lower() not in valid:
+            raise UsageError("--table: " + one_of("table", name, every))
+        found += valid[name.lower()]
+    return list(dict.fromkeys(found))
 
 
 def table(

@@ -30,7 +30,6 @@ from sdgbias.analysis.paper.fairness_cells import (
 from sdgbias.analysis.paper.fairness_studies import attributes, debiasing, encoders, rates
 from sdgbias.analysis.paper.results import PaperResults
 from sdgbias.benchmark.people_items import CHOICES, P1
-from sdgbias.errors import UsageError, one_of
 from sdgbias.raw.facet import GROUPS, SELECTED, UNKNOWN
 from sdgbias.types import FACET
 
@@ -166,12 +165,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
 def chosen(names: Sequence[str]) -> list[str]:
     """Items of these names (case-insensitive), in the given order; default: all. Raises
     UsageError."""
-    found: list[str] = [] if names else list(ITEMS)
-    for name in names:
-        if name.lower() not in (*ITEMS, *ALIASES):
-            raise UsageError("--table: " + one_of("table", name, (*ITEMS, *ALIASES)))
-        found += ALIASES.get(name.lower(), (name.lower(),))
-    return list(dict.fromkeys(found))
+    return described.chosen(names, ITEMS, ALIASES, tuple(ITEMS))
 
 
 def build(e: PaperResults, names: Sequence[str] = ()) -> list[Table]:

@@ -39,8 +39,8 @@ from sdgbias.benchmark.review.verdicts import (
     keys,
     written_in,
 )
-from sdgbias.errors import InputError, StoreError, UsageError
-from sdgbias.files import json_object, packaged, write_atomically, write_json
+from sdgbias.errors import InputError, UsageError
+from sdgbias.files import json_object, packaged, writable, write_atomically, write_json
 from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images.composite import encode_jpeg, open_picture
 from sdgbias.raw.images.image_store import ImageReader
@@ -313,17 +313,12 @@ def _write_image(benchmark: Path, path: Path, data: bytes) -> None:
 
 def _clear(folder: Path, wanted: set[str]) -> None:
     """Remove images and item files of an earlier sample: they contain no reviewer's work."""
-    try:
+    with writable(folder):
         for path in folder.glob("*"):
             if path.name not in wanted and _OURS[folder.name].fullmatch(
                 path.name.removesuffix(".part").removeprefix(".")
             ):
                 path.unlink()
-    except OSError as error:
-        raise StoreError(
-            f"{folder}: can't be cleared ({error.strerror or error}); give another folder with"
-            " --out"
-        ) from None
 
 
 def _inline(value: object) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 import pandas as pd
 
 from sdgbias.errors import InputError, one_of
+from sdgbias.files import understood
 from sdgbias.types import Task
 
 COLUMNS = ("task", "item_id", "verdict", "reason", "comment")
@@ -50,12 +51,8 @@ def read_verdicts(path: Path) -> pd.DataFrame:
     Comma, semicolon or tab; UTF-8, UTF-16 with a byte-order mark, or Windows-1252. Raises
     InputError naming file and row.
     """
-    try:
+    with understood(path, "can't be read", "name a reviewer's CSV"):
         data = Path(path).read_bytes()
-    except OSError as error:
-        raise InputError(
-            f"{path}: can't be read ({error.strerror or error}); name a reviewer's CSV"
-        ) from None
     text = _decode(data)
     header, *_ = text.splitlines() or [""]
     found = {sep: [name.strip().strip('"').lower() for name in header.split(sep)] for sep in ",;\t"}

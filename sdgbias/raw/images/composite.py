@@ -20,7 +20,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from sdgbias.errors import InputError
-from sdgbias.files import FileError
+from sdgbias.files import FileError, understood
 
 TILE_SHAPE = (8, 255, 255)
 NIGHTLIGHTS = 7
@@ -66,12 +66,9 @@ def tile_inside(raw: Path, cluster_id: str) -> Path:
 
 
 def tile_bytes(path: Path) -> bytes:
-    try:
+    # a disk error, not a broken tile: stop instead of dropping a cluster
+    with understood(path, "can't be read", "check the disk and permissions"):
         return Path(path).read_bytes()
-    except OSError as error:  # a disk error, not a broken tile: stop instead of dropping a cluster
-        raise InputError(
-            f"{path}: can't be read ({error.strerror or error}); check the disk and permissions"
-        ) from error
 
 
 def read_tile(path: Path, data: bytes | None = None) -> np.ndarray:

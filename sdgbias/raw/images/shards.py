@@ -25,8 +25,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sdgbias.errors import InputError, StoreError
-from sdgbias.files import confine
+from sdgbias.errors import InputError
+from sdgbias.files import confine, writable
 from sdgbias.raw.images.composite import SIDE, open_picture, panels
 from sdgbias.raw.images.photos import perceptual_hash
 
@@ -34,17 +34,6 @@ FOLDER = "images"
 PER_SHARD = 256
 PER_GROUP = 16
 PENDING = "pending:"  # image_id of a benchmark built without images
-INDEX_COLUMNS = [
-    "cluster_id",
-    "image_id",
-    "photo_id",
-    "n_photos",
-    "n_parts",
-    "modalities",
-    "tile_hash",
-    "photo_hash",
-    "shard",
-]
 SCHEMA = pa.schema(
     [
         ("cluster_id", pa.string()),
@@ -59,6 +48,7 @@ SCHEMA = pa.schema(
         ("parts", pa.list_(pa.binary())),
     ]
 )
+INDEX_COLUMNS = [*(name for name in SCHEMA.names if name not in ("source", "parts")), "shard"]
 _NOTES = "sdgbias"
 _AGAIN = "delete that file and build the images again: sdgbias build --stage images"
 #: One row of a shard: the fields of SCHEMA.
@@ -86,26 +76,24 @@ def write_shard(
     kept: list[Row] = []
     source = iter(rows)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # pictures are compressed already; a dictionary or statistics over them would only cost time
-        small = [name for name in SCHEMA.names if name != "parts"]
-        codec = dict.fromkeys(small, "zstd") | {"parts.list.element": "none"}
-        options: dict[str, Any] = {
-            "compression": codec,
-            "use_dictionary": small,
-            "write_statistics": small,
-        }
-        with pq.ParquetWriter(part, SCHEMA, **options) as writer:
-            while group := list(islice(source, PER_GROUP)):
-                writer.write_table(pa.Table.from_pylist(group, SCHEMA), row_group_size=PER_GROUP)
-                kept += [{name: row[name] for name in small} for row in group]
-            writer.add_key_value_metadata({_NOTES: json.dumps(notes(), sort_keys=True)})
-        part.replace(path)
-    except OSError as error:
-        raise StoreError(
-            f"{path.parent}: can't be written ({error.strerror or error}); free the disk or name"
-            " another --out"
-        ) from error
+        with writable(path.parent, "free the disk or name another --out"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # pictures are compressed already; a dictionary or statistics over them only cost time
+            small = [name for name in SCHEMA.names if name != "parts"]
+            codec = dict.fromkeys(small, "zstd") | {"parts.list.element": "none"}
+            options: dict[str, Any] = {
+                "compression": codec,
+                "use_dictionary": small,
+                "write_statistics": small,
+            }
+            with pq.ParquetWriter(part, SCHEMA, **options) as writer:
+                while group := list(islice(source, PER_GROUP)):
+                    writer.write_table(
+                        pa.Table.from_pylist(group, SCHEMA), row_group_size=PER_GROUP
+                    )
+                    kept += [{name: row[name] for name in small} for row in group]
+                writer.add_key_value_metadata({_NOTES: json.dumps(notes(), sort_keys=True)})
+            part.replace(path)
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
@@ -145,7 +133,7 @@ def publish(out: Path, names: Collection[str]) -> None:
     """Move staged shards into place and remove every shard that is not among ``names``. A kill
     between two steps loses nothing: staged shards stay staged, and removed shards are no longer
     referenced."""
-    try:
+    with writable(out / FOLDER, "check its permissions"):
         for path in sorted(staging(out).glob("*.parquet")):
             if path.stem in names:
                 path.replace(out / FOLDER / path.name)
@@ -153,10 +141,6 @@ def publish(out: Path, names: Collection[str]) -> None:
             if path.stem not in names:
                 path.unlink()
         shutil.rmtree(staging(out), ignore_errors=True)
-    except OSError as error:
-        raise StoreError(
-            f"{out / FOLDER}: can't be written ({error.strerror or error}); check its permissions"
-        ) from error
 
 
 def clear_store(out: Path) -> None:

@@ -15,7 +15,9 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
-from sdgbias.errors import InfrastructureError, StoreError, UsageError
+from sdgbias import templates
+from sdgbias.errors import InfrastructureError, UsageError
+from sdgbias.files import writable
 from sdgbias.progress import Progress, silent
 from sdgbias.raw.clusters import COLUMNS
 from sdgbias.raw.images.composite import encode_jpeg
@@ -33,19 +35,6 @@ from sdgbias.raw.synthetic.tiles import render_tile, tile_bytes
 __all__ = ["DEFAULT_COUNTRIES", "write_sample"]
 
 _CHUNK = 8
-_README = """Synthetic sample - nothing in this folder is real.
-
-Layout of SustainBench's DHS data (labels, satellite tiles, street photos) and of public indicator
-dumps (indicators/), made by `sdgbias sample`. Every label, picture and series is drawn from an
-invented wealth per cluster and country; the names of countries are used only so that readers meet
-real codes. Draw no conclusion about any place from it.
-
-seed: {seed}
-clusters: {clusters}
-countries: {countries}
-images: {images}
-Licence: CC0 1.0 (public domain dedication), https://creativecommons.org/publicdomain/zero/1.0/
-"""
 _NO_PICTURES = (
     "Empty on purpose: this sample was made with --no-images. Build it with: sdgbias build"
     " --no-images\n"
@@ -82,31 +71,27 @@ def write_sample(
     out = Path(out)
     plan = plan_clusters(clusters, codes)
     rows = [draw_cluster(seed, cc, k) for cc, k in plan]
-    yes_no = "yes" if images else "no"
     try:
-        _claim(
-            out,
-            _README.format(seed=seed, clusters=clusters, countries=" ".join(codes), images=yes_no),
-        )
-        series_files = write_series(out / "indicators", seed, codes)
-        if images:
-            _metadata(out / "mapillary" / "metadata", rows)
-            _pictures(out, seed, plan, progress, workers)
-        else:
-            for folder in (
-                "dhs_npzs",
-                "mapillary",
-            ):  # keep the complete layout, so that the pipeline finds its folders
-                (out / folder).mkdir(exist_ok=True)
-                (out / folder / "README.txt").write_text(_NO_PICTURES, encoding="utf-8")
-        _labels(
-            out / "dhs_final_labels.csv", rows
-        )  # last: its presence marks the folder as complete
-    except OSError as error:
-        raise StoreError(
-            f"can't write {error.filename or out} ({error.strerror}); free space or name another"
-            " folder"
-        ) from error
+        with writable(out, "free space or name another folder"):
+            readme = templates.render(
+                "data/texts/sample_readme.txt.j2",
+                **{"seed": seed, "clusters": clusters, "countries": codes, "images": images},
+            )
+            _claim(out, readme)
+            series_files = write_series(out / "indicators", seed, codes)
+            if images:
+                _metadata(out / "mapillary" / "metadata", rows)
+                _pictures(out, seed, plan, progress, workers)
+            else:
+                for folder in (
+                    "dhs_npzs",
+                    "mapillary",
+                ):  # keep the complete layout, so that the pipeline finds its folders
+                    (out / folder).mkdir(exist_ok=True)
+                    (out / folder / "README.txt").write_text(_NO_PICTURES, encoding="utf-8")
+            _labels(
+                out / "dhs_final_labels.csv", rows
+            )  # last: its presence marks the folder as complete
     except BrokenProcessPool as error:
         raise InfrastructureError(
             f"a process drawing {out} was killed (out of memory?); run the same command again to"

@@ -6,23 +6,14 @@ import csv
 from itertools import count
 from pathlib import Path
 
-from sdgbias.errors import StoreError, UsageError
+from sdgbias.errors import UsageError
+from sdgbias.files import packaged, writable
 from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images.composite import encode_jpeg
 from sdgbias.raw.synthetic.latent import DEFAULT_COUNTRIES, SyntheticCluster, draw_cluster
 from sdgbias.raw.synthetic.photos import JPEG_QUALITY, render_photo
 
 PLACES = 50
-SUITE_YAML = """\
-name: streets             # the suite's name in results, commands and pages
-title: Streets of the sample
-version: 1
-items: items.csv          # .csv, .jsonl or .parquet beside this file
-columns: {id: id, question: question, options: [a, b, c], answer: answer,
-          image: picture, context: hint}
-cluster_by: place         # column that errors are clustered by
-groups: [setting, topic]  # columns for accuracy and disparity by group
-"""
 COLUMNS = (
     "id",
     "question",
@@ -51,7 +42,7 @@ def write_example(out: Path, seed: int = 0, progress: Progress = silent) -> int:
         raise UsageError(f"{out} already holds something; name a new folder")
     places = _places(seed)
     rank = {c.dhsid: at for at, c in enumerate(sorted(places, key=lambda c: (c.wealth, c.dhsid)))}
-    try:
+    with writable(out, "free space or name another folder"):
         (out / "pictures").mkdir(parents=True)
         rows: list[tuple[str, ...]] = []
         for place in each(progress, "drawing pictures", places):
@@ -63,12 +54,7 @@ def write_example(out: Path, seed: int = 0, progress: Progress = silent) -> int:
             writer = csv.writer(lines, lineterminator="\n")
             writer.writerow(COLUMNS)
             writer.writerows(rows)
-        (out / "suite.yaml").write_text(SUITE_YAML, encoding="utf-8")
-    except OSError as error:
-        raise StoreError(
-            f"can't write {error.filename or out} ({error.strerror}); free space or name another"
-            " folder"
-        ) from error
+        (out / "suite.yaml").write_bytes(packaged("data", "example_suite.yaml").read_bytes())
     return len(rows)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from sdgbias.errors import InputError
+from sdgbias.files import writable
 from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.facet import CLASSES, COLUMNS, SELECTED, VOTES
 from sdgbias.raw.images.composite import encode_jpeg
@@ -47,7 +48,7 @@ def write_people_sample(out: Path, n: int, seed: int = 0, progress: Progress = s
     The same seed gives the same bytes; image i doesn't depend on n. Raises InputError when the
     folder can't be written.
     """
-    try:
+    with writable(out, error=InputError):
         for folder in ("annotations", "imgs_1", "imgs_2", "imgs_3"):
             (out / folder).mkdir(parents=True, exist_ok=True)
         (out / "README.txt").write_text(README.format(n=n, seed=seed), encoding="utf-8")
@@ -86,10 +87,6 @@ def write_people_sample(out: Path, n: int, seed: int = 0, progress: Progress = s
             )
             writer.writeheader()
             writer.writerows(rows)
-    except OSError as error:
-        raise InputError(
-            f"{out}: can't be written ({error.strerror}); give a writable folder with --out"
-        ) from None
     return len(rows)
 
 
