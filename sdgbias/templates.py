@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     import jinja2
 
 
-def render(template: str, **values: Any) -> str:
+def render(template: str, /, **values: Any) -> str:
     """``template``: its path inside the package."""
     return _environment().get_template(template).render(values)
 
 
-def lines(name: str, **values: Any) -> list[str]:
+def lines(name: str, /, **values: Any) -> list[str]:
     """The lines of data/texts/<name>.txt.j2: what a command prints."""
     return render(f"data/texts/{name}.txt.j2", **values).splitlines()
 

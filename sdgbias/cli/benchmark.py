@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sdgbias import progress
-from sdgbias.cli.options import DEFAULT_BENCHMARK, DEFAULT_RAW, Bars, RawOption
+from sdgbias.cli.options import DEFAULT_BENCHMARK, DEFAULT_RAW, Bars, RawOption, check_quality, tell
 from sdgbias.errors import UsageError, one_of
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def build(
         ),
         "prompts": lambda: stages.build_prompts(out),
         "card": lambda: stages.build_card(out),
-        "check": lambda: _gate(out),
+        "check": lambda: check_quality(out),
     }
     if stage and stage not in steps:
         raise UsageError(f"--stage: {one_of('stage', stage, steps)}")
@@ -233,27 +233,6 @@ def _said_of_images(rendered: int, reused: int) -> None:
         typer.echo(f"images: {rendered} drawn, {reused} unchanged and kept")
 
 
-def _gate(out: Path) -> None:
-    from sdgbias.benchmark import quality
-
-    for warning in quality.run_gate(out, docs=True).warnings:
-        typer.echo(f"  warning: {warning}", err=True)
-
-
 def _print_card(out: Path) -> None:
     card = json.loads((out / "benchmark.json").read_text(encoding="utf-8"))
-    counts = card["counts"]
-    if "items_mcq" not in counts:
-        what = ", ".join(f"{n} {name}" for name, n in counts.items() if name == "people")
-        typer.echo(f"{out}: benchmark {card['benchmark_id']} of {what}, passed the quality gate")
-        return
-    typer.echo(
-        f"{out}: benchmark {card['benchmark_id']}, {counts['items_mcq']} MCQs x T1-T5,"
-        f" {counts['items_regression']} regression questions, {counts['clusters_used']} of"
-        f" {counts['clusters']} clusters. {card['licence']}."
-    )
-    for rule, n in card["quarantined"].items():
-        typer.echo(f"  left out: {rule} {n}")
-    for kind in ("mcq", "regression"):
-        for line in card["notes"].get(kind, {}).get("short", []):
-            typer.echo(f"  quota not filled: {kind}: {line}")
+    tell("benchmark", out=out, **card)

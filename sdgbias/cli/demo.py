@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from sdgbias import progress
-from sdgbias.cli.options import DEFAULT_RESULTS, JsonOption, ResultsOption, printed, say_json
+from sdgbias.cli.options import DEFAULT_RESULTS, JsonOption, ResultsOption, printed, say
 from sdgbias.errors import GateError, InfrastructureError, UsageError
 from sdgbias.types import FACET
 
@@ -137,19 +137,5 @@ def demo(
     table = printed(results, "accuracy", store.latest_runs(results))
     people = printed(results, "people", store.latest_runs(results, FACET, per_benchmark=True))
     page, seconds = report / "index.html", round(time.monotonic() - began)
-    if as_json:
-        found = {"accuracy": table, "people": people, "report": str(page), "seconds": seconds}
-        say_json(found)
-        return
-    typer.echo(
-        "\nAccuracy on the test split, all context tests pooled, 95 % interval clustered by place"
-        " (measured here):\n"
-    )
-    typer.echo(table.to_string(index=False))
-    if len(people):
-        typer.echo(
-            "\nSecond suite, pictures of people: difference of recall between groups, all classes"
-            " pooled, 95 % interval:\n"
-        )
-        typer.echo(people.to_string(index=False))
-    typer.echo(f"\nreport: {page}   ({seconds} s)")
+    found = {"accuracy": table, "people": people, "report": str(page), "seconds": seconds}
+    say(found, as_json, "demo", **found)

@@ -20,6 +20,7 @@ from sdgbias.cli.options import (
     printed,
     probed_benchmark,
     say_json,
+    tell,
 )
 from sdgbias.cli.prompt import show_prompt
 from sdgbias.cli.register import register_model
@@ -136,30 +137,19 @@ def show_model(
         }
         say_json({**changes.to_dict(spec), "check": read_verdict(results.parent, name), **past})
         return
-    typer.echo(changes.to_yaml(spec))
     weights = machine.weights_gib((spec.params_b or 0) * 1e9, spec.dtype)
     shared = max(1, int(gpus_per_engine(spec)))
-    need = f"about {machine.need(weights, shared):.1f} GiB" + (
-        f" for each of {shared} devices" if shared > 1 else ""
+    past = {title: _told_of(results, title, name) for title in ("nights", "runs")}
+    tell(
+        "model",
+        name=name,
+        entry=changes.to_yaml(spec),
+        gib=machine.need(weights, shared) if weights else 0,
+        devices=shared,
+        told=read_verdict(results.parent, name),
+        path=verdict_path(results.parent, name),
+        past=past if results.exists() else {"nights": f"none: {results} doesn't exist"},
     )
-    typer.echo(f"memory   {need if weights else 'not known: the entry names no params_b'}")
-    told = read_verdict(results.parent, name)
-    when = (
-        f"{told.get('checked_at', '')}, {told['probes']['n']} probes,"
-        f" {verdict_path(results.parent, name)}"
-        if told
-        else ""
-    )
-    typer.echo(
-        f"check    {told['verdict']}: {'; '.join(told['reasons']) or when}"
-        if told
-        else f"check    never: sdgbias models parity {name}"
-    )
-    if not results.exists():
-        typer.echo(f"nights   none: {results} doesn't exist")
-        return
-    for title in ("nights", "runs"):
-        typer.echo(f"{title:8} {_told_of(results, title, name)}")
 
 
 def _told_of(results: Path, title: str, name: str) -> str:

@@ -107,11 +107,24 @@ def printed(
     return store.query(results, packaged_sql("printed.sql")[name], asked)
 
 
-def say(found: object, as_json: bool, text: str, **values: Any) -> None:
+def say(found: object, as_json: bool, text: str, /, **values: Any) -> None:
     """Print a value as JSON, or by the template data/texts/<text>.txt.j2, which gets ``values``."""
+    say_json(found) if as_json else tell(text, **values)
+
+
+def tell(text: str, /, **values: Any) -> None:
+    """Print the template data/texts/<text>.txt.j2 with these values."""
     from sdgbias import templates
 
-    say_json(found) if as_json else typer.echo("\n".join(templates.lines(text, **values)))
+    typer.echo("\n".join(templates.lines(text, **values)))
+
+
+def check_quality(benchmark: Path) -> None:
+    """The quality gate of a benchmark; prints its warnings. Raises QualityError."""
+    from sdgbias.benchmark import quality
+
+    for warning in quality.run_gate(benchmark, docs=True).warnings:
+        typer.echo(f"  warning: {warning}", err=True)
 
 
 def say_json(found: object) -> None:

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdgbias.cli.options import DEFAULT_RESULTS, Bars, JsonOption, ResultsOption, choice, say_json
+from sdgbias.cli.options import (
+    DEFAULT_RESULTS,
+    Bars,
+    JsonOption,
+    ResultsOption,
+    check_quality,
+    choice,
+    say_json,
+    tell,
+)
+from sdgbias.errors import InputError
 
 if TYPE_CHECKING:
     from sdgbias.methods.labels import TextEncoder
@@ -79,7 +89,11 @@ def build(
 
     chosen = choice("--stage", stage, ("", "check"))
     if chosen == "check":
-        _gate(out)
+        if not (out / "people.parquet").is_file():
+            raise InputError(
+                f"{out}: no benchmark of people; make it: sdgbias people build --out {out}"
+            )
+        check_quality(out)
         typer.echo(f"{out}: passed the quality gate; see {out / 'data_docs' / 'index.html'}")
         return
     card = build_people(
@@ -89,19 +103,8 @@ def build(
         asked=Asked(seed, selected_only, negatives, list_seed),
         progress=Bars(),
     )
-    counts = card["counts"]
-    typer.echo(
-        f"{out}: benchmark {card['benchmark_id']}, {counts['people']} of {counts['rows_annotated']}"
-        f" annotated people, {counts['items_people']} questions. {card['licence']}."
-    )
-    for attribute, groups in card["groups"].items():
-        why = card["unknown_because"].get(attribute) or {}
-        reasons = ", ".join(f"{REASONS.get(name, name)} {n}" for name, n in why.items())
-        shown = ", ".join(f"{name} {n}" for name, n in groups.items())
-        typer.echo(f"  {attribute}: {shown}{f' ({reasons})' if reasons else ''}")
-    for rule, n in card["quarantined"].items():
-        typer.echo(f"  left out: {rule} {n}")
-    _gate(out)
+    tell("benchmark_people", out=out, reasons=REASONS, **card)
+    check_quality(out)
 
 
 @people_app.command("calibrate")
@@ -180,15 +183,3 @@ def _encoder(name: str) -> tuple[TextEncoder, float]:
     root = entries.find_root()
     encoder = text_encoders.load(entries.load(root, name), root)
     return encoder, find(encoder).floor if encoder.floor is None else encoder.floor
-
-
-def _gate(out: Path) -> None:
-    from sdgbias.benchmark import quality
-    from sdgbias.errors import InputError
-
-    if not (out / "people.parquet").is_file():
-        raise InputError(
-            f"{out}: no benchmark of people; make it: sdgbias people build --out {out}"
-        )
-    for warning in quality.run_gate(out, docs=True).warnings:
-        typer.echo(f"  warning: {warning}", err=True)

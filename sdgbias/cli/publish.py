@@ -15,7 +15,7 @@ from sdgbias.cli.options import (
     JsonOption,
     ResultsOption,
     choice,
-    say_json,
+    say,
 )
 from sdgbias.errors import UsageError
 
@@ -71,28 +71,12 @@ def publish(
         written = door.write(found.files, write) if write else None
         sizes = written if written is not None else [(f.path, f.size()) for f in found.files]
     sent = door.upload(write / door.DATASET, upload) if write and upload else ""
-    if as_json:
-        say_json(
-            {
-                "files": [{"path": path, "bytes": size} for path, size in sizes],
-                "licences": found.licences,
-                "withheld": found.withheld,
-                "folder": str(write) if write else None,
-                "upload": sent or None,
-            }
-        )
-        return
+    shown = {
+        "files": [{"path": path, "bytes": size} for path, size in sizes],
+        "licences": found.licences,
+        "withheld": found.withheld,
+        "folder": str(write) if write else None,
+        "upload": sent or None,
+    }
     guessed = set() if written else {f.path for f in found.files if f.estimate}
-    for path, size in sizes:
-        typer.echo(f"{'about ' if path in guessed else ''}{size:>12,} bytes  {path}")
-    for what, licence in found.licences.items():
-        typer.echo(f"licence of {what}: {licence}")
-    for line in found.withheld:
-        typer.echo(f"withheld: {line}")
-    if sent:
-        typer.echo(f"uploaded: {sent}")
-    typer.echo(
-        f"{len(sizes)} files in {write}"
-        if write
-        else "nothing is written or sent; to write these files: --write DIR"
-    )
+    say(shown, as_json, "publish", **shown, guessed=guessed)

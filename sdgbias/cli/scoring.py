@@ -20,6 +20,7 @@ from sdgbias.cli.options import (
     choice,
     printed,
     say_json,
+    tell,
 )
 from sdgbias.errors import UsageError
 from sdgbias.progress import silent
@@ -224,25 +225,9 @@ def evaluate(
             )
             told |= asdict(outcome)
         runs.append({"model": spec.name, **asdict(outcome)})
-        if as_json:
-            continue
-        unasked = outcome.unanswerable
-        then = f"sdgbias results --results {results}"
-        if one_part:
-            then = "the other parts, then the same command without --part, which publishes the run"
-        typer.echo(
-            f"{spec.name}: run {outcome.run_id}{f', part {part}' if part else ''}:"
-            f" {outcome.naive:,} cells of the paper's views,"
-            f" {outcome.planned - outcome.extra:,} distinct prompts"
-            f"{f', {outcome.extra:,} more of extra passes' if outcome.extra else ''}:"
-            f" {outcome.scored:,} scored now, {outcome.cached:,} from the cache,"
-            f" {outcome.failed} failed{f', {unasked:,} that it can not answer' if unasked else ''}."
-            f" Next: {then}"
-        )
-        if one_part:
-            continue
-        if time := estimate.compared(results, outcome.run_id, spec):
-            typer.echo(f"{spec.name}: {time}")
+        if not as_json:
+            time = "" if one_part else estimate.compared(results, outcome.run_id, spec)
+            tell("evaluated", name=spec.name, o=outcome, part=part, results=results, time=time)
     if (outcome_file is None and not one_part) or as_json:
         table = printed(results, "evaluated", [run["run_id"] for run in runs])
         if as_json:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdgbias.cli.options import DEFAULT_RESULTS, JsonOption, ResultsOption, say_json
+from sdgbias.cli.options import DEFAULT_RESULTS, JsonOption, ResultsOption, say, say_json
 
 if TYPE_CHECKING:
     from sdgbias.store.snapshots import Snapshot
@@ -62,19 +62,19 @@ def keep(
         if apply
         else maintenance.plan(results, nights, per_model)
     )
-    if as_json:
-        say_json({"applied": apply, "runs": planned})
-        return
     going = planned[planned["kept"] == ""]
-    for run in going.itertuples():
-        typer.echo(
-            f"{run.run_id}  {run.finished_at:%Y-%m-%d}  {maintenance.size(int(str(run.bytes)))}"
-        )
-    for why, n in planned.loc[planned["kept"] != "", "kept"].value_counts().sort_index().items():
+    kept = planned.loc[planned["kept"] != "", "kept"].value_counts().sort_index()
+    for why, n in () if as_json else kept.items():
         typer.echo(f"kept, {why}: {n} runs", err=True)
-    verb, size = "removed" if apply else "would go", maintenance.size(int(going["bytes"].sum()))
-    more = "" if apply or going.empty else ". To do it: the same command with --apply"
-    typer.echo(f"details of {len(going)} of {len(planned)} runs {verb}, {size}{more}")
+    say(
+        {"applied": apply, "runs": planned},
+        as_json,
+        "store_keep",
+        applied=apply,
+        going=going.to_dict("records"),
+        many=len(planned),
+        size=maintenance.size,
+    )
 
 
 @store_app.command()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sdgbias.cli.options import Bars, JsonOption, say_json
+from sdgbias.cli.options import Bars, JsonOption, check_quality, say, tell
 
 suite_app = typer.Typer(
     help="Your own questions: a folder with suite.yaml and a table of items.",
@@ -39,28 +39,16 @@ def check(folder: FolderArgument, as_json: JsonOption = False) -> None:
     from sdgbias.errors import SuiteError
 
     found = read_folder(folder, Bars())
-    if as_json:
-        say_json({"faults": found.faults, "notes": found.notes, "questions": len(found.questions)})
-    for fault in () if as_json else found.faults:
-        typer.echo(str(fault))
+    shown = {"faults": found.faults, "notes": found.notes, "questions": len(found.questions)}
+    told = {"folder": folder, "spec": found.spec, "views": [view.value for view in found.views]}
+    options = [len(question.options) for question in found.questions]
+    say(shown, as_json, "suite_check", **shown | told, options=options)
     if found.faults or found.spec is None:
         n = len(found.faults)
         raise SuiteError(
             f"{folder}: {n} fault{'s' if n > 1 else ''}; fix the folder, then: sdgbias suite check"
             f" {folder}"
         )
-    if as_json:
-        return
-    counts = sorted({len(q.options) for q in found.questions})
-    span = "" if len(counts) == 1 else f" to {counts[-1]}"
-    typer.echo(
-        f"{folder}: suite {found.spec.name}, version {found.spec.version}: {len(found.questions)}"
-        f" questions with {counts[0]}{span} options, views"
-        f" {', '.join(view.value for view in found.views)}. No faults."
-    )
-    for note in found.notes:
-        typer.echo(f"  note: {note}")
-    typer.echo(f"Next: sdgbias suite build {folder} --out BENCHMARK")
 
 
 @suite_app.command("build")
@@ -69,16 +57,8 @@ def build(
     out: Annotated[Path, typer.Option("--out", help="Benchmark folder to write.")],
 ) -> None:
     """Build a benchmark: check, questions, image store, prompts, card, then the quality gate."""
-    from sdgbias.benchmark import quality
     from sdgbias.benchmark.own_build import build_own, summary
 
     card = build_own(folder, out, Bars())
-    for warning in quality.run_gate(out, docs=True).warnings:
-        typer.echo(f"  warning: {warning}", err=True)
-    typer.echo(
-        f"{out}: benchmark {card['benchmark_id']} of suite {card['suite']}: {summary(card)}; passed"
-        " the quality gate"
-    )
-    for note in card["notes"]:
-        typer.echo(f"  note: {note}")
-    typer.echo(f"Next: sdgbias evaluate MODEL --benchmark {out}")
+    check_quality(out)
+    tell("suite_build", out=out, summary=summary(card), **card)
