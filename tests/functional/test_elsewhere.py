@@ -382,7 +382,7 @@ def test_the_registered_entry_is_evaluated_and_checked(
     )
     said = ok(
         "models",
-        "check",
+        "parity",
         "tiny-llava-vllm",
         "--benchmark",
         tiny_benchmark,

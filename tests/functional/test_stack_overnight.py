@@ -36,7 +36,7 @@ def wait_for(what: str, found: Callable[[], object], seconds: float = 900) -> No
     deadline = time.monotonic() + seconds
     while not found():
         assert time.monotonic() < deadline, f"{what}: not within {seconds:.0f} s"
-        time.sleep(0.2)
+        time.sleep(0.5)  # each look asks the server
 
 
 def ask(port: int, path: str, body: object = None) -> Any:
