@@ -36,7 +36,7 @@ def chosen(
 ) -> list[str]:
     """Items of these names (case-insensitive), in the given order; ``aliases`` stand for several.
     Raises UsageError."""
-    every = {name: (name,) for name in items} | aliases
+    every: dict[str, Sequence[str]] = {**{name: (name,) for name in items}, **aliases}
     valid = {name.lower(): found for name, found in every.items()}
     found = [] if names else list(default)
     for name in names:
