@@ -83,9 +83,8 @@ HEADLINES = ("all", "all-52")
 
 #: Rows that DuckDB stores together, and can leave out together.
 ROW_GROUP = 122_880
-#: Rows of metric_rows, and of headline_rows, that are sorted by cell together when there are as
-#: many, first about 240 runs, then about 960: one number of all of them lies in one row group, or
-#: two. And the newest rows, which are not sorted yet.
+#: Rows of metric_rows, and of headline_rows, that are sorted by cell together, first about 240
+#: runs, then 960, so that one number of all lies in a row group or two; newest rows that are not.
 GROUPED, NEWEST = (8 * ROW_GROUP, 32 * ROW_GROUP), 4 * ROW_GROUP
 
 #: DuckDB locks against other processes, not threads; this lock covers threads.
