@@ -190,6 +190,7 @@ def evaluate(
     runs: list[dict[str, object]] = []
     for name in model:
         with process.report_outcome(outcome_file) as told:
+            from sdgbias import store
             from sdgbias.registry import entries
             from sdgbias.scoring import estimate
             from sdgbias.scoring import evaluate as evaluation
@@ -240,11 +241,11 @@ def evaluate(
         )
         if one_part:
             continue
+        for failure in store.query(results, _FAILURES, [outcome.run_id]).itertuples():
+            typer.echo(f"{spec.name}: {failure.n:,} failed with {failure.kind}: {failure.message}")
         if time := estimate.compared(results, outcome.run_id, spec):
             typer.echo(f"{spec.name}: {time}")
     if (outcome_file is None and not one_part) or as_json:
-        from sdgbias import store
-
         table = store.query(results, _HEADLINE, [[run["run_id"] for run in runs]])
         if as_json:
             say_json({"results": str(results), "runs": runs, "metrics": table})
@@ -308,3 +309,7 @@ _HEADLINE = """
         (test = 'all' AND indicator = 'all' AND metric IN ('accuracy', 'mae'))
         OR (indicator = 'all-52' AND metric = 'recall' AND method = 'full'))
     ORDER BY model, task, metric, test, method"""
+#: Why prompts of a run have no score, the commonest reason first.
+_FAILURES = """
+    SELECT kind, min(message) AS message, count(*) AS n FROM failures WHERE run_id = ?
+    GROUP BY kind ORDER BY n DESC, kind"""
