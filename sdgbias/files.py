@@ -15,7 +15,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import resources
@@ -121,6 +121,17 @@ def json_file(
         if not isinstance(found, dict):
             raise ValueError("no JSON object")
     return found
+
+
+def refuse_other_case(path: Path, found: Iterable[object], wanted: Iterable[str]) -> None:
+    """InputError for a column that is one of ``wanted`` but for capital letters: it would be taken
+    for another one and passed over."""
+    names = list(map(str, found))
+    absent = {name.lower(): name for name in wanted if name not in names}
+    for name in names:
+        meant = absent.get(name.strip().lower())
+        if meant is not None:
+            raise InputError(f"{path}: column {name!r} has to be spelt {meant!r}; rename it")
 
 
 @contextmanager

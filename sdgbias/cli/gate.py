@@ -26,6 +26,8 @@ gate_app = typer.Typer(
     invoke_without_command=True,
     rich_markup_mode=None,
 )
+#: Of more evaluations only those in breach are listed rule by rule.
+_LISTED = 4
 PolicyOption = Annotated[
     Path | None, typer.Option("--policy", help="Policy file; default: registry/policy.yaml.")
 ]
@@ -172,20 +174,30 @@ def _print(made: list[Judgement], as_json: bool) -> None:
     from sdgbias.analysis import night_text as words
     from sdgbias.analysis.nights import BREACH, FIRST, MISSING
 
+    many = len(made) > _LISTED
+    if many:
+        typer.echo(
+            f"{len(made)} evaluations, rules of those in breach alone; all rules of one: sdgbias"
+            " gate --model NAME, of all: --json\n"
+        )
     # what needs a person ends the list, right above the error: the rest scrolls out of sight
     for j in sorted(made, key=lambda j: j.breached):
         compared = f", compared with {j.baseline}" if j.baseline else ""
+        gap = "" if many and not j.breached else "\n"
         typer.echo(
-            f"\n{j.target.model} ({j.target.suite}): {j.verdict}. {j.target.run_id}{compared};"
+            f"{gap}{j.target.model} ({j.target.suite}): {j.verdict}. {j.target.run_id}{compared};"
             f" {words.summary(j.rows)}" + (f"; accepted: {j.accepted}" if j.accepted else "")
         )
+        if many and not j.breached:
+            continue
         missing: dict[str, list[str]] = {}
         for r in j.rows:
             if r["verdict"] == MISSING:
                 missing.setdefault(str(r["note"]), []).append(str(r["rule"]))
         for note, rules in missing.items():
             typer.echo(f"  {MISSING}  {', '.join(dict.fromkeys(rules))}: {note}")
-        rows = [r for r in j.rows if r["verdict"] not in (MISSING, FIRST)]
+        left_out = (MISSING, FIRST, "PASS") if many else (MISSING, FIRST)
+        rows = [r for r in j.rows if r["verdict"] not in left_out]
         listed = [_line(r) for r in sorted(rows, key=lambda r: r["verdict"] == BREACH)]
         print_table(listed, indent="  ")
 

@@ -226,8 +226,10 @@ def evaluate(
             told |= asdict(outcome)
         runs.append({"model": spec.name, **asdict(outcome)})
         if not as_json:
+            failed = printed(results, "failures", [] if one_part else [outcome.run_id])
             time = "" if one_part else estimate.compared(results, outcome.run_id, spec)
-            tell("evaluated", name=spec.name, o=outcome, part=part, results=results, time=time)
+            of = {"o": outcome, "part": part, "failed": failed.to_dict("records"), "time": time}
+            tell("evaluated", name=spec.name, results=results, **of)
     if (outcome_file is None and not one_part) or as_json:
         table = printed(results, "evaluated", [run["run_id"] for run in runs])
         if as_json:

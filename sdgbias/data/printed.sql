@@ -58,3 +58,8 @@ FROM runs
 WHERE model = $model
 ORDER BY runs.finished_at DESC
 LIMIT 5
+
+-- name: failures
+-- Why prompts have no score, the commonest reason first.
+SELECT kind, min(message) AS message, count(*) AS n FROM failures WHERE list_contains($runs, run_id)
+GROUP BY kind ORDER BY n DESC, kind

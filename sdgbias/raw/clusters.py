@@ -113,6 +113,7 @@ def read_clusters(raw: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
             f"{path}: none of its {len(table)} rows is usable ({found}{first}); get SustainBench's"
             " file or run 'sdgbias sample'"
         )
+    _refuse_swapped(path, kept)
     kept = kept.sort_values("DHSID_EA", kind="stable").reset_index(drop=True)
     return _tidy(kept, lost), pd.DataFrame(sorted(lost), columns=QUARANTINE_COLUMNS, dtype="str")
 
@@ -238,6 +239,26 @@ def _meant(cname: str) -> str:
                 " probably meant"
             )
     return ""
+
+
+def _refuse_swapped(path: Path, kept: pd.DataFrame) -> None:
+    """InputError where latitude and longitude stand in each other's column: most clusters lie
+    10 degrees or more from the middle of their countries, and near it when swapped."""
+    text = files("sdgbias").joinpath("data/synthetic_countries.csv").read_text(encoding="utf-8")
+    table = pd.read_csv(io.StringIO(text), keep_default_na=False).set_index("cname")
+    middle = table.loc[kept["cname"], ["lat", "lon"]].to_numpy(dtype=float)
+    given = kept[["lat", "lon"]].apply(pd.to_numeric, errors="coerce").to_numpy(dtype=float)
+    apart = np.hypot(*(given - middle).T)
+    swapped = np.hypot(*(given[:, ::-1] - middle).T)
+    known = np.isfinite(apart)
+    far = (apart > 10.0) & (swapped < 12.0)
+    if known.any() and far[known].mean() > 0.5:
+        row = kept[far].iloc[0]
+        name = _countries().set_index("cname")["name"][row["cname"]]
+        raise InputError(
+            f"{path}: lat and lon are swapped: line {row['line']} puts {name} at lat {row['lat']},"
+            f" lon {row['lon']}; change the names of these two columns"
+        )
 
 
 def _tidy(kept: pd.DataFrame, lost: list[tuple[str, str, str, str]]) -> pd.DataFrame:

@@ -73,6 +73,23 @@ def classifies(architecture: str) -> str:
     return f"a classifier ({architecture}): puts out classes, no text; choose a model that answers"
 
 
+def code_elsewhere(repo: str, *configs: Mapping[str, Any]) -> str:
+    """Why code of a repository that was read may still not run: its auto_map ('OWNER/NAME--file.X')
+    takes it from another repository, at whatever commit is the newest there; '' where none does."""
+    for config in configs:
+        named = config.get("auto_map") or {}
+        for given in named.values() if isinstance(named, dict) else ():
+            for reference in given if isinstance(given, list | tuple) else (given,):
+                other, mark, _ = str(reference or "").partition("--")
+                if mark and other != repo:
+                    return (
+                        f"auto_map takes code from another repository ({other}), at a commit that"
+                        " nothing pins; copy that code beside config.json and take"
+                        f" '{other}--' out of auto_map"
+                    )
+    return ""
+
+
 def look(repo: str, revision: str, root: Path) -> tuple[str, ModelFacts]:
     """(revision to register, facts)."""
     if repo.startswith(("local:", "path:")):
@@ -105,6 +122,11 @@ def look(repo: str, revision: str, root: Path) -> tuple[str, ModelFacts]:
 
 
 def _look_at_folder(folder: Path) -> ModelFacts:
+    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
+        raise RegistryError(
+            f"{folder}: an adapter (adapter_config.json) without its model; merge the two"
+            " (PeftModel.merge_and_unload) and save the whole with its processor"
+        )
     config = _read_json(folder / "config.json")
     processor: dict[str, Any] = {}
     for name in ("preprocessor_config.json", "processor_config.json"):

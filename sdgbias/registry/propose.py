@@ -23,7 +23,7 @@ from sdgbias.registry.entries import (
     load_readable,
     parse,
 )
-from sdgbias.registry.facts import ModelFacts, classifies, look
+from sdgbias.registry.facts import ModelFacts, classifies, code_elsewhere, look
 from sdgbias.registry.machine import Machine
 from sdgbias.types import CANDIDATE, ENABLED, IMAGE_FREE, QUARANTINED, VIEWS, ModelSpec
 
@@ -329,6 +329,8 @@ def _judge(repo: str, backend: str, facts: ModelFacts, here: Host, trusted: bool
     if backend not in _WEIGHTED or facts.unread:
         return ""
     if why := classifies(facts.architecture):
+        raise RegistryError(f"{repo}: {why}")
+    if trusted and (why := code_elsewhere(repo, facts.config, facts.processor)):
         raise RegistryError(f"{repo}: {why}")
     # Phi-4 multimodal is listed for speech: what a family is known for counts more than the tag
     if facts.purpose and facts.family not in here.families() and not trusted:

@@ -87,7 +87,8 @@ def estimate(spec: ModelSpec, cost: Cost, results: Path | None, gpu: str = "") -
     kind = kind or "h100"
     tokens = cost.tokens_planned + cost.tokens_extra
     hours = _by_hardware(spec, tokens, cost.answer_tokens, known[kind])
-    words = f"the throughput of one {kind}, no measured run"
+    here = "" if machine.this().gpus else ", and no GPU is on this machine"
+    words = f"the published figures of one {kind}: this model has no measured run{here}"
     return GpuHours(spec.name, *hours, devices, gib, words)
 
 

@@ -34,6 +34,7 @@ from sdgbias.scoring.cache import TIMED, ScoreCache
 from sdgbias.scoring.plan import Part, Plan, RunPart, askable, make_plan
 from sdgbias.scoring.scorer import (
     DECODING,
+    NOT_FINITE,
     SCORING,
     Scorer,
     not_generated,
@@ -442,6 +443,12 @@ def _nothing_scored(
             f"{spec.name}: can't answer any question of {benchmark}: {failures[0][2]};"
             f" take suite {suite.name} out of its options.suites in"
             f" registry/models/{spec.name}.yaml"
+        )
+    if failures and all(kind == NOT_FINITE[0] for _, kind, _ in failures):
+        return ModelError(
+            f"{spec.name}: {NOT_FINITE[1]} in all {len(failures)} prompts: its weights are damaged,"
+            f" or too large for {spec.dtype}; nothing is published; copy them again, or register it"
+            " with another --dtype and --overwrite"
         )
     _, kind, message = (
         failures[0] if failures else ("", "NoPrompts", "the benchmark holds no prompts")

@@ -56,6 +56,7 @@ from sdgbias.registry import entries, machine
 from sdgbias.registry.propose import Host
 from sdgbias.scoring import admission
 from sdgbias.scoring.probes import Probes, probes
+from sdgbias.scoring.scorer import NOT_FINITE, scored
 from sdgbias.types import ModelSpec, Prompt, ScoreBatch
 
 #: Which other engines serve the same weights.
@@ -103,7 +104,8 @@ def score(
     engine: Backend, prompts: Sequence[Prompt], order: Sequence[int], size: int
 ) -> tuple[ScoreBatch, list[str]]:
     """(scores in the order of the prompts, failures) when they are sent in another order and
-    ``size`` at a time. A prompt that fails alone has NaN; when all do, the first error is
+    ``size`` at a time. A prompt that fails alone has NaN, one with a score that is NaN or infinite
+    fails; when all do, the first error is
     raised, as a ModelError where it is not the package's own."""
     width = max(len(p.candidates) for p in prompts)
     logits, mass = (
@@ -128,6 +130,8 @@ def score(
             else:
                 failures.append(error)
             return
+        widths = np.array([len(prompts[row].candidates) for row in rows])
+        failures.extend(ModelError(": ".join(NOT_FINITE)) for ok in scored(batch, widths) if not ok)
         for at, row in enumerate(rows):
             logits[row, : batch.logits.shape[1]] = batch.logits[at]
             mass[row], tokens[row], tops[row] = (

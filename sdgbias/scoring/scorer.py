@@ -45,7 +45,7 @@ from sdgbias.files import replacing
 from sdgbias.progress import Progress
 from sdgbias.scoring.cache import SCHEMAS, ScoreCache
 from sdgbias.scoring.plan import chunks
-from sdgbias.types import DIGITS, ModelSpec, Prompt
+from sdgbias.types import DIGITS, ModelSpec, Prompt, ScoreBatch
 
 #: Some rows of the plan: column -> value.
 Chunk = list[dict[str, Any]]
@@ -58,6 +58,21 @@ CHUNK_TIMEOUT = 1800.0
 #: Seconds of finished work that may wait for its commit: an fsync for every few prompts would take
 #: a quarter of the time of a fast engine. A process that is killed scores at most so much again.
 COMMIT_EVERY = 0.25
+#: Kind and message of a prompt's failure where a candidate has neither a score nor a bound of one.
+NOT_FINITE = ("NonFiniteLogits", "a candidate logit is NaN or infinite")
+
+
+def scored(batch: ScoreBatch, widths: np.ndarray) -> np.ndarray:
+    """(N,) whether each prompt has a score or a bound of it for all its candidates, of which there
+    are ``widths`` (N,). A model that overflows gives NaN or infinity."""
+    inside = np.arange(batch.logits.shape[1]) < widths[:, None]
+    known = np.isfinite(batch.logits)
+    if batch.upper is not None:  # a censored candidate has -inf and a finite bound
+        known |= np.isneginf(batch.logits) & np.isfinite(batch.upper)
+    told: np.ndarray = (known | ~inside).all(axis=1)
+    return told
+
+
 NOTES = "in_flight*.json"
 SCORING, DECODING = "scoring prompts", "decoding answers"
 
@@ -188,15 +203,13 @@ class Scorer:
         widths = np.array([len(p.candidates) for p in prompts])
         inside = np.arange(batch.logits.shape[1]) < widths[:, None]
         offsets = np.concatenate([[0], widths.cumsum()])
-        known, upper = np.isfinite(batch.logits), pa.nulls(len(prompts), pa.list_(pa.float32()))
-        if batch.upper is not None:  # a censored candidate has -inf and a finite bound
-            known |= np.isneginf(batch.logits) & np.isfinite(batch.upper)
+        upper = pa.nulls(len(prompts), pa.list_(pa.float32()))
+        if batch.upper is not None:
             upper = _lists(offsets, batch.upper[inside], np.isnan(batch.upper).all(axis=1))
-        finite = (known | ~inside).all(axis=1)
+        known = scored(batch, widths)
         keys = [row["key"] for row in chunk]
         self.lengths.update(zip(keys, batch.n_tokens.tolist(), strict=True))
-        why = "NonFiniteLogits", "a candidate logit is NaN or infinite"
-        self.failures += [(key, *why) for key, ok in zip(keys, finite, strict=True) if not ok]
+        self.failures += [(key, *NOT_FINITE) for key, ok in zip(keys, known, strict=True) if not ok]
         rows = _rows(
             "scores",
             keys,
@@ -210,7 +223,7 @@ class Scorer:
             _by_tokens(seconds, batch.n_tokens),
             [row.get("run") for row in chunk],
         )
-        return rows.filter(pa.array(finite))
+        return rows.filter(pa.array(known))
 
     def _generate_batch(self, chunk: Chunk) -> pa.RecordBatch:
         """Free answers, and for Full prompts the answer after each forced digit (with the free

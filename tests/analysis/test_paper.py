@@ -103,6 +103,12 @@ def test_a_planted_run_never_stands_for_a_model_of_the_paper(bare: Path) -> None
     )
 
 
+def test_what_was_run_comes_before_what_was_not(bare: Path) -> None:
+    labels = [r.labels[0] for r in build(bare, "H").rows]
+    missing = [label.endswith("(not run)") for label in labels]
+    assert not missing[0] and missing[-1] and missing == sorted(missing)
+
+
 @pytest.mark.parametrize("item", tables.ITEMS)
 def test_no_item_sets_a_planted_or_embedded_number_beside_the_paper(full: Path, item: str) -> None:
     t = build(full, item)

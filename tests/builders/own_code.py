@@ -40,19 +40,20 @@ def write(folder: Path) -> tuple[Path, Path]:
     [file] = own.glob("*.safetensors")
     save_file({name: weight.clone() for name, weight in weights.items()}, file, {"format": "pt"})
     (own / "code_of_newvl.py").write_text(CODE, encoding="utf-8")
-    _change(own / "config.json", model_type="newvl", architectures=["NewForAnswers"])
+    change(own / "config.json", model_type="newvl", architectures=["NewForAnswers"])
     list_model(own, "AutoModel")
     maps = {"AutoProcessor": "code_of_newvl.NewProcessor"}
-    _change(own / "processor_config.json", processor_class="NewProcessor", auto_map=maps)
+    change(own / "processor_config.json", processor_class="NewProcessor", auto_map=maps)
     return plain, own
 
 
 def list_model(folder: Path, name: str) -> None:
     """Lists the repository's model under this auto class alone."""
     maps = {"AutoConfig": "code_of_newvl.NewConfig", name: "code_of_newvl.NewForAnswers"}
-    _change(folder / "config.json", auto_map=maps)
+    change(folder / "config.json", auto_map=maps)
 
 
-def _change(path: Path, **settings: Any) -> None:
+def change(path: Path, **settings: Any) -> None:
+    """Sets these values in a JSON file."""
     values = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps({**values, **settings}), encoding="utf-8")

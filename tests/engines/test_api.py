@@ -240,6 +240,7 @@ def test_a_missing_or_broken_key_names_the_variable(
         ({"base_url": "https://user:word@example.org/v1"}, "user name"),
         ({"base_url": "https://example.org/v1?x=1"}, "query"),
         ({"base_url": "https://[bad/v1"}, "https://HOST"),
+        ({"base_url": "https://example.org/v1/chat/completions"}, "what stands before"),
         ({"base_url": ""}, "base_url is missing"),
         ({"top_logprobs": -1}, "top_logprobs is -1"),
         ({"concurrency": True}, "concurrency is True"),

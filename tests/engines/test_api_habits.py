@@ -134,3 +134,24 @@ def test_one_empty_answer_is_no_reason_to_do_without_scores(
         api.candidate_scores(prompts(1, "ABC"))
     with pytest.raises(NoScores):
         make().candidate_scores(prompts(1))
+
+
+def test_thoughts_are_no_first_token_of_an_answer(server: Server, make: Callable[..., Api]) -> None:
+    """Where they come with log-probabilities, these are of the first token thought."""
+    said = completion([("Okay", -0.01), ("A", -5.0)], text="")
+    said["choices"][0]["message"]["reasoning_content"] = "Okay"
+    server.script = lambda body, n: ok(said)
+    with pytest.raises(ModelError, match=r"thinks before it answers.*options\.body"):
+        make().candidate_scores(prompts(1))
+    said["choices"][0]["logprobs"] = None  # nothing to score by: asked for its answers instead
+    with pytest.raises(NoScores):
+        make().candidate_scores(prompts(1))
+
+
+def test_a_token_named_twice_counts_once_and_null_is_nothing(
+    server: Server, make: Callable[..., Api]
+) -> None:
+    said = completion([("A", -0.1), ("A", -0.1), ("B", -3.0), ("C", None)])  # type: ignore[list-item]
+    server.script = lambda body, n: ok(said)
+    scores = make().candidate_scores(prompts(1))
+    assert np.allclose(scores.logits, [[-0.1, -3.0]])

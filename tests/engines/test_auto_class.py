@@ -3,6 +3,7 @@ senses, and what is known by name."""
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from sdgbias.engines import load
 from sdgbias.engines.hf.loading import load_model
 from sdgbias.errors import ModelError, RegistryError
-from sdgbias.registry.propose import propose
+from sdgbias.registry.propose import Request, propose
 from sdgbias.types import ModelSpec
 from tests.builders import own_code
 from tests.builders.bare_model import four_views
@@ -57,3 +58,19 @@ def test_a_classifier_is_refused_as_one(tmp_path: Path) -> None:
     (tmp_path / "registry" / "models").mkdir(parents=True)
     with pytest.raises(RegistryError, match="a classifier .ShieldGemma2ForImage"):
         propose(f"path:{folder}", tmp_path, SMALL)
+
+
+def test_code_of_another_repository_is_refused_though_this_one_was_read(
+    newvl: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Its commit isn't the entry's: tomorrow it may be other code."""
+    folder, words = tmp_path / "m", "code from another repository .other/code., at a commit"
+    shutil.copytree(newvl[1], folder)
+    maps = {"AutoProcessor": "other/code--code_of_newvl.NewProcessor"}
+    own_code.change(folder / "processor_config.json", auto_map=maps)
+    with pytest.raises(ModelError, match=f"m: processor_config.json: auto_map takes {words}"):
+        load(replace(entry(folder), trust_remote_code=True), tmp_path)
+    (tmp_path / "registry" / "models").mkdir(parents=True)
+    trusted = Request(trust_remote_code=True, notes="read by A")
+    with pytest.raises(RegistryError, match=words):
+        propose(f"path:{folder}", tmp_path, SMALL, trusted)

@@ -176,3 +176,13 @@ def test_logits_of_every_kind_of_head_are_in_float32(family: str, tmp_path: Path
     with torch.inference_mode():
         assert engine.forward(engine.inputs([prompt])).logits.dtype == torch.float32
         assert engine.forward(engine.inputs([Prompt("Q", LETTERS)])).logits.dtype == torch.float32
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_one_token_that_overflows_leaves_no_score(folder: Path, value: float) -> None:
+    engine = load(folder, "float32")
+    prompt = questions(1)[0]
+    assert np.isfinite(engine.candidate_scores([prompt]).logits).all()
+    engine.model.lm_head.weight.data[5] = value  # no candidate's
+    found = engine.candidate_scores([prompt])
+    assert np.isnan(found.logits).all() and np.isnan(found.mass).all()

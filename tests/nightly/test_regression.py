@@ -12,6 +12,7 @@ import pytest
 from sdgbias import store
 from sdgbias.analysis import nights
 from sdgbias.analysis.nights import BREACH, INSUFFICIENT, MISSING, PASS
+from sdgbias.cli.gate import _print
 from sdgbias.errors import UsageError
 from sdgbias.nightly import regression
 from sdgbias.nightly.regression import baseline, flips, measured_facet, measured_sdg, policy
@@ -467,3 +468,26 @@ def test_people_recall_disparity_and_refusals(tmp_path: Path) -> None:
     assert set(j.flips["was"]) == {"guitarist"} and set(j.flips["now"]) == {"doctor"}
     assert measured_facet.load(path, "seer-1").tests == {"direct": ["p1"]}
     assert INSUFFICIENT not in {r["verdict"] for r in j.rows}
+
+
+def test_of_many_evaluations_only_those_in_breach_are_listed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def judged(model: str, verdict: str) -> regression.Judgement:
+        row = dict.fromkeys(("rule", "task", "metric", "pillar", "level", "side", "note"), "") | {
+            "n": 5
+        }
+        row |= {"test": "all", "method": "full", "indicator": "all", "verdict": verdict}
+        row |= dict.fromkeys(("quarantines", "required"), False)
+        target = baseline.Target("n", model, "sdg", f"{model}-1")
+        return regression.Judgement(
+            target, "", [row, row | {"verdict": "PASS"}], verdict, pd.DataFrame()
+        )
+
+    few = [judged("drifter", "BREACH"), judged("twin", "PASS")]
+    _print(few, False)
+    assert capsys.readouterr().out.count("\n  PASS") == 3
+    _print([*few, *(judged(f"other{i}", "PASS") for i in range(9))], False)
+    lines = capsys.readouterr().out.splitlines()
+    assert "11 evaluations" in lines[0] and "--json" in lines[0] and len(lines) == 15
+    assert "drifter" in lines[-2] and lines[-1].split()[0] == "BREACH"

@@ -389,3 +389,13 @@ def test_a_cluster_on_the_equator_or_the_prime_meridian_keeps_its_place(tmp_path
     )
     assert clusters[["lat", "lon"]].to_numpy().tolist() == [[0.0, 9.45], [5.62, 0.0]]
     assert lost.empty
+
+
+def test_swapped_coordinates_are_refused(tmp_path: Path) -> None:
+    """Each is a place on earth, so no range would show it."""
+    places = [("SN", "14.3", "-15.0"), ("IA", "25.1", "82.4"), ("PE", "-9.2", "-75.3")]
+    rows = [of(code, lat=lat, lon=lon) for code, lat, lon in places]
+    assert len(read(tmp_path, *rows)[0]) == 3
+    swapped = [one | {"lat": one["lon"], "lon": one["lat"]} for one in rows]
+    with pytest.raises(InputError, match=r"lat and lon are swapped: line \d puts .*; change"):
+        read(tmp_path, *swapped)

@@ -487,3 +487,11 @@ def test_files_that_matter() -> None:
         },
     )
     assert found.that_matter() == {"x.safetensors": "2", "config.json": "3", "m.py": "5"}
+
+
+def test_an_adapter_alone_is_told_as_one(root: Path) -> None:
+    folder = root / "m"
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(RegistryError, match=r"an adapter .*without its model; merge the two"):
+        propose(f"path:{folder}", root, SMALL)

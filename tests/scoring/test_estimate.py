@@ -76,7 +76,7 @@ def test_without_a_run_by_the_hardware() -> None:
         found.hours * 3
     )
     assert (found.devices, found.gib) == (1, pytest.approx(1.15 * 16e9 / 2**30 + 4))
-    assert "the throughput of one h100, no measured run" in found.words()
+    assert "the published figures of one h100: this model has no measured run" in found.words()
     slower = estimate.estimate(SPEC, COST, None, "l4")
     assert slower.hours > 8 * found.hours
     pool = replace(SPEC, options={"gpu": "h100x4", "tensor_parallel_size": 4})

@@ -8,11 +8,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from sdgbias import store
-from sdgbias.errors import Busy, InfrastructureError
+from sdgbias import store, suites
+from sdgbias.errors import Busy, InfrastructureError, ModelError
 from sdgbias.scoring.cache import ScoreCache
-from sdgbias.scoring.evaluate import Pool, evaluate
+from sdgbias.scoring.evaluate import Pool, _nothing_scored, evaluate
 from sdgbias.scoring.plan import Part
+from sdgbias.scoring.scorer import NOT_FINITE
 from tests.builders.planted_people import planted
 
 
@@ -63,3 +64,10 @@ def test_parts_scored_apart_are_the_run_of_one_process(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(store.query(one, sql), store.query(several, sql))
     timed = "SELECT view, phase, prompts, cached FROM timings ORDER BY ALL"
     pd.testing.assert_frame_equal(store.query(one, timed), store.query(several, timed))
+
+
+def test_a_model_whose_scores_all_overflow_is_at_fault_itself(tmp_path: Path) -> None:
+    """An error of the machine would be retried."""
+    failures = [("key", *NOT_FINITE)]
+    fault = _nothing_scored(planted(tmp_path / "b"), tmp_path, suites.SUITES["people"], failures)
+    assert isinstance(fault, ModelError) and "too large for float32" in str(fault)

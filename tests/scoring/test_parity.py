@@ -250,6 +250,21 @@ def test_a_model_whose_code_raises_on_every_probe_says_so(
     assert not verdict.passed and verdict.line == "AttributeError: no such part"
 
 
+def test_a_model_that_overflows_says_so(
+    monkeypatch: pytest.MonkeyPatch, small_benchmark: Path
+) -> None:
+    class Overflows(Engine):
+        def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
+            batch = super().candidate_scores(prompts)
+            return replace(batch, logits=np.full_like(batch.logits, np.inf))
+
+    monkeypatch.setattr(parity, "load", lambda spec, root: Overflows())
+    verdict = parity.probe(SPEC, ROOT, small_benchmark, 6)
+    assert not verdict.passed and verdict.line == (
+        "ModelError: NonFiniteLogits: a candidate logit is NaN or infinite"
+    )
+
+
 def checked(
     monkeypatch: pytest.MonkeyPatch, engines: dict[str, Engine | Exception], **more: object
 ) -> dict[str, object]:

@@ -121,8 +121,9 @@ class PaperResults:
     _memory: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def subjects(self, item: str = "") -> list[Subject]:
-        """The paper's models of an item in its order, then every other run. A planted or embedded
-        run never stands for a model of the paper, whatever its name."""
+        """The paper's models of an item that were run, in its order, then every other run, then
+        those that were not run. A planted or embedded run never stands for a model of the paper,
+        whatever its name."""
         measured = {r.model: r for r in self.runs if r.kind == "measured"}
         named = [
             m for m in (paper.models(item) if item else ()) if not self.chosen or m in self.chosen
@@ -137,7 +138,9 @@ class PaperResults:
             for m in named
         ]
         others = [r for r in self.runs if r.kind != "measured" or r.model not in named]
-        return found + [Subject(self, r.label, r) for r in others]
+        made = [s for s in found if s.run is not None]
+        rest = [s for s in found if s.run is None]
+        return [*made, *(Subject(self, r.label, r) for r in others), *rest]
 
     def metric(
         self,

@@ -9,6 +9,7 @@ answer-not-a-number, invalid-split.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ import pyarrow.parquet as pq
 
 from sdgbias.benchmark.release.records import AUTHORS_FIELDS, OWN_FIELDS, PARTS, stem
 from sdgbias.errors import InputError
-from sdgbias.files import packaged_sql
+from sdgbias.files import packaged_sql, refuse_other_case
 from sdgbias.progress import Progress
 from sdgbias.types import ContextTest, Task
 
@@ -128,6 +129,8 @@ def stage_records(con: duckdb.DuckDBPyConnection, path: Path, staged: Path) -> i
             [(bad,)] = con.execute(_BAD_LINE).fetchall()
             if bad is not None:
                 raise InputError(f"{path} line {bad}: no JSON record (cut off or damaged); {again}")
+            if not records and (given := next(filter(str.strip, batch.column(0).to_pylist()), "")):
+                refuse_other_case(path, json.loads(given), FIELDS)
             block = con.sql(_STAGE, params={"bare": _BARE}).to_arrow_table()
             writer = writer or pq.ParquetWriter(staged, block.schema, compression="zstd")
             writer.write_table(block)

@@ -17,6 +17,7 @@ import pandas as pd
 
 from sdgbias.benchmark.splits import authors_split
 from sdgbias.errors import InputError, UsageError
+from sdgbias.files import refuse_other_case
 from sdgbias.methods.cade import Floats
 from sdgbias.raw.text_tables import separator
 from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, ContextTest, Task
@@ -24,11 +25,15 @@ from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, ContextTest, Task
 _LARGEST_ID = 2**63 - 1
 
 
+#: Columns that are read, beside logits and options.
+TEXTS = ("index", "prediction", "answer", "split", "pillar", "target")
+
+
 @dataclass(frozen=True)
 class PredictionTables:
     """One task x level of a model: its K candidates, ids (N,), split (N,), gold (N,) as written,
-    present (N, K), logits per view (N, K), generated (N,) text, target (N,) and the counts of
-    irregularities."""
+    present (N, K), logits per view (N, K), generated (N,) text, target (N,) the counts of
+    irregularities, and the names of the tables that aren't there."""
 
     task: Task
     level: ContextTest
@@ -37,6 +42,7 @@ class PredictionTables:
     present: np.ndarray
     views: dict[str, Floats]
     notes: dict[str, int]
+    absent: tuple[str, ...]
 
 
 def parse_level(text: str) -> ContextTest:
@@ -66,6 +72,7 @@ def _read_table(folder: Path, stem: str, columns: list[str]) -> pd.DataFrame | N
         raise InputError(
             f"{path}: can't be read as a table ({str(error).splitlines()[0]})"
         ) from None
+    refuse_other_case(path, table.columns, (*TEXTS, *columns))
     if "index" not in table.columns:
         raise InputError(
             f"{path}: no column 'index' (= item_id); found: {', '.join(map(str, table.columns))}"
@@ -96,9 +103,8 @@ def _read_table(folder: Path, stem: str, columns: list[str]) -> pd.DataFrame | N
 def _read_csv(path: Path, columns: list[str]) -> pd.DataFrame:
     """UTF-8, else Windows-1252; commas, or where the first line has none, semicolons (then perhaps
     with decimal commas) or tabs."""
-    texts = ("index", "prediction", "answer", "split", "pillar", "target", *OPTION_LETTERS)
     how: dict[str, Any] = {
-        "dtype": dict.fromkeys(texts, str),
+        "dtype": dict.fromkeys((*TEXTS, *OPTION_LETTERS), str),
         "keep_default_na": False,
         "na_values": {c: ["", "nan", "NaN"] for c in columns},
     }
@@ -219,6 +225,7 @@ def read_tables(folder: Path, task: Task, level: ContextTest) -> PredictionTable
         if all(c in full.columns for c in ("AB" if candidates == LETTERS else candidates)):
             texts = np.column_stack([(_text_column(full, c) != "").to_numpy() for c in candidates])
     notes = {"rows": len(full)}
+    absent = tuple(stems[view] for view, table in found.items() if table is None)
     views: dict[str, Floats] = {}
     for view, table in found.items():
         if table is None:
@@ -260,4 +267,4 @@ def read_tables(folder: Path, task: Task, level: ContextTest) -> PredictionTable
             "target": _text_column(full, "target"),
         }
     )
-    return PredictionTables(task, level, candidates, frame, present, views, notes)
+    return PredictionTables(task, level, candidates, frame, present, views, notes, absent)

@@ -292,8 +292,10 @@ _RESERVATIONS = {
 
 def reservations(config: Mapping[str, Any]) -> list[str]:
     """Caveats about the rows behind the metrics, one line each."""
-    notes = config["notes"]
+    notes, absent = config["notes"], config["absent_tables"]
     return [
+        *(f"no table {stem}.csv or .parquet: that view is left out" for stem in absent),
+    ] + [
         f"{notes[name]:,} of {notes['rows']:,} rows {what}"
         for name, what in _RESERVATIONS.items()
         if notes[name]
@@ -347,6 +349,7 @@ def run(
         ),
         "metrics": measured,
         "n": tables.notes["rows"],
+        "absent_tables": list(tables.absent),
         "notes": {**tables.notes, "gold_missing_or_not_an_option": int((~prepared.gold_ok).sum())},
     }
     write_results(out, predictions, config)

@@ -36,6 +36,8 @@ _VERSION = "api-2"
 RESOLUTION = 1e-5
 #: Placeholder with which endpoints report a negligible log-probability.
 NOTHING = -9999.0
+#: Fields of a message that hold a reasoning model's thoughts, apart from its answer.
+_THOUGHTS = ("reasoning_content", "reasoning")
 _T = TypeVar("_T")
 Job = tuple[Prompt, str, int]  # prompt, forced start, most new tokens; 0 = score it
 
@@ -68,7 +70,9 @@ def first_token(
     `spellings`: how many tokens of the vocabulary may be one candidate. `exact`: all spellings of
     all candidates were requested by id, so there is no slack.
     """
-    told = [(token, min(float(value), 0.0)) for token, value in named if value > NOTHING]
+    # some servers list the sampled token a second time
+    once = dict.fromkeys(named)
+    told = [(token, min(float(value), 0.0)) for token, value in once if value > NOTHING]
     share = np.exp([value for _, value in told])
     left = max(0.0, 1.0 - float(share.sum())) + RESOLUTION
     least = float(share.min(initial=1.0))
@@ -334,8 +338,16 @@ class Api(Backend):
                 " so its candidates can't be scored; to measure it by its answers alone, set"
                 f" options.top_logprobs to 0 in registry/models/{self.name}.yaml"
             )
+        if not _text(choice["message"]) and any(choice["message"].get(n) for n in _THOUGHTS):
+            raise ModelError(
+                f"{self.name}: this model thinks before it answers, so its first token is none of"
+                " an answer; switch that off by the endpoint's own field in options.body, e.g."
+                " {reasoning_effort: none} or {chat_template_kwargs: {enable_thinking: false}}"
+            )
         try:
-            named = [(str(t["token"]), float(t["logprob"])) for t in top]
+            # JSON has no -inf: servers write null for a token that can't come
+            told = [t for t in top if t["logprob"] is not None]
+            named = [(str(t["token"]), float(t["logprob"])) for t in told or top]
             fair = all(value <= 0.01 for _, value in named)  # false for NaN
         except (KeyError, TypeError, ValueError):
             fair = False

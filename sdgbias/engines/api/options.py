@@ -98,6 +98,11 @@ def _check_address(options: ApiOptions, where: str) -> None:
             f"{where}: base_url holds a user name, a query or a fragment; valid: https://HOST/v1,"
             f" the key in {options.api_key_env}"
         )
+    if url.path.endswith("/chat/completions"):
+        raise RegistryError(
+            f"{where}: base_url is {options.base_url!r}; valid: what stands before"
+            " /chat/completions, which is added"
+        )
     if not host or not (url.scheme == "https" or (url.scheme == "http" and _loopback(host))):
         raise RegistryError(
             f"{where}: base_url is {options.base_url!r}; valid: https://HOST/v1, or http:// on this"

@@ -3,6 +3,7 @@ pixels on every machine."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,13 @@ from typing import Any
 from jinja2 import TemplateError
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoConfig, AutoImageProcessor, AutoProcessor
+from transformers.tokenization_utils_base import TOKENIZER_CONFIG_FILE
+from transformers.utils import (
+    CONFIG_NAME,
+    IMAGE_PROCESSOR_NAME,
+    PROCESSOR_NAME,
+    cached_file,
+)
 
 from sdgbias.engines.entry_options import option
 from sdgbias.engines.fingerprint import pinned
@@ -17,6 +25,7 @@ from sdgbias.engines.hf import prompting
 from sdgbias.engines.hf.text_only import TextProcessor, processor_of
 from sdgbias.engines.hub_errors import translate
 from sdgbias.errors import ModelError, RegistryError, SdgbiasError
+from sdgbias.registry.facts import code_elsewhere
 from sdgbias.types import ModelSpec
 
 
@@ -31,6 +40,8 @@ def load_processor(spec: ModelSpec, root: Path) -> Any:
     folder, source, where = pinned(spec, root)
     where["trust_remote_code"] = spec.trust_remote_code
     try:
+        if spec.trust_remote_code:
+            _refuse_code_elsewhere(spec, source, where)
         processor: Any = processor_of(spec, AutoProcessor.from_pretrained(source, **where))
         if getattr(processor, "image_processor", None) is not None:
             options = processor_options(spec)
@@ -47,6 +58,17 @@ def load_processor(spec: ModelSpec, root: Path) -> Any:
     except Exception as error:  # faulty files raise nearly anything inside transformers
         raise translate(spec, folder, "can't load the processor of", error) from None
     return processor
+
+
+def _refuse_code_elsewhere(spec: ModelSpec, source: str, where: dict[str, Any]) -> None:
+    """ModelError where files name code of another repository than the entry's."""
+    held = {k: v for k, v in where.items() if k == "revision"}
+    for name in (CONFIG_NAME, PROCESSOR_NAME, IMAGE_PROCESSOR_NAME, TOKENIZER_CONFIG_FILE):
+        path = cached_file(source, name, _raise_exceptions_for_missing_entries=False, **held)
+        if path and (
+            why := code_elsewhere(spec.repo, json.loads(Path(path).read_text(encoding="utf-8")))
+        ):
+            raise ModelError(f"{spec.name}: {name}: {why}")
 
 
 def template_in(processor: Any) -> str | None:

@@ -54,6 +54,8 @@ def put(
                     after[:, list(engine.candidates.ids[c])], -1
                 )
                 merged[:, k] = torch.logaddexp(merged[:, k], second)
+    # one token that overflows leaves no distribution to read the others' share from
+    merged[~torch.isfinite(total)] = torch.nan
     rows = [s.row for s in scored]
     out.logits[rows, : len(candidates)] = merged.cpu().numpy()
     out.mass[rows] = torch.exp(torch.logsumexp(merged, -1) - total).cpu().numpy()
