@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -226,10 +226,12 @@ def evaluate(
             told |= asdict(outcome)
         runs.append({"model": spec.name, **asdict(outcome)})
         if not as_json:
-            failed = printed(results, "failures", [] if one_part else [outcome.run_id])
-            time = "" if one_part else estimate.compared(results, outcome.run_id, spec)
-            of = {"o": outcome, "part": part, "failed": failed.to_dict("records"), "time": time}
-            tell("evaluated", name=spec.name, results=results, **of)
+            of: dict[str, Any] = {"failed": [], "time": ""}
+            if not one_part:
+                reasons = printed(results, "failures", [outcome.run_id])
+                time = estimate.compared(results, outcome.run_id, spec)
+                of = {"failed": reasons.to_dict("records"), "time": time}
+            tell("evaluated", name=spec.name, o=outcome, part=part, results=results, **of)
     if (outcome_file is None and not one_part) or as_json:
         table = printed(results, "evaluated", [run["run_id"] for run in runs])
         if as_json:

@@ -183,7 +183,17 @@ def _image_use(sums: pd.DataFrame) -> pd.DataFrame:
 
 NOT_ANALYSED = "not analysed: sdgbias analyse"
 ALL_TESTS, ALL_PILLARS = "all tests", "all pillars"
-_TEXT = ("study", "task", "test", "method", "pillar", "by", "level", "note")
+#: Rows of some runs about all indicators, sorted by run, test (all first), pillar (all first), then
+#: key. before, after: keys that only one table has.
+_ROWS = f"""
+    SELECT * EXCLUDE (place) FROM (
+        SELECT rowid AS place, run_id, coalesce(COLUMNS('^(study|task|method|by|level|note)$'), ''),
+        CASE test WHEN 'all' THEN '{ALL_TESTS}' ELSE coalesce(test, '') END AS test,
+        CASE pillar WHEN 'all' THEN '{ALL_PILLARS}' ELSE coalesce(pillar, '') END AS pillar,
+        COLUMNS('^(indicator|x|metric|value|n|ci_low|ci_high|p|clusters)$')
+        FROM {{table}} WHERE list_contains($runs, run_id) AND indicator = 'all')
+    ORDER BY list_position($runs, run_id), {{before}} task, if(test = '{ALL_TESTS}', '', test),
+    coalesce(list_position($pillars, pillar), 99), method, {{after}} metric, place"""
 
 
 @dataclass(frozen=True)
@@ -247,72 +257,25 @@ def _where(
 def load_studies(results: Path, run_ids: Sequence[str]) -> Studies:
     """Read the rows of these runs."""
 
-    def ask(sql: str) -> pd.DataFrame:
-        return store.query(results, sql, {"runs": list(run_ids)})
-
-    runs = ask(
-        "SELECT run_id, model, provenance, benchmark_id, finished_at FROM runs WHERE"
-        " list_contains($runs, run_id)"
+    runs = store.query(
+        results,
+        """SELECT run_id, model, provenance, benchmark_id, finished_at,
+           CASE WHEN provenance = 'planted' THEN model || ' (planted)' ELSE model END AS label
+           FROM runs WHERE list_contains($runs, run_id)
+           ORDER BY coalesce(provenance = 'planted', false), model""",
+        {"runs": list(run_ids)},
     )
-    runs["label"] = [
-        f"{m} (planted)" if p == "planted" else m
-        for m, p in zip(runs["model"], runs["provenance"], strict=True)
-    ]
-    runs = (
-        runs.assign(last=runs["provenance"] == "planted")
-        .sort_values(["last", "model"], ignore_index=True)
-        .drop(columns="last")
-    )
-    mine = "WHERE list_contains($runs, run_id) AND indicator = 'all'"
-    return Studies(
-        runs,
-        _named(ask(f"FROM study_rows {mine}"), runs),
-        _named(ask(f"FROM metric_rows {mine}"), runs),
-    )
+    order = {"runs": list(runs["run_id"]), "pillars": [ALL_PILLARS, *PILLARS]}
+    label = dict(zip(runs["run_id"], runs["label"], strict=True))
 
+    def rows(table: str, before: str = "", after: str = "") -> pd.DataFrame:
+        sql = _ROWS.format(table=table, before=before, after=after)
+        found = store.query(results, sql, order)
+        return found.assign(model=found["run_id"].map(label))
 
-def _named(frame: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Sorted by run, test (all first), pillar (all first), then key."""
-    for name in _TEXT:
-        if name in frame:
-            frame[name] = frame[name].fillna("").astype(str)
-    order = {r: i for i, r in enumerate(runs["run_id"])}
-    pillars = {"all": 0, **{p: i for i, p in enumerate(PILLARS, 1)}}
-    frame["_run"] = frame["run_id"].map(order)
-    frame["_test"] = frame["test"].where(frame["test"] != "all", "")
-    frame["_pillar"] = frame["pillar"].map(pillars).fillna(99)
-    keys = [
-        c
-        for c in (
-            "_run",
-            "study",
-            "task",
-            "_test",
-            "_pillar",
-            "method",
-            "by",
-            "level",
-            "x",
-            "metric",
-        )
-        if c in frame
-    ]
-    frame = frame.sort_values(keys, kind="stable", ignore_index=True)
-    frame["model"] = frame["run_id"].map(dict(zip(runs["run_id"], runs["label"], strict=True)))
-    frame["test"] = frame["test"].replace("all", ALL_TESTS)
-    frame["pillar"] = frame["pillar"].replace("all", ALL_PILLARS)
-    return frame.drop(columns=["_run", "_test", "_pillar"])
+    return Studies(runs, rows("study_rows", "study,", '"by", level, x,'), rows("metric_rows"))
 
 
 def method_name(name: str) -> str:
     """Display names for the views and CADE; other methods by the name used in commands."""
     return METHODS.get(name, name)
-
-
-def short_pillar(name: str) -> str:
-    """The first words of a pillar's name, for narrow axes."""
-    return {
-        "Health & Nutrition": "Health",
-        "Basic Services & Infrastructure": "Services",
-        "Human Capital & Development": "Human capital",
-    }.get(name, name)

@@ -113,6 +113,7 @@ def environment() -> jinja2.Environment:
     for shown in (
         labels.amount,
         labels.count,
+        labels.number,
         labels.when,
         labels.lasted,
         labels.size,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
@@ -321,6 +322,17 @@ def test_figures_follow_the_page_scheme(results: Path) -> None:
     )
     assert mae is not None and "MAE of" in lower.alt, "the lower panel of Figure 7 is the MAE"
     assert f"{mae.value:.3g} (" in lower.alt and "%" not in lower.alt.replace("95\u00a0%", "")
+
+
+def test_a_bar_without_an_interval_keeps_its_number(results: Path) -> None:
+    found = data.load(results)
+    bounds = {
+        c: found.metrics[c].mask(found.metrics["method"] == "q_only") for c in ("ci_low", "ci_high")
+    }
+    [panel, *_] = paper.figure3(dataclasses.replace(found, metrics=found.metrics.assign(**bounds)))
+    bare = found.cell(model=panel.title, task="mcq", test="T1", method="q_only", metric="accuracy")
+    assert bare is not None and "(95\u00a0% CI no interval" in panel.alt
+    assert f">{100 * bare.value:.1f}</text>" in panel.svg
 
 
 def test_distinct_prompts_are_those_of_the_test_split(results: Path, tmp_path: Path) -> None:

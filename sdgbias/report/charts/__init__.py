@@ -42,6 +42,8 @@ FILTERS = {
 }
 #: The last columns of every table and tooltip.
 NUMBERS = {"said": "Value", "ci": "95 % CI", "n": "n"}
+#: Columns of the store that an estimate is made of; not every table has clusters.
+_ESTIMATE = ("value", "n", "ci_low", "ci_high", "clusters")
 WIDTH = 480
 _FONTS = "Liberation Sans, Arial, Helvetica, sans-serif"
 
@@ -78,14 +80,8 @@ class Figure:
         frame = self.frame
         for column in self.filters:
             wanted = choice.get(column)
-            frame = frame[
-                frame[column]
-                == (
-                    wanted
-                    if wanted is not None and (frame[column] == wanted).any()
-                    else frame[column].iloc[0]
-                )
-            ]
+            known = wanted is not None and (frame[column] == wanted).any()
+            frame = frame[frame[column] == (wanted if known else frame[column].iloc[0])]
         return frame
 
     @cached_property
@@ -175,32 +171,28 @@ def shaped(
 ) -> pd.DataFrame:
     """Rows of the store (value, n, ci_low, ci_high) -> value, low, high times ``scale``, said, ci,
     n. Rows without a value are dropped; with ``some`` raises NoRows where no other is there."""
-    frame = frame[frame["value"].notna()].copy()
+    frame = frame[frame["value"].notna()]
     if some and frame.empty:
         raise NoRows
-    if "clusters" not in frame:
-        frame["clusters"] = 0
     found = [
-        Estimate(float(v), 0 if pd.isna(n) else int(n), float(a), float(b), int(c))
-        for v, n, a, b, c in frame[["value", "n", "ci_low", "ci_high", "clusters"]]
-        .fillna({"clusters": 0})
-        .itertuples(index=False, name=None)
+        Estimate.of_row(r) for r in frame[[c for c in _ESTIMATE if c in frame]].to_dict("records")
     ]
-    frame["said"] = [labels.number(scale * e.value, digits, signed) for e in found]
-    frame["ci"] = [labels.interval(e, scale, digits, signed) for e in found]
     bounded = [e.low == e.low and e.high == e.high for e in found]
-    for column, ends in {
-        "value": [e.value for e in found],
-        "low": [e.low for e in found],
-        "high": [e.high for e in found],
-    }.items():
-        kept = [
-            round(scale * x, 5) if b or column == "value" else None
-            for x, b in zip(ends, bounded, strict=True)
-        ]
-        frame[column] = pd.Series(kept, index=frame.index, dtype=object)
-    frame["n"] = pd.Series([e.n for e in found], index=frame.index, dtype=object)
-    return frame
+    columns = {
+        "value": [round(scale * e.value, 5) for e in found],
+        "low": [
+            round(scale * e.low, 5) if b else None for e, b in zip(found, bounded, strict=True)
+        ],
+        "high": [
+            round(scale * e.high, 5) if b else None for e, b in zip(found, bounded, strict=True)
+        ],
+        "n": [e.n for e in found],
+    }
+    return frame.assign(
+        said=[labels.number(scale * e.value, digits, signed) for e in found],
+        ci=[labels.interval(e, scale, digits, signed) for e in found],
+        **{c: pd.Series(of, index=frame.index, dtype=object) for c, of in columns.items()},
+    )
 
 
 def like_first(frame: pd.DataFrame, *columns: str) -> pd.DataFrame:

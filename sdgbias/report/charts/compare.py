@@ -19,12 +19,7 @@ def figures(s: Studies, board: Board) -> list[Figure]:
 
 
 def _leaderboard(board: Board) -> Figure:
-    frame = shaped(board.places)
-    frame = (
-        frame.assign(_at=frame["test"].map(_rank))
-        .sort_values("_at", kind="stable", ignore_index=True)
-        .drop(columns="_at")
-    )
+    frame = _pooled_first(shaped(board.places))
     order = list(
         dict.fromkeys(
             frame[frame["method"] == "Full"].sort_values("value", ascending=False, kind="stable")[
@@ -37,8 +32,11 @@ def _leaderboard(board: Board) -> Figure:
     return figure("compare-accuracy", frame, sort=order)
 
 
-def _rank(test: str) -> tuple[bool, str]:
-    return test.startswith("T"), test
+def _pooled_first(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows by test, that of all tests first."""
+    return frame.sort_values(
+        "test", key=lambda c: c.where(c != ALL_TESTS, ""), kind="stable", ignore_index=True
+    )
 
 
 def _pairs(board: Board) -> Figure:
@@ -52,19 +50,13 @@ def _pairs(board: Board) -> Figure:
         ci_high=-board.pairs["ci_low"],
     )
     frame = shaped(pd.concat([board.pairs, turned], ignore_index=True), signed=True)
-    differ = frame["p"].astype(float) < 0.05
-    frame = (
-        frame.assign(
-            source=frame["other"].map(_short),
-            target=frame["one"].map(_short),
-            verdict=[VERDICTS[0] if d else VERDICTS[1] for d in differ],
-            shade=frame["value"].where(differ, None),
-            mde=[number(100 * v) for v in frame["mde"]],
-            p=frame["p"].map(holm),
-            _at=frame["test"].map(_rank),
-        )
-        .sort_values("_at", kind="stable", ignore_index=True)
-        .drop(columns="_at")
+    frame = _pooled_first(frame).assign(
+        source=lambda f: f["other"].map(_short),
+        target=lambda f: f["one"].map(_short),
+        verdict=lambda f: [VERDICTS[0] if p < 0.05 else VERDICTS[1] for p in f["p"]],
+        shade=lambda f: f["value"].where(f["p"].astype(float) < 0.05, None),
+        mde=lambda f: [number(100 * v) for v in f["mde"]],
+        p=lambda f: f["p"].map(holm),
     )
     order = _order(board)
     return figure("compare-pairs", frame, across=order, down=order)

@@ -3,6 +3,7 @@ debiasing."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 
@@ -71,15 +72,15 @@ def _understood_first(f: Figure, silent: set[tuple[str, str, str, str]]) -> Figu
     return replace(f, frame=by.drop(columns="_last"))
 
 
-def _ordered(frame: pd.DataFrame, column: str, order: list[str]) -> pd.DataFrame:
-    """Sorted by a column in the given order of values, unknown values last, so that the first row
-    holds the default choice."""
-    rank = {name: i for i, name in enumerate(order)}
-    return (
-        frame.assign(_at=frame[column].map(rank).fillna(len(rank)))
-        .sort_values("_at", kind="stable", ignore_index=True)
-        .drop(columns="_at")
-    )
+def _ordered(frame: pd.DataFrame, **orders: Collection[str]) -> pd.DataFrame:
+    """Sorted by columns in the given orders of their values, unknown values last, so that the first
+    row holds the default choice."""
+
+    def rank(column: pd.Series) -> pd.Series:
+        order = list(orders[str(column.name)])
+        return column.map({name: i for i, name in enumerate(order)}).fillna(len(order))
+
+    return frame.sort_values(list(orders), key=rank, kind="stable", ignore_index=True)
 
 
 def _said(method: str) -> str:
@@ -120,11 +121,7 @@ def _apart(metrics: pd.DataFrame, attribute: str) -> Figure:
         prompt=frame["test"],
     )
     one, other = PAIRS[attribute]
-    frame = _ordered(
-        _ordered(_ordered(frame, "term", list(POOLS.values())), "by", [f"{one}-{other}"]),
-        "method",
-        list(METHODS.values()),
-    )
+    frame = _ordered(frame, method=METHODS.values(), by=[f"{one}-{other}"], term=POOLS.values())
     made = figure(
         "fairness",
         frame,
@@ -177,7 +174,7 @@ def _classes(metrics: pd.DataFrame) -> Figure:
         target=lambda f: f["indicator"],
         method=lambda f: f["method"].map(_said),
     )
-    frame = _ordered(frame, "method", list(METHODS.values()))
+    frame = _ordered(frame, method=METHODS.values())
     absent = f" Not shown, for want of 20 people in both groups: {', '.join(classes)}."
     return figure(
         "fairness-classes",
@@ -193,11 +190,8 @@ def _prompts(metrics: pd.DataFrame) -> Figure:
     whole = (metrics["pillar"] == "all") & (metrics["indicator"] == "all-52")
     shares = metrics[whole & metrics["metric"].isin(["recall", "false_yes_rate"])]
     frame, silent = shaped(_heard(shares, _unheard(metrics))), _silent(metrics)
-    frame = _ordered(
-        named(frame, "fairness-prompts").assign(method=frame["method"].map(_said)),
-        "method",
-        list(METHODS.values()),
-    )
+    frame = named(frame, "fairness-prompts").assign(method=frame["method"].map(_said))
+    frame = _ordered(frame, method=METHODS.values())
     return figure("fairness-prompts", frame, silent=silent)
 
 
@@ -219,7 +213,7 @@ def _debiased(studies: pd.DataFrame) -> Figure:
         for k, s, c, p in zip(change.index, change["said"], change["ci"], change["p"], strict=True)
     }
     frame = _point(frame).assign(by=frame["pillar"], change=[said.get(k, "") for k in at])
-    frame = _ordered(frame, "name", ["full", "cade"])
+    frame = _ordered(frame, name=("full", "cade"))
     return figure("fairness-debiased", frame)
 
 
@@ -229,7 +223,7 @@ def _cost(studies: pd.DataFrame) -> Figure:
         & studies["metric"].isin(["recall", "false_yes_rate"])
         & ~studies["method"].str.endswith("@recall")
     ]
-    frame = _ordered(_point(named(shaped(own), "fairness-cost")), "name", ["full", "cade"])
+    frame = _ordered(_point(named(shaped(own), "fairness-cost")), name=("full", "cade"))
     return figure("fairness-cost", frame)
 
 

@@ -52,7 +52,7 @@ DATASETS = {
 class Fairness:
     """runs: newest finished run of each model on each benchmark of the suite, with label, and data
     (a description of its people); metrics, studies: their rows, with label as model, and data;
-    people: benchmark_id, dataset, attribute, group, n (persons); quarantine: benchmark_id, rule, n;
+    people: benchmark_id, attribute, group, n (persons); quarantine: benchmark_id, rule, n;
     questions: benchmark_id, prompt, n; silent: see _silent; examples: see _examples."""
 
     runs: pd.DataFrame
@@ -99,7 +99,7 @@ def load(results: Path, among: Sequence[str] | None = None) -> Fairness | None:
 
     of = f"(SELECT DISTINCT benchmark_id FROM runs {mine})"
     groups = " UNION ALL ".join(
-        f"SELECT benchmark_id, dataset, '{a}' AS attribute, {a} AS \"group\", count(DISTINCT"
+        f"SELECT benchmark_id, '{a}' AS attribute, {a} AS \"group\", count(DISTINCT"
         f" person_id) AS n FROM people WHERE benchmark_id IN {of} GROUP BY ALL"
         for a in ("gender", "skin", "age")
     )
@@ -248,11 +248,7 @@ def context(d: Fairness, checks: str = "") -> dict[str, Any]:
         "checks": checks,
         "runs": [{**r, "unanswerable": f"{unanswerable(r):,}"} for r in d.runs.to_dict("records")],
         "several": d.several,
-        "planted": list(
-            dict.fromkeys(
-                r["label"] for r in d.runs.to_dict("records") if r["provenance"] == "planted"
-            )
-        ),
+        "planted": list(d.runs.loc[d.runs["provenance"] == "planted", "label"].unique()),
         "synthetic": [
             r for r in dict.fromkeys(d.runs["data"]) if r.startswith(DATASETS["synthetic"])
         ],
@@ -328,49 +324,30 @@ def _lacking(studies: pd.DataFrame) -> list[dict[str, str]]:
 
 def cards(d: Fairness) -> list[dict[str, Any]]:
     """Cards of the data measured: per benchmark its dataset, licence, persons by group (including
-    unknown), questions, and exclusions."""
+    unknown, and why), questions, and exclusions."""
     made = []
     for benchmark, runs in d.runs.groupby("benchmark_id", sort=False):
-        people = d.people[d.people["benchmark_id"] == benchmark]
-        config = json.loads(runs["config"].iloc[0] or "{}")
-        why = config.get("unknown_because") or {}
-        groups = []
-        for attribute, part in people.groupby("attribute", sort=False):
-            total = int(part["n"].sum())
-            rows = [
-                {"group": g, "n": f"{int(n):,}", "small": int(n) < 20}
-                for g, n in part.groupby("group", sort=True)["n"].sum().items()
-            ]
-            reasons = ", ".join(
-                f"{REASONS.get(reason, reason)} {int(n):,}"
-                for reason, n in sorted((why.get(attribute) or {}).items())
-            )
-            groups.append(
-                {"attribute": attribute, "total": f"{total:,}", "rows": rows, "why": reasons}
-            )
-        left = d.quarantine[d.quarantine["benchmark_id"] == benchmark]
-        asked = d.questions[d.questions["benchmark_id"] == benchmark]
+        groups, left, asked = (
+            frame[frame["benchmark_id"] == benchmark].to_dict("records")
+            for frame in (d.people, d.quarantine, d.questions)
+        )
+        unknown = json.loads(runs["config"].iloc[0] or "{}").get("unknown_because") or {}
         made.append(
             {
                 "id": benchmark,
                 "dataset": runs["data"].iloc[0],
                 "groups": groups,
+                "why": {
+                    attribute: {REASONS.get(r, r): n for r, n in sorted((counts or {}).items())}
+                    for attribute, counts in unknown.items()
+                },
                 "licence": (
                     ", ".join(sorted(set(runs["licence"].fillna("").astype(str)) - {""}))
                     or "not stated"
                 ),
-                "people": groups[0]["total"] if groups else "0",
-                "questions": [
-                    {
-                        "prompt": r["prompt"],
-                        "kind": "a wrong class" if r["negative"] else "what is annotated",
-                        "n": f"{int(r['n']):,}",
-                    }
-                    for r in asked.to_dict("records")
-                ],
-                "left": [
-                    {"rule": r["rule"], "n": f"{int(r['n']):,}"} for r in left.to_dict("records")
-                ],
+                "people": sum(r["n"] for r in groups if r["attribute"] == groups[0]["attribute"]),
+                "questions": asked,
+                "left": left,
             }
         )
     return made

@@ -50,31 +50,23 @@ def _drawn(own: ReportData, model: str) -> dict[str, Any]:
         "before_after": paper.figure7(own),
         "before_after_estimates": paper.figure7(own, Task.REGRESSION),
         "regression": _regression_table(own, model),
-        "params": _params_table(own),
+        "params": own.params.to_dict("records"),
         "answers": _answer_rows(own),
     }
 
 
 def _headline(d: ReportData, model: str) -> dict[str, Any]:
-    row = d.runs[d.runs["model"] == model].iloc[0]
     points = [
         (f"{pillar}: {verdict}", evidence) for pillar, verdict, evidence in labels.leaning(d, model)
     ]
     extra = [x for x in (labels.image_use(d, model), labels.cade_change(d, model)) if x is not None]
-    if blind := language_model(d.config(model)):
+    if language_model(d.config(model)):
         why = "a language model: it is asked the two views without a picture"
         extra.append((f"Pictures and CADE: {NEEDS_PICTURES}", why))
     if not gives_scores(d.config(model)):
         why = "its endpoint gives text only: its answers are read, as the papers read closed models"
         extra.append((f"Signatures and CADE: {NEEDS_SCORES}", why))
-    return {
-        "model": model,
-        "title": row["title"] or model,
-        "provenance": row["provenance"],
-        "language": blind,
-        "leaning": points,
-        "extra": extra,
-    }
+    return {"leaning": points, "extra": extra}
 
 
 def _cell(d: ReportData, where: dict[str, str], digits: int = 1) -> dict[str, Any] | None:
@@ -140,31 +132,6 @@ def _regression_table(d: ReportData, model: str) -> dict[str, Any] | None:
         if interval
         else None
     )
-
-
-def _params_table(d: ReportData) -> list[dict[str, Any]]:
-    out = []
-    for r in d.params.to_dict("records"):
-        value = float(r["val_value"])
-        mcq = r["task"] == Task.MCQ.value
-        shown = (
-            f"{labels.number(100 * value)}{labels.NBSP}%"
-            if mcq
-            else f"MAE {labels.number(abs(value), 2)}"
-        )
-        numbers = {k: labels.number(float(r[k]), 3) for k in ("alpha", "lambda_kl", "beta", "tau")}
-        out.append(
-            {
-                "task": _TASKS[r["task"]],
-                "test": r["test"],
-                **numbers,
-                "val": shown,
-                "n_val": f"{int(r['n_val']):,}",
-                "n_draws": f"{int(r['n_draws']):,}",
-                "note": r["note"] if isinstance(r["note"], str) else "",
-            }
-        )
-    return out
 
 
 _ANSWER_METRICS = (

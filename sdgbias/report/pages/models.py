@@ -15,7 +15,7 @@ from sdgbias.report import data, labels, leaderboard
 from sdgbias.report.pages.findings import findings
 from sdgbias.report.source import Reader, Row
 from sdgbias.suites.facet import NOT_UNDERSTOOD
-from sdgbias.types import PILLARS, SDG
+from sdgbias.types import PILLARS, SDG, ModelSpec
 
 RUNS, NIGHTS = 30, 60
 DIRECTIONS = ("pessimistic", "conservative", "optimistic")
@@ -34,31 +34,15 @@ def names(reader: Reader) -> list[str]:
     ]
 
 
-def entry(root: Path | None, name: str) -> dict[str, Any] | None:
-    """The registry's data on a model; None if there is no registry or no readable entry of this
+def entry(root: Path | None, name: str) -> ModelSpec | None:
+    """The registry's entry of a model; None if there is no registry or no readable entry of this
     name."""
     if root is None or not registry.NAME.fullmatch(name):
         return None
     try:
-        spec = registry.load(root, name)
+        return registry.load(root, name)
     except RegistryError:
         return None
-    state = {"state": spec.state, "reason": spec.reason, "until": spec.until}
-    facts = {
-        f: getattr(spec, f)
-        for f in (
-            "title",
-            "backend",
-            "repo",
-            "revision",
-            "family",
-            "params_b",
-            "dtype",
-            "licence",
-            "notes",
-        )
-    }
-    return facts | state
 
 
 def index(reader: Reader, root: Path | None) -> list[Row]:
@@ -196,13 +180,14 @@ def _suite(reader: Reader, run: Row) -> dict[str, Any]:
     heads = []
     for task, metric in dict.fromkeys((c["task"], c["metric"]) for c in whole):
         if metric in ("accuracy", "interval_accuracy", "recall"):
-            methods = [
-                m for m in labels.VIEWS if any(k[:2] == (task, metric) and k[3] == m for k in found)
-            ]
-            tests = sorted(
-                {k[2] for k in found if k[:2] == (task, metric)}, key=lambda t: (t == "all", t)
-            )
-            grid = [(t, [found.get((task, metric, t, m)) for m in methods]) for t in tests]
+            by_test = {
+                (c["test"], c["method"]): c
+                for c in whole
+                if (c["task"], c["metric"]) == (task, metric)
+            }
+            methods = [m for m in labels.VIEWS if any(method == m for _, method in by_test)]
+            tests = sorted({test for test, _ in by_test}, key=lambda t: (t == "all", t))
+            grid = [(t, [by_test.get((t, m)) for m in methods]) for t in tests]
             heads.append({"task": task, "metric": metric, "methods": methods, "rows": grid})
     tests = sorted({k[2] for k in found if k[1] == "accuracy_gain"}, key=lambda t: (t == "all", t))
     gain = [

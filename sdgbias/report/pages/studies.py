@@ -21,8 +21,6 @@ import pandas as pd
 
 from sdgbias.errors import StoreError
 from sdgbias.files import cached_text, write_atomically
-from sdgbias.methods.stats import Estimate
-from sdgbias.report import labels
 from sdgbias.report.charts import (
     Figure,
     compare,
@@ -94,7 +92,9 @@ def context(
         "missing": missing(page, s),
         "lacking": lacking(page, s),
         "boards": leaderboard(board) if page == COMPARE else [],
-        "tables": shown(tables) if tables and page == TABLES else [],
+        "tables": tables if tables and page == TABLES else [],
+        "cell": _cell,
+        "inside": inside,
         "words": words(made),
     }
 
@@ -112,7 +112,8 @@ def drawn(made: Sequence[Figure]) -> dict[str, Any]:
     parts = [shown_figure(f) for f in made]
     lively = [p["live"] for p in parts if p["live"]]
     return {
-        "figures": parts,
+        "figures": made,
+        "shown": parts,
         "script": (TEMPLATES / "figures.js").read_text(encoding="utf-8") if lively else "",
         "library": library() if lively else "",
         "packed": packed(lively) if lively else "",
@@ -133,20 +134,14 @@ def library() -> str:
 
 
 def shown_figure(f: Figure) -> dict[str, Any]:
-    """Template data of a figure: texts, the table of its first choice, static and interactive
+    """Template data of a figure: the table of its first choice, static and interactive
     pictures."""
     frame = f.chosen()
-    cells = [[_said(r[c]) for c in f.heads] for r in frame.to_dict("records")]
     filters = [{"name": c, "options": f.options(c)} for c in f.filters]
     return {
-        "name": f.name,
-        "title": f.title,
-        "reads": f.reads,
-        "axes": f.axes,
-        "legend": f.legend,
+        "figure": f,
         "alt": described(f),
-        "heads": list(f.heads.values()),
-        "cells": cells,
+        "cells": [[_said(r[c]) for c in f.heads] for r in frame.to_dict("records")],
         "panels": list(zip(f.panels, still(f), strict=True)),
         "choice": ", ".join(str(frame[c].iloc[0]) for c in f.filters),
         "live": {
@@ -242,9 +237,7 @@ def leaderboard(board: Board) -> list[dict[str, Any]]:
             unplaced = own[(own[columns] != "").any(axis=1)].index
             beside = sorted(set(unplaced) - {m for m, _ in cells})
             models = [*full["model"], *measured, *beside]
-            places = [
-                [_place(cells.get((m, x))) or _missing(own, m, x) for x in columns] for m in models
-            ]
+            places = [[cells.get((m, x)) or _missing(own, m, x) for x in columns] for m in models]
             # answers are generated for one test, so that the column may be empty for the others
             kept = [i for i in range(len(columns)) if any(row[i] for row in places)]
             rows.append(
@@ -266,18 +259,6 @@ def leaderboard(board: Board) -> list[dict[str, Any]]:
             }
         )
     return out
-
-
-def _place(r: dict[Any, Any] | None) -> dict[str, str] | None:
-    if r is None:
-        return None
-    e = Estimate.of_row(r)
-    return {
-        "value": labels.number(100 * e.value),
-        "ci": labels.interval(e),
-        "n": f"{e.n:,}",
-        "letters": r["letters"],
-    }
 
 
 def write(path: Path, text: str | None) -> Path:
@@ -370,32 +351,6 @@ def _caption(f: Figure, name: str, frame: pd.DataFrame, runs: pd.DataFrame) -> s
     behind = ", ".join(f"`{r['run_id']}`" for r in mine.to_dict("records") if r["label"] in shown)
     choice = ", ".join(str(frame[c].iloc[0]) for c in f.filters)
     return f"## {name}\n\n{f.title} ({choice}). {f.axes} n: {many}. Runs: {behind}.\n"
-
-
-def shown(tables: Sequence[Table]) -> list[dict[str, Any]]:
-    """Template data of the tables: every number as text. They are folded, each behind a line that
-    says what it holds, because some have hundreds of rows."""
-    return [
-        {
-            "id": f"table-{t.item}",
-            "link": (f"table-{t.item}", t.title.split(":")[0]),
-            "title": t.title,
-            "definition": t.definition,
-            "labels": list(t.labels),
-            "heads": [c.name for c in t.columns],
-            "rows": [
-                {
-                    "labels": list(r.labels),
-                    "cells": [_cell(c, k.kind) for c, k in zip(r.cells, t.columns, strict=True)],
-                }
-                for r in t.rows
-            ],
-            "notes": list(t.footnotes),
-            "empty": t.empty,
-            "inside": inside(t),
-        }
-        for t in tables
-    ]
 
 
 def inside(t: Table) -> str:
