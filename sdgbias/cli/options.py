@@ -125,7 +125,7 @@ def tell(text: str, /, **values: Any) -> None:
 
 
 def check_quality(benchmark: Path) -> None:
-    """The quality gate of a benchmark; prints its warnings. Raises QualityError."""
+    """The quality gate of a benchmark; prints its warnings. Raises GateError."""
     from sdgbias.benchmark import quality
 
     for warning in quality.run_gate(benchmark, docs=True).warnings:
