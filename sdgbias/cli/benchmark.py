@@ -205,7 +205,8 @@ def build(
     for name in [stage] if stage else list(steps):
         steps[name]()
     if not stage or stage == "check":
-        _print_card(out)
+        card = json.loads((out / "benchmark.json").read_text(encoding="utf-8"))
+        tell("benchmark", out=out, **card)
 
 
 def _say_how_many(mcq: int | None, regression: int | None, every: bool) -> None:
@@ -231,8 +232,3 @@ def _pairs(option: str, text: str) -> tuple[tuple[str, str], ...]:
 def _said_of_images(rendered: int, reused: int) -> None:
     if rendered or reused:
         typer.echo(f"images: {rendered} drawn, {reused} unchanged and kept")
-
-
-def _print_card(out: Path) -> None:
-    card = json.loads((out / "benchmark.json").read_text(encoding="utf-8"))
-    tell("benchmark", out=out, **card)

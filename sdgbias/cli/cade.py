@@ -8,14 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from sdgbias.cli.options import SearchOption, choice
+from sdgbias.cli.options import SearchOption, choice, group
 from sdgbias.errors import UsageError
 
-cade_app = typer.Typer(
-    help="CADE on the benchmark authors' prediction tables.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+cade_app = group("CADE on the benchmark authors' prediction tables.")
 
 TablesOption = Annotated[
     Path,

@@ -8,23 +8,18 @@ from typing import Annotated
 
 import typer
 
-from sdgbias.cli.options import DEFAULT_BENCHMARK, Bars, BenchmarkOption, JsonOption, say_json
+from sdgbias.cli.options import (
+    DEFAULT_BENCHMARK,
+    Bars,
+    BenchmarkOption,
+    JsonOption,
+    group,
+    say_json,
+)
 
-raw_app = typer.Typer(
-    help="Raw inputs: what is present, what is missing, where to get it.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-review_app = typer.Typer(
-    help="Human review of a benchmark by two people and an adjudicator.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-release_app = typer.Typer(
-    help="Benchmarks in the authors' release format (JSONL and images).",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+raw_app = group("Raw inputs: what is present, what is missing, where to get it.")
+review_app = group("Human review of a benchmark by two people and an adjudicator.")
+release_app = group("Benchmarks in the authors' release format (JSONL and images).")
 
 FolderArgument = Annotated[
     Path, typer.Argument(metavar="DIR", help="Raw folder in SustainBench's layout.")

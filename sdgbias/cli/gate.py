@@ -209,31 +209,14 @@ def _line(r: dict[str, Any]) -> tuple[str, ...]:
 
     full = dict.fromkeys(words.NUMBERS) | r
     c = words.cells(full)
-    value = " -> ".join(x for x in (c["before"], c["value"]) if x)
-    change = (
-        f"{c['change']} [{c['ci']}]"
-        if c["ci"] and c["change"]
-        else f"[{c['ci']}]"
-        if c["ci"]
-        else c["change"]
-    )
+    value = " -> ".join(filter(None, (c["before"], c["value"])))
+    change = " ".join(filter(None, (c["change"], f"[{c['ci']}]" if c["ci"] else "")))
     n, mde = f"n {c['n']}" if c["n"] != "0" else "", f"MDE {c['mde']}" if c["mde"] else ""
     note = "" if r["verdict"] == "PASS" and r["rule"] != "unchanged" else words.note(full)
     allowed = f"({'' if words.floor(r) else 'allowed '}{c['allowed']})" if c["allowed"] else ""
-    return tuple(
-        x.replace("\u00a0", " ")
-        for x in (
-            str(r["verdict"]),
-            str(r["rule"]),
-            words.what(r),
-            value,
-            change,
-            n,
-            allowed,
-            mde,
-            note,
-        )
-    )
+    named = (str(r["verdict"]), str(r["rule"]), words.what(r))
+    cells = (*named, value, change, n, allowed, mde, note)
+    return tuple(cell.replace("\u00a0", " ") for cell in cells)
 
 
 def _rows(made: list[Judgement]) -> list[dict[str, object]]:

@@ -35,7 +35,7 @@ from sdgbias.errors import (
 from sdgbias.types import CANDIDATE, ENABLED, QUARANTINED, RETIRED, STATES
 
 if TYPE_CHECKING:
-    from sdgbias.types import ModelSpec
+    pass
 
 
 models_app = typer.Typer(
@@ -96,7 +96,11 @@ def list_models(
         ]
         say_json({"models": rows, "broken": broken})
     else:
-        print_table([("model", "backend", "state", "until", "suites", "reason"), *map(_row, shown)])
+        lines = [
+            (s.name, s.backend, s.state, s.until, ",".join(entries.suites(s)), s.reason)
+            for s in shown
+        ]
+        print_table([("model", "backend", "state", "until", "suites", "reason"), *lines])
     for line in broken.values():
         typer.echo(f"broken: {line}", err=True)
     if broken:
@@ -104,19 +108,6 @@ def list_models(
             f"{len(broken)} of {len(broken) + len(found)} entries can't be read"
             f" ({', '.join(sorted(broken))}); fix the files"
         )
-
-
-def _row(spec: ModelSpec) -> tuple[str, ...]:
-    from sdgbias.registry import entries
-
-    return (
-        spec.name,
-        spec.backend,
-        spec.state,
-        spec.until,
-        ",".join(entries.suites(spec)),
-        spec.reason,
-    )
 
 
 @models_app.command("show")

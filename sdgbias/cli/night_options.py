@@ -158,30 +158,22 @@ class NightOptions:
             due = schedule.missed(self.cron, self.zone, last, datetime.now(UTC))
             if due is None:
                 return None
-        settings = plan.Settings(
-            root=entries.find_root(),
-            results=self.results,
-            benchmarks=plan.benchmarks_of(self.benchmark),
-            report=self.report,
-            models=tuple(self.model) if self.model else None,
-            policy=self.policy,
-            webhook_env=self.webhook_env,
-            jobs=self.jobs,
-            timeout_s=self.timeout,
-            hours=self.hours,
-            gpu_hours=self.gpu_hours,
-            fetch=choice("--fetch", self.fetch, ("no", "yes", "prune")),
-            selfcheck=self.selfcheck,
-            scheduled_for=due or _instant(self.scheduled_for),
-            night=self.night,
-            by=by,
-            cron=self.cron,
-            timezone=self.zone,
-            passes=self.passes,
-            generated=choice("--generated", self.generated, GENERATIONS),
-            draws=self.draws,
-            seed=self.seed,
-        )
+        # an option and a setting of the same name are the same thing
+        same = {
+            f.name: getattr(self, f.name) for f in fields(plan.Settings) if hasattr(self, f.name)
+        }
+        given: dict[str, Any] = same | {
+            "root": entries.find_root(),
+            "benchmarks": plan.benchmarks_of(self.benchmark),
+            "models": tuple(self.model) if self.model else None,
+            "timeout_s": self.timeout,
+            "fetch": choice("--fetch", self.fetch, ("no", "yes", "prune")),
+            "scheduled_for": due or _instant(self.scheduled_for),
+            "by": by,
+            "timezone": self.zone,
+            "generated": choice("--generated", self.generated, GENERATIONS),
+        }
+        settings = plan.Settings(**given)
         plan.check(settings)
         return settings
 

@@ -74,6 +74,11 @@ GeneratedOption = Annotated[
 GENERATIONS = ("T1", "all", "views", "none")
 
 
+def group(about: str) -> typer.Typer:
+    """Commands below one name, which alone prints their help."""
+    return typer.Typer(help=about, no_args_is_help=True, rich_markup_mode=None)
+
+
 def choice(option: str, value: str, valid: tuple[str, ...]) -> Any:
     """`value` when it is among `valid`; else UsageError that lists them."""
     if value not in valid:
@@ -120,7 +125,7 @@ def tell(text: str, /, **values: Any) -> None:
 
 
 def check_quality(benchmark: Path) -> None:
-    """The quality gate of a benchmark; prints its warnings. Raises QualityError."""
+    """The quality gate of a benchmark; prints its warnings. Raises GateError."""
     from sdgbias.benchmark import quality
 
     for warning in quality.run_gate(benchmark, docs=True).warnings:

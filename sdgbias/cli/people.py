@@ -14,7 +14,8 @@ from sdgbias.cli.options import (
     ResultsOption,
     check_quality,
     choice,
-    say_json,
+    group,
+    say,
     tell,
 )
 from sdgbias.errors import InputError
@@ -22,11 +23,7 @@ from sdgbias.errors import InputError
 if TYPE_CHECKING:
     from sdgbias.methods.labels import TextEncoder
 
-people_app = typer.Typer(
-    help="Suite people, the second one: pictures of people with annotated attributes.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+people_app = group("Suite people, the second one: pictures of people with annotated attributes.")
 RAW, BENCHMARK = Path("data/people/raw"), Path("data/people/benchmark")
 
 
@@ -123,24 +120,8 @@ def calibrate(
 
     chosen, _ = _encoder(encoder)
     curve = calibration.calibrate(chosen)
-    if as_json:
-        say_json(
-            {"encoder": chosen.name, "in_use": chosen.floor, "lowest": curve.floor, "curve": curve}
-        )
-        return
-    typer.echo(
-        f"{chosen.name}: shares with 95 % intervals of {curve.wrong[0].n} answers that mean no"
-        f" class asked about, {curve.read[0].n} misspelt ones"
-    )
-    typer.echo("floor  read as a wrong class  misspelt and read right")
-    for floor, wrong, right in zip(curve.floors, curve.wrong, curve.read, strict=True):
-        shares = (f"{e.value:6.1%} [{e.low:5.1%}, {e.high:5.1%}]" for e in (wrong, right))
-        lowest = "  <- lowest with at most 1 % wrong" if floor == curve.floor else ""
-        typer.echo(f"{floor:5.2f}  {'  '.join(shares)}{lowest}")
-    typer.echo(
-        f"in use: {curve.floor if chosen.floor is None else chosen.floor}; another: options.floor"
-        " of the registry entry"
-    )
+    found = {"encoder": chosen.name, "in_use": chosen.floor, "lowest": curve.floor, "curve": curve}
+    say(found, as_json, "calibrate", **found)
 
 
 @people_app.command("read")

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from sdgbias.cli.night_options import OF_ONE_NIGHT, NightOptions, takes_night_options
-from sdgbias.cli.options import DEFAULT_RESULTS, JsonOption, ResultsOption, say_json
+from sdgbias.cli.options import DEFAULT_RESULTS, JsonOption, ResultsOption, group, say_json
 from sdgbias.errors import InfrastructureError
 
 HomeOption = Annotated[
@@ -21,11 +21,7 @@ HomeOption = Annotated[
 ]
 
 
-stack_app = typer.Typer(
-    help="A local stack that runs the nights: Prefect's server, workers and the schedule.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+stack_app = group("A local stack that runs the nights: Prefect's server, workers and the schedule.")
 
 
 @stack_app.command("up")

@@ -7,13 +7,9 @@ from typing import Annotated
 
 import typer
 
-from sdgbias.cli.options import Bars, JsonOption, check_quality, say, tell
+from sdgbias.cli.options import Bars, JsonOption, check_quality, group, say, tell
 
-suite_app = typer.Typer(
-    help="Your own questions: a folder with suite.yaml and a table of items.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+suite_app = group("Your own questions: a folder with suite.yaml and a table of items.")
 FolderArgument = Annotated[
     Path, typer.Argument(help="Folder with suite.yaml and the table of items.")
 ]

@@ -7,17 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdgbias.cli.options import DEFAULT_RESULTS, Bars, ResultsOption
+from sdgbias.cli.options import DEFAULT_RESULTS, Bars, ResultsOption, group
 from sdgbias.errors import InfrastructureError, SdgbiasError
 
 if TYPE_CHECKING:
     from sdgbias.report.wandb.log import Logged
 
-wandb_app = typer.Typer(
-    help="Weights & Biases: a run per model and night, offline where no key is set.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+wandb_app = group("Weights & Biases: a run per model and night, offline where no key is set.")
 
 DirOption = Annotated[
     Path | None,

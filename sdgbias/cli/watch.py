@@ -6,12 +6,15 @@ from __future__ import annotations
 import os
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sdgbias.cli.options import JsonOption, say_json
 from sdgbias.errors import InfrastructureError, RegistryError, UsageError
+
+if TYPE_CHECKING:
+    from sdgbias.registry.watch import Finding
 
 
 def watch_models(
@@ -82,12 +85,11 @@ def watch_models(
         )
 
 
-def _line(root: Path, one: object) -> str:
+def _line(root: Path, one: Finding) -> str:
     """A finding; of a new candidate with the GPU hours of the full benchmark."""
     from sdgbias.registry import entries, watch
     from sdgbias.scoring import estimate
 
-    assert isinstance(one, watch.Finding)
     if not (one.written and one.kind in (watch.NEW_COMMIT, watch.NEW_REPOSITORY)):
         return one.line()
     try:
