@@ -8,7 +8,6 @@ SustainBench: 97 % of the clusters have some, against 18.7 %.
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
@@ -29,7 +28,7 @@ from sdgbias.raw.synthetic.latent import (
     plan_clusters,
 )
 from sdgbias.raw.synthetic.photos import JPEG_QUALITY, photo_records, render_photo
-from sdgbias.raw.synthetic.series import write_series
+from sdgbias.raw.synthetic.series import write_csv, write_series
 from sdgbias.raw.synthetic.tiles import render_tile, tile_bytes
 
 __all__ = ["DEFAULT_COUNTRIES", "write_sample"]
@@ -89,9 +88,8 @@ def write_sample(
                 ):  # keep the complete layout, so that the pipeline finds its folders
                     (out / folder).mkdir(exist_ok=True)
                     (out / folder / "README.txt").write_text(_NO_PICTURES, encoding="utf-8")
-            _labels(
-                out / "dhs_final_labels.csv", rows
-            )  # last: its presence marks the folder as complete
+            labels = out / "dhs_final_labels.csv"  # last: it marks the folder as complete
+            write_csv(labels, ",".join(COLUMNS), (c.row() for c in rows))
     except BrokenProcessPool as error:
         raise InfrastructureError(
             f"a process drawing {out} was killed (out of memory?); run the same command again to"
@@ -123,24 +121,11 @@ def _claim(out: Path, readme: str) -> None:
     note.write_bytes(readme.encode())
 
 
-def _labels(path: Path, rows: Sequence[SyntheticCluster]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as lines:
-        writer = csv.writer(lines, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        writer.writerows(c.row() for c in rows)  # None becomes an empty field
-
-
 def _metadata(folder: Path, rows: Sequence[SyntheticCluster]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     for cc in dict.fromkeys(c.cname for c in rows):
-        with (folder / f"{cc}.csv").open("w", encoding="utf-8", newline="") as lines:
-            writer = csv.DictWriter(
-                lines, ("id", "DHSID_EA", "path", "captured_at", "lat", "lon"), lineterminator="\n"
-            )
-            writer.writeheader()
-            for cluster in rows:
-                if cluster.cname == cc:
-                    writer.writerows(photo_records(cluster))
+        found = (photo for c in rows if c.cname == cc for photo in photo_records(c))
+        header = "id,DHSID_EA,path,captured_at,lat,lon"
+        write_csv(folder / f"{cc}.csv", header, (tuple(photo.values()) for photo in found))
 
 
 def _draw_files(out: Path, seed: int, keys: Sequence[tuple[str, int]]) -> int:

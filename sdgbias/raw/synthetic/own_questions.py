@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from itertools import count
 from pathlib import Path
 
@@ -12,21 +11,10 @@ from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images.composite import encode_jpeg
 from sdgbias.raw.synthetic.latent import DEFAULT_COUNTRIES, SyntheticCluster, draw_cluster
 from sdgbias.raw.synthetic.photos import JPEG_QUALITY, render_photo
+from sdgbias.raw.synthetic.series import write_csv
 
 PLACES = 50
-COLUMNS = (
-    "id",
-    "question",
-    "a",
-    "b",
-    "c",
-    "answer",
-    "picture",
-    "hint",
-    "place",
-    "setting",
-    "topic",
-)
+COLUMNS = "id,question,a,b,c,answer,picture,hint,place,setting,topic"
 SETTINGS = {"U": "urban", "R": "rural"}
 WEALTH = ("among the poorest third", "in the middle third", "among the richest third")
 
@@ -50,10 +38,7 @@ def write_example(out: Path, seed: int = 0, progress: Progress = silent) -> int:
             (out / picture).write_bytes(encode_jpeg(render_photo(place, 0), JPEG_QUALITY))
             third = rank[place.dhsid] * len(WEALTH) // len(places)
             rows += _questions(place, picture, third)
-        with (out / "items.csv").open("w", encoding="utf-8", newline="") as lines:
-            writer = csv.writer(lines, lineterminator="\n")
-            writer.writerow(COLUMNS)
-            writer.writerows(rows)
+        write_csv(out / "items.csv", COLUMNS, rows)
         (out / "suite.yaml").write_bytes(packaged("data", "example_suite.yaml").read_bytes())
     return len(rows)
 

@@ -9,7 +9,6 @@ class, hence any difference between groups in a model's answers comes from the m
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.facet import CLASSES, COLUMNS, SELECTED, VOTES
 from sdgbias.raw.images.composite import encode_jpeg
 from sdgbias.raw.synthetic.latent import keyed
+from sdgbias.raw.synthetic.series import write_csv
 
 SIZE = (160, 200)
 #: Shares in the order of FACET's single-person subset (Table 1 of the paper). Its rarest groups,
@@ -71,22 +71,10 @@ def write_people_sample(out: Path, n: int, seed: int = 0, progress: Progress = s
                 (out / f"imgs_{1 + i % 3}" / f"{person}.jpg").write_bytes(
                     _draw(row, keyed(seed, "picture", i))
                 )
-        with (out / "annotations" / "annotations.csv").open(
-            "w", newline="", encoding="utf-8"
-        ) as handle:
-            writer = csv.DictWriter(
-                handle,
-                fieldnames=[
-                    "person_id",
-                    "filename",
-                    "class1",
-                    "class2",
-                    *COLUMNS[3:],
-                    "skin_tone_na",
-                ],
-            )
-            writer.writeheader()
-            writer.writerows(rows)
+        columns = ["person_id", "filename", "class1", "class2", *COLUMNS[3:], "skin_tone_na"]
+        table = out / "annotations" / "annotations.csv"
+        values = ([row[name] for name in columns] for row in rows)
+        write_csv(table, ",".join(columns), values, lineterminator="\r\n")
     return len(rows)
 
 

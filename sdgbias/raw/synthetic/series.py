@@ -87,12 +87,11 @@ def _nation(cc: str) -> str:
     return f"{crosswalk()[cc]['iso3'].lower()}t"
 
 
-def _write(
-    path: Path, header: str, rows: Iterable[Sequence[object]], quoting: int = csv.QUOTE_MINIMAL
-) -> None:
+def write_csv(path: Path, header: str, rows: Iterable[Sequence[object]], **form: Any) -> None:
+    """A CSV file, None as an empty field. form: as of csv.writer; lines end in '\\n' otherwise."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8", newline="") as out:
-        writer = csv.writer(out, lineterminator="\n", quoting=quoting)  # type: ignore[arg-type]
+        writer = csv.writer(out, **{"lineterminator": "\n", **form})
         writer.writerow(header.split(","))
         writer.writerows(rows)
 
@@ -116,7 +115,7 @@ def _unsd(out: Path, seed: int, countries: Sequence[str]) -> None:
     places = _places(seed, countries)
     for series, about in _SAMPLE["unsd"].items():
         names = [*about["columns"], "year"]
-        _write(
+        write_csv(
             out / f"ddf--datapoints--{series}--by--{'--'.join(names)}.csv",
             ",".join([*names, series]),
             _unsd_rows(seed, series, about, places if about.get("world", True) else places[1:]),
@@ -166,14 +165,14 @@ def _others(out: Path, seed: int, countries: Sequence[str]) -> None:
             who.append(
                 ("NCD_PAC", "PUBLISHED", "2010", *place, "YEARS18-PLUS", sex, *map(str, shown), "")
             )
-    _write(
+    write_csv(
         out / "who_gho" / "NCD_PAC.csv",
         "GHO,PUBLISHSTATE,YEAR,REGION,WORLDBANKINCOMEGROUP,COUNTRY,AGEGROUP,SEX,Display"
         " Value,Numeric,Low,High,Comments",
         who,
-        csv.QUOTE_ALL,
+        quoting=csv.QUOTE_ALL,
     )
-    _write(
+    write_csv(
         out / "ihme_haq" / "ihme_haq_gbd2015_owid.csv",
         "Entity,Year,HAQ Index (IHME (2017))",
         sorted(
@@ -195,7 +194,7 @@ def _others(out: Path, seed: int, countries: Sequence[str]) -> None:
     for series, (kind, found) in product(
         ("shdi", "edindex", "healthindex"), (("national", of_nations), ("subnat", of_regions))
     ):
-        _write(
+        write_csv(
             out / "gdl_shdi" / f"{series}--by--{kind}--year.csv",
             f"{kind},year,{series}",
             (
@@ -204,7 +203,7 @@ def _others(out: Path, seed: int, countries: Sequence[str]) -> None:
                 for year in range(1990, 2020)
             ),
         )
-    _write(
+    write_csv(
         out / "gdl_shdi" / "entities_national.csv",
         "national,gdlcode,iso_code,name,is--national",
         (
@@ -212,7 +211,7 @@ def _others(out: Path, seed: int, countries: Sequence[str]) -> None:
             for cc in ordered
         ),
     )
-    _write(
+    write_csv(
         out / "gdl_shdi" / "entities_subnat.csv",
         "subnat,gdlcode,is--subnat,national,name",
         (
@@ -221,7 +220,7 @@ def _others(out: Path, seed: int, countries: Sequence[str]) -> None:
             for code, name in ((gdl_code(cc, r), table[cc]["name"]),)
         ),
     )
-    _write(
+    write_csv(
         out / "gdl_regions.csv",
         "cname,adm1dhs,gdl_region",
         ((cc, region, gdl_code(cc, region)) for cc in sorted(countries) for region in REGIONS),
