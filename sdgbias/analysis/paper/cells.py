@@ -94,11 +94,7 @@ def number(
     why: str = "",
 ) -> Cell:
     """A cell without an interval."""
-    if status == NOT_RUN:
-        return Cell(paper=printed, status=NOT_RUN)
-    if value is None or math.isnan(value):
-        return Cell(paper=printed, status=why or "not in store: no such number in this run")
-    return Cell(value, n, paper=printed, status=status)
+    return cell(None if value is None else Estimate(value, n or 0), status, why, printed)
 
 
 def text(value: str, status: str = "code", printed: Printed | None = None) -> Cell:
