@@ -14,6 +14,7 @@ import pandas as pd
 
 from sdgbias import store
 from sdgbias.errors import UsageError, one_of
+from sdgbias.files import packaged_sql
 
 BREACH, PASS, INSUFFICIENT, MISSING = "BREACH", "PASS", "INSUFFICIENT_EVIDENCE", "MISSING"
 #: A rule on a change, in the first run of a model: nothing is wrong and nothing is lacking.
@@ -143,26 +144,9 @@ def load(results: Path | Query, night: str = "") -> NightRecord | None:
     row = {str(k): v for k, v in ask("FROM nights WHERE night = $night").iloc[0].to_dict().items()}
     for name in ("steps", "step_states", "config", "benchmarks"):
         row[name] = json.loads(row[name]) if isinstance(row[name], str) else {}
-    asked = ask(
-        """SELECT night, model, suite,
-               coalesce(COLUMNS('^(outcome|run_id|kind|message|log)$'), ''),
-               coalesce(COLUMNS('^(attempts|scored|planned)$'), 0),
-               coalesce(seconds, 'nan') AS seconds, coalesce(quarantined_until, '') AS until,
-               coalesce(run_id IN (SELECT run_id FROM runs WHERE provenance = 'planted'), false)
-                   AS planted,
-               coalesce((SELECT last(reason) FROM accepted WHERE run_id = m.run_id), '') AS accepted
-           FROM night_models m WHERE night = $night ORDER BY model, suite"""
-    ).to_dict("records")
-    # an unchanged run in breach is shown as in the night that found it
-    verdicts = ask(
-        """SELECT * REPLACE (coalesce(quarantines, false) AS quarantines,
-               coalesce(baseline, '') AS baseline, coalesce(required, false) AS required,
-               coalesce(side, '') AS side)
-           FROM verdicts WHERE night = $night OR (rule <> $unchanged AND run_id IN (
-               SELECT run_id FROM verdicts WHERE night = $night AND rule = $unchanged AND verdict =
-               'BREACH')) ORDER BY rowid""",
-        unchanged=UNCHANGED,
-    )
+    queries = packaged_sql("nights.sql")
+    asked = ask(queries["models"]).to_dict("records")
+    verdicts = ask(queries["verdicts"], unchanged=UNCHANGED)
     flips = ask(
         "FROM flips WHERE run_id IN (SELECT run_id FROM night_models WHERE night = $night) ORDER BY"
         " better, rowid"
@@ -217,14 +201,7 @@ def _model(
 
 
 def _history(query: Query, nights: Sequence[str]) -> pd.DataFrame:
-    sql = """SELECT m.night, m.model, m.suite, m.outcome,
-                    coalesce(bool_or(v.verdict = 'BREACH'), false) AS breach,
-                    coalesce(bool_or(v.verdict IS NOT NULL), false) AS judged
-             FROM night_models m LEFT JOIN verdicts v ON v.night = m.night AND v.model = m.model
-             AND v.suite = m.suite
-             WHERE list_contains($nights, m.night) GROUP BY ALL ORDER BY m.model, m.suite,
-             m.night"""
-    found = query(sql, {"nights": list(nights)})
+    found = query(packaged_sql("nights.sql")["history"], {"nights": list(nights)})
     rank = {night: i for i, night in enumerate(nights)}
     return found.assign(at=found["night"].map(rank)).sort_values(
         ["model", "suite", "at"], ignore_index=True

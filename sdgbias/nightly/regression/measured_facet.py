@@ -15,30 +15,23 @@ import pandas as pd
 from sdgbias import store
 from sdgbias.analysis.run import row_of
 from sdgbias.errors import StoreError
+from sdgbias.files import packaged_sql
 from sdgbias.nightly.regression.measured import Measured, RunMetrics, hashed
 from sdgbias.raw.facet import GROUPS, SELECTED
 from sdgbias.types import View
 
 SAME = ["item_id", "image_id", "prompt", "asked", "negative", "gold"]
 _UNREAD = ("unparsed", "empty", "several")
-_SQL = """
-    SELECT p.task, p.test, p.method, p.correct, s.how, c.mass, i.item_id, i.image_id, i.class1,
-    i.asked, i.prompt, i.negative, i.gold,
-           i.gender, i.skin, i.age
-    FROM predictions p JOIN people i ON i.benchmark_id = $benchmark AND i.item_id = p.item_id
-    LEFT JOIN (SELECT item_id, test, any_value(how) AS how FROM spoken WHERE run_id = $run GROUP BY
-    ALL) s
-           ON s.item_id = p.item_id AND s.test = p.test AND p.method = 'full'
-    LEFT JOIN (SELECT item_id, test, "view", any_value(mass) AS mass FROM scores WHERE run_id =
-    $run GROUP BY ALL) c
-           ON c.item_id = p.item_id AND c.test = p.test AND c."view" = p.method
-    WHERE p.run_id = $run ORDER BY p.task, p.test, p.method, i.item_id"""
 
 
 def load(results: Path, run_id: str) -> RunMetrics:
     """Raises StoreError for a run that doesn't exist or has no answers."""
     run = row_of(results, run_id)
-    frame = store.query(results, _SQL, {"run": run_id, "benchmark": run["benchmark_id"]})
+    frame = store.query(
+        results,
+        packaged_sql("nights.sql")["people"],
+        {"run": run_id, "benchmark": run["benchmark_id"]},
+    )
     if frame.empty:
         raise StoreError(
             f"{results}: run {run_id} holds no answers; evaluate the model again: sdgbias evaluate"

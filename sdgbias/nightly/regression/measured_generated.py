@@ -17,24 +17,22 @@ import pandas as pd
 from sdgbias import store
 from sdgbias.analysis import outcomes
 from sdgbias.analysis import run as data
+from sdgbias.files import packaged_sql
 from sdgbias.methods.cade import Floats
 from sdgbias.nightly.regression.measured import Measured, RunMetrics, hashed
 from sdgbias.types import GENERATED, TESTS, Task
-
-_SQL = """
-    SELECT p.task, p.item_id, p.test, p.method, p.pred, p.correct, p."error", d.parsed
-    FROM predictions p LEFT JOIN decoded d ON d.run_id = p.run_id AND d.item_id = p.item_id
-         AND d.test = p.test AND d."view" = p.method
-    WHERE p.run_id = $run AND p.split = 'test'
-          AND (p.task = 'regression' OR ends_with(p.method, $suffix))
-    ORDER BY p.task, p.test, p.method, p.item_id"""
 
 
 def load(results: Path, run: Mapping[str, Any]) -> RunMetrics:
     """``run``: its row of ``runs``. Methods: full_generated and the like, and the views of
     regression."""
     run_id = str(run["run_id"])
-    answers = store.query(results, _SQL, {"run": run_id, "suffix": GENERATED}, runs=[run_id])
+    answers = store.query(
+        results,
+        packaged_sql("nights.sql")["generated"],
+        {"run": run_id, "suffix": GENERATED},
+        runs=[run_id],
+    )
     tables = {
         task.value: data.items_of(
             results, str(run["benchmark_id"]), run_id, task, "predictions"
