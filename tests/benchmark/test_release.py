@@ -423,13 +423,6 @@ def test_a_damaged_file_is_named(
     assert not (tmp_path / "out" / "benchmark.json").exists()
 
 
-def test_a_field_in_other_letters_is_refused(release: Callable[..., Path], tmp_path: Path) -> None:
-    path = release() / "data" / "mcq_T2.jsonl"
-    path.write_text(path.read_text().replace('"answer"', '"Answer"'))
-    with pytest.raises(InputError, match="T2.jsonl: column 'Answer' has to be spelt 'answer'"):
-        import_(tmp_path / "release", tmp_path / "out")
-
-
 def test_bytes_that_are_no_text(release: Callable[..., Path], tmp_path: Path) -> None:
     path = release() / "data" / "mcq_T2.jsonl"
     path.write_bytes(path.read_bytes() + b'{"item_id": 1, "A": "\xff\xfe"}\n')

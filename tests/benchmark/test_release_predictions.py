@@ -383,23 +383,6 @@ def test_a_column_that_no_question_needs_may_be_absent(tmp_path: Path) -> None:
     )
 
 
-def test_a_table_that_is_not_there_is_named(tmp_path: Path) -> None:
-    pred = tmp_path / "pred"
-    tables(pred, n=20)
-    (pred / "mcq_T5_text.csv").unlink()
-    config = run(pred, Task.MCQ, ContextTest.T2, tmp_path / "out", params=APPLY)
-    assert reservations(config)[0].startswith("no table mcq_T5_text.csv or .parquet")
-
-
-def test_a_column_in_other_letters_is_refused(tmp_path: Path) -> None:
-    """Split would be passed over, and every question split by the rule."""
-    pred = tmp_path / "pred"
-    tables(pred, n=20)
-    edit(pred / "mcq_T2.csv", lambda f: f.rename(columns={"split": "Split"}))
-    with pytest.raises(InputError, match=r"mcq_T2\.csv: column 'Split' has to be spelt 'split'"):
-        run(pred, Task.MCQ, ContextTest.T2, tmp_path / "out", params=APPLY)
-
-
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_ids_beyond_2_to_53_stay_as_they_are(tmp_path: Path, suffix: str) -> None:
     pred = tmp_path / "pred"

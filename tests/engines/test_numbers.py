@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from sdgbias.engines.hf import decoding
 from sdgbias.engines.hf.engine import HuggingFace
-from sdgbias.engines.hf.prompting import start_choices
+from sdgbias.engines.hf.prompting import minus_ids, start_choices
 from sdgbias.engines.hf.tokens import SPACE_MARKS, find_candidates
 from sdgbias.types import DIGITS, LETTERS, ModelSpec, Prompt
 from tests.builders import tiny_models
@@ -263,3 +263,19 @@ def test_the_digit_of_the_free_answer_gives_the_free_answer(engine: HuggingFace)
 def test_a_number_of_several_digits_is_no_candidate_of_letters() -> None:
     found = find_candidates(trained("three"), LETTERS)
     assert found.numbers == {} and set(found.ids) == set(LETTERS)
+
+
+class Tiktoken:
+    """As far as candidates are sought: tokens are bytes, as in Qwen's and ChatGLM's own code."""
+
+    all_special_tokens = ("<|endoftext|>",)
+
+    def get_vocab(self) -> dict[bytes | str, int]:
+        tokens = [*(bytes([i]) for i in range(256)), b" A", b" -", b"87", b" 87", "<|endoftext|>"]
+        return {token: at for at, token in enumerate(tokens)}
+
+
+def test_tokens_that_are_bytes() -> None:
+    found = find_candidates(Tiktoken(), LETTERS + DIGITS)
+    assert found.ids["A"] == (65, 256) and found.ids["8"] == (56, 258, 259)
+    assert found.space == 32 and minus_ids(Tiktoken()) == [45, 257]

@@ -21,7 +21,7 @@ from PIL import Image
 
 from sdgbias.engines.hf.shared_prefix import OF_TEXT
 from sdgbias.engines.hf.text_only import TextProcessor
-from sdgbias.engines.hf.tokens import SPACE_MARKS, CandidateTokens
+from sdgbias.engines.hf.tokens import SPACE_MARKS, CandidateTokens, vocabulary
 from sdgbias.engines.hub_errors import BROKEN
 from sdgbias.errors import ModelError, RegistryError
 from sdgbias.raw.images.composite import open_picture
@@ -168,8 +168,8 @@ def adds_special_tokens(processor: Any, rendered: str) -> bool:
 
 def minus_ids(tokenizer: Any) -> list[int]:
     """Ids of the tokens for '-', with a space before it or without."""
-    vocabulary = tokenizer.get_vocab()
-    return [vocabulary[token] for token in MINUS if token in vocabulary]
+    known = vocabulary(tokenizer)
+    return [known[token] for token in MINUS if token in known]
 
 
 def start_choices(

@@ -36,6 +36,15 @@ class CandidateTokens:
     numbers: Mapping[int, str] = field(default_factory=dict)
 
 
+def vocabulary(tokenizer: Any) -> dict[str, int]:
+    """Token -> id. Tokens that are bytes (tiktoken, in repositories with code of their own) as
+    byte-level tokenizers write them, as far as candidates are concerned."""
+    return {
+        token.decode("latin-1").replace(" ", "\u0120") if isinstance(token, bytes) else token: at
+        for token, at in tokenizer.get_vocab().items()
+    }
+
+
 def find_candidates(tokenizer: Any, wanted: str, optional: str = "") -> CandidateTokens:
     """Scans the vocabulary once. Raises ModelError when a wanted candidate has no single token; an
     ``optional`` one is then left out."""
@@ -46,7 +55,7 @@ def find_candidates(tokenizer: Any, wanted: str, optional: str = "") -> Candidat
     spaced: set[str] = set()
     space: int | None = None
     byte_space: int | None = None
-    for token, index in sorted(tokenizer.get_vocab().items(), key=lambda pair: pair[1]):
+    for token, index in sorted(vocabulary(tokenizer).items(), key=lambda pair: pair[1]):
         if token in special:
             continue
         bare = token.lstrip(SPACE_MARKS)
