@@ -251,7 +251,9 @@ def rows_of(
     return made
 
 
-def distinct(study: str, level: Level, prompt: Ints, **columns: object) -> list[dict[str, object]]:
+def distinct(
+    study: str, level: Level, prompt: Ints, /, **columns: object
+) -> list[dict[str, object]]:
     """Number of distinct prompts of each group, the effective n where many items share a prompt.
     prompt: (n,) codes."""
     many = int(prompt.max(initial=0)) + 1

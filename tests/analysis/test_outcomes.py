@@ -85,3 +85,14 @@ def test_holm_is_written_beside_the_unadjusted_p() -> None:
         "p: Holm over 2 tests, alone 0.5",
         "",
     ]
+
+
+def test_distinct_prompts_are_counted_by_group_also_of_a_study_with_a_level_of_its_own() -> None:
+    """As the study of the order of options calls it: `level` is a column of its rows."""
+    columns = ({"pillar": "a"}, {"pillar": "b"})
+    level = answers.Level(np.array([0, 0, 0, 1, 1]), columns)
+    found = answers.distinct("s", level, np.array([0, 0, 1, 1, 1]), by="order", level="reversed")
+    assert [(r["pillar"], r["level"], r["value"], r["n"]) for r in found] == [
+        ("a", "reversed", 2.0, 3),
+        ("b", "reversed", 1.0, 2),
+    ]
