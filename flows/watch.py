@@ -1,5 +1,5 @@
 """Daily check for new models on the hub: `sdgbias models watch` as a flow. New models become
-candidates; a maintainer enables them.
+candidates; a maintainer enables them, or the rules' `probe` and `enable: when_admitted` do.
 
 python -m flows.watch
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Mapping, Sequence
 
 from prefect import flow
 from prefect.artifacts import create_table_artifact
@@ -47,10 +48,7 @@ def watch(rules: str = "", webhook_env: str = "") -> State[list[dict[str, object
         found: list[dict[str, object]] = json.loads(done.stdout)
     except ValueError:
         found = []
-    new = [one for one in found if one["written"]]
-    words = f"{len(new)} of {len(found)} new" + (
-        f": {', '.join(str(one['name']) for one in new)}" if new else ""
-    )
+    words = summed(found)
     create_table_artifact(found or [{"told": "nothing to watch"}], key="watch", description=words)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or [
@@ -58,6 +56,15 @@ def watch(rules: str = "", webhook_env: str = "") -> State[list[dict[str, object
         ]
         return Failed(message=redact(lines[-1].removeprefix("error: ")), data=found)
     return Completed(message=words, data=found)
+
+
+def summed(found: Sequence[Mapping[str, object]]) -> str:
+    """'1 of 3 new: name; admitted: name', of the command's answer: repositories that were looked
+    at, and after them candidates that were tried."""
+    looked = [one for one in found if one["repo"]]
+    new = [str(one["name"]) for one in looked if one["written"]]
+    tried = [f"; {one['kind']}: {one['name']}" for one in found if not one["repo"]]
+    return f"{len(new)} of {len(looked)} new{': ' if new else ''}{', '.join(new)}{''.join(tried)}"
 
 
 if __name__ == "__main__":

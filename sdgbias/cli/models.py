@@ -168,6 +168,7 @@ def enable_model(
     ] = False,
 ) -> None:
     """Evaluate a model in every night. Its probes must pass first; otherwise nothing changes."""
+    from sdgbias.nightly import gpus
     from sdgbias.nightly.regression.policy import least_mass
     from sdgbias.registry import changes, entries
     from sdgbias.scoring import parity
@@ -175,6 +176,7 @@ def enable_model(
     root = entries.find_root()
     path, spec = changes.moved(root, name, ENABLED)
     if check:
+        gpus.claim(spec, None)
         floor, folder = least_mass(root), probed_benchmark(benchmark)
         verdict = parity.probe(spec, root, folder, probes, floor=floor, progress=Bars())
         typer.echo(f"{name}: {verdict.line}")
@@ -290,6 +292,7 @@ def compare_engines(
     The verdict lies beside the results file as parity/NAME.json. `sdgbias evaluate` publishes
     nothing for a model that disagrees.
     """
+    from sdgbias.nightly import gpus
     from sdgbias.registry import entries
     from sdgbias.scoring import parity
     from sdgbias.scoring.probes import probes as choose_probes
@@ -297,6 +300,8 @@ def compare_engines(
     root = entries.find_root()
     spec = entries.load(root, name)
     others = parity.counterparts(spec, root, against or ())
+    for one in (spec, *others.values()):  # in turn, on the same GPUs
+        gpus.claim(one, None)
     found = choose_probes(probed_benchmark(benchmark), probes, seed, spec.views)
     told = parity.check(
         spec,

@@ -148,6 +148,7 @@ def register_model(
 
     root = entries.find_root()
     propose.check_folder(repo, root)  # before engines are imported to look at the machine
+    from sdgbias.nightly import gpus
     from sdgbias.nightly.regression.policy import least_mass
     from sdgbias.registry import changes
     from sdgbias.scoring import parity
@@ -182,6 +183,7 @@ def register_model(
     elif found.obstacle:
         said = "not probed: it can't run here"
     else:
+        gpus.claim(spec, None)
         floor, folder = least_mass(root), probed_benchmark(benchmark)
         verdict = parity.probe(spec, root, folder, probes, floor=floor, progress=Bars())
         said = verdict.line

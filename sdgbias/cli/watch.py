@@ -67,7 +67,7 @@ def watch_models(
         tried = admit.admit(root, given, here)
     lines += [one.line() for one in tried]
     if as_json:
-        say_json(found)
+        say_json([*found, *(watch.Finding(t.verdict, "", "", t.name, t.why) for t in tried)])
     else:
         quiet = f"nothing new in {len(found)} repositories" if found else ""
         typer.echo("\n".join(lines) or quiet or "nothing to watch: no pinned hub models, no owners")

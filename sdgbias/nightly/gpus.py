@@ -1,5 +1,6 @@
 """GPU slots: which models start now, and on which GPUs of this host; and a lock for each GPU, so
-that a night and an `sdgbias evaluate` beside it never share one.
+that a night and what asks a model beside it (`sdgbias evaluate`, `models enable`, `models parity`,
+the watch) never share one.
 
 The locks are files of the host (in SDGBIAS_GPU_LOCKS, else the temporary folder), not of a server:
 they hold for every process here, name the GPU itself, and end with the process that has them.
@@ -227,7 +228,7 @@ def release(gpus: tuple[str, ...]) -> None:
 
 
 def claim(spec: ModelSpec, engines: int | None) -> None:
-    """Takes free GPUs for an evaluation in this process, to its end, and hides the others from it.
+    """Takes free GPUs for what asks a model in this process, to its end, and hides the others.
     Nothing is done in a model's process of a night that holds them, and on a host with one GPU.
     Raises Busy: too few are free."""
     mine = [gpu for held in _LOCKED for gpu in held]
@@ -238,7 +239,7 @@ def claim(spec: ModelSpec, engines: int | None) -> None:
         return
     more: list[str] = []
     for gpu in (gpu for gpu in found if gpu not in mine):
-        if len(mine) + len(more) < count and take((gpu,), f"evaluation of {spec.name}"):
+        if len(mine) + len(more) < count and take((gpu,), f"sdgbias at {spec.name}"):
             more.append(gpu)
     if len(mine) + len(more) < count:
         for gpu in more:

@@ -69,9 +69,7 @@ class TimedRun:
 def estimate(spec: ModelSpec, cost: Cost, results: Path | None, gpu: str = "") -> GpuHours:
     """For what ``cost`` counted. gpu: a kind of gpus.yaml, '' for the entry's, else h100. Raises
     UsageError for an unknown kind."""
-    known = kinds()
-    named = gpu or str(spec.options.get("gpu", ""))
-    kind = next((k for k in known if named.lower().split("-")[0].split("x")[0] == k), "")
+    known, kind = kinds(), _kind(gpu or str(spec.options.get("gpu", "")))
     if gpu and not kind:
         raise UsageError(f"--gpu: {one_of('kind', gpu, known)}")
     devices = max(1, int(gpus_per_engine(spec)))
@@ -100,16 +98,26 @@ def kinds() -> dict[str, dict[str, float]]:
     return found
 
 
+def _kind(named: str) -> str:
+    """The kind that a name such as h100x4 begins with, '' for an unknown one."""
+    return next((k for k in kinds() if named.lower().split("-")[0].split("x")[0] == k), "")
+
+
 def at_a_glance(spec: ModelSpec) -> str:
     """GPU hours of the paper's full benchmark, whose tokens are not counted for this; '' for a
     model of unknown size."""
     if not spec.params_b:
         return ""
-    hours, low, high = _by_hardware(spec, PROMPTS * PLANNED, PROMPTS * 8, kinds()["h100"])
+    hours, low, high = _of_prompts(spec, PROMPTS, "h100")
     return (
         f"about {_hours(hours)} ({_hours(low)} to {_hours(high)}) hours of one h100 for the full"
         " benchmark, an estimate"
     )
+
+
+def _of_prompts(spec: ModelSpec, prompts: int, kind: str) -> tuple[float, float, float]:
+    """For prompts whose tokens were not counted."""
+    return _by_hardware(spec, prompts * PLANNED, prompts * 8, kinds()[kind])
 
 
 def _by_hardware(
@@ -166,7 +174,8 @@ def _by_runs(
 
 
 def compared(results: Path, run_id: str, spec: ModelSpec) -> str:
-    """What a run took, against what the runs before it let expect; '' for a run without times."""
+    """What a run took, against what the runs before it let expect, or for the first one the
+    throughput of the kind of GPU that the entry names; '' for a run without times."""
     mine = next((run for run in measured(results, spec.name) if run.run_id == run_id), None)
     if mine is None:
         return ""
@@ -174,14 +183,16 @@ def compared(results: Path, run_id: str, spec: ModelSpec) -> str:
     took = devices * sum(mine.seconds.values()) / 3600
     before = measured(results, spec.name, but=run_id)
     found = _by_runs(before, mine.prompts, devices)
+    kind = _kind(str(spec.options.get("gpu", "")))
+    basis = f"{len(before)} earlier run{'s' * (len(before) > 1)} let"
+    if found is None and kind and spec.params_b:
+        found = _of_prompts(spec, sum(mine.prompts.values()), kind)
+        basis = f"the throughput of one {kind} (no earlier run) lets"
     if found is None:
         return f"took {_hours(took)} hours of engines; nothing to compare with: the first timed run"
-    told = GpuHours(spec.name, *found, devices, 0.0, "runs")
+    told = GpuHours(spec.name, *found, devices, 0.0, basis)
     where = "within" if told.low <= took <= told.high else "outside"
-    return (
-        f"took {_hours(took)} hours of engines, {where} the {_range(told)} that"
-        f" {len(before)} earlier run{'s' * (len(before) > 1)} let expect"
-    )
+    return f"took {_hours(took)} hours of engines, {where} the {_range(told)} that {basis} expect"
 
 
 def _hours(value: float) -> str:

@@ -293,6 +293,7 @@ def test_a_slurm_job_is_a_script_whose_commands_exist(path: Path) -> None:
         subprocess.run(["bash", "-n", str(path)], capture_output=True, check=False).returncode == 0
     )
     text = path.read_text(encoding="utf-8")
+    assert "\npython -m sdgbias.engines.vllm_support" in text.split("\nsdgbias ")[0], "smoke test"
     [call] = re.findall(r"^sdgbias (\w+) (.*?)(?: &)?$", text, re.MULTILINE)
     tree: Any = typer.main.get_command(cli.app)
     options = {o for parameter in tree.commands[call[0]].params for o in parameter.opts}

@@ -3,6 +3,7 @@ budget, enabled when it passes, and asked again after an upgrade."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import date, timedelta
@@ -10,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from sdgbias.cli.models import models_app
 from sdgbias.errors import HubUnreachable, RegistryError
 from sdgbias.nightly import admit
 from sdgbias.nightly.admit import ADMITTED, NOT_ADMITTED, WAITING
 from sdgbias.registry import changes, entries, hub, seen, watch
 from sdgbias.registry.watch import Everyone, Owner, Probe, Rules
+from sdgbias.scoring import parity
 from tests.builders.hub import Hub, Repo, commit
 from tests.builders.hub_repositories import BIG, VLM
 
@@ -190,6 +194,29 @@ def test_a_listing_stands_in_for_the_hub(
     path.write_text("[]")
     with pytest.raises(RegistryError, match="no listing of the hub"), hub.recorded(path):
         pass
+
+
+def test_what_was_tried_is_in_the_answer_and_in_the_flow_s_message(
+    root: Path, served: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flows.watch import summed
+
+    (root / "registry" / "watch.yaml").write_text(
+        "{owners: [{owner: lab}], probe: {}, enable: when_admitted}"
+    )
+    monkeypatch.setenv("SDGBIAS_REGISTRY", str(root))
+    monkeypatch.setattr(parity, "here", lambda _: HERE)
+    monkeypatch.setattr(admit, "_ask", answers(root, []))
+    told = CliRunner().invoke(models_app, ["watch", "--json"])
+    found = json.loads(told.stdout)
+    assert [(one["kind"], one["name"]) for one in found] == [
+        ("new repository", "good"),
+        ("new repository", "huge"),
+        ("refused", ""),
+        (ADMITTED, "good"),
+    ]
+    assert summed(found) == "2 of 3 new: good, huge; admitted: good"
+    assert len({frozenset(one) for one in found}) == 1, "rows of one table"
 
 
 def test_a_broken_ledger_is_one_line(root: Path) -> None:

@@ -15,14 +15,18 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
 import pytest
+from typer.testing import CliRunner
 
 from sdgbias.cli import night
-from sdgbias.nightly import attempt, gpus
+from sdgbias.cli.models import models_app
+from sdgbias.errors import Busy
+from sdgbias.nightly import admit, attempt, gpus
 from sdgbias.nightly import run as nights
 from sdgbias.nightly import steps as finish
 from sdgbias.nightly.gpus import GpuHost, Need, Place, starts
 from sdgbias.nightly.plan import Job
 from sdgbias.registry import entries, machine
+from sdgbias.scoring import parity
 from tests.builders.night_stubs import NOW, PUBLISH, entry, settings, stub
 
 EIGHT = GpuHost(tuple("01234567"))
@@ -370,6 +374,31 @@ def test_an_evaluation_takes_free_gpus_and_sees_no_others(
     assert second.startswith(
         "Busy m takes 3 of the 8 GPUs here, and 0, 1, 2, 3, 4, 5 are in use: process"
     )
+
+
+def test_whoever_asks_a_model_keeps_off_the_gpus_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Probes on a GPU that a night fills would fail for want of memory, which is no fault of the
+    model: the watch would note it as not admitted."""
+    monkeypatch.setenv("SDGBIAS_REGISTRY", str(tmp_path))
+    known = {"backend": "hf", "repo": "o/m", "revision": "0" * 40, "params_b": 1}
+    entry(tmp_path, "m", state="candidate", reason="new", **known)
+    held = beside("assert gpus.take(tuple('01234567'), 'night'); print(1, flush=True); input()\n")
+    assert held.stdout and held.stdin and held.stdout.readline() == "1\n"
+    for words in (["enable", "m"], ["enable", "m", "--dry-run"], ["parity", "m"]):
+        told = CliRunner().invoke(models_app, words).exception
+        assert isinstance(told, Busy) and "m takes 1 of the 8 GPUs here" in str(told), words
+    assert admit._ask("m", 6, False, 600.0)[0] is None, "it waits for the next look"
+    held.communicate("\n")
+    asked = []
+
+    def probe(*_: object, **__: object) -> parity.Verdict:
+        asked.append(os.environ["CUDA_VISIBLE_DEVICES"])
+        return parity.Verdict(True, "all agree")
+
+    monkeypatch.setattr(parity, "probe", probe)
+    assert CliRunner().invoke(models_app, ["enable", "m"]).exit_code == 0 and asked == ["0"]
 
 
 def test_a_dry_run_prints_the_schedule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -112,6 +112,16 @@ def test_afterwards_it_is_compared(tmp_path: Path) -> None:
     assert estimate.compared(path, "first", SPEC) == (
         "took 1.1 hours of engines; nothing to compare with: the first timed run"
     )
+    judged = 360 * 157 * 2 * 8e9 / (989e12 * 0.25) + 360 * 8 / 2 / 32 * 16e9 / 3350e9
+    for options in ({"gpu": "h100x4"}, {"gpu": "h100", "tensor_parallel_size": 2}):
+        assert estimate.compared(path, "first", replace(SPEC, options=options)) == (
+            f"took {1.1 * options.get('tensor_parallel_size', 1):g} hours of engines, outside the"
+            f" <0.001 to {3 * judged / 3600:.3g} that the throughput of one h100 (no earlier run)"
+            " lets expect"
+        )
+    publish(path, "quick", 2, judged, model="quick")
+    quick = replace(SPEC, name="quick", options={"gpu": "h100"})
+    assert "within the <0.001" in estimate.compared(path, "quick", quick)
     publish(path, "second", 2, 4000.0)
     assert "within the 0.733 to 1.65 that 1 earlier run let" in estimate.compared(
         path, "second", SPEC
