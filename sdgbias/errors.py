@@ -92,6 +92,14 @@ class NotAnswerable(ModelError):
     of_prompt = True
 
 
+class NonFiniteLogits(ModelError):
+    """A model overflowed on the way to an answer: its likeliest token has no finite logit, so that
+    any token would be as good. Other prompts may be short enough."""
+
+    kind = "NonFiniteLogits"
+    of_prompt = True
+
+
 class NoScores(ModelError):
     """An endpoint gives text only: no log-probabilities of tokens."""
 

@@ -12,8 +12,10 @@ import pytest
 import torch
 
 from sdgbias.engines.agreement import TOLERANCES, compare, log_shares, rounding_noise, tolerance
+from sdgbias.engines.hf import branching
 from sdgbias.engines.hf.engine import HuggingFace
 from sdgbias.engines.hf.head import jitter, keep_precise
+from sdgbias.errors import NonFiniteLogits
 from sdgbias.types import LETTERS, ModelSpec, Prompt
 from tests.builders.tiny_models import save
 from tests.spec.test_backends import image
@@ -179,10 +181,16 @@ def test_logits_of_every_kind_of_head_are_in_float32(family: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_one_token_that_overflows_leaves_no_score(folder: Path, value: float) -> None:
+def test_one_token_that_overflows_leaves_no_score_and_no_answer(
+    folder: Path, value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = load(folder, "float32")
     prompt = questions(1)[0]
     assert np.isfinite(engine.candidate_scores([prompt]).logits).all()
     engine.model.lm_head.weight.data[5] = value  # no candidate's
     found = engine.candidate_scores([prompt])
     assert np.isnan(found.logits).all() and np.isnan(found.mass).all()
+    for shared in (True, False):
+        monkeypatch.setattr(branching, "holds", lambda *_, shared=shared: shared)
+        with pytest.raises(NonFiniteLogits):
+            engine.generate([prompt], [""], 4)

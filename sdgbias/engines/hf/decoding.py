@@ -6,6 +6,7 @@ equals plain generation; elsewhere each start is one ordinary generation.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from transformers import LogitsProcessor
 
 from sdgbias.engines.hf import batching, branching
 from sdgbias.engines.hf.prompting import after_space, end_ids, start_choices
+from sdgbias.errors import NonFiniteLogits
 from sdgbias.types import Generated, Prompt
 
 if TYPE_CHECKING:
@@ -58,7 +60,7 @@ def branch(
     said: list[list[int]] = [[] for _ in forced]
     done, ended = [False] * len(forced), [False] * len(forced)
     for step in range(max_new_tokens + max(map(len, forced))):
-        greedy = logits.argmax(-1).tolist()
+        best, greedy = (found.tolist() for found in logits.max(-1))
         token = [
             _likeliest(logits[i], queue[step]) if step < len(queue) else greedy[i]
             for i, queue in enumerate(forced)
@@ -68,6 +70,7 @@ def branch(
             ended[i] = ended[i] or (not done[i] and t in ends)
             done[i] = done[i] or ended[i]
             if not done[i]:
+                _check(best[i])
                 said[i].append(t)
         if all(done):
             break
@@ -110,6 +113,18 @@ def _choices(
 def _likeliest(logits: torch.Tensor, ids: tuple[int, ...]) -> int:
     """Which of ``ids`` has the largest of the logits (V,)."""
     return ids[0] if len(ids) == 1 else ids[int(logits[list(ids)].argmax())]
+
+
+def _check(best: float) -> None:
+    """Raises NonFiniteLogits if this, the largest logit of a token, is none."""
+    if not math.isfinite(best):
+        raise NonFiniteLogits("a logit of the free answer is NaN or infinite")
+
+
+class _Finite(LogitsProcessor):  # type: ignore[misc]
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        _check(float(scores.max()))
+        return scores
 
 
 class _Forced(LogitsProcessor):  # type: ignore[misc]
@@ -164,7 +179,7 @@ def by_prefix(
                 **known,
                 max_new_tokens=most,
                 do_sample=False,
-                logits_processor=[_Forced(choices)] if chosen else None,
+                logits_processor=[_Finite(), *([_Forced(choices)] if chosen else ())],
             )
             length = inputs["decoder_input_ids" if engine.begin else "input_ids"].shape[1]
             new = ids[0, length:] if ids.shape[1] > length else ids[0]
