@@ -168,6 +168,10 @@ def cell(values: Sequence[str] = CELL) -> str:
     return f"md5_number_lower(concat_ws('|', {', '.join(values)}))"
 
 
+#: Parts in which a block is sorted.
+_PARTS = 8
+
+
 def group_by_cell(
     con: duckdb.DuckDBPyConnection, table: str, coming: int, blocks: Sequence[int], newest: int
 ) -> None:
@@ -188,11 +192,16 @@ def group_by_cell(
         found = con.execute(f"SELECT rowid FROM {table} LIMIT 1 OFFSET {index}").fetchone()
         return int(found[0]) if found else last + 1
 
-    # all rows from the start of the block are written anew, so that those behind it stay behind it
-    moved = f"rowid BETWEEN {row(end - complete[-1])} AND {last}"
-    order = f"ORDER BY if(rowid < {row(end)}, cell, NULL) NULLS LAST, rowid"
-    con.execute(f"INSERT INTO {table} FROM {table} WHERE {moved} {order}")
-    con.execute(f"DELETE FROM {table} WHERE {moved}")
+    # all rows from the start of the block are written anew, so that those behind it stay behind it;
+    # the block in parts by cell, of which one at a time is sorted in memory
+    block = f"rowid >= {row(end - complete[-1])} AND rowid < {row(end)}"
+    behind = f"rowid >= {row(end)} AND rowid <= {last}"
+    width = 2**64 // _PARTS
+    for low in range(0, 2**64, width):
+        part = f"{block} AND cell BETWEEN {low} AND {low + width - 1} ORDER BY cell, rowid"
+        con.execute(f"INSERT INTO {table} FROM {table} WHERE {part}")
+    con.execute(f"INSERT INTO {table} FROM {table} WHERE {behind} ORDER BY rowid")
+    con.execute(f"DELETE FROM {table} WHERE {block} OR {behind}")
 
 
 def first_seen(con: duckdb.DuckDBPyConnection, rows: pa.Table) -> pa.Table:
