@@ -126,8 +126,10 @@ def main() -> None:
             make_pools(client, pools)
             shown = ", ".join(f"sdgbias-{kind} ({n} at a time)" for kind, n in pools.items())
             print(f"pools        ready: {shown}", flush=True)
-            make_automations(client)
             deploy(args.home / "prefect.yaml" if stack else settings.SOURCE)
+            # last: a server on SQLite that loads its automations, as it does when it starts, hangs
+            # where one is made meanwhile (Prefect before 3.8.8, issue 23055)
+            make_automations(client)
             print(f"deployments  ready: {NIGHTLY}, score per pool", flush=True)
             if stack is None:
                 return

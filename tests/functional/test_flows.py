@@ -118,6 +118,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     else:
         process.kill()
         pytest.fail("the Prefect server did not come up within ten minutes")
+    # it loads its automations now, and hangs where one is made meanwhile: see flows/deploy.py
+    time.sleep(10)
     yield url
     process.terminate()
     process.wait(timeout=300)
