@@ -142,8 +142,6 @@ def deployments(stack: Stack, source: Mapping[str, Any]) -> dict[str, Any]:
         "parameters": {**by_name["nightly"]["parameters"], **stack.parameters},
         "schedules": [schedule] if stack.schedule else [],
     }
-    look = by_name["watch"]  # at its own hour, on the clock of the nights
-    look |= {"schedules": [one | {"timezone": stack.timezone} for one in look["schedules"]]}
     pattern = by_name[f"score-{CPU}"]
     scores = [
         by_name.get(f"score-{kind}")
@@ -156,7 +154,7 @@ def deployments(stack: Stack, source: Mapping[str, Any]) -> dict[str, Any]:
     ]
     return {
         **{key: value for key, value in source.items() if key != "definitions"},
-        "deployments": [night, *([look] if stack.watch else []), *scores],
+        "deployments": [night, *([by_name["watch"]] if stack.watch else []), *scores],
     }
 
 
