@@ -1,4 +1,4 @@
-"""Write the tables of registry options in docs/ from the engines' own definitions.
+"""Write the tables of registry options and of recommended models in docs/ from their definitions.
 
     python scripts/option_tables.py [--check]
 
@@ -18,6 +18,7 @@ from typing import Any
 
 from sdgbias.engines.api.options import ApiOptions
 from sdgbias.engines.entry_options import described
+from sdgbias.registry.catalogue import RECOMMENDED, listed
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 _MARKED = re.compile(r"(<!-- options: (\w+) -->\n).*?(<!-- end of options -->)", re.DOTALL)
@@ -57,7 +58,16 @@ def _vllm() -> str:
     return _row("option", "meaning and valid values") + "|---|---|\n" + "".join(rows)
 
 
-TABLES: Mapping[str, Callable[[], str]] = {"api": _api, "vllm": _vllm}
+def _recommended() -> str:
+    rows = [_row(f"`{one['repo']}`", one["why"]) for one in listed(RECOMMENDED)]
+    return _row("repository", "why") + "|---|---|\n" + "".join(rows)
+
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "api": _api,
+    "vllm": _vllm,
+    "recommended": _recommended,
+}
 
 
 def filled(text: str) -> str:

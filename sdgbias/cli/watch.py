@@ -86,10 +86,17 @@ def watch_models(
 
 
 def _line(root: Path, one: Finding) -> str:
-    """A finding; of a new candidate with the GPU hours of the full benchmark."""
+    """A finding; of a new candidate, or a gated repository, with the GPU hours of the full
+    benchmark."""
     from sdgbias.registry import entries, watch
     from sdgbias.scoring import estimate
+    from sdgbias.types import CANDIDATE, ModelSpec
 
+    if one.params_b:
+        bare = ModelSpec(
+            "", "", "hf", one.repo, "", CANDIDATE, params_b=one.params_b, dtype="bfloat16"
+        )
+        return f"{one.line()}; {estimate.at_a_glance(bare)}"
     if not (one.written and one.kind in (watch.NEW_COMMIT, watch.NEW_REPOSITORY)):
         return one.line()
     try:

@@ -25,7 +25,7 @@ from sdgbias.errors import (
     RegistryError,
 )
 from sdgbias.formats import STRICT, Count, Day, Flag, Positive, Text
-from sdgbias.registry import changes, hub, propose, seen
+from sdgbias.registry import changes, hub, machine, propose, seen
 from sdgbias.registry import entries as registry
 from sdgbias.types import CANDIDATE, ENABLED, QUARANTINED, RETIRED, ModelSpec
 
@@ -161,7 +161,8 @@ class Rules:
 class Finding:
     """One finding. name: the entry that was written (or would be) or is concerned, '' when none;
     written: whether a file was; news: whether it wasn't announced before; ready: whether a new
-    candidate can be tried on this machine."""
+    candidate can be tried on this machine; params_b: of a gated repository that can't be read, by
+    the hub's list; else 0."""
 
     kind: str
     repo: str
@@ -171,6 +172,7 @@ class Finding:
     written: bool = False
     news: bool = True
     ready: bool = False
+    params_b: float = 0.0
 
     def line(self) -> str:
         return (
@@ -238,7 +240,8 @@ def watch(
                     continue
                 if _wanted(one, owner):
                     look = partial(_repository, root, one, owner, here, dry_run)
-                    note(_told(one.repo, look), one.commit)
+                    new = _told(one.repo, look)
+                    note([_described(finding, one, here) for finding in new], one.commit)
                 elif row is None:
                     ledger[one.repo.lower()] = seen.Seen(one.repo, one.commit, day, OUTSIDE, "")
     finally:
@@ -261,6 +264,20 @@ def _told(repo: str, look: Callable[[], list[Finding]]) -> list[Finding]:
             raise
         kind = TROUBLE if isinstance(error, InfrastructureError) else REFUSED
         return [Finding(kind, repo, "", "", str(error).removeprefix(f"{repo}: "))]
+
+
+def _described(found: Finding, one: hub.Listed, here: propose.Host) -> Finding:
+    """A gated repository that can't be read, with what the hub's list shows of it to everybody: a
+    person decides by that whether to accept its conditions."""
+    if found.name or not one.gated or not one.params:
+        return found
+    sizes = machine.Sizes(machine.weights_gib(one.params, "bfloat16"))
+    devices = sizes.devices(here.machine)
+    fit = f"{devices} x {sizes.need(devices):.0f} GiB" if devices else "too large for this machine"
+    params_b = float(f"{one.params / 1e9:.3g}")
+    size = f"{params_b:g} billion parameters"
+    facts = (size, one.licence or "licence not stated", "gated", f"{fit} in bfloat16")
+    return replace(found, told=f"{found.told} ({', '.join(facts)})", params_b=params_b)
 
 
 def _watched(entries: Iterable[ModelSpec], skip: tuple[str, ...]) -> dict[str, list[ModelSpec]]:

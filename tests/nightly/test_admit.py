@@ -219,6 +219,20 @@ def test_what_was_tried_is_in_the_answer_and_in_the_flow_s_message(
     assert len({frozenset(one) for one in found}) == 1, "rows of one table"
 
 
+def test_of_a_gated_release_everything_is_told_that_a_person_decides_by(
+    root: Path, served: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served.repos = {f"lab/{n}": replace(model(n, b), gated=True) for n, b in (("a", 7), ("z", 900))}
+    (root / "registry" / "watch.yaml").write_text("owners: [{owner: lab}]")
+    monkeypatch.setenv("SDGBIAS_REGISTRY", str(root))
+    monkeypatch.setattr(parity, "here", lambda _: HERE)
+    small, large = CliRunner().invoke(models_app, ["watch"]).stdout.splitlines()[:2]
+    assert "gated" in small.split("(7 ")[0], "why it can't be read"
+    facts = "(7 billion parameters, apache-2.0, gated, 1 x 19 GiB in bfloat16); about "
+    assert facts in small and "hours of one h100 for the full benchmark" in small
+    assert "gated, too large for this machine in bfloat16)" in large
+
+
 def test_a_broken_ledger_is_one_line(root: Path) -> None:
     (root / seen.FILE).write_text("{")
     with pytest.raises(RegistryError, match=r"seen.json: not a ledger .* remove it"):

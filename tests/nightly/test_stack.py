@@ -106,6 +106,8 @@ def test_deployments_are_the_files_own_with_schedule_parameters_and_pools(tmp_pa
     for one in watching:  # a run outlives its worker only if it doesn't print through its pipe
         assert one["work_pool"]["job_variables"]["stream_output"] is False, one["name"]
     [_, watch, *_] = watching
+    [midnight] = watch["schedules"]
+    assert (midnight["cron"], midnight["timezone"]) == ("0 0 * * *", "Africa/Nairobi")
     assert (watch["entrypoint"], watch["work_pool"]["job_variables"]["env"]["HF_HUB_OFFLINE"]) == (
         "flows/watch.py:watch",
         "0",

@@ -142,6 +142,8 @@ def deployments(stack: Stack, source: Mapping[str, Any]) -> dict[str, Any]:
         "parameters": {**by_name["nightly"]["parameters"], **stack.parameters},
         "schedules": [schedule] if stack.schedule else [],
     }
+    look = by_name["watch"]  # at its own hour, on the clock of the nights
+    look |= {"schedules": [one | {"timezone": stack.timezone} for one in look["schedules"]]}
     pattern = by_name[f"score-{CPU}"]
     scores = [
         by_name.get(f"score-{kind}")
@@ -154,7 +156,7 @@ def deployments(stack: Stack, source: Mapping[str, Any]) -> dict[str, Any]:
     ]
     return {
         **{key: value for key, value in source.items() if key != "definitions"},
-        "deployments": [night, *([by_name["watch"]] if stack.watch else []), *scores],
+        "deployments": [night, *([look] if stack.watch else []), *scores],
     }
 
 
