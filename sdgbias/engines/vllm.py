@@ -142,7 +142,7 @@ class VLLM(Backend):
                 self.processor: Any = load_processor(spec, root)
                 self._shows_pictures = not isinstance(self.processor, TextProcessor)
                 self.template = template_of(spec)
-                check_template(self.processor, self.template, spec.name)
+                check_template(self.processor, self.template, spec)
                 self._find_tokens()
                 self.engine: Any = LLM(
                     model=source,
