@@ -36,11 +36,12 @@ from sdgbias.engines.hf.prompting import (
     start_choices,
     template_of,
 )
-from sdgbias.engines.hf.tokens import find_candidates
+from sdgbias.engines.hf.tokens import decoded, find_candidates
 from sdgbias.engines.vllm_environment import offline, set_environment
 from sdgbias.engines.vllm_model import count_encoder, encoded, jitter_off, jitter_on
 from sdgbias.engines.vllm_options import pictures, settings
 from sdgbias.errors import InfrastructureError, ModelError, OutOfMemory
+from sdgbias.methods.answers import thought_begun
 from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, Generated, ModelSpec, Prompt, ScoreBatch
 
 _VERSION = "vllm-4"
@@ -142,7 +143,7 @@ class VLLM(Backend):
                 self.processor: Any = load_processor(spec, root)
                 self._shows_pictures = not isinstance(self.processor, TextProcessor)
                 self.template = template_of(spec)
-                check_template(self.processor, self.template, spec.name)
+                check_template(self.processor, self.template, spec)
                 self._find_tokens()
                 self.engine: Any = LLM(
                     model=source,
@@ -383,9 +384,9 @@ class VLLM(Backend):
             said = [
                 i for i in output.outputs[0].token_ids if i not in self.ends
             ]  # an end token is the last one, if there is one
-            texts.append(
-                self.tokenizer.decode([*forced[row], *said], skip_special_tokens=True).strip()
-            )
+            prompt = prompts[row // len(starts)]
+            begun = thought_begun(render(self.processor, prompt, self.template))
+            texts.append(begun + decoded(self.tokenizer, [*forced[row], *said]).strip())
         cut = [output.outputs[0].finish_reason == "length" for output in outputs]
         rows = range(0, len(texts), len(starts))
         return Generated(

@@ -2,7 +2,7 @@
 
 `reference=True` reproduces the authors' parsers, quirks included (METHODS 3.4): the first optional
 '-' and digits are the number, so "under-5 mortality is 30" reads -5. The default parsers don't have
-those quirks.
+those quirks, and leave the thoughts of a reasoning model out (`answer_part`).
 """
 
 from __future__ import annotations
@@ -30,6 +30,37 @@ REFUSAL = re.compile(
 #: How an answer is recorded that the limit of tokens ended before it could be read.
 TRUNCATED = "truncated"
 _MINUS = str.maketrans("\u2212\u2013", "--")
+#: What begins and ends the thoughts of a reasoning model: <think>, <seed:think>, [THINK], ◁think▷,
+#: <|begin_of_thought|>, <|START_THINKING|>; the channels of Gemma and gpt-oss.
+_NAME = r"(?:think(?:ing)?|thoughts?|reasoning|analysis)"
+_BEGIN = re.compile(
+    rf"<(?:\w+:)?{_NAME}>|\[think\]|\u25c1think\u25b7|<\|(?:begin_of|start)_{_NAME}\|>"
+    r"|<\|channel>\w*|<\|channel\|>(?!final)\w+(?:<\|message\|>)?",
+    re.IGNORECASE,
+)
+_END = re.compile(
+    rf"</(?:\w+:)?{_NAME}>|\[/think\]|\u25c1/think\u25b7|<\|end_(?:of_)?{_NAME}\|>"
+    r"|<channel\|>|<\|channel\|>final<\|message\|>",
+    re.IGNORECASE,
+)
+
+
+def _part(text: str) -> tuple[int, int]:
+    """(start, end) of what an answer says outside its thoughts."""
+    start = max((match.end() for match in _END.finditer(text)), default=0)
+    begun = _BEGIN.search(text, start)
+    return start, begun.start() if begun else len(text)
+
+
+def answer_part(text: str) -> str:
+    """What an answer says after its thoughts; '' where it still thinks at its end."""
+    return text[slice(*_part(text))]
+
+
+def thought_begun(text: str) -> str:
+    """The mark that ends a prompt whose answer begins inside its thoughts; '' for any other."""
+    marks = [match for match in _BEGIN.finditer(text) if not text[match.end() :].strip()]
+    return marks[0][0] if marks else ""
 
 
 def number_span(text: str, reference: bool = False) -> tuple[int, int] | None:
@@ -37,7 +68,7 @@ def number_span(text: str, reference: bool = False) -> tuple[int, int] | None:
     if reference:
         match = _REFERENCE_NUMBER.search(text)
         return match.span() if match else None
-    for match in _NUMBER.finditer(text):
+    for match in _NUMBER.finditer(text, *_part(text)):
         if not _GOAL.search(text[: match.start()]):
             return match.span()
     return None
@@ -71,6 +102,7 @@ def parse_letter(text: str, valid: str, reference: bool = False) -> str | None:
     A leading letter counts ("B", "B.", "(B) because ..."). Else the letter after "answer is" or
     "option"; else the only standalone capital, the article "A" before a word aside.
     """
+    text = text if reference else answer_part(text)
     cleaned = text.strip().strip("\"'`*([{ ")
     lead = re.match(r"([A-Za-z])(?![A-Za-z])", cleaned)
     if reference:
@@ -100,6 +132,7 @@ def read_letter(text: str, valid: str, truncated: bool = False) -> tuple[str, st
     """(letter, how) of a generated multiple-choice answer: the letter it states and 'option'; else
     '' and why there is none: 'empty', 'refusal', 'truncated' (the limit of tokens came first) or
     'unparsed'."""
+    text = answer_part(text)
     letter = parse_letter(text, valid)
     if letter:
         return letter, "option"

@@ -25,7 +25,7 @@ from typing import Protocol
 import numpy as np
 
 from sdgbias.errors import InputError
-from sdgbias.methods.answers import REFUSAL, parse_letter
+from sdgbias.methods.answers import REFUSAL, answer_part, parse_letter
 
 STEPS = ("exact", "normalised", "option", "cosine", "several", "refusal", "empty", "unparsed")
 #: Letters of a single-choice question (p2, p3) and what they say.
@@ -128,6 +128,7 @@ def encode(
     ``nearest``: the papers' reading, without a floor: the nearest label of every answer, refusals
     and answers that name several among them; unparsed only where no label is nearer than another.
     """
+    texts = [answer_part(text) for text in texts]
     distinct = {text: by_form(text, labels, options, spellings) for text in dict.fromkeys(texts)}
     open_texts = [
         text

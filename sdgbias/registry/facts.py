@@ -122,11 +122,8 @@ def look(repo: str, revision: str, root: Path) -> tuple[str, ModelFacts]:
 
 
 def _look_at_folder(folder: Path) -> ModelFacts:
-    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
-        raise RegistryError(
-            f"{folder}: an adapter (adapter_config.json) without its model; merge the two"
-            " (PeftModel.merge_and_unload) and save the whole with its processor"
-        )
+    if folder.is_dir() and not (folder / "config.json").exists():
+        raise RegistryError(f"{folder}: {hub.no_config([p.name for p in folder.iterdir()])}")
     config = _read_json(folder / "config.json")
     processor: dict[str, Any] = {}
     for name in ("preprocessor_config.json", "processor_config.json"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, replace
@@ -204,16 +204,31 @@ def commit(repo: str, revision: str | None = None) -> HubModel:
     )
 
 
+#: A file or folder of what has no config.json -> what it is, and what to give instead.
+_OTHERS = {
+    "adapter_config.json": "an adapter (adapter_config.json) without its model; merge the two"
+    " (PeftModel.merge_and_unload) and save the whole with its processor",
+    "model_index.json": "a diffusers pipeline (model_index.json), which makes pictures, no text;"
+    " choose a model that answers",
+    "params.json": "weights in their maker's own format (params.json); choose the repository in"
+    " transformers' format, or convert them",
+    "snapshots": "a repository of the hub's cache; give the folder of a commit in its snapshots",
+}
+
+
+def no_config(names: Collection[str]) -> str:
+    """What a repository or a folder of these files is, that has no config.json."""
+    told = next((what for name, what in _OTHERS.items() if name in names), "")
+    return told or "no config.json; choose a model in transformers' format (save_pretrained)"
+
+
 @_taped
 def look(repo: str, revision: str | None = None) -> HubModel:
     """A repository at one revision, with its configuration. Errors: RegistryError (missing
     repository, revision or configuration), Gated, ExpiredToken, HubUnreachable."""
     found = commit(repo, revision)
     if "config.json" not in found.files:
-        raise RegistryError(
-            f"{repo}: no config.json in revision {found.commit}; choose a repository in"
-            " transformers' format"
-        )
+        raise RegistryError(f"{repo}: {no_config(found.files)} (revision {found.commit})")
     config = _json(repo, found.commit, "config.json")
     names = [
         name

@@ -42,6 +42,7 @@ from sdgbias.errors import (
     StoreError,
 )
 from sdgbias.files import replacing
+from sdgbias.methods.answers import answer_part
 from sdgbias.progress import Progress
 from sdgbias.scoring.cache import SCHEMAS, ScoreCache
 from sdgbias.scoring.plan import chunks
@@ -243,7 +244,7 @@ class Scorer:
                 texts, each = found.texts[i], float(seconds[i])
                 for start, text, cut in zip(starts, texts, found.truncated[i], strict=True):
                     answers.append((key, start, text, limit, cut, each, run))
-                if forced and self.forces_starts and texts[0].lstrip().startswith("-"):
+                if forced and self.forces_starts and answer_part(texts[0]).lstrip().startswith("-"):
                     signed = [f"-{d}" for d in DIGITS]
                     began = time.perf_counter()
                     again = self.backend.generate([prompt], signed, limit)

@@ -8,6 +8,7 @@ writes a letter or a digit, each of the thirteen alike. The template is Qwen3's:
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +30,16 @@ SMALL_PICTURES = replace(
 )
 
 
-def write(folder: Path) -> Path:
+#: Token -> those that come next, each as likely; an answer in one step of thought.
+ALOUD = {":": ["<think>"], "<think>": ["5"], "5": ["</think>"], "</think>": ["7"], "7": ["</s>"]}
+_CLOSED = {
+    ":": ["<think>"],
+    "\n": [*"ABC0123456789"],
+    "\u010a": [*"ABC0123456789"],
+}
+
+
+def write(folder: Path, follows: Mapping[str, Sequence[str]] = _CLOSED) -> Path:
     """A small LLaVA with the thinking template."""
     settings = replace(SMALL_PICTURES, words=("<think>", "</think>"))
     families.write(folder, "llava", settings=settings)
@@ -42,7 +52,6 @@ def write(folder: Path) -> Path:
     known = language.embed_tokens.weight
     torch.nn.init.normal_(known, generator=torch.Generator().manual_seed(0))
     known.data /= known.data.norm(dim=1, keepdim=True)
-    follows = {":": ["<think>"], "\n": [*"ABC0123456789"], "\u010a": [*"ABC0123456789"]}
     head = torch.zeros_like(known)
     for last, nexts in follows.items():
         at = tokenizer.convert_tokens_to_ids(last)

@@ -108,8 +108,13 @@ def test_an_answer_in_parts_is_one_text(server: Server, make: Callable[..., Api]
         ({"content": ""}, "stop", "empty"),
         ({}, "length", "truncated"),
         ({"content": "B. The roofs"}, "length", "option"),
+        ({"content": "<think>B?</think>\nC"}, "stop", "option"),
+        ({"content": "<think>B, or 5"}, "length", "truncated"),
     ],
-    ids=["refusal field", "filtered", "empty", "no content", "cut after the letter"],
+    ids=[
+        *("refusal field", "filtered", "empty", "no content", "cut after the letter"),
+        *("thought", "cut inside a thought"),
+    ],
 )
 def test_what_is_no_letter_is_an_answer_that_counts(
     server: Server, make: Callable[..., Api], message: dict[str, Any], reason: str, how: str

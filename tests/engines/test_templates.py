@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -165,6 +166,29 @@ def test_a_template_that_leaves_the_question_out_is_refused(dated: Path) -> None
     with pytest.raises(ModelError, match="leaves the question out; repair") as raised:
         HuggingFace(spec(dated), Path())
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("times", [0, 2])
+@pytest.mark.parametrize("name", ["llava", "idefics3"])
+def test_a_template_that_marks_a_picture_never_or_twice_is_refused(
+    name: str, times: int, tmp_path: Path
+) -> None:
+    folder = families.write(tmp_path / "m", name)
+    template = folder / "chat_template.jinja"
+    text = template.read_text(encoding="utf-8").replace("<image>", "<image>" * times)
+    template.write_text(text, encoding="utf-8")
+    with pytest.raises(ModelError, match=f"<image> {times} times for one picture.*; repair"):
+        HuggingFace(spec(folder), Path())
+    HuggingFace(replace(spec(folder), views=("q_only", "ctx_q")), Path())  # shown no picture
+
+
+def test_a_processor_that_finds_the_place_of_a_picture_itself_is_taken(tmp_path: Path) -> None:
+    """Qianfan-OCR's template writes another mark than the one that its processor names."""
+    folder = families.write(tmp_path / "m", "qianfan_ocr")
+    shown = Prompt("Q?", "ABC", (picture(1),), "one")
+    engine = HuggingFace(spec(folder), Path())
+    assert engine.processor.image_token not in engine.render(shown)
+    assert engine.candidate_scores([shown]).n_tokens[0] > 200
 
 
 _PLAIN = "{% for m in messages %}USER: {{ m['content'] }}{% endfor %} A:"

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from sdgbias.methods.answers import parse_letter, parse_number, with_first_digit
+from sdgbias.methods.answers import (
+    parse_letter,
+    parse_number,
+    read_letter,
+    thought_begun,
+    with_first_digit,
+)
 
 
 @pytest.mark.parametrize(
@@ -66,3 +72,41 @@ def test_letters(text: str, ours: str | None, reference: str | None) -> None:
 
 def test_an_option_the_item_lacks_is_no_answer() -> None:
     assert parse_letter("C", "AB") is None
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [
+        ("<think>", "</think>"),
+        ("<seed:think>\n", "\n</seed:think>"),
+        ("[THINK]", "[/THINK]"),
+        ("\u25c1think\u25b7", "\u25c1/think\u25b7"),
+        ("<|begin_of_thought|>", "<|end_of_thought|>"),
+        ("<|START_THINKING|>", "<|END_THINKING|>"),
+        ("<|channel>thought\n", "<channel|>"),
+        (
+            "<|channel|>analysis<|message|>",
+            "<|end|><|start|>assistant<|channel|>final<|message|>",
+        ),
+    ],
+)
+def test_thoughts_are_no_answer(begin: str, end: str) -> None:
+    thought = f"{begin}B or 30? I can't help thinking 30.{end}"
+    assert parse_number(f"{thought}-12.5") == -12.5
+    assert with_first_digit(f"{thought}-12.5", "7") == -72.5
+    assert read_letter(f"{thought}\n\nC", "ABC") == ("C", "option")
+    # the template may have begun the thought, so that the answer holds its end alone
+    assert parse_number(f"30{end}7") == 7.0
+    # the limit of tokens came first
+    open_thought = f"{begin}B or 30"
+    assert parse_number(open_thought) is None and with_first_digit(open_thought, "7") == 0.0
+    assert read_letter(open_thought, "ABC", truncated=True) == ("", "truncated")
+    assert read_letter(thought, "ABC") == ("", "empty")
+    assert parse_number(thought + "4", reference=True) == 30.0  # the authors' parser
+    assert thought_begun(f"Q? {begin}") and not thought_begun(f"Q? {begin}{end}")
+
+
+def test_what_looks_like_a_thought_is_part_of_the_answer() -> None:
+    assert parse_number("I think it is 5 <b>") == 5.0
+    assert parse_number("[analysis] x < thought > 5") == 5.0
+    assert parse_letter("B <reason> low", "ABC") == "B"

@@ -110,3 +110,15 @@ def test_the_packaged_encoder_reads_spelling() -> None:
 
 def test_form_alone_needs_no_encoder() -> None:
     assert by_form("something else", ["nurse"]) is None
+
+
+def test_a_label_inside_thoughts_is_none() -> None:
+    aloud = "<think>A nurse? No.</think>"
+    found = encode(
+        [f"{aloud}a doctor", f"{aloud}dokctor", aloud],
+        ["nurse", "doctor"],
+        LetterGrams(),
+        floor=0.3,
+    )
+    assert [label.name for label in found] == ["doctor", "doctor", ""]
+    assert [label.how for label in found] == ["normalised", "cosine", "empty"]

@@ -15,7 +15,9 @@ from transformers import LogitsProcessor
 
 from sdgbias.engines.hf import batching, branching
 from sdgbias.engines.hf.prompting import after_space, end_ids, start_choices
+from sdgbias.engines.hf.tokens import decoded
 from sdgbias.errors import NonFiniteLogits
+from sdgbias.methods.answers import thought_begun
 from sdgbias.types import Generated, Prompt
 
 if TYPE_CHECKING:
@@ -42,7 +44,8 @@ def generate(
             for i, text, cut in zip(
                 rows[at : at + size], found.texts, found.truncated, strict=True
             ):
-                texts[i], truncated[i] = text, cut
+                begun = thought_begun(engine.render(prompts[i]))
+                texts[i], truncated[i] = [begun + one for one in text], cut
     return Generated(texts, truncated)
 
 
@@ -76,7 +79,7 @@ def branch(
             break
         ids = torch.tensor(token, device=engine.device)[:, None]
         logits = branching.step(engine, state, cache, ids).logits[:, -1]
-    texts = [engine.tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in said]
+    texts = [decoded(engine.tokenizer, ids).strip() for ids in said]
     rows = range(0, len(texts), s)
     return Generated(
         [texts[i : i + s] for i in rows], [[not e for e in ended[i : i + s]] for i in rows]
@@ -183,7 +186,7 @@ def by_prefix(
             )
             length = inputs["decoder_input_ids" if engine.begin else "input_ids"].shape[1]
             new = ids[0, length:] if ids.shape[1] > length else ids[0]
-            text = engine.tokenizer.decode(new, skip_special_tokens=True)
+            text = decoded(engine.tokenizer, new.tolist())
             answers[i].append((text if chosen else start + text).strip())
             truncated[i].append(len(new) >= most and int(new[-1]) not in ends)
     return Generated(answers, truncated)

@@ -48,7 +48,7 @@ class HuggingFace(Backend):
         self.dtype = getattr(torch, spec.dtype)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.processor, self.template = load_processor(spec, root), template_of(spec)
-        prompting.check_template(self.processor, self.template, spec.name)
+        prompting.check_template(self.processor, self.template, spec)
         model = load_model(spec, root)
         if hasattr(model, "hf_device_map"):  # split over devices: prompts go where it begins
             self.model, self.device = model.eval(), model.get_input_embeddings().weight.device

@@ -26,7 +26,7 @@ def lines(spec: ModelSpec, root: Path, prompt: Prompt) -> list[str]:
     """Rendered text with its special tokens, token ids, picture tokens, the ids of each candidate
     and how a number begins; without the weights. Raises ModelError, RegistryError."""
     processor, template = load_processor(spec, root), template_of(spec)
-    check_template(processor, template, spec.name)
+    check_template(processor, template, spec)
     tokenizer = processor.tokenizer
     text = render(processor, prompt, template)
     special = adds_special_tokens(processor, text)

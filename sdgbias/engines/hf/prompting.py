@@ -70,10 +70,10 @@ def template_of(spec: ModelSpec) -> ChatTemplate:
     return ChatTemplate(rest, given.get("system", ""), given.get("answer_prefix", ""))
 
 
-def check_template(processor: Any, template: ChatTemplate, name: str) -> None:
+def check_template(processor: Any, template: ChatTemplate, spec: ModelSpec) -> None:
     """RegistryError where an entry's option `template` would change nothing: an argument that the
     chat template doesn't read, or no chat template at all."""
-    text = getattr(processor, "chat_template", None)
+    text, name = getattr(processor, "chat_template", None), spec.name
     where = f"registry/models/{name}.yaml: template"
     if not text and (template.arguments or template.system):
         raise RegistryError(f"{where}: this model has no chat template; valid: answer_prefix alone")
@@ -90,12 +90,29 @@ def check_template(processor: Any, template: ChatTemplate, name: str) -> None:
         raise ModelError(
             f"{name}: its chat template leaves the question out; repair chat_template.jinja"
         )
+    if spec.pictured:
+        _check_marks(processor, template, name)
     for argument in template.arguments:
         if argument not in str(text):
             raise RegistryError(
                 f"{where}: its chat template doesn't read {argument}; look at it: sdgbias models"
                 f" prompt {name}"
             )
+
+
+def _check_marks(processor: Any, template: ChatTemplate, name: str) -> None:
+    """ModelError where the chat template marks no place for a picture, or several, and the
+    processor doesn't take it so; some find the place themselves (Qianfan-OCR's)."""
+    token = str(getattr(processor, "image_token", None) or "")
+    if not token or not getattr(processor, "chat_template", None):
+        return
+    bare, shown = (render(processor, probe, template) for probe in PROBES)
+    marks = shown.count(token) - bare.count(token)
+    if marks != 1 and not any(_picture_tokens(processor, shown, token, n) for n in (True, False)):
+        raise ModelError(
+            f"{name}: its chat template writes {token} {marks} times for one picture, which its"
+            " processor doesn't take; repair chat_template.jinja"
+        )
 
 
 def _strftime_now(pattern: str) -> str:
@@ -277,10 +294,12 @@ def marks_pictures(processor: Any) -> bool:
     return marked > 0 and own in (0, marked)
 
 
-def _picture_tokens(processor: Any, text: str, token: str) -> int:
-    """How many picture tokens a text about one picture gets; 0 where the processor refuses it."""
+def _picture_tokens(processor: Any, text: str, token: str, nested: bool = True) -> int:
+    """How many picture tokens a text about one picture gets; 0 where the processor refuses it.
+    ``nested``: pictures go in as a list for each prompt."""
+    picture = Image.new("RGB", (32, 32))
     try:
-        ids = processor(images=[[Image.new("RGB", (32, 32))]], text=[text])["input_ids"][0]
+        ids = processor(images=[[picture] if nested else picture], text=[text])["input_ids"][0]
     except Exception:  # each processor refuses in a way of its own
         return 0
     return list(ids).count(processor.tokenizer.convert_tokens_to_ids(token))

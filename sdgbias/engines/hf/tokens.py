@@ -3,14 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from sdgbias.errors import ModelError, NotAnswerable
+from sdgbias.methods.answers import answer_part
 from sdgbias.types import DIGITS
 
 SPACE_MARKS = " \u2581\u0120\n\t"
+#: Special tokens that answers keep, so that their reader can tell thoughts (methods/answers.py).
+_OF_THOUGHTS = re.compile("think|thought|channel|message", re.IGNORECASE)
 
 
 class Ids(dict[str, tuple[int, ...]]):
@@ -43,6 +47,17 @@ def vocabulary(tokenizer: Any) -> dict[str, int]:
         token.decode("latin-1").replace(" ", "\u0120") if isinstance(token, bytes) else token: at
         for token, at in tokenizer.get_vocab().items()
     }
+
+
+def decoded(tokenizer: Any, ids: Sequence[int]) -> str:
+    """The text of an answer, without special tokens but for those around its thoughts."""
+    whole = str(tokenizer.decode(ids))
+    if answer_part(whole) == whole:
+        return str(tokenizer.decode(ids, skip_special_tokens=True))
+    added = tokenizer.added_tokens_decoder
+    special = {i for i in ids if i in added and added[i].special}
+    gone = {i for i in special if not _OF_THOUGHTS.search(added[i].content)}
+    return str(tokenizer.decode([i for i in ids if i not in gone]))
 
 
 def find_candidates(tokenizer: Any, wanted: str, optional: str = "") -> CandidateTokens:
