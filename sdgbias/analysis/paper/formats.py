@@ -3,8 +3,6 @@ all four."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import textwrap
@@ -289,42 +287,24 @@ def records(tables: Sequence[Table]) -> list[dict[str, Any]]:
                 low, high = (c.low, c.high) if c.has_interval else (None, None)
                 paper = (c.paper.value, c.paper.text) if c.paper else (None, None)
                 row = " | ".join(label for label in r.labels if label)
-                values = (
-                    t.item,
-                    row,
-                    column.name,
-                    c.value,
-                    c.n,
-                    low,
-                    high,
-                    *paper,
-                    c.status or "paper",
-                )
+                said = c.status or "paper"
+                values = (t.item, row, column.name, c.value, c.n, low, high, *paper, said)
                 found.append(dict(zip(CSV_COLUMNS, values, strict=True)))
     return found
 
 
 def as_csv(tables: Sequence[Table]) -> str:
-    out = io.StringIO()
-    writer = csv.DictWriter(out, CSV_COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records(tables))
-    return out.getvalue()
+    table = pd.DataFrame(records(tables), columns=CSV_COLUMNS, dtype=object)
+    return str(table.to_csv(index=False, lineterminator="\n"))
 
 
 def as_json(tables: Sequence[Table], runs: Sequence[Run]) -> str:
     """runs, tables (title, definition, footnotes, cells) and the summary's counts as valid JSON;
     null for missing values."""
+    of_benchmark = ("benchmark_id", "synthetic")
     page = {
         "runs": [
-            {
-                "run_id": r.run_id,
-                "model": r.model,
-                "kind": r.kind,
-                "benchmark_id": r.benchmark_id,
-                "synthetic": r.synthetic,
-                "says": r.says,
-            }
+            {name: getattr(r, name) for name in ("run_id", "model", "kind", *of_benchmark, "says")}
             for r in runs
         ],
         "tables": [
