@@ -22,7 +22,7 @@ from sdgbias.analysis.paper.described import Rows
 from sdgbias.analysis.paper.fairness_cells import (
     AS_PRINTED,
     DIFFERENCE,
-    _cell,
+    measured,
     names,
     read_lines,
     reading,
@@ -74,11 +74,10 @@ def overall(e: PaperResults, attribute: str) -> Iterator[Row]:
                 if known
                 else None
             )
-            where = {"task": task, "test": test, "method": method}
+            where = {"task": task, "method": method, "pillar": pillar, "indicator": indicator}
             metric = "disparity" if ":" in pillar else "recall"
-            found = e.metric(s.run, metric, **where, pillar=pillar, indicator=indicator)
             shown = known or (s.run and (printable or not as_printed))
-            made.append(_cell(found, s, test, printed) if shown else Cell())
+            made.append(measured(s, metric, test, printed, **where) if shown else Cell())
         yield Row((s.label, test, reading(method)), tuple(made))
 
 
@@ -91,8 +90,7 @@ def classes(e: PaperResults, attribute: str) -> Iterator[Row]:
             where = {"task": task, "pillar": pillar, "indicator": name}
             known = s.model and method in AS_PRINTED
             printed = paper.find("fairness/classes", model=s.model, **where) if known else None
-            value = e.metric(s.run, "disparity", test=test, method=method, **where)
-            made.append(_cell(value, s, test, printed))
+            made.append(measured(s, "disparity", test, printed, method=method, **where))
         yield Row((s.label, test, reading(method)), tuple(made))
 
 

@@ -121,6 +121,13 @@ def _cell(found: Estimate | None, s: Subject, test: str, printed: Printed | None
     return Cell(found.value, found.n, found.low, found.high, printed, s.status)
 
 
+def measured(
+    s: Subject, metric: str, test: str, printed: Printed | None = None, **part: str
+) -> Cell:
+    """A cell of the headline metrics (`PaperResults.metric`) of a prompt."""
+    return _cell(s.of.metric(s.run, metric, test=test, **part), s, test, printed)
+
+
 def _lines(e: PaperResults, item: str) -> list[tuple[Subject, str, str]]:
     """(subject, prompt, task) of each table line. A model that was not run has one line per
     single-choice prompt; prompts that neither the run nor the paper has are left out."""

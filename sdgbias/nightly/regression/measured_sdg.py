@@ -28,7 +28,6 @@ from sdgbias.methods import metrics
 from sdgbias.methods.cade import Floats
 from sdgbias.nightly.regression import measured_generated
 from sdgbias.nightly.regression.measured import Keys, Measured, RunMetrics, hashed
-from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.types import GENERATED, Task, View
 
 _NAN = float("nan")
@@ -93,10 +92,8 @@ def _value(o: TaskOutcome, cell: TaskCell, metric: str, method: str, near: float
     if metric.startswith("share_"):
         if method not in o.choice:
             return None
-        says = directions.directed(o, o.choice[method])
-        return np.where(
-            np.isnan(says), _NAN, says == DIRECTIONS.index(metric.removeprefix("share_"))
-        )
+        says = directions.directed(o.items, o.choice[method])
+        return directions.share_of(says, metric.removeprefix("share_"))
     view = View(method)
     if metric == "candidate_mass":
         return cell.mass[view][cell.test_rows]
