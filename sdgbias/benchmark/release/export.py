@@ -101,7 +101,7 @@ def export(
     earlier = json_object(out / MANIFEST)
     refuse_foreign(out, mine={name: earlier.get(name) for name in identity} == identity)
     about = {name: card.get(name) for name in ("licence", "sources", "synthetic")}
-    about["intended_use"] = intended_use().record()
+    about["intended_use"] = intended_use()
     write_json(out / MANIFEST, {**identity, **about, "complete": False})
     imported = (benchmark / "records.parquet").is_file()
     paths = _recorded_paths(benchmark) if imported else _own_paths(benchmark)
