@@ -312,7 +312,7 @@ def _metadata(raw: Path, path: Path) -> pd.DataFrame:
     table = read_metadata(path)
     given = table.get("path", pd.Series("", index=table.index, dtype="str"))
     rows = table[["cluster_id", "photo_id"]].assign(path_given=given)
-    for column in map(rows.get, rows.columns):
+    for column in (rows[name] for name in rows.columns):
         for value in column[column.str.contains(r"\.\.|^[\\/]|^[A-Za-z]:|\0", regex=True)]:
             confine(raw / IMAGERY, value)
     return rows.drop_duplicates(["cluster_id", "photo_id"])
