@@ -150,9 +150,9 @@ def _series(folder: Path) -> list[SourceState]:
     entries = [entry for entry in sources() if entry.series]
     override = source("gdl_regions")
     if not folder.is_dir():
-        found = ("missing", f"no folder {folder}")
-        rows = [SourceState(e.id, *found, "nothing can be built", how(e)) for e in entries]
-        return [*rows, SourceState(override.id, *found)]
+        gone = ("missing", f"no folder {folder}")
+        rows = [SourceState(e.id, *gone, "nothing can be built", how(e)) for e in entries]
+        return [*rows, SourceState(override.id, *gone)]
     try:
         frame, _ = series.read_series(folder)
     except InputError as error:

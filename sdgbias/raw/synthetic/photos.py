@@ -244,8 +244,7 @@ def _car(s: _Scene, x: float, z: float) -> None:
 
 def _bicycle(s: _Scene, x: float, z: float) -> None:
     for dx in (-0.5, 0.5):
-        rim = {"outline": (30, 28, 28), "width": max(1, int(14 / z))}
-        s.disc((x + dx, 0.33, z), 0.33, **rim)
+        s.disc((x + dx, 0.33, z), 0.33, outline=(30, 28, 28), width=max(1, int(14 / z)))
     corners = ((-0.5, 0.33), (-0.1, 0.9), (0.4, 0.9), (0.5, 0.33))
     s.line(14, (60, 40, 40), *((x + right, up, z) for right, up in corners))
 
