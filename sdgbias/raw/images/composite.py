@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -111,9 +111,8 @@ def read_tile(path: Path, data: bytes | None = None) -> np.ndarray:
         raise TileError(
             "tile-all-zero", f"{path}: {detail}; get the tile again, or leave the cluster out"
         )
-    if (
-        np.median(seen) > 10
-    ):  # snow and cloud reflect about 1; integers scaled by 10,000 have medians near 1,000
+    # snow and cloud reflect about 1; integers scaled by 10,000 have medians near 1,000
+    if np.median(seen) > 10:
         fix = "divide the reflectances by their scale, often 10000"
         detail = f"median visible reflectance is {np.median(seen):g}, expected 0 to 1"
         raise TileError("tile-wrong-scale", f"{path}: {detail}; {fix}")
@@ -152,13 +151,10 @@ def nightlights(tile: np.ndarray, year: int, scale: str = "log") -> np.ndarray:
     light = np.clip(
         np.nan_to_num(tile[NIGHTLIGHTS].astype(float), nan=0.0, posinf=full, neginf=0.0), 0, full
     )
-    level = (
-        np.log1p(light) / np.log1p(full) if scale == "log" else light / full
-    )  # (255, 255) in [0, 1]
+    # (255, 255) in [0, 1]
+    level = np.log1p(light) / np.log1p(full) if scale == "log" else light / full
     anchors = np.linspace(0, 1, len(_NIGHT))
-    shown = np.stack(
-        [np.interp(level, anchors, _NIGHT[:, channel]) for channel in range(3)], axis=-1
-    )
+    shown = np.stack([np.interp(level, anchors, channel) for channel in _NIGHT.T], axis=-1)
     return np.ascontiguousarray(np.rint(shown).astype(np.uint8)[::-1])
 
 
@@ -218,16 +214,22 @@ def side_by_side(parts: Sequence[bytes]) -> bytes:
     return encode_png(canvas)
 
 
-def open_picture(data: bytes) -> Image.Image:
-    """Encoded bytes as RGB: PNG or JPEG and nothing else, at most ``MAX_PIXELS``, turned upright as
-    its EXIF tag says. Raises Pillow's own errors."""
+@contextmanager
+def opened(data: bytes) -> Iterator[Image.Image]:
+    """A picture whose pixels are not decoded yet: PNG or JPEG and nothing else, at most
+    ``MAX_PIXELS``. Raises Pillow's own errors."""
     with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
-        if (
-            image.width * image.height > MAX_PIXELS
-        ):  # Pillow itself refuses only twice as many, and warns before
+        # Pillow itself refuses only twice as many, and warns before
+        if image.width * image.height > MAX_PIXELS:
             raise Image.DecompressionBombError(
-                f"{image.width}x{image.height} pixels, at most {MAX_PIXELS} are decoded"
+                f"{image.width}x{image.height} pixels, at most {MAX_PIXELS} pixels are decoded"
             )
+        yield image
+
+
+def open_picture(data: bytes) -> Image.Image:
+    """Encoded bytes as RGB, turned upright as its EXIF tag says. Raises as `opened`."""
+    with opened(data) as image:
         with suppress(Exception):  # a damaged EXIF: as it lies
             ImageOps.exif_transpose(image, in_place=True)
         return as_rgb(image)
