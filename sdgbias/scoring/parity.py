@@ -107,12 +107,7 @@ def score(
     ``size`` at a time. A prompt that fails alone has NaN, one with a score that is NaN or infinite
     fails; when all do, the first error is
     raised, as a ModelError where it is not the package's own."""
-    width = max(len(p.candidates) for p in prompts)
-    logits, mass = (
-        np.full((len(prompts), width), np.nan, dtype=np.float32),
-        np.full(len(prompts), np.nan, dtype=np.float32),
-    )
-    tokens, tops = np.zeros(len(prompts), dtype=np.int32), [""] * len(prompts)
+    found = ScoreBatch.empty(prompts)
     failures: list[Exception] = []
 
     def ask(rows: Sequence[int]) -> None:
@@ -133,12 +128,9 @@ def score(
         widths = np.array([len(prompts[row].candidates) for row in rows])
         failures.extend(ModelError(": ".join(NOT_FINITE)) for ok in scored(batch, widths) if not ok)
         for at, row in enumerate(rows):
-            logits[row, : batch.logits.shape[1]] = batch.logits[at]
-            mass[row], tokens[row], tops[row] = (
-                batch.mass[at],
-                batch.n_tokens[at],
-                batch.top_token[at],
-            )
+            found.logits[row, : batch.logits.shape[1]] = batch.logits[at]
+            found.mass[row], found.n_tokens[row] = batch.mass[at], batch.n_tokens[at]
+            found.top_token[row] = batch.top_token[at]
 
     for start in range(0, len(order), size):
         ask(order[start : start + size])
@@ -147,7 +139,7 @@ def score(
         if isinstance(failures[0], SdgbiasError):
             raise failures[0]
         raise ModelError(f"each of {len(prompts)} probes fails, the first: {said[0]}")
-    return ScoreBatch(logits, mass, np.full_like(mass, np.nan), tops, tokens), said
+    return found, said
 
 
 def _line(error: Exception) -> str:
