@@ -31,6 +31,7 @@ import pandas as pd
 import pyarrow as pa
 
 from sdgbias.engines import Backend
+from sdgbias.engines.entry_options import option
 from sdgbias.errors import (
     BEFORE_EXIT,
     EngineDied,
@@ -101,7 +102,8 @@ class Scorer:
         self.size = spec.batch_size
         self.seconds = 0.0
         self.lengths: dict[str, int] = {}
-        self.watchdog = Watchdog(cache.note, timeout(spec), end)
+        limit = float(option(spec, "every", "chunk_timeout", CHUNK_TIMEOUT))
+        self.watchdog = Watchdog(cache.note, limit, end)
 
     def run(self, missing: pd.DataFrame, wanted: pd.DataFrame, progress: Progress) -> None:
         """Scores ``missing``, then decodes the numbers ``wanted`` of prompts that didn't fail."""
@@ -391,17 +393,6 @@ def suspects(folder: Path) -> set[str]:
 def forget_notes(folder: Path) -> None:
     for path in folder.glob(NOTES):
         path.unlink(missing_ok=True)
-
-
-def timeout(spec: ModelSpec) -> float:
-    """Seconds that one chunk may take, 0 for no limit. Raises InputError."""
-    value = spec.options.get("chunk_timeout", CHUNK_TIMEOUT)
-    if not isinstance(value, int | float) or isinstance(value, bool) or value < 0:
-        raise InputError(
-            f"registry/models/{spec.name}.yaml: chunk_timeout is {value!r}; give seconds, or 0 for"
-            " no limit"
-        )
-    return float(value)
 
 
 def not_generated(rows: pd.DataFrame, decoded: pd.DataFrame) -> pd.DataFrame:
