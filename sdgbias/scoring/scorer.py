@@ -45,8 +45,8 @@ from sdgbias.errors import (
 from sdgbias.files import replacing
 from sdgbias.progress import Progress
 from sdgbias.scoring.cache import SCHEMAS, ScoreCache
-from sdgbias.scoring.plan import chunks
-from sdgbias.types import DIGITS, ModelSpec, Prompt, ScoreBatch
+from sdgbias.scoring.plan import as_prompts, chunks
+from sdgbias.types import DIGITS, ModelSpec, ScoreBatch
 
 #: Some rows of the plan: column -> value.
 Chunk = list[dict[str, Any]]
@@ -112,17 +112,6 @@ class Scorer:
         if not self.watchdog.end and not self.cache.suffix:
             forget_notes(self.cache.folder)
 
-    def prompts(self, chunk: Chunk) -> list[Prompt]:
-        return [
-            Prompt(
-                row["text"],
-                row["candidates"],
-                self.images[row["image_id"]] if row["image_id"] else (),
-                row["image_id"],
-            )
-            for row in chunk
-        ]
-
     def _guarded(self, chunk: Chunk, work: Work) -> list[pa.RecordBatch]:
         """The finished rows of a chunk, which is halved repeatedly to isolate the prompts that
         fail."""
@@ -144,13 +133,8 @@ class Scorer:
             ):
                 raise  # nothing was scored yet: the fault is the model's, not this prompt's
             kind = getattr(error, "kind", type(error).__name__)
-            self.failures.append(
-                (
-                    chunk[0]["key"],
-                    kind,
-                    str(error).splitlines()[0][:300] if str(error) else "",
-                )
-            )
+            first = (str(error).splitlines() or [""])[0][:300]
+            self.failures.append((chunk[0]["key"], kind, first))
             return []
 
     def score(self, missing: pd.DataFrame, progress: Progress) -> None:
@@ -198,7 +182,7 @@ class Scorer:
                     progress(what, start, total)
 
     def _score_batch(self, chunk: Chunk) -> pa.RecordBatch:
-        prompts = self.prompts(chunk)
+        prompts = as_prompts(chunk, self.images)
         began = time.perf_counter()
         batch = self.backend.candidate_scores(prompts)
         seconds = time.perf_counter() - began
@@ -235,7 +219,7 @@ class Scorer:
         for row in chunk:
             parts.setdefault((row["forced"], row["limit"]), []).append(row)
         for (forced, limit), part in sorted(parts.items()):
-            prompts = self.prompts(part)
+            prompts = as_prompts(part, self.images)
             starts = ["", *DIGITS] if forced and self.forces_starts else [""]
             began = time.perf_counter()
             found = self.backend.generate(prompts, starts, limit)
