@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from sdgbias.errors import GateError, StoreError
+from sdgbias.methods.cade import log_softmax
+from sdgbias.methods.metrics import margin
 from sdgbias.types import ScoreBatch
 
 #: Largest difference of a log-probability, or of the candidate mass, that still counts as the same
@@ -60,12 +62,8 @@ class Comparison:
 
 def log_shares(logits: np.ndarray) -> np.ndarray:
     """(N, K) log-probabilities among a prompt's candidates; NaN where it has none."""
-    z = logits.astype(np.float64)
-    top = np.max(np.where(np.isnan(z), -np.inf, z), axis=1, keepdims=True, initial=-np.inf)
-    top = np.where(np.isfinite(top), top, 0.0)
-    with np.errstate(divide="ignore"):
-        shares: np.ndarray = z - top - np.log(np.nansum(np.exp(z - top), axis=1, keepdims=True))
-    return shares
+    known = ~np.isnan(logits)
+    return np.where(known, log_softmax(logits.astype(np.float64), known), np.nan)
 
 
 def rounding_noise(plain: ScoreBatch, moved: ScoreBatch, layers: int) -> float:
@@ -105,7 +103,8 @@ def compare(what: str, one: ScoreBatch, two: ScoreBatch, tolerance: float) -> Co
     apart = np.nanmax(np.abs(p[rows] - q[rows]), axis=1)
     mass = np.abs(one.mass[rows].astype(np.float64) - two.mass[rows])
     flipped = np.nanargmax(p[rows], axis=1) != np.nanargmax(q[rows], axis=1)
-    tie = np.minimum(_margin(p[rows]), _margin(q[rows])) <= tolerance
+    # of a single candidate there is no margin, and no flip either
+    tie = np.fmin(margin(p[rows]), margin(q[rows])) <= tolerance
     return Comparison(
         what,
         n=len(rows),
@@ -119,12 +118,6 @@ def compare(what: str, one: ScoreBatch, two: ScoreBatch, tolerance: float) -> Co
         lengths=int((one.n_tokens[rows] != two.n_tokens[rows]).sum()),
         worst=int(rows[int(apart.argmax())]),
     )
-
-
-def _margin(p: np.ndarray) -> np.ndarray:
-    """(N,) margin of the best candidate over the second; inf where there is no second."""
-    ordered = np.sort(np.where(np.isnan(p), -np.inf, p), axis=1)
-    return ordered[:, -1] - ordered[:, -2] if p.shape[1] > 1 else np.full(len(p), np.inf)
 
 
 def verdict_path(folder: Path, model: str) -> Path:

@@ -17,6 +17,7 @@ import pandas as pd
 from sdgbias import __version__, store, suites
 from sdgbias.engines import Backend, load
 from sdgbias.engines.agreement import TOLERANCES, require_agreement
+from sdgbias.engines.entry_options import option
 from sdgbias.engines.subprocess import interpreter
 from sdgbias.errors import (
     InfrastructureError,
@@ -24,7 +25,6 @@ from sdgbias.errors import (
     NoScores,
     NotAnswerable,
     OutOfMemory,
-    RegistryError,
     UsageError,
 )
 from sdgbias.progress import Progress, silent
@@ -105,13 +105,7 @@ def identify(
 def data_parallel(spec: ModelSpec) -> int:
     """Option `data_parallel_size` of a registry entry: engines that hold the whole model each and
     share the prompts; 1 without it. RegistryError for what isn't a whole number from 1 on."""
-    value = spec.options.get("data_parallel_size", 1)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise RegistryError(
-            f"registry/models/{spec.name}.yaml: data_parallel_size is {value!r}; valid: a whole"
-            " number from 1 on"
-        )
-    return value
+    return int(option(spec, "every", "data_parallel_size", 1))
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Coroutine, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -180,29 +180,22 @@ class Api(Backend):
         """Scores of N prompts, bounds where the endpoint withholds them. ModelError when it gives
         no log-probabilities."""
         answers = self._ask_all([(p, "", 0) for p in prompts], len(prompts) > 1)
-        n, width = len(prompts), max((len(p.candidates) for p in prompts), default=0)
-        logits = np.full((n, width), np.nan, dtype=np.float32)
-        upper, mass, minus = (
-            logits.copy(),
-            np.full(n, np.nan, dtype=np.float32),
-            np.full(n, np.nan, dtype=np.float32),
-        )
-        tops = [""] * n
-        tokens = np.zeros(n, dtype=np.int32)
+        batch = ScoreBatch.empty(prompts)
+        upper = batch.logits.copy()
         for i, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
             k = len(prompt.candidates)
             one = first_token(
                 answer["named"], prompt.candidates, self._by_id(prompt), self.options.spellings
             )
-            logits[i, :k] = one.logits
+            batch.logits[i, :k] = one.logits
             rounded = one.upper.astype(np.float32)
             rounded = np.where(
                 rounded < one.upper, np.nextafter(rounded, np.float32(np.inf)), rounded
             )
             upper[i, :k] = np.where(one.upper > one.logits, rounded, np.nan)
-            mass[i], minus[i], tops[i] = one.mass, one.minus_logit, one.top_token
-            tokens[i] = answer["n_tokens"]
-        return ScoreBatch(logits, mass, minus, tops, tokens, upper)
+            batch.mass[i], batch.minus_logit[i] = one.mass, one.minus_logit
+            batch.top_token[i], batch.n_tokens[i] = one.top_token, answer["n_tokens"]
+        return replace(batch, upper=upper)
 
     def generate(
         self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int

@@ -339,7 +339,7 @@ class HuggingFace(Backend):
     def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
         """Prompts about one picture share its encoding and their common prefix (shared_prefix.py),
         where the model allows it."""
-        out = scores.empty(prompts)
+        out = ScoreBatch.empty(prompts)
         self.counts["prompts"] += len(prompts)
         for scored in self._scored(prompts):
             scores.put(self, out, prompts, scored)
