@@ -221,17 +221,7 @@ def _line(r: dict[str, Any]) -> tuple[str, ...]:
 
 def _rows(made: list[Judgement]) -> list[dict[str, object]]:
     return [
-        {
-            "night": j.target.night,
-            "model": j.target.model,
-            "suite": j.target.suite,
-            "run_id": j.target.run_id,
-            "baseline": j.baseline,
-            "verdict": j.verdict,
-            "accepted": j.accepted,
-            "rules": j.rows,
-            "flips": j.flips,
-        }
+        j.about | {"verdict": j.verdict, "accepted": j.accepted, "rules": j.rows, "flips": j.flips}
         for j in made
     ]
 
