@@ -127,8 +127,7 @@ def ask(job: Job, results: Path, device: str | None, pools: bool) -> JobOutcome:
     run = evaluate.with_options(tags={f"model:{job.model}", f"suite:{job.suite}"})
     state = begun(lambda: run(job, results, device, pools, return_state=True))
     if isinstance(state, Exception):
-        lost = InfrastructureError(f"Prefect: {type(state).__name__}: {state}")
-        return replace(work.crashed(job, lost, started, datetime.now(UTC)), kind="Interrupted")
+        return work.lost(job, f"Prefect: {type(state).__name__}: {state}", started)
     made = state.result(raise_on_failure=False)
     if isinstance(made, process.Stopped):
         raise made
@@ -136,8 +135,7 @@ def ask(job: Job, results: Path, device: str | None, pools: bool) -> JobOutcome:
         return work.since(made, started)
     if isinstance(made, BaseException):  # an error in the code around the model's process
         return work.crashed(job, made, started, datetime.now(UTC))
-    lost = InfrastructureError(str(state.message))  # Prefect abandoned the task run
-    return replace(work.crashed(job, lost, started, datetime.now(UTC)), kind="Interrupted")
+    return work.lost(job, str(state.message), started)  # Prefect abandoned the task run
 
 
 def hands(

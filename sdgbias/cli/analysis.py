@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from sdgbias.cli.options import DEFAULT_RESULTS, JsonOption, ResultsOption, say_json
+from sdgbias.progress import update
 
 RunsOption = Annotated[
     list[str] | None,
@@ -39,10 +40,9 @@ def analyse(
     harm, calibration, transfer."""
     from sdgbias.analysis import analyse as lab
     from sdgbias.analysis.rows import AnalysisSettings
-    from sdgbias.cli.options import Bars
 
     made = lab.analyse(
-        Path(results), run, AnalysisSettings(draws, seed, bootstrap), again=again, progress=Bars()
+        Path(results), run, AnalysisSettings(draws, seed, bootstrap), again=again, progress=update
     )
     if as_json:
         say_json([{"run_id": run_id, "rows": rows} for run_id, rows in made.items()])
@@ -151,12 +151,11 @@ def selfcheck(
     planted must come out."""
     from sdgbias.analysis import selfcheck as instrument
     from sdgbias.analysis.selfcheck import report
-    from sdgbias.cli.options import Bars
 
     if out is not None:
         report.check_name(out)
     verdict = instrument.run(
-        full=full, seed=seed, benchmark=benchmark, fault=fault, progress=Bars()
+        full=full, seed=seed, benchmark=benchmark, fault=fault, progress=update
     )
     typer.echo(report.as_json(verdict) if as_json else report.text(verdict))
     if out is not None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdgbias import progress
-from sdgbias.cli.options import DEFAULT_BENCHMARK, DEFAULT_RAW, Bars, RawOption, check_quality, tell
+from sdgbias.cli.options import DEFAULT_BENCHMARK, DEFAULT_RAW, RawOption, check_quality, tell
 from sdgbias.errors import UsageError, one_of
+from sdgbias.progress import update
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ def sample(
     from sdgbias.raw.synthetic import write_sample
 
     chosen = [c.strip() for c in countries.split(",") if c.strip()] or None
-    write_sample(out, clusters, seed, chosen, images, Bars())
+    write_sample(out, clusters, seed, chosen, images, update)
     more = "" if images else " --no-images"
     typer.echo(
         f"{out}: {clusters} synthetic clusters. Next: sdgbias build --raw {out} --indicators"
@@ -167,9 +167,9 @@ def build(
         indicators = (
             raw / "indicators" if (raw / "indicators").is_dir() else Path("data/indicators")
         )
-    source, bars = indicators, Bars()
+    source = indicators
     if stage:
-        progress.update(f"stage {stage}")
+        update(f"stage {stage}")
     if images is None and (images := not stages.made_without_images(raw)) is False:
         typer.echo(
             f"{raw}: a sample without pictures; questions are built without them and can't be"
@@ -185,7 +185,9 @@ def build(
     )
     steps: dict[str, Callable[[], object]] = {
         "clusters": lambda: stages.build_clusters(raw, out),
-        "images": lambda: _said_of_images(*stages.build_images(raw, out, settings, workers, bars)),
+        "images": lambda: _said_of_images(
+            *stages.build_images(raw, out, settings, workers, update)
+        ),
         "series": lambda: stages.build_series(source, out),
         "items": lambda: stages.build_items(
             out,

@@ -10,12 +10,12 @@ import typer
 
 from sdgbias.cli.options import (
     DEFAULT_BENCHMARK,
-    Bars,
     BenchmarkOption,
     JsonOption,
     group,
     say_json,
 )
+from sdgbias.progress import update
 
 raw_app = group("Raw inputs: what is present, what is missing, where to get it.")
 review_app = group("Human review of a benchmark by two people and an adjudicator.")
@@ -44,7 +44,7 @@ def raw_check(
     them, and where to get them."""
     from sdgbias.raw.check import check_raw
 
-    report = check_raw(folder, indicators, Bars())
+    report = check_raw(folder, indicators, update)
     say_json(report) if as_json else _say(report.lines())
     if report.exit_code:
         raise typer.Exit(report.exit_code)
@@ -83,7 +83,7 @@ def review_sample(
     from sdgbias.benchmark.review.sheet import write_sheets
 
     names = [name.strip() for name in reviewers.split(",") if name.strip()]
-    _say(write_sheets(benchmark, out, share, seed, names, progress=Bars()).lines())
+    _say(write_sheets(benchmark, out, share, seed, names, progress=update).lines())
 
 
 @review_app.command("import")
@@ -121,7 +121,7 @@ def release_export(
     """Write a benchmark as the authors publish theirs: 7 data files, 14 view files, images."""
     from sdgbias.benchmark.release.export import export
 
-    _say(export(benchmark, out, text_view, progress=Bars()).lines())
+    _say(export(benchmark, out, text_view, progress=update).lines())
 
 
 @release_app.command("import")
@@ -134,4 +134,4 @@ def release_import(
     """Turn a release into a benchmark folder that `sdgbias evaluate` takes like our own."""
     from sdgbias.benchmark.release.export import import_
 
-    _say(import_(folder, out, progress=Bars()).lines())
+    _say(import_(folder, out, progress=update).lines())

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdgbias.cli.options import Bars
 from sdgbias.errors import InfrastructureError, UsageError
+from sdgbias.progress import update
 
 if TYPE_CHECKING:
     from sdgbias.registry.fetch import Unnamed
@@ -60,7 +60,7 @@ def fetch_models(
         root,
         list(chosen.values()),
         fetching.Disk(fetching.disk_limit(disk), lambda found: prune or _may_remove(found), verify),
-        Bars(),
+        update,
     )
     typer.echo("\n".join(row.line() for row in rows) or "no model is enabled")
     failed = [row for row in rows if row.verdict not in fetching.GOOD]

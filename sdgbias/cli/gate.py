@@ -10,13 +10,13 @@ import typer
 
 from sdgbias.cli.options import (
     DEFAULT_RESULTS,
-    Bars,
     JsonOption,
     ResultsOption,
     print_table,
     say_json,
 )
 from sdgbias.errors import GateError, InfrastructureError, RegistryError, UsageError
+from sdgbias.progress import update
 
 if TYPE_CHECKING:
     from sdgbias.nightly.regression import Judgement
@@ -76,7 +76,7 @@ def gate(
     with store.connect(results, read_only=True):  # no results yet: said before anything else
         pass
     targets = [runs.by_hand(results, run)] if run else runs.of_night(results, night, model)
-    made = regression.judge_runs(results, targets, chosen, baseline, Bars())
+    made = regression.judge_runs(results, targets, chosen, baseline, update)
     _print(made, as_json)
     if not run:
         _quarantine(made)
@@ -221,17 +221,7 @@ def _line(r: dict[str, Any]) -> tuple[str, ...]:
 
 def _rows(made: list[Judgement]) -> list[dict[str, object]]:
     return [
-        {
-            "night": j.target.night,
-            "model": j.target.model,
-            "suite": j.target.suite,
-            "run_id": j.target.run_id,
-            "baseline": j.baseline,
-            "verdict": j.verdict,
-            "accepted": j.accepted,
-            "rules": j.rows,
-            "flips": j.flips,
-        }
+        j.about | {"verdict": j.verdict, "accepted": j.accepted, "rules": j.rows, "flips": j.flips}
         for j in made
     ]
 
@@ -239,13 +229,10 @@ def _rows(made: list[Judgement]) -> list[dict[str, object]]:
 def _quarantine(made: list[Judgement]) -> None:
     """Models whose breach is of a rule with `then: quarantine` leave the nightly until a person
     enables them."""
-    from sdgbias.analysis.nights import BREACH
     from sdgbias.registry import changes, entries
 
     for j in made:
-        rules = sorted(
-            {str(r["rule"]) for r in j.rows if r["verdict"] == BREACH and r["quarantines"]}
-        )
+        rules = sorted({str(r["rule"]) for r in j.breaches if r["quarantines"]})
         if not rules or not j.breached:
             continue
         reason = f"gate: {', '.join(rules)} in breach, run {j.target.run_id}"
@@ -263,13 +250,12 @@ def _quarantine(made: list[Judgement]) -> None:
 
 def _end(made: list[Judgement], strict: bool) -> None:
     """Raises GateError on a breach, and with --strict on anything that isn't a PASS."""
-    from sdgbias.analysis.nights import BREACH, PASS
+    from sdgbias.analysis.nights import PASS
 
     breached = [j for j in made if j.breached]
     if breached:
         rules = "; ".join(
-            f"{j.target.model}:"
-            f" {', '.join(sorted({str(r['rule']) for r in j.rows if r['verdict'] == BREACH}))}"
+            f"{j.target.model}: {', '.join(sorted({str(r['rule']) for r in j.breaches}))}"
             for j in breached
         )
         raise GateError(

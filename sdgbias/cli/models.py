@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import date, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -12,12 +12,12 @@ from sdgbias.cli.fetch import fetch_models
 from sdgbias.cli.options import (
     DEFAULT_BENCHMARK,
     DEFAULT_RESULTS,
-    Bars,
     JsonOption,
     ResultsOption,
     choice,
     print_table,
     printed,
+    probed,
     probed_benchmark,
     say_json,
     tell,
@@ -32,11 +32,8 @@ from sdgbias.errors import (
     StoreError,
     UsageError,
 )
+from sdgbias.progress import update
 from sdgbias.types import CANDIDATE, ENABLED, QUARANTINED, RETIRED, STATES
-
-if TYPE_CHECKING:
-    pass
-
 
 models_app = typer.Typer(
     help=(
@@ -168,17 +165,13 @@ def enable_model(
     ] = False,
 ) -> None:
     """Evaluate a model in every night. Its probes must pass first; otherwise nothing changes."""
-    from sdgbias.nightly import gpus
-    from sdgbias.nightly.regression.policy import least_mass
     from sdgbias.registry import changes, entries
     from sdgbias.scoring import parity
 
     root = entries.find_root()
     path, spec = changes.moved(root, name, ENABLED)
     if check:
-        gpus.claim(spec, None)
-        floor, folder = least_mass(root), probed_benchmark(benchmark)
-        verdict = parity.probe(spec, root, folder, probes, floor=floor, progress=Bars())
+        verdict = probed(spec, root, benchmark, probes)
         typer.echo(f"{name}: {verdict.line}")
         if verdict.told:
             parity.save(results.parent, dict(verdict.told))
@@ -310,7 +303,7 @@ def compare_engines(
         others,
         must=bool(against),
         tolerance=tolerance,
-        progress=Bars(),
+        progress=update,
     )
     told, path = parity.save(results.parent, told)
     say_json(told) if as_json else typer.echo("\n".join([*parity.lines(told), f"wrote {path}"]))

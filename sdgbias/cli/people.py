@@ -9,7 +9,6 @@ import typer
 
 from sdgbias.cli.options import (
     DEFAULT_RESULTS,
-    Bars,
     JsonOption,
     ResultsOption,
     check_quality,
@@ -19,6 +18,7 @@ from sdgbias.cli.options import (
     tell,
 )
 from sdgbias.errors import InputError
+from sdgbias.progress import each, update
 
 if TYPE_CHECKING:
     from sdgbias.methods.labels import TextEncoder
@@ -36,7 +36,7 @@ def sample(
     """Write a synthetic raw folder of schematic people, in FACET's layout."""
     from sdgbias.raw.synthetic.schematic_people import write_people_sample
 
-    persons = write_people_sample(out, people, seed, Bars())
+    persons = write_people_sample(out, people, seed, update)
     typer.echo(
         f"{out}: {people} schematic pictures, {persons} persons annotated. Next: sdgbias people"
         f" build --raw {out}"
@@ -98,7 +98,7 @@ def build(
         out,
         dataset=choice("--dataset", dataset, DATASETS),
         asked=Asked(seed, selected_only, negatives, list_seed),
-        progress=Bars(),
+        progress=update,
     )
     tell("benchmark_people", out=out, reasons=REASONS, **card)
     check_quality(out)
@@ -143,10 +143,8 @@ def read(
 
     chosen, floor = _encoder(encoder)
     runs = store.latest_runs(results, FACET, per_benchmark=True)
-    bars = Bars()
-    for done, run in enumerate(runs, 1):
+    for run in each(update, "reading answers", runs):
         read_again(results, run, chosen, floor)
-        bars("reading answers", done, len(runs))
     typer.echo(f"{results}: answers of {len(runs)} runs read by {chosen.name}, floor {floor:g}")
 
 

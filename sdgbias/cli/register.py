@@ -12,12 +12,12 @@ import typer
 
 from sdgbias.cli.options import (
     DEFAULT_RESULTS,
-    Bars,
     ResultsOption,
     print_table,
-    probed_benchmark,
+    probed,
 )
 from sdgbias.errors import InfrastructureError, UsageError
+from sdgbias.progress import update
 from sdgbias.types import CANDIDATE, ENABLED
 
 if TYPE_CHECKING:
@@ -148,8 +148,6 @@ def register_model(
 
     root = entries.find_root()
     propose.check_folder(repo, root)  # before engines are imported to look at the machine
-    from sdgbias.nightly import gpus
-    from sdgbias.nightly.regression.policy import least_mass
     from sdgbias.registry import changes
     from sdgbias.scoring import parity
 
@@ -183,9 +181,7 @@ def register_model(
     elif found.obstacle:
         said = "not probed: it can't run here"
     else:
-        gpus.claim(spec, None)
-        floor, folder = least_mass(root), probed_benchmark(benchmark)
-        verdict = parity.probe(spec, root, folder, probes, floor=floor, progress=Bars())
+        verdict = probed(spec, root, benchmark, probes)
         said = verdict.line
         spec = (
             replace(spec, state=ENABLED, reason="")
@@ -224,7 +220,7 @@ def _register_listed(paper: bool, recommended: bool, gpu: str, dry_run: bool) ->
     asked = [(paper, catalogue.PAPER), (recommended, catalogue.RECOMMENDED)]
     kinds = tuple(kind for wanted, kind in asked if wanted)
     rows = catalogue.register(
-        root, parity.here(root), kinds, gpu=gpu, dry_run=dry_run, progress=Bars()
+        root, parity.here(root), kinds, gpu=gpu, dry_run=dry_run, progress=update
     )
     print_table(
         [("model", "commit", "engine", "GPUs", "verdict", "why"), *(r.cells() for r in rows)]

@@ -11,7 +11,6 @@ from sdgbias.cli.options import (
     DEFAULT_BENCHMARK,
     DEFAULT_RESULTS,
     GENERATIONS,
-    Bars,
     BenchmarkOption,
     GeneratedOption,
     JsonOption,
@@ -23,7 +22,7 @@ from sdgbias.cli.options import (
     tell,
 )
 from sdgbias.errors import UsageError
-from sdgbias.progress import silent
+from sdgbias.progress import silent, update
 
 if TYPE_CHECKING:
     from sdgbias.scoring.plan import Part
@@ -77,7 +76,7 @@ def plan(
     root = entries.find_root()
     chosen = choice("--task", task, ("", "mcq", "regression"))
     counted = cost.Counted(chosen, image_tokens, choose(passes))
-    progress = silent if as_json else Bars()
+    progress = silent if as_json else update
     found = []
     for spec in [entries.load(root, name) for name in model]:
         one = cost.cost(spec, root, benchmark, counted, progress=progress)
@@ -221,7 +220,7 @@ def evaluate(
                     generated=choice("--generated", generated, GENERATIONS),
                 ),
                 pool=evaluation.Pool(workers, ray, one_part),
-                progress=Bars(),
+                progress=update,
             )
             told |= asdict(outcome)
         runs.append({"model": spec.name, **asdict(outcome)})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sdgbias.cli.options import DEFAULT_RESULTS, JsonOption, ResultsOption, say, say_json
+from sdgbias.progress import update
 
 if TYPE_CHECKING:
     from sdgbias.store.snapshots import Snapshot
@@ -92,11 +93,10 @@ def compact(
     Run it while no night runs."""
     from datetime import UTC, datetime
 
-    from sdgbias.cli.options import Bars
     from sdgbias.store import maintenance
     from sdgbias.store.maintenance import size
 
-    done = maintenance.compact(results, caches=caches, now=datetime.now(UTC), progress=Bars())
+    done = maintenance.compact(results, caches=caches, now=datetime.now(UTC), progress=update)
     typer.echo(
         f"orphans: {done.orphans} files, {size(done.orphan_bytes)}; score caches: {done.caches},"
         f" {size(done.cache_bytes)}"
@@ -118,12 +118,11 @@ def backup(
     compared."""
     from datetime import UTC, datetime
 
-    from sdgbias.cli.options import Bars
     from sdgbias.store import backup as copies
     from sdgbias.store.maintenance import size
 
     done = copies.back_up(
-        results, folder, now=datetime.now(UTC), check_all=check_all, progress=Bars()
+        results, folder, now=datetime.now(UTC), check_all=check_all, progress=update
     )
     typer.echo(f"{folder}: {done.files} files copied ({size(done.bytes)}), {done.there} were there")
 
@@ -137,10 +136,9 @@ def restore(
     ] = False,
 ) -> None:
     """Put a backup in place, once every file of it has been checked."""
-    from sdgbias.cli.options import Bars
     from sdgbias.store import backup as copies
 
-    n = copies.restore(folder, results, overwrite=overwrite, progress=Bars())
+    n = copies.restore(folder, results, overwrite=overwrite, progress=update)
     typer.echo(
         f"{results}: restored with {n} Parquet files. Next: sdgbias store info --results {results}"
     )
@@ -150,11 +148,10 @@ def restore(
 def verify(results: ResultsOption = DEFAULT_RESULTS, as_json: JsonOption = False) -> None:
     """Read every Parquet file and compare it with what was written; exit code 7 when one is missing
     or damaged."""
-    from sdgbias.cli.options import Bars
     from sdgbias.errors import StoreError
     from sdgbias.store import maintenance
 
-    broken = maintenance.verify(results, Bars())
+    broken = maintenance.verify(results, update)
     if as_json:
         say_json([{"why": why, **asdict(detail)} for detail, why in broken])
     for detail, why in [] if as_json else broken:

@@ -23,17 +23,16 @@ import pandas as pd
 from sdgbias import files, locks, store
 from sdgbias.errors import InfrastructureError, StoreError
 from sdgbias.files import writable
-from sdgbias.nightly.attempt import PUBLISHED, SKIPPED, UNCHANGED, JobOutcome
-from sdgbias.nightly.plan import Night, Settings, folder_of
+from sdgbias.nightly.attempt import PUBLISHED, UNCHANGED, JobOutcome, unplanned
+from sdgbias.nightly.plan import BROKEN, Night, Settings, folder_of
 from sdgbias.nightly.schedule import NIGHT
+from sdgbias.types import CANDIDATE, RETIRED
 
 RUNNING, DONE, INTERRUPTED = "running", "done", "interrupted"
 FILE = "night.json"
 _WRITING = threading.Lock()  # models that end at the same time
 #: A reserve file, deleted when the disk is full to make room for outcomes, and its size in bytes.
 RESERVE, ROOM = ".reserve", 256 * 1024
-#: States of skipped models that are not recorded for the night.
-_AT_REST, BROKEN = ("candidate", "retired"), "broken"
 _TIMES = ("scheduled_for", "started_at", "finished_at")
 
 #: How a closing step may end, beside 'done'.
@@ -117,7 +116,8 @@ def begin(settings: Settings, night: Night, now: datetime) -> str:
         "finished_at": None,
         **_steps({}),
     }
-    skipped = [_skipped(night, s, now) for s in night.skipped if s.state not in (*_AT_REST, BROKEN)]
+    told = [s for s in night.skipped if s.state not in (CANDIDATE, RETIRED, BROKEN)]
+    skipped = [unplanned(night.night, s, now) for s in told]
     with writable(night.folder, "make room or give a writable --results"):
         night.folder.mkdir(parents=True, exist_ok=True)
         (night.folder / RESERVE).write_bytes(bytes(ROOM))
@@ -314,18 +314,6 @@ def _store(results: Path, found: Mapping[str, Any]) -> None:
         rows = [row | {"night": night["night"]} for row in found["outcomes"]]
         tables["night_models"] = _frame(rows)
     store.upsert(results, tables)
-
-
-def _skipped(night: Night, skipped: Any, now: datetime) -> JobOutcome:
-    return JobOutcome(
-        skipped.model,
-        skipped.suite,
-        SKIPPED,
-        message=skipped.reason,
-        night=night.night,
-        started_at=now,
-        finished_at=now,
-    )
 
 
 def _read(results: Path, sql: str, params: Sequence[Any] = ()) -> pd.DataFrame:

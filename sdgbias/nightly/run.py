@@ -33,7 +33,7 @@ from sdgbias.nightly import attempt, budget, gpus, ledger, process, quarantine, 
 from sdgbias.nightly import steps as finish
 from sdgbias.nightly.attempt import FAILED, JobOutcome
 from sdgbias.nightly.ledger import StepResult
-from sdgbias.nightly.plan import Job, Night, Settings, check, name_of, tonight
+from sdgbias.nightly.plan import BROKEN, Job, Night, Settings, check, name_of, tonight
 
 T = TypeVar("T")
 #: Seconds between two looks at GPUs that other processes hold, and between two records of GPU time.
@@ -125,7 +125,8 @@ def run(
         try:
             process.begin()
             said[finish.CHECK] = hands.step(finish.CHECK, settings, night)
-            outcomes = _unreadable(night, now())
+            broken = [s for s in night.skipped if s.state == BROKEN]
+            outcomes = [attempt.unplanned(name, s, now()) for s in broken]
             if said[finish.CHECK] == finish.DONE:
                 lacking = weights.lacking(settings, night, tell)
                 outcomes += _everybody(settings, night, lacking, now, tell, hands)
@@ -154,25 +155,6 @@ def run(
         str(finish.report_page(settings)),
         unsaved,
     )
-
-
-def _unreadable(night: Night, now: datetime) -> list[JobOutcome]:
-    """Record unreadable registry entries as failures of tonight. They are not quarantined: there is
-    no valid entry to write that into."""
-    return [
-        JobOutcome(
-            s.model,
-            s.suite,
-            FAILED,
-            kind="RegistryError",
-            message=process.redact(s.reason),
-            night=night.night,
-            started_at=now,
-            finished_at=now,
-        )
-        for s in night.skipped
-        if s.state == "broken"
-    ]
 
 
 def _everybody(

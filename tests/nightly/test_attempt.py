@@ -291,4 +291,4 @@ def test_a_model_that_stands_still_when_its_time_ends_is_timed_out(tmp_path: Pat
     still = progress.Record("m", "scoring prompts", 380, 1000)
     loading = progress.Record("m", "loading weights")
     for stages in ({}, {"": (loading, loading)}, {"scoring prompts": (still, still)}):
-        assert attempt._unfinished(job(tmp_path), late, stages) == late
+        assert attempt._how_far(job(tmp_path), late, stages) == late

@@ -21,13 +21,13 @@ from sdgbias.analysis import outcomes
 from sdgbias.analysis import run as data
 from sdgbias.analysis.asked import gives_scores
 from sdgbias.analysis.outcomes import CADE, TaskOutcome
-from sdgbias.analysis.run import SAME, TaskCell
+from sdgbias.analysis.run import TaskCell
 from sdgbias.analysis.studies import directions
 from sdgbias.engines.agreement import TOLERANCES
 from sdgbias.methods import metrics
 from sdgbias.methods.cade import Floats
 from sdgbias.nightly.regression import measured_generated
-from sdgbias.nightly.regression.measured import Keys, Measured, RunMetrics, hashed
+from sdgbias.nightly.regression.measured import Measured, RunMetrics, columns
 from sdgbias.types import GENERATED, Task, View
 
 _NAN = float("nan")
@@ -47,7 +47,7 @@ def load(results: Path, run_id: str) -> RunMetrics:
     spec = json.loads(run.run["config"] or "{}").get("spec", {})
     near = TOLERANCES[str(spec.get("dtype", "float32"))]
     generated = cache(lambda: measured_generated.load(results, run.run))
-    columns = cache(lambda task, test: _columns(kept[task, test][0]))
+    about = cache(lambda task, test, free: columns(kept[task, test][0].items, free))
 
     def of(task: str, test: str, metric: str, method: str) -> Measured | None:
         if method.endswith(GENERATED):
@@ -57,25 +57,11 @@ def load(results: Path, run_id: str) -> RunMetrics:
         value = _value(*kept[task, test], metric, method, near)
         if value is None or np.isnan(value).all():
             return None
-        key, place, prompt, groups = columns(task, test)
-        return Measured(key, value, prompt if outcomes.image_free(method, test) else place, groups)
+        key, cluster, groups = about(task, test, outcomes.image_free(method, test))
+        return Measured(key, value, cluster, groups)
 
     return RunMetrics(
         run.run, {task.value: [t for k, t in kept if k == task.value] for task in Task}, of
-    )
-
-
-def _columns(o: TaskOutcome) -> tuple[Keys, Keys, Keys, dict[str, np.ndarray]]:
-    """key, cluster by place, cluster by prompt, groups."""
-    groups = data.group_columns(o.items) or {
-        name: o.items[name].to_numpy(dtype=str) for name in ("country", "urban", "wealth")
-    }
-    same = o.items[list(SAME)].fillna({"gold_value": 0.0})
-    return (
-        hashed(same),
-        hashed(o.items[["cluster_id"]]),
-        hashed(o.items[["question", "options"]]),
-        groups,
     )
 
 

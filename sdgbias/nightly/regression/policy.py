@@ -28,8 +28,6 @@ DEFAULT = packaged("data", "policy.yaml")
 ALL, EACH = "all", "each"
 #: The three shares that the metric signature stands for.
 SIGNATURE = tuple(f"share_{d}" for d in DIRECTIONS)
-#: Metrics of a whole run, without a value per question.
-WHOLE = ("failed_share", "throughput")
 
 
 @dataclass(frozen=True)
