@@ -286,7 +286,8 @@ def _media(job: RunToLog) -> dict[str, Any]:
         # by row: a table of a data frame takes three times as long
         rows = frame.astype(object).where(frame.notna(), None).to_numpy().tolist()
         made[title] = wandb.Table(columns=list(frame), data=rows)
-    for title, png in _figures(job).items():
+    drawn = _FIGURES[suites.named(str(job.record["suite"])).items_table]
+    for title, png in drawn(job).items():
         made[title] = wandb.Image(Image.open(io.BytesIO(png)), caption=title)
     return made
 
@@ -313,17 +314,19 @@ def _artifacts(run: Any, job: RunToLog, online: bool) -> None:
                 run.link_artifact(logged, target, aliases=aliases)
 
 
-def _figures(job: RunToLog) -> dict[str, bytes]:
-    """The report's figures of the run, as PNG, by their name in W&B."""
-    from sdgbias.report import charts, data
-    from sdgbias.report.charts import disparities, paper
+def _of_people(job: RunToLog) -> dict[str, bytes]:
+    from sdgbias.report import charts
+    from sdgbias.report.charts import disparities
+
+    metrics, gaps = (f.assign(model=job.record["model"], data="") for f in (job.metrics, job.gaps))
+    return {f.name: charts.picture(f, {})[1] for f in disparities.figures(metrics, gaps)}
+
+
+def _of_places(job: RunToLog) -> dict[str, bytes]:
+    from sdgbias.report import data
+    from sdgbias.report.charts import paper
 
     found = data.load(job.results, [str(job.record["run_id"])])
-    if suites.named(str(job.record["suite"])).items_table == "people":
-        metrics, studies = (
-            frame.assign(model=job.record["model"], data="") for frame in (found.metrics, job.gaps)
-        )
-        return {f.name: charts.picture(f, {})[1] for f in disparities.figures(metrics, studies)}
     drawn = {
         "figure3_views": paper.figure3(found),
         "figure4_directions": paper.figure4(found),
@@ -336,6 +339,10 @@ def _figures(job: RunToLog) -> dict[str, bytes]:
         for name, panels in drawn.items()
         for panel in panels
     }
+
+
+#: Table of a suite's questions -> the report's figures of a run, as PNG, by their name in W&B.
+_FIGURES = {"items": _of_places, "people": _of_people}
 
 
 @contextmanager
