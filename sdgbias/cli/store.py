@@ -32,7 +32,7 @@ def info(
     from sdgbias.store import maintenance
 
     found = maintenance.info(results)
-    say_json(found) if as_json else typer.echo("\n".join(maintenance.lines(found)))
+    say(found, as_json, "store_info", found=found, size=maintenance.size)
 
 
 @store_app.command()

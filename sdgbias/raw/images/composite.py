@@ -14,6 +14,7 @@ import io
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -148,9 +149,8 @@ def nightlights(tile: np.ndarray, year: int, scale: str = "log") -> np.ndarray:
     The two sensors can't be compared with each other.
     """
     full = 1000.0 if sensor(year) == "DMSP" else 100.0
-    light = np.clip(
-        np.nan_to_num(tile[NIGHTLIGHTS].astype(float), nan=0.0, posinf=full, neginf=0.0), 0, full
-    )
+    light = np.nan_to_num(tile[NIGHTLIGHTS].astype(float), nan=0.0, posinf=full, neginf=0.0)
+    light = np.clip(light, 0, full)
     # (255, 255) in [0, 1]
     level = np.log1p(light) / np.log1p(full) if scale == "log" else light / full
     anchors = np.linspace(0, 1, len(_NIGHT))
@@ -175,9 +175,8 @@ def tile_panel(
     tile: np.ndarray, stretch: str = "authors", bands: str = "true-colour"
 ) -> Image.Image:
     """The tile in colour, 224x224."""
-    return Image.fromarray(tile_rgb(tile, stretch, bands)).resize(
-        (HALF, HALF), Image.Resampling.BICUBIC
-    )
+    shown = Image.fromarray(tile_rgb(tile, stretch, bands))
+    return shown.resize((HALF, HALF), Image.Resampling.BICUBIC)
 
 
 def composite(
@@ -190,9 +189,8 @@ def composite(
         canvas.paste(photo, (0, 0))
     canvas.paste(tile, (0, HALF))
     if night is not None:
-        canvas.paste(
-            Image.fromarray(night).resize((HALF, HALF), Image.Resampling.BICUBIC), (HALF, HALF)
-        )
+        shown = Image.fromarray(night).resize((HALF, HALF), Image.Resampling.BICUBIC)
+        canvas.paste(shown, (HALF, HALF))
     return canvas
 
 
@@ -202,15 +200,10 @@ def side_by_side(parts: Sequence[bytes]) -> bytes:
     if len(parts) == 1:
         return parts[0]
     images = [open_picture(part) for part in parts]
-    images = [
-        image.resize(
-            (max(1, round(image.width * HALF / image.height)), HALF), Image.Resampling.BICUBIC
-        )
-        for image in images
-    ]
-    canvas = Image.new("RGB", (sum(image.width for image in images), HALF))
-    for at, image in zip(np.cumsum([0, *(image.width for image in images)]), images, strict=False):
-        canvas.paste(image, (int(at), 0))
+    widths = [max(1, round(image.width * HALF / image.height)) for image in images]
+    canvas = Image.new("RGB", (sum(widths), HALF))
+    for at, width, image in zip(accumulate([0, *widths]), widths, images, strict=False):
+        canvas.paste(image.resize((width, HALF), Image.Resampling.BICUBIC), (at, 0))
     return encode_png(canvas)
 
 
@@ -243,12 +236,11 @@ def as_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def encode_png(image: Image.Image) -> bytes:
-    """PNG bytes without any metadata: the same pixels give the same bytes."""
-    out = io.BytesIO()
-    Image.frombytes(image.mode, image.size, image.tobytes()).save(
-        out, format="PNG", compress_level=6
-    )
+def encode_png(image: Image.Image, level: int = 6) -> bytes:
+    """PNG bytes without any metadata: the same pixels give the same bytes. ``level``: of
+    compression."""
+    out, bare = io.BytesIO(), Image.frombytes(image.mode, image.size, image.tobytes())
+    bare.save(out, format="PNG", compress_level=level)
     return out.getvalue()
 
 
