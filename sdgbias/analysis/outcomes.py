@@ -149,16 +149,10 @@ def pooled(found: Sequence[TaskOutcome]) -> TaskOutcome:
             if m in getattr(found[0], name)
         }
 
-    return TaskOutcome(
-        found[0].task,
-        "all",
-        pd.concat([o.items for o in found], ignore_index=True),
-        np.concatenate([o.place for o in found]),
-        np.concatenate([o.country for o in found]),
-        join("choice"),
-        join("hit"),
-        join("error"),
-    )
+    items = pd.concat([o.items for o in found], ignore_index=True)
+    place, country = (np.concatenate([getattr(o, n) for o in found]) for n in ("place", "country"))
+    answers = (join(name) for name in ("choice", "hit", "error"))
+    return TaskOutcome(found[0].task, "all", items, place, country, *answers)
 
 
 def image_free(method: str, test: str) -> bool:
@@ -188,17 +182,20 @@ def units(o: TaskOutcome, method: str) -> list[Ints]:
 @dataclass(frozen=True)
 class Level:
     """A grouping of rows. code (n,): each row's group, -1 for none. columns: the columns of the
-    study row of each group."""
+    study row of each group. smallest: a group of fewer rows gets no value."""
 
     code: Ints
     columns: tuple[Mapping[str, str], ...]
+    smallest: int = 1
 
 
-def grouping(keys: pd.Series, named: Callable[[str], Mapping[str, str]]) -> Level:
+def grouping(
+    keys: pd.Series, named: Callable[[str], Mapping[str, str]], smallest: int = 1
+) -> Level:
     """Rows with the same key are a group, rows without one (NaN) have none; groups stand in the
     order of their keys. named: a key -> the columns of its study rows."""
     code, names = pd.factorize(keys, sort=True)
-    return Level(code.astype(np.int64), tuple(named(str(name)) for name in names))
+    return Level(code.astype(np.int64), tuple(named(str(name)) for name in names), smallest)
 
 
 def levels(items: pd.DataFrame) -> list[Level]:
@@ -217,18 +214,16 @@ def rows_of(
     level: Level,
     values: Mapping[str, Floats],
     clusters: Sequence[Ints],
-    /,
+    columns: Mapping[str, object],
     *,
     kind: stats.Kind = "share",
-    smallest: int = 1,
     tested: bool = False,
-    **columns: object,
 ) -> list[dict[str, object]]:
     """Study rows of (n,) values by metric in each group; empty groups are left out.
 
     clusters: what rows are sampled by; of several, the one that claims less. columns: values
     shared by all rows. tested: fill p, the test of the value against 0. A group of
-    fewer than ``smallest`` rows gets no value, and its note explains why.
+    fewer rows than the level's smallest gets no value, and its note explains why.
     """
     there = np.flatnonzero(level.code >= 0)
     found = [
@@ -238,7 +233,7 @@ def rows_of(
             len(level.columns),
             each[there],
             kind=kind,
-            smallest=smallest,
+            smallest=level.smallest,
         )
         for each in clusters
     ]

@@ -263,12 +263,12 @@ class _Stored:
             for name in names
         }
         keys = pd.DataFrame({name: self.values[name] for name in ("test", "view")})
-        self.rows = keys.groupby(["test", "view"]).indices
+        self.rows: dict[Any, Any] = dict(keys.groupby(["test", "view"]).indices)
 
     def spread(self, name: str, test: ContextTest, view: str, empty: Any) -> np.ndarray:
         """A column's values (N,) or (N, K) of one test and view at their items; ``empty``
         elsewhere."""
-        values, rows = self.values[name], self.rows.get((test.value, view), [])
+        values, rows = self.values[name], self.rows.get((test.value, view), slice(0))
         out = np.full((self.n, *values.shape[1:]), empty, dtype=values.dtype)
         out[self.at[rows]] = values[rows]
         return out

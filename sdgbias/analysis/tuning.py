@@ -109,8 +109,11 @@ def as_vector(params: CadeParams) -> Floats:
 
 def searched(p: Problem, settings: AnalysisSettings, ranges: Ranges | None = None) -> Floats:
     """(4,) the setting that the paper's search finds on the val rows."""
-    how = {"draws": settings.draws, "seed": settings.seed}
-    return as_vector(random_search(*p.tunable(), p.task, ranges=ranges, **how).params)
+    s, payoff = p.tunable()
+    found = random_search(
+        s, payoff, p.task, draws=settings.draws, seed=settings.seed, ranges=ranges
+    )
+    return as_vector(found.params)
 
 
 def format_setting(setting: Iterable[float]) -> str:

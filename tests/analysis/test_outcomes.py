@@ -63,7 +63,7 @@ def test_levels_and_rows() -> None:
     found = {}
     for level in answers.levels(o.items):
         hits = {"accuracy": o.hit["full"]}
-        for r in answers.rows_of("s", level, hits, [o.place], method="full"):
+        for r in answers.rows_of("s", level, hits, [o.place], {"method": "full"}):
             found[r["pillar"], r["indicator"]] = (r["value"], r["n"])
     assert found == {
         ("all", "all"): (2 / 3, 3),

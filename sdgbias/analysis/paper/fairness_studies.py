@@ -30,8 +30,8 @@ def rates(e: PaperResults) -> Iterator[Row]:
             cells, at = [], {"task": task, "pillar": group, "indicator": "all-52"}
             for metric in RATES:
                 of = "disparity" if metric == "recall" and ":" in group else metric
-                cells.append(measured(s, of, test, **at) if metric in asked else Cell())
-            blind = measured(s, "false_yes_rate", test, **at, method="q_only")
+                cells.append(measured(s, of, test, at) if metric in asked else Cell())
+            blind = measured(s, "false_yes_rate", test, {**at, "method": "q_only"})
             cells.append(blind if task == CHOICE else Cell())
             yield Row((s.label, test, group), tuple(cells))
 
@@ -40,20 +40,16 @@ def encoders(e: PaperResults) -> Iterator[Row]:
     """The same answers read in other ways: the packaged encoder, the paper's two encoders if
     available, and the first token."""
     for s, test, task in _lines(e, ""):
-        have = (
-            [method for t, method in _asked(e, s.run) if t == test and method.startswith("full")]
-            if s.run
-            else []
-        )
+        have = _asked(e, s.run) if s.run else set()
         for method, named in ROWS["readings"].items():
-            if method not in have:
+            if (test, method) not in have:
                 continue
             where = {"task": task, "method": method}
-            cells = [measured(s, "recall", test, **where)]
+            cells = [measured(s, "recall", test, where)]
             for pillar in DIFFERENCE.values():
-                cells.append(measured(s, "disparity", test, pillar=pillar, **where))
+                cells.append(measured(s, "disparity", test, {**where, "pillar": pillar}))
             for rate in ("unparsed_rate", "refusal_rate"):
-                said = measured(s, rate, test, indicator="all-52", **where)
+                said = measured(s, rate, test, {**where, "indicator": "all-52"})
                 cells.append(said if method != "full_argmax" else Cell())
             yield Row((s.label, test, named), tuple(cells))
 
@@ -70,10 +66,8 @@ def debiasing(e: PaperResults) -> Iterator[Row]:
         if part.empty:
             why = e.why(s.run, "fairness", "the run has no single-choice questions")
             yield Row((s.label, "", ""), (Cell(status=why),) * len(asked))
-        for test, method in sorted(
-            set(zip(part["test"], part["method"], strict=True)),
-            key=lambda k: (k[0], k[1] != "full_argmax", k[1]),
-        ):
+        lines = set(zip(part["test"], part["method"], strict=True))
+        for test, method in sorted(lines, key=lambda k: (k[0], k[1] != "full_argmax", k[1])):
             mine = part[(part["test"] == test) & (part["method"] == method)]
             lacking = mine.loc[mine["metric"] == "not_run", "note"]
             cells = []

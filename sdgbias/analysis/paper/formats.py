@@ -83,36 +83,24 @@ def summary(tables: Sequence[Table]) -> str:
 def text(tables: Sequence[Table], runs: Sequence[Run], said: str = HEAD) -> str:
     """All tables for a terminal of 120 columns, preceded by reading instructions (``said``) and the
     runs used."""
-    head = textwrap.wrap(said, WIDTH)
-    head += [
-        textwrap.fill(r.says, WIDTH, initial_indent="  ", subsequent_indent="    ") for r in runs
-    ]
-    blocks = [
-        (
-            "\n".join(head)
-            if runs
-            else (
-                "No finished run of these models in the results file: the paper's numbers stand"
-                " alone."
-            )
-        )
-    ]
-    return "\n\n".join([*blocks, *(_text(t) for t in tables)]) + "\n"
+    head = ["No finished run of these models in the results file: the paper's numbers stand alone."]
+    if runs:
+        told = (textwrap.fill(f"  {r.says}", WIDTH, subsequent_indent="    ") for r in runs)
+        head = [*textwrap.wrap(said, WIDTH), *told]
+    return "\n\n".join(["\n".join(head), *(_text(t) for t in tables)]) + "\n"
 
 
 def _text(t: Table) -> str:
     reasons: dict[str, int] = {}
-    body = (
-        [f"({t.empty})"]
-        if not t.rows
-        else _prose(t)
-        if all(c.kind == "text" for c in t.columns)
-        else _blocks(t, reasons)
-    )
+    if not t.rows:
+        body = [f"({t.empty})"]
+    elif all(c.kind == "text" for c in t.columns):
+        body = _prose(t)
+    else:
+        body = _blocks(t, reasons)
     lines = [t.title, "-" * len(t.title), *textwrap.wrap(t.definition, WIDTH), "", *body]
-    notes = [f"[{mark}] {why}" for why, mark in reasons.items()] + [
-        f"* {note}" for note in t.footnotes
-    ]
+    notes = [f"[{mark}] {why}" for why, mark in reasons.items()]
+    notes += [f"* {note}" for note in t.footnotes]
     lines += [part for note in notes for part in textwrap.wrap(note, WIDTH, subsequent_indent="  ")]
     return "\n".join(line.rstrip() for line in lines)
 
@@ -124,12 +112,8 @@ def _prose(t: Table) -> list[str]:
         for column, c in zip(t.columns, r.cells, strict=True):
             name = "" if len(t.columns) == 1 else f"{column.name}: "
             same = c.paper is not None and c.paper.text == c.value
-            lines.append(
-                (
-                    f"{name}ours = paper" if same else f"{name}ours",
-                    str(c.value) if c.value is not None else c.status,
-                )
-            )
+            ours = str(c.value) if c.value is not None else c.status
+            lines.append((f"{name}ours = paper" if same else f"{name}ours", ours))
             if c.paper is not None and not same:
                 lines.append((f"{name}paper", c.paper.text))
         said.append((" / ".join(r.labels), lines))
@@ -138,14 +122,10 @@ def _prose(t: Table) -> list[str]:
     for label, lines in said:
         out.append(label)
         for who, words in lines:
-            wrapped = [
-                part
-                for line in words.split("\n")
-                for part in textwrap.wrap(line, WIDTH - width - 4) or [""]
-            ]
-            out += [
-                f"  {who if at == 0 else '':{width}}  {part}" for at, part in enumerate(wrapped)
-            ]
+            for line in words.split("\n"):
+                for part in textwrap.wrap(line, WIDTH - width - 4) or [""]:
+                    out.append(f"  {who:{width}}  {part}")
+                    who = ""
     return [*out, ""]
 
 
@@ -177,24 +157,15 @@ def _lines(t: Table, r: Row, reasons: dict[str, int], with_n: bool) -> list[tupl
     printed = ["", *(c.paper.text if c.paper else "" for c in r.cells)]
     if {c.status for c in r.cells} <= {"", NOT_RUN} and any(c.status for c in r.cells):
         return [("paper", printed)] if any(printed) else [("", ["", *(c.status for c in r.cells)])]
-    n = {m for c in r.cells if c.made and (m := c.n) is not None} if with_n else set()
-    lines = [
-        (
-            "ours",
-            [
-                f"{min(n):,}" if len(n) == 1 else "",
-                *(_short(c, k, reasons) for c, k in zip(r.cells, t.columns, strict=True)),
-            ],
-        )
-    ]
+    each = [f"{c.n:,}" if with_n and c.made and c.n is not None else "" for c in r.cells]
+    alike = len({*each} - {""}) == 1
+    pairs = list(zip(r.cells, t.columns, strict=True))
+    ours = (_short(c, k, reasons) for c, k in pairs)
+    lines = [("ours", [max(each) if alike else "", *ours])]
     if any(c.has_interval for c in r.cells):
-        lines.append(
-            ("CI", ["", *(interval(c, k.kind) for c, k in zip(r.cells, t.columns, strict=True))])
-        )
-    if len(n) > 1:
-        lines.append(
-            ("n", ["", *(f"{c.n:,}" if c.made and c.n is not None else "" for c in r.cells)])
-        )
+        lines.append(("CI", ["", *(interval(c, k.kind) for c, k in pairs)]))
+    if any(each) and not alike:
+        lines.append(("n", ["", *each]))
     return lines + ([("paper", printed)] if any(printed) else [])
 
 
@@ -247,20 +218,12 @@ def markdown(t: Table) -> str:
     """One table as Markdown; a cell reads `0.412 (0.38..0.44, n 956); paper 0.30`."""
     lines = [f"# {t.title}", "", t.definition, ""]
     if t.rows:
-        lines += [
-            _pipes([*t.labels, *(c.name for c in t.columns)]),
-            _pipes(["---"] * (len(t.labels) + len(t.columns))),
-        ]
-        lines += [
-            _pipes(
-                [
-                    *r.labels,
-                    *(_one_line(c, k.kind) for c, k in zip(r.cells, t.columns, strict=True)),
-                ]
-            )
-            for r in t.rows
-        ]
-    else:
+        lines.append(_pipes([*t.labels, *(c.name for c in t.columns)]))
+        lines.append(_pipes(["---"] * (len(t.labels) + len(t.columns))))
+    for r in t.rows:
+        cells = (_one_line(c, k.kind) for c, k in zip(r.cells, t.columns, strict=True))
+        lines.append(_pipes([*r.labels, *cells]))
+    if not t.rows:
         lines.append(t.empty)
     return "\n".join([*lines, "", *(f"* {note}" for note in t.footnotes)]).rstrip() + "\n"
 

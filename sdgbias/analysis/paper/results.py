@@ -124,18 +124,12 @@ class PaperResults:
         those that were not run. A planted or embedded run never stands for a model of the paper,
         whatever its name."""
         measured = {r.model: r for r in self.runs if r.kind == "measured"}
-        named = [
-            m for m in (paper.models(item) if item else ()) if not self.chosen or m in self.chosen
-        ]
-        found = [
-            Subject(
-                self,
-                f"{paper.names()[m]} ({'measured' if m in measured else NOT_RUN})",
-                measured.get(m),
-                m,
-            )
-            for m in named
-        ]
+        models = paper.models(item) if item else ()
+        named = [m for m in models if not self.chosen or m in self.chosen]
+        found = []
+        for m in named:
+            label = f"{paper.names()[m]} ({'measured' if m in measured else NOT_RUN})"
+            found.append(Subject(self, label, measured.get(m), m))
         others = [r for r in self.runs if r.kind != "measured" or r.model not in named]
         made = [s for s in found if s.run is not None]
         rest = [s for s in found if s.run is None]
@@ -246,36 +240,25 @@ def load(
     Raises UsageError for a model that neither the file nor the paper has, StoreError if the file
     can't be read.
     """
-    chosen = store.latest_runs(
-        path, suite, per_benchmark=suites.named(suite).per_benchmark, among=among
-    )
-    frame = store.query(
-        path,
-        "FROM runs WHERE list_contains($runs, run_id) ORDER BY model, benchmark_id",
-        {"runs": chosen},
-    )
-    runs = tuple(
-        _run({str(k): v for k, v in record.items()}) for record in frame.to_dict("records")
-    )
+    each = suites.named(suite).per_benchmark
+    chosen = store.latest_runs(path, suite, per_benchmark=each, among=among)
+    sql = "FROM runs WHERE list_contains($runs, run_id) ORDER BY model, benchmark_id"
+    records = store.query(path, sql, {"runs": chosen}).to_dict("records")
+    runs = tuple(_run({str(k): v for k, v in record.items()}) for record in records)
     valid = {*(known or paper.names()), *(r.model for r in runs)}
     for name in models:
         if name not in valid:
             raise UsageError("--model: " + one_of("model", name, valid))
-    return PaperResults(
-        Path(path), tuple(r for r in runs if not models or r.model in models), tuple(models)
-    )
+    mine = tuple(r for r in runs if not models or r.model in models)
+    return PaperResults(Path(path), mine, tuple(models))
 
 
 def _run(record: Mapping[str, Any]) -> Run:
     config: Mapping[str, Any] = json.loads(record["config"] or "{}")
     repo = str((config.get("spec") or {}).get("repo", ""))
-    kind = (
-        "planted"
-        if record["provenance"] == "planted"
-        else "embedded"
-        if repo.startswith("local:")
-        else "measured"
-    )
+    kind = "embedded" if repo.startswith("local:") else "measured"
+    if record["provenance"] == "planted":
+        kind = "planted"
     return Run(
         str(record["run_id"]),
         str(record["model"]),

@@ -84,16 +84,8 @@ def evidence(cell: TaskCell) -> Evidence:
         if name not in extra_prompts.TOKENS
     }
     full, ctx, img, q = (cell.known(v) for v in (View.FULL, View.CTX_Q, View.IMG_Q, View.Q_ONLY))
-    return Evidence(
-        full,
-        ctx,
-        img,
-        q,
-        cell.present,
-        pd.factorize(keys, sort=True)[0].astype(np.int64),
-        cell.val,
-        extra,
-    )
+    group = pd.factorize(keys, sort=True)[0].astype(np.int64)
+    return Evidence(full, ctx, img, q, cell.present, group, cell.val, extra)
 
 
 def answers(
@@ -107,9 +99,8 @@ def answers(
             continue
         own, said = dict(method.settings), ""
         if method.tuned:
-            tuned = tuning.tune(
-                name, e, cell.payoff, cell.val, draws=settings.draws, seed=settings.seed
-            )
+            how = {"draws": settings.draws, "seed": settings.seed}
+            tuned = tuning.tune(name, e, cell.payoff, cell.val, **how)
             assert tuned is not None  # _why_not
             own, said = {**own, **tuned.settings}, f"{_tuned(settings)}; "
         score = baselines.scores(name, _estimation(e, cell, seed) if name == "pride" else e, **own)
@@ -145,12 +136,8 @@ def _why_not(name: str, cells: Sequence[TaskCell], seed: int) -> str:
             return "no val rows to tune on"
         if name == "perm_avg" and not np.isfinite(cell.extra["perm:1"][cell.test_rows]).any():
             return "extra pass perm was not scored"
-        if (
-            name == "pride"
-            and not np.isfinite(
-                cell.extra["perm:1"][extra_prompts.pride_rows(cell.items, seed)]
-            ).any()
-        ):
+        mine = extra_prompts.pride_rows(cell.items, seed) if name == "pride" else None
+        if mine is not None and not np.isfinite(cell.extra["perm:1"][mine]).any():
             return "extra pass pride was not scored"
     return ""
 
@@ -162,12 +149,8 @@ def _why_not(name: str, cells: Sequence[TaskCell], seed: int) -> str:
 def _controls(cell: TaskCell, settings: AnalysisSettings) -> dict[str, MethodAnswer]:
     """Answers that use no input, or only the Full view (METHODS 1.12)."""
     if cell.task is Task.REGRESSION:
-        return {
-            "full_candidate": MethodAnswer(
-                argmax_view(cell.known(View.FULL), cell.present),
-                "number of the likeliest first digit",
-            )
-        }
+        choice = argmax_view(cell.known(View.FULL), cell.present)
+        return {"full_candidate": MethodAnswer(choice, "number of the likeliest first digit")}
     pillar = pd.factorize(cell.items["pillar"], sort=True)[0].astype(np.int64)
     found = {
         f"always_{c.lower()}": MethodAnswer(np.full(len(cell.items), j), f"always {c}")
@@ -177,17 +160,14 @@ def _controls(cell: TaskCell, settings: AnalysisSettings) -> dict[str, MethodAns
         shares = letter_shares(cell.gold, cell.present, pillar, cell.val)
         best = np.argmax(np.where(cell.present, shares, -1.0), axis=1).astype(np.int64)
         found["best_letter"] = MethodAnswer(best, "most frequent gold letter of the pillar on val")
-        drawn = np.random.default_rng(settings.seed).random(len(shares))[:, None] * shares.sum(
-            axis=1, keepdims=True
-        )
+        drawn = np.random.default_rng(settings.seed).random(len(shares))[:, None]
+        drawn = drawn * shares.sum(axis=1, keepdims=True)
         choice = np.argmax(drawn < np.cumsum(shares, axis=1), axis=1).astype(np.int64)
         note = f"drawn by the pillar's gold letters on val, seed {settings.seed}"
-        found["prior_sampling"] = MethodAnswer(
-            choice, note, shares[np.arange(len(shares)), cell.gold]
-        )
-    found["full_first_token"] = MethodAnswer(
-        _first_token(cell), "first token of greedy decoding; none of the letters is wrong"
-    )
+        expected = shares[np.arange(len(shares)), cell.gold]
+        found["prior_sampling"] = MethodAnswer(choice, note, expected)
+    note = "first token of greedy decoding; none of the letters is wrong"
+    found["full_first_token"] = MethodAnswer(_first_token(cell), note)
     return found
 
 
@@ -264,7 +244,7 @@ def _rows(
             measured.append(("expected_accuracy", "fraction", expected[method]))
         common, clusters = o.columns(method, note=note), units(o, method)
         for level, (metric, kind, values) in product(groups, measured):
-            yield from rows_of(STUDY, level, {metric: values}, clusters, kind=kind, **common)
+            yield from rows_of(STUDY, level, {metric: values}, clusters, common, kind=kind)
 
 
 def _tuned(settings: AnalysisSettings) -> str:
@@ -273,12 +253,8 @@ def _tuned(settings: AnalysisSettings) -> str:
 
 def _listed(settings: Mapping[str, object]) -> str:
     def said(value: object) -> str:
-        return (
-            "+".join(map(str, value))
-            if isinstance(value, tuple)
-            else f"{value:.4g}"
-            if isinstance(value, float)
-            else str(value)
-        )
+        if isinstance(value, tuple):
+            return "+".join(map(str, value))
+        return f"{value:.4g}" if isinstance(value, float) else str(value)
 
     return ", ".join(f"{name}={said(value)}" for name, value in settings.items())

@@ -199,4 +199,4 @@ def _selective(
 def _place_sums(place: Ints, group: Ints, values: Floats, places: int, groups: int) -> Floats:
     """(places, groups) sums of (n,) values."""
     sums = np.bincount(place * groups + group, weights=values, minlength=places * groups)
-    return sums.reshape(places, groups)
+    return sums.astype(float).reshape(places, groups)

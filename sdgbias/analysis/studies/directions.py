@@ -95,7 +95,7 @@ def _shares(
         for level in levels:
             alone = level.columns[0]["indicator"] != "all"
             values = columns | ({} if alone else answered)
-            made += answers.rows_of(STUDY, level, values, [unit], **o.columns(method))
+            made += answers.rows_of(STUDY, level, values, [unit], o.columns(method))
     return made
 
 
@@ -109,5 +109,5 @@ def _gaps(o: TaskOutcome, levels: Sequence[Level]) -> list[dict[str, object]]:
             continue
         gap, units = {f"full_minus_{view}": full - o.hit[view]}, answers.units(o, view)
         for level in levels:
-            made += answers.rows_of(STUDY, level, gap, units, kind="mean", tested=True, **common)
+            made += answers.rows_of(STUDY, level, gap, units, common, kind="mean", tested=True)
     return made

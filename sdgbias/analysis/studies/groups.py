@@ -71,7 +71,8 @@ def level_of(items: pd.DataFrame, by: str) -> Level:
     columns = [items[name].replace(_URBAN if name == "urban" else {}) for name in by.split(" x ")]
     known = np.logical_and.reduce([column != "" for column in columns])
     keys = reduce(lambda one, other: one + " x " + other, columns)
-    return answers.grouping(keys.where(known), lambda level: {"by": by, "level": level})
+    keys = keys.where(known)
+    return answers.grouping(keys, lambda level: {"by": by, "level": level}, stats.SMALLEST)
 
 
 def _by_column(o: TaskOutcome, by: str, settings: AnalysisSettings) -> list[dict[str, object]]:
@@ -85,8 +86,7 @@ def _by_choice(o: TaskOutcome, level: Level, methods: Sequence[str]) -> list[dic
     for m in methods:
         says = directed(o.items, o.choice[m])
         columns = {"accuracy": o.hit[m]} | {f"share_{d}": share_of(says, d) for d in ENDS}
-        unit, few = [answers.unit(o, m)], stats.SMALLEST
-        made += answers.rows_of(STUDY, level, columns, unit, smallest=few, **o.columns(m))
+        made += answers.rows_of(STUDY, level, columns, [answers.unit(o, m)], o.columns(m))
     return made
 
 
@@ -97,10 +97,10 @@ def _by_group(o: TaskOutcome, by: str) -> list[dict[str, object]]:
         return _by_choice(o, level_of(o.items, by), methods)
     level = level_of(o.items, f"{by} x target")
     for m in methods:
-        units, few, common = answers.units(o, m), stats.SMALLEST, o.columns(m)
+        units, common = answers.units(o, m), o.columns(m)
         hits, errors = {"interval_accuracy": o.hit[m]}, {"mae": o.error[m]}
-        made += answers.rows_of(STUDY, level, hits, units, smallest=few, **common)
-        made += answers.rows_of(STUDY, level, errors, units, kind="amount", smallest=few, **common)
+        made += answers.rows_of(STUDY, level, hits, units, common)
+        made += answers.rows_of(STUDY, level, errors, units, common, kind="amount")
     return made
 
 
@@ -145,38 +145,19 @@ def _apart(
         return []
     values = np.stack([o.hit[m][there] for o, m in columns], axis=1)
     made = []
-    means = stats.group_means(
-        values,
-        level.code[there],
-        batch[0].place[there],
-        draws=settings.bootstrap,
-        seed=settings.seed,
-    )
+    code, place = level.code[there], batch[0].place[there]
+    means = stats.group_means(values, code, place, draws=settings.bootstrap, seed=settings.seed)
     for name, reduction in _reductions(pair, unique).items():
         d = stats.disparity(means, reduction)
         of = "accuracy" if batch[0].task is Task.MCQ else "interval accuracy"
         for i, (o, m) in enumerate(columns):
-            made.append(
-                row(
-                    STUDY,
-                    name,
-                    d.estimate(i),
-                    **o.columns(m, by=by, p=float(d.p[i]), note=f"of {of}"),
-                )
-            )
-        for i, (o, m) in enumerate(columns):
-            if m == CADE:
+            more = o.columns(m, by=by, p=float(d.p[i]), note=f"of {of}")
+            made.append(row(STUDY, name, d.estimate(i), **more))
+            if m == CADE:  # the column before it is Full's
                 change = stats.disparity_change(d.take([i - 1]), d.take([i]))
-                made.append(
-                    row(
-                        STUDY,
-                        "disparity_change",
-                        change.estimate(),
-                        **o.columns(CADE, by=by, level=name),
-                        p=float(change.p[0]),
-                        note="below 0: CADE narrows it",
-                    )
-                )
+                more = o.columns(m, by=by, level=name, p=float(change.p[0]))
+                more["note"] = "below 0: CADE narrows it"
+                made.append(row(STUDY, "disparity_change", change.estimate(), **more))
     return made
 
 
@@ -184,10 +165,8 @@ def _reductions(
     pair: tuple[str, str, str] | None, names: Sequence[str]
 ) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
     found: dict[str, Callable[[np.ndarray], np.ndarray]] = {}
-    if pair not in (
-        PAIRS["urban"],
-        PAIRS["photo"],
-    ):  # of two groups max_min is the size of their difference
+    # of two groups max_min is the size of their difference
+    if pair not in (PAIRS["urban"], PAIRS["photo"]):
         found["max_min"] = metrics.max_min
     if pair is not None and {pair[1], pair[2]} <= set(names):
         name, one, other = pair

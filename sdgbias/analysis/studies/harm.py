@@ -160,13 +160,13 @@ def _implausible(
     accuracy = "accuracy" if o.task is Task.MCQ else "interval_accuracy"
     cut = {"method": CADE_CUT, "note": "parameters tuned without the cut"}
     made = _rows_of(o, level, {"implausible": columns["implausible"]})
-    made += _rows_of(o, level, {accuracy: o.hit[CADE_CUT]}, **cut)
+    made += _rows_of(o, level, {accuracy: o.hit[CADE_CUT]}, "share", cut)
     paired = {f"{accuracy}_over_cade": o.hit[CADE_CUT] - o.hit[CADE]}
     if o.task is Task.REGRESSION:
         tolerance = o.items["tolerance"].to_numpy(dtype=float)
         own, before = (o.error[m] / tolerance for m in (CADE_CUT, CADE))
         paired |= {"error_in_tolerances": own, "error_in_tolerances_over_cade": own - before}
-    return made + _rows_of(o, level, paired, "mean", **cut)
+    return made + _rows_of(o, level, paired, "mean", cut)
 
 
 def _rows_of(
@@ -174,13 +174,12 @@ def _rows_of(
     level: Level,
     values: Mapping[str, Floats],
     kind: stats.Kind = "share",
-    /,
+    columns: Mapping[str, object] = {},
     *,
     tested: bool = False,
-    **columns: object,
 ) -> list[dict[str, object]]:
     columns = {**o.columns(CADE), **columns}
-    return answers.rows_of(STUDY, level, values, [o.place], kind=kind, tested=tested, **columns)
+    return answers.rows_of(STUDY, level, values, [o.place], columns, kind=kind, tested=tested)
 
 
 def _flips(o: TaskOutcome, level: Level, columns: dict[str, np.ndarray]) -> list[dict[str, object]]:
@@ -194,7 +193,7 @@ def _flips(o: TaskOutcome, level: Level, columns: dict[str, np.ndarray]) -> list
             mine = columns[by] == i
             of = {"by": f"{by} term", "level": term}
             share = np.where(flipped, mine, np.nan)
-            made += _rows_of(o, level, {"share_of_flips": share}, **of)
+            made += _rows_of(o, level, {"share_of_flips": share}, "share", of)
             won = np.where(mine, change, np.nan)
-            made += _rows_of(o, level, {"net_of_flips": won}, "mean", **of)
+            made += _rows_of(o, level, {"net_of_flips": won}, "mean", of)
     return made

@@ -111,7 +111,7 @@ def _method(o: TaskOutcome, method: str, spread: Mapping[str, float]) -> list[di
     for name, values in {**_scaled(o, method, spread), "interval_accuracy": o.hit[method]}.items():
         hit = name == "interval_accuracy"
         kind: stats.Kind = "share" if hit else "amount"
-        made += answers.rows_of(STUDY, level, {name: values}, units, kind=kind, **common)
+        made += answers.rows_of(STUDY, level, {name: values}, units, common, kind=kind)
         micro = stats.widest([stats.mean(values, u, kind) for u in units])
         note = _MIXED if name == "mae" else ""
         made.append(row(STUDY, f"{name}_micro", micro, **common, note=note))
@@ -131,7 +131,7 @@ def _change(o: TaskOutcome, method: str, spread: Mapping[str, float]) -> list[di
     change = {f"{name}_change": now[name] - before[name] for name in now}
     change["interval_accuracy_change"] = o.hit[method] - o.hit[full]
     level = _targets(o)
-    made = answers.rows_of(STUDY, level, change, [o.place], kind="mean", tested=True, **common)
+    made = answers.rows_of(STUDY, level, change, [o.place], common, kind="mean", tested=True)
     for name in ("error_in_tolerances_change", "error_in_sd_change", "interval_accuracy_change"):
         test = stats.paired(change[name], o.place)
         made.append(row(STUDY, name, test.estimate, **common, p=test.p))

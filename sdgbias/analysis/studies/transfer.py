@@ -71,21 +71,11 @@ def between(runs: Sequence[RunData], settings: AnalysisSettings) -> dict[str, pd
     for target, mine in zip(runs, solved, strict=True):
         made: list[dict[str, object]] = []
         for key, p in mine.items():
-            sources = {
-                run.model: theirs[key]
-                for run, theirs in zip(runs, tuned, strict=True)
-                if key in theirs
-            }
+            each = zip(runs, tuned, strict=True)
+            sources = {run.model: theirs[key] for run, theirs in each if key in theirs}
             found = _apply(p.rows(p.test), sources)
-            made += _compared(
-                p.task,
-                p.place[p.test],
-                found[target.model],
-                found,
-                "model",
-                target.model,
-                test=p.cell.test.value,
-            )
+            place, own, test = p.place[p.test], found[target.model], p.cell.test.value
+            made += _compared(p.task, place, own, found, "model", target.model, test=test)
         out[str(target.run["run_id"])] = table(made)
     return out
 
@@ -122,16 +112,10 @@ def _compared(
     of the target's rows among them."""
     which = slice(None) if at is None else at
     for source, applied in sources.items():
-        columns = {
-            "task": task.value,
-            "by": by,
-            "level": f"{source}->{target}",
-            "note": applied.note,
-            **more,
-        }
-        yield row(
-            STUDY, metric_of(task), estimate(task, applied.payoff[which], place[which]), **columns
-        )
+        columns = {"task": task.value, "by": by, "level": f"{source}->{target}", **more}
+        columns["note"] = applied.note
+        value = estimate(task, applied.payoff[which], place[which])
+        yield row(STUDY, metric_of(task), value, **columns)
         if applied is not own:
             loss = stats.paired(own.payoff[which] - applied.payoff[which], place[which])
             yield row(STUDY, "loss", loss.estimate, p=loss.p, **columns)
@@ -154,13 +138,10 @@ def _between_tests(
     for name, place, each in zip(names, places, applied, strict=True):
         yield from _compared(task, place, each[name], each, "test", name, test=name)
     if len(found) > 1:
-        own = Applied(
-            "each test with its own setting",
-            np.concatenate([each[n].payoff for each, n in zip(applied, names, strict=True)]),
-        )
-        one = Applied(
-            format_setting(tuned[ALL]), np.concatenate([each[ALL].payoff for each in applied])
-        )
+        each_own = [each[n].payoff for each, n in zip(applied, names, strict=True)]
+        own = Applied("each test with its own setting", np.concatenate(each_own))
+        together = np.concatenate([each[ALL].payoff for each in applied])
+        one = Applied(format_setting(tuned[ALL]), together)
         yield from _compared(task, np.concatenate(places), own, {"own": own, ALL: one}, "test", ALL)
 
 
@@ -208,25 +189,14 @@ def _few_shot(
     best = _tuned(p, settings)
     full = row_payoff(packed, best[None])[0]
     note = f"all {len(p.val):,} val rows; {format_setting(best)}"
-    yield row(
-        FEW,
-        metric_of(p.task),
-        estimate(p.task, full, p.place[p.test]),
-        x=float(len(p.val)),
-        level=ALL,
-        **p.columns,
-        note=note,
-    )
+    columns = {**p.columns, "x": float(len(p.val)), "level": ALL, "note": note}
+    yield row(FEW, metric_of(p.task), estimate(p.task, full, p.place[p.test]), **columns)
     rng = np.random.default_rng([settings.seed, 4])
     for size in SIZES:
         if size >= len(p.val):
             continue
-        chosen = np.array(
-            [
-                _best(draws, mean_payoff(p.rows(_sample(p, size, rng)), draws))
-                for _ in range(SAMPLES)
-            ]
-        )
+        samples = (p.rows(_sample(p, size, rng)) for _ in range(SAMPLES))
+        chosen = np.array([_best(draws, mean_payoff(rows, draws)) for rows in samples])
         values = mean_payoff(packed, np.vstack([best, chosen]))
         shown_each = np.array([display_value(p.task, v) for v in values[1:]])
         note = f"{SAMPLES} samples of whole places; interval: their 2.5 % to 97.5 %"

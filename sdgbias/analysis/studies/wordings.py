@@ -39,7 +39,7 @@ def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
     unit = np.arange(len(prompts))
     made: list[dict[str, object]] = []
     for level in levels(prompts):
-        made += rows_of(STUDY, level, values, [unit], **common)
+        made += rows_of(STUDY, level, values, [unit], common)
         made += distinct(STUDY, level, unit, **common)
     return table(made)
 
