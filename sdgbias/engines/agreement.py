@@ -7,7 +7,6 @@ published.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from sdgbias.errors import GateError, StoreError
+from sdgbias.files import json_file, understood
 from sdgbias.methods.cade import log_softmax
 from sdgbias.methods.metrics import margin
 from sdgbias.types import ScoreBatch
@@ -95,28 +95,24 @@ def compare(what: str, one: ScoreBatch, two: ScoreBatch, tolerance: float) -> Co
     asked = ~np.isnan(p) | ~np.isnan(q)
     told = asked.any(axis=1) & (np.isfinite(p) & np.isfinite(q) | ~asked).all(axis=1)
     rows = np.flatnonzero(told)
-    if not len(rows):
-        nan = float("nan")
-        return Comparison(
-            what, 0, len(p), nan, nan, nan, nan, flips=0, near_ties=0, lengths=0, worst=-1
-        )
-    apart = np.nanmax(np.abs(p[rows] - q[rows]), axis=1)
+    apart = np.nanmax(np.abs(p[rows] - q[rows]), axis=1, initial=0.0)
     mass = np.abs(one.mass[rows].astype(np.float64) - two.mass[rows])
-    flipped = np.nanargmax(p[rows], axis=1) != np.nanargmax(q[rows], axis=1)
+    best, other = (np.where(np.isnan(z[rows]), -np.inf, z[rows]).argmax(axis=1) for z in (p, q))
+    flipped = best != other
     # of a single candidate there is no margin, and no flip either
     tie = np.fmin(margin(p[rows]), margin(q[rows])) <= tolerance
     return Comparison(
         what,
         n=len(rows),
         left_out=len(p) - len(rows),
-        logp_max=float(apart.max()),
-        logp_median=float(np.median(apart)),
-        mass_max=float(mass.max()),
-        mass_median=float(np.median(mass)),
+        logp_max=float(apart.max()) if len(rows) else np.nan,
+        logp_median=float(np.median(apart)) if len(rows) else np.nan,
+        mass_max=float(mass.max()) if len(rows) else np.nan,
+        mass_median=float(np.median(mass)) if len(rows) else np.nan,
         flips=int((flipped & ~tie).sum()),
         near_ties=int((flipped & tie).sum()),
         lengths=int((one.n_tokens[rows] != two.n_tokens[rows]).sum()),
-        worst=int(rows[int(apart.argmax())]),
+        worst=int(rows[int(apart.argmax())]) if len(rows) else -1,
     )
 
 
@@ -128,16 +124,13 @@ def verdict_path(folder: Path, model: str) -> Path:
 def read_verdict(folder: Path, model: str) -> dict[str, Any]:
     """The stored verdict; {} without one."""
     path = verdict_path(folder, model)
-    try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(told, dict) or not {"fingerprint", "verdict", "reasons"} <= set(told):
-            raise ValueError
-    except FileNotFoundError:
+    if not path.exists():
         return {}
-    except (OSError, ValueError):
-        raise StoreError(
-            f"{path}: can't be read as a verdict; remove it, then: sdgbias models parity {model}"
-        ) from None
+    fault, onward = "can't be read as a verdict", f"remove it, then: sdgbias models parity {model}"
+    with understood(path, fault, onward, StoreError):
+        told = json_file(path, fault, onward, StoreError)
+        for name in ("fingerprint", "verdict", "reasons"):
+            told[name]
     return told
 
 
