@@ -95,24 +95,28 @@ def compare(what: str, one: ScoreBatch, two: ScoreBatch, tolerance: float) -> Co
     asked = ~np.isnan(p) | ~np.isnan(q)
     told = asked.any(axis=1) & (np.isfinite(p) & np.isfinite(q) | ~asked).all(axis=1)
     rows = np.flatnonzero(told)
-    apart = np.nanmax(np.abs(p[rows] - q[rows]), axis=1, initial=0.0)
+    if not len(rows):
+        nan = float("nan")
+        return Comparison(
+            what, 0, len(p), nan, nan, nan, nan, flips=0, near_ties=0, lengths=0, worst=-1
+        )
+    apart = np.nanmax(np.abs(p[rows] - q[rows]), axis=1)
     mass = np.abs(one.mass[rows].astype(np.float64) - two.mass[rows])
-    best, other = (np.where(np.isnan(z[rows]), -np.inf, z[rows]).argmax(axis=1) for z in (p, q))
-    flipped = best != other
+    flipped = np.nanargmax(p[rows], axis=1) != np.nanargmax(q[rows], axis=1)
     # of a single candidate there is no margin, and no flip either
     tie = np.fmin(margin(p[rows]), margin(q[rows])) <= tolerance
     return Comparison(
         what,
         n=len(rows),
         left_out=len(p) - len(rows),
-        logp_max=float(apart.max()) if len(rows) else np.nan,
-        logp_median=float(np.median(apart)) if len(rows) else np.nan,
-        mass_max=float(mass.max()) if len(rows) else np.nan,
-        mass_median=float(np.median(mass)) if len(rows) else np.nan,
+        logp_max=float(apart.max()),
+        logp_median=float(np.median(apart)),
+        mass_max=float(mass.max()),
+        mass_median=float(np.median(mass)),
         flips=int((flipped & ~tie).sum()),
         near_ties=int((flipped & tie).sum()),
         lengths=int((one.n_tokens[rows] != two.n_tokens[rows]).sum()),
-        worst=int(rows[int(apart.argmax())]) if len(rows) else -1,
+        worst=int(rows[int(apart.argmax())]),
     )
 
 
