@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -29,16 +28,16 @@ CANCELLED = "Cancelled"
 
 @dataclass(frozen=True)
 class FailureKind:
-    """What a night does about a kind of failure (data/failures.yaml). wait: seconds before the
-    second attempt, ``factor`` times as many before each further one."""
+    """What a night does about a kind of failure (data/failures.yaml)."""
 
     tries: int = 1
-    wait: float = 0.0
-    factor: float = 1.0
     model: bool = True
     halves: bool = False
 
 
+#: Seconds before the second, third, ... attempt; the last before each further one. Short: a night
+#: that is ended meanwhile waits for them.
+WAITS = (10.0, 20.0, 30.0)
 FAILURES = {kind: FailureKind(**row) for kind, row in packaged_yaml("failures.yaml").items()}
 #: Secrets not needed by a model's process, which may run arbitrary code. The webhook's variable, if
 #: renamed by the team, is in Job.withheld.
@@ -251,42 +250,34 @@ def _cancelled(
     return replace(made, message=f"{made.message}; {kept}", scored=last.done, planned=last.total)
 
 
-def next_try(outcome: JobOutcome) -> float | None:
-    """Seconds to wait before the next attempt; None: no further attempt (success, or all attempts
-    for this kind of failure are used)."""
-    if outcome.good or outcome.outcome == SKIPPED:
-        return None
-    rule, number = failure(outcome.kind), outcome.attempts
-    return rule.wait * rule.factor ** (number - 1) if number < rule.tries else None
+def worth_another_try(outcome: JobOutcome) -> bool:
+    """Whether it failed, and attempts are left for its kind of failure."""
+    return outcome.outcome == FAILED and outcome.attempts < failure(outcome.kind).tries
+
+
+def since(outcome: JobOutcome, started: datetime) -> JobOutcome:
+    """``outcome`` with the start and the seconds of all its attempts and waits."""
+    seconds = (datetime.now(UTC) - started).total_seconds()
+    return replace(outcome, started_at=started, seconds=round(seconds, 3))
 
 
 def keep_trying(
-    job: Job, attempt: Callable[[int], JobOutcome], sleep: Callable[[float], None] = process.pause
-) -> JobOutcome:
-    """Run attempts 1, 2, ... until one succeeds or no attempts are left for the last kind of
-    failure. A job with a finished run starts no process."""
-    known = already(job, datetime.now(UTC))
-    if known is not None:
-        return known
-    began, started, number = time.monotonic(), datetime.now(UTC), 0
-    while True:
-        number += 1
-        made = attempt(number)
-        wait = next_try(made)
-        if wait is None:
-            return replace(made, started_at=started, seconds=round(time.monotonic() - began, 3))
-        sleep(wait)
-
-
-def keep_trying_here(
     job: Job,
     results: Path,
     device: str | None = None,
     sleep: Callable[[float], None] = process.pause,
     argv: Callable[[Job, Path, int], Sequence[str]] = command,
 ) -> JobOutcome:
-    """``keep_trying`` with processes on this machine."""
-    return keep_trying(job, lambda number: attempt(job, results, number, device, argv), sleep)
+    """Make attempts on this machine until one succeeds or none is left for the last kind of
+    failure; with Prefect, its retries do this. A job with a finished run starts no process."""
+    started = datetime.now(UTC)
+    if known := already(job, started):
+        return known
+    made = attempt(job, results, 1, device, argv)
+    while worth_another_try(made):
+        sleep(WAITS[min(made.attempts, len(WAITS)) - 1])
+        made = attempt(job, results, made.attempts + 1, device, argv)
+    return since(made, started)
 
 
 def crashed(job: Job, error: BaseException, began: datetime, now: datetime) -> JobOutcome:

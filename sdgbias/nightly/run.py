@@ -92,7 +92,7 @@ class Executor:
     the name of each step, and 'closed'.
     """
 
-    ask: Callable[[Job, Path, str | None], JobOutcome] = attempt.keep_trying_here
+    ask: Callable[[Job, Path, str | None], JobOutcome] = attempt.keep_trying
     step: Callable[[str, Settings, Night], StepResult] = finish.do
     host: Callable[[int, int], gpus.GpuHost] = lambda jobs, models: gpus.here(jobs)
     seen: Callable[[str, Night, Sequence[JobOutcome], Mapping[str, StepResult]], None] = _nobody
