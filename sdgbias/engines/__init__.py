@@ -3,7 +3,7 @@
 Engines score prompts. Only this package imports torch or transformers.
 
 * hf: transformers, in this process
-* vllm, vllm_environment, vllm_lora, vllm_model, vllm_options, vllm_support: vLLM
+* vllm, vllm_lora, vllm_model, vllm_options, vllm_support: vLLM
 * api: endpoints that speak the OpenAI format
 * planted, planted_people: no weights, known biases
 * subprocess: any engine in a process, and in an environment, of its own

@@ -7,7 +7,6 @@ published.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from sdgbias.errors import GateError, StoreError
+from sdgbias.files import json_file, understood
 from sdgbias.methods.cade import log_softmax
 from sdgbias.methods.metrics import margin
 from sdgbias.types import ScoreBatch
@@ -128,16 +128,13 @@ def verdict_path(folder: Path, model: str) -> Path:
 def read_verdict(folder: Path, model: str) -> dict[str, Any]:
     """The stored verdict; {} without one."""
     path = verdict_path(folder, model)
-    try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(told, dict) or not {"fingerprint", "verdict", "reasons"} <= set(told):
-            raise ValueError
-    except FileNotFoundError:
+    if not path.exists():
         return {}
-    except (OSError, ValueError):
-        raise StoreError(
-            f"{path}: can't be read as a verdict; remove it, then: sdgbias models parity {model}"
-        ) from None
+    fault, onward = "can't be read as a verdict", f"remove it, then: sdgbias models parity {model}"
+    with understood(path, fault, onward, StoreError):
+        told = json_file(path, fault, onward, StoreError)
+        for name in ("fingerprint", "verdict", "reasons"):
+            told[name]
     return told
 
 

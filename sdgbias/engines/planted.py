@@ -210,7 +210,7 @@ def read_oracle(benchmark: Path) -> Oracle:
     return Oracle(questions, by_image, by_context, digest.hexdigest()[:16], stated)
 
 
-class Instrument(Backend):
+class PlantedEngine(Backend):
     """An engine whose scores are computed, one prompt at a time."""
 
     @abstractmethod
@@ -232,7 +232,7 @@ def oracle_folder(named: str, root: Path) -> Path:
     return Path(named) if Path(named).is_absolute() else confine(root, named)
 
 
-class Planted(Instrument):
+class Planted(PlantedEngine):
     def __init__(self, spec: ModelSpec, root: Path = Path()) -> None:
         self.habits: Habits | None = None
         if "oracle" in spec.options:

@@ -30,7 +30,7 @@ from pydantic import AfterValidator, Field
 
 from sdgbias import formats
 from sdgbias.benchmark.people_items import CHOICES
-from sdgbias.engines.planted import Instrument, oracle_folder
+from sdgbias.engines.planted import PlantedEngine, oracle_folder
 from sdgbias.errors import InputError, RegistryError, one_of
 from sdgbias.formats import STRICT, Number, Text
 from sdgbias.raw.facet import CLASSES, GROUPS
@@ -64,7 +64,7 @@ class PeopleHabits:
     seed: Number = 0.0
 
 
-class PlantedPeople(Instrument):
+class PlantedPeople(PlantedEngine):
     def __init__(self, spec: ModelSpec, root: Path) -> None:
         where = f"registry/models/{spec.name}.yaml"
         self.habits = formats.parse(spec.options, PeopleHabits, f"{where}: options", RegistryError)
@@ -85,13 +85,8 @@ class PlantedPeople(Instrument):
         self.people = table.set_index("image_id")[["person_id", "class1", *GROUPS]].to_dict("index")
         merged = asked.merge(items, on="item_id")
         keys = zip(merged["text"], merged["image_id"], strict=True)
-        self.questions = dict(
-            zip(
-                keys,
-                zip(merged["prompt"], merged["asked"], merged["gold"], strict=True),
-                strict=True,
-            )
-        )
+        answers = zip(merged["prompt"], merged["asked"], merged["gold"], strict=True)
+        self.questions = dict(zip(keys, answers, strict=True))
         digest = hashlib.sha256((folder / "benchmark.json").read_bytes()).hexdigest()
         numbers = asdict(self.habits)
         effects = numbers.pop("effects")

@@ -37,9 +37,8 @@ from sdgbias.engines.hf.prompting import (
     template_of,
 )
 from sdgbias.engines.hf.tokens import decoded, find_candidates
-from sdgbias.engines.vllm_environment import offline, set_environment
 from sdgbias.engines.vllm_model import count_encoder, encoded, jitter_off, jitter_on
-from sdgbias.engines.vllm_options import pictures, settings
+from sdgbias.engines.vllm_options import offline, pictures, set_environment, settings
 from sdgbias.errors import InfrastructureError, ModelError, OutOfMemory
 from sdgbias.methods.answers import thought_begun
 from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, Generated, ModelSpec, Prompt, ScoreBatch

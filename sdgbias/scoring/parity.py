@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -312,19 +312,15 @@ def here(root: Path) -> Host:
     except InfrastructureError:
         no_vllm = "vLLM isn't installed here"
     asked = cache(lambda: vllm_support.served(python))
-    return Host(machine.this(), _known, no_vllm, _language, asked, versions)
+    known, language = partial(_types, "known"), partial(_types, "language")
+    return Host(machine.this(), known, no_vllm, language, asked, versions)
 
 
-def _known() -> frozenset[str]:
+def _types(kind: str) -> frozenset[str]:
     from sdgbias.engines.hf import auto_class  # seconds, and nothing new on the hub asks for it
 
-    return auto_class.known()
-
-
-def _language() -> frozenset[str]:
-    from sdgbias.engines.hf import auto_class
-
-    return auto_class.language()
+    found: frozenset[str] = getattr(auto_class, kind)()
+    return found
 
 
 def probe(

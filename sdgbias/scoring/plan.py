@@ -66,7 +66,7 @@ def askable(prompts: pd.DataFrame, spec: ModelSpec) -> pd.DataFrame:
 
 
 def as_prompts(
-    rows: Iterable[Mapping[str, Any]], images: Mapping[str, tuple[bytes, ...]]
+    rows: Iterable[Mapping[Any, Any]], images: Mapping[str, tuple[bytes, ...]]
 ) -> list[Prompt]:
     """Rows of a plan (text, candidates, image_id) with their pictures."""
     found = []
