@@ -136,44 +136,50 @@ def _annotations() -> dict[str, Any]:
     return hints
 
 
+def signed(command: Command, shared: Mapping[str, tuple[Any, object]]) -> Command:
+    """``command``, which has ``**options``, with these after its own: name -> (type, default)."""
+    own = [
+        parameter
+        for parameter in inspect.signature(command, eval_str=True).parameters.values()
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
+    after = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in shared.items()
+    ]
+    command.__signature__ = inspect.Signature([*own, *after])  # type: ignore[attr-defined]
+    return command
+
+
 def takes_night_options(
     without: Collection[str] = (), **defaults: object
 ) -> Callable[[Command], Command]:
     """Give a command with ``**options`` the options of a night after its own. ``defaults``: those
     that differ from the class."""
+    hints = _annotations()
+    shared = {
+        option.name: (hints[option.name], defaults.get(option.name, option.default))
+        for option in fields(NightOptions)
+        if option.name not in without
+    }
 
-    def signed(command: Command) -> Command:
-        hints = _annotations()
-        own = [
-            parameter
-            for parameter in inspect.signature(command, eval_str=True).parameters.values()
-            if parameter.kind is not inspect.Parameter.VAR_KEYWORD
-        ]
-        shared = [
-            inspect.Parameter(
-                option.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=defaults.get(option.name, option.default),
-                annotation=hints[option.name],
-            )
-            for option in fields(NightOptions)
-            if option.name not in without
-        ]
-        command.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
-        command.__annotations__ = {p.name: p.annotation for p in [*own, *shared]}
-        return command
+    def with_them(command: Command) -> Command:
+        made = signed(command, shared)
+        parameters = inspect.signature(made).parameters
+        made.__annotations__ = {name: p.annotation for name, p in parameters.items()}
+        return made
 
-    return signed
+    return with_them
 
 
 def described() -> Mapping[str, tuple[type, object, str]]:
     """Name -> (type, default, help) of every option, for a front end other than this one."""
-    hints = _annotations()
-    found = {}
-    for option in fields(NightOptions):
-        kind, told = get_args(hints[option.name])
-        found[option.name] = (kind, option.default, str(told.help))
-    return found
+    options = {option.name: option.default for option in fields(NightOptions)}
+    hints = {name: get_args(hint) for name, hint in _annotations().items()}
+    return {
+        name: (hints[name][0], default, str(hints[name][1].help))
+        for name, default in options.items()
+    }
 
 
 def _instant(text: str | None) -> datetime | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,8 +55,6 @@ def keep(
         per_model: Details of so many newest runs of each model and suite stay.
         apply: Do it; without, it is only shown.
     """
-    from datetime import UTC, datetime
-
     from sdgbias.store import maintenance
 
     planned = (
@@ -89,8 +88,6 @@ def compact(
     Args:
         caches: Also score caches of models that no run refers to, untouched for a week.
     """
-    from datetime import UTC, datetime
-
     from sdgbias.store import maintenance
     from sdgbias.store.maintenance import size
 
@@ -115,8 +112,6 @@ def backup(
         folder: Folder of the backup; the same one each time.
         check_all: Also read again what earlier backups copied.
     """
-    from datetime import UTC, datetime
-
     from sdgbias.store import backup as copies
     from sdgbias.store.maintenance import size
 
