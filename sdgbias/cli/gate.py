@@ -138,12 +138,7 @@ def announce(
         link=link,
     )
     for sent in done:
-        said = {
-            "sent": "sent",
-            "known": "sent before",
-            "skipped": "not sent",
-            "failed": "not sent",
-        }[sent.status]
+        said = {"sent": "sent", "known": "sent before"}.get(sent.status, "not sent")
         typer.echo(f"{sent.night}: {said}{f' ({sent.why})' if sent.why else ''}")
     failed = [s for s in done if s.status == "failed"]
     if failed:

@@ -66,18 +66,8 @@ class NightSummary:
             return InfrastructureError.exit_code
         if steps.get("gate", finish.DONE).state == ledger.BREACH:
             return GateError.exit_code
-        bad = [
-            name
-            for name, ended in steps.items()
-            if ended != finish.DONE and name not in finish.OPTIONAL_STEPS
-        ]
-        return InfrastructureError.exit_code if bad else 0
-
-
-def _nobody(
-    event: str, night: Night, outcomes: Sequence[JobOutcome], steps: Mapping[str, StepResult]
-) -> None:
-    return None
+        bad = {name for name, ended in steps.items() if ended != finish.DONE}
+        return InfrastructureError.exit_code if bad - set(finish.OPTIONAL_STEPS) else 0
 
 
 @dataclass(frozen=True)
@@ -94,7 +84,9 @@ class Executor:
     ask: Callable[[Job, Path, str | None], JobOutcome] = attempt.keep_trying
     step: Callable[[str, Settings, Night], StepResult] = finish.do
     host: Callable[[int, int], gpus.GpuHost] = lambda jobs, models: gpus.here(jobs)
-    seen: Callable[[str, Night, Sequence[JobOutcome], Mapping[str, StepResult]], None] = _nobody
+    seen: Callable[[str, Night, Sequence[JobOutcome], Mapping[str, StepResult]], None] = (
+        lambda event, night, outcomes, steps: None
+    )
 
 
 def run(
@@ -341,16 +333,11 @@ def _close(
         began = time.monotonic()
         return hands.step(name, settings, night), time.monotonic() - began
 
-    wanted = [
-        name
-        for step in steps
-        for name in (
-            (step, finish.SELFCHECK) if step == "analyse" and settings.selfcheck else (step,)
-        )
-    ]
-    for _, turn in groupby(
-        wanted, key=lambda name: finish.PARALLEL_STEPS if name in finish.PARALLEL_STEPS else name
-    ):
+    wanted = list(steps)
+    if settings.selfcheck and "analyse" in wanted:
+        wanted.insert(wanted.index("analyse") + 1, finish.SELFCHECK)
+    together = finish.PARALLEL_STEPS
+    for _, turn in groupby(wanted, key=lambda name: together if name in together else name):
         names = []
         for name in turn:
             if why := finish.not_due(name, settings, night):
