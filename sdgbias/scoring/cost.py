@@ -22,7 +22,7 @@ import pandas as pd
 
 from sdgbias import suites, templates
 from sdgbias.engines.hf import token_tree
-from sdgbias.errors import ModelError, UsageError
+from sdgbias.errors import ModelError, UsageError, first_line
 from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images.shards import ImageReader
 from sdgbias.raw.images.variants import Pictures
@@ -139,7 +139,7 @@ def cost(
         try:
             paths += token_paths(processor, prompts, image_tokens, template)
         except (ValueError, *BROKEN) as error:
-            why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            why = first_line(error)
             raise ModelError(
                 f"{spec.name}: its processor can't take these prompts ({type(error).__name__}:"
                 f" {why}); try them one by one: sdgbias models parity {spec.name}"

@@ -23,7 +23,7 @@ from sdgbias.engines.hf.shared_prefix import OF_TEXT
 from sdgbias.engines.hf.text_only import TextProcessor
 from sdgbias.engines.hf.tokens import SPACE_MARKS, CandidateTokens, vocabulary
 from sdgbias.engines.hub_errors import BROKEN
-from sdgbias.errors import ModelError, RegistryError
+from sdgbias.errors import ModelError, RegistryError, first_line
 from sdgbias.raw.images.composite import open_picture
 from sdgbias.types import DIGITS, LETTERS, ModelSpec, Prompt
 
@@ -81,7 +81,7 @@ def check_template(processor: Any, template: ChatTemplate, name: str) -> None:
         shown = render(processor, PROBES[0], template)
         probe_hash(processor, template)
     except (TemplateError, TypeError, ValueError, LookupError) as error:
-        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        why = first_line(error)
         raise ModelError(
             f"{name}: its chat template can't be rendered ({why}); repair chat_template.jinja, or"
             " set another system prompt or argument: options: template"
