@@ -131,14 +131,11 @@ def begin(settings: Settings, night: Night, now: datetime) -> str:
     return ingest(settings.results, night)
 
 
-def record(night: Night, outcomes: Sequence[JobOutcome]) -> str:
-    """Add outcomes to the night's file; return why it could not be written ('' if it was). An
-    outcome published by an earlier start of this night stays 'published'."""
-    try:
+def record(night: Night, outcomes: Sequence[JobOutcome]) -> None:
+    """Add outcomes to the night's file, as far as it can be written: `end` gets all of them again.
+    An outcome published by an earlier start of this night stays 'published'."""
+    with suppress(OSError):
         _change(night.folder, outcomes=outcomes)
-    except OSError as error:
-        return f"{night.folder / FILE}: {error.strerror}"
-    return ""
 
 
 def so_far(results: Path, night: Night, found: Mapping[str, StepResult]) -> str:
