@@ -34,7 +34,7 @@ from prefect.states import Cancelled, Completed, Failed, State
 
 from flows import pages, score
 from sdgbias import progress
-from sdgbias.cli.night_options import NightOptions, described, takes_night_options
+from sdgbias.cli.night_options import NightOptions, described, signed, takes_night_options
 from sdgbias.errors import GateError, InfrastructureError, SdgbiasError
 from sdgbias.nightly import attempt as work
 from sdgbias.nightly import gpus, ledger, process, schedule, steps
@@ -213,16 +213,7 @@ def with_parameters(run: Callable[..., State[None]]) -> Callable[..., State[None
     """``run`` with the options of a night as Prefect's parameters. Prefect reads types and defaults
     from the signature, and descriptions from the docstring."""
     options = described()
-    own = [
-        p
-        for p in inspect.signature(run, eval_str=True).parameters.values()
-        if p.kind != p.VAR_KEYWORD
-    ]
-    shared = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for name, (kind, default, _) in options.items()
-    ]
-    run.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
+    signed(run, {name: (kind, default) for name, (kind, default, _) in options.items()})
     lines = "".join(f"    {name}: {told}\n" for name, (_, _, told) in options.items())
     run.__doc__ = f"{inspect.getdoc(run)}\n{lines}"
     return run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,14 +39,9 @@ def info(
 @store_app.command()
 def keep(
     results: ResultsOption = DEFAULT_RESULTS,
-    nights: Annotated[int, typer.Option(min=1, help="Details of the newest nights stay.")] = 90,
-    per_model: Annotated[
-        int,
-        typer.Option(min=1, help="Details of so many newest runs of each model and suite stay."),
-    ] = 3,
-    apply: Annotated[
-        bool, typer.Option("--apply", help="Do it; without, it is only shown.")
-    ] = False,
+    nights: Annotated[int, typer.Option(min=1)] = 90,
+    per_model: Annotated[int, typer.Option(min=1)] = 3,
+    apply: Annotated[bool, typer.Option("--apply")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Remove the details (scores, answers) of old runs; shows first what would go. Metrics,
@@ -53,9 +49,12 @@ def keep(
 
     Never removed: one run per model and month, the newest of each model, accepted runs, and what
     the newest verdicts compare.
-    """
-    from datetime import UTC, datetime
 
+    Args:
+        nights: Details of the newest nights stay.
+        per_model: Details of so many newest runs of each model and suite stay.
+        apply: Do it; without, it is only shown.
+    """
     from sdgbias.store import maintenance
 
     planned = (
@@ -81,18 +80,14 @@ def keep(
 @store_app.command()
 def compact(
     results: ResultsOption = DEFAULT_RESULTS,
-    caches: Annotated[
-        bool,
-        typer.Option(
-            "--caches",
-            help="Also score caches of models that no run refers to, untouched for a week.",
-        ),
-    ] = False,
+    caches: Annotated[bool, typer.Option("--caches")] = False,
 ) -> None:
     """Clear away files that nothing refers to, and copy the DuckDB file to a new one without holes.
-    Run it while no night runs."""
-    from datetime import UTC, datetime
+    Run it while no night runs.
 
+    Args:
+        caches: Also score caches of models that no run refers to, untouched for a week.
+    """
     from sdgbias.store import maintenance
     from sdgbias.store.maintenance import size
 
@@ -106,18 +101,17 @@ def compact(
 
 @store_app.command()
 def backup(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder of the backup; the same one each time.")
-    ],
+    folder: Annotated[Path, typer.Argument(metavar="DIR")],
     results: ResultsOption = DEFAULT_RESULTS,
-    check_all: Annotated[
-        bool, typer.Option("--check-all", help="Also read again what earlier backups copied.")
-    ] = False,
+    check_all: Annotated[bool, typer.Option("--check-all")] = False,
 ) -> None:
     """Copy the results: Parquet files once, the DuckDB file each time; every copy is read back and
-    compared."""
-    from datetime import UTC, datetime
+    compared.
 
+    Args:
+        folder: Folder of the backup; the same one each time.
+        check_all: Also read again what earlier backups copied.
+    """
     from sdgbias.store import backup as copies
     from sdgbias.store.maintenance import size
 
@@ -129,13 +123,16 @@ def backup(
 
 @store_app.command()
 def restore(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a backup.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR")],
     results: ResultsOption = DEFAULT_RESULTS,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace results that are there.")
-    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite")] = False,
 ) -> None:
-    """Put a backup in place, once every file of it has been checked."""
+    """Put a backup in place, once every file of it has been checked.
+
+    Args:
+        folder: Folder of a backup.
+        overwrite: Replace results that are there.
+    """
     from sdgbias.store import backup as copies
 
     n = copies.restore(folder, results, overwrite=overwrite, progress=update)

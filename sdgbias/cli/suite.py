@@ -18,10 +18,15 @@ FolderArgument = Annotated[
 
 @suite_app.command("example")
 def example(
-    out: Annotated[Path, typer.Argument(help="New folder to write.")],
-    seed: Annotated[int, typer.Option(help="Same seed, same bytes.")] = 0,
+    out: Annotated[Path, typer.Argument()],
+    seed: int = 0,
 ) -> None:
-    """Write an example folder: 100 questions about pictures of the sample."""
+    """Write an example folder: 100 questions about pictures of the sample.
+
+    Args:
+        out: New folder to write.
+        seed: Same seed, same bytes.
+    """
     from sdgbias.raw.synthetic.own_questions import write_example
 
     n = write_example(out, seed, update)
@@ -51,9 +56,13 @@ def check(folder: FolderArgument, as_json: JsonOption = False) -> None:
 @suite_app.command("build")
 def build(
     folder: FolderArgument,
-    out: Annotated[Path, typer.Option("--out", help="Benchmark folder to write.")],
+    out: Annotated[Path, typer.Option("--out")],
 ) -> None:
-    """Build a benchmark: check, questions, image store, prompts, card, then the quality gate."""
+    """Build a benchmark: check, questions, image store, prompts, card, then the quality gate.
+
+    Args:
+        out: Benchmark folder to write.
+    """
     from sdgbias.benchmark.own_build import build_own, summary
 
     card = build_own(folder, out, update)

@@ -315,7 +315,9 @@ def _classified(
     """Classify an attempt: by its outcome file if there is one, then the timeout, the signal, the
     exit code and the last error in the log."""
     if told.get("run_id"):
-        counts = {name: int(told.get(name, 0)) for name in ("scored", "planned", "failed")}
+        counts: dict[str, Any] = {
+            name: int(told.get(name, 0)) for name in ("scored", "planned", "failed")
+        }
         outcome = PUBLISHED if told.get("published", True) else UNCHANGED
         return replace(blank, outcome=outcome, run_id=str(told["run_id"]), **counts)
     if ended.ended:

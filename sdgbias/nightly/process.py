@@ -139,6 +139,22 @@ def _watch(
     child.wait(max(0.0, left) if timeout_s else None)
 
 
+def said(command: Sequence[str], seconds: float) -> tuple[int, str, str]:
+    """(exit code, output, the last error message, '' if there is none) of an sdgbias command.
+    Raises subprocess.TimeoutExpired, when it has been killed."""
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    last = lines[-1].removeprefix("error: ") if lines else f"exit code {done.returncode}"
+    return done.returncode, done.stdout, last if done.returncode else ""
+
+
 def begin() -> None:
     """Allow processes to be started (again after `stop_all`)."""
     _STOPPING.clear()

@@ -139,7 +139,7 @@ def _carried(t: Target, breach: bool) -> Judgement:
 def save(results: Path, made: Sequence[Judgement]) -> None:
     """Write verdicts and flips to the results file, replacing those of the same night, model and
     suite."""
-    rows = {
+    rows: dict[str, list[Any]] = {
         "verdicts": [j.about | row for j in made for row in j.rows],
         "flips": [j.about | row for j in made for row in j.flips.to_dict("records")],
     }

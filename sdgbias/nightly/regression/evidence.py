@@ -113,7 +113,9 @@ def of_rule(
     """All evidence for one rule. ``why``: the reason if there is no baseline run."""
     allowed = float(rule.allowed or 0.0)
     bounds = {AT_LEAST: rule.at_least, AT_MOST: rule.at_most}
-    floors = [{"side": s, "bound": bound} for s, bound in bounds.items() if bound is not None]
+    floors: list[dict[str, Any]] = [
+        {"side": s, "bound": bound} for s, bound in bounds.items() if bound is not None
+    ]
     whole = RuleEvidence(rule, metric=rule.metric)
     if rule.metric == "throughput":
         return [_throughput(replace(whole, bound=allowed), new.run, old.run if old else None, why)]
@@ -224,6 +226,7 @@ def _gap(
         else f"largest minus smallest of {len(names)} groups"
     )
     few = f"a group by {e.level} has {int(told.clusters[0])} clusters: too few to judge"
+    few = few if told.estimate().too_few else ""
     low, high = float(told.low[0]), float(told.high[0])
     made = replace(
         e,
@@ -231,7 +234,7 @@ def _gap(
         n=told.n,
         se=float(np.nanstd(told.draws[:, 0])),
         df=max(stats.codes(cluster)[1] - 1, 1),
-        note="; ".join(filter(None, (apart, told.estimate().too_few and few, note))),
+        note="; ".join(filter(None, (apart, few, note))),
     )
     if len(gaps) > 1:
         before, change = abs(float(gaps[0].value[0])), float(told.value[0])
