@@ -142,8 +142,8 @@ def choose_items(
     verdicts = pd.DataFrame(columns=["task", "item_id", "verdict"]) if review is None else review
     lost, chosen, reviewed = [candidates.quarantine], {}, {}
     for task, total in numbers.items():
-        own = verdicts[verdicts["task"] == task.value].drop_duplicates("item_id")
-        own = own.set_index("item_id")["verdict"]
+        mine = verdicts[verdicts["task"] == task.value].drop_duplicates("item_id")
+        own = mine.set_index("item_id")["verdict"]
         rejected = set(own.index[own == "rejected"]) if review_action == "drop" else set()
         found = candidates.found[task]
         gone = found[found["item_id"].isin(rejected)]
@@ -161,8 +161,8 @@ def choose_items(
         chosen[task] = keys.sort_values("item_id", kind="stable", ignore_index=True)
         reviewed[task] = own
     pillars = {entry.slug: entry.pillar for entry in load_indicators()}
-    pillar, letter = (chosen[Task.MCQ][name].astype("str") for name in ("indicator", "answer"))
-    shares = pd.crosstab(pillar.map(pillars), letter, normalize="index").round(4)
+    slug, letter = (chosen[Task.MCQ][name].astype("str") for name in ("indicator", "answer"))
+    shares = pd.crosstab(slug.map(pillars), letter, normalize="index").round(4)
     notes["label_shares"] = shares.to_dict(orient="index")
     wanted = ["iso3", "country", "urban", "image_id", "modalities", *LABELS]
     facts = candidates.base.set_index("cluster_id")[wanted]

@@ -64,9 +64,10 @@ def read_table(path: Path, name: str) -> ItemTable:
     if suffix not in SUFFIXES:
         fix = _OTHERS.get(suffix, "write it as .csv, .jsonl or .parquet")
         return _broken(name, f"a table of items is .csv, .jsonl or .parquet; {fix}")
+    faults: list[Fault] = []
     try:
         if suffix == ".parquet":
-            found, faults = _parquet(path, name), []
+            found = _parquet(path, name)
         else:
             data = path.read_bytes()
             if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
