@@ -266,9 +266,9 @@ def sources_used(facts: Facts, images: str) -> list[Row]:
     found = texts["n"].groupby(source_ids(texts["source"], facts.frame("series"))).sum()
     counts = {str(key): int(n) for key, n in found.items()}
     release = bool(facts.origin.get("release"))
-    ours = () if release else ("sustainbench_labels",)
+    ours = [] if release else ["sustainbench_labels"]
     if ours and images != "none":
-        ours += ("sustainbench_tiles", "mapillary_metadata", "mapillary_imagery")
+        ours += ["sustainbench_tiles", "mapillary_metadata", "mapillary_imagery"]
     rows = [
         {name: value for name, value in entry.provenance().items() if name != "get"}
         for entry in table.values()

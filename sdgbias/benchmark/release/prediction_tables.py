@@ -245,7 +245,9 @@ def read_tables(folder: Path, task: Task, level: ContextTest) -> PredictionTable
             " val, test"
         )
     notes["rows_split_by_rule"] = int((~given).sum())
-    by_rule = pd.Series(authors_split(task.value, full.index), index=full.index, dtype=object)
+    by_rule = pd.Series(
+        authors_split(task.value, full.index.to_numpy()), index=full.index, dtype=object
+    )
     texts_of = {name: _text_column(full, name) for name in ("answer", "prediction", "target")}
     frame = pd.DataFrame({"split": split.where(given, by_rule), **texts_of})
     return PredictionTables(task, level, candidates, frame, present, views, notes, absent)

@@ -40,7 +40,8 @@ class Prepared:
 
 def prepare(t: PredictionTables, numerics: Numerics) -> Prepared:
     """Streams, gold answers and the payoff of each candidate."""
-    s = streams(*(t.views[view] for view in ("full", "ctx", "img", "q")), t.present, Form(numerics))
+    full, ctx, img, q = (t.views[view] for view in ("full", "ctx", "img", "q"))
+    s = streams(full, ctx, img, q, t.present, Form(numerics))
     reference = numerics == "reference"
     n, k = t.present.shape
     answers, texts = t.frame["answer"], t.frame["prediction"]
