@@ -79,7 +79,6 @@ def context(night: NightRecord, query: nights.Query, pictures: Pictures) -> dict
         "explained": [(m.model, m.suite) for m in breached],
         "breached": [_breach(m, shown.get((m.model, m.suite), [])) for m in breached],
         "beyond": max(0, len(night.breached) - EXPLAINED),
-        "legend": over_nights.LEGEND,
         "flipped": flipped,
         "flips": sum(len(m.flips) for m in flipped),
         "open": [part for m in night.models if (part := _open(m))],
@@ -186,6 +185,7 @@ def _breach(m: ModelNight, examples: list[dict[str, Any]]) -> dict[str, Any]:
         # the element around it says in words what it draws
         "chart": still(figure)[0].replace("<svg ", '<svg aria-hidden="true" ', 1) if figure else "",
         "alt": described(figure) if figure else "",
+        "legend": figure.legend if figure else (),
         "flips": _flips(m),
         "examples": examples,
     }
