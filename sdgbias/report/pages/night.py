@@ -25,8 +25,7 @@ from sdgbias.analysis.nights import (
 )
 from sdgbias.report import labels
 from sdgbias.report.charts import described, over_nights, still
-from sdgbias.report.pages.examples import _options
-from sdgbias.types import OPTION_LETTERS
+from sdgbias.report.pages.questions import option_rows
 
 #: Number of flipped questions shown per model, and of models whose breaches are shown in full.
 SHOWN, EXPLAINED = 6, 20
@@ -272,16 +271,11 @@ def _examples(
 
 
 def _place(r: Mapping[Any, Any], uris: Mapping[str, str]) -> dict[str, Any]:
-    options = []
-    if r["task"] == "mcq":
-        texts = [t for t in _options(r["options"], len(OPTION_LETTERS)) if t]
-        for letter, text in zip(OPTION_LETTERS, texts, strict=False):
-            tags = [
-                name
-                for name, said in (("right", r["gold"]), ("was", r["was"]), ("now", r["now"]))
-                if said == letter
-            ]
-            options.append({"letter": letter, "text": text, "tags": tags})
+    said = {"right": r["gold"], "was": r["was"], "now": r["now"]}
+    options = [
+        {"letter": k, "text": text, "tags": [tag for tag, letter in said.items() if letter == k]}
+        for k, text in (option_rows(dict(r)) if r["task"] == "mcq" else ())
+    ]
     where = ", ".join(
         x for x in (str(r["country"] or ""), "" if pd.isna(r["year"]) else str(int(r["year"]))) if x
     )
