@@ -248,18 +248,9 @@ def reach(top: Mapping[str, Any], cells: Iterable[Mapping[str, Any]]) -> int:
 
 def _prompts(columns: Sequence[MatrixColumn], rows: Iterable[Mapping[str, Any]]) -> str:
     """'18' or '12 to 18' distinct prompts behind the columns that count them; '' for none."""
-    counts = sorted(
-        {
-            int(cell["row"]["clusters"])
-            for r in rows
-            for c, cell in zip(columns, r["cells"], strict=True)
-            if c.prompts and cell["prompts"] and not cell["other"]
-        }
-    )
-    return (
-        ""
-        if not counts
-        else f"{counts[0]:,}"
-        if len(counts) == 1
-        else f"{counts[0]:,} to {counts[-1]:,}"
+    return labels.span(
+        int(cell["row"]["clusters"])
+        for r in rows
+        for c, cell in zip(columns, r["cells"], strict=True)
+        if c.prompts and cell["prompts"] and not cell["other"]
     )

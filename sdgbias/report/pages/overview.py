@@ -182,15 +182,10 @@ def counted(evidence: str) -> str:
 
 def _span(counts: Sequence[str]) -> str:
     """'9 to 14 distinct prompts' of several counts in words."""
-    numbers = sorted({int(c.split(" ")[0].replace(",", "")) for c in counts if c[:1].isdigit()})
+    numbers = [int(c.split(" ")[0].replace(",", "")) for c in counts if c[:1].isdigit()]
     if not numbers:
         return "an unknown number of prompts"
-    what = max(counts, key=len).split(" ", 1)[1]
-    return (
-        f"{numbers[0]:,} {what}"
-        if len(numbers) == 1
-        else f"{numbers[0]:,} to {numbers[-1]:,} {what}"
-    )
+    return f"{labels.span(numbers)} {max(counts, key=len).split(' ', 1)[1]}"
 
 
 def _cade(table: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
