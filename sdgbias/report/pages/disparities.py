@@ -8,7 +8,6 @@ perceived and annotated.
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,6 +46,33 @@ DATASETS = {
     "utkface": "UTKFace",
 }
 
+#: The chosen runs with label and data: datasets in the order of DATASETS, the newest benchmark of
+#: each first; planted models after measured ones.
+_RUNS = """
+    WITH kinds AS (SELECT benchmark_id, max(dataset) AS kind FROM people GROUP BY ALL),
+    chosen AS (
+        SELECT runs.*, coalesce(kind, '') AS kind, list_position($kinds, kind) AS place,
+        coalesce(provenance = 'planted', false) AS made,
+        max(finished_at) OVER (PARTITION BY benchmark_id) AS newest
+        FROM runs LEFT JOIN kinds USING (benchmark_id) WHERE list_contains($runs, run_id)
+    )
+    SELECT * EXCLUDE (kind, place, made, newest), model || if(made, ' (planted)', '') AS label,
+    coalesce($titles[place], nullif(kind, ''), 'people') || if(count(DISTINCT benchmark_id) OVER
+    (PARTITION BY kind) > 1, ' ' || benchmark_id[:8], '') AS data
+    FROM chosen ORDER BY place NULLS LAST, newest DESC, benchmark_id, made, model"""
+#: Every answer to one question of each picture; the picture's id selects it (turn).
+_ASKED = """
+    SELECT i.benchmark_id, i.image_id, i.prompt, i.asked, i.gold, i.gender, i.skin, i.age, v.png,
+    s.run_id, s.text, s.label, s.how, ('0x' || sha256(i.image_id)[:8])::BIGINT AS turn
+    FROM spoken s JOIN runs r USING (run_id)
+    JOIN people i ON i.benchmark_id = r.benchmark_id AND i.item_id = s.item_id
+    JOIN previews v ON v.benchmark_id = i.benchmark_id AND v.image_id = i.image_id
+    WHERE list_contains($runs, run_id)
+    QUALIFY dense_rank() OVER (PARTITION BY i.benchmark_id, i.image_id ORDER BY i.prompt,
+    i.negative, i.item_id) - 1 = turn % count(DISTINCT i.item_id) OVER
+    (PARTITION BY i.benchmark_id, i.image_id)
+    ORDER BY i.benchmark_id, i.image_id, s.task, s.test"""
+
 
 @dataclass(frozen=True)
 class Fairness:
@@ -80,23 +106,15 @@ def load(results: Path, among: Sequence[str] | None = None) -> Fairness | None:
     def ask(sql: str) -> pd.DataFrame:
         return store.query(results, sql, {"runs": chosen}, runs=chosen)
 
+    datasets = {"kinds": list(DATASETS), "titles": list(DATASETS.values())}
+    runs = store.query(results, _RUNS, {"runs": chosen, **datasets})
+    named = runs[["run_id", "label", "data"]].rename(columns={"label": "model"})
+
+    def of_runs(sql: str) -> pd.DataFrame:
+        """Rows in the order of the runs, with their label as model, and data."""
+        return named.merge(ask(sql).drop(columns="model", errors="ignore"), on="run_id")
+
     mine = "WHERE list_contains($runs, run_id)"
-    runs = _sorted(
-        ask(f"FROM runs {mine}"),
-        store.query(results, "SELECT DISTINCT benchmark_id, dataset FROM people ORDER BY ALL"),
-    )
-    label = dict(zip(runs["run_id"], runs["label"], strict=True))
-    data = dict(zip(runs["run_id"], runs["data"], strict=True))
-    rank = {run: i for i, run in enumerate(runs["run_id"])}
-
-    def named(frame: pd.DataFrame) -> pd.DataFrame:
-        frame = frame.assign(
-            model=frame["run_id"].map(label),
-            data=frame["run_id"].map(data),
-            _rank=frame["run_id"].map(rank),
-        )
-        return frame.sort_values("_rank", kind="stable", ignore_index=True).drop(columns="_rank")
-
     of = f"(SELECT DISTINCT benchmark_id FROM runs {mine})"
     groups = " UNION ALL ".join(
         f"SELECT benchmark_id, '{a}' AS attribute, {a} AS \"group\", count(DISTINCT"
@@ -105,17 +123,12 @@ def load(results: Path, among: Sequence[str] | None = None) -> Fairness | None:
     )
     return Fairness(
         runs=runs,
-        metrics=named(
-            ask(
-                f"FROM metric_rows {mine} AND NOT ends_with(method, ':paper') ORDER BY task, test,"
-                " method, pillar, indicator, metric"
-            )
+        metrics=of_runs(
+            f"FROM metric_rows {mine} AND NOT ends_with(method, ':paper') ORDER BY task, test,"
+            " method, pillar, indicator, metric"
         ),
-        studies=named(
-            ask(
-                f"FROM study_rows {mine} AND study = 'fairness' ORDER BY test, method, pillar,"
-                " metric"
-            )
+        studies=of_runs(
+            f"FROM study_rows {mine} AND study = 'fairness' ORDER BY test, method, pillar, metric"
         ),
         people=ask(f"{groups} ORDER BY ALL"),
         quarantine=ask(
@@ -128,41 +141,13 @@ def load(results: Path, among: Sequence[str] | None = None) -> Fairness | None:
                           WHERE benchmark_id IN {of} GROUP BY ALL ORDER BY ALL"""
         ),
         silent=_silent(
-            named(
-                ask(
-                    f"""SELECT run_id, test, how, text, count(*) AS n FROM spoken {mine} GROUP BY
-                        ALL ORDER BY test, n DESC, text"""
-                )
+            of_runs(
+                f"""SELECT run_id, test, how, text, count(*) AS n FROM spoken {mine} GROUP BY
+                    ALL ORDER BY test, n DESC, text"""
             )
         ),
-        examples=_examples(results, label, data),
+        examples=_examples(of_runs(_ASKED)),
     )
-
-
-def _sorted(runs: pd.DataFrame, people: pd.DataFrame) -> pd.DataFrame:
-    """Add label and data; sorted by dataset in the order of DATASETS, the newest benchmark of each
-    first; planted models after measured ones."""
-    kind = dict(zip(people["benchmark_id"], people["dataset"].astype(str), strict=True))
-    newest = runs.groupby("benchmark_id")["finished_at"].max().sort_values(ascending=False)
-    order = {name: i for i, name in enumerate(DATASETS)}
-    ranked = sorted(
-        newest.index, key=lambda b: order.get(kind.get(b, ""), len(order))
-    )  # stable: newest first
-    place, names = {b: i for i, b in enumerate(ranked)}, [kind.get(b, "") for b in ranked]
-    said = {
-        b: DATASETS.get(k, k or "people") + (f" {b[:8]}" if names.count(k) > 1 else "")
-        for b, k in zip(ranked, names, strict=True)
-    }
-    planted = runs["provenance"] == "planted"
-    runs = runs.assign(
-        label=[f"{m} (planted)" if p else m for m, p in zip(runs["model"], planted, strict=True)],
-        data=runs["benchmark_id"].map(said),
-    )
-    key = [
-        (place[b], p, m)
-        for b, p, m in zip(runs["benchmark_id"], planted, runs["model"], strict=True)
-    ]
-    return runs.iloc[sorted(range(len(runs)), key=key.__getitem__)].reset_index(drop=True)
 
 
 def _silent(said: pd.DataFrame) -> list[dict[str, Any]]:
@@ -181,34 +166,23 @@ def _silent(said: pd.DataFrame) -> list[dict[str, Any]]:
     return [one | {"n": f"{one['n']:,}"} for one in made.values()]
 
 
-def _examples(results: Path, label: dict[str, str], data: dict[str, str]) -> list[dict[str, Any]]:
+def _examples(asked: pd.DataFrame) -> list[dict[str, Any]]:
     """Up to 60 pictures of the store, each with one of its questions and the answers of every
     model: prompt, about, gold, picture (a data URI), groups, answers (model, text, label, how,
-    right). The question is selected by the picture's id."""
-    sql = """SELECT i.item_id, i.prompt, i.asked, i.negative, i.gold, i.class1, i.gender, i.skin,
-             i.age, i.benchmark_id, i.image_id, v.png, s.run_id,
-             s.text, s.label, s.how FROM spoken s JOIN runs r USING (run_id)
-             JOIN people i ON i.benchmark_id = r.benchmark_id AND i.item_id = s.item_id
-             JOIN previews v ON v.benchmark_id = i.benchmark_id AND v.image_id = i.image_id
-             WHERE list_contains($runs, run_id) ORDER BY i.benchmark_id, i.image_id, i.prompt,
-             i.negative, i.item_id"""
-    found = store.query(results, sql, {"runs": list(label)})
+    right). ``asked``: the rows of _ASKED."""
     made = []
-    for (_, image), mine in found.groupby(["benchmark_id", "image_id"], sort=True):
-        ids = list(dict.fromkeys(mine["item_id"]))
-        turn = int(hashlib.sha256(str(image).encode()).hexdigest()[:8], 16)
-        part = mine[mine["item_id"] == ids[turn % len(ids)]]
+    for _, part in asked.groupby(["benchmark_id", "image_id"], sort=True):
         r = part.iloc[0]
         answers = [
             {
-                "model": label[a["run_id"]],
+                "model": a["model"],
                 "text": str(a["text"] or ""),
                 "label": str(a["label"] or ""),
                 "how": labels.PARSED_BY.get(a["how"], a["how"]),
                 "right": a["label"] == a["gold"],
                 "read": a["how"] not in UNREAD,
             }
-            for a in sorted(part.to_dict("records"), key=lambda a: list(label).index(a["run_id"]))
+            for a in part.to_dict("records")
         ]
         outcome = (
             "unread"
@@ -219,19 +193,19 @@ def _examples(results: Path, label: dict[str, str], data: dict[str, str]) -> lis
         )
         made.append(
             {
-                "data": data[r["run_id"]],
+                "data": r["data"],
                 "prompt": r["prompt"],
                 "about": r["asked"] or "any of the listed classes",
                 "gold": r["gold"],
                 "outcome": outcome,
                 "answers": answers,
                 "groups": ", ".join(f"{a} {r[a]}" for a in ("gender", "skin", "age")),
-                "key": turn,
+                "key": int(r["turn"]),
                 "picture": "data:image/jpeg;base64," + base64.b64encode(bytes(r["png"])).decode(),
             }
         )
     made = sorted(made, key=lambda e: (e["key"], e["picture"]))[:EXAMPLES]
-    order = list(data.values())
+    order = list(dict.fromkeys(asked["data"]))
     return sorted(made, key=lambda e: (order.index(e["data"]), e["prompt"], e["key"]))
 
 
@@ -293,9 +267,9 @@ def rates(metrics: pd.DataFrame) -> list[dict[str, Any]]:
         & metrics["metric"].isin(list(RATES))
     ]
     made = []
-    groups = own.sort_values("test", kind="stable").groupby(["data", "model", "test"], sort=False)
-    shown: list[Any] = list(dict.fromkeys(zip(own["data"], own["model"], strict=True)))
-    for (data, model, test), part in sorted(groups, key=lambda cell: shown.index(cell[0][:2])):
+    by_run = ["data", "model", "test"]
+    first = own.groupby(by_run[:2], sort=False).ngroup()
+    for (_, data, model, test), part in own.groupby([first, *by_run]):
         found = {r["metric"]: Estimate.of_row(r) for r in part.to_dict("records")}
         cells = [
             (
