@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import vl_convert as vlc
@@ -33,6 +34,8 @@ COLOURS = {
     "optimistic": "#0072b2",
 }
 WIDTH = 320
+#: Title of a panel -> its parts: what is said of each, and its rows.
+_Groups = dict[str, list[tuple[str, list[dict[str, Any]]]]]
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,27 @@ def _panel(
     return Panel(
         title, words, f'{sized} role="img" aria-label="{escape(words)}"{svg[svg.index(">") :]}'
     )
+
+
+def _panels(
+    name: str,
+    lead: str,
+    groups: _Groups,
+    **given: object,
+) -> list[Panel]:
+    """A panel per title of ``groups`` with anything to draw. ``lead``: how its description begins,
+    with {} for the title."""
+    return [
+        _panel(
+            f"{name}-{i}",
+            title,
+            f"{lead.format(title)}: {'; '.join(said for said, _ in parts)}.",
+            [row for _, rows in parts for row in rows],
+            **given,
+        )
+        for i, (title, parts) in enumerate(groups.items())
+        if parts
+    ]
 
 
 def png(panel: Panel, scale: float = 2.0) -> bytes:
@@ -98,7 +122,7 @@ def _ci(e: Estimate, signed: bool = False) -> str:
     return f"95{NBSP}% CI {interval(e, signed=signed)}, n {e.n:,}"
 
 
-def _reach(estimates: Sequence[Estimate]) -> float:
+def _reach(estimates: Iterable[Estimate]) -> float:
     """The largest value or upper end."""
     return max((x for e in estimates for x in (e.value, e.high) if x == x), default=1.0)
 
@@ -107,90 +131,59 @@ def figure3(data: ReportData) -> list[Panel]:
     """Accuracy of the four views at T1, one panel per model, bars with 95 % intervals on a common
     axis from 0."""
     cells = {
-        model: {
-            v: e
-            for v in list(METHODS)[:4]
-            if (e := data.cell(model=model, task="mcq", test="T1", method=v, metric="accuracy"))
-        }
+        (model, v): e
         for model in data.models
+        for v in list(METHODS)[:4]
+        if (e := data.cell(model=model, task="mcq", test="T1", method=v, metric="accuracy"))
     }
-    reach = _reach([e for views in cells.values() for e in views.values()])
-    top = min(1.0, math.ceil(10 * reach + 0.5) / 10)
-    panels = []
-    for i, (model, views) in enumerate(cells.items()):
-        if not views:
-            continue
-        rows: list[dict[str, Any]] = [
-            {
-                "view": METHODS[v],
-                "colour": COLOURS[v],
-                "label": number(100 * e.value),
-                **_numbers(e),
-            }
-            for v, e in views.items()
-        ]
-        for row in rows:
-            row["at"] = row["value"] if row["high"] is None else row["high"]
-        said = "; ".join(f"{METHODS[v]} {_said(e)}" for v, e in views.items())
-        words = f"Accuracy of {model} at T1: {said}."
-        panels.append(_panel(f"figure3-{i}", model, words, rows, top=top))
-    return panels
+    top = min(1.0, math.ceil(10 * _reach(cells.values()) + 0.5) / 10)
+    groups: _Groups = {model: [] for model in data.models}
+    for (model, v), e in cells.items():
+        drawn = _numbers(e)
+        at = drawn["value"] if drawn["high"] is None else drawn["high"]
+        named = {"view": METHODS[v], "colour": COLOURS[v], "label": number(100 * e.value)}
+        groups[model].append((f"{METHODS[v]} {_said(e)}", [named | drawn | {"at": at}]))
+    return _panels("figure3", "Accuracy of {} at T1", groups, top=top)
 
 
 def figure4(data: ReportData) -> list[Panel]:
     """Share of pessimistic, conservative and optimistic Q-only answers to three-option questions,
     one panel per pillar."""
-    panels = []
-    for i, pillar in enumerate(PILLARS):
-        rows, said = [], []
-        for model in data.models:
-            start, parts = 0.0, []
-            for d in DIRECTIONS:
-                where = {"model": model, "pillar": pillar, "metric": f"share_{d}"}
-                e = data.cell(task="mcq", test="T1", method="q_only", **where)
-                if e is None or e.value != e.value:
-                    continue
-                end = start + e.value
-                label = f"{100 * e.value:.0f}" if e.value >= 0.08 else ""
-                place = {"from": start, "to": end, "middle": (start + end) / 2}
-                rows.append({"model": model, "colour": COLOURS[d], "label": label, **place})
-                start = end
-                parts.append(f"{d} {_said(e)}")
-            if parts:
-                said.append(f"{model}: {', '.join(parts)}")
-        if rows:
-            words = f"Q-only answers on {pillar}: {'; '.join(said)}."
-            width = _plot_width(data.models)
-            panels.append(_panel(f"figure4-{i}", pillar, words, rows, width=width))
-    return panels
+    groups: _Groups = {pillar: [] for pillar in PILLARS}
+    for pillar, model in product(PILLARS, data.models):
+        start, parts, rows = 0.0, [], []
+        for d in DIRECTIONS:
+            where = {"model": model, "pillar": pillar, "metric": f"share_{d}"}
+            e = data.cell(task="mcq", test="T1", method="q_only", **where)
+            if e is None or e.value != e.value:
+                continue
+            end = start + e.value
+            label = f"{100 * e.value:.0f}" if e.value >= 0.08 else ""
+            place = {"from": start, "to": end, "middle": (start + end) / 2}
+            rows.append({"model": model, "colour": COLOURS[d], "label": label, **place})
+            start = end
+            parts.append(f"{d} {_said(e)}")
+        if parts:
+            groups[pillar].append((f"{model}: {', '.join(parts)}", rows))
+    return _panels("figure4", "Q-only answers on {}", groups, width=_plot_width(data.models))
 
 
 def figure5(data: ReportData) -> list[Panel]:
     """Acc(Full) - Acc(CTX+Q) at T1 in points with 95 % intervals, one panel per pillar on a common
     axis around zero."""
-    table = data.image_use[data.image_use["pillar"] != "all"]
+    table = data.image_use[data.image_use["pillar"].isin(PILLARS)]
     if table.empty:
         return []
     reach = max(0.05, float(table[["value", "low", "high"]].abs().max().max()))
-    limit = math.ceil(reach * 20) / 20
-    panels = []
-    for i, pillar in enumerate(PILLARS):
-        mine = table[table["pillar"] == pillar]
-        if mine.empty:
-            continue
-        columns = mine[["model", "value", "n", "low", "high"]].itertuples(index=False, name=None)
-        estimates = {
-            str(m): Estimate(float(v), int(n), float(a), float(b)) for m, v, n, a, b in columns
-        }
-        rows = [{"model": m, **_numbers(e, 100)} for m, e in estimates.items()]
-        said = "; ".join(
-            f"{m} {number(100 * e.value, signed=True)} ({_ci(e, signed=True)})"
-            for m, e in estimates.items()
-        )
-        words = f"Accuracy of Full minus CTX+Q at T1 on {pillar}, in points: {said}."
-        width, ends = _plot_width(data.models), [-100 * limit, 100 * limit]
-        panels.append(_panel(f"figure5-{i}", pillar, words, rows, width=width, ends=ends))
-    return panels
+    limit = 5 * math.ceil(20 * reach)
+    groups: _Groups = {pillar: [] for pillar in PILLARS}
+    for r in table.to_dict("records"):
+        e, model = Estimate.of_row(r, "low", "high"), r["model"]
+        said = f"{model} {number(100 * e.value, signed=True)} ({_ci(e, signed=True)})"
+        groups[r["pillar"]].append((said, [{"model": model, **_numbers(e, 100)}]))
+    lead = "Accuracy of Full minus CTX+Q at T1 on {}, in points"
+    ends = [-limit, limit]
+    return _panels("figure5", lead, groups, width=_plot_width(data.models), ends=ends)
 
 
 def figure7(data: ReportData, task: Task = Task.MCQ) -> list[Panel]:
@@ -208,24 +201,15 @@ def figure7(data: ReportData, task: Task = Task.MCQ) -> list[Panel]:
         if (e := data.cell(model=model, task=task.value, test=t.value, method=m, metric=metric))
         and e.value == e.value
     }
-    reach = _reach(list(found.values()))
+    reach = _reach(found.values())
     top = min(1.0, math.ceil(10 * reach) / 10) if share else 1.05 * reach or 1.0
     axis = {"top": top, "format": ".0%" if share else "~r"}
-    panels = []
-    for i, model in enumerate(data.models):
-        mine = {(t, m): e for (who, t, m), e in found.items() if who == model}
-        if not mine:
-            continue
-        rows: list[dict[str, Any]] = [
-            {"test": t, "method": METHODS[m], "colour": COLOURS[m], **_numbers(e)}
-            for (t, m), e in mine.items()
-        ]
-        said = "; ".join(
-            f"{t} {METHODS[m]} {_said(e) if share else _amount(e)}" for (t, m), e in mine.items()
-        )
-        words = f"{'Accuracy' if share else 'MAE'} of {model} before and after CADE: {said}."
-        panels.append(_panel(f"figure7-{task.value}-{i}", model, words, rows, **axis))
-    return panels
+    groups: _Groups = {model: [] for model in data.models}
+    for (model, t, m), e in found.items():
+        row = {"test": t, "method": METHODS[m], "colour": COLOURS[m], **_numbers(e)}
+        groups[model].append((f"{t} {METHODS[m]} {_said(e) if share else _amount(e)}", [row]))
+    lead = f"{'Accuracy' if share else 'MAE'} of {{}} before and after CADE"
+    return _panels(f"figure7-{task.value}", lead, groups, **axis)
 
 
 def _plot_width(models: list[str]) -> int:
