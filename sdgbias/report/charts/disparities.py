@@ -53,8 +53,7 @@ def _unheard(metrics: pd.DataFrame) -> set[tuple[str, str, str, str]]:
 
 
 def _heard(frame: pd.DataFrame, silent: set[tuple[str, str, str, str]]) -> pd.DataFrame:
-    known = [k not in silent for k in frame[_ASKED].itertuples(index=False, name=None)]
-    return frame[pd.Series(known, index=frame.index, dtype=bool)]
+    return frame[~frame.set_index(_ASKED).index.isin(list(silent))]
 
 
 def _understood_first(f: Figure, silent: set[tuple[str, str, str, str]]) -> Figure:
@@ -83,10 +82,6 @@ def _ordered(frame: pd.DataFrame, **orders: Collection[str]) -> pd.DataFrame:
     return frame.sort_values(list(orders), key=rank, kind="stable", ignore_index=True)
 
 
-def _said(method: str) -> str:
-    return METHODS.get(method, method)
-
-
 def _is_silent(rows: pd.DataFrame) -> pd.Series:
     """Which disparities have no value because the model's answers say nothing about groups."""
     return rows["value"].isna() & rows["note"].fillna("").isin([NOT_UNDERSTOOD, NONE_RIGHT])
@@ -106,18 +101,25 @@ def _silent(rows: pd.DataFrame) -> str:
     )
 
 
+def _without(own: pd.DataFrame, what: str) -> dict[str, str]:
+    """The sentences on the rows that have no value, because a group is small, or because the model
+    says nothing about groups."""
+    small = int((own["value"].isna() & ~_is_silent(own)).sum())
+    said = f" {small:,} {what} fewer than 20 people." if small else ""
+    return {"small": said, "silent": _silent(own)}
+
+
 def _apart(metrics: pd.DataFrame, attribute: str) -> Figure:
     own = metrics[
         (metrics["metric"] == "disparity")
         & metrics["pillar"].str.startswith(f"{attribute}:")
         & metrics["indicator"].isin(list(POOLS))
     ]
-    frame, silent = shaped(own, signed=True), _silent(own)
-    small = len(own) - len(frame) - int(_is_silent(own).sum())
+    frame = shaped(own, signed=True)
     frame = frame.assign(
         by=frame["pillar"].str.removeprefix(f"{attribute}:"),
         term=frame["indicator"].map(POOLS),
-        method=frame["method"].map(_said),
+        method=frame["method"].replace(METHODS),
         prompt=frame["test"],
     )
     one, other = PAIRS[attribute]
@@ -129,10 +131,7 @@ def _apart(metrics: pd.DataFrame, attribute: str) -> Figure:
         attribute=NAMES[attribute],
         one=one,
         other=other,
-        small=f" {small:,} differences have no value: a group or a class has fewer than 20 people."
-        if small
-        else "",
-        silent=silent,
+        **_without(own, "differences have no value: a group or a class has"),
     )
     filters = ("method", "by", "term") if frame["by"].nunique() > 1 else ("method", "term")
     return replace(made, name=f"fairness-{attribute}", filters=filters)
@@ -154,25 +153,16 @@ def _classes(metrics: pd.DataFrame) -> Figure:
     classes = sorted(set(own["indicator"]) - set(own.loc[kept, "indicator"]))
     said = _silent(own)
     own = own[kept]
-    known = shaped(own, signed=True, digits=0)
     void = own[own["value"].isna()]
-    counts = void["n"].fillna(0).astype(int)
-    void = void.assign(
-        value=None,
-        low=None,
-        high=None,
-        said=[
-            "none" if silent else f"n {n:,}"
-            for n, silent in zip(counts, _is_silent(void), strict=True)
-        ],
-        ci="no value",
-        n=counts.astype(object),
-    )
-    frame = pd.concat([known, void.astype({"value": object})])
+    void = void.assign(low=None, high=None, ci="no value", n=void["n"].fillna(0).astype(int))
+    small = void["n"].map("n {:,}".format)
+    void = void.assign(said=small.mask(_is_silent(void), "none"), value=None)
+    known = shaped(own, signed=True, digits=0)
+    frame = pd.concat([known, void.astype({"value": object, "n": object})])
     frame = frame.sort_index().assign(
         source=lambda f: f["pillar"].map(pairs),
         target=lambda f: f["indicator"],
-        method=lambda f: f["method"].map(_said),
+        method=lambda f: f["method"].replace(METHODS),
     )
     frame = _ordered(frame, method=METHODS.values())
     absent = f" Not shown, for want of 20 people in both groups: {', '.join(classes)}."
@@ -190,7 +180,7 @@ def _prompts(metrics: pd.DataFrame) -> Figure:
     whole = (metrics["pillar"] == "all") & (metrics["indicator"] == "all-52")
     shares = metrics[whole & metrics["metric"].isin(["recall", "false_yes_rate"])]
     frame, silent = shaped(_heard(shares, _unheard(metrics))), _silent(metrics)
-    frame = named(frame, "fairness-prompts").assign(method=frame["method"].map(_said))
+    frame = named(frame, "fairness-prompts").assign(method=frame["method"].replace(METHODS))
     frame = _ordered(frame, method=METHODS.values())
     return figure("fairness-prompts", frame, silent=silent)
 
@@ -204,15 +194,16 @@ def _point(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _debiased(studies: pd.DataFrame) -> Figure:
     frame = shaped(studies[studies["metric"] == "disparity"], signed=True)
-    key = ["data", "model", "test", "method", "pillar"]
+    key = [*_ASKED, "pillar"]
     change = studies[studies["metric"] == "disparity_change"]
-    change = shaped(change, signed=True, some=False).set_index(key)
-    at = [tuple(r) for r in frame[key].itertuples(index=False, name=None)]
-    said = {
-        k: f"{s} ({c}), p {holm(p)}"
-        for k, s, c, p in zip(change.index, change["said"], change["ci"], change["p"], strict=True)
-    }
-    frame = _point(frame).assign(by=frame["pillar"], change=[said.get(k, "") for k in at])
+    change = shaped(change, signed=True, some=False)
+    change["change"] = [
+        f"{r['said']} ({r['ci']}), p {holm(r['p'])}" for r in change.to_dict("records")
+    ]
+    frame = frame.merge(change[[*key, "change"]], on=key, how="left")
+    frame = _point(frame).assign(
+        by=frame["pillar"], change=frame["change"].astype(object).fillna("")
+    )
     frame = _ordered(frame, name=("full", "cade"))
     return figure("fairness-debiased", frame)
 
@@ -232,26 +223,15 @@ def _faces(metrics: pd.DataFrame) -> Figure:
     own = metrics[(metrics["metric"] == "recall") & metrics["pillar"].str.contains("=")]
     own = _heard(own, _unheard(metrics))
     frame = shaped(own)
-    parts = frame["pillar"].str.split("=", n=1)
-    frame = frame.assign(by=parts.str[0], group=parts.str[1], prompt=frame["test"])
-    small = len(own) - len(frame)
-    return figure(
-        "fairness-faces",
-        frame,
-        small=f" {small:,} recalls have no value: fewer than 20 people." if small else "",
-    )
+    frame[["by", "group"]] = frame["pillar"].str.split("=", n=1, expand=True)
+    small = _without(own, "recalls have no value:")["small"]
+    return figure("fairness-faces", frame.assign(prompt=frame["test"]), small=small)
 
 
 def _faces_apart(metrics: pd.DataFrame) -> Figure:
     own = metrics[metrics["metric"] == "disparity"]
-    frame, silent = shaped(own, signed=True), _silent(own)
-    small = len(own) - len(frame) - int(_is_silent(own).sum())
+    frame = shaped(own, signed=True)
     frame = frame.assign(by=frame["pillar"], prompt=frame["test"])
     return figure(
-        "fairness-faces-apart",
-        frame,
-        small=f" {small:,} differences have no value: a group has fewer than 20 people."
-        if small
-        else "",
-        silent=silent,
+        "fairness-faces-apart", frame, **_without(own, "differences have no value: a group has")
     )
