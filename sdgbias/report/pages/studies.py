@@ -211,54 +211,50 @@ def lacking(page: Page, s: Studies) -> list[dict[str, str]]:
 BOARD = ("Full, generated", "Full", "CADE")
 
 
-def _missing(lacking: pd.DataFrame, model: str, method: str) -> dict[str, Any] | None:
-    why = str(lacking.loc[model, method]) if model in lacking.index else ""
-    return {"missing": why} if why else None
-
-
 def leaderboard(board: Board) -> list[dict[str, Any]]:
     """Per benchmark and kind of model: rows by test and model with accuracy, interval, n and
-    letters."""
+    letters, sorted by Full; models without a place come last, and say why."""
     out = []
     for (benchmark, kind), part in board.places.groupby(["benchmark_id", "kind"], sort=True):
-        rows: list[dict[str, Any]] = []
         own = board.lacking
-        own = own[(own["benchmark_id"] == benchmark) & (own["kind"] == kind)].set_index("model")
+        own = own[(own["benchmark_id"] == benchmark) & (own["kind"] == kind)]
         columns = [m for m in BOARD if m in set(part["method"]) | {"Full", "CADE"}]
-        tests = sorted(set(part["test"]), key=lambda t: (t != ALL_TESTS, t))
-        for test in tests:
-            cells = {
-                (r["model"], r["method"]): r for r in part[part["test"] == test].to_dict("records")
-            }
-            full = part[(part["test"] == test) & (part["method"] == "Full")].sort_values(
-                ["value", "model"], ascending=[False, True]
-            )
-            measured = sorted({m for m, _ in cells} - set(full["model"]))
-            unplaced = own[(own[columns] != "").any(axis=1)].index
-            beside = sorted(set(unplaced) - {m for m, _ in cells})
-            models = [*full["model"], *measured, *beside]
-            places = [[cells.get((m, x)) or _missing(own, m, x) for x in columns] for m in models]
-            # answers are generated for one test, so that the column may be empty for the others
-            kept = [i for i in range(len(columns)) if any(row[i] for row in places)]
-            rows.append(
-                {
-                    "test": test,
-                    "columns": [columns[i] for i in kept],
-                    "models": [
-                        {"model": m, "cells": [row[i] for i in kept]}
-                        for m, row in zip(models, places, strict=True)
-                    ],
-                }
-            )
+        lacks: dict[tuple[str, str], dict[Any, Any]] = {
+            (r["model"], x): {"missing": r[x]}
+            for r in own.to_dict("records")
+            for x in columns
+            if r[x]
+        }
         out.append(
             {
                 "benchmark": benchmark,
                 "kind": kind,
-                "tests": rows,
+                "tests": [
+                    {"test": test, **_of_test(part[part["test"] == test], columns, lacks)}
+                    for test in sorted(set(part["test"]), key=lambda t: (t != ALL_TESTS, t))
+                ],
                 "models": int(part["model"].nunique()),
             }
         )
     return out
+
+
+def _of_test(
+    places: pd.DataFrame, columns: list[str], lacks: dict[tuple[str, str], dict[Any, Any]]
+) -> dict[str, Any]:
+    """The columns and models of one test."""
+    measured = set(places["model"])
+    cells = lacks | {(r["model"], r["method"]): r for r in places.to_dict("records")}
+
+    def order(model: str) -> tuple[Any, ...]:
+        full = cells.get((model, "Full"), {}).get("value")
+        return full is None, model not in measured, -(full or 0.0), model
+
+    models = sorted(measured | {model for model, _ in lacks}, key=order)
+    # answers are generated for one test, so that the column may be empty for the others
+    kept = [x for x in columns if any((m, x) in cells for m in models)]
+    rows = [{"model": m, "cells": [cells.get((m, x)) for x in kept]} for m in models]
+    return {"columns": kept, "models": rows}
 
 
 def write(path: Path, text: str | None) -> Path:
