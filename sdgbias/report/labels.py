@@ -4,7 +4,8 @@ follows from the data by a stated rule."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
@@ -61,9 +62,35 @@ def sign_of(e: Estimate) -> int:
     return 0 if e.low != e.low or e.low <= 0 <= e.high else (1 if e.value > 0 else -1)
 
 
-def leaning(data: ReportData, model: str) -> list[tuple[str, str, str]]:
-    """(pillar, 'leans optimistic', evidence) per pillar with three-option questions: over the
-    wordings of its questions if these were scored, else over the bare questions."""
+@dataclass(frozen=True)
+class Lean:
+    """What is said of a model on a pillar. verdict: 'leans optimistic'; shares: the numbers behind
+    it, as words; n: their prompts, each a ``kind`` ('wording', 'distinct prompt')."""
+
+    pillar: str
+    verdict: str
+    shares: str
+    n: int
+    kind: str
+
+    @property
+    def prompts(self) -> str:
+        return prompts([self])
+
+    @property
+    def evidence(self) -> str:
+        return f"{self.shares}; {self.prompts}"
+
+
+def prompts(leans: Sequence[Lean]) -> str:
+    """'12 distinct prompts', or '9 to 14 distinct prompts' of several leans."""
+    kind, counts = max((x.kind for x in leans), key=len), [x.n for x in leans]
+    return f"{span(counts)} {kind}{'' if max(counts) == 1 else 's'}"
+
+
+def leaning(data: ReportData, model: str) -> list[Lean]:
+    """A verdict per pillar with three-option questions: over the wordings of its questions if these
+    were scored, else over the bare questions."""
     out = []
     for pillar in PILLARS:
         shares, what = data.wordings(model, pillar), "wording"
@@ -76,9 +103,7 @@ def leaning(data: ReportData, model: str) -> list[tuple[str, str, str]]:
             max(shares, key=lambda d: shares[d].value)
         ]
         text = ", ".join(f"{percent(shares[d])} {d} {aside(shares[d])}" for d in named)
-        count = min(e.clusters for e in shares.values())
-        counted = f"{count:,} {what}{'' if count == 1 else 's'}"
-        out.append((pillar, verdict, f"{text}; {counted}"))
+        out.append(Lean(pillar, verdict, text, min(e.clusters for e in shares.values()), what))
     return out
 
 

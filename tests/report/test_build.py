@@ -214,10 +214,10 @@ def test_numbers_as_text() -> None:
 
 def test_headline_sentences(results: Path) -> None:
     found = data.load(results)
-    assert [verdict for _, verdict, _ in words.leaning(found, "fake-optimist")] == [
+    assert [v.verdict for v in words.leaning(found, "fake-optimist")] == [
         "1 prompt: too few to say"
     ] * 3
-    assert words.leaning(found, "fake-optimist")[0][2].endswith("; 1 distinct prompt")
+    assert words.leaning(found, "fake-optimist")[0].evidence.endswith("; 1 distinct prompt")
     use = words.image_use(found, "fake-pessimist")
     assert use is not None
     assert use[0] == "The image helps"
@@ -236,8 +236,9 @@ def test_wordings_make_a_lean(results: Path, tmp_path: Path) -> None:
     kept = store.query(own, "SELECT * EXCLUDE (run_id) FROM study_rows WHERE run_id = ?", [run])
     store.replace(own, run, {"study_rows": pd.concat([kept, table(made)], ignore_index=True)})
     first, second, _ = words.leaning(data.load(own), model)
-    assert first[1] == "leans optimistic" and first[2].endswith("; 27 wordings")
-    assert second[1] == "1 prompt: too few to say"
+    assert first.verdict == "leans optimistic" and first.evidence.endswith("; 27 wordings")
+    assert words.prompts([first, second]) == "1 to 27 distinct prompts"
+    assert second.verdict == "1 prompt: too few to say"
 
 
 def test_image_use_is_the_paired_difference(results: Path) -> None:

@@ -56,9 +56,7 @@ def _drawn(own: ReportData, model: str) -> dict[str, Any]:
 
 
 def _headline(d: ReportData, model: str) -> dict[str, Any]:
-    points = [
-        (f"{pillar}: {verdict}", evidence) for pillar, verdict, evidence in labels.leaning(d, model)
-    ]
+    points = [(f"{v.pillar}: {v.verdict}", v.evidence) for v in labels.leaning(d, model)]
     extra = [x for x in (labels.image_use(d, model), labels.cade_change(d, model)) if x is not None]
     if language_model(d.config(model)):
         why = "a language model: it is asked the two views without a picture"

@@ -152,16 +152,16 @@ def _leaning(rows: Sequence[Mapping[str, Any]], found: ReportData | None) -> tup
     if found is None:
         return None
     names = {r["model"] for r in rows}
-    said = {m: labels.leaning(found, m) for m in found.models if m in names}
-    said = {m: verdicts for m, verdicts in said.items() if verdicts}
+    said = {m: v for m in found.models if m in names and (v := labels.leaning(found, m))}
     if not said:
         return None
     ways: dict[str, list[str]] = {}
     for model, verdicts in said.items():
-        for way in sorted({v.split(" ")[1] for _, v, _ in verdicts if v.startswith("leans ")}):
+        for way in sorted(
+            {v.verdict.split(" ")[1] for v in verdicts if v.verdict.startswith("leans ")}
+        ):
             ways.setdefault(way, []).append(model)
-    prompts = sorted({counted(evidence) for v in said.values() for _, _, evidence in v})
-    behind = f"{_span(prompts)} in each pillar" if prompts else ""
+    behind = f"{labels.prompts([v for verdicts in said.values() for v in verdicts])} in each pillar"
     if not ways:
         return (
             "Without any evidence, no lean can be stated for any model",
@@ -173,19 +173,6 @@ def _leaning(rows: Sequence[Mapping[str, Any]], found: ReportData | None) -> tup
         f" {len(leaning)} of {len(said)}",
         "; ".join(f"{way}: {', '.join(models)}" for way, models in ways.items()) + f"; {behind}",
     )
-
-
-def counted(evidence: str) -> str:
-    """'12 distinct prompts', from the end of the evidence of a lean."""
-    return evidence.rsplit("; ", 1)[-1]
-
-
-def _span(counts: Sequence[str]) -> str:
-    """'9 to 14 distinct prompts' of several counts in words."""
-    numbers = [int(c.split(" ")[0].replace(",", "")) for c in counts if c[:1].isdigit()]
-    if not numbers:
-        return "an unknown number of prompts"
-    return f"{labels.span(numbers)} {max(counts, key=len).split(' ', 1)[1]}"
 
 
 def _cade(table: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
@@ -252,18 +239,13 @@ def _widest(found: Sequence[tuple[float, str, Mapping[str, Any]]]) -> str:
 
 
 def leans(found: ReportData) -> list[dict[str, Any]]:
-    """A row per model: pillar -> verdict, evidence, and the distinct prompts behind it."""
+    """A row per model; cells: the lean on each pillar, None where there is none."""
     made = []
     for model, title, kind in found.runs[["model", "title", "provenance"]].itertuples(
         index=False, name=None
     ):
-        said = {p: (v, e) for p, v, e in labels.leaning(found, model)}
-        cells = [
-            {"verdict": said[p][0], "evidence": said[p][1], "prompts": counted(said[p][1])}
-            if p in said
-            else None
-            for p in PILLARS
-        ]
+        said = {v.pillar: v for v in labels.leaning(found, model)}
+        cells = [said.get(p) for p in PILLARS]
         if any(cells):
             made.append(
                 {"model": model, "title": title or model, "provenance": kind, "cells": cells}

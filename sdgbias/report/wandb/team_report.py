@@ -202,7 +202,7 @@ def _of_places(results: Path, runs: list[str]) -> dict[str, list[Any]]:
             gains.append((model, gain, change, labels.cade_change(found, model)))
     return {
         "leaderboard": ranked.to_dict("records"),
-        "leanings": [(m, *said) for m in found.models for said in labels.leaning(found, m)],
+        "leanings": [(m, v) for m in found.models for v in labels.leaning(found, m)],
         "signatures": signatures,
         "gains": gains,
     }
