@@ -32,7 +32,7 @@ from PIL import Image
 from sdgbias.raw.clusters import read_clusters
 from sdgbias.raw.images.composite import tile_path
 from sdgbias.raw.images.image_store import ImageReader, render_store
-from sdgbias.raw.images.photos import photo_index
+from sdgbias.raw.images.photos import index_photos
 from sdgbias.raw.synthetic import write_sample
 
 
@@ -72,7 +72,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="render-"))
     raw = folder / "raw"
     write_sample(raw, args.clusters, 0)
-    index = photo_index(raw).drop_duplicates("cluster_id")
+    index = index_photos(raw).rows.drop_duplicates("cluster_id")
     table = read_clusters(raw)[0].merge(index, on="cluster_id")
     table = table[[tile_path(raw, key).is_file() for key in table["cluster_id"]]].reset_index(
         drop=True
@@ -112,7 +112,7 @@ def main() -> None:
     )
     print(
         f"peak memory {peak:.2f} GiB, {len(index)} clusters with photos of"
-        f" {photo_index(raw).shape[0]}\n"
+        f" {index_photos(raw).rows.shape[0]}\n"
     )
     print("| what | images | median CPU s | images per second and core |\n|---|---|---|---|")
     for (name, size), values in sorted(took.items()):

@@ -31,8 +31,7 @@ from PIL import Image
 from queries import timed
 from summary import Row, record
 
-from sdgbias import store
-from sdgbias.cli.options import Bars
+from sdgbias import progress, store
 from sdgbias.report.build import write_report
 from sdgbias.store import maintenance
 
@@ -118,7 +117,7 @@ def fill(
     small: dict[str, pd.DataFrame],
 ) -> list[tuple[int, float]]:
     """(night, seconds) of every publish."""
-    rng, bars, took = np.random.default_rng(0), Bars(), []
+    rng, took = np.random.default_rng(0), []
     base = frames(items, rng)
     picture = io.BytesIO()
     Image.new("RGB", (448, 448), (120, 140, 90)).save(picture, "PNG")
@@ -176,7 +175,7 @@ def fill(
             "status": ["done"],
         }
         store.upsert(path, {"nights": pd.DataFrame(row), "night_models": pd.DataFrame(seen)})
-        bars("nights", night + 1, nights)
+        progress.update("nights", night + 1, nights)
     return took
 
 

@@ -26,14 +26,15 @@ from typing import Any
 from uuid import UUID
 
 import typer
-from prefect import flow, get_run_logger, task
+from prefect import Task, flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
-from prefect.runtime import deployment, flow_run
+from prefect.client.schemas.objects import TaskRun
+from prefect.runtime import deployment, flow_run, task_run
 from prefect.states import Cancelled, Completed, Failed, State
 
 from flows import pages, score
 from sdgbias import progress
-from sdgbias.cli.night_options import NightOptions, described, takes_night_options
+from sdgbias.cli.night_options import NightOptions, described, signed, takes_night_options
 from sdgbias.errors import GateError, InfrastructureError, SdgbiasError
 from sdgbias.nightly import attempt as work
 from sdgbias.nightly import gpus, ledger, process, schedule, steps
@@ -56,37 +57,41 @@ def tell(line: str) -> None:
         print(line, flush=True)
 
 
+def another_try(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
+    """Whether Prefect tries a model again: if that may help after its kind of failure."""
+    made = getattr(state.data, "data", None)  # an error of the code around it has no outcome
+    return isinstance(made, JobOutcome) and work.worth_another_try(made)
+
+
 @task(
     task_run_name="evaluate {job.model} on {job.suite}",
+    retries=max(kind.tries for kind in work.FAILURES.values()) - 1,
+    retry_delay_seconds=list(work.WAITS),
+    retry_condition_fn=another_try,
     cache_policy=NO_CACHE,
     persist_result=False,
 )
 def evaluate(job: Job, results: Path, device: str | None, pools: bool) -> State[JobOutcome]:
-    """One model until its outcome is final, on this machine or in the work pool of its machine
-    type. Waits and number of attempts depend on the kind of failure, and a timeout ends the process
-    with all its children: Prefect's retries and timeouts know neither."""
-    logger = get_run_logger()
-
-    def once(number: int) -> JobOutcome:
-        made = (
-            score.run_in_pool(job, results, number)
-            if pools
-            else score.attended(
-                job,
-                logger.info,
-                lambda: score.on_the_page(job, results, number),
-                lambda seen: work.attempt(job, results, number, device, seen=seen),
-                score.close_on_the_page,
-            )
+    """One attempt on one model, on this machine or in the work pool of its machine type; Prefect
+    makes the next one. A timeout ends the model's process with all its children: Prefect's would
+    leave them."""
+    logger, number = get_run_logger(), task_run.run_count
+    made = (
+        score.run_in_pool(job, results, number)
+        if pools
+        else score.attended(
+            job,
+            logger.info,
+            lambda: score.on_the_page(job, results, number),
+            lambda seen: work.attempt(job, results, number, device, seen=seen),
+            score.close_on_the_page,
         )
-        if not made.good:
-            logger.warning("attempt %d: %s", number, nights.line(made))
-        return made
-
-    made = work.keep_trying(job, once)
+    )
     words = nights.line(made)
     if made.kind == work.CANCELLED:
         return Cancelled(message=words, data=made)
+    if not made.good:
+        logger.warning("attempt %d: %s", number, words)
     return Completed(message=words, data=made) if made.good else Failed(message=words, data=made)
 
 
@@ -117,20 +122,20 @@ def begun(run: Callable[[], State[Any]]) -> State[Any] | Exception:
 def ask(job: Job, results: Path, device: str | None, pools: bool) -> JobOutcome:
     """Evaluate one model as a task run of its own."""
     started = datetime.now(UTC)
+    if known := work.already(job, started):
+        return known
     run = evaluate.with_options(tags={f"model:{job.model}", f"suite:{job.suite}"})
     state = begun(lambda: run(job, results, device, pools, return_state=True))
     if isinstance(state, Exception):
-        lost = InfrastructureError(f"Prefect: {type(state).__name__}: {state}")
-        return replace(work.crashed(job, lost, started, datetime.now(UTC)), kind="Interrupted")
+        return work.lost(job, f"Prefect: {type(state).__name__}: {state}", started)
     made = state.result(raise_on_failure=False)
     if isinstance(made, process.Stopped):
         raise made
     if isinstance(made, JobOutcome):
-        return made
+        return work.since(made, started)
     if isinstance(made, BaseException):  # an error in the code around the model's process
         return work.crashed(job, made, started, datetime.now(UTC))
-    lost = InfrastructureError(str(state.message))  # Prefect abandoned the task run
-    return replace(work.crashed(job, lost, started, datetime.now(UTC)), kind="Interrupted")
+    return work.lost(job, str(state.message), started)  # Prefect abandoned the task run
 
 
 def hands(
@@ -208,16 +213,7 @@ def with_parameters(run: Callable[..., State[None]]) -> Callable[..., State[None
     """``run`` with the options of a night as Prefect's parameters. Prefect reads types and defaults
     from the signature, and descriptions from the docstring."""
     options = described()
-    own = [
-        p
-        for p in inspect.signature(run, eval_str=True).parameters.values()
-        if p.kind != p.VAR_KEYWORD
-    ]
-    shared = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for name, (kind, default, _) in options.items()
-    ]
-    run.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
+    signed(run, {name: (kind, default) for name, (kind, default, _) in options.items()})
     lines = "".join(f"    {name}: {told}\n" for name, (_, _, told) in options.items())
     run.__doc__ = f"{inspect.getdoc(run)}\n{lines}"
     return run

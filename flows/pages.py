@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -141,11 +142,8 @@ def outcomes(night: Night, found: Sequence[JobOutcome]) -> None:
 
 def counts(found: Sequence[JobOutcome]) -> str:
     """'2 published, 1 failed'."""
-    kinds = sorted({o.outcome for o in found})
-    return (
-        ", ".join(f"{sum(o.outcome == kind for o in found)} {kind}" for kind in kinds)
-        or "no model evaluated"
-    )
+    kinds = sorted(Counter(o.outcome for o in found).items())
+    return ", ".join(f"{n} {kind}" for kind, n in kinds) or "no model evaluated"
 
 
 def verdicts(results: Path, night: str) -> None:

@@ -41,7 +41,6 @@ from pydantic import TypeAdapter
 
 from flows import pages
 from sdgbias import progress
-from sdgbias.errors import InfrastructureError
 from sdgbias.nightly import attempt, plan, process
 from sdgbias.nightly.attempt import JobOutcome
 from sdgbias.nightly.plan import Job
@@ -224,16 +223,13 @@ def run_in_pool(job: Job, results: Path, number: int) -> JobOutcome:
     began = datetime.now(UTC)
     mine = _identity(job, results, number)
 
-    def lost(why: str) -> JobOutcome:
-        made = attempt.crashed(job, InfrastructureError(why), began, datetime.now(UTC))
-        return replace(made, kind="Interrupted", attempts=number)
-
     try:
         run = run_deployment(
             f"score/score-{job.gpu}", flow_run_name=mine.pop("name"), timeout=0, **mine
         )
     except httpx.HTTPError as error:
-        return lost(f"Prefect's server: {type(error).__name__}: {error}")
+        why = f"Prefect's server: {type(error).__name__}: {error}"
+        return attempt.lost(job, why, began, number)
     with get_client(sync_client=True) as client:
         state = run.state
         while state is None or not (state.is_final() or state.is_paused()):
@@ -246,10 +242,9 @@ def run_in_pool(job: Job, results: Path, number: int) -> JobOutcome:
     if found and found[0].data:
         return OUTCOME.validate_python(json.loads(str(found[0].data))[0])
     if why := _why(state):
-        return attempt.cancelled(lost(why), why)
-    return lost(
-        f"flow run {run.name} {state.name.lower()}: {state.message or 'its worker is gone'}"
-    )
+        return attempt.cancelled(attempt.lost(job, why, began, number), why)
+    why = f"flow run {run.name} {state.name.lower()}: {state.message or 'its worker is gone'}"
+    return attempt.lost(job, why, began, number)
 
 
 def _outcome_of(flow_run: UUID) -> ArtifactFilter:

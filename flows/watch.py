@@ -15,7 +15,7 @@ from prefect.artifacts import create_table_artifact
 from prefect.states import Completed, Failed, State
 
 from sdgbias.nightly.attempt import CLI
-from sdgbias.nightly.process import redact
+from sdgbias.nightly.process import redact, said
 
 TIMEOUT = 3600  # seconds
 
@@ -34,27 +34,17 @@ def watch(rules: str = "", webhook_env: str = "") -> State[list[dict[str, object
     options = [part for name, value in given.items() if value for part in (name, value)]
     command = [*CLI, "models", "watch", "--json", *options]
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT,
-            check=False,
-        )
+        code, text, why = said(command, TIMEOUT)
     except subprocess.TimeoutExpired:
         return Failed(message=f"not done within {TIMEOUT} s", data=[])
     try:
-        found: list[dict[str, object]] = json.loads(done.stdout)
+        found: list[dict[str, object]] = json.loads(text)
     except ValueError:
         found = []
     words = summed(found)
     create_table_artifact(found or [{"told": "nothing to watch"}], key="watch", description=words)
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()] or [
-            f"exit code {done.returncode}"
-        ]
-        return Failed(message=redact(lines[-1].removeprefix("error: ")), data=found)
+    if code:
+        return Failed(message=redact(why), data=found)
     return Completed(message=words, data=found)
 
 

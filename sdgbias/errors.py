@@ -143,3 +143,8 @@ BEFORE_EXIT: ContextVar[Callable[[SdgbiasError], None] | None] = ContextVar(
 def one_of(what: str, value: object, valid: Iterable[str]) -> str:
     """The standard sentence for an unknown name, listing the valid ones."""
     return f"unknown {what} {value!r}; valid: {', '.join(sorted(valid))}"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text; without any, the name of its class."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -19,8 +19,9 @@ from sdgbias import files
 from sdgbias.errors import InputError, SdgbiasError, one_of
 
 T = TypeVar("T")
-#: For ``__pydantic_config__`` of a format: fields that it doesn't have are faults.
-STRICT = Config(extra="forbid")
+#: For ``__pydantic_config__`` of a format: fields that it doesn't have are faults, and the string
+#: below a field describes it.
+STRICT = Config(extra="forbid", use_attribute_docstrings=True)
 Flag = StrictBool
 Count = Annotated[StrictInt, Field(ge=1)]
 Number = Annotated[StrictFloat, Field(allow_inf_nan=False)]

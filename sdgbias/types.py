@@ -3,7 +3,7 @@ beyond names."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -153,6 +153,15 @@ class ScoreBatch:
     top_token: list[str]
     n_tokens: np.ndarray
     upper: np.ndarray | None = None
+
+    @classmethod
+    def empty(cls, prompts: Sequence[Prompt]) -> ScoreBatch:
+        """A batch of N prompts without any score yet."""
+        import numpy as np
+
+        n, width = len(prompts), max((len(p.candidates) for p in prompts), default=0)
+        logits, mass, minus = (np.full(s, np.nan, np.float32) for s in ((n, width), n, n))
+        return cls(logits, mass, minus, [""] * n, np.zeros(n, dtype=np.int32))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pandas as pd
 from sdgbias import store, suites
 from sdgbias.analysis.asked import gives_scores
 from sdgbias.analysis.rows import AnalysisSettings, row, table
-from sdgbias.analysis.run import RunData, load
+from sdgbias.analysis.run import RunData, load, row_of
 from sdgbias.analysis.studies import (
     ablation,
     baselines,
@@ -95,19 +95,17 @@ def analyse(
     A run already analysed with these settings is skipped unless ``again``, and 0 rows are reported
     for it.
     """
-    made, without = {}, _text_only(results)
-    for run_id in run_ids if run_ids is not None else suites.newest_runs(results):
-        if not again and _analysed(results, run_id, settings):
-            made[run_id] = 0
-            continue
-        rows = _STUDIES[_suite(results, run_id).items_table](results, run_id, settings, progress)
-        store.replace(results, run_id, {"study_rows": rows})
-        made[run_id] = len(rows)
+    made: dict[str, int] = {}
     comparable: dict[str, list[str]] = {}
-    for run_id in made:
-        suite = _suite(results, run_id)
+    for run_id in run_ids if run_ids is not None else suites.newest_runs(results):
+        run, made[run_id] = row_of(results, run_id), 0
+        suite = suites.named(str(run["suite"]))
+        if again or not _analysed(results, run_id, settings):
+            rows = _STUDIES[suite.items_table](results, run_id, settings, progress)
+            store.replace(results, run_id, {"study_rows": rows})
+            made[run_id] = len(rows)
         # comparisons concern CADE, which needs scores and a split to tune on
-        if suite.held_out and run_id not in without:
+        if suite.held_out and gives_scores(run["config"]):
             comparable.setdefault(suite.name, []).append(run_id)
     for run_ids in comparable.values():
         compare(results, run_ids, settings, progress)
@@ -147,26 +145,13 @@ def compare(
     return {run_id: len(rows) for run_id, rows in made.items()}
 
 
-def _text_only(results: Path) -> set[str]:
-    """Runs whose model gave no scores."""
-    found = store.query(results, "SELECT run_id, config FROM runs")
-    return {
-        str(r) for r, c in zip(found["run_id"], found["config"], strict=True) if not gives_scores(c)
-    }
-
-
-def _suite(results: Path, run_id: str) -> suites.Suite:
-    found = store.query(results, "SELECT suite FROM runs WHERE run_id = ?", [run_id])["suite"]
-    return suites.named(str(found[0]) if len(found) else "")
-
-
 def _places_study(
     results: Path,
     run_id: str,
     settings: AnalysisSettings,
     progress: Progress = silent,
 ) -> pd.DataFrame:
-    if run_id in _text_only(results):  # every study rests on scores
+    if not gives_scores(row_of(results, run_id)["config"]):  # every study rests on scores
         return table(_settings_rows(settings).to_dict("records"))
     return study(load(results, run_id), settings, progress)
 

@@ -79,14 +79,8 @@ def cells(r: Mapping[Any, Any]) -> dict[str, str]:
     change = of("change", points, signed=True)
     allowed = of("allowed", points if not floor(r) else unit)
     if ratio:
-        change, allowed = (
-            (
-                f"{number(100 * known[n], 0, signed=n == 'change')}{_NBSP}%"
-                if known[n] == known[n]
-                else ""
-            )
-            for n in ("change", "allowed")
-        )
+        shares = (number(100 * known[n], 0, signed=n == "change") for n in ("change", "allowed"))
+        change, allowed = ("" if s == "n/a" else f"{s}{_NBSP}%" for s in shares)
     return {
         "before": of("before"),
         "value": of("value"),

@@ -147,10 +147,8 @@ def load(results: Path | Query, night: str = "") -> NightRecord | None:
     queries = packaged_sql("nights.sql")
     asked = ask(queries["models"]).to_dict("records")
     verdicts = ask(queries["verdicts"], unchanged=UNCHANGED)
-    flips = ask(
-        "FROM flips WHERE run_id IN (SELECT run_id FROM night_models WHERE night = $night) ORDER BY"
-        " better, rowid"
-    )
+    mine = "SELECT run_id FROM night_models WHERE night = $night"
+    flips = ask(f"FROM flips WHERE run_id IN ({mine}) ORDER BY better, rowid")
     judged = [{str(k): v for k, v in r.items()} for r in verdicts.to_dict("records")]
     changed = {str(run): part for run, part in flips.groupby("run_id", sort=False)}
     models = [
@@ -161,15 +159,12 @@ def load(results: Path | Query, night: str = "") -> NightRecord | None:
         )
         for r in asked
     ]
-    models.sort(
-        key=lambda m: (
-            not m.breached,
-            m.outcome not in ("failed", "skipped"),
-            _ORDER.get(m.verdict, 4),
-            m.model,
-            m.suite,
-        )
-    )
+
+    def rank(m: ModelNight) -> tuple[bool, bool, int, str, str]:
+        got = m.outcome not in ("failed", "skipped")
+        return not m.breached, got, _ORDER.get(m.verdict, 4), m.model, m.suite
+
+    models.sort(key=rank)
     shown = nights[: nights.index(night) + 1][-NIGHTS_SHOWN:]
     return NightRecord(night, row, models, _history(query, shown))
 

@@ -3,8 +3,9 @@ and indicator."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 import pandas as pd
@@ -22,11 +23,10 @@ CADE = "cade"
 class TaskOutcome:
     """The n test rows of a task under one context test, or pooled over tests (test 'all').
 
-    items: n rows. place, country (n,): codes. polarity (n,): 1 higher is better, -1 lower, 0
-    unknown. choice (n,) by method: candidate index, -1 without an answer. hit (n,) by method: 1
-    right, 0 wrong, NaN without an answer; for numbers, right means within the tolerance. error (n,)
-    by method; {} for multiple choice. Methods: always 'full'; the other views and 'cade' if they
-    answered anything.
+    items: n rows. place, country (n,): codes. choice (n,) by method: candidate index, -1 without an
+    answer. hit (n,) by method: 1 right, 0 wrong, NaN without an answer; for numbers, right means
+    within the tolerance. error (n,) by method; {} for multiple choice. Methods: always 'full'; the
+    other views and 'cade' if they answered anything.
     """
 
     task: Task
@@ -34,7 +34,6 @@ class TaskOutcome:
     items: pd.DataFrame
     place: Ints
     country: Ints
-    polarity: Ints
     choice: Mapping[str, Ints]
     hit: Mapping[str, Floats]
     error: Mapping[str, Floats]
@@ -111,6 +110,24 @@ def chosen_number(cell: TaskCell, choice: Ints) -> Floats:
     )
 
 
+def answered(
+    o: TaskOutcome, cell: TaskCell, method: str, choice: Ints, number: Floats | None = None
+) -> TaskOutcome:
+    """The outcome of a cell with one more method. choice (N,): candidate index, -1 without an
+    answer. number (N,): its number, by default the one that the chosen first digit leads to."""
+    rows, error = cell.test_rows, dict(o.error)
+    if cell.task is Task.REGRESSION:
+        number = chosen_number(cell, choice) if number is None else number
+        gold = cell.items["gold_value"].to_numpy(dtype=float)
+        error[method] = metrics.absolute_error(gold, number)[rows]
+    return replace(
+        o,
+        choice={**o.choice, method: choice[rows]},
+        hit={**o.hit, method: hits(cell, choice, number)[rows]},
+        error=error,
+    )
+
+
 def hits(cell: TaskCell, choice: Ints, number: Floats | None = None) -> Floats:
     """(N,) 1 right, 0 wrong, NaN without an answer."""
     if number is None:
@@ -132,17 +149,10 @@ def pooled(found: Sequence[TaskOutcome]) -> TaskOutcome:
             if m in getattr(found[0], name)
         }
 
-    return TaskOutcome(
-        found[0].task,
-        "all",
-        pd.concat([o.items for o in found], ignore_index=True),
-        np.concatenate([o.place for o in found]),
-        np.concatenate([o.country for o in found]),
-        np.concatenate([o.polarity for o in found]),
-        join("choice"),
-        join("hit"),
-        join("error"),
-    )
+    items = pd.concat([o.items for o in found], ignore_index=True)
+    place, country = (np.concatenate([getattr(o, n) for o in found]) for n in ("place", "country"))
+    answers = (join(name) for name in ("choice", "hit", "error"))
+    return TaskOutcome(found[0].task, "all", items, place, country, *answers)
 
 
 def image_free(method: str, test: str) -> bool:
@@ -163,91 +173,80 @@ def unit(o: TaskOutcome, method: str) -> Ints:
     return prompts(o.items) if image_free(method, o.test) else o.place
 
 
-def spread_of(
-    o: TaskOutcome,
-    method: str,
-    level: Level,
-    values: Mapping[str, Floats],
-    kind: stats.Kind = "share",
-    smallest: int = 1,
-) -> dict[str, stats.ByGroup]:
-    """`spread` of values that a method's answers have a part in, e.g. of another's minus its own:
-    over places, and where many places share its prompts, the wider of that and over prompts."""
-    found = spread(level, values, o.place, kind, smallest)
-    if not image_free(method, o.test):
-        return found
-    by_prompt = spread(level, values, prompts(o.items), kind, smallest)
-    return {name: stats.wider(found[name], by_prompt[name]) for name in found}
+def units(o: TaskOutcome, method: str) -> list[Ints]:
+    """What values that a method's answers have a part in are clustered by, e.g. another's minus its
+    own: places, and where many places share its prompts, prompts too."""
+    return [o.place, *([prompts(o.items)] if image_free(method, o.test) else [])]
 
 
 @dataclass(frozen=True)
 class Level:
     """A grouping of rows. code (n,): each row's group, -1 for none. columns: the columns of the
-    study row of each group."""
+    study row of each group. smallest: a group of fewer rows gets no value."""
 
     code: Ints
     columns: tuple[Mapping[str, str], ...]
+    smallest: int = 1
+
+
+def grouping(
+    keys: pd.Series, named: Callable[[str], Mapping[str, str]], smallest: int = 1
+) -> Level:
+    """Rows with the same key are a group, rows without one (NaN) have none; groups stand in the
+    order of their keys. named: a key -> the columns of its study rows."""
+    code, names = pd.factorize(keys, sort=True)
+    return Level(code.astype(np.int64), tuple(named(str(name)) for name in names), smallest)
 
 
 def levels(items: pd.DataFrame) -> list[Level]:
     """Groupings: all rows, by pillar, and by indicator within its pillar."""
-    code, names = pd.factorize(items["pillar"], sort=True)
-    pillars = tuple({"pillar": str(p), "indicator": "all"} for p in names)
-    each, names = pd.factorize(items["pillar"] + "\t" + items["indicator"], sort=True)
-    pairs = [str(name).split("\t") for name in names]
+    whole = Level(np.zeros(len(items), dtype=np.int64), ({"pillar": "all", "indicator": "all"},))
+    both = items["pillar"] + "\t" + items["indicator"]
     return [
-        Level(np.zeros(len(items), dtype=np.int64), ({"pillar": "all", "indicator": "all"},)),
-        Level(code.astype(np.int64), pillars),
-        Level(each.astype(np.int64), tuple({"pillar": p, "indicator": i} for p, i in pairs)),
+        whole,
+        grouping(items["pillar"], lambda pillar: {"pillar": pillar, "indicator": "all"}),
+        grouping(both, lambda k: dict(zip(("pillar", "indicator"), k.split("\t"), strict=True))),
     ]
-
-
-def spread(
-    level: Level,
-    values: Mapping[str, Floats],
-    place: Ints,
-    kind: stats.Kind = "share",
-    smallest: int = 1,
-) -> dict[str, stats.ByGroup]:
-    """A table by group for each named (n,) column; rows without a group are left out."""
-    if not values:
-        return {}
-    code, columns = level.code, list(values.values())
-    if (code < 0).any():
-        there = np.flatnonzero(code >= 0)
-        code, place, columns = code[there], place[there], [v[there] for v in columns]
-    found = stats.grouped(columns, code, len(level.columns), place, kind=kind, smallest=smallest)
-    return dict(zip(values, found, strict=True))
 
 
 def rows_of(
     study: str,
     level: Level,
-    found: Mapping[str, stats.ByGroup],
-    common: Mapping[str, object] | None = None,
-    /,
+    values: Mapping[str, Floats],
+    clusters: Sequence[Ints],
+    columns: Mapping[str, object],
     *,
+    kind: stats.Kind = "share",
     tested: bool = False,
-    **columns: object,
 ) -> list[dict[str, object]]:
-    """Study rows from tables by group, keyed by metric; empty groups are left out.
+    """Study rows of (n,) values by metric in each group; empty groups are left out.
 
-    common, columns: column values shared by all rows. tested: fill p, the test of the value against
-    0. A group below the smallest size gets no value, and its note explains why.
+    clusters: what rows are sampled by; of several, the one that claims less. columns: values
+    shared by all rows. tested: fill p, the test of the value against 0. A group of
+    fewer rows than the level's smallest gets no value, and its note explains why.
     """
-    columns = {**(common or {}), **columns}
+    there = np.flatnonzero(level.code >= 0)
+    found = [
+        stats.grouped(
+            [v[there] for v in values.values()],
+            level.code[there],
+            len(level.columns),
+            each[there],
+            kind=kind,
+            smallest=level.smallest,
+        )
+        for each in clusters
+    ]
     made = []
-    for metric, table in found.items():
+    for metric, *tables in zip(values, *found, strict=True):
+        table = reduce(stats.wider, tables)
         p = table.p if tested else np.full(len(table.n), np.nan)
         for i in np.flatnonzero(table.n > 0):
-            more = {"p": float(p[i])} if tested else {}
+            more: dict[str, object] = {"p": float(p[i])} if tested else {}
             if table.small[i]:
-                more["note"] = "too few rows for a value"  # type: ignore[assignment]
-            made.append(
-                row(
-                    study, metric, table.estimate(int(i)), **{**columns, **level.columns[i], **more}
-                )
-            )
+                more["note"] = "too few rows for a value"
+            more = {**columns, **level.columns[i], **more}
+            made.append(row(study, metric, table.estimate(int(i)), **more))
     return made
 
 
@@ -286,33 +285,16 @@ def _coded(tables: Mapping[int, pd.DataFrame], column: str) -> dict[int, Ints]:
 
 
 def _outcome(cell: TaskCell, items: pd.DataFrame, place: Ints, country: Ints) -> TaskOutcome:
-    mask = cell.test_rows
-    choice = {v.value: argmax_view(cell.logits[v], cell.present) for v in View if v in cell.logits}
-    number: dict[str, Floats] = {v.value: cell.free[v] for v in cell.free}
+    o = TaskOutcome(cell.task, cell.test.value, items, place, country, {}, {}, {})
+    for view in View:
+        choice = argmax_view(cell.logits[view], cell.present)
+        number = cell.free[view] if cell.task is Task.REGRESSION else None
+        said = choice >= 0 if number is None else ~np.isnan(number)
+        if view is View.FULL or said[cell.test_rows].any():
+            o = answered(o, cell, view.value, choice, number)
     cade = decision(cell)
     if cade is not None:
-        choice[CADE] = np.where(cade[2], cade[1].choice, -1)
-        if cell.task is Task.REGRESSION:
-            number[CADE] = chosen_number(cell, choice[CADE])
-    if cell.task is Task.MCQ:
-        hit, error = {m: hits(cell, c)[mask] for m, c in choice.items()}, {}
-    else:
-        gold = cell.items["gold_value"].to_numpy(dtype=float)
-        hit = {m: hits(cell, choice[m], number[m])[mask] for m in number}
-        error = {m: metrics.absolute_error(gold, number[m])[mask] for m in number}
-    said = [m for m in hit if m == View.FULL.value or not np.isnan(hit[m]).all()]
-    return TaskOutcome(
-        cell.task,
-        cell.test.value,
-        items,
-        place,
-        country,
-        items["polarity"]
-        .map({"higher": 1, "lower": -1})
-        .fillna(0)
-        .to_numpy(dtype=float)
-        .astype(np.int64),
-        {m: choice[m][mask] for m in said},
-        {m: hit[m] for m in said},
-        {m: error[m] for m in said if m in error},
-    )
+        choice = np.where(cade[2], cade[1].choice, -1)
+        if (choice[cell.test_rows] >= 0).any():
+            o = answered(o, cell, CADE, choice)
+    return o

@@ -28,6 +28,10 @@ from sdgbias.types import (
 )
 
 _VIEWS = tuple(v.value for v in View)
+_SCORES = """SELECT item_id, test, "view", logits, upper, top_token, mass FROM scores
+             WHERE run_id = $run AND task = $task"""
+_DECODED = """SELECT item_id, test, "view", free, parsed, by_digit FROM decoded
+              WHERE run_id = $run AND $task = 'regression'"""
 #: Columns of a question that are equal in two runs where both were asked the same.
 SAME = ("item_id", "gold", "gold_value", "question", "options", "evidence")
 
@@ -169,10 +173,10 @@ def load(results: Path, run_id: str) -> RunData:
         items = items_of(results, str(run["benchmark_id"]), run_id, task)
         if items.empty:
             continue
-        scores = _Scores(results, run_id, task, items)
-        decoded = _decoded(results, run_id, items) if task is Task.REGRESSION else {}
+        scores = _Stored(results, run_id, _SCORES, items, task)
+        decoded = _Stored(results, run_id, _DECODED, items, task)
         for test in TESTS[task]:
-            if scores.has(test):
+            if any((test.value, view) in scores.rows for view in _VIEWS):
                 cells[(task, test)] = _cell(
                     task, test, items, scores, decoded, params.get((task.value, test.value))
                 )
@@ -211,22 +215,8 @@ def items_of(
         {"b": benchmark_id, "t": task.value, "r": run_id},
         runs=[run_id],
     )
-    for name in (
-        "cluster_id",
-        "country",
-        "urban",
-        "wealth",
-        "photo",
-        "pillar",
-        "indicator",
-        "polarity",
-        "split",
-        "target",
-        "gold",
-        "question",
-        "groups",
-    ):
-        frame[name] = frame[name].fillna("").astype(str)
+    text = frame.columns.difference(["item_id", "tolerance", "gold_value", "options", "evidence"])
+    frame[text] = frame[text].fillna("").astype(str)
     if task is Task.MCQ:
         count = {text: len(json.loads(text)) for text in set(frame["options"])}
         frame["n_options"] = frame["options"].map(count).astype(int)
@@ -255,54 +245,32 @@ def _width(task: Task, items: pd.DataFrame) -> int:
     return max(len(LETTERS), int(items["n_options"].max()))
 
 
-class _Scores:
-    """All scores of a task, sorted once and then sliced per test and view by array indexing."""
+class _Stored:
+    """A run's stored rows of a task, read once and then sliced by test and view by array
+    indexing."""
 
-    def __init__(self, results: Path, run_id: str, task: Task, items: pd.DataFrame) -> None:
-        item_ids = items["item_id"].to_numpy()
-        table = store.arrow(
-            results,
-            'SELECT item_id, test, "view", logits, upper, top_token, mass FROM scores WHERE run_id'
-            " = ? AND task = ?",
-            [run_id, task.value],
-            runs=[run_id],
-        )
-        self.n, self.width = len(item_ids), _width(task, items)
+    def __init__(
+        self, results: Path, run_id: str, sql: str, items: pd.DataFrame, task: Task
+    ) -> None:
+        table = store.arrow(results, sql, {"run": run_id, "task": task.value}, runs=[run_id])
+        item_ids, names = items["item_id"].to_numpy(), table.column_names
+        self.n = len(item_ids)
         self.at = np.searchsorted(item_ids, table["item_id"].to_numpy())
-        self.logits = list_matrix(table["logits"], self.width)
-        self.upper = (
-            list_matrix(table["upper"], self.width)
-            if table["upper"].null_count < len(table)
-            else None
-        )
-        self.top_token = table["top_token"].to_numpy(zero_copy_only=False)
-        self.mass = table["mass"].to_numpy(zero_copy_only=False).astype(float)
-        keys = pd.MultiIndex.from_arrays(
-            [
-                table["test"].to_numpy(zero_copy_only=False),
-                table["view"].to_numpy(zero_copy_only=False),
-            ]
-        )
-        codes, names = pd.factorize(keys)
-        order = np.argsort(codes, kind="stable")
-        bounds = np.searchsorted(codes[order], np.arange(len(names) + 1))
-        self.rows = {tuple(name): order[bounds[i] : bounds[i + 1]] for i, name in enumerate(names)}
+        self.values = {
+            name: list_matrix(table[name], _width(task, items))
+            if pa.types.is_list(table[name].type)
+            else table[name].to_numpy()
+            for name in names
+        }
+        keys = pd.DataFrame({name: self.values[name] for name in ("test", "view")})
+        self.rows: dict[Any, Any] = dict(keys.groupby(["test", "view"]).indices)
 
-    def has(self, test: ContextTest) -> bool:
-        return any((test.value, view) in self.rows for view in _VIEWS)
-
-    def passes(self, test: ContextTest) -> list[str]:
-        return sorted(view for name, view in self.rows if name == test.value and view not in _VIEWS)
-
-    def spread(
-        self, values: np.ndarray | None, test: ContextTest, view: str, empty: Any
-    ) -> np.ndarray:
-        """`values` of one test and view at their items; `empty` elsewhere."""
-        shape = (self.n, *values.shape[1:]) if values is not None else (self.n, self.width)
-        out = np.full(shape, empty, dtype=values.dtype if values is not None else float)
-        if values is not None and (test.value, view) in self.rows:
-            rows = self.rows[(test.value, view)]
-            out[self.at[rows]] = values[rows]
+    def spread(self, name: str, test: ContextTest, view: str, empty: Any) -> np.ndarray:
+        """A column's values (N,) or (N, K) of one test and view at their items; ``empty``
+        elsewhere."""
+        values, rows = self.values[name], self.rows.get((test.value, view), slice(0))
+        out = np.full((self.n, *values.shape[1:]), empty, dtype=values.dtype)
+        out[self.at[rows]] = values[rows]
         return out
 
 
@@ -321,76 +289,39 @@ def list_matrix(column: pa.ChunkedArray, width: int) -> np.ndarray:
     return out
 
 
-def _decoded(
-    results: Path, run_id: str, items: pd.DataFrame
-) -> dict[tuple[str, str], tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """(test, view) -> free (N,), parsed (N,), by_digit (N, 10)."""
-    table = store.arrow(
-        results,
-        'SELECT item_id, test, "view", free, parsed, by_digit FROM decoded WHERE run_id = ?',
-        [run_id],
-        runs=[run_id],
-    )
-    at = np.searchsorted(items["item_id"].to_numpy(), table["item_id"].to_numpy())
-    free = table["free"].to_numpy(zero_copy_only=False).astype(float)
-    parsed = np.array([bool(v) for v in table["parsed"].to_pylist()], dtype=bool)
-    digits = list_matrix(table["by_digit"], len(DIGITS))
-    found = {}
-    test, view = (
-        table["test"].to_numpy(zero_copy_only=False),
-        table["view"].to_numpy(zero_copy_only=False),
-    )
-    for pair in sorted(set(zip(test, view, strict=True))):
-        rows = np.flatnonzero((test == pair[0]) & (view == pair[1]))
-        numbers, told, values = (
-            np.full(len(items), np.nan),
-            np.zeros(len(items), dtype=bool),
-            np.full((len(items), len(DIGITS)), np.nan),
-        )
-        numbers[at[rows]], told[at[rows]], values[at[rows]] = free[rows], parsed[rows], digits[rows]
-        found[pair] = (numbers, told, values)
-    return found
-
-
 def _cell(
     task: Task,
     test: ContextTest,
     items: pd.DataFrame,
-    scores: _Scores,
-    decoded: Mapping[tuple[str, str], tuple[np.ndarray, np.ndarray, np.ndarray]],
+    scores: _Stored,
+    decoded: _Stored,
     params: CadeParams | None,
 ) -> TaskCell:
     n, width = len(items), _width(task, items)
     present = np.arange(width)[None, :] < items["n_options"].to_numpy()[:, None]
-    nothing = (np.full(n, np.nan), np.zeros(n, dtype=bool), np.full((n, width), np.nan))
     if task is Task.MCQ:
         gold = items["gold"].map(OPTION_LETTERS.index).to_numpy(dtype=np.int64)
         payoff, by_digit = (np.arange(width)[None, :] == gold[:, None]).astype(float), None
     else:
         gold = np.full(n, -1, dtype=np.int64)
-        by_digit = decoded.get((test.value, View.FULL.value), nothing)[2]
+        by_digit = decoded.spread("by_digit", test, View.FULL.value, np.nan)
         payoff = -np.abs(by_digit - items["gold_value"].to_numpy(dtype=float)[:, None])
-    numbers = (
-        {v: decoded.get((test.value, v.value), nothing) for v in View}
-        if task is Task.REGRESSION
-        else {}
-    )
+    spoken = View if task is Task.REGRESSION else ()
+    passes = sorted(view for name, view in scores.rows if name == test.value and view not in _VIEWS)
     return TaskCell(
         task=task,
         test=test,
         items=items,
-        logits={v: scores.spread(scores.logits, test, v.value, np.nan) for v in View},
-        upper={v: scores.spread(scores.upper, test, v.value, np.nan) for v in View},
-        extra={
-            name: scores.spread(scores.logits, test, name, np.nan) for name in scores.passes(test)
-        },
+        logits={v: scores.spread("logits", test, v.value, np.nan) for v in View},
+        upper={v: scores.spread("upper", test, v.value, np.nan) for v in View},
+        extra={name: scores.spread("logits", test, name, np.nan) for name in passes},
         present=present,
         payoff=payoff,
         gold=gold,
         by_digit=by_digit,
-        free={v: numbers[v][0] for v in numbers},
-        parsed={v: numbers[v][1] for v in numbers},
-        top_token={v: scores.spread(scores.top_token, test, v.value, "") for v in View},
-        mass={v: scores.spread(scores.mass, test, v.value, np.nan) for v in View},
+        free={v: decoded.spread("free", test, v.value, np.nan) for v in spoken},
+        parsed={v: decoded.spread("parsed", test, v.value, False) for v in spoken},
+        top_token={v: scores.spread("top_token", test, v.value, "") for v in View},
+        mass={v: scores.spread("mass", test, v.value, np.nan) for v in View},
         params=params,
     )

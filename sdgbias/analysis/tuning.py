@@ -9,15 +9,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.analysis.run import RunData, TaskCell
 from sdgbias.methods import stats
 from sdgbias.methods.cade import Divergence, Floats, Ints, Stream, Streams, usable
 from sdgbias.methods.search import (
     RANGES,
     Packed,
+    Ranges,
     draw_settings,
     mean_payoff,
     pack,
+    random_search,
     row_payoff,
     take,
 )
@@ -102,6 +105,15 @@ def display_value(task: Task, payoff: float) -> float:
 def as_vector(params: CadeParams) -> Floats:
     """(4,) alpha, lambda_kl, beta, tau."""
     return np.array([params.alpha, params.lambda_kl, params.beta, params.tau])
+
+
+def searched(p: Problem, settings: AnalysisSettings, ranges: Ranges | None = None) -> Floats:
+    """(4,) the setting that the paper's search finds on the val rows."""
+    s, payoff = p.tunable()
+    found = random_search(
+        s, payoff, p.task, draws=settings.draws, seed=settings.seed, ranges=ranges
+    )
+    return as_vector(found.params)
 
 
 def format_setting(setting: Iterable[float]) -> str:

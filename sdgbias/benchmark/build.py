@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sdgbias.benchmark import card, items, prompts, quality
+from sdgbias.benchmark.card.figures import counts as counted
 from sdgbias.errors import InputError
 from sdgbias.files import reading, understood, write_atomically, write_json, writing
 from sdgbias.progress import Progress, silent
@@ -89,18 +90,14 @@ def _write_quarantine(out: Path, stage: str, *parts: pd.DataFrame) -> None:
     raw folder leaves out a million."""
     names = QUARANTINE_COLUMNS
     text = pa.schema([(name, pa.large_string()) for name in names])
-    rows = pa.concat_tables(
-        [
-            pa.Table.from_pandas(part[list(names)].astype("str"), text, preserve_index=False)
-            for part in parts
-        ]
-    ).replace_schema_metadata(None)
+    tables = (part[list(names)].astype("str") for part in parts)
+    rows = pa.concat_tables(pa.Table.from_pandas(t, text, preserve_index=False) for t in tables)
     out.mkdir(parents=True, exist_ok=True)
     with (
         TemporaryDirectory(dir=out, prefix=".spill-") as spill,
         duckdb.connect(config={"memory_limit": "512MB", "temp_directory": spill}) as connection,
     ):
-        connection.register("rows", rows)
+        connection.register("rows", rows.replace_schema_metadata(None))
         blocks = connection.sql("SELECT * FROM rows ORDER BY ALL").to_arrow_reader(GROUP)
         found = (pa.Table.from_batches([block]).cast(text) for block in blocks)
         none = text.empty_table()
@@ -144,17 +141,11 @@ def build_images(
     table = _read(out, "clusters")
     if settings is None:
         imagestore.clear_store(out)
-        (out / "images").mkdir(
-            parents=True, exist_ok=True
-        )  # DVC requires its outputs, even empty ones
-        index, lost, counts = (
-            imagestore.pending_index(table),
-            pd.DataFrame(columns=QUARANTINE_COLUMNS),
-            (0, 0),
-        )
+        (out / "images").mkdir(parents=True, exist_ok=True)  # DVC requires its outputs, even empty
+        index, counts = imagestore.pending_index(table), (0, 0)
+        lost = pd.DataFrame(columns=QUARANTINE_COLUMNS)
     else:
-        few = len(table) < FEW_PICTURES
-        count = workers or (1 if few else os.cpu_count() or 1)
+        count = workers or (1 if len(table) < FEW_PICTURES else os.cpu_count() or 1)
         stored = imagestore.render_store(raw, table, out, settings, count, progress)
         index, lost, counts = stored.index, stored.quarantine, (stored.rendered, stored.reused)
         index["image_group"] = _image_groups(index)
@@ -171,10 +162,8 @@ def _image_groups(index: pd.DataFrame) -> pd.Series:
     group = index["image_id"].copy()
     alone = index["photo_hash"] == ""
     for rows, hashes in ((~alone, ["tile_hash", "photo_hash"]), (alone, ["tile_hash"])):
-        part = index[rows]
-        first = near_duplicates.groups(
-            part["cluster_id"].tolist(), part[hashes].to_numpy().tolist()
-        )
+        ids, marks = index.loc[rows, "cluster_id"], index.loc[rows, hashes]
+        first = near_duplicates.groups(ids.tolist(), marks.to_numpy().tolist())
         group[rows] = leader.loc[first].to_numpy()
     return group
 
@@ -224,24 +213,17 @@ def build_items(out: Path, draw: Draw = Draw(), reviewed: Reviewed | None = None
     An item that breaks a row rule is removed and replaced by the draw, until all items satisfy
     every rule.
     """
-    clusters, images, known = (
-        _read(out, "clusters"),
-        _read(out, "images", ["cluster_id", "image_id", "image_group", "modalities"]),
-        _read(out, "series"),
-    )
+    clusters, known = _read(out, "clusters"), _read(out, "series")
+    images = _read(out, "images", ["cluster_id", "image_id", "image_group", "modalities"])
     clusters["gdl_region"], review = regions.match_regions(
         clusters, _read(out, "gdl_regions"), _read(out, "gdl_region_names")
     )
     text = review.to_csv(index=False, lineterminator="\n")
     write_atomically(out / "regions_review.csv", text)
     by_status = review.groupby("status")["clusters"].sum()
+    kept = earlier_bins(draw.keep_bins)
     candidates = items.find_candidates(
-        clusters,
-        images,
-        known,
-        seed=draw.seed,
-        max_gap=draw.max_gap,
-        keep_bins=earlier_bins(draw.keep_bins),
+        clusters, images, known, seed=draw.seed, max_gap=draw.max_gap, keep_bins=kept
     )
     given = {Task.MCQ: draw.mcq, Task.REGRESSION: draw.regression}
     free = [task for task, n in given.items() if n is None and not draw.every]
@@ -254,40 +236,26 @@ def build_items(out: Path, draw: Draw = Draw(), reviewed: Reviewed | None = None
     _write_quarantine(out, "items", *built.lost, *sifted)
     absent = sorted(set(series.SERIES) - set(known["series"]))
     asked: dict[str, Any] = {
-        "mcq": draw.mcq,
-        "regression": draw.regression,
-        "seed": draw.seed,
-        "max_gap": draw.max_gap,
+        **{name: getattr(draw, name) for name in ("mcq", "regression", "seed", "max_gap")},
         "kept_bins": draw.keep_bins is not None,
     }
     if free:
+        every = "every question, as the raw folder can't fill the paper's quotas"
         asked["by_default"] = {
-            task.value: (
-                "every question, as the raw folder can't fill the paper's quotas"
-                if numbers[task] is None
-                else "the paper's quotas"
-            )
-            for task in free
+            task.value: every if numbers[task] is None else "the paper's quotas" for task in free
         }
-    counts = (
-        {}
-        if reviewed is None
-        else {
-            "action": reviewed.action,
-            **reviewed.verdicts["verdict"].value_counts().sort_index().to_dict(),
-        }
-    )
+    counts: dict[str, Any] = {}
+    if reviewed is not None:
+        counts = {"action": reviewed.action, **counted(reviewed.verdicts["verdict"])}
     _keep_figures(reviewed.figures if reviewed else None, out / "reviews.json")
-    write_json(
-        out / "items_notes.json",
-        {
-            **built.notes,
-            "series_not_found": absent,
-            "asked": asked,
-            "review": counts,
-            "survey_regions": {str(name): int(n) for name, n in by_status.items()},
-        },
-    )
+    notes = {
+        **built.notes,
+        "series_not_found": absent,
+        "asked": asked,
+        "review": counts,
+        "survey_regions": {str(name): int(n) for name, n in by_status.items()},
+    }
+    write_json(out / "items_notes.json", notes)
 
 
 def _until_clean(
@@ -354,9 +322,7 @@ def earlier_bins(benchmark: Path | None) -> dict[str, Bins]:
         found = json.loads(path.read_text(encoding="utf-8"))["bins"]
         return {
             slug: Bins(
-                tuple(float(e) for e in b["edges"]),
-                tuple(str(t) for t in b["labels"]),
-                str(b["source"]),
+                tuple(map(float, b["edges"])), tuple(map(str, b["labels"])), str(b["source"])
             )
             for slug, b in found.items()
         }
@@ -385,9 +351,8 @@ def _prompt_tables(out: Path) -> Iterator[pa.Table]:
                     yield prompts.prompt_table(batch.to_pandas(), task)
 
 
-def build_card(out: Path) -> dict[str, Any]:
-    """Stage 6: benchmark.json, README.md, quarantine.parquet."""
-    return card.build_card(out)
+#: Stage 6: benchmark.json, README.md, quarantine.parquet.
+build_card = card.build_card
 
 
 def build(

@@ -22,15 +22,8 @@ MCQ_COLUMNS = (
     *(*_OPTIONS, "answer", *_SPLITS, *LABELS, "review"),
 )
 REGRESSION_COLUMNS = (
-    *PLACE,
-    *_KIND,
-    "target",
-    "tolerance",
-    "question",
-    "answer",
-    *_SPLITS,
-    *LABELS,
-    "review",
+    *(*PLACE, *_KIND, "target", "tolerance", "question"),
+    *("answer", *_SPLITS, *LABELS, "review"),
 )
 
 
@@ -51,12 +44,11 @@ def finish_items(
     items["review"] = ""
     numbers = {"item_id": "int64", "year": "int32"}
     if task is Task.MCQ:
-        return _typed(
-            items[list(MCQ_COLUMNS)], {**numbers, "value": "float64", "value_year": "int32"}
-        )
-    return _typed(
-        items[list(REGRESSION_COLUMNS)], {**numbers, "answer": "float64", "tolerance": "float64"}
-    )
+        columns, more = MCQ_COLUMNS, {"value": "float64", "value_year": "int32"}
+    else:
+        columns, more = REGRESSION_COLUMNS, {"answer": "float64", "tolerance": "float64"}
+    kinds = {**dict.fromkeys(LABELS, "float64"), **numbers, **more}  # everything else is text
+    return items[list(columns)].astype({column: kinds.get(column, "str") for column in columns})
 
 
 def shared_texts(options: Mapping[str, Bins], task: Task) -> pd.DataFrame:
@@ -66,20 +58,11 @@ def shared_texts(options: Mapping[str, Bins], task: Task) -> pd.DataFrame:
             (t.slug, t.pillar, t.title, t.sdg, t.unit, t.target, TOLERANCES[t.target], t.question)
             for t in load_regression_tasks()
         ]
-        return pd.DataFrame(
-            rows, columns=["indicator", *_SHARED, "target", "tolerance", "question"]
-        )
-    texts = {
-        entry.slug: [*options[entry.slug].labels, "", "", ""][:3] for entry in load_indicators()
-    }
+        own = ["target", "tolerance", "question"]
+        return pd.DataFrame(rows, columns=["indicator", *_SHARED, *own])
+    texts = {e.slug: [*options[e.slug].labels, "", "", ""][:3] for e in load_indicators()}
     entries = [
         (e.slug, e.pillar, e.title, e.sdg, e.unit, e.polarity, e.question, *texts[e.slug])
         for e in load_indicators()
     ]
     return pd.DataFrame(entries, columns=["indicator", *_SHARED, "polarity", "question", *_OPTIONS])
-
-
-def _typed(items: pd.DataFrame, numbers: Mapping[str, str]) -> pd.DataFrame:
-    """The column types: the named numbers, labels as double, everything else text."""
-    kinds = {**dict.fromkeys(LABELS, "float64"), **numbers}
-    return items.astype({column: kinds.get(column, "str") for column in items.columns})

@@ -8,7 +8,7 @@ items_mcq.parquet and items_regression.parquet (MCQ_COLUMNS, REGRESSION_COLUMNS)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,17 +16,14 @@ import pandas as pd
 
 from sdgbias.benchmark.draw import PAPER, draw, quotas, with_ids
 from sdgbias.benchmark.evidence import lacking_evidence
-from sdgbias.benchmark.item_columns import (
-    PLACE,
-    finish_items,
-    shared_texts,
-)
+from sdgbias.benchmark.item_columns import PLACE, finish_items, shared_texts
 from sdgbias.benchmark.splits import split_by_country
 from sdgbias.errors import InputError, UsageError, one_of
 from sdgbias.raw.clusters import LABELS
 from sdgbias.raw.indicators import (
     Bins,
     Indicator,
+    RegressionTask,
     bins,
     load_indicators,
     load_regression_tasks,
@@ -126,7 +123,8 @@ def choose_items(
     verdict into the column review. `split`: 'id' is the authors' rule, 'place' keeps countries
     apart. Raises UsageError.
     """
-    for name, number in (("mcq", mcq), ("regression", regression)):
+    numbers = {Task.MCQ: mcq, Task.REGRESSION: regression}
+    for name, number in numbers.items():
         if number is not None and number < 0:
             raise UsageError(
                 f"{name} is {number}; give a number of 0 or more, or leave it out to keep every"
@@ -143,19 +141,15 @@ def choose_items(
     notes["split"] = split
     verdicts = pd.DataFrame(columns=["task", "item_id", "verdict"]) if review is None else review
     lost, chosen, reviewed = [candidates.quarantine], {}, {}
-    for task, total in ((Task.MCQ, mcq), (Task.REGRESSION, regression)):
-        own = (
-            verdicts[verdicts["task"] == task.value]
-            .drop_duplicates("item_id")
-            .set_index("item_id")["verdict"]
-        )
+    for task, total in numbers.items():
+        mine = verdicts[verdicts["task"] == task.value].drop_duplicates("item_id")
+        own = mine.set_index("item_id")["verdict"]
         rejected = set(own.index[own == "rejected"]) if review_action == "drop" else set()
         found = candidates.found[task]
         gone = found[found["item_id"].isin(rejected)]
-        lost.append(
-            _quarantine(task, gone, "rejected-in-review", "item " + gone["item_id"].astype(str))
-        )
-        entries = load_indicators() if task is Task.MCQ else load_regression_tasks()
+        detail = "item " + gone["item_id"].astype(str)
+        lost.append(_quarantine(task, gone, "rejected-in-review", detail))
+        entries = _entries(task)
         keys, notes[task.value] = draw(
             found,
             task,
@@ -167,17 +161,11 @@ def choose_items(
         chosen[task] = keys.sort_values("item_id", kind="stable", ignore_index=True)
         reviewed[task] = own
     pillars = {entry.slug: entry.pillar for entry in load_indicators()}
-    keys = chosen[Task.MCQ]
-    shares = pd.crosstab(
-        keys["indicator"].astype("str").map(pillars).rename("pillar"),
-        keys["answer"].astype("str"),
-        normalize="index",
-    ).round(4)
+    slug, letter = (chosen[Task.MCQ][name].astype("str") for name in ("indicator", "answer"))
+    shares = pd.crosstab(slug.map(pillars), letter, normalize="index").round(4)
     notes["label_shares"] = shares.to_dict(orient="index")
-    facts = candidates.base.set_index("cluster_id")[
-        ["iso3", "country", "urban", "image_id", "modalities", *LABELS]
-    ]
-
+    wanted = ["iso3", "country", "urban", "image_id", "modalities", *LABELS]
+    facts = candidates.base.set_index("cluster_id")[wanted]
     said = {task: shared_texts(candidates.options, task) for task in Task}
 
     def finish(task: Task, keys: pd.DataFrame) -> pd.DataFrame:
@@ -194,11 +182,15 @@ def papers_number(candidates: Candidates, task: Task) -> int | None:
     """The paper's number of questions where the candidates fill its quota of every pillar, else
     None."""
     have = candidates.found[task]["indicator"].value_counts()
-    entries = load_indicators() if task is Task.MCQ else load_regression_tasks()
+    entries = _entries(task)
     capacity = {entry.slug: int(have.get(entry.slug, 0)) for entry in entries}
     pillars = {entry.slug: entry.pillar for entry in entries}
     made = quotas(task, pillars, capacity, PAPER[task])[1]["made"]
     return PAPER[task] if made == PAPER[task] else None
+
+
+def _entries(task: Task) -> Sequence[Indicator | RegressionTask]:
+    return load_indicators() if task is Task.MCQ else load_regression_tasks()
 
 
 def _base(
@@ -218,9 +210,9 @@ def _base(
                 " 'sdgbias build'"
             )
     base = clusters[list(wanted)].copy()
-    base["gdl_region"] = (
-        clusters["gdl_region"].fillna("").str.lower() if "gdl_region" in clusters else ""
-    )
+    base["gdl_region"] = ""
+    if "gdl_region" in clusters:
+        base["gdl_region"] = clusters["gdl_region"].fillna("").str.lower()
     image = images[["cluster_id", "image_id"]].assign(
         image_group=images.get("image_group", images["image_id"]),
         modalities=images.get("modalities", ""),
@@ -241,12 +233,8 @@ def _base(
     for name, of in (("image", "image_id"), ("group", "image_group")):
         kept[name] = pd.factorize(kept[of])[0]
     again = kept.duplicated("cluster_id")
-    where = {
-        "table": "clusters",
-        "rule": "duplicate-item",
-        "detail": "cluster appears twice; one row is kept",
-    }
-    twice = pd.DataFrame({"key": kept["cluster_id"][again], **where}, columns=QUARANTINE_COLUMNS)
+    twice = pd.DataFrame({"table": "clusters", "key": kept["cluster_id"][again]})
+    twice["rule"], twice["detail"] = "duplicate-item", "cluster appears twice; one row is kept"
     return kept[~again].reset_index(drop=True), twice, notes
 
 
@@ -270,13 +258,9 @@ def _mcq_candidates(
         rows = lookup_values(slim[bare == ""], series, entry, max_gap).assign(indicator=entry.slug)
         names = ", ".join(ref.name for ref in entry.series)
         gone = rows["value"].isna()
-        bare_rows = rows[gone]
-        where = bare_rows["iso3"].astype("str") + " " + bare_rows["year"].astype(str)
-        lost.append(
-            _quarantine(
-                Task.MCQ, bare_rows, "no-indicator-value", f"no value of {names} near " + where
-            )
-        )
+        where = rows["iso3"][gone].astype("str") + " " + rows["year"][gone].astype(str)
+        detail = f"no value of {names} near " + where
+        lost.append(_quarantine(Task.MCQ, rows[gone], "no-indicator-value", detail))
         low, high = entry.limits
         false = ~gone & ~rows["value"].between(low, high)
         detail = rows["value"].astype(str)[false] + f" is outside {low:g} to {high:g} {entry.unit}"
@@ -295,22 +279,9 @@ def _mcq_candidates(
             rows["answer"] = made.letters(rows["value"].to_numpy(dtype=float))
             found.append(rows)
         else:
-            lost.append(
-                _quarantine(
-                    Task.MCQ, rows, "invalid-options", pd.Series(made.reason, index=rows.index)
-                )
-            )
-    columns = [
-        "cluster_id",
-        "cname",
-        "year",
-        "indicator",
-        "value",
-        "value_year",
-        "source",
-        "level",
-        "answer",
-    ]
+            lost.append(_quarantine(Task.MCQ, rows, "invalid-options", made.reason))
+    columns = ["cluster_id", "cname", "year", "indicator", "value", "value_year"]
+    columns += ["source", "level", "answer"]
     return _compact(_concat(found, columns)), _concat(lost, QUARANTINE_COLUMNS), options
 
 
@@ -318,16 +289,14 @@ def _regression_candidates(base: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFra
     """(every cluster x task whose target is known, the quarantined others)."""
     found, lost = [], []
     for entry in load_regression_tasks():
-        rows = base[["cluster_id", "cname", "year", *_SAME, entry.target]].rename(
-            columns={entry.target: "answer"}
-        )
-        rows = rows.assign(indicator=entry.slug)
+        rows = base[["cluster_id", "cname", "year", *_SAME]]
+        rows = rows.assign(answer=base[entry.target], indicator=entry.slug)
         bare = lacking_evidence(base, entry.template)
         lost.append(_without_evidence(Task.REGRESSION, rows, entry.slug, bare))
         rows = rows[bare == ""]
         gone = rows["answer"].isna()
-        unknown = pd.Series(f"{entry.target} is unknown", index=rows.index)
-        lost.append(_quarantine(Task.REGRESSION, rows[gone], "no-indicator-value", unknown[gone]))
+        unknown = f"{entry.target} is unknown"
+        lost.append(_quarantine(Task.REGRESSION, rows[gone], "no-indicator-value", unknown))
         rows, twice = _once(rows[~gone], Task.REGRESSION)
         lost += twice
         found.append(rows)
@@ -404,28 +373,23 @@ def _once(rows: pd.DataFrame, task: Task) -> tuple[pd.DataFrame, list[pd.DataFra
     """
     rows = rows.reset_index(drop=True)
     lost = []
-    for rule, same in (
-        ("duplicate-item", ["image"]),
-        ("near-duplicate-item", ["group", "context"]),
+    for rule, same, what in (
+        ("duplicate-item", ["image"], "image"),
+        ("near-duplicate-item", ["group", "context"], "context and nearly the image"),
     ):
         again = rows.duplicated(same)
         if not again.any():
             continue
         first = rows.groupby(same)["cluster_id"].transform("first")
-        what = "image" if rule == "duplicate-item" else "context and nearly the image"
-        lost.append(
-            _quarantine(task, rows[again], rule, f"same question and {what} as " + first[again])
-        )
+        detail = f"same question and {what} as " + first[again]
+        lost.append(_quarantine(task, rows[again], rule, detail))
         rows = rows[~again].reset_index(drop=True)
     return rows, lost
 
 
-def _quarantine(task: Task, rows: pd.DataFrame, rule: str, detail: pd.Series) -> pd.DataFrame:
+def _quarantine(task: Task, rows: pd.DataFrame, rule: str, detail: pd.Series | str) -> pd.DataFrame:
     key = rows["cluster_id"] + "|" + rows["indicator"].astype("str")
-    return pd.DataFrame(
-        {"table": f"items_{task}", "key": key, "rule": rule, "detail": detail},
-        columns=QUARANTINE_COLUMNS,
-    )
+    return pd.DataFrame({"table": f"items_{task}", "key": key, "rule": rule, "detail": detail})
 
 
 def _compact(rows: pd.DataFrame) -> pd.DataFrame:

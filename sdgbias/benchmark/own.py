@@ -16,7 +16,7 @@ from pathlib import Path
 from PIL import Image, UnidentifiedImageError
 
 from sdgbias.benchmark.own_spec import FILE, Spec, near, read_spec
-from sdgbias.benchmark.own_table import Fault, ItemTable, read_table
+from sdgbias.benchmark.own_table import SUFFIXES, Fault, ItemTable, read_table
 from sdgbias.errors import InputError
 from sdgbias.files import confine
 from sdgbias.progress import Progress, each, silent
@@ -99,15 +99,11 @@ def read_folder(root: Path, progress: Progress = silent) -> Folder:
         return Folder(root, None, (), tuple(sorted(set(faults))))
     try:
         path = confine(root, spec.items)
+        tables = sorted(p.name for p in root.iterdir() if p.suffix.lower() in SUFFIXES)
+        if not path.is_file():
+            raise InputError(f"{spec.items!r} is not there; {near(spec.items, tables)}")
     except InputError as error:
         faults.append(Fault(FILE, spec.line("items"), f"items: {error}"))
-        return Folder(root, spec, (), tuple(sorted(set(faults))))
-    if not path.is_file():
-        tables = sorted(
-            p.name for p in root.iterdir() if p.suffix.lower() in (".csv", ".jsonl", ".parquet")
-        )
-        message = f"items: {spec.items!r} is not there; {near(spec.items, tables)}"
-        faults.append(Fault(FILE, spec.line("items"), message))
         return Folder(root, spec, (), tuple(sorted(set(faults))))
     table = read_table(path, spec.items)
     faults += table.faults
@@ -153,6 +149,8 @@ def _questions(
         if not any(row.values()):
             faults.append(Fault(spec.items, line, "is an empty row; delete it"))
             continue
+        row = {**row, "": ""}  # of a column that suite.yaml doesn't name
+        text, image, context = row[spec.question], row[spec.image], row[spec.context]
         for field in ("id", "question", "answer"):
             if not row[getattr(spec, field)]:
                 problems.append(f"{field} (column {getattr(spec, field)!r}) is empty; fill it")
@@ -166,39 +164,28 @@ def _questions(
         answer = ""
         if row[spec.answer] and not faulty:
             answer, fault = letter_of(row[spec.answer], options)
-            problems += [fault] if fault else []
-        image = row[spec.image] if spec.image else ""
-        if image:
-            if image not in pictures:
-                pictures[image] = picture_fault(root, image)
-            problems += [pictures[image]] if pictures[image] else []
-        prompt = (row[spec.question], *options, image, row[spec.context] if spec.context else "")
+            problems += filter(None, [fault])
+        if image and image not in pictures:
+            pictures[image] = picture_fault(root, image)
+        problems += filter(None, [pictures.get(image)])
+        prompt = (text, *options, image, context)
         gold, first = golds.setdefault(prompt, (answer, line)) if answer else ("", 0)
         if gold != answer:
             problems.append(
                 f"answer {answer} contradicts {unit} {first}, which has {gold} for the same text,"
                 " options, picture and context; keep one of the two"
             )
-        split = row[spec.split] if spec.split else ""
+        split = row[spec.split]
         if spec.split and split not in SPLITS:
             shown = f"is {split!r}" if split else "is empty"
             problems.append(f"split (column {spec.split!r}) {shown}; write val or test")
         if spec.cluster_by and not row[spec.cluster_by]:
             problems.append(f"cluster_by (column {spec.cluster_by!r}) is empty; fill it")
         faults += [Fault(spec.items, line, problem) for problem in problems]
+        cluster = row[spec.cluster_by] if spec.cluster_by else identity
+        groups = tuple(row[name] or UNKNOWN for name in spec.groups)
         found.append(
-            Question(
-                line,
-                identity,
-                row[spec.question],
-                options,
-                answer,
-                image,
-                row[spec.context] if spec.context else "",
-                split,
-                row[spec.cluster_by] if spec.cluster_by else identity,
-                tuple(row[name] or UNKNOWN for name in spec.groups),
-            )
+            Question(line, identity, text, options, answer, image, context, split, cluster, groups)
         )
     return found
 
@@ -265,9 +252,7 @@ def picture_fault(root: Path, name: str) -> str:
         size = path.stat().st_size
         if size > MAX_BYTES:
             return f"image {name!r} has {size:,} bytes, at most {MAX_BYTES:,}; make it smaller"
-        with (
-            warnings.catch_warnings()
-        ):  # Pillow only warns about large images; they are refused here
+        with warnings.catch_warnings():  # Pillow only warns about large images; refused here
             warnings.simplefilter("ignore")
             open_picture(path.read_bytes())
     except Image.DecompressionBombError:
@@ -339,10 +324,6 @@ def _notes(folder: Folder, spec: Spec) -> Iterable[str]:
             yield f"group {name}: {levels[UNKNOWN]} questions have no value and count as {UNKNOWN}"
         if len(levels) < 2:
             yield f"group {name} has one value: there is nothing to compare"
-    repeated = [
-        count
-        for count in Counter((q.text, q.options, q.image, q.context) for q in questions).values()
-        if count > 1
-    ]
-    if repeated:
+    texts = Counter((q.text, q.options, q.image, q.context) for q in questions)
+    if repeated := [count for count in texts.values() if count > 1]:
         yield f"{sum(repeated)} rows repeat a question (same text, options, picture and context)"

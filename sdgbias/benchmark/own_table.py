@@ -11,8 +11,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,18 +64,25 @@ def read_table(path: Path, name: str) -> ItemTable:
     if suffix not in SUFFIXES:
         fix = _OTHERS.get(suffix, "write it as .csv, .jsonl or .parquet")
         return _broken(name, f"a table of items is .csv, .jsonl or .parquet; {fix}")
+    faults: list[Fault] = []
     try:
         if suffix == ".parquet":
-            return _parquet(path, name)
-        data = path.read_bytes()
+            found = _parquet(path, name)
+        else:
+            data = path.read_bytes()
+            if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+                return _broken(name, "is UTF-16, as some spreadsheets write it; save it as UTF-8")
+            text, faults = decode(data, name)
+            found = _csv(text, name) if suffix == ".csv" else _jsonl(text, name)
     except OSError as error:
         return _broken(name, f"can't be read ({error.strerror or error}); check its permissions")
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return _broken(name, "is UTF-16, as some spreadsheets write it; save it as UTF-8")
-    text, faults = decode(data, name)
-    found = _csv(text, name) if suffix == ".csv" else _jsonl(text, name)
-    rows = list(_without_control(found, name, faults))
-    return ItemTable(found.columns, tuple(rows), tuple(sorted({*faults, *found.faults})))
+    for line, cells in found.rows:
+        for column, cell in cells.items():
+            if not _CONTROL.isdisjoint(cell):
+                hidden = next(c for c in cell if c in _CONTROL)
+                message = f"column {column!r} holds the control character {hidden!r}; remove it"
+                faults.append(Fault(name, line, message))
+    return replace(found, faults=tuple(sorted({*faults, *found.faults})))
 
 
 def decode(data: bytes, name: str) -> tuple[str, list[Fault]]:
@@ -96,19 +102,6 @@ def decode(data: bytes, name: str) -> tuple[str, list[Fault]]:
 
 def _broken(name: str, message: str, line: int = 0) -> ItemTable:
     return ItemTable((), (), (Fault(name, line, message),))
-
-
-def _without_control(
-    table: ItemTable, name: str, faults: list[Fault]
-) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows; invisible control characters are reported as faults."""
-    for line, cells in table.rows:
-        for column, cell in cells.items():
-            if not _CONTROL.isdisjoint(cell):
-                hidden = next(c for c in cell if c in _CONTROL)
-                message = f"column {column!r} holds the control character {hidden!r}; remove it"
-                faults.append(Fault(name, line, message))
-        yield line, cells
 
 
 def _header(columns: list[str], name: str) -> list[Fault]:
@@ -137,14 +130,10 @@ def _csv(text: str, name: str) -> ItemTable:
                 if not any(cell.strip() for cell in cells):
                     continue
                 columns = [cell.strip() for cell in cells]
-                other = next((s for s in _SEPARATORS if s in columns[0]), "")
+                other = next((word for mark, word in _SEPARATORS.items() if mark in columns[0]), "")
                 if len(columns) == 1 and other:
-                    return _broken(
-                        name,
-                        f"its columns are separated by {_SEPARATORS[other]}; only commas are read:"
-                        " save it as comma-separated CSV",
-                        start,
-                    )
+                    message = f"its columns are separated by {other}; only commas are read:"
+                    return _broken(name, f"{message} save it as comma-separated CSV", start)
                 faults += _header(columns, name)
             elif not cells:
                 continue
@@ -158,32 +147,49 @@ def _csv(text: str, name: str) -> ItemTable:
                 stripped = (cell.strip() for cell in cells)
                 rows.append((start, dict(zip(columns, stripped, strict=True))))
     except csv.Error as error:
-        where = (
-            "a double quote is opened and not closed"
-            if "end of data" in str(error)
-            else f"not CSV ({error})"
-        )
+        open_quote = "end of data" in str(error)
+        where = "a double quote is opened and not closed" if open_quote else f"not CSV ({error})"
         faults.append(Fault(name, line, f"{where}; the rows from here on could not be read"))
     if not columns:
         return _broken(name, "is empty; the first line names the columns")
     return ItemTable(tuple(columns), tuple(rows), tuple(faults))
 
 
-class _Twice(ValueError):
-    """A JSON object with a duplicate key."""
+class _NoRow(ValueError):
+    """A line that is no object of cells; says why."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise _Twice(f"names {key!r} twice; remove one")
+            raise _NoRow(f"names {key!r} twice; remove one")
         found[key] = value
     return found
 
 
 def _constant(text: str) -> Any:
-    raise _Twice(f"holds {text}, which is no value; write null or leave the field out")
+    raise _NoRow(f"holds {text}, which is no value; write null or leave the field out")
+
+
+def _json_row(raw: str) -> dict[str, Any]:
+    """The object of a line, its numbers as they are written. Raises _NoRow."""
+    try:
+        found = json.loads(
+            raw,
+            parse_int=str,
+            parse_float=str,
+            parse_constant=_constant,
+            object_pairs_hook=_object,
+        )
+    except _NoRow:
+        raise
+    except (ValueError, RecursionError) as error:
+        cause = getattr(error, "msg", type(error).__name__)
+        raise _NoRow(f"not JSON ({cause}); each line is one object: {{...}}") from None
+    if not isinstance(found, dict):
+        raise _NoRow("is no JSON object; each line is one object: {...}")
+    return {key.strip(): value for key, value in found.items()}
 
 
 def _jsonl(text: str, name: str) -> ItemTable:
@@ -195,48 +201,22 @@ def _jsonl(text: str, name: str) -> ItemTable:
         if not raw.strip():
             continue
         try:
-            found = json.loads(
-                raw,
-                parse_int=str,
-                parse_float=str,
-                parse_constant=_constant,
-                object_pairs_hook=_object,
-            )
-        except _Twice as error:
+            found = _json_row(raw)
+        except _NoRow as error:
             faults.append(Fault(name, line, str(error)))
             continue
-        except (ValueError, RecursionError) as error:
-            cause = getattr(error, "msg", type(error).__name__)
-            message = f"not JSON ({cause}); each line is one object: {{...}}"
-            faults.append(Fault(name, line, message))
-            continue
-        if not isinstance(found, dict):
-            message = "is no JSON object; each line is one object: {...}"
-            faults.append(Fault(name, line, message))
-            continue
-        cells = {}
+        columns |= dict.fromkeys(found)
         for key, value in found.items():
-            key = key.strip()
-            columns[key] = None
             if isinstance(value, list | dict):
                 kind = "list" if isinstance(value, list) else "object"
                 message = f"{key!r} holds a JSON {kind}; give each option a field of its own"
                 faults.append(Fault(name, line, message))
-            cells[key] = _plain(value)
-        rows.append((line, cells))
+        rows.append((line, {key: _cell(value) for key, value in found.items()}))
     if not rows and not faults:
         return _broken(name, "is empty; write one JSON object per line")
-    complete = tuple(
-        (line, {column: cells.get(column, "") for column in columns}) for line, cells in rows
-    )
+    none = dict.fromkeys(columns, "")
+    complete = tuple((line, {**none, **cells}) for line, cells in rows)
     return ItemTable(tuple(columns), complete, tuple(faults))
-
-
-def _plain(value: Any) -> str:
-    """A JSON value as a cell."""
-    if value is None or isinstance(value, list | dict):
-        return ""
-    return str(value).lower() if isinstance(value, bool) else str(value).strip()
 
 
 def _parquet(path: Path, name: str) -> ItemTable:
@@ -254,21 +234,18 @@ def _parquet(path: Path, name: str) -> ItemTable:
         if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
             message = f"column {column!r} holds {kind}; write text or numbers, one value per cell"
             faults.append(Fault(name, 0, message))
-            cells.append([""] * len(table))
-        else:
-            cells.append([_cell(value) for value in values.to_pylist()])
-    rows = tuple(
-        (line, dict(zip(names, row, strict=True)))
-        for line, row in enumerate(zip(*cells, strict=True), 1)
-    )
-    found = ItemTable(tuple(names), rows, ())
-    return ItemTable(found.columns, tuple(_without_control(found, name, faults)), tuple(faults))
+            values = pa.nulls(len(table))
+        cells.append([_cell(value) for value in values.to_pylist()])
+    rows = (dict(zip(names, row, strict=True)) for row in zip(*cells, strict=True))
+    return ItemTable(tuple(names), tuple(enumerate(rows, 1)), tuple(faults))
 
 
 def _cell(value: Any) -> str:
-    """A Parquet value as a cell: 3.0 is '3', because pandas stores whole numbers with gaps as
-    floats."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
+    """A value of JSON or Parquet as a cell: 3.0 is '3', because pandas stores whole numbers with
+    gaps as floats."""
+    if value is None or isinstance(value, list | dict):
+        return ""
+    if isinstance(value, float) and math.isnan(value):
         return ""
     if isinstance(value, bool):
         return str(value).lower()

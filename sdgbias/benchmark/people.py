@@ -12,7 +12,7 @@ FACET).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from sdgbias.benchmark.build import write_table
 from sdgbias.benchmark.card import content_digest
 from sdgbias.benchmark.card.figures import counts
 from sdgbias.errors import InputError
-from sdgbias.files import write_json
+from sdgbias.files import FileError, write_json
 from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.faces import read_fairface, read_utkface
 from sdgbias.raw.facet import GROUPS, Annotations, clip_box, find_files, read_annotations
@@ -42,35 +42,26 @@ LICENCES = {
 }
 TABLES = ("people", "items_people", "prompts")
 VAL_SHARE = 0.2
+Box = tuple[float, float, float, float]
 
 
 def split_of(image_id: str) -> str:
     """'val' for a fifth of the images, by hash; all questions about an image are on one side."""
-    return (
-        "val"
-        if int(hashlib.sha256(f"split|{image_id}".encode()).hexdigest()[:15], 16) / 16**15
-        < VAL_SHARE
-        else "test"
-    )
+    number = int(hashlib.sha256(f"split|{image_id}".encode()).hexdigest()[:15], 16)
+    return "val" if number / 16**15 < VAL_SHARE else "test"
 
 
 def read_people(source: Path, dataset: str) -> tuple[Annotations, dict[str, Path], dict[str, str]]:
     """(annotations, file name -> image path, file name -> rule of the unavailable ones). Raises
     InputError."""
     if dataset == "facet":
-        table = next(
-            (
-                p
-                for p in (source / "annotations" / "annotations.csv", source / "annotations.csv")
-                if p.is_file()
-            ),
-            None,
-        )
-        if table is None:
+        places = (source / "annotations" / "annotations.csv", source / "annotations.csv")
+        there = [path for path in places if path.is_file()]
+        if not there:
             raise InputError(
                 f"{source}: no annotations/annotations.csv; unpack FACET's annotations there"
             )
-        found = read_annotations(table)
+        found = read_annotations(there[0])
         files, lost = find_files(source, found.people["file"])
         return found, files, lost
     if dataset == "fairface":
@@ -113,105 +104,81 @@ def build_people(
     (``out`` can't be written).
     """
     found, files, lost = read_people(source, dataset)
-    gone = [found.quarantine]
-    gone.append(
-        _left(
-            found.people[found.people["file"].isin(lost)],
-            lambda row: (lost[row["file"]], row["file"]),
-        )
-    )
-    people = found.people[found.people["file"].isin(files)].sort_values(
-        "person_id", ignore_index=True
-    )
-    faults: dict[str, tuple[str, str]] = {}
-    boxes: dict[str, tuple[float, float, float, float]] = {}
+    people = found.people
+    missing = people["file"].map(lost).dropna()
+    absent = people.loc[missing.index]
+    gone = [found.quarantine, _left(absent["person_id"], missing, absent["file"])]
+    people = people[people["file"].isin(files)].sort_values("person_id", ignore_index=True)
+    faults: list[tuple[str, ...]] = []
+    boxes: dict[str, Box] = {}
 
     def pictures() -> Iterator[tuple[str, str, list[bytes]]]:
         for row in each(progress, "reading pictures", people.to_dict("records")):
-            data = _picture(files[row["file"]], row, faults, boxes)
-            if data is not None:
-                yield row["person_id"], row["file"], [data]
+            person = row["person_id"]
+            try:
+                data, boxes[person] = _picture(files[row["file"]], row)
+            except FileError as fault:
+                faults.append(("people", person, fault.rule, str(fault)))
+            else:
+                yield person, row["file"], [data]
 
     index = store_images(out, pictures())
-    gone.append(
-        _left(people[people["person_id"].isin(faults)], lambda row: faults[row["person_id"]])
-    )
-    people = people[~people["person_id"].isin(faults)].reset_index(drop=True)
+    gone.append(pd.DataFrame(faults, columns=QUARANTINE_COLUMNS))
+    people = people[people["person_id"].isin(boxes)].reset_index(drop=True)
     if people.empty:
+        found_why = counts(pd.concat(gone, ignore_index=True)["rule"])
+        reasons = ", ".join(f"{rule} {n}" for rule, n in found_why.items())
         raise InputError(
-            f"{source}: no usable person; the reasons:"
-            f" {_reasons(pd.concat(gone, ignore_index=True))}"
+            f"{source}: no usable person; the reasons: {reasons or 'the table is empty'}"
         )
     people["image_id"] = people["person_id"].map(index.set_index("cluster_id")["image_id"])
     shared = people["image_id"].duplicated(keep=False)
-    gone.append(_left(people[shared], lambda row: ("picture-twice", row["image_id"])))
+    gone.append(_left(people["person_id"][shared], "picture-twice", people["image_id"][shared]))
     people = people[~shared].reset_index(drop=True)
     for at, name in enumerate("xywh"):
         people[name] = [boxes[person][at] for person in people["person_id"]]
     synthetic = bool(sample_note(source))
-    people["dataset"], people["split"] = (
-        "synthetic" if synthetic else dataset,
-        people["image_id"].map(split_of),
-    )
+    people["dataset"] = "synthetic" if synthetic else dataset
+    people["split"] = people["image_id"].map(split_of)
     people, sifted = quality.sift("people", people)
     items = people_items.build_items(
         people, seed=asked.seed, selected_only=asked.selected_only, negatives=asked.negatives
     )
     items, sifted_items = quality.sift("items_people", items, {"people": people})
     prompts = people_items.build_prompts(items, list_seed=asked.list_seed)
-    index = index[index["cluster_id"].isin(people["person_id"])].assign(
-        image_group=lambda t: t["image_id"]
-    )
+    index = index[index["cluster_id"].isin(people["person_id"])]
+    index = index.assign(image_group=index["image_id"])
     write_table(out, "people", people)
     write_table(out, "images", index)
     write_table(out, "items_people", items)
     write_table(out, "prompts", prompts)
     left = pd.concat([*gone, sifted, sifted_items], ignore_index=True).astype("str")
-    write_table(
-        out,
-        "quarantine",
-        left.sort_values(["table", "key", "rule"], kind="stable", ignore_index=True),
-    )
+    left = left.sort_values(["table", "key", "rule"], kind="stable", ignore_index=True)
+    write_table(out, "quarantine", left)
     card = _card(out, people, items, left, found.n_rows, dataset, synthetic)
     write_json(out / "benchmark.json", card)  # last: its presence marks the folder as complete
     return card
 
 
-def _left(rows: pd.DataFrame, why: Callable[[dict[Any, Any]], tuple[str, str]]) -> pd.DataFrame:
-    gone = [("people", row["person_id"], *why(row)) for row in rows.to_dict("records")]
-    return pd.DataFrame(gone, columns=QUARANTINE_COLUMNS)
+def _left(people: pd.Series, rule: pd.Series | str, detail: pd.Series) -> pd.DataFrame:
+    return pd.DataFrame({"table": "people", "key": people, "rule": rule, "detail": detail})
 
 
-def _picture(
-    path: Path,
-    row: dict[Any, Any],
-    faults: dict[str, tuple[str, str]],
-    boxes: dict[str, tuple[float, float, float, float]],
-) -> bytes | None:
-    """The unchanged bytes of the image if they decode and the person's box lies inside; else None,
-    with the fault noted."""
-    person = row["person_id"]
+def _picture(path: Path, row: dict[Any, Any]) -> tuple[bytes, Box]:
+    """(the unchanged bytes of the image, the person's box inside it). Raises FileError where it
+    doesn't decode or the box lies outside."""
     try:
         data = path.read_bytes()
-        size = open_picture(data).size
+        width, height = open_picture(data).size
     except Exception as error:  # any decoder error: the image can't be sent to a model
-        faults[person] = ("image-corrupt", f"{row['file']}: {type(error).__name__}")
-        return None
+        raise FileError("image-corrupt", f"{row['file']}: {type(error).__name__}") from None
     box = (row["x"], row["y"], row["w"], row["h"])
-    clipped = clip_box(box, *size) if row["w"] else (0.0, 0.0, float(size[0]), float(size[1]))
+    whole = (0.0, 0.0, float(width), float(height))
+    clipped = clip_box(box, width, height) if row["w"] else whole
     if clipped is None:
-        faults[person] = (
-            "box-outside",
-            f"{row['file']}: box {box} of a picture of {size[0]} x {size[1]}",
-        )
-        return None
-    boxes[person] = clipped
-    return data
-
-
-def _reasons(quarantine: pd.DataFrame) -> str:
-    found = counts(quarantine["rule"])
-    return ", ".join(f"{rule} {n}" for rule, n in found.items()) or "the table is empty"
+        detail = f"{row['file']}: box {box} of a picture of {width} x {height}"
+        raise FileError("box-outside", detail)
+    return data, clipped
 
 
 def _card(
@@ -223,16 +190,14 @@ def _card(
     dataset: str,
     synthetic: bool,
 ) -> dict[str, Any]:
-    digest = hashlib.sha256(
-        "".join(content_digest(out / f"{name}.parquet") for name in TABLES).encode()
-    ).hexdigest()[:16]
+    tables = "".join(content_digest(out / f"{name}.parquet") for name in TABLES)
     groups = {
         attribute: {group: int((people[attribute] == group).sum()) for group in (*names, "unknown")}
         for attribute, names in GROUPS.items()
     }
     why = {name: counts(people.loc[people[f"{name}_why"] != "", f"{name}_why"]) for name in GROUPS}
     return {
-        "benchmark_id": digest,
+        "benchmark_id": hashlib.sha256(tables.encode()).hexdigest()[:16],
         "suite": FACET,
         "dataset": "synthetic" if synthetic else dataset,
         "synthetic": synthetic,

@@ -47,9 +47,9 @@ def _hash(*parts: object) -> int:
 def class_list(seed: int | None = None, key: str = "") -> str:
     """The 52 classes joined by ', ': in FACET's order, or with a seed shuffled by a hash of it and
     ``key`` (the reference shuffles with the global generator, so its order can't be reproduced)."""
-    names = (
-        list(CLASSES) if seed is None else sorted(CLASSES, key=lambda name: _hash(seed, key, name))
-    )
+    names = list(CLASSES)
+    if seed is not None:
+        names.sort(key=lambda name: _hash(seed, key, name))
     return ", ".join(names)
 
 
@@ -69,36 +69,18 @@ def build_items(
     for person, image, name, *groups in people[fields].itertuples(index=False, name=None):
         asked: list[tuple[str, str, str]] = []
         if not name:
-            asked = [
-                (prompt, "", dict(zip(("gender", "skin", "age"), groups, strict=False))[prompt])
-                for prompt in ATTRIBUTES
-            ]
-            asked = [a for a in asked if a[2] != UNKNOWN]
+            known = dict(zip(fields[3:], groups, strict=True))
+            asked = [(p, "", known[p]) for p in ATTRIBUTES if known[p] != UNKNOWN]
         elif name in SELECTED or not selected_only:
             asked = [("p1", "", name), *((prompt, name, "yes") for prompt in CHOICES)]
             if negatives:
                 other = wrong_class(person, name, seed)
                 asked += [(prompt, other, "no") for prompt in CHOICES]
         for prompt, about, gold in asked:
-            item_id = (
-                _hash("people", person, prompt, about) >> 12
-            )  # 52 bits: exact in every number type
+            # 52 bits: exact in every number type
+            item_id = _hash("people", person, prompt, about) >> 12
             rows.append((item_id, person, image, name, prompt, about, gold == "no", gold, *groups))
-    columns = [
-        "item_id",
-        "person_id",
-        "image_id",
-        "class1",
-        "prompt",
-        "asked",
-        "negative",
-        "gold",
-        "gender",
-        "skin",
-        "age",
-        "race",
-        "split",
-    ]
+    columns = ["item_id", *fields[:3], "prompt", "asked", "negative", "gold", *fields[3:]]
     return pd.DataFrame(rows, columns=columns).sort_values("item_id", ignore_index=True)
 
 
@@ -115,9 +97,8 @@ def build_prompts(items: pd.DataFrame, *, list_seed: int | None = None) -> pd.Da
         elif prompt in ATTRIBUTES:
             texts.append(ATTRIBUTE.format(what=ATTRIBUTES[prompt], list=", ".join(GROUPS[prompt])))
         else:
-            texts.append(
-                P1.format(list=plain if list_seed is None else class_list(list_seed, str(item_id)))
-            )
+            listed = plain if list_seed is None else class_list(list_seed, str(item_id))
+            texts.append(P1.format(list=listed))
     choice = items["prompt"].isin(CHOICES)
     frame = pd.DataFrame(
         {

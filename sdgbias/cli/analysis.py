@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from sdgbias.cli.options import DEFAULT_RESULTS, JsonOption, ResultsOption, say_json
+from sdgbias.progress import update
 
 RunsOption = Annotated[
     list[str] | None,
@@ -20,29 +21,26 @@ RunsOption = Annotated[
 def analyse(
     results: ResultsOption = DEFAULT_RESULTS,
     run: RunsOption = None,
-    draws: Annotated[
-        int, typer.Option(min=1, help="Draws of every random search (paper: 10,000).")
-    ] = 10_000,
-    seed: Annotated[int, typer.Option(help="Seed of searches and resampling.")] = 0,
-    bootstrap: Annotated[
-        int, typer.Option(min=100, help="Draws of every bootstrap over places.")
-    ] = 2_000,
-    again: Annotated[
-        bool,
-        typer.Option(
-            "--again", help="Also for runs that were analysed with these settings before."
-        ),
-    ] = False,
+    draws: Annotated[int, typer.Option(min=1)] = 10_000,
+    seed: int = 0,
+    bootstrap: Annotated[int, typer.Option(min=100)] = 2_000,
+    again: Annotated[bool, typer.Option("--again")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Every table and figure beyond the headline, from stored scores: baselines, ablations, groups,
-    harm, calibration, transfer."""
+    harm, calibration, transfer.
+
+    Args:
+        draws: Draws of every random search (paper: 10,000).
+        seed: Seed of searches and resampling.
+        bootstrap: Draws of every bootstrap over places.
+        again: Also for runs that were analysed with these settings before.
+    """
     from sdgbias.analysis import analyse as lab
     from sdgbias.analysis.rows import AnalysisSettings
-    from sdgbias.cli.options import Bars
 
     made = lab.analyse(
-        Path(results), run, AnalysisSettings(draws, seed, bootstrap), again=again, progress=Bars()
+        Path(results), run, AnalysisSettings(draws, seed, bootstrap), again=again, progress=update
     )
     if as_json:
         say_json([{"run_id": run_id, "rows": rows} for run_id, rows in made.items()])
@@ -56,39 +54,25 @@ def analyse(
 
 def reproduce(
     results: ResultsOption = DEFAULT_RESULTS,
-    table: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--table",
-            help=(
-                "A to L, 1 to 3, fig3, claims, ...; may be given several times; all: every study's"
-                " rows."
-            ),
-        ),
-    ] = None,
-    paper: Annotated[
-        str,
-        typer.Option(
-            "--paper", help="sdg, or fairness (tables 1, 2, 3, gender, classes, rates, ...)."
-        ),
-    ] = "sdg",
-    model: Annotated[
-        list[str] | None,
-        typer.Option("--model", help="Registry name; may be given several times. Default: all."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of tables.")] = False,
-    as_csv: Annotated[
-        bool, typer.Option("--csv", help="Comma-separated, one line a number, instead of tables.")
-    ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", help="Folder for a Markdown and a CSV file per table, instead of printing."
-        ),
-    ] = None,
+    table: Annotated[list[str] | None, typer.Option("--table")] = None,
+    paper: Annotated[str, typer.Option("--paper")] = "sdg",
+    model: Annotated[list[str] | None, typer.Option("--model")] = None,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv")] = False,
+    out: Annotated[Path | None, typer.Option("--out")] = None,
 ) -> None:
     """Every table and figure of the paper from stored results: ours beside the printed value where
-    the same model was scored."""
+    the same model was scored.
+
+    Args:
+        table: A to L, 1 to 3, fig3, claims, ...; may be given several times; all: every study's
+            rows.
+        paper: sdg, or fairness (tables 1, 2, 3, gender, classes, rates, ...).
+        model: Registry name; may be given several times. Default: all.
+        as_json: JSON instead of tables.
+        as_csv: Comma-separated, one line a number, instead of tables.
+        out: Folder for a Markdown and a CSV file per table, instead of printing.
+    """
     from sdgbias import store
     from sdgbias.analysis import paper as tables
     from sdgbias.analysis.paper import fairness, formats
@@ -115,48 +99,31 @@ def reproduce(
 
 
 def selfcheck(
-    full: Annotated[
-        bool,
-        typer.Option(
-            "--full",
-            help="Every planted model and many seeds (some minutes) instead of a small selection.",
-        ),
-    ] = False,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Seed of the planted models and of the synthetic benchmark.")
-    ] = 0,
-    benchmark: Annotated[
-        Path | None,
-        typer.Option(
-            "--benchmark", help="Benchmark folder; default: a synthetic one, built for it."
-        ),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Every check as JSON instead of one page.")
-    ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Also write the page: FILE.html, FILE.json or FILE.txt."),
-    ] = None,
-    fault: Annotated[
-        str,
-        typer.Option(
-            "--break",
-            hidden=True,
-            help="Break the instrument on purpose: sign, leak, order, narrow.",
-        ),
-    ] = "",
+    full: Annotated[bool, typer.Option("--full")] = False,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    benchmark: Annotated[Path | None, typer.Option("--benchmark")] = None,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+    out: Annotated[Path | None, typer.Option("--out")] = None,
+    fault: Annotated[str, typer.Option("--break", hidden=True)] = "",
 ) -> None:
     """The instrument proves itself: planted models go through the whole pipeline, and what was
-    planted must come out."""
+    planted must come out.
+
+    Args:
+        full: Every planted model and many seeds (some minutes) instead of a small selection.
+        seed: Seed of the planted models and of the synthetic benchmark.
+        benchmark: Benchmark folder; default: a synthetic one, built for it.
+        as_json: Every check as JSON instead of one page.
+        out: Also write the page: FILE.html, FILE.json or FILE.txt.
+        fault: Break the instrument on purpose: sign, leak, order, narrow.
+    """
     from sdgbias.analysis import selfcheck as instrument
     from sdgbias.analysis.selfcheck import report
-    from sdgbias.cli.options import Bars
 
     if out is not None:
         report.check_name(out)
     verdict = instrument.run(
-        full=full, seed=seed, benchmark=benchmark, fault=fault, progress=Bars()
+        full=full, seed=seed, benchmark=benchmark, fault=fault, progress=update
     )
     typer.echo(report.as_json(verdict) if as_json else report.text(verdict))
     if out is not None:

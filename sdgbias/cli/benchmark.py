@@ -8,33 +8,35 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdgbias import progress
-from sdgbias.cli.options import DEFAULT_BENCHMARK, DEFAULT_RAW, Bars, RawOption, check_quality, tell
+from sdgbias.cli.options import DEFAULT_BENCHMARK, DEFAULT_RAW, RawOption, check_quality, tell
 from sdgbias.errors import UsageError, one_of
+from sdgbias.progress import update
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 def sample(
-    out: Annotated[Path, typer.Option(help="Folder to write.")] = DEFAULT_RAW,
-    clusters: Annotated[
-        int, typer.Option(min=1, help="Number of survey clusters over all countries.")
-    ] = 300,
-    seed: Annotated[int, typer.Option(help="Same seed, same bytes.")] = 0,
-    countries: Annotated[
-        str, typer.Option(help="DHS country codes, comma-separated; empty: eight default ones.")
-    ] = "",
-    images: Annotated[
-        bool, typer.Option("--images/--no-images", help="Draw tiles and photos.")
-    ] = True,
+    out: Path = DEFAULT_RAW,
+    clusters: Annotated[int, typer.Option(min=1)] = 300,
+    seed: int = 0,
+    countries: str = "",
+    images: Annotated[bool, typer.Option("--images/--no-images")] = True,
 ) -> None:
     """Write a synthetic raw folder of places, whose images truly carry the signal, in
-    SustainBench's layout. Of people: sdgbias people sample."""
+    SustainBench's layout. Of people: sdgbias people sample.
+
+    Args:
+        out: Folder to write.
+        clusters: Number of survey clusters over all countries.
+        seed: Same seed, same bytes.
+        countries: DHS country codes, comma-separated; empty: eight default ones.
+        images: Draw tiles and photos.
+    """
     from sdgbias.raw.synthetic import write_sample
 
     chosen = [c.strip() for c in countries.split(",") if c.strip()] or None
-    write_sample(out, clusters, seed, chosen, images, Bars())
+    write_sample(out, clusters, seed, chosen, images, update)
     more = "" if images else " --no-images"
     typer.echo(
         f"{out}: {clusters} synthetic clusters. Next: sdgbias build --raw {out} --indicators"
@@ -44,120 +46,60 @@ def sample(
 
 def build(
     raw: RawOption = DEFAULT_RAW,
-    indicators: Annotated[
-        Path | None,
-        typer.Option(
-            help=(
-                "Indicator series folder. Default: RAW/indicators if it exists, else"
-                " data/indicators."
-            )
-        ),
-    ] = None,
-    out: Annotated[
-        Path, typer.Option(envvar="SDGBIAS_BENCHMARK", help="Benchmark folder to write.")
-    ] = DEFAULT_BENCHMARK,
-    mcq: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help=(
-                "Number of distinct multiple-choice questions; default: the paper's 100000 where"
-                " the raw folder fills its quota of every pillar, else all."
-            ),
-        ),
-    ] = None,
-    regression: Annotated[
-        int | None,
-        typer.Option(
-            min=0, help="Number of regression questions; default: the paper's 50000, else all."
-        ),
-    ] = None,
-    every: Annotated[
-        bool, typer.Option("--all", help="Every possible question, where no number is given.")
-    ] = False,
-    seed: Annotated[int, typer.Option(help="Seed of the stratified draw.")] = 0,
-    max_gap: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="Most years between a value and the survey, where an indicator sets no limit.",
-        ),
-    ] = 10,
-    split: Annotated[
-        str, typer.Option(help="id: the authors' rule; place: no country in both val and test.")
-    ] = "id",
-    keep_bins: Annotated[
-        Path | None,
-        typer.Option(help="Earlier benchmark folder whose answer options are used again."),
-    ] = None,
-    review: Annotated[
-        Path | None, typer.Option(help="Verdicts of `sdgbias review import` (reviews.parquet).")
-    ] = None,
-    review_action: Annotated[
-        str, typer.Option(help="What happens to rejected items: drop (others are drawn) or mark.")
-    ] = "drop",
-    images: Annotated[
-        bool | None,
-        typer.Option(
-            "--images/--no-images",
-            help=(
-                "Draw the pictures (default, except for a sample without); nothing can be evaluated"
-                " without."
-            ),
-        ),
-    ] = None,
-    layout: Annotated[
-        str,
-        typer.Option(
-            help="composite: one picture per place; several: photo, tile and night lights apart."
-        ),
-    ] = "composite",
-    stretch: Annotated[
-        str, typer.Option(help="Contrast of the tile: authors or percentile.")
-    ] = "authors",
-    stretch_for: Annotated[
-        str,
-        typer.Option(help="Another stretch for some countries, e.g. KH=percentile,NP=percentile."),
-    ] = "",
-    bands: Annotated[
-        str,
-        typer.Option(
-            help="Colours of the tile: true-colour, false-colour (NIR, red, green) or swir."
-        ),
-    ] = "true-colour",
-    nightlights: Annotated[str, typer.Option(help="Night lights: log, linear or none.")] = "log",
-    photo: Annotated[
-        str,
-        typer.Option(
-            help=(
-                "when_available: the tile alone where a place has no street photo; required: no"
-                " picture and no question there."
-            )
-        ),
-    ] = "when_available",
-    photos: Annotated[
-        int, typer.Option(min=1, help="Street photos per place (layout several only).")
-    ] = 1,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Processes that draw pictures; default: one per CPU, one for few places."
-        ),
-    ] = None,
-    stage: Annotated[
-        str,
-        typer.Option(
-            help=(
-                "One stage only: clusters, images, series, items, prompts, card, check (used by"
-                " dvc.yaml)."
-            )
-        ),
-    ] = "",
+    indicators: Path | None = None,
+    out: Annotated[Path, typer.Option(envvar="SDGBIAS_BENCHMARK")] = DEFAULT_BENCHMARK,
+    mcq: Annotated[int | None, typer.Option(min=0)] = None,
+    regression: Annotated[int | None, typer.Option(min=0)] = None,
+    every: Annotated[bool, typer.Option("--all")] = False,
+    seed: int = 0,
+    max_gap: Annotated[int, typer.Option(min=0)] = 10,
+    split: str = "id",
+    keep_bins: Path | None = None,
+    review: Path | None = None,
+    review_action: str = "drop",
+    images: Annotated[bool | None, typer.Option("--images/--no-images")] = None,
+    layout: str = "composite",
+    stretch: str = "authors",
+    stretch_for: str = "",
+    bands: str = "true-colour",
+    nightlights: str = "log",
+    photo: str = "when_available",
+    photos: Annotated[int, typer.Option(min=1)] = 1,
+    workers: Annotated[int | None, typer.Option(min=1)] = None,
+    stage: str = "",
 ) -> None:
     """Build a benchmark: clusters -> images -> series -> questions -> prompts, then the quality
     gate.
 
     Everything is resumable: run the same command again after an interruption.
+
+    Args:
+        indicators: Indicator series folder. Default: RAW/indicators if it exists, else
+            data/indicators.
+        out: Benchmark folder to write.
+        mcq: Number of distinct multiple-choice questions; default: the paper's 100000 where the raw
+            folder fills its quota of every pillar, else all.
+        regression: Number of regression questions; default: the paper's 50000, else all.
+        every: Every possible question, where no number is given.
+        seed: Seed of the stratified draw.
+        max_gap: Most years between a value and the survey, where an indicator sets no limit.
+        split: id: the authors' rule; place: no country in both val and test.
+        keep_bins: Earlier benchmark folder whose answer options are used again.
+        review: Verdicts of `sdgbias review import` (reviews.parquet).
+        review_action: What happens to rejected items: drop (others are drawn) or mark.
+        images: Draw the pictures (default, except for a sample without); nothing can be evaluated
+            without.
+        layout: composite: one picture per place; several: photo, tile and night lights apart.
+        stretch: Contrast of the tile: authors or percentile.
+        stretch_for: Another stretch for some countries, e.g. KH=percentile,NP=percentile.
+        bands: Colours of the tile: true-colour, false-colour (NIR, red, green) or swir.
+        nightlights: Night lights: log, linear or none.
+        photo: when_available: the tile alone where a place has no street photo; required: no
+            picture and no question there.
+        photos: Street photos per place (layout several only).
+        workers: Processes that draw pictures; default: one per CPU, one for few places.
+        stage: One stage only: clusters, images, series, items, prompts, card, check (used by
+            dvc.yaml).
     """
     from sdgbias.benchmark import build as stages
     from sdgbias.benchmark.review import load_verdicts
@@ -167,9 +109,9 @@ def build(
         indicators = (
             raw / "indicators" if (raw / "indicators").is_dir() else Path("data/indicators")
         )
-    source, bars = indicators, Bars()
+    source = indicators
     if stage:
-        progress.update(f"stage {stage}")
+        update(f"stage {stage}")
     if images is None and (images := not stages.made_without_images(raw)) is False:
         typer.echo(
             f"{raw}: a sample without pictures; questions are built without them and can't be"
@@ -185,7 +127,9 @@ def build(
     )
     steps: dict[str, Callable[[], object]] = {
         "clusters": lambda: stages.build_clusters(raw, out),
-        "images": lambda: _said_of_images(*stages.build_images(raw, out, settings, workers, bars)),
+        "images": lambda: _said_of_images(
+            *stages.build_images(raw, out, settings, workers, update)
+        ),
         "series": lambda: stages.build_series(source, out),
         "items": lambda: stages.build_items(
             out,

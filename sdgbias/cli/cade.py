@@ -62,18 +62,19 @@ def cade_search(
     out: OutOption,
     numerics: NumericsOption = "exact",
     search: SearchOption = "random",
-    draws: Annotated[int, typer.Option(min=1, help="Random-search draws.")] = 10_000,
-    seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
+    draws: Annotated[int, typer.Option(min=1)] = 10_000,
+    seed: int = 0,
     tolerance: ToleranceOption = None,
-    objective: Annotated[
-        str,
-        typer.Option(
-            help="What regression is tuned on: mae (the paper's, pooled over all targets) or"
-            " tolerance (the error over each target's tolerance)."
-        ),
-    ] = "mae",
+    objective: str = "mae",
 ) -> None:
-    """Tune CADE on the val rows of a model's tables, then apply it to all rows."""
+    """Tune CADE on the val rows of a model's tables, then apply it to all rows.
+
+    Args:
+        draws: Random-search draws.
+        seed: Seed of the search.
+        objective: What regression is tuned on: mae (the paper's, pooled over all targets) or
+            tolerance (the error over each target's tolerance).
+    """
     from sdgbias.benchmark.release.predictions import Tuning
 
     kind = choice("--search", search, ("random", "exact"))
@@ -95,25 +96,23 @@ def cade_apply(
     task: TaskOption,
     level: LevelOption,
     out: OutOption,
-    alpha: Annotated[float | None, typer.Option(help="Context penalty.")] = None,
-    lambda_kl: Annotated[
-        float | None,
-        typer.Option("--lambda-kl", help="How much image-context divergence strengthens it."),
-    ] = None,
-    beta: Annotated[float | None, typer.Option(help="Question-prior penalty.")] = None,
-    tau: Annotated[
-        float | None,
-        typer.Option(
-            help="Confidence gate: Full answers at least this sure are kept; 0 keeps all."
-        ),
-    ] = None,
-    params: Annotated[
-        Path | None, typer.Option(help="JSON with the four values, e.g. a cade_config.json.")
-    ] = None,
+    alpha: float | None = None,
+    lambda_kl: Annotated[float | None, typer.Option("--lambda-kl")] = None,
+    beta: float | None = None,
+    tau: float | None = None,
+    params: Path | None = None,
     numerics: NumericsOption = "exact",
     tolerance: ToleranceOption = None,
 ) -> None:
-    """Apply CADE with given hyper-parameters to a model's tables."""
+    """Apply CADE with given hyper-parameters to a model's tables.
+
+    Args:
+        alpha: Context penalty.
+        lambda_kl: How much image-context divergence strengthens it.
+        beta: Question-prior penalty.
+        tau: Confidence gate: Full answers at least this sure are kept; 0 keeps all.
+        params: JSON with the four values, e.g. a cade_config.json.
+    """
     from sdgbias.benchmark.release.predictions import not_usable, read_params
     from sdgbias.types import CadeParams
 

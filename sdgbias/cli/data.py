@@ -10,12 +10,12 @@ import typer
 
 from sdgbias.cli.options import (
     DEFAULT_BENCHMARK,
-    Bars,
     BenchmarkOption,
     JsonOption,
     group,
     say_json,
 )
+from sdgbias.progress import update
 
 raw_app = group("Raw inputs: what is present, what is missing, where to get it.")
 review_app = group("Human review of a benchmark by two people and an adjudicator.")
@@ -34,17 +34,18 @@ def _say(lines: list[str]) -> None:
 @raw_app.command("check")
 def raw_check(
     folder: FolderArgument,
-    indicators: Annotated[
-        Path | None,
-        typer.Option(help="Indicator series folder. Default: DIR/indicators if it exists."),
-    ] = None,
+    indicators: Path | None = None,
     as_json: JsonOption = False,
 ) -> None:
     """Report which raw sources are present, partial, missing or broken, what can't be built without
-    them, and where to get them."""
+    them, and where to get them.
+
+    Args:
+        indicators: Indicator series folder. Default: DIR/indicators if it exists.
+    """
     from sdgbias.raw.check import check_raw
 
-    report = check_raw(folder, indicators, Bars())
+    report = check_raw(folder, indicators, update)
     say_json(report) if as_json else _say(report.lines())
     if report.exit_code:
         raise typer.Exit(report.exit_code)
@@ -61,49 +62,44 @@ def raw_track(folder: FolderArgument) -> None:
 
 @review_app.command("sample")
 def review_sample(
-    out: Annotated[
-        Path,
-        typer.Option(
-            help=(
-                "Folder for the sheet and the CSVs; give it to reviewers only, it shows people's"
-                " streets."
-            )
-        ),
-    ],
+    out: Annotated[Path, typer.Option()],
     benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
-    share: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Share of the items to draw.")
-    ] = 0.05,
-    seed: Annotated[int, typer.Option(help="Seed of the stratified draw.")] = 0,
-    reviewers: Annotated[
-        str, typer.Option(help="Names, comma-separated: one CSV each.")
-    ] = "one,two",
+    share: Annotated[float, typer.Option(min=0.0, max=1.0)] = 0.05,
+    seed: int = 0,
+    reviewers: str = "one,two",
 ) -> None:
-    """Draw a stratified sample and write a review sheet (HTML) and a CSV per reviewer."""
+    """Draw a stratified sample and write a review sheet (HTML) and a CSV per reviewer.
+
+    Args:
+        out: Folder for the sheet and the CSVs; give it to reviewers only, it shows people's
+            streets.
+        share: Share of the items to draw.
+        seed: Seed of the stratified draw.
+        reviewers: Names, comma-separated: one CSV each.
+    """
     from sdgbias.benchmark.review.sheet import write_sheets
 
     names = [name.strip() for name in reviewers.split(",") if name.strip()]
-    _say(write_sheets(benchmark, out, share, seed, names, progress=Bars()).lines())
+    _say(write_sheets(benchmark, out, share, seed, names, progress=update).lines())
 
 
 @review_app.command("import")
 def review_import(
-    first: Annotated[Path, typer.Argument(metavar="A.csv", help="Verdicts of the first reviewer.")],
-    second: Annotated[
-        Path, typer.Argument(metavar="B.csv", help="Verdicts of the second reviewer.")
-    ],
-    out: Annotated[
-        Path,
-        typer.Option(help="Verdicts for `sdgbias build --review`; figures lie beside it as JSON."),
-    ] = Path("reviews.parquet"),
-    adjudicator: Annotated[
-        Path | None,
-        typer.Option(help="Verdicts of the adjudicator on what the two disagree about."),
-    ] = None,
+    first: Annotated[Path, typer.Argument(metavar="A.csv")],
+    second: Annotated[Path, typer.Argument(metavar="B.csv")],
+    out: Path = Path("reviews.parquet"),
+    adjudicator: Path | None = None,
     benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
 ) -> None:
     """Join two reviewers and the adjudicator: agreement (Cohen's kappa), verdict rates per stratum,
-    verdicts for the next build."""
+    verdicts for the next build.
+
+    Args:
+        first: Verdicts of the first reviewer.
+        second: Verdicts of the second reviewer.
+        out: Verdicts for `sdgbias build --review`; figures lie beside it as JSON.
+        adjudicator: Verdicts of the adjudicator on what the two disagree about.
+    """
     from sdgbias.benchmark.review import import_reviews
 
     _say(import_reviews(first, second, benchmark, out, adjudicator).lines())
@@ -111,27 +107,32 @@ def review_import(
 
 @release_app.command("export")
 def release_export(
-    out: Annotated[Path, typer.Option(help="Folder to write: data/, views/, images/.")],
+    out: Annotated[Path, typer.Option()],
     benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
-    text_view: Annotated[
-        str,
-        typer.Option(help="Text-only views: none (no image) or blank-image (the authors' way)."),
-    ] = "none",
+    text_view: str = "none",
 ) -> None:
-    """Write a benchmark as the authors publish theirs: 7 data files, 14 view files, images."""
+    """Write a benchmark as the authors publish theirs: 7 data files, 14 view files, images.
+
+    Args:
+        out: Folder to write: data/, views/, images/.
+        text_view: Text-only views: none (no image) or blank-image (the authors' way).
+    """
     from sdgbias.benchmark.release.export import export
 
-    _say(export(benchmark, out, text_view, progress=Bars()).lines())
+    _say(export(benchmark, out, text_view, progress=update).lines())
 
 
 @release_app.command("import")
 def release_import(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder of a release: data/*.jsonl and images/.")
-    ],
-    out: Annotated[Path, typer.Option(help="Benchmark folder to write.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR")],
+    out: Annotated[Path, typer.Option()],
 ) -> None:
-    """Turn a release into a benchmark folder that `sdgbias evaluate` takes like our own."""
+    """Turn a release into a benchmark folder that `sdgbias evaluate` takes like our own.
+
+    Args:
+        folder: Folder of a release: data/*.jsonl and images/.
+        out: Benchmark folder to write.
+    """
     from sdgbias.benchmark.release.export import import_
 
-    _say(import_(folder, out, progress=Bars()).lines())
+    _say(import_(folder, out, progress=update).lines())

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -113,11 +112,15 @@ def _lock_apart() -> Iterator[None]:
 
 def demo(
     results: ResultsOption = DEFAULT_RESULTS,
-    report: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("reports/latest"),
+    report: Path = Path("reports/latest"),
     as_json: JsonOption = False,
 ) -> None:
     """The main job end to end: dvc repro, then the Prefect flow `nightly` over every enabled model,
-    report, W&B offline."""
+    report, W&B offline.
+
+    Args:
+        report: Folder for the report.
+    """
     from sdgbias import store
 
     if not Path("dvc.yaml").is_file():

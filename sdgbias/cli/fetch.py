@@ -9,43 +9,32 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdgbias.cli.options import Bars
 from sdgbias.errors import InfrastructureError, UsageError
+from sdgbias.progress import update
 
 if TYPE_CHECKING:
     from sdgbias.registry.fetch import Unnamed
 
 
 def fetch_models(
-    names: Annotated[
-        list[str] | None, typer.Argument(help="Names of registered models (sdgbias models).")
-    ] = None,
-    enabled: Annotated[
-        bool, typer.Option("--enabled", help="Every model that tonight's run would evaluate.")
-    ] = False,
-    disk: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            envvar="SDGBIAS_DISK_GIB",
-            help="GiB that the cache may have; default: what the disk has, less 2 GiB.",
-        ),
-    ] = None,
-    prune: Annotated[
-        bool,
-        typer.Option(
-            "--prune", help="Remove what no entry names, without asking, when room is short."
-        ),
-    ] = False,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Compare files of earlier downloads with the hub, too.")
-    ] = False,
+    names: Annotated[list[str] | None, typer.Argument()] = None,
+    enabled: Annotated[bool, typer.Option("--enabled")] = False,
+    disk: Annotated[float | None, typer.Option(min=0, envvar="SDGBIAS_DISK_GIB")] = None,
+    prune: Annotated[bool, typer.Option("--prune")] = False,
+    verify: Annotated[bool, typer.Option("--verify")] = False,
 ) -> None:
     """Download the pinned revisions of registered models from the hub, and compare them with its
     hashes.
 
     Uses the network whatever HF_HUB_OFFLINE says; evaluations use the cache alone. Stopped, it goes
     on where it was when it is run again. Exit code 8 if a model isn't there in the end.
+
+    Args:
+        names: Names of registered models (sdgbias models).
+        enabled: Every model that tonight's run would evaluate.
+        disk: GiB that the cache may have; default: what the disk has, less 2 GiB.
+        prune: Remove what no entry names, without asking, when room is short.
+        verify: Compare files of earlier downloads with the hub, too.
     """
     from sdgbias.registry import entries
     from sdgbias.registry import fetch as fetching
@@ -60,7 +49,7 @@ def fetch_models(
         root,
         list(chosen.values()),
         fetching.Disk(fetching.disk_limit(disk), lambda found: prune or _may_remove(found), verify),
-        Bars(),
+        update,
     )
     typer.echo("\n".join(row.line() for row in rows) or "no model is enabled")
     failed = [row for row in rows if row.verdict not in fetching.GOOD]

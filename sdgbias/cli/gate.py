@@ -10,13 +10,13 @@ import typer
 
 from sdgbias.cli.options import (
     DEFAULT_RESULTS,
-    Bars,
     JsonOption,
     ResultsOption,
     print_table,
     say_json,
 )
 from sdgbias.errors import GateError, InfrastructureError, RegistryError, UsageError
+from sdgbias.progress import update
 
 if TYPE_CHECKING:
     from sdgbias.nightly.regression import Judgement
@@ -37,29 +37,25 @@ PolicyOption = Annotated[
 def gate(
     context: typer.Context,
     results: ResultsOption = DEFAULT_RESULTS,
-    night: Annotated[
-        str, typer.Option(help="Night to judge, e.g. 2026-11-21T0130; default: the newest.")
-    ] = "",
-    model: Annotated[str, typer.Option(help="One model alone; default: all of the night.")] = "",
+    night: str = "",
+    model: str = "",
     policy: PolicyOption = None,
-    run: Annotated[
-        str, typer.Option(help="Judge this run, also if it was judged before; for CI.")
-    ] = "",
-    baseline: Annotated[
-        str, typer.Option(help="With --run: the run to compare with; default: the last good one.")
-    ] = "",
+    run: str = "",
+    baseline: str = "",
     as_json: JsonOption = False,
-    strict: Annotated[
-        bool,
-        typer.Option(
-            "--strict", help="Also fail where evidence is insufficient or something is missing."
-        ),
-    ] = False,
+    strict: Annotated[bool, typer.Option("--strict")] = False,
 ) -> None:
     """Judge the runs of the newest night, rule by rule, against the last good run of each model.
 
     Verdicts: PASS, BREACH, INSUFFICIENT_EVIDENCE, MISSING, FIRST_RUN. Exit code 6 on a breach, else
     0. Without nights: the newest run of each model.
+
+    Args:
+        night: Night to judge, e.g. 2026-11-21T0130; default: the newest.
+        model: One model alone; default: all of the night.
+        run: Judge this run, also if it was judged before; for CI.
+        baseline: With --run: the run to compare with; default: the last good one.
+        strict: Also fail where evidence is insufficient or something is missing.
     """
     if context.invoked_subcommand is not None:
         return
@@ -76,7 +72,7 @@ def gate(
     with store.connect(results, read_only=True):  # no results yet: said before anything else
         pass
     targets = [runs.by_hand(results, run)] if run else runs.of_night(results, night, model)
-    made = regression.judge_runs(results, targets, chosen, baseline, Bars())
+    made = regression.judge_runs(results, targets, chosen, baseline, update)
     _print(made, as_json)
     if not run:
         _quarantine(made)
@@ -85,12 +81,17 @@ def gate(
 
 @gate_app.command("accept")
 def accept(
-    run: Annotated[str, typer.Argument(help="Run whose breaches were looked at.")],
-    reason: Annotated[str, typer.Option(help="Why they are accepted, in one line.")],
+    run: Annotated[str, typer.Argument()],
+    reason: Annotated[str, typer.Option()],
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
     """Accept a run's breaches: later runs are compared with it again, and it is no longer
-    announced."""
+    announced.
+
+    Args:
+        run: Run whose breaches were looked at.
+        reason: Why they are accepted, in one line.
+    """
     from sdgbias.nightly.regression import baseline as runs
 
     many = runs.accept(results, run, reason, datetime.now(UTC).replace(tzinfo=None))
@@ -103,26 +104,21 @@ def accept(
 @gate_app.command("announce")
 def announce(
     results: ResultsOption = DEFAULT_RESULTS,
-    night: Annotated[
-        str,
-        typer.Option(
-            help="Night to report; default: the newest, and earlier ones whose message failed."
-        ),
-    ] = "",
+    night: str = "",
     policy: PolicyOption = None,
-    webhook_env: Annotated[
-        str,
-        typer.Option(
-            help="NAME of the environment variable with the address; default: the policy's."
-        ),
-    ] = "",
-    link: Annotated[str, typer.Option(help="Address of the morning page, for the message.")] = "",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the message as JSON instead of sending it.")
-    ] = False,
+    webhook_env: str = "",
+    link: str = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run")] = False,
 ) -> None:
     """Send what became of last night to a chat, by mail or to a webhook. A night is sent once;
-    what failed is sent by the next call."""
+    what failed is sent by the next call.
+
+    Args:
+        night: Night to report; default: the newest, and earlier ones whose message failed.
+        webhook_env: NAME of the environment variable with the address; default: the policy's.
+        link: Address of the morning page, for the message.
+        dry_run: Print the message as JSON instead of sending it.
+    """
     from sdgbias.analysis import nights
     from sdgbias.nightly import notify as messages
     from sdgbias.nightly.regression import policy as policies
@@ -142,12 +138,7 @@ def announce(
         link=link,
     )
     for sent in done:
-        said = {
-            "sent": "sent",
-            "known": "sent before",
-            "skipped": "not sent",
-            "failed": "not sent",
-        }[sent.status]
+        said = {"sent": "sent", "known": "sent before"}.get(sent.status, "not sent")
         typer.echo(f"{sent.night}: {said}{f' ({sent.why})' if sent.why else ''}")
     failed = [s for s in done if s.status == "failed"]
     if failed:
@@ -221,17 +212,7 @@ def _line(r: dict[str, Any]) -> tuple[str, ...]:
 
 def _rows(made: list[Judgement]) -> list[dict[str, object]]:
     return [
-        {
-            "night": j.target.night,
-            "model": j.target.model,
-            "suite": j.target.suite,
-            "run_id": j.target.run_id,
-            "baseline": j.baseline,
-            "verdict": j.verdict,
-            "accepted": j.accepted,
-            "rules": j.rows,
-            "flips": j.flips,
-        }
+        j.about | {"verdict": j.verdict, "accepted": j.accepted, "rules": j.rows, "flips": j.flips}
         for j in made
     ]
 
@@ -239,13 +220,10 @@ def _rows(made: list[Judgement]) -> list[dict[str, object]]:
 def _quarantine(made: list[Judgement]) -> None:
     """Models whose breach is of a rule with `then: quarantine` leave the nightly until a person
     enables them."""
-    from sdgbias.analysis.nights import BREACH
     from sdgbias.registry import changes, entries
 
     for j in made:
-        rules = sorted(
-            {str(r["rule"]) for r in j.rows if r["verdict"] == BREACH and r["quarantines"]}
-        )
+        rules = sorted({str(r["rule"]) for r in j.breaches if r["quarantines"]})
         if not rules or not j.breached:
             continue
         reason = f"gate: {', '.join(rules)} in breach, run {j.target.run_id}"
@@ -263,13 +241,12 @@ def _quarantine(made: list[Judgement]) -> None:
 
 def _end(made: list[Judgement], strict: bool) -> None:
     """Raises GateError on a breach, and with --strict on anything that isn't a PASS."""
-    from sdgbias.analysis.nights import BREACH, PASS
+    from sdgbias.analysis.nights import PASS
 
     breached = [j for j in made if j.breached]
     if breached:
         rules = "; ".join(
-            f"{j.target.model}:"
-            f" {', '.join(sorted({str(r['rule']) for r in j.rows if r['verdict'] == BREACH}))}"
+            f"{j.target.model}: {', '.join(sorted({str(r['rule']) for r in j.breaches}))}"
             for j in breached
         )
         raise GateError(

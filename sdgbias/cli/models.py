@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import date, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -12,12 +12,12 @@ from sdgbias.cli.fetch import fetch_models
 from sdgbias.cli.options import (
     DEFAULT_BENCHMARK,
     DEFAULT_RESULTS,
-    Bars,
     JsonOption,
     ResultsOption,
     choice,
     print_table,
     printed,
+    probed,
     probed_benchmark,
     say_json,
     tell,
@@ -32,11 +32,8 @@ from sdgbias.errors import (
     StoreError,
     UsageError,
 )
+from sdgbias.progress import update
 from sdgbias.types import CANDIDATE, ENABLED, QUARANTINED, RETIRED, STATES
-
-if TYPE_CHECKING:
-    pass
-
 
 models_app = typer.Typer(
     help=(
@@ -70,14 +67,15 @@ def models(context: typer.Context) -> None:
 
 @models_app.command("list")
 def list_models(
-    state: Annotated[
-        str,
-        typer.Option(help="Only models in this state: candidate, enabled, quarantined or retired."),
-    ] = "",
+    state: str = "",
     as_json: JsonOption = False,
 ) -> None:
     """List the registered models (also without `list`). A broken file is reported and hides no
-    other; exit code 4."""
+    other; exit code 4.
+
+    Args:
+        state: Only models in this state: candidate, enabled, quarantined or retired.
+    """
     from sdgbias.registry import changes, entries
 
     if state:
@@ -154,31 +152,26 @@ def _told_of(results: Path, title: str, name: str) -> str:
 @models_app.command("enable")
 def enable_model(
     name: NameArgument,
-    check: Annotated[
-        bool,
-        typer.Option(
-            "--check/--no-check", help="Score a few probes first; enabled only if they pass."
-        ),
-    ] = True,
-    probes: Annotated[int, typer.Option(min=6, help="Number of probes.")] = 12,
+    check: Annotated[bool, typer.Option("--check/--no-check")] = True,
+    probes: Annotated[int, typer.Option(min=6)] = 12,
     benchmark: ProbeBenchmark = None,
     results: ResultsOption = DEFAULT_RESULTS,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Score the probes, and change nothing.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run")] = False,
 ) -> None:
-    """Evaluate a model in every night. Its probes must pass first; otherwise nothing changes."""
-    from sdgbias.nightly import gpus
-    from sdgbias.nightly.regression.policy import least_mass
+    """Evaluate a model in every night. Its probes must pass first; otherwise nothing changes.
+
+    Args:
+        check: Score a few probes first; enabled only if they pass.
+        probes: Number of probes.
+        dry_run: Score the probes, and change nothing.
+    """
     from sdgbias.registry import changes, entries
     from sdgbias.scoring import parity
 
     root = entries.find_root()
     path, spec = changes.moved(root, name, ENABLED)
     if check:
-        gpus.claim(spec, None)
-        floor, folder = least_mass(root), probed_benchmark(benchmark)
-        verdict = parity.probe(spec, root, folder, probes, floor=floor, progress=Bars())
+        verdict = probed(spec, root, benchmark, probes)
         typer.echo(f"{name}: {verdict.line}")
         if verdict.told:
             parity.save(results.parent, dict(verdict.told))
@@ -199,20 +192,16 @@ def enable_model(
 def quarantine_model(
     name: NameArgument,
     reason: ReasonOption = "",
-    until: Annotated[
-        str,
-        typer.Option(
-            help=(
-                "Date (2026-11-30) from which on the nightly tries again; default: until it is"
-                " enabled."
-            )
-        ),
-    ] = "",
-    days: Annotated[
-        int | None, typer.Option(min=1, help="Instead of --until: so many days from today.")
-    ] = None,
+    until: str = "",
+    days: Annotated[int | None, typer.Option(min=1)] = None,
 ) -> None:
-    """Quarantine an enabled model for a while, or until it is enabled again."""
+    """Quarantine an enabled model for a while, or until it is enabled again.
+
+    Args:
+        until: Date (2026-11-30) from which on the nightly tries again; default: until it is
+            enabled.
+        days: Instead of --until: so many days from today.
+    """
     from sdgbias.registry import entries
 
     if until and days is not None:
@@ -261,29 +250,12 @@ def _move(name: str, state: str, reason: str, until: str = "", more: str = "") -
 @models_app.command("parity")
 def compare_engines(
     name: NameArgument,
-    against: Annotated[
-        list[str] | None,
-        typer.Option(
-            help=(
-                "A backend (the same entry on it) or another model; may be repeated. Default: every"
-                " backend of the same weights."
-            )
-        ),
-    ] = None,
+    against: list[str] | None = None,
     benchmark: ProbeBenchmark = None,
     results: ResultsOption = DEFAULT_RESULTS,
-    probes: Annotated[int, typer.Option(min=6, help="Number of prompts to compare on.")] = 64,
-    seed: Annotated[int, typer.Option(help="Seed of the draw of probes.")] = 0,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            help=(
-                "Largest difference in log-probability; default: 1e-3 for float32, for half"
-                " precision 5e-2 or six times the measured rounding noise."
-            ),
-        ),
-    ] = None,
+    probes: Annotated[int, typer.Option(min=6)] = 64,
+    seed: int = 0,
+    tolerance: Annotated[float | None, typer.Option(min=0)] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Score a few prompts on every engine that serves a model, alone and in batches, and compare
@@ -291,6 +263,14 @@ def compare_engines(
 
     The verdict lies beside the results file as parity/NAME.json. `sdgbias evaluate` publishes
     nothing for a model that disagrees.
+
+    Args:
+        against: A backend (the same entry on it) or another model; may be repeated. Default: every
+            backend of the same weights.
+        probes: Number of prompts to compare on.
+        seed: Seed of the draw of probes.
+        tolerance: Largest difference in log-probability; default: 1e-3 for float32, for half
+            precision 5e-2 or six times the measured rounding noise.
     """
     from sdgbias.nightly import gpus
     from sdgbias.registry import entries
@@ -310,7 +290,7 @@ def compare_engines(
         others,
         must=bool(against),
         tolerance=tolerance,
-        progress=Bars(),
+        progress=update,
     )
     told, path = parity.save(results.parent, told)
     say_json(told) if as_json else typer.echo("\n".join([*parity.lines(told), f"wrote {path}"]))

@@ -20,13 +20,7 @@ if TYPE_CHECKING:
 
 @takes_night_options()
 def nightly(
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Only list the models that would be evaluated, and those that would not and why.",
-        ),
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run")] = False,
     as_json: JsonOption = False,
     **options: Any,
 ) -> None:
@@ -36,6 +30,9 @@ def nightly(
     Run it from cron, from a systemd timer or manually; `sdgbias stack up` starts a server that
     does it by a schedule. A model that did not change costs nothing. Exit code 0: every model was
     tried; 6: the gate found a breach; 8: no model could be scored, or nothing could be shown.
+
+    Args:
+        dry_run: Only list the models that would be evaluated, and those that would not and why.
     """
     settings = NightOptions(**options).settings("cli")
     if settings is None:

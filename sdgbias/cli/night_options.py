@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -21,6 +21,7 @@ from sdgbias.cli.options import (
     ResultsOption,
     choice,
 )
+from sdgbias.cli.sections import arguments
 from sdgbias.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,114 +33,57 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class NightOptions:
-    """The options of a night as a user gives them."""
+    """The options of a night as a user gives them.
+
+    Args:
+        report: Folder of the pages that the team reads in the morning.
+        model: Only this model; may be given several times. Default: whoever is due.
+        policy: What counts as a breach; default: registry/policy.yaml.
+        jobs: Models at a time; 0: as many as the GPUs hold, and without GPUs one.
+        timeout: Seconds for one attempt on one model; 0: no limit.
+        hours: Hours after which no further model is started; the rest waits for the next night. 0:
+            no limit.
+        gpu_hours: GPU hours of all models of a night together (a model of 4 GPUs uses 4 an hour),
+            after which no further model is started. 0: no limit.
+        fetch: Weights from the hub before the hours begin, within SDGBIAS_DISK_GIB: no, yes, prune
+            (removes what no entry names when room is short). A model that can't be fetched is left
+            out.
+        draws: Random-search draws for CADE (paper: 10,000).
+        seed: Seed of the search.
+        passes: Extra passes, as in `sdgbias evaluate`.
+        selfcheck: Also the full self-check on planted models (some minutes).
+        night: Name of the night, e.g. 2026-11-21T0130: goes on with one that was interrupted.
+        scheduled_for: When this night was due, with its offset, e.g. 2026-11-21T01:30:00+00:00.
+            Default: started manually.
+        catch_up: Only if the last due night is not done: that night, now.
+        cron: When nights are due: minute hour day month weekday.
+        timezone: Time zone of the schedule, e.g. Africa/Nairobi. Default: SDGBIAS_TIMEZONE, else
+            UTC.
+        webhook_env: NAME of the environment variable with the webhook's address; default: the
+            policy's.
+    """
 
     results: ResultsOption = DEFAULT_RESULTS
-    report: Annotated[
-        Path, typer.Option(help="Folder of the pages that the team reads in the morning.")
-    ] = Path("reports/latest")
+    report: Path = Path("reports/latest")
     benchmark: BenchmarksOption = None
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--model", help="Only this model; may be given several times. Default: whoever is due."
-        ),
-    ] = None
-    policy: Annotated[
-        Path | None, typer.Option(help="What counts as a breach; default: registry/policy.yaml.")
-    ] = None
-    jobs: Annotated[
-        int,
-        typer.Option(
-            min=0, help="Models at a time; 0: as many as the GPUs hold, and without GPUs one."
-        ),
-    ] = 0
-    timeout: Annotated[
-        float, typer.Option(min=0, help="Seconds for one attempt on one model; 0: no limit.")
-    ] = 6 * 3600.0
-    hours: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            help=(
-                "Hours after which no further model is started; the rest waits for the next night."
-                " 0: no limit."
-            ),
-        ),
-    ] = 0.0
-    gpu_hours: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            help=(
-                "GPU hours of all models of a night together (a model of 4 GPUs uses 4 an hour),"
-                " after which no further model is started. 0: no limit."
-            ),
-        ),
-    ] = 0.0
-    fetch: Annotated[
-        str,
-        typer.Option(
-            help=(
-                "Weights from the hub before the hours begin, within SDGBIAS_DISK_GIB: no, yes,"
-                " prune (removes what no entry names when room is short). A model that can't be"
-                " fetched is left out."
-            )
-        ),
-    ] = "no"
-    draws: Annotated[
-        int, typer.Option(min=1, help="Random-search draws for CADE (paper: 10,000).")
-    ] = 10_000
-    seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0
-    passes: Annotated[str, typer.Option(help="Extra passes, as in `sdgbias evaluate`.")] = "cheap"
+    model: Annotated[list[str] | None, typer.Option("--model")] = None
+    policy: Path | None = None
+    jobs: Annotated[int, typer.Option(min=0)] = 0
+    timeout: Annotated[float, typer.Option(min=0)] = 6 * 3600.0
+    hours: Annotated[float, typer.Option(min=0)] = 0.0
+    gpu_hours: Annotated[float, typer.Option(min=0)] = 0.0
+    fetch: str = "no"
+    draws: Annotated[int, typer.Option(min=1)] = 10_000
+    seed: int = 0
+    passes: str = "cheap"
     generated: GeneratedOption = "T1"
-    selfcheck: Annotated[
-        bool,
-        typer.Option(
-            "--selfcheck/--no-selfcheck",
-            help="Also the full self-check on planted models (some minutes).",
-        ),
-    ] = False
-    night: Annotated[
-        str | None,
-        typer.Option(
-            help="Name of the night, e.g. 2026-11-21T0130: goes on with one that was interrupted."
-        ),
-    ] = None
-    scheduled_for: Annotated[
-        str | None,
-        typer.Option(
-            help=(
-                "When this night was due, with its offset, e.g. 2026-11-21T01:30:00+00:00. Default:"
-                " started manually."
-            )
-        ),
-    ] = None
-    catch_up: Annotated[
-        bool,
-        typer.Option("--catch-up", help="Only if the last due night is not done: that night, now."),
-    ] = False
-    cron: Annotated[
-        str, typer.Option(help="When nights are due: minute hour day month weekday.")
-    ] = "30 1 * * *"
-    timezone: Annotated[
-        str | None,
-        typer.Option(
-            help=(
-                f"Time zone of the schedule, e.g. Africa/Nairobi. Default: {ENV_TIMEZONE}, else"
-                " UTC."
-            )
-        ),
-    ] = None
-    webhook_env: Annotated[
-        str,
-        typer.Option(
-            help=(
-                "NAME of the environment variable with the webhook's address; default: the"
-                " policy's."
-            )
-        ),
-    ] = ""
+    selfcheck: Annotated[bool, typer.Option("--selfcheck/--no-selfcheck")] = False
+    night: str | None = None
+    scheduled_for: str | None = None
+    catch_up: Annotated[bool, typer.Option("--catch-up")] = False
+    cron: str = "30 1 * * *"
+    timezone: str | None = None
+    webhook_env: str = ""
 
     @property
     def zone(self) -> str:
@@ -182,44 +126,60 @@ class NightOptions:
 OF_ONE_NIGHT = frozenset({"model", "night", "scheduled_for", "catch_up"})
 
 
+def _annotations() -> dict[str, Any]:
+    """The annotation of every option, with its help from the docstring."""
+    hints, told = get_type_hints(NightOptions, include_extras=True), arguments(NightOptions.__doc__)
+    for name, text in told.items():
+        if get_origin(hints[name]) is not Annotated:
+            hints[name] = Annotated[hints[name], typer.Option()]
+        get_args(hints[name])[1].help = text
+    return hints
+
+
+def signed(command: Command, shared: Mapping[str, tuple[Any, object]]) -> Command:
+    """``command``, which has ``**options``, with these after its own: name -> (type, default)."""
+    own = [
+        parameter
+        for parameter in inspect.signature(command, eval_str=True).parameters.values()
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
+    after = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in shared.items()
+    ]
+    command.__signature__ = inspect.Signature([*own, *after])  # type: ignore[attr-defined]
+    return command
+
+
 def takes_night_options(
     without: Collection[str] = (), **defaults: object
 ) -> Callable[[Command], Command]:
     """Give a command with ``**options`` the options of a night after its own. ``defaults``: those
     that differ from the class."""
+    hints = _annotations()
+    shared = {
+        option.name: (hints[option.name], defaults.get(option.name, option.default))
+        for option in fields(NightOptions)
+        if option.name not in without
+    }
 
-    def signed(command: Command) -> Command:
-        hints = get_type_hints(NightOptions, include_extras=True)
-        own = [
-            parameter
-            for parameter in inspect.signature(command, eval_str=True).parameters.values()
-            if parameter.kind is not inspect.Parameter.VAR_KEYWORD
-        ]
-        shared = [
-            inspect.Parameter(
-                option.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=defaults.get(option.name, option.default),
-                annotation=hints[option.name],
-            )
-            for option in fields(NightOptions)
-            if option.name not in without
-        ]
-        command.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
-        command.__annotations__ = {p.name: p.annotation for p in [*own, *shared]}
-        return command
+    def with_them(command: Command) -> Command:
+        made = signed(command, shared)
+        parameters = inspect.signature(made).parameters
+        made.__annotations__ = {name: p.annotation for name, p in parameters.items()}
+        return made
 
-    return signed
+    return with_them
 
 
 def described() -> Mapping[str, tuple[type, object, str]]:
     """Name -> (type, default, help) of every option, for a front end other than this one."""
-    hints = get_type_hints(NightOptions, include_extras=True)
-    found = {}
-    for option in fields(NightOptions):
-        kind, told = get_args(hints[option.name])
-        found[option.name] = (kind, option.default, str(told.help))
-    return found
+    options = {option.name: option.default for option in fields(NightOptions)}
+    hints = {name: get_args(hint) for name, hint in _annotations().items()}
+    return {
+        name: (hints[name][0], default, str(hints[name][1].help))
+        for name, default in options.items()
+    }
 
 
 def _instant(text: str | None) -> datetime | None:

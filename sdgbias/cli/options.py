@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sdgbias import progress
 from sdgbias.errors import UsageError, one_of
+from sdgbias.progress import update
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from sdgbias.scoring.parity import Verdict
+    from sdgbias.types import ModelSpec
 
 RawOption = Annotated[
     Path,
@@ -93,6 +96,17 @@ def probed_benchmark(given: Path | None) -> Path | None:
     return given or (DEFAULT_BENCHMARK if built else None)
 
 
+def probed(spec: ModelSpec, root: Path, benchmark: Path | None, probes: int) -> Verdict:
+    """Asks a model a few questions, on GPUs that nothing else holds."""
+    from sdgbias.nightly import gpus
+    from sdgbias.nightly.regression.policy import least_mass
+    from sdgbias.scoring import parity
+
+    gpus.claim(spec, None)
+    folder, floor = probed_benchmark(benchmark), least_mass(root)
+    return parity.probe(spec, root, folder, probes, floor=floor, progress=update)
+
+
 def print_table(rows: list[tuple[str, ...]], indent: str = "") -> None:
     """Print rows in columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -149,10 +163,3 @@ def _plain(found: Any) -> Any:
     if isinstance(found, list | tuple):
         return [_plain(value) for value in found]
     return None if type(found).__name__ in ("NaTType", "NAType") or found != found else found
-
-
-class Bars:
-    """progress(what, done, total) of this command's line (`sdgbias.progress`)."""
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        progress.update(what, done, total)

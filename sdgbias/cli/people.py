@@ -9,7 +9,6 @@ import typer
 
 from sdgbias.cli.options import (
     DEFAULT_RESULTS,
-    Bars,
     JsonOption,
     ResultsOption,
     check_quality,
@@ -19,6 +18,7 @@ from sdgbias.cli.options import (
     tell,
 )
 from sdgbias.errors import InputError
+from sdgbias.progress import each, update
 
 if TYPE_CHECKING:
     from sdgbias.methods.labels import TextEncoder
@@ -29,14 +29,20 @@ RAW, BENCHMARK = Path("data/people/raw"), Path("data/people/benchmark")
 
 @people_app.command("sample")
 def sample(
-    out: Annotated[Path, typer.Option(help="Folder to write.")] = RAW,
-    people: Annotated[int, typer.Option(min=1, help="Number of pictures of people.")] = 600,
-    seed: Annotated[int, typer.Option(help="Same seed, same bytes.")] = 0,
+    out: Path = RAW,
+    people: Annotated[int, typer.Option(min=1)] = 600,
+    seed: int = 0,
 ) -> None:
-    """Write a synthetic raw folder of schematic people, in FACET's layout."""
+    """Write a synthetic raw folder of schematic people, in FACET's layout.
+
+    Args:
+        out: Folder to write.
+        people: Number of pictures of people.
+        seed: Same seed, same bytes.
+    """
     from sdgbias.raw.synthetic.schematic_people import write_people_sample
 
-    persons = write_people_sample(out, people, seed, Bars())
+    persons = write_people_sample(out, people, seed, update)
     typer.echo(
         f"{out}: {people} schematic pictures, {persons} persons annotated. Next: sdgbias people"
         f" build --raw {out}"
@@ -45,34 +51,14 @@ def sample(
 
 @people_app.command("build")
 def build(
-    raw: Annotated[
-        Path,
-        typer.Option(
-            "--raw", help="FACET's folder (annotations/, imgs_1..3/), FairFace's, or UTKFace's."
-        ),
-    ] = RAW,
-    out: Annotated[Path, typer.Option(help="Benchmark folder to write.")] = BENCHMARK,
-    dataset: Annotated[
-        str, typer.Option(help="facet, fairface or utkface: how the folder is laid out.")
-    ] = "facet",
-    seed: Annotated[int, typer.Option(help="Seed of the wrong classes that are asked about.")] = 0,
-    selected_only: Annotated[
-        bool, typer.Option("--selected-only", help="Only the 13 classes that the paper reports on.")
-    ] = False,
-    negatives: Annotated[
-        bool,
-        typer.Option("--negatives/--no-negatives", help="Also ask about a class that is wrong."),
-    ] = True,
-    list_seed: Annotated[
-        int | None,
-        typer.Option(help="Shuffle the list of p1 for every person; default: FACET's order."),
-    ] = None,
-    stage: Annotated[
-        str,
-        typer.Option(
-            help="check: only judge the folder OUT that is there. Default: build, then check."
-        ),
-    ] = "",
+    raw: Annotated[Path, typer.Option("--raw")] = RAW,
+    out: Path = BENCHMARK,
+    dataset: str = "facet",
+    seed: int = 0,
+    selected_only: Annotated[bool, typer.Option("--selected-only")] = False,
+    negatives: Annotated[bool, typer.Option("--negatives/--no-negatives")] = True,
+    list_seed: int | None = None,
+    stage: str = "",
 ) -> None:
     """Build a benchmark of people: annotations -> people -> questions -> prompts, then the quality
     gate.
@@ -80,6 +66,16 @@ def build(
     People whose picture or class can't be used leave with a reason; unknown attributes stay and are
     counted. With --stage check only the gate judges a folder that is there: quality.json and
     data_docs/ in it.
+
+    Args:
+        raw: FACET's folder (annotations/, imgs_1..3/), FairFace's, or UTKFace's.
+        out: Benchmark folder to write.
+        dataset: facet, fairface or utkface: how the folder is laid out.
+        seed: Seed of the wrong classes that are asked about.
+        selected_only: Only the 13 classes that the paper reports on.
+        negatives: Also ask about a class that is wrong.
+        list_seed: Shuffle the list of p1 for every person; default: FACET's order.
+        stage: check: only judge the folder OUT that is there. Default: build, then check.
     """
     from sdgbias.benchmark.people import DATASETS, Asked, build_people
     from sdgbias.raw.facet import REASONS
@@ -98,7 +94,7 @@ def build(
         out,
         dataset=choice("--dataset", dataset, DATASETS),
         asked=Asked(seed, selected_only, negatives, list_seed),
-        progress=Bars(),
+        progress=update,
     )
     tell("benchmark_people", out=out, reasons=REASONS, **card)
     check_quality(out)
@@ -106,16 +102,15 @@ def build(
 
 @people_app.command("calibrate")
 def calibrate(
-    encoder: Annotated[
-        str,
-        typer.Argument(
-            metavar="[ENCODER]", help="Registered text encoder; default: the packaged one."
-        ),
-    ] = "",
+    encoder: Annotated[str, typer.Argument(metavar="[ENCODER]")] = "",
     as_json: JsonOption = False,
 ) -> None:
     """How similar an answer must be to a class to be read as it: what each floor reads wrong and
-    what it costs, on answers that are known."""
+    what it costs, on answers that are known.
+
+    Args:
+        encoder: Registered text encoder; default: the packaged one.
+    """
     from sdgbias.suites import facet_floor as calibration
 
     chosen, _ = _encoder(encoder)
@@ -126,9 +121,7 @@ def calibrate(
 
 @people_app.command("read")
 def read(
-    encoder: Annotated[
-        str, typer.Argument(help="Registered text encoder, e.g. clip-text-vit-b32.")
-    ],
+    encoder: Annotated[str, typer.Argument()],
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
     """Read the stored answers of the newest runs again with a text encoder of the registry, beside
@@ -136,6 +129,9 @@ def read(
 
     No model is evaluated again. `sdgbias reproduce --paper fairness --table encoders` shows the
     readings beside each other.
+
+    Args:
+        encoder: Registered text encoder, e.g. clip-text-vit-b32.
     """
     from sdgbias import store
     from sdgbias.analysis.studies.rereading import read_again
@@ -143,10 +139,8 @@ def read(
 
     chosen, floor = _encoder(encoder)
     runs = store.latest_runs(results, FACET, per_benchmark=True)
-    bars = Bars()
-    for done, run in enumerate(runs, 1):
+    for run in each(update, "reading answers", runs):
         read_again(results, run, chosen, floor)
-        bars("reading answers", done, len(runs))
     typer.echo(f"{results}: answers of {len(runs)} runs read by {chosen.name}, floor {floor:g}")
 
 

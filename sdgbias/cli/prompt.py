@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def show_prompt(
-    name: Annotated[str, typer.Argument(help="Name of a registered model (sdgbias models).")],
-    item: Annotated[str, typer.Option(help="Item of the benchmark; default: its first.")] = "",
-    test: Annotated[str, typer.Option(help="Test of the item, T1 to T5.")] = "T1",
-    view: Annotated[str, typer.Option(help="View: full, img_q, ctx_q or q_only.")] = "full",
+    name: Annotated[str, typer.Argument()],
+    item: str = "",
+    test: str = "T1",
+    view: str = "full",
     benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
 ) -> None:
     """Print a prompt as the model gets it: the text that its chat template makes, with special
@@ -26,6 +26,12 @@ def show_prompt(
 
     Needs the model's tokenizer and processor, not its weights. The template's date is fixed, so
     that tomorrow's prompt is today's.
+
+    Args:
+        name: Name of a registered model (sdgbias models).
+        item: Item of the benchmark; default: its first.
+        test: Test of the item, T1 to T5.
+        view: View: full, img_q, ctx_q or q_only.
     """
     from sdgbias.engines.hf.prompt_text import lines
     from sdgbias.registry import entries

@@ -28,36 +28,25 @@ def publish(
     ] = None,
     results: ResultsOption = DEFAULT_RESULTS,
     benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
-    run: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--run",
-            help="This run; may be given several times. Default: the newest of each measured"
-            " model and benchmark; planted ones only by name.",
-        ),
-    ] = None,
-    dataset: Annotated[
-        str,
-        typer.Option(
-            help="OWNER/NAME of the benchmark on the hub, which .eval_results have to name."
-        ),
-    ] = "",
-    write: Annotated[
-        Path | None, typer.Option(help="Write the files into this new folder.")
-    ] = None,
-    upload: Annotated[
-        str,
-        typer.Option(
-            help="With --write: commit the dataset folder to this dataset repository of the hub"
-            " (OWNER/NAME; created private). The token comes from HF_TOKEN."
-        ),
-    ] = "",
+    run: Annotated[list[str] | None, typer.Option("--run")] = None,
+    dataset: str = "",
+    write: Path | None = None,
+    upload: str = "",
     as_json: JsonOption = False,
 ) -> None:
     """Show what would be passed on, and what is withheld and why; with --write, write it: metadata
     for model cards, the benchmark as a dataset with pictures and Croissant metadata, Every Eval
     Ever records, Inspect logs, results of lm-evaluation-harness. Nothing is sent without
-    --upload."""
+    --upload.
+
+    Args:
+        run: This run; may be given several times. Default: the newest of each measured model and
+            benchmark; planted ones only by name.
+        dataset: OWNER/NAME of the benchmark on the hub, which .eval_results have to name.
+        write: Write the files into this new folder.
+        upload: With --write: commit the dataset folder to this dataset repository of the hub
+            (OWNER/NAME; created private). The token comes from HF_TOKEN.
+    """
     from sdgbias import store
     from sdgbias.report import publish as door
     from sdgbias.report.publish import publication

@@ -12,12 +12,12 @@ import typer
 
 from sdgbias.cli.options import (
     DEFAULT_RESULTS,
-    Bars,
     ResultsOption,
     print_table,
-    probed_benchmark,
+    probed,
 )
 from sdgbias.errors import InfrastructureError, UsageError
+from sdgbias.progress import update
 from sdgbias.types import CANDIDATE, ENABLED
 
 if TYPE_CHECKING:
@@ -40,90 +40,26 @@ def _try_processor(spec: ModelSpec, root: Path) -> str:
 
 
 def register_model(
-    repo: Annotated[str, typer.Argument(help="Hub id (owner/name) or a local folder.")] = "",
-    paper: Annotated[
-        bool,
-        typer.Option("--paper", help="Instead of REPO: every model of both papers, as candidates."),
-    ] = False,
-    recommended: Annotated[
-        bool,
-        typer.Option("--recommended", help="Instead of REPO: a list of current families."),
-    ] = False,
-    name: Annotated[
-        str, typer.Option(help="Name in the registry; default: the last part of REPO.")
-    ] = "",
-    revision: Annotated[
-        str,
-        typer.Option(
-            help="Branch, tag or commit; default: the newest commit. A commit is registered."
-        ),
-    ] = "",
-    backend: Annotated[
-        str,
-        typer.Option(
-            help=(
-                "hf, vllm or a zero-shot one; default: vllm where it runs here and serves the"
-                " family."
-            )
-        ),
-    ] = "",
-    dtype: Annotated[
-        str,
-        typer.Option(
-            help=(
-                "float32, bfloat16, float16; default: the config's, or float32 for small models and"
-                " without a GPU."
-            )
-        ),
-    ] = "",
-    tensor_parallel: Annotated[
-        int | None,
-        typer.Option(min=1, help="GPUs that share the model (vllm); default: as few as hold it."),
-    ] = None,
-    max_images: Annotated[
-        int | None,
-        typer.Option(min=1, help="Pictures a prompt may show; default: 1 for families trained so."),
-    ] = None,
-    trust_remote_code: Annotated[
-        bool,
-        typer.Option("--trust-remote-code", help="Run the repository's own code; needs --notes."),
-    ] = False,
-    notes: Annotated[
-        str,
-        typer.Option(help="Free text of the entry; for remote code: who read it, at which commit."),
-    ] = "",
-    suites: Annotated[
-        str,
-        typer.Option(
-            help="Suites that the nightly evaluates it on: sdg, people or sdg,people; default: sdg."
-        ),
-    ] = "",
-    gpu: Annotated[
-        str, typer.Option(help="GPU kind of the work pool that runs it; default: cpu.")
-    ] = "",
-    enable: Annotated[
-        bool,
-        typer.Option(
-            "--enable/--candidate",
-            help="Enabled if its probes pass, or a candidate without asking it.",
-        ),
-    ] = True,
-    probes: Annotated[int, typer.Option(min=6, help="Prompts scored before it is enabled.")] = 12,
-    benchmark: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="SDGBIAS_BENCHMARK",
-            help="Benchmark folder to draw probes from; default: as for `models parity`.",
-        ),
-    ] = None,
+    repo: Annotated[str, typer.Argument()] = "",
+    paper: Annotated[bool, typer.Option("--paper")] = False,
+    recommended: Annotated[bool, typer.Option("--recommended")] = False,
+    name: str = "",
+    revision: str = "",
+    backend: str = "",
+    dtype: str = "",
+    tensor_parallel: Annotated[int | None, typer.Option(min=1)] = None,
+    max_images: Annotated[int | None, typer.Option(min=1)] = None,
+    trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code")] = False,
+    notes: str = "",
+    suites: str = "",
+    gpu: str = "",
+    enable: Annotated[bool, typer.Option("--enable/--candidate")] = True,
+    probes: Annotated[int, typer.Option(min=6)] = 12,
+    benchmark: Annotated[Path | None, typer.Option(envvar="SDGBIAS_BENCHMARK")] = None,
     results: ResultsOption = DEFAULT_RESULTS,
-    yes: Annotated[bool, typer.Option("--yes", help="Write without asking.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be written, and write nothing.")
-    ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an entry of the same name.")
-    ] = False,
+    yes: Annotated[bool, typer.Option("--yes")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite")] = False,
 ) -> None:
     """Add a model as registry/models/NAME.yaml: its revision pinned, its memory judged, asked a few
     probes, shown, then written.
@@ -136,6 +72,29 @@ def register_model(
 
     --paper and --recommended write candidates without asking them anything; the table says which
     are ready, need a licence click, or don't fit. Run again, they add what is missing.
+
+    Args:
+        repo: Hub id (owner/name) or a local folder.
+        paper: Instead of REPO: every model of both papers, as candidates.
+        recommended: Instead of REPO: a list of current families.
+        name: Name in the registry; default: the last part of REPO.
+        revision: Branch, tag or commit; default: the newest commit. A commit is registered.
+        backend: hf, vllm or a zero-shot one; default: vllm where it runs here and serves the
+            family.
+        dtype: float32, bfloat16, float16; default: the config's, or float32 for small models and
+            without a GPU.
+        tensor_parallel: GPUs that share the model (vllm); default: as few as hold it.
+        max_images: Pictures a prompt may show; default: 1 for families trained so.
+        trust_remote_code: Run the repository's own code; needs --notes.
+        notes: Free text of the entry; for remote code: who read it, at which commit.
+        suites: Suites that the nightly evaluates it on: sdg, people or sdg,people; default: sdg.
+        gpu: GPU kind of the work pool that runs it; default: cpu.
+        enable: Enabled if its probes pass, or a candidate without asking it.
+        probes: Prompts scored before it is enabled.
+        benchmark: Benchmark folder to draw probes from; default: as for `models parity`.
+        yes: Write without asking.
+        dry_run: Show what would be written, and write nothing.
+        overwrite: Replace an entry of the same name.
     """
     if paper or recommended:
         if repo:
@@ -148,8 +107,6 @@ def register_model(
 
     root = entries.find_root()
     propose.check_folder(repo, root)  # before engines are imported to look at the machine
-    from sdgbias.nightly import gpus
-    from sdgbias.nightly.regression.policy import least_mass
     from sdgbias.registry import changes
     from sdgbias.scoring import parity
 
@@ -183,9 +140,7 @@ def register_model(
     elif found.obstacle:
         said = "not probed: it can't run here"
     else:
-        gpus.claim(spec, None)
-        floor, folder = least_mass(root), probed_benchmark(benchmark)
-        verdict = parity.probe(spec, root, folder, probes, floor=floor, progress=Bars())
+        verdict = probed(spec, root, benchmark, probes)
         said = verdict.line
         spec = (
             replace(spec, state=ENABLED, reason="")
@@ -224,7 +179,7 @@ def _register_listed(paper: bool, recommended: bool, gpu: str, dry_run: bool) ->
     asked = [(paper, catalogue.PAPER), (recommended, catalogue.RECOMMENDED)]
     kinds = tuple(kind for wanted, kind in asked if wanted)
     rows = catalogue.register(
-        root, parity.here(root), kinds, gpu=gpu, dry_run=dry_run, progress=Bars()
+        root, parity.here(root), kinds, gpu=gpu, dry_run=dry_run, progress=update
     )
     print_table(
         [("model", "commit", "engine", "GPUs", "verdict", "why"), *(r.cells() for r in rows)]

@@ -27,21 +27,22 @@ if TYPE_CHECKING:
 
 
 def results(
-    what: Annotated[
-        str, typer.Argument(help="headline, or tables: what the file holds.")
-    ] = "headline",
+    what: Annotated[str, typer.Argument()] = "headline",
     results: ResultsOption = DEFAULT_RESULTS,
-    sql: Annotated[
-        str,
-        typer.Option(help="Any query; the public view is metrics(run_id, model, ..., ci_high)."),
-    ] = "",
-    csv: Annotated[bool, typer.Option("--csv", help="Comma-separated instead of a table.")] = False,
+    sql: str = "",
+    csv: Annotated[bool, typer.Option("--csv")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print the headline: a line a model for each suite, every number with its 95 % interval and n;
     or the answer to --sql. --json has every view, test and prompt, --csv those of questions;
     `results tables` lists the tables, columns, metrics and methods that a query can name. Runs on
-    own questions have a table of their own, by suite."""
+    own questions have a table of their own, by suite.
+
+    Args:
+        what: headline, or tables: what the file holds.
+        sql: Any query; the public view is metrics(run_id, model, ..., ci_high).
+        csv: Comma-separated instead of a table.
+    """
     from sdgbias import store
 
     if choice("WHAT", what, ("headline", "tables")) == "tables":
@@ -142,71 +143,33 @@ def _headline(results: Path) -> None:
 
 def report(
     results: ResultsOption = DEFAULT_RESULTS,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help=(
-                "Folder for index.html and the pages beside it. Default: reports/latest; of earlier"
-                " runs reports/NIGHT or RUN."
-            )
-        ),
-    ] = None,
-    benchmark: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help=(
-                "Benchmark folder whose Data Docs and card are published beside it; may be given"
-                " several times, once a suite."
-            )
-        ),
-    ] = None,
-    figures: Annotated[
-        bool,
-        typer.Option(
-            "--figures", help="Also every figure as SVG and PNG (300 dpi) in OUT/figures."
-        ),
-    ] = False,
-    rank_planted: Annotated[
-        bool,
-        typer.Option("--rank-planted", help="Planted models in the leaderboard of measured ones."),
-    ] = False,
-    wandb: Annotated[
-        bool,
-        typer.Option(
-            "--wandb/--no-wandb",
-            help="Also log a W&B run per model: offline unless WANDB_API_KEY is set.",
-        ),
-    ] = False,
-    changed: Annotated[
-        bool,
-        typer.Option(
-            "--changed",
-            help=(
-                "Only the page of the last night where no run, analysis or version changed since"
-                " the last report."
-            ),
-        ),
-    ] = False,
-    last_night: Annotated[
-        bool,
-        typer.Option(
-            "--last-night",
-            help="Only the page of the last night; the pages beside it stay as they are.",
-        ),
-    ] = False,
-    run: Annotated[
-        list[str] | None,
-        typer.Option("--run", help="Of this run, not of the newest; may be given several times."),
-    ] = None,
-    as_of: Annotated[
-        str,
-        typer.Option(
-            "--as-of", help="As it was after this night (2026-11-21T0130) or day (2026-11-21)."
-        ),
-    ] = "",
+    out: Path | None = None,
+    benchmark: list[Path] | None = None,
+    figures: Annotated[bool, typer.Option("--figures")] = False,
+    rank_planted: Annotated[bool, typer.Option("--rank-planted")] = False,
+    wandb: Annotated[bool, typer.Option("--wandb/--no-wandb")] = False,
+    changed: Annotated[bool, typer.Option("--changed")] = False,
+    last_night: Annotated[bool, typer.Option("--last-night")] = False,
+    run: Annotated[list[str] | None, typer.Option("--run")] = None,
+    as_of: Annotated[str, typer.Option("--as-of")] = "",
 ) -> None:
     """Write the self-contained HTML report of the newest run of each model: an overview and a page
-    per group of studies."""
+    per group of studies.
+
+    Args:
+        out: Folder for index.html and the pages beside it. Default: reports/latest; of earlier runs
+            reports/NIGHT or RUN.
+        benchmark: Benchmark folder whose Data Docs and card are published beside it; may be given
+            several times, once a suite.
+        figures: Also every figure as SVG and PNG (300 dpi) in OUT/figures.
+        rank_planted: Planted models in the leaderboard of measured ones.
+        wandb: Also log a W&B run per model: offline unless WANDB_API_KEY is set.
+        changed: Only the page of the last night where no run, analysis or version changed since the
+            last report.
+        last_night: Only the page of the last night; the pages beside it stay as they are.
+        run: Of this run, not of the newest; may be given several times.
+        as_of: As it was after this night (2026-11-21T0130) or day (2026-11-21).
+    """
     from sdgbias import store
     from sdgbias.report import build as html
     from sdgbias.report import freshness

@@ -11,7 +11,6 @@ from sdgbias.cli.options import (
     DEFAULT_BENCHMARK,
     DEFAULT_RESULTS,
     GENERATIONS,
-    Bars,
     BenchmarkOption,
     GeneratedOption,
     JsonOption,
@@ -23,7 +22,7 @@ from sdgbias.cli.options import (
     tell,
 )
 from sdgbias.errors import UsageError
-from sdgbias.progress import silent
+from sdgbias.progress import silent, update
 
 if TYPE_CHECKING:
     from sdgbias.scoring.plan import Part
@@ -41,27 +40,15 @@ PassesOption = Annotated[
 
 
 def plan(
-    model: Annotated[
-        list[str], typer.Argument(help="Names of registered models (sdgbias models).")
-    ],
+    model: Annotated[list[str], typer.Argument()],
     benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
     results: ResultsOption = DEFAULT_RESULTS,
-    image_tokens: Annotated[
-        int | None,
-        typer.Option(min=1, help="Tokens a picture, instead of the model's own (LLaVA-1.5: 576)."),
-    ] = None,
-    task: Annotated[str, typer.Option(help="mcq or regression alone; default: both.")] = "",
+    image_tokens: Annotated[int | None, typer.Option(min=1)] = None,
+    task: str = "",
     passes: PassesOption = "cheap",
-    gpu: Annotated[
-        str,
-        typer.Option(help="Kind of GPU, such as h100 or l4; default: the entry's, else h100."),
-    ] = "",
-    rate: Annotated[
-        float | None, typer.Option(min=0, help="Price of one GPU for an hour, in any currency.")
-    ] = None,
-    gpu_hours: Annotated[
-        float, typer.Option(min=0, help="GPU hours of a night: says how many nights it takes.")
-    ] = 0.0,
+    gpu: str = "",
+    rate: Annotated[float | None, typer.Option(min=0)] = None,
+    gpu_hours: Annotated[float, typer.Option(min=0)] = 0.0,
     as_json: JsonOption = False,
 ) -> None:
     """What scoring would cost: prompts and tokens, naive and planned, counted with the model's
@@ -69,6 +56,14 @@ def plan(
 
     Hours are judged by the model's measured runs in --results, else by the stated throughput of the
     GPU: an estimate within a factor of three or so.
+
+    Args:
+        model: Names of registered models (sdgbias models).
+        image_tokens: Tokens a picture, instead of the model's own (LLaVA-1.5: 576).
+        task: mcq or regression alone; default: both.
+        gpu: Kind of GPU, such as h100 or l4; default: the entry's, else h100.
+        rate: Price of one GPU for an hour, in any currency.
+        gpu_hours: GPU hours of a night: says how many nights it takes.
     """
     from sdgbias.registry import entries
     from sdgbias.scoring import cost, estimate
@@ -77,7 +72,7 @@ def plan(
     root = entries.find_root()
     chosen = choice("--task", task, ("", "mcq", "regression"))
     counted = cost.Counted(chosen, image_tokens, choose(passes))
-    progress = silent if as_json else Bars()
+    progress = silent if as_json else update
     found = []
     for spec in [entries.load(root, name) for name in model]:
         one = cost.cost(spec, root, benchmark, counted, progress=progress)
@@ -92,78 +87,23 @@ def plan(
 
 
 def evaluate(
-    model: Annotated[
-        list[str],
-        typer.Argument(
-            help="Names of registered models (sdgbias models), or folders and hub ids that aren't."
-        ),
-    ],
+    model: Annotated[list[str], typer.Argument()],
     benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
     results: ResultsOption = DEFAULT_RESULTS,
     search: SearchOption = "random",
-    draws: Annotated[
-        int, typer.Option(min=1, help="Random-search draws for CADE (paper: 10,000).")
-    ] = 10_000,
-    seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
-    numerics: Annotated[
-        str, typer.Option(help="exact, or reference (the authors' floors).")
-    ] = "exact",
-    mode: Annotated[
-        str,
-        typer.Option(help="Regression answers: continue (decode after CADE's digit) or replace."),
-    ] = "continue",
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            min=5,
-            help=(
-                "A first look at so many questions of each kind: stored in first-look.duckdb beside"
-                " the results, on no leaderboard."
-            ),
-        ),
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Prompts per batch; default: the registry entry's.")
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Engines, each in a process of its own; default: 1, with --ray as many as fit.",
-        ),
-    ] = None,
-    ray: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Run on this Ray cluster (HOST:PORT, or auto).")
-    ] = "",
-    part: Annotated[
-        str,
-        typer.Option(
-            metavar="I/N",
-            help=(
-                "Only score part I of N into the cache beside the results, where another evaluate,"
-                " without this option, publishes the run: parts may run on several machines over a"
-                " shared folder."
-            ),
-        ),
-    ] = "",
+    draws: Annotated[int, typer.Option(min=1)] = 10_000,
+    seed: int = 0,
+    numerics: str = "exact",
+    mode: str = "continue",
+    limit: Annotated[int | None, typer.Option(min=5)] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1)] = None,
+    workers: Annotated[int | None, typer.Option(min=1)] = None,
+    ray: Annotated[str, typer.Option(metavar="ADDRESS")] = "",
+    part: Annotated[str, typer.Option(metavar="I/N")] = "",
     passes: PassesOption = "cheap",
     generated: GeneratedOption = "T1",
-    entry: Annotated[
-        Path | None,
-        typer.Option(
-            help=(
-                "Registry file to read instead of registry/models/MODEL.yaml, e.g. a night's copy"
-                " of it."
-            )
-        ),
-    ] = None,
-    outcome_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--outcome",
-            help=("Write the outcome as JSON; the process then ends with its parent."),
-        ),
-    ] = None,
+    entry: Path | None = None,
+    outcome_file: Annotated[Path | None, typer.Option("--outcome")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Score models under four views x T1-T5, tune CADE on val, publish the test results.
@@ -171,6 +111,24 @@ def evaluate(
     A model is a name of the registry; or a folder or hub id, which is then scored as `sdgbias
     register-model` would propose it, without an entry. With several, the next one starts when one
     is published.
+
+    Args:
+        model: Names of registered models (sdgbias models), or folders and hub ids that aren't.
+        draws: Random-search draws for CADE (paper: 10,000).
+        seed: Seed of the search.
+        numerics: exact, or reference (the authors' floors).
+        mode: Regression answers: continue (decode after CADE's digit) or replace.
+        limit: A first look at so many questions of each kind: stored in first-look.duckdb beside
+            the results, on no leaderboard.
+        batch_size: Prompts per batch; default: the registry entry's.
+        workers: Engines, each in a process of its own; default: 1, with --ray as many as fit.
+        ray: Run on this Ray cluster (HOST:PORT, or auto).
+        part: Only score part I of N into the cache beside the results, where another evaluate,
+            without this option, publishes the run: parts may run on several machines over a shared
+            folder.
+        entry: Registry file to read instead of registry/models/MODEL.yaml, e.g. a night's copy of
+            it.
+        outcome_file: Write the outcome as JSON; the process then ends with its parent.
     """
     from dataclasses import asdict, replace
 
@@ -221,7 +179,7 @@ def evaluate(
                     generated=choice("--generated", generated, GENERATIONS),
                 ),
                 pool=evaluation.Pool(workers, ray, one_part),
-                progress=Bars(),
+                progress=update,
             )
             told |= asdict(outcome)
         runs.append({"model": spec.name, **asdict(outcome)})

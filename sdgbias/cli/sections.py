@@ -1,12 +1,18 @@
 """The help of all commands: the order and the sections in which `sdgbias --help` lists them, a line
 for each, and an example of each with the command that usually follows (data/commands.toml); and
-where each is."""
+where each is.
+
+What an option is for stands in the part "Args:" of its command's docstring, as Prefect reads the
+parameters of a flow; an option that several commands share has its own help (options.py).
+"""
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +26,7 @@ _TEXTS = tomllib.loads(_FILE.read_text(encoding="utf-8"))
 SECTIONS: dict[str, dict[str, str]] = _TEXTS["sections"]
 #: Command -> an example, and what to run next ('' where nothing follows).
 EXAMPLES: dict[str, list[str]] = _TEXTS["examples"]
+_ARGS = "\n\nArgs:\n"
 #: Command -> its file in this folder, and the function or the group there.
 WHERE = {
     "analyse": "analysis:analyse",
@@ -102,9 +109,24 @@ def _command(name: str, file: str, attribute: str) -> Any:
     return command
 
 
+def arguments(docstring: str | None) -> dict[str, str]:
+    """The part "Args:" of a docstring: argument -> what it is for."""
+    _, _, part = cleandoc(docstring or "").partition(_ARGS)
+    told = re.split(r"^    (\w+): ", part, flags=re.MULTILINE)[1:]
+    texts = (" ".join(text.split()) for text in told[1::2])
+    return dict(zip(told[::2], texts, strict=True))
+
+
 def _teach(commands: dict[str, Any], path: tuple[str, ...] = ()) -> None:
-    """Put its example at the end of the help of each of the commands and those below them."""
+    """Give the commands and those below them what their docstrings say of their options, and put
+    its example at the end of the help of each."""
     for name, command in commands.items():
+        told = arguments(command.callback.__doc__ if command.callback else "")
+        for parameter in command.params:
+            parameter.help = told.pop(parameter.name, getattr(parameter, "help", None))
+        if told:
+            raise KeyError(f"{name}: no option is called {', '.join(told)}")
+        command.help = command.help and command.help.partition(_ARGS)[0]
         here = (*path, name)
         example, onward = EXAMPLES.get(" ".join(here), ("", ""))
         if example:

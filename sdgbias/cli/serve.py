@@ -17,37 +17,26 @@ QUEUE = 1000
 
 def serve(
     results: ResultsOption = DEFAULT_RESULTS,
-    host: Annotated[
-        str,
-        typer.Option(help="Address to listen on. Anything but loopback is seen by the network."),
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free one.")] = 8321,
-    allowed_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allowed-host",
-            help="Name that people call this server by; may be given several times.",
-        ),
-    ] = None,
-    report: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of `sdgbias report` or of the nightly, linked and shown as well."
-        ),
-    ] = None,
-    wandb: Annotated[
-        str, typer.Option(help="Address of the team's W&B report, linked on every page.")
-    ] = "",
-    wait: Annotated[
-        float,
-        typer.Option(min=0, max=30, help="Seconds that a page waits for a writer of the results."),
-    ] = 1.0,
+    host: str = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 8321,
+    allowed_host: Annotated[list[str] | None, typer.Option("--allowed-host")] = None,
+    report: Path | None = None,
+    wandb: str = "",
+    wait: Annotated[float, typer.Option(min=0, max=30)] = 1.0,
 ) -> None:
     """Show the results as pages: last night, leaderboard over time, models, single questions, two
     runs beside each other. Read-only.
 
     Nobody logs in: keep it on loopback and reach it through SSH, or put a proxy with a login in
     front.
+
+    Args:
+        host: Address to listen on. Anything but loopback is seen by the network.
+        port: Port; 0: any free one.
+        allowed_host: Name that people call this server by; may be given several times.
+        report: Folder of `sdgbias report` or of the nightly, linked and shown as well.
+        wandb: Address of the team's W&B report, linked on every page.
+        wait: Seconds that a page waits for a writer of the results.
     """
     import gc
 

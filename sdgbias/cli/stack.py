@@ -27,32 +27,12 @@ stack_app = group("A local stack that runs the nights: Prefect's server, workers
 @stack_app.command("up")
 @takes_night_options(without=OF_ONE_NIGHT, selfcheck=True)
 def up(
-    port: Annotated[
-        int,
-        typer.Option(min=1024, max=65535, help="Port of the server and its page, on 127.0.0.1."),
-    ] = 4200,
-    pools: Annotated[
-        str, typer.Option(help="Kinds of machine and models at a time on each, e.g. cpu=1,h100=8.")
-    ] = "cpu=1",
-    schedule: Annotated[
-        bool,
-        typer.Option(
-            "--schedule/--no-schedule", help="Start nights by --cron, and catch up missed ones."
-        ),
-    ] = True,
+    port: Annotated[int, typer.Option(min=1024, max=65535)] = 4200,
+    pools: str = "cpu=1",
+    schedule: Annotated[bool, typer.Option("--schedule/--no-schedule")] = True,
     home: HomeOption = None,
-    spread: Annotated[
-        bool,
-        typer.Option(
-            "--spread", help="Every model as a flow run of its own, in the pool of its kind."
-        ),
-    ] = False,
-    watch: Annotated[
-        bool,
-        typer.Option(
-            "--watch", help="Also look at the hub every day for new models (registry/watch.yaml)."
-        ),
-    ] = False,
+    spread: Annotated[bool, typer.Option("--spread")] = False,
+    watch: Annotated[bool, typer.Option("--watch")] = False,
     **options: Any,
 ) -> None:
     """Start a whole local stack: Prefect's server, a worker per pool, deployments, schedule.
@@ -61,6 +41,13 @@ def up(
     Everything listens on 127.0.0.1 only, and lies in one folder (--home). Twice is once. What ends
     is started again, and a missed night is caught up. The end: sdgbias stack down. How it is:
     sdgbias stack status.
+
+    Args:
+        port: Port of the server and its page, on 127.0.0.1.
+        pools: Kinds of machine and models at a time on each, e.g. cpu=1,h100=8.
+        schedule: Start nights by --cron, and catch up missed ones.
+        spread: Every model as a flow run of its own, in the pool of its kind.
+        watch: Also look at the hub every day for new models (registry/watch.yaml).
     """
     from sdgbias.nightly import schedule as times
     from sdgbias.nightly import stack

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sdgbias.cli.options import DEFAULT_RESULTS, JsonOption, ResultsOption, say, say_json
+from sdgbias.progress import update
 
 if TYPE_CHECKING:
     from sdgbias.store.snapshots import Snapshot
@@ -31,20 +33,15 @@ def info(
     from sdgbias.store import maintenance
 
     found = maintenance.info(results)
-    say_json(found) if as_json else typer.echo("\n".join(maintenance.lines(found)))
+    say(found, as_json, "store_info", found=found, size=maintenance.size)
 
 
 @store_app.command()
 def keep(
     results: ResultsOption = DEFAULT_RESULTS,
-    nights: Annotated[int, typer.Option(min=1, help="Details of the newest nights stay.")] = 90,
-    per_model: Annotated[
-        int,
-        typer.Option(min=1, help="Details of so many newest runs of each model and suite stay."),
-    ] = 3,
-    apply: Annotated[
-        bool, typer.Option("--apply", help="Do it; without, it is only shown.")
-    ] = False,
+    nights: Annotated[int, typer.Option(min=1)] = 90,
+    per_model: Annotated[int, typer.Option(min=1)] = 3,
+    apply: Annotated[bool, typer.Option("--apply")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Remove the details (scores, answers) of old runs; shows first what would go. Metrics,
@@ -52,9 +49,12 @@ def keep(
 
     Never removed: one run per model and month, the newest of each model, accepted runs, and what
     the newest verdicts compare.
-    """
-    from datetime import UTC, datetime
 
+    Args:
+        nights: Details of the newest nights stay.
+        per_model: Details of so many newest runs of each model and suite stay.
+        apply: Do it; without, it is only shown.
+    """
     from sdgbias.store import maintenance
 
     planned = (
@@ -80,23 +80,18 @@ def keep(
 @store_app.command()
 def compact(
     results: ResultsOption = DEFAULT_RESULTS,
-    caches: Annotated[
-        bool,
-        typer.Option(
-            "--caches",
-            help="Also score caches of models that no run refers to, untouched for a week.",
-        ),
-    ] = False,
+    caches: Annotated[bool, typer.Option("--caches")] = False,
 ) -> None:
     """Clear away files that nothing refers to, and copy the DuckDB file to a new one without holes.
-    Run it while no night runs."""
-    from datetime import UTC, datetime
+    Run it while no night runs.
 
-    from sdgbias.cli.options import Bars
+    Args:
+        caches: Also score caches of models that no run refers to, untouched for a week.
+    """
     from sdgbias.store import maintenance
     from sdgbias.store.maintenance import size
 
-    done = maintenance.compact(results, caches=caches, now=datetime.now(UTC), progress=Bars())
+    done = maintenance.compact(results, caches=caches, now=datetime.now(UTC), progress=update)
     typer.echo(
         f"orphans: {done.orphans} files, {size(done.orphan_bytes)}; score caches: {done.caches},"
         f" {size(done.cache_bytes)}"
@@ -106,41 +101,41 @@ def compact(
 
 @store_app.command()
 def backup(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder of the backup; the same one each time.")
-    ],
+    folder: Annotated[Path, typer.Argument(metavar="DIR")],
     results: ResultsOption = DEFAULT_RESULTS,
-    check_all: Annotated[
-        bool, typer.Option("--check-all", help="Also read again what earlier backups copied.")
-    ] = False,
+    check_all: Annotated[bool, typer.Option("--check-all")] = False,
 ) -> None:
     """Copy the results: Parquet files once, the DuckDB file each time; every copy is read back and
-    compared."""
-    from datetime import UTC, datetime
+    compared.
 
-    from sdgbias.cli.options import Bars
+    Args:
+        folder: Folder of the backup; the same one each time.
+        check_all: Also read again what earlier backups copied.
+    """
     from sdgbias.store import backup as copies
     from sdgbias.store.maintenance import size
 
     done = copies.back_up(
-        results, folder, now=datetime.now(UTC), check_all=check_all, progress=Bars()
+        results, folder, now=datetime.now(UTC), check_all=check_all, progress=update
     )
     typer.echo(f"{folder}: {done.files} files copied ({size(done.bytes)}), {done.there} were there")
 
 
 @store_app.command()
 def restore(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a backup.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR")],
     results: ResultsOption = DEFAULT_RESULTS,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace results that are there.")
-    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite")] = False,
 ) -> None:
-    """Put a backup in place, once every file of it has been checked."""
-    from sdgbias.cli.options import Bars
+    """Put a backup in place, once every file of it has been checked.
+
+    Args:
+        folder: Folder of a backup.
+        overwrite: Replace results that are there.
+    """
     from sdgbias.store import backup as copies
 
-    n = copies.restore(folder, results, overwrite=overwrite, progress=Bars())
+    n = copies.restore(folder, results, overwrite=overwrite, progress=update)
     typer.echo(
         f"{results}: restored with {n} Parquet files. Next: sdgbias store info --results {results}"
     )
@@ -150,11 +145,10 @@ def restore(
 def verify(results: ResultsOption = DEFAULT_RESULTS, as_json: JsonOption = False) -> None:
     """Read every Parquet file and compare it with what was written; exit code 7 when one is missing
     or damaged."""
-    from sdgbias.cli.options import Bars
     from sdgbias.errors import StoreError
     from sdgbias.store import maintenance
 
-    broken = maintenance.verify(results, Bars())
+    broken = maintenance.verify(results, update)
     if as_json:
         say_json([{"why": why, **asdict(detail)} for detail, why in broken])
     for detail, why in [] if as_json else broken:

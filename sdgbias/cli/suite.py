@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from sdgbias.cli.options import Bars, JsonOption, check_quality, group, say, tell
+from sdgbias.cli.options import JsonOption, check_quality, group, say, tell
+from sdgbias.progress import update
 
 suite_app = group("Your own questions: a folder with suite.yaml and a table of items.")
 FolderArgument = Annotated[
@@ -17,13 +18,18 @@ FolderArgument = Annotated[
 
 @suite_app.command("example")
 def example(
-    out: Annotated[Path, typer.Argument(help="New folder to write.")],
-    seed: Annotated[int, typer.Option(help="Same seed, same bytes.")] = 0,
+    out: Annotated[Path, typer.Argument()],
+    seed: int = 0,
 ) -> None:
-    """Write an example folder: 100 questions about pictures of the sample."""
+    """Write an example folder: 100 questions about pictures of the sample.
+
+    Args:
+        out: New folder to write.
+        seed: Same seed, same bytes.
+    """
     from sdgbias.raw.synthetic.own_questions import write_example
 
-    n = write_example(out, seed, Bars())
+    n = write_example(out, seed, update)
     typer.echo(f"{out}: {n} questions. Next: sdgbias suite check {out}")
 
 
@@ -34,7 +40,7 @@ def check(folder: FolderArgument, as_json: JsonOption = False) -> None:
     from sdgbias.benchmark.own import read_folder
     from sdgbias.errors import SuiteError
 
-    found = read_folder(folder, Bars())
+    found = read_folder(folder, update)
     shown = {"faults": found.faults, "notes": found.notes, "questions": len(found.questions)}
     told = {"folder": folder, "spec": found.spec, "views": [view.value for view in found.views]}
     options = [len(question.options) for question in found.questions]
@@ -50,11 +56,15 @@ def check(folder: FolderArgument, as_json: JsonOption = False) -> None:
 @suite_app.command("build")
 def build(
     folder: FolderArgument,
-    out: Annotated[Path, typer.Option("--out", help="Benchmark folder to write.")],
+    out: Annotated[Path, typer.Option("--out")],
 ) -> None:
-    """Build a benchmark: check, questions, image store, prompts, card, then the quality gate."""
+    """Build a benchmark: check, questions, image store, prompts, card, then the quality gate.
+
+    Args:
+        out: Benchmark folder to write.
+    """
     from sdgbias.benchmark.own_build import build_own, summary
 
-    card = build_own(folder, out, Bars())
+    card = build_own(folder, out, update)
     check_quality(out)
     tell("suite_build", out=out, summary=summary(card), **card)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdgbias.cli.options import DEFAULT_RESULTS, Bars, ResultsOption, group
+from sdgbias.cli.options import DEFAULT_RESULTS, ResultsOption, group
 from sdgbias.errors import InfrastructureError, SdgbiasError
+from sdgbias.progress import update
 
 if TYPE_CHECKING:
     from sdgbias.report.wandb.log import Logged
@@ -52,7 +53,7 @@ def log(
     from sdgbias.report.wandb.log import log_night
 
     target = _folder(results, folder)
-    made = log_night(results, target, night=night, run_ids=run or (), again=again, progress=Bars())
+    made = log_night(results, target, night=night, run_ids=run or (), again=again, progress=update)
     failed = _print_outcome(made, target)
     if failed:
         more = f" --night {night}" if night else ""

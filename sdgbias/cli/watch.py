@@ -18,23 +18,11 @@ if TYPE_CHECKING:
 
 
 def watch_models(
-    rules: Annotated[Path | None, typer.Option(help="Rules; default: registry/watch.yaml.")] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be registered, and write nothing.")
-    ] = False,
-    listing: Annotated[
-        Path | None,
-        typer.Option(help="Answers of the hub from this file, in a network without it."),
-    ] = None,
-    save_listing: Annotated[
-        Path | None,
-        typer.Option(
-            help="Register nothing; write the file for --listing, where the hub can be reached."
-        ),
-    ] = None,
-    webhook_env: Annotated[
-        str, typer.Option(help="Variable with the address that news are sent to, in one message.")
-    ] = "",
+    rules: Path | None = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run")] = False,
+    listing: Path | None = None,
+    save_listing: Path | None = None,
+    webhook_env: str = "",
     as_json: JsonOption = False,
 ) -> None:
     """Query the hub for new commits of registered models and for new repositories of watched
@@ -44,6 +32,13 @@ def watch_models(
     With `probe` in the rules, candidates that fit are fetched and asked a few questions; with
     `enable: when_admitted`, one that passes is enabled. Registered models stay unchanged, except
     that a model whose commit is gone from the hub is quarantined.
+
+    Args:
+        rules: Rules; default: registry/watch.yaml.
+        dry_run: Show what would be registered, and write nothing.
+        listing: Answers of the hub from this file, in a network without it.
+        save_listing: Register nothing; write the file for --listing, where the hub can be reached.
+        webhook_env: Variable with the address that news are sent to, in one message.
     """
     from sdgbias.registry import entries, hub, watch
     from sdgbias.scoring import parity

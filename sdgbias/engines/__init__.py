@@ -3,7 +3,7 @@
 Engines score prompts. Only this package imports torch or transformers.
 
 * hf: transformers, in this process
-* vllm, vllm_environment, vllm_lora, vllm_model, vllm_options, vllm_support: vLLM
+* vllm, vllm_lora, vllm_model, vllm_options, vllm_support: vLLM
 * api: endpoints that speak the OpenAI format
 * planted, planted_people: no weights, known biases
 * subprocess: any engine in a process, and in an environment, of its own
@@ -17,18 +17,28 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 
 from sdgbias.engines import torchvision_ops as torchvision_ops  # before any transformers
 from sdgbias.engines.fingerprint import local_folder
 from sdgbias.errors import RegistryError, one_of
-from sdgbias.registry import entries
 from sdgbias.types import Generated, ModelSpec, Prompt, ScoreBatch
 
-#: Backends that answer prompts; a text encoder of the registry reads answers instead
-#: (text_encoders.py).
-BACKENDS = tuple(sorted(set(entries.BACKENDS) - {"text-encoder"}))
+#: Backend -> the module of this package that has its class, imported where it is needed, and the
+#: class. A text encoder of the registry reads answers instead (text_encoders.py).
+_CLASSES = {
+    "api": ("api.engine", "Api"),
+    "clip-zero-shot": ("hf.zero_shot", "ClipZeroShot"),
+    "hf": ("hf.engine", "HuggingFace"),
+    "planted": ("planted", "Planted"),
+    "planted-people": ("planted_people", "PlantedPeople"),
+    "vit-zero-shot": ("hf.zero_shot", "VitZeroShot"),
+    "vllm": ("vllm", "VLLM"),
+}
+#: Backends that answer prompts.
+BACKENDS = tuple(_CLASSES)
 #: Options that set where an engine runs and what it is compared with; they are not passed to the
 #: engine.
 HOUSE_OPTIONS = (
@@ -99,44 +109,18 @@ def load(spec: ModelSpec, root: Path) -> Backend:
 
 def load_here(spec: ModelSpec, root: Path) -> Backend:
     """The engine in this process."""
-    spec = replace(
-        spec,
-        options={name: value for name, value in spec.options.items() if name not in HOUSE_OPTIONS},
-    )
-    if spec.backend == "planted":
-        from sdgbias.engines.planted import Planted
-
-        return Planted(spec, root)
-    if spec.backend == "planted-people":
-        from sdgbias.engines.planted_people import PlantedPeople
-
-        return PlantedPeople(spec, root)
-    if spec.backend == "hf":
-        local_folder(spec, root)  # a folder that isn't there is refused before torch is imported
-        from sdgbias.engines.hf.engine import HuggingFace
-
-        return HuggingFace(spec, root)
-    if spec.backend == "api":
-        from sdgbias.engines.api.engine import Api
-
-        return Api(spec, root)
-    if spec.backend == "vllm":
-        from sdgbias.engines.vllm import VLLM
-
-        return VLLM(spec, root)
-    if spec.backend == "clip-zero-shot":
-        from sdgbias.engines.hf.zero_shot import ClipZeroShot
-
-        return ClipZeroShot(spec, root)
-    if spec.backend == "vit-zero-shot":
-        from sdgbias.engines.hf.zero_shot import VitZeroShot
-
-        return VitZeroShot(spec, root)
+    where = f"registry/models/{spec.name}.yaml"
     if spec.backend == "text-encoder":
         raise RegistryError(
-            f"registry/models/{spec.name}.yaml: a text encoder reads answers and answers nothing"
-            " itself; it is no model to score"
+            f"{where}: a text encoder reads answers and answers nothing itself; it is no model to"
+            " score"
         )
-    raise RegistryError(
-        f"registry/models/{spec.name}.yaml: {one_of('backend', spec.backend, BACKENDS)}"
-    )
+    if spec.backend not in _CLASSES:
+        raise RegistryError(f"{where}: {one_of('backend', spec.backend, BACKENDS)}")
+    if spec.backend == "hf":
+        local_folder(spec, root)  # a folder that isn't there is refused before torch is imported
+    options = {name: value for name, value in spec.options.items() if name not in HOUSE_OPTIONS}
+    module, name = _CLASSES[spec.backend]
+    made = getattr(import_module(f"{__name__}.{module}"), name)
+    engine: Backend = made(replace(spec, options=options), root)
+    return engine

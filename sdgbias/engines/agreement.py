@@ -7,7 +7,6 @@ published.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,9 @@ from typing import Any
 import numpy as np
 
 from sdgbias.errors import GateError, StoreError
+from sdgbias.files import json_file, understood
+from sdgbias.methods.cade import log_softmax
+from sdgbias.methods.metrics import margin
 from sdgbias.types import ScoreBatch
 
 #: Largest difference of a log-probability, or of the candidate mass, that still counts as the same
@@ -60,12 +62,8 @@ class Comparison:
 
 def log_shares(logits: np.ndarray) -> np.ndarray:
     """(N, K) log-probabilities among a prompt's candidates; NaN where it has none."""
-    z = logits.astype(np.float64)
-    top = np.max(np.where(np.isnan(z), -np.inf, z), axis=1, keepdims=True, initial=-np.inf)
-    top = np.where(np.isfinite(top), top, 0.0)
-    with np.errstate(divide="ignore"):
-        shares: np.ndarray = z - top - np.log(np.nansum(np.exp(z - top), axis=1, keepdims=True))
-    return shares
+    known = ~np.isnan(logits)
+    return np.where(known, log_softmax(logits.astype(np.float64), known), np.nan)
 
 
 def rounding_noise(plain: ScoreBatch, moved: ScoreBatch, layers: int) -> float:
@@ -105,7 +103,8 @@ def compare(what: str, one: ScoreBatch, two: ScoreBatch, tolerance: float) -> Co
     apart = np.nanmax(np.abs(p[rows] - q[rows]), axis=1)
     mass = np.abs(one.mass[rows].astype(np.float64) - two.mass[rows])
     flipped = np.nanargmax(p[rows], axis=1) != np.nanargmax(q[rows], axis=1)
-    tie = np.minimum(_margin(p[rows]), _margin(q[rows])) <= tolerance
+    # of a single candidate there is no margin, and no flip either
+    tie = np.fmin(margin(p[rows]), margin(q[rows])) <= tolerance
     return Comparison(
         what,
         n=len(rows),
@@ -121,12 +120,6 @@ def compare(what: str, one: ScoreBatch, two: ScoreBatch, tolerance: float) -> Co
     )
 
 
-def _margin(p: np.ndarray) -> np.ndarray:
-    """(N,) margin of the best candidate over the second; inf where there is no second."""
-    ordered = np.sort(np.where(np.isnan(p), -np.inf, p), axis=1)
-    return ordered[:, -1] - ordered[:, -2] if p.shape[1] > 1 else np.full(len(p), np.inf)
-
-
 def verdict_path(folder: Path, model: str) -> Path:
     """Path of a model's verdict; `folder` is that of the results file."""
     return folder / "parity" / f"{model}.json"
@@ -135,16 +128,13 @@ def verdict_path(folder: Path, model: str) -> Path:
 def read_verdict(folder: Path, model: str) -> dict[str, Any]:
     """The stored verdict; {} without one."""
     path = verdict_path(folder, model)
-    try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(told, dict) or not {"fingerprint", "verdict", "reasons"} <= set(told):
-            raise ValueError
-    except FileNotFoundError:
+    if not path.exists():
         return {}
-    except (OSError, ValueError):
-        raise StoreError(
-            f"{path}: can't be read as a verdict; remove it, then: sdgbias models parity {model}"
-        ) from None
+    fault, onward = "can't be read as a verdict", f"remove it, then: sdgbias models parity {model}"
+    with understood(path, fault, onward, StoreError):
+        told = json_file(path, fault, onward, StoreError)
+        for name in ("fingerprint", "verdict", "reasons"):
+            told[name]
     return told
 
 

@@ -14,7 +14,8 @@ from sdgbias.types import ModelSpec
 
 @cache
 def described(engine: str) -> dict[str, dict[str, Any]]:
-    """Options of 'api', 'vllm' or 'hf': name -> JSON Schema of its value, with valid, meaning."""
+    """Options of 'api', 'vllm', 'hf' or 'every' backend: name -> JSON Schema of its value, with
+    valid, meaning."""
     found: dict[str, dict[str, Any]] = packaged_yaml("engine_options.yaml")[engine]
     return found
 

@@ -10,7 +10,6 @@ tokenizer, processor settings, and the libraries that apply them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -76,20 +75,13 @@ def installed(*names: str) -> str:
     return "none"
 
 
-def fingerprint(
-    spec: ModelSpec, root: Path, engine: str, *more: str, libraries: Sequence[str] = LIBRARIES
-) -> str:
+def fingerprint(spec: ModelSpec, root: Path, engine: str, *more: str) -> str:
     """16 hex digits over weights, tokenizer, templates and settings (the bytes of a folder; of a
     hub model its pinned commit), dtype, the engine's code version, libraries,
     and the other settings that the engine passes: device, attention, ..."""
     folder = local_folder(spec, root)
     weights = folder_digest(folder) if folder else f"{spec.repo}@{spec.revision}"
-    settings = [spec.dtype, f"remote code {spec.trust_remote_code}"]
-    parts = [
-        weights,
-        *settings,
-        engine,
-        *(f"{name} {installed(name)}" for name in libraries),
-        *more,
-    ]
-    return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
+    settings = [spec.dtype, f"remote code {spec.trust_remote_code}", engine]
+    versions = [f"{name} {installed(name)}" for name in LIBRARIES]
+    parts = "|".join([weights, *settings, *versions, *more])
+    return hashlib.sha256(parts.encode()).hexdigest()[:16]

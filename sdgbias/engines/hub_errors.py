@@ -19,6 +19,7 @@ from sdgbias.errors import (
     ModelError,
     RegistryError,
     SdgbiasError,
+    first_line,
 )
 from sdgbias.registry import hub
 from sdgbias.registry.facts import missing_shards
@@ -36,7 +37,7 @@ def translate(
 ) -> SdgbiasError:
     """The error to raise instead of ``error``, which occurred during ``what`` ('can't load the
     processor of')."""
-    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    line = first_line(error)
     told = f"{spec.name}: {what} {folder or spec.repo}: {line}"
     never = _never(spec, folder, error) or _damaged(folder, error)
     if never:

@@ -46,6 +46,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -209,16 +210,35 @@ def read_oracle(benchmark: Path) -> Oracle:
     return Oracle(questions, by_image, by_context, digest.hexdigest()[:16], stated)
 
 
-class Planted(Backend):
+class PlantedEngine(Backend):
+    """An engine whose scores are computed, one prompt at a time."""
+
+    @abstractmethod
+    def logits(self, prompt: Prompt) -> np.ndarray:
+        """(K,) logits of a prompt's candidates."""
+
+    def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
+        batch = ScoreBatch.empty(prompts)
+        batch.mass[:] = 1.0
+        for i, prompt in enumerate(prompts):
+            batch.logits[i, : len(prompt.candidates)] = self.logits(prompt)
+            batch.top_token[i] = prompt.candidates[int(np.nanargmax(batch.logits[i]))]
+            batch.n_tokens[i] = len(prompt.text.split())
+        return batch
+
+
+def oracle_folder(named: str, root: Path) -> Path:
+    """The folder of option ``oracle``, relative to the project's root."""
+    return Path(named) if Path(named).is_absolute() else confine(root, named)
+
+
+class Planted(PlantedEngine):
     def __init__(self, spec: ModelSpec, root: Path = Path()) -> None:
         self.habits: Habits | None = None
         if "oracle" in spec.options:
             where = f"registry/models/{spec.name}.yaml"
             self.habits = read_habits(spec.options, where)
-            folder = Path(str(spec.options["oracle"]))
-            self.oracle = read_oracle(
-                folder if folder.is_absolute() else confine(root, str(folder))
-            )
+            self.oracle = read_oracle(oracle_folder(str(spec.options["oracle"]), root))
             identity = json.dumps(
                 [_ORACLE_VERSION, asdict(self.habits), self.oracle.digest], sort_keys=True
             )
@@ -243,7 +263,7 @@ class Planted(Backend):
             identity = json.dumps([_VERSION, self.weights], sort_keys=True)
         self.fingerprint = hashlib.sha256(identity.encode()).hexdigest()[:16]
 
-    def _logits(self, prompt: Prompt) -> np.ndarray:
+    def logits(self, prompt: Prompt) -> np.ndarray:
         if self.habits is not None:
             return self._informed(self.habits, prompt)
         w, k = self.weights, len(prompt.candidates)
@@ -294,29 +314,12 @@ class Planted(Backend):
             ndtri((np.array([int.from_bytes(d, "big") >> 11 for d in digests]) + 0.5) / 2.0**53)
         )
 
-    def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
-        width = max((len(p.candidates) for p in prompts), default=0)
-        logits = np.full((len(prompts), width), np.nan, dtype=np.float32)
-        for row, prompt in zip(logits, prompts, strict=True):
-            row[: len(prompt.candidates)] = self._logits(prompt)
-        best = [
-            p.candidates[int(np.nanargmax(row))] for p, row in zip(prompts, logits, strict=True)
-        ]
-        n = len(prompts)
-        return ScoreBatch(
-            logits,
-            np.ones(n, dtype=np.float32),
-            np.full(n, np.nan, dtype=np.float32),
-            best,
-            np.array([len(p.text.split()) for p in prompts], dtype=np.int32),
-        )
-
     def generate(
         self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
     ) -> Generated:
         answers = []
         for prompt in prompts:
-            logits = self._logits(prompt)
+            logits = self.logits(prompt)
             scored = (
                 logits if self.habits is None else logits.astype(np.float32)
             )  # with an oracle: the same as in candidate_scores

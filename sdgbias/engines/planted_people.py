@@ -30,12 +30,11 @@ from pydantic import AfterValidator, Field
 
 from sdgbias import formats
 from sdgbias.benchmark.people_items import CHOICES
-from sdgbias.engines import Backend
+from sdgbias.engines.planted import PlantedEngine, oracle_folder
 from sdgbias.errors import InputError, RegistryError, one_of
-from sdgbias.files import confine
 from sdgbias.formats import STRICT, Number, Text
 from sdgbias.raw.facet import CLASSES, GROUPS
-from sdgbias.types import Generated, ModelSpec, Prompt, ScoreBatch
+from sdgbias.types import Generated, ModelSpec, Prompt
 
 _VERSION = "planted-people-1"
 _SAYS = {"yes": "A", "no": "B", "unknown": "C"}
@@ -65,12 +64,11 @@ class PeopleHabits:
     seed: Number = 0.0
 
 
-class PlantedPeople(Backend):
+class PlantedPeople(PlantedEngine):
     def __init__(self, spec: ModelSpec, root: Path) -> None:
         where = f"registry/models/{spec.name}.yaml"
         self.habits = formats.parse(spec.options, PeopleHabits, f"{where}: options", RegistryError)
-        folder = Path(self.habits.oracle)
-        folder = folder if folder.is_absolute() else confine(root, str(folder))
+        folder = oracle_folder(self.habits.oracle, root)
         try:
             table = pd.read_parquet(folder / "people.parquet")
             asked = pd.read_parquet(
@@ -87,13 +85,8 @@ class PlantedPeople(Backend):
         self.people = table.set_index("image_id")[["person_id", "class1", *GROUPS]].to_dict("index")
         merged = asked.merge(items, on="item_id")
         keys = zip(merged["text"], merged["image_id"], strict=True)
-        self.questions = dict(
-            zip(
-                keys,
-                zip(merged["prompt"], merged["asked"], merged["gold"], strict=True),
-                strict=True,
-            )
-        )
+        answers = zip(merged["prompt"], merged["asked"], merged["gold"], strict=True)
+        self.questions = dict(zip(keys, answers, strict=True))
         digest = hashlib.sha256((folder / "benchmark.json").read_bytes()).hexdigest()
         numbers = asdict(self.habits)
         effects = numbers.pop("effects")
@@ -132,28 +125,12 @@ class PlantedPeople(Backend):
         others = [name for name in names if name != gold]
         return others[int(self._draw("other", person, kind) * len(others))]
 
-    def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
-        width = max((len(p.candidates) for p in prompts), default=0)
-        logits = np.full((len(prompts), width), np.nan, dtype=np.float32)
-        for row, prompt in zip(logits, prompts, strict=True):
-            row[: len(prompt.candidates)] = 0.0
-            if prompt.image_id:
-                row[prompt.candidates.index(_SAYS[self._answer(prompt)])] = 3.0
-            row[0] += self.habits.yes_bias
-        best = [
-            p.candidates[int(np.nanargmax(row))] for p, row in zip(prompts, logits, strict=True)
-        ]
-        ones, count = (
-            np.ones(len(prompts), dtype=np.float32),
-            [len(p.text.split()) for p in prompts],
-        )
-        return ScoreBatch(
-            logits,
-            ones,
-            np.full(len(prompts), np.nan, dtype=np.float32),
-            best,
-            np.array(count, dtype=np.int32),
-        )
+    def logits(self, prompt: Prompt) -> np.ndarray:
+        found = np.zeros(len(prompt.candidates), dtype=np.float32)
+        if prompt.image_id:
+            found[prompt.candidates.index(_SAYS[self._answer(prompt)])] = 3.0
+        found[0] += self.habits.yes_bias
+        return found
 
     def generate(
         self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int

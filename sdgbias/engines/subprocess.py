@@ -132,13 +132,9 @@ def put_error(error: BaseException) -> dict[str, Any]:
 def get_error(header: dict[str, Any]) -> Exception:
     """The same class of errors.py, else FailedElsewhere; `kind` is the name of the original
     class."""
-    kind = getattr(errors, str(header["class"]), None) if header["class"] else None
+    kind = getattr(errors, str(header["class"]), None)
     known = isinstance(kind, type) and issubclass(kind, errors.SdgbiasError)
-    error: Exception = (
-        kind(header["message"])
-        if kind is not None and known
-        else FailedElsewhere(header["message"])
-    )
+    error: Exception = (kind if kind and known else FailedElsewhere)(header["message"])
     if type(error).__name__ != header["error"]:
         error.kind = header["error"]  # type: ignore[attr-defined]
     return error
@@ -156,17 +152,13 @@ def interpreter(spec: ModelSpec, root: Path) -> Path | None:
     named = spec.options.get("python")
     if named is not None:
         where = f"registry/models/{spec.name}.yaml: python is {named!r}"
-        return _checked(
-            root / named if isinstance(named, str) and named else None, where, RegistryError
-        )
+        path = root / named if isinstance(named, str) and named else None
+        return _checked(path, where, RegistryError)
     if spec.backend != "vllm":
         return None
     if os.environ.get(ENV_PYTHON):
-        return _checked(
-            Path(os.environ[ENV_PYTHON]),
-            f"{ENV_PYTHON}={os.environ[ENV_PYTHON]}",
-            InfrastructureError,
-        )
+        where = f"{ENV_PYTHON}={os.environ[ENV_PYTHON]}"
+        return _checked(Path(os.environ[ENV_PYTHON]), where, InfrastructureError)
     if has_vllm():
         return None
     if os.access(root / OWN_ENVIRONMENT, os.X_OK):
@@ -337,11 +329,9 @@ class ChildEngine(RemoteEngine):
             self.child.kill()
             code = self.child.wait()
         self._listener.join(_GIVE_UP)
-        how = (
-            f"was killed by {lifeline.died_of(code)}"
-            if code < 0
-            else f"ended with exit code {code}"
-        )
+        how = f"ended with exit code {code}"
+        if code < 0:
+            how = f"was killed by {lifeline.died_of(code)}"
         said = lifeline.crash(self.last_words) or (self.last_words[-1] if self.last_words else "")
         words = f": {said[:300]}" if said else ""
         return EngineDied(f"{self.name}: the engine's process ({self.where}) {how}{words}")
@@ -425,32 +415,23 @@ class Server:
                 header |= {"protocol": VERSION, "sdgbias": __version__}
                 payload = b""
             else:
-                header, payload = _WORK[frame[0]["ask"]](self.engine, frame)
+                header, payload = _work(self.engine, frame)
             header["counts"] = {name: int(count) for name, count in self.engine.counts.items()}
         except Exception as error:
             return put_error(error), b""
         return header, payload
 
 
-def _scores(engine: engines.Backend, frame: Frame) -> Frame:
-    return put_scores(engine.candidate_scores(get_prompts(frame)))
-
-
-def _texts(engine: engines.Backend, frame: Frame) -> Frame:
-    header = frame[0]
-    answers = engine.generate(get_prompts(frame), header["starts"], header["max_new_tokens"])
-    return asdict(answers), b""
-
-
-def _noise(engine: engines.Backend, frame: Frame) -> Frame:
-    return {"noise": engine.noise(get_prompts(frame))}, b""
-
-
-_WORK: dict[str, Callable[[engines.Backend, Frame], Frame]] = {
-    "scores": _scores,
-    "texts": _texts,
-    "noise": _noise,
-}
+def _work(engine: engines.Backend, frame: Frame) -> Frame:
+    header, prompts = frame[0], get_prompts(frame)
+    if header["ask"] == "scores":
+        return put_scores(engine.candidate_scores(prompts))
+    if header["ask"] == "texts":
+        answers = engine.generate(prompts, header["starts"], header["max_new_tokens"])
+        return asdict(answers), b""
+    if header["ask"] == "noise":
+        return {"noise": engine.noise(prompts)}, b""
+    raise ValueError(f"asked for {header['ask']!r}; valid: scores, texts, noise")
 
 
 if __name__ == "__main__":

@@ -37,9 +37,8 @@ from sdgbias.engines.hf.prompting import (
     template_of,
 )
 from sdgbias.engines.hf.tokens import decoded, find_candidates
-from sdgbias.engines.vllm_environment import offline, set_environment
 from sdgbias.engines.vllm_model import count_encoder, encoded, jitter_off, jitter_on
-from sdgbias.engines.vllm_options import pictures, settings
+from sdgbias.engines.vllm_options import offline, pictures, set_environment, settings
 from sdgbias.errors import InfrastructureError, ModelError, OutOfMemory
 from sdgbias.methods.answers import thought_begun
 from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, Generated, ModelSpec, Prompt, ScoreBatch
@@ -295,11 +294,9 @@ class VLLM(Backend):
         They differ from the transformers engine's logits by one constant per prompt, which does not
         affect any later step. PromptTooLong when a prompt does not fit.
         """
-        n, width = len(prompts), max((len(p.candidates) for p in prompts), default=0)
-        logits = np.full((n, width), np.nan, dtype=np.float32)
-        minus = np.full(n, np.nan, dtype=np.float32)
+        batch = ScoreBatch.empty(prompts)
         if not prompts:
-            return ScoreBatch(logits, minus.copy(), minus, [], np.zeros(0, dtype=np.int32))
+            return batch
         first, outputs = self._first_tokens(prompts, ())
         spaced = [
             i for i, p in enumerate(prompts) if self.candidates.needs_space & set(p.candidates)
@@ -312,24 +309,18 @@ class VLLM(Backend):
             )
             after = dict(zip(spaced, second, strict=True))
             following = dict(zip(spaced, behind, strict=True))
-        mass = np.full(n, np.nan, dtype=np.float32)
         for row, (prompt, found) in enumerate(zip(prompts, first, strict=True)):
             scores = np.array([self._merged(c, found, after.get(row)) for c in prompt.candidates])
-            logits[row, : len(scores)] = scores
-            mass[row] = np.exp(np.logaddexp.reduce(scores))
+            batch.logits[row, : len(scores)] = scores
+            batch.mass[row] = np.exp(np.logaddexp.reduce(scores))
             if self.minus:
-                minus[row] = np.logaddexp.reduce([found[i] for i in self.minus])
-        tops = [[output.outputs[0].token_ids[0]] for output in outputs]
-        for row, output in following.items():
-            if tops[row] == [self.candidates.space]:
-                tops[row].append(output.outputs[0].token_ids[0])
-        return ScoreBatch(
-            logits,
-            mass,
-            minus,
-            [self.tokenizer.decode(ids).strip() for ids in tops],
-            np.array([len(o.prompt_token_ids) for o in outputs], dtype=np.int32),
-        )
+                batch.minus_logit[row] = np.logaddexp.reduce([found[i] for i in self.minus])
+            ids = [outputs[row].outputs[0].token_ids[0]]
+            if row in following and ids == [self.candidates.space]:
+                ids.append(following[row].outputs[0].token_ids[0])
+            batch.top_token[row] = self.tokenizer.decode(ids).strip()
+            batch.n_tokens[row] = len(outputs[row].prompt_token_ids)
+        return batch
 
     def _first_tokens(
         self, prompts: Sequence[Prompt], ending: Sequence[int]

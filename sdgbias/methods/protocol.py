@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from sdgbias.types import Task
 
@@ -24,3 +27,20 @@ def constants() -> dict[str, object]:
         "search_share": SEARCH_SHARE,
         "finalists": FINALISTS,
     }
+
+
+def two_stage(
+    rows: NDArray[np.int64],
+    settings: NDArray[np.float64],
+    value: Callable[[NDArray[np.int64], NDArray[np.float64]], NDArray[np.float64]],
+    rng: np.random.Generator,
+) -> tuple[NDArray[np.float64], float, int]:
+    """App. C.4: (C, P) settings scored on 20 % of the ``rows``, the best 100 again on all of them.
+    ``value``: rows and settings -> (C,) mean payoff. The best setting (P,), its value and the
+    number of rows of the first stage. Ties go to the earlier setting."""
+    n_search = max(1, round(SEARCH_SHARE * rows.size))
+    subset = rows[np.sort(rng.permutation(rows.size)[:n_search])]
+    finalists = np.sort(np.argsort(-value(subset, settings), kind="stable")[:FINALISTS])
+    final = value(rows, settings[finalists])
+    best = int(np.argmax(final))
+    return settings[finalists[best]], float(final[best]), n_search

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sdgbias.errors import GateError, InfrastructureError, ModelError, RegistryError
+from sdgbias.nightly import process
 from sdgbias.nightly.attempt import CLI
 from sdgbias.registry import changes, entries, fetch, propose, seen, watch
 from sdgbias.types import CANDIDATE
@@ -112,20 +113,11 @@ def _ask(name: str, questions: int, enable: bool, seconds: float) -> tuple[bool 
     """Puts the questions in a process, which is killed when its time is up."""
     command = [*CLI, "models", "enable", name, "--probes", str(questions)]
     try:
-        done = subprocess.run(
-            [*command, *([] if enable else ["--dry-run"])],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            check=False,
-        )
+        code, _, why = process.said([*command, *([] if enable else ["--dry-run"])], seconds)
     except subprocess.TimeoutExpired:
         return False, f"its questions took longer than the {seconds / 60:.0f} minutes left"
-    lines = [line for line in done.stderr.splitlines() if line.strip()]
-    why = lines[-1].removeprefix("error: ") if lines else f"exit code {done.returncode}"
-    if done.returncode == 0:
+    if code == 0:
         return True, ""
     # anything else is a fault of the project, not of the model
     verdicts = (ModelError.exit_code, GateError.exit_code, InfrastructureError.exit_code)
-    return False if done.returncode in verdicts else None, why
+    return False if code in verdicts else None, why

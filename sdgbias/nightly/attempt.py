@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,8 +16,7 @@ from typing import Any
 from sdgbias import errors, lifeline, progress
 from sdgbias.files import json_object, packaged_yaml
 from sdgbias.nightly import gpus, process
-from sdgbias.nightly import process as child
-from sdgbias.nightly.plan import WEBHOOK, Job
+from sdgbias.nightly.plan import BROKEN, WEBHOOK, Job, Skipped
 
 PUBLISHED, UNCHANGED, FAILED, SKIPPED = "published", "unchanged", "failed", "skipped"
 CLI = (sys.executable, "-m", "sdgbias.cli")
@@ -29,16 +28,16 @@ CANCELLED = "Cancelled"
 
 @dataclass(frozen=True)
 class FailureKind:
-    """What a night does about a kind of failure (data/failures.yaml). wait: seconds before the
-    second attempt, ``factor`` times as many before each further one."""
+    """What a night does about a kind of failure (data/failures.yaml)."""
 
     tries: int = 1
-    wait: float = 0.0
-    factor: float = 1.0
     model: bool = True
     halves: bool = False
 
 
+#: Seconds before the second, third, ... attempt; the last before each further one. Short: a night
+#: that is ended meanwhile waits for them.
+WAITS = (10.0, 20.0, 30.0)
 FAILURES = {kind: FailureKind(**row) for kind, row in packaged_yaml("failures.yaml").items()}
 #: Secrets not needed by a model's process, which may run arbitrary code. The webhook's variable, if
 #: renamed by the team, is in Job.withheld.
@@ -102,38 +101,48 @@ class JobOutcome:
 
 def already(job: Job, now: datetime) -> JobOutcome | None:
     """'unchanged' for a job with a finished run (Job.run_id), which needs no process; else None."""
-    return (
-        replace(_blank(job, now, 0), outcome=UNCHANGED, run_id=job.run_id, finished_at=now)
-        if job.run_id
-        else None
-    )
+    if not job.run_id:
+        return None
+    return _blank(job, now, 0, outcome=UNCHANGED, run_id=job.run_id, finished_at=now)
 
 
 def left_out(job: Job, now: datetime, why: str) -> JobOutcome:
     """'skipped' for a job that isn't started tonight."""
-    return replace(_blank(job, now, 0), outcome=SKIPPED, message=why, finished_at=now)
+    return _blank(job, now, 0, outcome=SKIPPED, message=why, finished_at=now)
+
+
+def unplanned(night: str, skipped: Skipped, now: datetime) -> JobOutcome:
+    """'skipped' for a model and suite that have no job tonight; 'failed' for an unreadable registry
+    entry, which is not quarantined: there is no valid entry to write that into."""
+    made = JobOutcome(
+        skipped.model,
+        skipped.suite,
+        SKIPPED,
+        message=skipped.reason,
+        night=night,
+        started_at=now,
+        finished_at=now,
+    )
+    if skipped.state != BROKEN:
+        return made
+    message = process.redact(skipped.reason)
+    return replace(made, outcome=FAILED, kind="RegistryError", message=message)
 
 
 def command(job: Job, results: Path, number: int) -> list[str]:
     """The command line of attempt ``number``. Each earlier attempt that ran out of memory halves
     the batch size."""
     told = [json_object(outcome_file(job, n)) for n in range(1, number)]
-    batch = job.batch_size
-    for before in told:
-        batch = max(1, batch // 2) if failure(before.get("error")).halves else batch
-    smaller = ["--batch-size", str(batch)] if batch != job.batch_size else []
-    paths = [
-        "--entry",
-        job.entry,
-        "--outcome",
-        outcome_file(job, number),
-        "--benchmark",
-        job.benchmark,
-        "--results",
-        results,
-    ]
-    engines = ["--workers", str(job.engines)] if job.engines else []
-    return [*CLI, "evaluate", job.model, *map(str, paths), *job.options, *smaller, *engines]
+    batch = max(1, job.batch_size >> sum(failure(before.get("error")).halves for before in told))
+    paths = {
+        "--entry": job.entry,
+        "--outcome": outcome_file(job, number),
+        "--benchmark": job.benchmark,
+        "--results": results,
+    }
+    own = {"--batch-size": batch if batch != job.batch_size else 0, "--workers": job.engines}
+    parts = [(name, str(value)) for name, value in (paths | own).items() if value]
+    return [*CLI, "evaluate", job.model, *chain.from_iterable(parts), *job.options]
 
 
 def outcome_file(job: Job, number: int) -> Path:
@@ -177,15 +186,10 @@ def attempt(
             (*NOT_FOR_MODELS, *job.withheld),
             look,
         )
-    made = _classified(
-        job, ended, json_object(outcome_file(job, number)), _blank(job, began, number)
-    )
-    if made.kind == "TimedOut":
-        made = _unfinished(job, made, stages)
-    if made.kind == CANCELLED:
-        made = _cancelled(made, stages)
+    told, blank = json_object(outcome_file(job, number)), _blank(job, began, number)
+    made = _how_far(job, _classified(job, ended, told, blank), stages)
     if not made.good:
-        child.write_outcome(
+        process.write_outcome(
             outcome_file(job, number),
             {"error": made.kind, "exit_code": ended.code, "message": made.message},
         )
@@ -217,21 +221,27 @@ def _progress_of(
         yield look, stages
 
 
-def _unfinished(
+def _how_far(
     job: Job, made: JobOutcome, stages: Mapping[str, tuple[progress.Record, progress.Record]]
 ) -> JobOutcome:
-    """The outcome of a model whose time ended, with how far it came and how many nights like this
-    one are left, if it made progress."""
+    """The outcome of a model that was ended, with how far it came; of one whose time ended while it
+    made progress, also with how many nights like this one are left."""
     counted = [(first, last) for first, last in stages.values() if last.total > 1]
-    if not counted or counted[-1][1].done <= counted[-1][0].done:
+    if not counted or made.kind not in ("TimedOut", CANCELLED):
         return made
     first, last = counted[-1]
+    known = replace(made, scored=last.done, planned=last.total)
+    if made.kind == CANCELLED:
+        kept = f"{last.done:,} of {last.total:,} prompts are kept ({last.what})"
+        return replace(known, message=f"{made.message}; {kept}")
+    if last.done <= first.done:
+        return made
     nights = (last.total - last.done) / (last.done - first.done)
     message = (
         f"{last.done / last.total:.0%} of prompts ({last.what}), about {nights:.1f} nights left at"
         f" {job.timeout_s:.0f} s each; goes on from there the next night; more time: --timeout"
     )
-    return replace(made, kind=OUT_OF_TIME, message=message, scored=last.done, planned=last.total)
+    return replace(known, kind=OUT_OF_TIME, message=message)
 
 
 def cancelled(outcome: JobOutcome, why: str) -> JobOutcome:
@@ -239,81 +249,64 @@ def cancelled(outcome: JobOutcome, why: str) -> JobOutcome:
     return replace(outcome, outcome=SKIPPED, kind=CANCELLED, message=why)
 
 
-def _cancelled(
-    made: JobOutcome, stages: Mapping[str, tuple[progress.Record, progress.Record]]
-) -> JobOutcome:
-    """With how far it came."""
-    counted = [last for _, last in stages.values() if last.total > 1]
-    if not counted:
-        return made
-    last = counted[-1]
-    kept = f"{last.done:,} of {last.total:,} prompts are kept ({last.what})"
-    return replace(made, message=f"{made.message}; {kept}", scored=last.done, planned=last.total)
+def worth_another_try(outcome: JobOutcome) -> bool:
+    """Whether it failed, and attempts are left for its kind of failure."""
+    return outcome.outcome == FAILED and outcome.attempts < failure(outcome.kind).tries
 
 
-def next_try(outcome: JobOutcome) -> float | None:
-    """Seconds to wait before the next attempt; None: no further attempt (success, or all attempts
-    for this kind of failure are used)."""
-    if outcome.good or outcome.outcome == SKIPPED:
-        return None
-    rule, number = failure(outcome.kind), outcome.attempts
-    return rule.wait * rule.factor ** (number - 1) if number < rule.tries else None
+def since(outcome: JobOutcome, started: datetime) -> JobOutcome:
+    """``outcome`` with the start and the seconds of all its attempts and waits."""
+    seconds = (datetime.now(UTC) - started).total_seconds()
+    return replace(outcome, started_at=started, seconds=round(seconds, 3))
 
 
 def keep_trying(
-    job: Job, attempt: Callable[[int], JobOutcome], sleep: Callable[[float], None] = process.pause
-) -> JobOutcome:
-    """Run attempts 1, 2, ... until one succeeds or no attempts are left for the last kind of
-    failure. A job with a finished run starts no process."""
-    known = already(job, datetime.now(UTC))
-    if known is not None:
-        return known
-    began, started, number = time.monotonic(), datetime.now(UTC), 0
-    while True:
-        number += 1
-        made = attempt(number)
-        wait = next_try(made)
-        if wait is None:
-            return replace(made, started_at=started, seconds=round(time.monotonic() - began, 3))
-        sleep(wait)
-
-
-def keep_trying_here(
     job: Job,
     results: Path,
     device: str | None = None,
     sleep: Callable[[float], None] = process.pause,
     argv: Callable[[Job, Path, int], Sequence[str]] = command,
 ) -> JobOutcome:
-    """``keep_trying`` with processes on this machine."""
-    return keep_trying(job, lambda number: attempt(job, results, number, device, argv), sleep)
+    """Make attempts on this machine until one succeeds or none is left for the last kind of
+    failure; with Prefect, its retries do this. A job with a finished run starts no process."""
+    started = datetime.now(UTC)
+    if known := already(job, started):
+        return known
+    made = attempt(job, results, 1, device, argv)
+    while worth_another_try(made):
+        sleep(WAITS[min(made.attempts, len(WAITS)) - 1])
+        made = attempt(job, results, made.attempts + 1, device, argv)
+    return since(made, started)
 
 
-def crashed(job: Job, error: BaseException, began: datetime, now: datetime) -> JobOutcome:
+def crashed(
+    job: Job, error: BaseException, began: datetime, now: datetime, number: int = 1
+) -> JobOutcome:
     """The outcome of a job whose supervising code raised: a failure of that model only; the night
     continues."""
-    message = process.redact(f"{type(error).__name__}: {error}")
-    kind = type(error).__name__ if isinstance(error, errors.SdgbiasError) else "Unexpected"
-    return replace(
-        _blank(job, began, 1),
-        kind=kind,
-        message=message,
+    kind = type(error).__name__
+    return _blank(
+        job,
+        began,
+        number,
+        kind=kind if isinstance(error, errors.SdgbiasError) else "Unexpected",
+        message=process.redact(f"{kind}: {error}"),
         finished_at=now,
         seconds=(now - began).total_seconds(),
     )
 
 
-def _blank(job: Job, began: datetime, number: int) -> JobOutcome:
-    return JobOutcome(
-        job.model,
-        job.suite,
-        FAILED,
-        attempts=number,
-        night=job.night,
-        key=job.key,
-        started_at=began,
-        log=job.log.relative_to(job.log.parents[3]).as_posix(),
-    )
+def lost(job: Job, why: str, began: datetime, number: int = 1) -> JobOutcome:
+    """The outcome of a job that Prefect lost: not a failure of its model."""
+    error = errors.InfrastructureError(why)
+    return replace(crashed(job, error, began, datetime.now(UTC), number), kind="Interrupted")
+
+
+def _blank(job: Job, began: datetime, number: int, **known: Any) -> JobOutcome:
+    """'failed', but for what is known."""
+    log = job.log.relative_to(job.log.parents[3]).as_posix()
+    made = JobOutcome(job.model, job.suite, FAILED, night=job.night, key=job.key, log=log)
+    return replace(made, attempts=number, started_at=began, **known)
 
 
 def _classified(
@@ -322,43 +315,28 @@ def _classified(
     """Classify an attempt: by its outcome file if there is one, then the timeout, the signal, the
     exit code and the last error in the log."""
     if told.get("run_id"):
+        counts: dict[str, Any] = {
+            name: int(told.get(name, 0)) for name in ("scored", "planned", "failed")
+        }
         outcome = PUBLISHED if told.get("published", True) else UNCHANGED
-        scored, planned, failed = (
-            int(told.get(name, 0)) for name in ("scored", "planned", "failed")
-        )
-        return replace(
-            blank,
-            outcome=outcome,
-            run_id=str(told["run_id"]),
-            scored=scored,
-            planned=planned,
-            failed=failed,
-        )
+        return replace(blank, outcome=outcome, run_id=str(told["run_id"]), **counts)
     if ended.ended:
         return cancelled(blank, ended.ended)
+    words = process.last_error(job.log)
     if told.get("error"):
-        return replace(
-            blank, kind=str(told["error"]), message=process.redact(str(told.get("message", "")))
-        )
-    if ended.timed_out:
-        late = (
+        kind, message = str(told["error"]), str(told.get("message", ""))
+    elif ended.timed_out:
+        kind = "TimedOut"
+        message = (
             f"not done within {job.timeout_s:.0f} s; finished prompts are kept, the next try goes"
             " on from them; more time: --timeout"
         )
-        return replace(blank, kind="TimedOut", message=late)
-    words = process.last_error(job.log)
-    if ended.code < 0:
+    elif ended.code < 0:
         name = lifeline.died_of(ended.code)
         perhaps = " (perhaps for want of memory)" if name == "SIGKILL" else ""
-        return replace(
-            blank,
-            kind="Killed",
-            message=process.redact(
-                f"ended by {name}{perhaps}{f'; its last words: {words}' if words else ''}"
-            ),
-        )
-    return replace(
-        blank,
-        kind=_BY_CODE.get(ended.code, "Unexpected"),
-        message=words or f"ended with exit code {ended.code} and reported no outcome",
-    )
+        last = f"; its last words: {words}" if words else ""
+        kind, message = "Killed", f"ended by {name}{perhaps}{last}"
+    else:
+        kind = _BY_CODE.get(ended.code, "Unexpected")
+        message = words or f"ended with exit code {ended.code} and reported no outcome"
+    return replace(blank, kind=kind, message=process.redact(message))

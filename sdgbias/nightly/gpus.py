@@ -208,7 +208,7 @@ def take(gpus: tuple[str, ...], who: str) -> bool:
     with ExitStack() as stack:
         for gpu in gpus:
             try:
-                lock = locks.only_one(_lock(gpu), _unwritable, Busy, who, everyone=True)
+                lock = locks.only_one(_lock(gpu), StoreError, Busy, who, everyone=True)
                 stack.enter_context(lock)
             except Busy:
                 return False
@@ -216,10 +216,6 @@ def take(gpus: tuple[str, ...], who: str) -> bool:
                 continue
         _LOCKED[gpus] = stack.pop_all()
     return True
-
-
-def _unwritable(error: OSError) -> StoreError:
-    return StoreError(str(error))
 
 
 def release(gpus: tuple[str, ...]) -> None:

@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,17 +23,18 @@ import pandas as pd
 from sdgbias import files, locks, store
 from sdgbias.errors import InfrastructureError, StoreError
 from sdgbias.files import writable
-from sdgbias.nightly.attempt import PUBLISHED, SKIPPED, UNCHANGED, JobOutcome
-from sdgbias.nightly.plan import Night, Settings, folder_of
+from sdgbias.nightly.attempt import PUBLISHED, UNCHANGED, JobOutcome, unplanned
+from sdgbias.nightly.plan import BROKEN, Night, Settings, folder_of
 from sdgbias.nightly.schedule import NIGHT
+from sdgbias.types import CANDIDATE, RETIRED
 
 RUNNING, DONE, INTERRUPTED = "running", "done", "interrupted"
 FILE = "night.json"
 _WRITING = threading.Lock()  # models that end at the same time
 #: A reserve file, deleted when the disk is full to make room for outcomes, and its size in bytes.
 RESERVE, ROOM = ".reserve", 256 * 1024
-#: States of skipped models that are not recorded for the night.
-_AT_REST, BROKEN = ("candidate", "retired"), "broken"
+#: Columns that are read of the tables nights and night_models.
+_READ = [*(field.name for field in fields(JobOutcome)), "status", "step_states", "benchmarks"]
 _TIMES = ("scheduled_for", "started_at", "finished_at")
 
 #: How a closing step may end, beside 'done'.
@@ -117,7 +118,8 @@ def begin(settings: Settings, night: Night, now: datetime) -> str:
         "finished_at": None,
         **_steps({}),
     }
-    skipped = [_skipped(night, s, now) for s in night.skipped if s.state not in (*_AT_REST, BROKEN)]
+    told = [s for s in night.skipped if s.state not in (CANDIDATE, RETIRED, BROKEN)]
+    skipped = [unplanned(night.night, s, now) for s in told]
     with writable(night.folder, "make room or give a writable --results"):
         night.folder.mkdir(parents=True, exist_ok=True)
         (night.folder / RESERVE).write_bytes(bytes(ROOM))
@@ -129,14 +131,11 @@ def begin(settings: Settings, night: Night, now: datetime) -> str:
     return ingest(settings.results, night)
 
 
-def record(night: Night, outcomes: Sequence[JobOutcome]) -> str:
-    """Add outcomes to the night's file; return why it could not be written ('' if it was). An
-    outcome published by an earlier start of this night stays 'published'."""
-    try:
+def record(night: Night, outcomes: Sequence[JobOutcome]) -> None:
+    """Add outcomes to the night's file, as far as it can be written: `end` gets all of them again.
+    An outcome published by an earlier start of this night stays 'published'."""
+    with suppress(OSError):
         _change(night.folder, outcomes=outcomes)
-    except OSError as error:
-        return f"{night.folder / FILE}: {error.strerror}"
-    return ""
 
 
 def so_far(results: Path, night: Night, found: Mapping[str, StepResult]) -> str:
@@ -316,33 +315,9 @@ def _store(results: Path, found: Mapping[str, Any]) -> None:
     store.upsert(results, tables)
 
 
-def _skipped(night: Night, skipped: Any, now: datetime) -> JobOutcome:
-    return JobOutcome(
-        skipped.model,
-        skipped.suite,
-        SKIPPED,
-        message=skipped.reason,
-        night=night.night,
-        started_at=now,
-        finished_at=now,
-    )
-
-
 def _read(results: Path, sql: str, params: Sequence[Any] = ()) -> pd.DataFrame:
     if not results.exists():
-        return pd.DataFrame(
-            columns=[
-                "night",
-                "status",
-                "step_states",
-                "benchmarks",
-                "model",
-                "suite",
-                "outcome",
-                "run_id",
-                "quarantined_until",
-            ]
-        )
+        return pd.DataFrame(columns=_READ)
     return store.query(results, sql, params)
 
 

@@ -139,32 +139,25 @@ def announce(
     address = os.environ.get(variable, "").strip()
     if not address:
         _keep(results, chosen.night, "", "skipped", 0, "", now)
-        return [
-            SentMessage(
-                chosen.night, "skipped", f"no address in the environment variable {variable}"
-            )
-        ]
+        why = f"no address in the environment variable {variable}"
+        return [SentMessage(chosen.night, "skipped", why)]
     to = target(address)
-    before = store.query(
-        results, "SELECT night, status, attempts FROM announcements WHERE target = ?", [to]
-    ).set_index("night")
-    failed = [
-        n
-        for n in nights.known(results)
-        if n in before.index and before.loc[n, "status"] == "failed" and n != chosen.night
-    ][-KEPT:]
+    sql = "SELECT night, status, attempts FROM announcements WHERE target = ?"
+    before = {row["night"]: row for row in store.query(results, sql, [to]).to_dict("records")}
+    status = {night: row["status"] for night, row in before.items()}
+    failed = [n for n in nights.known(results) if status.get(n) == "failed" and n != chosen.night]
     done = []
-    for name in [*failed, chosen.night]:
-        if name in before.index and before.loc[name, "status"] == "sent":
+    for name in [*failed[-KEPT:], chosen.night]:
+        if status.get(name) == "sent":
             done.append(SentMessage(name, "known"))
             continue
         told = chosen if name == chosen.night else nights.load(results, name)
         assert told is not None
         text = message(told, link)
         tries, why = post(address, text, sleep)
-        total = tries + (int(before.loc[name, "attempts"]) if name in before.index else 0)  # type: ignore[arg-type]
-        _keep(results, name, to, "failed" if why else "sent", total, text, now)
+        total = tries + (int(before[name]["attempts"]) if name in before else 0)
         done.append(SentMessage(name, "failed" if why else "sent", why))
+        _keep(results, name, to, done[-1].status, total, text, now)
     return done
 
 

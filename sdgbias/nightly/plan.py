@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, date, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,6 +33,8 @@ TIMEOUT = 6 * 3600.0
 BENCHMARKS = (Path("data/benchmark"), Path("data/people/benchmark"))
 #: Default environment variable with the webhook's address; policy and settings may name another.
 WEBHOOK, ENV_BENCHMARK = "SDGBIAS_WEBHOOK", "SDGBIAS_BENCHMARK"
+#: State of a Skipped whose registry file can't be read.
+BROKEN = "broken"
 _ONWARD = "make room or give a writable folder with --results"
 
 
@@ -170,6 +173,8 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
     withheld, around = webhooks(settings), identity.surroundings()
     jobs: list[Job] = []
     asked = _asked(settings)
+    same = ("passes", "generated", "draws", "seed")
+    options = [(f"--{name}", str(getattr(settings, name))) for name in same]
     at_once = settings.jobs or max(1, len(machine.visible()))
     for spec in chosen:
         for suite in entries.suites(spec):
@@ -183,16 +188,6 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
                 skipped.append(Skipped(spec.name, suite, why, NEEDS_PICTURES))
                 continue
             ids[suite] = benchmark_id
-            options = (
-                "--passes",
-                settings.passes,
-                "--generated",
-                settings.generated,
-                "--draws",
-                str(settings.draws),
-                "--seed",
-                str(settings.seed),
-            )
             job = Job(
                 night=name,
                 model=spec.name,
@@ -206,7 +201,7 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
                 root=settings.root,
                 batch_size=spec.batch_size,
                 threads=max(1, (os.cpu_count() or 1) // at_once) if at_once > 1 else 0,
-                options=options,
+                options=tuple(chain.from_iterable(options)),
                 withheld=withheld,
                 need=gpus.need(spec),
             )
@@ -289,21 +284,15 @@ def _chosen(settings: Settings, today: date) -> tuple[list[ModelSpec], list[Skip
         found = {name: spec for name, spec in found.items() if name in settings.models}
         broken = {name: why for name, why in broken.items() if name in settings.models}
     usual = entries.DEFAULT_SUITES[0]
-    skipped = [Skipped(name, usual, why, "broken") for name, why in broken.items()]
+    skipped = [Skipped(name, usual, why, BROKEN) for name, why in broken.items()]
     chosen: list[ModelSpec] = []
     for spec in found.values():
         if settings.models is not None or entries.is_due(spec, today):
             chosen.append(spec)
         else:
-            until = (
-                f"until {spec.until or 'a person enables it'}: "
-                if spec.state == QUARANTINED
-                else ""
-            )
-            skipped += [
-                Skipped(spec.name, suite, f"{spec.state} {until}{spec.reason}", spec.state)
-                for suite in entries.suites(spec)
-            ]
+            until = f"until {spec.until or 'a person enables it'}: "
+            why = f"{spec.state} {until * (spec.state == QUARANTINED)}{spec.reason}"
+            skipped += [Skipped(spec.name, s, why, spec.state) for s in entries.suites(spec)]
     return chosen, skipped
 
 
@@ -364,11 +353,7 @@ def _known(results: Path, never: set[str]) -> dict[tuple[str, str, str], str]:
              (run_id, model, suite)
              WHERE outcome IN ('published', 'unchanged') AND r.finished_at IS NOT NULL AND
              r.n_failed = 0"""
-    return {
-        (model, suite, key): run
-        for model, suite, key, run in _rows(results, sql)
-        if model not in never
-    }
+    return {tuple(job): run for *job, run in _rows(results, sql) if job[0] not in never}
 
 
 def _last_measured(results: Path) -> dict[str, str]:
@@ -385,12 +370,12 @@ def finished(settings: Settings, night: Night) -> dict[tuple[str, str], str]:
     sql = """SELECT model, suite, benchmark_id, arg_max(run_id, finished_at) FROM runs
              WHERE finished_at IS NOT NULL AND n_failed = 0 GROUP BY ALL"""
     newest = {tuple(job): run for *job, run in _rows(settings.results, sql)}
-    open_ = [job for job in night.jobs if not job.run_id]
-    found = {
-        (job.model, job.suite): newest.get((job.model, job.suite, night.benchmarks[job.suite]), "")
-        for job in open_
+    return {
+        (job.model, job.suite): run
+        for job in night.jobs
+        if not job.run_id
+        and (run := newest.get((job.model, job.suite, night.benchmarks[job.suite])))
     }
-    return {job: run for job, run in found.items() if run}
 
 
 def _snapshot(folder: Path, specs: list[ModelSpec]) -> None:

@@ -111,7 +111,8 @@ def run(
             timed_out = isinstance(error, subprocess.TimeoutExpired)
             reason = "" if timed_out else str(error)
             _signal(child, signal.SIGTERM)
-            _wait(child, GRACE)
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(GRACE)
         finally:
             _signal(child, signal.SIGKILL)
             child.wait()
@@ -138,6 +139,22 @@ def _watch(
     child.wait(max(0.0, left) if timeout_s else None)
 
 
+def said(command: Sequence[str], seconds: float) -> tuple[int, str, str]:
+    """(exit code, output, the last error message, '' if there is none) of an sdgbias command.
+    Raises subprocess.TimeoutExpired, when it has been killed."""
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    last = lines[-1].removeprefix("error: ") if lines else f"exit code {done.returncode}"
+    return done.returncode, done.stdout, last if done.returncode else ""
+
+
 def begin() -> None:
     """Allow processes to be started (again after `stop_all`)."""
     _STOPPING.clear()
@@ -158,22 +175,14 @@ def stop_all() -> None:
     for child in running:
         _signal(child, signal.SIGTERM)
     for child in running:
-        _wait(child, GRACE)
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(GRACE)
         _signal(child, signal.SIGKILL)
 
 
-def _wait(child: subprocess.Popen[bytes], seconds: float) -> None:
-    try:
-        child.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return
-
-
 def _signal(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    try:
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, number)
-    except (ProcessLookupError, PermissionError):
-        return
 
 
 def redact(text: str) -> str:
@@ -217,33 +226,19 @@ def report_outcome(path: Path | None) -> Iterator[dict[str, Any]]:
         return
     _reserve(path)
 
-    def failed(error: SdgbiasError) -> None:
-        write_outcome(
-            path,
-            {"error": type(error).__name__, "exit_code": error.exit_code, "message": str(error)},
-        )
+    def failed(error: Exception) -> None:
+        kind, known = type(error).__name__, isinstance(error, SdgbiasError)
+        code, message = getattr(error, "exit_code", 1), str(error) if known else f"{kind}: {error}"
+        write_outcome(path, {"error": kind, "exit_code": code, "message": message})
 
     before = BEFORE_EXIT.set(failed)
     try:
         yield found
-    except SdgbiasError as error:
-        failed(error)
-        raise
     except MemoryError as error:
-        message = f"out of memory: {error}".rstrip(": ")
-        write_outcome(
-            path, {"error": "OutOfMemory", "exit_code": OutOfMemory.exit_code, "message": message}
-        )
-        raise OutOfMemory(message) from None
+        failed(lack := OutOfMemory(f"out of memory: {error}".rstrip(": ")))
+        raise lack from None
     except Exception as error:
-        write_outcome(
-            path,
-            {
-                "error": type(error).__name__,
-                "exit_code": 1,
-                "message": f"{type(error).__name__}: {error}",
-            },
-        )
+        failed(error)
         raise
     finally:
         BEFORE_EXIT.reset(before)

@@ -6,19 +6,14 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 from datetime import date, timedelta
+from itertools import takewhile
 
 import pandas as pd
 
 from sdgbias import store
 from sdgbias.errors import RegistryError, StoreError
 from sdgbias.nightly import ledger, process
-from sdgbias.nightly.attempt import (
-    FAILED,
-    PUBLISHED,
-    UNCHANGED,
-    JobOutcome,
-    failure,
-)
+from sdgbias.nightly.attempt import FAILED, PUBLISHED, UNCHANGED, JobOutcome, failure
 from sdgbias.nightly.plan import Settings
 from sdgbias.registry import changes, entries
 from sdgbias.types import ENABLED, QUARANTINED
@@ -68,11 +63,8 @@ def after(
     try:
         spec = entries.load(settings.root, outcome.model)
     except RegistryError as error:
-        return (
-            _noted(outcome, f"its state can't be changed: {error}")
-            if outcome.outcome == FAILED
-            else outcome
-        )
+        failed = outcome.outcome == FAILED
+        return _noted(outcome, f"its state can't be changed: {error}") if failed else outcome
     before = history[history["night"] != outcome.night]
     if outcome.good and spec.state == QUARANTINED and spec.until:
         tonight = history[(history["night"] == outcome.night) & (history["suite"] != outcome.suite)]
@@ -83,7 +75,8 @@ def after(
         and failure(outcome.kind).model
         and (spec.state == ENABLED or spec.until)
     ):
-        return _put_aside(settings, outcome, f"{outcome.kind}: {outcome.message}", before, today)
+        reason = process.redact(f"{outcome.kind}: {outcome.message}")
+        return _set(settings, outcome, QUARANTINED, reason, until(failures(before) + 1, today))
     return outcome
 
 
@@ -115,29 +108,10 @@ def from_verdicts(settings: Settings, night: str) -> dict[str, str]:
 def failures(before: pd.DataFrame) -> int:
     """Consecutive nights, up to the newest, that ended with the model quarantined. ``before``: the
     model's rows; nights that didn't score it, or whose failure was not the model's, are ignored."""
-    told = before[
-        before["outcome"].isin((PUBLISHED, UNCHANGED))
-        | (before["quarantined_until"].fillna("") != "")
-    ]
-    by_night = (
-        told.assign(bad=told["quarantined_until"].fillna("") != "")
-        .groupby("night", sort=True)["bad"]
-        .any()
-    )
-    count = 0
-    for bad in reversed(by_night.tolist()):
-        if not bad:
-            break
-        count += 1
-    return count
-
-
-def _put_aside(
-    settings: Settings, outcome: JobOutcome, reason: str, before: pd.DataFrame, today: date
-) -> JobOutcome:
-    return _set(
-        settings, outcome, QUARANTINED, process.redact(reason), until(failures(before) + 1, today)
-    )
+    bad = before["quarantined_until"].fillna("") != ""
+    told = bad[bad | before["outcome"].isin((PUBLISHED, UNCHANGED))]
+    by_night = told.groupby(before["night"], sort=True).any()
+    return len(list(takewhile(bool, reversed(by_night.tolist()))))
 
 
 def _set(

@@ -19,23 +19,22 @@ from __future__ import annotations
 import contextvars
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from sdgbias.errors import GateError, InfrastructureError, SdgbiasError
 from sdgbias.nightly import attempt, budget, gpus, ledger, process, quarantine, schedule, weights
 from sdgbias.nightly import steps as finish
 from sdgbias.nightly.attempt import FAILED, JobOutcome
 from sdgbias.nightly.ledger import StepResult
-from sdgbias.nightly.plan import Job, Night, Settings, check, name_of, tonight
+from sdgbias.nightly.plan import BROKEN, Job, Night, Settings, check, name_of, tonight
 
-T = TypeVar("T")
 #: Seconds between two looks at GPUs that other processes hold, and between two records of GPU time.
 LOOK, RECORD = 5.0, 60.0
 #: Hours for which a night without --hours waits for GPUs that other processes hold.
@@ -67,18 +66,8 @@ class NightSummary:
             return InfrastructureError.exit_code
         if steps.get("gate", finish.DONE).state == ledger.BREACH:
             return GateError.exit_code
-        bad = [
-            name
-            for name, ended in steps.items()
-            if ended != finish.DONE and name not in finish.OPTIONAL_STEPS
-        ]
-        return InfrastructureError.exit_code if bad else 0
-
-
-def _nobody(
-    event: str, night: Night, outcomes: Sequence[JobOutcome], steps: Mapping[str, StepResult]
-) -> None:
-    return None
+        bad = {name for name, ended in steps.items() if ended != finish.DONE}
+        return InfrastructureError.exit_code if bad - set(finish.OPTIONAL_STEPS) else 0
 
 
 @dataclass(frozen=True)
@@ -92,10 +81,12 @@ class Executor:
     the name of each step, and 'closed'.
     """
 
-    ask: Callable[[Job, Path, str | None], JobOutcome] = attempt.keep_trying_here
+    ask: Callable[[Job, Path, str | None], JobOutcome] = attempt.keep_trying
     step: Callable[[str, Settings, Night], StepResult] = finish.do
     host: Callable[[int, int], gpus.GpuHost] = lambda jobs, models: gpus.here(jobs)
-    seen: Callable[[str, Night, Sequence[JobOutcome], Mapping[str, StepResult]], None] = _nobody
+    seen: Callable[[str, Night, Sequence[JobOutcome], Mapping[str, StepResult]], None] = (
+        lambda event, night, outcomes, steps: None
+    )
 
 
 def run(
@@ -125,7 +116,8 @@ def run(
         try:
             process.begin()
             said[finish.CHECK] = hands.step(finish.CHECK, settings, night)
-            outcomes = _unreadable(night, now())
+            broken = [s for s in night.skipped if s.state == BROKEN]
+            outcomes = [attempt.unplanned(name, s, now()) for s in broken]
             if said[finish.CHECK] == finish.DONE:
                 lacking = weights.lacking(settings, night, tell)
                 outcomes += _everybody(settings, night, lacking, now, tell, hands)
@@ -154,25 +146,6 @@ def run(
         str(finish.report_page(settings)),
         unsaved,
     )
-
-
-def _unreadable(night: Night, now: datetime) -> list[JobOutcome]:
-    """Record unreadable registry entries as failures of tonight. They are not quarantined: there is
-    no valid entry to write that into."""
-    return [
-        JobOutcome(
-            s.model,
-            s.suite,
-            FAILED,
-            kind="RegistryError",
-            message=process.redact(s.reason),
-            night=night.night,
-            started_at=now,
-            finished_at=now,
-        )
-        for s in night.skipped
-        if s.state == "broken"
-    ]
 
 
 def _everybody(
@@ -264,54 +237,49 @@ def _placed(
     """Call ``one`` for every model, in a thread and with its GPUs held, as soon as these are free;
     without GPUs for those that the ``limits`` leave for the next night. If one raises, every
     running process is ended."""
-    pool = ThreadPoolExecutor(max(1, len(needs)))
     running: dict[Future[None], gpus.Place] = {}
     begun: set[str] = set()
     waits, since, recorded = "", time.monotonic(), time.monotonic()
+    who = f"night {night.night}, "
     try:
-        while running or len(begun) < len(needs):
-            clock = time.monotonic()
-            over = {m for m, n in needs.items() if m not in begun and limits.over(n.gpus, clock)}
-            now = {place.model: place.gpus for place in running.values()}
-            ended = (begun | over) - set(now)
-            places = gpus.starts(host, needs, now, ended, gpus.taken(host.gpus))
-            places = [place for place in places if gpus.take(place.gpus, _who(night, place))]
-            for place in places:
-                limits.start(place.model, len(place.gpus) or needs[place.model].gpus, clock)
-            for model in sorted(over):
-                limits.start(model, 0, clock)
-                places.append(gpus.Place(model))
-            for place in places:
-                begun.add(place.model)
-                running[pool.submit(contextvars.copy_context().run, one, place)] = place
-            if running:
-                waits, since = "", clock
-            else:  # other processes hold the GPUs
-                waits = _waiting(waits, gpus.holders(host.gpus), tell)
-                if math.isinf(limits.hours) and clock - since >= BUSY_HOURS * 3600:
-                    limits.blocked = f"{waits} for {BUSY_HOURS:g} hours"
-                else:
-                    process.pause(LOOK)
-            done = wait(running, LOOK, FIRST_COMPLETED).done
-            for future in done:
-                limits.end(running[future].model, time.monotonic())
-                gpus.release(running.pop(future).gpus)
-            if done or clock - recorded >= RECORD:
-                recorded = clock
-                ledger.spend(night, limits.gpu_seconds(time.monotonic()))
-            for future in done:
-                future.result()
-    except BaseException:
-        process.stop_all()
-        raise
+        with _threads(len(needs)) as begin:
+            while running or len(begun) < len(needs):
+                clock = time.monotonic()
+                over = {
+                    m for m, n in needs.items() if m not in begun and limits.over(n.gpus, clock)
+                }
+                now = {place.model: place.gpus for place in running.values()}
+                ended = (begun | over) - set(now)
+                places = gpus.starts(host, needs, now, ended, gpus.taken(host.gpus))
+                places = [place for place in places if gpus.take(place.gpus, who + place.model)]
+                for place in places:
+                    limits.start(place.model, len(place.gpus) or needs[place.model].gpus, clock)
+                for model in sorted(over):
+                    limits.start(model, 0, clock)
+                    places.append(gpus.Place(model))
+                for place in places:
+                    begun.add(place.model)
+                    running[begin(one, place)] = place
+                if running:
+                    waits, since = "", clock
+                else:  # other processes hold the GPUs
+                    waits = _waiting(waits, gpus.holders(host.gpus), tell)
+                    if math.isinf(limits.hours) and clock - since >= BUSY_HOURS * 3600:
+                        limits.blocked = f"{waits} for {BUSY_HOURS:g} hours"
+                    else:
+                        process.pause(LOOK)
+                done = wait(running, LOOK, FIRST_COMPLETED).done
+                for future in done:
+                    limits.end(running[future].model, time.monotonic())
+                    gpus.release(running.pop(future).gpus)
+                if done or clock - recorded >= RECORD:
+                    recorded = clock
+                    ledger.spend(night, limits.gpu_seconds(time.monotonic()))
+                for future in done:
+                    future.result()
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
         for place in running.values():
             gpus.release(place.gpus)
-
-
-def _who(night: Night, place: gpus.Place) -> str:
-    return f"night {night.night}, {place.model}"
 
 
 def _waiting(before: str, holders: Mapping[str, str], tell: Callable[[str], None]) -> str:
@@ -325,15 +293,13 @@ def _waiting(before: str, holders: Mapping[str, str], tell: Callable[[str], None
     return held
 
 
-def _at_once(attempt: Sequence[Callable[[], T]], most: int) -> list[T]:
-    """Results of the callables, run in threads, at most ``most`` at a time. If one raises, every
-    running process is ended."""
+@contextmanager
+def _threads(most: int) -> Iterator[Callable[..., Future[Any]]]:
+    """Starts calls in threads, and waits for them at the end. If the block raises, every running
+    process is ended first."""
     pool = ThreadPoolExecutor(max(1, most))
     try:
-        begun = [pool.submit(contextvars.copy_context().run, one) for one in attempt]
-        for done in as_completed(begun):
-            done.result()
-        return [done.result() for done in begun]
+        yield lambda do, what: pool.submit(contextvars.copy_context().run, do, what)
     except BaseException:
         process.stop_all()
         raise
@@ -367,16 +333,11 @@ def _close(
         began = time.monotonic()
         return hands.step(name, settings, night), time.monotonic() - began
 
-    wanted = [
-        name
-        for step in steps
-        for name in (
-            (step, finish.SELFCHECK) if step == "analyse" and settings.selfcheck else (step,)
-        )
-    ]
-    for _, turn in groupby(
-        wanted, key=lambda name: finish.PARALLEL_STEPS if name in finish.PARALLEL_STEPS else name
-    ):
+    wanted = list(steps)
+    if settings.selfcheck and "analyse" in wanted:
+        wanted.insert(wanted.index("analyse") + 1, finish.SELFCHECK)
+    together = finish.PARALLEL_STEPS
+    for _, turn in groupby(wanted, key=lambda name: together if name in together else name):
         names = []
         for name in turn:
             if why := finish.not_due(name, settings, night):
@@ -384,10 +345,13 @@ def _close(
             else:
                 names.append(name)
         ledger.so_far(settings.results, night, said)
-        for name, (came_to, seconds) in zip(
-            names, _at_once([partial(one, name) for name in names], len(names)), strict=True
-        ):
-            said[name] = came_to
+        with _threads(len(names)) as begin:
+            begun = {name: begin(one, name) for name in names}
+            for ended in as_completed(begun.values()):
+                ended.result()
+        for name, ended in begun.items():
+            said[name], seconds = ended.result()
+            came_to = said[name]
             tell(f"{name}: {came_to} ({seconds:.0f} s)")
             if name == "gate":
                 _put_aside(settings, night, tell)

@@ -38,19 +38,13 @@ def command(name: str, settings: Settings, night: str) -> list[str]:
     policy = ["--policy", str(settings.policy)] if settings.policy else []
     webhook = ["--webhook-env", settings.webhook_env] if settings.webhook_env else []
     benchmarks = [part for b in settings.benchmarks for part in ("--benchmark", str(b))]
+    report = ["report", *results, "--out", str(settings.report)]
     return {
         SELFCHECK: ["selfcheck", "--full", "--out", str(settings.report / "selfcheck.html")],
         "analyse": ["analyse", *results],
         "gate": ["gate", *results, "--night", night, *policy],
-        "report": [
-            "report",
-            *results,
-            "--out",
-            str(settings.report),
-            *benchmarks,
-            "--changed",
-        ],
-        LAST_PAGE: ["report", *results, "--out", str(settings.report), "--last-night"],
+        "report": [*report, *benchmarks, "--changed"],
+        LAST_PAGE: [*report, "--last-night"],
         "wandb": ["wandb", "log", *results, "--night", night],
         "announce": ["gate", "announce", *results, "--night", night, *policy, *webhook],
     }[name]
@@ -70,19 +64,15 @@ def run_step(name: str, settings: Settings, night: Night) -> StepResult:
         arguments = ["build", "--stage", "check", "--out", str(checked.benchmark)]
     log = night.folder / "logs" / f"_{name.replace(' ', '-')}.log"
     environment = {"SDGBIAS_REGISTRY": str(settings.root), progress.TASK: name}
+    limit = TIMEOUTS.get(name, TIMEOUT)
     try:
-        ended = process.run(
-            [*CLI, *arguments],
-            log,
-            TIMEOUTS.get(name, TIMEOUT),
-            environment,
-        )
+        ended = process.run([*CLI, *arguments], log, limit, environment)
     except OSError as error:
         return StepResult(FAILED, process.redact(f"{name} could not be started: {error}"))
     if ended.code == 0:
         return DONE
     if ended.timed_out:
-        return StepResult(FAILED, f"not done within {TIMEOUTS.get(name, TIMEOUT):.0f} s; see {log}")
+        return StepResult(FAILED, f"not done within {limit:.0f} s; see {log}")
     breach = name == "gate" and ended.code == GateError.exit_code
     reason = process.last_error(log) or f"ended with exit code {ended.code}; see {log}"
     return StepResult(BREACH if breach else FAILED, reason)

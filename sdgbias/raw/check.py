@@ -7,8 +7,6 @@ read completely.
 
 from __future__ import annotations
 
-import os
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +20,7 @@ from sdgbias.raw import clusters, regions, series
 from sdgbias.raw.folders import SourceState, how, names, photos, tiles
 from sdgbias.raw.indicators import load_indicators
 from sdgbias.raw.sources import Source, source, sources
+from sdgbias.raw.text_tables import read_replacing, separator
 from sdgbias.raw.tracking import Tracked, track_raw
 
 __all__ = ["RawReport", "SourceState", "Tracked", "check_raw", "track_raw"]
@@ -93,24 +92,19 @@ def check_raw(
 def _labels(folder: Path, notes: list[str]) -> tuple[SourceState, pd.DataFrame | None]:
     """The label file as a build reads it, and the usable clusters (None when there are none)."""
     entry, path = source("sustainbench_labels"), folder / clusters.LABELS_FILE
+    means = ("nothing can be built", how(entry))
     if not path.is_file():
-        return (
-            SourceState(entry.id, "missing", f"no {path.name}", "nothing can be built", how(entry)),
-            None,
-        )
+        return SourceState(entry.id, "missing", f"no {path.name}", *means), None
     try:
         table, lost = clusters.read_clusters(folder)
     except InputError as error:
-        return SourceState(entry.id, "broken", str(error), "nothing can be built", how(entry)), None
+        return SourceState(entry.id, "broken", str(error), *means), None
     notes += _label_notes(path)
     for (kind, rule), part in lost.groupby(["table", "rule"], sort=True):
         what = "row(s) will leave" if kind == "clusters" else "value(s) will be blanked"
-        first = part.iloc[0]
-        notes.append(
-            f"{path.name}: {rule}, {len(part)} {what}; first: {first['key']}: {first['detail']}"
-        )
-    countries = clusters.countries()["cname"]
-    absent = set(countries) - set(table["cname"])
+        first = f"{part['key'].iloc[0]}: {part['detail'].iloc[0]}"
+        notes.append(f"{path.name}: {rule}, {len(part)} {what}; first: {first}")
+    absent = set(clusters.countries()["cname"]) - set(table["cname"])
     found = f"{len(table):,} clusters, {56 - len(absent)} of 56 countries"
     if not absent:
         return SourceState(entry.id, "present", found), table
@@ -129,33 +123,23 @@ def _label_notes(path: Path) -> Iterator[str]:
             f"{path.name}: not UTF-8 (Latin-1?) from line {line}; only ids, codes and numbers are"
             " read, which are ASCII"
         )
-    raw = pd.read_csv(
-        path,
-        dtype=str,
-        keep_default_na=False,
-        encoding="utf-8-sig",
-        encoding_errors="replace",
-        index_col=False,
-    )
+    raw = read_replacing(path, separator(path))
     if tuple(raw.columns.str.strip()) != clusters.COLUMNS:
         yield (
             f"{path.name}: columns stand in another order than SustainBench's or there are more;"
             " they are read by name"
         )
     raw.columns = raw.columns.str.strip()
-    spans = raw["year"].str.strip().str.fullmatch(rf"{clusters.YEAR_PATTERN}") & ~raw[
-        "year"
-    ].str.strip().str.fullmatch(r"\d{4}(\.0+)?")
+    year = raw["year"].str.strip()
+    whole = year.str.fullmatch(r"\d{4}(\.0+)?")
+    spans = year.str.fullmatch(clusters.YEAR_PATTERN) & ~whole
     if spans.any():
         yield (
             f"{path.name}: {int(spans.sum())} survey year(s) such as"
             f" {raw['year'][spans].iloc[0]!r}; the first year counts"
         )
-    blank = int(
-        (raw[list(clusters.LABELS)].fillna("").apply(lambda c: c.str.fullmatch(r"\s+")))
-        .to_numpy(dtype=bool)
-        .sum()
-    )
+    labels = raw[list(clusters.LABELS)].fillna("")
+    blank = int(labels.apply(lambda c: c.str.fullmatch(r"\s+")).to_numpy(dtype=bool).sum())
     if blank:
         yield f"{path.name}: {blank} label(s) of blanks only; read as missing"
 
@@ -166,21 +150,14 @@ def _series(folder: Path) -> list[SourceState]:
     entries = [entry for entry in sources() if entry.series]
     override = source("gdl_regions")
     if not folder.is_dir():
-        means = "nothing can be built"
-        found = f"no folder {folder}"
-        return [
-            *(SourceState(e.id, "missing", found, means, how(e)) for e in entries),
-            SourceState(override.id, "missing", found),
-        ]
+        gone = ("missing", f"no folder {folder}")
+        rows = [SourceState(e.id, *gone, "nothing can be built", how(e)) for e in entries]
+        return [*rows, SourceState(override.id, *gone)]
     try:
         frame, _ = series.read_series(folder)
     except InputError as error:
-        rows = [
-            SourceState(
-                e.id, "broken", "not read", "a build stops there", f"fix this first: {error}"
-            )
-            for e in entries
-        ]
+        told = ("broken", "not read", "a build stops there", f"fix this first: {error}")
+        rows = [SourceState(e.id, *told) for e in entries]
         return [*rows, _regions(override, folder)]
     countries = {str(name): int(n) for name, n in frame.groupby("series")["iso3"].nunique().items()}
     out = []
@@ -188,11 +165,8 @@ def _series(folder: Path) -> list[SourceState]:
         have = [name for name in entry.series if countries.get(name)]
         absent = [name for name in entry.series if name not in have]
         files = [path for pattern in entry.files for path in folder.glob(pattern)]
-        found = (
-            "countries of 56: " + ", ".join(f"{name} {countries[name]}" for name in have)
-            if have
-            else "no series"
-        )
+        counted = ", ".join(f"{name} {countries[name]}" for name in have)
+        found = f"countries of 56: {counted}" if have else "no series"
         lost = _questions_lost(absent, countries)
         if files and not have:
             bad = f"{files[0].name} is there but holds no value of the 56 countries"
@@ -238,27 +212,14 @@ def _regions(entry: Source, folder: Path) -> SourceState:
         return SourceState(entry.id, "broken", str(error), "a build stops there", how(entry))
     if table.empty:
         return SourceState(entry.id, "missing", f"no {series.REGIONS_FILE}", means, how(entry))
-    return SourceState(
-        entry.id,
-        "present",
-        f"{len(table):,} survey regions of {table['cname'].nunique()} countries",
-    )
+    found = f"{len(table):,} survey regions of {table['cname'].nunique()} countries"
+    return SourceState(entry.id, "present", found)
 
 
 def _half_downloads(folder: Path, indicators: Path) -> Iterator[str]:
     """Incomplete files of a browser or download tool."""
-    seen: Counter[str] = Counter()
-    roots = [
-        folder,
-        folder / "dhs_npzs",
-        *(folder / "mapillary" / n for n in ("metadata", "imagery")),
-    ]
-    roots += [indicators, *(path for path in indicators.glob("*") if path.is_dir())]
-    for root in dict.fromkeys(roots):
-        seen.update(
-            e.path
-            for e in (os.scandir(root) if root.is_dir() else ())
-            if e.name.lower().endswith(HALF)
-        )
-    for path in sorted(seen):
+    parts = ("", "dhs_npzs", "mapillary/metadata", "mapillary/imagery")
+    roots = [*(folder / part for part in parts), indicators, *indicators.glob("*")]
+    files = {str(path) for root in roots if root.is_dir() for path in root.iterdir()}
+    for path in sorted(path for path in files if path.lower().endswith(HALF)):
         yield f"{path} is a half-finished download; finish it or delete it"

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from sdgbias.errors import InputError
-from sdgbias.raw.text_tables import separator
+from sdgbias.raw.text_tables import read_replacing, separator
 from sdgbias.types import QUARANTINE_COLUMNS
 
 LABELS_FILE = "dhs_final_labels.csv"
@@ -40,27 +40,9 @@ LABELS = tuple(LABEL_RANGES)
 #: The 21 columns of SustainBench's file, in its order (the reader goes by name; further columns are
 #: ignored).
 COLUMNS = (
-    *(
-        "DHSID_EA",
-        "cname",
-        "year",
-        "lat",
-        "lon",
-        "n_asset",
-        "asset_index",
-        "n_water",
-        "water_index",
-        "n_sanitation",
-    ),
-    *(
-        "sanitation_index",
-        "under5_mort",
-        "n_under5_mort",
-        "women_edu",
-        "women_bmi",
-        "n_women_edu",
-        "n_women_bmi",
-    ),
+    *("DHSID_EA", "cname", "year", "lat", "lon", "n_asset", "asset_index", "n_water"),
+    *("water_index", "n_sanitation", "sanitation_index", "under5_mort", "n_under5_mort"),
+    *("women_edu", "women_bmi", "n_women_edu", "n_women_bmi"),
     *("cluster_id", "adm1fips", "adm1dhs", "urban"),
 )
 _MISSING = ("", "na", "nan", "none", "null")
@@ -101,10 +83,7 @@ def read_clusters(raw: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
         table["year"].str.extract(rf"^{YEAR_PATTERN}$")[0], errors="coerce"
     ).astype(float)
     faults = _row_faults(table)
-    lost = [
-        ("clusters", key, rule, detail)
-        for key, rule, detail in zip(faults["key"], faults["rule"], faults["detail"], strict=True)
-    ]
+    lost = [("clusters", *fault) for fault in faults.itertuples(index=False, name=None)]
     kept = table.drop(faults.index)
     if kept.empty:
         found = ", ".join(sorted({rule for _, _, rule, _ in lost})) or "no rows"
@@ -134,20 +113,9 @@ def _read_text(path: Path) -> pd.DataFrame:
             warnings.simplefilter("error", pd.errors.ParserWarning)  # lines longer than the header
             # what we read is ASCII: Latin-1 in another column is let pass, in an id it makes the id
             # malformed
-            table = pd.read_csv(
-                io.BytesIO(data),
-                sep=mark,
-                dtype=str,
-                keep_default_na=False,
-                encoding="utf-8-sig",
-                encoding_errors="replace",
-                index_col=False,
-            )
-    except (
-        ValueError,
-        OSError,
-        pd.errors.ParserWarning,
-    ) as error:  # no header, too many fields, ... are ValueErrors
+            table = read_replacing(io.BytesIO(data), mark)
+    # no header, too many fields, ... are ValueErrors
+    except (ValueError, OSError, pd.errors.ParserWarning) as error:
         cause = str(error).strip().splitlines()[-1]
         raise InputError(f"{path} is no readable CSV ({cause}); download it again") from error
     table.columns = table.columns.str.strip()
@@ -171,50 +139,40 @@ def _row_faults(table: pd.DataFrame) -> pd.DataFrame:
     names = _countries().set_index("cname")["name"].to_dict()
     ids, cname = table["DHSID_EA"], table["cname"]
     survey_year = pd.to_numeric(ids.str[3:7], errors="coerce")
-    rules = pd.Series("", index=table.index, dtype=object)
     tests = {
         "malformed-id": ~ids.str.fullmatch(ID_PATTERN.pattern),
         "unknown-country": ~cname.isin(list(names)),
         "country": cname != ids.str[:2],
-        "year": ~(
-            (table["year_number"] - survey_year).abs() <= 1
-        ),  # surveys span New Year; an unreadable year fails too
+        # surveys span New Year; an unreadable year fails too
+        "year": ~((table["year_number"] - survey_year).abs() <= 1),
     }
-    for rule, bad in tests.items():
-        rules = rules.where((rules != "") | ~bad.fillna(True).to_numpy(dtype=bool), rule)
+    failed = [bad.fillna(True).to_numpy(dtype=bool) for bad in tests.values()]
+    rules = pd.Series(np.select(failed, list(tests), ""), index=table.index, dtype=object)
     usable = table[rules == ""]
     twice = usable[usable.duplicated("DHSID_EA", keep=False)]
     kept = _fullest(twice)
     rules.loc[twice.index.difference(kept.index)] = "duplicate-cluster"
     kept_line = kept.set_index("DHSID_EA")["line"].to_dict()
-    bad_rows = table[rules != ""]
-    rows = []
-    for line, dhsid, code, year, rule in zip(
-        *(bad_rows[name] for name in ("line", "DHSID_EA", "cname", "year")),
-        rules[rules != ""],
-        strict=True,
-    ):
+
+    def detail(rule: str, dhsid: str, code: str, year: str) -> str:
         if rule == "malformed-id":
-            detail = f"DHSID_EA {dhsid!r} is not of the form CC-YYYY-V#-00000000"
-        elif rule == "unknown-country":
-            detail = f"cname {code!r} is none of the 56 DHS codes{_meant(code)}"
-        elif rule == "country":
-            detail = (
-                f"cname {code!r} ({names[code]}) but DHSID_EA begins {dhsid[:2]!r}"
-                f" ({names.get(dhsid[:2], 'no known country')})"
-            )
-        elif rule == "year":
-            detail = f"year {year!r} but DHSID_EA says {dhsid[3:7]}"
-        else:
-            detail = f"repeats line {kept_line[dhsid]}, which is kept"
-        rows.append(
-            (
-                dhsid,
-                "inconsistent-metadata" if rule in ("country", "year") else rule,
-                f"line {line}: {detail}",
-            )
-        )
-    return pd.DataFrame(rows, columns=["key", "rule", "detail"], index=bad_rows.index)
+            return f"DHSID_EA {dhsid!r} is not of the form CC-YYYY-V#-00000000"
+        if rule == "unknown-country":
+            return f"cname {code!r} is none of the 56 DHS codes{_meant(code)}"
+        if rule == "country":
+            begins = f"{dhsid[:2]!r} ({names.get(dhsid[:2], 'no known country')})"
+            return f"cname {code!r} ({names[code]}) but DHSID_EA begins {begins}"
+        if rule == "year":
+            return f"year {year!r} but DHSID_EA says {dhsid[3:7]}"
+        return f"repeats line {kept_line[dhsid]}, which is kept"
+
+    found = table.assign(rule=rules)[rules != ""]
+    told = map(detail, *(found[name] for name in ("rule", "DHSID_EA", "cname", "year")))
+    lines = [f"line {line}: {text}" for line, text in zip(found["line"], told, strict=True)]
+    shown = found["rule"].replace(
+        {"country": "inconsistent-metadata", "year": "inconsistent-metadata"}
+    )
+    return pd.DataFrame({"key": found["DHSID_EA"], "rule": shown, "detail": lines})
 
 
 def _fullest(table: pd.DataFrame) -> pd.DataFrame:
@@ -234,10 +192,8 @@ def _meant(cname: str) -> str:
         hit = table[table[column] == cname.upper()]
         if len(hit):
             row = hit.iloc[0]
-            return (
-                f"; {cname.upper()} is the {title} code of {row['name']}: {row['cname']} was"
-                " probably meant"
-            )
+            what = f"{cname.upper()} is the {title} code of {row['name']}"
+            return f"; {what}: {row['cname']} was probably meant"
     return ""
 
 
@@ -266,6 +222,11 @@ def _tidy(kept: pd.DataFrame, lost: list[tuple[str, str, str, str]]) -> pd.DataF
     value."""
     ids = kept["DHSID_EA"]
 
+    def blanked(bad: np.ndarray, name: str, wanted: str) -> None:
+        for row in np.flatnonzero(bad):
+            detail = f"{name} {kept[name][row]!r} is outside {wanted}"
+            lost.append(("labels", ids[row], "value-out-of-range", detail))
+
     def number(name: str, low: float, high: float, unit: str) -> np.ndarray:
         """Column ``name`` as float64, NaN outside [low, high]."""
         values = pd.to_numeric(kept[name], errors="coerce").to_numpy(dtype=float, na_value=np.nan)
@@ -278,15 +239,7 @@ def _tidy(kept: pd.DataFrame, lost: list[tuple[str, str, str, str]]) -> pd.DataF
             if np.isfinite(low)
             else f"the finite numbers {unit}, where {MISSING_CODE:g} means missing"
         )
-        for row in np.flatnonzero(bad):
-            lost.append(
-                (
-                    "labels",
-                    ids[row],
-                    "value-out-of-range",
-                    f"{name} {kept[name][row]!r} is outside {wanted}",
-                )
-            )
+        blanked(bad, name, wanted)
         return np.where(good, values, np.nan)
 
     lat, lon = number("lat", -90, 90, "degrees"), number("lon", -180, 180, "degrees")
@@ -295,9 +248,7 @@ def _tidy(kept: pd.DataFrame, lost: list[tuple[str, str, str, str]]) -> pd.DataF
     adm1 = number("adm1dhs", 0, 2**31 - 1, "(region code)")
     urban = kept["urban"].str.upper()
     odd = ~urban.isin(["U", "R"]) & ~urban.str.lower().isin(_MISSING)
-    for row in np.flatnonzero(odd):
-        detail = f"urban {kept['urban'][row]!r} is outside U, R and empty"
-        lost.append(("labels", ids[row], "value-out-of-range", detail))
+    blanked(odd.to_numpy(dtype=bool), "urban", "U, R and empty")
     place = _countries().set_index("cname").loc[kept["cname"]].reset_index(drop=True)
     return pd.DataFrame(
         {

@@ -9,14 +9,13 @@ themselves. A published age range that straddles one of the suite's limits (25 a
 from __future__ import annotations
 
 import re
-from collections import Counter
 from pathlib import Path
 
 import pandas as pd
 
 from sdgbias.errors import InputError
 from sdgbias.files import confine
-from sdgbias.raw.facet import PEOPLE, UNKNOWN, Annotations
+from sdgbias.raw.facet import UNKNOWN, Annotations
 from sdgbias.raw.text_tables import read_text
 from sdgbias.types import QUARANTINE_COLUMNS
 
@@ -89,58 +88,47 @@ def read_utkface(folder: Path) -> Annotations:
         )
     rows = []
     for name in files:
-        found = _UTK_NAME.match(name)
-        if found is None:
-            rows.append((name, "", UNKNOWN, "unread", ""))
-        else:
-            years = int(found[1])
-            rows.append(
-                (name, _UTK_GENDER[found[2]], *age_group((years, years)), _UTK_RACE[found[3]])
-            )
+        years, gender, race = found.groups() if (found := _UTK_NAME.match(name)) else ("", "", "")
+        group = age_group(age_range(years))
+        rows.append((name, _UTK_GENDER.get(gender, ""), *group, _UTK_RACE.get(race, "")))
     return _people(rows, folder, len(files))
 
 
 def _people(rows: list[tuple[str, str, str, str, str]], root: Path, n_rows: int) -> Annotations:
     """file, gender, age group, its reason, race -> people with one person per file; a file named
     twice leaves both rows out."""
-    gone, kept = [], []
-    times = Counter(row[0] for row in rows)
-    for file, gender, age, why, race in rows:
-        rule, detail = "", file
-        try:
-            path = confine(root, file)
-        except InputError as error:
-            rule, detail = "bad-name", str(error)
-        else:
-            if times[file] > 1:
-                rule = "file-twice"
-            elif not path.is_file():
-                rule = "missing-image"
-            elif why == "unread" and not gender:
-                rule = "bad-name"
-        if rule:
-            gone.append(("people", file, rule, detail))
-            continue
-        known = gender in ("male", "female")
-        kept.append(
-            (
-                file,
-                file,
-                "",
-                "",
-                0.0,
-                0.0,
-                0.0,
-                0.0,
-                gender if known else UNKNOWN,
-                UNKNOWN,
-                age,
-                race,
-                "" if known else "unread",
-                "not-labelled",
-                why,
-                1,
-            )
-        )
-    people = pd.DataFrame(kept, columns=list(PEOPLE)).sort_values("person_id", ignore_index=True)
-    return Annotations(people, pd.DataFrame(gone, columns=QUARANTINE_COLUMNS), n_rows)
+    table = pd.DataFrame(rows, columns=["file", "gender", "age", "age_why", "race"], dtype="str")
+    unnamed = (table["age_why"] == "unread") & (table["gender"] == "")
+    twice = table["file"].duplicated(keep=False)
+    found = [_fault(root, *row) for row in zip(table["file"], twice, unnamed, strict=True)]
+    gone = pd.DataFrame(found, columns=["rule", "detail"]).assign(table="people", key=table["file"])
+    kept = table[gone["rule"] == ""]
+    known = kept["gender"].isin(["male", "female"])
+    people = pd.DataFrame(
+        {
+            **{"person_id": kept["file"], "file": kept["file"], "class1": "", "class2": ""},
+            **dict.fromkeys("xywh", 0.0),
+            **{"gender": kept["gender"].where(known, UNKNOWN), "skin": UNKNOWN, "age": kept["age"]},
+            "race": kept["race"],
+            "gender_why": known.map({True: "", False: "unread"}),
+            **{"skin_why": "not-labelled", "age_why": kept["age_why"], "persons": 1},
+        }
+    )
+    return Annotations(
+        people.sort_values("person_id", ignore_index=True),
+        gone.loc[gone["rule"] != "", QUARANTINE_COLUMNS].reset_index(drop=True),
+        n_rows,
+    )
+
+
+def _fault(root: Path, file: str, twice: bool, unnamed: bool) -> tuple[str, str]:
+    """(rule, detail) of why a picture can't be used; rule '' where it can."""
+    try:
+        path = confine(root, file)
+    except InputError as error:
+        return "bad-name", str(error)
+    if twice:
+        return "file-twice", file
+    if not path.is_file():
+        return "missing-image", file
+    return ("bad-name" if unnamed else ""), file

@@ -21,7 +21,6 @@ import pandas as pd
 from sdgbias.errors import InputError
 from sdgbias.files import packaged_yaml
 from sdgbias.raw.text_tables import read_text
-from sdgbias.types import QUARANTINE_COLUMNS
 
 _TABLE: dict[str, Any] = packaged_yaml("facet.yaml")
 #: FACET's 52 person classes, and the 13 that the paper reports on, in its order (App. A.4).
@@ -65,30 +64,13 @@ COLUMNS = (
     "bounding_box",
     *(c for groups in VOTES.values() for cs in groups.values() for c in cs),
 )
-PEOPLE = (
-    "person_id",
-    "file",
-    "class1",
-    "class2",
-    "x",
-    "y",
-    "w",
-    "h",
-    "gender",
-    "skin",
-    "age",
-    "race",
-    "gender_why",
-    "skin_why",
-    "age_why",
-    "persons",
-)
 
 
 @dataclass(frozen=True)
 class Annotations:
-    """people: one row per usable person of a picture that shows one person only, columns PEOPLE,
-    sorted by person_id.
+    """people: one row per usable person of a picture that shows one person only, sorted
+    by person_id: person_id, file, class1, class2, x, y, w, h (the box), gender, skin, age, race,
+    gender_why, skin_why, age_why, persons.
     quarantine: table, key, rule, detail of every row that is left out. n_rows: rows of the file."""
 
     people: pd.DataFrame
@@ -100,34 +82,32 @@ def read_annotations(path: Path) -> Annotations:
     """Read ``annotations.csv``. Raises InputError for a file that can't be read or lacks a
     column."""
     rows = read_text(path, COLUMNS, "give FACET's annotations.csv as published", ("class2",))
-    gone: list[tuple[str, str, str]] = []
-    repeated = rows["person_id"].duplicated(keep=False) & (rows["person_id"] != "")
+    person, file = rows["person_id"], rows["filename"]
+    line = pd.Series([f"row {at}" for at in range(2, len(rows) + 2)], dtype="str")
     persons = rows.groupby("filename")["person_id"].transform("size")
     classes = rows["class1"].map(normalise)
-    boxes = [read_box(text) for text in rows["bounding_box"]]
-    keep = np.zeros(len(rows), dtype=bool)
-    for at, (person, file) in enumerate(zip(rows["person_id"], rows["filename"], strict=True)):
-        rule, detail = "", ""
-        if not person:
-            rule, detail = "no-person-id", f"row {at + 2}"
-        elif repeated.iloc[at]:
-            rule, detail = "person-twice", f"row {at + 2}"
-        elif not file:
-            rule, detail = "no-file", f"row {at + 2}"
-        elif not classes.iloc[at]:
-            rule, detail = "unknown-class", repr(rows["class1"].iloc[at])
-        elif boxes[at] is None:
-            rule, detail = "box-unreadable", repr(rows["bounding_box"].iloc[at][:60])
-        elif persons.iloc[at] > 1:
-            rule, detail = "several-persons", f"{file}: {persons.iloc[at]} persons"
-        if rule:
-            gone.append((person or f"row {at + 2}", rule, detail))
-        keep[at] = not rule
+    boxes = rows["bounding_box"].map(read_box)
+    faults = {  # rule -> where it is broken, and what is shown then; the first one counts
+        "no-person-id": (person == "", line),
+        "person-twice": (person.duplicated(keep=False), line),
+        "no-file": (file == "", line),
+        "unknown-class": (classes == "", rows["class1"].map(repr)),
+        "box-unreadable": (boxes.isna(), rows["bounding_box"].str[:60].map(repr)),
+        "several-persons": (persons > 1, file + ": " + persons.astype(str) + " persons"),
+    }
+    broken = [where for where, _ in faults.values()]
+    gone = pd.DataFrame(
+        {
+            "table": "people",
+            "key": person.where(person != "", line),
+            "rule": np.select(broken, list(faults), ""),
+            "detail": np.select(broken, [shown for _, shown in faults.values()], ""),
+        }
+    )
+    keep = gone["rule"] == ""
     kept = rows[keep]
     groups = {name: vote(kept, name) for name in VOTES}
-    corners = np.array([box for box, k in zip(boxes, keep, strict=True) if k], dtype=float).reshape(
-        -1, 4
-    )
+    corners = np.array(list(boxes[keep]), dtype=float).reshape(-1, 4)
     people = pd.DataFrame(
         {
             "person_id": kept["person_id"],
@@ -136,14 +116,15 @@ def read_annotations(path: Path) -> Annotations:
             "class2": kept["class2"].map(normalise) if "class2" in kept else "",
             **{name: corners[:, j] for j, name in enumerate("xywh")},
             **{name: found[0] for name, found in groups.items()},
-            **{f"{name}_why": found[1] for name, found in groups.items()},
             "race": "",
+            **{f"{name}_why": found[1] for name, found in groups.items()},
             "persons": 1,
         }
     )
-    quarantine = pd.DataFrame([("people", *g) for g in gone], columns=QUARANTINE_COLUMNS)
     return Annotations(
-        people[list(PEOPLE)].sort_values("person_id", ignore_index=True), quarantine, len(rows)
+        people.sort_values("person_id", ignore_index=True),
+        gone[~keep].reset_index(drop=True),
+        len(rows),
     )
 
 
@@ -155,18 +136,12 @@ def vote(rows: pd.DataFrame, attribute: str) -> tuple[np.ndarray, np.ndarray]:
     counts = np.zeros((len(rows), len(groups)))
     for j, columns in enumerate(VOTES[attribute].values()):
         for column in columns:
-            numbers = pd.to_numeric(rows[column].replace("", "0"), errors="coerce").to_numpy(
-                dtype=float
-            )
+            numbers = pd.to_numeric(rows[column].replace("", "0"), errors="coerce").to_numpy(float)
             bad = ~np.isfinite(numbers) | (numbers < 0)
             unread |= bad
             counts[:, j] += np.where(bad, 0.0, numbers)
     top = counts.max(axis=1, initial=0.0)
-    winner = (
-        np.array(groups, dtype=object)[counts.argmax(axis=1)]
-        if len(rows)
-        else np.array([], dtype=object)
-    )
+    winner = np.array(groups, dtype=object)[counts.argmax(axis=1)]
     tie = (counts == top[:, None]).sum(axis=1) > 1
     why = np.select(
         [unread, top == 0, tie, np.isin(winner, NO_GROUP)],

@@ -55,10 +55,8 @@ def sample_note(folder: Path) -> str:
 
 
 def names(values: list[str] | set[str], most: int = 8) -> str:
-    ordered = sorted(values)
-    return ", ".join(ordered[:most]) + (
-        f" and {len(ordered) - most} more" if len(ordered) > most else ""
-    )
+    more = f" and {len(values) - most} more" if len(values) > most else ""
+    return ", ".join(sorted(values)[:most]) + more
 
 
 def tiles(
@@ -131,9 +129,8 @@ def _walk_tiles(root: Path, progress: Progress) -> tuple[dict[str, int], list[st
     step = max(1, len(there) // TILE_SAMPLE)
     for name in sorted(set(there) - set(short))[::step]:
         with (root / name[:10] / f"{name}.npz").open("rb") as file:
-            file.seek(
-                max(0, there[name] - 65_557)
-            )  # a zip ends with its directory, at most 64 KiB of comment behind it
+            # a zip ends with its directory, at most 64 KiB of comment behind it
+            file.seek(max(0, there[name] - 65_557))
             if b"PK\x05\x06" not in file.read():
                 short.append(name)
     return there, sorted(short), misplaced
@@ -151,10 +148,8 @@ def tarball_fault(path: Path, published: int | None = None, progress: Progress =
                 for count, member in enumerate(archive):
                     archive.members = []  # type: ignore[attr-defined]  # else a TarInfo of each of 30,000 tiles stays in memory
                     if member.name.startswith("/") or ".." in member.name.split("/"):
-                        return (
-                            f"holds {member.name!r}, which would be unpacked elsewhere; don't"
-                            " unpack it"
-                        )
+                        elsewhere = "which would be unpacked elsewhere; don't unpack it"
+                        return f"holds {member.name!r}, {elsewhere}"
                     if not count % 50:
                         progress(f"reading {path.name}", min(raw.tell(), size - 1), size)
             while stream.read(1 << 20):  # the end of the stream carries its checksum
@@ -185,49 +180,32 @@ def photos(
             listed[path.stem] = read_metadata(path)
         except InputError as error:
             broken.append(str(error))
-    rows = (
-        pd.concat(listed.values()) if listed else pd.DataFrame(columns=["photo_id", "cluster_id"])
-    )
+    rows = pd.concat([pd.DataFrame(columns=["photo_id", "cluster_id"]), *listed.values()])
     notes += _strangers(listed, known)
     have, held, bad = _imagery(root / "imagery", listed, notes, progress)
     used = held & set(known["cluster_id"]) if known is not None else held
-    clustered = rows["cluster_id"].nunique()
-    found = (
-        f"{len(wanted & set(listed))} of {len(wanted)} countries, {len(rows):,} photos of"
-        f" {clustered:,} clusters"
-    )
-    findings = [
-        _state(
-            tables, found, wanted, set(listed), broken, "photos of the others are taken as they lie"
-        )
-    ]
-    found = (
-        f"{len(wanted & have)} of {len(wanted)} countries, photos of {len(used):,} clusters of the"
-        " labels"
-    )
-    if surveyed & set(images.none_for):
-        found += f"; SustainBench has none of {names(surveyed & set(images.none_for))}"
-    findings.append(_state(images, found, wanted, have, bad, "pictures show the tile alone there"))
-    return findings, used
+    listing = f"{len(rows):,} photos of {rows['cluster_id'].nunique():,} clusters"
+    holding = f"photos of {len(used):,} clusters of the labels"
+    if never := surveyed - wanted:
+        holding += f"; SustainBench has none of {names(never)}"
+    without = ("photos of the others are taken as they lie", "pictures show the tile alone there")
+    return [
+        _state(tables, listing, wanted, set(listed), broken, without[0]),
+        _state(images, holding, wanted, have, bad, without[1]),
+    ], used
 
 
 def _state(
     entry: Source, found: str, wanted: set[str], have: set[str], broken: list[str], means: str
 ) -> SourceState:
-    absent = wanted - have
+    found = f"{len(wanted & have)} of {len(wanted)} countries, {found}"
     if broken:
-        return SourceState(
-            entry.id, "broken", f"{found}; {broken[0]}", "a build stops there", how(entry)
-        )
-    if not absent:
+        found += f"; {broken[0]}"
+        return SourceState(entry.id, "broken", found, "a build stops there", how(entry))
+    if wanted <= have:
         return SourceState(entry.id, "present", found)
-    return SourceState(
-        entry.id,
-        "partial" if have else "missing",
-        found,
-        f"without {names(absent)}: {means}",
-        how(entry),
-    )
+    lost = f"without {names(wanted - have)}: {means}"
+    return SourceState(entry.id, "partial" if have else "missing", found, lost, how(entry))
 
 
 def _strangers(listed: dict[str, pd.DataFrame], known: pd.DataFrame | None) -> Iterator[str]:
@@ -276,9 +254,8 @@ def _imagery(
     have: set[str] = set()
     held: set[str] = set()
     broken: list[str] = []
-    places = (
-        sorted(os.scandir(root), key=lambda e: (not e.is_dir(), e.name)) if root.is_dir() else []
-    )
+    places = list(os.scandir(root)) if root.is_dir() else []
+    places.sort(key=lambda e: (not e.is_dir(), e.name))
     for place in each(progress, "looking at photos", places):
         cc = place.name.removesuffix(".zip")
         if place.is_dir():
@@ -315,13 +292,10 @@ def _imagery(
             )
         if cc in listed:
             shown = [(n, p, p.rpartition(".")[0]) for n, found in photos.items() for p in found]
-            sampled = listed[cc][
-                listed[cc]["photo_id"].isin([photo for _, _, photo in shown])
-            ]  # a photo may serve two surveys
-            ids, pairs = (
-                set(sampled["photo_id"]),
-                set(zip(sampled["photo_id"], sampled["cluster_id"], strict=True)),
-            )
+            sampled = listed[cc][listed[cc]["photo_id"].isin([photo for _, _, photo in shown])]
+            # a photo may serve two surveys
+            pairs = set(zip(sampled["photo_id"], sampled["cluster_id"], strict=True))
+            ids = set(sampled["photo_id"])
             wrong = [(n, p) for n, p, photo in shown if photo in ids and (photo, n) not in pairs]
             if wrong:
                 notes.append(

@@ -173,9 +173,8 @@ class Bins:
         numbers = np.asarray(values, dtype=float)
         if np.isnan(numbers).any():
             raise ValueError("a value is NaN; drop rows without a value before they are binned")
-        return np.array(list(LETTERS), dtype=object)[
-            np.searchsorted(np.asarray(self.edges), numbers, side="right")
-        ]
+        places = np.searchsorted(np.asarray(self.edges), numbers, side="right")
+        return np.array(list(LETTERS), dtype=object)[places]
 
 
 def bins(indicator: Indicator, values: np.ndarray) -> Bins:
@@ -185,13 +184,9 @@ def bins(indicator: Indicator, values: np.ndarray) -> Bins:
     so that what is shown is what decides; where fewer ranges can be told apart there are two
     options, and none with a single value (see `reason`).
     """
-    if indicator.thresholds:
-        return Bins(
-            indicator.thresholds, _labels(indicator, indicator.thresholds), indicator.bins_source
-        )
     numbers = np.sort(np.asarray(values, dtype=float))
     numbers = numbers[~np.isnan(numbers)]
-    edges = _tercile_edges(numbers, indicator.decimals)
+    edges = indicator.thresholds or _tercile_edges(numbers, indicator.decimals)
     if edges:
         return Bins(edges, _labels(indicator, edges), indicator.bins_source)
     if not len(numbers):
@@ -199,10 +194,8 @@ def bins(indicator: Indicator, values: np.ndarray) -> Bins:
     elif numbers[0] == numbers[-1]:
         reason = f"all {len(numbers)} clusters have the same value {numbers[0]:g}"
     else:
-        reason = (
-            f"values from {numbers[0]:g} to {numbers[-1]:g} don't differ at {indicator.decimals}"
-            " decimals"
-        )
+        span = f"values from {numbers[0]:g} to {numbers[-1]:g}"
+        reason = f"{span} don't differ at {indicator.decimals} decimals"
     return Bins((), (), indicator.bins_source, reason)
 
 
@@ -261,20 +254,15 @@ def _tercile_edges(numbers: np.ndarray, decimals: int) -> tuple[float, ...]:
     wanted = np.round(np.quantile(numbers, [1 / 3, 2 / 3]), decimals)
     edges = tuple(sorted({float(edge) for edge in wanted if parts(edge)}))
     if len(edges) == 2:
-        middle = np.searchsorted(numbers, edges[1], side="left") - np.searchsorted(
-            numbers, edges[0], side="left"
-        )
-        return edges if middle else edges[:1]
+        low, high = np.searchsorted(numbers, edges, side="left")
+        return edges if high > low else edges[:1]
     if edges:
         return edges
     distinct = np.unique(numbers)
     step = 10.0**-decimals
     gaps = [
-        float(np.round(math.ceil(round(upper / step, 9)) * step, decimals))
-        for upper in distinct[1:]
-    ]
-    gaps += [
-        float(np.round(math.floor(round(upper / step, 9)) * step, decimals))
+        float(np.round(to_step(round(upper / step, 9)) * step, decimals))
+        for to_step in (math.ceil, math.floor)
         for upper in distinct[1:]
     ]
     usable = sorted({edge for edge in gaps if parts(edge)})
@@ -289,15 +277,11 @@ def _labels(entry: Indicator, edges: tuple[float, ...]) -> tuple[str, ...]:
     """
     shown = [f"{edge:.{entry.decimals}f}{entry.suffix}" for edge in edges]
     # '12 to under 42 per 100,000' but '20 % to under 30 %': only a long unit is said once
-    first = [
-        text.removesuffix(entry.suffix) if " " in entry.suffix.strip() else text for text in shown
-    ]
+    once = entry.suffix if " " in entry.suffix.strip() else ""
+    first = [text.removesuffix(once) for text in shown]
     middle = [f"{low} to under {high}" for low, high in zip(first, shown[1:], strict=False)]
-    return (
-        f"below {shown[0]}",
-        *middle,
-        shown[-1] if edges[-1] == entry.limits[1] else f"{shown[-1]} or more",
-    )
+    last = shown[-1] if edges[-1] == entry.limits[1] else f"{shown[-1]} or more"
+    return (f"below {shown[0]}", *middle, last)
 
 
 @cache

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import unicodedata
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -60,13 +59,10 @@ def read_series(folder: Path) -> tuple[pd.DataFrame, list[str]]:
         )
     parts = [part for reader in _READERS for part in reader(folder)]
     if not parts:
-        other = next(iter(sorted(folder.rglob("*.csv"))), None)
-        found = (
-            f" ({other.relative_to(folder)} has the columns {', '.join(_header(other))}; a table of"
-            f" one's own wants {', '.join(COLUMNS)})"
-            if other
-            else ""
-        )
+        found = ""
+        for other in sorted(folder.rglob("*.csv"))[:1]:
+            has = f"{other.relative_to(folder)} has the columns {', '.join(_header(other))}"
+            found = f" ({has}; a table of one's own wants {', '.join(COLUMNS)})"
         raise InputError(
             f"{folder} holds no indicator series{found}; wants unsd_sdg, uis, who_gho, ihme_haq,"
             " gdl_shdi, gdl_area or tidy/<series>.csv in it; pass --indicators data/indicators for"
@@ -87,15 +83,10 @@ def read_gdl_regions(folder: Path) -> pd.DataFrame:
     No rows where the file is absent. Raises InputError for unknown countries, codes that are no
     numbers and double lines.
     """
-    path = Path(folder) / REGIONS_FILE
+    path, names = Path(folder) / REGIONS_FILE, ["cname", "adm1dhs", "gdl_region"]
     if not path.is_file():
-        return pd.DataFrame(
-            {
-                name: pd.Series(dtype=kind)
-                for name, kind in (("cname", "str"), ("adm1dhs", "int32"), ("gdl_region", "str"))
-            }
-        )
-    table = read_text(path, ("cname", "adm1dhs", "gdl_region"))
+        return pd.DataFrame(columns=names, dtype="str").astype({"adm1dhs": "int32"})
+    table = read_text(path, names)
     unknown = table["cname"][~table["cname"].isin(countries()["cname"])]
     _refuse(path, unknown, "DHS codes such as NM (Namibia)")
     number = pd.to_numeric(table["adm1dhs"], errors="coerce")
@@ -106,14 +97,15 @@ def read_gdl_regions(folder: Path) -> pd.DataFrame:
         )
     table["adm1dhs"] = number.astype("int32")
     table["gdl_region"] = table["gdl_region"].str.lower()
-    twice = table.drop_duplicates().duplicated(["cname", "adm1dhs"])
-    if twice.any():
-        row = table.drop_duplicates()[twice].iloc[0]
+    table = table.drop_duplicates()
+    twice = table[table.duplicated(["cname", "adm1dhs"])]
+    if len(twice):
+        row = twice.iloc[0]
         raise InputError(
             f"{path}: {row['cname']},{row['adm1dhs']} lies in two regions; keep one line for each"
             " survey region"
         )
-    return table.drop_duplicates().sort_values(["cname", "adm1dhs"]).reset_index(drop=True)
+    return table.sort_values(["cname", "adm1dhs"], ignore_index=True)
 
 
 def read_region_names(folder: Path) -> pd.DataFrame:
@@ -173,13 +165,11 @@ def _tidy(path: Path, raw: pd.DataFrame, series: str, source: str) -> pd.DataFra
     value = pd.to_numeric(text, errors="coerce").astype(float)
     blank = text.str.lower().isin(_MISSING)
     _refuse(path, text[~np.isfinite(value) & ~blank], "numbers")
-    year = pd.to_numeric(
-        frame["year"].str.extract(r"^(\d{4})(?:\.0|[-/–]\d{2,4})?$")[0], errors="coerce"
-    )
+    first = frame["year"].str.extract(r"^(\d{4})(?:\.0|[-/–]\d{2,4})?$")[0]
+    year = pd.to_numeric(first, errors="coerce")
     _refuse(path, frame["year"][year.isna()], "years such as 2016 or 2016-2017")
-    spans = frame["year"].where(
-        ~frame["year"].str.fullmatch(r"\d{4}(\.0)?"), ""
-    )  # a span counts for its first year
+    # a span counts for its first year
+    spans = frame["year"].mask(frame["year"].str.fullmatch(r"\d{4}(\.0)?"), "")
     frame["year"], frame["value"] = year.astype("int64"), value
     frame["series"] = series
     frame["source"] = [f"{source} ({span})" if span else source for span in spans]
@@ -201,34 +191,31 @@ def _unsd(folder: Path) -> Iterator[pd.DataFrame]:
     m49 = countries().set_index("m49")["iso3"].to_dict()
     for series, accepted in UNSD.items():
         for path in sorted((folder / "unsd_sdg").glob(f"*datapoints--{series}--*.csv")):
-            by_place = (
-                ("location",) if "--location--" in path.name or "location" in _header(path) else ()
-            )
-            table = read_text(path, ("geo_area", "year", series, "nature", *by_place, *accepted))
+            by_place = "--location--" in path.name or "location" in _header(path)
+            names = ["geo_area", "year", series, "nature", *["location"] * by_place, *accepted]
+            table = read_text(path, names)
             for column, values in accepted.items():
                 table = table[table[column].isin(values)]
             area = pd.to_numeric(table["geo_area"], errors="coerce")
             _refuse(path, table["geo_area"][area.isna()], "UN M49 numbers such as 404 (Kenya)")
-            table["iso3"] = area.map(
-                m49
-            )  # 1 (World) and other aggregates have no country and leave here
+            # 1 (World) and other aggregates have no country and leave here
+            table["iso3"] = area.map(m49)
             table["stratum"] = table["location"].map(STRATA) if by_place else "all"
-            table = table[table["iso3"].notna() & table["stratum"].notna()].assign(
-                region="", value=table[series]
-            )
-            order = [table[column].map(values.index) for column, values in accepted.items()]
-            natures = SOURCES["natures"]
-            rank = (
-                table["nature"].map(dict(zip(natures, count(), strict=False))).fillna(len(natures))
-            )
-            ranks = pd.concat(
-                [*order, rank], axis=1, keys=[f"rank{at}" for at in range(len(order) + 1)]
-            )
-            table = pd.concat([table, ranks], axis=1).sort_values(
-                [*ranks.columns, "value"], kind="stable"
-            )
+            table = table[table["iso3"].notna() & table["stratum"].notna()]
+            table = table.assign(region="", value=table[series])
+            table = _ranked(table, {**accepted, "nature": SOURCES["natures"]})
             tidy = _tidy(path, table, series, f"unsd_sdg {series.upper()}")
             yield tidy.drop_duplicates(["iso3", "stratum", "year"])
+
+
+def _ranked(table: pd.DataFrame, orders: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+    """``table`` by the places of its texts in these lists, other texts last, then by value."""
+
+    def rank(column: pd.Series) -> pd.Series:
+        order = orders.get(str(column.name))
+        return column if order is None else column.map({text: at for at, text in enumerate(order)})
+
+    return table.sort_values([*orders, "value"], key=rank, na_position="last", kind="stable")
 
 
 def _dumps(folder: Path) -> Iterator[pd.DataFrame]:
@@ -255,9 +242,8 @@ def _who(folder: Path) -> Iterator[pd.DataFrame]:
     for path in sorted((folder / "who_gho").glob("NCD_PAC.csv")):
         table = read_text(path, ("COUNTRY", "YEAR", "SEX", "AGEGROUP", "Numeric"))
         table = table[table["AGEGROUP"].isin(["YEARS18-PLUS", ""])]
-        table = table.rename(
-            columns={"COUNTRY": "iso3", "YEAR": "year", "Numeric": "value"}
-        ).assign(region="", stratum="all")
+        names = {"COUNTRY": "iso3", "YEAR": "year", "Numeric": "value"}
+        table = table.rename(columns=names).assign(region="", stratum="all")
         keys = ["iso3", "region", "stratum", "year"]
         both = _tidy(path, table[table["SEX"] == "BTSX"], "ncd_pac", "who_gho NCD_PAC")
         each = [
@@ -289,11 +275,8 @@ def _area(folder: Path) -> Iterator[pd.DataFrame]:
 def _tidies(folder: Path) -> Iterator[pd.DataFrame]:
     """CSVs (or .csv.gz) with the tidy header: all of tidy/, and those of the folder with a `series`
     column."""
-    own = [
-        path
-        for path in _csvs(folder)
-        if path.name not in (REGIONS_FILE, REGION_NAMES_FILE) and "series" in _header(path)
-    ]
+    others = (REGIONS_FILE, REGION_NAMES_FILE)
+    own = [p for p in _csvs(folder) if p.name not in others and "series" in _header(p)]
     copies = [path for path in _csvs(folder / "tidy") if path.name != REGION_NAMES_FILE]
     for path in [*copies, *own]:
         table = read_text(path, COLUMNS)
@@ -309,9 +292,8 @@ def _tidies(folder: Path) -> Iterator[pd.DataFrame]:
         _refuse(path, other, "ISO-3 codes such as KEN, not UN M49 numbers or DHS codes")
         tidy = _tidy(path, table, "", "")
         rows = table.loc[tidy.index]
-        tidy = tidy.assign(
-            series=rows["series"], source=(rows["source"] + tidy["source"]).str.strip()
-        )
+        origin = (rows["source"] + tidy["source"]).str.strip()
+        tidy = tidy.assign(series=rows["series"], source=origin)
         _refuse_two_values(path, tidy.assign(year=rows["year"]))
         yield tidy
 
@@ -346,19 +328,12 @@ def _alignment(frame: pd.DataFrame) -> pd.DataFrame:
     """ALIGNMENT wherever both indices are known; rounded to 6 decimals so that 1 - |0.6 - 0.3| is
     0.7."""
     keys = ["iso3", "region", "stratum", "year"]
-    education, health = (
-        frame[frame["series"] == name][[*keys, "value"]] for name in ("edindex", "healthindex")
-    )
+    education, health = (frame[frame["series"] == name][[*keys, "value"]] for name in SHDI[1:])
     both = education.merge(health, on=keys, suffixes=("_education", "_health"))
     both["value"] = (1 - (both["value_education"] - both["value_health"]).abs()).round(6)
     both = both.assign(series=ALIGNMENT, source="gdl_shdi, 1 - |edindex - healthindex|")
     return both[list(COLUMNS)]
 
 
-_READERS: tuple[Callable[[Path], Iterator[pd.DataFrame]], ...] = (
-    _unsd,
-    _dumps,
-    _who,
-    _area,
-    _tidies,
-)
+_READERS: tuple[Callable[[Path], Iterator[pd.DataFrame]], ...]
+_READERS = (_unsd, _dumps, _who, _area, _tidies)

@@ -6,7 +6,7 @@ import gzip
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pandas as pd
 
@@ -26,13 +26,12 @@ def read_text(
     last; numbers keep their decimal commas. Raises InputError for a file that
     is no CSV or lacks one of ``columns``; ``again``: what to do about it.
     """
-    how: dict[str, Any] = {"dtype": str, "keep_default_na": False, "index_col": False}
     try:
-        how["sep"] = separator(path)
+        mark = separator(path)
         try:
-            table = pd.read_csv(path, encoding="utf-8-sig", **how)
+            table = _read(path, mark, encoding="utf-8-sig")
         except UnicodeDecodeError:
-            table = pd.read_csv(path, encoding="cp1252", encoding_errors="replace", **how)
+            table = _read(path, mark, encoding="cp1252", encoding_errors="replace")
     except (ValueError, OSError, EOFError, zlib.error) as error:  # the last two: a .gz cut short
         cause = str(error).strip().splitlines()[0]
         raise InputError(f"{path} is no readable CSV ({cause}); {again}") from error
@@ -46,6 +45,16 @@ def read_text(
     if columns:
         table = table[[*columns, *(name for name in optional if name in table)]]
     return table.fillna("").apply(lambda column: column.str.strip())
+
+
+def read_replacing(source: Path | IO[bytes], mark: str) -> pd.DataFrame:
+    """Every column as text, as it is written; what isn't UTF-8 is replaced. For files of which only
+    ASCII is used. ``mark``: their `separator`. Raises pandas' own errors."""
+    return _read(source, mark, encoding="utf-8-sig", encoding_errors="replace")
+
+
+def _read(source: Path | IO[bytes], mark: str, **how: Any) -> pd.DataFrame:
+    return pd.read_csv(source, sep=mark, dtype=str, keep_default_na=False, index_col=False, **how)
 
 
 def separator(path: Path) -> str:

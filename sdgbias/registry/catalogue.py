@@ -8,26 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sdgbias.errors import (
-    Gated,
-    InfrastructureError,
-    RegistryError,
-)
+from sdgbias.errors import Gated, InfrastructureError, RegistryError
 from sdgbias.files import packaged_yaml
 from sdgbias.progress import Progress, each, silent
 from sdgbias.registry import changes, entries, hub, propose
 from sdgbias.types import CANDIDATE, SUITES, ModelSpec
 
 PAPER, RECOMMENDED = "paper", "recommended"
-READY, KNOWN, LICENCE, TOO_LARGE, CLOSED, REFUSED, TROUBLE = (
-    "ready",
-    "registered already",
-    "needs a licence click",
-    "doesn't fit here",
-    "closed",
-    "can't be registered",
-    "not answered",
-)
+READY, KNOWN, LICENCE = "ready", "registered already", "needs a licence click"
+TOO_LARGE, CLOSED = "doesn't fit here", "closed"
+REFUSED, TROUBLE = "can't be registered", "not answered"
 _CLOSED = (
     "closed model, costs money: add options.base_url, prices and a dated model name, see"
     " docs/how-to/api-models.md"
@@ -110,16 +100,9 @@ def _register(
     if not dry_run:
         changes.write(root, found.spec)
     large = found.obstacle.startswith("too large")
-    return Registered(
-        found.spec.name,
-        repo,
-        TOO_LARGE if large else READY,
-        "" if large else found.obstacle,
-        found.spec.revision,
-        found.spec.backend,
-        found.devices,
-        found.gib,
-    )
+    verdict, why = (TOO_LARGE, "") if large else (READY, found.obstacle)
+    made = (found.spec.revision, found.spec.backend, found.devices, found.gib)
+    return Registered(found.spec.name, repo, verdict, why, *made)
 
 
 def _same(root: Path, repo: str, backend: str) -> Iterator[ModelSpec]:
@@ -131,8 +114,7 @@ def _same(root: Path, repo: str, backend: str) -> Iterator[ModelSpec]:
 
 
 def _closed(one: Mapping[str, Any]) -> ModelSpec:
-    options: dict[str, object] = {"api_key_env": one["key"]}
-    suites = list(one.get("suites", ()))
+    suites = {"suites": list(one["suites"])} if "suites" in one else {}
     return ModelSpec(
         name=str(one["name"]),
         title=str(one["title"]),
@@ -143,7 +125,7 @@ def _closed(one: Mapping[str, Any]) -> ModelSpec:
         reason=_CLOSED,
         batch_size=1,
         licence="proprietary",
-        options=options | ({"suites": suites} if "suites" in one else {}),
+        options={"api_key_env": one["key"], **suites},
     )
 
 

@@ -25,11 +25,7 @@ from sdgbias.registry.entries import (
     parse,
     read,
 )
-from sdgbias.types import (
-    RETIRED,
-    STATES,
-    ModelSpec,
-)
+from sdgbias.types import RETIRED, STATES, ModelSpec
 
 
 def to_dict(spec: ModelSpec) -> dict[str, Any]:

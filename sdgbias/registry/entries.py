@@ -195,31 +195,30 @@ def find_root(start: Path | None = None) -> Path:
     raise RegistryError(f"no registry/models folder at or above {here}; {_GO_THERE}")
 
 
-def _entries(root: Path) -> list[Path]:
+def _alike(root: Path) -> list[list[Path]]:
+    """The files of the entries, those together that differ only in case or in .yaml/.yml."""
     folder = root / "registry" / "models"
     if not folder.is_dir():
         raise RegistryError(f"{folder}: no such folder; {_GO_THERE}")
-    return sorted(
-        p
-        for p in folder.iterdir()
-        if p.suffix.lower() in (".yaml", ".yml") and not p.name.startswith(".")
-    )
+    found: dict[str, list[Path]] = {}
+    for path in sorted(folder.iterdir()):
+        if path.suffix.lower() in (".yaml", ".yml") and not path.name.startswith("."):
+            found.setdefault(path.stem.lower(), []).append(path)
+    return list(found.values())
 
 
 def _files(root: Path) -> dict[str, Path]:
     """Stem -> file of every entry, sorted; RegistryError when two files differ only in case or in
     .yaml/.yml."""
-    found: dict[str, Path] = {}
-    for path in _entries(root):
-        twin = found.get(path.stem.lower())
-        if twin is not None:
-            raise RegistryError(_twins(path, twin.name))
-        found[path.stem.lower()] = path
-    return {path.stem: path for path in found.values()}
+    found = _alike(root)
+    for twin, *others in found:
+        if others:
+            raise RegistryError(_twins(others[0], twin))
+    return {path.stem: path for (path,) in found}
 
 
-def _twins(path: Path, twin: str) -> str:
-    return f"{path}: duplicate of {twin} (case and ending don't count); remove one"
+def _twins(path: Path, twin: Path) -> str:
+    return f"{path}: duplicate of {twin.name} (case and ending don't count); remove one"
 
 
 def load_all(root: Path | None = None) -> dict[str, ModelSpec]:
@@ -233,24 +232,16 @@ def load_readable(root: Path | None = None) -> tuple[dict[str, ModelSpec], dict[
     others."""
     found: dict[str, ModelSpec] = {}
     broken: dict[str, str] = {}
-    paths = _entries(root or find_root())
-    alike: dict[str, list[Path]] = {}
-    for path in paths:
-        alike.setdefault(path.stem.lower(), []).append(path)
-    for path in paths:
-        twins = [other.name for other in alike[path.stem.lower()] if other != path]
-        try:
-            if twins:
-                raise RegistryError(_twins(path, twins[0]))
-            found[path.stem] = read(path)
-        except RegistryError as error:
-            broken[path.stem] = str(error)
+    for alike in _alike(root or find_root()):
+        for path in alike:
+            try:
+                for twin in alike:
+                    if twin != path:
+                        raise RegistryError(_twins(path, twin))
+                found[path.stem] = read(path)
+            except RegistryError as error:
+                broken[path.stem] = str(error)
     return dict(sorted(found.items())), broken
-
-
-def enabled(root: Path | None = None) -> dict[str, ModelSpec]:
-    """The enabled entries, sorted by name. RegistryError at the first file that is not valid."""
-    return {name: spec for name, spec in load_all(root).items() if spec.enabled}
 
 
 def due(root: Path | None, today: date) -> dict[str, ModelSpec]:
@@ -420,10 +411,8 @@ def _repo_faults(spec: ModelSpec) -> Iterator[str]:
     repo, revision = spec.repo, spec.revision
     if spec.backend in ("planted", "planted-people", "api"):
         if not repo or not revision:
-            yield (
-                f"repo {repo!r}, revision {revision!r}; valid for backend {spec.backend}: non-empty"
-                " text"
-            )
+            given = f"repo {repo!r}, revision {revision!r}"
+            yield f"{given}; valid for backend {spec.backend}: non-empty text"
         return
     if repo.startswith("local:"):
         path = PurePosixPath(repo.removeprefix("local:"))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,8 @@ from sdgbias.registry.entries import COMMIT, DTYPES
 
 _SAVED = "give a folder saved with save_pretrained()"
 _PIPELINES = (
-    "",
-    "image-text-to-text",
-    "image-to-text",
-    "visual-question-answering",
-    "video-text-to-text",
-    "any-to-any",
-    "text-generation",
+    *("", "image-text-to-text", "image-to-text", "video-text-to-text", "any-to-any"),
+    *("visual-question-answering", "text-generation"),
 )
 
 
@@ -93,32 +88,25 @@ def code_elsewhere(repo: str, *configs: Mapping[str, Any]) -> str:
 def look(repo: str, revision: str, root: Path) -> tuple[str, ModelFacts]:
     """(revision to register, facts)."""
     if repo.startswith(("local:", "path:")):
-        return revision or "local", _look_at_folder(
-            root / repo[6:] if repo.startswith("local:") else Path(repo[5:])
-        )
+        folder = root / repo[6:] if repo.startswith("local:") else Path(repo[5:])
+        return revision or "local", _look_at_folder(folder)
     try:
         found = hub.look(repo, revision or None)
     except HubUnreachable as error:
         if not COMMIT.fullmatch(revision):
             raise
         why = str(error).removeprefix(f"{repo}: ").split(";")[0]
-        return revision, ModelFacts(
-            unread=(
-                f"registered unread ({why}); when it answers, the same command again with"
-                " --overwrite"
-            )
-        )
+        onward = "when it answers, the same command again with --overwrite"
+        return revision, ModelFacts(unread=f"registered unread ({why}); {onward}")
     if not any(name.endswith(".safetensors") for name in found.files):
         raise RegistryError(
             f"{repo}: safetensors only, none in revision {found.commit}; choose a revision that has"
             " them"
         )
-    facts = ModelFacts(
-        found.config, found.processor, found.params, found.weight_bytes, found.licence
-    )
-    return found.commit, replace(
-        facts, purpose="" if found.pipeline in _PIPELINES else found.pipeline
-    )
+    purpose = "" if found.pipeline in _PIPELINES else found.pipeline
+    stored = (found.params, found.weight_bytes)
+    facts = ModelFacts(found.config, found.processor, *stored, found.licence, purpose=purpose)
+    return found.commit, facts
 
 
 def _look_at_folder(folder: Path) -> ModelFacts:
@@ -126,25 +114,20 @@ def _look_at_folder(folder: Path) -> ModelFacts:
         raise RegistryError(f"{folder}: {hub.no_config([p.name for p in folder.iterdir()])}")
     config = _read_json(folder / "config.json")
     processor: dict[str, Any] = {}
-    for name in ("preprocessor_config.json", "processor_config.json"):
+    for name in hub.PROCESSOR:
         processor |= _read_json(folder / name) if (folder / name).is_file() else {}
     shards = sorted(folder.glob("*.safetensors"))
     if not shards:
-        others = sorted(
-            p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".ckpt")
-        )
+        kinds = (".bin", ".pt", ".pth", ".ckpt")
+        others = sorted(path.name for path in folder.iterdir() if path.suffix in kinds)
         has = f" (found {', '.join(others[:3])})" if others else ""
         raise RegistryError(
             f"{folder}: safetensors only, none here{has}; convert: model.save_pretrained(FOLDER)"
         )
     if why := missing_shards(folder):
         raise RegistryError(f"{folder}: {why}; copy the folder again")
-    return ModelFacts(
-        config,
-        processor,
-        sum(map(_count_parameters, shards)),
-        sum(p.stat().st_size for p in shards),
-    )
+    stored = sum(path.stat().st_size for path in shards)
+    return ModelFacts(config, processor, sum(map(_count_parameters, shards)), stored)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

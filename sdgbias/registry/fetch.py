@@ -17,21 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sdgbias.errors import ExpiredToken, Gated, HubUnreachable, RegistryError, UsageError
+from sdgbias.errors import Gated, RegistryError, UsageError
 from sdgbias.progress import Progress, silent
 from sdgbias.registry import entries, hub
 from sdgbias.types import ModelSpec
 
-PRESENT, FETCHED, NOTHING, NO_ROOM, DAMAGED, LICENCE, REFUSED, TROUBLE = (
-    "in the cache",
-    "fetched",
-    "nothing to fetch",
-    "no room",
-    "damaged",
-    "needs a licence click",
-    "can't be fetched",
-    "not answered",
-)
+PRESENT, FETCHED, NOTHING = "in the cache", "fetched", "nothing to fetch"
+NO_ROOM, DAMAGED, LICENCE = "no room", "damaged", "needs a licence click"
+REFUSED, TROUBLE = "can't be fetched", "not answered"
 GOOD = (PRESENT, FETCHED, NOTHING)
 #: Copies of the weights in formats of other libraries.
 _NOT = ("original/*", "consolidated*", "onnx/*", "openvino/*", "gguf/*")
@@ -171,7 +164,7 @@ def _refused(spec: ModelSpec, error: Exception) -> Fetched:
     answered = (e for e in causes if e is not None and hasattr(e, "response"))
     real = next(answered, error.__cause__ or error)
     found = hub.plain(spec.repo, spec.revision, real)  # type: ignore[arg-type]
-    if isinstance(found, HubUnreachable | ExpiredToken) and not isinstance(found, hub.BadResponse):
+    if hub.ends_all(found):
         raise found from None
     kind = LICENCE if isinstance(found, Gated) else REFUSED
     kind = TROUBLE if isinstance(found, hub.BadResponse) else kind

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date
@@ -29,6 +29,8 @@ T = TypeVar("T")
 #: Files that can change a score. A commit that touches no others is the same model with different
 #: documentation.
 THAT_MATTER = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "*.py")
+#: Where a processor's settings are; what the later file says counts.
+PROCESSOR = ("preprocessor_config.json", "processor_config.json")
 _LARGEST_JSON = 4 * 2**20
 _LISTED = ("sha", "createdAt", "pipeline_tag", "safetensors", "cardData", "gated")
 _SORTS = {"trending_score": "trendingScore", "created_at": "createdAt"}
@@ -188,19 +190,17 @@ def commit(repo: str, revision: str | None = None) -> HubModel:
         info = HfApi().model_info(repo, revision=revision, files_metadata=True, timeout=seconds())
     except Exception as error:
         raise plain(repo, revision, error) from None
-    files = {
-        s.rfilename: str(s.lfs.sha256 if s.lfs else s.blob_id or "") for s in info.siblings or ()
-    }
-    sizes = {s.rfilename: int(s.size or 0) for s in info.siblings or ()}
+    there = info.siblings or ()
+    told = _listed(info)
     return HubModel(
         repo,
-        str(info.sha),
-        files=files,
-        pipeline=info.pipeline_tag or "",
-        licence=_licence(info),
-        gated=bool(info.gated),
-        weight_bytes=sum(size for name, size in sizes.items() if name.endswith(".safetensors")),
-        params=int(info.safetensors.total) if info.safetensors else 0,
+        told.commit,
+        files={s.rfilename: str(s.lfs.sha256 if s.lfs else s.blob_id or "") for s in there},
+        weight_bytes=sum(int(s.size or 0) for s in there if s.rfilename.endswith(".safetensors")),
+        params=told.params,
+        pipeline=told.pipeline,
+        licence=told.licence,
+        gated=told.gated,
     )
 
 
@@ -230,16 +230,9 @@ def look(repo: str, revision: str | None = None) -> HubModel:
     if "config.json" not in found.files:
         raise RegistryError(f"{repo}: {no_config(found.files)} (revision {found.commit})")
     config = _json(repo, found.commit, "config.json")
-    names = [
-        name
-        for name in ("processor_config.json", "preprocessor_config.json")
-        if name in found.files
-    ]
-    processor = {
-        key: value
-        for name in reversed(names)
-        for key, value in _json(repo, found.commit, name).items()
-    }
+    processor: dict[str, Any] = {}
+    for name in PROCESSOR:
+        processor |= _json(repo, found.commit, name) if name in found.files else {}
     params = found.params or _count(repo, found)
     return replace(found, config=config, processor=processor, params=params)
 
@@ -269,11 +262,7 @@ def listed(
     found: list[Listed] = []
     page: str | None = f"{constants.ENDPOINT}/api/models"
     which = {"author": owner} if owner else {"apps": apps, "sort": _SORTS[sort], "limit": limit}
-    params: dict[str, Any] | None = {
-        "pipeline_tag": pipeline,
-        "expand": list(_LISTED),
-        **which,
-    }
+    params: dict[str, Any] | None = {"pipeline_tag": pipeline, "expand": list(_LISTED), **which}
     try:
         # the client's own paging has no timeout
         while page and page.startswith(constants.ENDPOINT) and (owner or len(found) < limit):
@@ -292,14 +281,10 @@ def _listed(info: Any) -> Listed:
         created,
         int(info.safetensors.total) if info.safetensors else 0,
         info.pipeline_tag or "",
-        _licence(info),
+        str(getattr(info.card_data, "license", "") or ""),
         str(info.sha or ""),
         bool(info.gated),
     )
-
-
-def _licence(info: Any) -> str:
-    return str(getattr(info.card_data, "license", "") or "") if info.card_data else ""
 
 
 def seconds() -> float:
@@ -326,12 +311,9 @@ def _json(repo: str, revision: str, name: str) -> dict[str, Any]:
         response = _get(hf_hub_url(repo, name, revision=revision))
     except Exception as error:
         raise plain(repo, revision, error) from None
-    try:
-        if len(response.content) > _LARGEST_JSON:
-            raise ValueError
-        found = json.loads(response.content)
-    except ValueError:
-        found = None
+    found = None
+    with suppress(ValueError):
+        found = json.loads(response.content) if len(response.content) <= _LARGEST_JSON else None
     if not isinstance(found, dict):
         raise RegistryError(
             f"{repo}: {name} of revision {revision} is not a JSON object of at most 4 MiB; choose"

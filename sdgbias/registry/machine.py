@@ -44,10 +44,8 @@ class Machine:
     def words(self) -> str:
         if not self.gpus:
             return f"no GPU, {self.ram:.0f} GiB of memory"
-        return (
-            f"{len(self.gpus)} GPU{'s' * (len(self.gpus) > 1)} of"
-            f" {', '.join(sorted({f'{g:.0f}' for g in self.gpus}))} GiB"
-        )
+        sizes = ", ".join(sorted({f"{memory:.0f}" for memory in self.gpus}))
+        return f"{len(self.gpus)} GPU{'s' * (len(self.gpus) > 1)} of {sizes} GiB"
 
 
 @dataclass(frozen=True)
@@ -126,15 +124,19 @@ def visible() -> tuple[str, ...]:
 def serials() -> dict[str, str]:
     """Index of each GPU -> its id, by nvidia-smi. An index names another GPU in every container
     and Slurm job, an id the same one."""
-    command = ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"]
+    return {row[0].strip(): row[1].strip() for row in _nvidia("index,uuid") if len(row) == 2}
+
+
+def _nvidia(query: str) -> list[list[str]]:
+    """What nvidia-smi says of each GPU; nothing where it is missing or fails. Memory in MiB."""
+    command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"]
     if shutil.which(command[0]) is None:
-        return {}
+        return []
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
-        return {}
-    rows = [line.split(",") for line in done.stdout.splitlines()]
-    return {row[0].strip(): row[1].strip() for row in rows if len(row) == 2}
+        return []
+    return [line.split(",") for line in done.stdout.splitlines() if line.strip()]
 
 
 def _gpus() -> tuple[float, ...]:
@@ -143,17 +145,9 @@ def _gpus() -> tuple[float, ...]:
         if not found:
             raise UsageError(f"{ENV_GPUS}={named}: valid: COUNTxGIB, such as 8x80")
         return (float(found[2]),) * int(found[1])
-    command = [
-        "nvidia-smi",
-        "--query-gpu=memory.total",
-        "--format=csv,noheader,nounits",
-    ]  # MiB, one line each
-    if shutil.which(command[0]) is None:
-        return ()
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
-        return tuple(int(line) / 1024 for line in done.stdout.split("\n") if line.strip())
-    except (OSError, ValueError, subprocess.SubprocessError):
+        return tuple(int(memory) / 1024 for (memory,) in _nvidia("memory.total"))
+    except ValueError:  # no number, such as [N/A]
         return ()
 
 

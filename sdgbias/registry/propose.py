@@ -25,8 +25,10 @@ from sdgbias.registry.entries import (
 )
 from sdgbias.registry.facts import ModelFacts, classifies, code_elsewhere, look
 from sdgbias.registry.machine import Machine
-from sdgbias.types import CANDIDATE, ENABLED, IMAGE_FREE, QUARANTINED, VIEWS, ModelSpec
+from sdgbias.types import CANDIDATE, ENABLED, IMAGE_FREE, QUARANTINED, ModelSpec
 
+#: What an entry says that isn't there.
+_NONE = ModelSpec("", "", "", "", "", state="", dtype="", batch_size=0)
 #: Families that were trained on one picture per prompt: the benchmark's composite layout.
 ONE_PICTURE = ("blip-2", "instructblip", "llava", "paligemma", "vipllava")
 _WEIGHTED = ("hf", "vllm")
@@ -110,7 +112,7 @@ def propose(
         )
     repo = _canonical_repo(repo, root)
     base = base or _existing_entry(repo, wanted.name, root)
-    if base and wanted.anew and base.revision == UNPINNED:
+    if wanted.anew and base.revision == UNPINNED:
         base = replace(base, backend="", dtype="", batch_size=0)
     try:
         revision, facts = look(repo, wanted.revision, root)
@@ -121,11 +123,10 @@ def propose(
         raise type(error)(f"{error}; nor is there a folder {Path(repo).absolute()}") from None
     backend, why_backend = _backend(wanted, base, facts, here)
     dtype, why_dtype = _dtype(wanted, base, facts, here)
-    views = IMAGE_FREE if _language(facts, here) else base.views if base else VIEWS
-    params = facts.params or int((base.params_b or 0) * 1e9 if base else 0)
+    views = IMAGE_FREE if _language(facts, here) else base.views
+    params = facts.params or int((base.params_b or 0) * 1e9)
     sizes = machine.sizes(facts.config, facts.weights(dtype, params), dtype)
-    options = base.options if base else {}
-    kept = options.get("tensor_parallel_size", options.get("num_gpus", 0))
+    kept = base.options.get("tensor_parallel_size", base.options.get("num_gpus", 0))
     devices = wanted.tensor_parallel or (kept if isinstance(kept, int) else 0)
     devices = devices or (sizes.devices(here.machine) if backend in _WEIGHTED else 0) or 1
     wanted = replace(wanted, dtype=dtype, tensor_parallel=devices)
@@ -134,51 +135,35 @@ def propose(
     code = _judge(repo, backend, facts, here, trusted)
     spec = parse(to_dict(spec), f"register-model {repo}")
     gib = sizes.need(devices)
-    obstacle = facts.unread
+    obstacle, enable = facts.unread, f"sdgbias models enable {spec.name}"
     each = f" for each of {devices} devices" if devices > 1 else ""
-    room = (
-        f"about {gib:.1f} GiB{each} (weights {sizes.weights:.1f} GiB{_rest(sizes)}); seen here:"
-        f" {here.machine.words()}"
-    )
+    rest = f", cache {sizes.cache:.1f}, vision {sizes.vision:.1f}"
+    parts = f"weights {sizes.weights:.1f} GiB{rest if sizes.cache + sizes.vision else ''}"
+    room = f"about {gib:.1f} GiB{each} ({parts}); seen here: {here.machine.words()}"
     if not sizes.weights:
         room = "not known: neither parameters nor sizes of weights were found"
     elif not machine.fits(gib, devices, here.machine):
-        obstacle = (
-            obstacle
-            or f"too large for this machine: {room}; where it fits: sdgbias models enable"
-            f" {spec.name}"
-        )
+        obstacle = obstacle or f"too large for this machine: {room}; where it fits: {enable}"
     if not obstacle and backend == "vllm" and here.no_vllm:
-        obstacle = (
-            f"{here.no_vllm}; where it is (docs/how-to/vllm.md): sdgbias models enable {spec.name}"
-        )
+        obstacle = f"{here.no_vllm}; where it is (docs/how-to/vllm.md): {enable}"
     pictures = spec.options.get("max_images")
-    layout = (
-        "one a prompt: benchmark layout composite"
-        if pictures == 1
-        else f"up to {pictures or 'any number'} a prompt: any layout"
-    )
+    shown = f"pictures  up to {pictures or 'any number'} a prompt: any layout"
+    if pictures == 1:
+        shown = "pictures  one a prompt: benchmark layout composite"
+    if not spec.pictured:
+        shown = f"views     {', '.join(spec.views)}: a language model, shown no pictures"
     size = f"{spec.params_b:g} billion parameters" if spec.params_b else "parameters unknown"
+    about = f"{facts.family or 'family unknown'}, {size}, {spec.dtype}{why_dtype}"
     verdicts = (
-        (
-            f"model     {facts.family or 'family unknown'}, {size}, {spec.dtype}{why_dtype},"
-            f" licence {spec.licence or 'not stated'}{code}"
-        ),
+        f"model     {about}, licence {spec.licence or 'not stated'}{code}",
         f"revision  {revision}",
         f"backend   {backend}: {why_backend}",
-        f"pictures  {layout}"
-        if spec.pictured
-        else f"views     {', '.join(spec.views)}: a language model, shown no pictures",
+        shown,
         f"memory    {room}{'; too large' if obstacle.startswith('too large') else ''}",
     )
-    waits = obstacle or f"not checked yet: sdgbias models enable {spec.name}"
+    waits = obstacle or f"not checked yet: {enable}"
     gib = gib if sizes.weights else 0.0
     return Proposal(replace(spec, reason=waits), verdicts, obstacle, gib, devices)
-
-
-def _rest(sizes: machine.Sizes) -> str:
-    told = f", cache {sizes.cache:.1f}, vision {sizes.vision:.1f}"
-    return told if sizes.cache + sizes.vision else ""
 
 
 def check_folder(repo: str, root: Path) -> None:
@@ -189,20 +174,13 @@ def check_folder(repo: str, root: Path) -> None:
         look(repo, "", root)
 
 
-def _existing_entry(repo: str, name: str, root: Path) -> ModelSpec | None:
+def _existing_entry(repo: str, name: str, root: Path) -> ModelSpec:
     """The entry of the same repository (and name, if given); enabled entries first, then
-    quarantined ones."""
-    order = (ENABLED, QUARANTINED)
-    found = [
-        s
-        for s in load_readable(root)[0].values()
-        if s.repo.lower() == repo.lower() and s.name == (name or s.name)
-    ]
-    return min(
-        found,
-        key=lambda s: (order.index(s.state) if s.state in order else len(order), s.name),
-        default=None,
-    )
+    quarantined ones; _NONE where there is none."""
+    known = load_readable(root)[0].values()
+    found = [s for s in known if s.repo.lower() == repo.lower() and name in ("", s.name)]
+    found.sort(key=lambda s: (s.state != ENABLED, s.state != QUARANTINED, s.name))
+    return next(iter(found), _NONE)
 
 
 def _entry(
@@ -210,27 +188,21 @@ def _entry(
     revision: str,
     backend: str,
     wanted: Request,
-    base: ModelSpec | None,
+    base: ModelSpec,
     facts: ModelFacts,
     views: tuple[str, ...],
 ) -> ModelSpec:
-    stem = (
-        re.sub(r"[^a-z0-9._-]+", "-", repo.rstrip("/").split(":")[-1].split("/")[-1].lower()).strip(
-            "-._"
-        )
-        or "model"
-    )
-    params = float(f"{facts.params / 1e9:.3g}") if facts.params else base.params_b if base else None
-    notes = wanted.notes or (base.notes if base else "")
+    last = repo.rstrip("/").split("/")[-1]
+    stem = re.sub(r"[^a-z0-9._-]+", "-", last.split(":")[-1].lower()).strip("-._") or "model"
+    params = float(f"{facts.params / 1e9:.3g}") if facts.params else base.params_b
+    notes = wanted.notes or base.notes
     if repo.startswith("path:") and "machine-specific" not in notes:
-        notes = (
-            f"machine-specific: weights lie in {repo[5:]} of the machine that registered it."
-            f" {notes}".strip()
-        )
-    options: dict[str, object] = dict(base.options) if base else {}
+        where = f"weights lie in {repo[5:]} of the machine that registered it."
+        notes = f"machine-specific: {where} {notes}".strip()
+    options = dict(base.options)
     if wanted.max_images is not None:
         options["max_images"] = wanted.max_images
-    elif base is None and facts.family in ONE_PICTURE:
+    elif not base.name and facts.family in ONE_PICTURE:
         options["max_images"] = 1
     if wanted.tensor_parallel > 1 and backend == "vllm":
         options["tensor_parallel_size"] = wanted.tensor_parallel
@@ -239,39 +211,37 @@ def _entry(
     options |= {"suites": list(wanted.suites)} if wanted.suites else {}
     options |= {"gpu": wanted.gpu} if wanted.gpu else {}
     return ModelSpec(
-        name=wanted.name or (base.name if base else stem),
-        title=wanted.title or (base.title if base else repo.rstrip("/").split("/")[-1]),
+        name=wanted.name or base.name or stem,
+        title=wanted.title or base.title or last,
         backend=backend,
         repo=repo,
         revision=revision,
         state=CANDIDATE,
         reason="not checked yet",
-        family=facts.family or (base.family if base else ""),
+        family=facts.family or base.family,
         params_b=params,
         dtype=wanted.dtype,
-        batch_size=wanted.batch_size
-        or (base.batch_size if base else 0)
-        or (256 if backend == "vllm" else _batch_size(params)),
-        max_new_tokens=base.max_new_tokens if base else {},
-        trust_remote_code=wanted.trust_remote_code or bool(base and base.trust_remote_code),
-        licence=facts.licence or (base.licence if base else ""),
+        batch_size=wanted.batch_size or base.batch_size or _batch_size(backend, params),
+        max_new_tokens=base.max_new_tokens,
+        trust_remote_code=wanted.trust_remote_code or base.trust_remote_code,
+        licence=facts.licence or base.licence,
         notes=notes,
         options=options,
         views=views,
     )
 
 
-def _batch_size(params_b: float | None) -> int:
+def _batch_size(backend: str, params_b: float | None) -> int:
     """A starting value in prompts per batch; bigger models leave less room for activations."""
+    if backend == "vllm":
+        return 256
     steps = ((0.1, 32), (1.0, 16), (9.0, 8))
     return next((size for limit, size in steps if params_b is not None and params_b < limit), 4)
 
 
-def _dtype(
-    wanted: Request, base: ModelSpec | None, facts: ModelFacts, here: Host
-) -> tuple[str, str]:
+def _dtype(wanted: Request, base: ModelSpec, facts: ModelFacts, here: Host) -> tuple[str, str]:
     """(dtype, reason in brackets, '' where it is the requested or the config's one)."""
-    given = wanted.dtype or (base.dtype if base else "")
+    given = wanted.dtype or base.dtype
     if given or facts.dtype == "float32" or not facts.params:
         return given or facts.dtype, ""
     if facts.params <= FLOAT32_PARAMS:
@@ -283,12 +253,10 @@ def _dtype(
     return facts.dtype, ""
 
 
-def _backend(
-    wanted: Request, base: ModelSpec | None, facts: ModelFacts, here: Host
-) -> tuple[str, str]:
+def _backend(wanted: Request, base: ModelSpec, facts: ModelFacts, here: Host) -> tuple[str, str]:
     """(backend, reason)."""
     backend, why = wanted.backend, "as requested"
-    if not backend and base and base.backend:
+    if not backend and base.backend:
         backend, why = base.backend, f"as {base.name} has it"
     elif not backend and here.no_vllm:
         backend, why = "hf", here.no_vllm
@@ -347,11 +315,8 @@ def _judge(repo: str, backend: str, facts: ModelFacts, here: Host, trusted: bool
             " neither as image-text-to-text nor as a language model; choose one of these"
         )
     if known:
-        return (
-            "; its own code (auto_map) isn't run: transformers knows the family"
-            if own_code and not trusted
-            else ""
-        )
+        unused = "; its own code (auto_map) isn't run: transformers knows the family"
+        return unused if own_code and not trusted else ""
     if own_code and not trusted:
         raise RegistryError(
             f"{repo}: model_type {kind!r} needs code of its own (auto_map), which isn't run; read"
@@ -374,15 +339,14 @@ def _canonical_repo(repo: str, root: Path) -> str:
     if repo.startswith(("local:", "path:")):
         return repo
     folder = Path(repo).expanduser()
-    if folder.is_dir() or repo.startswith(("/", "./", "../", "~")):
-        if not folder.is_dir():
-            raise RegistryError(
-                f"{repo}: no such folder; give a folder, path:/ABSOLUTE/FOLDER or a hub id"
-                " OWNER/NAME"
-            )
-        if not folder.resolve().is_relative_to(root.resolve()):
-            return f"path:{folder.resolve()}"
-        return f"local:{folder.resolve().relative_to(root.resolve()).as_posix()}"
+    if folder.is_dir():
+        folder, home = folder.resolve(), root.resolve()
+        inside = folder.is_relative_to(home)
+        return f"local:{folder.relative_to(home).as_posix()}" if inside else f"path:{folder}"
+    if repo.startswith(("/", "./", "../", "~")):
+        raise RegistryError(
+            f"{repo}: no such folder; give a folder, path:/ABSOLUTE/FOLDER or a hub id OWNER/NAME"
+        )
     if not HUB_ID.fullmatch(repo):
         raise RegistryError(f"repo {repo!r}; valid: {VALID_REPOS}")
     return repo

@@ -20,24 +20,14 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from sdgbias import formats
-from sdgbias.errors import (
-    InfrastructureError,
-    RegistryError,
-)
+from sdgbias.errors import InfrastructureError, RegistryError
 from sdgbias.formats import STRICT, Count, Day, Flag, Positive, Text
 from sdgbias.registry import changes, hub, machine, propose, seen
 from sdgbias.registry import entries as registry
 from sdgbias.types import CANDIDATE, ENABLED, QUARANTINED, RETIRED, ModelSpec
 
-NEW_COMMIT, NEW_REPOSITORY, GONE, SAME, REFUSED, TROUBLE, OUTSIDE = (
-    "new commit",
-    "new repository",
-    "gone",
-    "same",
-    "refused",
-    "trouble",
-    "outside the rules",
-)
+NEW_COMMIT, NEW_REPOSITORY, GONE, SAME = "new commit", "new repository", "gone", "same"
+REFUSED, TROUBLE, OUTSIDE = "refused", "trouble", "outside the rules"
 _SHORT = 8
 
 
@@ -45,9 +35,8 @@ def _pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise ValueError(
-            f"{text!r} is no regular expression ({error}); valid: such as 'llava-.*-hf'"
-        ) from None
+        fault = f"{text!r} is no regular expression ({error})"
+        raise ValueError(f"{fault}; valid: such as 'llava-.*-hf'") from None
     return text
 
 
@@ -175,10 +164,8 @@ class Finding:
     params_b: float = 0.0
 
     def line(self) -> str:
-        return (
-            f"{self.kind:15} {self.repo}{f'@{self.revision[:_SHORT]}' if self.revision else ''}:"
-            f" {self.told}"
-        )
+        at = f"@{self.revision[:_SHORT]}" if self.revision else ""
+        return f"{self.kind:15} {self.repo}{at}: {self.told}"
 
 
 # ----------------------------------------------------------------------
@@ -232,11 +219,11 @@ def watch(
             known = {spec.repo.lower() for spec in registry.load_all(root).values()}
             for one in {one.repo: one for one in _all_listed(owner)}.values():
                 row = ledger.get(one.repo.lower())
-                settled = row is not None and row.verdict == REFUSED and row.commit == one.commit
                 looked = any(one.repo == other.repo for other in found)  # by an earlier rule
                 if looked or one.repo.lower() in known:
                     continue
-                if settled and row is not None and row.versions == here.versions:
+                as_before = (REFUSED, one.commit, here.versions)
+                if row is not None and (row.verdict, row.commit, row.versions) == as_before:
                     continue
                 if _wanted(one, owner):
                     look = partial(_repository, root, one, owner, here, dry_run)
@@ -315,20 +302,15 @@ def _commits(
         head = hub.commit(repo)
     except hub.NoRepository:
         return found
+    same = partial(Finding, SAME, repo, head.commit, "")
     if any(spec.revision == head.commit for spec in entries):
-        return found or [Finding(SAME, repo, head.commit, "", "the newest commit is registered")]
-    if (
-        base.name not in gone
-        and head.that_matter() == hub.commit(repo, base.revision).that_matter()
-    ):
-        return [
-            *found,
-            Finding(SAME, repo, head.commit, "", f"weights and settings are those of {base.name}"),
-        ]
+        return found or [same("the newest commit is registered")]
+    at_base = None if base.name in gone else hub.commit(repo, base.revision).that_matter()
+    if head.that_matter() == at_base:
+        return [*found, same(f"weights and settings are those of {base.name}")]
     short = head.commit[:_SHORT]
-    wanted = propose.Request(
-        name=f"{base.name}-{short}", title=f"{base.title} ({short})", revision=head.commit
-    )
+    named = (f"{base.name}-{short}", f"{base.title} ({short})")
+    wanted = propose.Request(*named, revision=head.commit)
     proposal = propose.propose(repo, root, here, wanted, base)
     return [*found, _register(root, proposal, NEW_COMMIT, f"new commit of {base.name}", dry_run)]
 
@@ -340,9 +322,8 @@ def _gone(repo: str, entries: list[ModelSpec]) -> dict[str, str]:
         try:
             hub.commit(repo, spec.revision)
         except hub.NoRevision:
-            found[spec.name] = (
-                f"commit {spec.revision[:_SHORT]} is no longer on the hub (force-pushed?)"
-            )
+            at = spec.revision[:_SHORT]
+            found[spec.name] = f"commit {at} is no longer on the hub (force-pushed?)"
         except hub.NoRepository:
             found[spec.name] = f"{repo} is no longer on the hub, or no longer shown to this account"
     return found
@@ -363,16 +344,13 @@ def _wanted(one: hub.Listed, owner: Owner) -> bool:
 def _repository(
     root: Path, one: hub.Listed, owner: Owner, here: propose.Host, dry_run: bool
 ) -> list[Finding]:
+    account = one.repo.split("/")[0]
     wanted = propose.Request(suites=owner.suites, gpu=owner.gpu)
     found = propose.propose(one.repo, root, here, wanted)
     if found.spec.name in registry.load_all(root):
-        found = propose.propose(
-            one.repo,
-            root,
-            here,
-            replace(wanted, name=f"{one.repo.split('/')[0].lower()}-{found.spec.name}"),
-        )
-    why = f"new repository of {one.repo.split('/')[0]}"
+        wanted = replace(wanted, name=f"{account.lower()}-{found.spec.name}")
+        found = propose.propose(one.repo, root, here, wanted)
+    why = f"new repository of {account}"
     made = _register(root, found, NEW_REPOSITORY, why, dry_run)
     size = f"{found.spec.params_b:g} billion parameters" if found.spec.params_b else "size unknown"
     fit = f"{found.devices} x {found.gib:.0f} GiB" if found.gib else "memory unknown"
@@ -386,12 +364,6 @@ def _register(root: Path, found: propose.Proposal, kind: str, why: str, dry_run:
     spec = replace(found.spec, reason=f"{why}; {onward}")
     if not dry_run:
         changes.write(root, spec)
-    return Finding(
-        kind,
-        spec.repo,
-        spec.revision,
-        spec.name,
-        f"candidate {spec.name}: {spec.reason}",
-        not dry_run,
-        ready=not found.obstacle,
-    )
+    told = f"candidate {spec.name}: {spec.reason}"
+    at = (spec.repo, spec.revision, spec.name)
+    return Finding(kind, *at, told, not dry_run, ready=not found.obstacle)

@@ -4,7 +4,7 @@ follows from the data by a stated rule."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
@@ -209,6 +209,12 @@ def interval_of(row: Mapping[str, Any], metric: str) -> str:
 
 def count(n: int | float | None) -> str:
     return "none" if n is None else f"{int(n):,}"
+
+
+def span(counts: Iterable[int], to: str = " to ") -> str:
+    """'18' or '12 to 18' of several counts; '' for none."""
+    ordered = sorted(counts)
+    return to.join(dict.fromkeys(f"{n:,}" for n in (*ordered[:1], *ordered[-1:])))
 
 
 def when(at: datetime | None) -> str:

@@ -17,7 +17,7 @@ from sdgbias.analysis.asked import needs
 from sdgbias.files import packaged_yaml
 from sdgbias.methods.stats import Estimate
 from sdgbias.report import labels
-from sdgbias.report.source import Reader, Row
+from sdgbias.report.source import AMONG, Reader, Row
 from sdgbias.suites.facet import NOT_UNDERSTOOD
 from sdgbias.suites.facet_groups import PAIRS
 from sdgbias.types import FACET, SDG
@@ -67,16 +67,13 @@ _GROUPS = {SDG: "Questions about places", FACET: "Pictures of people"}
 
 def newest(reader: Reader, among: Sequence[str] | None = None) -> list[Row]:
     """The newest finished run of each model on each benchmark of the two suites, newest first."""
-    within, marks = "", list(among or ())
-    if among is not None:
-        within = f"AND run_id IN ({', '.join('?' for _ in among) or 'NULL'})"
     return reader.ask(
         f"""SELECT run_id, model, title, provenance, suite, benchmark_id, finished_at, config
-            FROM runs WHERE finished_at IS NOT NULL AND suite IN (?, ?) {within}
+            FROM runs WHERE finished_at IS NOT NULL AND list_contains($suites, suite) AND {AMONG}
             QUALIFY row_number() OVER (PARTITION BY model, suite, benchmark_id
             ORDER BY finished_at DESC, run_id DESC) = 1
             ORDER BY finished_at DESC, run_id DESC""",
-        [SDG, FACET, *marks],
+        {"suites": [SDG, FACET], "among": among},
     )
 
 
@@ -126,14 +123,11 @@ def matrix(reader: Reader, among: Sequence[str] | None = None) -> dict[str, Any]
 
 def _numbers(reader: Reader, run_ids: Sequence[str]) -> dict[tuple[str, ...], Row]:
     """(run_id, *cell) -> the row of the store, for the cells of `COLUMNS`."""
-    marks = ", ".join("?" for _ in run_ids) or "NULL"
-    metrics = sorted({c.metric for c in COLUMNS})
-    named = ", ".join("?" for _ in metrics)
     rows = reader.ask(
-        f"""SELECT run_id, task, metric, method, test, pillar, indicator, "value", n, ci_low,
+        """SELECT run_id, task, metric, method, test, pillar, indicator, "value", n, ci_low,
             ci_high, clusters, note FROM headline_rows
-            WHERE run_id IN ({marks}) AND metric IN ({named})""",
-        [*run_ids, *metrics],
+            WHERE run_id IN (SELECT unnest(?::VARCHAR[])) AND metric IN (SELECT unnest(?))""",
+        [list(run_ids), sorted({c.metric for c in COLUMNS})],
     )
     wanted = {c.cell for c in COLUMNS} | {cell for c in COLUMNS for _, cell in c.instead}
     found = {tuple(r.values())[:7]: r for r in rows}
@@ -254,18 +248,9 @@ def reach(top: Mapping[str, Any], cells: Iterable[Mapping[str, Any]]) -> int:
 
 def _prompts(columns: Sequence[MatrixColumn], rows: Iterable[Mapping[str, Any]]) -> str:
     """'18' or '12 to 18' distinct prompts behind the columns that count them; '' for none."""
-    counts = sorted(
-        {
-            int(cell["row"]["clusters"])
-            for r in rows
-            for c, cell in zip(columns, r["cells"], strict=True)
-            if c.prompts and cell["prompts"] and not cell["other"]
-        }
-    )
-    return (
-        ""
-        if not counts
-        else f"{counts[0]:,}"
-        if len(counts) == 1
-        else f"{counts[0]:,} to {counts[-1]:,}"
+    return labels.span(
+        int(cell["row"]["clusters"])
+        for r in rows
+        for c, cell in zip(columns, r["cells"], strict=True)
+        if c.prompts and cell["prompts"] and not cell["other"]
     )

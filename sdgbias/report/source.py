@@ -31,6 +31,9 @@ Stamp = tuple[tuple[int, int, int] | None, ...]
 #: year's leaderboard has about 4,000.
 KEPT = 300_000
 
+#: Whether a run is one of ``$among``, of which None allows every run.
+AMONG = "($among IS NULL OR list_contains($among::VARCHAR[], run_id))"
+
 
 class Unavailable(Exception):
     """The results can't be read now; the message gives the reason in one line. ``missing``: there

@@ -11,15 +11,15 @@ import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from sdgbias.engines import Backend
 from sdgbias.errors import SdgbiasError
-from sdgbias.types import ModelSpec, Prompt, ScoreBatch
+from sdgbias.methods.metrics import tie_flags
+from sdgbias.types import ModelSpec, Prompt
 
 QUESTIONS = 100
 #: Least candidate mass; the default policy quarantines a model below it (rule candidate-mass).
@@ -57,9 +57,6 @@ class Admission:
             f" ties at the top {self.ties} of {self.prompts}, {self.seconds:.1f} s"
         )
 
-    def stored(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def ask(
     engine: Backend, prompts: Sequence[Prompt], views: Sequence[str], items: Sequence[str]
@@ -70,9 +67,7 @@ def ask(
     scored = engine.candidate_scores(prompts)
     seconds = time.perf_counter() - began
     mass = scored.mass.astype(float)
-    units = [
-        np.nanmean(mass[[at for at, i in enumerate(items) if i == item]]) for item in set(items)
-    ]
+    units = list(_means(mass, items).values())
     mean, n = float(np.nanmean(mass)), len(units)
     half = 1.96 * float(np.std(units, ddof=1)) / n**0.5 if n > 1 else 1.0
     tokens = Counter(scored.top_token)
@@ -82,24 +77,18 @@ def ask(
         mass=mean,
         mass_low=max(0.0, mean - half),
         mass_high=min(1.0, mean + half),
-        by_view={
-            view: float(np.nanmean(mass[[at for at, v in enumerate(views) if v == view]]))
-            for view in dict.fromkeys(views)
-        },
+        by_view=_means(mass, views),
         first=tuple(sorted(tokens.items(), key=lambda pair: (-pair[1], pair[0]))[:5]),
-        ties=_ties(scored),
+        ties=int(np.nansum(tie_flags(scored.logits, 0.0)[0])),
         thinks=sum(count for token, count in tokens.items() if _THINKS.match(token)),
         seconds=seconds,
     )
 
 
-def _ties(scored: ScoreBatch) -> int:
-    """Prompts whose best two candidates have exactly the same score."""
-    z = np.where(np.isnan(scored.logits), -np.inf, scored.logits)
-    if z.shape[1] < 2:
-        return 0
-    best = np.sort(z, axis=1)[:, -2:]
-    return int((np.isfinite(best[:, 1]) & (best[:, 0] == best[:, 1])).sum())
+def _means(values: np.ndarray, of: Sequence[str]) -> dict[str, float]:
+    """The mean of the values (N,) of each name, in order of appearance."""
+    names = np.array(of)
+    return {name: float(np.nanmean(values[names == name])) for name in dict.fromkeys(of)}
 
 
 def refusal(found: Admission, spec: ModelSpec, root: Path, floor: float = FLOOR) -> str:

@@ -130,19 +130,22 @@ class ScoreCache:
                 part.unlink(missing_ok=True)
         return final
 
-    def _shards(self, kind: str, columns: list[str] | None = None) -> Iterator[pa.Table]:
+    def _table(self, kind: str, *columns: str) -> pa.Table:
+        """The rows of all shards of `kind`; an unreadable one is renamed to *.bad and its prompts
+        are scored again."""
+        names = list(columns) or SCHEMAS[kind].names
+        tables = [SCHEMAS[kind].empty_table().select(names)]
         for path in sorted(self.folder.glob(f"{kind}-*.parquet")):
             try:
-                yield pq.read_table(path, columns=columns, schema=SCHEMAS[kind])
+                tables.append(pq.read_table(path, columns=names, schema=SCHEMAS[kind]))
             except (OSError, pa.ArrowInvalid):
                 path.rename(path.with_suffix(".bad"))
+        return pa.concat_tables(tables)
 
     def read(self, kind: str, timed: bool = False) -> pd.DataFrame:
-        """All rows of `kind`, sorted by key, with their times if ``timed``; an unreadable shard is
-        renamed to *.bad and its prompts are scored again."""
-        tables = [SCHEMAS[kind].empty_table(), *self._shards(kind)]
+        """All rows of `kind`, sorted by key, with their times if ``timed``."""
         unique = ["key"] if kind == "scores" else ["key", "start", "limit"]
-        frame = pa.concat_tables(tables).to_pandas()
+        frame = self._table(kind).to_pandas()
         frame = frame if timed else frame.drop(columns=[name for name, _ in TIMED])
         return frame.drop_duplicates(unique, keep="first").sort_values(
             unique, kind="stable", ignore_index=True
@@ -150,28 +153,19 @@ class ScoreCache:
 
     def decoded(self) -> pd.DataFrame:
         """key, limit of every generated answer, unordered."""
-        empty = SCHEMAS["generations"].empty_table().select(["key", "limit"])
-        shards = self._shards("generations", ["key", "limit"])
-        return pa.concat_tables([empty, *shards]).to_pandas()
+        return self._table("generations", "key", "limit").to_pandas()
 
     def lengths(self, keys: pd.Series) -> np.ndarray:
         """(N,) prompt tokens of N keys, 0 for those without scores."""
-        empty = SCHEMAS["scores"].empty_table().select(["key", "n_tokens"])
-        shards = self._shards("scores", ["key", "n_tokens"])
-        known = pa.concat_tables([empty, *shards]).to_pandas().drop_duplicates("key")
+        known = self._table("scores", "key", "n_tokens").to_pandas().drop_duplicates("key")
         of_key = known.set_index("key")["n_tokens"].reindex(keys).fillna(0)
         return of_key.to_numpy(dtype=np.int64)
 
     def lacks(self, kind: str, keys: pd.Series) -> np.ndarray:
         """(N,) bool: which of N keys have no row of `kind`."""
-        found: np.ndarray = pc.is_in(
-            pa.array(keys, pa.string()), value_set=self._keys(kind)
-        ).to_numpy(zero_copy_only=False)
-        return ~found
-
-    def _keys(self, kind: str) -> pa.ChunkedArray:
-        empty = SCHEMAS[kind].empty_table().select(["key"])
-        return pa.concat_tables([empty, *self._shards(kind, ["key"])])["key"]
+        known = self._table(kind, "key")["key"]
+        found = pc.is_in(pa.array(keys, pa.string()), value_set=known)
+        return ~np.asarray(found.to_numpy(zero_copy_only=False))
 
     def compact(self, kind: str) -> pd.DataFrame:
         """Merges all shards of `kind` into one and returns its rows with their times. If killed in

@@ -12,6 +12,7 @@ engine builds.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,11 +23,11 @@ import pandas as pd
 
 from sdgbias import suites, templates
 from sdgbias.engines.hf import token_tree
-from sdgbias.errors import ModelError, UsageError
+from sdgbias.errors import ModelError, UsageError, first_line
 from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images.shards import ImageReader
 from sdgbias.raw.images.variants import Pictures
-from sdgbias.scoring.plan import Plan, askable, chunks, make_plan
+from sdgbias.scoring.plan import Plan, as_prompts, askable, chunks, make_plan
 from sdgbias.types import (
     ANSWER_TOKENS,
     DIGITS,
@@ -34,7 +35,6 @@ from sdgbias.types import (
     NEEDS_PICTURES,
     OPTION_LETTERS,
     ModelSpec,
-    Prompt,
     View,
 )
 
@@ -123,23 +123,19 @@ def cost(
     plan = make_plan(cells, spec.name)
     paper = cells["view"].isin([view.value for view in View]).to_numpy()
     rows = plan.distinct
-    picture = (
-        (b"",)
-        if image_tokens is not None or (rows["image_id"] == "").all()
-        else _first_picture(benchmark, rows["image_id"])
-    )
+    picture: tuple[bytes, ...] = (b"",)
+    pictured = rows.loc[rows["image_id"] != "", "image_id"]
+    if image_tokens is None and len(pictured):
+        picture = Pictures(ImageReader(benchmark))[str(pictured.iloc[0])]
     parts = len(picture)
     paths: list[np.ndarray] = []
     for start in each(progress, "counting tokens", range(0, len(rows), _ENCODED)):
         part = rows.iloc[start : start + _ENCODED]
-        prompts = [
-            Prompt(t, c, picture if i else (), i)
-            for t, c, i in zip(part["text"], part["candidates"], part["image_id"], strict=True)
-        ]
+        prompts = as_prompts(part.to_dict("records"), defaultdict(lambda: picture))
         try:
             paths += token_paths(processor, prompts, image_tokens, template)
         except (ValueError, *BROKEN) as error:
-            why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            why = first_line(error)
             raise ModelError(
                 f"{spec.name}: its processor can't take these prompts ({type(error).__name__}:"
                 f" {why}); try them one by one: sdgbias models parity {spec.name}"
@@ -160,7 +156,7 @@ def cost(
         if bare is plan
         else _planned(plan, _leaves(plan, paths, tokens), size, limit)
     )
-    pictured = (cells["image_id"] != "").to_numpy()
+    shown = (cells["image_id"] != "").to_numpy()
     one = int((paths[0] == -1).sum()) if len(paths) else 0
     return Cost(
         model=spec.name,
@@ -174,8 +170,8 @@ def cost(
         tokens_distinct=sum(map(len, of_bare)),
         tokens_planned=tokens_planned,
         tokens_extra=tokens_all - tokens_planned,
-        images_naive=int((pictured & paper).sum()) * parts,
-        images_full=int((pictured & full).sum()) * parts,
+        images_naive=int((shown & paper).sum()) * parts,
+        images_full=int((shown & full).sum()) * parts,
         images_planned=images * parts,
         images_extra=(images_all - images) * parts,
         image_tokens=one // parts + 1 if one else 0,
@@ -202,10 +198,6 @@ def _answer_tokens(plan: Plan, spec: ModelSpec) -> int:
             cells["key"].nunique() * times * limits[str(task) if str(task) in limits else "people"]
         )
     return int(total)
-
-
-def _first_picture(benchmark: Path, ids: pd.Series) -> tuple[bytes, ...]:
-    return Pictures(ImageReader(benchmark))[str(ids[ids != ""].iloc[0])]
 
 
 def _leaves(

@@ -93,8 +93,7 @@ def estimate(spec: ModelSpec, cost: Cost, results: Path | None, gpu: str = "") -
 @cache
 def kinds() -> dict[str, dict[str, float]]:
     """The kinds of GPUs, with their figures."""
-    path = files.packaged() / "data" / "gpus.yaml"
-    found: dict[str, dict[str, float]] = files.load_yaml(path.read_text(encoding="utf-8"))
+    found: dict[str, dict[str, float]] = files.packaged_yaml("gpus.yaml")
     return found
 
 

@@ -17,6 +17,7 @@ import pandas as pd
 from sdgbias import __version__, store, suites
 from sdgbias.engines import Backend, load
 from sdgbias.engines.agreement import TOLERANCES, require_agreement
+from sdgbias.engines.entry_options import option
 from sdgbias.engines.subprocess import interpreter
 from sdgbias.errors import (
     InfrastructureError,
@@ -24,7 +25,6 @@ from sdgbias.errors import (
     NoScores,
     NotAnswerable,
     OutOfMemory,
-    RegistryError,
     UsageError,
 )
 from sdgbias.progress import Progress, silent
@@ -32,13 +32,7 @@ from sdgbias.raw.images.image_store import ImageReader
 from sdgbias.raw.images.variants import Pictures
 from sdgbias.scoring.cache import TIMED, ScoreCache
 from sdgbias.scoring.plan import Part, Plan, RunPart, askable, make_plan
-from sdgbias.scoring.scorer import (
-    DECODING,
-    NOT_FINITE,
-    SCORING,
-    Scorer,
-    not_generated,
-)
+from sdgbias.scoring.scorer import DECODING, NOT_FINITE, SCORING, Scorer, not_generated
 from sdgbias.scoring.timing import timings
 from sdgbias.scoring.workers import WorkerPool, on_this_machine
 from sdgbias.suites.sdg import read_table
@@ -105,13 +99,7 @@ def identify(
 def data_parallel(spec: ModelSpec) -> int:
     """Option `data_parallel_size` of a registry entry: engines that hold the whole model each and
     share the prompts; 1 without it. RegistryError for what isn't a whole number from 1 on."""
-    value = spec.options.get("data_parallel_size", 1)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise RegistryError(
-            f"registry/models/{spec.name}.yaml: data_parallel_size is {value!r}; valid: a whole"
-            " number from 1 on"
-        )
-    return value
+    return int(option(spec, "every", "data_parallel_size", 1))
 
 
 @contextmanager
@@ -184,15 +172,9 @@ class Scoring:
         unanswerable = sum(kind == NotAnswerable.kind for kind in self.failures.values())
         planned, failed = self.plan.planned - unanswerable, len(self.failures) - unanswerable
         fresh = len(self.asked - set(self.failures))
+        cells, cached = int(self.paper.sum()), planned - fresh - failed
         return Outcome(
-            run_id,
-            int(self.paper.sum()),
-            planned,
-            fresh,
-            planned - fresh - failed,
-            failed,
-            unanswerable,
-            self.extra,
+            run_id, cells, planned, fresh, cached, failed, unanswerable, extra=self.extra
         )
 
     def tables(self) -> dict[str, pd.DataFrame]:
@@ -386,8 +368,14 @@ def evaluate(
         )
     outcome = scoring.outcome(run_id)
     config = suite.identity(settings) | suite.noted(card) | _circumstances(spec, card, scoring)
-    record = _of_model(spec, engine.fingerprint) | {
+    record = {
         "run_id": run_id,
+        "model": spec.name,
+        "title": spec.title,
+        "backend": spec.backend,
+        "revision": spec.revision,
+        "fingerprint": engine.fingerprint,
+        "provenance": "planted" if spec.backend.startswith("planted") else "measured",
         "suite": suite.name,
         "benchmark_id": str(card["benchmark_id"]),
         "benchmark_path": benchmark.name,
@@ -474,25 +462,10 @@ def _circumstances(
     """Parts of a run's config that don't enter its id. extra: cells and distinct prompts beyond the
     suite's views."""
     return {
-        "extra": {
-            "cells": int((~scoring.paper).sum()),
-            "prompts": scoring.extra,
-        },
+        "extra": {"cells": int((~scoring.paper).sum()), "prompts": scoring.extra},
         "sdgbias": __version__,
         "unanswerable": scoring.outcome("").unanswerable,
         "gives_scores": scoring.gives_scores,
         "synthetic": bool(card.get("synthetic", False)),
         "spec": asdict(spec),
-    }
-
-
-def _of_model(spec: ModelSpec, fingerprint: str) -> dict[str, object]:
-    """The model's fields in table ``runs``."""
-    return {
-        "model": spec.name,
-        "title": spec.title,
-        "backend": spec.backend,
-        "revision": spec.revision,
-        "fingerprint": fingerprint,
-        "provenance": "planted" if spec.backend.startswith("planted") else "measured",
     }

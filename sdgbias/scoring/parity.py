@@ -16,10 +16,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from sdgbias.engines.agreement import (
     verdict_path,
 )
 from sdgbias.engines.agreement import tolerance as within
+from sdgbias.engines.entry_options import option
 from sdgbias.engines.fingerprint import installed
 from sdgbias.engines.subprocess import interpreter
 from sdgbias.errors import (
@@ -62,7 +63,7 @@ from sdgbias.types import ModelSpec, Prompt, ScoreBatch
 #: Which other engines serve the same weights.
 SAME_WEIGHTS = {"hf": ("vllm",), "vllm": ("hf",)}
 #: Options of an entry that remain valid when another engine takes its place.
-_KEPT_OPTIONS = (*HOUSE_OPTIONS, "chunk_timeout", "max_images")
+_KEPT_OPTIONS = {*HOUSE_OPTIONS, "chunk_timeout", "max_images"} - {"python"}
 #: Probes by which the rounding noise of a model is measured.
 NOISE_PROBES = 32
 
@@ -71,12 +72,7 @@ def counterparts(spec: ModelSpec, root: Path, against: Sequence[str] = ()) -> di
     """Name -> entry to compare with: `against`, else the entry's option `parity`, else every other
     engine of the same weights. A name is an engine's (the same entry on that engine) or that of
     another entry."""
-    listed = spec.options.get("parity", [])
-    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
-        raise RegistryError(
-            f"registry/models/{spec.name}.yaml: parity is {listed!r}; valid: a list of engines or"
-            " models, e.g. [vllm]"
-        )
+    listed = option(spec, "every", "parity", [])
     found: dict[str, ModelSpec] = {}
     for name in against or listed or SAME_WEIGHTS.get(spec.backend, ()):
         if name in BACKENDS:
@@ -87,11 +83,7 @@ def counterparts(spec: ModelSpec, root: Path, against: Sequence[str] = ()) -> di
                     f"{spec.name}: backend {name} can't serve what {spec.backend} does; {valid}"
                     " another registered model"
                 )
-            kept = {
-                option: value
-                for option, value in spec.options.items()
-                if option in _KEPT_OPTIONS and option != "python"
-            }
+            kept = {k: v for k, v in spec.options.items() if k in _KEPT_OPTIONS}
             found[name] = replace(spec, backend=name, options=kept)
         elif name == spec.name:
             raise UsageError(f"{spec.name}: compared with itself; name an engine or another model")
@@ -107,12 +99,7 @@ def score(
     ``size`` at a time. A prompt that fails alone has NaN, one with a score that is NaN or infinite
     fails; when all do, the first error is
     raised, as a ModelError where it is not the package's own."""
-    width = max(len(p.candidates) for p in prompts)
-    logits, mass = (
-        np.full((len(prompts), width), np.nan, dtype=np.float32),
-        np.full(len(prompts), np.nan, dtype=np.float32),
-    )
-    tokens, tops = np.zeros(len(prompts), dtype=np.int32), [""] * len(prompts)
+    found = ScoreBatch.empty(prompts)
     failures: list[Exception] = []
 
     def ask(rows: Sequence[int]) -> None:
@@ -133,12 +120,9 @@ def score(
         widths = np.array([len(prompts[row].candidates) for row in rows])
         failures.extend(ModelError(": ".join(NOT_FINITE)) for ok in scored(batch, widths) if not ok)
         for at, row in enumerate(rows):
-            logits[row, : batch.logits.shape[1]] = batch.logits[at]
-            mass[row], tokens[row], tops[row] = (
-                batch.mass[at],
-                batch.n_tokens[at],
-                batch.top_token[at],
-            )
+            found.logits[row, : batch.logits.shape[1]] = batch.logits[at]
+            found.mass[row], found.n_tokens[row] = batch.mass[at], batch.n_tokens[at]
+            found.top_token[row] = batch.top_token[at]
 
     for start in range(0, len(order), size):
         ask(order[start : start + size])
@@ -147,7 +131,7 @@ def score(
         if isinstance(failures[0], SdgbiasError):
             raise failures[0]
         raise ModelError(f"each of {len(prompts)} probes fails, the first: {said[0]}")
-    return ScoreBatch(logits, mass, np.full_like(mass, np.nan), tops, tokens), said
+    return found, said
 
 
 def _line(error: Exception) -> str:
@@ -172,7 +156,7 @@ def check(
     batched = list(range(len(prompts)))
     shuffled = np.random.default_rng(found.seed).permutation(len(prompts)).tolist()
     ways = [(batched, size), (batched, 1), (shuffled, size)]
-    with _loaded(spec, root) as engine:
+    with closing(load(spec, root)) as engine:
         fingerprint = engine.fingerprint
         (own, failed), (alone, _), (mixed, _) = (
             score(engine, prompts, order, at_once)
@@ -201,7 +185,7 @@ def check(
     missing: dict[str, str] = {}
     for name, other in each(progress, f"{spec.name}: other engines", others.items()):
         try:
-            with _loaded(other, root) as engine:
+            with closing(load(other, root)) as engine:
                 theirs, lost = score(engine, prompts, batched, other.batch_size)
                 against[name] = {
                     "backend": other.backend,
@@ -232,14 +216,8 @@ def check(
         "itself": itself,
         "against": against,
         "missing": missing,
-        **({"admission": asked.stored()} if asked else {}),
+        **({"admission": asdict(asked)} if asked else {}),
     }
-
-
-def _loaded(spec: ModelSpec, root: Path) -> Any:
-    """The engine; one in another process is closed at the end of the block."""
-    engine: Any = load(spec, root)
-    return closing(engine) if hasattr(engine, "close") else nullcontext(engine)
 
 
 def _row(
@@ -334,19 +312,15 @@ def here(root: Path) -> Host:
     except InfrastructureError:
         no_vllm = "vLLM isn't installed here"
     asked = cache(lambda: vllm_support.served(python))
-    return Host(machine.this(), _known, no_vllm, _language, asked, versions)
+    known, language = partial(_types, "known"), partial(_types, "language")
+    return Host(machine.this(), known, no_vllm, language, asked, versions)
 
 
-def _known() -> frozenset[str]:
+def _types(kind: str) -> frozenset[str]:
     from sdgbias.engines.hf import auto_class  # seconds, and nothing new on the hub asks for it
 
-    return auto_class.known()
-
-
-def _language() -> frozenset[str]:
-    from sdgbias.engines.hf import auto_class
-
-    return auto_class.language()
+    found: frozenset[str] = getattr(auto_class, kind)()
+    return found
 
 
 def probe(

@@ -9,14 +9,15 @@ candidates agree.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
 from sdgbias.suites.extra_prompts import CALIBRATING
 from sdgbias.suites.extra_prompts import VIEWS as EXTRA
-from sdgbias.types import IMAGE_FREE, VIEWS, ModelSpec, View
+from sdgbias.types import IMAGE_FREE, VIEWS, ModelSpec, Prompt, View
 
 _SAME = ["candidates", "image_id", "text"]
 
@@ -62,6 +63,17 @@ def askable(prompts: pd.DataFrame, spec: ModelSpec) -> pd.DataFrame:
     useless += [view for name in CALIBRATING for view in EXTRA[name]]
     asked = ~prompts["view"].isin(useless) & (prompts["image_id"] == "")
     return prompts[asked].reset_index(drop=True)
+
+
+def as_prompts(
+    rows: Iterable[Mapping[Any, Any]], images: Mapping[str, tuple[bytes, ...]]
+) -> list[Prompt]:
+    """Rows of a plan (text, candidates, image_id) with their pictures."""
+    found = []
+    for row in rows:
+        shown = row["image_id"]
+        found.append(Prompt(row["text"], row["candidates"], images[shown] if shown else (), shown))
+    return found
 
 
 def prompt_key(fingerprint: str, candidates: str, image_id: str, text: str) -> str:

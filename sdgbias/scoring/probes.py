@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ import pandas as pd
 from sdgbias.errors import InputError
 from sdgbias.files import json_object
 from sdgbias.raw.images.shards import ImageReader
-from sdgbias.scoring.plan import make_plan
+from sdgbias.scoring.plan import as_prompts, make_plan
 from sdgbias.suites import sdg
 from sdgbias.types import VIEWS, Prompt
 
@@ -125,25 +126,15 @@ def _probes(
     asked = _draw_questions(cells, questions, seed)
     images = ImageReader(benchmark)
     images.require(pd.concat([rows["image_id"], asked["image_id"]]))
-    columns = (rows[name].tolist() for name in ("text", "candidates", "image_id"))
-    prompts = [
-        Prompt(text, candidates, images[shown] if shown else (), shown)
-        for text, candidates, shown in zip(*columns, strict=True)
-    ]
-    kinds = [
-        "digits" if len(p.candidates) == 10 else f"{len(p.candidates)} options" for p in prompts
-    ]
-    names = [
-        f"{kind} {'with a picture' if p.images else 'without'}"
-        for kind, p in zip(kinds, prompts, strict=True)
-    ]
-    columns = (asked[name].tolist() for name in ("item", "view", "text", "candidates", "image_id"))
-    whole = tuple(
-        ProbedQuestion(item, view, Prompt(text, candidates, images[shown] if shown else (), shown))
-        for item, view, text, candidates, shown in zip(*columns, strict=True)
-    )
-    strata = {name: names.count(name) for name in sorted(set(names))}
-    return Probes(prompts, origin, strata, seed, whole)
+    prompts, shown = (as_prompts(r.to_dict("records"), images) for r in (rows, asked))
+    strata = Counter(map(_kind, prompts))
+    whole = map(ProbedQuestion, asked["item"], asked["view"], shown)
+    return Probes(prompts, origin, dict(sorted(strata.items())), seed, tuple(whole))
+
+
+def _kind(p: Prompt) -> str:
+    kind = "digits" if len(p.candidates) == 10 else f"{len(p.candidates)} options"
+    return f"{kind} {'with a picture' if p.images else 'without'}"
 
 
 def _draw_questions(cells: pd.DataFrame, n: int, seed: int) -> pd.DataFrame:

@@ -31,6 +31,7 @@ import pandas as pd
 import pyarrow as pa
 
 from sdgbias.engines import Backend
+from sdgbias.engines.entry_options import option
 from sdgbias.errors import (
     BEFORE_EXIT,
     EngineDied,
@@ -45,8 +46,8 @@ from sdgbias.files import replacing
 from sdgbias.methods.answers import answer_part
 from sdgbias.progress import Progress
 from sdgbias.scoring.cache import SCHEMAS, ScoreCache
-from sdgbias.scoring.plan import chunks
-from sdgbias.types import DIGITS, ModelSpec, Prompt, ScoreBatch
+from sdgbias.scoring.plan import as_prompts, chunks
+from sdgbias.types import DIGITS, ModelSpec, ScoreBatch
 
 #: Some rows of the plan: column -> value.
 Chunk = list[dict[str, Any]]
@@ -102,7 +103,8 @@ class Scorer:
         self.size = spec.batch_size
         self.seconds = 0.0
         self.lengths: dict[str, int] = {}
-        self.watchdog = Watchdog(cache.note, timeout(spec), end)
+        limit = float(option(spec, "every", "chunk_timeout", CHUNK_TIMEOUT))
+        self.watchdog = Watchdog(cache.note, limit, end)
 
     def run(self, missing: pd.DataFrame, wanted: pd.DataFrame, progress: Progress) -> None:
         """Scores ``missing``, then decodes the numbers ``wanted`` of prompts that didn't fail."""
@@ -110,17 +112,6 @@ class Scorer:
         self.generate(wanted[~wanted["key"].isin([key for key, _, _ in self.failures])], progress)
         if not self.watchdog.end and not self.cache.suffix:
             forget_notes(self.cache.folder)
-
-    def prompts(self, chunk: Chunk) -> list[Prompt]:
-        return [
-            Prompt(
-                row["text"],
-                row["candidates"],
-                self.images[row["image_id"]] if row["image_id"] else (),
-                row["image_id"],
-            )
-            for row in chunk
-        ]
 
     def _guarded(self, chunk: Chunk, work: Work) -> list[pa.RecordBatch]:
         """The finished rows of a chunk, which is halved repeatedly to isolate the prompts that
@@ -143,13 +134,8 @@ class Scorer:
             ):
                 raise  # nothing was scored yet: the fault is the model's, not this prompt's
             kind = getattr(error, "kind", type(error).__name__)
-            self.failures.append(
-                (
-                    chunk[0]["key"],
-                    kind,
-                    str(error).splitlines()[0][:300] if str(error) else "",
-                )
-            )
+            first = (str(error).splitlines() or [""])[0][:300]
+            self.failures.append((chunk[0]["key"], kind, first))
             return []
 
     def score(self, missing: pd.DataFrame, progress: Progress) -> None:
@@ -197,7 +183,7 @@ class Scorer:
                     progress(what, start, total)
 
     def _score_batch(self, chunk: Chunk) -> pa.RecordBatch:
-        prompts = self.prompts(chunk)
+        prompts = as_prompts(chunk, self.images)
         began = time.perf_counter()
         batch = self.backend.candidate_scores(prompts)
         seconds = time.perf_counter() - began
@@ -234,7 +220,7 @@ class Scorer:
         for row in chunk:
             parts.setdefault((row["forced"], row["limit"]), []).append(row)
         for (forced, limit), part in sorted(parts.items()):
-            prompts = self.prompts(part)
+            prompts = as_prompts(part, self.images)
             starts = ["", *DIGITS] if forced and self.forces_starts else [""]
             began = time.perf_counter()
             found = self.backend.generate(prompts, starts, limit)
@@ -392,17 +378,6 @@ def suspects(folder: Path) -> set[str]:
 def forget_notes(folder: Path) -> None:
     for path in folder.glob(NOTES):
         path.unlink(missing_ok=True)
-
-
-def timeout(spec: ModelSpec) -> float:
-    """Seconds that one chunk may take, 0 for no limit. Raises InputError."""
-    value = spec.options.get("chunk_timeout", CHUNK_TIMEOUT)
-    if not isinstance(value, int | float) or isinstance(value, bool) or value < 0:
-        raise InputError(
-            f"registry/models/{spec.name}.yaml: chunk_timeout is {value!r}; give seconds, or 0 for"
-            " no limit"
-        )
-    return float(value)
 
 
 def not_generated(rows: pd.DataFrame, decoded: pd.DataFrame) -> pd.DataFrame:

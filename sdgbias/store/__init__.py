@@ -45,16 +45,7 @@ RUN_TABLES: dict[str, tuple[str, ...]] = {
     "failures": (),
     "timings": ("task", "phase", "view"),
     "study_rows": (
-        "study",
-        "task",
-        "test",
-        "method",
-        "pillar",
-        "indicator",
-        "by",
-        "level",
-        "x",
-        "metric",
+        *("study", "task", "test", "method", "pillar", "indicator", "by", "level", "x", "metric"),
     ),
 }
 BENCHMARK_TABLES: dict[str, tuple[str, ...]] = {
@@ -240,18 +231,15 @@ def replace(path: Path | str, run_id: str, tables: Mapping[str, pd.DataFrame]) -
     path = _local(path)
     with _writing(path):
         with connect(path, details=()) as con:
-            known = con.execute(
-                "SELECT benchmark_id, model, suite FROM runs WHERE run_id = ?", [run_id]
-            ).fetchall()
+            names = ("run_id", "benchmark_id", "model", "suite")
+            sql = f"SELECT {', '.join(names)} FROM runs WHERE run_id = ?"
+            known = con.execute(sql, [run_id]).fetchone()
             if not known:
                 raise StoreError(
                     f"{path}: no run {run_id!r}; sdgbias results --sql 'SELECT run_id, model FROM"
                     " runs' lists them"
                 )
-            fill = {
-                "run_id": run_id,
-                **dict(zip(("benchmark_id", "model", "suite"), known[0], strict=True)),
-            }
+            fill = dict(zip(names, known, strict=True))
             ready = _rows_of_run(con, tables, fill)
         big = [name for name in ready if name in DETAILS]
         catalogue = _write_details(path, run_id, ready)
@@ -259,9 +247,8 @@ def replace(path: Path | str, run_id: str, tables: Mapping[str, pd.DataFrame]) -
             con.execute("BEGIN")
             for name, rows in ready.items():
                 _insert(con, name, rows, "run_id = ?", [run_id])
-            _insert(
-                con, "details", catalogue, 'run_id = ? AND list_contains(?, "table")', [run_id, big]
-            )
+            same = 'run_id = ? AND list_contains(?, "table")'
+            _insert(con, "details", catalogue, same, [run_id, big])
             con.execute("COMMIT")
 
 
@@ -299,10 +286,9 @@ def arrow(
     runs: Sequence[str] | None = None,
 ) -> pa.Table:
     """Like ``query``, as an Arrow table: for millions of rows and for columns of lists."""
+    given = params if isinstance(params, Mapping) else list(params)
     with connect(path, True, wait, views.tables_in(sql), runs) as con:
-        found: pa.Table = con.sql(
-            sql, params=params if isinstance(params, Mapping) else list(params)
-        ).to_arrow_table()
+        found: pa.Table = con.sql(sql, params=given).to_arrow_table()
         return found
 
 
@@ -319,10 +305,9 @@ def query(
     ``runs``: restricts the details (scores, predictions, decoded, spoken) to these runs, whatever
     the statement.
     """
+    given = params if isinstance(params, Mapping) else list(params)
     with connect(path, True, wait, views.tables_in(sql), runs) as con:
-        frame: pd.DataFrame = con.execute(
-            sql, params if isinstance(params, Mapping) else list(params)
-        ).df()
+        frame: pd.DataFrame = con.execute(sql, given).df()
         return frame
 
 
@@ -336,9 +321,8 @@ def ask(path: Path | str, sql: str, wait: float = 30.0) -> pd.DataFrame:
 
 def run_ids(path: Path | str) -> list[str]:
     """Every run in the file, oldest first."""
-    return list(
-        query(path, "SELECT run_id FROM runs ORDER BY finished_at NULLS LAST, run_id")["run_id"]
-    )
+    sql = "SELECT run_id FROM runs ORDER BY finished_at NULLS LAST, run_id"
+    return list(query(path, sql)["run_id"])
 
 
 def latest_runs(
@@ -355,11 +339,8 @@ def latest_runs(
     sql = f"""SELECT run_id FROM runs WHERE finished_at IS NOT NULL AND suite = $suite {mine}
               QUALIFY row_number() OVER (PARTITION BY {within} ORDER BY finished_at DESC, run_id
               DESC) = 1 ORDER BY {within}"""
-    return list(
-        query(path, sql, {"suite": suite} | ({} if among is None else {"among": list(among)}))[
-            "run_id"
-        ]
-    )
+    given = {"suite": suite} | ({} if among is None else {"among": list(among)})
+    return list(query(path, sql, given)["run_id"])
 
 
 def dropped(path: Path | str, run_ids: Sequence[str]) -> dict[str, datetime]:
@@ -378,9 +359,8 @@ def has_run(path: Path | str, run_id: str) -> bool:
     if not Path(path).exists():
         return False
     with connect(path, read_only=True, details=()) as con:
-        known = con.execute(
-            "SELECT count(*) FROM runs WHERE run_id = ? AND finished_at IS NOT NULL", [run_id]
-        ).fetchall()[0][0]
+        finished = "FROM runs WHERE run_id = ? AND finished_at IS NOT NULL"
+        known = con.execute(finished, [run_id]).fetchone()
         where = parquet.home(Path(path))
         if not known or parquet.is_remote(where):
             return bool(known)
@@ -437,11 +417,10 @@ def _record(run: RunRecord | Mapping[str, Any]) -> dict[str, Any]:
     record["config"] = json_text(record["config"])
     for name in ("started_at", "finished_at"):
         when = record[name]
-        if isinstance(when, str):
-            when = datetime.fromisoformat(when)
-        record[name] = (
-            when.astimezone(UTC).replace(tzinfo=None) if when is not None and when.tzinfo else when
-        )
+        when = datetime.fromisoformat(when) if isinstance(when, str) else when
+        if when is not None and when.tzinfo:
+            when = when.astimezone(UTC).replace(tzinfo=None)
+        record[name] = when
     return record
 
 

@@ -19,8 +19,8 @@ from typing import Any
 
 from sdgbias import locks, store
 from sdgbias.errors import Busy, InputError, StoreError, UsageError
-from sdgbias.files import confine, replacing
-from sdgbias.progress import Progress
+from sdgbias.files import confine, replacing, understood
+from sdgbias.progress import Progress, each, silent
 from sdgbias.store import parquet
 from sdgbias.store.maintenance import catalogued
 
@@ -42,7 +42,7 @@ def back_up(
     *,
     now: datetime,
     check_all: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Copied:
     """Copies the files missing in ``to`` and writes its manifest. Every copy is read back and
     compared with the catalogue's sha256; files of earlier backups are compared by size, or
@@ -55,22 +55,19 @@ def back_up(
             draft = to / ".results.duckdb.part"
             with store.connect(results, details=()) as con:
                 con.execute("CHECKPOINT")
-            with store.connect(
-                results, read_only=True, details=()
-            ):  # no writer until the file is copied
+            # no writer until the file is copied
+            with store.connect(results, read_only=True, details=()):
                 shutil.copyfile(results, draft)
             known = catalogued(draft)
             digest = parquet.sha256(draft)
             copied = size = there = 0
-            for done, detail in enumerate(known, 1):
+            for detail in each(progress, "backing up", known):
                 target = to / "runs" / detail.file
                 if parquet.fault(to / "runs", detail, whole=check_all) == "":
                     there += 1
                 else:
                     _copy(folder / detail.file, target, detail.sha256, f"run {detail.run_id}")
                     copied, size = copied + 1, size + detail.bytes
-                if progress:
-                    progress("backing up", done, len(known))
         kept = to / f"results-{digest[:16]}.duckdb"
         size += draft.stat().st_size
         os.replace(draft, kept)
@@ -98,27 +95,26 @@ def back_up(
 
 def _copy(source: Path, target: Path, digest: str, what: str) -> None:
     """Copies one file under a temporary name, reads it back and compares it."""
+    listed = "sdgbias store verify lists every such file"
     target.parent.mkdir(parents=True, exist_ok=True)
     with replacing(target) as draft:
         try:
             shutil.copyfile(source, draft)
         except FileNotFoundError:
-            raise StoreError(
-                f"{what}: {source} is missing; sdgbias store verify lists every such file"
-            ) from None
+            raise StoreError(f"{what}: {source} is missing; {listed}") from None
         with draft.open("rb+") as handle:
             os.fsync(handle.fileno())
         shutil.copystat(source, draft)  # with its time, so that readers need not hash the copy
         if parquet.sha256(draft) != digest:
-            raise StoreError(
-                f"{what}: {source} is damaged; sdgbias store verify lists every such file"
-            )
+            raise StoreError(f"{what}: {source} is damaged; {listed}")
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a backup. Raises InputError for a folder without one."""
-    path = folder / MANIFEST
-    try:
+    path, make = folder / MANIFEST, f"sdgbias store backup {folder}"
+    if not path.exists():
+        raise InputError(f"{folder} holds no backup ({MANIFEST} is missing); make one: {make}")
+    with understood(path, "no manifest of a backup", f"make a new one: {make}"):
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         entries = [found["results"], *found["files"]]
         if found["format"] != FORMAT:
@@ -127,37 +123,24 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             )
         for entry in entries:
             confine(folder, entry["path"]), int(entry["bytes"]), str(entry["sha256"])
-    except FileNotFoundError:
-        raise InputError(
-            f"{folder} holds no backup ({MANIFEST} is missing); make one: sdgbias store backup"
-            f" {folder}"
-        ) from None
-    except (ValueError, KeyError, TypeError, UnicodeDecodeError):
-        raise InputError(
-            f"{path} is no manifest of a backup; make a new one: sdgbias store backup {folder}"
-        ) from None
     return found
 
 
-def check(folder: Path, progress: Progress | None = None) -> dict[str, Any]:
+def check(folder: Path, progress: Progress = silent) -> dict[str, Any]:
     """The manifest, once every file has been compared with it, byte by byte. Raises StoreError
     naming the first that differs."""
     found = read_manifest(folder)
     entries = [found["results"], *found["files"]]
-    for done, entry in enumerate(entries, 1):
+    for entry in each(progress, "checking the backup", entries):
         path = folder / entry["path"]
-        if not path.is_file():
+        fault = "" if path.is_file() else "missing"
+        if not fault and path.stat().st_size != entry["bytes"]:
+            fault = "damaged"
+        if fault or parquet.sha256(path) != entry["sha256"]:
             raise StoreError(
-                f"{path} is missing in the backup; nothing was restored; make a new backup: sdgbias"
-                " store backup DIR"
+                f"{path} is {fault or 'damaged'} in the backup; nothing was restored; make a new"
+                " backup: sdgbias store backup DIR"
             )
-        if path.stat().st_size != entry["bytes"] or parquet.sha256(path) != entry["sha256"]:
-            raise StoreError(
-                f"{path} is damaged in the backup; nothing was restored; make a new backup: sdgbias"
-                " store backup DIR"
-            )
-        if progress:
-            progress("checking the backup", done, len(entries))
     return found
 
 
@@ -175,7 +158,7 @@ def _let_go(results: Path) -> None:
 
 
 def restore(
-    folder: Path, results: Path, *, overwrite: bool = False, progress: Progress | None = None
+    folder: Path, results: Path, *, overwrite: bool = False, progress: Progress = silent
 ) -> int:
     """Replaces ``results`` by a backup, or creates it; returns its number of Parquet files.
     Everything is checked before anything is written. The results file comes last, by a rename.
@@ -191,18 +174,11 @@ def restore(
         with locks.alone(results):
             if results.exists():
                 _let_go(results)
-            for done, entry in enumerate(found["files"], 1):
-                _copy(
-                    folder / entry["path"],
-                    home / entry["path"].removeprefix("runs/"),
-                    entry["sha256"],
-                    "the backup",
-                )
-                if progress:
-                    progress("restoring", done, len(found["files"]))
-            _copy(
-                folder / found["results"]["path"], results, found["results"]["sha256"], "the backup"
-            )
+            for entry in each(progress, "restoring", found["files"]):
+                target = home / entry["path"].removeprefix("runs/")
+                _copy(folder / entry["path"], target, entry["sha256"], "the backup")
+            last = found["results"]
+            _copy(folder / last["path"], results, last["sha256"], "the backup")
     except OSError as error:
         raise StoreError(
             f"can't write {results}: {error.strerror}; make room, then run this again"

@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import duckdb
@@ -30,15 +30,8 @@ _HOLDER = re.compile(r"held in (.+?\(PID \d+\))")
 #: What a metric row is a number of.
 CELL = ("task", "metric", "method", "test", "pillar", "indicator")
 _CATALOGUE = pa.schema(
-    {
-        "run_id": pa.string(),
-        "table": pa.string(),
-        "file": pa.string(),
-        "rows": pa.int64(),
-        "bytes": pa.int64(),
-        "sha256": pa.string(),
-        "written_ns": pa.int64(),
-    }
+    (f.name, pa.int64() if f.name in ("rows", "bytes", "written_ns") else pa.string())
+    for f in fields(parquet.RunTable)
 )
 
 
@@ -92,24 +85,9 @@ def _store_error(error: duckdb.Error, path: Path, verb: str) -> StoreError:
     if broken and verb == "read":
         return StoreError(parquet.advice(broken[0], broken[1], "damaged"))
     line = text.strip().splitlines()[0] if text.strip() else type(error).__name__
-    for sign, cause in {
-        "No space left": (
-            "the disk is full; free some space, then run this again (the results are as before)"
-        ),
-        "File too large": (
-            "the file may not grow (size limit); raise it, then run this again (the results are as"
-            " before)"
-        ),
-        "Read-only file system": "the file system is read-only; choose another --results",
-        "Permission denied": (
-            "permission denied; choose another --results or change the folder's rights"
-        ),
-        "Not a directory": "a part of this path is a file; choose another --results",
-        "not a valid DuckDB": "this is no DuckDB file; choose another --results or move it away",
-    }.items():
-        if sign in text:
-            kind = DiskFull if sign in ("No space left", "File too large") else StoreError
-            return kind(f"can't {verb} {path}: {cause}")
+    if found := next((f for f in parquet.REFUSALS if f.sign in text), None):
+        again = f", {parquet.AGAIN}" if found.kind is DiskFull else ""
+        return found.kind(f"can't {verb} {path}: {found.cause}{again}")
     return StoreError(f"can't {verb} {path}: {line}")
 
 
@@ -141,10 +119,7 @@ def ensure_schema(con: duckdb.DuckDBPyConnection, path: Path, create: bool) -> N
 
 
 def catalogue(made: Sequence[parquet.RunTable]) -> pa.Table:
-    return pa.table(
-        {f.name: [getattr(d, f.name) for d in made] for f in fields(parquet.RunTable)},
-        schema=_CATALOGUE,
-    )
+    return pa.Table.from_pylist(list(map(asdict, made)), _CATALOGUE)
 
 
 def copy(source: Path, target: Path) -> None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -26,7 +25,8 @@ import pandas as pd
 
 from sdgbias import locks, store
 from sdgbias.errors import StoreError
-from sdgbias.progress import Progress
+from sdgbias.files import packaged_sql
+from sdgbias.progress import Progress, each, silent
 from sdgbias.store import database, parquet
 from sdgbias.store.parquet import RunTable
 
@@ -51,20 +51,9 @@ def orphans(results: Path) -> list[Path]:
 def info(results: Path) -> dict[str, Any]:
     """Counts and sizes (bytes): runs, models, nights, oldest and newest run (UTC), per table rows,
     files and bytes, the DuckDB file, orphans, score caches."""
-    one = store.query(
-        results,
-        """SELECT count(*) AS runs, count(DISTINCT model) AS models, min(finished_at) AS oldest,
-           max(finished_at) AS newest,
-           (SELECT count(*) FROM nights) AS nights, (SELECT count(DISTINCT run_id) FROM details
-           WHERE dropped_at IS NOT NULL) AS dropped
-           FROM runs""",
-    ).iloc[0]
-    tables = store.query(
-        results,
-        """SELECT "table", sum("rows")::BIGINT AS "rows", count(*) AS files, sum(bytes)::BIGINT AS
-           bytes
-           FROM details WHERE dropped_at IS NULL GROUP BY 1 ORDER BY 1""",
-    )
+    asked = packaged_sql("retention.sql")
+    one = store.query(results, asked["counts"]).iloc[0]
+    tables = store.query(results, asked["sizes"])
     where = parquet.home(results)
     left = [] if parquet.is_remote(where) else orphans(results)
     caches = [p for p in (results.parent / "scores").rglob("*.parquet") if p.is_file()]
@@ -92,37 +81,6 @@ def _when(value: Any) -> str:
     return "" if value is None or value != value else value.isoformat(timespec="seconds")
 
 
-def lines(found: Mapping[str, Any]) -> list[str]:
-    """``info`` as readable lines."""
-    period = f", {found['oldest']} to {found['newest']} UTC" if found["runs"] else ""
-    said = [
-        (
-            f"{found['results']}: {found['runs']:,} runs of {found['models']} models,"
-            f" {found['nights']:,} nights{period}"
-        ),
-        f"  DuckDB file      {size(found['duckdb_bytes']):>10}",
-        f"  Parquet files    {size(found['details_bytes']):>10}  in {found['details']}",
-    ]
-    for name, t in found["tables"].items():
-        said.append(
-            f"    {name:14} {size(t['bytes']):>10}  {t['files']:,} files, {t['rows']:,} rows"
-        )
-    said.append(
-        f"  score caches     {size(found['score_caches']['bytes']):>10} "
-        f" {found['score_caches']['files']:,} files"
-    )
-    said.append(
-        f"  orphans          {size(found['orphans']['bytes']):>10}  {found['orphans']['files']:,}"
-        " files; sdgbias store compact"
-    )
-    if found["runs_without_details"]:
-        said.append(
-            f"  {found['runs_without_details']:,} runs keep their metrics only: their details were"
-            " removed by sdgbias store keep"
-        )
-    return said
-
-
 def size(n: int) -> str:
     """Bytes in the largest unit that fits: 1.2 GB."""
     value = float(n)
@@ -133,53 +91,13 @@ def size(n: int) -> str:
     return f"{value:.1f} TB"
 
 
-def verify(results: Path, progress: Progress | None = None) -> list[tuple[RunTable, str]]:
+def verify(results: Path, progress: Progress = silent) -> list[tuple[RunTable, str]]:
     """Every catalogued file whose bytes differ from those written: (file, 'missing' |
     'damaged')."""
     folder = parquet.local_home(results, "sdgbias store verify")
-    found, known = [], catalogued(results)
-    for done, detail in enumerate(known, 1):
-        why = parquet.fault(folder, detail, whole=True)
-        if why:
-            found.append((detail, why))
-        if progress:
-            progress("verifying", done, len(known))
-    return found
-
-
-#: Reasons to keep details, in the order of reports. A night is a row of `nights`; a day (UTC) on
-#: which a run was finished by hand counts as one.
-_SQL = """
-WITH days AS (
-    SELECT finished_at::DATE AS day FROM runs WHERE finished_at IS NOT NULL UNION SELECT
-    started_at::DATE FROM nights
-), cut AS (SELECT min(day) AS first FROM (FROM days ORDER BY day DESC LIMIT $nights)
-), late AS (SELECT night FROM nights, cut WHERE started_at::DATE >= first
-), judged AS (  -- what the newest verdicts on each model compare
-    SELECT run_id, baseline FROM verdicts QUALIFY night = max(night) OVER (PARTITION BY model,
-    suite)
-), ranked AS (
-    SELECT run_id, model, suite, finished_at,
-           row_number() OVER (PARTITION BY model, suite ORDER BY finished_at DESC, run_id DESC) AS
-           place,
-           row_number() OVER (PARTITION BY model, suite, date_trunc('month', finished_at) ORDER BY
-           finished_at DESC, run_id DESC) AS monthly
-    FROM runs
-), sizes AS (SELECT run_id, sum(bytes)::BIGINT AS bytes, count(*) AS files FROM details WHERE
-dropped_at IS NULL GROUP BY 1)
-SELECT r.run_id, model, suite, finished_at, bytes, files, CASE
-    WHEN finished_at IS NULL THEN 'not finished'
-    WHEN place = 1 THEN 'newest of its model'
-    WHEN run_id IN (SELECT run_id FROM judged) OR run_id IN (SELECT baseline FROM judged WHERE
-    baseline IS NOT NULL) THEN 'newest verdicts'
-    WHEN run_id IN (SELECT run_id FROM accepted) THEN 'accepted'
-    WHEN finished_at::DATE >= (SELECT first FROM cut) THEN 'recent night'
-    WHEN run_id IN (SELECT run_id FROM night_models WHERE night IN (SELECT night FROM late) AND
-    run_id IS NOT NULL) THEN 'recent night'
-    WHEN place <= $per_model THEN 'one of the last of its model'
-    WHEN monthly = 1 THEN 'one a month'
-    ELSE '' END AS kept
-FROM ranked r JOIN sizes USING (run_id) ORDER BY finished_at, r.run_id"""
+    known = each(progress, "verifying", catalogued(results))
+    found = ((detail, parquet.fault(folder, detail, whole=True)) for detail in known)
+    return [(detail, why) for detail, why in found if why]
 
 
 def plan(results: Path, nights: int = 90, per_model: int = 3) -> pd.DataFrame:
@@ -190,7 +108,8 @@ def plan(results: Path, nights: int = 90, per_model: int = 3) -> pd.DataFrame:
     model and suite, of one run per model, suite and month (its newest), of the runs that the newest
     verdicts compare, and of accepted runs.
     """
-    return store.query(results, _SQL, {"nights": nights, "per_model": per_model})
+    asked = packaged_sql("retention.sql")["kept"]
+    return store.query(results, asked, {"nights": nights, "per_model": per_model})
 
 
 def apply(results: Path, nights: int, per_model: int, now: datetime) -> pd.DataFrame:
@@ -242,7 +161,7 @@ class Cleared:
 
 
 def compact(
-    results: Path, *, caches: bool = False, now: datetime, progress: Progress | None = None
+    results: Path, *, caches: bool = False, now: datetime, progress: Progress = silent
 ) -> Cleared:
     """Removes orphans and rewrites the DuckDB file. Blocks writers meanwhile; readers are not
     disturbed. ``caches``: also score caches whose fingerprint no run has and that are unchanged for
@@ -252,10 +171,8 @@ def compact(
     with locks.alone(results):
         left = orphans(results)
         freed = sum(p.stat().st_size for p in left)
-        for done, path in enumerate(left, 1):
+        for path in each(progress, "clearing orphans", left):
             path.unlink()
-            if progress:
-                progress("clearing orphans", done, len(left))
         for run in sorted(folder.glob("run_id=*")):
             remove_if_empty(run)
         unused = _unused_caches(results, now) if caches else []
@@ -263,12 +180,10 @@ def compact(
         for path in unused:
             shutil.rmtree(path)
             remove_if_empty(path.parent)
-        if progress:
-            progress("copying the DuckDB file", 0, 1)
+        progress("copying the DuckDB file", 0, 1)
         before = results.stat().st_size
         _copy(results)
-        if progress:
-            progress("copying the DuckDB file", 1, 1)
+        progress("copying the DuckDB file", 1, 1)
         return Cleared(len(left), freed, len(unused), held, before, results.stat().st_size)
 
 
@@ -303,11 +218,8 @@ def _unused_caches(results: Path, now: datetime) -> list[Path]:
     and not being written."""
     known = set(store.query(results, "SELECT DISTINCT fingerprint FROM runs")["fingerprint"])
     found = []
-    for folder in sorted(
-        p
-        for p in (results.parent / "scores").glob("*/*")
-        if p.is_dir() and any(p.glob("*.parquet"))
-    ):
+    caches = {path.parent for path in (results.parent / "scores").glob("*/*/*.parquet")}
+    for folder in sorted(caches):
         newest = max(p.stat().st_mtime for p in folder.iterdir())
         if (
             folder.name not in known

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import re
 import uuid
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 from urllib.request import url2pathname
 
@@ -27,12 +27,27 @@ ROW_GROUP = 131_072
 _NAME = re.compile(
     rf"run_id=(?P<run>[^/'\"]+)/(?P<table>{'|'.join(TABLES)})-[0-9a-f]{{16}}\.parquet"
 )
-_WHY = {
-    errno.ENOSPC: "the disk is full; free some space",
-    errno.EFBIG: "the file may not grow (size limit); raise it",
-    errno.EROFS: "the file system is read-only; choose another --results",
-    errno.EACCES: "permission denied; choose another --results or change the folder's rights",
-}
+
+
+class Refusal(NamedTuple):
+    """A reason why the system refuses to write: what its message holds, and ours."""
+
+    sign: str
+    cause: str
+    kind: type[StoreError] = StoreError
+
+
+_OTHER = "choose another --results"
+REFUSALS = (
+    Refusal("No space left", "the disk is full; free some space", DiskFull),
+    Refusal("Disk quota exceeded", "the disk's quota is used up; free some space", DiskFull),
+    Refusal("File too large", "the file may not grow (size limit); raise it", DiskFull),
+    Refusal("Read-only file system", f"the file system is read-only; {_OTHER}"),
+    Refusal("Permission denied", f"permission denied; {_OTHER} or change the folder's rights"),
+    Refusal("Not a directory", f"a part of this path is a file; {_OTHER}"),
+    Refusal("not a valid DuckDB", f"this is no DuckDB file; {_OTHER} or move it away"),
+)
+AGAIN = "then run this again (the results are as before)"
 
 
 @dataclass(frozen=True)
@@ -137,11 +152,9 @@ def write(results: Path, run_id: str, table: str, rows: pa.Table) -> RunTable:
             part.rename(f"{folder}/{final}")
     except OSError as error:
         part.unlink(missing_ok=True)
-        why = _WHY.get(error.errno or 0, f"{error.strerror or error}; fix it")
-        kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else StoreError
-        raise kind(
-            f"can't write {folder}: {why}, then run this again (the results are as before)"
-        ) from None
+        other = Refusal("", f"{error.strerror or error}; fix it")
+        found = next((f for f in REFUSALS if f.sign in str(error)), other)
+        raise found.kind(f"can't write {folder}: {found.cause}, {AGAIN}") from None
     written_ns = None if is_remote(where) else made.st_mtime_ns
     file = f"{folder_of(run_id)}/{final}"
     return RunTable(run_id, table, file, len(rows), made.st_size, digest, written_ns)
@@ -177,11 +190,9 @@ def fault(where: Path | str, detail: RunTable, *, whole: bool = False) -> str:
 
 def advice(run_id: str, file: str, why: str) -> str:
     """The message for a reader of a broken run."""
-    next_step = (
-        f"check {ELSEWHERE} and that NAME.runs stands beside NAME.duckdb"
-        if why == "missing"
-        else "move the damaged file away"
-    )
+    next_step = "move the damaged file away"
+    if why == "missing":
+        next_step = f"check {ELSEWHERE} and that NAME.runs stands beside NAME.duckdb"
     return (
         f"run {run_id}: {file} is {why}; {next_step}, bring it back (sdgbias store restore) or"
         " evaluate the model again; sdgbias store verify lists every such file"

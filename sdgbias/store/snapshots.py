@@ -40,11 +40,8 @@ def snapshot_at(results: Path, when: str) -> Snapshot:
                  FROM nights n WHERE night = ?"""
         found = store.query(results, sql, [when])["until"]
         if found.empty:
-            known = list(
-                store.query(results, "SELECT night FROM nights ORDER BY night DESC LIMIT 5")[
-                    "night"
-                ]
-            )
+            newest = "SELECT night FROM nights ORDER BY night DESC LIMIT 5"
+            known = store.query(results, newest)["night"]
             raise StoreError(
                 f"{results}: no night {when}; the newest:"
                 f" {', '.join(known) or 'none yet (give a date: 2026-11-21)'}"
@@ -52,26 +49,17 @@ def snapshot_at(results: Path, when: str) -> Snapshot:
         until = found[0].to_pydatetime() + timedelta(microseconds=1)
     else:
         raise unknown
-    runs = list(
-        store.query(
-            results,
-            "SELECT run_id FROM runs WHERE finished_at < ? ORDER BY finished_at, run_id",
-            [until],
-        )["run_id"]
-    )
+    sql = "SELECT run_id FROM runs WHERE finished_at < ? ORDER BY finished_at, run_id"
+    runs = tuple(store.query(results, sql, [until])["run_id"])
     if not runs:
         raise StoreError(
             f"{results}: no run was finished by {when}; sdgbias results --sql 'SELECT run_id,"
             " finished_at FROM runs' lists them"
         )
-    night = (
-        when
-        if "T" in when
-        else store.query(
-            results, "SELECT max(night) AS night FROM nights WHERE started_at < ?", [until]
-        )["night"][0]
-    )
-    return Snapshot(tuple(runs), str(night) if isinstance(night, str) else "")
+    if "T" in when:
+        return Snapshot(runs, when)
+    sql = "SELECT coalesce(max(night), '') AS night FROM nights WHERE started_at < ?"
+    return Snapshot(runs, str(store.query(results, sql, [until])["night"][0]))
 
 
 def only(results: Path, run_ids: Sequence[str]) -> Snapshot:

@@ -68,14 +68,11 @@ def arrow_table(
         raise StoreError(f"table {name}: " + one_of("column", unknown[0], types))
     missing = [k for k in keys if k not in frame.columns]
     if missing:
-        raise StoreError(
-            f"table {name} lacks its key column {missing[0]!r}; keys: {', '.join(keys)}"
-        )
-    if keys and frame.duplicated(list(keys)).any():
-        first = frame[frame.duplicated(list(keys))].iloc[0][list(keys)]
-        raise StoreError(
-            f"table {name} has two rows for {', '.join(map(str, first))} (key: {', '.join(keys)})"
-        )
+        lacks = f"table {name} lacks its key column {missing[0]!r}"
+        raise StoreError(f"{lacks}; keys: {', '.join(keys)}")
+    if keys and (twice := frame.duplicated(list(keys))).any():
+        first = ", ".join(map(str, frame[twice].iloc[0][list(keys)]))
+        raise StoreError(f"table {name} has two rows for {first} (key: {', '.join(keys)})")
     columns = []
     for column, kind in types.items():
         if column in fill:

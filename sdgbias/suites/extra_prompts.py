@@ -25,6 +25,7 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import permutations
 
 import numpy as np
@@ -52,6 +53,10 @@ PRIDE_SHARE = 0.05
 TOKENS = {"q_reversed": "ABC", "q_random": "ABC", "q_abc": "abc", "q_123": "123"}
 TABLE_J_TEST = ContextTest.T1
 
+#: Task -> its items; blocks of cells.
+Items = Mapping[Task, pd.DataFrame]
+Blocks = Iterator[pd.DataFrame]
+
 #: Pass -> names of its cells.
 VIEWS: dict[str, tuple[str, ...]] = {
     "table_j": tuple(TOKENS),
@@ -71,10 +76,8 @@ COSTLY = ("noise", "icd", "perm", "pride", "blank")
 #: The prompts needed by the paper's methods and tables. `paraphrases` is included only if named.
 BUNDLES = {"none": (), "cheap": CHEAP, "costly": COSTLY, "all": CHEAP + COSTLY}
 COLUMNS = ("task", "item_id", "test", "view", "text", "image_id", "candidates")
-_OPTIONS, _VALID = (
-    re.compile(r"^Options: .*$", re.MULTILINE),
-    re.compile(r"^VALID OPTIONS: .*$", re.MULTILINE),
-)
+_OPTIONS = re.compile(r"^Options: .*$", re.MULTILINE)
+_VALID = re.compile(r"^VALID OPTIONS: .*$", re.MULTILINE)
 _CONTEXT, _BREAK = r"(?m)^Context: (.*)$", "\x1f"
 #: Wording about letters in a prompt -> its replacement when the options are named otherwise.
 _WORDS = {
@@ -105,10 +108,7 @@ def choose(text: str) -> tuple[str, ...]:
 
 
 def extra_cells(
-    items: Mapping[Task, pd.DataFrame],
-    prompts: pd.DataFrame,
-    passes: tuple[str, ...],
-    seed: int = 0,
+    items: Items, prompts: pd.DataFrame, passes: tuple[str, ...], seed: int = 0
 ) -> pd.DataFrame:
     """Cells of the given passes, columns as `views.view_cells` has them. items: items_<task>
     tables; prompts: prompts.parquet.
@@ -190,9 +190,7 @@ def n_options(items: pd.DataFrame) -> np.ndarray:
 # builders
 
 
-def _table_j(
-    items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame, seed: int
-) -> Iterator[pd.DataFrame]:
+def _table_j(items: Items, prompts: pd.DataFrame, seed: int) -> Blocks:
     rows, table = _mcq_rows(items, prompts[prompts["test"] == ContextTest.T5.value])
     for view, tokens in TOKENS.items():
         text = _with_options(rows["text"], table, orders(table, view, seed), tokens)
@@ -202,9 +200,7 @@ def _table_j(
         yield _cells(rows, view, text, "", test=TABLE_J_TEST.value, candidates=candidates)
 
 
-def _permuted(
-    items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame, seed: int, *, all_rows: bool = True
-) -> Iterator[pd.DataFrame]:
+def _permuted(items: Items, prompts: pd.DataFrame, seed: int, *, all_rows: bool = True) -> Blocks:
     rows, table = _mcq_rows(items, prompts)
     wanted = np.ones(len(rows), dtype=bool)
     if not all_rows:
@@ -213,31 +209,17 @@ def _permuted(
     for view in VIEWS["perm"]:
         use = wanted & (n_options(table) > int(view[-1]))
         part, own = rows[use], table[use]
-        yield _cells(
-            part,
-            view,
-            _with_options(part["text"], own, orders(own, view), LETTERS),
-            part["image_id"],
-        )
+        text = _with_options(part["text"], own, orders(own, view), LETTERS)
+        yield _cells(part, view, text, part["image_id"])
 
 
-def _pride(
-    items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame, seed: int
-) -> Iterator[pd.DataFrame]:
-    return _permuted(items, prompts, seed, all_rows=False)
-
-
-def _content_free(
-    items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame, seed: int
-) -> Iterator[pd.DataFrame]:
+def _content_free(items: Items, prompts: pd.DataFrame, seed: int) -> Blocks:
     for rows in _shared_rows(items, prompts):
         for k, context in enumerate(CONTENT_FREE):
             yield _cells(rows, f"content_free:{k}", _with_context(rows, context), "")
 
 
-def _random_words(
-    items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame, seed: int
-) -> Iterator[pd.DataFrame]:
+def _random_words(items: Items, prompts: pd.DataFrame, seed: int) -> Blocks:
     """METHODS 1.8: words of the test's contexts, lower-cased and pooled with repetition; as many as
     a context has on average."""
     for rows in _shared_rows(items, prompts):
@@ -259,11 +241,7 @@ def _random_words(
         for view in VIEWS["random_words"]:
             digest = hashlib.sha256(f"{seed}|{task}|{test}|{view}".encode()).digest()
             rng = np.random.default_rng(int.from_bytes(digest[:8], "big"))
-            bag = (
-                rng.choice(np.array(names, dtype=object), size=length, p=share / share.sum())
-                if names
-                else []
-            )
+            bag = rng.choice(names, length, p=share / share.sum()) if names else []
             contexts.append(" ".join([*bag, "."]))
         # one frame of all passes: 20 small ones take ten times as long
         block = pd.concat([rows] * len(contexts), ignore_index=True)
@@ -274,32 +252,24 @@ def _random_words(
         yield _cells(block, views, _with_context(block, context), "")
 
 
-def _noised(
-    items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame, seed: int
-) -> Iterator[pd.DataFrame]:
+def _noised(items: Items, prompts: pd.DataFrame, seed: int) -> Blocks:
     ids = {key: noise_id(key, NOISE_STEP) for key in prompts["image_id"].unique()}
     yield _cells(prompts, "noise", prompts["text"], prompts["image_id"].map(ids))
 
 
-def _disturbed(
-    items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame, seed: int
-) -> Iterator[pd.DataFrame]:
+def _disturbed(items: Items, prompts: pd.DataFrame, seed: int) -> Blocks:
     for view, prefix in zip(VIEWS["icd"], DISTURBANCES, strict=True):
         yield _cells(prompts, view, prefix + "\n" + prompts["text"], prompts["image_id"])
 
 
-def _blank(
-    items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame, seed: int
-) -> Iterator[pd.DataFrame]:
+def _blank(items: Items, prompts: pd.DataFrame, seed: int) -> Blocks:
     cells = view_cells(prompts)
     for view in (View.CTX_Q, View.Q_ONLY):
         rows = cells[cells["view"] == view.value]
         yield _cells(rows, f"blank:{view.value}", rows["text"] + IGNORE_IMAGE, blank_id())
 
 
-def _reworded(
-    items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame, seed: int
-) -> Iterator[pd.DataFrame]:
+def _reworded(items: Items, prompts: pd.DataFrame, seed: int) -> Blocks:
     table = items[Task.MCQ]
     if table.empty:
         return
@@ -307,16 +277,14 @@ def _reworded(
         yield _cells(rows, view, rows["text"], "", test=TABLE_J_TEST.value)
 
 
-_MAKERS: dict[
-    str, Callable[[Mapping[Task, pd.DataFrame], pd.DataFrame, int], Iterator[pd.DataFrame]]
-] = {
+_MAKERS: dict[str, Callable[[Items, pd.DataFrame, int], Blocks]] = {
     "table_j": _table_j,
     "content_free": _content_free,
     "random_words": _random_words,
     "noise": _noised,
     "icd": _disturbed,
     "perm": _permuted,
-    "pride": _pride,
+    "pride": partial(_permuted, all_rows=False),
     "blank": _blank,
     "paraphrases": _reworded,
 }
@@ -336,17 +304,13 @@ def _cells(
     return frame[list(COLUMNS)].astype({name: "str" for name in COLUMNS if name != "item_id"})
 
 
-def _mcq_rows(
-    items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame
-) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _mcq_rows(items: Items, prompts: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """(multiple-choice rows of `prompts`, the item of each in the same order)."""
     rows = prompts[prompts["task"] == Task.MCQ.value].reset_index(drop=True)
     return rows, items[Task.MCQ].set_index("item_id").loc[rows["item_id"]].reset_index()
 
 
-def _shared_rows(
-    items: Mapping[Task, pd.DataFrame], prompts: pd.DataFrame
-) -> Iterator[pd.DataFrame]:
+def _shared_rows(items: Items, prompts: pd.DataFrame) -> Blocks:
     """Per task and test the rows that represent all items of their indicator and options; `bare` is
     their T5 text."""
     for task, table in items.items():
@@ -370,12 +334,10 @@ def _groups(items: pd.DataFrame) -> np.ndarray:
     """(N,) code of an item's indicator with its options, or with its target."""
     if "target" in items and (items["target"] != "").any():
         names = ["indicator", "target"]
+    elif "options" in items:
+        names = ["indicator", "options"]
     else:
-        names = (
-            ["indicator", "options"]
-            if "options" in items
-            else ["indicator", *(f"option_{c.lower()}" for c in LETTERS)]
-        )
+        names = ["indicator", *(f"option_{c.lower()}" for c in LETTERS)]
     return items.groupby(names, sort=True).ngroup().to_numpy()
 
 

@@ -11,7 +11,7 @@ the test pictures.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,13 +28,7 @@ from sdgbias.raw.facet import CLASSES, GROUPS, SPELLINGS
 from sdgbias.suites import facet_groups
 from sdgbias.suites.rows import METRIC_ROW
 from sdgbias.suites.sdg import read_table
-from sdgbias.suites.suite import (
-    Abilities,
-    EvalSettings,
-    Images,
-    StoredScores,
-    Suite,
-)
+from sdgbias.suites.suite import Abilities, EvalSettings, Images, StoredScores, Suite
 from sdgbias.types import FACET, View
 
 NAME = FACET
@@ -92,36 +86,35 @@ def generations_needed(
     return rows.assign(task=rows["key"].map(tasks), forced=False)
 
 
-def beyond(benchmark: Path, asked: pd.DataFrame, names: Collection[str]) -> list[str]:
-    """Keys of the ``asked`` prompts (text, image_id, key) whose right answer is not among the
-    ``names`` that an engine can give. Their outcome is known in advance, so they are no test of
+def unanswerable(benchmark: Path, wanted: pd.DataFrame, names: Collection[str]) -> dict[str, str]:
+    """Key -> reason of the ``wanted`` prompts (text, image_id, key) whose right answer is not among
+    the ``names`` that an engine can give. Their outcome is known in advance, so they are no test of
     that engine."""
     items = load_items(benchmark)
     gold = read_table(benchmark, "prompts").merge(items[["item_id", "gold"]], on="item_id")
     gold = gold[~gold["test"].isin(list(CHOICES)) & ~gold["gold"].isin(list(names))]
-    out = set(zip(gold["text"], gold["image_id"], strict=True))
-    return [
-        key
-        for key, *what in asked[["key", "text", "image_id"]].itertuples(index=False, name=None)
-        if tuple(what) in out
-    ]
+    shown = ["text", "image_id"]
+    out = pd.MultiIndex.from_frame(wanted[shown]).isin(pd.MultiIndex.from_frame(gold[shown]))
+    return dict.fromkeys(wanted["key"][out], BEYOND)
 
 
 def labels_of(prompt: str) -> list[str]:
     """The permitted answers of a prompt."""
-    return (
-        ANSWERS
-        if prompt in CHOICES
-        else list(GROUPS[prompt])
-        if prompt in ATTRIBUTES
-        else list(CLASSES)
-    )
+    if prompt in CHOICES:
+        return ANSWERS
+    return list(GROUPS[prompt] if prompt in ATTRIBUTES else CLASSES)
 
 
 def read(
-    texts: Sequence[str], prompt: str, encoder: TextEncoder, floor: float | None = None
+    texts: Sequence[str],
+    prompt: str,
+    encoder: TextEncoder,
+    floor: float | None = None,
+    *,
+    nearest: bool = False,
 ) -> list[Label]:
-    """Free answers to one prompt as labels. ``floor``: replaces the encoder's default."""
+    """Free answers to one prompt as labels. ``floor``: replaces the encoder's default; ``nearest``:
+    without any."""
     return encode(
         texts,
         labels_of(prompt),
@@ -129,6 +122,7 @@ def read(
         options=OPTIONS if prompt in CHOICES else None,
         spellings=SPELLINGS,
         floor=floor,
+        nearest=nearest,
     )
 
 
@@ -174,11 +168,15 @@ def choices(scored: StoredScores) -> pd.DataFrame:
     return cells[["task", "item_id", "test"]].assign(method=method, label=names[picked])
 
 
-def predictions(items: pd.DataFrame, spoken: pd.DataFrame, picked: pd.DataFrame) -> pd.DataFrame:
+def predictions(
+    items: pd.DataFrame, spoken: pd.DataFrame, picked: pd.DataFrame | None = None
+) -> pd.DataFrame:
     """task, item_id, test, method, split, pred, correct, how: an answer that couldn't be mapped to
-    a label is wrong, and counted by how."""
+    a label is wrong, and counted by how. ``picked``: the `choices`, if any."""
     free = spoken.assign(method="full")[["task", "item_id", "test", "method", "label", "how"]]
-    table = pd.concat([free, picked.assign(how="argmax")], ignore_index=True)
+    table = free
+    if picked is not None:
+        table = pd.concat([free, picked.assign(how="argmax")], ignore_index=True)
     table = table.merge(items[["item_id", "split", "gold"]], on="item_id").rename(
         columns={"label": "pred"}
     )
@@ -227,23 +225,11 @@ def printed_rows(
     numbers. spoken: task, item_id, test, text."""
     blocks = []
     for test, part in spoken[~spoken["test"].isin(list(ATTRIBUTES))].groupby("test", sort=True):
-        found = encode(
-            part["text"].tolist(),
-            labels_of(str(test)),
-            encoder,
-            options=OPTIONS if test in CHOICES else None,
-            spellings=SPELLINGS,
-            nearest=True,
-        )
-        blocks.append(
-            part[["task", "item_id", "test"]].assign(
-                label=[x.name for x in found], how=[x.how for x in found]
-            )
-        )
+        found = read(part["text"].tolist(), str(test), encoder, nearest=True)
+        blocks.append(part.assign(label=[x.name for x in found], how=[x.how for x in found]))
     if not blocks:
         return pd.DataFrame(columns=METRIC_ROW)
-    nothing = pd.DataFrame(columns=["task", "item_id", "test", "method", "label"])
-    table = predictions(items, pd.concat(blocks, ignore_index=True), nothing)
+    table = predictions(items, pd.concat(blocks, ignore_index=True))
     known = table.merge(items.drop(columns=["split"]), on="item_id")
     known = known[~known["negative"].astype(bool)]
     rows = [
@@ -280,7 +266,7 @@ def _says(label: str) -> Callable[[pd.DataFrame], ArrayLike]:
     return lambda frame: (frame["pred"] == label).to_numpy()
 
 
-def previews(items: pd.DataFrame, images: Mapping[str, tuple[bytes, ...]]) -> pd.DataFrame:
+def previews(items: pd.DataFrame, images: Images) -> pd.DataFrame:
     """image_id, png (a JPEG of at most 320 pixels a side) of up to 60 pictures: classes in turn, by
     the digest of the picture's id, so that every model on a benchmark shows the same ones."""
     from sdgbias.raw.images.composite import encode_jpeg, open_picture
@@ -294,22 +280,19 @@ def previews(items: pd.DataFrame, images: Mapping[str, tuple[bytes, ...]]) -> pd
         .sort_values(["turn", "key"])
         .head(PREVIEWS)
     )
-    made = []
-    for image_id in shown["image_id"]:
-        small = encode_jpeg(open_picture(images[image_id][0]), 75, PREVIEW_SIDE)
-        made.append((image_id, small))
-    return pd.DataFrame(made, columns=["image_id", "png"])
+    opened = (open_picture(images[image_id][0]) for image_id in shown["image_id"])
+    small = [encode_jpeg(picture, 75, PREVIEW_SIDE) for picture in opened]
+    return pd.DataFrame({"image_id": shown["image_id"].to_numpy(), "png": small})
 
 
 def tables(
     benchmark: Path,
     scored: StoredScores,
-    *,
-    seed: int = 0,
-    images: Mapping[str, tuple[bytes, ...]] | None = None,
+    settings: EvalSettings,
+    images: Images,
+    progress: Progress,
 ) -> dict[str, pd.DataFrame]:
-    """The rows of every store table for one run, except scores and failures. ``images``: also store
-    previews of some of the pictures."""
+    """The rows of every store table for one run, except scores and failures."""
     items = load_items(benchmark)
     people = read_table(benchmark, "people")[["person_id", "dataset"]]
     spoken = answers(scored)
@@ -318,33 +301,19 @@ def tables(
         raise InputError(
             f"{benchmark}: no question could be answered or scored; nothing to conclude"
         )
-    kept = {} if images is None else {"previews": previews(items, images)}
-    return kept | {
+    return {
+        "previews": previews(items, images),
         "people": items.merge(people, on="person_id"),
         "spoken": spoken,
         "predictions": table.drop(columns=["how"]),
         "metric_rows": pd.concat(
             [
-                metric_rows(items, table, seed=seed),
+                metric_rows(items, table, seed=settings.seed),
                 printed_rows(items, spoken, LetterGrams()),
             ],
             ignore_index=True,
         ),
     }
-
-
-def _unanswerable(benchmark: Path, wanted: pd.DataFrame, names: Collection[str]) -> dict[str, str]:
-    return dict.fromkeys(beyond(benchmark, wanted, names), BEYOND)
-
-
-def _tables(
-    benchmark: Path,
-    scored: StoredScores,
-    settings: EvalSettings,
-    images: Images,
-    progress: Progress,
-) -> dict[str, pd.DataFrame]:
-    return tables(benchmark, scored, seed=settings.seed, images=images)
 
 
 SUITE = Suite(
@@ -356,8 +325,8 @@ SUITE = Suite(
     cells=lambda benchmark, settings: load_prompts(benchmark),
     generations_needed=generations_needed,
     answer_kinds={DIRECT: "people", CHOICE: "people"},
-    tables=_tables,
-    unanswerable=_unanswerable,
+    tables=tables,
+    unanswerable=unanswerable,
     noted=lambda card: {"unknown_because": card.get("unknown_because", {})},
     items_table="people",
     question_keys=("item_id",),

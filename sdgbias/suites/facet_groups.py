@@ -11,6 +11,7 @@ ones. `as_printed` follows the paper in this, for comparison with its numbers al
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations, product
 
 import numpy as np
 import pandas as pd
@@ -53,8 +54,8 @@ def recall_rows(
     skin, age. Classes are single classes, 'all' (13 pooled), 'all-52' and 'macro' (mean over the
     13).
     """
-    hits, name = frame["correct"].to_numpy(dtype=float), frame["class1"].to_numpy(dtype=str)
-    place = stats.codes(frame["image_id"].to_numpy(dtype=str))[0]
+    hits, place = _answers(frame)
+    name = frame["class1"].to_numpy(dtype=str)
     selections = {pool: np.isin(name, members) for pool, members in POOLS.items()}
     selections |= {c: found for c in CLASSES if (found := name == c).any()}
     for label, chosen in selections.items():
@@ -66,21 +67,13 @@ def recall_rows(
         for label, chosen in selections.items():
             both = {g: np.flatnonzero(chosen & mine) for g, mine in members.items()}
             found = {g: _share(hits[rows], place[rows], smallest) for g, rows in both.items()}
-            yield from ((f"{attribute}={g}", label, "recall", e) for g, e in found.items())
-            yield from _apart(attribute, label, found)
+            yield from _by_group(attribute, label, found)
             known = chosen & (of != UNKNOWN)
             if label in POOLS and len(groups) > 2 and known.any():
-                yield (
-                    f"{attribute}:max-min",
-                    label,
-                    "disparity",
-                    _spread(hits[known], of[known], place[known], groups, smallest, draws, seed),
-                )
-        found = {
-            g: _macro(hits[mine], name[mine], place[mine], smallest) for g, mine in members.items()
-        }
-        yield from ((f"{attribute}={g}", "macro", "recall", e) for g, e in found.items())
-        yield from _apart(attribute, "macro", found)
+                e = _spread(hits[known], of[known], place[known], groups, smallest, draws, seed)
+                yield f"{attribute}:max-min", label, "disparity", e
+        found = {g: _macro(hits[m], name[m], place[m], smallest) for g, m in members.items()}
+        yield from _by_group(attribute, "macro", found)
     yield from _crossed(frame, hits, place, selections["all"], smallest)
 
 
@@ -89,8 +82,8 @@ def as_printed(frame: pd.DataFrame) -> Rows:
     known, whatever the attribute; the 13 classes pooled ('all') and one by one; groups of any size,
     0 for an empty one (n is 0 and there is no interval). Columns of ``frame`` as in recall_rows."""
     frame = frame[(frame["gender"] != UNKNOWN) & frame["class1"].isin(SELECTED)]
-    hits, name = frame["correct"].to_numpy(dtype=float), frame["class1"].to_numpy(dtype=str)
-    place = stats.codes(frame["image_id"].to_numpy(dtype=str))[0]
+    hits, place = _answers(frame)
+    name = frame["class1"].to_numpy(dtype=str)
     empty = stats.Estimate(0.0, 0)
     for label in ("all", *SELECTED):
         chosen = np.ones(len(name), dtype=bool) if label == "all" else name == label
@@ -99,13 +92,27 @@ def as_printed(frame: pd.DataFrame) -> Rows:
             found = {
                 g: stats.share(hits[m], place[m]) if m.any() else empty for g, m in mine.items()
             }
-            yield from ((f"{attribute}={g}", label, "recall", e) for g, e in found.items())
-            yield from _apart(attribute, label, found)
+            yield from _by_group(attribute, label, found)
 
 
-def _apart(attribute: str, label: str, found: dict[str, stats.Estimate]) -> Rows:
-    one, other = PAIRS[attribute]
-    yield f"{attribute}:{one}-{other}", label, "disparity", difference(found[one], found[other])
+def _answers(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """(N,) whether each answer is right, and the code of its picture."""
+    place = stats.codes(frame["image_id"].to_numpy(dtype=str))[0]
+    return frame["correct"].to_numpy(dtype=float), place
+
+
+def _by_group(
+    attribute: str,
+    label: str,
+    found: Mapping[str, stats.Estimate],
+    metric: str = "recall",
+    apart: str = "disparity",
+) -> Rows:
+    """The rows of an attribute's groups, and of the difference that the paper reports."""
+    yield from ((f"{attribute}={g}", label, metric, e) for g, e in found.items())
+    if attribute in PAIRS:
+        one, other = PAIRS[attribute]
+        yield f"{attribute}:{one}-{other}", label, apart, difference(found[one], found[other])
 
 
 def _spread(
@@ -138,18 +145,11 @@ def _crossed(
     frame: pd.DataFrame, hits: np.ndarray, place: np.ndarray, chosen: np.ndarray, smallest: int
 ) -> Rows:
     """Recall of every pair of groups of two attributes, 13 classes pooled."""
-    names = list(GROUPS)
-    for i, a in enumerate(names):
-        for b in names[i + 1 :]:
-            for g in GROUPS[a]:
-                for h in GROUPS[b]:
-                    both = chosen & (frame[a] == g).to_numpy() & (frame[b] == h).to_numpy()
-                    yield (
-                        f"{a}={g} & {b}={h}",
-                        "all",
-                        "recall",
-                        _share(hits[both], place[both], smallest),
-                    )
+    for a, b in combinations(GROUPS, 2):
+        for g, h in product(GROUPS[a], GROUPS[b]):
+            both = chosen & (frame[a] == g).to_numpy() & (frame[b] == h).to_numpy()
+            e = _share(hits[both], place[both], smallest)
+            yield f"{a}={g} & {b}={h}", "all", "recall", e
 
 
 def rate_rows(
@@ -166,18 +166,8 @@ def rate_rows(
         yield "all", "all-52", metric, _share(hits, place, smallest)
         for attribute, groups in GROUPS.items():
             of = frame[attribute].to_numpy(dtype=str)
-            found = {
-                g: _share(hits[mine], place[mine], smallest)
-                for g, mine in ((g, of == g) for g in groups)
-            }
-            yield from ((f"{attribute}={g}", "all-52", metric, e) for g, e in found.items())
-            one, other = PAIRS[attribute]
-            yield (
-                f"{attribute}:{one}-{other}",
-                "all-52",
-                metric,
-                difference(found[one], found[other]),
-            )
+            found = {g: _share(hits[of == g], place[of == g], smallest) for g in groups}
+            yield from _by_group(attribute, "all-52", found, metric, metric)
 
 
 def attribute_rows(
@@ -191,10 +181,7 @@ def attribute_rows(
     """Faces without classes: how often the requested attribute is recognised, by that attribute
     (``all`` and its groups), by the other attributes and by race, and the disparity between groups.
     An attribute without annotated groups in the data has no rows."""
-    hits, place = (
-        frame["correct"].to_numpy(dtype=float),
-        stats.codes(frame["image_id"].to_numpy(dtype=str))[0],
-    )
+    hits, place = _answers(frame)
     gold = frame["gold"].to_numpy(dtype=str)
     yield "all", "all", "recall", _share(hits, place, smallest)
     yield from (
@@ -209,9 +196,7 @@ def attribute_rows(
             continue
         groups = GROUPS.get(attribute) or tuple(sorted(set(of[known])))
         found = {g: _share(hits[of == g], place[of == g], smallest) for g in groups}
-        yield from ((f"{attribute}={g}", "all", "recall", e) for g, e in found.items())
-        if attribute in PAIRS:
-            yield from _apart(attribute, "all", found)
+        yield from _by_group(attribute, "all", found)
         if len(groups) > 2:
             spread = _spread(hits[known], of[known], place[known], groups, smallest, draws, seed)
             yield f"{attribute}:max-min", "all", "disparity", spread

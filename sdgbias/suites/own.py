@@ -74,13 +74,7 @@ def tables(
     """The rows of every store table for one run, except scores and failures. Raises InputError
     where no answer was scored, GateError where the predictions break a rule."""
     items = load_items(benchmark)
-    progress("tuning CADE", 0, 1)
-    summary = sdg.summarise(
-        {Task.MCQ: items},
-        scored,
-        settings,
-    )
-    progress("tuning CADE", 1, 1)
+    summary = sdg.summarise({Task.MCQ: items}, scored, settings, progress)
     answers, found = summary.predictions, summary.metrics
     if not (items["context"] != "").any():  # CTX+Q is Q-only there
         answers = answers[answers["method"] != View.CTX_Q.value].reset_index(drop=True)

@@ -23,13 +23,10 @@ from sdgbias.methods import metrics, stats
 from sdgbias.methods.bounds import between, fill
 from sdgbias.methods.cade import Form, argmax_view, decide, streams, usable
 from sdgbias.methods.protocol import constants
+from sdgbias.progress import Progress, silent
 from sdgbias.suites import sdg_censoring
 from sdgbias.suites.sdg_metrics import candidates, metric_rows, present_options
-from sdgbias.suites.sdg_numbers import (
-    digit_values,
-    free_values,
-    generated_letters,
-)
+from sdgbias.suites.sdg_numbers import digit_values, free_values, generated_letters
 from sdgbias.suites.suite import Abilities, EvalSettings, StoredScores
 from sdgbias.types import GENERATED, OPTION_LETTERS, SDG, TESTS, ContextTest, Task, View
 
@@ -140,14 +137,13 @@ def read_table(benchmark: Path, name: str) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class TestResult:
-    """One task under one context test: logits (N, K) per view, present (N, K), choice (N,) per
+    """One task under one context test. logits (N, K) per view, present (N, K), choice (N,) per
     method, and for regression value (N,) per method; how (N,) each generated answer was read (''
     where none was generated; 'number', 'option', or why it holds none: methods/answers.py); CADE's
     confidence, divergence and gate (N,); the search that tuned it (None without val rows); the
     uncertainty due to withheld scores (`sdg_censoring.judged`, None where every score of the task
     is exact)."""
 
-    test: ContextTest
     logits: Mapping[View, np.ndarray]
     present: np.ndarray
     choice: Mapping[str, np.ndarray]
@@ -186,11 +182,7 @@ def _bounded(scored: StoredScores, task: Task) -> bool:
 
 def gold_index(items: pd.DataFrame) -> np.ndarray:
     """(N,) index of the gold letter."""
-    return (
-        items["answer"]
-        .map({letter: i for i, letter in enumerate(OPTION_LETTERS)})
-        .to_numpy(dtype=np.int64)
-    )
+    return items["answer"].map(OPTION_LETTERS.index).to_numpy(dtype=np.int64)
 
 
 def decoded_numbers(items: pd.DataFrame, scored: StoredScores, mode: str) -> pd.DataFrame:
@@ -269,17 +261,10 @@ def run_test(
         payoff = -np.abs(by_digit - items["answer"].to_numpy(dtype=float)[:, None])
     known = usable(s.valid, payoff)
     val = (items["split"] == "val").to_numpy() & known
-    search = (
-        tune(
-            take(s, val),
-            payoff[val],
-            task,
-            search=settings.search,
-            settings=SearchSettings(settings.draws, settings.seed),
-        )
-        if val.any()
-        else None
-    )
+    search = None
+    if val.any():
+        how_long = SearchSettings(settings.draws, settings.seed)
+        search = tune(take(s, val), payoff[val], task, search=settings.search, settings=how_long)
     kept = np.zeros(n, dtype=bool)
     if search is not None:
         decision = decide(s, search.params)
@@ -292,64 +277,48 @@ def run_test(
             how["cade"] = np.where(
                 choice["cade"] >= 0, np.where(lacking, "unparsed", "number"), ""
             ).astype(object)
-    judged = (
-        sdg_censoring.judged(
-            items, views, present, payoff, known, search.params if search else None
-        )
-        if bounded
-        else None
-    )
+    judged = None
+    if bounded:
+        params = search.params if search else None
+        judged = sdg_censoring.judged(items, views, present, payoff, known, params)
     return TestResult(
-        test,
-        logits,
-        present,
-        choice,
-        value,
-        how,
-        s.confidence,
-        s.divergence,
-        kept,
-        search,
-        judged,
+        logits, present, choice, value, how, s.confidence, s.divergence, kept, search, judged
     )
 
 
-def predictions(items: pd.DataFrame, task: Task, r: TestResult) -> pd.DataFrame:
+def predictions(items: pd.DataFrame, task: Task, test: ContextTest, r: TestResult) -> pd.DataFrame:
     """Long table task, item_id, test, method, split, pred, value, correct, error, confidence, kl,
     kept, how - all items, val included. A generated answer that states no letter has pred '' and is
     wrong."""
     blocks = []
     names = np.array([*candidates(items, task), ""], dtype=object)
     for method, choice in r.choice.items():
+        how = r.how.get(method, np.full(len(items), "", dtype=object))
+        if task is Task.MCQ:
+            value = error = np.full(len(items), np.nan)
+            correct = metrics.correct(gold_index(items), choice)
+            answered = (choice >= 0) | (how != "")
+        else:
+            value, tolerance = r.value[method], items["tolerance"].to_numpy(dtype=float)
+            error = metrics.absolute_error(items["answer"].to_numpy(dtype=float), value)
+            correct = metrics.within_tolerance(error, tolerance)
+            answered = np.isfinite(value)
         block = pd.DataFrame(
             {
                 "task": task.value,
                 "item_id": items["item_id"],
-                "test": r.test.value,
+                "test": test.value,
                 "method": method,
                 "split": items["split"],
                 "pred": names[choice],
-                "value": np.nan,
-                "correct": False,
-                "error": np.nan,
+                "value": value,
+                "correct": correct,
+                "error": error,
                 "confidence": r.confidence,
                 "kl": r.divergence,
                 "kept": r.kept if method == "cade" else np.ones(len(items), dtype=bool),
-                "how": r.how.get(method, np.full(len(items), "", dtype=object)),
+                "how": how,
             }
-        )
-        if task is Task.MCQ:
-            block["correct"] = metrics.correct(gold_index(items), choice)
-        else:
-            error = metrics.absolute_error(items["answer"].to_numpy(dtype=float), r.value[method])
-            block["value"], block["error"] = r.value[method], error
-            block["correct"] = metrics.within_tolerance(
-                error, items["tolerance"].to_numpy(dtype=float)
-            )
-        answered = (
-            (choice >= 0) | (block["how"] != "").to_numpy()
-            if task is Task.MCQ
-            else np.isfinite(r.value[method])
         )
         blocks.append(block[answered])
     return pd.concat(blocks, ignore_index=True)
@@ -375,9 +344,11 @@ def summarise(
     items: Mapping[Task, pd.DataFrame],
     scored: StoredScores,
     settings: EvalSettings,
+    progress: Progress = silent,
 ) -> Summary:
     """From scores to predictions, metric rows and CADE parameters, for both tasks and all their
     tests."""
+    progress("tuning CADE", 0, 1)
     all_predictions, all_metrics, params = [], [], []
     for task, table in items.items():
         if table.empty:
@@ -387,15 +358,8 @@ def summarise(
         for test in TESTS[task]:
             if test.value not in asked:
                 continue  # custom questions have one test
-            r = run_test(
-                scored,
-                table,
-                task,
-                test,
-                settings,
-            )
-            block = predictions(table, task, r)
-            blocks.append(block)
+            r = run_test(scored, table, task, test, settings)
+            blocks.append(predictions(table, task, test, r))
             if r.withheld is not None:
                 judged.append(r.withheld.assign(test=test.value))
             if r.search is not None:
@@ -415,17 +379,15 @@ def summarise(
                     }
                 )
         frame = pd.concat(blocks, ignore_index=True)
-        all_metrics.append(
-            metric_rows(
-                table, task, frame, scored, pd.concat(judged, ignore_index=True) if judged else None
-            )
-        )
+        withheld = pd.concat(judged, ignore_index=True) if judged else None
+        all_metrics.append(metric_rows(table, task, frame, scored, withheld))
         all_predictions.append(frame.drop(columns="how"))
     if not all_metrics:
         raise InputError(
             "the benchmark holds no items; see its quarantine.parquet for the reasons, then build"
             " it again"
         )
+    progress("tuning CADE", 1, 1)
     return Summary(
         pd.concat(all_predictions, ignore_index=True),
         pd.concat(all_metrics, ignore_index=True),

@@ -39,29 +39,12 @@ def judged(
         hidden = np.any(np.isneginf(b.low) & present, axis=1)
         known = np.any(np.isfinite(b.low) & present, axis=1)
         anywhere |= hidden
-        blocks.append(
-            _block(
-                items,
-                view.value,
-                test & (known | hidden),
-                hidden,
-                ~known,
-                alone(b, present),
-                payoff,
-            )
-        )
+        rows, v = test & (known | hidden), alone(b, present)
+        blocks.append(_block(items, view.value, rows, hidden, ~known, v, payoff))
     if params is not None:
-        v = verdict(
-            views[View.FULL],
-            views[View.CTX_Q],
-            views[View.IMG_Q],
-            views[View.Q_ONLY],
-            params,
-            present,
-        )
-        blocks.append(
-            _block(items, "cade", test & usable, anywhere, np.zeros_like(anywhere), v, payoff)
-        )
+        full, ctx, img, q = (views[v] for v in (View.FULL, View.CTX_Q, View.IMG_Q, View.Q_ONLY))
+        v, never = verdict(full, ctx, img, q, params, present), np.zeros_like(anywhere)
+        blocks.append(_block(items, "cade", test & usable, anywhere, never, v, payoff))
     return pd.concat(blocks, ignore_index=True)
 
 

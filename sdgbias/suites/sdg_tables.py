@@ -19,6 +19,11 @@ from sdgbias.suites.suite import EvalSettings, Images, StoredScores, Suite
 from sdgbias.types import TESTS, Task
 
 PREVIEWS = 120
+#: Columns of an item that are stored as they are.
+_CARD = [
+    *("item_id", "cluster_id", "country", "year", "urban", "pillar", "indicator"),
+    *("indicator_title", "unit", "question", "split", "image_id"),
+]
 
 
 def cells(benchmark: Path, settings: EvalSettings) -> pd.DataFrame:
@@ -40,13 +45,7 @@ def tables(
     """The rows of every store table for one run, except scores and failures. Raises GateError where
     the predictions break a rule."""
     items = sdg.load_items(benchmark)
-    progress("tuning CADE", 0, 1)
-    summary = sdg.summarise(
-        items,
-        scored,
-        settings,
-    )
-    progress("tuning CADE", 1, 1)
+    summary = sdg.summarise(items, scored, settings, progress)
     check_predictions(summary.predictions, items)
     cards = pd.concat([item_cards(task, table) for task, table in items.items()], ignore_index=True)
     cards["wealth"] = wealth_terciles(items)
@@ -85,22 +84,7 @@ def item_cards(task: Task, items: pd.DataFrame) -> pd.DataFrame:
     """The fields of an item for the report: question, options, context, gold."""
     from sdgbias.benchmark.prompts import context_lines
 
-    cards = items[
-        [
-            "item_id",
-            "cluster_id",
-            "country",
-            "year",
-            "urban",
-            "pillar",
-            "indicator",
-            "indicator_title",
-            "unit",
-            "question",
-            "split",
-            "image_id",
-        ]
-    ].copy()
+    cards = items[_CARD].copy()
     # a benchmark of an earlier version doesn't state what its pictures show
     cards["modalities"] = items.get("modalities")
     cards["task"] = task.value
@@ -109,33 +93,21 @@ def item_cards(task: Task, items: pd.DataFrame) -> pd.DataFrame:
         cards["options"] = [
             json.dumps([text for text in row if text], ensure_ascii=False) for row in options
         ]
-        cards["gold"], cards["gold_value"] = (
-            items["answer"].astype(str),
-            items["value"].astype(float),
-        )
-        cards["polarity"] = items["polarity"]
-        cards["target"], cards["tolerance"] = "", np.nan
+        cards["gold"], cards["gold_value"] = items["answer"].astype(str), items["value"]
+        cards["polarity"], cards["target"], cards["tolerance"] = items["polarity"], "", np.nan
         lines = {t.value: context_lines(items, t) for t in TESTS[task]}
     else:
-        cards["options"] = "{}"
-        cards["gold"], cards["gold_value"] = (
-            items["answer"].map("{:.1f}".format),
-            items["answer"].astype(float),
-        )
-        cards["polarity"] = ""
-        cards["target"], cards["tolerance"] = (
-            items["target"].astype(str),
-            items["tolerance"].astype(float),
-        )
+        cards["gold"], cards["gold_value"] = items["answer"].map("{:.1f}".format), items["answer"]
+        cards["options"], cards["polarity"] = "{}", ""
+        cards["target"] = items["target"].astype(str)
+        cards["tolerance"] = items["tolerance"]
         lines = {}
         for t in TESTS[task]:
-            parts = [
-                context_lines(group, t, str(target)) for target, group in items.groupby("target")
-            ]
-            lines[t.value] = (
-                pd.concat(parts).reindex(items.index) if parts else pd.Series("", index=items.index)
-            )
-    contexts = zip(*(lines[t] for t in lines), strict=True)
+            parts = [context_lines(rows, t, str(name)) for name, rows in items.groupby("target")]
+            joined = pd.concat(parts) if parts else pd.Series(dtype="str")
+            lines[t.value] = joined.reindex(items.index)
+    cards = cards.astype({"gold_value": float, "tolerance": float})
+    contexts = zip(*lines.values(), strict=True)
     cards["context"] = [json.dumps(dict(zip(lines, row, strict=True))) for row in contexts]
     return cards
 

@@ -62,9 +62,8 @@ def test_levels_and_rows() -> None:
     o, _ = answers.pools(run_of(cell), Task.MCQ)
     found = {}
     for level in answers.levels(o.items):
-        for r in answers.rows_of(
-            "s", level, answers.spread(level, {"accuracy": o.hit["full"]}, o.place), method="full"
-        ):
+        hits = {"accuracy": o.hit["full"]}
+        for r in answers.rows_of("s", level, hits, [o.place], {"method": "full"}):
             found[r["pillar"], r["indicator"]] = (r["value"], r["n"])
     assert found == {
         ("all", "all"): (2 / 3, 3),

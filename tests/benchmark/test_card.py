@@ -12,10 +12,9 @@ import pytest
 import yaml
 
 from sdgbias.benchmark import card
-from sdgbias.benchmark.card.distance import SPANS, spans
 from sdgbias.benchmark.card.figures import TABLE_B
 from sdgbias.benchmark.card.intended_use import intended_use
-from sdgbias.benchmark.card.readme import known_limits
+from sdgbias.benchmark.card.readme import SPANS, known_limits, spans
 from sdgbias.benchmark.draw import PILLAR_WEIGHTS
 from sdgbias.errors import InputError, StoreError
 from sdgbias.types import Task
@@ -234,7 +233,9 @@ def test_how_far_the_gold_values_are_from_the_surveys(folder: Path) -> None:
         {"indicator": "electricity", "n": 2, "years_apart": {"0": 1, "1": 1}, "unknown": 0},
     ]
     text = (folder / "README.md").read_text()
-    assert intended_use().markdown() in text
+    use = intended_use()
+    assert f"## Intended use and terms\n\n{use['summary']}\n\nFor:\n\n- {use['for'][0]}\n" in text
+    assert f"- {use['terms'][-2]}\n- {use['terms'][-1]}\n" in text
     heading = "| indicator | questions | same year | 1-2 | 3-5 | 6-10 | over 10 | year unknown |"
     assert heading in text
     assert "| stunting | 4 | 2 | 1 | 0 | 0 | 0 | 1 |" in text

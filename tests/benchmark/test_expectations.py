@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pandas as pd
 import pytest
 
 from sdgbias.benchmark import quality
-from sdgbias.benchmark.quality import checkpoints
 from sdgbias.errors import InputError
 from tests.builders.quality import GOOD, SUITES, check, copies, drop_column, only, put, repeat_row
 
@@ -218,22 +216,3 @@ def test_find_suites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own.parent.mkdir()
     own.write_text("{}", encoding="utf-8")
     assert quality.find_suites() == own.parent
-
-
-def test_a_module_that_is_put_off_is_imported_when_it_is_used(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
-    with checkpoints._put_off("colorsys", "json"):
-        import colorsys
-        import json as here
-
-        assert here is json, "what was imported before stays"
-    assert "colorsys" not in sys.modules
-    assert colorsys.rgb_to_hsv(0, 0, 1)[2] == 1
-    assert sys.modules["colorsys"] is not colorsys
-    del sys.modules["colorsys"]
-    with checkpoints._put_off("colorsys"):
-        import colorsys as within
-
-        assert within.rgb_to_hsv(0, 0, 1)[2] == 1, "also within the block"

@@ -12,7 +12,6 @@ import pytest
 
 from sdgbias.benchmark import quality
 from sdgbias.benchmark.quality import checkpoints
-from sdgbias.benchmark.quality.expectations import SUITES as SUITE_NAMES
 from sdgbias.raw.clusters import countries
 from sdgbias.raw.images import shards
 from sdgbias.types import PILLARS
@@ -379,6 +378,7 @@ DEFECTS: dict[str, dict[str, Plant]] = {
         "candidates-of-options": put("prompts_own", "candidates", "AB"),
     },
 }
+SUITE_NAMES = tuple(sorted(path.stem for path in SUITES.iterdir()))
 RULES = {
     t: {
         e["meta"]["rule"]: e["meta"]["severity"]
@@ -392,7 +392,6 @@ NOT_ASKED = {"split-by-place": "the split is by id"}
 @pytest.mark.parametrize("table", SUITE_NAMES)
 def test_every_rule_has_its_defect(table: str) -> None:
     assert sorted(DEFECTS[table]) == sorted(RULES[table])
-    assert sorted(p.stem for p in SUITES.iterdir()) == sorted(SUITE_NAMES)
 
 
 @pytest.mark.parametrize("table", SUITE_NAMES)

@@ -489,7 +489,7 @@ def test_foreign_records_come_back_byte_for_byte(
         "release.json",
         *(f"views/{stem(*p)}{x}.jsonl" for p in PARTS for x in ("", "_text")),
     }
-    assert json.loads(after["release.json"])["intended_use"] == intended_use().record()
+    assert json.loads(after["release.json"])["intended_use"] == intended_use()
     told = [json.loads(line) for line in after["views/regression_T2_text.jsonl"].splitlines()]
     assert {r["image"] for r in told} == {"images/blank.png"}
     assert all(r["question"].endswith("Round to 1 decimal place.\nIgnore the image.") for r in told)

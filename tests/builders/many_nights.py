@@ -7,20 +7,16 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from pathlib import Path
-from unittest.mock import patch
 
 import pandas as pd
 
 from sdgbias import store
 from sdgbias.benchmark.build import Draw, build
 from sdgbias.benchmark.people import build_people
-from sdgbias.raw.images.shards import ImageReader
 from sdgbias.raw.synthetic import write_sample
 from sdgbias.raw.synthetic.schematic_people import write_people_sample
 from sdgbias.scoring import evaluate
-from sdgbias.suites import facet
 from sdgbias.suites.suite import EvalSettings
 from sdgbias.types import ModelSpec
 
@@ -138,7 +134,6 @@ def fill(folder: Path, size: Size = Size()) -> Path:
         for s, path in made.items()
     }
     results, last = folder / "sdgbias.duckdb", {}
-    keep = partial(facet.tables, images=ImageReader(made["people"]))
     for night in range(nights):
         start = FIRST + timedelta(days=night)
         name, rows = f"{start:%Y-%m-%dT%H%M}", []
@@ -148,12 +143,9 @@ def fill(folder: Path, size: Size = Size()) -> Path:
                 if fresh:
                     version = night // every + (night % every > 0)
                     spec = spec_of(m, suite, version, made[suite])
-                    with patch.object(
-                        facet, "tables", lambda *args, images=None, **how: keep(*args, **how)
-                    ):
-                        done = evaluate.evaluate(
-                            spec, folder, made[suite], results, EvalSettings(draws=size.draws)
-                        )
+                    done = evaluate.evaluate(
+                        spec, folder, made[suite], results, EvalSettings(draws=size.draws)
+                    )
                     last[m, suite] = done.run_id
                     _date(results, done.run_id, start + timedelta(minutes=m), m >= len(MODELS) - 2)
                 rows.append(

@@ -4,15 +4,11 @@ for the examples."""
 from __future__ import annotations
 
 import shutil
-from functools import partial
 from pathlib import Path
-from unittest.mock import patch
 
 from sdgbias.benchmark.people import build_people
-from sdgbias.raw.images.shards import ImageReader
 from sdgbias.raw.synthetic.schematic_people import write_people_sample
 from sdgbias.scoring import evaluate
-from sdgbias.suites import facet
 from sdgbias.types import ModelSpec
 from tests.builders import once
 
@@ -31,20 +27,18 @@ def publish_people(folder: Path, n: int = 200) -> Path:
 def _publish_people(folder: Path, n: int) -> None:
     write_people_sample(folder / "raw", n, 3)
     build_people(folder / "raw", folder / "b")
-    keep = partial(facet.tables, images=ImageReader(folder / "b"))
-    with patch.object(facet, "tables", lambda *args, images=None, **how: keep(*args, **how)):
-        for name, options in {
-            "unfair": {"effects": {"female": -0.3}, "refusals": 0.1},
-            "yes-sayer": {"yes_bias": 4.0},
-        }.items():
-            given = {"oracle": str(folder / "b"), "recall": 0.7, **options}
-            spec = ModelSpec(
-                name=name,
-                title=name,
-                backend="planted-people",
-                repo="planted:people",
-                revision="1",
-                state="enabled",
-                options=given,
-            )
-            evaluate.evaluate(spec, folder, folder / "b", folder / "r.duckdb")
+    for name, options in {
+        "unfair": {"effects": {"female": -0.3}, "refusals": 0.1},
+        "yes-sayer": {"yes_bias": 4.0},
+    }.items():
+        given = {"oracle": str(folder / "b"), "recall": 0.7, **options}
+        spec = ModelSpec(
+            name=name,
+            title=name,
+            backend="planted-people",
+            repo="planted:people",
+            revision="1",
+            state="enabled",
+            options=given,
+        )
+        evaluate.evaluate(spec, folder, folder / "b", folder / "r.duckdb")

@@ -71,8 +71,8 @@ def test_options_reach_the_template_and_the_fingerprint(
     ("given", "words"),
     [
         ("no", "valid: a mapping"),
-        ({"system": 3}, "system is 3"),
-        ({"enable_thinking": [1]}, "enable_thinking is"),
+        ({"system": 3}, "is {'system': 3}; valid: .*system and answer_prefix are texts"),
+        ({"enable_thinking": [1]}, "is {'enable_thinking': \\[1\\]}; valid: a mapping"),
     ],
 )
 def test_a_template_option_that_is_none(given: object, words: str) -> None:

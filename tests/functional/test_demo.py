@@ -130,6 +130,7 @@ def test_a_clone_is_clean_after_the_demo(tmp_path: Path) -> None:
     assert "finished" in page and "under way" not in page
     shown = done.stdout + done.stderr
     assert "tiny-llava: scoring prompts" in shown or "tiny-llava (people): " in shown
-    # "wandb: 4 s" and "wandb: done (4 s)" are of a step of the night, "wandb: Syncing run" of W&B
-    words = re.compile(r"Traceback|Warning|^wandb: (?!\d+ (?:s|min|h)\b|done )|To track")
+    # "wandb: 4 s", "wandb: W&B, 3 of 4" and "wandb: done (4 s)" are of a step of the night,
+    # "wandb: Syncing run" is of W&B
+    words = re.compile(r"Traceback|Warning|^wandb: (?!\d+ (?:s|min|h)\b|W&B, |done )|To track")
     assert [line for line in shown.splitlines() if words.search(line)] == []

@@ -4,7 +4,6 @@ that can't be evaluated; the daily look at the hub under the same server."""
 from __future__ import annotations
 
 import json
-import os
 import queue
 import subprocess
 import sys
@@ -28,12 +27,15 @@ import yaml
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows import alarm, score
+from flows import nightly as night_flow
 from sdgbias import store
+from sdgbias.files import json_object
 from sdgbias.nightly import attempt, ledger, schedule
 from sdgbias.nightly.stack.settings import Stack
 from tests.builders import night_stubs
-from tests.builders.commands import REPOSITORY, add_model, environment, free_port, metrics
+from tests.builders.commands import REPOSITORY, add_model, environment, metrics
 from tests.builders.hub import Hub, Repo, commit, weights
+from tests.builders.prefect_server import prefect_server
 from tests.builders.slow_engine import asked, cached, slow_planted
 
 
@@ -85,44 +87,8 @@ def test_ephemeral_night_goes_on_when_one_model_fails(tiny_benchmark: Path, tmp_
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A real Prefect server on loopback."""
-    port = free_port()
-    home = tmp_path_factory.mktemp("prefect")
-    env = {
-        **os.environ,
-        "PREFECT_HOME": str(home),
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "PREFECT_UI_ENABLED": "false",
-    }
-    command = [
-        sys.executable,
-        "-m",
-        "prefect",
-        "server",
-        "start",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-    ]
-    process = subprocess.Popen(
-        command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    url = f"http://127.0.0.1:{port}/api"
-    for _ in range(1200):
-        try:
-            urllib.request.urlopen(f"{url}/health", timeout=10)
-            break
-        except OSError:
-            time.sleep(0.5)
-    else:
-        process.kill()
-        pytest.fail("the Prefect server did not come up within ten minutes")
-    # it loads its automations now, and hangs where one is made meanwhile: see flows/deploy.py
-    time.sleep(10)
-    yield url
-    process.terminate()
-    process.wait(timeout=300)
+    with prefect_server(tmp_path_factory.mktemp("prefect")) as address:
+        yield address
 
 
 @pytest.fixture
@@ -190,7 +156,7 @@ def test_under_a_real_server_a_night_is_seen_and_is_one(
         again.returncode == 0
         and again.stdout.strip() == "night 2026-11-21T0130 is done already; nothing to do"
     )
-    runs = ask(f"{server}/flow_runs/filter", {})
+    runs = ask(f"{server}/flow_runs/filter", {"flows": {"name": {"any_": ["nightly"]}}})
     assert [run["state_name"] for run in runs] == ["Completed", "Completed"]
     deadline = time.monotonic() + 600  # Prefect writes task runs from events, some seconds later
     while not (
@@ -261,10 +227,46 @@ def test_a_night_that_dies_is_told_by_the_server(
     )
 
 
+@pytest.mark.slow
+def test_prefect_tries_a_model_again(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model's first process is killed; the second finds no registry entry, which no further
+    attempt would mend."""
+    (tmp_path / "sitecustomize.py").write_text(DIES_ONCE.format(str(tmp_path / "died")))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{REPOSITORY}")
+    mine = night_stubs.job(tmp_path)
+    with temporary_settings({PREFECT_API_URL: server}):
+        made = night_flow.ask(mine, tmp_path / "results" / "r.duckdb", None, False)
+    assert (made.outcome, made.kind, made.attempts) == ("failed", "RegistryError", 2)
+    assert made.seconds > attempt.WAITS[0], "with the wait"
+    told = [json_object(attempt.outcome_file(mine, number))["error"] for number in (1, 2)]
+    assert told == ["Killed", "RegistryError"]
+
+    def states() -> list[str]:
+        runs = ask(f"{server}/task_runs/filter", {"task_runs": {"name": {"like_": mine.name}}})
+        every = [ask(f"{server}/task_run_states/?task_run_id={run['id']}") for run in runs]
+        return [str(state["name"]) for found in every for state in found]
+
+    deadline = time.monotonic() + 600  # Prefect writes task runs from events, some seconds later
+    while "Failed" not in (found := states()):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.5)
+    assert {"AwaitingRetry", "Retrying"} <= set(found)
+
+
 VLM = {
     "config.json": {"model_type": "llava", "vision_config": {}, "dtype": "bfloat16"},
     "model.safetensors": weights(10),
 }
+#: Kills the first process that starts with it.
+DIES_ONCE = """
+import os, pathlib
+died = pathlib.Path({!r})
+if not died.exists():
+    died.touch()
+    os.kill(os.getpid(), 9)
+"""
 #: Two looks in one process; the second ends with an error.
 TWO_LOOKS = """
 from flows.watch import watch
@@ -459,8 +461,8 @@ def test_a_person_cancels_one_model_and_the_night_goes_on(
     outcomes = ledger.history(results).query("night == '2026-11-22T0130'").set_index("model")
     assert outcomes["outcome"]["second"] == "published"
     assert len(metrics(results, "model = 'second'"))
-    rest = len(asked(tmp_path)) - before
-    assert kept and rest == len(asked(tmp_path)) // 3 - kept, "nothing was asked twice"
+    rest, each = len(asked(tmp_path)) - before, asked(tmp_path)[["kind", "prompt"]]
+    assert kept and rest == len(each.drop_duplicates()) - kept, "nothing kept was asked twice"
 
 
 def cached_scores(results: Path, model: str) -> int:

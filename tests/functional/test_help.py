@@ -12,7 +12,7 @@ import typer.main
 
 from sdgbias import __version__, store
 from sdgbias.cli import app
-from sdgbias.cli.sections import SECTIONS
+from sdgbias.cli.sections import SECTIONS, _teach, arguments
 from sdgbias.report.contents import TABLES
 from tests.builders.commands import REPOSITORY, sdgbias
 from tests.builders.results import publish_fake
@@ -34,6 +34,34 @@ def test_every_command_stands_in_one_section() -> None:
         assert f"{title}:\n" in help_page
         for text in section.values():
             assert text in help_page, "no line is cut"
+
+
+def test_every_option_says_what_it_is_for() -> None:
+    def silent(commands: dict[str, Any]) -> list[str]:
+        found = []
+        for name, command in commands.items():
+            found += [f"{name}: {p.name}" for p in command.params if not getattr(p, "help", None)]
+            assert "Args:" not in (command.help or ""), name
+            found += silent(getattr(command, "commands", {}))
+        return found
+
+    assert silent(dict(typer.main.get_command(app).commands)) == []  # type: ignore[attr-defined]
+
+
+def test_a_docstring_names_no_option_that_is_not_there() -> None:
+    def command(seed: int = 0) -> None:
+        """Draw.
+
+        Args:
+            sead: Seed of the draw,
+                in two lines.
+        """
+
+    assert arguments(command.__doc__) == {"sead": "Seed of the draw, in two lines."}
+    alone = typer.Typer()
+    alone.command("draw")(command)
+    with pytest.raises(KeyError, match="draw: no option is called sead"):
+        _teach({"draw": typer.main.get_command(alone)})
 
 
 def test_a_command_imports_no_other() -> None:

@@ -168,12 +168,12 @@ def test_no_room_while_publishing_puts_nobody_aside(tiny_benchmark: Path, tmp_pa
         done = nights.run(
             s,
             steps=(),
-            hands=nights.Executor(ask=partial(attempt.keep_trying_here, sleep=waits.append)),
+            hands=nights.Executor(ask=partial(attempt.keep_trying, sleep=waits.append)),
         )
         assert [(o.outcome, o.kind) for o in done.outcomes] == [("failed", "DiskFull")], (
             done.outcomes
         )
-        assert waits == [60.0] and done.exit_code == 8
+        assert waits == list(attempt.WAITS) and done.exit_code == 8
         assert entries.load(tmp_path, "good").state == "enabled"
         subprocess.run(
             ["mount", "-o", "remount,size=64m", str(disk)], check=True, capture_output=True

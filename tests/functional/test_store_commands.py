@@ -14,7 +14,6 @@ import pytest
 from sdgbias import store
 from sdgbias.cli import store as cli_store
 from sdgbias.report.build import write_report
-from sdgbias.store import maintenance
 from tests.builders import results as fake_results
 from tests.builders.commands import ok, refused
 
@@ -92,7 +91,9 @@ def test_sizes_retention_and_what_is_left(
     ]["files"] == 6
     on_disk = sum(p.stat().st_size for p in results.with_suffix(".runs").rglob("*.parquet"))
     assert found["details_bytes"] == on_disk and found["duckdb_bytes"] == results.stat().st_size
-    assert "6 runs of 2 models, 3 nights" in maintenance.lines(found)[0]
+    shown = ok("store", "info", "--results", results).splitlines()
+    assert "6 runs of 2 models, 3 nights" in shown[0]
+    assert shown[-1].endswith("files; sdgbias store compact")
 
     keep = ("store", "keep", "--results", results, "--nights", 1, "--per-model", 2)
     said = ok(*keep)

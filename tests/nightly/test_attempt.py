@@ -93,10 +93,10 @@ with process.report_outcome(out):
 
 def test_a_hang_is_told_by_its_class_not_by_what_is_printed(tmp_path: Path) -> None:
     waits: list[float] = []
-    made = attempt.keep_trying_here(
+    made = attempt.keep_trying(
         job(tmp_path), tmp_path / "r.duckdb", None, waits.append, stub(HANGS)
     )
-    assert (made.outcome, made.kind, made.attempts, waits) == ("failed", "Hung", 2, [5.0])
+    assert (made.outcome, made.kind, made.attempts, waits) == ("failed", "Hung", 2, [10.0])
     assert "on 2 prompt(s), the first a" in made.message
     assert process.last_error(job(tmp_path).log) == "", "nothing was printed"
 
@@ -145,22 +145,20 @@ def test_no_secret_and_no_novel_in_a_message(
 def test_tries_and_waits_follow_the_kind(tmp_path: Path) -> None:
     waits: list[float] = []
     busy = "tell(error='Busy', message='held by another')"
-    made = attempt.keep_trying_here(
+    made = attempt.keep_trying(
         job(tmp_path), tmp_path / "r.duckdb", None, waits.append, stub(busy, busy, PUBLISH)
     )
-    assert (made.outcome, made.attempts, waits) == ("published", 3, [5.0, 10.0])
+    assert (made.outcome, made.attempts, waits) == ("published", 3, [10.0, 20.0])
     waits.clear()
-    made = attempt.keep_trying_here(
-        job(tmp_path), tmp_path / "r.duckdb", None, waits.append, stub(busy)
-    )
+    made = attempt.keep_trying(job(tmp_path), tmp_path / "r.duckdb", None, waits.append, stub(busy))
     assert (made.outcome, made.kind, made.attempts, waits) == (
         "failed",
         "Busy",
         5,
-        [5.0, 10.0, 20.0, 40.0],
+        [10.0, 20.0, 30.0, 30.0],
     )
     waits.clear()
-    made = attempt.keep_trying_here(
+    made = attempt.keep_trying(
         job(tmp_path),
         tmp_path / "r.duckdb",
         None,
@@ -184,7 +182,7 @@ def test_after_want_of_memory_the_batch_is_halved(tmp_path: Path) -> None:
 
 
 def test_a_finished_run_starts_no_process(tmp_path: Path) -> None:
-    made = attempt.keep_trying_here(
+    made = attempt.keep_trying(
         job(tmp_path, run_id="m-1"), tmp_path / "r.duckdb", argv=stub("raise SystemExit(9)")
     )
     assert (made.outcome, made.run_id, made.attempts) == ("unchanged", "m-1", 0)
@@ -223,9 +221,7 @@ def test_stopping_ends_what_runs_and_is_nobodys_failure(tmp_path: Path) -> None:
     threading.Timer(0.5, process.stop_all).start()
     try:
         with pytest.raises(process.Stopped):
-            attempt.keep_trying_here(
-                job(tmp_path), tmp_path / "r.duckdb", argv=stub("time.sleep(60)")
-            )
+            attempt.keep_trying(job(tmp_path), tmp_path / "r.duckdb", argv=stub("time.sleep(60)"))
         with pytest.raises(process.Stopped):
             process.pause(60)
     finally:
@@ -266,7 +262,7 @@ def test_a_model_that_came_further_goes_on_the_next_night(
     assert made.message.startswith(
         "62% of prompts (scoring prompts), about 1.6 nights left at 7200 s each"
     )
-    assert attempt.next_try(made) is None, "the night's other models are waiting"
+    assert not attempt.worth_another_try(made), "the night's other models are waiting"
 
 
 def test_a_person_ends_a_model_and_what_is_finished_is_kept(
@@ -287,7 +283,7 @@ def test_a_person_ends_a_model_and_what_is_finished_is_kept(
     )
     assert (made.outcome, made.kind, made.goes_on) == ("skipped", "Cancelled", True)
     assert made.message == "cancelled; 62 of 100 prompts are kept (scoring prompts)"
-    assert made.seconds < 300 and attempt.next_try(made) is None
+    assert made.seconds < 300 and not attempt.worth_another_try(made)
 
 
 def test_a_model_that_stands_still_when_its_time_ends_is_timed_out(tmp_path: Path) -> None:
@@ -295,4 +291,4 @@ def test_a_model_that_stands_still_when_its_time_ends_is_timed_out(tmp_path: Pat
     still = progress.Record("m", "scoring prompts", 380, 1000)
     loading = progress.Record("m", "loading weights")
     for stages in ({}, {"": (loading, loading)}, {"scoring prompts": (still, still)}):
-        assert attempt._unfinished(job(tmp_path), late, stages) == late
+        assert attempt._how_far(job(tmp_path), late, stages) == late

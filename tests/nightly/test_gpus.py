@@ -319,7 +319,7 @@ def test_a_night_places_its_models_around_an_evaluation(
     )
 
     def ask(job: Job, results: Path, device: str | None) -> attempt.JobOutcome:
-        made = attempt.keep_trying_here(job, results, device, argv=stub(code))
+        made = attempt.keep_trying(job, results, device, argv=stub(code))
         if job.model == "b-two":
             person.communicate()
         return made

@@ -63,9 +63,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> dict[str, ledger.StepResult]:
 def run(
     s: Settings, argv, lines: list[str] | None = None, now: datetime = NOW
 ) -> nights.NightSummary:  # type: ignore[no-untyped-def]
-    hands = nights.Executor(
-        ask=partial(attempt.keep_trying_here, sleep=lambda seconds: None, argv=argv)
-    )
+    hands = nights.Executor(ask=partial(attempt.keep_trying, sleep=lambda seconds: None, argv=argv))
     return nights.run(s, lambda: now, (lines if lines is not None else []).append, hands)
 
 
@@ -91,9 +89,7 @@ def test_one_bad_model_never_spoils_the_night(
         patient = replace(
             job, timeout_s=1.5 if job.model == "hung" else 600.0
         )  # on a busy machine good models take their time as well
-        return attempt.keep_trying_here(
-            patient, results, device, sleep=lambda seconds: None, argv=argv
-        )
+        return attempt.keep_trying(patient, results, device, sleep=lambda seconds: None, argv=argv)
 
     lines: list[str] = []
     done = nights.run(s, lambda: NOW, lines.append, nights.Executor(ask=ask))

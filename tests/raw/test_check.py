@@ -313,6 +313,13 @@ def test_oddities_of_the_label_file(raw: Path) -> None:
     assert "duplicate-cluster, 1 row(s) will leave" in text
 
 
+def test_labels_that_a_spreadsheet_saved_with_semicolons(raw: Path) -> None:
+    want = check(raw)[0]
+    table = labels(raw)
+    table.to_csv(raw / clusters.LABELS_FILE, index=False, sep=";")
+    assert check(raw)[0] == want
+
+
 def test_half_finished_downloads(raw: Path) -> None:
     for name in (
         "dhs_IA_IA.tar.gz.part",

@@ -6,6 +6,7 @@ from PIL import Image
 
 from sdgbias.errors import InputError
 from sdgbias.files import confine
+from sdgbias.raw.images import composite
 from sdgbias.raw.images import photos as photos_module
 from sdgbias.raw.images.composite import TileError, read_tile
 from sdgbias.raw.images.photos import (
@@ -15,7 +16,6 @@ from sdgbias.raw.images.photos import (
     index_photos,
     perceptual_hash,
     photo_digest,
-    photo_index,
     read_photo,
 )
 from tests.builders.raw_folder import (
@@ -91,7 +91,7 @@ def test_exif_orientation(tmp_path: Path, orientation: int) -> None:
 
 def test_huge_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = put_photo(tmp_path, ONE, "1")
-    monkeypatch.setattr(photos_module, "MAX_PIXELS", 160 * 90 - 1)
+    monkeypatch.setattr(composite, "MAX_PIXELS", 160 * 90 - 1)
     with pytest.raises(PhotoError, match="160x90 pixels, at most 14399 pixels") as caught:
         read_photo(path)
     assert caught.value.rule == "photo-too-large"
@@ -148,31 +148,32 @@ def test_index_from_folder_and_from_any_metadata(tmp_path: Path) -> None:
             "path": [f"{base}/{ONE}/10.jpeg", f"{base}/{ONE}/9.jpeg", f"{base}/{TWO}/5.jpeg"],
         }
     )
-    pd.testing.assert_frame_equal(photo_index(tmp_path), expected)
+    pd.testing.assert_frame_equal(index_photos(tmp_path).rows, expected)
     for header in ("id,year,DHSID_EA", "image_id,year,dhsid", "Mapillary_ID,year,cluster"):
         put_metadata(
             tmp_path, f"{header}\n9,2008,{ONE}\n10,2008,{ONE}\n5,2008,{TWO}\n77,2008,{THREE}\n"
         )
-        pd.testing.assert_frame_equal(photo_index(tmp_path), expected)
+        pd.testing.assert_frame_equal(index_photos(tmp_path).rows, expected)
     put_metadata(
         tmp_path,
         f"DHSID_EA,path,id\n{ONE},AL/{ONE}/9.jpeg,9\n{ONE},,10\n{TWO},nowhere.jpeg,5\n{TWO},,5\n",
     )
-    pd.testing.assert_frame_equal(photo_index(tmp_path), expected)
+    pd.testing.assert_frame_equal(index_photos(tmp_path).rows, expected)
     put_metadata(tmp_path, f"DHSID_EA,id\n{ONE},9\n")  # the table decides which photos count
-    assert photo_index(tmp_path)["photo_id"].tolist() == ["9"]
+    assert index_photos(tmp_path).rows["photo_id"].tolist() == ["9"]
 
 
 def test_metadata_may_name_another_place(tmp_path: Path) -> None:
     put_photo(tmp_path, ONE, "9").rename(tmp_path / "mapillary" / "imagery" / "elsewhere.jpeg")
     put_metadata(tmp_path, f"path,id,dhsid\nelsewhere.jpeg,9,{ONE}\ngone.jpeg,8,{ONE}\n")
-    assert photo_index(tmp_path).values.tolist() == [[ONE, "9", "mapillary/imagery/elsewhere.jpeg"]]
+    rows = index_photos(tmp_path).rows
+    assert rows.values.tolist() == [[ONE, "9", "mapillary/imagery/elsewhere.jpeg"]]
 
 
 def test_long_ids_stay_text(tmp_path: Path) -> None:
     put_photo(tmp_path, ONE, "1002355980508103999")
     put_metadata(tmp_path, f"id,DHSID_EA\n1002355980508103999,{ONE}\n")
-    assert photo_index(tmp_path)["photo_id"].tolist() == ["1002355980508103999"]
+    assert index_photos(tmp_path).rows["photo_id"].tolist() == ["1002355980508103999"]
 
 
 @pytest.mark.parametrize(
@@ -201,15 +202,15 @@ def test_bad_metadata(tmp_path: Path, text: str, says: str) -> None:
     put_photo(tmp_path, ONE, "9")
     put_metadata(tmp_path, text)
     with pytest.raises(InputError, match=says):
-        photo_index(tmp_path)
+        index_photos(tmp_path)
 
 
 def test_archives_are_read_in_place(tmp_path: Path) -> None:
     for photo_id in ("8", "9"):
         put_photo(tmp_path, ONE, photo_id)
-    digest = photo_digest(tmp_path / photo_index(tmp_path)["path"][0])
+    digest = photo_digest(tmp_path / index_photos(tmp_path).rows["path"][0])
     zipped(tmp_path)
-    index = photo_index(tmp_path)
+    index = index_photos(tmp_path).rows
     assert index["path"].tolist() == [
         f"mapillary/imagery/AL.zip::AL/{ONE}/{n}.jpeg" for n in (8, 9)
     ]
@@ -225,15 +226,15 @@ def test_broken_archives(tmp_path: Path) -> None:
     at = data.index(b"\xff\xd8\xff") + 400
     path.write_bytes(data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :])
     with pytest.raises(PhotoError, match="CRC") as caught:
-        read_photo(tmp_path / photo_index(tmp_path)["path"][0])
+        read_photo(tmp_path / index_photos(tmp_path).rows["path"][0])
     assert caught.value.rule == "photo-corrupt"
     path.write_bytes(data[: len(data) // 2])
     with pytest.raises(InputError, match=r"AL.zip: unreadable zip .*download it again"):
-        photo_index(tmp_path)
+        index_photos(tmp_path)
 
 
 def candidates(raw: Path) -> list[tuple[str, str]]:
-    return list(photo_index(raw)[["photo_id", "path"]].itertuples(index=False, name=None))
+    return list(index_photos(raw).rows[["photo_id", "path"]].itertuples(index=False, name=None))
 
 
 def chosen(raw: Path, photos: list[tuple[str, str]], wanted: int = 1) -> list[str]:

@@ -266,8 +266,8 @@ def test_broken_neighbour_blocks_only_the_whole(root: Path) -> None:
 def test_load_all_and_enabled(root: Path) -> None:
     for stem, change in (("b", {}), ("a", OFF)):
         put(root, {**GOOD, **change, "name": stem}, stem)
-    assert list(entries.load_all(root)) == ["a", "b"]
-    assert list(entries.enabled(root)) == ["b"]
+    found = entries.load_all(root)
+    assert [(name, spec.enabled) for name, spec in found.items()] == [("a", False), ("b", True)]
 
 
 def test_find_root(
@@ -338,7 +338,8 @@ def test_shipped_entries() -> None:
         text = path.read_text(encoding="utf-8")
         assert text.startswith(entries.SCHEMA_LINE), path
         jsonschema.validate(yaml.safe_load(text), schema)
-    assert list(entries.enabled(REPOSITORY)) == ["planted-people", "tiny-llava", "tiny-qwen"]
+    on = [name for name, spec in specs.items() if spec.enabled]
+    assert on == ["planted-people", "tiny-llava", "tiny-qwen"]
     assert [s.backend for s in specs.values()].count("api") == 4
     hub = {s.repo for s in specs.values() if s.backend == "hf" and not s.enabled}
     assert len(hub) == 10 + 4  # the open models of Table H, and of the fairness paper alone

@@ -487,23 +487,3 @@ def test_files_that_matter() -> None:
         },
     )
     assert found.that_matter() == {"x.safetensors": "2", "config.json": "3", "m.py": "5"}
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("adapter_config.json", "an adapter .*without its model; merge the two"),
-        ("model_index.json", "a diffusers pipeline .*no text; choose a model that answers"),
-        ("params.json", "maker's own format .*transformers' format, or convert"),
-        ("snapshots", "hub's cache; give the folder of a commit in its snapshots"),
-        ("notes.txt", "no config.json; choose a model in transformers' format"),
-    ],
-)
-def test_a_folder_without_config_json_is_told_as_what_it_is(
-    name: str, words: str, root: Path
-) -> None:
-    folder = root / "m"
-    folder.mkdir()
-    (folder / name).write_text("{}", encoding="utf-8")
-    with pytest.raises(RegistryError, match=words):
-        propose(f"path:{folder}", root, SMALL)

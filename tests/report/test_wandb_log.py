@@ -414,7 +414,10 @@ print(log.log_night(Path({str(results)!r}), Path({str(tmp_path / "w")!r}))[0].fa
 def test_a_folder_that_cannot_be_written_is_a_line(results: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     [one] = log.log_night(results, tmp_path / "file" / "w")
-    assert one.failed.startswith(f"can't write {tmp_path / 'file' / 'w'}: Not a directory")
+    assert one.failed == (
+        f"{tmp_path / 'file' / 'w' / log.LOGGED}: can't be written (Not a directory);"
+        " choose another --dir"
+    )
 
 
 def test_the_runs_of_a_night_share_one_helper_and_are_whole_when_it_is_ended(

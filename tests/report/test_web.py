@@ -340,7 +340,7 @@ def test_a_new_run_is_seen_at_once(served: Path, tmp_path: Path) -> None:
         and client.get("/questions?run=brand-new-1").status_code == 200
     )
     said = text(client.get("/models/brand-new").text)
-    assert "measured" in said and intended_use().summary in said
+    assert "measured" in said and intended_use()["summary"] in said
 
 
 def test_without_results_pages_say_so(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 
 from sdgbias.engines import Backend
-from sdgbias.errors import InputError, ModelError, OutOfMemory
+from sdgbias.errors import InputError, ModelError, OutOfMemory, RegistryError
 from sdgbias.scoring import scorer as scorer_module
 from sdgbias.scoring.cache import ScoreCache
 from sdgbias.scoring.plan import make_plan
@@ -244,7 +244,7 @@ def test_a_hung_engine_ends_with_its_prompts_named_and_the_next_start_tries_them
 
 def test_a_wrong_timeout_is_one_line(tmp_path: Path) -> None:
     spec = ModelSpec(**{**SPEC.__dict__, "options": {"chunk_timeout": "soon"}})
-    with pytest.raises(InputError, match="chunk_timeout is 'soon'"):
+    with pytest.raises(RegistryError, match="chunk_timeout is 'soon'"):
         Scorer(Engine(), ScoreCache(tmp_path, "m", "f"), {}, spec)
 
 

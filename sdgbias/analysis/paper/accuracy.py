@@ -32,10 +32,8 @@ def test_mean(e: PaperResults, run: Run | None, metric: str, method: str) -> Est
     only where pool and mean agree, i.e. where every test has the same questions."""
     if run is None:
         return None
-    value, pool = (
-        float(np.mean(_values(e, run, metric, method))),
-        e.metric(run, metric, method=method),
-    )
+    value = float(np.mean(_values(e, run, metric, method)))
+    pool = e.metric(run, metric, method=method)
     if pool is None or not abs(pool.value - value) < 1e-9:
         return Estimate(value, 0 if pool is None else pool.n)
     return Estimate(value, pool.n, pool.low, pool.high)
@@ -46,19 +44,15 @@ def relative_gain(e: PaperResults, run: Run | None) -> float | None:
     ratios."""
     if run is None:
         return None
-    before, after = (
-        np.mean(_values(e, run, "accuracy", "full")),
-        np.mean(_values(e, run, "accuracy", "cade")),
-    )
+    before, after = (np.mean(_values(e, run, "accuracy", m)) for m in ("full", "cade"))
     return float((after - before) / before) if before else math.nan
 
 
 def table_h(e: PaperResults) -> Iterator[Row]:
     for s in e.subjects("table_h"):
         for method, setting in SETTINGS:
-            printed = {
-                t: _printed_h(s, test=t, method=method, metric="accuracy") for t in MCQ_TESTS
-            }
+            at = {"method": method, "metric": "accuracy"}
+            printed = {t: s.printed("table_h", test=t, **at) for t in MCQ_TESTS}
             if s.model and s.run is None and printed["T1"] is None:
                 continue  # the paper reports closed models under Full only
             why = NO_VAL if method == "cade" else ""
@@ -67,29 +61,21 @@ def table_h(e: PaperResults) -> Iterator[Row]:
             ]
             mean = cell(test_mean(e, s.run, "accuracy", method), s.status, why)
             yield Row((s.label, setting), (*cells, mean, Cell()))
-        if s.run is not None or _printed_h(s, metric="relative_gain") is not None:
+        if s.run is not None or s.printed("table_h", metric="relative_gain") is not None:
             yield _gains(e, s)
 
 
-def _printed_h(s: Subject, **where: str) -> paper.Printed | None:
-    return s.printed("table_h", **where)
-
-
 def _gains(e: PaperResults, s: Subject) -> Row:
-    printed = {t: _printed_h(s, test=t, metric="accuracy_gain") for t in (*MCQ_TESTS, "mean")}
+    tests = (*MCQ_TESTS, "mean")
+    printed = {t: s.printed("table_h", test=t, metric="accuracy_gain") for t in tests}
     cells = [
         s.metric("accuracy_gain", NO_VAL, printed[t], test=t, method="cade") for t in MCQ_TESTS
     ]
     gain = test_mean(e, s.run, "accuracy_gain", "cade")
-    relative = _printed_h(s, metric="relative_gain")
-    return Row(
-        (s.label, "gain"),
-        (
-            *cells,
-            cell(gain, s.status, NO_VAL, printed["mean"]),
-            number(relative_gain(e, s.run), s.status, relative, why=NO_VAL),
-        ),
-    )
+    said = s.printed("table_h", metric="relative_gain")
+    mean = cell(gain, s.status, NO_VAL, printed["mean"])
+    relative = number(relative_gain(e, s.run), s.status, said, why=NO_VAL)
+    return Row((s.label, "gain"), (*cells, mean, relative))
 
 
 def table_i(e: PaperResults) -> Iterator[Row]:
@@ -99,10 +85,8 @@ def table_i(e: PaperResults) -> Iterator[Row]:
                 first = s.printed("table_i", method=method, metric="mae")
                 if s.run is None and first is None:
                     continue
-                yield Row(
-                    (s.label, "T2 + T5" if test == "all" else test, setting),
-                    _regression_cells(e, s, test, method),
-                )
+                label = "T2 + T5" if test == "all" else test
+                yield Row((s.label, label, setting), _regression_cells(e, s, test, method))
 
 
 def _regression_cells(e: PaperResults, s: Subject, test: str, method: str) -> tuple[Cell, ...]:
@@ -127,39 +111,25 @@ def _regression_cells(e: PaperResults, s: Subject, test: str, method: str) -> tu
         return difference / (before.value or math.nan) if relative else difference
 
     relative = number(change("mae", True), s.status, printed("relative_mae_change"), why=why)
-    points = _interval_change(
-        e, s, test, change("interval_accuracy", False), printed("interval_accuracy_gain")
-    )
-    gain = number(
-        change("interval_accuracy", True),
-        s.status,
-        printed("relative_interval_gain"),
-        why="not in store: Original is 0 or missing",
-    )
+    said = printed("interval_accuracy_gain")
+    paired = e.found(s.run, "regression", "interval_accuracy_change", **at, method="cade")
+    if paired is None:  # not analysed: without the paired interval
+        points = number(change("interval_accuracy", False), s.status, said, why=NO_VAL)
+    else:
+        points = cell(paired, s.status, printed=said)
+    said = printed("relative_interval_gain")
+    lacks = "not in store: Original is 0 or missing"
+    gain = number(change("interval_accuracy", True), s.status, said, why=lacks)
     moved = s.metric("mae_change", why, printed("mae_change"), **at, method=method)
     return (mae, moved, relative, share, points, gain)
-
-
-def _interval_change(
-    e: PaperResults, s: Subject, test: str, plain: float | None, printed: paper.Printed | None
-) -> Cell:
-    """Change of interval accuracy, with the paired interval if the run was analysed."""
-    found = e.found(
-        s.run, "regression", "interval_accuracy_change", task="regression", test=test, method="cade"
-    )
-    if found is None:
-        return number(plain, s.status, printed, why=NO_VAL)
-    return cell(found, s.status, printed=printed)
 
 
 def figure_7(e: PaperResults) -> Iterator[Row]:
     for s in e.subjects("figure_7"):
         for method, setting in SETTINGS:
             mean = cell(test_mean(e, s.run, "accuracy", method), s.status, NO_VAL)
-            yield Row(
-                (s.label, setting),
-                (mean, s.metric("mae", NO_VAL, task="regression", method=method)),
-            )
+            mae = s.metric("mae", NO_VAL, task="regression", method=method)
+            yield Row((s.label, setting), (mean, mae))
 
 
 def indicators(e: PaperResults) -> Iterator[Row]:

@@ -109,12 +109,6 @@ def counts(tables: Sequence[Table]) -> dict[str, int]:
         if one.status:
             kind = one.status.split(":")[0]
             found[kind] = found.get(kind, 0) + 1
-    return dict(
-        sorted(
-            found.items(),
-            key=lambda pair: (
-                (*MADE, NOT_RUN).index(pair[0]) if pair[0] in (*MADE, NOT_RUN) else 99,
-                pair[0],
-            ),
-        )
-    )
+    first = (*MADE, NOT_RUN)
+    order = sorted(found, key=lambda kind: (first.index(kind) if kind in first else 99, kind))
+    return {kind: found[kind] for kind in order}

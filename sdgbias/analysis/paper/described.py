@@ -57,9 +57,8 @@ def table(
     if kinds & _SCORED and any(r.synthetic for r in e.runs):
         kinds.add("synthetic")
     named: Any = about["columns"]
-    kept: Iterable[tuple[str, Any]] = (
-        named.items() if isinstance(named, dict) else [(name, "share") for name in named]
-    )
+    kept: Any = named.items() if isinstance(named, dict) else [(name, "share") for name in named]
+    limits = (text for kind, text in ours.items() if kind in kinds)
     return Table(
         item,
         about["title"],
@@ -67,10 +66,6 @@ def table(
         tuple(about["labels"]),
         columns or tuple(Column(name, kind) for name, kind in kept),
         found,
-        (
-            *about.get("shared", ()),
-            *about.get("notes", ()),
-            *(text for kind, text in ours.items() if kind in kinds),
-        ),
+        (*about.get("shared", ()), *about.get("notes", ()), *limits),
         about.get("empty", ""),
     )

@@ -22,7 +22,7 @@ from sdgbias.analysis.paper.described import Rows
 from sdgbias.analysis.paper.fairness_cells import (
     AS_PRINTED,
     DIFFERENCE,
-    _cell,
+    measured,
     names,
     read_lines,
     reading,
@@ -60,25 +60,21 @@ def load(path: Path, models: Sequence[str] = ()) -> PaperResults:
 def overall(e: PaperResults, attribute: str) -> Iterator[Row]:
     """One attribute of Table 2."""
     pillars = [*(f"{attribute}={g}" for g in GROUPS[attribute]), DIFFERENCE[attribute]]
-    own = [(DIFFERENCE[attribute], "macro")] + (
-        [(f"{attribute}:max-min", "all")] if len(GROUPS[attribute]) > 2 else []
-    )
+    own = [(DIFFERENCE[attribute], "macro")]
+    if len(GROUPS[attribute]) > 2:
+        own.append((f"{attribute}:max-min", "all"))
     for s, test, task, method in read_lines(e, "table_2"):
         made = []
         as_printed = method in AS_PRINTED
         for pillar, indicator in [*((p, "all") for p in pillars), *own]:
             printable = indicator == "all" and pillar in pillars
             known = as_printed and s.model and printable
-            printed = (
-                paper.find("fairness/table_2", model=s.model, task=task, pillar=pillar)
-                if known
-                else None
-            )
-            where = {"task": task, "test": test, "method": method}
+            table = "fairness/table_2"
+            printed = paper.find(table, model=s.model, task=task, pillar=pillar) if known else None
+            where = {"task": task, "method": method, "pillar": pillar, "indicator": indicator}
             metric = "disparity" if ":" in pillar else "recall"
-            found = e.metric(s.run, metric, **where, pillar=pillar, indicator=indicator)
             shown = known or (s.run and (printable or not as_printed))
-            made.append(_cell(found, s, test, printed) if shown else Cell())
+            made.append(measured(s, metric, test, where, printed) if shown else Cell())
         yield Row((s.label, test, reading(method)), tuple(made))
 
 
@@ -91,8 +87,7 @@ def classes(e: PaperResults, attribute: str) -> Iterator[Row]:
             where = {"task": task, "pillar": pillar, "indicator": name}
             known = s.model and method in AS_PRINTED
             printed = paper.find("fairness/classes", model=s.model, **where) if known else None
-            value = e.metric(s.run, "disparity", test=test, method=method, **where)
-            made.append(_cell(value, s, test, printed))
+            made.append(measured(s, "disparity", test, {**where, "method": method}, printed))
         yield Row((s.label, test, reading(method)), tuple(made))
 
 
@@ -114,10 +109,8 @@ def _people(e: PaperResults) -> dict[str, tuple[str, pd.DataFrame]]:
 def data(e: PaperResults) -> Iterator[Row]:
     """Table 1, and the same counts for every benchmark that the runs were scored on."""
     benchmarks = _people(e)
-    for attribute, groups in {
-        "": ("all",),
-        **{a: (*g, UNKNOWN) for a, g in GROUPS.items()},
-    }.items():
+    all_groups = {"": ("all",), **{a: (*g, UNKNOWN) for a, g in GROUPS.items()}}
+    for attribute, groups in all_groups.items():
         for group in groups:
             pillar = f"{attribute}={group}" if attribute else group
             printed = paper.find("fairness/table_1", pillar=pillar, metric="people")

@@ -57,16 +57,11 @@ def subjects(e: PaperResults, item: str) -> list[Subject]:
     else on drawn ones (a footnote reports this). If runs cover several benchmarks, each line names
     its benchmark."""
     data = datasets(e)
-    ranked = sorted(
-        (r for r in e.runs if r.kind == "measured"),
-        key=lambda r: data.get(r.benchmark_id) == "facet",
-    )
-    measured = {r.model: r for r in ranked if data.get(r.benchmark_id) not in FACES}
-    shown = (
-        [m for m in paper.models(f"fairness/{item}") if not e.chosen or m in e.chosen]
-        if item
-        else []
-    )
+    ranked = sorted(e.runs, key=lambda r: data.get(r.benchmark_id) == "facet")
+    classes = [r for r in ranked if data.get(r.benchmark_id) not in FACES]
+    measured = {r.model: r for r in classes if r.kind == "measured"}
+    models = paper.models(f"fairness/{item}") if item else ()
+    shown = [m for m in models if not e.chosen or m in e.chosen]
     kinds = [data.get(b, "") for b in {r.benchmark_id for r in e.runs}]
 
     def on(run: Run) -> str:
@@ -77,25 +72,14 @@ def subjects(e: PaperResults, item: str) -> list[Subject]:
     found = []
     for m in shown:
         run = measured.get(m)
-        found.append(
-            Subject(
-                e,
-                f"{names()[m]}{on(run)} (measured)" if run else f"{names()[m]} ({NOT_RUN})",
-                run,
-                m,
-            )
-        )
+        label = f"{names()[m]}{on(run)} (measured)" if run else f"{names()[m]} ({NOT_RUN})"
+        found.append(Subject(e, label, run, m))
     taken = {s.run.run_id for s in found if s.run}
-    others = [r for r in e.runs if r.run_id not in taken]
-    return found + [
-        Subject(
-            e,
-            f"{names().get(r.model, r.model) if r.kind == 'measured' else r.model}{on(r)}"
-            f" ({r.kind})",
-            r,
-        )
-        for r in others
-    ]
+    for r in e.runs:
+        if r.run_id not in taken:
+            name = names().get(r.model, r.model) if r.kind == "measured" else r.model
+            found.append(Subject(e, f"{name}{on(r)} ({r.kind})", r))
+    return found
 
 
 def _asked(e: PaperResults, run: Run) -> set[tuple[str, str]]:
@@ -121,6 +105,13 @@ def _cell(found: Estimate | None, s: Subject, test: str, printed: Printed | None
     return Cell(found.value, found.n, found.low, found.high, printed, s.status)
 
 
+def measured(
+    s: Subject, metric: str, test: str, part: Mapping[str, str], printed: Printed | None = None
+) -> Cell:
+    """A cell of the headline metrics (`PaperResults.metric`) of a prompt."""
+    return _cell(s.of.metric(s.run, metric, test=test, **part), s, test, printed)
+
+
 def _lines(e: PaperResults, item: str) -> list[tuple[Subject, str, str]]:
     """(subject, prompt, task) of each table line. A model that was not run has one line per
     single-choice prompt; prompts that neither the run nor the paper has are left out."""
@@ -131,17 +122,10 @@ def _lines(e: PaperResults, item: str) -> list[tuple[Subject, str, str]]:
             for r in (paper.rows(f"fairness/{item}") if s.model else ())
             if r["model"] == s.model and r["value"]
         }
-        if s.run is None:
-            found += [
-                (s, test, task)
-                for test, task in (("p1", DIRECT), (EITHER, CHOICE))
-                if task in printed
-            ]
-        else:
-            have = {test for test, _ in _asked(e, s.run)}
-            found += [
-                (s, test, task) for test, task in TASKS.items() if test in have or task in printed
-            ]
+        have = {test for test, _ in _asked(e, s.run)} if s.run else set()
+        tasks = TASKS if s.run else {"p1": DIRECT, EITHER: CHOICE}
+        there = [test for test, task in tasks.items() if test in have or task in printed]
+        found += [(s, test, tasks[test]) for test in there]
     return found
 
 

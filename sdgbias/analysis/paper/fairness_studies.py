@@ -11,6 +11,7 @@ from sdgbias.analysis.paper.fairness_cells import (
     _asked,
     _cell,
     _lines,
+    measured,
     subjects,
 )
 from sdgbias.analysis.paper.results import PaperResults
@@ -26,21 +27,12 @@ def rates(e: PaperResults) -> Iterator[Row]:
     for s, test, task in _lines(e, ""):
         asked = RATES if task == CHOICE else ("recall", "unparsed_rate", "refusal_rate")
         for group in groups:
-            cells = []
+            cells, at = [], {"task": task, "pillar": group, "indicator": "all-52"}
             for metric in RATES:
                 of = "disparity" if metric == "recall" and ":" in group else metric
-                found = e.metric(s.run, of, task=task, test=test, pillar=group, indicator="all-52")
-                cells.append(_cell(found, s, test) if metric in asked else Cell())
-            blind = e.metric(
-                s.run,
-                "false_yes_rate",
-                task=task,
-                test=test,
-                method="q_only",
-                pillar=group,
-                indicator="all-52",
-            )
-            cells.append(_cell(blind, s, test) if task == CHOICE else Cell())
+                cells.append(measured(s, of, test, at) if metric in asked else Cell())
+            blind = measured(s, "false_yes_rate", test, {**at, "method": "q_only"})
+            cells.append(blind if task == CHOICE else Cell())
             yield Row((s.label, test, group), tuple(cells))
 
 
@@ -48,26 +40,18 @@ def encoders(e: PaperResults) -> Iterator[Row]:
     """The same answers read in other ways: the packaged encoder, the paper's two encoders if
     available, and the first token."""
     for s, test, task in _lines(e, ""):
-        have = (
-            [method for t, method in _asked(e, s.run) if t == test and method.startswith("full")]
-            if s.run
-            else []
-        )
+        have = _asked(e, s.run) if s.run else set()
         for method, named in ROWS["readings"].items():
-            if method not in have:
+            if (test, method) not in have:
                 continue
-            where = {"task": task, "test": test, "method": method}
-            found = [e.metric(s.run, "recall", pillar="all", indicator="all", **where)]
-            found += [
-                e.metric(s.run, "disparity", pillar=pillar, indicator="all", **where)
-                for pillar in DIFFERENCE.values()
-            ]
-            said = [
-                e.metric(s.run, m, pillar="all", indicator="all-52", **where)
-                for m in ("unparsed_rate", "refusal_rate")
-            ]
-            rates = (_cell(x, s, test) if method != "full_argmax" else Cell() for x in said)
-            yield Row((s.label, test, named), (*(_cell(x, s, test) for x in found), *rates))
+            where = {"task": task, "method": method}
+            cells = [measured(s, "recall", test, where)]
+            for pillar in DIFFERENCE.values():
+                cells.append(measured(s, "disparity", test, {**where, "pillar": pillar}))
+            for rate in ("unparsed_rate", "refusal_rate"):
+                said = measured(s, rate, test, {**where, "indicator": "all-52"})
+                cells.append(said if method != "full_argmax" else Cell())
+            yield Row((s.label, test, named), tuple(cells))
 
 
 def debiasing(e: PaperResults) -> Iterator[Row]:
@@ -82,10 +66,8 @@ def debiasing(e: PaperResults) -> Iterator[Row]:
         if part.empty:
             why = e.why(s.run, "fairness", "the run has no single-choice questions")
             yield Row((s.label, "", ""), (Cell(status=why),) * len(asked))
-        for test, method in sorted(
-            set(zip(part["test"], part["method"], strict=True)),
-            key=lambda k: (k[0], k[1] != "full_argmax", k[1]),
-        ):
+        lines = set(zip(part["test"], part["method"], strict=True))
+        for test, method in sorted(lines, key=lambda k: (k[0], k[1] != "full_argmax", k[1])):
             mine = part[(part["test"] == test) & (part["method"] == method)]
             lacking = mine.loc[mine["metric"] == "not_run", "note"]
             cells = []

@@ -72,36 +72,20 @@ def _plateau(curve: Mapping[float, Estimate]) -> float:
 def figure_8(e: PaperResults) -> Iterator[Row]:
     for s in e.subjects("figure_8"):
         points = _sweeps(e, s.run)
-        shown = (
-            [r["test"] for r in paper.rows("figure_8") if r["model"] == s.model][:1]
-            if s.model
-            else []
-        )
+        drawn = paper.rows("figure_8") if s.model else ()
+        shown = [r["test"] for r in drawn if r["model"] == s.model][:1]
         for test in shown or sorted({test for test, _ in points}) or ["T1"]:
             for parameter in ("alpha", "lambda_kl", "beta", "tau"):
                 printed = s.printed("figure_8", column=parameter)
                 # of tau the text names where a plateau begins, of the others the best value
                 said, flat = (None, printed) if parameter == "tau" else (printed, None)
-                val, there = (
-                    points.get((test, parameter), {}).get(split, {}) for split in ("val", "test")
-                )
+                curves = points.get((test, parameter), {})
+                val, there = (curves.get(split, {}) for split in ("val", "test"))
                 if not val or not there:
-                    empty = Cell(
-                        status=(
-                            NOT_RUN
-                            if s.run is None
-                            else e.why(s.run, "sweep", f"no sweep of {parameter} at {test}")
-                        )
-                    )
-                    yield Row(
-                        (s.label, test, parameter),
-                        (
-                            empty,
-                            replace(empty, paper=said),
-                            replace(empty, paper=flat),
-                            *(empty, empty, empty),
-                        ),
-                    )
+                    lacks = e.why(s.run, "sweep", f"no sweep of {parameter} at {test}")
+                    empty = Cell(status=NOT_RUN if s.run is None else lacks)
+                    told = (empty, replace(empty, paper=said), replace(empty, paper=flat))
+                    yield Row((s.label, test, parameter), (*told, empty, empty, empty))
                     continue
                 best = min(val, key=lambda x: (-val[x].value, x))
                 ends = sorted(there.values(), key=lambda at: at.value)
@@ -121,9 +105,8 @@ def _sweeps(
     """(test, parameter) -> 'val' or 'test' -> value of the parameter -> accuracy."""
     frame = e.study("sweep")
     found: dict[tuple[str, str], dict[str, dict[float, Estimate]]] = {}
-    for r in frame[
-        (frame["run_id"] == (run.run_id if run else "")) & (frame["metric"] == "accuracy")
-    ].to_dict("records"):
+    mine = (frame["run_id"] == (run.run_id if run else "")) & (frame["metric"] == "accuracy")
+    for r in frame[mine].to_dict("records"):
         curves = found.setdefault((str(r["test"]), str(r["by"])), {})
         curves.setdefault(str(r["method"]), {})[float(r["x"])] = Estimate.of_row(r)
     return found
@@ -135,35 +118,26 @@ def claims(e: PaperResults) -> Iterator[Row]:
         for s in e.subjects("claims"):
             if s.model and s.model != printed["model"]:
                 continue
-            ours = (
-                e.metric(s.run, "mae_change", task="regression", method="cade")
-                if regression
-                else test_mean(e, s.run, "accuracy_gain", "cade")
-            )
+            if regression:
+                ours = e.metric(s.run, "mae_change", task="regression", method="cade")
+            else:
+                ours = test_mean(e, s.run, "accuracy_gain", "cade")
             said = s.printed("claims", row=printed["row"])
-            yield Row(
-                (printed["row"], s.label),
-                (cell(ours, s.status, NO_VAL, said), _extreme(e, s, regression)),
-            )
+            mean = cell(ours, s.status, NO_VAL, said)
+            yield Row((printed["row"], s.label), (mean, _extreme(e, s, regression)))
 
 
 def _extreme(e: PaperResults, s: Subject, regression: bool) -> Cell:
     """The best single test, beside the best that Table H prints for the model."""
     task, metric = ("regression", "mae_change") if regression else ("mcq", "accuracy_gain")
-    found = [
-        e.metric(s.run, metric, task=task, test=t.value, method="cade") for t in TESTS[Task(task)]
-    ]
+    at = {"task": task, "method": "cade"}
+    found = [e.metric(s.run, metric, test=t.value, **at) for t in TESTS[Task(task)]]
     known = [f for f in found if f is not None and not math.isnan(f.value)]
     best = (min if regression else max)(known, key=lambda f: f.value) if known else None
-    said = [
-        r
-        for r in paper.rows("table_h")
-        if s.model and r["model"] == s.model and r["metric"] == metric and r["test"] != "mean"
-    ]
-    top = max(said, key=lambda r: float(r["value"])) if said and not regression else None
-    return cell(
-        best,
-        s.status,
-        NO_VAL,
-        paper.Printed(float(top["value"]), f"{top['printed']} ({top['test']})") if top else None,
-    )
+    rows = [r for r in paper.rows("table_h") if s.model and r["model"] == s.model]
+    said = [r for r in rows if r["metric"] == metric and r["test"] != "mean"]
+    if regression or not said:
+        return cell(best, s.status, NO_VAL)
+    top = max(said, key=lambda r: float(r["value"]))
+    printed = paper.Printed(float(top["value"]), f"{top['printed']} ({top['test']})")
+    return cell(best, s.status, NO_VAL, printed)

@@ -3,14 +3,14 @@ all four."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from sdgbias.analysis.paper.cells import NOT_RUN, Cell, Column, Kind, Row, Table, counts
 from sdgbias.analysis.paper.results import Run
@@ -83,36 +83,24 @@ def summary(tables: Sequence[Table]) -> str:
 def text(tables: Sequence[Table], runs: Sequence[Run], said: str = HEAD) -> str:
     """All tables for a terminal of 120 columns, preceded by reading instructions (``said``) and the
     runs used."""
-    head = textwrap.wrap(said, WIDTH)
-    head += [
-        textwrap.fill(r.says, WIDTH, initial_indent="  ", subsequent_indent="    ") for r in runs
-    ]
-    blocks = [
-        (
-            "\n".join(head)
-            if runs
-            else (
-                "No finished run of these models in the results file: the paper's numbers stand"
-                " alone."
-            )
-        )
-    ]
-    return "\n\n".join([*blocks, *(_text(t) for t in tables)]) + "\n"
+    head = ["No finished run of these models in the results file: the paper's numbers stand alone."]
+    if runs:
+        told = (textwrap.fill(f"  {r.says}", WIDTH, subsequent_indent="    ") for r in runs)
+        head = [*textwrap.wrap(said, WIDTH), *told]
+    return "\n\n".join(["\n".join(head), *(_text(t) for t in tables)]) + "\n"
 
 
 def _text(t: Table) -> str:
     reasons: dict[str, int] = {}
-    body = (
-        [f"({t.empty})"]
-        if not t.rows
-        else _prose(t)
-        if all(c.kind == "text" for c in t.columns)
-        else _blocks(t, reasons)
-    )
+    if not t.rows:
+        body = [f"({t.empty})"]
+    elif all(c.kind == "text" for c in t.columns):
+        body = _prose(t)
+    else:
+        body = _blocks(t, reasons)
     lines = [t.title, "-" * len(t.title), *textwrap.wrap(t.definition, WIDTH), "", *body]
-    notes = [f"[{mark}] {why}" for why, mark in reasons.items()] + [
-        f"* {note}" for note in t.footnotes
-    ]
+    notes = [f"[{mark}] {why}" for why, mark in reasons.items()]
+    notes += [f"* {note}" for note in t.footnotes]
     lines += [part for note in notes for part in textwrap.wrap(note, WIDTH, subsequent_indent="  ")]
     return "\n".join(line.rstrip() for line in lines)
 
@@ -124,12 +112,8 @@ def _prose(t: Table) -> list[str]:
         for column, c in zip(t.columns, r.cells, strict=True):
             name = "" if len(t.columns) == 1 else f"{column.name}: "
             same = c.paper is not None and c.paper.text == c.value
-            lines.append(
-                (
-                    f"{name}ours = paper" if same else f"{name}ours",
-                    str(c.value) if c.value is not None else c.status,
-                )
-            )
+            ours = str(c.value) if c.value is not None else c.status
+            lines.append((f"{name}ours = paper" if same else f"{name}ours", ours))
             if c.paper is not None and not same:
                 lines.append((f"{name}paper", c.paper.text))
         said.append((" / ".join(r.labels), lines))
@@ -138,14 +122,10 @@ def _prose(t: Table) -> list[str]:
     for label, lines in said:
         out.append(label)
         for who, words in lines:
-            wrapped = [
-                part
-                for line in words.split("\n")
-                for part in textwrap.wrap(line, WIDTH - width - 4) or [""]
-            ]
-            out += [
-                f"  {who if at == 0 else '':{width}}  {part}" for at, part in enumerate(wrapped)
-            ]
+            for line in words.split("\n"):
+                for part in textwrap.wrap(line, WIDTH - width - 4) or [""]:
+                    out.append(f"  {who:{width}}  {part}")
+                    who = ""
     return [*out, ""]
 
 
@@ -177,99 +157,57 @@ def _lines(t: Table, r: Row, reasons: dict[str, int], with_n: bool) -> list[tupl
     printed = ["", *(c.paper.text if c.paper else "" for c in r.cells)]
     if {c.status for c in r.cells} <= {"", NOT_RUN} and any(c.status for c in r.cells):
         return [("paper", printed)] if any(printed) else [("", ["", *(c.status for c in r.cells)])]
-    n = {m for c in r.cells if c.made and (m := c.n) is not None} if with_n else set()
-    lines = [
-        (
-            "ours",
-            [
-                f"{min(n):,}" if len(n) == 1 else "",
-                *(_short(c, k, reasons) for c, k in zip(r.cells, t.columns, strict=True)),
-            ],
-        )
-    ]
+    each = [f"{c.n:,}" if with_n and c.made and c.n is not None else "" for c in r.cells]
+    alike = len({*each} - {""}) == 1
+    pairs = list(zip(r.cells, t.columns, strict=True))
+    ours = (_short(c, k, reasons) for c, k in pairs)
+    lines = [("ours", [max(each) if alike else "", *ours])]
     if any(c.has_interval for c in r.cells):
-        lines.append(
-            ("CI", ["", *(interval(c, k.kind) for c, k in zip(r.cells, t.columns, strict=True))])
-        )
-    if len(n) > 1:
-        lines.append(
-            ("n", ["", *(f"{c.n:,}" if c.made and c.n is not None else "" for c in r.cells)])
-        )
+        lines.append(("CI", ["", *(interval(c, k.kind) for c, k in pairs)]))
+    if any(each) and not alike:
+        lines.append(("n", ["", *each]))
     return lines + ([("paper", printed)] if any(printed) else [])
 
 
 def _blocks(t: Table, reasons: dict[str, int]) -> list[str]:
-    """The table split into blocks of columns that fit the width, each with labels and n. Empty
-    columns, and lines that are empty within a block, are left out."""
+    """The table split into blocks of columns that fit the width, each with its labels. Empty
+    columns, and lines that are empty within a block, are left out; long labels are cut, the files
+    have them in full."""
     common = _common_n(t)
-    rows = [(r.labels, _lines(t, r, reasons, common is None)) for r in t.rows]
-    used = [i for i in range(len(t.labels)) if any(r.labels[i] for r in t.rows)]
-    heads = {i: max(len(t.labels[i]), *(len(r.labels[i]) for r in t.rows)) for i in used}
+    lines = [
+        ((*r.labels, kind), cells)
+        for r in t.rows
+        for kind, cells in _lines(t, r, reasons, common is None)
+    ]
+    if common:
+        lines.insert(0, ((*("" for _ in t.labels), "n"), ["", *common]))
     names = ["n", *(c.name for c in t.columns)]
-    top = ["", *(common or [""] * len(t.columns))]
-    widths = [
-        max(len(name), len(top[j]), *(len(cells[j]) for _, lines in rows for _, cells in lines))
-        for j, name in enumerate(names)
+    widths = [max(map(len, column)) for column in zip(names, *(c for _, c in lines), strict=True)]
+    heads = [
+        max(map(len, column)) for column in zip(t.labels, *(r.labels for r in t.rows), strict=True)
     ]
-    filled = [
-        j for j in range(1, len(names)) if any(cells[j] for _, lines in rows for _, cells in lines)
+    room = WIDTH - len(" paper ") - widths[0] - 1 - max(widths[1:])
+    while sum(heads) + len(heads) > room and max(heads) > 10:
+        heads[heads.index(max(heads))] -= 1
+    keys = [
+        tuple(
+            word if len(word) <= head else word[: head - 1] + "…"
+            for word, head in zip(key, [*heads, WIDTH], strict=True)
+        )
+        for key, _ in lines
     ]
-    first = [0] if any(cells[0] for _, lines in rows for _, cells in lines) else []
-    fixed = 5 + (widths[0] + 2 if first else 0)
-    while (
-        sum(heads.values()) + 2 * len(heads) + fixed + max(widths[1:]) + 2 > WIDTH
-        and max(heads.values()) > 10
-    ):
-        heads[max(heads, key=lambda i: heads[i])] -= (
-            1  # truncate labels instead of wrapping lines; the files have them in full
-        )
-    left = sum(heads.values()) + 2 * len(heads) + fixed
-    out: list[str] = []
-
-    def write(labels: Sequence[str], kind: str, cells: Sequence[str], shown: Sequence[int]) -> None:
-        cut = (
-            word if len(word) <= heads[i] else word[: heads[i] - 1] + "…"
-            for i, word in zip(used, labels, strict=True)
-        )
-        heading = (word.ljust(heads[i]) for i, word in zip(used, cut, strict=True))
-        out.append(
-            "  ".join([*heading, kind.ljust(5), *(cells[j].rjust(widths[j]) for j in shown)])
-        )
-
-    for block in _fit([widths[j] for j in filled], WIDTH - left):
-        shown, last = [*first, *(filled[j] for j in block)], None
-        write([t.labels[i] for i in used], "", names, shown)
-        if any(top[j] for j in shown):
-            write([""] * len(used), "n", top, shown)
-        for at, (labels, lines) in enumerate(rows):
-            for kind, cells in (line for line in lines if any(line[1][filled[j]] for j in block)):
-                before = rows[last][0] if last is not None else ()
-                write(
-                    [
-                        "" if last == at or labels[: i + 1] == before[: i + 1] else labels[i]
-                        for i in used
-                    ],
-                    kind,
-                    cells,
-                    shown,
-                )
-                last = at
-        out.append("")
+    index = pd.MultiIndex.from_tuples(keys, names=[*t.labels, ""])
+    frame = pd.DataFrame([cells for _, cells in lines], index, names)
+    frame, out = frame.loc[:, (frame != "").any()], list[str]()
+    while frame.shape[1]:
+        for many in range(frame.shape[1], 0, -1):
+            block = frame.iloc[:, :many]
+            said = block[(block != "").any(axis=1)].to_string().splitlines()
+            if max(map(len, said)) <= WIDTH:
+                break
+        out += [*said, ""]
+        frame = frame.iloc[:, many:]
     return out
-
-
-def _fit(columns: Sequence[int], room: int) -> list[list[int]]:
-    """Column numbers in blocks at most ``room`` wide, with two spaces between columns; at least one
-    column per block."""
-    blocks: list[list[int]] = [[]]
-    free = room
-    for j, width in enumerate(columns):
-        if blocks[-1] and width + 2 > free:
-            blocks.append([])
-            free = room
-        blocks[-1].append(j)
-        free -= width + 2
-    return blocks
 
 
 # -- files
@@ -280,20 +218,12 @@ def markdown(t: Table) -> str:
     """One table as Markdown; a cell reads `0.412 (0.38..0.44, n 956); paper 0.30`."""
     lines = [f"# {t.title}", "", t.definition, ""]
     if t.rows:
-        lines += [
-            _pipes([*t.labels, *(c.name for c in t.columns)]),
-            _pipes(["---"] * (len(t.labels) + len(t.columns))),
-        ]
-        lines += [
-            _pipes(
-                [
-                    *r.labels,
-                    *(_one_line(c, k.kind) for c, k in zip(r.cells, t.columns, strict=True)),
-                ]
-            )
-            for r in t.rows
-        ]
-    else:
+        lines.append(_pipes([*t.labels, *(c.name for c in t.columns)]))
+        lines.append(_pipes(["---"] * (len(t.labels) + len(t.columns))))
+    for r in t.rows:
+        cells = (_one_line(c, k.kind) for c, k in zip(r.cells, t.columns, strict=True))
+        lines.append(_pipes([*r.labels, *cells]))
+    if not t.rows:
         lines.append(t.empty)
     return "\n".join([*lines, "", *(f"* {note}" for note in t.footnotes)]).rstrip() + "\n"
 
@@ -320,42 +250,24 @@ def records(tables: Sequence[Table]) -> list[dict[str, Any]]:
                 low, high = (c.low, c.high) if c.has_interval else (None, None)
                 paper = (c.paper.value, c.paper.text) if c.paper else (None, None)
                 row = " | ".join(label for label in r.labels if label)
-                values = (
-                    t.item,
-                    row,
-                    column.name,
-                    c.value,
-                    c.n,
-                    low,
-                    high,
-                    *paper,
-                    c.status or "paper",
-                )
+                said = c.status or "paper"
+                values = (t.item, row, column.name, c.value, c.n, low, high, *paper, said)
                 found.append(dict(zip(CSV_COLUMNS, values, strict=True)))
     return found
 
 
 def as_csv(tables: Sequence[Table]) -> str:
-    out = io.StringIO()
-    writer = csv.DictWriter(out, CSV_COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records(tables))
-    return out.getvalue()
+    table = pd.DataFrame(records(tables), columns=CSV_COLUMNS, dtype=object)
+    return str(table.to_csv(index=False, lineterminator="\n"))
 
 
 def as_json(tables: Sequence[Table], runs: Sequence[Run]) -> str:
     """runs, tables (title, definition, footnotes, cells) and the summary's counts as valid JSON;
     null for missing values."""
+    of_benchmark = ("benchmark_id", "synthetic")
     page = {
         "runs": [
-            {
-                "run_id": r.run_id,
-                "model": r.model,
-                "kind": r.kind,
-                "benchmark_id": r.benchmark_id,
-                "synthetic": r.synthetic,
-                "says": r.says,
-            }
+            {name: getattr(r, name) for name in ("run_id", "model", "kind", *of_benchmark, "says")}
             for r in runs
         ],
         "tables": [

@@ -4,7 +4,7 @@ metrics and its study rows."""
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,14 @@ from sdgbias.analysis.paper.printed import Printed
 from sdgbias.errors import UsageError, one_of
 from sdgbias.methods.stats import Estimate
 
-_METRIC = ("run_id", "task", "test", "method", "pillar", "indicator", "metric")
-#: A study's value about everything that its run was asked.
-_WHOLE: Mapping[str, str | None] = {
-    **dict.fromkeys(("method", "by", "level"), ""),
+#: A headline metric over everything that its run was asked.
+_HEADLINE: Mapping[str, str | None] = {
     **dict.fromkeys(("test", "pillar", "indicator"), "all"),
     "task": "mcq",
-    "x": None,
+    "method": "full",
 }
-_STUDY = ("run_id", "task", "test", "method", "pillar", "indicator", "by", "level", "metric", "x")
+#: A study's value about everything that its run was asked.
+_WHOLE = {**_HEADLINE, **dict.fromkeys(("method", "by", "level"), ""), "x": None}
 
 
 @dataclass(frozen=True)
@@ -125,71 +124,60 @@ class PaperResults:
         those that were not run. A planted or embedded run never stands for a model of the paper,
         whatever its name."""
         measured = {r.model: r for r in self.runs if r.kind == "measured"}
-        named = [
-            m for m in (paper.models(item) if item else ()) if not self.chosen or m in self.chosen
-        ]
-        found = [
-            Subject(
-                self,
-                f"{paper.names()[m]} ({'measured' if m in measured else NOT_RUN})",
-                measured.get(m),
-                m,
-            )
-            for m in named
-        ]
+        models = paper.models(item) if item else ()
+        named = [m for m in models if not self.chosen or m in self.chosen]
+        found = []
+        for m in named:
+            label = f"{paper.names()[m]} ({'measured' if m in measured else NOT_RUN})"
+            found.append(Subject(self, label, measured.get(m), m))
         others = [r for r in self.runs if r.kind != "measured" or r.model not in named]
         made = [s for s in found if s.run is not None]
         rest = [s for s in found if s.run is None]
         return [*made, *(Subject(self, r.label, r) for r in others), *rest]
 
-    def metric(
+    def metric(self, run: Run | None, metric: str, **part: str) -> Estimate | None:
+        """One estimate of the headline metrics, None if the run has none. ``part``: the columns
+        that say what it is about, where they aren't ``_HEADLINE``."""
+        sql = "FROM metric_rows WHERE list_contains($runs, run_id)"
+        return self._one(
+            "metrics", lambda: self.ask(sql), run, {**_HEADLINE, "metric": metric}, part
+        )
+
+    def found(self, run: Run | None, study: str, metric: str, **part: str) -> Estimate | None:
+        """One estimate of a study, None if the run has none. ``part``: as in ``metric``, where they
+        aren't ``_WHOLE``."""
+        at = {**_WHOLE, "metric": metric}
+        return self._one(f"study {study}", lambda: self.study(study), run, at, part)
+
+    def _one(
         self,
+        table: str,
+        rows: Callable[[], pd.DataFrame],
         run: Run | None,
-        metric: str,
-        *,
-        task: str = "mcq",
-        test: str = "all",
-        method: str = "full",
-        pillar: str = "all",
-        indicator: str = "all",
+        whole: Mapping[str, str | None],
+        part: Mapping[str, str],
     ) -> Estimate | None:
-        """One estimate of the headline metrics, None if the run has none."""
+        if unknown := part.keys() - whole.keys():
+            raise TypeError(f"no such column: {min(unknown)}")
         if run is None:
             return None
-        if "metrics" not in self._memory:
-            frame = self.ask("FROM metric_rows WHERE list_contains($runs, run_id)")
-            self._memory["metrics"] = _index(frame, _METRIC)
-        found: Estimate | None = self._memory["metrics"].get(
-            (run.run_id, task, test, method, pillar, indicator, metric)
-        )
-        return found
+        at = {"run_id": run.run_id, **whole, **part}
+        index: dict[tuple[Any, ...], Estimate] = self._kept(table, lambda: _index(rows(), list(at)))
+        return index.get(tuple(at.values()))
 
     def study(self, study: str) -> pd.DataFrame:
         """All rows of one study, sorted; text columns without NULLs."""
-        if ("study", study) not in self._memory:
-            frame = self.ask(
-                "FROM study_rows WHERE list_contains($runs, run_id) AND study = $study ORDER"
-                " BY ALL",
-                study=study,
-            )
-            for name in (*_STUDY[1:-1], "note"):
-                frame[name] = frame[name].fillna("").astype(str)
-            self._memory["study", study] = frame
-        found: pd.DataFrame = self._memory["study", study]
-        return found
 
-    def found(self, run: Run | None, study: str, metric: str, **part: str) -> Estimate | None:
-        """One estimate of a study, None if the run has none. ``part``: the columns of study_rows
-        that say what it is about, where they aren't ``_WHOLE``."""
-        if unknown := part.keys() - _WHOLE.keys():
-            raise TypeError(f"no such column of study_rows: {min(unknown)}")
-        if run is None:
-            return None
-        if ("index", study) not in self._memory:
-            self._memory["index", study] = _index(self.study(study), _STUDY)
-        at = {**_WHOLE, "run_id": run.run_id, "metric": metric, **part}
-        one: Estimate | None = self._memory["index", study].get(tuple(at[name] for name in _STUDY))
-        return one
+        def read() -> pd.DataFrame:
+            sql = """FROM study_rows WHERE list_contains($runs, run_id) AND study = $study
+                     ORDER BY ALL"""
+            frame = self.ask(sql, study=study)
+            for name in (*(_WHOLE.keys() - {"x"}), "metric", "note"):
+                frame[name] = frame[name].fillna("").astype(str)
+            return frame
+
+        found: pd.DataFrame = self._kept(("rows", study), read)
+        return found
 
     def why(
         self, run: Run | None, study: str, otherwise: str, *, method: str = "", task: str = "mcq"
@@ -197,22 +185,26 @@ class PaperResults:
         """The status of a cell that a study should have filled: not analysed, or the reason in the
         study's row not_run. An analysed run always has rows of the study 'settings', even if no
         other study had data."""
-        if ("notes", study) not in self._memory:
+
+        def read() -> tuple[set[str], dict[tuple[str, str, str], str]]:
             frame = self.study(study)
-            lacking = frame[frame["metric"] == "not_run"]
             notes = {
                 (r["run_id"], r["task"], m): r["note"]
-                for r in lacking.to_dict("records")
+                for r in frame[frame["metric"] == "not_run"].to_dict("records")
                 for m in ("", r["method"])
             }
-            self._memory["notes", study] = (
-                {*frame["run_id"], *self.study("settings")["run_id"]},
-                notes,
-            )
-        runs, notes = self._memory["notes", study]
+            return {*frame["run_id"], *self.study("settings")["run_id"]}, notes
+
+        runs, notes = self._kept(("notes", study), read)
         if run is None or run.run_id not in runs:
             return NOT_ANALYSED
         return f"not in store: {notes.get((run.run_id, task, method), otherwise)}"
+
+    def _kept(self, key: object, make: Callable[[], Any]) -> Any:
+        """What ``make`` gives, made once."""
+        if key not in self._memory:
+            self._memory[key] = make()
+        return self._memory[key]
 
     def ask(self, sql: str, **params: object) -> pd.DataFrame:
         """A query over the chosen runs ($runs) and their benchmarks ($benchmarks), where the SQL
@@ -226,23 +218,11 @@ class PaperResults:
 
 
 def _index(frame: pd.DataFrame, key: Sequence[str]) -> dict[tuple[Any, ...], Estimate]:
-    keys = [
-        tuple(
-            (
-                None
-                if isinstance(v, float) and v != v
-                else (round(v, 9) if isinstance(v, float) else v)
-            )
-            for v in row
-        )
-        for row in frame[list(key)].itertuples(index=False, name=None)
-    ]
-    numbers = frame[["value", "n", "ci_low", "ci_high"]].astype({"n": "Int64"}).fillna({"n": 0})
-    values = numbers.itertuples(index=False, name=None)
-    return {
-        k: Estimate(float(v), int(n), float(a), float(b))
-        for k, (v, n, a, b) in zip(keys, values, strict=True)
-    }
+    keys = frame[list(key)].round(9).astype(object)
+    keys = keys.where(keys.notna(), None)
+    rows = frame[["value", "n", "ci_low", "ci_high"]].to_dict("records")
+    at = keys.itertuples(index=False, name=None)
+    return {k: Estimate.of_row(r) for k, r in zip(at, rows, strict=True)}
 
 
 def load(
@@ -260,36 +240,25 @@ def load(
     Raises UsageError for a model that neither the file nor the paper has, StoreError if the file
     can't be read.
     """
-    chosen = store.latest_runs(
-        path, suite, per_benchmark=suites.named(suite).per_benchmark, among=among
-    )
-    frame = store.query(
-        path,
-        "FROM runs WHERE list_contains($runs, run_id) ORDER BY model, benchmark_id",
-        {"runs": chosen},
-    )
-    runs = tuple(
-        _run({str(k): v for k, v in record.items()}) for record in frame.to_dict("records")
-    )
+    each = suites.named(suite).per_benchmark
+    chosen = store.latest_runs(path, suite, per_benchmark=each, among=among)
+    sql = "FROM runs WHERE list_contains($runs, run_id) ORDER BY model, benchmark_id"
+    records = store.query(path, sql, {"runs": chosen}).to_dict("records")
+    runs = tuple(_run({str(k): v for k, v in record.items()}) for record in records)
     valid = {*(known or paper.names()), *(r.model for r in runs)}
     for name in models:
         if name not in valid:
             raise UsageError("--model: " + one_of("model", name, valid))
-    return PaperResults(
-        Path(path), tuple(r for r in runs if not models or r.model in models), tuple(models)
-    )
+    mine = tuple(r for r in runs if not models or r.model in models)
+    return PaperResults(Path(path), mine, tuple(models))
 
 
 def _run(record: Mapping[str, Any]) -> Run:
     config: Mapping[str, Any] = json.loads(record["config"] or "{}")
     repo = str((config.get("spec") or {}).get("repo", ""))
-    kind = (
-        "planted"
-        if record["provenance"] == "planted"
-        else "embedded"
-        if repo.startswith("local:")
-        else "measured"
-    )
+    kind = "embedded" if repo.startswith("local:") else "measured"
+    if record["provenance"] == "planted":
+        kind = "planted"
     return Run(
         str(record["run_id"]),
         str(record["model"]),

@@ -14,6 +14,7 @@ from sdgbias.scoring.timing import DECODE, FORCE, SCORE
 from sdgbias.types import NEEDS_PICTURES, NEEDS_SCORES
 
 BEFORE = "not in store: the run is of a version that kept no times"
+NO_LENGTHS = "not in store: prompt lengths are missing"
 
 
 def _times(e: PaperResults) -> pd.DataFrame:
@@ -36,10 +37,8 @@ def _missing(run: Run, rows: pd.DataFrame, timed: bool, views: int) -> str:
     if views > len(set(rows["view"])):
         return NEEDS_SCORES if not run.scored else "not in store: not all views have an answer"
     if untimed := int(rows["untimed"].sum()):
-        return (
-            f"not in store: {untimed:,} of {int(rows['prompts'].sum()):,} prompts came from the"
-            " cache of a version that kept no times"
-        )
+        some = f"{untimed:,} of {int(rows['prompts'].sum()):,} prompts"
+        return f"not in store: {some} came from the cache of a version that kept no times"
     return ""
 
 
@@ -84,15 +83,9 @@ def table_k(e: PaperResults) -> Iterator[Row]:
                 ("CADE (four views)", whole, four),
             ):
                 known = None if reason or not n else total
-                cells = (
-                    number(None if known is None else known / n, s.status, n=n, why=reason),
-                    number(
-                        None if known is None or not plain else known / plain,
-                        s.status,
-                        n=n,
-                        why=reason,
-                    ),
-                )
+                each = None if known is None else known / n
+                ratio = None if known is None or not plain else known / plain
+                cells = tuple(number(x, s.status, n=n, why=reason) for x in (each, ratio))
                 yield Row((s.label, task, label), cells)
 
 
@@ -119,17 +112,11 @@ def table_l(e: PaperResults) -> Iterator[Row]:
             known = not reason and total > 0 and view in by_view
             seconds, n = by_view[view] if known else (None, None)
             count, asked = tokens.get((s.run.run_id, view), (0.0, 0))
-            cells = (
-                number(seconds / total if seconds is not None else None, s.status, n=n, why=reason),
-                number(seconds, s.status, n=n, why=reason),
-                number(
-                    count / prompts if prompts and asked else None,
-                    s.status,
-                    n=asked,
-                    why=reason or "not in store: prompt lengths are missing",
-                ),
-            )
-            yield Row((s.label, label), cells)
+            share = seconds / total if seconds is not None else None
+            made = [number(x, s.status, n=n, why=reason) for x in (share, seconds)]
+            share = count / prompts if prompts and asked else None
+            made.append(number(share, s.status, n=asked, why=reason or NO_LENGTHS))
+            yield Row((s.label, label), tuple(made))
 
 
 def _tokens(e: PaperResults) -> dict[tuple[str, str], tuple[float, int]]:

@@ -88,25 +88,22 @@ def instrument(fault: str = "") -> Instrument:
 def in_pipeline(found: Instrument) -> Iterator[None]:
     """Inject the fault into the suite within the block; does nothing without a fault, or for
     'narrow'."""
-    if found.fault == "sign":
-        with patch.object(sdg, "streams", found.streams):
-            yield
-    elif found.fault == "order":
-        swap = {v: v for v in View} | {View.CTX_Q: View.IMG_Q, View.IMG_Q: View.CTX_Q}
-        read = sdg.view_logits
-        with patch.object(
-            sdg,
-            "view_logits",
-            lambda s, items, task, test, view: read(s, items, task, test, swap[view]),
-        ):
-            yield
-    elif found.fault == "leak":
-        run = sdg.run_test
-        with patch.object(
-            sdg,
-            "run_test",
-            lambda s, items, *rest, **more: run(s, items.assign(split="val"), *rest, **more),
-        ):
+    swap = {v: v for v in View} | {View.CTX_Q: View.IMG_Q, View.IMG_Q: View.CTX_Q}
+    read, run = sdg.view_logits, sdg.run_test
+
+    def swapped(s: Any, items: Any, task: Task, test: Any, view: View) -> Any:
+        return read(s, items, task, test, swap[view])
+
+    def leaking(s: Any, items: Any, *rest: Any, **more: Any) -> Any:
+        return run(s, items.assign(split="val"), *rest, **more)
+
+    broken = {
+        "sign": ("streams", found.streams),
+        "order": ("view_logits", swapped),
+        "leak": ("run_test", leaking),
+    }
+    if found.fault in broken:
+        with patch.object(sdg, *broken[found.fault]):
             yield
     else:
         yield

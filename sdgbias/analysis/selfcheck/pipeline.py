@@ -75,17 +75,11 @@ class Found:
         self, task: Task, test: str, method: str, metric: str, pillar: str = "all"
     ) -> Estimate | None:
         """One value of the metrics view; None if the run has none."""
-        m = self.metrics
-        rows = m[
-            (m.task == task.value)
-            & (m.test == test)
-            & (m.method == method)
-            & (m.metric == metric)
-            & (m.pillar == pillar)
-        ]
-        if rows.empty:
-            return None
-        return Estimate.of_row(rows.iloc[0].to_dict())
+        at = {"task": task.value, "test": test, "method": method, "metric": metric}
+        at["pillar"] = pillar
+        mine = np.logical_and.reduce([self.metrics[name] == value for name, value in at.items()])
+        found = self.metrics[mine].to_dict("records")
+        return Estimate.of_row(found[0]) if found else None
 
     def check(self, what: str, truth: float, found: Estimate, p: float, **more: Any) -> Check:
         return check("pipeline", self.plant.name, what, truth, found, p, **more)
@@ -96,31 +90,21 @@ def run(
 ) -> Found:
     """Evaluate one planted model into a separate results file and read it back."""
     with in_pipeline(used):
-        outcome = evaluate.evaluate(
-            plant.spec(benchmark, seed),
-            benchmark,
-            benchmark,
-            results,
-            EvalSettings(draws=draws, seed=seed),
-        )
-    one = [outcome.run_id]
+        settings = EvalSettings(draws=draws, seed=seed)
+        spec = plant.spec(benchmark, seed)
+        outcome = evaluate.evaluate(spec, benchmark, benchmark, results, settings)
+
+    def read(columns: str, table: str, where: str = "true") -> pd.DataFrame:
+        sql = f"SELECT {columns} FROM {table} WHERE run_id = ? AND {where}"
+        return store.query(results, sql, [outcome.run_id])
+
     return Found(
         plant,
         seed,
-        store.query(results, "SELECT * FROM metrics WHERE run_id = ? AND indicator = 'all'", one),
-        store.query(results, "SELECT * FROM cade_params WHERE run_id = ?", one),
-        store.query(
-            results,
-            "SELECT task, item_id, test, method, pred, correct, split FROM predictions WHERE"
-            " run_id = ?",
-            one,
-        ),
-        store.query(
-            results,
-            "SELECT task, item_id, test, view, logits FROM scores WHERE run_id = ? AND test IN"
-            " ('T1', 'T2', 'T5')",
-            one,
-        ),
+        read("*", "metrics", "indicator = 'all'"),
+        read("*", "cade_params"),
+        read("task, item_id, test, method, pred, correct, split", "predictions"),
+        read("task, item_id, test, view, logits", "scores", "test IN ('T1', 'T2', 'T5')"),
     )
 
 
@@ -191,12 +175,8 @@ def _answers(found: Found, p: Population) -> Iterator[Check]:
             for rank, says in enumerate(DIRECTIONS):
                 expected = np.where(p.says[rows] == rank, chance, 0.0).sum(axis=1)[mine]
                 e = found.estimate(Task.MCQ, test.value, view.value, f"share_{says}", pillar)
-                shown = (
-                    view is View.Q_ONLY
-                    and len(expected) > 0
-                    and bool(expected.mean() > 0.5)
-                    and found.plant.name == "signs"
-                )
+                signs = view is View.Q_ONLY and found.plant.name == "signs"
+                shown = signs and len(expected) > 0 and bool(expected.mean() > 0.5)
                 what = f"{says} answers in pillar {number}, {where}"
                 yield from _share(found, what, e, expected, headline=shown)
 
@@ -216,10 +196,8 @@ def _image_use(found: Found, p: Population) -> Iterator[Check]:
         rows = np.flatnonzero(p.test)
         known = float((full - context)[np.arange(len(rows)), p.gold[rows]].mean())
         mine = correct.reindex(p.item_id[rows])
-        difference = (
-            mine[(test.value, "full")].astype(float).to_numpy()
-            - mine[(test.value, "ctx_q")].astype(float).to_numpy()
-        )
+        with_picture, without = (mine[test.value, v].astype(float) for v in ("full", "ctx_q"))
+        difference = (with_picture - without).to_numpy()
         e = stats.mean(difference, p.place[rows])
         p_value = p_mean(known, e.value, e.low, e.high, _places(p) - 1)
         what = f"image use, Full minus CTX+Q at {test.value}"
@@ -294,13 +272,10 @@ def _cade(found: Found, task: Task, p: Population, copies: int) -> Iterator[Chec
         params = CadeParams(*(float(given[c]) for c in ("alpha", "lambda_kl", "beta", "tau")))
         if test in (ContextTest.T1, ContextTest.T2, ContextTest.T5):
             choice = truth.cade_choice(_views(found, task, test, p), params)
-            q = found.predictions
-            said = q[
-                (q["task"] == task.value) & (q["test"] == test.value) & (q["method"] == "cade")
-            ].set_index("item_id")["pred"]
-            agree = float(
-                (said.reindex(p.item_id).to_numpy() == np.array(list(letters))[choice]).mean()
-            )
+            q = found.predictions[found.predictions["method"] == "cade"]
+            q = q[(q["task"] == task.value) & (q["test"] == test.value)]
+            said = q.set_index("item_id")["pred"].reindex(p.item_id).to_numpy()
+            agree = float((said == np.array(list(letters))[choice]).mean())
             what = f"answers that the paper's equations give, {at}"
             yield found.check(what, 1.0, Estimate(agree, len(choice)), p_same(1.0, agree))
         if h.noise:
@@ -309,12 +284,10 @@ def _cade(found: Found, task: Task, p: Population, copies: int) -> Iterator[Chec
             continue
         known = truth.expected_gain(h, p, task, test, params, copies, found.seed)
         if task is Task.MCQ and not (h.prior or h.context_weight or h.image_weight):
-            known = replace(
-                known, value=0.0, error=0.0
-            )  # no answer is likelier than another, whatever the setting
-        sign = (
-            1.0 if task is Task.MCQ else -1.0
-        )  # mae_change counts errors, payoffs are minus errors
+            # no answer is likelier than another, whatever the setting
+            known = replace(known, value=0.0, error=0.0)
+        # mae_change counts errors, payoffs are minus errors
+        sign = 1.0 if task is Task.MCQ else -1.0
         p_value = p_mean(
             sign * known.value, e.value, e.low, e.high, df, error=known.error, spread=known.spread
         )
@@ -332,12 +305,8 @@ def _optimum(found: Found, p: Population) -> Iterator[Check]:
     """A model with a prior on top of picture evidence only: without the prior just that evidence
     remains, and CADE should come close to it (T1, T5)."""
     h = found.plant.habits
-    if (
-        h.noise
-        or h.context_weight
-        or h.context_noise
-        or not (h.image_weight and h.image_noise and h.prior)
-    ):
+    other = h.noise or h.context_weight or h.context_noise
+    if other or not (h.image_weight and h.image_noise and h.prior):
         return
     rows, df = np.flatnonzero(p.test), _places(p) - 1
     bare = truth.choice_probability(
@@ -367,11 +336,6 @@ def small_benchmark(
     from sdgbias.raw import synthetic
 
     synthetic.write_sample(folder / "raw", clusters, seed, progress=progress)
-    build.build(
-        folder / "raw",
-        folder / "raw" / "indicators",
-        folder / "benchmark",
-        build.Draw(mcq, regression),
-        progress=progress,
-    )
-    return folder / "benchmark"
+    raw, out, counts = folder / "raw", folder / "benchmark", build.Draw(mcq, regression)
+    build.build(raw, raw / "indicators", out, counts, progress=progress)
+    return out

@@ -28,13 +28,9 @@ def _number(x: float) -> str:
 
 
 def _interval(c: Check) -> str:
-    return (
-        f"{c.low:.3f} .. {c.high:.3f}"
-        if c.covered is not None
-        else "exact"
-        if c.p in (0.0, 1.0)
-        else "-"
-    )
+    if c.covered is not None:
+        return f"{c.low:.3f} .. {c.high:.3f}"
+    return "exact" if c.p in (0.0, 1.0) else "-"
 
 
 def _line(c: Check, bad: bool) -> str:
@@ -78,23 +74,19 @@ def text(v: SelfcheckVerdict) -> str:
 
 def as_json(v: SelfcheckVerdict) -> str:
     bad = set(map(id, v.failed))
+
+    def finite(x: object) -> object:
+        return None if isinstance(x, float) and not math.isfinite(x) else x
+
     rows = [
-        {
-            k: None if isinstance(x, float) and not math.isfinite(x) else x
-            for k, x in asdict(c).items()
-        }
+        {**{k: finite(x) for k, x in asdict(c).items()}, "passed": id(c) not in bad}
         for c in v.checks
     ]
-    for row, c in zip(rows, v.checks, strict=True):
-        row["passed"] = id(c) not in bad
     held, of = v.intervals()
+    told = ("passed", "size", "seed", "fault", "benchmark_id")
     head = {
         "sdgbias": __version__,
-        "passed": v.passed,
-        "size": v.size,
-        "seed": v.seed,
-        "fault": v.fault,
-        "benchmark_id": v.benchmark_id,
+        **{name: getattr(v, name) for name in told},
         "false_alarm": FALSE_ALARM,
         "intervals": of,
         "intervals_that_hold": held,
@@ -110,21 +102,13 @@ def figure(v: SelfcheckVerdict) -> str:
     import yaml
 
     bad = set(map(id, v.failed))
-    rows = [
-        {
-            "planted": c.truth,
-            "measured": c.measured,
-            "low": c.low,
-            "high": c.high,
-            "verdict": "failed" if id(c) in bad else "passed",
-        }
-        for c in v.checks
-        if c.part == "pipeline"
-        and c.covered is not None
-        and -1 <= c.truth <= 1
-        and c.low >= -1
-        and c.high <= 1
-    ]
+    rows = []
+    for c in v.checks:
+        shares = c.covered is not None and -1 <= c.truth <= 1 and c.low >= -1 and c.high <= 1
+        if c.part == "pipeline" and shares:
+            verdict = "failed" if id(c) in bad else "passed"
+            ends = {"low": c.low, "high": c.high, "verdict": verdict}
+            rows.append({"planted": c.truth, "measured": c.measured, **ends})
     spec = yaml.safe_load(packaged("data", "selfcheck_figure.yaml").read_text(encoding="utf-8"))
     svg: str = vl_convert.vegalite_to_svg(spec["figure"] | {"data": {"values": rows}})
     return svg

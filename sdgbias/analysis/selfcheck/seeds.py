@@ -135,16 +135,11 @@ def _answers(views: dict[View, np.ndarray], view: View) -> np.ndarray:
 def _coverage(size: Size, used: Instrument, seed: int, progress: Progress) -> Iterator[Check]:
     """95 % intervals of clustered shares and paired differences cover the truth in 95 % of the
     seeds."""
-    h, readable = (
-        Habits(
-            prior={"all": (0.0, 0.5, 1.0)},
-            context_weight=0.5,
-            context_noise=0.5,
-            image_weight=3.0,
-            image_noise=0.5,
-        ),
-        0.6,
+    prior = {"all": (0.0, 0.5, 1.0)}
+    h = Habits(
+        prior=prior, context_weight=0.5, context_noise=0.5, image_weight=3.0, image_noise=0.5
     )
+    readable = 0.6
     full, optimistic = known(h, View.FULL, readable=readable)
     context, _ = known(h, View.CTX_Q)
     names = ("accuracy of Full", "share of optimistic answers", "Full minus CTX+Q, paired")
@@ -158,22 +153,14 @@ def _coverage(size: Size, used: Instrument, seed: int, progress: Progress) -> It
         says = p.says[np.arange(len(answer)), answer] == 2
         place = used.clusters(p.place)
         found = (
-            stats.share(hit, place),
-            stats.share(says, place),
-            stats.mean(hit.astype(float) - was, place),
+            (stats.share(hit, place), full),
+            (stats.share(says, place), optimistic),
+            (stats.mean(hit.astype(float) - was, place), full - context),
         )
-        held += [
-            e.low <= t <= e.high
-            for e, t in zip(found, (full, optimistic, full - context), strict=True)
-        ]
+        held += [e.low <= t <= e.high for e, t in found]
     for name, hits in zip(names, held, strict=True):
-        yield rate(
-            "patchy",
-            f"95 % intervals that hold the truth: {name}",
-            int(hits),
-            size.plain,
-            1 - NOMINAL,
-        )
+        what = f"95 % intervals that hold the truth: {name}"
+        yield rate("patchy", what, int(hits), size.plain, 1 - NOMINAL)
 
 
 def cluster_sizes(rng: np.random.Generator, clusters: int, *, even: bool) -> np.ndarray:
@@ -250,13 +237,8 @@ def _repeated_answers(
                 place = rng.integers(0, 60, len(prompt))
                 answer = rng.integers(0, 3, prompts)[prompt]
                 right = rng.choice(3, size=len(prompt), p=[0.6, 0.3, 0.1]) == answer
-                rows = pd.DataFrame(
-                    {
-                        "cluster_id": used.clusters(place),
-                        "prompt": used.clusters(prompt),
-                        "method": View.Q_ONLY.value,
-                    }
-                )
+                units = {"cluster_id": used.clusters(place), "prompt": used.clusters(prompt)}
+                rows = pd.DataFrame({**units, "method": View.Q_ONLY.value})
                 found, _ = clustered_mean(RowGroup.of(rows), right)
                 held += found.low <= 1 / 3 <= found.high
             kind = "of one size" if even else "of unlike sizes"
@@ -289,16 +271,11 @@ def _false_alarms(size: Size, seed: int, progress: Progress) -> Iterator[Check]:
         p = draw_items(rng, size.items)
         views = truth.simulate(h, p, T1, rng)
         answer, before = _answers(views, View.FULL), _answers(views, View.CTX_Q)
-        hit, was = (
-            metrics.correct(p.gold, answer).astype(float),
-            metrics.correct(p.gold, before).astype(float),
-        )
+        hit, was = (metrics.correct(p.gold, said).astype(float) for said in (answer, before))
         optimistic = stats.share(p.says[np.arange(len(answer)), answer] == 2, p.place)
         urban = rng.integers(0, 2, int(p.place[-1]) + 1)[p.place.astype(int)]
-        gap = stats.disparity(
-            stats.group_means(hit, urban, p.place, draws=399, seed=i),
-            lambda m: m[..., 0] - m[..., 1],
-        )
+        means = stats.group_means(hit, urban, p.place, draws=399, seed=i)
+        gap = stats.disparity(means, lambda m: m[..., 0] - m[..., 1])
         p_values[i] = stats.paired(hit - was, p.place).p
         raised += [
             not optimistic.low <= 1 / 3 <= optimistic.high,
@@ -374,13 +351,8 @@ def _tuned(size: Size, used: Instrument, seed: int, progress: Progress) -> Itera
                 if planted.name == "null":
                     p_values.append(stats.paired(gain, p.place[p.test]).p)
     found = np.array(p_values)
-    yield rate(
-        "null",
-        "false alarms at 5 %: CADE gains or loses",
-        int((found <= NOMINAL).sum()),
-        size.tuned,
-        NOMINAL,
-    )
+    alarms = int((found <= NOMINAL).sum())
+    yield rate("null", "false alarms at 5 %: CADE gains or loses", alarms, size.tuned, NOMINAL)
     yield uniform("null", "p-values are uniform: CADE's gain", found)
     yield average("null", "CADE's mean gain, tuned on val, on test", 0.0, np.array(gains["null"]))
     yield average(

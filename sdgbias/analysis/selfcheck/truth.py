@@ -85,10 +85,7 @@ def population(benchmark: Path, task: Task) -> Population:
         label, answer, tolerance = gold, np.full(n, np.nan), np.full(n, np.nan)
     else:
         present = np.ones((n, k), dtype=bool)
-        answer, tolerance = (
-            items["answer"].to_numpy(dtype=float),
-            items["tolerance"].to_numpy(dtype=float),
-        )
+        answer, tolerance = (items[c].to_numpy(dtype=float) for c in ("answer", "tolerance"))
         spoken = [rounded(a) for a in answer]
         gold = np.array([int(s.lstrip("-")[0]) for s in spoken], dtype=np.int64)
         for i, s in enumerate(spoken):
@@ -98,57 +95,38 @@ def population(benchmark: Path, task: Task) -> Population:
     onehot = np.asarray(np.eye(k)[gold], dtype=np.float64)
     shares, alone = {}, {}
     for test in STATED:
-        lines = prompts[
-            (prompts["task"] == task.value) & (prompts["test"] == test.value)
-        ].set_index("item_id")["text"]
+        mine = (prompts["task"] == task.value) & (prompts["test"] == test.value)
+        lines = prompts[mine].set_index("item_id")["text"]
         if len(lines) == 0:
             continue
         text = lines.reindex(items["item_id"]).fillna("")
         stated = text.str.contains("Context: Given: ", regex=False).to_numpy()
         group = pd.factorize(text)[0]
         mean = pd.DataFrame(onehot).groupby(group).transform("mean").to_numpy()
-        shares[test] = np.where(
-            stated[:, None], mean, np.nan
-        )  # place without known values: no context line, hence no evidence
+        # place without known values: no context line, hence no evidence
+        shares[test] = np.where(stated[:, None], mean, np.nan)
         alone[test] = pd.Series(label).groupby(group).transform("nunique").to_numpy() == 1
-    columns = {c: items[c].to_numpy(dtype=object) for c in ("pillar", "cluster_id", "split")}
-    return Population(
-        gold,
-        says,
-        present,
-        onehot,
-        shares,
-        columns["pillar"],
-        columns["cluster_id"],
-        columns["split"],
-        items["item_id"].to_numpy(dtype=np.int64),
-        answer,
-        tolerance,
-        number,
-        alone,
-    )
+    names = ("pillar", "cluster_id", "split")
+    pillar, place, split = (items[c].to_numpy(dtype=object) for c in names)
+    seen = gold, says, present, onehot, shares, pillar, place, split
+    item_id = items["item_id"].to_numpy(dtype=np.int64)
+    return Population(*seen, item_id, answer, tolerance, number, alone)
 
 
 def prior(h: Habits, p: Population) -> Floats:
     """(N, K) logits before any evidence."""
     if p.present.shape[1] == 10:
         return np.tile(np.asarray(h.digit_prior, dtype=float), (len(p.gold), 1))
-    table = np.array(
-        [
-            [*h.prior.get(str(pillar), h.prior.get("all", (0.0, 0.0, 0.0))), 0.0]
-            for pillar in p.pillar
-        ]
-    )  # last: no direction
+    priors = (h.prior.get(str(p), h.prior.get("all", (0.0, 0.0, 0.0))) for p in p.pillar)
+    table = np.array([[*each, 0.0] for each in priors])  # last: no direction
     return np.take_along_axis(table, p.says, axis=1)
 
 
 def stated(p: Population, test: ContextTest) -> NDArray[np.bool_]:
     """(N,) whether the item's context line states values under this test."""
-    return (
-        ~np.isnan(p.context_share[test][:, 0])
-        if test in p.context_share
-        else np.zeros(len(p.gold), dtype=bool)
-    )
+    if test not in p.context_share:
+        return np.zeros(len(p.gold), dtype=bool)
+    return ~np.isnan(p.context_share[test][:, 0])
 
 
 def expected_logits(
@@ -188,11 +166,9 @@ def choice_probability(mu: Floats, sd: Floats, present: NDArray[np.bool_]) -> Fl
 def shared(p: Population, test: ContextTest, view: View) -> NDArray[np.bool_]:
     """(N,) rows whose prompt, and so whose draw, is shared with other items: text-only views
     without values."""
-    return (
-        np.zeros(len(p.gold), dtype=bool)
-        if view.has_image
-        else ~stated(p, test) | (view is View.Q_ONLY)
-    )
+    if view.has_image:
+        return np.zeros(len(p.gold), dtype=bool)
+    return ~stated(p, test) | (view is View.Q_ONLY)
 
 
 def numbers(p: Population, test: ContextTest, view: View) -> Floats:
@@ -200,11 +176,9 @@ def numbers(p: Population, test: ContextTest, view: View) -> Floats:
     bare = np.tile(np.arange(10.0), (len(p.gold), 1))
     if view.has_image:
         return p.number
-    known = (
-        stated(p, test) & p.alone[test]
-        if view.has_context and test in p.alone
-        else np.zeros(len(p.gold), dtype=bool)
-    )
+    known = np.zeros(len(p.gold), dtype=bool)
+    if view.has_context and test in p.alone:
+        known = stated(p, test) & p.alone[test]
     return np.where(known[:, None], p.number, bare)
 
 
@@ -226,14 +200,11 @@ def simulate(
     }
     if test is ContextTest.T5:
         own[View.FULL], own[View.CTX_Q] = own[View.IMG_Q], own[View.Q_ONLY]
-    return {
-        view: np.where(
-            p.present,
-            base + context * view.has_context + image * view.has_image + own[view],
-            np.nan,
-        )
-        for view in View
-    }
+    out = {}
+    for view in View:
+        z = base + context * view.has_context + image * view.has_image + own[view]
+        out[view] = np.where(p.present, z, np.nan)
+    return out
 
 
 def cade_choice(views: Mapping[View, Floats], params: CadeParams) -> NDArray[np.int64]:
@@ -288,8 +259,7 @@ def expected_gain(
     for i in range(copies):
         views = simulate(h, p, test, rng)
         full = np.where(p.present, views[View.FULL], -np.inf).argmax(axis=1)
-        gains[i] = (payoff(p, task, cade_choice(views, params)) - payoff(p, task, full))[
-            p.test
-        ].mean()
+        gain = payoff(p, task, cade_choice(views, params)) - payoff(p, task, full)
+        gains[i] = gain[p.test].mean()
     spread = float(gains.std(ddof=1))
     return Expected(float(gains.mean()), spread / copies**0.5, spread)

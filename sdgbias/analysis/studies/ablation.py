@@ -14,17 +14,17 @@ from sdgbias.analysis.run import RunData
 from sdgbias.analysis.tuning import (
     PARAMETERS,
     Problem,
-    as_vector,
     estimate,
     format_setting,
     metric_of,
     payoffs,
     problems,
+    searched,
     with_streams,
 )
 from sdgbias.methods import stats
 from sdgbias.methods.cade import Divergence, Floats, Ints, Stream
-from sdgbias.methods.search import RANGES, Packed, random_search, row_payoff
+from sdgbias.methods.search import RANGES, Packed, row_payoff
 from sdgbias.types import Task
 
 #: Table 2 adds the parameters in this order; a step is named after the last one added.
@@ -99,19 +99,9 @@ def _pooled(same: Sequence[Variant]) -> Variant:
 def _retuned(p: Problem, settings: AnalysisSettings) -> list[Floats]:
     """(4,) setting of each step: the parameters added so far are searched in Table G's ranges, the
     others are off."""
-    s, payoff = p.tunable()
     off = ((0.0, 0.0), (0.0, 0.0), (0.0, 0.0), (OPEN, OPEN))
-    found = [np.array([0.0, 0.0, 0.0, SHUT])]
-    for free in range(1, 5):
-        ranges = (*RANGES[p.task][:free], *off[free:])
-        found.append(
-            as_vector(
-                random_search(
-                    s, payoff, p.task, draws=settings.draws, seed=settings.seed, ranges=ranges
-                ).params
-            )
-        )
-    return found
+    ranges = ((*RANGES[p.task][:free], *off[free:]) for free in range(1, 5))
+    return [np.array([0.0, 0.0, 0.0, SHUT]), *(searched(p, settings, each) for each in ranges)]
 
 
 def _ablation(packed: Packed, steps: list[Floats]) -> Iterator[Variant]:
@@ -127,14 +117,13 @@ def _ablation(packed: Packed, steps: list[Floats]) -> Iterator[Variant]:
         before = None
         for name, setting in zip(STEPS, chosen, strict=True):
             now = payoffs(packed, setting)
-            columns: dict[str, object] = {
-                "study": "ablation",
-                "method": name,
-                "by": "mode",
-                "level": level,
-            }
+            columns = _columns("ablation", name, "mode", level)
             yield Variant(columns, _words(setting), now, "step_gain", before)
             before = now
+
+
+def _columns(study: str, method: str, by: str, level: str) -> dict[str, object]:
+    return {"study": study, "method": method, "by": by, "level": level}
 
 
 def _words(setting: Floats) -> str:
@@ -153,23 +142,10 @@ def _streams(p: Problem, packed: Packed, settings: AnalysisSettings) -> Iterator
     for stream in STREAMS:
         for divergence in DIVERGENCES:
             other = with_streams(p, stream, divergence)
-            s, payoff = other.tunable()
-            setting = as_vector(
-                random_search(s, payoff, p.task, draws=settings.draws, seed=settings.seed).params
-            )
-            columns: dict[str, object] = {
-                "study": "streams",
-                "method": stream,
-                "by": "divergence",
-                "level": divergence,
-            }
-            yield Variant(
-                columns,
-                format_setting(setting),
-                payoffs(other.rows(other.test), setting),
-                "gain",
-                full,
-            )
+            setting = searched(other, settings)
+            columns = _columns("streams", stream, "divergence", divergence)
+            after = payoffs(other.rows(other.test), setting)
+            yield Variant(columns, format_setting(setting), after, "gain", full)
 
 
 def _sweep(p: Problem, packed: Packed, best: Floats) -> Iterator[dict[str, object]]:

@@ -9,22 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 import pandas as pd
 
 from sdgbias.analysis.outcomes import (
     TaskOutcome,
-    chosen_number,
-    hits,
+    answered,
     levels,
     outcomes,
+    pooled,
     rows_of,
-    spread_of,
+    units,
 )
 from sdgbias.analysis.rows import AnalysisSettings, row, table
 from sdgbias.analysis.run import RunData, TaskCell
-from sdgbias.methods import baselines, metrics, tuning
+from sdgbias.methods import baselines, tuning
 from sdgbias.methods.answers import parse_letter
 from sdgbias.methods.baselines import METHODS, Evidence
 from sdgbias.methods.cade import Bools, Floats, Ints, argmax_view
@@ -64,8 +65,8 @@ def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
             for name, why in absent.items()
         ]
         found = [answers(cell, seed, settings, tuple(absent)) for cell in cells]
-        for outcome, columns, notes in _pools(cells, found, settings):
-            made += _rows(task, outcome, columns, notes)
+        for outcome, notes, expected in _pools(cells, found, settings):
+            made += _rows(outcome, notes, expected)
     return table(made)
 
 
@@ -83,16 +84,8 @@ def evidence(cell: TaskCell) -> Evidence:
         if name not in extra_prompts.TOKENS
     }
     full, ctx, img, q = (cell.known(v) for v in (View.FULL, View.CTX_Q, View.IMG_Q, View.Q_ONLY))
-    return Evidence(
-        full,
-        ctx,
-        img,
-        q,
-        cell.present,
-        pd.factorize(keys, sort=True)[0].astype(np.int64),
-        cell.val,
-        extra,
-    )
+    group = pd.factorize(keys, sort=True)[0].astype(np.int64)
+    return Evidence(full, ctx, img, q, cell.present, group, cell.val, extra)
 
 
 def answers(
@@ -106,9 +99,8 @@ def answers(
             continue
         own, said = dict(method.settings), ""
         if method.tuned:
-            tuned = tuning.tune(
-                name, e, cell.payoff, cell.val, draws=settings.draws, seed=settings.seed
-            )
+            how = {"draws": settings.draws, "seed": settings.seed}
+            tuned = tuning.tune(name, e, cell.payoff, cell.val, **how)
             assert tuned is not None  # _why_not
             own, said = {**own, **tuned.settings}, f"{_tuned(settings)}; "
         score = baselines.scores(name, _estimation(e, cell, seed) if name == "pride" else e, **own)
@@ -144,12 +136,8 @@ def _why_not(name: str, cells: Sequence[TaskCell], seed: int) -> str:
             return "no val rows to tune on"
         if name == "perm_avg" and not np.isfinite(cell.extra["perm:1"][cell.test_rows]).any():
             return "extra pass perm was not scored"
-        if (
-            name == "pride"
-            and not np.isfinite(
-                cell.extra["perm:1"][extra_prompts.pride_rows(cell.items, seed)]
-            ).any()
-        ):
+        mine = extra_prompts.pride_rows(cell.items, seed) if name == "pride" else None
+        if mine is not None and not np.isfinite(cell.extra["perm:1"][mine]).any():
             return "extra pass pride was not scored"
     return ""
 
@@ -161,12 +149,8 @@ def _why_not(name: str, cells: Sequence[TaskCell], seed: int) -> str:
 def _controls(cell: TaskCell, settings: AnalysisSettings) -> dict[str, MethodAnswer]:
     """Answers that use no input, or only the Full view (METHODS 1.12)."""
     if cell.task is Task.REGRESSION:
-        return {
-            "full_candidate": MethodAnswer(
-                argmax_view(cell.known(View.FULL), cell.present),
-                "number of the likeliest first digit",
-            )
-        }
+        choice = argmax_view(cell.known(View.FULL), cell.present)
+        return {"full_candidate": MethodAnswer(choice, "number of the likeliest first digit")}
     pillar = pd.factorize(cell.items["pillar"], sort=True)[0].astype(np.int64)
     found = {
         f"always_{c.lower()}": MethodAnswer(np.full(len(cell.items), j), f"always {c}")
@@ -176,17 +160,14 @@ def _controls(cell: TaskCell, settings: AnalysisSettings) -> dict[str, MethodAns
         shares = letter_shares(cell.gold, cell.present, pillar, cell.val)
         best = np.argmax(np.where(cell.present, shares, -1.0), axis=1).astype(np.int64)
         found["best_letter"] = MethodAnswer(best, "most frequent gold letter of the pillar on val")
-        drawn = np.random.default_rng(settings.seed).random(len(shares))[:, None] * shares.sum(
-            axis=1, keepdims=True
-        )
+        drawn = np.random.default_rng(settings.seed).random(len(shares))[:, None]
+        drawn = drawn * shares.sum(axis=1, keepdims=True)
         choice = np.argmax(drawn < np.cumsum(shares, axis=1), axis=1).astype(np.int64)
         note = f"drawn by the pillar's gold letters on val, seed {settings.seed}"
-        found["prior_sampling"] = MethodAnswer(
-            choice, note, shares[np.arange(len(shares)), cell.gold]
-        )
-    found["full_first_token"] = MethodAnswer(
-        _first_token(cell), "first token of greedy decoding; none of the letters is wrong"
-    )
+        expected = shares[np.arange(len(shares)), cell.gold]
+        found["prior_sampling"] = MethodAnswer(choice, note, expected)
+    note = "first token of greedy decoding; none of the letters is wrong"
+    found["full_first_token"] = MethodAnswer(_first_token(cell), note)
     return found
 
 
@@ -220,87 +201,50 @@ def _first_token(cell: TaskCell) -> Ints:
 # measuring
 
 
-def _measured(
-    cell: TaskCell, outcome: TaskOutcome, found: Mapping[str, MethodAnswer]
-) -> dict[str, dict[str, Floats]]:
-    """metric -> method -> (n,) values on the test rows."""
-    test = cell.test_rows
-    if cell.task is Task.MCQ:
-        hit = {m: hits(cell, a.choice)[test] for m, a in found.items()}
-        expected = {m: a.expected[test] for m, a in found.items() if a.expected is not None}
-        gain = {m: h - outcome.hit[FULL] for m, h in hit.items()}
-        return {"accuracy": hit, "accuracy_gain": gain, "expected_accuracy": expected}
-    numbers = {m: chosen_number(cell, a.choice) for m, a in found.items()}
-    gold = cell.items["gold_value"].to_numpy(dtype=float)
-    error = {m: metrics.absolute_error(gold, x)[test] for m, x in numbers.items()}
-    change = {m: e - outcome.error[FULL] for m, e in error.items()}
-    return {
-        "mae": error,
-        "interval_accuracy": {m: hits(cell, found[m].choice, x)[test] for m, x in numbers.items()},
-        "mae_change": change,
-    }
-
-
 def _pools(
     cells: Sequence[TaskCell],
     found: Sequence[Mapping[str, MethodAnswer]],
     settings: AnalysisSettings,
-) -> Iterator[tuple[TaskOutcome, dict[str, dict[str, Floats]], dict[str, str]]]:
-    """(test rows, values by metric and method, notes by method) per test, then of all tests
-    pooled."""
-    done = outcomes(cells)
-    each = [
-        _measured(cell, outcome, own) for cell, outcome, own in zip(cells, done, found, strict=True)
-    ]
-    for outcome, columns, own in zip(done, each, found, strict=True):
-        yield outcome, columns, {m: a.note for m, a in own.items()}
-    items = pd.concat(
-        [o.items[["pillar", "indicator", "question", "options"]] for o in done], ignore_index=True
-    )
-    whole = replace(done[0], test="all", items=items, place=np.concatenate([o.place for o in done]))
-    names = [m for m in found[0] if all(m in own for own in found)]
-    columns = {
-        metric: {m: np.concatenate([c[metric][m] for c in each]) for m in names if m in first}
-        for metric, first in each[0].items()
-    }
-    tuned = {
-        m: f"{METHODS[m].title}; {_tuned(settings)}, each test by itself"
-        for m in names
-        if m in METHODS and METHODS[m].tuned
-    }
-    yield whole, columns, {m: found[0][m].note for m in names} | tuned
-
-
-_KINDS: Mapping[str, Kind] = {
-    "accuracy": "share",
-    "interval_accuracy": "share",
-    "expected_accuracy": "fraction",
-    "accuracy_gain": "mean",
-    "mae": "amount",
-    "mae_change": "mean",
-}
+) -> Iterator[tuple[TaskOutcome, dict[str, str], dict[str, Floats]]]:
+    """(test rows, notes, expected (n,) by method) per test, then of all tests pooled."""
+    done, chances = [], []
+    for cell, o, own in zip(cells, outcomes(cells), found, strict=True):
+        for method, a in own.items():
+            o = answered(o, cell, method, a.choice)
+        test = cell.test_rows
+        done.append(o)
+        chances.append({m: a.expected[test] for m, a in own.items() if a.expected is not None})
+        yield o, {m: a.note for m, a in own.items()}, chances[-1]
+    notes = {m: a.note for m, a in found[0].items() if all(m in own for own in found)}
+    for m in notes:
+        if m in METHODS and METHODS[m].tuned:
+            notes[m] = f"{METHODS[m].title}; {_tuned(settings)}, each test by itself"
+    expected = {m: np.concatenate([c[m] for c in chances]) for m in chances[0] if m in notes}
+    yield pooled(done), notes, expected
 
 
 def _rows(
-    task: Task,
-    outcome: TaskOutcome,
-    columns: Mapping[str, Mapping[str, Floats]],
-    notes: Mapping[str, str],
+    o: TaskOutcome, notes: Mapping[str, str], expected: Mapping[str, Floats]
 ) -> Iterator[dict[str, object]]:
-    for level in levels(outcome.items):
-        for metric, values in columns.items():
-            kind = _KINDS[metric]
-            for method, value in values.items():
-                found = spread_of(outcome, method, level, {method: value}, kind)[method]
-                yield from rows_of(
-                    STUDY,
-                    level,
-                    {metric: found},
-                    task=task.value,
-                    test=outcome.test,
-                    method=method,
-                    note=notes[method],
-                )
+    groups = levels(o.items)
+    for method, note in notes.items():
+        if o.task is Task.REGRESSION:
+            error = o.error[method]
+            measured: list[tuple[str, Kind, Floats]] = [
+                ("mae", "amount", error),
+                ("interval_accuracy", "share", o.hit[method]),
+                ("mae_change", "mean", error - o.error[FULL]),
+            ]
+        else:
+            measured = [
+                ("accuracy", "share", o.hit[method]),
+                ("accuracy_gain", "mean", o.hit[method] - o.hit[FULL]),
+            ]
+        if method in expected:
+            measured.append(("expected_accuracy", "fraction", expected[method]))
+        common, clusters = o.columns(method, note=note), units(o, method)
+        for level, (metric, kind, values) in product(groups, measured):
+            yield from rows_of(STUDY, level, {metric: values}, clusters, common, kind=kind)
 
 
 def _tuned(settings: AnalysisSettings) -> str:
@@ -309,12 +253,8 @@ def _tuned(settings: AnalysisSettings) -> str:
 
 def _listed(settings: Mapping[str, object]) -> str:
     def said(value: object) -> str:
-        return (
-            "+".join(map(str, value))
-            if isinstance(value, tuple)
-            else f"{value:.4g}"
-            if isinstance(value, float)
-            else str(value)
-        )
+        if isinstance(value, tuple):
+            return "+".join(map(str, value))
+        return f"{value:.4g}" if isinstance(value, float) else str(value)
 
     return ", ".join(f"{name}={said(value)}" for name, value in settings.items())

@@ -11,7 +11,8 @@ mean over the steps. Ties in confidence stay in item order.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -21,9 +22,10 @@ from sdgbias.analysis.outcomes import CADE
 from sdgbias.analysis.rows import AnalysisSettings, row, table
 from sdgbias.analysis.run import RunData, TaskCell
 from sdgbias.methods import metrics, stats
-from sdgbias.methods.cade import Floats, Ints, log_softmax
+from sdgbias.methods.cade import Floats, Ints, argmax_view, log_softmax
 from sdgbias.types import Task, View
 
+STUDY = "calibration"
 BINS, STEPS = 15, 20
 
 
@@ -65,9 +67,7 @@ def distributions(cell: TaskCell, method: str) -> tuple[Floats, Ints] | None:
         return None
     if found is None:
         full = log_softmax(cell.known(View.FULL), cell.present)
-        return full, np.where(np.isfinite(full).any(axis=1), np.argmax(full, axis=1), -1).astype(
-            np.int64
-        )
+        return full, argmax_view(full, cell.present)
     s, d, usable = found
     full = log_softmax(cell.known(View.FULL), s.valid)
     if method == View.FULL.value:
@@ -87,23 +87,14 @@ def _methods(cell: TaskCell, place: Ints) -> dict[str, Judged]:
         mask = cell.test_rows & (choice >= 0)
         own = log_p[np.arange(len(choice)), np.maximum(choice, 0)]
         hit = metrics.correct(cell.gold, choice).astype(float)
-        made[method] = Judged(
-            log_p[mask],
-            cell.gold[mask],
-            np.exp(own[mask]),
-            hit[mask],
-            place[choice[cell.test_rows] >= 0],
-        )
+        mine = place[choice[cell.test_rows] >= 0]
+        made[method] = Judged(log_p[mask], cell.gold[mask], np.exp(own[mask]), hit[mask], mine)
     return made
 
 
 def _pool(parts: Sequence[Judged]) -> Judged:
-    return Judged(
-        *(
-            np.concatenate([getattr(j, name) for j in parts])
-            for name in ("log_p", "gold", "confidence", "hit", "place")
-        )
-    )
+    names = (field.name for field in fields(Judged))
+    return Judged(*(np.concatenate([getattr(j, name) for j in parts]) for name in names))
 
 
 def _test(
@@ -114,15 +105,13 @@ def _test(
     if not judged:
         return []
     places = 1 + max(int(j.place.max()) for j in judged.values())
-    binned = {
-        m: {
+    columns: dict[tuple[str, str], Floats] = {}
+    binned = {}
+    for m, j in judged.items():
+        binned[m] = {
             "width": metrics.equal_width(j.confidence, BINS),
             "mass": metrics.equal_mass(j.confidence, BINS),
         }
-        for m, j in judged.items()
-    }
-    columns: dict[tuple[str, str], Floats] = {}
-    for m, j in judged.items():
         step = np.empty(len(j.hit), dtype=np.int64)
         step[np.argsort(-j.confidence, kind="stable")] = np.arange(len(j.hit)) * STEPS // len(j.hit)
         for name, bin_of in binned[m].items():
@@ -131,39 +120,25 @@ def _test(
         columns[m, "rows"] = _place_sums(j.place, step, np.ones(len(j.hit)), places, STEPS)
     sums = np.concatenate(list(columns.values()), axis=1)
     sums = sums[sums.any(axis=1)]  # places of this test
-    ends = np.cumsum([c.shape[1] for c in columns.values()])
-    at = {
-        key: slice(int(end) - c.shape[1], int(end))
-        for (key, c), end in zip(columns.items(), ends, strict=True)
-    }
+    ends = np.cumsum([c.shape[1] for c in columns.values()]).tolist()
+    at = {key: slice(*ends) for key, ends in zip(columns, pairwise([0, *ends]), strict=True)}
     enough = len(sums) >= stats.FEWEST
     draws = stats.replicates(sums, settings.bootstrap, settings.seed) if enough else None
     made = []
     for m, j in judged.items():
         common: dict[str, object] = {"test": test, "method": m}
-        made += [
-            row(
-                "calibration",
-                "brier",
-                stats.amount(metrics.brier(np.exp(j.log_p), j.gold), j.place),
-                **common,
-            ),
-            row(
-                "calibration",
-                "nll",
-                stats.amount(metrics.negative_log_likelihood(j.log_p, j.gold), j.place),
-                **common,
-            ),
-            row("calibration", "confidence", stats.fraction(j.confidence, j.place), **common),
-            row("calibration", "accuracy", stats.share(j.hit, j.place), **common),
-        ]
+        loss = metrics.negative_log_likelihood(j.log_p, j.gold)
+        for metric, value in (
+            ("brier", stats.amount(metrics.brier(np.exp(j.log_p), j.gold), j.place)),
+            ("nll", stats.amount(loss, j.place)),
+            ("confidence", stats.fraction(j.confidence, j.place)),
+            ("accuracy", stats.share(j.hit, j.place)),
+        ):
+            made.append(row(STUDY, metric, value, **common))
         for name, bin_of in binned[m].items():
             ece = _ece(sums, draws, at[m, name], at[m, "rows"], len(j.hit))
-            made.append(
-                row(
-                    "calibration", f"ece_{name}", ece, **common, note=f"{BINS} bins of equal {name}"
-                )
-            )
+            note = f"{BINS} bins of equal {name}"
+            made.append(row(STUDY, f"ece_{name}", ece, **common, note=note))
             made += _reliability(j, bin_of, name, common)
         made += _selective(
             sums, draws, slice(at[m, "wrong"].start, at[m, "rows"].stop), len(j.hit), common
@@ -176,19 +151,11 @@ def _reliability(
 ) -> list[dict[str, object]]:
     (accuracy,) = stats.grouped(j.hit, bin_of, BINS, j.place)
     mean = np.bincount(bin_of, weights=j.confidence, minlength=BINS) / np.maximum(accuracy.n, 1)
-    return [
-        row(
-            "calibration",
-            f"reliability_{name}",
-            accuracy.estimate(b),
-            **common,
-            by="bin",
-            level=f"{b + 1:02d}",
-            x=float(mean[b]),
-        )
-        for b in range(BINS)
-        if accuracy.n[b]
-    ]
+    made = []
+    for b in np.flatnonzero(accuracy.n):
+        at = {"by": "bin", "level": f"{b + 1:02d}", "x": float(mean[b])}
+        made.append(row(STUDY, f"reliability_{name}", accuracy.estimate(int(b)), **common, **at))
+    return made
 
 
 def _ece(sums: Floats, draws: Floats | None, bins: slice, rows: slice, n: int) -> stats.Estimate:
@@ -217,29 +184,19 @@ def _selective(
     if draws is not None:
         low, high = stats.interval(value, curve(draws[:, columns]), sizes=rows, within=(0.0, 1.0))
     covered = np.cumsum(total[STEPS:]).astype(int)
-    made = [
-        row(
-            "selective",
-            "risk",
-            stats.Estimate(
-                float(value[k]), int(covered[k]), float(low[k]), float(high[k]), len(sums)
-            ),
-            **common,
-            by="coverage",
-            x=round((k + 1) / STEPS, 2),
-        )
-        for k in range(STEPS)
-        if covered[k]
-    ]
-    area = stats.Estimate(float(value[STEPS]), n, float(low[STEPS]), float(high[STEPS]), len(sums))
-    return [
-        *made,
-        row("selective", "aurc", area, **common, note=f"mean risk over {STEPS} steps of coverage"),
-    ]
+
+    def estimate(k: int, n: int) -> stats.Estimate:
+        return stats.Estimate(float(value[k]), n, float(low[k]), float(high[k]), len(sums))
+
+    made = []
+    for k in np.flatnonzero(covered):
+        at = {"by": "coverage", "x": round((k + 1) / STEPS, 2)}
+        made.append(row("selective", "risk", estimate(k, int(covered[k])), **common, **at))
+    note = f"mean risk over {STEPS} steps of coverage"
+    return [*made, row("selective", "aurc", estimate(STEPS, n), **common, note=note)]
 
 
 def _place_sums(place: Ints, group: Ints, values: Floats, places: int, groups: int) -> Floats:
     """(places, groups) sums of (n,) values."""
-    sums: Floats = np.zeros(places * groups)
-    sums += np.bincount(place * groups + group, weights=values, minlength=places * groups)
-    return sums.reshape(places, groups)
+    sums = np.bincount(place * groups + group, weights=values, minlength=places * groups)
+    return sums.astype(float).reshape(places, groups)

@@ -22,12 +22,13 @@ from sdgbias.analysis import outcomes as answers
 from sdgbias.analysis.outcomes import Level, TaskOutcome
 from sdgbias.analysis.rows import AnalysisSettings, table
 from sdgbias.analysis.run import RunData, TaskCell
-from sdgbias.methods import stats
 from sdgbias.methods.cade import Floats, Ints
-from sdgbias.raw.indicators import DIRECTIONS, directions
+from sdgbias.raw.indicators import DIRECTIONS, POLARITIES, directions
 from sdgbias.types import OPTION_LETTERS, Task, View
 
 STUDY = "directions"
+#: Questions with two options have no middle.
+ENDS = (DIRECTIONS[0], DIRECTIONS[2])
 _NAN = float("nan")
 
 
@@ -45,16 +46,21 @@ def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
     return table(made)
 
 
-def directed(o: TaskOutcome, choice: Ints, options: int = 3) -> Floats:
-    """(n,) 0 pessimistic, 1 conservative, 2 optimistic; NaN without an answer, a polarity, or that
-    number of options."""
-    says = np.full(
-        (3, len(OPTION_LETTERS) + 1), _NAN
-    )  # by polarity -1, 0, 1 and choice; the last column is "no answer"
-    for sign, polarity in ((1, "higher"), (-1, "lower")):
-        says[sign + 1, :options] = [DIRECTIONS.index(d) for d in directions(polarity, options)]
-    found = says[o.polarity + 1, choice]
-    return np.where(o.items["n_options"].to_numpy() == options, found, _NAN)
+def directed(items: pd.DataFrame, choice: Ints, options: int = 3) -> Floats:
+    """(N,) options chosen (-1: none) -> 0 pessimistic, 1 conservative, 2 optimistic; NaN without an
+    answer, a polarity, or that number of options."""
+    found = np.full(len(items), _NAN)
+    mine = (items["n_options"].to_numpy() == options) & (choice >= 0)
+    for polarity in POLARITIES:
+        rows = mine & (items["polarity"] == polarity).to_numpy()
+        ranks = [DIRECTIONS.index(d) for d in directions(polarity, options)]
+        found[rows] = np.array(ranks, dtype=float)[choice[rows]]
+    return found
+
+
+def share_of(says: Floats, direction: str) -> Floats:
+    """(N,) 1 where an answer has this direction, 0 where another, NaN where none."""
+    return np.where(np.isnan(says), _NAN, says == DIRECTIONS.index(direction))
 
 
 def invalid(cell: TaskCell, view: View) -> Floats:
@@ -71,57 +77,37 @@ def invalid(cell: TaskCell, view: View) -> Floats:
     return np.where((code < 0) | silent[np.maximum(code, 0)], _NAN, wrong.astype(float))
 
 
-def _share(says: Floats, i: int) -> Floats:
-    return np.where(np.isnan(says), _NAN, says == i)
-
-
 def _shares(
     o: TaskOutcome, cells: Sequence[TaskCell], levels: Sequence[Level]
 ) -> list[dict[str, object]]:
     made = []
     for method, choice in o.choice.items():
-        three, two = directed(o, choice), directed(o, choice, 2)
-        columns = {f"share_{d}": _share(three, i) for i, d in enumerate(DIRECTIONS)}
-        columns |= {
-            f"share_{d}_two_option": _share(two, i) for i, d in enumerate(DIRECTIONS) if i != 1
-        }
+        three, two = directed(o.items, choice), directed(o.items, choice, 2)
+        columns = {f"share_{d}": share_of(three, d) for d in DIRECTIONS}
+        columns |= {f"share_{d}_two_option": share_of(two, d) for d in ENDS}
         answered: dict[str, Floats] = {}
         if method != answers.CADE:
             off = np.concatenate([invalid(cell, View(method))[cell.test_rows] for cell in cells])
             counted = np.where(np.isnan(three), _NAN, off)
-            answered = {
-                f"answered_{d}": np.where(np.isnan(counted), _NAN, (three == i) & (off == 0))
-                for i, d in enumerate(DIRECTIONS)
-            }
+            answered = {f"answered_{d}": share_of(three, d) * (1 - counted) for d in DIRECTIONS}
             answered["answered_invalid"] = counted
         unit = answers.unit(o, method)
         for level in levels:
             alone = level.columns[0]["indicator"] != "all"
-            found = answers.spread(level, columns | ({} if alone else answered), unit)
-            made += answers.rows_of(STUDY, level, found, o.columns(method))
+            values = columns | ({} if alone else answered)
+            made += answers.rows_of(STUDY, level, values, [unit], o.columns(method))
     return made
 
 
 def _gaps(o: TaskOutcome, levels: Sequence[Level]) -> list[dict[str, object]]:
     """Accuracy of Full minus that of a view without the picture (the picture's contribution) or
     without the context."""
-    full = o.hit[View.FULL.value]
-    columns = {
-        f"full_minus_{v}": full - o.hit[v]
-        for v in (View.CTX_Q.value, View.IMG_Q.value)
-        if v in o.hit
-    }
+    full, common = o.hit[View.FULL.value], o.columns(View.FULL.value)
     made = []
-    for level in levels:
-        found: dict[str, stats.ByGroup] = {}
-        for name, gap in columns.items():
-            view = name.removeprefix("full_minus_")
-            found |= answers.spread_of(o, view, level, {name: gap}, "mean")
-        made += answers.rows_of(
-            STUDY,
-            level,
-            found,
-            o.columns(View.FULL.value),
-            tested=True,
-        )
+    for view in (View.CTX_Q.value, View.IMG_Q.value):
+        if view not in o.hit:
+            continue
+        gap, units = {f"full_minus_{view}": full - o.hit[view]}, answers.units(o, view)
+        for level in levels:
+            made += answers.rows_of(STUDY, level, gap, units, common, kind="mean", tested=True)
     return made

@@ -156,20 +156,17 @@ def answers(
     scored = _scored(question, settings, [name for name in (*NAMES, "cade") if name not in absent])
     choice = {name: baselines.predict(s.score) for name, s in scored.items()}
     notes = {name: s.note for name, s in scored.items()}
-    choice["q_only"], notes["q_only"] = (
-        baselines.predict(np.where(np.isfinite(question.q), question.q, -np.inf)),
-        "without the picture",
-    )
-    target = int((choice[FULL][question.val & question.asked_right] == YES).sum())
+    choice["q_only"] = baselines.predict(np.where(np.isfinite(question.q), question.q, -np.inf))
+    notes["q_only"] = "without the picture"
+    asked = question.val & question.asked_right
+    of, target = int(asked.sum()), int((choice[FULL][asked] == YES).sum())
     for name, s in list(scored.items()):
         if name == FULL:
             continue
         if not tunable:
             absent[name + AT_RECALL] = NO_VAL
             continue
-        shifted, reached = at_recall(s.score, question.val & question.asked_right, target)
-        choice[name + AT_RECALL] = shifted
-        of = int((question.val & question.asked_right).sum())
+        choice[name + AT_RECALL], reached = at_recall(s.score, asked, target)
         notes[name + AT_RECALL] = (
             f"{s.note}; Yes shifted on val: {reached} of {of} recognised, Full {target}"
         )
@@ -180,21 +177,12 @@ def _scored(
     question: ChoiceQuestions, settings: AnalysisSettings, names: list[str]
 ) -> dict[str, MethodScores]:
     present = np.ones(question.full.shape, dtype=bool)
-    nothing, group = (
-        np.full(question.full.shape, np.nan),
-        np.zeros(len(question.gold), dtype=np.int64),
-    )
+    nothing = np.full(question.full.shape, np.nan)
+    group = np.zeros(len(question.gold), dtype=np.int64)
     e = Evidence(question.full, question.q, nothing, question.q, present, group, question.val)
-    found = {
-        FULL: MethodScores(
-            np.where(
-                np.isfinite(question.full),
-                cade.log_softmax(question.full, np.isfinite(question.full)),
-                -np.inf,
-            ),
-            "",
-        )
-    }
+    known = np.isfinite(question.full)
+    log_full = np.where(known, cade.log_softmax(question.full, known), -np.inf)
+    found = {FULL: MethodScores(log_full, "")}
     for name in names:
         if name == "cade":
             found[name] = _cade(question, settings)
@@ -205,9 +193,8 @@ def _scored(
             best = _tune(method, e, question, settings)
             own, said = {**own, **best}, f"; {_listed(best)}"
         own |= {"contrast": ("q",)} if "contrast" in own else {}
-        found[name] = MethodScores(
-            baselines.scores(name, e, **own), f"{method.title.removesuffix(', tuned on val')}{said}"
-        )
+        title = method.title.removesuffix(", tuned on val")
+        found[name] = MethodScores(baselines.scores(name, e, **own), f"{title}{said}")
     return found
 
 
@@ -217,25 +204,11 @@ def _tune(
     """The best of uniform draws on all val rows. There is no two-stage search as elsewhere: a fifth
     of few val rows can contain so many more questions about the annotated class that always yes
     wins it."""
-    assert method.terms is not None and method.tuned is not None
-    valid, log_full, slope = method.terms(e)
-    rows = question.val & valid.any(axis=1)
-    low, high = np.array(list(method.tuned.values())).T
-    drawn = np.random.default_rng(settings.seed).uniform(low, high, size=(settings.draws, len(low)))
-    with np.errstate(divide="ignore"):
-        cut = np.log(drawn[:, 1]) if len(low) > 1 else np.full(settings.draws, -np.inf)
-    top = baselines.top_score(valid[rows], log_full[rows])
-    value = tuning.baseline_payoff(
-        valid[rows],
-        log_full[rows],
-        slope[rows],
-        top,
-        question.payoff[rows],
-        np.column_stack([drawn[:, 0], cut]),
-    )
-    return {
-        key: float(x) for key, x in zip(method.tuned, drawn[int(np.argmax(value))], strict=True)
-    }
+    assert method.tuned is not None
+    known, value = tuning.objective(method, e, question.payoff)
+    drawn = tuning.draw(method, settings.draws, np.random.default_rng(settings.seed))
+    best = drawn[np.argmax(value(np.flatnonzero(question.val & known), drawn))]
+    return dict(zip(method.tuned, map(float, best), strict=True))
 
 
 def _cade(question: ChoiceQuestions, settings: AnalysisSettings) -> MethodScores:
@@ -243,12 +216,10 @@ def _cade(question: ChoiceQuestions, settings: AnalysisSettings) -> MethodScores
     log-probabilities."""
     s = cade.streams(question.full, question.q, question.full, question.q)
     rows = question.val
-    drawn = search.draw_settings(
-        search.RANGES[Task.MCQ], settings.draws, np.random.default_rng(settings.seed)
-    )
-    value = search.evaluate_draws(
-        search.take(s, rows), question.payoff[rows], drawn
-    )  # all val rows: see _tune
+    rng = np.random.default_rng(settings.seed)
+    drawn = search.draw_settings(search.RANGES[Task.MCQ], settings.draws, rng)
+    # all val rows: see _tune
+    value = search.evaluate_draws(search.take(s, rows), question.payoff[rows], drawn)
     found = CadeParams(*(float(x) for x in drawn[int(np.argmax(value))]))
     made = cade.decide(s, found)
     kept = np.where(s.valid, cade.log_softmax(question.full, s.valid), -np.inf)
@@ -262,16 +233,12 @@ def at_recall(score: Floats, rows: Bools, target: int) -> tuple[Ints, int]:
     answered yes get the better of the other options."""
     others = np.max(score[:, 1:], axis=1)
     with np.errstate(invalid="ignore"):
-        margin = np.where(
-            np.isfinite(score[:, YES]),
-            score[:, YES] - np.where(np.isnan(others), -np.inf, others),
-            -np.inf,
-        )
+        lead = score[:, YES] - np.where(np.isnan(others), -np.inf, others)
+        margin = np.where(np.isfinite(score[:, YES]), lead, -np.inf)
     ordered = np.sort(margin[rows])
     values = np.unique(ordered[np.isfinite(ordered)])
-    cuts = np.concatenate(
-        [values[:1], (values[1:] + values[:-1]) / 2, [np.inf]]
-    )  # half-way between margins; inf: no row answers yes
+    # half-way between margins; inf: no row answers yes
+    cuts = np.concatenate([values[:1], (values[1:] + values[:-1]) / 2, [np.inf]])
     counts = np.array([int((ordered >= cut).sum()) for cut in cuts])
     best = len(cuts) - 1 - int(np.argmin(np.abs(counts - target)[::-1]))
     yes = margin >= cuts[best]
@@ -309,14 +276,8 @@ def question_rows(question: ChoiceQuestions, settings: AnalysisSettings) -> list
         made.append(row(STUDY, "recall", stats.share(yes[right], place[right]), **own))
         if wrong.any() and right.any():
             made.append(row(STUDY, "false_yes_rate", stats.share(yes[wrong], place[wrong]), **own))
-            made.append(
-                row(
-                    STUDY,
-                    "accuracy_balanced",
-                    stats.macro(correct[test], question.gold[test], place[test], "fraction"),
-                    **own,
-                )
-            )
+            balanced = stats.macro(correct[test], question.gold[test], place[test], "fraction")
+            made.append(row(STUDY, "accuracy_balanced", balanced, **own))
         if name != FULL:
             paired = stats.paired(yes[right] - hits[FULL][right], place[right])
             made.append(row(STUDY, "recall_change", paired.estimate, **own, p=paired.p))
@@ -326,9 +287,8 @@ def question_rows(question: ChoiceQuestions, settings: AnalysisSettings) -> list
         for r in _by_group(attribute, question.items[right], hits, right, units, settings):
             r |= {**base, "note": notes[str(r["method"])]}
             (changes if r["metric"] == "disparity_change" else made).append(r)
-    for r, p in zip(
-        changes, stats.holm(np.array([r["p"] for r in changes], dtype=float)), strict=True
-    ):
+    adjusted = stats.holm(np.array([r["p"] for r in changes], dtype=float))
+    for r, p in zip(changes, adjusted, strict=True):
         r["p"] = float(p)
     return made + changes
 
@@ -375,13 +335,12 @@ def _by_group(
         if not values[:, j].any():  # never right about anyone: 0 would read as fairness
             yield row(STUDY, "disparity", nothing, method=name, pillar=pillar)
             continue
+        own = {"method": name, "pillar": pillar}
         e = replace(found.estimate(j), n=n)
-        yield row(STUDY, "disparity", e, method=name, pillar=pillar, p=float(found.p[j]))
+        yield row(STUDY, "disparity", e, **own, p=float(found.p[j]))
         if name != FULL and values[:, at[0]].any():
             e = replace(change.estimate(j), n=n)
-            yield row(
-                STUDY, "disparity_change", e, method=name, pillar=pillar, p=float(change.p[j])
-            )
+            yield row(STUDY, "disparity_change", e, **own, p=float(change.p[j]))
 
 
 def _blind(method: str) -> bool:

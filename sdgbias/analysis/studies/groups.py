@@ -9,6 +9,7 @@ of fewer than 20 rows has no value.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 
 import numpy as np
 import pandas as pd
@@ -17,10 +18,8 @@ from sdgbias.analysis import outcomes as answers
 from sdgbias.analysis.outcomes import CADE, Level, TaskOutcome
 from sdgbias.analysis.rows import AnalysisSettings, row, table
 from sdgbias.analysis.run import RunData, group_columns
-from sdgbias.analysis.studies.directions import directed
+from sdgbias.analysis.studies.directions import ENDS, directed, share_of
 from sdgbias.methods import metrics, stats
-from sdgbias.methods.cade import Ints
-from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.types import Task
 
 STUDY = "groups"
@@ -69,51 +68,25 @@ def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
 def level_of(items: pd.DataFrame, by: str) -> Level:
     """The grouping by ``by``, a column of the items or several joined with ' x '; rows with an
     unknown value ('') have no group."""
-    code, names = _coded(items, by.split(" x ")[0])
-    for name in by.split(" x ")[1:]:
-        other, more = _coded(items, name)
-        code = np.where((code >= 0) & (other >= 0), code * len(more) + other, -1)
-        names = [f"{a} x {b}" for a in names for b in more]
-    seen = np.bincount(code[code >= 0], minlength=len(names)) > 0
-    place = np.append(
-        np.cumsum(seen) - 1, -1
-    )  # renumber the groups that occur, in order; -1 stays -1
-    return Level(
-        place[code],
-        tuple({"by": by, "level": name} for name, there in zip(names, seen, strict=True) if there),
-    )
-
-
-def _coded(items: pd.DataFrame, name: str) -> tuple[Ints, list[str]]:
-    """(n,) codes of a column's values in sorted order, -1 for the empty one, and the display
-    names."""
-    code, unique = pd.factorize(items[name], sort=True)
-    said = [_URBAN.get(str(u), str(u)) if name == "urban" else str(u) for u in unique]
-    known = sorted(s for s in said if s)
-    place = np.array([known.index(s) if s else -1 for s in said] or [-1], dtype=np.int64)
-    return place[code], known
+    columns = [items[name].replace(_URBAN if name == "urban" else {}) for name in by.split(" x ")]
+    known = np.logical_and.reduce([column != "" for column in columns])
+    keys = reduce(lambda one, other: one + " x " + other, columns)
+    keys = keys.where(known)
+    return answers.grouping(keys, lambda level: {"by": by, "level": level}, stats.SMALLEST)
 
 
 def _by_column(o: TaskOutcome, by: str, settings: AnalysisSettings) -> list[dict[str, object]]:
     """The rows of one group column of a suite of custom questions, for every method."""
-    levels = group_columns(o.items)[by]
-    names = sorted(set(levels) - {""})
-    code = np.array([names.index(v) if v else -1 for v in levels], dtype=np.int64)
-    level = Level(code, tuple({"by": by, "level": name} for name in names))
+    level = level_of(pd.DataFrame(group_columns(o.items)), by)
     return _by_choice(o, level, list(o.hit)) + _apart(by, level, [o], settings)
 
 
 def _by_choice(o: TaskOutcome, level: Level, methods: Sequence[str]) -> list[dict[str, object]]:
     made = []
     for m in methods:
-        says = directed(o, o.choice[m])
-        columns = {"accuracy": o.hit[m]} | {
-            f"share_{d}": np.where(np.isnan(says), np.nan, says == i)
-            for i, d in enumerate(DIRECTIONS)
-            if i != 1
-        }
-        found = answers.spread(level, columns, answers.unit(o, m), smallest=stats.SMALLEST)
-        made += answers.rows_of(STUDY, level, found, o.columns(m))
+        says = directed(o.items, o.choice[m])
+        columns = {"accuracy": o.hit[m]} | {f"share_{d}": share_of(says, d) for d in ENDS}
+        made += answers.rows_of(STUDY, level, columns, [answers.unit(o, m)], o.columns(m))
     return made
 
 
@@ -124,12 +97,10 @@ def _by_group(o: TaskOutcome, by: str) -> list[dict[str, object]]:
         return _by_choice(o, level_of(o.items, by), methods)
     level = level_of(o.items, f"{by} x target")
     for m in methods:
-        for kind, columns in (
-            ("share", {"interval_accuracy": o.hit[m]}),
-            ("amount", {"mae": o.error[m]}),
-        ):
-            found = answers.spread_of(o, m, level, columns, kind, stats.SMALLEST)  # type: ignore[arg-type]
-            made += answers.rows_of(STUDY, level, found, o.columns(m))
+        units, common = answers.units(o, m), o.columns(m)
+        hits, errors = {"interval_accuracy": o.hit[m]}, {"mae": o.error[m]}
+        made += answers.rows_of(STUDY, level, hits, units, common)
+        made += answers.rows_of(STUDY, level, errors, units, common, kind="amount")
     return made
 
 
@@ -174,38 +145,19 @@ def _apart(
         return []
     values = np.stack([o.hit[m][there] for o, m in columns], axis=1)
     made = []
-    means = stats.group_means(
-        values,
-        level.code[there],
-        batch[0].place[there],
-        draws=settings.bootstrap,
-        seed=settings.seed,
-    )
+    code, place = level.code[there], batch[0].place[there]
+    means = stats.group_means(values, code, place, draws=settings.bootstrap, seed=settings.seed)
     for name, reduction in _reductions(pair, unique).items():
         d = stats.disparity(means, reduction)
         of = "accuracy" if batch[0].task is Task.MCQ else "interval accuracy"
         for i, (o, m) in enumerate(columns):
-            made.append(
-                row(
-                    STUDY,
-                    name,
-                    d.estimate(i),
-                    **o.columns(m, by=by, p=float(d.p[i]), note=f"of {of}"),
-                )
-            )
-        for i, (o, m) in enumerate(columns):
-            if m == CADE:
+            more = o.columns(m, by=by, p=float(d.p[i]), note=f"of {of}")
+            made.append(row(STUDY, name, d.estimate(i), **more))
+            if m == CADE:  # the column before it is Full's
                 change = stats.disparity_change(d.take([i - 1]), d.take([i]))
-                made.append(
-                    row(
-                        STUDY,
-                        "disparity_change",
-                        change.estimate(),
-                        **o.columns(CADE, by=by, level=name),
-                        p=float(change.p[0]),
-                        note="below 0: CADE narrows it",
-                    )
-                )
+                more = o.columns(m, by=by, level=name, p=float(change.p[0]))
+                more["note"] = "below 0: CADE narrows it"
+                made.append(row(STUDY, "disparity_change", change.estimate(), **more))
     return made
 
 
@@ -213,10 +165,8 @@ def _reductions(
     pair: tuple[str, str, str] | None, names: Sequence[str]
 ) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
     found: dict[str, Callable[[np.ndarray], np.ndarray]] = {}
-    if pair not in (
-        PAIRS["urban"],
-        PAIRS["photo"],
-    ):  # of two groups max_min is the size of their difference
+    # of two groups max_min is the size of their difference
+    if pair not in (PAIRS["urban"], PAIRS["photo"]):
         found["max_min"] = metrics.max_min
     if pair is not None and {pair[1], pair[2]} <= set(names):
         name, one, other = pair

@@ -30,7 +30,7 @@ from sdgbias.methods.cade import (
 )
 from sdgbias.types import CadeParams, Task, View
 
-STUDY = "harm"
+STUDY, CADE_CUT = "harm", "cade_cut"
 CUT = 0.1
 #: The terms of Eq. 9 in their order; 'image' is the effect of mixing IMG+Q into the Full view.
 TERMS = ("image", "context", "prior")
@@ -41,18 +41,22 @@ def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
     by the term that caused them."""
     made: list[dict[str, object]] = []
     for task in Task:
-        found = answers.pools(run, task)
-        extra = [_extra(cell) for cell in answers.reportable(run, task)]
-        extra.append(
-            {k: np.concatenate([e[k] for e in extra]) for k in extra[0]}
-            if all(extra) and extra
-            else {}
-        )
-        for o, columns in zip(found, extra, strict=False):
-            for level in answers.levels(o.items) if CADE in o.hit else ():
+        found, columns = [], []
+        for cell, o in zip(answers.reportable(run, task), answers.pools(run, task), strict=False):
+            if CADE in o.hit:
+                extra, choice = _extra(cell)
+                found.append(answers.answered(o, cell, CADE_CUT, choice))
+                columns.append(extra)
+            else:
+                found.append(o)
+        if found and len(columns) == len(found):
+            columns.append({k: np.concatenate([e[k] for e in columns]) for k in columns[0]})
+            found.append(answers.pooled(found))
+        for o, extra in zip((o for o in found if CADE in o.hit), columns, strict=True):
+            for level in answers.levels(o.items):
                 made += _fixed_and_broken(o, level)
                 if level.columns[0]["indicator"] == "all":
-                    made += _implausible(o, level, columns) + _flips(o, level, columns)
+                    made += _implausible(o, level, extra) + _flips(o, level, extra)
     for metric in ("net", "mcnemar"):
         answers.adjust([r for r in made if r["metric"] == metric])
     return table(made)
@@ -120,51 +124,32 @@ def _argmax(score: Floats, valid: Bools) -> Ints:
     return np.argmax(np.where(valid, score, -np.inf), axis=1).astype(np.int64)
 
 
-def _extra(cell: TaskCell) -> dict[str, np.ndarray]:
-    """Columns (n,) of the test rows that an Outcome lacks; {} if the run tuned no CADE."""
+def _extra(cell: TaskCell) -> tuple[dict[str, np.ndarray], Ints]:
+    """Columns (n,) of the test rows that an Outcome lacks, and the (N,) choices with the cut."""
     found = answers.decision(cell)
-    if found is None or cell.params is None:
-        return {}
+    assert found is not None and cell.params is not None
     s, d, usable = found
     log_full = log_softmax(cell.known(View.FULL), s.valid)
-    cut = np.where(usable, choose_with_cut(s, cell.params, log_full), -1)
-    number = answers.chosen_number(cell, cut) if cell.task is Task.REGRESSION else None
     why = _why(cell, *found)
     columns = {
         "implausible": implausible(log_full, np.where(usable, d.choice, -1)),
-        "cut_hit": answers.hits(cell, cut, number),
         "first": why["first"],
         "largest": why["largest"],
     }
-    if number is not None:
-        gold, tolerance = (
-            cell.items[name].to_numpy(dtype=float) for name in ("gold_value", "tolerance")
-        )
-        columns["cut_error"] = np.abs(number - gold) / tolerance
-    return {name: column[cell.test_rows] for name, column in columns.items()}
+    cut = np.where(usable, choose_with_cut(s, cell.params, log_full), -1)
+    return {name: column[cell.test_rows] for name, column in columns.items()}, cut
 
 
 def _fixed_and_broken(o: TaskOutcome, level: Level) -> list[dict[str, object]]:
     change = o.hit[CADE] - o.hit["full"]
-    known = np.isnan(change)
-    fixed, broken = np.where(known, np.nan, change > 0), np.where(known, np.nan, change < 0)
-    net = answers.spread(level, {"net": change}, o.place, "mean")
+    known = ~np.isnan(change)
+    fixed, broken = np.where(known, change > 0, np.nan), np.where(known, change < 0, np.nan)
     made = _rows_of(o, level, {"fixed": fixed, "broken": broken})
-    there = level.code >= 0
-    counts = [
-        np.bincount(
-            level.code[there], weights=np.nan_to_num(v[there]), minlength=len(level.columns)
-        )
-        for v in (fixed, broken)
-    ]
-    for r, i in zip(
-        answers.rows_of(STUDY, level, net, o.columns(CADE), tested=True),
-        np.flatnonzero(net["net"].n > 0),
-        strict=True,
-    ):
-        up, down = int(counts[0][i]), int(counts[1][i])
-        r["note"] = f"{up} fixed, {down} broken"
-        votes = stats.net_signs(change[level.code == i], o.place[level.code == i])
+    net = _rows_of(o, level, {"net": change}, "mean", tested=True)
+    groups = (level.code == i for i in range(len(level.columns)))
+    for r, mine in zip(net, (g for g in groups if known[g].any()), strict=True):
+        r["note"] = f"{int(np.nansum(fixed[mine]))} fixed, {int(np.nansum(broken[mine]))} broken"
+        votes = stats.net_signs(change[mine], o.place[mine])
         made += [r, {**r, "metric": "mcnemar", "p": stats.sign_test(*votes)}]
     return made
 
@@ -173,17 +158,15 @@ def _implausible(
     o: TaskOutcome, level: Level, columns: dict[str, np.ndarray]
 ) -> list[dict[str, object]]:
     accuracy = "accuracy" if o.task is Task.MCQ else "interval_accuracy"
-    cut = {"method": "cade_cut", "note": "parameters tuned without the cut"}
+    cut = {"method": CADE_CUT, "note": "parameters tuned without the cut"}
     made = _rows_of(o, level, {"implausible": columns["implausible"]})
-    made += _rows_of(o, level, {accuracy: columns["cut_hit"]}, **cut)
-    paired = {f"{accuracy}_over_cade": columns["cut_hit"] - o.hit[CADE]}
+    made += _rows_of(o, level, {accuracy: o.hit[CADE_CUT]}, "share", cut)
+    paired = {f"{accuracy}_over_cade": o.hit[CADE_CUT] - o.hit[CADE]}
     if o.task is Task.REGRESSION:
-        scaled = o.error[CADE] / o.items["tolerance"].to_numpy(dtype=float)
-        paired |= {
-            "error_in_tolerances": columns["cut_error"],
-            "error_in_tolerances_over_cade": columns["cut_error"] - scaled,
-        }
-    return made + _rows_of(o, level, paired, "mean", **cut)
+        tolerance = o.items["tolerance"].to_numpy(dtype=float)
+        own, before = (o.error[m] / tolerance for m in (CADE_CUT, CADE))
+        paired |= {"error_in_tolerances": own, "error_in_tolerances_over_cade": own - before}
+    return made + _rows_of(o, level, paired, "mean", cut)
 
 
 def _rows_of(
@@ -191,11 +174,12 @@ def _rows_of(
     level: Level,
     values: Mapping[str, Floats],
     kind: stats.Kind = "share",
-    /,
-    **columns: object,
+    columns: Mapping[str, object] = {},
+    *,
+    tested: bool = False,
 ) -> list[dict[str, object]]:
-    found = answers.spread(level, values, o.place, kind)
-    return answers.rows_of(STUDY, level, found, {**o.columns(CADE), **columns})
+    columns = {**o.columns(CADE), **columns}
+    return answers.rows_of(STUDY, level, values, [o.place], columns, kind=kind, tested=tested)
 
 
 def _flips(o: TaskOutcome, level: Level, columns: dict[str, np.ndarray]) -> list[dict[str, object]]:
@@ -209,7 +193,7 @@ def _flips(o: TaskOutcome, level: Level, columns: dict[str, np.ndarray]) -> list
             mine = columns[by] == i
             of = {"by": f"{by} term", "level": term}
             share = np.where(flipped, mine, np.nan)
-            made += _rows_of(o, level, {"share_of_flips": share}, **of)
+            made += _rows_of(o, level, {"share_of_flips": share}, "share", of)
             won = np.where(mine, change, np.nan)
-            made += _rows_of(o, level, {"net_of_flips": won}, "mean", **of)
+            made += _rows_of(o, level, {"net_of_flips": won}, "mean", of)
     return made

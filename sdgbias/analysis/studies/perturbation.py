@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sdgbias.analysis.outcomes import distinct, levels, rows_of, spread
+from sdgbias.analysis.outcomes import distinct, levels, rows_of
 from sdgbias.analysis.rows import AnalysisSettings, row, table
 from sdgbias.analysis.run import RunData, TaskCell
+from sdgbias.analysis.studies.directions import directed, share_of
 from sdgbias.methods.cade import argmax_view
-from sdgbias.raw.indicators import directions
+from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.suites import extra_prompts
 from sdgbias.types import Task, View
 
@@ -56,9 +57,8 @@ def _rows(cell: TaskCell, order: str, view: str, seed: int) -> list[dict[str, ob
     shown = extra_prompts.orders(cell.items, view, seed)
     choice = argmax_view(cell.extra[view] if view else cell.logits[View.Q_ONLY], cell.present)
     content = np.where(choice >= 0, shown[np.arange(len(choice)), np.maximum(choice, 0)], -1)
-    says = answer_directions(cell.items, content)
-    use = cell.test_rows & (says != "")
-    three = cell.items["n_options"].to_numpy()[use] == 3
+    three, two = directed(cell.items, content), directed(cell.items, content, 2)
+    use = cell.test_rows & ~(np.isnan(three) & np.isnan(two))
     items = cell.items.loc[use].reset_index(drop=True)
     prompt = pd.factorize(
         items["question"]
@@ -67,10 +67,8 @@ def _rows(cell: TaskCell, order: str, view: str, seed: int) -> list[dict[str, ob
         + "\x1f"
         + pd.Series([str(o) for o in shown[use].tolist()])
     )[0].astype(np.int64)
-    values = {
-        f"share_{name}": np.where(three, says[use] == name, np.nan)
-        for name in ("optimistic", "conservative", "pessimistic")
-    } | {"share_optimistic_two_option": np.where(three, np.nan, says[use] == "optimistic")}
+    values = {f"share_{d}": share_of(three[use], d) for d in DIRECTIONS}
+    values["share_optimistic_two_option"] = share_of(two[use], "optimistic")
     columns: dict[str, Any] = {
         "test": cell.test.value,
         "method": "q_only",
@@ -79,18 +77,6 @@ def _rows(cell: TaskCell, order: str, view: str, seed: int) -> list[dict[str, ob
     }
     made: list[dict[str, object]] = []
     for level in levels(items):
-        made += rows_of(STUDY, level, spread(level, values, prompt), **columns)
+        made += rows_of(STUDY, level, values, [prompt], columns)
         made += distinct(STUDY, level, prompt, **columns)
     return made
-
-
-def answer_directions(items: pd.DataFrame, content: np.ndarray) -> np.ndarray:
-    """(N,) direction of choosing an option's content: 'pessimistic', 'conservative', 'optimistic';
-    '' without answer or polarity."""
-    says = np.full(len(items), "", dtype=object)
-    polarity, count = items["polarity"].to_numpy(dtype=object), items["n_options"].to_numpy()
-    for pole in sorted(set(polarity) - {""}):
-        for k in sorted(set(count) & {2, 3}):
-            mine = (polarity == pole) & (count == k) & (content >= 0)
-            says[mine] = np.array(directions(pole, int(k)), dtype=object)[content[mine]]
-    return says

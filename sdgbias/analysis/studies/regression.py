@@ -14,7 +14,6 @@ the error in tolerances as objective: each target counts in its own unit.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -24,7 +23,7 @@ from sdgbias.analysis.outcomes import CADE, Level, TaskOutcome
 from sdgbias.analysis.rows import AnalysisSettings, row, table
 from sdgbias.analysis.run import RunData, TaskCell
 from sdgbias.analysis.tuning import PARAMETERS, as_vector
-from sdgbias.methods import metrics, stats
+from sdgbias.methods import stats
 from sdgbias.methods.cade import Floats, decide
 from sdgbias.methods.search import SearchResult, random_search, take
 from sdgbias.types import Task, View
@@ -44,9 +43,12 @@ def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
     spread = gold_spread(cells[0].items)
     outcomes = []
     for cell, o in zip(cells, answers.pools(run, Task.REGRESSION), strict=False):
-        tuned = in_tolerances(cell, settings)
-        outcomes.append(o if tuned is None else _with(o, cell, tuned))
-        made += _parameters(cell, tuned)
+        tuned, known = in_tolerances(cell, settings), answers.decision(cell)
+        if tuned is not None and known is not None:
+            choice = np.where(known[2], decide(known[0], tuned.params).choice, -1)
+            o = answers.answered(o, cell, CADE_TOLERANCE, choice)
+            made += _parameters(o, tuned)
+        outcomes.append(o)
     for o in [*outcomes, answers.pooled(outcomes)]:
         made += [r for method in o.error for r in _method(o, method, spread)]
         made += [r for method in (CADE, CADE_TOLERANCE) for r in _change(o, method, spread)]
@@ -70,34 +72,10 @@ def in_tolerances(cell: TaskCell, settings: AnalysisSettings) -> SearchResult | 
     )
 
 
-def _with(o: TaskOutcome, cell: TaskCell, tuned: SearchResult) -> TaskOutcome:
-    """The outcome of a cell with method cade_tolerance."""
-    known = answers.decision(cell)
-    assert known is not None
-    s, _, usable = known
-    choice = np.where(usable, decide(s, tuned.params).choice, -1)
-    number = answers.chosen_number(cell, choice)
-    gold, rows = cell.items["gold_value"].to_numpy(dtype=float), cell.test_rows
-    added = {
-        "choice": choice[rows],
-        "hit": answers.hits(cell, choice, number)[rows],
-        "error": metrics.absolute_error(gold, number)[rows],
-    }
-    return replace(
-        o,
-        choice={**o.choice, CADE_TOLERANCE: added["choice"]},
-        hit={**o.hit, CADE_TOLERANCE: added["hit"]},
-        error={**o.error, CADE_TOLERANCE: added["error"]},
-    )
-
-
-def _parameters(cell: TaskCell, tuned: SearchResult | None) -> list[dict[str, object]]:
-    if tuned is None:
-        return []
+def _parameters(o: TaskOutcome, tuned: SearchResult) -> list[dict[str, object]]:
     note = f"objective: mean error in tolerances, {tuned.n_draws:,} draws"
-    columns = {"task": cell.task.value, "test": cell.test.value, "method": CADE_TOLERANCE}
     return [
-        row(STUDY, name, float(x), n=tuned.n_val, note=note, **columns)
+        row(STUDY, name, float(x), n=tuned.n_val, note=note, **o.columns(CADE_TOLERANCE))
         for name, x in zip(PARAMETERS, as_vector(tuned.params), strict=True)
     ]
 
@@ -123,27 +101,22 @@ def _scaled(o: TaskOutcome, method: str, spread: Mapping[str, float]) -> dict[st
 
 
 def _targets(o: TaskOutcome) -> Level:
-    code, names = pd.factorize(o.items["target"], sort=True)
-    return Level(code.astype(np.int64), tuple({"by": "target", "level": str(t)} for t in names))
+    return answers.grouping(o.items["target"], lambda target: {"by": "target", "level": target})
 
 
 def _method(o: TaskOutcome, method: str, spread: Mapping[str, float]) -> list[dict[str, object]]:
-    common = o.columns(method)
-    scaled, level = _scaled(o, method, spread), _targets(o)
-    made = answers.rows_of(
-        STUDY, level, answers.spread_of(o, method, level, scaled, "amount"), common
-    )
-    hits = {"interval_accuracy": o.hit[method]}
-    made += answers.rows_of(STUDY, level, answers.spread_of(o, method, level, hits), common)
-    units = [o.place, *([answers.prompts(o.items)] if answers.image_free(method, o.test) else [])]
-    target = level.code
-    for name, values in {**scaled, "interval_accuracy": o.hit[method]}.items():
+    common, level = o.columns(method), _targets(o)
+    units = answers.units(o, method)
+    made = []
+    for name, values in {**_scaled(o, method, spread), "interval_accuracy": o.hit[method]}.items():
         hit = name == "interval_accuracy"
-        micro = stats.widest([stats.mean(values, u, "share" if hit else "amount") for u in units])
+        kind: stats.Kind = "share" if hit else "amount"
+        made += answers.rows_of(STUDY, level, {name: values}, units, common, kind=kind)
+        micro = stats.widest([stats.mean(values, u, kind) for u in units])
         note = _MIXED if name == "mae" else ""
         made.append(row(STUDY, f"{name}_micro", micro, **common, note=note))
-        kind: stats.Kind = "fraction" if hit else "amount"
-        macro = stats.widest([stats.macro(values, target, u, kind) for u in units])
+        kind = "fraction" if hit else "amount"
+        macro = stats.widest([stats.macro(values, level.code, u, kind) for u in units])
         made.append(row(STUDY, f"{name}_macro", macro, **common, note=note))
     return made
 
@@ -153,14 +126,12 @@ def _change(o: TaskOutcome, method: str, spread: Mapping[str, float]) -> list[di
     above for interval accuracy."""
     if method not in o.error:
         return []
-    common = o.columns(method)
-    now, before = _scaled(o, method, spread), _scaled(o, View.FULL.value, spread)
+    common, full = o.columns(method), View.FULL.value
+    now, before = _scaled(o, method, spread), _scaled(o, full, spread)
     change = {f"{name}_change": now[name] - before[name] for name in now}
-    change["interval_accuracy_change"] = o.hit[method] - o.hit[View.FULL.value]
+    change["interval_accuracy_change"] = o.hit[method] - o.hit[full]
     level = _targets(o)
-    made = answers.rows_of(
-        STUDY, level, answers.spread(level, change, o.place, "mean"), common, tested=True
-    )
+    made = answers.rows_of(STUDY, level, change, [o.place], common, kind="mean", tested=True)
     for name in ("error_in_tolerances_change", "error_in_sd_change", "interval_accuracy_change"):
         test = stats.paired(change[name], o.place)
         made.append(row(STUDY, name, test.estimate, **common, p=test.p))

@@ -51,10 +51,7 @@ def read_again(
         found = facet.read(part["text"].tolist(), str(test), encoder, floor)
         blocks.append(part.assign(label=[x.name for x in found], how=[x.how for x in found]))
     method = f"full:{encoder.name}"
-    nothing = pd.DataFrame(columns=["task", "item_id", "test", "method", "label"])
-    table = facet.predictions(items, pd.concat(blocks, ignore_index=True), nothing).assign(
-        method=method
-    )
+    table = facet.predictions(items, pd.concat(blocks, ignore_index=True)).assign(method=method)
     made = facet.metric_rows(items, table, draws=draws, seed=seed)
     counts = table.groupby(["task", "test"], sort=True).size().rename("n").reset_index()
     floors = counts.assign(

@@ -53,7 +53,7 @@ def _rows(p: Problem, settings: AnalysisSettings) -> list[dict[str, object]]:
     val, test = p.rows(p.val), p.rows(p.test)
     paper = random_search(s, payoff, p.task, draws=draws, seed=seed)
     many = draws_of(p.task, MANY * draws, seed)
-    best = exact_search(s, payoff, p.task, settings=SearchSettings(draws=draws, seed=seed))
+    best = exact_search(s, payoff, p.task, SearchSettings(draws, seed))
     found = {
         "random": (
             as_vector(paper.params),
@@ -72,14 +72,8 @@ def _rows(p: Problem, settings: AnalysisSettings) -> list[dict[str, object]]:
         columns = {**p.columns, "method": method, "note": f"{note}; {format_setting(setting)}"}
         after = payoffs(test, setting)
         made.append(row(STUDY, metric, estimate(p.task, after, p.place[p.test]), **columns))
-        made.append(
-            row(
-                STUDY,
-                f"val_{metric}",
-                estimate(p.task, payoffs(val, setting), p.place[p.val]),
-                **columns,
-            )
-        )
+        tuned_on = estimate(p.task, payoffs(val, setting), p.place[p.val])
+        made.append(row(STUDY, f"val_{metric}", tuned_on, **columns))
         if method != "random":
             compared = stats.paired(after - before, p.place[p.test])
             made.append(row(STUDY, "gain_over_random", compared.estimate, p=compared.p, **columns))
@@ -97,66 +91,26 @@ def _trust(p: Problem, found: ExactResult, settings: AnalysisSettings) -> list[d
     place = p.place[p.val]
     columns = {**p.columns, "method": "exact_centred"}
     metric, made = metric_of(p.task), list[dict[str, object]]()
-    held = held_out(
-        s,
-        payoff,
-        p.task,
-        place,
-        settings=SearchSettings(draws=settings.draws, seed=settings.seed),
-        folds=FOLDS,
-    )
+    how = SearchSettings(settings.draws, settings.seed)
+    held = held_out(s, payoff, p.task, place, how, folds=FOLDS)
     if np.isfinite(held).all():
         note = f"{FOLDS} folds over places"
-        made.append(
-            row(STUDY, f"held_out_{metric}", estimate(p.task, held, place), **columns, note=note)
-        )
+        value = estimate(p.task, held, place)
+        made.append(row(STUDY, f"held_out_{metric}", value, **columns, note=note))
         gap = stats.mean(payoffs(p.rows(p.val), as_vector(found.params)) - held, place)
-        made.append(
-            row(
-                STUDY,
-                "optimism",
-                gap,
-                **columns,
-                note=f"payoff tuned on all val rows minus held out; {note}",
-            )
-        )
+        note = f"payoff tuned on all val rows minus held out; {note}"
+        made.append(row(STUDY, "optimism", gap, **columns, note=note))
     many = min(RESAMPLES, settings.bootstrap)
-    spread = search_spread(
-        s,
-        payoff,
-        p.task,
-        found.params,
-        place,
-        settings=SearchSettings(draws=settings.draws, seed=settings.seed),
-        resamples=many,
-    )
+    spread = search_spread(s, payoff, p.task, found.params, place, how, resamples=many)
     enough = spread.clusters >= stats.FEWEST
     note = f"interval: optimum among {spread.n_candidates} settings in {many} resamples of places"
     for i, (name, x) in enumerate(zip(PARAMETERS, as_vector(found.params), strict=True)):
-        low, high = spread.params[i] if enough else (math.nan, math.nan)
-        made.append(
-            row(
-                STUDY,
-                name,
-                stats.Estimate(float(x), len(p.val), float(low), float(high), spread.clusters),
-                **columns,
-                note=note,
-            )
-        )
-        width = found.plateau[i][1] - found.plateau[i][0]
-        where = f"{found.plateau[i][0]:.6g} to {found.plateau[i][1]:.6g}"
-        made.append(
-            row(
-                STUDY,
-                "plateau_width",
-                width,
-                n=len(p.val),
-                by="parameter",
-                level=name,
-                **columns,
-                note=where,
-            )
-        )
+        low, high = map(float, spread.params[i] if enough else (math.nan, math.nan))
+        value = stats.Estimate(float(x), len(p.val), low, high, spread.clusters)
+        made.append(row(STUDY, name, value, **columns, note=note))
+        start, end = found.plateau[i]
+        at = {"by": "parameter", "level": name, "note": f"{start:.6g} to {end:.6g}"}
+        made.append(row(STUDY, "plateau_width", end - start, n=len(p.val), **columns, **at))
     low, high = sorted(display_value(p.task, x) if enough else math.nan for x in spread.value)
     value = stats.Estimate(
         display_value(p.task, found.value), len(p.val), low, high, spread.clusters

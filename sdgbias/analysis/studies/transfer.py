@@ -56,11 +56,8 @@ def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
         mine = [(p, p.rows(p.test)) for p in found if p.task is task]
         made += _between_tests(mine, settings)
         for p, packed in mine:
-            pillar, country = (
-                p.cell.items[name].to_numpy(dtype=str)[p.usable] for name in ("pillar", "country")
-            )
-            made += _between_pillars(p, packed, pillar, settings)
-            made += _between_countries(p, packed, country, settings)
+            made += _between_groups(p, packed, "pillar", settings)
+            made += _between_groups(p, packed, "country", settings)
             made += _few_shot(p, packed, settings)
     return table(made)
 
@@ -74,21 +71,11 @@ def between(runs: Sequence[RunData], settings: AnalysisSettings) -> dict[str, pd
     for target, mine in zip(runs, solved, strict=True):
         made: list[dict[str, object]] = []
         for key, p in mine.items():
-            sources = {
-                run.model: theirs[key]
-                for run, theirs in zip(runs, tuned, strict=True)
-                if key in theirs
-            }
+            each = zip(runs, tuned, strict=True)
+            sources = {run.model: theirs[key] for run, theirs in each if key in theirs}
             found = _apply(p.rows(p.test), sources)
-            made += _compared(
-                p.task,
-                p.place[p.test],
-                found[target.model],
-                found,
-                "model",
-                target.model,
-                test=p.cell.test.value,
-            )
+            place, own, test = p.place[p.test], found[target.model], p.cell.test.value
+            made += _compared(p.task, place, own, found, "model", target.model, test=test)
         out[str(target.run["run_id"])] = table(made)
     return out
 
@@ -125,16 +112,10 @@ def _compared(
     of the target's rows among them."""
     which = slice(None) if at is None else at
     for source, applied in sources.items():
-        columns = {
-            "task": task.value,
-            "by": by,
-            "level": f"{source}->{target}",
-            "note": applied.note,
-            **more,
-        }
-        yield row(
-            STUDY, metric_of(task), estimate(task, applied.payoff[which], place[which]), **columns
-        )
+        columns = {"task": task.value, "by": by, "level": f"{source}->{target}", **more}
+        columns["note"] = applied.note
+        value = estimate(task, applied.payoff[which], place[which])
+        yield row(STUDY, metric_of(task), value, **columns)
         if applied is not own:
             loss = stats.paired(own.payoff[which] - applied.payoff[which], place[which])
             yield row(STUDY, "loss", loss.estimate, p=loss.p, **columns)
@@ -157,77 +138,46 @@ def _between_tests(
     for name, place, each in zip(names, places, applied, strict=True):
         yield from _compared(task, place, each[name], each, "test", name, test=name)
     if len(found) > 1:
-        own = Applied(
-            "each test with its own setting",
-            np.concatenate([each[n].payoff for each, n in zip(applied, names, strict=True)]),
-        )
-        one = Applied(
-            format_setting(tuned[ALL]), np.concatenate([each[ALL].payoff for each in applied])
-        )
+        each_own = [each[n].payoff for each, n in zip(applied, names, strict=True)]
+        own = Applied("each test with its own setting", np.concatenate(each_own))
+        together = np.concatenate([each[ALL].payoff for each in applied])
+        one = Applied(format_setting(tuned[ALL]), together)
         yield from _compared(task, np.concatenate(places), own, {"own": own, ALL: one}, "test", ALL)
 
 
-def _groups(p: Problem, keys: np.ndarray, smallest: int) -> dict[str, tuple[Ints, Ints]]:
-    """Group -> its val rows and the positions of its test rows; groups with too few of either are
-    left out."""
-    val, test = keys[p.val], keys[p.test]
-    cut = {
-        str(name): (p.val[val == name], np.flatnonzero(test == name))
-        for name in np.unique(keys)
-        if name
-    }
-    return {name: pair for name, pair in cut.items() if min(map(len, pair)) >= smallest}
-
-
-def _between_pillars(
-    p: Problem, packed: Packed, keys: np.ndarray, settings: AnalysisSettings
+def _between_groups(
+    p: Problem, packed: Packed, by: str, settings: AnalysisSettings
 ) -> Iterator[dict[str, object]]:
-    """Every pillar's setting on every pillar, and the setting tuned on all of them."""
-    groups = _groups(p, keys, SMALLEST)
+    """Every pillar's setting on every pillar, and the setting tuned on all of them. For each
+    country: its own setting there, the setting of all other countries there, and its setting on all
+    others. Groups with too few val or test rows are left out."""
+    keys = p.cell.items[by].to_numpy(dtype=str)[p.usable]
+    val = {str(name): p.val[keys[p.val] == name] for name in np.unique(keys) if name}
+    rows = {name: np.flatnonzero(keys[p.test] == name) for name in val}
+    groups = [name for name in val if min(len(val[name]), len(rows[name])) >= SMALLEST]
     if len(groups) < 2:
         return
-    draws = draws_of(p.task, settings.draws, settings.seed)
-    sums = {name: payoff_sums(p.rows(val), draws) for name, (val, _) in groups.items()}
-    tuned = {
-        **{name: _best(draws, one) for name, one in sums.items()},
-        ALL: _best(draws, np.sum(list(sums.values()), axis=0)),
-    }
-    applied = _apply(packed, tuned)
-    for name, (_, at) in groups.items():
-        yield from _compared(
-            p.task,
-            p.place[p.test],
-            applied[name],
-            applied,
-            "pillar",
-            name,
-            at,
-            pillar=name,
-            test=p.cell.test.value,
-        )
-
-
-def _between_countries(
-    p: Problem, packed: Packed, keys: np.ndarray, settings: AnalysisSettings
-) -> Iterator[dict[str, object]]:
-    """For each country: its own setting there, the setting of all other countries there, and its
-    setting on all others."""
-    groups = _groups(p, keys, SMALLEST)
-    if len(groups) < 2:
-        return
-    draws = draws_of(p.task, min(settings.draws, COUNTRY_DRAWS), settings.seed)
-    sums = {name: payoff_sums(p.rows(val), draws) for name, (val, _) in groups.items()}
+    country = by == "country"
+    many = min(settings.draws, COUNTRY_DRAWS) if country else settings.draws
+    draws = draws_of(p.task, many, settings.seed)
+    sums = {name: payoff_sums(p.rows(val[name]), draws) for name in groups}
     whole = np.sum(list(sums.values()), axis=0)
-    every = np.concatenate([at for _, at in groups.values()])
+    tuned = {name: _best(draws, one) for name, one in sums.items()}
     place, test = p.place[p.test], p.cell.test.value
-    for name, (_, at) in groups.items():
-        settings_of = {name: _best(draws, sums[name]), OTHERS: _best(draws, whole - sums[name])}
-        found = _apply(packed, settings_of, f"best of {len(draws):,} draws; ")
-        yield from _compared(p.task, place, found[name], found, "country", name, at, test=test)
-        rest = np.setdiff1d(every, at, assume_unique=True)
-        yield from _compared(
-            p.task, place, found[OTHERS], {name: found[name]}, "country", OTHERS, rest, test=test
-        )
+    if not country:
+        found = _apply(packed, {**tuned, ALL: _best(draws, whole)})
+        for name in groups:
+            more = {"pillar": name, "test": test}
+            yield from _compared(p.task, place, found[name], found, by, name, rows[name], **more)
+        return
+    every = np.concatenate([rows[name] for name in groups])
+    for name in groups:
+        pair = {name: tuned[name], OTHERS: _best(draws, whole - sums[name])}
+        found = _apply(packed, pair, f"best of {len(draws):,} draws; ")
+        yield from _compared(p.task, place, found[name], found, by, name, rows[name], test=test)
+        rest = np.setdiff1d(every, rows[name], assume_unique=True)
+        away = {name: found[name]}
+        yield from _compared(p.task, place, found[OTHERS], away, by, OTHERS, rest, test=test)
 
 
 def _few_shot(
@@ -239,25 +189,14 @@ def _few_shot(
     best = _tuned(p, settings)
     full = row_payoff(packed, best[None])[0]
     note = f"all {len(p.val):,} val rows; {format_setting(best)}"
-    yield row(
-        FEW,
-        metric_of(p.task),
-        estimate(p.task, full, p.place[p.test]),
-        x=float(len(p.val)),
-        level=ALL,
-        **p.columns,
-        note=note,
-    )
+    columns = {**p.columns, "x": float(len(p.val)), "level": ALL, "note": note}
+    yield row(FEW, metric_of(p.task), estimate(p.task, full, p.place[p.test]), **columns)
     rng = np.random.default_rng([settings.seed, 4])
     for size in SIZES:
         if size >= len(p.val):
             continue
-        chosen = np.array(
-            [
-                _best(draws, mean_payoff(p.rows(_sample(p, size, rng)), draws))
-                for _ in range(SAMPLES)
-            ]
-        )
+        samples = (p.rows(_sample(p, size, rng)) for _ in range(SAMPLES))
+        chosen = np.array([_best(draws, mean_payoff(rows, draws)) for rows in samples])
         values = mean_payoff(packed, np.vstack([best, chosen]))
         shown_each = np.array([display_value(p.task, v) for v in values[1:]])
         note = f"{SAMPLES} samples of whole places; interval: their 2.5 % to 97.5 %"

@@ -11,10 +11,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from sdgbias.analysis.outcomes import distinct, levels, rows_of, spread
+from sdgbias.analysis.outcomes import distinct, levels, rows_of
 from sdgbias.analysis.rows import AnalysisSettings, row, table
 from sdgbias.analysis.run import RunData, TaskCell
-from sdgbias.analysis.studies.perturbation import answer_directions
+from sdgbias.analysis.studies.directions import directed, share_of
 from sdgbias.methods.cade import argmax_view
 from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.suites import extra_prompts, paraphrases
@@ -35,34 +35,25 @@ def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
         note = "extra pass paraphrases was not scored"
         return table([row(STUDY, "not_run", float("nan"), **common, note=note)])
     prompts = _prompts(cell)
-    says = prompts["says"].to_numpy(dtype=object)
-    values = {f"share_{d}": np.where(says == d, 1.0, 0.0) for d in DIRECTIONS}
+    values = {f"share_{d}": share_of(prompts["says"].to_numpy(), d) for d in DIRECTIONS}
     unit = np.arange(len(prompts))
     made: list[dict[str, object]] = []
     for level in levels(prompts):
-        made += rows_of(STUDY, level, spread(level, values, unit), common)
+        made += rows_of(STUDY, level, values, [unit], common)
         made += distinct(STUDY, level, unit, **common)
     return table(made)
 
 
 def _prompts(cell: TaskCell) -> pd.DataFrame:
-    """pillar, indicator, says ('optimistic', ...) of every distinct answered prompt with three
-    options and a direction: the paraphrases, and the reference wording where a paraphrase was
-    answered."""
-    items = cell.items
-    answered: list[pd.DataFrame] = []
-    others = np.zeros(len(items), dtype=bool)
-    for view in paraphrases.VIEWS:
-        if view in cell.extra:
-            choice = argmax_view(cell.extra[view], cell.present)
-            others |= choice >= 0
-            answered.append(_answers(items, choice, choice >= 0))
-    choice = argmax_view(cell.logits[View.Q_ONLY], cell.present)
-    answered.append(_answers(items, choice, others & (choice >= 0)))
+    """pillar, indicator, says (as `directed`) of every distinct answered prompt with three options
+    and a direction: the paraphrases, and the reference wording where a paraphrase was answered."""
+    choices = [
+        argmax_view(cell.extra[v], cell.present) for v in paraphrases.VIEWS if v in cell.extra
+    ]
+    other = np.any([choice >= 0 for choice in choices], axis=0)
+    own = argmax_view(cell.logits[View.Q_ONLY], cell.present)
+    answered = []
+    for choice in (*choices, np.where(other, own, -1)):
+        said = cell.items[["pillar", "indicator"]].assign(says=directed(cell.items, choice))
+        answered.append(said[said["says"].notna()])
     return pd.concat(answered, ignore_index=True)
-
-
-def _answers(items: pd.DataFrame, choice: np.ndarray, use: np.ndarray) -> pd.DataFrame:
-    says = answer_directions(items, choice)
-    mine = use & (says != "") & (items["n_options"] == 3).to_numpy()
-    return items.loc[mine, ["pillar", "indicator"]].assign(says=says[mine])

@@ -40,16 +40,8 @@ TABLES: dict[str, tuple[str, ...]] = {
     "prompts": (),
 }
 _ITEM = (
-    "cluster_id",
-    "cname",
-    "country",
-    "year",
-    "pillar",
-    "indicator",
-    "split",
-    "split_place",
-    "review",
-    "modalities",
+    *("cluster_id", "cname", "country", "year", "pillar", "indicator"),
+    *("split", "split_place", "review", "modalities"),
 )
 _READ: dict[str, tuple[str, ...]] = {
     "clusters": ("cluster_id", "cname", "country", *LABELS),
@@ -107,9 +99,8 @@ def content_digest(path: Path, columns: Sequence[str] = ()) -> str:
     holds neither text nor numbers.
     """
     names = sorted(columns or _columns(path))
-    streams: dict[
-        str, Any
-    ] = {}  # lengths, gaps and bytes of a column separately, so that the batch size doesn't matter
+    # lengths, gaps and bytes of a column separately, so that the batch size doesn't matter
+    streams: dict[str, Any] = {}
     rows = 0
     for batch in _batches(path, names):
         rows += batch.num_rows
@@ -136,31 +127,26 @@ def _canonical(name: str, values: pa.Array) -> Iterator[tuple[str, bytes | memor
         ends = np.frombuffer(offsets, dtype="int64")[
             values.offset : values.offset + len(values) + 1
         ]
-        yield "lengths", lengths.to_numpy(zero_copy_only=False).astype("<i8").tobytes()
+        yield "lengths", _numpy(lengths).astype("<i8").tobytes()
         if data is not None and len(ends):
             yield "text", memoryview(data)[ends[0] : ends[-1]]
     elif pa.types.is_floating(kind):
-        numbers = pc.fill_null(values.cast(pa.float64()), float("nan")).to_numpy(
-            zero_copy_only=False
-        )
-        yield (
-            "numbers",
-            (np.where(np.isnan(numbers), np.nan, numbers) + 0.0).astype("<f8").tobytes(),
-        )  # one NaN, one zero
+        numbers = _numpy(pc.fill_null(values.cast(pa.float64()), float("nan")))
+        plain = np.where(np.isnan(numbers), np.nan, numbers) + 0.0  # one NaN, one zero
+        yield "numbers", plain.astype("<f8").tobytes()
     elif pa.types.is_integer(kind) or pa.types.is_boolean(kind):
-        yield "known", pc.is_valid(values).to_numpy(zero_copy_only=False).tobytes()
-        yield (
-            "whole",
-            pc.fill_null(values.cast(pa.int64()), 0)
-            .to_numpy(zero_copy_only=False)
-            .astype("<i8")
-            .tobytes(),
-        )
+        yield "known", _numpy(pc.is_valid(values)).tobytes()
+        whole = pc.fill_null(values.cast(pa.int64()), 0)
+        yield "whole", _numpy(whole).astype("<i8").tobytes()
     else:
         raise InputError(
             f"column {name} holds {kind}, which no table of a benchmark has; build it again:"
             " sdgbias build"
         )
+
+
+def _numpy(values: pa.Array) -> np.ndarray:
+    return np.asarray(values.to_numpy(zero_copy_only=False))
 
 
 def _path(out: Path, name: str) -> Path:
@@ -222,18 +208,10 @@ def _tables(out: Path, notes: Mapping[str, Any]) -> Iterator[duckdb.DuckDBPyConn
                   if(starts_with("table", 'items_'), regexp_replace(key, '^.*[|]', ''), '') AS what,
                   count(*) AS n FROM {_file(out, "quarantine")} GROUP BY ALL"""
         )
-        usable = [
-            (str(slug), sum(levels.values()))
-            for slug, levels in (notes.get("coverage") or {}).items()
-        ]
-        con.execute("CREATE TABLE coverage (indicator VARCHAR, usable BIGINT)")
-        con.execute("CREATE TABLE pillars (pillar VARCHAR, place BIGINT)")
-        for table, rows in (
-            ("coverage", usable),
-            ("pillars", [(p, i) for i, p in enumerate(PILLARS)]),
-        ):
-            if rows:
-                con.executemany(f"INSERT INTO {table} VALUES (?, ?)", rows)
+        usable = {slug: sum(n.values()) for slug, n in (notes.get("coverage") or {}).items()}
+        slugs, numbers = pa.array(usable, pa.string()), pa.array(usable.values(), pa.int64())
+        con.register("coverage", pa.table({"indicator": slugs, "usable": numbers}))
+        con.register("pillars", pa.table({"pillar": PILLARS, "place": range(len(PILLARS))}))
         yield con
 
 

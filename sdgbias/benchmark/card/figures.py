@@ -22,7 +22,7 @@ from sdgbias.benchmark.draw import PILLAR_WEIGHTS
 from sdgbias.files import packaged_sql
 from sdgbias.methods import stats
 from sdgbias.raw.indicators import load_indicators, load_regression_tasks
-from sdgbias.raw.sources import Source, source_of_series, sources
+from sdgbias.raw.sources import source_of_series, sources
 from sdgbias.types import LETTERS, PILLARS, TESTS, Task
 
 #: Table B: percent of the paper's multiple-choice answers that are A, B, C.
@@ -137,31 +137,22 @@ def table_a(facts: Facts) -> list[Row]:
     for task in Task:
         have = facts.counts(task, "pillar")
         quota = _quota(facts, task).get("pillar_quotas") or {}
-        tests = (
-            len(TESTS[Task.MCQ]) if task is Task.MCQ else 1
-        )  # the paper counts a regression question once
+        # the paper counts a regression question once
+        tests = len(TESTS[Task.MCQ]) if task is Task.MCQ else 1
         for pillar in _pillars(have):
-            paper, ours, asked = (
-                PILLAR_WEIGHTS[task].get(pillar),
-                have.get(pillar, 0),
-                quota.get(pillar),
-            )
+            paper, asked = PILLAR_WEIGHTS[task].get(pillar), quota.get(pillar)
+            ours = have.get(pillar, 0)
             row = {
                 "task": task.value,
                 "pillar": pillar,
                 "paper": paper,
                 "paper_questions": paper // tests if paper else None,
+                "asked": asked,
+                "ours_questions": ours,
+                "ours": ours * tests,
+                "missing": max(0, asked - ours) if asked is not None else None,
             }
-            short = max(0, asked - ours) if asked is not None else None
-            found.append(
-                {
-                    **row,
-                    "asked": asked,
-                    "ours_questions": ours,
-                    "ours": ours * tests,
-                    "missing": short,
-                }
-            )
+            found.append(row)
     return found
 
 
@@ -179,23 +170,19 @@ def table_b(mcq: pd.DataFrame) -> list[Row]:
     for pillar in _pillars(mcq["pillar"]):
         own = (mcq["pillar"] == pillar).to_numpy()
         for at, letter in enumerate(LETTERS):
-            paper = TABLE_B[pillar][at] if pillar in TABLE_B else None
             hits = (mcq["answer"].to_numpy() == letter)[own]
             e = stats.share(hits, places[own])
-            ours = {
-                name: _plain(100 * v)
-                for name, v in (("share", e.value), ("share_low", e.low), ("share_high", e.high))
+            row = {
+                "pillar": pillar,
+                "answer": letter,
+                "paper": TABLE_B[pillar][at] if pillar in TABLE_B else None,
+                "share": _plain(100 * e.value),
+                "share_low": _plain(100 * e.low),
+                "share_high": _plain(100 * e.high),
+                "count": int(hits.sum()),
+                "n": e.n,
             }
-            found.append(
-                {
-                    "pillar": pillar,
-                    "answer": letter,
-                    "paper": paper,
-                    **ours,
-                    "count": int(hits.sum()),
-                    "n": e.n,
-                }
-            )
+            found.append(row)
     return found
 
 
@@ -211,13 +198,9 @@ def splits(facts: Facts) -> dict[str, Any]:
 def missing_values(facts: Facts) -> list[Row]:
     """Per indicator or regression task: clusters without a question because the value is unknown,
     and other reasons by rule."""
-    asked = facts.notes.get("clusters_with_image")
+    n = facts.notes.get("clusters_with_image")
     return [
-        {
-            **row,
-            "clusters": asked,
-            "percent": round(100 * row["missing"] / asked, 2) if asked else None,
-        }
+        {**row, "clusters": n, "percent": round(100 * row["missing"] / n, 2) if n else None}
         for row in facts.rows("missing_values")
     ]
 
@@ -282,64 +265,50 @@ def sources_used(facts: Facts, images: str) -> list[Row]:
     texts = facts.frame("sources")
     found = texts["n"].groupby(source_ids(texts["source"], facts.frame("series"))).sum()
     counts = {str(key): int(n) for key, n in found.items()}
-    pictures = (
-        ("sustainbench_tiles", "mapillary_metadata", "mapillary_imagery")
-        if images != "none"
-        else ()
-    )
-    ours = () if facts.origin.get("release") else ("sustainbench_labels", *pictures)
-    known = [
-        _source_row(entry, counts.get(entry.id))
+    release = bool(facts.origin.get("release"))
+    ours = [] if release else ["sustainbench_labels"]
+    if ours and images != "none":
+        ours += ["sustainbench_tiles", "mapillary_metadata", "mapillary_imagery"]
+    rows = [
+        {name: value for name, value in entry.provenance().items() if name != "get"}
         for entry in table.values()
         if entry.id in counts or entry.id in ours
     ]
-    blank = {
-        "origin": "",
-        "citation": "",
-        "url": "",
-        "licence": "unknown",
-        "redistributable": False,
-    }
-    if facts.origin.get("release"):
-        blank |= {"licence": "that of the release", "redistributable": True}
-    rest = sorted(key for key in counts if key not in table)
-    return known + [
-        {"id": key, "title": key or "no source named", **blank, "mcq": counts[key]} for key in rest
+    licence = "that of the release" if release else "unknown"
+    rows += [
+        {
+            **{"id": key, "title": key or "no source named", "licence": licence},
+            **dict.fromkeys(("origin", "citation", "url"), ""),
+            "redistributable": release,
+        }
+        for key in sorted(counts.keys() - table.keys())
     ]
-
-
-def _source_row(entry: Source, mcq: int | None) -> Row:
-    """`mcq` is null for labels and images, which every question uses."""
-    told = {name: value for name, value in entry.provenance().items() if name != "get"}
-    return {**told, "mcq": mcq}
+    # null for labels and images, which every question uses
+    return [{**row, "mcq": counts.get(row["id"])} for row in rows]
 
 
 def source_lines(facts: Facts, used: list[Row]) -> list[str]:
     """The sources in words."""
     if facts.origin.get("synthetic"):
         return SYNTHETIC
-    lines = [
+    return (RELEASE if facts.origin.get("release") else []) + [
         f"{row['title']}, {row['origin'] or 'origin unknown'}, {row['licence']}"
         for row in used
         if row["id"]
     ]
-    return [*(RELEASE if facts.origin.get("release") else []), *lines]
 
 
 def review(facts: Facts) -> dict[str, Any]:
     """Human review: verdicts on the included questions, the number of questions removed by it, and
     the figures of reviews.json."""
-    verdicts = [
-        {"task": task.value, **{name: found.get(word, 0) for name, word in _VERDICTS.items()}}
-        for task in Task
-        for found in [facts.counts(task, "review")]
-    ]
+    found = {task.value: facts.counts(task, "review") for task in Task}
+    words = {"accepted": "accepted", "rejected": "rejected", "not_reviewed": ""}
     left = {row["rule"]: row["n"] for row in facts.rows("quarantined")}
     return {
-        "questions": verdicts,
+        "questions": [
+            {"task": task, **{name: n.get(word, 0) for name, word in words.items()}}
+            for task, n in found.items()
+        ],
         "left_out": left.get("rejected-in-review", 0),
         "figures": dict(facts.reviews),
     }
-
-
-_VERDICTS = {"accepted": "accepted", "rejected": "rejected", "not_reviewed": ""}

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from sdgbias import templates
-from sdgbias.benchmark.card.distance import SPANS, spans
 from sdgbias.benchmark.card.intended_use import intended_use
 from sdgbias.raw.indicators import load_indicators
 from sdgbias.types import TESTS
@@ -20,6 +19,8 @@ _SIZES = (
     (1_000_000, "100K<n<1M"),
     (10_000_000, "1M<n<10M"),
 )
+#: Columns of the distances in years between gold values and surveys: (heading, first, last).
+SPANS = (("same year", 0, 0), ("1-2", 1, 2), ("3-5", 3, 5), ("6-10", 6, 10), ("over 10", 11, None))
 _DISTANCES = {
     "indicator": "indicator",
     "n": "questions",
@@ -47,9 +48,26 @@ def readme(card: Card) -> str:
             {**row, "passed": "yes" if row["redistributable"] else "no"}
             for row in card["sources_used"]
         ],
-        "intended_use": intended_use().markdown(),
+        "intended_use": intended_use(),
     }
     return templates.render("benchmark/card/readme.md.j2", **page)
+
+
+def spans(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of `gold_distance` (data/card.sql) as one row of the card's table: its counts summed
+    over SPANS."""
+    counts = {int(years): n for years, n in row["years_apart"].items()}
+    return {
+        "indicator": row["indicator"],
+        "n": row["n"],
+        **{
+            name: sum(
+                n for years, n in counts.items() if low <= years and (high is None or years <= high)
+            )
+            for name, low, high in SPANS
+        },
+        "unknown": row["unknown"],
+    }
 
 
 def known_limits(card: Card) -> list[str]:

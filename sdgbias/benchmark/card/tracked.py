@@ -3,11 +3,11 @@ plots/. All of it is in benchmark.json too, among much that changes with every b
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from sdgbias.files import write_atomically, write_json
 
@@ -18,7 +18,9 @@ def write(out: Path, card: Mapping[str, Any]) -> None:
     """Writes both into the benchmark folder ``out``."""
     write_json(out / METRICS, metrics(card))
     for name, rows in plots(card).items():
-        write_atomically(out / PLOTS / f"{name}.csv", _csv(rows))
+        table = pd.DataFrame(rows, columns=None if rows else ["rule", "rows"])
+        text = table.to_csv(index=False, lineterminator="\n")
+        write_atomically(out / PLOTS / f"{name}.csv", text)
 
 
 def metrics(card: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,11 +52,3 @@ def plots(card: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
         "questions": [{"indicator": k, "questions": n} for k, n in questions.items()],
         "left_out": [{"rule": k, "rows": n} for k, n in card["quarantined"].items()],
     }
-
-
-def _csv(rows: list[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]) if rows else ["rule", "rows"], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()

@@ -31,7 +31,7 @@ from sdgbias.benchmark.quality.expectations import (
     load_suite,
     needed_columns,
 )
-from sdgbias.benchmark.quality.sql import Table, columns_of
+from sdgbias.benchmark.quality.sql import Table, columns_of, length
 from sdgbias.benchmark.quality.stored import stored_facts
 from sdgbias.errors import GateError, InputError
 from sdgbias.files import json_file, json_object, write_json
@@ -39,9 +39,7 @@ from sdgbias.types import FACET
 
 __all__ = [
     "TABLES",
-    "Finding",
     "Report",
-    "Verdict",
     "check",
     "find_suites",
     "has_passed",
@@ -97,69 +95,57 @@ def sift(
     when the first of two duplicates is removed for a different reason): call repeatedly until no
     row is removed.
     """
-    suites = suites or find_suites()
-    verdict = check(table, frame, suites, tables, split, direct=True)
+    verdict = _fit(table, frame, tables, suites, split)
     kept = frame[verdict.rows_ok] if not verdict.rows_ok.all() else frame
-    stops = verdict.of("gate")
-    if stops and len(kept) < len(frame):  # the removed rows may have been the broken ones
-        stops = check(table, kept, suites, tables, split, direct=True).of("gate")
-    if stops:
-        raise GateError(
-            f"{_several([_line(table, f) for f in stops])}; fix the source, then: sdgbias build"
-        )
     return kept, verdict.quarantine
 
 
 def sift_file(
-    table: str,
-    path: Path,
-    tables: Mapping[str, pd.DataFrame],
-    suites: Path | None = None,
-    split: str = "id",
+    table: str, path: Path, tables: Mapping[str, pd.DataFrame], split: str = "id"
 ) -> tuple[set[int], pd.DataFrame]:
     """sift of an item table in a Parquet file, read in blocks where it is long: the item_ids of the
     rows that break a row rule, and the quarantine rows. Raises GateError."""
-    suites, rows = suites or find_suites(), pq.ParquetFile(path).metadata.num_rows
-    if rows <= BLOCK:
-        frame = pd.read_parquet(path)
-        kept, lost = sift(table, frame, tables, suites, split)
-        return set(frame["item_id"]) - set(kept["item_id"]), lost
-    verdict = check(table, path, suites, tables, split, direct=True)
-    if stops := verdict.of("gate"):
-        raise GateError(
-            f"{_several([_line(table, f) for f in stops])}; fix the source, then: sdgbias build"
-        )
+    rows = path if length(path) > BLOCK else pd.read_parquet(path)
+    verdict = _fit(table, rows, tables, None, split)
     ids = pq.read_table(path, columns=["item_id"])["item_id"].to_numpy()
     return set(ids[~verdict.rows_ok].tolist()), verdict.quarantine
 
 
-def run_gate(
-    benchmark: Path,
-    suites: Path | None = None,
-    strict: bool = True,
-    docs: bool = False,
-    split: str | None = None,
-) -> Report:
+def _fit(
+    table: str, rows: Table, tables: Mapping[str, Table] | None, suites: Path | None, split: str
+) -> TableVerdict:
+    """The verdict on rows that a stage of the build has made. Raises GateError."""
+    verdict = check(table, rows, suites, tables, split, direct=True)
+    stops = verdict.of("gate")
+    if stops and isinstance(rows, pd.DataFrame) and not verdict.rows_ok.all():
+        # the rows that leave may have been the broken ones
+        stops = check(table, rows[verdict.rows_ok], suites, tables, split, direct=True).of("gate")
+    if stops:
+        raise GateError(
+            f"{_several([_line(table, f) for f in stops])}; fix the source, then: sdgbias build"
+        )
+    return verdict
+
+
+def run_gate(benchmark: Path, suites: Path | None = None, docs: bool = False) -> Report:
     """Check the tables of a benchmark folder of any suite, write ``quality.json`` into it (and with
     ``docs`` data_docs/), and return the report.
 
-    Raises GateError with table, rule and count when a gate rule is broken. A finished benchmark
-    must not hold rows that belong in quarantine either: with ``strict`` (default) they raise too,
-    otherwise they are only counted. Both outputs are written in any case. ``split``: 'id' or
-    'place', the rule that column `split` must follow; default: the value in items_notes.json, else
-    'id'. Raises InputError when a table is missing or can't be read.
+    Raises GateError with table, rule and count when a gate rule is broken; a finished benchmark
+    must not hold rows that belong in quarantine either. Both outputs are written in any case. The
+    rule that column `split` must follow, 'id' or 'place', is that of items_notes.json. Raises
+    InputError when a table is missing or can't be read.
     """
     benchmark = Path(benchmark)
     suites = suites or find_suites()
-    split, imported = split or _split(benchmark), _imported(benchmark)
+    split, imported = _split(benchmark), _imported(benchmark)
     names = _TABLES_OF.get(_suite(benchmark), TABLES)
     verdicts = _judge(benchmark, names, suites, split, imported, direct=False)
-    stops = ("gate", "quarantine") if strict else ("gate",)
     faults = [
         _line(f"{FILES.get(name, name)}.parquet", f)
         for name, v in verdicts.items()
-        for s in stops
-        for f in v.of(s)
+        for severity in ("gate", "quarantine")
+        for f in v.of(severity)
     ]
     report = Report(verdicts, benchmark / "quality.json")
     _write(report, passed=not faults, split=split, of=_content(benchmark, suites))

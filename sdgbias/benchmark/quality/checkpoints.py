@@ -6,13 +6,9 @@ from __future__ import annotations
 import json
 import logging
 import os
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
-from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
@@ -41,8 +37,7 @@ def gx() -> Gx:
     data source serves all tables: creating one costs more than checking a small table."""
     os.environ["GX_ANALYTICS_ENABLED"] = "false"  # read when the package is imported
     logging.getLogger("great_expectations").setLevel(logging.CRITICAL)
-    with _put_off("altair", "scipy.stats"):  # 1 of the 2.5 s, for expectations that no suite has
-        import great_expectations as package
+    import great_expectations as package
     from great_expectations.checkpoint import ValidationAction
     from great_expectations.data_context.types.base import ProgressBarsConfig
     from great_expectations.expectations.core import ExpectColumnValuesToBeInSet
@@ -71,29 +66,6 @@ def gx() -> Gx:
     asset = source.add_dataframe_asset("frames")
     frames = asset.add_batch_definition_whole_dataframe("frames")
     return Gx(package, context, frames, HandOver(name="hand over"))
-
-
-class _Later(ModuleType):
-    """A module that is imported when something of it is used."""
-
-    def __getattr__(self, name: str) -> Any:
-        if sys.modules.get(self.__name__) is self:
-            del sys.modules[self.__name__]
-        return getattr(import_module(self.__name__), name)
-
-
-@contextmanager
-def _put_off(*names: str) -> Iterator[None]:
-    """Within the block, importing one of these modules takes no time before something of it is
-    used."""
-    put_off = {name: _Later(name) for name in names if name not in sys.modules}
-    sys.modules.update(put_off)
-    try:
-        yield
-    finally:
-        for name, module in put_off.items():
-            if sys.modules.get(name) is module:
-                del sys.modules[name]
 
 
 def run_checkpoint(

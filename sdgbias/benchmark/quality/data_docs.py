@@ -97,19 +97,13 @@ def _rendered(name: str, found: Mapping[str, Any], rules: Mapping[str, Mapping[s
             rule, severity = config.meta["rule"], config.meta["severity"]
             if "column" in config.kwargs:
                 config.kwargs["column"] = _GROUPS[severity]  # pages are grouped by this
-            config.description = escape(config.description).replace(
-                "$", "$$"
-            )  # it becomes a template
+            # it becomes a template
+            config.description = escape(config.description).replace("$", "$$")
             results.append(
                 ExpectationValidationResult(
                     success=rule not in broken,
                     expectation_config=config,
                     result=_result(found["rows"], broken.get(rule)),
-                    exception_info={
-                        "raised_exception": False,
-                        "exception_message": None,
-                        "exception_traceback": None,
-                    },
                 )
             )
         good = len(results) - len(broken)

@@ -5,12 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 _NUMBER = re.compile(r"(?<![\d.])[-−]?\d+(?:\.\d+)?")
-#: Lowest and highest value of an option, and whether each of them is included.
-Range = tuple[float, float, bool, bool]
+
+
+class Range(NamedTuple):
+    """Lowest and highest value of an option, and whether each of them is included."""
+
+    low: float
+    high: float
+    low_in: bool
+    high_in: bool
 
 
 def option_range(text: str) -> Range | None:
@@ -29,16 +37,16 @@ def option_range(text: str) -> Range | None:
         return None
     low, high = min(numbers), max(numbers)
     if len(numbers) > 1:
-        return low, high, True, not re.search(r"\b(?:under|below|less than)\b|<", plain)
+        return Range(low, high, True, not re.search(r"\b(?:under|below|less than)\b|<", plain))
     if re.search(r"\bor more\b|\band (?:more|above)\b|\bor above\b|\bat least\b|≥|>=", plain):
-        return low, np.inf, True, True
+        return Range(low, np.inf, True, True)
     if re.search(r"\bor less\b|\bat most\b|\bup to\b|≤|<=", plain):
-        return -np.inf, high, True, True
+        return Range(-np.inf, high, True, True)
     if re.search(r"\b(?:below|under|less than|fewer than)\b|<", plain):
-        return -np.inf, high, True, False
+        return Range(-np.inf, high, True, False)
     if re.search(r"\b(?:above|over|more than)\b|>", plain):
-        return low, np.inf, False, True
-    return low, high, True, True
+        return Range(low, np.inf, False, True)
+    return Range(low, high, True, True)
 
 
 def _ranges(options: Sequence[str]) -> tuple[list[Range], bool]:
@@ -55,7 +63,7 @@ def bins_ascend(options: Sequence[str]) -> bool:
     if not every or len(found) < 2:
         return not found  # words only: nothing to compare; numbers in some options only: broken
     return (
-        all(a[0] <= b[0] and a[1] <= b[1] for a, b in pairwise(found))
+        all(a.low <= b.low and a.high <= b.high for a, b in pairwise(found))
         and found[0][:2] != found[-1][:2]
     )
 
@@ -68,8 +76,8 @@ def bins_cover(options: Sequence[str], unit: str) -> bool:
     if not every or not found:
         return True  # words can't be compared; mixtures are left to bins-ordered
     low, high = unit_range(unit)
-    touch = all(a[1] == b[0] and a[3] != b[2] for a, b in pairwise(found))
-    return touch and found[0][0] <= low and found[-1][1] >= high
+    touch = all(a.high == b.low and a.high_in != b.low_in for a, b in pairwise(found))
+    return touch and found[0].low <= low and found[-1].high >= high
 
 
 def unit_range(unit: str) -> tuple[float, float]:

@@ -158,8 +158,9 @@ def _define(
     for head, body in reversed(given.meta.get("sql", {}).items()):
         name = re.sub(r"^(VIEW|TEMP TABLE|MACRO) |\(.*", "", head)
         if name in _words(used):
-            own.append(f"CREATE {head} AS {_body(head, _text(body))}")
-            used += " " + _text(body)
+            sql = _text(body)
+            own.append(f"CREATE {head} AS {f'({sql})' if head.startswith('MACRO') else sql}")
+            used += " " + sql
     words = _words(used)
     for name, (function, arguments, result) in _FUNCTIONS.items():
         if name in words:
@@ -178,10 +179,6 @@ def _define(
 
 def _words(sql: str) -> set[str]:
     return set(re.findall(r"\w+", sql))
-
-
-def _body(head: str, sql: str) -> str:
-    return f"({sql})" if head.startswith("MACRO") else sql
 
 
 def _create(con: duckdb.DuckDBPyConnection, name: str, table: Table, words: set[str]) -> None:
@@ -285,19 +282,6 @@ _RELATIONS: dict[str, Callable[[RuleContext], pd.DataFrame]] = {
 }
 
 
-def _range_of(text: str) -> dict[str, Any] | None:
-    found = option_range(text)
-    return (
-        None
-        if found is None
-        else dict(zip(("low", "high", "low_in", "high_in"), found, strict=True))
-    )
-
-
-def _range_of_unit(unit: str) -> dict[str, float]:
-    return dict(zip(("low", "high"), unit_range(unit), strict=True))
-
-
 def _as_specified(text: str, prompt: str, asked: str) -> bool:
     """Whether a prompt about a person has the paper's words. p1's class list may be in any order:
     it is shuffled by a seed."""
@@ -325,11 +309,15 @@ def _group_names(text: str) -> list[str] | None:
 #: Name in SQL -> function, types of its arguments, type of its result.
 _FUNCTIONS: dict[str, tuple[Callable[..., Any], list[Any], Any]] = {
     "option_range": (
-        _range_of,
+        lambda text: (found := option_range(text)) and found._asdict(),
         ["VARCHAR"],
         "STRUCT(low DOUBLE, high DOUBLE, low_in BOOLEAN, high_in BOOLEAN)",
     ),
-    "unit_range": (_range_of_unit, ["VARCHAR"], "STRUCT(low DOUBLE, high DOUBLE)"),
+    "unit_range": (
+        lambda unit: dict(zip(("low", "high"), unit_range(unit), strict=True)),
+        ["VARCHAR"],
+        "STRUCT(low DOUBLE, high DOUBLE)",
+    ),
     "bins_ascend": (bins_ascend, ["VARCHAR[]"], "BOOLEAN"),
     "bins_cover": (bins_cover, ["VARCHAR[]", "VARCHAR"], "BOOLEAN"),
     "as_specified": (_as_specified, ["VARCHAR"] * 3, "BOOLEAN"),

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from sdgbias import templates
 from sdgbias.benchmark.card.intended_use import intended_use
 from sdgbias.benchmark.release.check import database
 from sdgbias.benchmark.release.import_ import Imported, import_
@@ -62,16 +63,8 @@ class Exported:
     text_view: str
 
     def lines(self) -> list[str]:
-        total, kind = (
-            sum(self.records.values()),
-            "no image" if self.text_view == "none" else "the blank image",
-        )
-        said = [
-            f"{total:,} records in {len(self.records)} data files, {2 * len(self.records)} view"
-            f" files (text views with {kind}), {self.images:,} images in {self.folder}"
-        ]
-        absent = [stem(task, test) for task, test in PARTS if stem(task, test) not in self.records]
-        return said + ([f"no items, hence no file: {', '.join(absent)}"] if absent else [])
+        absent = [stem(*part) for part in PARTS if stem(*part) not in self.records]
+        return templates.lines("release_export", r=self, absent=absent)
 
 
 def export(
@@ -100,21 +93,18 @@ def export(
     identity = {"benchmark_id": card["benchmark_id"], "text_view": text_view}
     earlier = json_object(out / MANIFEST)
     refuse_foreign(out, mine={name: earlier.get(name) for name in identity} == identity)
-    about = {name: card.get(name) for name in ("licence", "sources", "synthetic")}
-    about["intended_use"] = intended_use().record()
-    write_json(out / MANIFEST, {**identity, **about, "complete": False})
+    about = {**identity, "intended_use": intended_use()}
+    about |= {name: card.get(name) for name in ("licence", "sources", "synthetic")}
+    write_json(out / MANIFEST, {**about, "complete": False})
     imported = (benchmark / "records.parquet").is_file()
     paths = _recorded_paths(benchmark) if imported else _own_paths(benchmark)
     count = _write_images(benchmark, out, paths, progress)
-    parts = (
-        _recorded(benchmark, text_view, progress)
-        if imported
-        else _composed(benchmark, text_view, paths, progress)
-    )
+    if imported:
+        parts = _recorded(benchmark, text_view, progress)
+    else:
+        parts = _composed(benchmark, text_view, paths, progress)
     records = _write_records(out, parts)
-    write_json(
-        out / MANIFEST, {**identity, **about, "complete": True, "records": records, "images": count}
-    )
+    write_json(out / MANIFEST, {**about, "complete": True, "records": records, "images": count})
     return Exported(out, records, count, text_view)
 
 
@@ -125,33 +115,30 @@ Lines = tuple[str, list[str], list[str], list[str]]
 def _write_records(out: Path, parts: Iterator[Lines]) -> dict[str, int]:
     """All files of all parts are renamed together; a file of an earlier export that now has no
     records is removed."""
-    names = {stem(task, test): _files(out, stem(task, test)) for task, test in PARTS}
+    names = [stem(*part) for part in PARTS]
+    paths = {
+        name: [out / "data" / f"{name}.jsonl"]
+        + [out / "views" / f"{name}{text}.jsonl" for text in ("", "_text")]
+        for name in names
+    }
     records = dict.fromkeys(names, 0)
     with ExitStack() as stack:
         own: dict[str, list[BinaryIO]] = {}
-        for name, paths in names.items():
-            drafts = [stack.enter_context(writing(path, ONWARD)) for path in paths]
+        for name in names:
+            drafts = [stack.enter_context(writing(path, ONWARD)) for path in paths[name]]
             own[name] = [stack.enter_context(draft.open("wb")) for draft in drafts]
         for name, *blocks in parts:
             records[name] += len(blocks[0])
             for file, lines in zip(own[name], blocks, strict=True):
                 file.writelines(f"{line}\n".encode() for line in lines)
-    for name, count in records.items():
-        for path in names[name] if not count else ():
+    for name in names:
+        for path in paths[name] if not records[name] else ():
             path.unlink()
     return {name: count for name, count in records.items() if count}
 
 
-def _files(out: Path, name: str) -> tuple[Path, Path, Path]:
-    return (
-        out / "data" / f"{name}.jsonl",
-        out / "views" / f"{name}.jsonl",
-        out / "views" / f"{name}_text.jsonl",
-    )
-
-
-# ---------------------------------------------------------------------------------- records of
-# built items
+# ----------------------------------------------------------------------
+# records of built items
 
 
 def _own_paths(benchmark: Path) -> pd.DataFrame:
@@ -201,16 +188,12 @@ def _composed(
     benchmark: Path, text_view: str, paths: pd.DataFrame, progress: Progress
 ) -> Iterator[Lines]:
     """The records of items built by the package, in the order of prompts.parquet."""
-    several = [
-        json.dumps(parts, separators=(",", ":")) if len(parts) > 1 else None
-        for parts in paths["paths"]
-    ]
+    listed = [json.dumps(p, separators=(",", ":")) if len(p) > 1 else None for p in paths["paths"]]
     pictures = pa.table(
         {
-            "image_id": paths["image_id"],
-            "photo_id": paths["photo_id"],
+            **{name: paths[name] for name in ("image_id", "photo_id")},
             "image": [parts[0] for parts in paths["paths"]],
-            "images": pa.array(several, pa.string()),
+            "images": pa.array(listed, pa.string()),
         }
     )
     with _opened(benchmark) as con, pq.ParquetFile(benchmark / "prompts.parquet") as file:
@@ -221,7 +204,8 @@ def _composed(
             )
         done, total = 0, file.metadata.num_rows
         for batch in file.iter_batches(_BATCH, columns=["task", "item_id", "test", "text"]):
-            con.register("asked", pa.Table.from_batches([batch]).append_column("at", _count(batch)))
+            places = pa.array(range(len(batch)))
+            con.register("asked", pa.Table.from_batches([batch]).append_column("at", places))
             there = {*zip(batch["task"].to_pylist(), batch["test"].to_pylist(), strict=True)}
             for task, test in (part for part in PARTS if part in there):
                 record, *views = _own_fields(con, task, test, text_view)
@@ -238,10 +222,6 @@ def _composed(
                 yield stem(task, test), *(found.column(at).to_pylist() for at in range(3))
             done += len(batch)
             progress("writing records", done, total)
-
-
-def _count(batch: pa.RecordBatch) -> pa.Array:
-    return pa.array(range(len(batch)))
 
 
 def _own_fields(
@@ -295,8 +275,8 @@ def _views(fields: Mapping[str, str], text: str, text_view: str) -> tuple[str, s
     return _object({**own, "images": fields["images"]}), _object(blind)
 
 
-# --------------------------------------------------------------------------- records of an imported
-# release
+# ----------------------------------------------------------------------
+# records of an imported release
 
 
 def _recorded_paths(benchmark: Path) -> pd.DataFrame:
@@ -311,12 +291,8 @@ def _recorded_paths(benchmark: Path) -> pd.DataFrame:
                ORDER BY i.cluster_id, r.paths""",
             params={"records": str(benchmark / "records.parquet")},
         ).to_arrow_table()
-    return pd.DataFrame(
-        {
-            "image_id": table["image_id"].to_pylist(),
-            "paths": [tuple(p) for p in table["paths"].to_pylist()],
-        }
-    )
+    paths = map(tuple, table["paths"].to_pylist())
+    return pd.DataFrame({"image_id": table["image_id"].to_pylist(), "paths": list(paths)})
 
 
 def _recorded(benchmark: Path, text_view: str, progress: Progress) -> Iterator[Lines]:
@@ -326,6 +302,7 @@ def _recorded(benchmark: Path, text_view: str, progress: Progress) -> Iterator[L
     struct = "{" + ", ".join(f'"{name}": "JSON"' for name in names) + "}"
     views = _views({name: f'r."{name}"::VARCHAR' for name in names}, "text", text_view)
     records = benchmark / "records.parquet"
+    given = {"struct": struct, "records": str(records)}
     done, total = 0, int(pq.read_metadata(records).num_rows)
     with _opened(benchmark) as con:
         for task, test in PARTS:
@@ -334,12 +311,7 @@ def _recorded(benchmark: Path, text_view: str, progress: Progress) -> Iterator[L
                       FROM read_parquet($records) r JOIN prompts p USING (task, test, item_id)
                       WHERE task = $task AND test = $test)
                     SELECT record, {", ".join(views)} FROM asked ORDER BY line""",
-                params={
-                    "struct": struct,
-                    "records": str(records),
-                    "task": task.value,
-                    "test": test.value,
-                },
+                params={**given, "task": task.value, "test": test.value},
             ).to_arrow_reader(_BATCH)
             for batch in found:
                 yield stem(task, test), *(batch.column(at).to_pylist() for at in range(3))

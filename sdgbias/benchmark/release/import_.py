@@ -54,7 +54,7 @@ from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images import near_duplicates
 from sdgbias.raw.images.composite import MAX_PIXELS
 from sdgbias.raw.images.image_store import store_images
-from sdgbias.types import LETTERS, QUARANTINE_COLUMNS, ContextTest, Task, View
+from sdgbias.types import DIGITS, LETTERS, QUARANTINE_COLUMNS, ContextTest, Task, View
 
 _PICTURES = ("PNG", "JPEG")
 _PLACE = "\x1f"
@@ -103,20 +103,15 @@ def import_(folder: Path, out: Path, progress: Progress = silent) -> Imported:
     }
     refuse_foreign(out, mine=json_object(out / "origin.json") == origin)
     write_json(out / "origin.json", origin)
-    for name in (
-        "benchmark.json",
-        "quality.json",
-    ):  # until the end, this is not a complete benchmark
+    for name in ("benchmark.json", "quality.json"):  # until the end, this is no whole benchmark
         (out / name).unlink(missing_ok=True)
     work = out / ".import"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
     try:
         with database(temp_directory=str(work / "spill"), memory_limit="1GB") as con:
-            return _run(
-                ReleaseImport(con, folder, out, work, found, progress),
-                manifest.get("records") or {},
-            )
+            job = ReleaseImport(con, folder, out, work, found, progress)
+            return _run(job, manifest.get("records") or {})
     except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
         line = str(error).splitlines()[0]
         raise StoreError(
@@ -151,31 +146,25 @@ def _run(job: ReleaseImport, counts: Mapping[str, int]) -> Imported:
     for task, table in items.items():
         write_table(job.out, f"items_{task}", table)
     write_table(job.out, "clusters", clusters_of(items))
-    _write_prompts(job, items, kinds)
-    _write_records(job, items)
+    asked = ("task", "item_id", "test", "text", "image_id", "candidates")
+    _write(job, "prompts", asked, _prompts(job, items, kinds))
+    kept = ("task", "test", "line", "item_id", "paths", "record")
+    _write(job, "records", kept, _records(job, items))
+    files = {stem(*part): (records[part], kinds[part]) for part in job.found}
     missing = [stem(*part) for part in PARTS if part not in job.found]
     about = {
-        "files": {stem(*p): {"records": records[p], "question": kinds[p]} for p in job.found},
+        "files": {name: {"records": n, "question": kind} for name, (n, kind) in files.items()},
         "missing": missing,
         "questions_not_compared": uncompared,
         **notes,
     }
-    write_json(
-        job.out / "items_notes.json",
-        {"release": about, "series_not_found": [], "asked": {}, "review": {}},
-    )
+    told = {"release": about, "series_not_found": [], "asked": {}, "review": {}}
+    write_json(job.out / "items_notes.json", told)
     card = build_card(job.out)
-    mcq = items[Task.MCQ]
-    return Imported(
-        job.out,
-        {task.value: len(table) for task, table in items.items()},
-        {stem(*p): (records[p], kinds[p]) for p in job.found},
-        missing,
-        uncompared,
-        by_rule,
-        int((mcq["polarity"] == "").sum()),
-        str(card["benchmark_id"]),
-    )
+    sizes = {task.value: len(table) for task, table in items.items()}
+    unknown = int((items[Task.MCQ]["polarity"] == "").sum())
+    identity = str(card["benchmark_id"])
+    return Imported(job.out, sizes, files, missing, uncompared, by_rule, unknown, identity)
 
 
 # ----------------------------------------------------------------------
@@ -187,15 +176,9 @@ def _one_per_item(job: ReleaseImport, task: Task) -> pd.DataFrame:
     the least context."""
     parts = job.parts(task)
     if not parts:
-        names = [
-            "item_id",
-            "paths",
-            "bare",
-            *(name for name in FIELDS if name not in ("item_id", "images")),
-        ]
-        return pd.DataFrame(
-            {name: pd.Series(dtype="int64" if name == "item_id" else "str") for name in names}
-        )
+        names = ["paths", "bare", *FIELDS]
+        none = pd.DataFrame(columns=names, dtype="str").drop(columns="images")
+        return none.astype({"item_id": "int64"})
     return (
         job.con.sql(
             f"""SELECT * EXCLUDE (number, said, line, digest, question, id, image, level, task,
@@ -209,27 +192,22 @@ def _one_per_item(job: ReleaseImport, task: Task) -> pd.DataFrame:
     )
 
 
-# --------------------------------------------------------------------------------------- items and
-# images
+# ----------------------------------------------------------------------
+# items and images
 
 
 def _with_images(
     job: ReleaseImport, rows: Mapping[Task, pd.DataFrame]
 ) -> tuple[dict[Task, pd.DataFrame], pd.DataFrame, dict[str, Any]]:
     """(item tables, quarantine rows, notes). Writes the image shards and images.parquet."""
-    both = pd.concat(
-        [table[["paths", "cluster_id", "photo_id", "modalities"]] for table in rows.values()],
-        ignore_index=True,
-    )
+    wanted = ["paths", "cluster_id", "photo_id", "modalities"]
+    both = pd.concat([table[wanted] for table in rows.values()], ignore_index=True)
     pictures = both.drop_duplicates("paths").sort_values("paths", ignore_index=True)
     given = pictures["cluster_id"].astype("str").where(pictures["cluster_id"].notna(), "")
     alone = (given != "") & ~given.duplicated(keep=False)
-    pictures["place"] = given.where(
-        alone, place_of_paths(pictures["paths"].str.split(_PLACE).str[0].astype("str"))
-    )
-    pictures["place"] = pictures["place"].where(
-        ~pictures["place"].duplicated(keep=False), pictures["paths"]
-    )
+    first = pictures["paths"].str.split(_PLACE).str[0].astype("str")
+    place = given.where(alone, place_of_paths(first))
+    pictures["place"] = place.where(~place.duplicated(keep=False), pictures["paths"])
     bad: dict[str, tuple[str, str]] = {}
     index = store_images(job.out, _pictures(job, pictures.sort_values("place"), bad))
     index["image_group"] = near_duplicates.groups(
@@ -253,15 +231,9 @@ def _with_images(
         lost.append(_lost(task, table.loc[~shown, "item_id"], why.str[0], why.str[1]))
         if task is Task.REGRESSION:
             odd = items[task]["tolerance"].isna()
-            target = items[task].loc[odd, "target"]
-            lost.append(
-                _lost(
-                    task,
-                    items[task].loc[odd, "item_id"],
-                    "unknown-target",
-                    "target " + target.where(target != "", "missing"),
-                )
-            )
+            gone = items[task][odd]
+            detail = "target " + gone["target"].replace("", "missing")
+            lost.append(_lost(task, gone["item_id"], "unknown-target", detail))
             items[task] = items[task][~odd].reset_index(drop=True)
     return items, pd.concat(lost, ignore_index=True), notes
 
@@ -305,20 +277,14 @@ def _picture(folder: Path, paths: str) -> list[bytes] | tuple[str, str]:
         data = path.read_bytes()
         try:
             with Image.open(io.BytesIO(data), formats=_PICTURES) as image:
-                if image.width * image.height > MAX_PIXELS:
-                    return (
-                        "broken-image",
-                        (
-                            f"{name} has {image.width} x {image.height} pixels, at most"
-                            f" {MAX_PIXELS} are decoded"
-                        ),
-                    )
+                width, height = image.size
+                if width * height > MAX_PIXELS:
+                    size = f"{width} x {height} pixels, at most {MAX_PIXELS} are decoded"
+                    return "broken-image", f"{name} has {size}"
                 if image.format == "PNG":
                     image.verify()
-                # a JPEG has no checksum; decoding it at an eighth of its size shows whether it is
-                # truncated
-                else:
-                    image.draft("RGB", (max(1, image.width // 8), max(1, image.height // 8)))
+                else:  # a JPEG has no checksum; an eighth of its size shows whether it is truncated
+                    image.draft("RGB", (max(1, width // 8), max(1, height // 8)))
                     image.load()
         except Exception:  # Pillow raises whatever its decoders raise
             return "broken-image", f"{name} is no readable PNG or JPEG"
@@ -326,119 +292,79 @@ def _picture(folder: Path, paths: str) -> list[bytes] | tuple[str, str]:
     return parts
 
 
-# ------------------------------------------------------------------------------------- prompts and
-# records
+# ----------------------------------------------------------------------
+# prompts and records
 
 
-def _write_prompts(
-    job: ReleaseImport, items: Mapping[Task, pd.DataFrame], kinds: Mapping[Part, str]
-) -> None:
-    """prompts.parquet: the original question when it is complete, else completed by prompts.py."""
-    con = job.con
-    schema = pa.schema(
-        [
-            (n, pa.int64() if n == "item_id" else pa.string())
-            for n in ("task", "item_id", "test", "text", "image_id", "candidates")
-        ]
-    )
+def _write(job: ReleaseImport, name: str, columns: Sequence[str], queries: Iterator[str]) -> None:
+    """A table from the rows of several queries, each of which is run before the next one is
+    made."""
+    kinds = {"item_id": pa.int64(), "line": pa.int64(), "paths": pa.list_(pa.string())}
+    schema = pa.schema([(column, kinds.get(column, pa.string())) for column in columns])
     with (
-        writing(job.out / "prompts.parquet", ONWARD) as part,
+        writing(job.out / f"{name}.parquet", ONWARD) as part,
         pq.ParquetWriter(part, schema, compression="zstd") as writer,
     ):
-        for task, table in items.items():
-            parts = job.parts(task)
-            if table.empty:
-                continue
-            sides = (
-                np.where(table["option_c"] == "", "AB", LETTERS)
-                if task is Task.MCQ
-                else "0123456789"
-            )
-            con.register(
-                "items",
-                pa.table(
-                    {
-                        "item_id": table["item_id"],
-                        "image_id": table["image_id"].astype("str"),
-                        "candidates": pd.Series(sides, index=table.index, dtype="str"),
-                    }
-                ),
-            )
-            asked = [_asked(job, part, table, kinds[part]) for part in parts]
-            if (task, ContextTest.T5) not in job.found:
-                asked.append(_asked_without_context(job, parts[-1], table, kinds[parts[-1]]))
-            rows = con.sql(
-                f"""SELECT '{task}' AS task, item_id, test, text, image_id::VARCHAR AS image_id,
-                    candidates::VARCHAR AS candidates
-                    FROM ({" UNION ALL ".join(asked)}) JOIN items USING (item_id) ORDER BY item_id,
-                    test"""
-            ).to_arrow_reader(65_536)
-            for batch in rows:
+        for query in queries:
+            for batch in job.con.sql(query).to_arrow_reader(65_536):
                 writer.write_table(pa.Table.from_batches([batch]).cast(schema))
 
 
-def _first_records(job: ReleaseImport, part: Part, columns: str) -> str:
-    return (
-        f"SELECT {columns} FROM '{job.staged(part)}' QUALIFY row_number() OVER (PARTITION BY"
-        " item_id ORDER BY number) = 1"
-    )
+def _prompts(
+    job: ReleaseImport, items: Mapping[Task, pd.DataFrame], kinds: Mapping[Part, str]
+) -> Iterator[str]:
+    """SQL of prompts.parquet per task: the original question when it is complete, else completed by
+    prompts.py."""
+    for task, table in items.items():
+        if table.empty:
+            continue
+        mcq = task is Task.MCQ
+        candidates = np.where(table["option_c"] == "", "AB", LETTERS) if mcq else DIGITS
+        shown = table[["item_id", "image_id"]].assign(candidates=candidates)
+        texts = dict.fromkeys(("image_id", "candidates"), "str")
+        job.con.register("items", pa.Table.from_pandas(shown.astype(texts), preserve_index=False))
+        parts = job.parts(task)
+        asked = [_asked(job, part, part[1], table, kinds[part]) for part in parts]
+        if (task, ContextTest.T5) not in job.found:  # a partial release
+            asked.append(_asked(job, parts[-1], ContextTest.T5, table, kinds[parts[-1]]))
+        yield f"""SELECT '{task}' AS task, item_id, test, text, image_id::VARCHAR AS image_id,
+            candidates::VARCHAR AS candidates
+            FROM ({" UNION ALL ".join(asked)}) JOIN items USING (item_id) ORDER BY item_id, test"""
 
 
-def _asked(job: ReleaseImport, part: Part, items: pd.DataFrame, kind: str) -> str:
-    """SQL that gives item_id, test, text of one part."""
-    task, test = part
+def _asked(
+    job: ReleaseImport, part: Part, test: ContextTest, items: pd.DataFrame, kind: str
+) -> str:
+    """SQL that gives item_id, test, text of one part; of a ``test`` that isn't the part's, which is
+    T5, without the context."""
+    task, own = part
+    first = f"""FROM '{job.staged(part)}'
+        QUALIFY row_number() OVER (PARTITION BY item_id ORDER BY number) = 1"""
+    text = "coalesce(question, '')"
     if kind == "complete":
-        return _first_records(
-            job, part, f"item_id, '{test}' AS test, coalesce(question, '') AS text"
-        )
-    said = job.con.execute(
-        _first_records(
-            job,
-            part,
-            "item_id, regexp_replace(coalesce(question, ''), '^Question: ?', '') AS question",
-        )
-    ).df()
-    question = items["item_id"].map(said.set_index("item_id")["question"]).astype("str")
-    view = (
-        View.FULL if kind == "bare" else View.Q_ONLY
-    )  # a context that is already in the question isn't added again
-    return _registered(
-        job, test, items["item_id"], prompt_texts(items.assign(question=question), task, test, view)
-    )
-
-
-def _asked_without_context(job: ReleaseImport, part: Part, items: pd.DataFrame, kind: str) -> str:
-    """SQL for the T5 that a partial release lacks, derived from another test."""
-    test = ContextTest.T5
-    if kind == "complete":
-        text = "regexp_replace(coalesce(question, ''), '(?m)^Context:.*\n?', '')"
-        return _first_records(job, part, f"item_id, '{test}' AS test, {text} AS text")
-    return _registered(job, test, items["item_id"], prompt_texts(items, part[0], test, View.FULL))
-
-
-def _registered(job: ReleaseImport, test: ContextTest, ids: pd.Series, texts: pd.Series) -> str:
-    job.con.register(f"texts_{test}", pa.table({"item_id": ids, "text": texts.astype("str")}))
+        if test is not own:
+            text = f"regexp_replace({text}, '(?m)^Context:.*\n?', '')"
+        return f"SELECT item_id, '{test}' AS test, {text} AS text {first}"
+    view = View.FULL
+    if test is own:
+        bare = f"regexp_replace({text}, '^Question: ?', '')"
+        said = job.con.execute(f"SELECT item_id, {bare} AS question {first}").df()
+        question = items["item_id"].map(said.set_index("item_id")["question"]).astype("str")
+        items = items.assign(question=question)
+        # a context that is already in the question isn't added again
+        view = View.FULL if kind == "bare" else View.Q_ONLY
+    texts = prompt_texts(items, task, test, view).astype("str")
+    job.con.register(f"texts_{test}", pa.table({"item_id": items["item_id"], "text": texts}))
     return f"SELECT item_id, '{test}' AS test, text FROM texts_{test}"
 
 
-def _write_records(job: ReleaseImport, items: Mapping[Task, pd.DataFrame]) -> None:
-    """records.parquet: the lines of all retained items, file by file in their order, without
+def _records(job: ReleaseImport, items: Mapping[Task, pd.DataFrame]) -> Iterator[str]:
+    """SQL of records.parquet: the lines of all retained items, file by file in their order, without
     repeated lines."""
-    names = ("task", "test", "line", "item_id", "paths", "record")
-    kinds = {"line": pa.int64(), "item_id": pa.int64(), "paths": pa.list_(pa.string())}
-    schema = pa.schema([(name, kinds.get(name, pa.string())) for name in names])
-    with (
-        writing(job.out / "records.parquet", ONWARD) as part,
-        pq.ParquetWriter(part, schema, compression="zstd") as writer,
-    ):
-        for task, test in job.found:
-            job.con.register("kept", pa.table({"item_id": items[task]["item_id"]}))
-            rows = job.con.sql(
-                f"""SELECT '{task}' AS task, '{test}' AS test, number AS line, item_id, paths, line
-                    AS record
-                    FROM '{job.staged((task, test))}' SEMI JOIN kept USING (item_id)
-                    QUALIFY row_number() OVER (PARTITION BY item_id ORDER BY number) = 1 ORDER BY
-                    number"""
-            ).to_arrow_reader(65_536)
-            for batch in rows:
-                writer.write_table(pa.Table.from_batches([batch]).cast(schema))
+    for part in job.found:
+        task, test = part
+        job.con.register("kept", pa.table({"item_id": items[task]["item_id"]}))
+        yield f"""SELECT '{task}' AS task, '{test}' AS test, number AS line, item_id, paths,
+            line AS record
+            FROM '{job.staged(part)}' SEMI JOIN kept USING (item_id)
+            QUALIFY row_number() OVER (PARTITION BY item_id ORDER BY number) = 1 ORDER BY number"""

@@ -8,6 +8,7 @@ survey year. The rest is '' or NaN, and counted.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
@@ -24,11 +25,9 @@ from sdgbias.types import PILLARS, TOLERANCES, Task
 
 #: Every column that isn't text.
 NUMBERS = {
+    **dict.fromkeys(("year", "value_year"), "int32"),
+    **dict.fromkeys(("value", "tolerance", *LABELS), "float64"),
     "item_id": "int64",
-    "year": "int32",
-    "value": "float64",
-    "value_year": "int32",
-    "tolerance": "float64",
 }
 _CLUSTER = ("cluster_id", "cname", "iso3", "country", "year", "urban", *LABELS)
 
@@ -65,14 +64,12 @@ def item_table(task: Task, records: pd.DataFrame) -> tuple[pd.DataFrame, dict[st
     for name in ("unit", "sdg", "polarity"):
         if name in rows:
             rows[name] = rows[name].where(rows[name] != "", _match(task, rows, name))
-    canonical = (
-        rows["pillar"].map(_key).map({_key(name): name for name in PILLARS}).fillna(rows["pillar"])
-    )
+    pillars = {_key(name): name for name in PILLARS}
+    canonical = rows["pillar"].map(_key).map(pillars).fillna(rows["pillar"])
     rows["pillar"] = canonical.where(canonical != "", _match(task, rows, "pillar"))
     given = rows["split"].str.lower()
-    rows["split"] = given.where(
-        given != "", pd.Series(authors_split(task.value, rows["item_id"]), index=rows.index)
-    )
+    by_rule = pd.Series(authors_split(task.value, rows["item_id"]), index=rows.index)
+    rows["split"] = given.where(given != "", by_rule)
     notes = {
         "indicators_not_ours": counts(named[slug == ""]),
         "split_by_rule": int((given == "").sum()),
@@ -89,9 +86,8 @@ def item_table(task: Task, records: pd.DataFrame) -> tuple[pd.DataFrame, dict[st
 def clusters_of(items: Mapping[Task, pd.DataFrame]) -> pd.DataFrame:
     """clusters.parquet: the places as far as the items contain them, sorted; coordinates
     unknown."""
-    both = pd.concat(
-        [table[list(_CLUSTER)] for table in items.values() if len(table)], ignore_index=True
-    )
+    tables = [table[list(_CLUSTER)] for table in items.values() if len(table)]
+    both = pd.concat(tables, ignore_index=True)
     rows = both.groupby("cluster_id", sort=True).first().reset_index()
     split = rows["cname"].map(countries().set_index("cname")["official_split"]).fillna("")
     dhs = rows["cluster_id"].str.fullmatch(ID_PATTERN.pattern)
@@ -137,11 +133,10 @@ def _match(task: Task, rows: pd.DataFrame, field: str) -> pd.Series:
     for name in ("sdg", "title", "slug"):  # a slug wins
         for entry in entries:
             found[_key(str(getattr(entry, name)))] = str(getattr(entry, field, ""))
-    codes = [_key(entry.sdg) for entry in entries]
-    for code in {
-        c for c in codes if codes.count(c) > 1
-    }:  # two tasks of one SDG indicator: the code names neither
-        found.pop(code)
+    codes = Counter(_key(entry.sdg) for entry in entries)
+    for code, n in codes.items():
+        if n > 1:  # two tasks of one SDG indicator: the code names neither
+            found.pop(code)
     first = rows["indicator"].map(_key).map(found)
     return first.fillna(rows["task_name"].map(_key).map(found)).fillna("").astype("str")
 
@@ -159,11 +154,9 @@ def _number(values: pd.Series) -> pd.Series:
 
 
 def _typed(values: pd.Series, name: str, task: Task) -> pd.Series:
-    kind = (
-        "float64"
-        if name in LABELS or (name == "answer" and task is Task.REGRESSION)
-        else NUMBERS.get(name, "str")
-    )
+    kind = NUMBERS.get(name, "str")
+    if name == "answer" and task is Task.REGRESSION:
+        kind = "float64"
     if kind == "str":
         return values.astype("str")
     if kind == "int32":  # years: 0 is unknown

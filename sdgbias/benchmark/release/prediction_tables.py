@@ -23,8 +23,6 @@ from sdgbias.raw.text_tables import separator
 from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, ContextTest, Task
 
 _LARGEST_ID = 2**63 - 1
-
-
 #: Columns that are read, beside logits and options.
 TEXTS = ("index", "prediction", "answer", "split", "pillar", "target")
 
@@ -103,14 +101,14 @@ def _read_table(folder: Path, stem: str, columns: list[str]) -> pd.DataFrame | N
 def _read_csv(path: Path, columns: list[str]) -> pd.DataFrame:
     """UTF-8, else Windows-1252; commas, or where the first line has none, semicolons (then perhaps
     with decimal commas) or tabs."""
+    sep = separator(path)
     how: dict[str, Any] = {
+        "sep": sep,
+        "decimal": "," if sep == ";" else ".",
         "dtype": dict.fromkeys((*TEXTS, *OPTION_LETTERS), str),
         "keep_default_na": False,
         "na_values": {c: ["", "nan", "NaN"] for c in columns},
     }
-    how["sep"] = separator(path)
-    if how["sep"] == ";":
-        how["decimal"] = ","
     try:
         return pd.read_csv(path, encoding="utf-8-sig", **how)
     except UnicodeDecodeError:
@@ -206,14 +204,10 @@ def read_tables(folder: Path, task: Task, level: ContextTest) -> PredictionTable
     found = {view: _read_table(folder, stem, columns) for view, stem in stems.items()}
     full = found["full"]
     if full is None:
-        there = (
-            ", ".join(sorted(p.name for p in folder.glob("*_T*")))
-            if folder.is_dir()
-            else "no such folder"
-        )
+        there = ", ".join(sorted(p.name for p in folder.glob("*_T*"))) or "nothing"
         raise InputError(
             f"{folder}: no table {stems['full']}.csv or .parquet (the Full view); found:"
-            f" {there or 'nothing'}"
+            f" {there if folder.is_dir() else 'no such folder'}"
         )
     _require_agreement(folder, stems, found)
     texts = None
@@ -228,12 +222,9 @@ def read_tables(folder: Path, task: Task, level: ContextTest) -> PredictionTable
     absent = tuple(stems[view] for view, table in found.items() if table is None)
     views: dict[str, Floats] = {}
     for view, table in found.items():
-        if table is None:
-            views[view] = np.full((len(full), len(candidates)), np.nan)
-        else:
-            own = table.reindex(full.index)
-            _require_logits(folder, stems[view], own, texts, columns)
-            views[view] = own[columns].to_numpy(dtype=float)
+        own = (full.iloc[:0] if table is None else table).reindex(full.index)
+        _require_logits(folder, stems[view], own, texts, columns)
+        views[view] = own[columns].to_numpy(dtype=float)
         notes[f"rows_without_{view}"] = int((~np.isfinite(views[view]).any(axis=1)).sum())
         if table is not None and view != "full":
             notes[f"{view}_rows_not_in_full"] = int((~table.index.isin(full.index)).sum())
@@ -243,11 +234,9 @@ def read_tables(folder: Path, task: Task, level: ContextTest) -> PredictionTable
         present = np.logical_or.reduce([~np.isnan(v) for v in views.values()])
     else:
         present = np.ones((len(full), len(candidates)), dtype=bool)
-    partial = np.zeros(len(full), dtype=bool)
-    for values in views.values():
-        finite = np.isfinite(values)
-        partial |= (present & ~finite).any(axis=1) & (present & finite).any(axis=1)
-    notes["rows_with_masked_candidates"] = int(partial.sum())
+    finite = np.isfinite(np.stack([*views.values()]))
+    partial = (present & ~finite).any(axis=2) & (present & finite).any(axis=2)
+    notes["rows_with_masked_candidates"] = int(partial.any(axis=0).sum())
     split = _text_column(full, "split").str.lower()
     given = split.isin(["val", "test"])
     if not (given | (split == "")).all():
@@ -259,12 +248,6 @@ def read_tables(folder: Path, task: Task, level: ContextTest) -> PredictionTable
     by_rule = pd.Series(
         authors_split(task.value, full.index.to_numpy()), index=full.index, dtype=object
     )
-    frame = pd.DataFrame(
-        {
-            "split": split.where(given, by_rule),
-            "answer": _text_column(full, "answer"),
-            "prediction": _text_column(full, "prediction"),
-            "target": _text_column(full, "target"),
-        }
-    )
+    texts_of = {name: _text_column(full, name) for name in ("answer", "prediction", "target")}
+    frame = pd.DataFrame({"split": split.where(given, by_rule), **texts_of})
     return PredictionTables(task, level, candidates, frame, present, views, notes, absent)

@@ -40,47 +40,32 @@ class Prepared:
 
 def prepare(t: PredictionTables, numerics: Numerics) -> Prepared:
     """Streams, gold answers and the payoff of each candidate."""
-    s = streams(
-        t.views["full"], t.views["ctx"], t.views["img"], t.views["q"], t.present, Form(numerics)
-    )
+    full, ctx, img, q = (t.views[view] for view in ("full", "ctx", "img", "q"))
+    s = streams(full, ctx, img, q, t.present, Form(numerics))
     reference = numerics == "reference"
     n, k = t.present.shape
-    answers = t.frame["answer"]
+    answers, texts = t.frame["answer"], t.frame["prediction"]
     if t.task is Task.MCQ:
         gold = np.array(
             [t.candidates.find(a.upper()) if len(a) == 1 else -1 for a in answers], dtype=np.int64
         )
         ok = (gold >= 0) & t.present[np.arange(n), np.maximum(gold, 0)]
         payoff = ((np.arange(k) == gold[:, None]) & ok[:, None]).astype(float)
-        letters = [
-            "".join(c for c, p in zip(t.candidates, row, strict=True) if p) for row in t.present
-        ]
-        said = [
-            parse_letter(text, c, reference) or ""
-            for text, c in zip(t.frame["prediction"], letters, strict=True)
-        ]
-        nothing = np.full((n, k), np.nan)
-        return Prepared(
-            s,
-            payoff,
-            nothing,
-            gold,
-            np.full(n, np.nan),
-            ok,
-            pd.Series(said, index=t.frame.index, dtype=object),
-        )
+        said: list[Any] = []
+        for text, row in zip(texts, t.present, strict=True):
+            letters = "".join(c for c, there in zip(t.candidates, row, strict=True) if there)
+            said.append(parse_letter(text, letters, reference) or "")
+        generated = pd.Series(said, index=t.frame.index, dtype=object)
+        unknown = np.full((n, k), np.nan)
+        return Prepared(s, payoff, unknown, gold, unknown[:, 0], ok, generated)
     gold_value = pd.to_numeric(answers, errors="coerce").to_numpy(dtype=float)
     ok = np.isfinite(gold_value)
-    values = np.array(
-        [[with_first_digit(text, d, reference) for d in DIGITS] for text in t.frame["prediction"]]
-    )
+    values = np.array([[with_first_digit(text, d, reference) for d in DIGITS] for text in texts])
     values = values.reshape(n, k)
     payoff = np.where(ok[:, None], -np.abs(values - gold_value[:, None]), 0.0)
-    numbers = [parse_number(text, reference) for text in t.frame["prediction"]]
-    said_number = pd.Series(
-        [np.nan if x is None else x for x in numbers], index=t.frame.index, dtype=float
-    )
-    return Prepared(s, payoff, values, np.full(n, -1), gold_value, ok, said_number)
+    said = [parse_number(text, reference) for text in texts]
+    generated = pd.Series(said, index=t.frame.index, dtype=float)
+    return Prepared(s, payoff, values, np.full(n, -1), gold_value, ok, generated)
 
 
 #: What regression is tuned on: the paper's pooled MAE, or the error in units of each target's
@@ -102,10 +87,9 @@ class Tuning:
 def limits_of(t: PredictionTables, tolerance: float | None) -> Floats:
     """(N,) tolerance of each row: ``tolerance`` for all, else its target's (Table F), NaN without
     one."""
-    limits = t.frame["target"].map(TOLERANCES).to_numpy(dtype=np.float64)
-    return np.asarray(
-        limits if tolerance is None else np.full(len(limits), tolerance), dtype=np.float64
-    )
+    if tolerance is not None:
+        return np.full(len(t.frame), tolerance, dtype=np.float64)
+    return np.asarray(t.frame["target"].map(TOLERANCES), dtype=np.float64)
 
 
 def search(
@@ -130,11 +114,9 @@ def search(
     if not rows.any():
         unread = t.frame["answer"][(t.frame["split"] == "val").to_numpy() & ~p.gold_ok]
         valid = f"one of {', '.join(t.candidates)}" if t.task is Task.MCQ else "a number"
-        first = (
-            f" (index {unread.index[0]}: answer {unread.iloc[0]!r} is not {valid})"
-            if len(unread)
-            else ""
-        )
+        first = ""
+        if len(unread):
+            first = f" (index {unread.index[0]}: answer {unread.iloc[0]!r} is not {valid})"
         raise InputError(
             f"{t.task.value} {t.level.value}: no validation row with a gold answer and an image"
             f" view among {len(t.frame)} rows{first}; give hyper-parameters instead: sdgbias cade"
@@ -169,49 +151,44 @@ def apply(
     if t.task is Task.MCQ:
         names = np.array([*t.candidates, ""], dtype=object)  # index -1 -> ''
         baseline, chosen = names[p.streams.base], names[decision.choice]
-        base_hit = metrics.correct(p.gold_index, p.streams.base)
-        cade_hit = metrics.correct(p.gold_index, decision.choice)
-        said_hit = p.generated.to_numpy() == t.frame["answer"].str.upper().to_numpy()
+        unparsed = (p.generated == "").to_numpy()
+        hits = {
+            "baseline": metrics.correct(p.gold_index, p.streams.base),
+            "cade": metrics.correct(p.gold_index, decision.choice),
+            "generated": p.generated.to_numpy() == t.frame["answer"].str.upper().to_numpy(),
+        }
     else:
-        baseline = p.generated.fillna(0.0).to_numpy()
-        chosen = np.where(
-            decision.choice >= 0, p.values[rows, np.maximum(decision.choice, 0)], np.nan
-        )
+        unparsed = p.generated.isna().to_numpy()
+        baseline = p.generated.fillna(0.0).to_numpy(dtype=np.float64)
+        kept = p.values[rows, np.maximum(decision.choice, 0)]
+        chosen = np.where(decision.choice >= 0, kept, np.nan)
         limit = limits_of(t, tolerance)
+        errors = {
+            "baseline": metrics.absolute_error(p.gold_value, baseline),
+            "cade": metrics.absolute_error(p.gold_value, chosen),
+        }
     for split in ("val", "test"):
-        use = (t.frame["split"] == split).to_numpy() & p.gold_ok & p.streams.valid.any(axis=1)
+        mine = (t.frame["split"] == split).to_numpy()
+        use = mine & p.gold_ok & p.streams.valid.any(axis=1)
+        m: dict[str, object] = {}
         if t.task is Task.MCQ:
-            m: dict[str, object] = {
-                "baseline_accuracy": _summary(stats.share(base_hit[use], ids[use])),
-                "cade_accuracy": _summary(stats.share(cade_hit[use], ids[use])),
-                "generated_accuracy": _summary(stats.share(said_hit[use], ids[use])),
-            }
-            unparsed = (p.generated == "").to_numpy()
+            for name, hit in hits.items():
+                m[f"{name}_accuracy"] = _summary(stats.share(hit[use], ids[use]))
         else:
-            base_error = metrics.absolute_error(
-                p.gold_value, np.asarray(baseline, dtype=np.float64)
-            )
-            cade_error = metrics.absolute_error(p.gold_value, np.asarray(chosen, dtype=np.float64))
-            m = {
-                "baseline_mae": _summary(stats.amount(base_error[use], ids[use])),
-                "cade_mae": _summary(stats.amount(cade_error[use], ids[use])),
-            }
             known = use & np.isfinite(limit)
-            if known.any():
-                m["baseline_interval_accuracy"] = _summary(
-                    stats.share(metrics.within_tolerance(base_error, limit)[known], ids[known])
-                )
-                m["cade_interval_accuracy"] = _summary(
-                    stats.share(metrics.within_tolerance(cade_error, limit)[known], ids[known])
-                )
+            for name, error in errors.items():
+                m[f"{name}_mae"] = _summary(stats.amount(error[use], ids[use]))
+                if known.any():
+                    within = metrics.within_tolerance(error, limit)[known]
+                    m[f"{name}_interval_accuracy"] = _summary(stats.share(within, ids[known]))
             m["without_tolerance"] = int((use & ~known).sum())
-            unparsed = p.generated.isna().to_numpy()
-        m["n"] = int(use.sum())
-        m["n_split"] = int((t.frame["split"] == split).sum())
-        m["kept_by_gate"] = int((decision.kept & use).sum())
-        m["changed"] = int(((decision.choice != p.streams.base) & use).sum())
-        m["unparsed"] = int((unparsed & use).sum())
-        out[split] = m
+        out[split] = m | {
+            "n": int(use.sum()),
+            "n_split": int(mine.sum()),
+            "kept_by_gate": int((decision.kept & use).sum()),
+            "changed": int(((decision.choice != p.streams.base) & use).sum()),
+            "unparsed": int((unparsed & use).sum()),
+        }
     out["ties"] = decision.ties
     predictions = pd.DataFrame(
         {
@@ -252,11 +229,9 @@ def not_usable(params: CadeParams) -> str:
 def check_out(out: Path) -> None:
     """Raise UsageError when results can't be written to `out` because it, or a folder above it, is
     a file."""
-    for place in (out, *out.parents):
-        if place.exists():
-            if not place.is_dir():
-                raise UsageError(f"--out {out}: {place} is a file; name a folder")
-            return
+    there = next(place for place in (out, *out.parents) if place.exists())
+    if not there.is_dir():
+        raise UsageError(f"--out {out}: {there} is a file; name a folder")
 
 
 def write_results(out: Path, predictions: pd.DataFrame, config: Mapping[str, object]) -> None:
@@ -292,14 +267,16 @@ _RESERVATIONS = {
 
 def reservations(config: Mapping[str, Any]) -> list[str]:
     """Caveats about the rows behind the metrics, one line each."""
-    notes, absent = config["notes"], config["absent_tables"]
-    return [
-        *(f"no table {stem}.csv or .parquet: that view is left out" for stem in absent),
-    ] + [
+    notes = config["notes"]
+    absent = (
+        f"no table {s}.csv or .parquet: that view is left out" for s in config["absent_tables"]
+    )
+    counted = (
         f"{notes[name]:,} of {notes['rows']:,} rows {what}"
         for name, what in _RESERVATIONS.items()
         if notes[name]
-    ]
+    )
+    return [*absent, *counted]
 
 
 def _finite(value: object) -> object:
@@ -327,13 +304,13 @@ def run(
         raise UsageError(f"--tolerance is {tolerance:g}; it must be a finite number, 0 or more")
     tables = read_tables(folder, task, level)
     prepared = prepare(tables, numerics)
-    found = None
-    how: dict[str, object] = {}
+    how: dict[str, object] | None = None
     if isinstance(params, Tuning):
-        how = {"kind": params.kind}
+        found = search(tables, prepared, params, tolerance)
+        how = {"kind": params.kind, **asdict(found)}
         if task is Task.REGRESSION:
             how["objective"] = _OBJECTIVES[params.objective]
-        found = search(tables, prepared, params, tolerance)
+        del how["params"]
         params = found.params
     predictions, measured = apply(tables, prepared, params, tolerance)
     config: dict[str, object] = {
@@ -342,11 +319,7 @@ def run(
         "numerics": numerics,
         "mode": "replace" if task is Task.REGRESSION else None,
         "params": asdict(params),
-        "search": (
-            None
-            if found is None
-            else {**how, **{k: v for k, v in asdict(found).items() if k != "params"}}
-        ),
+        "search": how,
         "metrics": measured,
         "n": tables.notes["rows"],
         "absent_tables": list(tables.absent),

@@ -25,22 +25,8 @@ TEXT_VIEWS = ("none", "blank-image")
 PARTS = tuple((task, test) for task in Task for test in TESTS[task])
 #: Fields of a record in the order we write them; ours follow.
 AUTHORS_FIELDS = (
-    *(
-        "id",
-        "item_id",
-        "image",
-        "question",
-        "A",
-        "B",
-        "C",
-        "answer",
-        "split",
-        "level",
-        "pillar",
-        "indicator",
-        "task",
-    ),
-    *("task_name", "target", "num_options"),
+    *("id", "item_id", "image", "question", "A", "B", "C", "answer", "split"),
+    *("level", "pillar", "indicator", "task", "task_name", "target", "num_options"),
 )
 #: Our columns whose name has another meaning in a record, or that the authors name differently.
 FIELD_OF = {

@@ -5,8 +5,7 @@ sheet.py writes the review sheets, verdicts.py reads the CSVs.
 
 from __future__ import annotations
 
-import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pandas as pd
 from scipy.special import ndtri
 
 from sdgbias import templates
+from sdgbias.benchmark.card.figures import counts
 from sdgbias.benchmark.draw import md5_numbers
 from sdgbias.benchmark.review.verdicts import (
     VERDICTS,
@@ -66,14 +66,9 @@ def draw_sample(benchmark: Path, share: float = SHARE, seed: int = 0) -> pd.Data
     groups = items.groupby("stratum")
     items["place"] = (groups.cumcount() + items["shift"]) / groups["hash"].transform("size")
     items = items.sort_values(["whole", "place", "hash", "item_id"])
-    chosen = items[(items["place"] < share) | ~items.duplicated("whole")].sort_values(
-        ["order", *_KEY]
-    )
-    return (
-        chosen[[*_KEY, "pillar", "indicator", "cname"]]
-        .assign(no=np.arange(1, len(chosen) + 1))
-        .reset_index(drop=True)
-    )
+    chosen = items[(items["place"] < share) | ~items.duplicated("whole")]
+    chosen = chosen.sort_values(["order", *_KEY], ignore_index=True)
+    return chosen[[*_KEY, "pillar", "indicator", "cname"]].assign(no=chosen.index + 1)
 
 
 def _strata(benchmark: Path) -> pd.DataFrame:
@@ -83,9 +78,8 @@ def _strata(benchmark: Path) -> pd.DataFrame:
         path = Path(benchmark) / f"items_{task}.parquet"
         columns = ["item_id", "pillar", "indicator", "cname", "cluster_id"]
         frames.append(read_table(path, columns).assign(task=task.value))
-    items = pd.concat(frames, ignore_index=True).astype(
-        dict.fromkeys((*_STRATA, "cname", "cluster_id"), "str")
-    )
+    texts = dict.fromkeys((*_STRATA, "cname", "cluster_id"), "str")
+    items = pd.concat(frames, ignore_index=True).astype(texts)
     if items.empty:
         raise InputError(
             f"{benchmark}: holds no item to review; build it again with 'sdgbias build'"
@@ -140,18 +134,15 @@ def import_reviews(
     one, two = (frame.drop(columns="row") for frame in given[:2])
     both = one.merge(two, on=_KEY, how="outer", suffixes=("_1", "_2")).fillna("")
     third = given[2].drop(columns="row") if adjudicator else one.iloc[:0]
-    both = (
-        both.merge(third, on=_KEY, how="left")
-        .fillna("")
-        .merge(items, on=_KEY)
-        .sort_values(_KEY, ignore_index=True)
-    )
+    both = both.merge(third, on=_KEY, how="left").fillna("").merge(items, on=_KEY)
+    both = both.sort_values(_KEY, ignore_index=True)
     done = (both[["verdict_1", "verdict_2"]] != "").sum(axis=1)
     agreed = (done == 2) & (both["verdict_1"] == both["verdict_2"])
     disagreed = (done == 2) & ~agreed
     decided = disagreed & (both["verdict"] != "")
     final = _final(both, agreed, decided, names)
     waiting = both[disagreed & ~decided]
+    stated = final["verdict"].value_counts()
     figures: dict[str, Any] = {
         "benchmark_id": benchmark_id(benchmark),
         "reviewers": names[:2],
@@ -164,27 +155,22 @@ def import_reviews(
         "disagreed": int(disagreed.sum()),
         "adjudicated": int(decided.sum()),
         "open": len(waiting),
-        "accepted": int((final["verdict"] == "accepted").sum()),
-        "rejected": int((final["verdict"] == "rejected").sum()),
+        **{verdict: int(stated.get(verdict, 0)) for verdict in VERDICTS.values()},
         "reasons": _reasons(final),
         "kappa": KAPPA,
-        "agreement": _agreement(both[done == 2]),
-        "verdicts": _rates(final.merge(items, on=_KEY)),
-        "notes": _notes(paths, given, both, third, disagreed),
+        "agreement": _by_stratum(both[done == 2], _agreement),
+        "verdicts": _by_stratum(final.merge(items, on=_KEY), _rate),
+        "notes": _notes(paths, given, both[disagreed]),
     }
     to_adjudicate = _write_waiting(out, waiting, names) if len(waiting) else None
-    buffer = io.BytesIO()
-    final.to_parquet(buffer, index=False, compression="zstd")
-    write_atomically(out, buffer.getvalue())
+    write_atomically(out, lambda part: final.to_parquet(part, index=False, compression="zstd"))
     write_json(out.with_suffix(".json"), figures)
     return Reviews(final, figures, out, to_adjudicate)
 
 
 def _of_benchmark(path: Path, items: pd.DataFrame, benchmark: Path) -> pd.DataFrame:
     frame = read_verdicts(path)
-    strange = frame[
-        ~pd.MultiIndex.from_frame(frame[_KEY]).isin(pd.MultiIndex.from_frame(items[_KEY]))
-    ]
+    strange = frame[~keys(frame).isin(keys(items))]
     if len(strange):
         row = strange.iloc[0]
         raise InputError(
@@ -200,11 +186,7 @@ def _final(
 ) -> pd.DataFrame:
     """task, item_id, verdict, by, reason of the items that have a verdict, sorted."""
     one, two = both["reason_1"], both["reason_2"]
-    joined = (
-        one
-        + np.where((one != "") & (two != "") & (one != two), "+", "")
-        + np.where(one != two, two, "")
-    )
+    joined = (one + "+" + two.where(one != two, "")).str.strip("+")
     final = pd.DataFrame(
         {
             **{name: both[name] for name in _KEY},
@@ -213,35 +195,23 @@ def _final(
             "reason": joined.where(agreed, both["reason"]),
         }
     )[agreed | decided]
-    return final.astype({**dict.fromkeys(final.columns, "str"), "item_id": "int64"}).reset_index(
-        drop=True
-    )
+    kinds = {**dict.fromkeys(final.columns, "str"), "item_id": "int64"}
+    return final.astype(kinds).reset_index(drop=True)
 
 
 def _reasons(final: pd.DataFrame) -> dict[str, int]:
     """Number of rejected items per reason ('none given' included); an item can have two reasons."""
-    named = (
-        final.loc[final["verdict"] == "rejected", "reason"]
-        .replace("", "none given")
-        .str.split("+")
-        .explode()
-    )
-    return {str(k): int(v) for k, v in named.value_counts().sort_index().items()}
+    named = final.loc[final["verdict"] == "rejected", "reason"].replace("", "none given")
+    return counts(named.str.split("+").explode())
 
 
 def _notes(
-    paths: Sequence[Path],
-    given: Sequence[pd.DataFrame],
-    both: pd.DataFrame,
-    third: pd.DataFrame,
-    disagreed: pd.Series,
+    paths: Sequence[Path], given: Sequence[pd.DataFrame], disagreed: pd.DataFrame
 ) -> list[str]:
     notes = []
     for path, frame in zip(paths, given, strict=True):
-        half = int(
-            ((frame["verdict"] == "") & ((frame["reason"] != "") | (frame["comment"] != ""))).sum()
-        )
-        if half:
+        said = (frame["reason"] != "") | (frame["comment"] != "")
+        if half := int(((frame["verdict"] == "") & said).sum()):
             notes.append(
                 f"{path.name}: {half:,} rows have a reason or a comment and no verdict; they count"
                 " as not reviewed."
@@ -250,19 +220,10 @@ def _notes(
         notes.append(
             f"{paths[0].name} and {paths[1].name} are the same to the byte: was one of them copied?"
         )
-    only = int(
-        (
-            ~pd.MultiIndex.from_frame(given[0][_KEY]).isin(pd.MultiIndex.from_frame(given[1][_KEY]))
-        ).sum()
-    )
-    only += len(given[1]) - (len(given[0]) - only)
-    if only:
+    if only := len({*keys(given[0])} ^ {*keys(given[1])}):
         notes.append(f"{only:,} items stand in one of the two CSVs only.")
-    asked = pd.MultiIndex.from_frame(both.loc[disagreed, _KEY])
-    spare = int(
-        (~pd.MultiIndex.from_frame(third.loc[third["verdict"] != "", _KEY]).isin(asked)).sum()
-    )
-    if spare:
+    judged = [{*keys(frame[frame["verdict"] != ""])} for frame in given[2:]]
+    if spare := len(set().union(*judged) - {*keys(disagreed)}):
         notes.append(
             f"{paths[2].name}: {spare:,} verdicts on items without a disagreement; they are not"
             " used."
@@ -275,14 +236,10 @@ def _write_waiting(out: Path, waiting: pd.DataFrame, names: Sequence[str]) -> Pa
     verdict."""
     told = []
     for at, name in enumerate(names[:2], start=1):
-        reason, comment = (
-            waiting[f"reason_{at}"],
-            waiting[f"comment_{at}"].str.replace(r"\s+", " ", regex=True),
-        )
-        extra = np.where(reason != "", " (" + reason + ")", "") + np.where(
-            comment != "", ": " + comment, ""
-        )
-        told.append(name + " " + waiting[f"verdict_{at}"] + extra)
+        verdict, reason, comment = (waiting[f"{n}_{at}"] for n in ("verdict", "reason", "comment"))
+        comment = comment.str.replace(r"\s+", " ", regex=True)
+        reason = (" (" + reason + ")").where(reason != "", "")
+        told.append(name + " " + verdict + reason + (": " + comment).where(comment != "", ""))
     rows = waiting[_KEY].assign(verdict="", reason="", comment="", said=told[0] + " | " + told[1])
     number, path = 1, out.with_name(f"{out.stem}-disagreements.csv")
     while written_in(path):
@@ -297,70 +254,37 @@ def benchmark_id(benchmark: Path) -> str:
     return str(json_object(Path(benchmark) / "benchmark.json").get("benchmark_id", ""))
 
 
-def _groups(rows: pd.DataFrame) -> list[tuple[dict[str, str], pd.DataFrame]]:
-    """All rows; per task; per task and pillar; per task, pillar and indicator. Missing levels read
-    'all'."""
-    found: list[tuple[dict[str, str], pd.DataFrame]] = (
-        [(dict.fromkeys(_STRATA, "all"), rows)] if len(rows) else []
-    )
+def _by_stratum(
+    rows: pd.DataFrame, measure: Callable[[pd.DataFrame], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """A measure of all rows; per task; per task and pillar; per task, pillar and indicator. Missing
+    levels read 'all'."""
+    every = dict.fromkeys(_STRATA, "all")
+    found = [{**every, **measure(rows)}] if len(rows) else []
     for depth in (1, 2, 3):
         for names, part in rows.groupby(_STRATA[:depth], sort=True):
-            found.append(
-                (
-                    dict.fromkeys(_STRATA, "all")
-                    | dict(zip(_STRATA, map(str, names), strict=False)),
-                    part,
-                )
-            )
+            levels = dict(zip(_STRATA, map(str, names), strict=False))
+            found.append({**every, **levels, **measure(part)})
     return found
 
 
-def _agreement(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """n, share of equal verdicts and kappa with intervals, per stratum."""
-    out: list[dict[str, Any]] = []
-    for names, part in _groups(rows):
-        one, two = (part[f"verdict_{at}"].to_numpy() == "reject" for at in (1, 2))
-        same, k = stats.share(one == two, part["cluster_id"]), kappa(one, two)
-        numbers = {
-            "agree": same.value,
-            "agree_low": same.low,
-            "agree_high": same.high,
-            "kappa": k.value,
-            "kappa_low": k.low,
-        }
-        out.append(
-            {
-                **names,
-                "n": k.n,
-                **{name: _number(v) for name, v in {**numbers, "kappa_high": k.high}.items()},
-            }
-        )
-    return out
+def _agreement(rows: pd.DataFrame) -> dict[str, Any]:
+    """n, share of equal verdicts and kappa with intervals."""
+    one, two = (rows[f"verdict_{at}"].to_numpy() == "reject" for at in (1, 2))
+    same, k = stats.share(one == two, rows["cluster_id"]), kappa(one, two)
+    return {"n": k.n, **_interval("agree", "agree_", same), **_interval("kappa", "kappa_", k)}
 
 
-def _rates(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """n, rejected, share of rejected items with its Wilson interval (clustered by place), per
-    stratum."""
-    out: list[dict[str, Any]] = []
-    for names, part in _groups(rows):
-        no = (part["verdict"] == "rejected").to_numpy()
-        e = stats.share(no, part["cluster_id"])
-        out.append(
-            {
-                **names,
-                "n": e.n,
-                "rejected": int(no.sum()),
-                **{k: _number(getattr(e, v)) for k, v in _SHARE.items()},
-            }
-        )
-    return out
+def _rate(rows: pd.DataFrame) -> dict[str, Any]:
+    """n, rejected, share of rejected items with its Wilson interval (clustered by place)."""
+    no = (rows["verdict"] == "rejected").to_numpy()
+    e = stats.share(no, rows["cluster_id"])
+    return {"n": e.n, "rejected": int(no.sum()), **_interval("share", "", e)}
 
 
-_SHARE = {"share": "value", "low": "low", "high": "high"}
-
-
-def _number(value: float) -> float | None:
-    return round(float(value), 6) if np.isfinite(value) else None
+def _interval(name: str, prefix: str, e: stats.Estimate) -> dict[str, float | None]:
+    found = {name: e.value, f"{prefix}low": e.low, f"{prefix}high": e.high}
+    return {k: round(float(v), 6) if np.isfinite(v) else None for k, v in found.items()}
 
 
 def kappa(one: np.ndarray, two: np.ndarray) -> stats.Estimate:
@@ -373,9 +297,8 @@ def kappa(one: np.ndarray, two: np.ndarray) -> stats.Estimate:
     n = len(one)
     if not n:
         return stats.nothing()
-    p = np.array(
-        [[np.mean((one == i) & (two == j)) for j in (False, True)] for i in (False, True)]
-    )  # (2, 2): p[i, j]
+    sides = (False, True)  # (2, 2): p[i, j]
+    p = np.array([[np.mean((one == i) & (two == j)) for j in sides] for i in sides])
     rows, columns = p.sum(axis=1), p.sum(axis=0)
     observed, chance = float(np.trace(p)), float(rows @ columns)
     if np.isclose(chance, 1.0):

@@ -36,7 +36,6 @@ from sdgbias.benchmark.review.verdicts import (
     REASONS,
     VERDICTS,
     csv_text,
-    keys,
     written_in,
 )
 from sdgbias.errors import InputError, UsageError
@@ -44,7 +43,7 @@ from sdgbias.files import json_object, packaged, writable, write_atomically, wri
 from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images.composite import encode_jpeg, open_picture
 from sdgbias.raw.images.image_store import ImageReader
-from sdgbias.types import LETTERS, TESTS, Task
+from sdgbias.types import LETTERS, TESTS, ContextTest, Task
 
 PAGE = 100
 SIDE, QUALITY = 800, 85
@@ -99,10 +98,7 @@ def write_sheets(
     kept = _written(out, sample_id, csvs)
     parts = {item["image"]: item["parts"] for item in items if item["parts"]}
     _write_images(benchmark, out / "images", parts, workers or os.cpu_count() or 1, progress)
-    _clear(
-        out / "images",
-        {_file(image, part) for image, count in parts.items() for part in range(count)},
-    )
+    _clear(out / "images", {_file(image, k) for image, n in parts.items() for k in range(n)})
     for name, script in scripts.items():
         write_atomically(out / "items" / name, script)
     _clear(out / "items", set(scripts))
@@ -118,29 +114,14 @@ def write_sheets(
         "of": of,
     }
     write_atomically(out / "sheet.html", _page(facts, names, items))
-    write_atomically(
-        out / "README.md",
-        templates.render(
-            "benchmark/review/review_readme.md.j2",
-            **facts,
-            verdicts=VERDICTS,
-            reasons=REASONS,
-            csvs=csvs,
-        ),
-    )
+    told = {**facts, "verdicts": VERDICTS, "reasons": REASONS, "csvs": csvs}
+    page = templates.render("benchmark/review/review_readme.md.j2", **told)
+    write_atomically(out / "README.md", page)
     strata = sample.groupby(["task", "pillar", "indicator"]).size().rename("n").reset_index()
     write_json(out / "sample.json", {**facts, "strata": strata.to_dict("records")})
     lost = sum(not item["parts"] for item in items)
-    return Sheets(
-        out,
-        benchmark,
-        len(items),
-        of,
-        len(parts),
-        lost,
-        tuple(str(out / name) for name in csvs),
-        kept,
-    )
+    paths = tuple(str(out / name) for name in csvs)
+    return Sheets(out, benchmark, len(items), of, len(parts), lost, paths, kept)
 
 
 def _names(reviewers: Sequence[str]) -> list[str]:
@@ -163,11 +144,7 @@ def _written(out: Path, sample_id: str, csvs: Sequence[str]) -> tuple[str, ...]:
     """The CSVs that contain verdicts. Raises UsageError when these belong to another sample than
     the one about to be written."""
     kept = tuple(name for name in csvs if written_in(out / name))
-    others = [
-        path.name
-        for path in sorted(out.glob("*.csv"))
-        if path.name not in kept and written_in(path)
-    ]
+    others = sorted({path.name for path in out.glob("*.csv") if written_in(path)} - {*kept})
     before = json_object(out / "sample.json").get("sample_id")
     if (kept or others) and before != sample_id:
         raise UsageError(
@@ -183,87 +160,68 @@ def _items(benchmark: Path, sample: pd.DataFrame) -> tuple[list[dict[str, Any]],
     index = read_table(
         Path(benchmark) / "images.parquet", ["image_id", "n_parts", "photo_id"]
     ).drop_duplicates("image_id")
-    frames, of = [], 0
+    records, of = [], 0
     for task in Task:
         table = read_table(Path(benchmark) / f"items_{task}.parquet")
         of += len(table)
-        own = table.merge(
-            sample.loc[sample["task"] == task.value, ["item_id", "task", "no"]], on="item_id"
-        )
+        drawn = sample.loc[sample["task"] == task.value, ["item_id", "no"]]
+        own = table.merge(drawn, on="item_id").merge(index, on="image_id", how="left")
         if len(own):
-            frames.append(_shown(own.merge(index, on="image_id", how="left"), task))
-    shown = pd.concat(frames).sort_values("no").drop(columns="no")
-    records = [
-        {str(name): value for name, value in record.items()} for record in shown.to_dict("records")
-    ]
-    for record in records:
+            own["context"] = _contexts(own, TESTS[task][0])
+            own["n_parts"] = own["n_parts"].fillna(0).astype(int)
+            texts = own.select_dtypes(exclude="number").columns
+            own[texts] = own[texts].fillna("")
+            records += [(row["no"], _shown(row, task)) for row in own.to_dict("records")]
+    shown = [record for _, record in sorted(records, key=lambda pair: pair[0])]
+    for record in shown:
         if record["parts"] and not _DIGEST.fullmatch(record["image"]):
             raise InputError(
                 f"{benchmark}: image_id {record['image']!r} is no sha256; build the images again"
                 " with 'sdgbias build'"
             )
-    return records, of
+    return shown, of
 
 
-def _shown(own: pd.DataFrame, task: Task) -> pd.DataFrame:
-    """One row per item: key, no, image, parts and the texts. The context is that of the test with
-    the fullest context for the item."""
-    test = TESTS[task][0]
+def _contexts(own: pd.DataFrame, test: ContextTest) -> pd.Series:
     groups = own.groupby("target", sort=True) if "target" in own else [("", own)]
-    context = pd.concat(
-        [prompts.context_lines(part, test, str(target)) for target, part in groups]
-    ).reindex(own.index)
-    where = own["urban"].map({"U": "urban", "R": "rural"}).fillna("urban or rural unknown")
-    unit = own["unit"].fillna("").astype(str)
-    shown = pd.DataFrame(
-        {
-            "no": own["no"],
-            "key": keys(own),
-            "image": own["image_id"].astype(str),
-            "parts": own["n_parts"].fillna(0).astype(int),
-            "task": "Choice" if task is Task.MCQ else "Estimate",
-            "pillar": own["pillar"].astype(str),
-            "indicator": (
-                own["indicator_title"].astype(str) + " (SDG " + own["sdg"].astype(str) + ")"
-            ),
-            "place": own["country"].astype(str) + ", " + own["year"].astype(str) + ", " + where,
-            "cluster": (
-                own["cluster_id"].astype(str)
-                + (", photo " + own["photo_id"]).where(own["photo_id"].fillna("") != "", "")
-                + own["modalities"]
-                .str.startswith("tile")
-                .map({True: ", no street photo"})
-                .fillna("")
-            ),
-            "test": test.value,
-            "context": context.astype(str),
-            "question": own["question"].astype(str),
-        }
-    )
+    found = [prompts.context_lines(part, test, str(target)) for target, part in groups]
+    return pd.concat(found).reindex(own.index)
+
+
+def _shown(row: dict[Any, Any], task: Task) -> dict[str, Any]:
+    """What the page shows of an item. The context is that of the test with the fullest context for
+    the item."""
+    where = {"U": "urban", "R": "rural"}.get(row["urban"], "urban or rural unknown")
+    photo = f", photo {row['photo_id']}" if row["photo_id"] else ""
+    if row["modalities"].startswith("tile"):
+        photo += ", no street photo"
+    shown = {
+        "key": f"{task}-{row['item_id']}",
+        "image": row["image_id"],
+        "parts": row["n_parts"],
+        "task": "Choice" if task is Task.MCQ else "Estimate",
+        "pillar": row["pillar"],
+        "indicator": f"{row['indicator_title']} (SDG {row['sdg']})",
+        "place": f"{row['country']}, {row['year']}, {where}",
+        "cluster": row["cluster_id"] + photo,
+        "test": TESTS[task][0].value,
+        "context": row["context"],
+        "question": row["question"],
+    }
     if task is Task.MCQ:
-        shown["options"] = (
-            own[[f"option_{letter.lower()}" for letter in LETTERS]]
-            .fillna("")
-            .astype(str)
-            .to_numpy()
-            .tolist()
-        )
-        shown["gold"] = own["answer"].astype(str)
-        value = own["value"].map("{:g}".format) + " " + unit
-        shown["basis"] = (
-            value
-            + ", "
-            + own["value_year"].astype(str)
-            + ", "
-            + own["level"].astype(str)
-            + ", "
-            + own["source"].astype(str)
-        )
-        return shown
-    shown["options"] = [[] for _ in range(len(own))]
-    shown["gold"] = own["answer"].map("{:.1f}".format)
-    shown["basis"] = unit + "; right within ± " + own["tolerance"].map("{:g}".format)
-    return shown
+        basis = f"{row['value']:g} {row['unit']}, {row['value_year']}, {row['level']}"
+        return {
+            **shown,
+            "options": [row[f"option_{letter.lower()}"] for letter in LETTERS],
+            "gold": row["answer"],
+            "basis": f"{basis}, {row['source']}",
+        }
+    return {
+        **shown,
+        "options": [],
+        "gold": f"{row['answer']:.1f}",
+        "basis": f"{row['unit']}; right within ± {row['tolerance']:g}",
+    }
 
 
 def _file(image: str, part: int) -> str:
@@ -336,14 +294,12 @@ def _page(facts: dict[str, Any], names: Sequence[str], items: Sequence[dict[str,
         "columns": COLUMNS,
         "keys": [i["key"] for i in items],
     }
-    texts = {name: (_DATA / f"review.{name}").read_text(encoding="utf-8") for name in ("css", "js")}
-    people = [*names, ADJUDICATOR]
     return templates.render(
         "benchmark/review/review.html.j2",
         **facts,
-        people=people,
+        people=[*names, ADJUDICATOR],
         reasons=REASONS,
         data=_inline(data),
-        style=texts["css"],
-        script=texts["js"],
+        style=(_DATA / "review.css").read_text(encoding="utf-8"),
+        script=(_DATA / "review.js").read_text(encoding="utf-8"),
     )

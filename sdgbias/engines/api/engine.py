@@ -16,7 +16,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Coroutine, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -38,6 +38,10 @@ RESOLUTION = 1e-5
 NOTHING = -9999.0
 #: Fields of a message that hold a reasoning model's thoughts, apart from its answer.
 _THOUGHTS = ("reasoning_content", "reasoning")
+#: Options that scores depend on.
+_OF_SCORES = (
+    *("model", "served_model", "top_logprobs", "candidate_ids", "spellings", "detail", "body"),
+)
 _T = TypeVar("_T")
 Job = tuple[Prompt, str, int]  # prompt, forced start, most new tokens; 0 = score it
 
@@ -77,21 +81,16 @@ def first_token(
     left = max(0.0, 1.0 - float(share.sum())) + RESOLUTION
     least = float(share.min(initial=1.0))
     bare = [token.lstrip(SPACE_MARKS) for token, _ in told]
-    spaces = sum(
-        float(p)
-        for (token, _), p in zip(told, share, strict=True)
-        if not token.strip(" \u2581\u0120")
-    )
+    lone = [not token.strip(" \u2581\u0120") for token, _ in told]
+    spaces = float(share[lone].sum())
     logits, upper = np.full(len(candidates), -np.inf), np.full(len(candidates), -np.inf)
     for j, candidate in enumerate(candidates):
         found = [value for (_, value), text in zip(told, bare, strict=True) if text == candidate]
         seen = float(np.exp(found).sum())
-        unseen = (
-            0.0
-            if exact
-            else min(left, max(0, spellings - len(found)) * least)
-            + (spaces if candidate in DIGITS else 0.0)
-        )
+        unseen = 0.0
+        if not exact:
+            unseen = min(left, max(0, spellings - len(found)) * least)
+            unseen += spaces if candidate in DIGITS else 0.0
         with np.errstate(divide="ignore"):
             logits[j] = np.logaddexp.reduce(found, initial=-np.inf)
             upper[j] = min(0.0, float(np.log(seen + unseen))) if unseen else logits[j]
@@ -135,30 +134,13 @@ class Api(Backend):
         self._scored_any = False
         # On this machine the port does not identify the model; elsewhere one name may mean other
         # weights on another host.
-        where = (
-            "local" if o.local else f"{urlsplit(o.base_url).hostname}{urlsplit(o.base_url).path}"
-        )
-        settings = {
-            k: getattr(o, k)
-            for k in (
-                "model",
-                "served_model",
-                "top_logprobs",
-                "candidate_ids",
-                "spellings",
-                "detail",
-                "body",
-            )
-        }
+        url = urlsplit(o.base_url)
+        where = "local" if o.local else f"{url.hostname}{url.path}"
+        settings = {name: getattr(o, name) for name in _OF_SCORES}
         if o.temperature != 0:
             settings["temperature"] = o.temperature
-        identity = [
-            _VERSION,
-            spec.repo,
-            spec.revision,
-            where,
-            json.dumps(settings, sort_keys=True, default=str),
-        ]
+        named = json.dumps(settings, sort_keys=True, default=str)
+        identity = [_VERSION, spec.repo, spec.revision, where, named]
         self.fingerprint = hashlib.sha256("|".join(identity).encode()).hexdigest()[:16]
 
     def close(self) -> None:
@@ -180,29 +162,21 @@ class Api(Backend):
         """Scores of N prompts, bounds where the endpoint withholds them. ModelError when it gives
         no log-probabilities."""
         answers = self._ask_all([(p, "", 0) for p in prompts], len(prompts) > 1)
-        n, width = len(prompts), max((len(p.candidates) for p in prompts), default=0)
-        logits = np.full((n, width), np.nan, dtype=np.float32)
-        upper, mass, minus = (
-            logits.copy(),
-            np.full(n, np.nan, dtype=np.float32),
-            np.full(n, np.nan, dtype=np.float32),
-        )
-        tops = [""] * n
-        tokens = np.zeros(n, dtype=np.int32)
+        batch = ScoreBatch.empty(prompts)
+        upper = batch.logits.copy()
         for i, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
             k = len(prompt.candidates)
             one = first_token(
                 answer["named"], prompt.candidates, self._by_id(prompt), self.options.spellings
             )
-            logits[i, :k] = one.logits
+            batch.logits[i, :k] = one.logits
             rounded = one.upper.astype(np.float32)
-            rounded = np.where(
-                rounded < one.upper, np.nextafter(rounded, np.float32(np.inf)), rounded
-            )
+            above = np.nextafter(rounded, np.float32(np.inf))
+            rounded = np.where(rounded < one.upper, above, rounded)
             upper[i, :k] = np.where(one.upper > one.logits, rounded, np.nan)
-            mass[i], minus[i], tops[i] = one.mass, one.minus_logit, one.top_token
-            tokens[i] = answer["n_tokens"]
-        return ScoreBatch(logits, mass, minus, tops, tokens, upper)
+            batch.mass[i], batch.minus_logit[i] = one.mass, one.minus_logit
+            batch.top_token[i], batch.n_tokens[i] = one.top_token, answer["n_tokens"]
+        return replace(batch, upper=upper)
 
     def generate(
         self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
@@ -248,11 +222,8 @@ class Api(Backend):
         prompt, start, limit = job
         try:
             # No tokenizer has more tokens than bytes; a chat template adds a few.
-            most = (
-                len((prompt.text + start).encode())
-                + 64
-                + len(prompt.images) * self.options.image_tokens
-            )
+            of_pictures = len(prompt.images) * self.options.image_tokens
+            most = len((prompt.text + start).encode()) + 64 + of_pictures
             answer = await self.transport.ask(
                 lambda: self._body(prompt, start, limit), most, max(limit, 1)
             )
@@ -273,12 +244,9 @@ class Api(Backend):
         content: list[dict[str, Any]] = []
         for image in prompt.images:
             kind = "jpeg" if image.startswith(b"\xff\xd8") else "png"
-            url: dict[str, str] = {
-                "url": f"data:image/{kind};base64,{base64.b64encode(image).decode()}"
-            }
-            content.append(
-                {"type": "image_url", "image_url": {**url, "detail": o.detail} if o.detail else url}
-            )
+            shown = {"url": f"data:image/{kind};base64,{base64.b64encode(image).decode()}"}
+            detail = {"detail": o.detail} if o.detail else {}
+            content.append({"type": "image_url", "image_url": shown | detail})
         content.append({"type": "text", "text": prompt.text})
         messages: list[dict[str, Any]] = [{"role": "user", "content": content}]
         body: dict[str, Any] = {

@@ -29,7 +29,7 @@ from sdgbias.errors import (
     SdgbiasError,
     StoreError,
 )
-from sdgbias.files import write_atomically
+from sdgbias.files import json_file, understood, write_atomically
 
 #: After this many consecutive prompts that used up their attempts, the endpoint counts as down for
 #: the rest of the process.
@@ -191,34 +191,25 @@ class Transport:
 
     def _wait(self, again: _Again, tries: int) -> float:
         if again.wait is None:
-            return min(LONGEST_BACKOFF, self.options.backoff * 2.0**tries) * self._dice.uniform(
-                0.5, 1.0
-            )
+            longest = min(LONGEST_BACKOFF, self.options.backoff * 2.0**tries)
+            return longest * self._dice.uniform(0.5, 1.0)
         if again.wait > self.options.patience:
-            late = (
-                f"the endpoint asks to wait {again.wait:.0f} s, more than options.patience"
-                f" ({self.options.patience:.0f} s)"
+            late = InfrastructureError(
+                f"{self.name}: the endpoint asks to wait {again.wait:.0f} s, more than"
+                f" options.patience ({self.options.patience:.0f} s); run the same command later"
             )
-            self.stop(InfrastructureError(f"{self.name}: {late}; run the same command later"))
-            raise InfrastructureError(str(self._fatal))
-        self._hold = max(
-            self._hold, time.monotonic() + again.wait
-        )  # all requests wait, not only this one
+            self.stop(late)
+            raise late
+        # all requests wait, not only this one
+        self._hold = max(self._hold, time.monotonic() + again.wait)
         self._next = max(self._next, self._hold)
         return again.wait
 
     async def _turn(self, tokens: int) -> None:
         """Waits for this request's slot in the per-minute limits: requests are spaced, so that no
         window ever exceeds them."""
-        limits = self.options.limits
-        spacing = max(
-            (
-                60.0 * n / limits[k]
-                for k, n in (("requests", 1), ("tokens", tokens))
-                if limits.get(k)
-            ),
-            default=0.0,
-        )
+        limits, asked = self.options.limits, {"requests": 1, "tokens": tokens}
+        spacing = max((60.0 * n / limits[k] for k, n in asked.items() if limits.get(k)), default=0)
         start = max(time.monotonic(), self._next)
         self._next = start + spacing
         while (wait := max(start, self._hold) - time.monotonic()) > 0:
@@ -227,16 +218,11 @@ class Transport:
     def use_ledger(self, path: Path, run: str) -> None:
         """Applies the budget to `run` over all starts of the program; `path` (JSON, run -> amount)
         records the amount spent. Raises StoreError if it can't be read."""
-        try:
-            told = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-            self._spent = {
-                str(name): float(amount) for name, amount in told.items() if float(amount) >= 0
-            }
-        except (OSError, ValueError, TypeError, AttributeError):
-            raise StoreError(
-                f"{path}: can't be read; it records what was spent: fix it, or delete it to count"
-                " from 0"
-            ) from None
+        fault = "can't be read as a record of what was spent"
+        onward = "fix it, or delete it to count from 0"
+        with understood(path, fault, onward, StoreError):
+            told = json_file(path, fault, onward, StoreError) if path.exists() else {}
+            self._spent = {name: float(told[name]) for name in told if float(told[name]) >= 0}
         self._ledger, self._run = path, run
 
     def _note(self) -> None:
@@ -286,12 +272,8 @@ class Transport:
         c.completion_tokens += _count(usage, "completion_tokens")
         c.cached_tokens += _count(usage.get("prompt_tokens_details"), "cached_tokens")
         self._factor = max(self._factor, used / max(tokens, 1))
-        if self.options.limits.get("tokens"):
-            self._next += (
-                60.0
-                * (used + _count(usage, "completion_tokens") - paced)
-                / self.options.limits["tokens"]
-            )
+        if limit := self.options.limits.get("tokens"):
+            self._next += 60.0 * (used + _count(usage, "completion_tokens") - paced) / limit
         return self.price(usage)
 
     async def _send(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -303,11 +285,8 @@ class Transport:
             reply, answer = await self._post(body, _NEWER_LIMIT)
         problem = answer.get("error") if isinstance(answer, dict) else None
         if reply.status_code == 200 and not problem:
-            if (
-                isinstance(answer, dict)
-                and isinstance(answer.get("choices"), list)
-                and answer["choices"]
-            ):
+            choices = answer.get("choices") if isinstance(answer, dict) else None
+            if isinstance(answer, dict) and isinstance(choices, list) and choices:
                 return answer
             kind = reply.headers.get("content-type", "none").split(";")[0]
             raise _Again(
@@ -340,12 +319,9 @@ class Transport:
         """The exception for a reply that is not an answer."""
         problem = answer.get("error") if isinstance(answer, dict) else None
         said = problem if isinstance(problem, dict) else {}
-        code, inner = str(said.get("code") or ""), said.get("code")
-        status = (
-            reply.status_code
-            if reply.status_code != 200
-            else (inner if isinstance(inner, int) else 502)
-        )
+        code, status, inner = str(said.get("code") or ""), reply.status_code, said.get("code")
+        if status == 200:
+            status = inner if isinstance(inner, int) else 502
         text = self._clean(_message(answer))
         where = f"{self.name}: the endpoint says {status}" + (f": {text}" if text else "")
         var = self.options.api_key_env

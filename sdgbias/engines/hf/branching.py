@@ -38,14 +38,18 @@ def prefill(
     out = engine.forward(inputs, use_cache=True)
     engine.counts["decode_prefills"] += len(prompts)
     engine.counts["decode_tokens_prefilled"] += int(inputs["attention_mask"].sum())
+    return masks(inputs), out.past_key_values, out.logits[:, -1]
+
+
+def masks(inputs: dict[str, Any]) -> dict[str, Any]:
+    """The state of `step` behind a prefill of these inputs: what grows with every token."""
     length = inputs["input_ids"].shape[1]
-    state = {
+    return {
         name: value
         for name, value in inputs.items()
         if name == "position_ids"  # (B, L), or (axes, B, L)
         or (name.endswith("mask") and value.dim() > 1 and value.shape[1] == length)
     }
-    return state, out.past_key_values, out.logits[:, -1]
 
 
 def repeat(
@@ -63,13 +67,15 @@ def repeat(
 def after(engine: HuggingFace, state: dict[str, Any], cache: Any, token: int) -> torch.Tensor:
     """(B, V) logits of what follows one more token, without extending state and cache."""
     ids = torch.full((len(state["attention_mask"]), 1), token, device=engine.device)
-    logits: torch.Tensor = step(engine, dict(state), copy.deepcopy(cache), ids).logits[:, -1]
-    return logits
+    engine.counts["decode_steps"] += 1
+    return step(engine, dict(state), copy.deepcopy(cache), ids)
 
 
-def step(engine: HuggingFace, state: dict[str, Any], cache: Any, token: torch.Tensor) -> Any:
-    """One decoding step of every branch; ``token`` (B * branches, 1). Extends what ``state``
-    holds."""
+def step(
+    engine: HuggingFace, state: dict[str, Any], cache: Any, token: torch.Tensor
+) -> torch.Tensor:
+    """(B * branches, V) logits of one decoding step of every branch; ``token`` (B * branches, 1).
+    Extends what ``state`` holds."""
     new: dict[str, Any] = {"input_ids": token}
     for name, value in state.items():
         if name == "position_ids":
@@ -78,8 +84,8 @@ def step(engine: HuggingFace, state: dict[str, Any], cache: Any, token: torch.Te
             state[name] = new[name] = torch.cat([value, value.new_ones((len(value), 1))], dim=1)
         else:
             new[name] = value[:, -1:]
-    engine.counts["decode_steps"] += 1
-    return engine.forward(new, past_key_values=cache, use_cache=True)
+    logits: torch.Tensor = engine.forward(new, past_key_values=cache, use_cache=True).logits[:, -1]
+    return logits
 
 
 def holds(engine: HuggingFace, prompts: Sequence[Prompt], pictured: bool) -> bool:
@@ -150,5 +156,6 @@ def _agree(
             return False
         if at + 1 < PROBED:
             token = torch.tensor([[plain[row][0][at]] for row in rows], device=engine.device)
-            logits = step(engine, state, cache, token).logits[:, -1]
+            logits = step(engine, state, cache, token)
+            engine.counts["decode_steps"] += 1
     return True

@@ -78,7 +78,8 @@ def branch(
         if all(done):
             break
         ids = torch.tensor(token, device=engine.device)[:, None]
-        logits = branching.step(engine, state, cache, ids).logits[:, -1]
+        logits = branching.step(engine, state, cache, ids)
+        engine.counts["decode_steps"] += 1
     texts = [decoded(engine.tokenizer, ids).strip() for ids in said]
     rows = range(0, len(texts), s)
     return Generated(

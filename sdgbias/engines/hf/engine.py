@@ -21,7 +21,7 @@ import torch
 from sdgbias.engines import Backend
 from sdgbias.engines.agreement import rounding_noise
 from sdgbias.engines.fingerprint import fingerprint
-from sdgbias.engines.hf import batching, decoding, prompting, scores, shared_prefix
+from sdgbias.engines.hf import batching, branching, decoding, prompting, scores, shared_prefix
 from sdgbias.engines.hf.head import jittered, keep_precise
 from sdgbias.engines.hf.loading import (
     NO_MEMORY,
@@ -69,13 +69,13 @@ class HuggingFace(Backend):
             self.tokenizer, LETTERS + DIGITS, optional=LETTERS.lower() + OPTION_LETTERS
         )
         self.minus_ids = minus_ids(self.tokenizer)
-        self.accepts = set(inspect.signature(self.model.forward).parameters)
+        parameters = inspect.signature(self.model.forward).parameters
+        self.accepts = set(parameters)
         #: For a model that gives the tokens of a picture spatial positions: (inputs) -> positions
         #: (3, B, L).
         self.place = getattr(getattr(self.model, "model", self.model), "get_rope_index", None)
         #: For a model that requires a picture (InstructBLIP): its language model alone scores the
         #: prompts that show none.
-        parameters = inspect.signature(self.model.forward).parameters
         self.needs_picture = (
             "pixel_values" in parameters
             and parameters["pixel_values"].default is inspect.Parameter.empty
@@ -254,16 +254,6 @@ class HuggingFace(Backend):
                 raise OutOfMemory(f"out of memory: {str(error).splitlines()[0]}") from None
             raise
 
-    def step(self, inputs: dict[str, Any], cache: Any, token: torch.Tensor) -> Any:
-        """One decoding step; extends the attention mask (and positions) held in `inputs`."""
-        mask = inputs["attention_mask"]
-        inputs["attention_mask"] = torch.cat([mask, mask.new_ones((mask.shape[0], 1))], dim=1)
-        step: dict[str, Any] = {"input_ids": token, "attention_mask": inputs["attention_mask"]}
-        if "position_ids" in inputs:
-            inputs["position_ids"] = inputs["position_ids"][..., -1:] + 1
-            step["position_ids"] = inputs["position_ids"]
-        return self.forward(step, past_key_values=cache, use_cache=True)
-
     def plain(
         self, prompts: Sequence[Prompt], rows: Sequence[int], spaced: bool
     ) -> Iterator[shared_prefix.Scored]:
@@ -297,8 +287,7 @@ class HuggingFace(Backend):
         if not self.steps or cache is None:
             return self._longer(inputs, space)
         if self.stepped:
-            logits: torch.Tensor = self.step(inputs, cache, space).logits[:, -1]
-            return logits
+            return branching.step(self, branching.masks(inputs), cache, space)
         whole = self._longer(inputs, space)
         self.steps = self.stepped = self._steps_as(whole, inputs, cache, space)
         return whole
@@ -307,7 +296,7 @@ class HuggingFace(Backend):
         self, whole: torch.Tensor, inputs: dict[str, Any], cache: Any, space: torch.Tensor
     ) -> bool:
         try:
-            logits = self.step(dict(inputs), cache, space).logits[:, -1]
+            logits = branching.step(self, branching.masks(inputs), cache, space)
         except OutOfMemory:
             raise
         except Exception:  # a cache of another kind (RecurrentGemma)
@@ -339,7 +328,7 @@ class HuggingFace(Backend):
     def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
         """Prompts about one picture share its encoding and their common prefix (shared_prefix.py),
         where the model allows it."""
-        out = scores.empty(prompts)
+        out = ScoreBatch.empty(prompts)
         self.counts["prompts"] += len(prompts)
         for scored in self._scored(prompts):
             scores.put(self, out, prompts, scored)

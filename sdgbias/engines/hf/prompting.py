@@ -19,11 +19,12 @@ import torch
 from jinja2 import TemplateError
 from PIL import Image
 
+from sdgbias.engines.entry_options import option
 from sdgbias.engines.hf.shared_prefix import OF_TEXT
 from sdgbias.engines.hf.text_only import TextProcessor
 from sdgbias.engines.hf.tokens import SPACE_MARKS, CandidateTokens, vocabulary
 from sdgbias.engines.hub_errors import BROKEN
-from sdgbias.errors import ModelError, RegistryError
+from sdgbias.errors import ModelError, RegistryError, first_line
 from sdgbias.raw.images.composite import open_picture
 from sdgbias.types import DIGITS, LETTERS, ModelSpec, Prompt
 
@@ -55,19 +56,9 @@ class ChatTemplate:
 def template_of(spec: ModelSpec) -> ChatTemplate:
     """Option `template` of a registry entry. RegistryError where it isn't a mapping of plain
     values."""
-    given = spec.options.get("template", {})
-    where = f"registry/models/{spec.name}.yaml: template"
-    if not isinstance(given, dict):
-        raise RegistryError(
-            f"{where} is {given!r}; valid: a mapping such as {{enable_thinking: false}}"
-        )
-    for name, value in given.items():
-        texts = name in ("system", "answer_prefix")
-        if not isinstance(value, str if texts else str | bool | int | float):
-            valid = "text" if texts else "text, a number, true or false"
-            raise RegistryError(f"{where}: {name} is {value!r}; valid: {valid}")
-    rest = {k: v for k, v in given.items() if k not in ("system", "answer_prefix")}
-    return ChatTemplate(rest, given.get("system", ""), given.get("answer_prefix", ""))
+    given = dict(option(spec, "hf", "template", {}))
+    system, answer_prefix = given.pop("system", ""), given.pop("answer_prefix", "")
+    return ChatTemplate(given, system, answer_prefix)
 
 
 def check_template(processor: Any, template: ChatTemplate, spec: ModelSpec) -> None:
@@ -81,7 +72,7 @@ def check_template(processor: Any, template: ChatTemplate, spec: ModelSpec) -> N
         shown = render(processor, PROBES[0], template)
         probe_hash(processor, template)
     except (TemplateError, TypeError, ValueError, LookupError) as error:
-        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        why = first_line(error)
         raise ModelError(
             f"{name}: its chat template can't be rendered ({why}); repair chat_template.jinja, or"
             " set another system prompt or argument: options: template"

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from sdgbias.engines.hf.shared_prefix import Scored
@@ -15,18 +14,6 @@ from sdgbias.types import Prompt, ScoreBatch
 
 if TYPE_CHECKING:
     from sdgbias.engines.hf.engine import HuggingFace
-
-
-def empty(prompts: Sequence[Prompt]) -> ScoreBatch:
-    """A batch of N prompts without any score."""
-    n, width = len(prompts), max((len(p.candidates) for p in prompts), default=0)
-    return ScoreBatch(
-        np.full((n, width), np.nan, dtype=np.float32),
-        np.full(n, np.nan, dtype=np.float32),
-        np.full(n, np.nan, dtype=np.float32),
-        [""] * n,
-        np.zeros(n, dtype=np.int32),
-    )
 
 
 def put(

@@ -64,14 +64,11 @@ def _line(rows: Packed, point: Floats, which: int, ranges: Ranges) -> Steps:
     low, high = ranges[which]
     if which == TAU:
         return along_tau(rows, alpha, lambda_kl, beta, low, high)
-    origin = {
-        ALPHA: (0.0, 0.0, beta),
-        LAMBDA: (alpha, 0.0, beta),
-        BETA: (alpha, alpha * lambda_kl, 0.0),
+    origin, direction = {
+        ALPHA: ((0.0, 0.0, beta), (1.0, lambda_kl, 0.0)),
+        LAMBDA: ((alpha, 0.0, beta), (0.0, alpha, 0.0)),
+        BETA: ((alpha, alpha * lambda_kl, 0.0), (0.0, 0.0, 1.0)),
     }[which]
-    direction = {ALPHA: (1.0, lambda_kl, 0.0), LAMBDA: (0.0, alpha, 0.0), BETA: (0.0, 0.0, 1.0)}[
-        which
-    ]
     return along(rows, np.array(origin), np.array(direction), low, high, tau)
 
 
@@ -124,11 +121,8 @@ def ascend(
                 candidate = _oblique(rows, point, ranges, rng)
             else:
                 top = best(_line(rows, point, which, ranges))
-                candidate = (
-                    point
-                    if top is None or top.value <= value + _GAIN
-                    else _moved(point, which, top.centre)
-                )
+                gains = top is not None and top.value > value + _GAIN
+                candidate = _moved(point, which, top.centre) if top and gains else point
             if candidate is not point:
                 got = one_payoff(rows, candidate)
                 if got > value + _GAIN:
@@ -158,11 +152,8 @@ def _plateau(rows: Packed, point: Floats, which: int, ranges: Ranges, value: flo
     position = float(point[which])
     found = around(_line(rows, point, which, ranges), position)
     # a setting on a breakpoint has no plateau of its own value
-    return (
-        found
-        if found is not None and found.value >= value - _GAIN
-        else Plateau(value, position, position)
-    )
+    known = found is not None and found.value >= value - _GAIN
+    return found if found and known else Plateau(value, position, position)
 
 
 def climb(
@@ -213,21 +204,9 @@ def exact_search(
     if folds:
         places = np.arange(use.size) if clusters is None else np.asarray(clusters)[use]
         held = float(held_out(s, payoff, task, places, settings, folds=folds).mean())
-    return ExactResult(
-        params,
-        value,
-        baseline_value(s, payoff, params),
-        use.size,
-        use.size,
-        settings.draws,
-        settings.seed,
-        float(values.max()),
-        end,
-        plateau,
-        held,
-        value - held,
-        folds,
-    )
+    baseline, drawn_best = baseline_value(s, payoff, params), float(values.max())
+    common, gap = (use.size, use.size, settings.draws, settings.seed), value - held
+    return ExactResult(params, value, baseline, *common, drawn_best, end, plateau, held, gap, folds)
 
 
 def held_out(

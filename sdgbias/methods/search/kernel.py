@@ -129,16 +129,7 @@ def mean_payoff(rows: Packed, draws: ArrayLike) -> Floats:
     columns[3] = -np.inf  # a draw that fills up the last block keeps every row
     columns[:, : len(settings)] = settings[order].T
     total = np.zeros(columns.shape[1])
-    _sum(
-        rows.table,
-        rows.confidence,
-        columns[0],
-        columns[1],
-        columns[2],
-        columns[3],
-        total,
-        rows.options,
-    )
+    _sum(rows.table, rows.confidence, *columns, total, rows.options)
     out: Floats = rows.kept[count_kept(rows, settings[:, 3])]
     out[order] += total[: len(settings)]
     return out / rows.n
@@ -181,9 +172,8 @@ def one_payoff(rows: Packed, point: Floats) -> float:
     alpha, lambda_kl, beta, tau = (float(x) for x in point)
     first = int(count_kept(rows, tau))
     scored = scored_payoff(rows, alpha, lambda_kl, beta, first)[first:]
-    behind = (
-        float(np.cumsum(scored)[-1]) if scored.size else 0.0
-    )  # cumsum adds one by one, as the kernel does
+    # cumsum adds one by one, as the kernel does
+    behind = float(np.cumsum(scored)[-1]) if scored.size else 0.0
     return float(rows.kept[first] + behind) / rows.n
 
 

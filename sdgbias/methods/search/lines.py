@@ -110,9 +110,8 @@ def along_tau(
     sorted confidences."""
     least, most = (int(count_kept(rows, tau)) for tau in (high, low))
     scored = scored_payoff(rows, alpha, lambda_kl, beta, least)
-    behind = np.concatenate(([0.0], np.cumsum(scored[least:][::-1])))[
-        ::-1
-    ]  # (n - least + 1,) what rows from j on earn
+    # (n - least + 1,) what rows from j on earn
+    behind = np.concatenate(([0.0], np.cumsum(scored[least:][::-1])))[::-1]
     kept = np.arange(most, least - 1, -1)  # fewer rows are kept as tau rises
     edges = np.concatenate(([low], rows.confidence[kept[:-1] - 1], [high]))
     return Steps(edges, (rows.kept[kept] + behind[kept - least]) / rows.n)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
-from sdgbias.methods import protocol
-from sdgbias.methods.cade import Floats, Streams, decide
-from sdgbias.methods.protocol import DRAWS, RANGES, Ranges
+from sdgbias.methods.cade import Floats, Ints, Streams, decide
+from sdgbias.methods.protocol import DRAWS, RANGES, Ranges, two_stage
 from sdgbias.methods.search.kernel import mean_payoff, pack
 from sdgbias.types import CadeParams, Task
 
@@ -30,15 +29,7 @@ class SearchResult:
 
 def take(s: Streams, rows: np.ndarray) -> Streams:
     """The same streams for a subset of rows (index or mask)."""
-    return Streams(
-        s.valid[rows],
-        s.log_img[rows],
-        s.log_ctx[rows],
-        s.log_q[rows],
-        s.divergence[rows],
-        s.base[rows],
-        s.confidence[rows],
-    )
+    return Streams(*(getattr(s, field.name)[rows] for field in fields(Streams)))
 
 
 def decidable(s: Streams) -> np.ndarray:
@@ -97,13 +88,12 @@ def random_search(
     rows = decidable(s)
     s, payoff = take(s, rows), payoff[rows]
     rng = np.random.default_rng(seed)
+
+    def value(some: Ints, settings: Floats) -> Floats:
+        return evaluate_draws(take(s, some), payoff[some], settings)
+
     settings = draw_settings(ranges or RANGES[task], draws, rng)
-    n_search = max(1, round(protocol.SEARCH_SHARE * rows.size))
-    subset = np.sort(rng.permutation(rows.size)[:n_search])
-    first = evaluate_draws(take(s, subset), payoff[subset], settings)
-    finalists = np.sort(np.argsort(-first, kind="stable")[: protocol.FINALISTS])
-    final = evaluate_draws(s, payoff, settings[finalists])
-    best = int(np.argmax(final))
-    params = CadeParams(*(float(x) for x in settings[finalists[best]]))
+    best, final, n_search = two_stage(np.arange(rows.size), settings, value, rng)
+    params = CadeParams(*map(float, best))
     baseline = baseline_value(s, payoff, params)
-    return SearchResult(params, float(final[best]), baseline, int(rows.size), n_search, draws, seed)
+    return SearchResult(params, final, baseline, int(rows.size), n_search, draws, seed)

@@ -61,33 +61,23 @@ def search_spread(
     names, codes = np.unique(np.asarray(clusters)[use], return_inverse=True)
     order = np.argsort(codes, kind="stable")
     starts = np.searchsorted(codes[order], np.arange(names.size))
-    by_place = np.vstack(
-        [np.add.reduceat(row_payoff(rows, setting[None])[0][order], starts) for setting in pool]
-    )
+    earned = (row_payoff(rows, setting[None])[0][order] for setting in pool)
+    by_place = np.vstack([np.add.reduceat(each, starts) for each in earned])
     sizes = np.bincount(codes).astype(np.float64)
     rng = np.random.default_rng([settings.seed, 2])
     winners, values, given = [], [], []
     for start in range(0, resamples, _CHUNK):
         many = min(_CHUNK, resamples - start)
-        weights = np.vstack(
-            [
-                np.bincount(rng.integers(names.size, size=names.size), minlength=names.size)
-                for _ in range(many)
-            ]
-        )
+        drawn = (rng.integers(names.size, size=names.size) for _ in range(many))
+        weights = np.vstack([np.bincount(d, minlength=names.size) for d in drawn])
         means = weights @ by_place.T / (weights @ sizes)[:, None]  # (many, candidates + 1)
         winner = means.argmax(axis=1)
         winners.append(winner)
         values.append(means[np.arange(many), winner])
         given.append(means[:, 0])
     chosen = pool[np.concatenate(winners)]
-    return SearchSpread(
-        np.quantile(chosen, [0.025, 0.975], axis=0).T,
-        _interval(values),
-        _interval(given),
-        len(pool),
-        names.size,
-    )
+    low_high = np.quantile(chosen, [0.025, 0.975], axis=0).T
+    return SearchSpread(low_high, _interval(values), _interval(given), len(pool), names.size)
 
 
 def _candidates(rows: Packed, found: Floats, ranges: Ranges, draws: int, seed: int) -> Floats:
@@ -95,13 +85,9 @@ def _candidates(rows: Packed, found: Floats, ranges: Ranges, draws: int, seed: i
     low, high = np.array(ranges, dtype=np.float64).T
     rng = np.random.default_rng([seed, 3])
     clouds = [(draw_settings(ranges, draws, np.random.default_rng(seed)), _DRAWN)]
-    clouds += [
-        (
-            np.clip(found + rng.normal(size=(_NEAR_DRAWN, 4)) * (high - low) * scale, low, high),
-            _NEAR,
-        )
-        for scale in _SCALES
-    ]
+    for scale in _SCALES:
+        near = found + rng.normal(size=(_NEAR_DRAWN, 4)) * (high - low) * scale
+        clouds.append((np.clip(near, low, high), _NEAR))
     best = [
         cloud[np.argsort(-mean_payoff(rows, cloud), kind="stable")[:many]] for cloud, many in clouds
     ]

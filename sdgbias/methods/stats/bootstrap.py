@@ -34,9 +34,8 @@ def replicates(sums: Any, draws: int, seed: int) -> Floats:
     groups, columns = sums.shape
     out = np.empty((draws, columns))
     starts = np.random.SeedSequence(seed).generate_state(draws, np.uint64)
-    thin = (
-        sums.nnz if sparse.issparse(sums) else np.count_nonzero(sums)
-    ) < SPARSE * groups * columns
+    filled = sums.nnz if sparse.issparse(sums) else np.count_nonzero(sums)
+    thin = filled < SPARSE * groups * columns
     turned = sparse.csr_array(sums.T) if thin else None
     whole = None if thin else (sums.toarray() if sparse.issparse(sums) else sums)
     block = max(1, min(64 if thin else draws, BLOCK // max(1, groups)))
@@ -96,18 +95,12 @@ def interval(
     levels = ndtr(z)
     if left is not None:
         below = np.sum(draws < value, axis=0) + 0.5 * np.sum(draws == value, axis=0)
-        shift = ndtri(
-            np.clip(
-                below / np.maximum(many, 1),
-                0.5 / np.maximum(many, 1),
-                1 - 0.5 / np.maximum(many, 1),
-            )
-        )
+        some = np.maximum(many, 1)
+        shift = ndtri(np.clip(below / some, 0.5 / some, 1 - 0.5 / some))
         gap = np.nanmean(left, axis=0) - left
         spread = np.nansum(gap**2, axis=0) ** 1.5
-        bend = np.where(
-            spread > 0, np.nansum(gap**3, axis=0) / (6 * np.where(spread > 0, spread, 1.0)), 0.0
-        )
+        skew = np.nansum(gap**3, axis=0) / (6 * np.where(spread > 0, spread, 1.0))
+        bend = np.where(spread > 0, skew, 0.0)
         levels = ndtr(shift + (shift + z) / (1 - bend * (shift + z)))
     at = levels * np.maximum(many - 1, 0)
     lower = np.floor(at).astype(int)

@@ -41,23 +41,14 @@ class ByGroup:
     small: Bools
 
     def estimate(self, i: int) -> Estimate:
-        return Estimate(
-            float(self.value[i]),
-            int(self.n[i]),
-            float(self.low[i]),
-            float(self.high[i]),
-            int(self.clusters[i]),
-        )
+        value, low, high = (float(v[i]) for v in (self.value, self.low, self.high))
+        return Estimate(value, int(self.n[i]), low, high, int(self.clusters[i]))
 
     @property
     def p(self) -> Floats:
         """(g,) two-sided p of each value against 0; as `paired` of the group's rows."""
-        return np.array(
-            [
-                t_test(v, s * s, d, int(c))
-                for v, s, d, c in zip(self.value, self.se, self.df, self.clusters, strict=True)
-            ]
-        )
+        each = zip(self.value, self.se, self.df, self.clusters, strict=True)
+        return np.array([t_test(v, s * s, d, int(c)) for v, s, d, c in each])
 
 
 def grouped(
@@ -98,19 +89,8 @@ def grouped(
         low, high = bounds(value, n, spread, kind)
         small = n < max(smallest, 1)
         value, low, high = (np.where(small, np.nan, v) for v in (value, low, high))
-        whole = n.astype(np.int64)
-        out.append(
-            ByGroup(
-                value,
-                whole,
-                low,
-                high,
-                spread.clusters,
-                spread.variance**0.5,
-                spread.df,
-                small,
-            )
-        )
+        whole, se, many = n.astype(np.int64), spread.variance**0.5, spread.clusters
+        out.append(ByGroup(value, whole, low, high, many, se, spread.df, small))
     return out
 
 
@@ -122,17 +102,8 @@ def wider(one: ByGroup, other: ByGroup) -> ByGroup:
         further = (other.high - other.low) > (one.high - one.low)
     fewer = other.clusters < one.clusters
     use = np.where(none[0], none[1] & fewer, none[1] | further)
-    low, high, clusters, se, df = (
-        np.where(use, b, a)
-        for a, b in (
-            (one.low, other.low),
-            (one.high, other.high),
-            (one.clusters, other.clusters),
-            (one.se, other.se),
-            (one.df, other.df),
-        )
-    )
-    return replace(one, low=low, high=high, clusters=clusters, se=se, df=df)
+    names = ("low", "high", "clusters", "se", "df")
+    return replace(one, **{k: np.where(use, getattr(other, k), getattr(one, k)) for k in names})
 
 
 @dataclass(frozen=True)
@@ -166,21 +137,14 @@ class Disparity:
     wider: Floats
 
     def estimate(self, i: int = 0) -> Estimate:
-        return Estimate(
-            float(self.value[i]),
-            self.n,
-            float(self.low[i]),
-            float(self.high[i]),
-            int(self.clusters[i]),
-        )
+        value, low, high = (float(v[i]) for v in (self.value, self.low, self.high))
+        return Estimate(value, self.n, low, high, int(self.clusters[i]))
 
     def take(self, columns: ArrayLike) -> Disparity:
         """The same for some of the columns (an index, a mask or a slice)."""
         at = columns if isinstance(columns, slice) else np.asarray(columns)
-        low, high, p, clusters = (v[at] for v in (self.low, self.high, self.p, self.clusters))
-        return Disparity(
-            self.value[at], self.n, low, high, p, self.draws[:, at], clusters, self.wider[at]
-        )
+        arrays = {k: v[..., at] for k, v in vars(self).items() if k != "n"}
+        return Disparity(n=self.n, **arrays)
 
 
 def disparity(means: GroupMeans, reduction: Callable[[Floats], Floats]) -> Disparity:
@@ -203,16 +167,9 @@ def disparity(means: GroupMeans, reduction: Callable[[Floats], Floats]) -> Dispa
     alike = wider * reduction(means.draws - means.value)
     low, high = _symmetric(reduced, np.abs(alike))
     never = np.all(np.isnan(alike) | (alike >= 0), axis=0)
-    return Disparity(
-        reduced,
-        means.n,
-        np.maximum(low, np.where(never, 0.0, -means.most)),
-        np.minimum(high, means.most),
-        p_of_draws(reduced, alike + reduced),
-        each,
-        clusters,
-        wider,
-    )
+    low = np.maximum(low, np.where(never, 0.0, -means.most))
+    high, p = np.minimum(high, means.most), p_of_draws(reduced, alike + reduced)
+    return Disparity(reduced, means.n, low, high, p, each, clusters, wider)
 
 
 def _fewest(means: GroupMeans, reduction: Callable[[Floats], Floats]) -> tuple[Ints, Floats]:
@@ -239,10 +196,8 @@ def disparity_change(before: Disparity, after: Disparity) -> Disparity:
     Interval: value +- the 95 % quantile of the draws' distance from it, widened as that of
     `disparity`; p by the same draws.
     """
-    value, draws = (
-        np.abs(after.value) - np.abs(before.value),
-        np.abs(after.draws) - np.abs(before.draws),
-    )
+    value = np.abs(after.value) - np.abs(before.value)
+    draws = np.abs(after.draws) - np.abs(before.draws)
     clusters = np.minimum(before.clusters, after.clusters)
     wider = np.maximum(before.wider, after.wider)
     wide = value + wider * (draws - value)

@@ -32,6 +32,7 @@ from sdgbias.progress import Progress, each, silent
 
 #: Table of a suite's questions -> loader of a run's metrics per question.
 _MEASURED = {"items": measured_sdg.load, "people": measured_facet.load}
+_NO_FLIPS = pd.DataFrame(columns=flips.COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,18 @@ class Judgement:
     def breached(self) -> bool:
         """In breach and not accepted by a user."""
         return self.verdict == BREACH and not self.accepted
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What was judged: the first columns of its verdicts and flips."""
+        t = self.target
+        names = {"night": t.night, "model": t.model, "suite": t.suite, "run_id": t.run_id}
+        return {**names, "baseline": self.baseline}
+
+    @property
+    def breaches(self) -> list[dict[str, Any]]:
+        """The rows in breach, accepted or not."""
+        return [row for row in self.rows if row["verdict"] == BREACH]
 
 
 def judge_runs(
@@ -88,7 +101,7 @@ def judge_runs(
             kept = (
                 flips.examples(results, base, t.run_id, t.suite, policy.examples, wrong)
                 if base
-                else pd.DataFrame(columns=flips.COLUMNS)
+                else _NO_FLIPS
             )
             made.append(Judgement(t, base, own, overall(own), kept, known.get(t.run_id, "")))
     save(results, made)
@@ -110,43 +123,26 @@ def _evidence(
 
 
 def _carried(t: Target, breach: bool) -> Judgement:
-    note = f"the same run as in night {t.judged}" + (
-        ", which found a breach that has not been accepted" if breach else ", judged there"
-    )
-    row = {"rule": UNCHANGED, "verdict": BREACH if breach else PASS, "note": note}
-    blank: dict[str, object] = dict.fromkeys(
-        ("task", "test", "method", "level", "side", "metric"), ""
-    )
-    blank |= {"quarantines": False, "required": False}
-    return Judgement(
-        t,
-        t.run_id,
-        [{**blank, **row, "n": 0}],
-        str(row["verdict"]),
-        pd.DataFrame(columns=flips.COLUMNS),
-    )
+    then = "which found a breach that has not been accepted" if breach else "judged there"
+    row = {
+        **dict.fromkeys(judge.ABOUT, ""),
+        "quarantines": False,
+        "required": False,
+        "rule": UNCHANGED,
+        "verdict": BREACH if breach else PASS,
+        "note": f"the same run as in night {t.judged}, {then}",
+        "n": 0,
+    }
+    return Judgement(t, t.run_id, [row], str(row["verdict"]), _NO_FLIPS)
 
 
 def save(results: Path, made: Sequence[Judgement]) -> None:
     """Write verdicts and flips to the results file, replacing those of the same night, model and
     suite."""
-    verdicts = [{**_who(j), **row} for j in made for row in j.rows]
-    if not verdicts:
-        return
-    examples = [{**_who(j), **row} for j in made for row in j.flips.to_dict("records")]
-    key = ("night", "model", "suite")
-    tables = {
-        "verdicts": pd.DataFrame(verdicts),
-        **({"flips": pd.DataFrame(examples)} if examples else {}),
+    rows: dict[str, list[Any]] = {
+        "verdicts": [j.about | row for j in made for row in j.rows],
+        "flips": [j.about | row for j in made for row in j.flips.to_dict("records")],
     }
-    store.upsert(results, tables, by=dict.fromkeys(tables, key))
-
-
-def _who(j: Judgement) -> dict[str, Any]:
-    return {
-        "night": j.target.night,
-        "model": j.target.model,
-        "suite": j.target.suite,
-        "run_id": j.target.run_id,
-        "baseline": j.baseline,
-    }
+    tables = {name: pd.DataFrame(found) for name, found in rows.items() if found}
+    if tables:
+        store.upsert(results, tables, by=dict.fromkeys(tables, ("night", "model", "suite")))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from sdgbias.errors import UsageError, one_of
 FIRST_RUN = "first run: nothing to compare with yet"
 #: Prefix in column ``night`` for verdicts that belong to no night.
 BY_HAND = "run:"
+_REMOVED = "the answers of all earlier runs were removed by `sdgbias store keep`"
 
 
 @dataclass(frozen=True)
@@ -45,51 +46,30 @@ def of_night(results: Path, night: str = "", model: str = "") -> list[Target]:
             one_of("night", night, nights[-10:])
             + (f" and {len(nights) - 10} earlier ones" if len(nights) > 10 else "")
         )
-    if nights:
-        sql = """SELECT night, model, suite, run_id FROM night_models WHERE night = ? AND outcome
-                 IN ('published', 'unchanged')
-                 AND coalesce(run_id, '') <> '' ORDER BY model, suite"""
-        found = store.query(results, sql, [night or nights[-1]])
-    else:
-        ids = suites.newest_runs(results)
-        sql = (
-            f"SELECT '{BY_HAND}' || run_id AS night, model, suite, run_id FROM runs WHERE"
-            " list_contains($ids, run_id) ORDER BY model, suite"
-        )
-        found = store.query(results, sql, {"ids": ids})
-    targets = [
-        Target(str(r["night"]), str(r["model"]), str(r["suite"]), str(r["run_id"]))
-        for r in found.to_dict("records")
-    ]
-    if model and model not in {t.model for t in targets}:
-        raise UsageError(
-            one_of("model with a run in this night", model, {t.model for t in targets})
-        )
-    judged = (
-        _judged(results, [t.run_id for t in targets], targets[0].night)
-        if nights and targets
-        else {}
+    given: object = night or (nights[-1] if nights else suites.newest_runs(results))
+    of = (
+        "night, model, suite, run_id FROM night_models WHERE night = $given AND"
+        " outcome IN ('published', 'unchanged') AND coalesce(run_id, '') <> ''"
+        if nights
+        else f"'{BY_HAND}' || run_id AS night, model, suite, run_id FROM runs"
+        " WHERE list_contains($given, run_id)"
     )
-    return [
-        replace(t, judged=judged.get(t.run_id, ""))
-        for t in targets
-        if not model or t.model == model
-    ]
+    sql = f"""SELECT t.*, coalesce(max(v.night), '') AS judged FROM (SELECT {of}) t
+              LEFT JOIN verdicts v ON v.run_id = t.run_id AND v.night <> t.night AND
+              v.rule <> '{UNCHANGED}' AND NOT starts_with(v.night, '{BY_HAND}')
+              GROUP BY ALL ORDER BY model, suite"""
+    found = store.query(results, sql, {"given": given}).itertuples(index=False)
+    targets = [Target(*map(str, row)) for row in found]
+    known = {t.model for t in targets}
+    if model and model not in known:
+        raise UsageError(one_of("model with a run in this night", model, known))
+    return [t for t in targets if model in ("", t.model)]
 
 
 def by_hand(results: Path, run_id: str) -> Target:
     """One run, judged even if it was judged before. Raises UsageError if it doesn't exist."""
     run = row_of(results, run_id, UsageError)
     return Target(BY_HAND + run_id, str(run["model"]), str(run["suite"]), run_id)
-
-
-def _judged(results: Path, run_ids: list[str], night: str) -> dict[str, str]:
-    """Run -> the newest other night in which this run was judged question by question."""
-    sql = f"""SELECT run_id, max(night) AS night FROM verdicts WHERE list_contains($runs, run_id)
-              AND night <> $night
-              AND rule <> '{UNCHANGED}' AND NOT starts_with(night, '{BY_HAND}') GROUP BY run_id"""
-    found = store.query(results, sql, {"runs": run_ids, "night": night})
-    return dict(zip(found["run_id"], found["night"], strict=True))
 
 
 def last_good(results: Path, run_id: str) -> tuple[str, str]:
@@ -100,35 +80,20 @@ def last_good(results: Path, run_id: str) -> tuple[str, str]:
     no user has accepted.
     """
     run = row_of(results, run_id, UsageError)
-    sql = f"""SELECT run_id, run_id IN (SELECT run_id FROM verdicts WHERE verdict = '{BREACH}')
-                     AND run_id NOT IN (SELECT run_id FROM accepted) AS bad
-              FROM runs WHERE model = $model AND suite = $suite AND finished_at < $at AND run_id <>
-              $run
-              ORDER BY benchmark_id = $benchmark DESC, finished_at DESC, run_id DESC"""
-    asked = {
-        "model": run["model"],
-        "suite": run["suite"],
-        "at": run["finished_at"],
-        "run": run_id,
-        "benchmark": run["benchmark_id"],
-    }
-    earlier = store.query(results, sql, asked)
-    if earlier.empty:
+    sql = """SELECT run_id FROM runs WHERE model = $model AND suite = $suite
+             AND finished_at < $finished_at AND run_id <> $run_id
+             ORDER BY benchmark_id = $benchmark_id DESC, finished_at DESC, run_id DESC"""
+    names = ("model", "suite", "finished_at", "run_id", "benchmark_id")
+    earlier = list(store.query(results, sql, {name: run[name] for name in names})["run_id"])
+    if not earlier:
         return "", FIRST_RUN
-    good = earlier[~earlier["bad"].astype(bool)]
-    if good.empty:
-        return (
-            "",
-            (
-                f"all {len(earlier)} earlier runs are in breach; accept one: sdgbias gate accept"
-                " RUN --reason TEXT"
-            ),
-        )
-    gone = store.dropped(results, list(good["run_id"]))
-    there = [str(run) for run in good["run_id"] if run not in gone]
-    if not there:
-        return "", "the answers of all earlier runs were removed by `sdgbias store keep`"
-    return there[0], ""
+    bad = in_breach(results)
+    if not (good := [name for name in earlier if name not in bad]):
+        why = f"all {len(earlier)} earlier runs are in breach; accept one"
+        return "", f"{why}: sdgbias gate accept RUN --reason TEXT"
+    gone = store.dropped(results, good)
+    there = next((name for name in good if name not in gone), "")
+    return there, "" if there else _REMOVED
 
 
 def named(results: Path, run_id: str, baseline: str) -> str:
@@ -166,21 +131,10 @@ def accept(results: Path, run_id: str, reason: str, now: datetime) -> int:
     row_of(results, run_id, UsageError)
     if not reason.strip() or "\n" in reason.strip():
         raise UsageError("--reason: state in one line why this breach is accepted")
-    many = int(
-        store.query(
-            results,
-            f"SELECT count(*) AS n FROM verdicts WHERE run_id = ? AND verdict = '{BREACH}'",
-            [run_id],
-        )["n"][0]
-    )
+    sql = f"SELECT count(*) AS n FROM verdicts WHERE run_id = ? AND verdict = '{BREACH}'"
+    many = int(store.query(results, sql, [run_id])["n"][0])
     if not many:
         raise UsageError(f"{run_id}: no verdict is {BREACH}; nothing to accept")
-    store.upsert(
-        results,
-        {
-            "accepted": pd.DataFrame(
-                {"run_id": [run_id], "accepted_at": [now], "reason": [reason.strip()]}
-            )
-        },
-    )
+    row = {"run_id": run_id, "accepted_at": now, "reason": reason.strip()}
+    store.upsert(results, {"accepted": pd.DataFrame([row])})
     return many

@@ -15,8 +15,9 @@ Metrics of a whole run, without a value per question: share of failed prompts, p
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,11 @@ import numpy as np
 from sdgbias import suites
 from sdgbias.analysis.asked import needs
 from sdgbias.methods import metrics, stats
+from sdgbias.methods.cade import Floats
 from sdgbias.methods.stats.intervals import wilson
 from sdgbias.nightly.regression.baseline import FIRST_RUN
 from sdgbias.nightly.regression.measured import Measured, Pairs, RunMetrics, paired, pooled
-from sdgbias.nightly.regression.policy import ALL, EACH, WHOLE, Rule
+from sdgbias.nightly.regression.policy import ALL, EACH, Rule
 from sdgbias.suites.facet_groups import PAIRS
 from sdgbias.types import View
 
@@ -41,6 +43,8 @@ HITS = ("accuracy", "interval_accuracy", "recall")
 NONE_RIGHT = "no answer is right, so groups can't be compared"
 IMAGE_FREE = (View.Q_ONLY.value, View.CTX_Q.value)
 AT_LEAST, AT_MOST = "at_least", "at_most"
+#: Ranges of metrics that are not 0 or 1; they keep an interval inside.
+_RANGES: Mapping[str, stats.Kind] = {"candidate_mass": "fraction", "mae": "amount"}
 
 
 @dataclass(frozen=True)
@@ -98,41 +102,34 @@ class RuleEvidence:
         }[self.rule.worse]
         return known if np.isnan(self.undetectable_share) else max(known, self.undetectable_share)
 
+    def lacking(self, note: str, **known: Any) -> RuleEvidence:
+        """With nothing to judge, and why; ``known``: what is known all the same."""
+        return replace(self, note=note, missing=True, **known)
+
 
 def of_rule(
     rule: Rule, new: RunMetrics, old: RunMetrics | None, why: str = "", seed: int = 0
 ) -> list[RuleEvidence]:
     """All evidence for one rule. ``why``: the reason if there is no baseline run."""
-    if rule.metric in WHOLE:
-        return [
-            RuleEvidence(rule, **found)
-            for found in run_level_evidence(rule, new.run, old.run if old else None, why)
-        ]
-    made = []
-    for metric in rule.metrics:
-        for method in rule.methods:
-            for test in _tests(rule, new):
-                for by in rule.by or ("",):
-                    e = RuleEvidence(
-                        rule, task=rule.task, test=test, method=method, level=by, metric=metric
-                    )
-                    tests = list(new.tests.get(rule.task, ())) if test == ALL else [test]
-                    if rule.allowed is not None:
-                        made.append(_compared(e, new, old, tests, why, seed))
-                    for side, floor in ((AT_LEAST, rule.at_least), (AT_MOST, rule.at_most)):
-                        if floor is not None:
-                            made.append(_bounded(e, new, tests, side, floor, seed))
+    allowed = float(rule.allowed or 0.0)
+    bounds = {AT_LEAST: rule.at_least, AT_MOST: rule.at_most}
+    floors: list[dict[str, Any]] = [
+        {"side": s, "bound": bound} for s, bound in bounds.items() if bound is not None
+    ]
+    whole = RuleEvidence(rule, metric=rule.metric)
+    if rule.metric == "throughput":
+        return [_throughput(replace(whole, bound=allowed), new.run, old.run if old else None, why)]
+    if rule.metric == "failed_share":
+        return [_failed(replace(whole, **floor), new.run) for floor in floors]
+    known, made = list(new.tests.get(rule.task, ())), []
+    named = dict.fromkeys(t for n in rule.tests for t in (known if n == EACH else [n]))
+    for metric, method, test, by in product(rule.metrics, rule.methods, named, rule.by or ("",)):
+        e = RuleEvidence(rule, rule.task, test, method, by, metric)
+        tests = known if test == ALL else [test]
+        if rule.allowed is not None:
+            made.append(_compared(replace(e, bound=allowed), new, old, tests, why, seed))
+        made += [_bounded(replace(e, **floor), new, tests, seed) for floor in floors]
     return made
-
-
-def _tests(rule: Rule, new: RunMetrics) -> list[str]:
-    return list(
-        dict.fromkeys(
-            t
-            for name in rule.tests
-            for t in (new.tests.get(rule.task, ()) if name == EACH else [name])
-        )
-    )
 
 
 def _compared(
@@ -143,34 +140,23 @@ def _compared(
     why: str,
     seed: int,
 ) -> RuleEvidence:
-    e = replace(e, bound=float(e.rule.allowed or 0.0))
     found = pooled(new, e.task, tests, e.metric, e.method)
-    lacks = needs(new.run.get("config"), e.method, e.task) if found is None else ""
-    if lacks:
-        return replace(e, note=lacks, missing=True, excused=True)
+    if found is None and (lacks := needs(new.run.get("config"), e.method, e.task)):
+        return e.lacking(lacks, excused=True)
     if old is None:
-        value = (
-            float(found.value.mean())
-            if found is not None and len(found.value) and not e.rule.by
-            else NAN
-        )
-        return replace(
-            e,
-            value=value,
-            n=0 if found is None else len(found.value),
-            note=why,
-            missing=True,
-            first=why == FIRST_RUN,
-        )
+        value = NAN if found is None or e.rule.by else float(found.value.mean())
+        n = 0 if found is None else len(found.value)
+        return e.lacking(why, value=value, n=n, first=why == FIRST_RUN)
     both = paired(old, new, e.task, tests, e.metric, e.method)
     if both is None:
         absent = "this run" if found is None else "the run compared with"
-        note = f"{absent} has no {e.metric} for {e.method}"
-        return replace(e, note=note, missing=True)
+        return e.lacking(f"{absent} has no {e.metric} for {e.method}")
     if not len(both.before):
-        return replace(e, note="no question is in both runs word for word", missing=True)
+        return e.lacking("no question is in both runs word for word")
     note = f"{both.left:,} questions are in one run only" if both.left else ""
-    return _gap(e, both, note, seed) if e.rule.by else _mean(e, both, note)
+    if not e.rule.by:
+        return _mean(e, both, note)
+    return _gap(e, both, np.stack([both.before, both.after], axis=1), seed, note)
 
 
 def _mean(e: RuleEvidence, both: Pairs, note: str) -> RuleEvidence:
@@ -200,16 +186,11 @@ def _mean(e: RuleEvidence, both: Pairs, note: str) -> RuleEvidence:
         by_group = f"groups of questions {up:,} to {down:,}"
         sign = short_p(stats.sign_test(up, down))
         notes.insert(0, f"{better:,} better, {worse:,} worse, {by_group}, sign test p {sign}")
-    if test.estimate.clusters < stats.FEWEST:
-        notes.append(f"{test.estimate.clusters} independent groups of questions: too few to judge")
-    elif test.estimate.clusters < 10:
-        notes.append(f"{test.estimate.clusters} independent groups of questions only")
-    return replace(
-        made,
-        p=_one_sided(p, made),
-        undetectable_share=unseen,
-        note="; ".join(n for n in notes if n),
-    )
+    if (many := test.estimate.clusters) < 10:
+        few = " only" if many >= stats.FEWEST else ": too few to judge"
+        notes.append(f"{many} independent groups of questions{few}")
+    told = "; ".join(filter(None, notes))
+    return replace(made, p=_one_sided(p, made), undetectable_share=unseen, note=told)
 
 
 def short_p(p: float) -> str:
@@ -224,82 +205,66 @@ def _one_sided(p: float, e: RuleEvidence) -> float:
     return p / 2 if e.worse > 0 else 1 - p / 2
 
 
-def _gap(e: RuleEvidence, both: Pairs, note: str, seed: int) -> RuleEvidence:
-    """Change of the gap between groups: |after| - |before|, by resampling places."""
-    chosen, names = _grouped(e, both.groups)
-    if chosen is None:
-        return replace(e, n=len(both.before), note=_no_groups(e, both.groups), missing=True)
-    values = np.stack([both.before, both.after], axis=1)[chosen]
-    if not values[:, 1].any() and np.isin(values, (0.0, 1.0)).all():
-        return replace(e, n=int(chosen.sum()), note=NONE_RIGHT, missing=True)
-    means = stats.group_means(values, both.groups[e.level][chosen], both.cluster[chosen], seed=seed)
-    before, after = (stats.disparity(_column(means, i), _apart(e, names)) for i in (0, 1))
-    change = stats.disparity_change(before, after)
-    value = float(change.value[0])
-    if value != value:
-        return replace(
-            e,
-            n=int(chosen.sum()),
-            note=f"a group by {e.level} has fewer than {stats.SMALLEST} questions",
-            missing=True,
-        )
-    draws = change.draws[:, 0]
-    made = replace(
-        e,
-        before=abs(float(before.value[0])),
-        value=abs(float(after.value[0])),
-        change=value,
-        low=float(change.low[0]),
-        high=float(change.high[0]),
-        n=change.n,
-        se=float(np.nanstd(draws)),
-        df=max(stats.codes(both.cluster[chosen])[1] - 1, 1),
-        note="; ".join(x for x in (_of_groups(e, names), _few(change, e), note) if x),
-    )
-    return replace(made, p=_one_sided(float(change.p[0]), made))
-
-
-def _few(gap: stats.Disparity, e: RuleEvidence) -> str:
-    many = int(gap.clusters[0])
-    return (
-        f"a group by {e.level} has {many} clusters: too few to judge"
-        if gap.estimate().too_few
-        else ""
-    )
-
-
-def _of_groups(e: RuleEvidence, names: list[str]) -> str:
-    return (
+def _gap(
+    e: RuleEvidence, of: Measured | Pairs, values: Floats, seed: int, note: str = ""
+) -> RuleEvidence:
+    """The size of the gap between groups, from the (n, 1) values of a run; or its change, from the
+    (n, 2) values of two runs: |after| - |before|, by resampling places."""
+    names = _groups(e, of.groups)
+    if not names:
+        return e.lacking(_no_groups(e, of.groups), n=len(values))
+    chosen = np.isin(of.groups[e.level], names)
+    values, cluster = values[chosen], of.cluster[chosen]
+    if not values[:, -1].any() and np.isin(values, (0.0, 1.0)).all():
+        return e.lacking(NONE_RIGHT, n=len(values))
+    means = stats.group_means(values, of.groups[e.level][chosen], cluster, seed=seed)
+    gaps = [stats.disparity(one, _apart(names)) for one in _columns(means)]
+    told = stats.disparity_change(*gaps) if len(gaps) > 1 else gaps[0]
+    apart = (
         f"{names[0]} minus {names[1]}, in size"
         if len(names) == 2
         else f"largest minus smallest of {len(names)} groups"
     )
-
-
-def _column(means: stats.GroupMeans, i: int) -> stats.GroupMeans:
-    one = slice(i, i + 1)
-    return replace(
-        means,
-        value=means.value[one],
-        draws=means.draws[:, one],
-        clusters=means.clusters[one],
-        worth=means.worth[one],
+    few = f"a group by {e.level} has {int(told.clusters[0])} clusters: too few to judge"
+    few = few if told.estimate().too_few else ""
+    low, high = float(told.low[0]), float(told.high[0])
+    made = replace(
+        e,
+        value=abs(float(gaps[-1].value[0])),
+        n=told.n,
+        se=float(np.nanstd(told.draws[:, 0])),
+        df=max(stats.codes(cluster)[1] - 1, 1),
+        note="; ".join(filter(None, (apart, few, note))),
     )
+    if len(gaps) > 1:
+        before, change = abs(float(gaps[0].value[0])), float(told.value[0])
+        made = replace(made, before=before, change=change, low=low, high=high)
+        return replace(made, p=_one_sided(float(told.p[0]), made))
+    near, far = sorted((abs(low), abs(high)))
+    return replace(made, low=0.0 if low <= 0 <= high else near, high=far)
 
 
-def _grouped(
-    e: RuleEvidence, groups: Mapping[str, np.ndarray]
-) -> tuple[np.ndarray | None, list[str]]:
-    """Rows of known groups that are large enough, and the names of the groups; for levels in PAIRS
-    the paper's two groups, or none."""
-    of = groups.get(e.level)
-    if of is None:
-        return None, []
+def _columns(means: stats.GroupMeans) -> Iterator[stats.GroupMeans]:
+    for i in range(len(means.value)):
+        one = slice(i, i + 1)
+        yield replace(
+            means,
+            value=means.value[one],
+            draws=means.draws[:, one],
+            clusters=means.clusters[one],
+            worth=means.worth[one],
+        )
+
+
+def _groups(e: RuleEvidence, groups: Mapping[str, np.ndarray]) -> list[str]:
+    """Names of the known groups that are large enough; for levels in PAIRS the paper's two groups.
+    [] where there are not two."""
+    of = groups.get(e.level, np.array([], str))
     names, count = np.unique(of[of != ""], return_counts=True)
     known = [str(n) for n, many in zip(names, count, strict=True) if many >= stats.SMALLEST]
     if e.level in PAIRS and not suites.named(e.rule.suite).custom:
         known = list(PAIRS[e.level]) if set(PAIRS[e.level]) <= set(known) else []
-    return (np.isin(of, known), known) if len(known) > 1 else (None, [])
+    return known if len(known) > 1 else []
 
 
 def _no_groups(e: RuleEvidence, groups: Mapping[str, np.ndarray]) -> str:
@@ -309,7 +274,7 @@ def _no_groups(e: RuleEvidence, groups: Mapping[str, np.ndarray]) -> str:
     return f"fewer than two groups by {e.level}"
 
 
-def _apart(e: RuleEvidence, names: list[str]):  # type: ignore[no-untyped-def]
+def _apart(names: list[str]) -> Callable[[Floats], Floats]:
     """(..., g) means of the groups in sorted order -> (...,)."""
     if len(names) > 2:
         return metrics.max_min
@@ -317,145 +282,57 @@ def _apart(e: RuleEvidence, names: list[str]):  # type: ignore[no-untyped-def]
     return lambda means: metrics.difference(means, first, second)
 
 
-def _bounded(
-    e: RuleEvidence, new: RunMetrics, tests: Sequence[str], side: str, floor: float, seed: int
-) -> RuleEvidence:
+def _bounded(e: RuleEvidence, new: RunMetrics, tests: Sequence[str], seed: int) -> RuleEvidence:
     """Compare the value itself with a floor or a ceiling."""
-    e = replace(e, side=side, bound=floor)
     found = pooled(new, e.task, tests, e.metric, e.method)
-    if found is None or not len(found.value):
+    if found is None:
         lacks = needs(new.run.get("config"), e.method, e.task)
-        note = lacks or f"this run has no {e.metric} for {e.method}"
-        return replace(e, note=note, missing=True)
+        return e.lacking(lacks or f"this run has no {e.metric} for {e.method}")
     if e.rule.by:
-        return _bounded_gap(e, found, seed)
-    value = stats.mean(found.value, found.cluster, _kind(e.metric, found.value))
-    test = stats.paired(found.value - floor, found.cluster)
+        return _gap(e, found, found.value[:, None], seed)
+    counted = np.isin(found.value, (0.0, 1.0)).all()
+    kind = "share" if counted else _RANGES.get(e.metric, "mean")
+    mean = stats.mean(found.value, found.cluster, kind)
+    test = stats.paired(found.value - e.bound, found.cluster)
     return replace(
-        e,
-        value=value.value,
-        low=value.low,
-        high=value.high,
-        n=value.n,
-        se=test.se,
-        df=test.df,
+        e, value=mean.value, low=mean.low, high=mean.high, n=mean.n, se=test.se, df=test.df
     )
 
 
-_RANGES: Mapping[str, stats.Kind] = {"candidate_mass": "fraction", "mae": "amount"}
-
-
-def _kind(metric: str, values: np.ndarray) -> stats.Kind:
-    """The range of a metric; keeps its interval inside that range."""
-    if np.isin(values, (0.0, 1.0)).all():
-        return "share"
-    return _RANGES.get(metric, "mean")
-
-
-def _bounded_gap(e: RuleEvidence, found: Measured, seed: int) -> RuleEvidence:
-    chosen, names = _grouped(e, found.groups)
-    if chosen is None:
-        return replace(e, n=len(found.value), note=_no_groups(e, found.groups), missing=True)
-    if not found.value[chosen].any():
-        return replace(e, n=int(chosen.sum()), note=NONE_RIGHT, missing=True)
-    means = stats.group_means(
-        found.value[chosen], found.groups[e.level][chosen], found.cluster[chosen], seed=seed
-    )
-    gap = stats.disparity(means, _apart(e, names))
-    low, high = float(gap.low[0]), float(gap.high[0])
-    inside = low <= 0 <= high
-    ends = (0.0 if inside else min(abs(low), abs(high)), max(abs(low), abs(high)))
-    return replace(
-        e,
-        value=abs(float(gap.value[0])),
-        low=ends[0],
-        high=ends[1],
-        n=gap.n,
-        se=float(np.nanstd(gap.draws[:, 0])),
-        df=max(stats.codes(found.cluster[chosen])[1] - 1, 1),
-        note="; ".join(x for x in (_of_groups(e, names), _few(gap, e)) if x),
-    )
-
-
-def run_level_evidence(
-    rule: Rule, new: Mapping[str, Any], old: Mapping[str, Any] | None, why: str
-) -> list[dict[str, Any]]:
-    """Fields of ``judge.RuleEvidence`` for a rule on failed_share or throughput. new, old: rows of
-    ``runs``."""
-    return [_throughput(rule, new, old, why)] if rule.metric == "throughput" else _failed(rule, new)
-
-
-def _failed(rule: Rule, run: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Share of planned prompts without a score, treating prompts as independent (Wilson)."""
+def _failed(e: RuleEvidence, run: Mapping[str, Any]) -> RuleEvidence:
+    """Share of planned prompts without a score, treating prompts as independent (Wilson). ``run``:
+    its row of ``runs``."""
     planned, failed = int(run["n_prompts_planned"] or 0), int(run["n_failed"] or 0)
-    made = []
-    for side, bound in ((AT_LEAST, rule.at_least), (AT_MOST, rule.at_most)):
-        if bound is None:
-            continue
-        common = {"metric": rule.metric, "side": side, "bound": bound}
-        if planned <= 0:
-            made.append({**common, "note": "the run names no number of prompts", "missing": True})
-            continue
-        share = failed / planned
-        variance = share * (1 - share) / planned
-        low, high = wilson(
-            *(np.array(float(v)) for v in (share, planned, variance, planned, max(planned - 1, 1)))
-        )
-        made.append(
-            {
-                **common,
-                "value": share,
-                "low": float(low),
-                "high": float(high),
-                "n": planned,
-                "se": variance**0.5,
-                "df": planned - 1,
-            }
-        )
-    return made
+    if planned <= 0:
+        return e.lacking("the run names no number of prompts")
+    share = failed / planned
+    variance = share * (1 - share) / planned
+    known = (share, planned, variance, planned, max(planned - 1, 1))
+    low, high = map(float, wilson(*(np.array(float(v)) for v in known)))
+    se, df = variance**0.5, planned - 1
+    return replace(e, value=share, low=low, high=high, n=planned, se=se, df=df)
 
 
 def _throughput(
-    rule: Rule, new: Mapping[str, Any], old: Mapping[str, Any] | None, why: str
-) -> dict[str, Any]:
+    e: RuleEvidence, new: Mapping[str, Any], old: Mapping[str, Any] | None, why: str
+) -> RuleEvidence:
     """Ratio of prompts scored per second, if both runs scored enough prompts on engines of the same
-    kind and number. Not a statistical test."""
-    common = {"metric": rule.metric, "bound": float(rule.allowed or 0.0)}
+    kind and number. Not a statistical test. new, old: rows of ``runs``."""
     rate, count, engines = speed(new)
     if old is None:
-        first = why == FIRST_RUN
-        return {
-            **common,
-            "value": rate,
-            "n": count,
-            "note": why,
-            "missing": True,
-            "first": first,
-        }
+        return e.lacking(why, value=rate, n=count, first=why == FIRST_RUN)
     was, count_was, engines_was = speed(old)
-    known = {**common, "before": was, "value": rate, "n": min(count, count_was)}
+    e = replace(e, before=was, value=rate, n=min(count, count_was))
     if not (rate > 0 and was > 0):
-        return {**known, "note": "a run names no seconds of scoring", "missing": True}
-    if min(count, count_was) < rule.min_n:
-        return {
-            **known,
-            "note": (
-                f"a run scored fewer than {rule.min_n:,} prompts itself, the rest came from the"
-                " cache"
-            ),
-            "missing": True,
-        }
-    if (new["backend"], engines) != (old["backend"], engines_was):
-        return {
-            **known,
-            "note": f"{new['backend']} x {engines} now, {old['backend']} x {engines_was} before",
-            "missing": True,
-        }
-    return {
-        **known,
-        "change": rate / was - 1,
-        "note": f"prompts a second, {rate / was:.2f} times as fast; a ratio, not a test",
-    }
+        return e.lacking("a run names no seconds of scoring")
+    if e.n < e.rule.min_n:
+        few = f"a run scored fewer than {e.rule.min_n:,} prompts itself"
+        return e.lacking(f"{few}, the rest came from the cache")
+    now, before = f"{new['backend']} x {engines}", f"{old['backend']} x {engines_was}"
+    if now != before:
+        return e.lacking(f"{now} now, {before} before")
+    note = f"prompts a second, {rate / was:.2f} times as fast; a ratio, not a test"
+    return replace(e, change=rate / was - 1, note=note)
 
 
 def speed(run: Mapping[str, Any]) -> tuple[float, int, int]:
@@ -463,8 +340,4 @@ def speed(run: Mapping[str, Any]) -> tuple[float, int, int]:
     doesn't record it."""
     engine = json.loads(run["config"] or "{}").get("engine") or {}
     seconds, count = float(engine.get("seconds") or 0.0), int(run["n_scored"] or 0)
-    return (
-        (count / seconds if seconds > 0 else float("nan")),
-        count,
-        int(engine.get("engines", 1) or 1),
-    )
+    return count / seconds if seconds > 0 else NAN, count, int(engine.get("engines", 1) or 1)

@@ -27,6 +27,9 @@ from sdgbias.methods import stats
 from sdgbias.nightly.regression.evidence import AT_LEAST, NAN, RuleEvidence, short_p
 from sdgbias.nightly.regression.policy import Policy
 
+#: Columns that say what a rule was applied to.
+ABOUT = ("task", "test", "method", "level", "side", "metric")
+
 
 def apply_multiplicity(found: Sequence[RuleEvidence], policy: Policy) -> list[dict[str, object]]:
     """Rows of table ``verdicts`` from all evidence for one model in one night, without night,
@@ -44,12 +47,7 @@ def _row(e: RuleEvidence, p: float, family: int, policy: Policy) -> dict[str, ob
         notes.append(f"p: Holm over {family} tests, alone {short_p(e.p)}")
     return {
         "rule": e.rule.name,
-        "task": e.task,
-        "test": e.test,
-        "method": e.method,
-        "level": e.level,
-        "side": e.side,
-        "metric": e.metric,
+        **{name: getattr(e, name) for name in ABOUT},
         "verdict": said,
         "before": e.before,
         "value": e.value,
@@ -62,7 +60,7 @@ def _row(e: RuleEvidence, p: float, family: int, policy: Policy) -> dict[str, ob
         "allowed": e.bound,
         "quarantines": said == BREACH and e.rule.then == "quarantine",
         "required": said == MISSING and e.rule.required and not e.excused,
-        "note": "; ".join(n for n in notes if n),
+        "note": "; ".join(filter(None, notes)),
     }
 
 
@@ -85,15 +83,9 @@ def _verdict(e: RuleEvidence, p: float, policy: Policy) -> tuple[str, str]:
         return BREACH, ""
     if e.upper <= e.bound:
         return PASS, ""
+    unseen = f"up to {100 * e.undetectable_share:.1f} % could go unseen in so few places"
     known = replace(e, undetectable_share=NAN).upper
-    return (
-        INSUFFICIENT,
-        (
-            f"up to {100 * e.undetectable_share:.1f} % could go unseen in so few places"
-            if known <= e.bound
-            else ""
-        ),
-    )
+    return INSUFFICIENT, unseen if known <= e.bound else ""
 
 
 def detectable(e: RuleEvidence, family: int, policy: Policy) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sdgbias.analysis.run import SAME, group_columns
 from sdgbias.methods.cade import Floats
 
 Keys = np.ndarray
@@ -51,6 +52,16 @@ class Pairs:
 def hashed(frame: pd.DataFrame) -> Keys:
     """(n,) one hash per distinct row."""
     return np.asarray(pd.util.hash_pandas_object(frame, index=False), dtype=np.uint64)
+
+
+def columns(items: pd.DataFrame, image_free: bool) -> tuple[Keys, Keys, dict[str, np.ndarray]]:
+    """key, cluster and groups (as in `Measured`) of questions of suite sdg or of a suite of custom
+    questions. image_free: they are asked without picture, so those of one prompt are dependent;
+    others are by place."""
+    unit = ["question", "options"] if image_free else ["cluster_id"]
+    usual = ("country", "urban", "wealth")
+    groups = group_columns(items) or {name: items[name].to_numpy(dtype=str) for name in usual}
+    return hashed(items[list(SAME)].fillna({"gold_value": 0.0})), hashed(items[unit]), groups
 
 
 def pooled(

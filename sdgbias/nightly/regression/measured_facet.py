@@ -27,11 +27,8 @@ _UNREAD = ("unparsed", "empty", "several")
 def load(results: Path, run_id: str) -> RunMetrics:
     """Raises StoreError for a run that doesn't exist or has no answers."""
     run = row_of(results, run_id)
-    frame = store.query(
-        results,
-        packaged_sql("nights.sql")["people"],
-        {"run": run_id, "benchmark": run["benchmark_id"]},
-    )
+    asked = {"run": run_id, "benchmark": run["benchmark_id"]}
+    frame = store.query(results, packaged_sql("nights.sql")["people"], asked)
     if frame.empty:
         raise StoreError(
             f"{results}: run {run_id} holds no answers; evaluate the model again: sdgbias evaluate"
@@ -52,11 +49,10 @@ def load(results: Path, run_id: str) -> RunMetrics:
         unit = "asked" if method == View.Q_ONLY.value else "image_id"  # one prompt for all pictures
         return Measured(keys(task, test, method), value, hashed(part[[unit]].astype(str)), groups)
 
-    tests = {
-        task: sorted({t for k, t, _ in parts if k == task})
-        for task in sorted({k for k, _, _ in parts})
-    }
-    return RunMetrics(run, tests, of)
+    tests: dict[str, dict[str, None]] = {}
+    for task, test, _ in parts:  # sorted
+        tests.setdefault(task, {})[test] = None
+    return RunMetrics(run, {task: list(names) for task, names in tests.items()}, of)
 
 
 def _value(part: pd.DataFrame, metric: str) -> np.ndarray | None:

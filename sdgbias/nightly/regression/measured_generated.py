@@ -19,7 +19,7 @@ from sdgbias.analysis import outcomes
 from sdgbias.analysis import run as data
 from sdgbias.files import packaged_sql
 from sdgbias.methods.cade import Floats
-from sdgbias.nightly.regression.measured import Measured, RunMetrics, hashed
+from sdgbias.nightly.regression.measured import Measured, RunMetrics, columns
 from sdgbias.types import GENERATED, TESTS, Task
 
 
@@ -54,12 +54,8 @@ def load(results: Path, run: Mapping[str, Any]) -> RunMetrics:
         if value is None or np.isnan(value).all():
             return None
         image_free = outcomes.image_free(method.removesuffix(GENERATED), test)
-        unit = ["question", "options"] if image_free else ["cluster_id"]
-        groups = data.group_columns(items) or {
-            name: items[name].to_numpy(dtype=str) for name in ("country", "urban", "wealth")
-        }
-        key = hashed(items[list(data.SAME)].fillna({"gold_value": 0.0}))
-        return Measured(key, value, hashed(items[unit]), groups)
+        key, cluster, groups = columns(items, image_free)
+        return Measured(key, value, cluster, groups)
 
     asked = {(task, test) for task, test, _ in parts}
     tests = {

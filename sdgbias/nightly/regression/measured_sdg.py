@@ -21,14 +21,13 @@ from sdgbias.analysis import outcomes
 from sdgbias.analysis import run as data
 from sdgbias.analysis.asked import gives_scores
 from sdgbias.analysis.outcomes import CADE, TaskOutcome
-from sdgbias.analysis.run import SAME, TaskCell
+from sdgbias.analysis.run import TaskCell
 from sdgbias.analysis.studies import directions
 from sdgbias.engines.agreement import TOLERANCES
 from sdgbias.methods import metrics
 from sdgbias.methods.cade import Floats
 from sdgbias.nightly.regression import measured_generated
-from sdgbias.nightly.regression.measured import Keys, Measured, RunMetrics, hashed
-from sdgbias.raw.indicators import DIRECTIONS
+from sdgbias.nightly.regression.measured import Measured, RunMetrics, columns
 from sdgbias.types import GENERATED, Task, View
 
 _NAN = float("nan")
@@ -48,7 +47,7 @@ def load(results: Path, run_id: str) -> RunMetrics:
     spec = json.loads(run.run["config"] or "{}").get("spec", {})
     near = TOLERANCES[str(spec.get("dtype", "float32"))]
     generated = cache(lambda: measured_generated.load(results, run.run))
-    columns = cache(lambda task, test: _columns(kept[task, test][0]))
+    about = cache(lambda task, test, free: columns(kept[task, test][0].items, free))
 
     def of(task: str, test: str, metric: str, method: str) -> Measured | None:
         if method.endswith(GENERATED):
@@ -58,25 +57,11 @@ def load(results: Path, run_id: str) -> RunMetrics:
         value = _value(*kept[task, test], metric, method, near)
         if value is None or np.isnan(value).all():
             return None
-        key, place, prompt, groups = columns(task, test)
-        return Measured(key, value, prompt if outcomes.image_free(method, test) else place, groups)
+        key, cluster, groups = about(task, test, outcomes.image_free(method, test))
+        return Measured(key, value, cluster, groups)
 
     return RunMetrics(
         run.run, {task.value: [t for k, t in kept if k == task.value] for task in Task}, of
-    )
-
-
-def _columns(o: TaskOutcome) -> tuple[Keys, Keys, Keys, dict[str, np.ndarray]]:
-    """key, cluster by place, cluster by prompt, groups."""
-    groups = data.group_columns(o.items) or {
-        name: o.items[name].to_numpy(dtype=str) for name in ("country", "urban", "wealth")
-    }
-    same = o.items[list(SAME)].fillna({"gold_value": 0.0})
-    return (
-        hashed(same),
-        hashed(o.items[["cluster_id"]]),
-        hashed(o.items[["question", "options"]]),
-        groups,
     )
 
 
@@ -93,10 +78,8 @@ def _value(o: TaskOutcome, cell: TaskCell, metric: str, method: str, near: float
     if metric.startswith("share_"):
         if method not in o.choice:
             return None
-        says = directions.directed(o, o.choice[method])
-        return np.where(
-            np.isnan(says), _NAN, says == DIRECTIONS.index(metric.removeprefix("share_"))
-        )
+        says = directions.directed(o.items, o.choice[method])
+        return directions.share_of(says, metric.removeprefix("share_"))
     view = View(method)
     if metric == "candidate_mass":
         return cell.mass[view][cell.test_rows]

@@ -28,8 +28,6 @@ DEFAULT = packaged("data", "policy.yaml")
 ALL, EACH = "all", "each"
 #: The three shares that the metric signature stands for.
 SIGNATURE = tuple(f"share_{d}" for d in DIRECTIONS)
-#: Metrics of a whole run, without a value per question.
-WHOLE = ("failed_share", "throughput")
 
 
 @dataclass(frozen=True)
@@ -91,22 +89,16 @@ class Rule:
     of its table."""
 
     __pydantic_config__ = STRICT
-    name: Annotated[
-        str,
-        Field(pattern="^[a-z0-9][a-z0-9_-]*$", description="Lower-case letters, digits, - and _."),
-    ]
+    name: Annotated[str, Field(pattern="^[a-z0-9][a-z0-9_-]*$")]
+    """Lower-case letters, digits, - and _."""
     metric: Annotated[str, Field(json_schema_extra={"enum": ALL_METRICS})]
     suite: Annotated[str, Field(pattern=f"^{SUITE_NAME.pattern}$")] = SDG
-    task: Annotated[
-        str, Field(description="Default: the first for which the metric is defined.")
-    ] = ""
-    methods: Annotated[
-        _Names, Field(description="Views, cade, or of suite people full, full_argmax, q_only.")
-    ] = ()
-    tests: Annotated[
-        _Names,
-        Field(description="all (pooled), each, or names such as T1; of suite people, prompts."),
-    ] = (ALL,)
+    task: str = ""
+    """Default: the first for which the metric is defined."""
+    methods: _Names = ()
+    """Views, cade, or of suite people full, full_argmax, q_only."""
+    tests: _Names = (ALL,)
+    """all (pooled), each, or names such as T1; of suite people, prompts."""
     by: Annotated[
         _Names,
         Field(
@@ -114,30 +106,20 @@ class Rule:
             " of your own questions a group column."
         ),
     ] = ()
-    worse: Annotated[
-        Literal["lower", "higher", "either"],
-        Field(description="Which way is worse; either: any change."),
-    ] = "lower"
-    allowed: Annotated[
-        Annotated[Number, Field(ge=0)] | None,
-        Field(description="How much worse it may become, in the unit of the metric."),
-    ] = None
-    at_least: Annotated[
-        Number | None, Field(description="Bound of the value itself; needs no run to compare with.")
-    ] = None
-    at_most: Annotated[
-        Number | None, Field(description="Bound of the value itself; needs no run to compare with.")
-    ] = None
-    min_n: Annotated[
-        StrictInt, Field(ge=2, description="With fewer questions nothing is concluded.")
-    ] = 200
-    then: Annotated[
-        Literal["alarm", "quarantine"],
-        Field(description="quarantine: a breach also takes the model out of the nightly."),
-    ] = "alarm"
-    required: Annotated[
-        Flag, Field(description="Whether MISSING counts for the model's verdict.")
-    ] = False
+    worse: Literal["lower", "higher", "either"] = "lower"
+    """Which way is worse; either: any change."""
+    allowed: Annotated[Number, Field(ge=0)] | None = None
+    """How much worse it may become, in the unit of the metric."""
+    at_least: Number | None = None
+    """Bound of the value itself; needs no run to compare with."""
+    at_most: Number | None = None
+    """Bound of the value itself; needs no run to compare with."""
+    min_n: Annotated[StrictInt, Field(ge=2)] = 200
+    """With fewer questions nothing is concluded."""
+    then: Literal["alarm", "quarantine"] = "alarm"
+    """quarantine: a breach also takes the model out of the nightly."""
+    required: Flag = False
+    """Whether MISSING counts for the model's verdict."""
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -149,26 +131,18 @@ class Policy:
     """What counts as a breach (registry/policy.yaml)."""
 
     __pydantic_config__ = STRICT
-    rules: Annotated[tuple[Rule, ...], Field(min_length=1, description="A list of rules.")]
-    alpha: Annotated[
-        Number,
-        Field(
-            gt=0, lt=1, description="Probability of any BREACH of an unchanged model in a night."
-        ),
-    ] = 0.05
-    power: Annotated[
-        Number, Field(gt=0, lt=1, description="Of the minimum detectable effects.")
-    ] = 0.8
+    rules: Annotated[tuple[Rule, ...], Field(min_length=1)]
+    """A list of rules."""
+    alpha: Annotated[Number, Field(gt=0, lt=1)] = 0.05
+    """Probability of any BREACH of an unchanged model in a night."""
+    power: Annotated[Number, Field(gt=0, lt=1)] = 0.8
+    """Of the minimum detectable effects."""
     correction: Literal["holm"] = "holm"
     baseline: Literal["last-good"] = "last-good"
-    webhook: Annotated[
-        str,
-        AfterValidator(_variable),
-        Field(description="NAME of the environment variable with the address."),
-    ] = "SDGBIAS_WEBHOOK"
-    examples: Annotated[
-        StrictInt, Field(ge=0, le=1000, description="Flipped questions kept per model and suite.")
-    ] = 40
+    webhook: Annotated[str, AfterValidator(_variable)] = "SDGBIAS_WEBHOOK"
+    """NAME of the environment variable with the address."""
+    examples: Annotated[StrictInt, Field(ge=0, le=1000)] = 40
+    """Flipped questions kept per model and suite."""
 
     @model_validator(mode="after")
     def _unique(self) -> Policy:

@@ -59,26 +59,12 @@ def up(wanted: Stack, say: Callable[[str], None], patience: float = 300) -> None
             _require_free(wanted.port)
             save(wanted)
             write_deployments(wanted)
-            started = _launch(wanted)
+            command = [sys.executable, "-m", __name__, wanted.home]
+            its = environment(wanted)
+            started = processes.start(wanted.home, LAUNCHER, command, its, wanted.project)
         _wait_for_server(wanted, patience, lambda: running is None and started.poll() is not None)
         say(f"  server       ready: {wanted.page}")
         _deploy(wanted, say, [] if running else ["--catch-up"])
-
-
-def _launch(stack: Stack) -> subprocess.Popen[bytes]:
-    log = processes.log_of(Path(stack.home), LAUNCHER)
-    log.parent.mkdir(parents=True, exist_ok=True)
-    marks = {processes.MARK: stack.home, processes.PART: LAUNCHER}
-    with log.open("ab") as out:
-        return subprocess.Popen(
-            [sys.executable, "-m", __name__, stack.home],
-            env={**environment(stack), **marks},
-            cwd=stack.project,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-        )
 
 
 def _require_free(port: int) -> None:

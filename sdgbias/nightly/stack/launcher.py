@@ -41,25 +41,14 @@ def start(stack: Stack, part: str) -> subprocess.Popen[bytes]:
     """Start a part, with its output in logs/PART.log. A worker of an accelerator pool sees exactly
     one accelerator."""
     log = processes.log_of(Path(stack.home), part)
-    log.parent.mkdir(parents=True, exist_ok=True)
     if log.exists() and log.stat().st_size > _LOG_LIMIT:
         log.replace(log.with_suffix(".log.1"))
     kind = stack.workers.get(part, CPU)
     device = part.removeprefix(f"worker-{kind}-")
     own = {} if kind == CPU else {"CUDA_VISIBLE_DEVICES": device}
-    marks = {processes.MARK: stack.home, processes.PART: part}
-    environment, passed = lifeline.given({**settings.environment(stack), **own, **marks})
-    with log.open("ab") as out:
-        return subprocess.Popen(
-            [sys.executable, "-c", PREFECT, *command(stack, part)],
-            env=environment,
-            pass_fds=passed,
-            cwd=stack.project,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-        )
+    environment, passed = lifeline.given({**settings.environment(stack), **own})
+    prefect = [sys.executable, "-c", PREFECT, *command(stack, part)]
+    return processes.start(stack.home, part, prefect, environment, stack.project, passed)
 
 
 def answers(stack: Stack) -> bool:

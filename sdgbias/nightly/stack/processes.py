@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+import subprocess
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -20,6 +21,30 @@ FLOW_RUN = "PREFECT__FLOW_RUN_ID"
 
 def log_of(home: Path, name: str) -> Path:
     return home / "logs" / f"{name}.log"
+
+
+def start(
+    home: str,
+    name: str,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    project: str,
+    passed: Collection[int] = (),
+) -> subprocess.Popen[bytes]:
+    """Start a part of the stack in a session of its own, with its output in logs/NAME.log."""
+    log = log_of(Path(home), name)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as out:
+        return subprocess.Popen(
+            command,
+            env={**environment, MARK: home, PART: name},
+            pass_fds=passed,
+            cwd=project,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
 
 
 def marked(home: Path) -> list[psutil.Process]:

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -111,9 +112,8 @@ def read_tile(path: Path, data: bytes | None = None) -> np.ndarray:
         raise TileError(
             "tile-all-zero", f"{path}: {detail}; get the tile again, or leave the cluster out"
         )
-    if (
-        np.median(seen) > 10
-    ):  # snow and cloud reflect about 1; integers scaled by 10,000 have medians near 1,000
+    # snow and cloud reflect about 1; integers scaled by 10,000 have medians near 1,000
+    if np.median(seen) > 10:
         fix = "divide the reflectances by their scale, often 10000"
         detail = f"median visible reflectance is {np.median(seen):g}, expected 0 to 1"
         raise TileError("tile-wrong-scale", f"{path}: {detail}; {fix}")
@@ -149,16 +149,12 @@ def nightlights(tile: np.ndarray, year: int, scale: str = "log") -> np.ndarray:
     The two sensors can't be compared with each other.
     """
     full = 1000.0 if sensor(year) == "DMSP" else 100.0
-    light = np.clip(
-        np.nan_to_num(tile[NIGHTLIGHTS].astype(float), nan=0.0, posinf=full, neginf=0.0), 0, full
-    )
-    level = (
-        np.log1p(light) / np.log1p(full) if scale == "log" else light / full
-    )  # (255, 255) in [0, 1]
+    light = np.nan_to_num(tile[NIGHTLIGHTS].astype(float), nan=0.0, posinf=full, neginf=0.0)
+    light = np.clip(light, 0, full)
+    # (255, 255) in [0, 1]
+    level = np.log1p(light) / np.log1p(full) if scale == "log" else light / full
     anchors = np.linspace(0, 1, len(_NIGHT))
-    shown = np.stack(
-        [np.interp(level, anchors, _NIGHT[:, channel]) for channel in range(3)], axis=-1
-    )
+    shown = np.stack([np.interp(level, anchors, channel) for channel in _NIGHT.T], axis=-1)
     return np.ascontiguousarray(np.rint(shown).astype(np.uint8)[::-1])
 
 
@@ -179,9 +175,8 @@ def tile_panel(
     tile: np.ndarray, stretch: str = "authors", bands: str = "true-colour"
 ) -> Image.Image:
     """The tile in colour, 224x224."""
-    return Image.fromarray(tile_rgb(tile, stretch, bands)).resize(
-        (HALF, HALF), Image.Resampling.BICUBIC
-    )
+    shown = Image.fromarray(tile_rgb(tile, stretch, bands))
+    return shown.resize((HALF, HALF), Image.Resampling.BICUBIC)
 
 
 def composite(
@@ -194,9 +189,8 @@ def composite(
         canvas.paste(photo, (0, 0))
     canvas.paste(tile, (0, HALF))
     if night is not None:
-        canvas.paste(
-            Image.fromarray(night).resize((HALF, HALF), Image.Resampling.BICUBIC), (HALF, HALF)
-        )
+        shown = Image.fromarray(night).resize((HALF, HALF), Image.Resampling.BICUBIC)
+        canvas.paste(shown, (HALF, HALF))
     return canvas
 
 
@@ -206,28 +200,29 @@ def side_by_side(parts: Sequence[bytes]) -> bytes:
     if len(parts) == 1:
         return parts[0]
     images = [open_picture(part) for part in parts]
-    images = [
-        image.resize(
-            (max(1, round(image.width * HALF / image.height)), HALF), Image.Resampling.BICUBIC
-        )
-        for image in images
-    ]
-    canvas = Image.new("RGB", (sum(image.width for image in images), HALF))
-    for at, image in zip(np.cumsum([0, *(image.width for image in images)]), images, strict=False):
-        canvas.paste(image, (int(at), 0))
+    widths = [max(1, round(image.width * HALF / image.height)) for image in images]
+    canvas = Image.new("RGB", (sum(widths), HALF))
+    for at, width, image in zip(accumulate([0, *widths]), widths, images, strict=False):
+        canvas.paste(image.resize((width, HALF), Image.Resampling.BICUBIC), (at, 0))
     return encode_png(canvas)
 
 
-def open_picture(data: bytes) -> Image.Image:
-    """Encoded bytes as RGB: PNG or JPEG and nothing else, at most ``MAX_PIXELS``, turned upright as
-    its EXIF tag says. Raises Pillow's own errors."""
+@contextmanager
+def opened(data: bytes) -> Iterator[Image.Image]:
+    """A picture whose pixels are not decoded yet: PNG or JPEG and nothing else, at most
+    ``MAX_PIXELS``. Raises Pillow's own errors."""
     with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
-        if (
-            image.width * image.height > MAX_PIXELS
-        ):  # Pillow itself refuses only twice as many, and warns before
+        # Pillow itself refuses only twice as many, and warns before
+        if image.width * image.height > MAX_PIXELS:
             raise Image.DecompressionBombError(
-                f"{image.width}x{image.height} pixels, at most {MAX_PIXELS} are decoded"
+                f"{image.width}x{image.height} pixels, at most {MAX_PIXELS} pixels are decoded"
             )
+        yield image
+
+
+def open_picture(data: bytes) -> Image.Image:
+    """Encoded bytes as RGB, turned upright as its EXIF tag says. Raises as `opened`."""
+    with opened(data) as image:
         with suppress(Exception):  # a damaged EXIF: as it lies
             ImageOps.exif_transpose(image, in_place=True)
         return as_rgb(image)
@@ -241,12 +236,11 @@ def as_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def encode_png(image: Image.Image) -> bytes:
-    """PNG bytes without any metadata: the same pixels give the same bytes."""
-    out = io.BytesIO()
-    Image.frombytes(image.mode, image.size, image.tobytes()).save(
-        out, format="PNG", compress_level=6
-    )
+def encode_png(image: Image.Image, level: int = 6) -> bytes:
+    """PNG bytes without any metadata: the same pixels give the same bytes. ``level``: of
+    compression."""
+    out, bare = io.BytesIO(), Image.frombytes(image.mode, image.size, image.tobytes())
+    bare.save(out, format="PNG", compress_level=level)
     return out.getvalue()
 
 

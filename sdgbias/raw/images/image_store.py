@@ -33,7 +33,6 @@ from sdgbias.raw.images.render import (
     make_shard,
 )
 from sdgbias.raw.images.shards import (
-    FOLDER,
     PER_SHARD,
     ImageReader,
     clear_store,
@@ -116,7 +115,6 @@ def render_store(
             name,
             settings.stretch_of(str(part["cname"].iloc[0])),
             settings,
-            out / FOLDER,
             staging(out),
             tasks,
         )
@@ -156,27 +154,23 @@ def _without(
         for file in os.scandir(folder)
         if file.name.endswith(".npz") and file.name.startswith(folder.name)
     }
-    has_tile, has_photo = (
-        table["cluster_id"].isin(tiles),
-        table["cluster_id"].isin(set(photos.rows["cluster_id"])),
-    )
+    ids = table["cluster_id"]
+    has_tile, has_photo = ids.isin(tiles), ids.isin(set(photos.rows["cluster_id"]))
     required = settings.photo == REQUIRED
-    no_tile, no_photo = table.loc[~has_tile, "cluster_id"], table.loc[~has_photo, "cluster_id"]
+    no_tile, no_photo = ids[~has_tile], ids[~has_photo]
     if not required:
         no_photo = no_photo[no_photo.isin(photos.named)]
     said = no_photo.isin(photos.named)
     rule = said.map({True: "photo-missing-file", False: "missing-photo"})
-    detail = said.map(
-        {True: "metadata names photos, but no file is there", False: "no street photo"}
-    )
+    told = {True: "metadata names photos, but no file is there", False: "no street photo"}
     path = "no file dhs_npzs/" + no_tile.str[:10] + "/" + no_tile + ".npz"
-    rows = [
-        pd.DataFrame({"table": "images", "key": no_tile, "rule": "missing-tile", "detail": path})
-    ]
     where = "images" if required else "photos"
-    rows += [pd.DataFrame({"table": where, "key": no_photo, "rule": rule, "detail": detail})]
+    rows = (
+        {"table": "images", "key": no_tile, "rule": "missing-tile", "detail": path},
+        {"table": where, "key": no_photo, "rule": rule, "detail": said.map(told)},
+    )
     drawable = table[has_tile & has_photo if required else has_tile]
-    return pd.concat(rows, ignore_index=True).astype("str"), drawable
+    return pd.concat(map(pd.DataFrame, rows), ignore_index=True).astype("str"), drawable
 
 
 def _plan(drawable: pd.DataFrame) -> dict[str, pd.DataFrame]:

@@ -46,21 +46,17 @@ def groups(keys: Sequence[str], hashes: Sequence[Sequence[str]], threshold: int 
     numbers, known = _numbers(hashes)
     label = np.arange(len(names), dtype=np.int64)
     at = np.flatnonzero(known)
-    distinct, inverse = np.unique(numbers[at], axis=0, return_inverse=True)
+    distinct, first, inverse = np.unique(
+        numbers[at], axis=0, return_index=True, return_inverse=True
+    )
     if len(distinct):
-        label[at] = at[_first_of(inverse)[_components(distinct, threshold)[inverse]]]
+        label[at] = at[first[_components(distinct, threshold)[inverse]]]
     order = np.argsort(names, kind="stable")
     rank = np.empty(len(names), dtype=np.int64)
     rank[order] = np.arange(len(names))
     lowest = np.full(len(names), len(names), dtype=np.int64)
     np.minimum.at(lowest, label, rank)
     return [str(name) for name in names[order[lowest[label]]]]
-
-
-def _first_of(inverse: np.ndarray) -> np.ndarray:
-    """Index of the first occurrence of each distinct row."""
-    first = np.unique(inverse, return_index=True)[1]
-    return np.asarray(first, dtype=np.int64)
 
 
 def _numbers(hashes: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
@@ -109,9 +105,8 @@ def _components(hashes: np.ndarray, threshold: int) -> np.ndarray:
 
 def _pairs(bands: list[np.ndarray]) -> float:
     """Pairs of rows that share a band."""
-    return float(
-        sum((pd.Series(band).value_counts().to_numpy(dtype=float) ** 2).sum() for band in bands)
-    )
+    counts = (pd.Series(band).value_counts().to_numpy(dtype=float) for band in bands)
+    return float(sum((shared**2).sum() for shared in counts))
 
 
 @numba.njit(cache=True)  # type: ignore[untyped-decorator]

@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import warnings
 import zipfile
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -17,19 +15,18 @@ from pathlib import Path
 import imagehash
 import numpy as np
 import pandas as pd
-from PIL import Image, ImageOps
+from PIL import Image
 
 from sdgbias.errors import InputError
 from sdgbias.files import FileError, confine
-from sdgbias.raw.images.composite import MAX_PIXELS, as_rgb
+from sdgbias.raw.images.composite import open_picture, opened
 from sdgbias.raw.text_tables import read_text
 from sdgbias.types import QUARANTINE_COLUMNS
 
 IMAGERY = Path("mapillary") / "imagery"
 PHOTO_CANDIDATES = 8  # readable photos considered for each one wanted
-NEAR_BITS = (
-    4  # of 64: photos of one cluster that differ in at most this many bits show the same view
-)
+#: Of 64: photos of one cluster that differ in at most this many bits show the same view.
+NEAR_BITS = 4
 MAX_FILE_BYTES = 64 * 2**20
 #: Names of the required metadata columns, the usual one first; compared ignoring case.
 ID_NAMES = ("id", "image_id", "mapillary_id")
@@ -95,23 +92,15 @@ def _corrupt(path: Path | str, error: Exception) -> PhotoError:
     )
 
 
-def _decode(path: Path | str, prepare: Callable[[Image.Image], Image.Image]) -> Image.Image:
-    """``prepare`` of the opened photo, every fault turned into a PhotoError."""
+def _decode(path: Path | str, decode: Callable[[bytes], Image.Image]) -> Image.Image:
+    """``decode`` of the photo's bytes, every fault turned into a PhotoError."""
     data = photo_bytes(path)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # of odd EXIF, which is fine, and of sizes, checked below
-            with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
-                if image.width * image.height > MAX_PIXELS:
-                    raise Image.DecompressionBombError(f"{image.width}x{image.height} pixels")
-                return prepare(image)
+        with warnings.catch_warnings():  # of odd EXIF, which is fine, and of sizes
+            warnings.simplefilter("ignore")
+            return decode(data)
     except Image.DecompressionBombError as error:
-        limit = f"at most {MAX_PIXELS} pixels are decoded"
-        raise PhotoError(
-            "photo-too-large", f"{path}: {error}, {limit}; shrink the photo"
-        ) from error
+        raise PhotoError("photo-too-large", f"{path}: {error}; shrink the photo") from error
     except Exception as error:
         raise _corrupt(path, error) from error
 
@@ -123,23 +112,14 @@ def read_photo(path: Path | str) -> Image.Image:
     ``path`` may name a member of an archive: 'imagery/AL.zip::AL/AL-2008-5#-00000001/123.jpeg'.
     Raises PhotoError.
     """
-
-    def upright(image: Image.Image) -> Image.Image:
-        with suppress(Exception):
-            ImageOps.exif_transpose(image, in_place=True)
-        return as_rgb(image)
-
-    return _decode(path, upright)
+    return _decode(path, open_picture)
 
 
-def _glance(path: Path | str) -> Image.Image:
-    """The photo in grey, 64 pixels on its longer side. Raises PhotoError."""
-
-    def small(image: Image.Image) -> Image.Image:
+def _glance(data: bytes) -> Image.Image:
+    """The photo in grey, 64 pixels on its longer side."""
+    with opened(data) as image:
         image.thumbnail((64, 64), Image.Resampling.BOX)  # JPEGs are decoded at 1/8 size for this
         return image.convert("L")
-
-    return _decode(path, small)
 
 
 def _information(glance: Image.Image) -> float:
@@ -177,9 +157,9 @@ def choose_photos(raw: Path, photos: Sequence[tuple[str, str]], wanted: int = 1)
     """The most informative of the first 8 x ``wanted`` readable ``photos`` in photo_id order; ties
     go to the lower id.
 
-    ``photos``: (photo_id, path) pairs as photo_index gives them. A near-duplicate of a better photo
-    (NEAR_BITS) is skipped, so there may be fewer than ``wanted``. Raises InputError when a path
-    leads out of ``raw``.
+    ``photos``: (photo_id, path) pairs as index_photos gives them. A near-duplicate of a better
+    photo (NEAR_BITS) is skipped, so there may be fewer than ``wanted``. Raises InputError when a
+    path leads out of ``raw``.
     """
     choice = Choice()
     ranked: list[tuple[float, str, str, str]] = []
@@ -190,15 +170,9 @@ def choose_photos(raw: Path, photos: Sequence[tuple[str, str]], wanted: int = 1)
         path = locate(raw, relative)
         choice.looked_at.append((photo_id, photo_digest(path)))
         try:
-            glance = _glance(path)
-            ranked.append(
-                (
-                    -_information(glance),
-                    photo_id,
-                    path,
-                    perceptual_hash(glance) if wanted > 1 else "",
-                )
-            )
+            glance = _decode(path, _glance)
+            shape = perceptual_hash(glance) if wanted > 1 else ""
+            ranked.append((-_information(glance), photo_id, path, shape))
         except PhotoError as error:
             choice.broken.append((photo_id, error))
     better: list[str] = []
@@ -227,28 +201,23 @@ def locate(raw: Path, relative: str) -> str:
 
 @dataclass(frozen=True)
 class PhotoIndex:
-    """rows: cluster_id, photo_id, path, sorted. named: the clusters that metadata names. misplaced:
-    quarantine rows of photos that metadata assigns to one cluster but are in another one's
-    folder."""
+    """rows: cluster_id, photo_id, path (below the raw folder), sorted. named: the clusters that
+    metadata names. misplaced: quarantine rows of photos that metadata assigns to one cluster but
+    are in another one's folder."""
 
     rows: pd.DataFrame
     named: frozenset[str]
     misplaced: pd.DataFrame
 
 
-def photo_index(raw: Path) -> pd.DataFrame:
-    """All street photos under ``raw``: cluster_id, photo_id, path (relative to ``raw``), sorted.
+def index_photos(raw: Path) -> PhotoIndex:
+    """All street photos under ``raw``.
 
     Read from mapillary/metadata/{CC}.csv (columns in any order) where present, otherwise from the
     files found. Rows whose file doesn't exist are left out. Photos lie in
     imagery/{CC}/{DHSID_EA}/{id}.jpeg or in imagery/{CC}.zip of the same tree; members are read in
     place, with path 'mapillary/imagery/AL.zip::AL/AL-2008-5#-00000001/123.jpeg'.
     """
-    return index_photos(Path(raw)).rows
-
-
-def index_photos(raw: Path) -> PhotoIndex:
-    """photo_index plus the clusters named by metadata and the misplaced photos."""
     listed = _listing(raw)
     tables = {path.stem: path for path in sorted((raw / IMAGERY.parent / "metadata").glob("*.csv"))}
     parts = [listed[~listed["cc"].isin(list(tables))]]
@@ -300,12 +269,8 @@ def _of_others(
     )
     other = by_path.where(by_path != "", by_file)
     wrong, other = rest[other != ""], other[other != ""]
-    detail = (
-        table
-        + " names it, but it lies in the folder of "
-        + other
-        + "; correct the row or move the photo"
-    )
+    where = f"{table} names it, but it lies in the folder of "
+    detail = where + other + "; correct the row or move the photo"
     key = wrong["cluster_id"] + "/" + wrong["photo_id"]
     return pd.DataFrame(
         {"table": "photos", "key": key, "rule": "photo-of-other-cluster", "detail": detail},
@@ -326,11 +291,8 @@ def _listing(raw: Path) -> pd.DataFrame:
     for cc in sorted(entry for entry in root.iterdir() if entry.is_dir()):
         for cluster in sorted(entry for entry in cc.iterdir() if entry.is_dir()):
             folder = (IMAGERY / cc.name / cluster.name).as_posix()
-            names = sorted(name for name in os.listdir(cluster) if _is_jpeg(name))
-            rows += [
-                (cluster.name, name.rpartition(".")[0], f"{folder}/{name}", cc.name)
-                for name in names
-            ]
+            for name in sorted(filter(_is_jpeg, os.listdir(cluster))):
+                rows.append((cluster.name, name.rpartition(".")[0], f"{folder}/{name}", cc.name))
     for zipped in sorted(root.glob("*.zip")):
         for member in sorted(_zip(str(zipped)).namelist()):
             *_, cluster_name, name = ("", "", *member.split("/"))
@@ -350,10 +312,8 @@ def _metadata(raw: Path, path: Path) -> pd.DataFrame:
     table = read_metadata(path)
     given = table.get("path", pd.Series("", index=table.index, dtype="str"))
     rows = table[["cluster_id", "photo_id"]].assign(path_given=given)
-    for name in rows.columns:
-        for value in rows.loc[
-            rows[name].str.contains(r"\.\.|^[\\/]|^[A-Za-z]:|\0", regex=True), name
-        ]:
+    for column in (rows[name] for name in rows.columns):
+        for value in column[column.str.contains(r"\.\.|^[\\/]|^[A-Za-z]:|\0", regex=True)]:
             confine(raw / IMAGERY, value)
     return rows.drop_duplicates(["cluster_id", "photo_id"])
 

@@ -81,20 +81,16 @@ class ImageSettings:
     photo: str = WHEN_AVAILABLE
 
     def __post_init__(self) -> None:
-        exceptions = dict(self.stretch_for)
-        known = set(countries()["cname"])
-        checks = [
+        exceptions, known = dict(self.stretch_for), tuple(set(countries()["cname"]))
+        checks = (
             ("image layout", self.layout, LAYOUTS),
             ("stretch", self.stretch, STRETCHES),
             ("bands", self.bands, tuple(BANDS)),
-        ]
-        checks += [("nightlights", self.nightlights, NIGHT_SCALES), ("photo", self.photo, PHOTO)]
-        checks += [
-            (f"stretch for {country}", name, STRETCHES) for country, name in exceptions.items()
-        ]
-        checks += [
-            ("country with a stretch of its own", country, tuple(known)) for country in exceptions
-        ]
+            ("nightlights", self.nightlights, NIGHT_SCALES),
+            ("photo", self.photo, PHOTO),
+            *((f"stretch for {code}", name, STRETCHES) for code, name in exceptions.items()),
+            *(("country with a stretch of its own", code, known) for code in exceptions),
+        )
         for what, value, valid in checks:
             if value not in valid:
                 raise UsageError(one_of(what, value, valid))
@@ -132,14 +128,12 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Shard:
-    """One file to build; ``folder``: location of an existing finished file, ``staging``: location
-    of a new one."""
+    """One file to build, in the folder ``staging``."""
 
     raw: Path
     name: str
     stretch: str
     settings: ImageSettings
-    folder: Path
     staging: Path
     clusters: list[Cluster]
 
@@ -216,21 +210,14 @@ def _reusable(shard: Shard, cluster: Cluster) -> Known | None:
             looked = min(PHOTO_CANDIDATES * wanted, len(cluster.photos))
         else:
             looked = int(known.note.get("looked_at", -1))
-            enough = (
-                looked <= len(cluster.photos)
-                if not known.note.get("complete")
-                else looked == len(cluster.photos)
-            )
+            there = len(cluster.photos)
+            enough = looked == there if known.note.get("complete") else looked <= there
             if not enough or known.note.get("paths") != _paths(cluster, looked):
                 continue
         try:
-            tile = hashlib.sha256(
-                tile_bytes(tile_inside(shard.raw, cluster.cluster_id))
-            ).hexdigest()
-            photos = [
-                (key, photo_digest(locate(shard.raw, path)))
-                for key, path in cluster.photos[:looked]
-            ]
+            tile = tile_bytes(tile_inside(shard.raw, cluster.cluster_id))
+            seen = cluster.photos[:looked]
+            photos = [(key, photo_digest(locate(shard.raw, path))) for key, path in seen]
         except FileError:
             continue
         if _source(shard, cluster, tile, photos) == known.source:
@@ -252,28 +239,23 @@ def _copy(known: Known) -> Row | None:
 
 @lru_cache(maxsize=4)
 def _rows_of(path: Path, _size: int, _changed: int) -> list[Row]:
-    return [
-        {str(name): value for name, value in row.items()}
-        for row in read_rows(path)[0].to_dict("records")
-    ]
+    rows: list[Row] = read_rows(path)[0].to_dict("records")  # type: ignore[assignment]
+    return rows
 
 
 def _paths(cluster: Cluster, looked_at: int) -> str:
     """A note contains the path of a broken photo, so it is valid only while the photos are at the
     same paths."""
-    return hashlib.sha256(
-        "\n".join(path for _, path in cluster.photos[:looked_at]).encode()
-    ).hexdigest()[:16]
+    paths = "\n".join(path for _, path in cluster.photos[:looked_at])
+    return hashlib.sha256(paths.encode()).hexdigest()[:16]
 
 
-def _source(shard: Shard, cluster: Cluster, tile: str, photos: list[tuple[str, str]]) -> str:
+def _source(shard: Shard, cluster: Cluster, tile: bytes, photos: list[tuple[str, str]]) -> str:
     s = shard.settings
     parts = [RENDERER, s.layout, shard.stretch, s.bands, s.nightlights, str(s.photos), s.photo]
-    parts.append(tile)
-    parts += [
-        "" if s.nightlights == "none" else sensor(cluster.year),
-        *(f"{key} {digest}" for key, digest in photos),
-    ]
+    parts.append(hashlib.sha256(tile).hexdigest())
+    parts.append("" if s.nightlights == "none" else sensor(cluster.year))
+    parts += [f"{key} {digest}" for key, digest in photos]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
@@ -285,12 +267,11 @@ def _draw(shard: Shard, cluster: Cluster) -> tuple[Row | None, dict[str, Any] | 
         path = tile_inside(shard.raw, cluster.cluster_id)
         data = tile_bytes(path)
         tile = read_tile(path, data)
-        choice = choose_photos(
-            shard.raw, cluster.photos, shard.settings.photos
-        )  # the most expensive step: reached only when the tile is readable
+        # the most expensive step: reached only when the tile is readable
+        choice = choose_photos(shard.raw, cluster.photos, shard.settings.photos)
     except TileError as error:
         reasons.append(["images", cluster.cluster_id, error.rule, _inside(shard.raw, error)])
-    source = _source(shard, cluster, hashlib.sha256(data).hexdigest(), choice.looked_at)
+    source = _source(shard, cluster, data, choice.looked_at)
     row = None
     if tile is not None and (choice.photos or shard.settings.photo != REQUIRED):
         reasons += [
@@ -300,22 +281,14 @@ def _draw(shard: Shard, cluster: Cluster) -> tuple[Row | None, dict[str, Any] | 
         row = {**_row(shard, cluster, tile, choice), "source": source}
     elif tile is not None:
         first = choice.broken[0][1]
-        detail = (
-            f"none of {len(cluster.photos)} photo(s) is readable; first:"
-            f" {_inside(shard.raw, first)}"
-        )
+        none = f"none of {len(cluster.photos)} photo(s) is readable; first: "
+        detail = none + _inside(shard.raw, first)
         reasons.append(["images", cluster.cluster_id, first.rule, detail])
     if not reasons:
         return row, None
     looked_at, complete = len(choice.looked_at), choice.complete and tile is not None
-    note = {
-        "source": source,
-        "looked_at": looked_at,
-        "complete": complete,
-        "paths": _paths(cluster, looked_at),
-        "quarantine": reasons,
-    }
-    return row, note
+    note = {"source": source, "looked_at": looked_at, "complete": complete}
+    return row, {**note, "paths": _paths(cluster, looked_at), "quarantine": reasons}
 
 
 def _row(shard: Shard, cluster: Cluster, tile: Any, choice: Choice) -> Row:
@@ -327,30 +300,23 @@ def _row(shard: Shard, cluster: Cluster, tile: Any, choice: Choice) -> Row:
     night = None if s.nightlights == "none" else nightlights(tile, cluster.year, s.nightlights)
     usual = (shard.stretch, s.bands) == ("authors", "true-colour")
     if s.layout == "composite":
-        shown = [
-            composite(photo, plain if usual else tile_panel(tile, shard.stretch, s.bands), night)
-        ]
+        panel = plain if usual else tile_panel(tile, shard.stretch, s.bands)
+        shown = [composite(photo, panel, night)]
     else:
         shown = [image for _, image in choice.photos]
         for image in shown:
             image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
-        shown += [
-            Image.fromarray(panel)
-            for panel in (tile_rgb(tile, shard.stretch, s.bands), night)
-            if panel is not None
-        ]
+        maps = (tile_rgb(tile, shard.stretch, s.bands), night)
+        shown += [Image.fromarray(drawn) for drawn in maps if drawn is not None]
     parts = [encode_png(image) for image in shown]
+    found = zip(MODALITIES, (photo, plain, night), strict=True)
     return {
         "cluster_id": cluster.cluster_id,
         "image_id": image_id(parts),
         "photo_id": ",".join(key for key, _ in choice.photos),
         "n_photos": len(cluster.photos),
         "n_parts": len(parts),
-        "modalities": ", ".join(
-            name
-            for name, there in zip(MODALITIES, (photo, plain, night), strict=True)
-            if there is not None
-        ),
+        "modalities": ", ".join(name for name, part in found if part is not None),
         "tile_hash": perceptual_hash(plain),
         "photo_hash": "" if photo is None else perceptual_hash(photo),
         "parts": parts,

@@ -13,10 +13,10 @@ import hashlib
 import json
 import os
 import shutil
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain, groupby, islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +70,8 @@ def write_shard(
 
     Raises StoreError when the disk is full or read-only.
     """
-    part = path.with_name(
-        f".{path.name}.{os.getpid()}.part"
-    )  # an orphaned worker of a killed run may still be writing
+    # an orphaned worker of a killed run may still be writing
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     kept: list[Row] = []
     source = iter(rows)
     try:
@@ -81,16 +80,10 @@ def write_shard(
             # pictures are compressed already; a dictionary or statistics over them only cost time
             small = [name for name in SCHEMA.names if name != "parts"]
             codec = dict.fromkeys(small, "zstd") | {"parts.list.element": "none"}
-            options: dict[str, Any] = {
-                "compression": codec,
-                "use_dictionary": small,
-                "write_statistics": small,
-            }
-            with pq.ParquetWriter(part, SCHEMA, **options) as writer:
+            kinds: dict[str, Any] = {"use_dictionary": small, "write_statistics": small}
+            with pq.ParquetWriter(part, SCHEMA, compression=codec, **kinds) as writer:
                 while group := list(islice(source, PER_GROUP)):
-                    writer.write_table(
-                        pa.Table.from_pylist(group, SCHEMA), row_group_size=PER_GROUP
-                    )
+                    writer.write_table(pa.Table.from_pylist(group, SCHEMA), PER_GROUP)
                     kept += [{name: row[name] for name in small} for row in group]
                 writer.add_key_value_metadata({_NOTES: json.dumps(notes(), sort_keys=True)})
             part.replace(path)
@@ -189,7 +182,7 @@ def store_images(out: Path, rows: Iterable[tuple[str, str, Sequence[bytes]]]) ->
     when a cluster is repeated or out of order: the order must not determine an image's shard.
     """
     parts: list[pd.DataFrame] = []
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     last = ""
     shutil.rmtree(staging(out), ignore_errors=True)
 
@@ -200,18 +193,9 @@ def store_images(out: Path, rows: Iterable[tuple[str, str, Sequence[bytes]]]) ->
                 f"{out}: image of cluster {cluster_id!r} comes after {last!r}; sort the images by"
                 " cluster, one each"
             )
-        last, identity, hashes = cluster_id, image_id(pictures), picture_hashes(pictures)
-        values = (
-            cluster_id,
-            identity,
-            identity,
-            photo_id,
-            1,
-            len(pictures),
-            "",
-            *hashes,
-            list(pictures),
-        )
+        last, identity = cluster_id, image_id(pictures)
+        about = (photo_id, 1, len(pictures), "", *picture_hashes(pictures))
+        values = (cluster_id, identity, identity, *about, list(pictures))
         return dict(zip(SCHEMA.names, values, strict=True))
 
     def prefix_of(row: tuple[str, str, Sequence[bytes]]) -> str:
@@ -219,22 +203,15 @@ def store_images(out: Path, rows: Iterable[tuple[str, str, Sequence[bytes]]]) ->
         return code if code.isalpha() and code.isupper() and code.isascii() else "XX"
 
     for prefix, group in groupby(rows, prefix_of):
-        while chunk := _peek(islice(group, PER_SHARD)):
-            name = f"{prefix}-{counts.get(prefix, 0):03d}"
-            counts[prefix] = counts.get(prefix, 0) + 1
-            written = write_shard(staging(out) / f"{name}.parquet", (row_of(*row) for row in chunk))
+        for _, chunk in groupby(enumerate(group), lambda numbered: numbered[0] // PER_SHARD):
+            name = f"{prefix}-{counts[prefix]:03d}"
+            counts[prefix] += 1
+            made = (row_of(*row) for _, row in chunk)
+            written = write_shard(staging(out) / f"{name}.parquet", made)
             parts.append(index_of(written, name))
     index = join_index(parts)
     publish(out, set(index["shard"]))
     return index
-
-
-def _peek(
-    rows: Iterator[tuple[str, str, Sequence[bytes]]],
-) -> Iterator[tuple[str, str, Sequence[bytes]]] | None:
-    """``rows`` with nothing consumed, None when it is empty."""
-    first = next(rows, None)
-    return None if first is None else chain([first], rows)
 
 
 def pending_index(clusters: pd.DataFrame) -> pd.DataFrame:
@@ -266,9 +243,8 @@ class ImageReader(Mapping[str, tuple[bytes, ...]]):
                 " --stage images"
             ) from error
         self._shard: dict[str, str] = dict(zip(table["image_id"], table["shard"], strict=True))
-        self._rows: dict[
-            str, tuple[np.ndarray, dict[str, int]]
-        ] = {}  # shard -> (first row of each group, image_id -> row)
+        # shard -> (first row of each group, image_id -> row)
+        self._rows: dict[str, tuple[np.ndarray, dict[str, int]]] = {}
         self._kept: OrderedDict[tuple[str, int], Any] = OrderedDict()
         self._size = 0
 
@@ -335,9 +311,8 @@ class ImageReader(Mapping[str, tuple[bytes, ...]]):
 
 def _starts(file: Any) -> np.ndarray:
     """First row of each row group, and the number of rows."""
-    return np.cumsum(
-        [0, *(file.metadata.row_group(i).num_rows for i in range(file.num_row_groups))]
-    )
+    rows = (file.metadata.row_group(i).num_rows for i in range(file.num_row_groups))
+    return np.cumsum([0, *rows])
 
 
 def _cause(error: Exception) -> str:

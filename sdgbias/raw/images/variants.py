@@ -7,7 +7,6 @@ same bytes.
 from __future__ import annotations
 
 import hashlib
-import io
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, lru_cache
@@ -15,7 +14,7 @@ from functools import cache, lru_cache
 import numpy as np
 from PIL import Image
 
-from sdgbias.raw.images.composite import SIDE, open_picture
+from sdgbias.raw.images.composite import SIDE, encode_png, open_picture
 from sdgbias.raw.images.shards import ImageReader
 
 STEPS, KEPT = 1000, 16
@@ -101,25 +100,15 @@ def noise(picture: bytes, step: int, key: str) -> bytes:
     """
     seed = int.from_bytes(hashlib.sha256(f"noise-{step}:{key}".encode()).digest()[:8], "big")
     pixels = np.asarray(open_picture(picture), dtype=np.float32) / 255
-    mean, deviation = (
-        np.array(CLIP_MEAN, dtype=np.float32),
-        np.array(CLIP_DEVIATION, dtype=np.float32),
-    )
+    mean, deviation = np.array((CLIP_MEAN, CLIP_DEVIATION), dtype=np.float32)
     left = signal_left(step)
     drawn = np.random.default_rng(seed).standard_normal(pixels.shape, dtype=np.float32)
-    noised = (
-        np.sqrt(left) * (pixels - mean) / deviation + np.sqrt(1 - left) * drawn
-    ) * deviation + mean
-    return _png(Image.fromarray(np.rint(np.clip(noised, 0, 1) * 255).astype(np.uint8)))
+    noised = np.sqrt(left) * (pixels - mean) / deviation + np.sqrt(1 - left) * drawn
+    noised = noised * deviation + mean
+    shown = np.rint(np.clip(noised, 0, 1) * 255).astype(np.uint8)
+    return encode_png(Image.fromarray(shown), level=0)  # noise can't be compressed
 
 
 @cache
 def _white(width: int, height: int) -> bytes:
-    return _png(Image.new("RGB", (width, height), "white"), level=6)
-
-
-def _png(image: Image.Image, level: int = 0) -> bytes:
-    """Uncompressed by default, because noise can't be compressed."""
-    out = io.BytesIO()
-    image.save(out, format="PNG", compress_level=level)
-    return out.getvalue()
+    return encode_png(Image.new("RGB", (width, height), "white"))

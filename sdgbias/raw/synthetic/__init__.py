@@ -8,10 +8,13 @@ SustainBench: 97 % of the clusters have some, against 18.7 %.
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 from sdgbias import templates
@@ -33,7 +36,7 @@ from sdgbias.raw.synthetic.tiles import render_tile, tile_bytes
 
 __all__ = ["DEFAULT_COUNTRIES", "write_sample"]
 
-_CHUNK = 8
+_CHUNK = 8  # clusters that a process draws at a time
 _NO_PICTURES = (
     "Empty on purpose: this sample was made with --no-images. Build it with: sdgbias build"
     " --no-images\n"
@@ -82,10 +85,8 @@ def write_sample(
                 _metadata(out / "mapillary" / "metadata", rows)
                 _pictures(out, seed, plan, progress, workers)
             else:
-                for folder in (
-                    "dhs_npzs",
-                    "mapillary",
-                ):  # keep the complete layout, so that the pipeline finds its folders
+                # keep the complete layout, so that the pipeline finds its folders
+                for folder in ("dhs_npzs", "mapillary"):
                     (out / folder).mkdir(exist_ok=True)
                     (out / folder / "README.txt").write_text(_NO_PICTURES, encoding="utf-8")
             labels = out / "dhs_final_labels.csv"  # last: it marks the folder as complete
@@ -128,19 +129,17 @@ def _metadata(folder: Path, rows: Sequence[SyntheticCluster]) -> None:
         write_csv(folder / f"{cc}.csv", header, (tuple(photo.values()) for photo in found))
 
 
-def _draw_files(out: Path, seed: int, keys: Sequence[tuple[str, int]]) -> int:
-    """Write the tiles and photos of these clusters."""
-    for cc, k in keys:
-        cluster = draw_cluster(seed, cc, k)
-        if cluster.tile:
-            folder = out / "dhs_npzs" / cluster.dhsid[:10]
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / f"{cluster.dhsid}.npz").write_bytes(tile_bytes(render_tile(cluster)))
-        for i, record in enumerate(photo_records(cluster)):
-            path = out / "mapillary" / "imagery" / str(record["path"])
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(encode_jpeg(render_photo(cluster, i), JPEG_QUALITY))
-    return len(keys)
+def _draw_files(out: Path, seed: int, key: tuple[str, int]) -> None:
+    """Write the tile and the photos of a cluster."""
+    cluster = draw_cluster(seed, *key)
+    if cluster.tile:
+        folder = out / "dhs_npzs" / cluster.dhsid[:10]
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{cluster.dhsid}.npz").write_bytes(tile_bytes(render_tile(cluster)))
+    for i, record in enumerate(photo_records(cluster)):
+        path = out / "mapillary" / "imagery" / str(record["path"])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode_jpeg(render_photo(cluster, i), JPEG_QUALITY))
 
 
 def _pictures(
@@ -150,28 +149,10 @@ def _pictures(
     progress: Progress,
     workers: int | None,
 ) -> None:
-    chunks = [plan[i : i + _CHUNK] for i in range(0, len(plan), _CHUNK)]
-    done = 0
-    for finished in _run(out, seed, chunks, workers):
-        done += finished
-        progress("drawing clusters", done, len(plan))
-
-
-def _run(
-    out: Path, seed: int, chunks: Sequence[Sequence[tuple[str, int]]], workers: int | None
-) -> Iterator[int]:
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    n = min(len(chunks), workers or cpus)
-    if n <= 1:
-        for chunk in chunks:
-            yield _draw_files(out, seed, chunk)
-        return
-    with ProcessPoolExecutor(n) as pool:
-        pending = {pool.submit(_draw_files, out, seed, chunk) for chunk in chunks}
-        try:
-            while pending:
-                finished, pending = wait(pending, return_when=FIRST_COMPLETED)
-                for future in finished:
-                    yield future.result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+    n = min(math.ceil(len(plan) / _CHUNK), workers or cpus)
+    draw = partial(_draw_files, out, seed)
+    with ProcessPoolExecutor(n) if n > 1 else nullcontext() as pool:
+        drawn = pool.map(draw, plan, chunksize=_CHUNK) if pool else map(draw, plan)
+        for done, _ in enumerate(drawn, 1):
+            progress("drawing clusters", done, len(plan))

@@ -41,12 +41,8 @@ NO_TILE, NO_PHOTO, NO_ADM1 = 0.02, 0.03, 0.05
 
 #: DHS country code -> its row: lat, lon and half_width (degrees) of the box that clusters fall in,
 #: who_region, owid_name (Our World in Data's, '' where it is the crosswalk's).
-COUNTRIES = {
-    row["cname"]: row
-    for row in csv.DictReader(
-        packaged("data", "synthetic_countries.csv").read_text(encoding="utf-8").splitlines()
-    )
-}
+_TABLE = packaged("data", "synthetic_countries.csv").read_text(encoding="utf-8")
+COUNTRIES = {row["cname"]: row for row in csv.DictReader(_TABLE.splitlines())}
 
 
 @dataclass(frozen=True)
@@ -102,9 +98,8 @@ class SyntheticCluster:
 def keyed(seed: int, *key: object) -> np.random.Generator:
     """A generator whose stream depends only on (seed, key), never on earlier draws."""
     text = "|".join(map(str, (seed, *key)))
-    return np.random.Generator(
-        np.random.PCG64(int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big"))
-    )
+    digest = hashlib.sha256(text.encode()).digest()
+    return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:8], "big")))
 
 
 def check_countries(countries: Sequence[str] | None) -> tuple[str, ...]:
@@ -115,9 +110,8 @@ def check_countries(countries: Sequence[str] | None) -> tuple[str, ...]:
         if cc not in COUNTRIES:
             raise UsageError(one_of("DHS country code", cc, COUNTRIES))
     if not codes or len(set(codes)) != len(codes):
-        raise UsageError(
-            f"countries {','.join(codes)!r}: name at least one code and each only once"
-        )
+        named = ",".join(codes)
+        raise UsageError(f"countries {named!r}: name at least one code and each only once")
     return codes
 
 
@@ -163,9 +157,8 @@ def _clip(value: float, low: float, high: float) -> float:
 def _labels(wealth: float, z: Sequence[float], p_zero: float) -> dict[str, float]:
     """Monotone noisy functions of wealth. ``z``: six standard normals; ``p_zero``: the uniform that
     decides a zero."""
-    zero = p_zero < 1.0 / (
-        1.0 + math.exp(1.25 - 0.6 * wealth)
-    )  # small samples of births often hold no death at all
+    # small samples of births often hold no death at all
+    zero = p_zero < 1.0 / (1.0 + math.exp(1.25 - 0.6 * wealth))
     return {
         "asset_index": round(1.1 * wealth + 0.35 * z[0], 6),
         "water_index": round(_clip(3.1 + 0.70 * wealth + 0.35 * z[1], 1, 5), 6),
@@ -188,24 +181,15 @@ def draw_cluster(seed: int, cc: str, k: int) -> SyntheticCluster:
     survey = rounds[0] if u[0] < 0.45 else rounds[1]
     region = REGIONS[int(u[1] * 4)]
     urban = u[2] < urban_share(seed, cc)
-    wealth = (
-        country_wealth(seed, cc)
-        + region_offset(seed, cc, region)
-        + (URBAN_STEP if urban else RURAL_STEP)
-        + 0.45 * z[6]
-    )
+    wealth = country_wealth(seed, cc) + region_offset(seed, cc, region)
+    wealth += URBAN_STEP if urban else RURAL_STEP
+    wealth += 0.45 * z[6]
     urbanity = _clip((0.66 if urban else 0.22) + 0.13 * z[7] + 0.02 * wealth, 0.02, 1.0)
     lat0, lon0, half = (float(COUNTRIES[cc][name]) for name in ("lat", "lon", "half_width"))
     labels = dict(_labels(wealth, z, u[3]))
     households = 8 + int(u[4] * 22)
-    n_base = (
-        households,
-        households,
-        households,
-        6 + int(u[5] * 34),
-        households + int(u[6] * 10),
-        5 + int(u[7] * 25),
-    )
+    births, women, measured = 6 + int(u[5] * 34), households + int(u[6] * 10), 5 + int(u[7] * 25)
+    n_base = (households, households, households, births, women, measured)
     counts: dict[str, float | None] = {}
     out: dict[str, float | None] = {}
     for i, (name, rate) in enumerate(MISSING.items()):

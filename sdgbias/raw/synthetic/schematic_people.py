@@ -89,11 +89,8 @@ def _row(seed: int, i: int) -> dict[str, object]:
     rng = keyed(seed, "person", i)
     weights = np.array([SELECTED_WEIGHT if name in SELECTED else 1.0 for name in CLASSES])
     row: dict[str, object] = dict.fromkeys(COLUMNS[4:], 0)
-    row["class1"], row["class2"], row["skin_tone_na"] = (
-        CLASSES[int(rng.choice(len(CLASSES), p=weights / weights.sum()))],
-        "",
-        0,
-    )
+    row["class1"] = CLASSES[int(rng.choice(len(CLASSES), p=weights / weights.sum()))]
+    row["class2"], row["skin_tone_na"] = "", 0
     row["bounding_box"] = json.dumps({"x": 40, "y": 20, "width": 80, "height": 170})
     row[f"gender_presentation_{_pick(rng, GENDER)}"] = 1
     row[f"age_presentation_{_pick(rng, AGE)}"] = 1

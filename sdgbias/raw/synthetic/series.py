@@ -54,13 +54,10 @@ def curve(series: str, wealth: float) -> float:
     beyond the range."""
     low, high, geometric, decimals = CURVES[series]
     t = (wealth + 2.0) / 4.0
-    t = (
-        0.02 + 0.96 * t
-        if 0 <= t <= 1
-        else 0.02 * math.exp(48 * t)
-        if t < 0
-        else 1 - 0.02 * math.exp(48 * (1 - t))
-    )
+    if t < 0:
+        t = 0.02 * math.exp(48 * t)
+    else:
+        t = 0.02 + 0.96 * t if t <= 1 else 1 - 0.02 * math.exp(48 * (1 - t))
     value = low * (high / low) ** t if geometric else low + (high - low) * t
     return round(value, decimals)
 
@@ -156,15 +153,10 @@ def _others(out: Path, seed: int, countries: Sequence[str]) -> None:
         for sex, factor in (("MLE", 0.88), ("FMLE", 1.12), ("BTSX", 1.0)):
             value = round(middle * factor, 5)
             low, high = round(value * 0.6, 5), round(value * 1.5, 5)
-            shown = (
-                ("No data", "", "", "")
-                if silent
-                else (f"{value:.1f} [{low:.1f}-{high:.1f}]", value, low, high)
-            )
+            shown = (f"{value:.1f} [{low:.1f}-{high:.1f}]", str(value), str(low), str(high))
+            shown = ("No data", "", "", "") if silent else shown
             place = (COUNTRIES[cc]["who_region"], "", table[cc]["iso3"])
-            who.append(
-                ("NCD_PAC", "PUBLISHED", "2010", *place, "YEARS18-PLUS", sex, *map(str, shown), "")
-            )
+            who.append(("NCD_PAC", "PUBLISHED", "2010", *place, "YEARS18-PLUS", sex, *shown, ""))
     write_csv(
         out / "who_gho" / "NCD_PAC.csv",
         "GHO,PUBLISHSTATE,YEAR,REGION,WORLDBANKINCOMEGROUP,COUNTRY,AGEGROUP,SEX,Display"

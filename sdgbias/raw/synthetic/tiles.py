@@ -68,9 +68,8 @@ def _background(rng: np.random.Generator, cluster: SyntheticCluster) -> np.ndarr
     """(255, 255) int16 surface codes of bush and fields, wetter or drier by the region."""
     wet = 1 - cluster.aridity + 0.35 * _smooth(rng, 7) + 0.12 * _smooth(rng, 25)
     natural = np.digitize(wet, (0.32, 0.55, 0.85)).astype(np.int16)
-    codes = np.array([_CODE[n] for n in ("soil", "dry_grass", "scrub", "forest")], np.int16)[
-        natural
-    ]
+    kinds = [_CODE[name] for name in ("soil", "dry_grass", "scrub", "forest")]
+    codes = np.array(kinds, np.int16)[natural]
     # farmland: rectangles of one crop each; more of it green where it is wet or (irrigation) rich
     angle, cell = rng.uniform(0, 1.57), rng.uniform(15, 24)
     c, s = np.float32(np.cos(angle)), np.float32(np.sin(angle))
@@ -78,11 +77,8 @@ def _background(rng: np.random.Generator, cluster: SyntheticCluster) -> np.ndarr
     j = np.floor((_Y * c - _X * s) / (cell * 0.7)).astype(np.int16) & 31
     green = 0.15 + 0.45 * (1 - cluster.aridity) + 0.25 * cluster.level
     pick = rng.random((32, 32))
-    kind = np.where(
-        pick < green,
-        _CODE["crop"],
-        np.where(pick < (1 + green) / 2, _CODE["stubble"], _CODE["fallow"]),
-    )
+    kind = np.where(pick < (1 + green) / 2, _CODE["stubble"], _CODE["fallow"])
+    kind = np.where(pick < green, _CODE["crop"], kind)
     farmed = (rng.random((32, 32)) < 0.75)[i, j] & (_smooth(rng, 5) > -0.15)
     land: np.ndarray = np.where(farmed, kind.astype(np.int16)[i, j], codes)
     return land
@@ -124,34 +120,24 @@ def _settle(
     # plots of 3 px: roof, yard or park
     i, j = (u / 3).astype(np.int16) & 127, (v / 3).astype(np.int16) & 127
     roofs = rng.random((128, 128))
-    kinds = (
-        (1 - rich) ** 1.6,
-        0.5 * (1 - rich),
-        0.45 * rich,
-        1.2 * rich**1.5,
-        0.9 * rich * urbanity,
-    )
-    edges = np.cumsum(np.array(kinds) / sum(kinds))
-    names = ("thatch", "rust", "tile_roof", "metal", "concrete")
-    roof = np.array([_CODE[n] for n in names], np.int16)[
-        np.minimum(np.searchsorted(edges, roofs), 4)
-    ]
-    free = np.where(
-        rng.random((128, 128)) < 0.15 + 0.35 * rich, _CODE["park"], _CODE["yard"]
-    ).astype(np.int16)
-    built: np.ndarray = town & (
-        rng.random((128, 128), dtype=np.float32)[i, j]
-        < (0.30 + 0.45 * urbanity + 0.2 * rich) * dens
-    )
+    shares = {
+        **{"thatch": (1 - rich) ** 1.6, "rust": 0.5 * (1 - rich), "tile_roof": 0.45 * rich},
+        **{"metal": 1.2 * rich**1.5, "concrete": 0.9 * rich * urbanity},
+    }
+    edges = np.cumsum(np.array(list(shares.values())) / sum(shares.values()))
+    covers = np.array([_CODE[name] for name in shares], np.int16)
+    roof = covers[np.minimum(np.searchsorted(edges, roofs), 4)]
+    parks = rng.random((128, 128)) < 0.15 + 0.35 * rich
+    free = np.where(parks, _CODE["park"], _CODE["yard"]).astype(np.int16)
+    full = (0.30 + 0.45 * urbanity + 0.2 * rich) * dens
+    built: np.ndarray = town & (rng.random((128, 128), dtype=np.float32)[i, j] < full)
     codes[town] = free[i[town], j[town]]
     codes[built] = roof[i[built], j[built]]
     # streets between blocks; each is paved or not
     block = 26 - 10 * urbanity
     bi, bj = (u / block).astype(np.int16) & 63, (v / block).astype(np.int16) & 63
-    paved_share = float(np.clip((rich - 0.3) / 0.4, 0, 1))
-    paved = np.where(
-        rng.random((2, 64)) < paved_share, _CODE["asphalt"], _CODE["dirt_road"]
-    ).astype(np.int16)
+    chosen = rng.random((2, 64)) < float(np.clip((rich - 0.3) / 0.4, 0, 1))
+    paved = np.where(chosen, _CODE["asphalt"], _CODE["dirt_road"]).astype(np.int16)
     width = 2.0 + 1.6 * rich
     keep = rng.random((2, 64)) < 0.25 + 0.9 * rich
     for axis, (w, b) in enumerate(((u, bi), (v, bj))):
@@ -160,13 +146,11 @@ def _settle(
     # through roads: one dirt track in the poorest place, up to four wide paved ones in the richest
     for road in range(1 + round(3 * rich)):
         slope = place.angle + road * 0.785 + rng.normal(0, 0.12)
-        off = np.abs(
-            -np.sin(slope) * dx + np.cos(slope) * dy + (2 + 10 * (1 - rich)) * _smooth(rng, 4)
-        )
+        bends = (2 + 10 * (1 - rich)) * _smooth(rng, 4)
+        off = np.abs(-np.sin(slope) * dx + np.cos(slope) * dy + bends)
         is_paved = rich + rng.normal(0, 0.05) > 0.38 + 0.08 * road
-        codes[off < (1.2 + 2.0 * rich if is_paved else 1.1)] = _CODE[
-            "asphalt" if is_paved else "dirt_road"
-        ]
+        half, cover = (1.2 + 2.0 * rich, "asphalt") if is_paved else (1.1, "dirt_road")
+        codes[off < half] = _CODE[cover]
     return built
 
 
@@ -213,11 +197,8 @@ def render_tile(cluster: SyntheticCluster) -> np.ndarray:
     place = layout(cluster)
     codes = _background(rng, cluster)
     if place.rivers:
-        side = (
-            np.cos(place.angle) * (_X - 127)
-            + np.sin(place.angle) * (_Y - 127)
-            + 25 * _smooth(rng, 5)
-        )
+        side = np.cos(place.angle) * (_X - 127) + np.sin(place.angle) * (_Y - 127)
+        side = side + 25 * _smooth(rng, 5)
         codes[np.abs(side - 50 * np.sign(place.angle - 0.8)) < 4.5] = _CODE["water"]
     dens = _density(rng, cluster, place)
     built = _settle(rng, cluster, place, dens, codes)
@@ -225,14 +206,10 @@ def render_tile(cluster: SyntheticCluster) -> np.ndarray:
     out = np.empty((8, SIZE, SIZE), np.float32)
     out[[0, 1, 2, 3, 4, 6]] = _TABLE[:, codes * 4 + shade]
     cells = 64
-    warm = (
-        _pool(built.astype(np.float32), cells) * 5
-        + _pool(dens, cells) * 2.5
-        - _pool(out[6], cells) * 12
-    )
-    out[5] = _nearest(
-        np.round((299.0 + 7 * cluster.aridity + warm + rng.normal(0, 0.2, warm.shape)) * 4) / 4
-    )
+    warm = _pool(built.astype(np.float32), cells) * 5 + _pool(dens, cells) * 2.5
+    warm = warm - _pool(out[6], cells) * 12
+    kelvin = 299.0 + 7 * cluster.aridity + warm + rng.normal(0, 0.2, warm.shape)
+    out[5] = _nearest(np.round(kelvin * 4) / 4)
     out[7] = _night(rng, cluster, dens)
     return np.ascontiguousarray(out[:, ::-1])  # drawn north up; SustainBench stores row 0 = south
 

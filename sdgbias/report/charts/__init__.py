@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache, reduce
+from functools import cache, lru_cache, reduce
 from typing import Any, TypeVar
 
 import pandas as pd
@@ -53,6 +53,7 @@ class Figure:
     """``frame``: filters, keys, value, low, high (None without interval), said, ci, n; its first
     row's filters are the first choice.
     ``columns``: keys shown in tooltips and the table, column -> head. ``legend``: (name, colour).
+    ``spec``: the chart as Vega-Lite without its data; a test validates all figures.
     ``panel``: a column with one chart per value. ``reads``: one sentence on the content; ``axes``:
     a description of the axes."""
 
@@ -61,7 +62,7 @@ class Figure:
     reads: str
     axes: str
     frame: pd.DataFrame
-    chart: Any
+    spec: Mapping[str, Any]
     filters: tuple[str, ...]
     columns: Mapping[str, str]
     legend: tuple[tuple[str, str], ...] = ()
@@ -83,17 +84,6 @@ class Figure:
             known = wanted is not None and (frame[column] == wanted).any()
             frame = frame[frame[column] == (wanted if known else frame[column].iloc[0])]
         return frame
-
-    @cached_property
-    def spec(self) -> dict[str, Any]:
-        """The chart as Vega-Lite, without its data. Not validated here: a test validates all
-        figures."""
-        if isinstance(self.chart, dict):
-            return self.chart
-        chart = self.chart.copy()  # what moved in a night, drawn by altair
-        chart.data = {"name": "rows"}  # otherwise layers would add an empty table
-        made: dict[str, Any] = chart.to_dict(validate=False)
-        return {k: v for k, v in made.items() if k not in ("$schema", "config", "data")}
 
     @property
     def panels(self) -> list[str]:

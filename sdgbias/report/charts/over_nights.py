@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-import altair as alt
 import numpy as np
 import pandas as pd
 
 from sdgbias.analysis import night_text as words
 from sdgbias.analysis.nights import ModelNight
-from sdgbias.report.charts import Figure
+from sdgbias.report.charts import Figure, figure
 
 #: Maximum number of series in one plot; beyond it, each series gets its own plot.
 TOGETHER = 5
@@ -210,13 +209,7 @@ def _days(times: Mapping[str, datetime], x: np.ndarray, most: int) -> tuple[tupl
     return tuple((float(x[i]), f"{found[i].day} {found[i]:%b}") for i in picks)
 
 
-BEFORE, NOW, LIMIT = "#0072b2", "#d55e00", "#7a828a"
-LEGEND = (
-    ("before", BEFORE),
-    ("now, with the 95 % interval of the change", NOW),
-    ("limit of the rule", LIMIT),
-)
-#: Metrics that are shares and fit on one axis.
+#: Metrics that are no shares and don't fit on one axis with them.
 _OTHER_UNITS = ("mae", "throughput", "cade_gain")
 
 
@@ -233,46 +226,9 @@ def moves(m: ModelNight) -> Figure | None:
     if frame.empty:
         return None
     order = list(frame["what"])
-    y = alt.Y(
-        "what:N",
-        sort=order,
-        title=None,
-        axis=alt.Axis(
-            ticks=False, domain=False, labelLimit=400, minExtent=7 * max(map(len, order))
-        ),
-    )
-    title = "per cent"
-    x = alt.X(
-        "now:Q",
-        title=title,
-        scale=alt.Scale(zero=False, nice=True),
-        axis=alt.Axis(tickCount=6, grid=True),
-    )
-    base = alt.Chart().encode(y=y)
-    chart = alt.layer(
-        base.mark_rule(strokeWidth=1, color=LIMIT).encode(
-            x=alt.X("before:Q", title=title), x2=alt.X2("now:Q")
-        ),
-        base.mark_rule(strokeWidth=3, color=NOW).encode(
-            x=alt.X("low:Q", title=title), x2=alt.X2("high:Q")
-        ),
-        base.mark_tick(thickness=2.5, size=22, color=LIMIT).encode(x=alt.X("limit:Q", title=title)),
-        base.mark_point(filled=False, size=80, strokeWidth=2, color=BEFORE, opacity=1).encode(
-            x=alt.X("before:Q", title=title)
-        ),
-        base.mark_point(filled=True, size=80, shape="diamond", color=NOW, opacity=1).encode(x=x),
-    ).properties(height=alt.Step(34))
-    return Figure(
-        name=f"moves-{m.model}-{m.suite}".replace(".", "-"),
-        title=f"What moved in {m.model}",
-        reads="",
-        axes="",
-        frame=frame,
-        chart=chart,
-        filters=(),
-        columns={"what": "What"},
-        legend=LEGEND,
-    )
+    room = 7 * max(map(len, order))
+    made = figure("moves", frame, model=m.model, order=order, room=room)
+    return replace(made, name=f"moves-{m.model}-{m.suite}".replace(".", "-"))
 
 
 def _point(r: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-import json
 from pathlib import Path
 from typing import Any
 
@@ -155,9 +154,3 @@ def pictures(query: Query, rows: pd.DataFrame) -> dict[str, str]:
         if sum(map(len, encoded.values())) <= PICTURE_BYTES:
             break
     return encoded
-
-
-def _options(stored: object, k: int) -> list[str]:
-    texts = json.loads(stored) if isinstance(stored, str) else []
-    texts = [str(t) for t in texts] if isinstance(texts, list) else []
-    return (texts + [""] * k)[:k]

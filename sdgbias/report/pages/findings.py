@@ -87,8 +87,7 @@ def _known(cells: list[dict[str, Any] | None]) -> list[dict[str, Any]]:
 
 def _counts(cells: list[dict[str, Any] | None]) -> str:
     """The common n of a row, or its range if the views differ."""
-    n = sorted({c["n"] for c in _known(cells)})
-    return f"{n[0]:,}" if len(n) == 1 else f"{n[0]:,}{labels.DASH}{n[-1]:,}"
+    return labels.span((c["n"] for c in _known(cells)), labels.DASH)
 
 
 def _regression_table(d: ReportData, model: str) -> dict[str, Any] | None:

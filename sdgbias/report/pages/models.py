@@ -13,7 +13,7 @@ from sdgbias.errors import RegistryError
 from sdgbias.registry import entries as registry
 from sdgbias.report import data, labels, leaderboard
 from sdgbias.report.pages.findings import findings
-from sdgbias.report.source import Reader, Row
+from sdgbias.report.source import AMONG, Reader, Row
 from sdgbias.suites.facet import NOT_UNDERSTOOD
 from sdgbias.types import PILLARS, SDG, ModelSpec
 
@@ -90,11 +90,9 @@ def page(
     """All data of one model; None if neither the results nor the registry contain it. ``found``:
     data of the newest runs on places; by default this model's run alone is read. ``among``: only
     these runs."""
-    within = "" if among is None else f" AND run_id IN ({', '.join('?' for _ in among) or 'NULL'})"
-    newest = reader.ask(
-        _NEWEST.format(where=f"model = ?{within}", by="suite", order="suite DESC"),
-        [name, *(among or ())],
-    )
+    mine = f"model = $model AND {AMONG}"
+    given = {"model": name, "among": among}
+    newest = reader.ask(_NEWEST.format(where=mine, by="suite", order="suite DESC"), given)
     facts = entry(root, name)
     nights = _nights(reader, name) if among is None else []
     if not newest and facts is None and not nights:
@@ -102,8 +100,8 @@ def page(
     runs = reader.ask(
         f"""SELECT run_id, suite, benchmark_id, provenance, started_at, finished_at,
             n_prompts_planned, n_scored, n_cached, n_failed, count(*) OVER () AS total FROM runs
-            WHERE model = ?{within} ORDER BY finished_at DESC NULLS FIRST, run_id LIMIT {RUNS}""",
-        [name, *(among or ())],
+            WHERE {mine} ORDER BY finished_at DESC NULLS FIRST, run_id LIMIT {RUNS}""",
+        given,
     )
     places = {run["suite"]: run for run in newest}.get(SDG)
     if places and found is None:
@@ -127,12 +125,11 @@ def page(
 
 def _failures(reader: Reader, run_ids: list[str]) -> list[Row]:
     """Prompts that could not be scored in these runs, counted by kind."""
-    marks = ", ".join("?" for _ in run_ids) or "NULL"
     return reader.ask(
-        f"""SELECT r.suite, f.kind, count(*) AS n, min(f.message) AS message FROM failures f JOIN
-            runs r USING (run_id)
-            WHERE f.run_id IN ({marks}) GROUP BY ALL ORDER BY n DESC, suite, kind""",
-        run_ids,
+        """SELECT r.suite, f.kind, count(*) AS n, min(f.message) AS message FROM failures f JOIN
+           runs r USING (run_id)
+           WHERE list_contains(?, run_id) GROUP BY ALL ORDER BY n DESC, suite, kind""",
+        [run_ids],
     )
 
 
@@ -149,13 +146,9 @@ def _nights(reader: Reader, name: str) -> list[Row]:
         [name],
     ):
         counts.setdefault((r["night"], r["suite"]), {})[r["verdict"]] = r["n"]
+    judged = [counts.get((r["night"], r["suite"]), {}) for r in rows]
     return [
-        r
-        | {
-            "verdicts": (v := counts.get((r["night"], r["suite"]), {})),
-            "verdict": labels.worst(v),
-        }
-        for r in rows
+        r | {"verdicts": v, "verdict": labels.worst(v)} for r, v in zip(rows, judged, strict=True)
     ]
 
 
@@ -176,31 +169,17 @@ def _suite(reader: Reader, run: Row) -> dict[str, Any]:
         for c in cells
     ]
     whole = [c for c in cells if c["pillar"] == "all" and c["indicator"] == "all"]
-    found = {(c["task"], c["metric"], c["test"], c["method"]): c for c in whole}
     heads = []
     for task, metric in dict.fromkeys((c["task"], c["metric"]) for c in whole):
         if metric in ("accuracy", "interval_accuracy", "recall"):
-            by_test = {
-                (c["test"], c["method"]): c
-                for c in whole
-                if (c["task"], c["metric"]) == (task, metric)
-            }
-            methods = [m for m in labels.VIEWS if any(method == m for _, method in by_test)]
-            tests = sorted({test for test, _ in by_test}, key=lambda t: (t == "all", t))
-            grid = [(t, [by_test.get((t, m)) for m in methods]) for t in tests]
+            part = [c for c in whole if (c["task"], c["metric"]) == (task, metric)]
+            methods = _methods(part)
+            grid = _grid(part, "test", _tests(part), "method", methods)
             heads.append({"task": task, "metric": metric, "methods": methods, "rows": grid})
-    tests = sorted({k[2] for k in found if k[1] == "accuracy_gain"}, key=lambda t: (t == "all", t))
-    gain = [
-        (
-            t,
-            [
-                found.get(("mcq", m, t, "cade"))
-                for m in ("accuracy_gain", "fixed_rate", "broken_rate")
-            ],
-        )
-        for t in tests
-    ]
     heads.sort(key=lambda h: (h["task"] != "mcq", h["task"]))
+    debiased = [c for c in whole if (c["task"], c["method"]) == ("mcq", "cade")]
+    gained = _tests([c for c in debiased if c["metric"] == "accuracy_gain"])
+    changes = ("accuracy_gain", "fixed_rate", "broken_rate")
     chosen, _, _ = leaderboard.choose(
         [tuple(c[name] for name in leaderboard.CHOICES) for c in cells], {}
     )
@@ -215,7 +194,7 @@ def _suite(reader: Reader, run: Row) -> dict[str, Any]:
     return {
         "run": run,
         "heads": heads,
-        "gain": gain,
+        "gain": _grid(debiased, "test", gained, "metric", changes),
         "signature": _signature(cells, "all" if suites.named(run["suite"]).custom else "T1"),
         "disparity": _disparity(cells),
         "groups": _groups(cells) if suites.named(run["suite"]).custom else ([], []),
@@ -229,45 +208,54 @@ def _suite(reader: Reader, run: Row) -> dict[str, Any]:
     }
 
 
-def _signature(cells: list[Row], test: str) -> list[tuple[str, list[Row | None]]]:
+Grid = list[tuple[str, list[Row | None]]]
+
+
+def _grid(
+    cells: list[Row], row: str, rows: Sequence[str], column: str, columns: Sequence[str]
+) -> Grid:
+    """(value of the column ``row``, the cells of these ``columns``) of a table, for ``rows``."""
+    found = {(c[row], c[column]): c for c in cells}
+    return [(r, [found.get((r, c)) for c in columns]) for r in rows]
+
+
+def _tests(cells: list[Row]) -> list[str]:
+    """The tests of some cells, the pooled ones last."""
+    return sorted({c["test"] for c in cells}, key=lambda t: (t == "all", t))
+
+
+def _methods(cells: list[Row]) -> list[str]:
+    there = {c["method"] for c in cells}
+    return [m for m in labels.VIEWS if m in there]
+
+
+def _signature(cells: list[Row], test: str) -> Grid:
     """The direction of answers without evidence (Q-only), by pillar: shares in the order of
     DIRECTIONS."""
-    found = {
-        (c["pillar"], c["metric"]): c
-        for c in cells
-        if (c["task"], c["test"], c["method"], c["indicator"]) == ("mcq", test, "q_only", "all")
-    }
-    pillars = [p for p in (*PILLARS, "all") if (p, "share_optimistic") in found]
-    return [(p, [found.get((p, f"share_{d}")) for d in DIRECTIONS]) for p in pillars]
+    where = ("mcq", test, "q_only", "all")
+    own = [c for c in cells if (c["task"], c["test"], c["method"], c["indicator"]) == where]
+    there = {c["pillar"] for c in own if c["metric"] == "share_optimistic"}
+    pillars = [p for p in (*PILLARS, "all") if p in there]
+    return _grid(own, "pillar", pillars, "metric", [f"share_{d}" for d in DIRECTIONS])
 
 
-def _groups(cells: list[Row]) -> tuple[list[str], list[tuple[str, list[Row | None]]]]:
+def _groups(cells: list[Row]) -> tuple[list[str], Grid]:
     """Custom questions: (methods, [(level of a group column, or 'COLUMN: best minus worst', its
     accuracy by method)])."""
-    rows = [
+    own = [
         c
         for c in cells
         if c["test"] == "all" and c["pillar"] != "all" and c["metric"] in ("accuracy", "disparity")
     ]
-    found = {(r["pillar"], r["method"]): r for r in rows}
-    methods = [m for m in labels.VIEWS if any(r["method"] == m for r in rows)]
-    return methods, [
-        (labels.group(pillar), [found.get((pillar, m)) for m in methods])
-        for pillar in sorted({r["pillar"] for r in rows})
-    ]
+    methods, pillars = _methods(own), sorted({c["pillar"] for c in own})
+    grid = _grid(own, "pillar", pillars, "method", methods)
+    return methods, [(labels.group(pillar), row) for pillar, row in grid]
 
 
-def _disparity(cells: list[Row]) -> tuple[list[str], list[tuple[str, list[Row | None]]]]:
+def _disparity(cells: list[Row]) -> tuple[list[str], Grid]:
     """Second suite: (prompts, [(pair of groups, difference of recalls by prompt, mean over
     classes)])."""
-    rows = [
-        c
-        for c in cells
-        if (c["metric"], c["method"], c["indicator"]) == ("disparity", "full", "all-52")
-    ]
-    found = {(r["pillar"], r["test"]): r for r in rows}
-    tests = sorted({r["test"] for r in rows})
-    return tests, [
-        (pair, [found.get((pair, t)) for t in tests])
-        for pair in sorted({r["pillar"] for r in rows})
-    ]
+    where = ("disparity", "full", "all-52")
+    own = [c for c in cells if (c["metric"], c["method"], c["indicator"]) == where]
+    tests, pairs = sorted({c["test"] for c in own}), sorted({c["pillar"] for c in own})
+    return tests, _grid(own, "pillar", pairs, "test", tests)

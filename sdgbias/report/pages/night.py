@@ -25,8 +25,7 @@ from sdgbias.analysis.nights import (
 )
 from sdgbias.report import labels
 from sdgbias.report.charts import described, over_nights, still
-from sdgbias.report.pages.examples import _options
-from sdgbias.types import OPTION_LETTERS
+from sdgbias.report.pages.questions import option_rows
 
 #: Number of flipped questions shown per model, and of models whose breaches are shown in full.
 SHOWN, EXPLAINED = 6, 20
@@ -79,7 +78,6 @@ def context(night: NightRecord, query: nights.Query, pictures: Pictures) -> dict
         "explained": [(m.model, m.suite) for m in breached],
         "breached": [_breach(m, shown.get((m.model, m.suite), [])) for m in breached],
         "beyond": max(0, len(night.breached) - EXPLAINED),
-        "legend": over_nights.LEGEND,
         "flipped": flipped,
         "flips": sum(len(m.flips) for m in flipped),
         "open": [part for m in night.models if (part := _open(m))],
@@ -186,6 +184,7 @@ def _breach(m: ModelNight, examples: list[dict[str, Any]]) -> dict[str, Any]:
         # the element around it says in words what it draws
         "chart": still(figure)[0].replace("<svg ", '<svg aria-hidden="true" ', 1) if figure else "",
         "alt": described(figure) if figure else "",
+        "legend": figure.legend if figure else (),
         "flips": _flips(m),
         "examples": examples,
     }
@@ -272,16 +271,11 @@ def _examples(
 
 
 def _place(r: Mapping[Any, Any], uris: Mapping[str, str]) -> dict[str, Any]:
-    options = []
-    if r["task"] == "mcq":
-        texts = [t for t in _options(r["options"], len(OPTION_LETTERS)) if t]
-        for letter, text in zip(OPTION_LETTERS, texts, strict=False):
-            tags = [
-                name
-                for name, said in (("right", r["gold"]), ("was", r["was"]), ("now", r["now"]))
-                if said == letter
-            ]
-            options.append({"letter": letter, "text": text, "tags": tags})
+    said = {"right": r["gold"], "was": r["was"], "now": r["now"]}
+    options = [
+        {"letter": k, "text": text, "tags": [tag for tag, letter in said.items() if letter == k]}
+        for k, text in (option_rows(dict(r)) if r["task"] == "mcq" else ())
+    ]
     where = ", ".join(
         x for x in (str(r["country"] or ""), "" if pd.isna(r["year"]) else str(int(r["year"]))) if x
     )

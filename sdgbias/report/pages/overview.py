@@ -69,7 +69,7 @@ def context(
         "mixed": [s for s, ids in table["benchmarks"].items() if len(ids) > 1],
         "synthetic": found is not None
         and any(_config(c).get("synthetic") for c in found.runs["config"]),
-        "date": newest(reader, table),
+        "date": labels.when(max((r["finished_at"] for r in behind), default=None)),
         "runs": behind,
         "licences": sorted({str(r["licence"]) for r in behind if r["licence"]}),
         "all_synthetic": all(_config(r["config"]).get("synthetic") for r in behind),
@@ -84,19 +84,10 @@ def _config(text: object) -> dict[str, Any]:
     return made
 
 
-def newest(reader: Reader, table: Mapping[str, Any]) -> str:
-    """When the newest run of the table finished, as text."""
-    ids = [run for r in table["rows"] for run in r["runs"].values()]
-    marks = ", ".join("?" for _ in ids) or "NULL"
-    [row] = reader.ask(f"SELECT max(finished_at) AS at FROM runs WHERE run_id IN ({marks})", ids)
-    return labels.when(row["at"])
-
-
 def provenance(reader: Reader, table: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The runs behind the leaderboard, in its order, with what they were made from."""
     ids = [run for r in table["rows"] for run in r["runs"].values()]
-    marks = ", ".join("?" for _ in ids) or "NULL"
-    rows = reader.ask(f"SELECT * FROM runs WHERE run_id IN ({marks})", ids)
+    rows = reader.ask("SELECT * FROM runs WHERE list_contains(?::VARCHAR[], run_id)", [ids])
     by = {r["run_id"]: r for r in rows}
     return [by[run] | {"extra_prompts": extra_prompts(by[run])} for run in ids]
 
@@ -191,15 +182,10 @@ def counted(evidence: str) -> str:
 
 def _span(counts: Sequence[str]) -> str:
     """'9 to 14 distinct prompts' of several counts in words."""
-    numbers = sorted({int(c.split(" ")[0].replace(",", "")) for c in counts if c[:1].isdigit()})
+    numbers = [int(c.split(" ")[0].replace(",", "")) for c in counts if c[:1].isdigit()]
     if not numbers:
         return "an unknown number of prompts"
-    what = max(counts, key=len).split(" ", 1)[1]
-    return (
-        f"{numbers[0]:,} {what}"
-        if len(numbers) == 1
-        else f"{numbers[0]:,} to {numbers[-1]:,} {what}"
-    )
+    return f"{labels.span(numbers)} {max(counts, key=len).split(' ', 1)[1]}"
 
 
 def _cade(table: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:

@@ -59,8 +59,8 @@ def load(reader: Reader, run: Row, wanted: Sequence[Wanted]) -> list[dict[str, A
     images = sorted({i["image_id"] for i in items if i["image_id"]})
     pictured = reader.ask(
         "SELECT DISTINCT image_id FROM previews WHERE benchmark_id = ? AND image_id IN"
-        f" ({', '.join('?' for _ in images) or 'NULL'})",
-        [run["benchmark_id"], *images],
+        " (SELECT unnest(?::VARCHAR[]))",
+        [run["benchmark_id"], images],
     )
     there = {p["image_id"] for p in pictured}
     made: list[dict[str, Any] | None] = []

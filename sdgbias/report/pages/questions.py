@@ -32,7 +32,7 @@ def _asked(item: Row) -> str:
     return P1.format(list=f"the {len(CLASSES)} classes")
 
 
-def _option_rows(item: Row) -> list[tuple[str, str]]:
+def option_rows(item: Row) -> list[tuple[str, str]]:
     """(letter, text) of a multiple-choice item; [] for an estimate."""
     texts = labels.parsed(item["options"], list)
     return list(zip(OPTION_LETTERS, (str(t) for t in texts), strict=False))
@@ -73,7 +73,7 @@ _LAYOUTS = {
             " i.urban) AS place, i.question"
         ),
         asked=lambda item: str(item["question"] or ""),
-        options=_option_rows,
+        options=option_rows,
         letters={},
     ),
     "people": Layout(

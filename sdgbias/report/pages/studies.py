@@ -34,7 +34,7 @@ from sdgbias.report.charts import (
     still,
 )
 from sdgbias.report.data import ALL_TESTS, NOT_ANALYSED, Studies, method_name
-from sdgbias.report.labels import DASH, number
+from sdgbias.report.labels import DASH, number, span
 from sdgbias.report.layout import (
     COMPARE,
     GROUPS,
@@ -340,8 +340,7 @@ def _head(runs: pd.DataFrame, what: str) -> list[str]:
 
 
 def _caption(f: Figure, name: str, frame: pd.DataFrame, runs: pd.DataFrame) -> str:
-    n = sorted({int(v) for v in frame["n"]})
-    many = f"{n[0]:,}" if len(n) == 1 else f"{n[0]:,} to {n[-1]:,}"
+    many = span(map(int, frame["n"]))
     mine = runs[runs["data"].isin(set(frame["data"]))] if "data" in frame else runs
     shown = (
         set(frame["model"])

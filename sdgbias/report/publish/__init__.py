@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from sdgbias.errors import InfrastructureError, StoreError, UsageError
+from sdgbias.errors import InfrastructureError, StoreError, UsageError, first_line
 
 Chunks = Callable[[], Iterator[bytes]]
 DATASET = "dataset"
@@ -84,7 +84,7 @@ def upload(folder: Path, repo: str) -> str:
         raise UsageError(f"--upload {repo}: {str(error).splitlines()[0]}") from None
     except (HfHubHTTPError, OfflineModeIsEnabled, httpx.HTTPError, OSError) as error:
         raise InfrastructureError(
-            f"--upload {repo}: {(str(error).splitlines() or [type(error).__name__])[0]}; {folder}"
+            f"--upload {repo}: {first_line(error)}; {folder}"
             " is complete: check HF_TOKEN and upload it again, or: hf upload"
         ) from None
     return str(done.commit_url)

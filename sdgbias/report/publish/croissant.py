@@ -57,7 +57,7 @@ def croissant(
                 "http://mlcommons.org/croissant/RAI/1.0",
             ],
             "name": "sdgbiasbench-rebuilt" + ("-synthetic" if card.get("synthetic") else ""),
-            "description": intended_use().summary,
+            "description": intended_use()["summary"],
             "version": "1.0.0",
             "identifier": benchmark.id,
             "license": _LICENCES.get(benchmark.licence, benchmark.licence),
@@ -122,10 +122,10 @@ def _responsible(benchmark: Benchmark) -> dict[str, Any]:
     found = {
         "rai:dataCollection": " ".join(card.get("sources", ())),
         "rai:dataCollectionMissingData": "; ".join(missing),
-        "rai:dataUseCases": list(use.intended),
+        "rai:dataUseCases": use["for"],
         "rai:dataBiases": shares,
         "rai:dataLimitations": [*card.get("known_limits", ()), *held],
-        "rai:dataSocialImpact": " ".join(("Not for:", *use.excluded)),
-        "rai:personalSensitiveInformation": list(use.terms[:1]),
+        "rai:dataSocialImpact": " ".join(("Not for:", *use["not_for"])),
+        "rai:personalSensitiveInformation": use["terms"][:1],
     }
     return {name: value for name, value in found.items() if value}

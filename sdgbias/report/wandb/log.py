@@ -12,7 +12,6 @@ Only public calls of the client; all runs of a call share its one helper process
 from __future__ import annotations
 
 import io
-import json
 import os
 import shutil
 import sys
@@ -20,21 +19,18 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import pandas as pd
 
 from sdgbias import store, suites
-from sdgbias.errors import SdgbiasError, StoreError, one_of
-from sdgbias.files import json_object, replacing
+from sdgbias.errors import SdgbiasError, StoreError, first_line, one_of
+from sdgbias.files import json_object, write_json
 from sdgbias.progress import Progress, each, silent
 from sdgbias.report.wandb import contents, slugs
 from sdgbias.types import Task
-
-if TYPE_CHECKING:
-    from sdgbias.report import data
-    from sdgbias.report.charts import paper
 
 #: Default project if WANDB_PROJECT is not set. `wandb sync` can rename a run's project but not that
 #: of its artifacts, so it is fixed when the run is written.
@@ -42,6 +38,8 @@ PROJECT = "sdgbias"
 #: Collection of W&B's registry that scores are linked to, e.g. wandb-registry-bias/scores.
 REGISTRY = "SDGBIAS_WANDB_REGISTRY"
 LOGGED = "logged.json"
+#: What to do where the folder of the W&B runs can't be written.
+OTHER_DIR = "choose another --dir"
 _VERDICTS = (
     'rule, task, test, method, level, side, metric, verdict, "before", "value", change, ci_low,'
     " ci_high, n, p, mde, allowed, quarantines, required, note"
@@ -50,19 +48,43 @@ _VERDICTS = (
 
 @dataclass(frozen=True)
 class RunToLog:
-    """One W&B run to write. record: its row of ``runs``; metrics: its rows (of a small run those
-    over all indicators); params: CADE's; judged: the regression verdicts of the night, empty if the
-    check has not run. small: a night in which the model did not change: config, summary and history
-    only."""
+    """One W&B run to write. record: its row of ``runs``. small: of a night in which the model did
+    not change: config, summary and history only."""
 
     results: Path
     folder: Path
     night: str
     small: bool
     record: dict[str, Any]
-    metrics: pd.DataFrame
-    params: pd.DataFrame
-    judged: pd.DataFrame
+
+    def _rows(self, sql: str) -> pd.DataFrame:
+        given = {k: v for k, v in {**self.record, "night": self.night}.items() if f"${k}" in sql}
+        return store.query(self.results, sql, given)
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """Its numbers; of a small run those over all indicators."""
+        pooled = "AND (starts_with(indicator, 'all') OR indicator = 'macro')" if self.small else ""
+        return self._rows(f"FROM metric_rows WHERE run_id = $run_id {pooled} ORDER BY ALL")
+
+    @cached_property
+    def params(self) -> pd.DataFrame:
+        """CADE's parameters."""
+        return self._rows("FROM cade_params WHERE run_id = $run_id ORDER BY task, test")
+
+    @cached_property
+    def gaps(self) -> pd.DataFrame:
+        """Its study of gaps between groups of people."""
+        order = "test, method, pillar, metric"
+        return self._rows(
+            f"FROM study_rows WHERE run_id = $run_id AND study = 'fairness' ORDER BY {order}"
+        )
+
+    @cached_property
+    def judged(self) -> pd.DataFrame:
+        """The regression verdicts of the night, empty if the check has not run."""
+        mine = "night = $night AND model = $model AND suite = $suite"
+        return self._rows(f"SELECT {_VERDICTS} FROM verdicts WHERE {mine} ORDER BY ALL")
 
 
 @dataclass(frozen=True)
@@ -83,41 +105,45 @@ def online() -> bool:
     return given == "online" if given else bool(os.environ.get("WANDB_API_KEY"))
 
 
-def newest_night(results: Path) -> str:
-    """The newest night in which a model has a run; '' if there is none yet."""
-    sql = "SELECT max(night) AS night FROM night_models WHERE run_id <> ''"
-    found = store.query(results, sql)["night"]
-    return "" if found.isna().all() else str(found.iloc[0])
-
-
 def runs_of(
     results: Path, night: str | None, run_ids: Sequence[str] = ()
 ) -> tuple[str, list[dict[str, Any]]]:
     """(night, rows with run_id, outcome and figures of the night) to log: those of ``night`` (None:
-    the newest), only ``run_ids`` if any are given. For a results file without nights: the newest
-    run of every model (about people: on every benchmark), night ''.
+    the newest in which a model has a run), only ``run_ids`` if any are given. For a results file
+    without nights: the newest run of every model (about people: on every benchmark), night ''.
 
     Raises StoreError for an unknown night or run.
     """
-    chosen = newest_night(results) if night is None else night
-    rows: list[dict[str, Any]] = [{"run_id": run} for run in suites.newest_runs(results)]
-    if chosen:
-        sql = (
-            "SELECT run_id, outcome, attempts, seconds, scored, planned, failed FROM night_models"
-            " WHERE night = ? AND run_id <> '' ORDER BY model, suite"
-        )
-        rows = store.arrow(results, sql, [chosen]).to_pylist()
-        nights = "SELECT night FROM nights UNION SELECT night FROM night_models"
-        known = {str(n) for n in store.query(results, nights)["night"]}
-        if chosen not in known:
-            raise StoreError(f"{results}: {one_of('night', chosen, known)}")
+    nights = store.query(
+        results,
+        """SELECT night, bool_or(run_id <> '') AS has_runs FROM
+           (SELECT night, '' AS run_id FROM nights UNION SELECT night, run_id FROM night_models)
+           GROUP BY night ORDER BY night""",
+    )
+    known = [str(name) for name in nights["night"]]
+    newest = max(nights.loc[nights["has_runs"], "night"], default="")
+    chosen = newest if night is None else night
+    if chosen and chosen not in known:
+        raise StoreError(f"{results}: {one_of('night', chosen, known)}")
+    sql = """SELECT run_id, outcome, attempts, seconds, scored, planned, failed FROM night_models
+             WHERE night = ? AND run_id <> '' ORDER BY model, suite"""
+    rows: list[dict[str, Any]] = (
+        store.arrow(results, sql, [chosen]).to_pylist()
+        if chosen
+        else [{"run_id": run} for run in suites.newest_runs(results)]
+    )
     if run_ids:
-        of_night = {str(r["run_id"]): r for r in rows}
-        known = set(store.run_ids(results))
-        if unknown := [run for run in run_ids if run not in known]:
-            raise StoreError(f"{results}: {one_of('run', unknown[0], known)}")
-        rows = [of_night.get(run, {"run_id": run}) for run in run_ids]
+        of_night = {str(row["run_id"]): row for row in rows}
+        rows = [of_night.get(run, _record(results, run, "run_id")) for run in run_ids]
     return chosen, rows
+
+
+def _record(results: Path, run_id: str, columns: str = "*") -> dict[str, Any]:
+    """A run's row of ``runs``. Raises StoreError if there is none."""
+    sql = f"SELECT {columns} FROM runs WHERE run_id = ?"
+    for found in store.arrow(results, sql, [run_id]).to_pylist():
+        return dict(found)
+    raise StoreError(f"{results}: {one_of('run', run_id, store.run_ids(results))}")
 
 
 def log_night(
@@ -141,94 +167,37 @@ def log_night(
     contents.night_of(chosen, {})
     folder = Path(folder).resolve()
     known: dict[str, Any] = json_object(folder / LOGGED)
+    keep = partial(write_json, folder / LOGGED, known, OTHER_DIR)
     made: list[Logged] = []
     offline = "" if online() else "offline"
     with service(folder):
-        small = [str(r["run_id"]) for r in rows if _small(r, known)]
-        found = read(results, folder, small, chosen, True)
         for row in each(progress, "W&B", rows):
             run_id = str(row["run_id"])
             name = contents.wandb_id(run_id, chosen)
             try:
-                if run_id not in found:
-                    found |= read(results, folder, [run_id], chosen, False)
-                if run_id not in found:
-                    raise StoreError(f"{results}: {one_of('run', run_id, store.run_ids(results))}")
-                mark = {
-                    "run_id": run_id,
-                    "published": str(found[run_id].record["finished_at"]),
-                    "small": run_id in small,
-                }
+                small = _small(row, known)
+                job = RunToLog(results, folder, chosen, small, _record(results, run_id))
+                published = str(job.record["finished_at"])
+                mark = {"run_id": run_id, "published": published, "small": small}
                 if not again and known.get(name) == mark:
                     made.append(Logged(run_id))
                     continue
-                _keep(folder, known)  # the client would write elsewhere where it can't write here
-                written, offline = _write(found[run_id], row, offline)
+                keep()  # the client would write elsewhere where it can't write here
+                written, offline = _write(job, row, offline)
                 known[name] = mark
-                _keep(folder, known)
+                keep()
                 made.append(Logged(run_id, written, offline=offline if online() else ""))
-            except OSError as error:
-                why = error.strerror or type(error).__name__
-                made.append(
-                    Logged(run_id, failed=f"can't write {folder}: {why}; choose another --dir")
-                )
             except SdgbiasError as error:
                 made.append(Logged(run_id, failed=str(error)))
             except Exception as error:  # W&B may raise anything; it must only cost this run
-                made.append(Logged(run_id, failed=f"{type(error).__name__}: {_first(error)}"))
+                why = f"{type(error).__name__}: {first_line(error)}"
+                made.append(Logged(run_id, failed=why))
     return made
 
 
 def _small(row: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
     full = {mark["run_id"] for mark in known.values() if not mark["small"]}
     return row.get("outcome") == "unchanged" and row["run_id"] in full
-
-
-def _first(error: Exception) -> str:
-    return (str(error).strip().splitlines() or ["no message"])[0]
-
-
-def _keep(folder: Path, known: Mapping[str, Any]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    with replacing(folder / LOGGED) as draft:
-        draft.write_text(json.dumps(known, indent=1, sort_keys=True), encoding="utf-8")
-
-
-def read(
-    results: Path, folder: Path, run_ids: Sequence[str], night: str, small: bool
-) -> dict[str, RunToLog]:
-    """run id -> what is to be written of it, for many runs at once; unknown ids are left out.
-    Raises StoreError."""
-    if not run_ids:
-        return {}
-    given = {"runs": list(run_ids)}
-    mine = "WHERE list_contains($runs, run_id)"
-    pooled = f"{mine} AND (starts_with(indicator, 'all') OR indicator = 'macro')" if small else mine
-    records = store.arrow(results, f"FROM runs {mine}", given).to_pylist()
-    metrics = store.query(results, f"FROM metric_rows {pooled} ORDER BY ALL", given)
-    params = store.query(results, f"FROM cade_params {mine} ORDER BY task, test", given)
-    sql = (
-        f"SELECT runs.run_id, {_VERDICTS} FROM verdicts JOIN runs USING (model, suite)"
-        " WHERE night = $night AND list_contains($runs, runs.run_id) ORDER BY ALL"
-    )
-    judged = store.query(results, sql, given | {"night": night})
-
-    def own(frame: pd.DataFrame, run_id: str) -> pd.DataFrame:
-        return frame[frame["run_id"] == run_id].reset_index(drop=True)
-
-    return {
-        run: RunToLog(
-            results,
-            folder,
-            night,
-            small,
-            record,
-            own(metrics, run),
-            own(params, run),
-            own(judged, run).drop(columns="run_id"),
-        )
-        for run, record in ((str(record["run_id"]), record) for record in records)
-    }
 
 
 def _write(job: RunToLog, outcome: Mapping[str, Any], offline: str) -> tuple[Path, str]:
@@ -302,7 +271,7 @@ def _init(job: RunToLog, name: str, offline: str) -> tuple[Any, str]:
         try:
             return start("online"), ""
         except wandb.Error as error:  # no answer, or the key is refused: the night goes on offline
-            offline = _first(error)
+            offline = first_line(error)
             wandb.teardown()  # the helper process still holds the run's id
     return start("offline"), offline
 
@@ -317,8 +286,8 @@ def _media(job: RunToLog) -> dict[str, Any]:
         # by row: a table of a data frame takes three times as long
         rows = frame.astype(object).where(frame.notna(), None).to_numpy().tolist()
         made[title] = wandb.Table(columns=list(frame), data=rows)
-    drawn = _PICTURES[suites.named(str(job.record["suite"])).items_table]
-    for title, png in drawn(job.results, str(job.record["run_id"])).items():
+    drawn = _FIGURES[suites.named(str(job.record["suite"])).items_table]
+    for title, png in drawn(job).items():
         made[title] = wandb.Image(Image.open(io.BytesIO(png)), caption=title)
     return made
 
@@ -345,34 +314,19 @@ def _artifacts(run: Any, job: RunToLog, online: bool) -> None:
                 run.link_artifact(logged, target, aliases=aliases)
 
 
-def _of_places(results: Path, run_id: str) -> dict[str, bytes]:
+def _of_people(job: RunToLog) -> dict[str, bytes]:
+    from sdgbias.report import charts
+    from sdgbias.report.charts import disparities
+
+    metrics, gaps = (f.assign(model=job.record["model"], data="") for f in (job.metrics, job.gaps))
+    return {f.name: charts.picture(f, {})[1] for f in disparities.figures(metrics, gaps)}
+
+
+def _of_places(job: RunToLog) -> dict[str, bytes]:
     from sdgbias.report import data
     from sdgbias.report.charts import paper
 
-    return {
-        f"{name}/{slugs.slug(p.title)}": paper.png(p)
-        for name, panels in _figures(data.load(results, [run_id])).items()
-        for p in panels
-    }
-
-
-def _of_people(results: Path, run_id: str) -> dict[str, bytes]:
-    from sdgbias.report import charts, data
-    from sdgbias.report.charts import disparities
-
-    found = data.load(results, [run_id])
-    metrics = found.metrics.assign(model=found.models[0], data="")
-    sql = (
-        "FROM study_rows WHERE run_id = ? AND study = 'fairness' ORDER BY test, method, pillar,"
-        " metric"
-    )
-    studies = store.query(results, sql, [run_id]).assign(model=found.models[0], data="")
-    return {f.name: charts.picture(f, {})[1] for f in disparities.figures(metrics, studies)}
-
-
-def _figures(found: data.ReportData) -> dict[str, list[paper.Panel]]:
-    from sdgbias.report.charts import paper
-
+    found = data.load(job.results, [str(job.record["run_id"])])
     drawn = {
         "figure3_views": paper.figure3(found),
         "figure4_directions": paper.figure4(found),
@@ -380,7 +334,15 @@ def _figures(found: data.ReportData) -> dict[str, list[paper.Panel]]:
         "figure7_cade": paper.figure7(found),
         "figure7_cade_regression": paper.figure7(found, Task.REGRESSION),
     }
-    return {name: panels for name, panels in drawn.items() if panels}
+    return {
+        f"{name}/{slugs.slug(panel.title)}": paper.png(panel)
+        for name, panels in drawn.items()
+        for panel in panels
+    }
+
+
+#: Table of a suite's questions -> the report's figures of a run, as PNG, by their name in W&B.
+_FIGURES = {"items": _of_places, "people": _of_people}
 
 
 @contextmanager
@@ -418,7 +380,3 @@ def _tidy(folder: Path) -> None:
     if not any(folder.glob("wandb/offline-run-*")):
         for name in ("artifacts", "data", "cache"):
             shutil.rmtree(folder / name, ignore_errors=True)
-
-
-#: Table of a suite's questions -> the figures of a run.
-_PICTURES = {"items": _of_places, "people": _of_people}

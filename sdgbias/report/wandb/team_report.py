@@ -16,8 +16,8 @@ from typing import Any
 
 from sdgbias import store
 from sdgbias.analysis import night_text, nights
-from sdgbias.errors import InfrastructureError, StoreError, UsageError
-from sdgbias.files import json_object, packaged_sql, replacing, write_atomically
+from sdgbias.errors import InfrastructureError, StoreError, UsageError, first_line
+from sdgbias.files import json_object, packaged_sql, write_atomically, write_json
 from sdgbias.methods.stats import Estimate
 from sdgbias.report import data, labels, layout, leaderboard
 from sdgbias.report.pages import own_suite
@@ -79,15 +79,7 @@ def publish(
     place = f"{server} {entity}/{project}{' draft' if draft else ''}"
     with log.service(folder.resolve()), _time_limit(timeout, server):
         url, new = _save(made, entity, project, draft, known.get(place, ""))
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with replacing(ids) as path:
-            path.write_text(json.dumps(known | {place: new}, indent=1, sort_keys=True), "utf-8")
-    except OSError as error:
-        raise StoreError(
-            f"the Report is at {url}, but can't write {folder}: {error.strerror}; choose another"
-            " --dir"
-        ) from None
+    write_json(ids, known | {place: new}, f"the Report is at {url}; {log.OTHER_DIR}")
     return url
 
 
@@ -120,8 +112,7 @@ def _save(made: str, entity: str, project: str, draft: bool, known: str) -> tupl
                 "not logged in to W&B: set WANDB_API_KEY (or run `wandb login`), then again:"
                 " sdgbias wandb report"
             ) from None
-        line = (str(error).strip().splitlines() or ["no message"])[0]
-        line = line.replace(os.environ.get("WANDB_API_KEY") or "\0", "(key)")
+        line = first_line(error).replace(os.environ.get("WANDB_API_KEY") or "\0", "(key)")
         raise InfrastructureError(
             f"no Report was made: {type(error).__name__}: {line}; nothing is lost, run this again"
         ) from None

@@ -11,7 +11,7 @@ from sdgbias.errors import InputError, RegistryError
 from sdgbias.files import confine
 from sdgbias.registry import entries
 from sdgbias.report import labels
-from sdgbias.report.source import Reader, Row, paged
+from sdgbias.report.source import Reader, paged
 
 PAGE = 50
 #: Bytes read from the end of a job's log for its last line.
@@ -28,19 +28,14 @@ def newest(reader: Reader, finished: bool = False) -> str | None:
     return None if found is None else str(found["night"])
 
 
-def _seconds(row: Row) -> float | None:
-    began, ended = row["started_at"], row["finished_at"]
-    return (ended - began).total_seconds() if began and ended else None
-
-
 def listing(reader: Reader, page: int) -> dict[str, Any]:
     """Nights, newest first, PAGE at a time, with counts of outcomes and breaches."""
     total = reader.ask("SELECT count(*) AS n FROM nights")[0]["n"]
     rows = reader.ask(
         f"""WITH chosen AS (SELECT * FROM nights ORDER BY started_at DESC NULLS LAST, night DESC
             LIMIT {PAGE} OFFSET ?)
-            SELECT c.night, c.status, c.started_at, c.finished_at, c."by", count(nm.model) AS
-            models,
+            SELECT c.night, c.status, c.started_at, c.finished_at, c."by",
+                   epoch(c.finished_at - c.started_at) AS seconds, count(nm.model) AS models,
                    count(*) FILTER (outcome = 'published') AS published, count(*) FILTER (outcome =
                    'unchanged') AS unchanged,
                    count(*) FILTER (outcome = 'failed') AS failed, count(*) FILTER (outcome =
@@ -52,7 +47,7 @@ def listing(reader: Reader, page: int) -> dict[str, Any]:
             GROUP BY ALL ORDER BY c.started_at DESC NULLS LAST, c.night DESC""",
         [(page - 1) * PAGE],
     )
-    return paged([r | {"seconds": _seconds(r)} for r in rows], total, page, PAGE)
+    return paged(rows, total, page, PAGE)
 
 
 def running(reader: Reader, now: datetime) -> dict[str, Any] | None:
