@@ -44,7 +44,7 @@ QUESTIONS = [
     ("Q", LETTERS),
 ]
 #: Families whose beginnings depend on what follows, which their first group shows.
-NOT_SHARING = ("gemma3", "mllama")
+NOT_SHARING = ("mllama",)
 PROMPTS = [
     Prompt(text, candidates, data, name)
     for name, data in PICTURES.items()

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import torch
+
 from sdgbias.engines.hf.shared_prefix import Scored, alike
 from sdgbias.errors import ModelError, OutOfMemory
 from sdgbias.types import Prompt
@@ -55,11 +57,12 @@ def score(
 
 def _own_positions(engine: HuggingFace, prompts: Sequence[Prompt], row: int) -> bool:
     """Whether a prompt has the same scores with the positions that are passed to the model and
-    with those that it counts itself (Kosmos begins elsewhere than at 0)."""
+    with those that it counts itself (Kosmos begins elsewhere than at 0). The same positions take
+    the same steps, so that nothing is rounded otherwise, whatever the dtype."""
     given = alone(engine, prompts, row, False)
     engine.places = False
     own = alone(engine, prompts, row, False)
-    return same(engine, prompts[row], given, own)
+    return same(engine, prompts[row], given, own, torch.float32)
 
 
 def alone(engine: HuggingFace, prompts: Sequence[Prompt], row: int, spaced: bool) -> Scored:
@@ -71,9 +74,13 @@ def alone(engine: HuggingFace, prompts: Sequence[Prompt], row: int, spaced: bool
         engine.counts = counts
 
 
-def same(engine: HuggingFace, prompt: Prompt, one: Scored, two: Scored) -> bool:
+def same(
+    engine: HuggingFace, prompt: Prompt, one: Scored, two: Scored, dtype: torch.dtype | None = None
+) -> bool:
     """Whether two ways of scoring a prompt give its candidates the same log-probabilities, to the
-    tolerance of the model's dtype."""
+    tolerance of ``dtype``, by default the model's."""
     ids = [i for c in prompt.candidates for i in engine.candidates.ids[c]]
     both = ((one.logits, two.logits), (one.after_space, two.after_space))
-    return all(alike(engine.dtype, ids, a, b) for a, b in both if a is not None and b is not None)
+    return all(
+        alike(dtype or engine.dtype, ids, a, b) for a, b in both if a is not None and b is not None
+    )
