@@ -238,7 +238,9 @@ class HuggingFace(Backend):
         if self.begin and "decoder_input_ids" not in inputs:
             begin = torch.tensor([self.begin] * len(inputs["input_ids"]), device=self.device)
             inputs = {**inputs, "decoder_input_ids": begin}
-        model, shows = self.model, not set(inputs) <= {*prompting.OF_TEXT_ONLY}
+        # behind a cache a picture has been seen, though its mask may grow with the text (Kosmos)
+        more_text = "past_key_values" in more or set(inputs) <= {*prompting.OF_TEXT_ONLY}
+        model, shows = self.model, not more_text
         if self.needs_picture and not shows:
             model, options = language_part(self.model, self.name), {"logits_to_keep": 1, **more}
         try:
