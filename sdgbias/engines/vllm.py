@@ -43,7 +43,7 @@ from sdgbias.errors import InfrastructureError, ModelError, OutOfMemory
 from sdgbias.methods.answers import thought_begun
 from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, Generated, ModelSpec, Prompt, ScoreBatch
 
-_VERSION = "vllm-4"
+_VERSION = "vllm-5"
 _MOST_IDS = 128  # of SamplingParams.logprob_token_ids: a request for more becomes several
 _TOO_LONG = (
     "maximum context length",

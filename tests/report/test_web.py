@@ -467,6 +467,17 @@ def test_people_have_pages_of_their_own(served: Path, tmp_path: Path) -> None:
     assert "One run is of suite people" in text(client.get(f"/compare?a=unfair-0&b={RUN}").text)
 
 
+def test_a_number_that_no_answer_gave_is_none(served: Path, tmp_path: Path) -> None:
+    copytree(served.parent, tmp_path / "r")
+    path = publish_persons(tmp_path / "r" / served.name)
+    with store.connect(path) as con:
+        for table in ("metric_rows", "headline_rows"):
+            con.execute(f"UPDATE {table} SET value = NULL, ci_low = NULL, ci_high = NULL")
+    client = TestClient(app.create(Site(Results(path))), base_url="http://localhost")
+    said = text(client.get("/numbers?suite=people&metric=disparity").text)
+    assert "none no interval" in " ".join(said.split())
+
+
 def test_a_report_is_shown_apart_from_these_pages(served: Path, tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text("<script>1</script>the report")
     (tmp_path.parent / "outside.txt").write_text("secret")

@@ -40,7 +40,7 @@ from sdgbias.engines.hf.tokens import find_candidates
 from sdgbias.errors import ModelError, OutOfMemory
 from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, Generated, ModelSpec, Prompt, ScoreBatch
 
-_VERSION = "hf-5"
+_VERSION = "hf-6"
 
 
 class HuggingFace(Backend):

@@ -44,11 +44,12 @@ class Estimate:
     @classmethod
     def of_row(cls, row: Mapping[Any, Any], low: str = "ci_low", high: str = "ci_high") -> Estimate:
         """The estimate of a row of the store (value, n, ci_low, ci_high and, where it is selected,
-        clusters); a missing n is 0."""
+        clusters); NULL is NaN, a missing n is 0."""
         n, clusters = (row.get(k) for k in ("n", "clusters"))
-        start, end = (float("nan") if row[k] is None else float(row[k]) for k in (low, high))
+        names = ("value", low, high)
+        value, start, end = (float("nan") if row[k] is None else float(row[k]) for k in names)
         return cls(
-            float(row["value"]),
+            value,
             0 if n is None or n != n else int(n),
             start,
             end,

@@ -33,7 +33,7 @@ METHODS = {
 
 
 def figures(metrics: pd.DataFrame, studies: pd.DataFrame) -> list[Figure]:
-    """The figures that have rows. ``metrics``, ``studies``: as in pages.fairness.Fairness. With
+    """The figures that have rows. ``metrics``, ``studies``: as in pages.disparities.Fairness. With
     several data sets, each figure has a select for them."""
     of_faces = metrics["test"].isin(list(ATTRIBUTES))
     classed, faces = metrics[~of_faces], metrics[of_faces & (metrics["method"] == "full")]
