@@ -1,5 +1,6 @@
-"""Models in float16, bfloat16 and float32: prompts scored together, in batches and alone have the scores of
-the model called by hand in float32, but for rounding; and no other way of scoring passes for it."""
+"""Models in float16, bfloat16 and float32: prompts scored together, in batches and alone have the
+scores of the model called by hand in float32, but for rounding; and no other way of scoring passes
+for it."""
 
 from __future__ import annotations
 
