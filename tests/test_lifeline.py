@@ -14,7 +14,7 @@ import pytest
 
 from sdgbias import lifeline, store
 from sdgbias.files import json_object
-from tests.builders.commands import REPOSITORY
+from tests.builders.commands import REPOSITORY, add_model
 from tests.builders.processes import end
 
 NIGHT = textwrap.dedent("""
@@ -38,12 +38,17 @@ def test_the_child_of_a_killed_night_ends_and_publishes_nothing(
     after_ms: int, small_benchmark: Path, tmp_path: Path
 ) -> None:
     results = tmp_path / "r.duckdb"
+    add_model(tmp_path, "planted")
     night = subprocess.Popen(
         [sys.executable, "-c", NIGHT, str(small_benchmark), str(results)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=REPOSITORY,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(REPOSITORY),
+            "SDGBIAS_REGISTRY": str(tmp_path),
+        },
     )
     assert night.stdin is not None and night.stdout is not None
     night.stdout.readline()
