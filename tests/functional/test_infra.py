@@ -6,7 +6,6 @@ from __future__ import annotations
 import ast
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from functools import cache
@@ -17,6 +16,8 @@ import jsonschema
 import pytest
 import typer
 import yaml
+from prefect.server.schemas.actions import WorkPoolCreate
+from prefect.utilities.templating import apply_values
 
 from sdgbias import cli
 
@@ -25,20 +26,10 @@ INFRA = ROOT / "infra"
 DOCKERFILES = sorted(INFRA.glob("Dockerfile.*"))
 SCRIPTS = sorted(INFRA.glob("*.sbatch"))
 COMPOSE = yaml.safe_load((INFRA / "compose.yaml").read_text(encoding="utf-8"))
-KUBERNETES = {
-    p.name: [d for d in yaml.safe_load_all(p.read_text(encoding="utf-8")) if d]
-    for p in sorted((INFRA / "kubernetes").glob("*.yaml"))
-}
-PODS = {
-    f"{name}/{d['kind']}": d["spec"]["template"]["spec"]
-    for name, documents in KUBERNETES.items()
-    for d in documents
-    if d.get("kind") in ("Deployment", "Job")
-}
 TABLE = (INFRA / "README.md").read_text(encoding="utf-8").split("## Environment variables")[1]
 #: Names of variables look like this; every one that the code writes as text of its own counts.
 OURS = re.compile(
-    r"(?:SDGBIAS|WANDB|PREFECT|HF|VLLM|RAY|CUDA|DVC|GX|OPENAI|ANTHROPIC|GEMINI|OMP|NUMBA)_[A-Z0-9_]*[A-Z0-9]|DO_NOT_TRACK|NETRC"
+    r"(?:SDGBIAS|WANDB|PREFECT|HF|VLLM|CUDA|DVC|GX|OPENAI|ANTHROPIC|GEMINI|OMP|NUMBA)_[A-Z0-9_]*[A-Z0-9]|DO_NOT_TRACK|NETRC"
 )
 #: Set by a scheduler or between Prefect's own processes, never by a person.
 NOT_OURS = re.compile(r"SLURM_\w+|PREFECT__\w*")
@@ -99,13 +90,6 @@ def infra_names() -> Iterator[tuple[str, str]]:
             r"^(\w+)=", (INFRA / "compose.env.example").read_text(encoding="utf-8"), re.MULTILINE
         )
     )
-    for name, documents in KUBERNETES.items():
-        for d in documents:
-            yield from (
-                (name, key) for key in [*(d.get("data") or {}), *(d.get("stringData") or {})]
-            )
-    for where, pod in PODS.items():
-        yield from ((where, e["name"]) for c in pod["containers"] for e in c.get("env", []))
     for path in SCRIPTS:
         text = path.read_text(encoding="utf-8")
         yield from ((path.name, n) for n in re.findall(r"\$\{([A-Z_]+):", text))
@@ -153,11 +137,7 @@ def check_command(words: list[str]) -> None:
     elif words[0] == "sdgbias":
         check_command(words[1:])
     elif words[0] == "prefect":
-        assert tuple(words[1:3]) in {
-            ("server", "start"),
-            ("worker", "start"),
-            ("work-pool", "create"),
-        }, words
+        assert tuple(words[1:3]) in {("server", "start"), ("worker", "start")}, words
     else:
         assert words[0] in ("sh", "python"), words
 
@@ -214,73 +194,33 @@ def test_the_compose_example_holds_no_secret() -> None:
     assert "/infra/compose.env" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
 
 
-@pytest.mark.parametrize("where", list(PODS))
-def test_a_pod_is_a_user_without_rights_and_with_limits(where: str) -> None:
-    pod = PODS[where]
+def test_a_kubernetes_job_is_a_user_without_rights_and_with_limits() -> None:
+    """The template of a pool, filled in as a worker does it for the deployment of one kind."""
+    template = json.loads((INFRA / "kubernetes-pool.json").read_text(encoding="utf-8"))
+    WorkPoolCreate(name="sdgbias-h100", type="kubernetes", base_job_template=template)
+    variables = template["variables"]["properties"]
+    deployments = yaml.safe_load((INFRA / "prefect.yaml").read_text(encoding="utf-8"))
+    [given] = [
+        d["work_pool"]["job_variables"]
+        for d in deployments["deployments"]
+        if d["name"] == "score-h100"
+    ]
+    assert set(given) <= set(variables), "what a deployment sets, the pool takes"
+    defaults = {name: about["default"] for name, about in variables.items() if "default" in about}
+    job = apply_values(template["job_configuration"], defaults | given | {"gpus": 2})
+    pod = job["job_manifest"]["spec"]["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] == 10001
     assert pod["automountServiceAccountToken"] is False
-    volumes = {v["name"] for v in pod["volumes"]}
-    claims = {d["metadata"]["name"] for d in KUBERNETES["storage.yaml"]}
-    assert all(
-        v["persistentVolumeClaim"]["claimName"] in claims
-        for v in pod["volumes"]
-        if "persistentVolumeClaim" in v
-    )
-    for c in [*pod["containers"], *pod.get("initContainers", [])]:
-        rights = c["securityContext"]
-        assert (
-            not rights["allowPrivilegeEscalation"]
-            and rights["readOnlyRootFilesystem"]
-            and rights["capabilities"]["drop"] == ["ALL"]
-        )
-        assert c["resources"]["limits"]["memory"] and c["resources"]["requests"]["cpu"]
-        assert {m["name"] for m in c["volumeMounts"]} <= volumes
-        check_command([*c.get("command", []), *c.get("args", [])])
-        for source in c.get("envFrom", []):
-            name = source.get("configMapRef", source.get("secretRef"))["name"]
-            assert name in {"sdgbias-config", "sdgbias-secrets"}
-        assert not any(
-            "value" in e and re.search(r"(?i)token|secret|password|_key|connection", e["name"])
-            for e in c.get("env", [])
-        )
-    assert {
-        w for c in pod["containers"] for w in c.get("args", []) if str(w).startswith("sdgbias-")
-    } <= pools()
-
-
-def test_kubernetes_files_belong_together() -> None:
-    named = KUBERNETES["kustomization.yaml"][0]["resources"]
-    assert sorted(named) == sorted(set(KUBERNETES) - {"kustomization.yaml", "secret.yaml"}), (
-        "the template of the secret is not applied"
-    )
-    assert all(not value for value in KUBERNETES["secret.yaml"][0]["stringData"].values())
-    policies = {d["metadata"]["name"]: d["spec"] for d in KUBERNETES["network-policy.yaml"]}
-    assert policies["nobody"]["podSelector"] == {} and "ingress" not in policies["nobody"]
-    services = {
-        d["metadata"]["name"]
-        for documents in KUBERNETES.values()
-        for d in documents
-        if d.get("kind") == "Service"
+    [container] = pod["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
     }
-    assert {
-        re.sub(
-            r"https?://([^:/]+).*", r"\1", KUBERNETES["config.yaml"][0]["data"]["PREFECT_API_URL"]
-        )
-    } == services
-
-
-@pytest.mark.skipif(not shutil.which("kubectl"), reason="no kubectl here")
-def test_kustomize_takes_them() -> None:
-    done = subprocess.run(
-        ["kubectl", "kustomize", str(INFRA / "kubernetes")],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    made = list(yaml.safe_load_all(done.stdout))
-    assert {d["metadata"].get("namespace", d["metadata"]["name"]) for d in made} == {"sdgbias"}
+    assert container["resources"]["limits"] == {"memory": "64Gi", "nvidia.com/gpu": 2}
+    assert container["env"] == given["env"]
+    named = {mount["name"] for mount in container["volumeMounts"]}
+    assert named == {volume["name"] for volume in pod["volumes"]}
 
 
 # -- Slurm
