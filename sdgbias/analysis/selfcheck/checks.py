@@ -25,11 +25,10 @@ _SAME = 1e-6
 
 @dataclass(frozen=True)
 class Check:
-    """part: 'pipeline', 'rules' or 'seeds'. plant: the planted model. what: the measured quantity.
-    truth, with its standard error `error` (0: closed form). measured, with n and its 95 % interval
-    (NaN if it has none). p. headline: shown on the page."""
+    """plant: the planted model. what: the measured quantity. truth, with its standard error `error`
+    (0: closed form). measured, with n and its 95 % interval (NaN if it has none). p. headline:
+    shown on the page."""
 
-    part: str
     plant: str
     what: str
     truth: float
@@ -49,11 +48,9 @@ class Check:
         return bool(self.low - _SAME <= self.truth <= self.high + _SAME)
 
 
-def check(
-    part: str, plant: str, what: str, truth: float, found: Estimate, p: float, **more: Any
-) -> Check:
+def check(plant: str, what: str, truth: float, found: Estimate, p: float, **more: Any) -> Check:
     """A check of an estimate. ``more``: error, headline."""
-    return Check(part, plant, what, truth, found.value, found.n, found.low, found.high, p, **more)
+    return Check(plant, what, truth, found.value, found.n, found.low, found.high, p, **more)
 
 
 def failed(checks: Sequence[Check], alpha: float = FALSE_ALARM) -> list[Check]:

@@ -22,7 +22,6 @@ from sdgbias.analysis.selfcheck.checks import (
     p_same,
     p_share,
 )
-from sdgbias.analysis.selfcheck.faults import Instrument, in_pipeline
 from sdgbias.analysis.selfcheck.plants import Plant
 from sdgbias.analysis.selfcheck.truth import Population
 from sdgbias.engines.planted import Habits
@@ -82,17 +81,14 @@ class Found:
         return Estimate.of_row(found[0]) if found else None
 
     def check(self, what: str, truth: float, found: Estimate, p: float, **more: Any) -> Check:
-        return check("pipeline", self.plant.name, what, truth, found, p, **more)
+        return check(self.plant.name, what, truth, found, p, **more)
 
 
-def run(
-    plant: Plant, benchmark: Path, results: Path, used: Instrument, *, seed: int, draws: int
-) -> Found:
+def run(plant: Plant, benchmark: Path, results: Path, *, seed: int, draws: int) -> Found:
     """Evaluate one planted model into a separate results file and read it back."""
-    with in_pipeline(used):
-        settings = EvalSettings(draws=draws, seed=seed)
-        spec = plant.spec(benchmark, seed)
-        outcome = evaluate.evaluate(spec, benchmark, benchmark, results, settings)
+    settings = EvalSettings(draws=draws, seed=seed, generated="none")
+    spec = plant.spec(benchmark, seed)
+    outcome = evaluate.evaluate(spec, benchmark, benchmark, results, settings)
 
     def read(columns: str, table: str, where: str = "true") -> pd.DataFrame:
         sql = f"SELECT {columns} FROM {table} WHERE run_id = ? AND {where}"

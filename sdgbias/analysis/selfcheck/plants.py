@@ -47,7 +47,3 @@ PLANTS = tuple(
     Plant(name, **about | {"habits": read_habits(about["habits"], f"{FILE}: {name}")})
     for name, about in packaged_yaml(FILE).items()
 )
-
-
-def plant(name: str) -> Plant:
-    return next(p for p in PLANTS if p.name == name)

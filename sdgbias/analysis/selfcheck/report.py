@@ -1,4 +1,4 @@
-"""The verdict of a self-check: one page of text, JSON, or an HTML page with a figure."""
+"""The verdict of a self-check: one page of text, JSON, or an HTML page."""
 
 from __future__ import annotations
 
@@ -8,17 +8,14 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
-from markupsafe import Markup
-
 from sdgbias import __version__, templates
 from sdgbias.analysis.selfcheck import FALSE_ALARM, SelfcheckVerdict
 from sdgbias.analysis.selfcheck.checks import Check
 from sdgbias.errors import UsageError, one_of
-from sdgbias.files import packaged, write_atomically
+from sdgbias.files import write_atomically
 
 FORMATS = (".html", ".json", ".txt")
 HEADER = f"{'':64}{'planted':>9}{'measured':>10}   {'95 % interval':18}{'n':>7}"
-SEEDS = "many seeds, arrays alone"
 
 
 def _number(x: float) -> str:
@@ -39,16 +36,10 @@ def _line(c: Check, bad: bool) -> str:
 
 
 def _groups(v: SelfcheckVerdict) -> Iterable[tuple[str, list[Check]]]:
-    """Title and checks of each planted model, then of the rules and of the seeds."""
+    """Title and checks of each planted model."""
     for plant in v.plants:
-        yield (
-            f"{plant.name}: {plant.about}",
-            [c for c in v.checks if c.part == "pipeline" and c.plant == plant.name],
-        )
-    if fixed := [c for c in v.checks if c.part == "rules"]:
-        yield "rules: first digits, gold values, counts of prompts", fixed
-    for name in dict.fromkeys(c.plant for c in v.checks if c.part == "seeds"):
-        yield f"{name}, {SEEDS}", [c for c in v.checks if c.part == "seeds" and c.plant == name]
+        title = f"{plant.name}: {plant.about}"
+        yield title, [c for c in v.checks if c.plant == plant.name]
 
 
 def opening(v: SelfcheckVerdict) -> list[str]:
@@ -83,10 +74,9 @@ def as_json(v: SelfcheckVerdict) -> str:
         for c in v.checks
     ]
     held, of = v.intervals()
-    told = ("passed", "size", "seed", "fault", "benchmark_id")
     head = {
         "sdgbias": __version__,
-        **{name: getattr(v, name) for name in told},
+        **{name: getattr(v, name) for name in ("passed", "size", "seed", "benchmark_id")},
         "false_alarm": FALSE_ALARM,
         "intervals": of,
         "intervals_that_hold": held,
@@ -95,32 +85,12 @@ def as_json(v: SelfcheckVerdict) -> str:
     return json.dumps({**head, "checks": rows}, indent=2)
 
 
-def figure(v: SelfcheckVerdict) -> str:
-    """Planted against measured for every share of the pipeline, with 95 % intervals, as inline
-    SVG."""
-    import vl_convert
-    import yaml
-
-    bad = set(map(id, v.failed))
-    rows = []
-    for c in v.checks:
-        shares = c.covered is not None and -1 <= c.truth <= 1 and c.low >= -1 and c.high <= 1
-        if c.part == "pipeline" and shares:
-            verdict = "failed" if id(c) in bad else "passed"
-            ends = {"low": c.low, "high": c.high, "verdict": verdict}
-            rows.append({"planted": c.truth, "measured": c.measured, **ends})
-    spec = yaml.safe_load(packaged("data", "selfcheck_figure.yaml").read_text(encoding="utf-8"))
-    svg: str = vl_convert.vegalite_to_svg(spec["figure"] | {"data": {"values": rows}})
-    return svg
-
-
 def html(v: SelfcheckVerdict) -> str:
-    """A self-contained page: verdict, figure, every check."""
+    """A self-contained page: verdict, every check."""
     bad = set(map(id, v.failed))
     return templates.render(
         "analysis/selfcheck/page.html.j2",
         opening=opening(v),
-        figure=Markup(figure(v)),
         groups=[(title, [(c, id(c) in bad) for c in found]) for title, found in _groups(v)],
         number=_number,
         interval=_interval,
