@@ -10,6 +10,8 @@ INSTALL := scripts/install.py --constraint constraints.txt
 
 .PHONY: demo test test-slow test-all test-long docs install vllm clean
 
+# many images forbid Python to keep what it compiled: each of the demo's 25 processes then compiles all that it imports
+demo: export PYTHONDONTWRITEBYTECODE =
 demo: .venv/installed
 	$(BIN)/sdgbias demo
 

@@ -35,7 +35,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 REASONS = {
     "bad-crash": "SIGSEGV",
     "bad-gated": "Gated",
-    "bad-hang": "Hung",
+    "bad-hang": "InfrastructureError",
     "bad-memory": "OutOfMemory",
     "bad-missing": "no config.json",
     "bad-newlines": "candidate-mass",

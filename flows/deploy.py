@@ -2,8 +2,8 @@
 
     PREFECT_API_URL=http://127.0.0.1:4200/api python -m flows.deploy --pools cpu=1,h100=8
 
-Running it again changes nothing. `sdgbias stack up` runs it with --home; infra/compose.yaml and
-infra/kubernetes run it once per version.
+Running it again changes nothing. `sdgbias stack up` runs it with --home; infra/compose.yaml runs it
+once per version. A pool that is there already keeps its type (infra/kubernetes-pool.json).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write the tables of registry options and of recommended models in docs/ from their definitions.
+"""Write the tables of registry options in docs/ from their definitions.
 
     python scripts/option_tables.py [--check]
 
@@ -12,13 +12,10 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
 
-from sdgbias.engines.api.options import ApiOptions
-from sdgbias.engines.entry_options import described
-from sdgbias.registry.catalogue import RECOMMENDED, listed
+from sdgbias.engines import options
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 _MARKED = re.compile(r"(<!-- options: (\w+) -->\n).*?(<!-- end of options -->)", re.DOTALL)
@@ -28,45 +25,27 @@ def _row(*cells: str) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 
-def _default(field: Field[Any]) -> str:
-    if field.default is MISSING and field.default_factory is MISSING:
+def _default(about: Mapping[str, Any]) -> str:
+    if "default" not in about:
         return "required"
-    if field.default in (MISSING, "", None):
-        return "none"
-    value = field.default
-    return (
-        str(value).lower()
-        if isinstance(value, bool)
-        else f"{value:g}"
-        if isinstance(value, float)
-        else f"{value}"
-    )
+    value = about["default"]
+    plain = isinstance(value, bool | int | float | str) and value != ""
+    return str(value).lower() if plain else "none"
 
 
-def _api() -> str:
+def _options(model: type[options.Options]) -> str:
+    """The options that every backend has are in registry/README.md."""
     rows = [
-        _row(
-            f"`{f.name}`", _default(f), *(described("api")[f.name][k] for k in ("valid", "meaning"))
-        )
-        for f in fields(ApiOptions)
+        _row(f"`{name}`", _default(about), options.in_words(about), about["description"])
+        for name, about in options.schema(model).items()
+        if name not in options.Options.model_fields
     ]
     return _row("option", "default", "valid", "meaning") + "|---|---|---|---|\n" + "".join(rows)
 
 
-def _vllm() -> str:
-    rows = [_row(f"`{name}`", about["valid"]) for name, about in described("vllm").items()]
-    return _row("option", "meaning and valid values") + "|---|---|\n" + "".join(rows)
-
-
-def _recommended() -> str:
-    rows = [_row(f"`{one['repo']}`", one["why"]) for one in listed(RECOMMENDED)]
-    return _row("repository", "why") + "|---|---|\n" + "".join(rows)
-
-
 TABLES: Mapping[str, Callable[[], str]] = {
-    "api": _api,
-    "vllm": _vllm,
-    "recommended": _recommended,
+    "api": lambda: _options(options.ApiOptions),
+    "vllm": lambda: _options(options.VllmOptions),
 }
 
 

@@ -16,7 +16,6 @@
     +-- InfrastructureError     exit 8   out of memory, timeout, gated model: recorded apart,
         |                                retried, never scored
         +-- OutOfMemory                  of the accelerator or the machine; half a batch may fit
-        +-- Hung                         the engine didn't answer in time
         +-- Gated                        the hub requires accepting its conditions, or this token
         |                                has no access to the repository
         +-- ExpiredToken                 the hub or the endpoint rejects the token
@@ -28,8 +27,7 @@ the valid names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextvars import ContextVar
+from collections.abc import Iterable
 
 
 class SdgbiasError(Exception):
@@ -110,13 +108,8 @@ class OutOfMemory(InfrastructureError):
     """The engine had too little memory for a chunk; half of it may fit."""
 
 
-class Hung(InfrastructureError):
-    """The engine did not answer in time."""
-
-
 class EngineDied(InfrastructureError):
-    """The process of an engine ended, or its node is lost: no further prompt can be scored by it.
-    Another engine may score the rest."""
+    """The child process of an engine ended."""
 
 
 class Gated(InfrastructureError):
@@ -130,14 +123,6 @@ class ExpiredToken(InfrastructureError):
 
 class HubUnreachable(InfrastructureError):
     """The hub does not answer (or network access is disabled), and the local cache lacks a file."""
-
-
-#: Receives the error of a process that ends without raising it: the watchdog of an engine that
-#: hangs in a C library can only end the process. Set where an outcome is written
-#: (nightly/process.py).
-BEFORE_EXIT: ContextVar[Callable[[SdgbiasError], None] | None] = ContextVar(
-    "BEFORE_EXIT", default=None
-)
 
 
 def one_of(what: str, value: object, valid: Iterable[str]) -> str:

@@ -25,9 +25,7 @@ from tests.builders.once import once
 LONGEST = (
     "test_stack_overnight.py",
     "test_readme_tour.py",
-    "test_ray.py",
     "test_flows.py",
-    "test_crews.py",
     "test_interrupted.py",
     "test_nightly.py",
     "test_bad_raw.py",
@@ -51,7 +49,6 @@ QUICK = ("test_exit_codes.py", "test_models_lifecycle.py")
 SLOW = (
     "analysis/test_baselines.py",
     "analysis/test_paper_fairness.py",
-    "analysis/test_selfcheck.py",
     "benchmark/test_items.py",
     "benchmark/test_quality_defects.py",
     "engines/test_head.py",

@@ -209,7 +209,7 @@ def test_tables_of_options_are_the_engines_own() -> None:
     from scripts import option_tables
 
     pages = {}
-    for name in ("api-models.md", "vllm.md", "add-a-model.md"):
+    for name in ("api-models.md", "vllm.md"):
         name = f"docs/how-to/{name}"
         text = TEXT[name]
         assert "<!-- options: " in text and option_tables.filled(text) == text, "run: make docs"

@@ -23,7 +23,6 @@ from sdgbias.analysis.studies import (
     perturbation,
     regression,
     search,
-    transfer,
     wordings,
 )
 from sdgbias.progress import Progress, each, silent
@@ -41,7 +40,6 @@ STUDIES = {
     "calibration": calibration,
     "search_study": search,
     "ablation": ablation,
-    "transfer": transfer,
 }
 
 
@@ -96,53 +94,14 @@ def analyse(
     for it.
     """
     made: dict[str, int] = {}
-    comparable: dict[str, list[str]] = {}
     for run_id in run_ids if run_ids is not None else suites.newest_runs(results):
-        run, made[run_id] = row_of(results, run_id), 0
-        suite = suites.named(str(run["suite"]))
+        made[run_id] = 0
         if again or not _analysed(results, run_id, settings):
+            suite = suites.named(str(row_of(results, run_id)["suite"]))
             rows = _STUDIES[suite.items_table](results, run_id, settings, progress)
             store.replace(results, run_id, {"study_rows": rows})
             made[run_id] = len(rows)
-        # comparisons concern CADE, which needs scores and a split to tune on
-        if suite.held_out and gives_scores(run["config"]):
-            comparable.setdefault(suite.name, []).append(run_id)
-    for run_ids in comparable.values():
-        compare(results, run_ids, settings, progress)
     return made
-
-
-def compare(
-    results: Path,
-    run_ids: Sequence[str],
-    settings: AnalysisSettings,
-    progress: Progress = silent,
-) -> dict[str, int]:
-    """Apply the parameters tuned on each model to the others. The rows replace earlier ones of each
-    run; returns run_id -> number of rows. Does nothing if the same runs and settings were already
-    compared."""
-    from sdgbias.analysis.studies import transfer
-
-    mark = f"{'; '.join(sorted(run_ids))}; {vars(settings)}"
-    if not run_ids or all(_compared(results, run_id) == mark for run_id in run_ids):
-        return {}
-    progress("comparing models", 0, 1)
-    runs = [load(results, run_id) for run_id in sorted(run_ids)]
-    several = len({run.model for run in runs}) == len(runs) > 1
-    made = transfer.between(runs, settings) if several else {}
-    for run_id in run_ids:
-        kept = store.query(
-            results,
-            """SELECT * EXCLUDE (run_id) FROM study_rows WHERE run_id = ? AND study <> 'compared'
-               AND NOT (study = 'transfer' AND "by" = 'model')""",
-            [run_id],
-        )
-        own = made[run_id].to_dict("records") if several else []
-        set_of = row("compared", "set", len(runs), note=mark)
-        rows = table([*kept.to_dict("records"), *own, set_of])
-        store.replace(results, run_id, {"study_rows": rows})
-    progress("comparing models", 1, 1)
-    return {run_id: len(rows) for run_id, rows in made.items()}
 
 
 def _places_study(
@@ -158,13 +117,6 @@ def _places_study(
 
 #: Table of a suite's questions -> function that runs its studies.
 _STUDIES = {"items": _places_study, "people": people_study}
-
-
-def _compared(results: Path, run_id: str) -> str:
-    found = store.query(
-        results, "SELECT note FROM study_rows WHERE study = 'compared' AND run_id = ?", [run_id]
-    )["note"]
-    return str(found[0]) if len(found) else ""
 
 
 def _settings_rows(settings: AnalysisSettings) -> pd.DataFrame:

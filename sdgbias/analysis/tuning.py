@@ -13,17 +13,7 @@ from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.analysis.run import RunData, TaskCell
 from sdgbias.methods import stats
 from sdgbias.methods.cade import Divergence, Floats, Ints, Stream, Streams, usable
-from sdgbias.methods.search import (
-    RANGES,
-    Packed,
-    Ranges,
-    draw_settings,
-    mean_payoff,
-    pack,
-    random_search,
-    row_payoff,
-    take,
-)
+from sdgbias.methods.search import Packed, Ranges, pack, random_search, row_payoff, take
 from sdgbias.types import CadeParams, Task
 
 PARAMETERS = ("alpha", "lambda_kl", "beta", "tau")
@@ -97,11 +87,6 @@ def estimate(task: Task, payoff: Floats, place: Ints) -> stats.Estimate:
     return stats.share(payoff, place) if task is Task.MCQ else stats.amount(-payoff, place)
 
 
-def display_value(task: Task, payoff: float) -> float:
-    """A mean payoff as accuracy or MAE."""
-    return payoff if task is Task.MCQ else -payoff
-
-
 def as_vector(params: CadeParams) -> Floats:
     """(4,) alpha, lambda_kl, beta, tau."""
     return np.array([params.alpha, params.lambda_kl, params.beta, params.tau])
@@ -121,16 +106,6 @@ def format_setting(setting: Iterable[float]) -> str:
     return ", ".join(
         f"{name} {value:.4g}" for name, value in zip(PARAMETERS, setting, strict=False)
     )
-
-
-def draws_of(task: Task, draws: int, seed: int) -> Floats:
-    """(draws, 4) settings in Table G's ranges, the same for every problem of a task."""
-    return draw_settings(RANGES[task], draws, np.random.default_rng(seed))
-
-
-def payoff_sums(rows: Packed, settings: Floats) -> Floats:
-    """(C,) summed payoff of each setting."""
-    return mean_payoff(rows, settings) * rows.n
 
 
 def payoffs(rows: Packed, setting: Floats) -> Floats:

@@ -28,7 +28,7 @@ def analyse(
     as_json: JsonOption = False,
 ) -> None:
     """Every table and figure beyond the headline, from stored scores: baselines, ablations, groups,
-    harm, calibration, transfer.
+    harm, calibration.
 
     Args:
         draws: Draws of every random search (paper: 10,000).
@@ -104,27 +104,23 @@ def selfcheck(
     benchmark: Annotated[Path | None, typer.Option("--benchmark")] = None,
     as_json: Annotated[bool, typer.Option("--json")] = False,
     out: Annotated[Path | None, typer.Option("--out")] = None,
-    fault: Annotated[str, typer.Option("--break", hidden=True)] = "",
 ) -> None:
     """The instrument proves itself: planted models go through the whole pipeline, and what was
     planted must come out.
 
     Args:
-        full: Every planted model and many seeds (some minutes) instead of a small selection.
+        full: Every planted model, on more questions, instead of a small selection (some minutes).
         seed: Seed of the planted models and of the synthetic benchmark.
         benchmark: Benchmark folder; default: a synthetic one, built for it.
         as_json: Every check as JSON instead of one page.
         out: Also write the page: FILE.html, FILE.json or FILE.txt.
-        fault: Break the instrument on purpose: sign, leak, order, narrow.
     """
     from sdgbias.analysis import selfcheck as instrument
     from sdgbias.analysis.selfcheck import report
 
     if out is not None:
         report.check_name(out)
-    verdict = instrument.run(
-        full=full, seed=seed, benchmark=benchmark, fault=fault, progress=update
-    )
+    verdict = instrument.run(full=full, seed=seed, benchmark=benchmark, progress=update)
     typer.echo(report.as_json(verdict) if as_json else report.text(verdict))
     if out is not None:
         report.write(verdict, out)

@@ -33,6 +33,8 @@ def _environment() -> dict[str, str]:
     # two small models share the cores: a thread that waits for the others leaves its core to them
     made.setdefault("OMP_NUM_THREADS", str(os.cpu_count() or 1))
     made.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # where an image sets it, each of the 25 processes would compile everything that it imports
+    made.pop("PYTHONDONTWRITEBYTECODE", None)
     # tools of the same environment (dvc calls sdgbias) must be found even when it is not activated
     made["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{made.get('PATH', '')}"
     return made

@@ -116,7 +116,6 @@ def show_model(
     runs."""
     from sdgbias.engines.agreement import read_verdict, verdict_path
     from sdgbias.registry import changes, entries, machine
-    from sdgbias.scoring.workers import gpus_per_engine
 
     spec = entries.load(entries.find_root(), name)
     if as_json:
@@ -127,7 +126,7 @@ def show_model(
         say_json({**changes.to_dict(spec), "check": read_verdict(results.parent, name), **past})
         return
     weights = machine.weights_gib((spec.params_b or 0) * 1e9, spec.dtype)
-    shared = max(1, int(gpus_per_engine(spec)))
+    shared = max(1, machine.gpus_of(spec))
     past = {title: _told_of(results, title, name) for title in ("nights", "runs")}
     tell(
         "model",
@@ -269,8 +268,8 @@ def compare_engines(
             backend of the same weights.
         probes: Number of prompts to compare on.
         seed: Seed of the draw of probes.
-        tolerance: Largest difference in log-probability; default: 1e-3 for float32, for half
-            precision 5e-2 or six times the measured rounding noise.
+        tolerance: Largest difference in log-probability; default: 1e-3 for float32, 5e-2
+            for half precision.
     """
     from sdgbias.nightly import gpus
     from sdgbias.registry import entries
@@ -281,7 +280,7 @@ def compare_engines(
     spec = entries.load(root, name)
     others = parity.counterparts(spec, root, against or ())
     for one in (spec, *others.values()):  # in turn, on the same GPUs
-        gpus.claim(one, None)
+        gpus.claim(one)
     found = choose_probes(probed_benchmark(benchmark), probes, seed, spec.views)
     told = parity.check(
         spec,

@@ -60,7 +60,7 @@ def _stop(number: int, frame: object) -> None:
 
 
 def _dry_run(settings: Settings, as_json: bool) -> None:
-    from sdgbias.nightly import budget, gpus, plan, steps
+    from sdgbias.nightly import gpus, plan, steps
 
     night = plan.tonight(settings, datetime.now(UTC), write=False)
     there = plan.finished(settings, night)
@@ -69,10 +69,6 @@ def _dry_run(settings: Settings, as_json: bool) -> None:
     if any(not job.run_id for job in night.jobs):
         idle["analyse"] = ""  # whatever is published tonight is analysed
     host = gpus.here(settings.jobs)
-    needs = {job.model: job.need for job in night.jobs if not job.run_id}
-    first = {place.model: place for place in gpus.starts(host, needs, {})}
-    stored = budget.stored(settings.results)
-    waits = budget.waiting(settings.results, night.jobs, settings.gpu_hours)
     found = {
         "night": night.night,
         "jobs": [
@@ -80,14 +76,10 @@ def _dry_run(settings: Settings, as_json: bool) -> None:
                 "model": j.model,
                 "suite": j.suite,
                 "gpu": j.gpu,
-                "gpus": j.need.gpus if host.gpus and not j.run_id else 0,
-                "starts_on": list(first[j.model].gpus) if j.model in first else [],
-                "engines": first[j.model].engines if j.model in first else 0,
+                "gpus": j.gpus if host.gpus and not j.run_id else 0,
                 "key": j.key,
                 "unchanged": j.run_id,
                 "checked": there.get((j.model, j.suite), ""),
-                "stored": stored.get((j.model, j.suite), ""),
-                "may_wait": waits.get((j.model, j.suite), ""),
             }
             for j in night.jobs
         ],

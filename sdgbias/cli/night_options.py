@@ -43,14 +43,11 @@ class NightOptions:
         timeout: Seconds for one attempt on one model; 0: no limit.
         hours: Hours after which no further model is started; the rest waits for the next night. 0:
             no limit.
-        gpu_hours: GPU hours of all models of a night together (a model of 4 GPUs uses 4 an hour),
-            after which no further model is started. 0: no limit.
-        fetch: Weights from the hub before the hours begin, within SDGBIAS_DISK_GIB: no, yes, prune
-            (removes what no entry names when room is short). A model that can't be fetched is left
-            out.
+        fetch: Missing weights from the hub before the hours begin: no or yes. A model that can't be
+            fetched is left out.
         draws: Random-search draws for CADE (paper: 10,000).
         seed: Seed of the search.
-        passes: Extra passes, as in `sdgbias evaluate`.
+        passes: Extra prompts, as in `sdgbias evaluate`.
         selfcheck: Also the full self-check on planted models (some minutes).
         night: Name of the night, e.g. 2026-11-21T0130: goes on with one that was interrupted.
         scheduled_for: When this night was due, with its offset, e.g. 2026-11-21T01:30:00+00:00.
@@ -71,11 +68,10 @@ class NightOptions:
     jobs: Annotated[int, typer.Option(min=0)] = 0
     timeout: Annotated[float, typer.Option(min=0)] = 6 * 3600.0
     hours: Annotated[float, typer.Option(min=0)] = 0.0
-    gpu_hours: Annotated[float, typer.Option(min=0)] = 0.0
     fetch: str = "no"
     draws: Annotated[int, typer.Option(min=1)] = 10_000
     seed: int = 0
-    passes: str = "cheap"
+    passes: str = "table_j,content_free"
     generated: GeneratedOption = "T1"
     selfcheck: Annotated[bool, typer.Option("--selfcheck/--no-selfcheck")] = False
     night: str | None = None
@@ -111,7 +107,7 @@ class NightOptions:
             "benchmarks": plan.benchmarks_of(self.benchmark),
             "models": tuple(self.model) if self.model else None,
             "timeout_s": self.timeout,
-            "fetch": choice("--fetch", self.fetch, ("no", "yes", "prune")),
+            "fetch": choice("--fetch", self.fetch, ("no", "yes")),
             "scheduled_for": due or _instant(self.scheduled_for),
             "by": by,
             "timezone": self.zone,

@@ -102,7 +102,7 @@ def probed(spec: ModelSpec, root: Path, benchmark: Path | None, probes: int) -> 
     from sdgbias.nightly.regression.policy import least_mass
     from sdgbias.scoring import parity
 
-    gpus.claim(spec, None)
+    gpus.claim(spec)
     folder, floor = probed_benchmark(benchmark), least_mass(root)
     return parity.probe(spec, root, folder, probes, floor=floor, progress=update)
 

@@ -57,7 +57,6 @@ def _prompt(benchmark: Path, item: str, test: str, view: str) -> tuple[str, Prom
     """What is shown, in words, and the prompt. UsageError or InputError with the valid values."""
     from sdgbias import suites
     from sdgbias.raw.images.shards import ImageReader
-    from sdgbias.raw.images.variants import Pictures
     from sdgbias.types import Prompt, View
 
     views = [v.value for v in View]
@@ -76,6 +75,6 @@ def _prompt(benchmark: Path, item: str, test: str, view: str) -> tuple[str, Prom
     if found.empty:
         raise UsageError(f"item {chosen}: {one_of('--test', test, tests)}")
     row = found.iloc[0]
-    pictures = Pictures(ImageReader(benchmark))[row["image_id"]] if row["image_id"] else ()
+    pictures = ImageReader(benchmark)[row["image_id"]] if row["image_id"] else ()
     prompt = Prompt(row["text"], row["candidates"], pictures, row["image_id"])
     return f"item {chosen}, test {test}, view {view}", prompt

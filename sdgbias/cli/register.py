@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdgbias.cli.options import (
-    DEFAULT_RESULTS,
-    ResultsOption,
-    print_table,
-    probed,
-)
+from sdgbias.cli.options import DEFAULT_RESULTS, ResultsOption, probed
 from sdgbias.errors import InfrastructureError, UsageError
-from sdgbias.progress import update
 from sdgbias.types import CANDIDATE, ENABLED
 
 if TYPE_CHECKING:
@@ -40,9 +33,7 @@ def _try_processor(spec: ModelSpec, root: Path) -> str:
 
 
 def register_model(
-    repo: Annotated[str, typer.Argument()] = "",
-    paper: Annotated[bool, typer.Option("--paper")] = False,
-    recommended: Annotated[bool, typer.Option("--recommended")] = False,
+    repo: Annotated[str, typer.Argument()],
     name: str = "",
     revision: str = "",
     backend: str = "",
@@ -70,13 +61,8 @@ def register_model(
     (unless --trust-remote-code). HF_ENDPOINT names another hub, SDGBIAS_GPUS=8x80 other GPUs than
     those of this machine.
 
-    --paper and --recommended write candidates without asking them anything; the table says which
-    are ready, need a licence click, or don't fit. Run again, they add what is missing.
-
     Args:
         repo: Hub id (owner/name) or a local folder.
-        paper: Instead of REPO: every model of both papers, as candidates.
-        recommended: Instead of REPO: a list of current families.
         name: Name in the registry; default: the last part of REPO.
         revision: Branch, tag or commit; default: the newest commit. A commit is registered.
         backend: hf, vllm or a zero-shot one; default: vllm where it runs here and serves the
@@ -96,13 +82,6 @@ def register_model(
         dry_run: Show what would be written, and write nothing.
         overwrite: Replace an entry of the same name.
     """
-    if paper or recommended:
-        if repo:
-            raise UsageError(f"{repo}: give a repository, or --paper and --recommended, not both")
-        _register_listed(paper, recommended, gpu, dry_run)
-        return
-    if not repo:
-        raise UsageError("name a repository or folder, or give --paper or --recommended")
     from sdgbias.registry import entries, propose
 
     root = entries.find_root()
@@ -169,29 +148,3 @@ def register_model(
         f"{path}: {spec.name} ({spec.backend}, {spec.dtype}, {spec.revision}), {spec.state}. Next:"
         f" {onward}"
     )
-
-
-def _register_listed(paper: bool, recommended: bool, gpu: str, dry_run: bool) -> None:
-    from sdgbias.registry import catalogue, entries
-    from sdgbias.scoring import parity
-
-    root = entries.find_root()
-    asked = [(paper, catalogue.PAPER), (recommended, catalogue.RECOMMENDED)]
-    kinds = tuple(kind for wanted, kind in asked if wanted)
-    rows = catalogue.register(
-        root, parity.here(root), kinds, gpu=gpu, dry_run=dry_run, progress=update
-    )
-    print_table(
-        [("model", "commit", "engine", "GPUs", "verdict", "why"), *(r.cells() for r in rows)]
-    )
-    counts = Counter(row.verdict for row in rows)
-    typer.echo("\n" + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
-    ready = [row.name for row in rows if row.verdict == catalogue.READY]
-    if dry_run:
-        typer.echo("nothing written (--dry-run)")
-    elif ready:
-        typer.echo(f"Next: sdgbias models fetch {' '.join(ready)}")
-    if failed := counts[catalogue.TROUBLE]:
-        raise InfrastructureError(
-            f"{failed} of {len(rows)} could not be asked about; run the same command again later"
-        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,15 +25,14 @@ from sdgbias.errors import UsageError
 from sdgbias.progress import silent, update
 
 if TYPE_CHECKING:
-    from sdgbias.scoring.plan import Part
     from sdgbias.types import ModelSpec
 
 PassesOption = Annotated[
     str,
     typer.Option(
         help=(
-            "Extra passes for baselines and Table J: none, cheap, costly, all, or names of passes"
-            " and methods with commas."
+            "Extra prompts: none, all, or names with commas: table_j, content_free (contextual"
+            " calibration), paraphrases (other wordings of each question)."
         )
     ),
 ]
@@ -45,10 +44,9 @@ def plan(
     results: ResultsOption = DEFAULT_RESULTS,
     image_tokens: Annotated[int | None, typer.Option(min=1)] = None,
     task: str = "",
-    passes: PassesOption = "cheap",
+    passes: PassesOption = "table_j,content_free",
     gpu: str = "",
     rate: Annotated[float | None, typer.Option(min=0)] = None,
-    gpu_hours: Annotated[float, typer.Option(min=0)] = 0.0,
     as_json: JsonOption = False,
 ) -> None:
     """What scoring would cost: prompts and tokens, naive and planned, counted with the model's
@@ -63,7 +61,6 @@ def plan(
         task: mcq or regression alone; default: both.
         gpu: Kind of GPU, such as h100 or l4; default: the entry's, else h100.
         rate: Price of one GPU for an hour, in any currency.
-        gpu_hours: GPU hours of a night: says how many nights it takes.
     """
     from sdgbias.registry import entries
     from sdgbias.scoring import cost, estimate
@@ -81,9 +78,6 @@ def plan(
         say_json(estimate.as_json(found, rate))
     else:
         typer.echo("\n".join(estimate.lines(found, rate)))
-        if gpu_hours and all(one.basis for _, one in found):
-            nights = sum(one.hours for _, one in found) / gpu_hours
-            typer.echo(f"nights: about {nights:.1f} of {gpu_hours:g} GPU hours each")
 
 
 def evaluate(
@@ -97,10 +91,7 @@ def evaluate(
     mode: str = "continue",
     limit: Annotated[int | None, typer.Option(min=5)] = None,
     batch_size: Annotated[int | None, typer.Option(min=1)] = None,
-    workers: Annotated[int | None, typer.Option(min=1)] = None,
-    ray: Annotated[str, typer.Option(metavar="ADDRESS")] = "",
-    part: Annotated[str, typer.Option(metavar="I/N")] = "",
-    passes: PassesOption = "cheap",
+    passes: PassesOption = "table_j,content_free",
     generated: GeneratedOption = "T1",
     entry: Path | None = None,
     outcome_file: Annotated[Path | None, typer.Option("--outcome")] = None,
@@ -121,11 +112,6 @@ def evaluate(
         limit: A first look at so many questions of each kind: stored in first-look.duckdb beside
             the results, on no leaderboard.
         batch_size: Prompts per batch; default: the registry entry's.
-        workers: Engines, each in a process of its own; default: 1, with --ray as many as fit.
-        ray: Run on this Ray cluster (HOST:PORT, or auto).
-        part: Only score part I of N into the cache beside the results, where another evaluate,
-            without this option, publishes the run: parts may run on several machines over a shared
-            folder.
         entry: Registry file to read instead of registry/models/MODEL.yaml, e.g. a night's copy of
             it.
         outcome_file: Write the outcome as JSON; the process then ends with its parent.
@@ -146,7 +132,6 @@ def evaluate(
         benchmark_card(benchmark)  # a folder that is no benchmark is named before it is read
         benchmark = first_look(benchmark, results.parent / "first-look", limit)
         results = results.parent / "first-look.duckdb"
-    one_part = _part(part)
     runs: list[dict[str, object]] = []
     for name in model:
         with process.report_outcome(outcome_file) as told:
@@ -162,8 +147,7 @@ def evaluate(
                 raise UsageError(f"--entry {entry} is the entry of {spec.name}, not of {name}")
             if batch_size:
                 spec = replace(spec, batch_size=batch_size)
-            if not ray:
-                gpus.claim(spec, workers)
+            gpus.claim(spec)
             outcome = evaluation.evaluate(
                 spec,
                 root,
@@ -178,36 +162,26 @@ def evaluate(
                     search=choice("--search", search, ("random", "exact")),
                     generated=choice("--generated", generated, GENERATIONS),
                 ),
-                pool=evaluation.Pool(workers, ray, one_part),
-                progress=update,
+                update,
             )
             told |= asdict(outcome)
         runs.append({"model": spec.name, **asdict(outcome)})
         if not as_json:
-            of: dict[str, Any] = {"failed": [], "time": ""}
-            if not one_part:
-                reasons = printed(results, "failures", [outcome.run_id])
-                time = estimate.compared(results, outcome.run_id, spec)
-                of = {"failed": reasons.to_dict("records"), "time": time}
-            tell("evaluated", name=spec.name, o=outcome, part=part, results=results, **of)
-    if (outcome_file is None and not one_part) or as_json:
+            reasons = printed(results, "failures", [outcome.run_id])
+            tell(
+                "evaluated",
+                name=spec.name,
+                o=outcome,
+                results=results,
+                failed=reasons.to_dict("records"),
+                time=estimate.compared(results, outcome.run_id, spec),
+            )
+    if outcome_file is None or as_json:
         table = printed(results, "evaluated", [run["run_id"] for run in runs])
         if as_json:
             say_json({"results": str(results), "runs": runs, "metrics": table})
         else:
             typer.echo("\n" + table.to_string(index=False))
-
-
-def _part(text: str) -> Part | None:
-    """'2/3' as a part of a plan, '' as None. Raises UsageError."""
-    from sdgbias.scoring.plan import Part
-
-    if not text:
-        return None
-    number, _, of = text.partition("/")
-    if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
-        raise UsageError(f"--part {text}: give I/N with I from 1 to N, such as 2/3")
-    return Part(int(number), int(of))
 
 
 def _named(name: str) -> bool:

@@ -4,7 +4,6 @@ say so."""
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 def watch_models(
     rules: Path | None = None,
     dry_run: Annotated[bool, typer.Option("--dry-run")] = False,
-    listing: Path | None = None,
-    save_listing: Path | None = None,
     webhook_env: str = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -36,27 +33,21 @@ def watch_models(
     Args:
         rules: Rules; default: registry/watch.yaml.
         dry_run: Show what would be registered, and write nothing.
-        listing: Answers of the hub from this file, in a network without it.
-        save_listing: Register nothing; write the file for --listing, where the hub can be reached.
         webhook_env: Variable with the address that news are sent to, in one message.
     """
-    from sdgbias.registry import entries, hub, watch
+    from sdgbias.registry import entries, watch
     from sdgbias.scoring import parity
 
-    if listing and save_listing:
-        raise UsageError("--listing reads what --save-listing writes; give one of them")
     address = os.environ.get(webhook_env, "") if webhook_env else ""
     if webhook_env and not address:
         raise UsageError(f"--webhook-env {webhook_env}: not set; export it: the address is secret")
     root = entries.find_root()
     given = watch.read(rules or root / "registry" / "watch.yaml")
     here = parity.here(root)
-    tape = hub.recorded(listing) if listing else nullcontext()
-    with hub.recording(save_listing) if save_listing else tape:
-        found = watch.watch(root, given, here, dry_run=dry_run or save_listing is not None)
+    found = watch.watch(root, given, here, dry_run=dry_run)
     lines = [_line(root, one) for one in found if one.news]
     tried = []
-    if not (dry_run or listing or save_listing):
+    if not dry_run:
         from sdgbias.nightly import admit
 
         tried = admit.admit(root, given, here)

@@ -3,26 +3,25 @@
 Engines score prompts. Only this package imports torch or transformers.
 
 * hf: transformers, in this process
-* vllm, vllm_lora, vllm_model, vllm_options, vllm_support: vLLM
+* vllm, vllm_model, vllm_options, vllm_support: vLLM
 * api: endpoints that speak the OpenAI format
 * planted, planted_people: no weights, known biases
 * subprocess: any engine in a process, and in an environment, of its own
 * agreement, fingerprint: two ways of scoring compared, and what scores depend on
-* entry_options, hub_errors, torchvision_ops: options checked, errors told apart, an import
-  mended
+* options, hub_errors, torchvision_ops: options of entries, errors told apart, an import mended
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 
 from sdgbias.engines import torchvision_ops as torchvision_ops  # before any transformers
 from sdgbias.engines.fingerprint import local_folder
+from sdgbias.engines.options import Options, read
 from sdgbias.errors import RegistryError, one_of
 from sdgbias.types import Generated, ModelSpec, Prompt, ScoreBatch
 
@@ -39,11 +38,6 @@ _CLASSES = {
 }
 #: Backends that answer prompts.
 BACKENDS = tuple(_CLASSES)
-#: Options that set where an engine runs and what it is compared with; they are not passed to the
-#: engine.
-HOUSE_OPTIONS = (
-    *("data_parallel_size", "gpu", "num_cpus", "num_gpus", "parity", "python", "suites"),
-)
 
 
 class Loaded:
@@ -63,8 +57,6 @@ class Loaded:
     chooses_labels: bool = False
     #: The labels that it can answer with; None: any.
     names: Collection[str] | None = None
-    #: Number of engines running.
-    size: int = 1
     #: Work done since it was loaded (prompts, tokens_prefilled, images_encoded, ...), from which
     #: `sdgbias plan` estimates the time of the next run.
     counts: Mapping[str, float] = MappingProxyType({})
@@ -91,12 +83,6 @@ class Backend(Loaded, ABC):
     ) -> Generated:
         """Greedy answers of N prompts, one per forced start ('' = free decoding)."""
 
-    def noise(self, prompts: Sequence[Prompt]) -> float:
-        """Standard deviation of what rounding in the model's dtype does to a log-probability among
-        the candidates, over all its layers (agreement.rounding_noise); 0.0 where that is
-        negligible (float32) or can't be measured."""
-        return 0.0
-
 
 def load(spec: ModelSpec, root: Path) -> Backend:
     """The engine of a registry entry, in this process or in a child process of another environment
@@ -117,10 +103,9 @@ def load_here(spec: ModelSpec, root: Path) -> Backend:
         )
     if spec.backend not in _CLASSES:
         raise RegistryError(f"{where}: {one_of('backend', spec.backend, BACKENDS)}")
+    read(spec, Options)  # a bad option is named before anything is loaded
     if spec.backend == "hf":
         local_folder(spec, root)  # a folder that isn't there is refused before torch is imported
-    options = {name: value for name, value in spec.options.items() if name not in HOUSE_OPTIONS}
     module, name = _CLASSES[spec.backend]
-    made = getattr(import_module(f"{__name__}.{module}"), name)
-    engine: Backend = made(replace(spec, options=options), root)
+    engine: Backend = getattr(import_module(f"{__name__}.{module}"), name)(spec, root)
     return engine

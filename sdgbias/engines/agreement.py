@@ -20,12 +20,8 @@ from sdgbias.methods.metrics import margin
 from sdgbias.types import ScoreBatch
 
 #: Largest difference of a log-probability, or of the candidate mass, that still counts as the same
-#: score, by dtype; more where the model's own rounding noise is larger (`tolerance`). Two
-#: candidates that are no farther apart are a near tie.
+#: score, by dtype. Two candidates that are no farther apart are a near tie.
 TOLERANCES = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 5e-2}
-#: Standard deviations of the rounding noise that a tolerance spans: the largest of some thousand
-#: differences of a normal quantity lies within it.
-SIGMAS = 6.0
 AGREE, DISAGREE, ALONE = "agree", "disagree", "only one backend here"
 
 
@@ -64,28 +60,6 @@ def log_shares(logits: np.ndarray) -> np.ndarray:
     """(N, K) log-probabilities among a prompt's candidates; NaN where it has none."""
     known = ~np.isnan(logits)
     return np.where(known, log_softmax(logits.astype(np.float64), known), np.nan)
-
-
-def rounding_noise(plain: ScoreBatch, moved: ScoreBatch, layers: int) -> float:
-    """Standard deviation of the difference that rounding makes to one log-probability between two
-    ways of scoring a model of so many layers.
-
-    ``moved``: the scores with every number of the last hidden state moved at random within its
-    rounding, the noise of the last step. The hidden state is rounded after each half of each
-    layer, so the noise of the whole is sqrt(2 layers + 1) times as large, and that of a difference
-    of two sqrt(2) times that.
-    """
-    apart = log_shares(moved.logits) - log_shares(plain.logits)
-    apart = apart[np.isfinite(apart)]
-    if not apart.size:
-        return 0.0
-    return float(np.sqrt(np.mean(apart**2) * 2 * (2 * layers + 1)))
-
-
-def tolerance(dtype: str, noise: float) -> float:
-    """Largest difference that counts as the same score: that of the dtype, or SIGMAS times the
-    measured rounding noise of the model where that is more."""
-    return max(TOLERANCES[dtype], SIGMAS * noise)
 
 
 def compare(what: str, one: ScoreBatch, two: ScoreBatch, tolerance: float) -> Comparison:

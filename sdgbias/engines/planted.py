@@ -61,6 +61,7 @@ from scipy.special import ndtri
 from sdgbias import formats
 from sdgbias.benchmark.prompts import option_letters
 from sdgbias.engines import Backend
+from sdgbias.engines.options import of_engine
 from sdgbias.errors import InputError, RegistryError, one_of
 from sdgbias.files import confine
 from sdgbias.formats import STRICT, Number
@@ -237,7 +238,7 @@ class Planted(PlantedEngine):
         self.habits: Habits | None = None
         if "oracle" in spec.options:
             where = f"registry/models/{spec.name}.yaml"
-            self.habits = read_habits(spec.options, where)
+            self.habits = read_habits(of_engine(spec), where)
             self.oracle = read_oracle(oracle_folder(str(spec.options["oracle"]), root))
             identity = json.dumps(
                 [_ORACLE_VERSION, asdict(self.habits), self.oracle.digest], sort_keys=True

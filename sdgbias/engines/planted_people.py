@@ -30,6 +30,7 @@ from pydantic import AfterValidator, Field
 
 from sdgbias import formats
 from sdgbias.benchmark.people_items import CHOICES
+from sdgbias.engines.options import of_engine
 from sdgbias.engines.planted import PlantedEngine, oracle_folder
 from sdgbias.errors import InputError, RegistryError, one_of
 from sdgbias.formats import STRICT, Number, Text
@@ -67,7 +68,9 @@ class PeopleHabits:
 class PlantedPeople(PlantedEngine):
     def __init__(self, spec: ModelSpec, root: Path) -> None:
         where = f"registry/models/{spec.name}.yaml"
-        self.habits = formats.parse(spec.options, PeopleHabits, f"{where}: options", RegistryError)
+        self.habits = formats.parse(
+            of_engine(spec), PeopleHabits, f"{where}: options", RegistryError
+        )
         folder = oracle_folder(self.habits.oracle, root)
         try:
             table = pd.read_parquet(folder / "people.parquet")

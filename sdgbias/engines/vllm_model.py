@@ -22,21 +22,3 @@ def count_encoder(model: Any) -> None:
 
 def encoded(model: Any) -> int:
     return int(getattr(model, _COUNTED))
-
-
-def jitter_on(model: Any) -> None:
-    """Moves every last hidden state within its rounding before the head reads it (hf/head.py)."""
-    import torch
-
-    from sdgbias.engines.hf.head import jitter
-
-    compute, source = model.compute_logits, torch.Generator().manual_seed(0)
-
-    def moved(hidden: Any, *rest: Any, **more: Any) -> Any:
-        return compute(jitter(hidden, source), *rest, **more)
-
-    model.compute_logits = moved
-
-
-def jitter_off(model: Any) -> None:
-    del model.compute_logits

@@ -4,16 +4,19 @@ environment variables of its processes."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from sdgbias.engines.options import VllmOptions
 
 #: The same pixels as in the transformers engine, bit for bit: Pillow's. Only image processors
 #: accept this keyword; the newer one, `backend`, also reaches video processors, which have no
 #: Pillow version.
 _PIXELS = {"use_fast": False}
-_PASSED = (
+_PASSED = {
     "block_size",
+    "enforce_eager",
     "gpu_memory_utilization",
     "max_model_len",
     "max_num_batched_tokens",
@@ -21,35 +24,35 @@ _PASSED = (
     "pipeline_parallel_size",
     "quantization",
     "tensor_parallel_size",
-)
+}
 
 
-def settings(options: Mapping[str, Any], cpu: bool) -> dict[str, Any]:
+def settings(options: VllmOptions, cpu: bool) -> dict[str, Any]:
     """The engine's arguments from checked options. On CPU the engine's defaults reserve nearly all
     memory for the cache and use blocks of 128 tokens, which are longer than most prompts, so that
     nothing would be reused."""
-    chosen: dict[str, Any] = {name: options[name] for name in _PASSED if name in options}
-    chosen["enforce_eager"] = options.get("enforce_eager", cpu)
+    chosen = options.model_dump(include=_PASSED, exclude_none=True)
+    chosen.setdefault("enforce_eager", cpu)
     if cpu:
         chosen.setdefault("block_size", 32)
-    if cpu or "kv_cache_gib" in options:
-        chosen["kv_cache_memory_bytes"] = int(options.get("kv_cache_gib", 1) * 2**30)
+    if cpu or options.kv_cache_gib:
+        chosen["kv_cache_memory_bytes"] = int((options.kv_cache_gib or 1) * 2**30)
     return chosen
 
 
-def pictures(options: Mapping[str, Any]) -> dict[str, Any]:
+def pictures(options: VllmOptions) -> dict[str, Any]:
     """The engine's arguments about pictures, which it refuses for a language model."""
-    most = {"image": options["max_images"]} if "max_images" in options else {}
+    most = {"image": options.max_images} if options.max_images else {}
     return {
         "limit_mm_per_prompt": {"video": 0} | most,
-        "mm_processor_kwargs": {**_PIXELS, **options.get("processor", {})},
+        "mm_processor_kwargs": {**_PIXELS, **options.processor},
     }
 
 
-def set_environment(cpu: bool, own_process: bool) -> None:
+def set_environment(cpu: bool) -> None:
     """Sets the environment variables of vLLM, here because the processes that it starts must see
     them too."""
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if own_process else "0"
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the same batches on every run
     wanted = {
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",

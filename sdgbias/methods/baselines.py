@@ -5,34 +5,28 @@ Axes: N rows, K candidates. At the first generated token every method is one sco
 the answer is its argmax, ties go to the lowest index (METHODS section 0). What the methods share:
 
 * probabilities are those of the softmax over the row's candidates O_i, also for the plausibility
-cut, so that a token outside
-  O_i can never mask them all;
+  cut, so that a token outside O_i can never mask them all;
 * a candidate without a finite logit in Full, or in a view that the method reads and the row has, is
-masked for that row;
+  masked for that row;
 * a row that lacks a view which is only contrasted with keeps its Full answer: the missing view
-counts as uniform;
+  counts as uniform;
 * nothing is estimated on test rows.
 
-A contrast is a tuple of names: views ('ctx', 'q', 'img'), extra passes ('noise', 'icd:0', ...), or
-'content_free:*' for all that begin so. Formulas and sources: docs/reference/methods.md, section
-Baselines.
+A contrast is a tuple of names: the views 'ctx', 'q', 'img', and 'content_free' for all content-free
+contexts. Formulas and sources: docs/reference/methods.md, section Baselines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from sdgbias.files import packaged_yaml
 from sdgbias.methods.cade import Bools, Floats, Ints, fold, log_softmax
 
 Names = tuple[str, ...]
-VIEWS = ("full", "ctx", "img", "q")
-#: PriDe adds this to every probability before the logarithm.
-PRIDE_FLOOR = 1e-10
 
 
 @dataclass(frozen=True)
@@ -40,7 +34,8 @@ class Evidence:
     """N rows of one task under one context test. full, ctx, img, q (N, K): logits, NaN where a row
     lacks the candidate or the view. present (N, K): candidates the item has. group (N,): what a
     prior is estimated within (indicator and number of options; target for digits). fit (N,): rows
-    that a method may estimate from (val); labels are never needed. extra: (N, K) logits per pass.
+    that a method may estimate from (val); labels are never needed. content_free: (N, K) logits
+    under each context without content that was scored.
     """
 
     full: Floats
@@ -50,23 +45,21 @@ class Evidence:
     present: Bools
     group: Ints
     fit: Bools
-    extra: Mapping[str, Floats] = field(default_factory=dict)
+    content_free: tuple[Floats, ...] = ()
 
 
 @dataclass(frozen=True)
 class Method:
-    """score: (Evidence, **settings) -> (N, K). settings: its defaults. needs: extra passes
-    (suites/extra_prompts.py) without which it can't run, 'a|b' where either will do. digits:
-    whether it is defined for the ten digits. tuned: setting -> range, for methods that are tuned on
-    val; terms: of those, Evidence -> (valid, log p_full, slope), because their score is log p_full
-    + x slope, x the first setting."""
+    """score: (Evidence, **settings) -> (N, K). settings: its defaults. needs: the extra prompts
+    (suites/extra_prompts.py) without which it can't run. tuned: setting -> range, for methods that
+    are tuned on val; terms: of those, Evidence -> (valid, log p_full, slope), because their score
+    is log p_full + x slope, x the first setting."""
 
     title: str
     score: Callable[..., Floats]
     settings: Mapping[str, Any]
-    needs: Names = ()
-    digits: bool = True
-    source: str = ""
+    source: str
+    needs: str = ""
     tuned: Mapping[str, tuple[float, float]] | None = None
     terms: Callable[[Evidence], tuple[Bools, Floats, Floats]] | None = None
 
@@ -88,21 +81,12 @@ def predict(score: Floats) -> Ints:
 # what all methods read
 
 
-def _expand(e: Evidence, contrast: Names) -> list[str]:
-    names = []
-    for name in contrast:
-        names += (
-            sorted(key for key in e.extra if key.startswith(name[:-1]))
-            if name.endswith(":*")
-            else [name]
-        )
-    return names
-
-
 def _read(e: Evidence, contrast: Names) -> tuple[Bools, Floats, list[Floats]]:
     """(valid, log p_full, log-probabilities per contrast): (N, K) each, 0 where masked, NaN rows
     where a contrast is missing."""
-    views = [getattr(e, name) if name in VIEWS else e.extra[name] for name in _expand(e, contrast)]
+    views: list[Floats] = []
+    for name in contrast:
+        views += e.content_free if name == "content_free" else [getattr(e, name)]
     valid = e.present & np.isfinite(e.full)
     has = [fold(np.logical_or, np.isfinite(z) & e.present)[:, None] for z in views]
     for z, there in zip(views, has, strict=True):
@@ -166,8 +150,8 @@ def top_score(valid: Bools, log_full: Floats) -> Floats:
     return fold(np.maximum, np.where(valid, log_full, -np.inf))
 
 
-# ----------------------------------------------------------------------- calibration (METHODS 1.1,
-# 1.7, 1.8, 1.9)
+# ----------------------------------------------------------------------
+# calibration (METHODS 1.1, 1.7, 1.9)
 
 
 def post_hoc(
@@ -183,8 +167,7 @@ def post_hoc(
     'diagonal': log p_full - log(p_cf + floor). 'identity': p_full - p_cf, **not** divided by its
     sum, which is negative and would turn the order round (METHODS 1.1, bug a). scope 'row': p_cf of
     the row; 'group': its mean over the group's fit rows, without floor; a group without any keeps
-    its Full answers. Contextual and domain-context calibration are
-    the same with content-free and random-word contexts and no floor.
+    its Full answers. Contextual calibration is the same with content-free contexts and no floor.
     """
     valid, log_full, logs = _read(e, contrast)
     known = _mean([np.exp(part) for part in logs])
@@ -210,8 +193,8 @@ def batch(e: Evidence, mean: str = "arithmetic", gamma: float = 1.0) -> Floats:
     return _linear(*_batch_terms(e, mean), gamma, 0.0)
 
 
-# ------------------------------------------------------------------------------- contrastive
-# decoding (METHODS 1.2 to 1.6, 1.12)
+# ----------------------------------------------------------------------
+# contrastive decoding (METHODS 1.2, 1.5, 1.6, 1.12)
 
 
 def _contrast_terms(e: Evidence, contrast: Names = ("ctx",)) -> tuple[Bools, Floats, Floats]:
@@ -222,8 +205,7 @@ def _contrast_terms(e: Evidence, contrast: Names = ("ctx",)) -> tuple[Bools, Flo
 
 def contrastive(e: Evidence, contrast: Names = ("ctx",), a: float = 1.0, b: float = 0.1) -> Floats:
     """(1 + a) log p_full - a log p_contrast where p_full >= b max p_full. Several contrasts: the
-    mean of their logits. VDD contrasts with the text alone, VCD with a noised picture, ICD with a
-    disturbed instruction."""
+    mean of their logits. VDD contrasts with the text alone."""
     return _linear(*_contrast_terms(e, contrast), a, b)
 
 
@@ -255,93 +237,69 @@ def mean_views(e: Evidence) -> Floats:
     return np.where(valid, _log(_mean([np.exp(part) for part in (log_full, *logs)])), -np.inf)
 
 
-# --------------------------------------------------------------------------------- permuted options
-# (METHODS 1.10, 1.11)
-
-
-def _permuted(e: Evidence) -> tuple[Bools, Bools, list[Floats]]:
-    """(valid, complete (N,), p of each letter when position j shows content (j + k) mod n; k = 0,
-    1, ...). Rows whose item has n options are complete with the first n of them."""
-    valid, log_full, _ = _read(e, ())
-    n = e.present.sum(axis=1)
-    shifts, complete = (
-        [np.where(valid, np.exp(log_full), 0.0)],
-        (valid == e.present).all(axis=1) & (n > 1),
-    )
-    for k in range(1, e.present.shape[1]):
-        z = e.extra.get(f"perm:{k}", np.full(e.full.shape, np.nan))
-        asked = e.present & (n > k)[:, None]
-        complete &= (np.isfinite(z) | ~asked).all(axis=1)
-        shifts.append(
-            np.where(asked & np.isfinite(z), np.exp(log_softmax(z, asked & np.isfinite(z))), 0.0)
-        )
-    return valid, complete, shifts
-
-
-def _content_mean(e: Evidence, shifts: list[Floats]) -> Floats:
-    """Mean probability of each *content* over the shifts: content o stands at position (o - k) mod
-    n under shift k."""
-    n = np.maximum(e.present.sum(axis=1), 1)[:, None]
-    at = np.arange(e.present.shape[1])[None, :]
-    total = np.zeros(e.present.shape)
-    for k, p in enumerate(shifts):
-        total += np.where(k < n, np.take_along_axis(p, (at - k) % n, axis=1), 0.0)
-    return np.where(e.present, total / n, 0.0)
-
-
-def permutation_average(e: Evidence) -> Floats:
-    """Mean probability of each option's content over the n cyclic shifts of contents under fixed
-    letters (METHODS 1.11). Rows that were not scored under all shifts have no answer."""
-    valid, complete, shifts = _permuted(e)
-    return np.where(valid & complete[:, None], _log(_content_mean(e, shifts)), -np.inf)
-
-
-def pride(e: Evidence) -> Floats:
-    """Full over a prior of the letters that is estimated from the fit rows scored under all shifts
-    (METHODS 1.10).
-
-    A row's prior: softmax over letters of the mean over shifts of log(p + 1e-10). The global prior,
-    their mean, is one per number of options; without estimation rows it is uniform. Estimation rows
-    themselves get the permutation average.
-    """
-    valid, complete, shifts = _permuted(e)
-    n = np.maximum(e.present.sum(axis=1), 1)
-    means = (
-        sum(np.where((k < n)[:, None], np.log(p + PRIDE_FLOOR), 0.0) for k, p in enumerate(shifts))
-        / n[:, None]
-    )
-    row_prior = np.exp(np.where(valid, log_softmax(means, valid), -np.inf))
-    estimated = complete & e.fit
-    prior = _share(_group_mean(row_prior, valid, estimated, n), valid)
-    score = np.log(shifts[0] + PRIDE_FLOOR) - np.log(prior + PRIDE_FLOOR)
-    return np.where(
-        valid, np.where(estimated[:, None], _log(_content_mean(e, shifts)), score), -np.inf
-    )
-
-
 # ----------------------------------------------------------------------
 # the table of methods
 
-_SCORES: dict[str, Callable[..., Floats]] = {
-    score.__name__: score
-    for score in (
-        *(post_hoc, contrastive, m3id, pai_logit, batch),
-        *(pride, permutation_average, pmi, mean_views),
-    )
+_CTX, _Q = {"contrast": ("ctx",)}, {"contrast": ("q",)}
+_BOTH = {"contrast": ("ctx", "q")}
+
+METHODS: dict[str, Method] = {
+    "post_hoc": Method(
+        "Post-Hoc debias, diagonal", post_hoc, {**_CTX, "floor": 1e-4}, "Zhang 2025"
+    ),
+    "post_hoc_identity": Method(
+        "Post-Hoc debias, identity", post_hoc, {**_CTX, "mode": "identity"}, "Zhang 2025"
+    ),
+    "post_hoc_q": Method(
+        "Post-Hoc debias against Q-only", post_hoc, {**_Q, "floor": 1e-4}, "Zhang 2025"
+    ),
+    "post_hoc_mean": Method(
+        "Post-Hoc debias, CTX+Q and Q-only", post_hoc, {**_BOTH, "floor": 1e-4}, "Zhang 2025"
+    ),
+    "post_hoc_group": Method(
+        "Post-Hoc debias by indicator", post_hoc, {**_CTX, "scope": "group"}, "Zhang 2025"
+    ),
+    "vdd": Method("VDD", contrastive, {**_CTX, "a": 1.0, "b": 0.1}, "Zhang 2025"),
+    "vdd_b02": Method("VDD, b = 0.2", contrastive, {**_CTX, "a": 1.0, "b": 0.2}, "Zhang 2025"),
+    "vdd_q": Method("VDD against Q-only", contrastive, {**_Q, "a": 1.0, "b": 0.1}, "Zhang 2025"),
+    "vdd_mean": Method(
+        "VDD, CTX+Q and Q-only", contrastive, {**_BOTH, "a": 1.0, "b": 0.1}, "Zhang 2025"
+    ),
+    "vdd_tuned": Method(
+        "VDD, tuned on val",
+        contrastive,
+        _CTX,
+        "Zhang 2025",
+        tuned={"a": (0.0, 3.0), "b": (0.0, 0.5)},
+        terms=_contrast_terms,
+    ),
+    "m3id": Method("M3ID", m3id, {"t": 1, "decay": 0.02, "b": 0.1}, "Favero 2024"),
+    "pai_logit": Method("PAI, logit part", pai_logit, {"gamma": 1.1, "b": 0.1}, "Liu 2024"),
+    "cc": Method(
+        "Contextual calibration",
+        post_hoc,
+        {"contrast": ("content_free",), "floor": 0.0},
+        "Zhao 2021",
+        needs="content_free",
+    ),
+    "cc_q": Method(
+        "Contextual calibration by Q-only", post_hoc, {**_Q, "scope": "group"}, "Zhao 2021"
+    ),
+    "bc": Method("Batch calibration", batch, {"mean": "arithmetic", "gamma": 1.0}, "Zhou 2023"),
+    "bc_geometric": Method(
+        "Batch calibration, geometric", batch, {"mean": "geometric", "gamma": 1.0}, "Zhou 2023"
+    ),
+    "bcl": Method(
+        "Batch calibration, tuned on val",
+        batch,
+        {"mean": "geometric"},
+        "Zhou 2023",
+        tuned={"gamma": (-5.0, 5.0)},
+        terms=_batch_terms,
+    ),
+    "pmi": Method("PMI", pmi, {"gamma": 1.0}, "control"),
+    "pmi_tuned": Method(
+        "PMI, tuned on val", pmi, {}, "control", tuned={"gamma": (0.0, 3.0)}, terms=_pmi_terms
+    ),
+    "mean_views": Method("Mean of the four views", mean_views, {}, "control"),
 }
-_TERMS = {"contrastive": _contrast_terms, "batch": _batch_terms, "pmi": _pmi_terms}
-
-
-def _method(about: Mapping[str, Any]) -> Method:
-    settings = {
-        k: tuple(v) if isinstance(v, list) else v for k, v in about.get("settings", {}).items()
-    }
-    given = {**about, "score": _SCORES[about["score"]], "settings": settings}
-    given["needs"] = tuple(about.get("needs", ()))
-    if "tuned" in about:
-        given["tuned"] = {name: tuple(ends) for name, ends in about["tuned"].items()}
-        given["terms"] = _TERMS[about["score"]]
-    return Method(**given)
-
-
-METHODS = {name: _method(about) for name, about in packaged_yaml("baselines.yaml").items()}

@@ -2,7 +2,7 @@
 
 The shares are of pessimistic, conservative and optimistic answers to questions with three options;
 their intervals count distinct prompts, so that a model which draws one direction per prompt leans
-nowhere (`sdgbias selfcheck` holds the verdict to that).
+nowhere (tests/methods/test_lean.py).
 """
 
 from __future__ import annotations

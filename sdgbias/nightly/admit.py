@@ -11,10 +11,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sdgbias.errors import GateError, InfrastructureError, ModelError, RegistryError
+from sdgbias.errors import (
+    GateError,
+    InfrastructureError,
+    ModelError,
+    RegistryError,
+    SdgbiasError,
+)
 from sdgbias.nightly import process
 from sdgbias.nightly.attempt import CLI
-from sdgbias.registry import changes, entries, fetch, propose, seen, watch
+from sdgbias.registry import changes, entries, fetch, hub, propose, seen, watch
 from sdgbias.types import CANDIDATE
 
 ADMITTED, NOT_ADMITTED, WAITING = "admitted", "not admitted", "waiting"
@@ -89,12 +95,12 @@ def _try(
     if end - time.monotonic() <= 0:
         return Tried(name, WAITING, f"the {probe.minutes:g} minutes of this look are spent")
     spec = entries.load(root, name)
-    limit = None if probe.gib is None else int(probe.gib * 2**30)
-    lacking = [
-        row for row in fetch.fetch(root, [spec], fetch.Disk(limit)) if row.verdict not in fetch.GOOD
-    ]
-    if lacking:
-        return Tried(name, WAITING, lacking[0].line())
+    try:
+        fetch.fetch(spec, lambda line: None)
+    except SdgbiasError as error:
+        if hub.ends_all(error):
+            raise
+        return Tried(name, WAITING, str(error))
     left = end - time.monotonic()
     if left <= 0:
         return Tried(name, WAITING, "fetched; no time was left to ask it")

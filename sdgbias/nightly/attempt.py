@@ -134,14 +134,15 @@ def command(job: Job, results: Path, number: int) -> list[str]:
     the batch size."""
     told = [json_object(outcome_file(job, n)) for n in range(1, number)]
     batch = max(1, job.batch_size >> sum(failure(before.get("error")).halves for before in told))
-    paths = {
+    given: dict[str, object] = {
         "--entry": job.entry,
         "--outcome": outcome_file(job, number),
         "--benchmark": job.benchmark,
         "--results": results,
     }
-    own = {"--batch-size": batch if batch != job.batch_size else 0, "--workers": job.engines}
-    parts = [(name, str(value)) for name, value in (paths | own).items() if value]
+    if batch != job.batch_size:
+        given["--batch-size"] = batch
+    parts = [(name, str(value)) for name, value in given.items()]
     return [*CLI, "evaluate", job.model, *chain.from_iterable(parts), *job.options]
 
 

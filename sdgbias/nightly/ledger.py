@@ -90,17 +90,6 @@ def starts_of(results: Path, night: str) -> int:
     return int(_read_file(folder_of(results, night)).get("starts", 0))
 
 
-def gpu_seconds(night: Night) -> float:
-    """GPU seconds that this night has used, in all of its starts."""
-    return float(_read_file(night.folder).get("gpu_seconds", 0))
-
-
-def spend(night: Night, seconds: float) -> None:
-    """Record the GPU seconds that a night has used, as far as its file can be written."""
-    with suppress(OSError):
-        _change(night.folder, gpu_seconds=round(seconds))
-
-
 def begin(settings: Settings, night: Night, now: datetime) -> str:
     """Open a night; return why the results file could not be written ('' if it was). An earlier
     night that is still 'running' must have been interrupted, since only one runs at a time: it is

@@ -20,9 +20,8 @@ from pydantic import TypeAdapter
 
 from sdgbias import files, suites
 from sdgbias.errors import InputError, RegistryError, StoreError, UsageError, one_of
-from sdgbias.nightly import gpus, identity, schedule
+from sdgbias.nightly import identity, schedule
 from sdgbias.registry import changes, entries, machine
-from sdgbias.registry.fetch import ENV_DISK, disk_limit
 from sdgbias.suites import EvalSettings
 from sdgbias.suites.suite import Generation
 from sdgbias.types import NEEDS_PICTURES, QUARANTINED, ModelSpec
@@ -48,9 +47,8 @@ class Settings:
     the webhook's address, '': the policy's. jobs: models in parallel, 0: as many as the GPUs hold.
     scheduled_for: instant at which the night was due, None: started by hand. night: its name, if
     known. draws, seed, passes, generated: passed to every evaluation. by: 'cli' or 'prefect'.
-    hours, gpu_hours (of all models together): after these no further model is started, 0: no
-    limit. fetch: 'no', 'yes' (weights that
-    are missing, before the hours begin), 'prune' (removing for room what no entry names).
+    hours: after these no further model is started, 0: no limit. fetch: 'yes': weights that are
+    missing, before the hours begin.
     """
 
     root: Path
@@ -68,13 +66,12 @@ class Settings:
     by: str = "cli"
     cron: str = schedule.CRON
     timezone: str = schedule.TIMEZONE
-    passes: str = "cheap"
+    passes: str = "table_j,content_free"
     generated: Generation = "T1"
     draws: int = 10_000
     seed: int = 0
     hours: float = 0.0
-    gpu_hours: float = 0.0
-    fetch: Literal["no", "yes", "prune"] = "no"
+    fetch: Literal["no", "yes"] = "no"
 
 
 @dataclass(frozen=True)
@@ -83,8 +80,7 @@ class Job:
     gpu: machine type it needs (entry option `gpu`). key: its identity (identity.py). threads: CPU
     threads, 0: no limit. run_id: the finished run of the same key, '' if none. options: further
     options of `sdgbias evaluate`. withheld: NAMES of environment variables hidden from its
-    processes, in addition to those hidden from every model. need: its GPUs. engines: that share
-    its prompts, 0: as its entry says."""
+    processes, in addition to those hidden from every model. gpus: how many it takes."""
 
     night: str
     model: str
@@ -101,8 +97,7 @@ class Job:
     options: tuple[str, ...] = ()
     run_id: str = ""
     withheld: tuple[str, ...] = ()
-    need: gpus.Need = field(default_factory=gpus.Need)
-    engines: int = 0
+    gpus: int = 0
 
     @property
     def name(self) -> str:
@@ -203,7 +198,7 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
                 threads=max(1, (os.cpu_count() or 1) // at_once) if at_once > 1 else 0,
                 options=tuple(chain.from_iterable(options)),
                 withheld=withheld,
-                need=gpus.need(spec),
+                gpus=machine.gpus_of(spec),
             )
             jobs.append(job)
     known = _known(settings.results, {spec.name for spec in chosen if spec.backend == "api"})
@@ -387,11 +382,8 @@ def check(settings: Settings) -> None:
     """Raises UsageError for invalid settings."""
     if settings.jobs < 0:
         raise UsageError(f"--jobs {settings.jobs}; valid: 0 or more")
-    for option, value in (("--hours", settings.hours), ("--gpu-hours", settings.gpu_hours)):
-        if not 0 <= value < math.inf:
-            raise UsageError(f"{option} {value}; valid: 0 (no limit) or more")
-    if settings.fetch != "no":
-        disk_limit(os.environ.get(ENV_DISK))
+    if not 0 <= settings.hours < math.inf:
+        raise UsageError(f"--hours {settings.hours}; valid: 0 (no limit) or more")
     if settings.scheduled_for is not None and settings.scheduled_for.tzinfo is None:
         raise UsageError(
             f"scheduled for {settings.scheduled_for.isoformat()}: no offset; valid: e.g."

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from sdgbias import lifeline
-from sdgbias.errors import BEFORE_EXIT, OutOfMemory, SdgbiasError, StoreError
+from sdgbias.errors import OutOfMemory, SdgbiasError, StoreError
 from sdgbias.files import replacing
 
 #: Seconds between SIGTERM and SIGKILL.
@@ -218,8 +218,8 @@ def last_error(log: Path) -> str:
 @contextmanager
 def report_outcome(path: Path | None) -> Iterator[dict[str, Any]]:
     """Write the mapping filled by the block to ``path`` as JSON when the block succeeds; on an
-    error (also of a watchdog that ends the process) write its class, exit code and message, and
-    re-raise. Without a path nothing is written. Raises StoreError if the file can't be written."""
+    error write its class, exit code and message, and re-raise. Without a path nothing is written.
+    Raises StoreError if the file can't be written."""
     found: dict[str, Any] = {}
     if path is None:
         yield found
@@ -231,7 +231,6 @@ def report_outcome(path: Path | None) -> Iterator[dict[str, Any]]:
         code, message = getattr(error, "exit_code", 1), str(error) if known else f"{kind}: {error}"
         write_outcome(path, {"error": kind, "exit_code": code, "message": message})
 
-    before = BEFORE_EXIT.set(failed)
     try:
         yield found
     except MemoryError as error:
@@ -240,8 +239,6 @@ def report_outcome(path: Path | None) -> Iterator[dict[str, Any]]:
     except Exception as error:
         failed(error)
         raise
-    finally:
-        BEFORE_EXIT.reset(before)
     write_outcome(path, found)
 
 

@@ -4,8 +4,7 @@ regressions, build the report, log to W&B and notify.
 Needs no server; flows/nightly.py supplies an executor that runs the same steps as Prefect tasks.
 
 plan.tonight                  the jobs of the night and snapshots of their registry entries
-budget                        hours and GPU hours: what waits for the next night
-gpus.starts                   which models start now, on which GPUs
+gpus                          a lock for each GPU, which a model takes or waits for
 attempt.keep_trying           one model: a process, its outcome, retries where they may help
 quarantine.update_quarantine  quarantines failing models for a while, and releases them
 ledger                        outcomes, in the results file and beside it
@@ -29,16 +28,18 @@ from pathlib import Path
 from typing import Any
 
 from sdgbias.errors import GateError, InfrastructureError, SdgbiasError
-from sdgbias.nightly import attempt, budget, gpus, ledger, process, quarantine, schedule, weights
+from sdgbias.nightly import attempt, gpus, ledger, process, quarantine, schedule, weights
 from sdgbias.nightly import steps as finish
 from sdgbias.nightly.attempt import FAILED, JobOutcome
 from sdgbias.nightly.ledger import StepResult
 from sdgbias.nightly.plan import BROKEN, Job, Night, Settings, check, name_of, tonight
 
-#: Seconds between two looks at GPUs that other processes hold, and between two records of GPU time.
-LOOK, RECORD = 5.0, 60.0
+#: Seconds between two looks at GPUs that other processes hold.
+LOOK = 5.0
 #: Hours for which a night without --hours waits for GPUs that other processes hold.
 BUSY_HOURS = 6.0
+_NEXT = "it is among the first of the next night"
+OVER = f"the night's hours were over; {_NEXT}; more: --hours"
 
 
 @dataclass(frozen=True)
@@ -156,130 +157,104 @@ def _everybody(
     tell: Callable[[str], None],
     hands: Executor,
 ) -> list[JobOutcome]:
-    """Run all jobs, those with a finished run first (they need no process), without those
-    ``lacking`` weights (model -> why). The suites of one model
-    run one after the other, because they share its scores."""
+    """Run all jobs, those with a finished run first (they need no process), without those that are
+    ``lacking`` weights (model -> why) or GPUs. The suites of one model run one after the other,
+    because they share its scores."""
     today = now().astimezone(schedule.zone(settings.timezone)).date()
     known = [outcome for job in night.jobs if (outcome := attempt.already(job, now()))]
     outcomes = [quarantine.update_quarantine(settings, outcome, today) for outcome in known]
-    lost = [job for job in night.jobs if job.model in lacking]
-    outcomes += [attempt.left_out(job, now(), lacking[job.model]) for job in lost]
+    due = [job for job in night.jobs if not job.run_id]
+    host = hands.host(settings.jobs, len({job.model for job in due}))
+    ends = time.monotonic() + (settings.hours * 3600 or math.inf)
+    why = {
+        job.model: f"takes {job.gpus} GPUs; there are {len(host.gpus)} here"
+        for job in due
+        if host.gpus and job.gpus > len(host.gpus)
+    } | dict(lacking)
+    outcomes += [attempt.left_out(j, now(), why[j.model]) for j in due if j.model in why]
     ledger.record(night, outcomes)
     total = len(night.jobs)
     if known:
         tell(f"[{len(known)}/{total}] unchanged since their last run: {len(known)}")
     hands.seen("planned", night, outcomes, {})
     by_model: dict[str, list[Job]] = {}
-    for job in night.jobs:
-        if not job.run_id and job.model not in lacking:
+    for job in due:
+        if job.model not in why:
             by_model.setdefault(job.model, []).append(job)
-    host, start = hands.host(settings.jobs, len(by_model)), time.monotonic()
-    if host.gpus and (why := gpus.unlocked()):
-        tell(why)
-    limits = budget.Budget(
-        settings.hours * 3600 or math.inf,
-        settings.gpu_hours * 3600 or math.inf,
-        start,
-        ledger.gpu_seconds(night),
-    )
-    stored = budget.stored(settings.results)
 
-    def not_run(job: Job) -> str:
-        """Why a job isn't started, '' if it is."""
-        if host.gpus and job.need.gpus > len(host.gpus):
-            return f"takes {job.need.gpus} GPUs; there are {len(host.gpus)} here"
-        why = limits.over(job.need.gpus, time.monotonic())
-        return "; ".join(filter(None, (why, stored.get((job.model, job.suite))))) if why else ""
+    def settle(job: Job, made: JobOutcome) -> None:
+        made = quarantine.update_quarantine(settings, made, today)
+        ledger.record(night, [made])
+        outcomes.append(made)
+        tell(f"[{len(outcomes)}/{total}] {job.name}: {line(made)}")
+        hands.seen("settled", night, outcomes, {})
 
-    def one(place: gpus.Place) -> None:
-        device = ",".join(place.gpus) or None
-        for planned in by_model[place.model]:
-            job, began = planned, now()
+    def one(model: str, device: str | None) -> None:
+        for job in by_model[model]:
+            began, left = now(), ends - time.monotonic()
             try:
-                if why := not_run(planned):
-                    made = attempt.left_out(planned, began, why)
+                if left <= 0:
+                    made = attempt.left_out(job, began, OVER)
                 else:
-                    left = limits.seconds(place.model, time.monotonic())
-                    time_limit = min(planned.timeout_s or math.inf, left)
-                    job = replace(
-                        planned,
-                        timeout_s=0.0 if math.isinf(time_limit) else time_limit,
-                        engines=place.engines if place.engines > 1 else 0,
-                    )
                     on = f" on GPU {device}" if device else ""
                     tell(f"{job.name}: started{on}; log: {job.log}")
-                    made = hands.ask(job, settings.results, device)
-                    if job.timeout_s != planned.timeout_s and made.kind == "TimedOut":
+                    limit = min(job.timeout_s or math.inf, left)
+                    limited = replace(job, timeout_s=0.0 if math.isinf(limit) else limit)
+                    made = hands.ask(limited, settings.results, device)
+                    if limited != job and made.kind == "TimedOut":
                         made = replace(made, kind=attempt.OUT_OF_TIME)
             except process.Stopped:
                 raise
             except Exception as error:  # any error fails this model only, not the night
-                job, made = planned, attempt.crashed(planned, error, began, now())
-            made = quarantine.update_quarantine(settings, made, today)
-            ledger.record(night, [made])
-            outcomes.append(made)
-            tell(f"[{len(outcomes)}/{total}] {job.name}: {line(made)}")
-            hands.seen("settled", night, outcomes, {})
+                made = attempt.crashed(job, error, began, now())
+            settle(job, made)
 
-    needs = {model: jobs[0].need for model, jobs in by_model.items()}
-    _placed(host, needs, one, limits, night, tell)
+    wanted = {model: jobs[0].gpus if host.gpus else 0 for model, jobs in by_model.items()}
+    reason = _placed(host, wanted, one, ends, f"night {night.night}", tell)
+    for job in [job for model in wanted for job in by_model[model]]:
+        settle(job, attempt.left_out(job, now(), reason))
     return sorted(outcomes, key=lambda o: (o.model, o.suite))
 
 
 def _placed(
     host: gpus.GpuHost,
-    needs: Mapping[str, gpus.Need],
-    one: Callable[[gpus.Place], None],
-    limits: budget.Budget,
-    night: Night,
+    wanted: dict[str, int],
+    one: Callable[[str, str | None], None],
+    ends: float,
+    who: str,
     tell: Callable[[str], None],
-) -> None:
-    """Call ``one`` for every model, in a thread and with its GPUs held, as soon as these are free;
-    without GPUs for those that the ``limits`` leave for the next night. If one raises, every
-    running process is ended."""
-    running: dict[Future[None], gpus.Place] = {}
-    begun: set[str] = set()
-    waits, since, recorded = "", time.monotonic(), time.monotonic()
-    who = f"night {night.night}, "
+) -> str:
+    """Call ``one`` for every model of ``wanted`` (model -> its GPUs), in a thread, as soon as that
+    many GPUs are free: in order, the first that fit. Those that are not started before the night
+    ``ends`` stay in ``wanted``; returns why. If one raises, every running process is ended."""
+    running: dict[Future[None], tuple[str, ...]] = {}
+    waits, since = "", time.monotonic()
     try:
-        with _threads(len(needs)) as begin:
-            while running or len(begun) < len(needs):
+        with _threads(len(wanted)) as begin:
+            while running or (wanted and time.monotonic() < ends):
                 clock = time.monotonic()
-                over = {
-                    m for m, n in needs.items() if m not in begun and limits.over(n.gpus, clock)
-                }
-                now = {place.model: place.gpus for place in running.values()}
-                ended = (begun | over) - set(now)
-                places = gpus.starts(host, needs, now, ended, gpus.taken(host.gpus))
-                places = [place for place in places if gpus.take(place.gpus, who + place.model)]
-                for place in places:
-                    limits.start(place.model, len(place.gpus) or needs[place.model].gpus, clock)
-                for model in sorted(over):
-                    limits.start(model, 0, clock)
-                    places.append(gpus.Place(model))
-                for place in places:
-                    begun.add(place.model)
-                    running[begin(one, place)] = place
+                for model, count in list(wanted.items()) if clock < ends else ():
+                    alone = not count and () in running.values()
+                    if len(running) >= host.most if host.most else alone:
+                        continue
+                    devices = gpus.take(count, host.gpus, f"{who}, {model}")
+                    if devices is not None:
+                        running[begin(one, model, ",".join(devices) or None)] = devices
+                        del wanted[model]
                 if running:
                     waits, since = "", clock
                 else:  # other processes hold the GPUs
                     waits = _waiting(waits, gpus.holders(host.gpus), tell)
-                    if math.isinf(limits.hours) and clock - since >= BUSY_HOURS * 3600:
-                        limits.blocked = f"{waits} for {BUSY_HOURS:g} hours"
-                    else:
-                        process.pause(LOOK)
-                done = wait(running, LOOK, FIRST_COMPLETED).done
-                for future in done:
-                    limits.end(running[future].model, time.monotonic())
-                    gpus.release(running.pop(future).gpus)
-                if done or clock - recorded >= RECORD:
-                    recorded = clock
-                    ledger.spend(night, limits.gpu_seconds(time.monotonic()))
-                for future in done:
+                    if math.isinf(ends) and clock - since >= BUSY_HOURS * 3600:
+                        return f"{waits} for {BUSY_HOURS:g} hours; {_NEXT}"
+                    process.pause(LOOK)
+                for future in wait(running, LOOK, FIRST_COMPLETED).done:
+                    gpus.release(running.pop(future))
                     future.result()
     finally:
-        for place in running.values():
-            gpus.release(place.gpus)
+        for devices in running.values():
+            gpus.release(devices)
+    return OVER
 
 
 def _waiting(before: str, holders: Mapping[str, str], tell: Callable[[str], None]) -> str:
@@ -299,7 +274,7 @@ def _threads(most: int) -> Iterator[Callable[..., Future[Any]]]:
     process is ended first."""
     pool = ThreadPoolExecutor(max(1, most))
     try:
-        yield lambda do, what: pool.submit(contextvars.copy_context().run, do, what)
+        yield lambda do, *what: pool.submit(contextvars.copy_context().run, do, *what)
     except BaseException:
         process.stop_all()
         raise

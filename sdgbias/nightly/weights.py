@@ -4,16 +4,13 @@ tonight with its reason, and the others are scored."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
-from sdgbias import progress
-from sdgbias.errors import ExpiredToken, HubUnreachable, RegistryError
+from sdgbias.errors import SdgbiasError
 from sdgbias.nightly import process
 from sdgbias.nightly.plan import Night, Settings
-from sdgbias.registry import entries
-from sdgbias.registry.fetch import ENV_DISK, GOOD, NOTHING, Disk, disk_limit, fetch, is_cached
-from sdgbias.types import ModelSpec
+from sdgbias.registry import entries, hub
+from sdgbias.registry.fetch import fetch, is_cached
 
 
 def lacking(settings: Settings, night: Night, tell: Callable[[str], None]) -> dict[str, str]:
@@ -21,30 +18,16 @@ def lacking(settings: Settings, night: Night, tell: Callable[[str], None]) -> di
     models that did not change."""
     if settings.fetch == "no":
         return {}
-    limit = disk_limit(os.environ.get(ENV_DISK))
-    disk, found, gone = Disk(limit, lambda unnamed: settings.fetch == "prune"), {}, ""
+    found, gone = {}, ""
     for name, entry in {job.model: job.entry for job in night.jobs if not job.run_id}.items():
-        spec = entries.read(entry)
-        why = ""
+        spec, why = entries.read(entry), gone
         if not gone:  # a hub that is away is waited for once
             try:
-                why = _fetched(settings, spec, disk, tell)
-            except (HubUnreachable, ExpiredToken) as error:
-                gone = str(error)
-                tell(f"weights: {gone}")
-            except RegistryError as error:  # of another entry: what it names must not be pruned
+                fetch(spec, lambda line: tell(f"weights: {line}"))
+            except SdgbiasError as error:
                 why = str(error)
-        if gone and not is_cached(spec):
-            why = gone
-        if why:
+                gone = why if hub.ends_all(error) else ""
+                tell(f"weights: {name}: {why}")
+        if why and not is_cached(spec):
             found[name] = process.redact(f"not fetched: {why}; then: sdgbias models fetch {name}")
     return found
-
-
-def _fetched(settings: Settings, spec: ModelSpec, disk: Disk, tell: Callable[[str], None]) -> str:
-    """Why it can't be fetched, '' if it is there."""
-    rows = fetch(settings.root, [spec], disk, progress.update)
-    for row in rows:
-        if row.verdict != NOTHING:
-            tell(f"weights: {row.line()}")
-    return "; ".join(row.line() for row in rows if row.verdict not in GOOD)

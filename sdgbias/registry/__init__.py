@@ -6,5 +6,4 @@ releases.
 * machine, propose: what fits on this machine, and the entry that is proposed
 * fetch: pinned revisions into the hub client's cache
 * watch, seen: new releases, and the ledger of what was looked at
-* catalogue: the models of the papers and a list of current ones, in one go
 """

@@ -21,12 +21,12 @@ from datetime import date
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator, Field, JsonValue
+from pydantic import BeforeValidator, Field
 
 from sdgbias import files as yaml_text
 from sdgbias import formats
 from sdgbias.errors import InputError, RegistryError, one_of
-from sdgbias.files import packaged, packaged_yaml
+from sdgbias.files import packaged
 from sdgbias.formats import STRICT, Count, Day, Flag, Positive, Text
 from sdgbias.types import (
     ANSWER_TOKENS,
@@ -83,7 +83,6 @@ HUB_ID = re.compile(r"(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0
 #: Valid names of suites.
 SUITE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 ENV_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
-OPTIONS_FOR_EDITORS: dict[str, JsonValue] = packaged_yaml("editor_options.yaml")
 
 
 _Names = Literal["mcq", "regression", "people"]
@@ -157,10 +156,7 @@ class Entry:
     notes: str = ""
     options: Annotated[
         dict[str, Any],
-        Field(
-            description="Settings of the backend. Never a credential.",
-            json_schema_extra={"properties": OPTIONS_FOR_EDITORS},
-        ),
+        Field(description="Settings of the backend. Never a credential."),
     ] = field(default_factory=dict)
     views: Annotated[
         tuple[str, ...],
@@ -272,22 +268,6 @@ def weights_path(spec: ModelSpec, root: Path | None = None) -> Path | None:
     if spec.repo.startswith("local:"):
         return (root or find_root()) / spec.repo.removeprefix("local:")
     return Path(spec.repo.removeprefix("path:")) if spec.repo.startswith("path:") else None
-
-
-def adapter(spec: ModelSpec) -> ModelSpec | None:
-    """The LoRA adapter that option `lora` names: a spec with its own repo and revision; None
-    without one. RegistryError for any other value."""
-    named = spec.options.get("lora")
-    if named is None:
-        return None
-    repo, _, commit = str(named).partition("@")
-    folder = repo.startswith(("local:", "path:/")) and ".." not in repo and not commit
-    if not folder and not (HUB_ID.fullmatch(repo) and COMMIT.fullmatch(commit)):
-        raise RegistryError(
-            f"registry/models/{spec.name}.yaml: lora is {named!r}; valid: OWNER/NAME@COMMIT,"
-            " local:FOLDER or path:/ABSOLUTE/FOLDER"
-        )
-    return dataclasses.replace(spec, repo=repo, revision=commit or "local", options={})
 
 
 # ----------------------------------------------------------------------

@@ -10,21 +10,14 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import date
 from fnmatch import fnmatch
-from functools import wraps
-from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any
 
 from sdgbias.errors import ExpiredToken, Gated, HubUnreachable, RegistryError, SdgbiasError
-from sdgbias.files import json_file, replacing
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 #: Files that can change a score. A commit that touches no others is the same model with different
 #: documentation.
@@ -97,90 +90,6 @@ class Listed:
     gated: bool = False
 
 
-#: Answers of the hub that stand in for it, or are collected for a place without a network.
-_TAPE: ContextVar[Tape | None] = ContextVar("_TAPE", default=None)
-
-
-@dataclass
-class Tape:
-    """answers: question -> answer, as JSON; replaying: whether nothing else may be asked."""
-
-    path: Path
-    replaying: bool
-    answers: dict[str, Any] = field(default_factory=dict)
-
-
-@contextmanager
-def recorded(path: Path) -> Iterator[None]:
-    """Every question is answered from a file that ``recording`` wrote. RegistryError for a file
-    that isn't one."""
-    onward = "make it where the hub can be reached: sdgbias models watch --save-listing FILE"
-    answers = json_file(path, "no listing of the hub", onward, RegistryError)
-    token = _TAPE.set(Tape(path, True, answers))
-    try:
-        yield
-    finally:
-        _TAPE.reset(token)
-
-
-@contextmanager
-def recording(path: Path) -> Iterator[None]:
-    """Every question and its answer goes into a file, written when the block ends well."""
-    tape = Tape(path, False)
-    token = _TAPE.set(tape)
-    try:
-        yield
-    finally:
-        _TAPE.reset(token)
-    with replacing(path) as part:
-        part.write_text(json.dumps(tape.answers, indent=1, sort_keys=True), encoding="utf-8")
-
-
-def _taped(ask: Callable[P, T]) -> Callable[P, T]:
-    @wraps(ask)
-    def asked(*args: P.args, **options: P.kwargs) -> T:
-        tape = _TAPE.get()
-        if tape is None:
-            return ask(*args, **options)
-        name = ask.__name__  # type: ignore[attr-defined]
-        question = json.dumps([name, *args, *options.values()])
-        if not tape.replaying:
-            try:
-                found = ask(*args, **options)
-            except (Gated, BadResponse, RegistryError) as error:
-                tape.answers[question] = {"error": [type(error).__name__, str(error)]}
-                raise
-            answers: Any = found if isinstance(found, list) else [found]
-            many = [asdict(one) for one in answers]
-            tape.answers[question] = json.loads(json.dumps(many, default=str))
-            return found
-        answer = tape.answers.get(question)
-        if answer is None:
-            raise HubUnreachable(
-                f"{tape.path}: doesn't say {question}; make it anew with the same registry and"
-                " rules: sdgbias models watch --save-listing FILE"
-            )
-        if isinstance(answer, dict):
-            kind, message = answer["error"]
-            raise _ERRORS.get(kind, RegistryError)(message)
-        if name in ("commit", "look"):
-            return cast(T, HubModel(**answer[0]))
-        return cast(T, [_dated(one) for one in answer])
-
-    return asked
-
-
-def _dated(one: dict[str, Any]) -> Listed:
-    created = one["created"]
-    return Listed(**one | {"created": date.fromisoformat(created) if created else None})
-
-
-_ERRORS: dict[str, type[SdgbiasError]] = {
-    kind.__name__: kind for kind in (Gated, NoRevision, BadResponse, NoRepository, AccessDenied)
-}
-
-
-@_taped
 def commit(repo: str, revision: str | None = None) -> HubModel:
     """The commit that a branch, tag or commit stands for (default: the main branch), and its files.
     One request. Errors: see look."""
@@ -222,7 +131,6 @@ def no_config(names: Collection[str]) -> str:
     return told or "no config.json; choose a model in transformers' format (save_pretrained)"
 
 
-@_taped
 def look(repo: str, revision: str | None = None) -> HubModel:
     """A repository at one revision, with its configuration. Errors: RegistryError (missing
     repository, revision or configuration), Gated, ExpiredToken, HubUnreachable."""
@@ -251,7 +159,6 @@ def _count(repo: str, found: HubModel) -> int:
     return sum(told.parameter_count.values())
 
 
-@_taped
 def listed(
     pipeline: str, owner: str = "", apps: Sequence[str] = (), sort: str = "", limit: int = 0
 ) -> list[Listed]:

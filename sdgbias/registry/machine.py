@@ -10,6 +10,7 @@ measurement.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from sdgbias.errors import UsageError
+from sdgbias.types import ModelSpec
 
 GIB = 2**30
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -107,6 +109,18 @@ def this() -> Machine:
     with suppress(OSError, ValueError):  # no such file, or 'max'
         ram = min(ram, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
     return Machine(_gpus(), ram / GIB)
+
+
+def gpus_of(spec: ModelSpec) -> int:
+    """GPUs that a model takes where there are any: option `num_gpus`, else vLLM's
+    `tensor_parallel_size` x `pipeline_parallel_size`, else 1; 0 without local weights."""
+    if spec.backend == "api" or spec.backend.startswith("planted"):
+        return 0
+    named = spec.options.get("num_gpus")
+    sizes = [spec.options.get(f"{kind}_parallel_size", 1) for kind in ("tensor", "pipeline")]
+    sizes = sizes if named is None else [named]
+    # a bad value is reported when the engine is loaded
+    return math.prod(size for size in sizes if isinstance(size, int))
 
 
 def visible() -> tuple[str, ...]:

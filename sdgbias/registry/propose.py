@@ -18,7 +18,6 @@ from sdgbias.registry.changes import to_dict
 from sdgbias.registry.entries import (
     BACKENDS,
     HUB_ID,
-    UNPINNED,
     VALID_REPOS,
     load_readable,
     parse,
@@ -39,22 +38,19 @@ FLOAT32_PARAMS = 100_000_000
 
 @dataclass(frozen=True)
 class Request:
-    """The user's choices; empty fields are proposed. anew: engine, dtype and batch size of an entry
-    whose revision is still unpinned are proposed, too, not kept."""
+    """The user's choices; empty fields are proposed."""
 
     name: str = ""
     title: str = ""
     backend: str = ""
     revision: str = ""
     dtype: str = ""
-    batch_size: int | None = None
     tensor_parallel: int = 0
     max_images: int | None = None
     trust_remote_code: bool = False
     notes: str = ""
     suites: tuple[str, ...] = ()
     gpu: str = ""
-    anew: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,8 +108,6 @@ def propose(
         )
     repo = _canonical_repo(repo, root)
     base = base or _existing_entry(repo, wanted.name, root)
-    if wanted.anew and base.revision == UNPINNED:
-        base = replace(base, backend="", dtype="", batch_size=0)
     try:
         revision, facts = look(repo, wanted.revision, root)
     except (hub.NoRepository, hub.AccessDenied, HubUnreachable) as error:
@@ -221,7 +215,7 @@ def _entry(
         family=facts.family or base.family,
         params_b=params,
         dtype=wanted.dtype,
-        batch_size=wanted.batch_size or base.batch_size or _batch_size(backend, params),
+        batch_size=base.batch_size if base.backend == backend else _batch_size(backend, params),
         max_new_tokens=base.max_new_tokens,
         trust_remote_code=wanted.trust_remote_code or base.trust_remote_code,
         licence=facts.licence or base.licence,

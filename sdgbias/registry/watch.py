@@ -113,9 +113,6 @@ class Probe:
     __pydantic_config__ = STRICT
     questions: Annotated[Count, Field(description="Questions per model.")] = 200
     minutes: Annotated[Positive, Field(description="Of a look, for all models together.")] = 20.0
-    gib: Annotated[
-        Positive | None, Field(description="GiB that the hub's cache may have; null: the disk's.")
-    ] = None
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
-"""Plan, score cache, scorer, worker pools, and the evaluation of one model on one benchmark.
+"""Plan, score cache, scorer, and the evaluation of one model on one benchmark.
 
 * plan, cache, scorer: distinct prompts, what is known of them, and asking the rest
 * evaluate: one model on one benchmark, from the plan to the published run
-* workers, ray: several engines on one plan, here and on a cluster
 * probes, parity, admission: a fixed set of prompts, two engines on it, and a new model on it
 * cost, estimate, timing: what scoring takes, before and after
 """

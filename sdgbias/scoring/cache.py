@@ -65,43 +65,31 @@ SCHEMAS = {
 
 
 class ScoreCache:
-    """The shards of one model and fingerprint below `root` (results folder). ``part``: name of
-    the part of the plan that this process scores, '' for all of it."""
+    """The shards of one model and fingerprint below `root` (results folder)."""
 
-    def __init__(self, root: Path, model: str, fingerprint: str, part: str = "") -> None:
+    def __init__(self, root: Path, model: str, fingerprint: str) -> None:
         self.folder = root / "scores" / model / fingerprint
-        self.suffix = f"-{part}" if part else ""
         with writable(self.folder, "give a writable folder with --results"):
             self.folder.mkdir(parents=True, exist_ok=True)
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """One scorer per model, fingerprint and part at a time, or one of the whole plan; a second
-        one fails immediately. The lock dies with its process."""
-        path = self.folder / f".lock{self.suffix}"
-        busy = Busy(
-            f"{self.folder}: another evaluation of this model is writing here; wait for it,"
-            " then run the same command again"
-        )
+        """One scorer per model and fingerprint at a time; a second one fails immediately. The lock
+        dies with its process."""
+        path = self.folder / ".lock"
         with locks.only_one(
             path,
             lambda error: StoreError(
                 f"{path}: {error.strerror}; give a writable folder with --results"
             ),
-            lambda _: busy,
+            lambda _: Busy(
+                f"{self.folder}: another evaluation of this model is writing here; wait for it,"
+                " then run the same command again"
+            ),
         ):
-            if not self.suffix:
-                # it clears and merges files, which must not happen beside a part that writes
-                if any(map(locks.is_held, self.folder.glob(".lock-*"))):
-                    raise busy
-                for leftover in self.folder.glob("*.part"):
-                    leftover.unlink()
+            for leftover in self.folder.glob("*.part"):
+                leftover.unlink()
             yield
-
-    @property
-    def note(self) -> Path:
-        """The file in which a watchdog records the prompts in flight."""
-        return self.folder / f"in_flight{self.suffix}.json"
 
     def append(self, kind: str, rows: pd.DataFrame) -> None:
         """Commits one batch of `kind` ('scores' or 'generations') atomically."""

@@ -26,7 +26,6 @@ from sdgbias.engines.hf import token_tree
 from sdgbias.errors import ModelError, UsageError, first_line
 from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images.shards import ImageReader
-from sdgbias.raw.images.variants import Pictures
 from sdgbias.scoring.plan import Plan, as_prompts, askable, chunks, make_plan
 from sdgbias.types import (
     ANSWER_TOKENS,
@@ -126,7 +125,7 @@ def cost(
     picture: tuple[bytes, ...] = (b"",)
     pictured = rows.loc[rows["image_id"] != "", "image_id"]
     if image_tokens is None and len(pictured):
-        picture = Pictures(ImageReader(benchmark))[str(pictured.iloc[0])]
+        picture = ImageReader(benchmark)[str(pictured.iloc[0])]
     parts = len(picture)
     paths: list[np.ndarray] = []
     for start in each(progress, "counting tokens", range(0, len(rows), _ENCODED)):

@@ -21,7 +21,6 @@ from sdgbias import files, store, templates
 from sdgbias.errors import UsageError, one_of
 from sdgbias.registry import machine
 from sdgbias.scoring.cost import Cost
-from sdgbias.scoring.workers import gpus_per_engine
 from sdgbias.types import ModelSpec
 
 #: Share of a GPU's peak that prefilling reaches: expected, at best, at worst.
@@ -72,7 +71,7 @@ def estimate(spec: ModelSpec, cost: Cost, results: Path | None, gpu: str = "") -
     known, kind = kinds(), _kind(gpu or str(spec.options.get("gpu", "")))
     if gpu and not kind:
         raise UsageError(f"--gpu: {one_of('kind', gpu, known)}")
-    devices = max(1, int(gpus_per_engine(spec)))
+    devices = max(1, machine.gpus_of(spec))
     weights = machine.weights_gib((spec.params_b or 0) * 1e9, spec.dtype)
     gib = machine.need(weights, devices) if weights else 0.0
     runs = measured(results, spec.name)
@@ -178,7 +177,7 @@ def compared(results: Path, run_id: str, spec: ModelSpec) -> str:
     mine = next((run for run in measured(results, spec.name) if run.run_id == run_id), None)
     if mine is None:
         return ""
-    devices = max(1, int(gpus_per_engine(spec)))
+    devices = max(1, machine.gpus_of(spec))
     took = devices * sum(mine.seconds.values()) / 3600
     before = measured(results, spec.name, but=run_id)
     found = _by_runs(before, mine.prompts, devices)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -17,8 +17,6 @@ import pandas as pd
 from sdgbias import __version__, store, suites
 from sdgbias.engines import Backend, load
 from sdgbias.engines.agreement import TOLERANCES, require_agreement
-from sdgbias.engines.entry_options import option
-from sdgbias.engines.subprocess import interpreter
 from sdgbias.errors import (
     InfrastructureError,
     ModelError,
@@ -29,29 +27,16 @@ from sdgbias.errors import (
 )
 from sdgbias.progress import Progress, silent
 from sdgbias.raw.images.image_store import ImageReader
-from sdgbias.raw.images.variants import Pictures
 from sdgbias.scoring.cache import TIMED, ScoreCache
-from sdgbias.scoring.plan import Part, Plan, RunPart, askable, make_plan
+from sdgbias.scoring.plan import Plan, askable, make_plan
 from sdgbias.scoring.scorer import DECODING, NOT_FINITE, SCORING, Scorer, not_generated
 from sdgbias.scoring.timing import timings
-from sdgbias.scoring.workers import WorkerPool, on_this_machine
 from sdgbias.suites.sdg import read_table
 from sdgbias.suites.suite import Abilities, EvalSettings, StoredScores, Suite
 from sdgbias.types import NEEDS_PICTURES, ModelSpec, View
 
 #: Why an engine that only chooses labels can't score a prompt.
 NO_LIST = "not a question that this model can answer: it chooses one of listed labels"
-
-
-@dataclass(frozen=True)
-class Pool:
-    """Where engines run; this never changes a result. ``workers``: number of processes on this
-    machine, or the maximum number of actors on the Ray cluster at address ``ray``. ``part``: the
-    part of the plan that is scored here; the others are scored by other commands."""
-
-    workers: int | None = None
-    ray: str = ""
-    part: Part | None = None
 
 
 @dataclass(frozen=True)
@@ -96,44 +81,6 @@ def identify(
     return f"{spec.name}-{digest[:12]}"
 
 
-def data_parallel(spec: ModelSpec) -> int:
-    """Option `data_parallel_size` of a registry entry: engines that hold the whole model each and
-    share the prompts; 1 without it. RegistryError for what isn't a whole number from 1 on."""
-    return int(option(spec, "every", "data_parallel_size", 1))
-
-
-@contextmanager
-def open_engine(
-    spec: ModelSpec, root: Path, benchmark: Path, pool: Pool
-) -> Iterator[Backend | WorkerPool]:
-    """The engine of a run: one in this process, or a pool with its own scorer. Raises UsageError
-    for several engines at an endpoint: its budget has one ledger, and one engine already sends
-    requests in parallel."""
-    workers = pool.workers or data_parallel(spec)
-    several = workers > 1
-    if spec.backend == "api" and (pool.ray or several or pool.part):
-        raise UsageError(
-            f"{spec.name}: an endpoint is called by one engine; leave out --workers, --ray and"
-            " --part, and set options.concurrency instead"
-        )
-    with ExitStack() as stack:
-        engine: Backend | WorkerPool
-        if pool.ray:
-            from sdgbias.scoring.ray import cluster
-
-            most = workers if several else pool.workers
-            size, start = stack.enter_context(cluster(spec, root, pool.ray, most))
-            engine = WorkerPool(spec, benchmark, size, start)
-        elif several or (spec.backend != "api" and interpreter(spec, root)):
-            # also one engine in a process of its own is replaced when it dies
-            start = on_this_machine(spec, root, workers)
-            engine = WorkerPool(spec, benchmark, workers, start)
-        else:
-            engine = load(spec, root)
-        stack.callback(engine.close)
-        yield engine
-
-
 @dataclass(frozen=True)
 class Scoring:
     """The state of a plan after scoring: the scores, the scorer with its failures, and ``asked``,
@@ -142,7 +89,7 @@ class Scoring:
 
     plan: Plan
     scored: StoredScores
-    scorer: Scorer | WorkerPool
+    scorer: Scorer
     asked: frozenset[str]
     gives_scores: bool = True
     times: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -222,40 +169,31 @@ def _of_all(todo: _Work, progress: Progress) -> Progress:
 
 
 def score_model(
-    engine: Backend | WorkerPool,
+    engine: Backend,
     spec: ModelSpec,
     benchmark: Path,
     results: Path,
     settings: EvalSettings = EvalSettings(),
     progress: Progress = silent,
-    of: RunPart = RunPart(),
+    run_id: str = "",
 ) -> Scoring:
-    """What needs the model: scores every prompt of the run, or of a part of it, that is missing
-    from the cache beside ``results`` and commits the rows to it, as paid by that run."""
+    """What needs the model: scores every prompt of the run that is missing from the cache beside
+    ``results`` and commits the rows to it, as paid by that run."""
     suite = suites.of(benchmark)
     whole = make_plan(askable(suite.cells(benchmark, settings), spec), engine.fingerprint)
-    cache = ScoreCache(
-        results.parent, spec.name, engine.fingerprint, str(of.part) if of.part else ""
-    )
-    images = Pictures(ImageReader(benchmark))
+    cache = ScoreCache(results.parent, spec.name, engine.fingerprint)
+    images = ImageReader(benchmark)
     images.require(whole.distinct["image_id"].unique())
     with cache.exclusive():
         # the budget covers all runs on this benchmark, over all starts
         benchmark_id = str(suites.benchmark_card(benchmark)["benchmark_id"])
         engine.use_ledger(cache.folder / "spent.json", benchmark_id)
-        scorer = (
-            engine.scorer(cache, images)
-            if isinstance(engine, WorkerPool)
-            else Scorer(engine, cache, images, spec)
-        )
+        scorer = Scorer(engine, cache, images, spec)
 
         def work(gives_scores: bool) -> _Work:
-            abilities = Abilities(gives_scores, scorer.forces_starts)
+            abilities = Abilities(gives_scores, engine.forces_starts)
             needed = suite.to_decode(spec, whole.cells, whole.distinct, settings, abilities)
             plan = whole if gives_scores else whole.only(needed["key"])
-            if of.part:
-                plan = plan.only(of.part.keys(plan))
-                needed = needed[needed["key"].isin(plan.distinct["key"])]
             wanted = not_generated(needed, cache.decoded())
             missing = plan.distinct[
                 cache.lacks("scores", plan.distinct["key"])
@@ -264,7 +202,7 @@ def score_model(
             ]
             never = _unanswerable(engine, benchmark, suite, plan, wanted)
             missing, wanted = (
-                rows[~rows["key"].isin(list(never))].assign(run=of.run_id)
+                rows[~rows["key"].isin(list(never))].assign(run=run_id)
                 for rows in (missing, wanted)
             )
             if len(wanted):
@@ -284,13 +222,9 @@ def score_model(
             (key, NotAnswerable.kind, why) for key, why in todo.unanswerable.items()
         ]
 
-        def read(kind: str) -> pd.DataFrame:
-            # other parts may be reading what a compaction would merge
-            return cache.read(kind, timed=True) if of.part else cache.compact(kind)
-
-        scores, cells = read("scores"), todo.plan.cells
-        generations = read("generations").merge(todo.needed, on=["key", "limit"])
-        times = timings(cells, scores, generations, of.run_id, settings.passes)
+        scores, cells = cache.compact("scores"), todo.plan.cells
+        generations = cache.compact("generations").merge(todo.needed, on=["key", "limit"])
+        times = timings(cells, scores, generations, run_id, settings.passes)
         of_time = [name for name, _ in TIMED]
         scored = StoredScores(
             cells,
@@ -304,7 +238,7 @@ def score_model(
 
 
 def _unanswerable(
-    engine: Backend | WorkerPool, benchmark: Path, suite: Suite, plan: Plan, wanted: pd.DataFrame
+    engine: Backend, benchmark: Path, suite: Suite, plan: Plan, wanted: pd.DataFrame
 ) -> dict[str, str]:
     """Key -> reason of the prompts that this engine can never answer: prompts with candidates where
     it only chooses one of the listed labels, and prompts whose right answer is not among the few
@@ -322,8 +256,6 @@ def evaluate(
     benchmark: Path,
     results: Path,
     settings: EvalSettings = EvalSettings(),
-    *,
-    pool: Pool = Pool(),
     progress: Progress = silent,
 ) -> Outcome:
     """Scores one registered model on a benchmark folder and publishes the run into the results
@@ -331,7 +263,7 @@ def evaluate(
 
     Prompts scored before (by this or an interrupted run) are read from the cache beside the results
     file. The same model, benchmark and settings give the same run_id; a complete published run is
-    left alone. With pool.part nothing is published: a part's prompts are scored into the cache.
+    left alone.
     """
     started = datetime.now(UTC)
     read = _files(benchmark)
@@ -343,16 +275,12 @@ def evaluate(
         )
     with store.connect(results, details=()):
         pass  # an unwritable folder is an error before any prompt is scored
-    with open_engine(spec, root, benchmark, pool) as engine:
+    with closing(load(spec, root)) as engine:
         run_id = identify(spec, card, engine.fingerprint, suite, settings)
         if (done := _published(results, run_id)) is not None and not done.failed:
             return done
-        scoring = score_model(
-            engine, spec, benchmark, results, settings, progress, RunPart(run_id, pool.part)
-        )
-        done_by_engine = _work(engine, scoring)
-    if pool.part and (scoring.plan.planned == 0 or not scoring.empty):
-        return replace(scoring.outcome(run_id), published=False)
+        scoring = score_model(engine, spec, benchmark, results, settings, progress, run_id)
+        done_by_engine = {**engine.counts, "seconds": round(scoring.scorer.seconds, 3)}
     if scoring.empty:
         raise _nothing_scored(spec, benchmark, suite, scoring.scorer.failures)
     require_agreement(results.parent, spec.name, engine.fingerprint)
@@ -447,13 +375,6 @@ def _nothing_scored(
         f" {message}; nothing is published; fix the cause, then run again: sdgbias evaluate"
         f" {spec.name}"
     )
-
-
-def _work(engine: Backend | WorkerPool, scoring: Scoring) -> dict[str, float]:
-    """The engines' counters, and the seconds spent inside them, from which `sdgbias plan` estimates
-    the next run's time."""
-    seconds = round(scoring.scorer.seconds, 3)
-    return {**engine.counts, "seconds": seconds, "engines": engine.size}
 
 
 def _circumstances(

@@ -26,20 +26,20 @@ from typing import Any
 import numpy as np
 
 from sdgbias import __version__, templates
-from sdgbias.engines import BACKENDS, HOUSE_OPTIONS, Backend, load, vllm_support
+from sdgbias.engines import BACKENDS, Backend, load, vllm_support
 from sdgbias.engines.agreement import (
     AGREE,
     ALONE,
     DISAGREE,
+    TOLERANCES,
     Comparison,
     compare,
     log_shares,
     read_verdict,
     verdict_path,
 )
-from sdgbias.engines.agreement import tolerance as within
-from sdgbias.engines.entry_options import option
 from sdgbias.engines.fingerprint import installed
+from sdgbias.engines.options import Options, read
 from sdgbias.engines.subprocess import interpreter
 from sdgbias.errors import (
     InfrastructureError,
@@ -63,16 +63,14 @@ from sdgbias.types import ModelSpec, Prompt, ScoreBatch
 #: Which other engines serve the same weights.
 SAME_WEIGHTS = {"hf": ("vllm",), "vllm": ("hf",)}
 #: Options of an entry that remain valid when another engine takes its place.
-_KEPT_OPTIONS = {*HOUSE_OPTIONS, "chunk_timeout", "max_images"} - {"python"}
-#: Probes by which the rounding noise of a model is measured.
-NOISE_PROBES = 32
+_KEPT_OPTIONS = {*Options.model_fields, "max_images"} - {"python"}
 
 
 def counterparts(spec: ModelSpec, root: Path, against: Sequence[str] = ()) -> dict[str, ModelSpec]:
     """Name -> entry to compare with: `against`, else the entry's option `parity`, else every other
     engine of the same weights. A name is an engine's (the same entry on that engine) or that of
     another entry."""
-    listed = option(spec, "every", "parity", [])
+    listed = read(spec, Options).parity
     found: dict[str, ModelSpec] = {}
     for name in against or listed or SAME_WEIGHTS.get(spec.backend, ()):
         if name in BACKENDS:
@@ -162,8 +160,6 @@ def check(
             score(engine, prompts, order, at_once)
             for order, at_once in each(progress, f"{spec.name}: probing", ways)
         )
-        known = [p for p, z in zip(prompts, own.logits, strict=True) if np.isfinite(z).any()]
-        noise = engine.noise(known[:NOISE_PROBES])
         asked = None
         if found.questions:
             asked = admission.ask(
@@ -172,7 +168,7 @@ def check(
                 [q.view for q in found.questions],
                 [q.item for q in found.questions],
             )
-    limit = within(spec.dtype, noise) if tolerance is None else tolerance
+    limit = TOLERANCES[spec.dtype] if tolerance is None else tolerance
 
     def compared(name: str, one: ScoreBatch, two: ScoreBatch) -> dict[str, Any]:
         return _row(compare(f"{spec.backend}{name}", one, two, limit), limit, prompts, one, two)
@@ -204,7 +200,6 @@ def check(
         "dtype": spec.dtype,
         "fingerprint": fingerprint,
         "tolerance": limit,
-        "noise": noise,
         "seed": found.seed,
         "probes": {
             "n": len(prompts),

@@ -15,7 +15,6 @@ from typing import Any
 
 import pandas as pd
 
-from sdgbias.suites.extra_prompts import CALIBRATING
 from sdgbias.suites.extra_prompts import VIEWS as EXTRA
 from sdgbias.types import IMAGE_FREE, VIEWS, ModelSpec, Prompt, View
 
@@ -55,12 +54,12 @@ class Plan:
 
 def askable(prompts: pd.DataFrame, spec: ModelSpec) -> pd.DataFrame:
     """The cells that a model can be asked: all, or for a language model those without a picture,
-    whether of the views or of extra prompts. Extra prompts that calibrate the Full view would
-    serve nothing there."""
+    whether of the views or of extra prompts. Content-free prompts, which calibrate the Full view,
+    would serve nothing there."""
     if spec.pictured:
         return prompts
     useless = [view for view in VIEWS if view not in IMAGE_FREE]
-    useless += [view for name in CALIBRATING for view in EXTRA[name]]
+    useless += EXTRA["content_free"]
     asked = ~prompts["view"].isin(useless) & (prompts["image_id"] == "")
     return prompts[asked].reset_index(drop=True)
 
@@ -105,43 +104,6 @@ def make_plan(prompts: pd.DataFrame, fingerprint: str) -> Plan:
     return Plan(
         ranked[["key", "text", "image_id", "candidates", "uses"]], cells.reset_index(drop=True)
     )
-
-
-@dataclass(frozen=True)
-class Part:
-    """Part ``number``, from 1 on, of ``of`` parts of a plan: `sdgbias evaluate --part 2/3`.
-
-    Stretches of whole pictures in plan order are dealt to the parts in turn, about eight to each,
-    so that long and short prompts are spread evenly. The split depends on the plan alone, not on
-    what is scored already: machines that never communicate agree on it.
-    """
-
-    number: int
-    of: int
-
-    def __str__(self) -> str:
-        return f"{self.number}-of-{self.of}"
-
-    def keys(self, plan: Plan) -> frozenset[str]:
-        """Keys of the part's distinct prompts; none where the plan has fewer stretches."""
-        keys, image_id = (plan.distinct[name].tolist() for name in ("key", "image_id"))
-        size = max(1, len(keys) // (8 * self.of))
-        found: list[str] = []
-        start, turn = 0, 1
-        while start < len(keys):
-            end = chunks(image_id, start, size)
-            if turn == self.number:
-                found += keys[start:end]
-            start, turn = end, turn % self.of + 1
-        return frozenset(found)
-
-
-@dataclass(frozen=True)
-class RunPart:
-    """The run that pays for its prompts, and the part of its plan to score (None: all of it)."""
-
-    run_id: str = ""
-    part: Part | None = None
 
 
 def chunks(image_id: list[str], start: int, size: int) -> int:

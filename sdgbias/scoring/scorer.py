@@ -5,10 +5,8 @@ A chunk is a few whole pictures with all their prompts (plan.chunks). Finished c
 as one shard after COMMIT_EVERY seconds, and before an error leaves this module.
 Failures are isolated: a chunk that runs out of memory is halved and the size that fits is kept; a
 prompt that fails alone is recorded with its kind and left unscored, so that the next start retries
-it. A watchdog ends a process whose engine hangs, and names the prompts in flight.
-
-Several engines on one plan receive it in work units (`split_work`), each with a Scorer of its own:
-workers.py.
+it. A watchdog ends an engine that hangs. An engine in a child process that ends, or is ended, is
+started again, and its prompts are asked one by one; elsewhere the next start does so.
 """
 
 from __future__ import annotations
@@ -20,9 +18,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +28,11 @@ import pandas as pd
 import pyarrow as pa
 
 from sdgbias.engines import Backend
-from sdgbias.engines.entry_options import option
+from sdgbias.engines.options import Options, read
+from sdgbias.engines.subprocess import ChildEngine
 from sdgbias.errors import (
-    BEFORE_EXIT,
     EngineDied,
-    Hung,
+    InfrastructureError,
     InputError,
     ModelError,
     NoScores,
@@ -55,8 +52,6 @@ Chunk = list[dict[str, Any]]
 Work = Callable[[Chunk], pa.RecordBatch]
 #: What is read of a plan's rows.
 USED = ("key", "text", "candidates", "image_id", "run", "n_tokens", "forced", "limit")
-#: Seconds before a chunk's engine counts as hung (registry option `chunk_timeout`).
-CHUNK_TIMEOUT = 1800.0
 #: Seconds of finished work that may wait for its commit: an fsync for every few prompts would take
 #: a quarter of the time of a fast engine. A process that is killed scores at most so much again.
 COMMIT_EVERY = 0.25
@@ -75,52 +70,72 @@ def scored(batch: ScoreBatch, widths: np.ndarray) -> np.ndarray:
     return told
 
 
-NOTES = "in_flight*.json"
 SCORING, DECODING = "scoring prompts", "decoding answers"
+#: Kind of the failure of a prompt that no engine answered in time.
+HUNG = "Hung"
+#: Times that an engine in a child process is started again before a run ends: enough for a few
+#: prompts that end it.
+RESTARTS = 4
 
 
 class Scorer:
     """Scores prompts into a cache. `failures`: (key, kind, message) of prompts that failed alone;
     `size`: prompts per chunk, smaller once a chunk ran out of memory; `seconds`: time spent inside
-    the engine; `lengths`: tokens of the prompts scored so far. `end`: ends an engine that hangs in
-    another process, whose call then raises EngineDied; None: this process ends.
+    the engine; `lengths`: tokens of the prompts scored so far; `deaths`: how often the process of
+    an engine in a child process ended.
 
     Rows may carry `run`, the run that asks for them, and `n_tokens`, the length of a prompt that an
     earlier start scored (0: not known): both serve the times of the cache's rows alone."""
 
     def __init__(
         self,
-        backend: Backend,
+        engine: Backend,
         cache: ScoreCache,
         images: Mapping[str, tuple[bytes, ...]],
         spec: ModelSpec,
-        end: Callable[[], None] | None = None,
     ) -> None:
-        self.backend, self.cache, self.images, self.spec = backend, cache, images, spec
+        self.engine, self.cache, self.images, self.spec = engine, cache, images, spec
+        self.child = engine if isinstance(engine, ChildEngine) else None
         self.failures: list[tuple[str, str, str]] = []
         self.scored_any = any(cache.folder.glob("scores-*.parquet"))  # including earlier starts
-        self.forces_starts = backend.forces_starts
         self.size = spec.batch_size
         self.seconds = 0.0
+        self.deaths = 0
         self.lengths: dict[str, int] = {}
-        limit = float(option(spec, "every", "chunk_timeout", CHUNK_TIMEOUT))
-        self.watchdog = Watchdog(cache.note, limit, end)
+        limit = read(spec, Options).chunk_timeout
+        self.watchdog = Watchdog(cache.folder / "hung.json", limit, self.child)
 
     def run(self, missing: pd.DataFrame, wanted: pd.DataFrame, progress: Progress) -> None:
         """Scores ``missing``, then decodes the numbers ``wanted`` of prompts that didn't fail."""
         self.score(missing, progress)
         self.generate(wanted[~wanted["key"].isin([key for key, _, _ in self.failures])], progress)
-        if not self.watchdog.end and not self.cache.suffix:
-            forget_notes(self.cache.folder)
+        self.watchdog.note.unlink(missing_ok=True)
 
-    def _guarded(self, chunk: Chunk, work: Work) -> list[pa.RecordBatch]:
-        """The finished rows of a chunk, which is halved repeatedly to isolate the prompts that
-        fail."""
+    @contextmanager
+    def _asking(self, chunk: Chunk) -> Iterator[None]:
+        began = time.perf_counter()
         try:
             with self.watchdog.watching([row["key"] for row in chunk]):
+                yield
+        finally:
+            self.seconds += time.perf_counter() - began
+
+    def _guarded(self, chunk: Chunk, work: Work, died: bool = False) -> list[pa.RecordBatch]:
+        """The finished rows of a chunk, which is halved repeatedly to isolate the prompts that
+        fail. died: it is a single prompt on which the engine ended before."""
+        try:
+            with self._asking(chunk):
                 return [work(chunk)]
-        except (InputError, NoScores, StoreError, EngineDied):
+        except (InputError, NoScores, StoreError):
             raise
+        except EngineDied as error:
+            why = self._start_again(error)
+            if died:
+                kind = HUNG if self.watchdog.hung else EngineDied.__name__
+                message = f"the engine ended twice on this prompt ({why})"
+                self.failures.append((chunk[0]["key"], kind, message))
+                return []
+            return [rows for row in chunk for rows in self._guarded([row], work, died=True)]
         except Exception as error:
             if len(chunk) > 1:
                 half = len(chunk) // 2
@@ -138,6 +153,22 @@ class Scorer:
             self.failures.append((chunk[0]["key"], kind, first))
             return []
 
+    def _start_again(self, error: EngineDied) -> str:
+        """Starts an engine whose child process ended; returns why it ended. Raises
+        InfrastructureError where it keeps ending, or ends while it loads the model."""
+        why = str(error).removeprefix(f"{self.spec.name}: ")
+        if self.watchdog.hung:
+            why = f"no answer for {self.watchdog.limit:.0f} s"
+        self.deaths += 1
+        if self.child is None or self.deaths > RESTARTS:
+            raise InfrastructureError(
+                f"{self.spec.name}: the engine ended {self.deaths} times, the last one: {why}; what"
+                " is finished is kept: run the same command again"
+            ) from None
+        print(f"{self.spec.name}: {why}; it is started again", file=sys.stderr, flush=True)
+        self.child.restart()
+        return why
+
     def score(self, missing: pd.DataFrame, progress: Progress) -> None:
         self._loop("scores", missing, self._score_batch, progress, SCORING)
 
@@ -152,9 +183,12 @@ class Scorer:
         progress: Progress,
         what: str,
     ) -> None:
-        start, total = 0, len(missing)
-        missing = self.watchdog.suspects_last(missing)
-        keys, ids = missing["key"], missing["image_id"].tolist()
+        hangs = missing["key"].map(self.watchdog.hangs).astype(int)
+        for key in missing.loc[hangs > 1, "key"]:
+            self.failures.append((key, HUNG, "the engine hung twice on this prompt"))
+        missing = pd.concat([missing[hangs == 0], missing[hangs == 1]], ignore_index=True)
+        start, total, alone = 0, len(missing), int((hangs == 0).sum())
+        ids = missing["image_id"].tolist()
         used = missing[[name for name in USED if name in missing]]
         table = pa.Table.from_pandas(used, preserve_index=False)
         held: list[pa.RecordBatch] = []
@@ -168,15 +202,15 @@ class Scorer:
         since = time.perf_counter()
         with self.watchdog.on_duty(commit):
             while start < total:
-                end = self.watchdog.cut(keys, start, chunks(ids, start, self.size))
-                began = time.perf_counter()
+                end = start + 1
+                if start < alone:
+                    end = min(alone, chunks(ids, start, self.size))
                 done = self._guarded(table.slice(start, end - start).to_pylist(), work)
                 now = time.perf_counter()
-                self.seconds += now - began
                 held += [rows for rows in done if rows.num_rows]
                 self.scored_any = self.scored_any or bool(held)
                 start = end
-                # progress counts what is committed: a pool gives the rest to another worker
+                # progress counts what is committed
                 if now - since >= COMMIT_EVERY or start == total:
                     commit()
                     since = time.perf_counter()
@@ -185,7 +219,7 @@ class Scorer:
     def _score_batch(self, chunk: Chunk) -> pa.RecordBatch:
         prompts = as_prompts(chunk, self.images)
         began = time.perf_counter()
-        batch = self.backend.candidate_scores(prompts)
+        batch = self.engine.candidate_scores(prompts)
         seconds = time.perf_counter() - began
         widths = np.array([len(p.candidates) for p in prompts])
         inside = np.arange(batch.logits.shape[1]) < widths[:, None]
@@ -221,19 +255,23 @@ class Scorer:
             parts.setdefault((row["forced"], row["limit"]), []).append(row)
         for (forced, limit), part in sorted(parts.items()):
             prompts = as_prompts(part, self.images)
-            starts = ["", *DIGITS] if forced and self.forces_starts else [""]
+            starts = ["", *DIGITS] if forced and self.engine.forces_starts else [""]
             began = time.perf_counter()
-            found = self.backend.generate(prompts, starts, limit)
+            found = self.engine.generate(prompts, starts, limit)
             seconds = _by_tokens(time.perf_counter() - began, self._lengths(part)) / len(starts)
             for i, (row, prompt) in enumerate(zip(part, prompts, strict=True)):
                 key, run = row["key"], row.get("run")
                 texts, each = found.texts[i], float(seconds[i])
                 for start, text, cut in zip(starts, texts, found.truncated[i], strict=True):
                     answers.append((key, start, text, limit, cut, each, run))
-                if forced and self.forces_starts and answer_part(texts[0]).lstrip().startswith("-"):
+                if (
+                    forced
+                    and self.engine.forces_starts
+                    and answer_part(texts[0]).lstrip().startswith("-")
+                ):
                     signed = [f"-{d}" for d in DIGITS]
                     began = time.perf_counter()
-                    again = self.backend.generate([prompt], signed, limit)
+                    again = self.engine.generate([prompt], signed, limit)
                     each = (time.perf_counter() - began) / len(signed)
                     for start, text, cut in zip(
                         signed, again.texts[0], again.truncated[0], strict=True
@@ -273,23 +311,18 @@ def _by_tokens(seconds: float, tokens: np.ndarray) -> np.ndarray:
 
 
 class Watchdog:
-    """Records the prompts in flight and their start time, once a second at most, and ends the
-    process with exit code 8 when a chunk takes longer than ``limit`` seconds (0: no limit). A
-    hanging C library can't be interrupted in any other way; committed chunks are safe. The next
-    start finds the note and scores those prompts last and one by one, so that one of them can't
-    stop the others. ``end``: called instead, where the engine hangs in another process; no note is
-    written then. ``keys``: the prompts in flight, or those on which the engine died; ``hung``:
-    whether it was ended."""
+    """Ends an engine that takes longer than ``limit`` seconds (0: no limit) for a chunk. An engine
+    in a child process is killed, so that its call raises EngineDied, and ``hung`` is set. Elsewhere
+    this process ends with exit code 8: a hanging C library can't be interrupted in any other way.
+    Committed chunks are safe, and a ``note`` counts for the next start how often each prompt was in
+    flight then: one that was so once is asked last and alone, so that it can't stop the others, one
+    that was so twice is not asked again."""
 
-    def __init__(self, path: Path, limit: float, end: Callable[[], None] | None = None) -> None:
-        self.path, self.limit, self.end = path, limit, end
-        self.keys: list[str] = []
+    def __init__(self, note: Path, limit: float, child: ChildEngine | None) -> None:
+        self.note, self.limit, self.child = note, limit, child
         self.hung = False
-        self.report = BEFORE_EXIT.get()  # read here, because the watching thread has no context
-        self.suspects = suspects(path.parent)
+        self.hangs = _read_hangs(note)
         self.in_flight: tuple[float, list[str]] | None = None  # since when, keys
-        self.noted = path.exists()
-        self.lock = threading.Lock()  # a note is written of a chunk that still runs
 
     @contextmanager
     def on_duty(self, commit: Callable[[], None]) -> Iterator[None]:
@@ -301,13 +334,9 @@ class Watchdog:
 
         def watch() -> None:
             while not over.wait(min(1.0, limit / 4)):
-                with self.lock:
-                    if (now := self.in_flight) is not None and not self.end:
-                        with suppress(OSError):  # a full disk ends the run at its next commit
-                            self._write(now[1], hung=False)
-                            self.noted = True
+                now = self.in_flight
                 if now is not None and time.monotonic() - now[0] > limit:
-                    self._terminate(now[1], commit)
+                    self._end(now[1], commit)
 
         threading.Thread(target=watch, daemon=True).start()
         try:
@@ -316,68 +345,38 @@ class Watchdog:
             over.set()
             commit()
 
-    def _write(self, keys: list[str], hung: bool) -> None:
-        note = {"keys": keys, "since": time.time(), "pid": os.getpid(), "hung": hung}
-        with replacing(self.path) as part:
-            part.write_text(json.dumps(note), encoding="utf-8")
-
     @contextmanager
     def watching(self, keys: list[str]) -> Iterator[None]:
-        self.keys, self.in_flight = keys, (time.monotonic(), keys)
+        self.hung, self.in_flight = False, (time.monotonic(), keys)
         try:
             yield
         finally:
-            with self.lock:
-                self.in_flight = None
-        self.keys = []
-        if self.noted:
-            self.path.unlink(missing_ok=True)
-            self.noted = False
+            self.in_flight = None
 
-    def _terminate(self, keys: list[str], commit: Callable[[], None]) -> None:
-        if self.end:
+    def _end(self, keys: list[str], commit: Callable[[], None]) -> None:
+        if self.child:
             self.hung = True
-            self.end()
+            self.child.kill()
             return
-        self._write(keys, hung=True)
         try:
+            with replacing(self.note) as part:
+                part.write_text(json.dumps(self.hangs + Counter(keys)), encoding="utf-8")
             commit()
-            error = Hung(
-                f"the engine did not answer for {self.limit:.0f} s on {len(keys)} prompt(s), the"
-                f" first {keys[0]} ({self.path}); what is finished is kept: run the same command"
-                " again, these are then tried last and alone"
+            print(
+                f"error: the engine did not answer for {self.limit:.0f} s on {len(keys)} prompt(s),"
+                f" the first {keys[0]} ({self.note}); what is finished is kept: run the same"
+                " command again, these are then tried last and alone",
+                file=sys.stderr,
+                flush=True,
             )
-            print(f"error: {error}", file=sys.stderr, flush=True)
-            if self.report is not None:
-                self.report(error)
         finally:
-            os._exit(Hung.exit_code)
-
-    def suspects_last(self, rows: pd.DataFrame) -> pd.DataFrame:
-        late = rows["key"].isin(self.suspects)
-        return pd.concat([rows[~late], rows[late]], ignore_index=True) if late.any() else rows
-
-    def cut(self, keys: pd.Series, start: int, end: int) -> int:
-        """End of the chunk [start, end), so that a prompt that hung before is alone."""
-        if not self.suspects:
-            return end
-        late = np.flatnonzero(keys.iloc[start:end].isin(self.suspects))
-        return end if not len(late) else start + max(1, int(late[0]))
+            os._exit(InfrastructureError.exit_code)
 
 
-def suspects(folder: Path) -> set[str]:
-    """Keys of the prompts on which an engine hung in the last run in this folder."""
-    found: set[str] = set()
-    for path in folder.glob(NOTES):
-        with suppress(OSError, ValueError, KeyError, TypeError):  # half a note of a full disk
-            note = json.loads(path.read_text(encoding="utf-8"))
-            found |= set(map(str, note["keys"] if note["hung"] else []))
-    return found
-
-
-def forget_notes(folder: Path) -> None:
-    for path in folder.glob(NOTES):
-        path.unlink(missing_ok=True)
+def _read_hangs(note: Path) -> Counter[str]:
+    with suppress(OSError, ValueError, TypeError, AttributeError):  # half a note of a full disk
+        return Counter({str(key): int(n) for key, n in json.loads(note.read_text("utf-8")).items()})
+    return Counter()
 
 
 def not_generated(rows: pd.DataFrame, decoded: pd.DataFrame) -> pd.DataFrame:
@@ -389,78 +388,3 @@ def not_generated(rows: pd.DataFrame, decoded: pd.DataFrame) -> pd.DataFrame:
         pd.MultiIndex.from_frame(rows[["key", "limit"]]), fill_value=0
     )
     return rows[have.to_numpy() < np.where(rows["forced"], 1 + len(DIGITS), 1)]
-
-
-@dataclass(frozen=True)
-class WorkUnit:
-    """A part of a plan that one engine scores at a time: rows to ``score`` and rows to ``decode``
-    (the suite's generations_needed), in plan order. ``alone``: a single prompt that was in flight
-    when an engine ended; if that happens again it is recorded as a failure."""
-
-    score: pd.DataFrame
-    decode: pd.DataFrame
-    alone: bool = False
-
-    def prompts(self) -> list[str]:
-        """The keys of its prompts, without duplicates."""
-        return list(dict.fromkeys([*self.score["key"], *self.decode["key"]]))
-
-    def only(
-        self, scores: Collection[str], numbers: Collection[str], alone: bool = False
-    ) -> WorkUnit:
-        """The part of the unit with these keys."""
-        return WorkUnit(
-            self.score[self.score["key"].isin(scores)],
-            self.decode[self.decode["key"].isin(numbers)],
-            alone,
-        )
-
-    def __len__(self) -> int:
-        return len(self.score) + len(self.decode)
-
-
-class ProgressTracker:
-    """Progress over several engines; every change is reported once."""
-
-    def __init__(self, missing: pd.DataFrame, wanted: pd.DataFrame, progress: Progress) -> None:
-        self.totals, self.progress = {SCORING: len(missing), DECODING: len(wanted)}, progress
-        self.told = dict.fromkeys(self.totals, 0)
-
-    def left(self, pieces: Iterable[WorkUnit], begun: Iterable[Mapping[str, int]] = ()) -> None:
-        """Reports the remaining prompts: all of the waiting ``pieces`` plus those left of the
-        ``begun`` ones, by kind of work."""
-        left = Counter({SCORING: 0, DECODING: 0})
-        for piece in pieces:
-            left.update({SCORING: len(piece.score), DECODING: len(piece.decode)})
-        for rest in begun:
-            left.update(rest)
-        for what, total in self.totals.items():
-            if total - left[what] != self.told[what]:
-                self.told[what] = total - left[what]
-                self.progress(what, self.told[what], total)
-
-
-def split_work(
-    missing: pd.DataFrame,
-    wanted: pd.DataFrame,
-    size: int,
-    engines: int,
-    late: Collection[str] = (),
-    most: int = 16,
-) -> list[WorkUnit]:
-    """The rest of a plan in work units of whole pictures, in plan order: about eight per engine, of
-    1 to ``most`` chunks of ``size`` prompts. Prompts in ``late`` come last and alone. The rows of
-    ``missing`` and ``wanted`` carry the index of the plan."""
-    scores, numbers = (rows[~rows["key"].isin(late)] for rows in (missing, wanted))
-    ids = pd.concat([scores["image_id"], numbers["image_id"]])
-    ids = ids[~ids.index.duplicated()].sort_index()
-    size *= max(1, min(most, len(ids) // (8 * size * engines)))
-    pictures = ids.tolist()
-    found, start = [], 0
-    while start < len(ids):
-        end = chunks(pictures, start, size)
-        first, last = ids.index[start], ids.index[end - 1]
-        found.append(WorkUnit(scores.loc[first:last], numbers.loc[first:last]))
-        start = end
-    whole = WorkUnit(missing, wanted)
-    return found + [whole.only([key], [key], alone=True) for key in whole.prompts() if key in late]

@@ -16,7 +16,6 @@ import pandas as pd
 from sdgbias.errors import InputError
 from sdgbias.files import packaged_yaml
 from sdgbias.raw.indicators import load_indicators
-from sdgbias.types import ContextTest, Task
 
 #: The fewest further wordings of an indicator, and the names of their cells.
 FEWEST = 8
@@ -60,7 +59,7 @@ def texts(items: pd.DataFrame, rows: pd.DataFrame) -> Iterator[tuple[str, pd.Dat
     if len(rows) and not use.any():
         raise InputError(
             "prompts: no question of this benchmark is worded as in indicators.yaml, so that"
-            " paraphrases can't be scored; leave the pass out: --passes cheap"
+            " paraphrases can't be scored; leave the pass out: --passes table_j,content_free"
         )
     rows, own = rows[use], own[use]
     for k, view in enumerate(VIEWS):
@@ -72,13 +71,7 @@ def texts(items: pd.DataFrame, rows: pd.DataFrame) -> Iterator[tuple[str, pd.Dat
             if not text.startswith(begin):
                 raise InputError(
                     f"prompts: item {item} doesn't begin with its question, which this pass"
-                    " rewords; leave it out: --passes cheap"
+                    " rewords; leave it out: --passes table_j,content_free"
                 )
             changed.append(_QUESTION + wordings()[slug][k] + text[len(begin) :])
         yield view, rows.assign(text=changed)
-
-
-def bare(prompts: pd.DataFrame, chosen: pd.Series) -> pd.DataFrame:
-    """The prompts without context of these multiple-choice items."""
-    mine = (prompts["task"] == Task.MCQ.value) & (prompts["test"] == ContextTest.T5.value)
-    return prompts[mine & prompts["item_id"].isin(chosen)].reset_index(drop=True)

@@ -129,11 +129,7 @@ def test_letters_follow_the_items_options_and_their_group() -> None:
 def test_what_cannot_run_says_why(table: pd.DataFrame) -> None:
     lost = table[table["metric"] == "not_run"].set_index("method")["note"].to_dict()
     needing = {name for name, m in METHODS.items() if m.needs}
-    assert (
-        set(lost) == needing
-        and lost["vcd"] == "extra pass noise was not scored"
-        and lost["perm_avg"] == "extra pass perm was not scored"
-    )
+    assert needing == {"cc"} and lost == {"cc": "extra pass content_free was not scored"}
     assert not set(table.loc[table["metric"] == "accuracy", "method"]) & needing
     bare = baselines.rows(run_of(cell(split=("test",) * 6)), QUICK)
     lost = bare[bare["metric"] == "not_run"].set_index("method")["note"].to_dict()
@@ -162,30 +158,6 @@ def test_rows_are_unique_and_repeatable(table: pd.DataFrame) -> None:
     }  # these have rows of their own
 
 
-def test_pride_estimates_on_its_own_rows_even_where_all_were_asked() -> None:
-    """With permutations on all rows PriDe still takes the prior from its 5 % of val, here one row,
-    which always says A with 0.6."""
-    base = cell()
-    chosen = extra_prompts.pride_rows(base.items)
-    asked = np.where(chosen[:, None], P([[0.6, 0.3, 0.1]]), P([[0.1, 0.1, 0.8]]))
-    full = np.where(chosen[:, None], P([[0.6, 0.3, 0.1]]), base.logits[View.FULL])
-    made = replace(
-        base, logits={**base.logits, View.FULL: full}, extra={"perm:1": asked, "perm:2": asked}
-    )
-    found = baselines.answers(
-        made,
-        0,
-        QUICK,
-        [m for m, method in METHODS.items() if method.needs and m not in ("pride", "perm_avg")],
-    )
-    prior = np.array([0.6, 0.3, 0.1])
-    assert np.array_equal(found["pride"].choice[:3], np.argmax(np.exp(full[:3]) / prior, axis=1))
-    assert set(baselines.rows(run_of(made), QUICK).query("metric == 'accuracy'")["method"]) >= {
-        "pride",
-        "perm_avg",
-    }
-
-
 def test_numbers_by_hand() -> None:
     """Digit j leads to the number j. Full says 3, the context 3 as well; without it, 5, which is
     gold."""
@@ -210,8 +182,6 @@ def test_numbers_by_hand() -> None:
         0.0 - 1.6
     )  # against the free 3.4
     assert one(table, method="vdd", test="T2", metric="interval_accuracy")["value"] == 1.0
-    lost = table[table["metric"] == "not_run"].set_index("method")["note"]
-    assert lost["pride"] == lost["perm_avg"] == "not defined for digits"
     assert {"always_a", "prior_sampling", "full_first_token"}.isdisjoint(table["method"])
 
 
@@ -281,6 +251,9 @@ PLANTED = ModelSpec(
 )
 
 
+PASSES = ("table_j", "content_free")
+
+
 @pytest.fixture(scope="module")
 def done(
     small_benchmark: Path, tmp_path_factory: pytest.TempPathFactory
@@ -294,7 +267,7 @@ def done(
         root,
         small_benchmark,
         results,
-        EvalSettings(draws=50, passes=extra_prompts.choose("cheap,pride,vcd")),
+        EvalSettings(draws=50, passes=PASSES),
     )
     assert _decoded(results) == decoded  # extra passes need no numbers
     return results, bare, more
@@ -318,7 +291,7 @@ def test_extra_passes_flow_to_the_store(
     config = json.loads(
         store.query(results, "SELECT config FROM runs WHERE run_id = ?", [more.run_id])["config"][0]
     )
-    assert config["passes"] == ["table_j", "content_free", "random_words", "noise", "pride"]
+    assert config["passes"] == list(PASSES)
     assert config["extra"]["prompts"] == more.extra == more.planned - bare.planned > 0
     assert bare.extra == 0 and bare.planned < bare.naive
     again = evaluate.evaluate(
@@ -326,7 +299,7 @@ def test_extra_passes_flow_to_the_store(
         entries.find_root(),
         small_benchmark,
         results,
-        EvalSettings(draws=50, passes=extra_prompts.choose("cheap,pride,vcd")),
+        EvalSettings(draws=50, passes=PASSES),
     )
     assert (again.published, again.planned, again.extra) == (False, more.planned, more.extra)
     count = store.query(
@@ -335,7 +308,7 @@ def test_extra_passes_flow_to_the_store(
         [more.run_id],
     ).set_index("view")["n"]
     assert count.sum() == more.naive + config["extra"]["cells"]
-    assert count["noise"] == 60 * 5 + 20 * 2 and count["q_abc"] == 60
+    assert count["q_abc"] == 60 and 0 < count["content_free:0"] < 60 * 5 + 20 * 2
     same = "SELECT * EXCLUDE (run_id) FROM metric_rows WHERE run_id = ? ORDER BY ALL"
     pd.testing.assert_frame_equal(*(store.query(results, same, [o.run_id]) for o in (bare, more)))
     both = [
@@ -351,13 +324,8 @@ def test_methods_of_an_evaluation(done: tuple[Path, evaluate.Outcome, evaluate.O
     results, _, more = done
     run = load(results, more.run_id)
     table = baselines.rows(run, QUICK)
-    lost = (
-        table[(table["metric"] == "not_run") & (table["task"] == "mcq")]
-        .set_index("method")["note"]
-        .to_dict()
-    )
-    assert set(lost) == {"icd", "icd_places", "icd_vcd", "post_hoc_blank", "perm_avg"}
-    for name in ("cc", "dc", "vcd", "pride"):
+    assert "not_run" not in set(table["metric"])
+    for name in METHODS:
         assert one(table, task="mcq", method=name, test="all", metric="accuracy")["n"] == 5 * int(
             run.mcq[0].test_rows.sum()
         )

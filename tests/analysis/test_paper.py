@@ -347,14 +347,14 @@ def test_methods_that_could_not_run_are_named(full: Path) -> None:
     e = results.load(full)
     run = next(r for r in e.runs if r.model == "llava-1.5-7b")
     assert (
-        e.why(run, "methods", "no vcd", method="vcd")
-        == "not in store: extra pass noise was not scored"
+        e.why(run, "methods", "no cc", method="cc")
+        == "not in store: extra pass content_free was not scored"
     )
     assert e.why(run, "methods", "no bc", method="bc") == "not in store: no bc"
     assert cell(build(full, "methods"), "T1", LLAVA, "post_hoc").value == 0.51
     assert (
-        cell(build(full, "methods"), "T1", LLAVA, "vcd").status
-        == "not in store: extra pass noise was not scored"
+        cell(build(full, "methods"), "T1", LLAVA, "cc").status
+        == "not in store: extra pass content_free was not scored"
     )
     assert cell(build(full, "methods-regression"), "T2 MAE", LLAVA, "vdd").value == 8.5
 
@@ -375,7 +375,7 @@ def test_a_study_as_it_is(full: Path) -> None:
     [only] = build(full, "paired").rows
     assert only.labels[:3] == (LLAVA, "mcq", "accuracy_gain")
     assert (only.cells[0].value, only.cells[1].value) == (0.04, 0.03)
-    assert build(full, "transfer").empty == NOT_ANALYSED and set(studies.PLAIN) <= set(tables.ITEMS)
+    assert build(full, "search").empty == NOT_ANALYSED and set(studies.PLAIN) <= set(tables.ITEMS)
 
 
 # -- costs and letters

@@ -15,7 +15,7 @@ from tests.builders.tuned_runs import letters, numbers, payoff_of, value
 
 QUICK = AnalysisSettings(draws=300, seed=1, bootstrap=60)
 LETTERS, NUMBERS = letters(400), numbers(160)
-METHODS = ("random", "many_draws", "exact", "exact_centred")
+METHODS = ("random", "exact", "exact_centred")
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def test_values_are_those_of_the_parameters_beside_them(table: pd.DataFrame, tas
 
 
 @pytest.mark.parametrize("task", list(Task))
-def test_the_optimum_says_how_far_it_can_be_trusted(table: pd.DataFrame, task: Task) -> None:
+def test_optimism_is_what_val_says_over_held_out_places(table: pd.DataFrame, task: Task) -> None:
     metric, sign = ("accuracy", 1) if task is Task.MCQ else ("mae", -1)
     rows = table[(table["task"] == task.value) & (table["method"] == "exact_centred")]
     held = value(rows, metric=f"held_out_{metric}")
@@ -59,16 +59,6 @@ def test_the_optimum_says_how_far_it_can_be_trusted(table: pd.DataFrame, task: T
         sign * (value(rows, metric=f"val_{metric}") - held)
     )
     assert value(rows, metric="optimism") > 0
-    told = rows[rows["metric"] == f"optimum_val_{metric}"].iloc[0]
-    assert told["ci_low"] < told["value"] < told["ci_high"]
-    assert told["value"] == pytest.approx(value(rows, metric=f"val_{metric}"))
-    for name, (low, high) in zip(PARAMETERS, RANGES[task], strict=True):
-        width = rows[(rows["metric"] == "plateau_width") & (rows["level"] == name)].iloc[0]
-        left, right = (float(x) for x in width["note"].split(" to "))
-        assert right - left == pytest.approx(width["value"], abs=1e-5)
-        assert low <= left <= value(rows, metric=name) <= right <= high
-        spread = rows[(rows["metric"] == name) & (rows["by"] == "")].iloc[0]
-        assert low <= spread["ci_low"] < spread["ci_high"] <= high
 
 
 def test_gain_is_paired_with_the_paper_search(table: pd.DataFrame) -> None:

@@ -69,7 +69,7 @@ def publish_run(
         finished_at=STARTS[FIRST] + timedelta(days=day, minutes=30),
         n_prompts_planned=700,
         n_scored=700,
-        config={"engine": {"seconds": 7.0, "engines": 1}},
+        config={"engine": {"seconds": 7.0}},
         provenance="planted",
     )
     tables = {

@@ -69,7 +69,11 @@ def _methods() -> Iterator[dict[str, object]]:
             )
     yield row("methods", "interval_accuracy", near(0.31), task="regression", method="bc")
     yield row(
-        "methods", "not_run", float("nan"), method="vcd", note="extra pass noise was not scored"
+        "methods",
+        "not_run",
+        float("nan"),
+        method="cc",
+        note="extra pass content_free was not scored",
     )
 
 
@@ -111,49 +115,11 @@ def _parameters() -> Iterator[dict[str, object]]:
                 x=low + at * (high - low),
             )
         for method in ("random", "exact_centred"):
-            yield row(
-                "search", name, Estimate((low + high) / 2, 12, low, high), test="T1", method=method
-            )
-        yield row(
-            "search",
-            "plateau_width",
-            0.1,
-            n=12,
-            test="T1",
-            method="exact_centred",
-            by="parameter",
-            level=name,
-            note=f"{low} to {high}",
-        )
+            yield row("search", name, (low + high) / 2, n=12, test="T1", method=method)
     for method in ("random", "exact_centred"):
         yield row("search", "accuracy", near(0.61), test="T1", method=method)
         yield row("search", "val_accuracy", near(0.66, 12), test="T1", method=method)
     yield row("search", "optimism", near(0.07, 12), test="T1", method="exact_centred")
-    for by, names in (
-        ("test", ("T1", "T5")),
-        ("pillar", PILLARS),
-        ("model", ("fake-optimist", "fake-pessimist")),
-    ):
-        for source, target in product(names, names):
-            columns = {
-                "by": by,
-                "level": f"{source}->{target}",
-                "test": target if by == "test" else "T1",
-            }
-            yield row("transfer", "accuracy", near(0.6), **columns)
-            if source != target:
-                yield row("transfer", "loss", near(0.023), p=0.04, **columns)
-    yield row("transfer", "accuracy", near(0.6), by="country", level="others->Kenya", test="T1")
-    yield row("transfer", "loss", near(0.03), by="country", level="others->Kenya", test="T1", p=0.5)
-    for x in (10.0, 48.0):
-        yield row(
-            "few_shot",
-            "accuracy",
-            near(0.5 + x / 1000),
-            test="T1",
-            x=x,
-            level="all" if x == 48.0 else "10",
-        )
 
 
 def _groups() -> Iterator[dict[str, object]]:

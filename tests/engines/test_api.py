@@ -241,7 +241,7 @@ def test_a_missing_or_broken_key_names_the_variable(
         ({"base_url": "https://example.org/v1?x=1"}, "query"),
         ({"base_url": "https://[bad/v1"}, "https://HOST"),
         ({"base_url": "https://example.org/v1/chat/completions"}, "what stands before"),
-        ({"base_url": ""}, "base_url is missing"),
+        ({"base_url": ""}, "base_url is ''; valid: text such as https://HOST/v1"),
         ({"top_logprobs": -1}, "top_logprobs is -1"),
         ({"concurrency": True}, "concurrency is True"),
         ({"limits": {"requests": -1}}, "limits is"),

@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
+from jsonschema import Draft202012Validator
 
 from sdgbias.engines.hf import prompting
 from sdgbias.engines.hf.engine import HuggingFace
@@ -107,9 +109,20 @@ def test_settings_of_the_image_processor(tmp_path: Path) -> None:
 
 def test_the_schema_of_entries_knows_both_options() -> None:
     path = entries.find_root() / "registry" / "model.schema.json"
-    options = json.loads(path.read_text(encoding="utf-8"))["properties"]["options"]["properties"]
-    assert set(options["template"]["properties"]) == {"system", "answer_prefix"}
-    assert options["processor"]["type"] == "object"
+    schema = Draft202012Validator(json.loads(path.read_text(encoding="utf-8")))
+    entry = yaml.safe_load((path.parent / "models" / "tiny-llava.yaml").read_text("utf-8"))
+    for backend in ("hf", "vllm"):
+        for options, valid in (
+            (
+                {"template": {"system": "x", "thinking": False}, "processor": {"max_pixels": 9}},
+                True,
+            ),
+            ({"template": {"system": 3}}, False),
+            ({"template": {"thinking": [1]}}, False),
+            ({"processor": 9}, False),
+            ({"tempalte": {}}, False),
+        ):
+            assert schema.is_valid({**entry, "backend": backend, "options": options}) == valid
 
 
 def test_a_prompt_is_printed_as_the_model_gets_it(small_benchmark: Path) -> None:

@@ -181,7 +181,7 @@ def test_weights_that_are_missing_are_not_drawn_at_random(
 
 
 def test_entries_that_are_no_encoder(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RegistryError, match="unknown text encoder 'bert'; valid: clip, t5"):
+    with pytest.raises(RegistryError, match="kind is 'bert'; valid: clip, t5"):
         text_encoders.load(spec(clip, "bert"), Path())
     with pytest.raises(RegistryError, match="backend is hf"):
         text_encoders.load(spec(clip, backend="hf"), Path())
@@ -205,7 +205,9 @@ def test_floor_is_the_entrys_or_nobodys(clip: Path, t5: Path) -> None:
         == 0.8
     )
     for wrong in (1.2, "high", True):
-        with pytest.raises(RegistryError, match="floor is .*; valid: a cosine"):
+        with pytest.raises(
+            RegistryError, match="floor is .*; valid: a number from -1 to 1: a cosine"
+        ):
             text_encoders.load(spec(clip, options={"kind": "clip", "floor": wrong}), Path())
 
 

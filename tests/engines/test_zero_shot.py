@@ -177,7 +177,7 @@ def test_vit_adds_up_the_outputs_of_a_label(vit: Path) -> None:
 def test_vit_needs_a_map_that_fits_its_head(vit: Path) -> None:
     for labels, words in (
         (None, r"the packaged map for ImageNet-1k .* names '.*', which the head"),
-        ({}, "no options.labels"),
+        ({}, "labels is {}; valid: a mapping such as"),
         ({"nurse": "nobody"}, "'nobody', which the head doesn't have"),
         ({"nurse": HEAD[0], "singer": HEAD[0]}, "stands twice"),
         ({"nurse": []}, "without outputs"),
@@ -196,11 +196,13 @@ def test_fingerprint_hangs_on_the_map(vit: Path) -> None:
 
 
 def test_a_process_of_its_own_says_what_it_can_answer(vit: Path) -> None:
-    """A pool leaves the other questions out, as one engine in this process does."""
+    """The other questions are left out, as with an engine in this process."""
     entry = spec(vit, "vit-zero-shot", labels=LABELS)
     first = {"spec": asdict(entry), "root": str(vit)}
-    answer = io.BytesIO(subprocess.pack(*subprocess.Server().answer((first, b""))))
-    loaded, _ = subprocess.read(answer.read)
+    answers = io.BytesIO()
+    subprocess.serve(io.BytesIO(subprocess.pack(first)), answers)
+    answers.seek(0)
+    loaded, _ = subprocess.read(answers.read)
     here = engines.load(entry, vit)
     assert here.names and loaded["names"] == sorted(here.names)
     assert loaded["chooses_labels"] and not loaded["forces_starts"]

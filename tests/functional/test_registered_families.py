@@ -11,7 +11,6 @@ import pytest
 from sdgbias import store
 from sdgbias.benchmark.build import Draw, build
 from sdgbias.raw.images.shards import ImageReader
-from sdgbias.raw.images.variants import Pictures
 from sdgbias.raw.synthetic import write_sample
 from sdgbias.suites import sdg
 from sdgbias.types import Prompt
@@ -64,7 +63,7 @@ def test_a_folder_is_registered_evaluated_and_compared(
         "regression": 10,
     }
     assert len(asked) == 50 * 4 and asked["view"].nunique() == 4
-    bare, pictures, known = Bare(folder), Pictures(ImageReader(fifty)), {}
+    bare, pictures, known = Bare(folder), ImageReader(fifty), {}
     for row in asked.itertuples():
         prompt = (row.text, row.candidates, row.image_id)
         if prompt not in known:

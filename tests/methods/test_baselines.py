@@ -38,7 +38,6 @@ def evidence(
         ~np.isnan(full),
         np.zeros(len(full), dtype=np.int64),
         np.ones(len(full), dtype=bool),
-        {},
     )
     return replace(made, **more)
 
@@ -244,10 +243,7 @@ def test_the_cut_is_over_the_candidates() -> None:
 def test_content_free_inputs_are_averaged_as_probabilities() -> None:
     e = evidence(
         logits([0.5, 0.3, 0.2]),
-        extra={
-            "content_free:0": logits([0.8, 0.1, 0.1]),
-            "content_free:1": logits([0.4, 0.5, 0.1]),
-        },
+        content_free=(logits([0.8, 0.1, 0.1]), logits([0.4, 0.5, 0.1])),
     )
     np.testing.assert_allclose(
         scores("cc", e)[0], np.log([0.5 / 0.6, 0.3 / 0.3, 0.2 / 0.1]), atol=1e-12
@@ -282,69 +278,6 @@ def test_pmi_and_the_mean_of_views() -> None:
     np.testing.assert_allclose(
         np.exp(scores("mean_views", e)[0]), [1.5 / 3, 0.7 / 3, 0.8 / 3]
     )  # IMG+Q is missing
-
-
-def permuted(rows: list[list[float]]) -> Evidence:
-    """A fit row whose letters are chosen with the given probabilities under shift 0, 1, 2, and a
-    row to be debiased."""
-    whole_row = [0.5, 0.3, 0.2]
-    first = np.log(np.array(rows))
-    gone = np.full(3, NAN)
-    return evidence(
-        np.stack([first[0], np.log(whole_row)]),
-        fit=np.array([True, False]),
-        extra={"perm:1": np.stack([first[1], gone]), "perm:2": np.stack([first[2], gone])},
-    )
-
-
-def test_pride_by_hand() -> None:
-    """A model that always says A with 0.6 has that prior, whatever the contents."""
-    e = permuted([[0.6, 0.3, 0.1]] * 3)
-    np.testing.assert_allclose(
-        scores("pride", e)[1], np.log([0.5 / 0.6, 0.3 / 0.3, 0.2 / 0.1]), atol=1e-8
-    )
-    np.testing.assert_allclose(
-        np.exp(scores("pride", e)[0]), [1 / 3] * 3
-    )  # the estimation row: every content 1/3 on average
-    unfitted = replace(e, fit=np.zeros(2, dtype=bool))
-    np.testing.assert_allclose(
-        predict(scores("pride", unfitted)), [0, 0]
-    )  # no prior: the Full answer
-
-
-def test_priors_of_two_and_three_options_are_apart() -> None:
-    """Two options: always A with 0.9. Three: the second with 0.6."""
-    full = np.log(np.array([[0.9, 0.1, NAN], [0.2, 0.6, 0.2], [0.7, 0.3, NAN], [0.3, 0.4, 0.3]]))
-    second = full.copy()
-    second[2:] = NAN
-    third = np.where(np.isnan(full[:, 2:]), NAN, second)
-    e = evidence(
-        full, fit=np.array([True, True, False, False]), extra={"perm:1": second, "perm:2": third}
-    )
-    found = scores("pride", e)
-    np.testing.assert_allclose(found[2, :2], np.log([0.7 / 0.9, 0.3 / 0.1]), atol=1e-7)
-    np.testing.assert_allclose(found[3], np.log([0.3 / 0.2, 0.4 / 0.6, 0.3 / 0.2]), atol=1e-7)
-
-
-def test_permutation_average_follows_the_content() -> None:
-    """Content 2 is chosen wherever it stands: at C, then (shift 1: 1, 2, 0) at B, then (shift 2: 2,
-    0, 1) at A."""
-    e = permuted([[0.1, 0.1, 0.8], [0.2, 0.7, 0.1], [0.6, 0.3, 0.1]])
-    found = scores("perm_avg", e)
-    expected = [(0.1 + 0.1 + 0.3) / 3, (0.1 + 0.2 + 0.1) / 3, (0.8 + 0.7 + 0.6) / 3]
-    np.testing.assert_allclose(np.exp(found[0]), expected)
-    assert predict(found).tolist() == [2, -1]  # the other row was not asked
-
-
-def test_permutations_of_two_options_are_two() -> None:
-    full = np.log(np.array([[0.9, 0.1, NAN]]))
-    e = evidence(
-        full, extra={"perm:1": np.log(np.array([[0.6, 0.4, NAN]])), "perm:2": np.full((1, 3), NAN)}
-    )
-    np.testing.assert_allclose(
-        np.exp(scores("perm_avg", e)[0, :2]), [(0.9 + 0.4) / 2, (0.1 + 0.6) / 2]
-    )
-    np.testing.assert_allclose(np.exp(scores("pride", e)[0, :2]), [0.65, 0.35])
 
 
 def test_a_masked_candidate_is_never_chosen_and_a_missing_contrast_changes_nothing() -> None:

@@ -15,7 +15,6 @@ from sdgbias.methods.search import (
     held_out,
     mean_payoff,
     pack,
-    search_spread,
     take,
     tune,
 )
@@ -306,72 +305,9 @@ def test_pure_noise_is_seen_as_overtuning() -> None:
     assert found.optimism > 0.03
 
 
-def test_spread_of_the_optimum() -> None:
-    s, payoff = problem(6, 200)
-    found = exact_search(s, payoff, Task.MCQ, settings=SearchSettings(draws=500))
-    place = np.arange(200) // 2
-    spread = search_spread(
-        s, payoff, Task.MCQ, found.params, place, settings=SearchSettings(draws=500), resamples=120
-    )
-    again = search_spread(
-        s, payoff, Task.MCQ, found.params, place, settings=SearchSettings(draws=500), resamples=120
-    )
-    assert np.array_equal(spread.params, again.params)
-    assert (spread.value, spread.given) == (again.value, again.given)
-    for (low, high), (a, b) in zip(spread.params, RANGES[Task.MCQ], strict=True):
-        assert a <= low < high <= b
-    assert spread.value[0] >= spread.given[0]
-    assert spread.given[0] < found.value < spread.given[1]
-    # one place: every resample is the data, and the found setting wins all of them
-    alone = search_spread(
-        s,
-        payoff,
-        Task.MCQ,
-        found.params,
-        np.zeros(200),
-        settings=SearchSettings(draws=500),
-        resamples=10,
-    )
-    assert alone.params == pytest.approx(
-        np.repeat([list(vars(found.params).values())], 2, axis=0).T
-    )
-    assert alone.value == pytest.approx((found.value, found.value))
-
-
 def test_of_two_plateaus_as_high_the_wider_counts_and_of_equal_ones_the_lower() -> None:
     top = best(Steps(np.array([0.0, 1.0, 2.0, 5.0]), np.array([0.7, 0.2, 0.7])))
     assert top == Plateau(0.7, 2.0, 5.0)
     assert best(Steps(np.array([0.0, 1.0, 2.0, 3.0]), np.array([0.7, 0.2, 0.7]))) == Plateau(
         0.7, 0.0, 1.0
     )
-
-
-def test_the_spread_is_of_the_middle_95_percent_of_resamples() -> None:
-    """Three places: one row on which the baseline is right, twice three rows on which the stream
-    is. Only a resample of the first place alone, 1 in 27 (3.7 %), is won by a gate that keeps the
-    baseline (tau <= 0.6): inside 2.5 %, outside 5 %. The found gate earns 0 there, else
-    1 (8 in 27), 6/7 (12 in 27) or 3/5 (6 in 27)."""
-    n = 1 + 3 + 3
-    s = Streams(
-        np.ones((n, 2), bool),
-        np.tile(np.log([0.2, 0.8]), (n, 1)),
-        np.zeros((n, 2)),
-        np.zeros((n, 2)),
-        np.zeros(n),
-        np.zeros(n, dtype=np.int64),
-        np.full(n, 0.6),
-    )
-    payoff = np.array([[1.0, 0.0]] + [[0.0, 1.0]] * 6)
-    spread = search_spread(
-        s,
-        payoff,
-        Task.MCQ,
-        CadeParams(0.0, 0.0, 0.0, 0.9),
-        np.array([1, 2, 2, 2, 3, 3, 3]),
-        settings=SearchSettings(draws=50, ranges=((0.0, 0.0), (0.0, 0.0), (0.0, 0.0), (0.5, 1.0))),
-        resamples=2_000,
-    )
-    low, high = spread.params[3]
-    assert 0.5 <= low <= 0.6 and high == 0.9
-    assert spread.given == pytest.approx((0.0, 1.0))
-    assert spread.value == pytest.approx((3 / 5, 1.0))

@@ -112,7 +112,7 @@ def test_each_setting_of_an_evaluation_makes_another_key_and_another_run(tmp_pat
         {"draws": 5},
         {"numerics": "reference"},
         {"mode": "replace"},
-        {"passes": ("perm",)},
+        {"passes": ("paraphrases",)},
         {"search": "exact"},
     ]
     each, suite = [EvalSettings(**more) for more in given], SUITES[SDG]

@@ -38,7 +38,7 @@ CASES: dict[str, tuple[dict[str, Any], str | None]] = {
             "licence": "MIT",
             "trust_remote_code": True,
             "notes": "read by A at that commit",
-            "options": {"block_size": 32, "num_image_tokens": 576, "deep": {"list": [1, "x"]}},
+            "options": {"max_images": 1, "template": {"thinking": False}, "suites": ["sdg"]},
         },
         None,
     ),
@@ -151,10 +151,6 @@ BETWEEN_FIELDS = {
     "two-line reason",
     "remote code without notes",
     "api without variable",
-    "api key field",
-    "token field",
-    "deep token",
-    "secret value",
 }
 
 

@@ -26,7 +26,7 @@ from sdgbias.registry import propose as register
 from sdgbias.registry.machine import Machine
 from sdgbias.registry.propose import Host, Request, propose
 from sdgbias.types import IMAGE_FREE, VIEWS, ModelSpec
-from tests.builders.hub import Hub
+from tests.builders.hub import Hub, Repo, commit, weights
 from tests.builders.hub_repositories import BIG, OWN_CODE, REPOS, SMALL, VLM, saved
 
 # ----------------------------------------------------------------------
@@ -80,7 +80,6 @@ def test_backend_dtype_and_pictures_of_each_family(root: Path, served: Hub) -> N
         suites=("people",),
         gpu="a100",
         title="Mine",
-        batch_size=4,
     )
     mine = propose("open/qwen", root, BIG, wanted)
     assert mine.spec.options == {
@@ -89,7 +88,7 @@ def test_backend_dtype_and_pictures_of_each_family(root: Path, served: Hub) -> N
         "suites": ["people"],
         "gpu": "a100",
     }
-    assert (mine.spec.dtype, mine.spec.title, mine.spec.batch_size) == ("float32", "Mine", 4)
+    assert (mine.spec.dtype, mine.spec.title) == ("float32", "Mine")
     assert "for each of 2 devices" in mine.verdicts[4]
     assert (
         "vLLM 0.32.0 does not serve InstructBlipFor" in propose("open/blip", root, BIG).verdicts[2]
@@ -248,6 +247,20 @@ def test_without_a_hub_a_known_commit_is_a_candidate(
     changes.write(root, found.spec)
 
 
+def test_parameters_that_the_hub_does_not_count_are_read_from_the_shards(
+    root: Path, served: Hub
+) -> None:
+    names = [f"model-0000{part}-of-00002.safetensors" for part in (1, 2)]
+    files = {
+        "config.json": VLM,
+        "model.safetensors.index.json": {"weight_map": {n: n for n in names}, "metadata": {}},
+        **dict.fromkeys(names, weights(36_500_000_000)),
+    }
+    served.repos["open/sharded"] = Repo([commit(files)], params=None)
+    found = propose("open/sharded", root, BIG).spec
+    assert (found.params_b, found.options["tensor_parallel_size"]) == (73.0, 4)
+
+
 def test_an_entry_of_the_same_repository_keeps_its_settings(root: Path, served: Hub) -> None:
     (root / "registry/models/paper.yaml").write_text(
         yaml.safe_dump(
@@ -273,6 +286,8 @@ def test_an_entry_of_the_same_repository_keeps_its_settings(root: Path, served: 
         3,
     )
     assert found.options == {"suites": ["people"]} and entries.COMMIT.fullmatch(found.revision)
+    on_vllm = propose("open/Llava-7B", root, BIG, Request(backend="vllm")).spec
+    assert (on_vllm.name, on_vllm.batch_size) == ("paper", 256), "another engine, its own batches"
     assert changes.write(root, found).name == "paper.yaml"
     (root / "registry/models/bad.yaml").write_text("colour: red")
     assert propose("open/Llava-7B", root, BIG, Request(name="other")).spec.batch_size == 256, (
@@ -341,15 +356,8 @@ def test_float32_where_half_precision_saves_nothing(root: Path, served: Hub) -> 
 def test_folder_elsewhere_is_marked(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = saved(tmp_path_factory.mktemp("disk") / "vlm", VLM)
     assert propose(str(folder), root, SMALL).spec.repo == f"path:{folder}"
-    spec = propose(
-        f"path:{folder}", root, SMALL, Request(dtype="float32", batch_size=2, name="mine")
-    ).spec
-    assert (spec.repo, spec.name, spec.dtype, spec.batch_size) == (
-        f"path:{folder}",
-        "mine",
-        "float32",
-        2,
-    )
+    spec = propose(f"path:{folder}", root, SMALL, Request(dtype="float32", name="mine")).spec
+    assert (spec.repo, spec.name, spec.dtype) == (f"path:{folder}", "mine", "float32")
     assert "machine-specific" in spec.notes
 
 

@@ -248,8 +248,6 @@ def test_a_person_is_asked_before_it_is_written(
 
 
 REST: dict[str, Any] = {
-    "paper": False,
-    "recommended": False,
     "name": "",
     "backend": "",
     "dtype": "",

@@ -13,7 +13,6 @@ from sdgbias.benchmark.build import Draw, build
 from sdgbias.engines import load
 from sdgbias.errors import UsageError
 from sdgbias.raw.images.shards import ImageReader
-from sdgbias.raw.images.variants import Pictures
 from sdgbias.raw.synthetic import write_sample
 from sdgbias.registry import entries
 from sdgbias.scoring import cost
@@ -25,7 +24,7 @@ from sdgbias.suites.extra_prompts import choose
 
 ROOT = entries.find_root()
 MCQ, REGRESSION = 2, 1
-MORE = "table_j,content_free,vcd"  # prompts of other lengths, shared ones, other pictures
+MORE = "table_j,content_free"  # prompts of other lengths, and shared ones
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +79,7 @@ def test_ratios_are_those_of_the_papers_views_whatever_else_is_asked(
     cells = suites.of(benchmark).cells(benchmark, suites.EvalSettings(passes=choose(MORE)))
     plan = make_plan(cells[cells["task"] == "mcq"], "f")
     assert plan.planned == more.prompts_planned + more.prompts_extra > more.prompts_planned
-    Scorer(engine, ScoreCache(tmp_path, "m", "f"), Pictures(ImageReader(benchmark)), spec).score(
+    Scorer(engine, ScoreCache(tmp_path, "m", "f"), ImageReader(benchmark), spec).score(
         plan.distinct, lambda *a: None
     )
     counts = engine.counts  # type: ignore[attr-defined]

@@ -311,22 +311,6 @@ def test_the_tolerance_is_that_of_the_dtype(monkeypatch: pytest.MonkeyPatch) -> 
     assert checked(monkeypatch, engines, tolerance=0.5)["tolerance"] == 0.5
 
 
-class Noisy(Engine):
-    """In half precision, where rounding moves log-probabilities by 0.05."""
-
-    def noise(self, prompts: Sequence[Prompt]) -> float:
-        assert len(prompts) == len(PROMPTS) - 1, "a prompt without a score has no noise"
-        return 0.05
-
-
-def test_the_tolerance_follows_the_measured_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{__name__}.SPEC", replace(SPEC, dtype="bfloat16"))
-    told = checked(monkeypatch, {"m": Noisy(bad=["x"])})
-    assert told["tolerance"] == pytest.approx(0.3) and told["noise"] == 0.05
-    assert "tolerance 0.3 (rounding noise 0.05)" in parity.lines({**told, "verdict": "agree"})[0]
-    assert checked(monkeypatch, {"m": Noisy(bad=["x"])}, tolerance=0.5)["tolerance"] == 0.5
-
-
 def test_a_disagreement_is_only_undone_by_its_own_check(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

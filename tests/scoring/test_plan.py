@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pandas as pd
-import pytest
 
-from sdgbias.scoring.plan import Part, Plan, chunks, make_plan, prompt_key
+from sdgbias.scoring.plan import chunks, make_plan, prompt_key
 
 
 def prompts() -> pd.DataFrame:
@@ -106,16 +105,3 @@ def test_key_covers_everything() -> None:
 def test_key_covers_where_one_part_ends_and_the_next_begins() -> None:
     parts = [("f", "ABC", "i", "t"), ("fA", "BC", "i", "t"), ("f", "AB", "Ci", "t")]
     assert len({prompt_key(*p) for p in [*parts, ("f", "ABC", "", "it")]}) == 4
-
-
-@pytest.mark.parametrize(("pictures", "parts"), [(100, 4), (100, 1), (5, 3), (0, 2), (1, 4)])
-def test_every_prompt_is_in_one_part_and_a_picture_in_one_too(pictures: int, parts: int) -> None:
-    ids = [f"i{n}" for n in range(pictures) for _ in range(1 + n % 4)] + [""] * pictures
-    distinct = pd.DataFrame({"key": [f"k{n}" for n in range(len(ids))], "image_id": ids})
-    plan = Plan(distinct, distinct)
-    found = [Part(number + 1, parts).keys(plan) for number in range(parts)]
-    assert sorted(key for keys in found for key in keys) == sorted(distinct["key"])
-    shown = distinct[distinct["image_id"] != ""].groupby("image_id")["key"].agg(set)
-    if len(ids) >= 4 * 8 * parts:
-        assert all(sum(bool(keys & own) for keys in found) == 1 for own in shown)
-        assert max(map(len, found)) < 1.3 * min(map(len, found)), "they take about the same time"

@@ -15,7 +15,7 @@ SPEC = ModelSpec("m", "M", "planted", "planted", "1", "enabled", views=IMAGE_FRE
 
 
 def test_no_picture_and_no_prompt_that_only_serves_pictures(small_benchmark: Path) -> None:
-    passes = tuple(choose("all,paraphrases"))
+    passes = tuple(choose("all"))
     cells = suites.of(small_benchmark).cells(small_benchmark, EvalSettings(passes=passes))
     kept = askable(cells, SPEC)
     assert (kept["image_id"] == "").all()

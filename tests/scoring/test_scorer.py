@@ -209,37 +209,49 @@ HANGS = textwrap.dedent("""
             return super().candidate_scores(prompts)
 
     cache = ScoreCache(Path(sys.argv[1]), "m", "f")
-    spec = dataclasses.replace(t.SPEC, options={"chunk_timeout": 10})
+    spec = dataclasses.replace(t.SPEC, options={"chunk_timeout": 5})
     Scorer(Hanging(), cache, {}, spec).score(t.plan(t.TEXTS), lambda *a: None)
 """)
 
 
-def test_a_hung_engine_ends_with_its_prompts_named_and_the_next_start_tries_them_last_and_alone(
+def test_a_hung_engine_ends_and_its_prompts_are_tried_last_and_alone_then_given_up(
     tmp_path: Path,
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", HANGS, str(tmp_path), str(REPOSITORY)],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    assert done.returncode == 8, done.stderr
-    assert (
-        "did not answer for 10 s on 16 prompt(s)" in done.stderr and "Traceback" not in done.stderr
-    )
-    note = json.loads((tmp_path / "scores/m/f/in_flight.json").read_text())
-    assert note["hung"] and len(note["keys"]) == 16
-    kept = ScoreCache(tmp_path, "m", "f").read("scores")
-    assert len(kept) == 16  # the chunk before is safe
-    engine = Engine()
-    cache = ScoreCache(tmp_path, "m", "f")
-    scorer = Scorer(engine, cache, {}, SPEC)
-    missing = plan(TEXTS)
-    scorer.score(missing[~missing["key"].isin(kept["key"])], lambda what, done, total: None)
-    assert engine.sizes == [8] + [1] * 16
-    assert len(cache.read("scores")) == 40 and not (tmp_path / "scores/m/f/in_flight.json").exists()
+    command = [sys.executable, "-c", HANGS, str(tmp_path), str(REPOSITORY)]
+    note = tmp_path / "scores/m/f/hung.json"
+    for prompts, finished in ((16, 16), (1, 16 + 8 + 4)):
+        done = subprocess.run(
+            command, cwd=REPOSITORY, capture_output=True, text=True, timeout=900, check=False
+        )
+        assert done.returncode == 8, done.stderr
+        assert f"did not answer for 5 s on {prompts} prompt(s)" in done.stderr
+        assert "Traceback" not in done.stderr
+        kept = ScoreCache(tmp_path, "m", "f").read("scores")
+        assert len(kept) == finished, "what was finished before is safe"
+    counts = json.loads(note.read_text())
+    assert len(counts) == 16 and sorted(counts.values()) == [1] * 15 + [2]
+    (hung,) = (key for key, count in counts.items() if count == 2)
+    engine, cache, nothing = Engine(), ScoreCache(tmp_path, "m", "f"), plan([])
+    scorer, missing = Scorer(engine, cache, {}, SPEC), plan(TEXTS)
+    left = missing[~missing["key"].isin(kept["key"])]
+    scorer.run(left, nothing, lambda what, done, total: None)
+    assert engine.sizes == [1] * 11 and len(left) == 12, "it is not asked a third time"
+    assert scorer.failures == [(hung, "Hung", "the engine hung twice on this prompt")]
+    assert not note.exists(), "the next start tries it as any other failure"
+
+
+def test_prompts_that_hung_once_come_last_and_alone(tmp_path: Path) -> None:
+    engine, cache, rows = Engine(), ScoreCache(tmp_path, "m", "f"), plan(TEXTS)
+    (cache.folder / "hung.json").write_text(json.dumps(dict.fromkeys(rows["key"][4:7], 1)))
+    Scorer(engine, cache, {}, SPEC).score(rows, lambda what, done, total: None)
+    assert engine.sizes == [16, 16, 5, 1, 1, 1] and len(cache.read("scores")) == 40
+
+
+@pytest.mark.parametrize("text", ["{half a no", "[1]", '{"keys": ["a"]}', "3"])
+def test_what_is_no_note_of_hangs_is_ignored(text: str, tmp_path: Path) -> None:
+    note = tmp_path / "hung.json"
+    note.write_text(text)
+    assert not scorer_module.Watchdog(note, 1.0, None).hangs
 
 
 def test_a_wrong_timeout_is_one_line(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from sdgbias.engines import load
 from sdgbias.progress import Progress
 from sdgbias.scoring.cache import ScoreCache
 from sdgbias.scoring.evaluate import Scoring, score_model
-from sdgbias.scoring.plan import RunPart
 from sdgbias.scoring.scorer import Scorer
 from sdgbias.scoring.timing import timings
 from sdgbias.suites.suite import EvalSettings
@@ -113,9 +112,7 @@ def starts(small_benchmark: Path, tmp_path_factory: pytest.TempPathFactory) -> l
 
     def start(run: str, progress: Progress = lambda what, done, total: None) -> Scoring:
         engine = load(PLANTED, small_benchmark)
-        return score_model(
-            engine, PLANTED, small_benchmark, path, EvalSettings(), progress, RunPart(run)
-        )
+        return score_model(engine, PLANTED, small_benchmark, path, EvalSettings(), progress, run)
 
     with pytest.raises(KeyboardInterrupt):
         start("first", stop)

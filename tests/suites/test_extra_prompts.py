@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sdgbias.benchmark.prompts import build_prompts, view_cells
-from sdgbias.benchmark.release.records import IGNORE
 from sdgbias.errors import InputError, UsageError
 from sdgbias.scoring.plan import make_plan
 from sdgbias.suites import extra_prompts
 from sdgbias.types import Task
 
+#: What commands score by default; the third kind, paraphrases, wants the questions of
+#: indicators.yaml (test_paraphrases.py).
+DEFAULT = ("table_j", "content_free")
 LABELS = {
     "asset_index": 1.0,
     "water_index": 3.4,
@@ -66,7 +68,7 @@ def prompts(items: dict[Task, pd.DataFrame]) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def cells(items: dict[Task, pd.DataFrame], prompts: pd.DataFrame) -> pd.DataFrame:
-    return extra_prompts.extra_cells(items, prompts, extra_prompts.choose("all"))
+    return extra_prompts.extra_cells(items, prompts, DEFAULT)
 
 
 def text_of(cells: pd.DataFrame, view: str, item: int, test: str = "T1", task: str = "mcq") -> str:
@@ -136,55 +138,25 @@ def test_content_free_snapshots(cells: pd.DataFrame) -> None:
     )
 
 
-def test_random_words_are_those_of_the_tests_contexts(
-    items: dict[Task, pd.DataFrame], prompts: pd.DataFrame, cells: pd.DataFrame
-) -> None:
-    for test in ("T1", "T3", "T4"):
-        own = prompts[(prompts["task"] == "mcq") & (prompts["test"] == test)]["text"]
-        contexts = [
-            line.removeprefix("Context: ")
-            for text in own
-            for line in text.split("\n")
-            if line.startswith("Context: ")
-        ]
-        words = [word for context in contexts for word in context.lower().split()]
-        length = int(np.ceil(len(words) / len(contexts)))
-        seen = set()
-        for k in range(20):
-            line = text_of(cells, f"random_words:{k}", 100, test).split("\n")[1]
-            *bag, stop = line.removeprefix("Context: ").split(" ")
-            assert set(bag) <= set(words) and len(bag) == length and stop == "."
-            seen.add(line)
-        assert len(seen) > 10
-    again = extra_prompts.extra_cells(
-        items, prompts.sample(frac=1.0, random_state=1), ("random_words",)
-    )
-    assert text_of(again, "random_words:7", 100) == text_of(cells, "random_words:7", 100)
-    other = extra_prompts.extra_cells(items, prompts, ("random_words",), seed=1)
-    assert text_of(other, "random_words:7", 100) != text_of(cells, "random_words:7", 100)
-
-
 def test_what_is_shared_is_asked_once(
     items: dict[Task, pd.DataFrame], prompts: pd.DataFrame, cells: pd.DataFrame
 ) -> None:
     """Two indicators and options, five tests; two targets, two tests."""
-    for view in ("content_free:0", "random_words:3"):
-        rows = cells[cells["view"] == view]
-        assert rows.groupby("task").size().to_dict() == {"mcq": 2 * 5, "regression": 2 * 2}
-        assert set(rows["item_id"]) == {100, 101} and (rows["image_id"] == "").all()
+    rows = cells[cells["view"] == "content_free:0"]
+    assert rows.groupby("task").size().to_dict() == {"mcq": 2 * 5, "regression": 2 * 2}
+    assert set(rows["item_id"]) == {100, 101} and (cells["image_id"] == "").all()
     twice = item_tables(24)
     more = pd.concat(
         [build_prompts(table, task) for task, table in twice.items()], ignore_index=True
     )
-    cheap = [
-        make_plan(extra_prompts.extra_cells(i, p, extra_prompts.choose("cheap")), "f").planned
+    few, many = (
+        make_plan(extra_prompts.extra_cells(i, p, DEFAULT), "f").planned
         for i, p in ((items, prompts), (twice, more))
-    ]
-    per_test = 2 * (3 + 20)  # two indicators: three content-free contexts, twenty bags
-    most = (
-        4 * per_test + 2 + 2 * (3 + 20) + 2 + (1 + 6 + 1 + 1) + (1 + 2 + 1 + 1)
-    )  # T1-T4, T5, regression T2, T5, Table J (3! and 2! orders)
-    assert cheap[0] <= cheap[1] <= most
+    )
+    # three contexts (T1 to T4 alike) and none (T5) of two indicators and of two targets, and
+    # Table J: 3! orders or 2!, reversed being one of them, a to c, and 1 to 3
+    most = 2 * (3 + 1) + 2 * (3 + 1) + (6 + 1 + 1) + (2 + 1 + 1)
+    assert few <= many <= most
 
 
 def test_spread_gives_a_groups_scores_to_all_of_it(items: dict[Task, pd.DataFrame]) -> None:
@@ -202,36 +174,6 @@ def test_spread_gives_a_groups_scores_to_all_of_it(items: dict[Task, pd.DataFram
     assert np.isnan(extra_prompts.spread(table, asked)[1::2]).all()
 
 
-def test_disturbances_noise_and_blanks(prompts: pd.DataFrame, cells: pd.DataFrame) -> None:
-    full = view_cells(prompts)
-    full = full[
-        (full["item_id"] == 100) & (full["test"] == "T1") & (full["task"] == "mcq")
-    ].set_index("view")
-    mine = cells[
-        (cells["item_id"] == 100) & (cells["test"] == "T1") & (cells["task"] == "mcq")
-    ].set_index("view")
-    assert len(extra_prompts.DISTURBANCES) == 6
-    for k, prefix in enumerate(extra_prompts.DISTURBANCES):
-        assert mine["text"][f"icd:{k}"] == prefix + "\n" + full["text"]["full"]
-        assert mine["image_id"][f"icd:{k}"] == full["image_id"]["full"]
-    assert (
-        mine["text"]["noise"] == full["text"]["full"]
-        and mine["image_id"]["noise"] == "noise-500:" + full["image_id"]["full"]
-    )
-    for view in ("ctx_q", "q_only"):
-        assert mine["text"][f"blank:{view}"] == full["text"][view] + "\nIgnore the image."
-        assert mine["image_id"][f"blank:{view}"] == "blank:448x448"
-    assert extra_prompts.IGNORE_IMAGE == IGNORE
-
-
-def test_shifted_contents(cells: pd.DataFrame) -> None:
-    assert "Options: A. some; B. many; C. few\n" in text_of(cells, "perm:1", 100)
-    assert "Options: A. many; B. few; C. some\n" in text_of(cells, "perm:2", 100, "T5")
-    assert "Options: A. yes; B. no\n" in text_of(cells, "perm:1", 101)
-    assert not ((cells["view"] == "perm:2") & (cells["item_id"] == 101)).any()
-    assert "asset_index=0.0" in text_of(cells, "perm:1", 100)  # Full: the context stays
-
-
 def test_the_order_of_columns_and_rows_is_that_of_view_cells(
     prompts: pd.DataFrame, cells: pd.DataFrame
 ) -> None:
@@ -240,28 +182,7 @@ def test_the_order_of_columns_and_rows_is_that_of_view_cells(
     assert not cells.duplicated(["task", "item_id", "test", "view"]).any()
 
 
-def test_pride_asks_five_percent_of_val(
-    items: dict[Task, pd.DataFrame], prompts: pd.DataFrame
-) -> None:
-    many = pd.DataFrame(
-        {"item_id": np.arange(1000), "split": np.where(np.arange(1000) % 5, "test", "val")}
-    )
-    chosen = extra_prompts.pride_rows(many)
-    assert chosen.sum() == 10 and (many["split"][chosen] == "val").all()  # 5 % of 200
-    shuffled = many.sample(frac=1.0, random_state=2)
-    assert set(shuffled["item_id"][extra_prompts.pride_rows(shuffled)]) == set(
-        many["item_id"][chosen]
-    )
-    assert set(many["item_id"][extra_prompts.pride_rows(many, seed=1)]) != set(
-        many["item_id"][chosen]
-    )
-    rows = extra_prompts.extra_cells(items, prompts, ("pride",))
-    assert set(rows["item_id"]) == set(
-        items[Task.MCQ]["item_id"][extra_prompts.pride_rows(items[Task.MCQ])]
-    ) and len(rows) in (5, 10)
-
-
-@given(st.sampled_from(["q_reversed", "q_random", "q_abc", "perm:1", "perm:2"]), st.integers(0, 3))
+@given(st.sampled_from(["q_reversed", "q_random", "q_abc"]), st.integers(0, 3))
 def test_every_order_shows_each_content_once(view: str, seed: int) -> None:
     table = item_tables()[Task.MCQ]
     order = extra_prompts.orders(table, view, seed)
@@ -281,38 +202,19 @@ def test_random_orders_are_drawn_from_all_and_per_item() -> None:
 
 def test_choosing() -> None:
     assert extra_prompts.choose("none") == extra_prompts.choose("") == ()
-    assert extra_prompts.choose("cheap") == ("table_j", "content_free", "random_words")
-    assert extra_prompts.choose("vcd, cc") == ("content_free", "noise")
-    assert extra_prompts.choose("pride") == ("pride",) and extra_prompts.choose(
-        "pride,perm_avg"
-    ) == ("perm",)
-    assert "pride" not in extra_prompts.choose("all") and set(extra_prompts.choose("all")) == set(
-        extra_prompts.VIEWS
-    ) - {"pride", "paraphrases"}, "no method needs other wordings: they are asked by name"
-    assert extra_prompts.choose("cheap,paraphrases")[-1] == "paraphrases"
-    with pytest.raises(UsageError, match="unknown pass 'vdx'; valid: all, blank, cheap"):
-        extra_prompts.choose("cheap,vdx")
-
-
-def test_what_a_method_lacks() -> None:
-    some = {"content_free:0": np.zeros(1), "perm:1": np.zeros(1)}
-    assert [
-        extra_prompts.lacking(m, some) for m in ("cc", "vdd", "pride", "perm_avg", "vcd", "icd_vcd")
-    ] == [
-        "",
-        "",
-        "",
-        "",
-        "noise",
-        "icd",
-    ]
+    assert extra_prompts.choose("content_free, table_j") == DEFAULT
+    assert extra_prompts.choose("all") == tuple(extra_prompts.VIEWS)
+    assert extra_prompts.choose("paraphrases,none") == ("paraphrases",)
+    names = "all, content_free, none, paraphrases, table_j"
+    with pytest.raises(UsageError, match=f"--passes: unknown pass 'vdx'; valid: {names}"):
+        extra_prompts.choose("table_j,vdx")
 
 
 def test_a_foreign_prompt_without_the_line_is_named(
     items: dict[Task, pd.DataFrame], prompts: pd.DataFrame
 ) -> None:
     foreign = prompts.assign(text=prompts["text"].str.replace("Options: ", "Choices: "))
-    for name in ("table_j", "perm", "content_free"):
+    for name in DEFAULT:
         with pytest.raises(InputError, match="item 100 has no line 'Options: .*--passes none"):
             extra_prompts.extra_cells(items, foreign, (name,))
 
@@ -346,6 +248,4 @@ def test_a_benchmark_without_numbers_has_its_passes() -> None:
     items = item_tables()
     items[Task.REGRESSION] = pd.DataFrame(columns=["item_id", "indicator", "split"])
     prompts = build_prompts(items[Task.MCQ], Task.MCQ)
-    assert set(
-        extra_prompts.extra_cells(items, prompts, extra_prompts.choose("cheap"), 0)["task"]
-    ) == {"mcq"}
+    assert set(extra_prompts.extra_cells(items, prompts, DEFAULT)["task"]) == {"mcq"}

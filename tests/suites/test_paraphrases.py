@@ -71,5 +71,5 @@ def test_the_pass_changes_the_question_and_nothing_else() -> None:
 
 
 def test_questions_of_an_imported_benchmark_are_refused_by_name() -> None:
-    with pytest.raises(InputError, match=r"no question .* indicators.yaml.*--passes cheap"):
+    with pytest.raises(InputError, match=r"no question .* indicators.yaml.*--passes table_j"):
         cells(tables("Wie viele?"))

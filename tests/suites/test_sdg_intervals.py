@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import binomtest
 
 from sdgbias.methods import stats
 from sdgbias.suites import sdg, sdg_metrics
@@ -40,6 +41,26 @@ def test_image_free_views_take_the_wider_of_places_and_prompts(method: str) -> N
     by_place = frame["cluster_id"] % 2 == 0
     e, unit = sdg_metrics.clustered_mean(RowGroup.of(frame), by_place)
     assert (e, unit) == (stats.share(by_place, frame["cluster_id"]), "places")
+
+
+@pytest.mark.parametrize("prompts", [6, 12])
+def test_one_answer_per_prompt_on_many_places_is_covered_as_few_answers(prompts: int) -> None:
+    """Each prompt draws one answer, and 60, 30 and 10 % of its places have the first, second and
+    third as the right one, so that the expected accuracy is a third."""
+    covered, covered_by_place, draws = 0, 0, 150
+    for i in range(draws):
+        rng = np.random.default_rng([prompts, i])
+        prompt = np.repeat(np.arange(prompts), rng.integers(3, 40, prompts))
+        right = rng.choice(3, size=len(prompt), p=[0.6, 0.3, 0.1])
+        hits = right == rng.integers(0, 3, prompts)[prompt]
+        place = rng.integers(0, 60, len(prompt))
+        frame = pd.DataFrame({"method": "q_only", "cluster_id": place, "prompt": prompt})
+        e, _ = sdg_metrics.clustered_mean(RowGroup.of(frame), hits)
+        covered += e.low <= 1 / 3 <= e.high
+        by_place = stats.share(hits, place)
+        covered_by_place += by_place.low <= 1 / 3 <= by_place.high
+    assert binomtest(covered, draws, 0.93, alternative="less").pvalue > 0.01
+    assert covered_by_place / draws < 0.8
 
 
 @pytest.mark.parametrize("method", ["full", "img_q", "cade"])

@@ -3,6 +3,7 @@ they are skipped."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -60,4 +61,4 @@ def reference(tiny: ModelSpec, engine):
     """The transformers engine on the same weights, in the same process."""
     from sdgbias.engines.hf.engine import HuggingFace
 
-    return HuggingFace(tiny, REPOSITORY)
+    return HuggingFace(replace(tiny, backend="hf", options={}), REPOSITORY)

@@ -118,20 +118,6 @@ def test_prompts_without_pictures_share_prefixes_too(engine) -> None:
     assert counts["cached_tokens"] > 0
 
 
-def test_warming_first_gives_the_same_scores(engine) -> None:
-    fresh = prompts_of(70)
-    engine.warm_first = True
-    try:
-        counts = change(engine, lambda: engine.candidate_scores(fresh))
-        warmed = engine.candidate_scores(fresh)
-    finally:
-        engine.warm_first = False
-    assert counts["requests"] == 2 * len(fresh) and counts["pictures_encoded"] == 1
-    np.testing.assert_allclose(
-        warmed.logits, engine.candidate_scores(fresh).logits, atol=TOLERANCE, rtol=0
-    )
-
-
 def test_several_pictures_in_one_prompt(engine, reference) -> None:
     asked = Prompt(prompts_of(1)[0].text, "ABC", (picture(80), picture(81)), "several")
     found, wanted = engine.candidate_scores([asked]), reference.candidate_scores([asked])

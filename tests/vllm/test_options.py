@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sdgbias.engines.entry_options import checked, described
+from sdgbias.engines.options import Options, VllmOptions, read
 from sdgbias.engines.vllm import (
     VLLM,
     float32_head,
-    identity,
     load_error,
 )
 from sdgbias.errors import InfrastructureError, ModelError, RegistryError
@@ -25,7 +24,7 @@ def test_an_unknown_option_is_answered_with_the_valid_ones(tiny: ModelSpec) -> N
     with pytest.raises(RegistryError) as told:
         VLLM(replace(tiny, options={"max_model_length": 512}), Path())
     assert "tiny-llava.yaml: unknown option 'max_model_length'" in str(told.value)
-    assert all(name in str(told.value) for name in described("vllm"))
+    assert all(name in str(told.value) for name in VllmOptions.model_fields)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +38,6 @@ def test_an_unknown_option_is_answered_with_the_valid_ones(tiny: ModelSpec) -> N
         ("kv_cache_gib", 0),
         ("max_model_len", 512.0),
         ("tensor_parallel_size", -1),
-        ("warm_first", 1),
         ("quantization", True),
         ("pipeline_parallel_size", 0),
     ],
@@ -50,32 +48,16 @@ def test_a_bad_value_names_the_file_and_what_is_valid(
     with pytest.raises(
         RegistryError, match=rf"registry/models/tiny-llava.yaml: {name} is .*; valid: "
     ):
-        checked(replace(tiny, options={name: value}), "vllm")
-
-
-def test_an_adapter_is_named_and_part_of_the_identity(tiny: ModelSpec, tmp_path: Path) -> None:
-    for wrong in ("owner/name", "owner/name@main", "local:../x", "folder"):
-        with pytest.raises(RegistryError, match="lora is .*; valid: OWNER/NAME@COMMIT"):
-            VLLM(replace(tiny, options={"lora": wrong}), ROOT)
-    (tmp_path / "adapter_config.json").write_text('{"r": 4}')
-    named = replace(tiny, options={"lora": f"path:{tmp_path}"})
-    with pytest.raises(ModelError, match="is no LoRA adapter; valid: a folder with"):
-        VLLM(named, ROOT)
-    (tmp_path / "adapter_model.safetensors").write_bytes(b"1")
-    one = identity(named, ROOT, "cpu")
-    (tmp_path / "adapter_model.safetensors").write_bytes(b"2")
-    assert len({one, identity(named, ROOT, "cpu"), identity(tiny, ROOT, "cpu")}) == 3
+        read(replace(tiny, options={name: value}), VllmOptions)
 
 
 def test_good_values_pass(tiny: ModelSpec) -> None:
+    of_every_backend = Options.model_fields
     options = {
         "block_size": 32,
-        "chunk_timeout": 60,
         "enforce_eager": True,
-        "engine_process": False,
         "gpu_memory_utilization": 0.9,
         "kv_cache_gib": 0.5,
-        "lora": "local:registry/weights/adapter",
         "max_images": 2,
         "max_model_len": 512,
         "max_num_batched_tokens": 4096,
@@ -85,10 +67,10 @@ def test_good_values_pass(tiny: ModelSpec) -> None:
         "quantization": "fp8",
         "template": {"enable_thinking": False},
         "tensor_parallel_size": 2,
-        "warm_first": True,
     }
-    assert set(options) == set(described("vllm"))
-    assert checked(replace(tiny, options=options), "vllm") == options
+    assert set(options) == set(VllmOptions.model_fields) - {*of_every_backend}
+    found = read(replace(tiny, options=options), VllmOptions).model_dump(exclude_unset=True)
+    assert found == options
 
 
 def test_weights_that_are_not_there(tiny: ModelSpec, tmp_path: Path) -> None:

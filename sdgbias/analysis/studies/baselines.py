@@ -8,7 +8,7 @@ Estimation and tuning use val rows only. Numbers are those that the chosen first
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -58,13 +58,12 @@ def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
         cells = run.of(task)
         if not any(cell.test_rows.any() for cell in cells):
             continue
-        seed = int(run.run.get("seed") or 0)
-        absent = {name: why for name in METHODS if (why := _why_not(name, cells, seed))}
+        absent = {name: why for name in METHODS if (why := _why_not(name, cells))}
         made += [
             row(STUDY, "not_run", float("nan"), task=task.value, method=name, note=why)
             for name, why in absent.items()
         ]
-        found = [answers(cell, seed, settings, tuple(absent)) for cell in cells]
+        found = [answers(cell, settings, tuple(absent)) for cell in cells]
         for outcome, notes, expected in _pools(cells, found, settings):
             made += _rows(outcome, notes, expected)
     return table(made)
@@ -78,24 +77,24 @@ def evidence(cell: TaskCell) -> Evidence:
         if cell.task is Task.REGRESSION
         else items["indicator"] + "\t" + items["n_options"].astype(str)
     )
-    extra = {
-        name: extra_prompts.spread(items, z) if extra_prompts.is_shared(name) else z
-        for name, z in cell.extra.items()
-        if name not in extra_prompts.TOKENS
-    }
+    content_free = tuple(
+        extra_prompts.spread(items, cell.extra[view])
+        for view in extra_prompts.VIEWS["content_free"]
+        if view in cell.extra
+    )
     full, ctx, img, q = (cell.known(v) for v in (View.FULL, View.CTX_Q, View.IMG_Q, View.Q_ONLY))
     group = pd.factorize(keys, sort=True)[0].astype(np.int64)
-    return Evidence(full, ctx, img, q, cell.present, group, cell.val, extra)
+    return Evidence(full, ctx, img, q, cell.present, group, cell.val, content_free)
 
 
 def answers(
-    cell: TaskCell, seed: int, settings: AnalysisSettings, leave_out: Sequence[str] = ()
+    cell: TaskCell, settings: AnalysisSettings, leave_out: Sequence[str] = ()
 ) -> dict[str, MethodAnswer]:
     """Answers of every method and control on all N rows of a cell."""
     e = evidence(cell)
     found: dict[str, MethodAnswer] = {}
     for name, method in METHODS.items():
-        if name in leave_out or (cell.task is Task.REGRESSION and not method.digits):
+        if name in leave_out:
             continue
         own, said = dict(method.settings), ""
         if method.tuned:
@@ -103,42 +102,23 @@ def answers(
             tuned = tuning.tune(name, e, cell.payoff, cell.val, **how)
             assert tuned is not None  # _why_not
             own, said = {**own, **tuned.settings}, f"{_tuned(settings)}; "
-        score = baselines.scores(name, _estimation(e, cell, seed) if name == "pride" else e, **own)
+        score = baselines.scores(name, e, **own)
         found[name] = MethodAnswer(
             baselines.predict(score), f"{method.title}; {said}{_listed(own)}".removesuffix("; ")
         )
     return {**found, **_controls(cell, settings)}
 
 
-def _estimation(e: Evidence, cell: TaskCell, seed: int) -> Evidence:
-    """Restrict permuted options to PriDe's estimation rows, even if the run has them for all
-    rows."""
-    mine = extra_prompts.pride_rows(cell.items, seed)[:, None]
-    return replace(
-        e,
-        extra={
-            k: np.where(mine, z, np.nan) if k.startswith("perm:") else z for k, z in e.extra.items()
-        },
-    )
-
-
-def _why_not(name: str, cells: Sequence[TaskCell], seed: int) -> str:
+def _why_not(name: str, cells: Sequence[TaskCell]) -> str:
     """Why a method can't run on these cells, '' if it can."""
     method = METHODS[name]
-    if not method.digits and cells[0].task is Task.REGRESSION:
-        return "not defined for digits"
     for cell in cells:
         if not np.isfinite(cell.known(View.FULL)).any():
             return "needs scores of the Full view, which no question has"
-        if lack := extra_prompts.lacking(name, cell.extra):
-            return f"extra pass {lack} was not scored"
+        if method.needs and extra_prompts.VIEWS[method.needs][0] not in cell.extra:
+            return f"extra pass {method.needs} was not scored"
         if method.tuned and not (cell.val & np.isfinite(cell.payoff).all(axis=1)).any():
             return "no val rows to tune on"
-        if name == "perm_avg" and not np.isfinite(cell.extra["perm:1"][cell.test_rows]).any():
-            return "extra pass perm was not scored"
-        mine = extra_prompts.pride_rows(cell.items, seed) if name == "pride" else None
-        if mine is not None and not np.isfinite(cell.extra["perm:1"][mine]).any():
-            return "extra pass pride was not scored"
     return ""
 
 

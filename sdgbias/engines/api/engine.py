@@ -25,8 +25,8 @@ import numpy as np
 
 from sdgbias.engines import Backend
 from sdgbias.engines.api.http import PromptRefused, Transport
-from sdgbias.engines.api.options import SPELLINGS, read_options
 from sdgbias.engines.hf.tokens import SPACE_MARKS
+from sdgbias.engines.options import SPELLINGS, ApiOptions, read
 from sdgbias.errors import ModelError, NoScores, SdgbiasError
 from sdgbias.methods.answers import FILTERED
 from sdgbias.types import DIGITS, Generated, ModelSpec, Prompt, ScoreBatch
@@ -125,7 +125,8 @@ class Api(Backend):
 
     def __init__(self, spec: ModelSpec, root: Path) -> None:
         self.name = spec.name
-        self.options = o = read_options(spec)
+        o = read(spec, ApiOptions)
+        self.options = o = o.model_copy(update={"model": o.model or spec.repo})
         self.transport = Transport(o, spec.name)
         self.forces_starts, self.gives_scores = o.prefill, o.top_logprobs > 0
         self._served = o.served_model

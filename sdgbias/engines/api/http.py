@@ -10,17 +10,18 @@ from __future__ import annotations
 import asyncio
 import email.utils
 import json
+import os
 import random
 import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 
-from sdgbias.engines.api.options import ApiOptions, read_key
+from sdgbias.engines.options import ApiOptions
 from sdgbias.errors import (
     InfrastructureError,
     KeyRefused,
@@ -104,7 +105,7 @@ class Transport:
         self._spent: dict[str, float] = {}  # by run, before this start
         self._next = self._hold = 0.0
         self._factor = 1.0
-        self._limit_field = options.limit_field
+        self._limit_field: str = options.limit_field
         self._failed = 0
         self._fatal: SdgbiasError | None = None
         self._dice = random.Random()
@@ -208,7 +209,8 @@ class Transport:
     async def _turn(self, tokens: int) -> None:
         """Waits for this request's slot in the per-minute limits: requests are spaced, so that no
         window ever exceeds them."""
-        limits, asked = self.options.limits, {"requests": 1, "tokens": tokens}
+        limits = self.options.limits
+        asked: dict[Literal["requests", "tokens"], int] = {"requests": 1, "tokens": tokens}
         spacing = max((60.0 * n / limits[k] for k, n in asked.items() if limits.get(k)), default=0)
         start = max(time.monotonic(), self._next)
         self._next = start + spacing
@@ -409,3 +411,19 @@ def _message(answer: object) -> str:
 def _count(usage: object, name: str) -> int:
     value = usage.get(name) if isinstance(usage, dict) else None
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def read_key(options: ApiOptions, name: str) -> str:
+    """The key; ModelError that names the variable, never its value."""
+    key = os.environ.get(options.api_key_env, "").strip()
+    if not key:
+        raise ModelError(
+            f"{name}: environment variable {options.api_key_env} is not set; set it to the key of"
+            " this endpoint, then again"
+        )
+    if not (key.isascii() and key.isprintable()) or " " in key:
+        raise ModelError(
+            f"{name}: environment variable {options.api_key_env} holds characters that no key has;"
+            " set it again"
+        )
+    return key

@@ -19,24 +19,23 @@ from typing import Any
 import torch
 
 from sdgbias.engines import Backend
-from sdgbias.engines.agreement import rounding_noise
 from sdgbias.engines.fingerprint import fingerprint
 from sdgbias.engines.hf import batching, branching, decoding, prompting, scores, shared_prefix
-from sdgbias.engines.hf.head import jittered, keep_precise
+from sdgbias.engines.hf.head import keep_precise
 from sdgbias.engines.hf.loading import (
     NO_MEMORY,
     attention,
     decoder_start,
     language_part,
     load_model,
-    max_images,
     too_many,
     window,
 )
 from sdgbias.engines.hf.pixels import PixelCache
-from sdgbias.engines.hf.processor import load_processor, processor_options
+from sdgbias.engines.hf.processor import load_processor
 from sdgbias.engines.hf.prompting import adds_special_tokens, minus_ids, render, template_of
 from sdgbias.engines.hf.tokens import find_candidates
+from sdgbias.engines.options import HfOptions, read
 from sdgbias.errors import ModelError, OutOfMemory
 from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, Generated, ModelSpec, Prompt, ScoreBatch
 
@@ -47,6 +46,7 @@ class HuggingFace(Backend):
     def __init__(self, spec: ModelSpec, root: Path) -> None:
         self.dtype = getattr(torch, spec.dtype)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        options = read(spec, HfOptions)
         self.processor, self.template = load_processor(spec, root), template_of(spec)
         prompting.check_template(self.processor, self.template, spec)
         model = load_model(spec, root)
@@ -54,12 +54,11 @@ class HuggingFace(Backend):
             self.model, self.device = model.eval(), model.get_input_embeddings().weight.device
         else:
             self.model = model.eval().to(self.device)
-        #: The head that gives float32 logits of a model in bfloat16 or float16; None elsewhere.
-        self.head = keep_precise(self.model)
+        keep_precise(self.model)
         self.pixels = PixelCache(self.processor.image_processor)
         self.processor.image_processor = self.pixels
         self.name = spec.name
-        self.max_images = max_images(spec)
+        self.max_images = options.max_images
         self.tokenizer = self.processor.tokenizer
         self.tokenizer.padding_side = "left"
         if self.tokenizer.pad_token is None:  # any will do: no score depends on padding
@@ -107,7 +106,7 @@ class HuggingFace(Backend):
         self.counts: Counter[str] = Counter()
         #: Whether prompts are scored together: not where the model can't, nor after a group's
         #: scores differed from those prompt by prompt.
-        self.shares = bool(spec.options.get("share_prefix", True)) and shared_prefix.possible(self)
+        self.shares = options.share_prefix and shared_prefix.possible(self)
         #: Prompts of up to so many tokens see all of their beginning; None: however long.
         self.window = window(self.model.config)
         #: Whether positions are passed to the model, and the kinds of prompts (with a picture:
@@ -128,7 +127,7 @@ class HuggingFace(Backend):
             self.device.type,
             f"attention {attention(self.model.config)}",
             f"prompts {prompting.probe_hash(self.processor, self.template)}",
-            f"pictures {json.dumps(processor_options(spec), sort_keys=True)}",
+            f"pictures {json.dumps(options.processor, sort_keys=True)}",
         )
 
     def render(self, prompt: Prompt) -> str:
@@ -397,16 +396,6 @@ class HuggingFace(Backend):
             batching.same(self, prompts[s.row], s, by_row[s.row])
             for s in self._alone(prompts, rows[: self.batch_size])
         )
-
-    @torch.inference_mode()
-    def noise(self, prompts: Sequence[Prompt]) -> float:
-        if self.head is None or not prompts:
-            return 0.0
-        plain = self.candidate_scores(prompts)
-        with jittered(self.head, seed=0):
-            moved = self.candidate_scores(prompts)
-        layers = getattr(self.model.config.get_text_config(), "num_hidden_layers", 1)
-        return rounding_noise(plain, moved, int(layers))
 
     @torch.inference_mode()
     def generate(

@@ -10,8 +10,6 @@ happens in float32, too.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -21,23 +19,22 @@ from torch.nn import functional
 _ROWS = 16384
 
 
-def keep_precise(model: torch.nn.Module) -> torch.nn.Module | None:
-    """Makes the head of a model in bfloat16 or float16 return float32 logits; the head, None where
-    the model is in float32 already or its head can't be identified."""
+def keep_precise(model: torch.nn.Module) -> None:
+    """Makes the head of a model in bfloat16 or float16 return float32 logits, where it can be
+    identified."""
     head = _find(model)
     weight = None if head is None else next(head.parameters(), None)
     if head is None or weight is None or weight.dtype not in (torch.bfloat16, torch.float16):
-        return None
+        return
     plain = copy.copy(head)  # shares the parameters; its forward is the family's own
     if type(head).forward is torch.nn.Linear.forward:
-        head.forward = lambda hidden: _linear(plain, _given(head, hidden))  # type: ignore[method-assign]
+        head.forward = lambda hidden: _linear(plain, hidden)  # type: ignore[method-assign]
     else:
         head.forward = lambda hidden: torch.func.functional_call(  # type: ignore[method-assign]
             plain,
             {name: p.float() for name, p in plain.named_parameters()},
-            (_given(head, hidden).float(),),
+            (hidden.float(),),
         )
-    return head
 
 
 def _find(model: Any) -> torch.nn.Module | None:
@@ -70,30 +67,3 @@ def _linear(head: Any, hidden: torch.Tensor) -> torch.Tensor:
         for at in range(0, len(weight), _ROWS)
     ]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
-
-
-def _given(head: Any, hidden: torch.Tensor) -> torch.Tensor:
-    """The hidden states; moved within their rounding while `jittered` is in effect."""
-    source: torch.Generator | None = getattr(head, "jitter", None)
-    return hidden if source is None else jitter(hidden, source)
-
-
-def jitter(hidden: torch.Tensor, source: torch.Generator) -> torch.Tensor:
-    """Hidden states of which one number in twelve is moved up or down by one unit in its last
-    place: the variance of rounding to their dtype, and still of that dtype."""
-    exact = hidden.float().cpu()
-    _, exponent = torch.frexp(exact)
-    unit = torch.finfo(hidden.dtype).eps * torch.exp2(exponent.float() - 1)
-    drawn = torch.rand(hidden.shape, generator=source) * 24
-    move = (drawn < 1).float() - ((drawn >= 1) & (drawn < 2)).float()
-    return (exact + unit * move).to(hidden)
-
-
-@contextmanager
-def jittered(head: Any, seed: int) -> Iterator[None]:
-    """Moves every hidden state that the head receives within its rounding."""
-    head.jitter = torch.Generator().manual_seed(seed)
-    try:
-        yield
-    finally:
-        head.jitter = None

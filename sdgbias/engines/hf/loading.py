@@ -11,12 +11,12 @@ import torch
 import transformers
 from transformers import AutoConfig, GenerationConfig
 
-from sdgbias.engines.entry_options import option
 from sdgbias.engines.fingerprint import pinned
 from sdgbias.engines.hf import auto_class, shared_prefix
 from sdgbias.engines.hf.checkpoint import refuse_lacking
 from sdgbias.engines.hf.processor import load_processor
 from sdgbias.engines.hub_errors import BROKEN, translate
+from sdgbias.engines.options import HfOptions, WeightOptions, read
 from sdgbias.errors import ModelError, NotAnswerable, OutOfMemory, SdgbiasError
 from sdgbias.types import ModelSpec
 
@@ -30,7 +30,7 @@ def load_model(spec: ModelSpec, root: Path) -> Any:
     OutOfMemory, RegistryError."""
     folder, source, where = pinned(spec, root)
     where["trust_remote_code"] = spec.trust_remote_code
-    split = device_map(spec)
+    split = read(spec, HfOptions).device_map
     more: dict[str, Any] = {"device_map": split} if split else {}
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
@@ -53,12 +53,6 @@ def load_model(spec: ModelSpec, root: Path) -> Any:
     refuse_lacking(spec, model, told)
     _greedy(model)
     return model
-
-
-def device_map(spec: ModelSpec) -> str:
-    """Option `device_map` of a registry entry: how a model is split over the GPUs that its process
-    sees (accelerate); '' if unset: it stays on one."""
-    return str(option(spec, "hf", "device_map", ""))
 
 
 def _greedy(model: Any) -> None:
@@ -110,13 +104,6 @@ def decoder_start(model: Any) -> list[int]:
     )
 
 
-def max_images(spec: ModelSpec) -> int | None:
-    """Option `max_images` of a registry entry: how many pictures one prompt may show; None if
-    unset."""
-    most: int | None = option(spec, "hf", "max_images")
-    return most
-
-
 def too_many(name: str, pictures: int, why: str) -> str:
     """The message of the error about a prompt that shows too many pictures."""
     return (
@@ -129,9 +116,9 @@ def tree_tokens(spec: ModelSpec, root: Path) -> int | None:
     """Upper limit on the tokens of one tree of prompts (shared_prefix.py), from the model's
     configuration alone; None where prompts can't be scored together. Raises ModelError,
     InfrastructureError."""
-    if not spec.options.get("share_prefix", True) or shared_prefix.reads_the_question(
-        load_processor(spec, root)
-    ):
+    options = read(spec, WeightOptions)
+    alone = isinstance(options, HfOptions) and not options.share_prefix
+    if alone or shared_prefix.reads_the_question(load_processor(spec, root)):
         return None
     folder, source, where = pinned(spec, root)
     try:

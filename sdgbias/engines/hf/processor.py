@@ -19,11 +19,11 @@ from transformers.utils import (
     cached_file,
 )
 
-from sdgbias.engines.entry_options import option
 from sdgbias.engines.fingerprint import pinned
 from sdgbias.engines.hf import prompting
 from sdgbias.engines.hf.text_only import TextProcessor, processor_of
 from sdgbias.engines.hub_errors import translate
+from sdgbias.engines.options import WeightOptions, read
 from sdgbias.errors import ModelError, RegistryError, SdgbiasError
 from sdgbias.registry.facts import code_elsewhere
 from sdgbias.types import ModelSpec
@@ -44,7 +44,7 @@ def load_processor(spec: ModelSpec, root: Path) -> Any:
             _refuse_code_elsewhere(spec, source, where)
         processor: Any = processor_of(spec, AutoProcessor.from_pretrained(source, **where))
         if getattr(processor, "image_processor", None) is not None:
-            options = processor_options(spec)
+            options = read(spec, WeightOptions).processor
             processor.image_processor = AutoImageProcessor.from_pretrained(
                 source, backend="pil", **where, **options
             )
@@ -119,13 +119,6 @@ def leave_open(tokenizer: Any, reads_twice: Callable[[], bool]) -> None:
 
 def _reads_twice(source: str, where: dict[str, Any]) -> bool:
     return bool(AutoConfig.from_pretrained(source, **where).is_encoder_decoder)
-
-
-def processor_options(spec: ModelSpec) -> dict[str, Any]:
-    """Option `processor` of a registry entry: settings of the image processor (min_pixels,
-    max_pixels, do_image_splitting, ...). RegistryError if it isn't a mapping."""
-    given: dict[str, Any] = option(spec, "hf", "processor", {})
-    return given
 
 
 def _check(spec: ModelSpec, images: Any, options: dict[str, Any]) -> None:

@@ -19,11 +19,11 @@ import torch
 from jinja2 import TemplateError
 from PIL import Image
 
-from sdgbias.engines.entry_options import option
 from sdgbias.engines.hf.shared_prefix import OF_TEXT
 from sdgbias.engines.hf.text_only import TextProcessor
 from sdgbias.engines.hf.tokens import SPACE_MARKS, CandidateTokens, vocabulary
 from sdgbias.engines.hub_errors import BROKEN
+from sdgbias.engines.options import WeightOptions, read
 from sdgbias.errors import ModelError, RegistryError, first_line
 from sdgbias.raw.images.composite import open_picture
 from sdgbias.types import DIGITS, LETTERS, ModelSpec, Prompt
@@ -56,9 +56,8 @@ class ChatTemplate:
 def template_of(spec: ModelSpec) -> ChatTemplate:
     """Option `template` of a registry entry. RegistryError where it isn't a mapping of plain
     values."""
-    given = dict(option(spec, "hf", "template", {}))
-    system, answer_prefix = given.pop("system", ""), given.pop("answer_prefix", "")
-    return ChatTemplate(given, system, answer_prefix)
+    given = read(spec, WeightOptions).template
+    return ChatTemplate(given.model_extra or {}, given.system, given.answer_prefix)
 
 
 def check_template(processor: Any, template: ChatTemplate, spec: ModelSpec) -> None:

@@ -18,26 +18,20 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, CLIPTextModelWithProjection, T5EncoderModel
 
-from sdgbias.engines.entry_options import option
 from sdgbias.engines.fingerprint import fingerprint
 from sdgbias.engines.hf import checkpoint
-from sdgbias.errors import ModelError, RegistryError, one_of
+from sdgbias.engines.options import TextEncoderOptions, read
+from sdgbias.errors import ModelError, RegistryError
 from sdgbias.methods.labels import TextEncoder
 from sdgbias.types import ModelSpec
 
-BACKEND, KINDS = "text-encoder", ("clip", "t5")
+BACKEND = "text-encoder"
 #: Prefix that the authors' code puts before labels and answers alike, and the number of words of an
 #: answer that it keeps.
 PHOTO, WORDS = "a photo of a ", 50
 #: The limit of sentence-transformers for its T5 checkpoints, in tokens.
 T5_TOKENS = 256
 _VERSION = "text-encoder-1"
-
-
-def floor_of(spec: ModelSpec) -> float | None:
-    """Option `floor` of an entry, None where it has none. Raises RegistryError."""
-    floor = option(spec, "hf", "floor")
-    return None if floor is None else float(floor)
 
 
 def load(spec: ModelSpec, root: Path) -> TextEncoder:
@@ -48,12 +42,8 @@ def load(spec: ModelSpec, root: Path) -> TextEncoder:
             f"registry/models/{spec.name}.yaml: backend is {spec.backend}; a text encoder has"
             f" backend {BACKEND}"
         )
-    kind = spec.options.get("kind")
-    if kind not in KINDS:
-        raise RegistryError(
-            f"registry/models/{spec.name}.yaml: options.kind: {one_of('text encoder', kind, KINDS)}"
-        )
-    return ClipText(spec, root) if kind == "clip" else SentenceT5(spec, root)
+    kinds = {"clip": ClipText, "t5": SentenceT5}
+    return kinds[read(spec, TextEncoderOptions).kind](spec, root)
 
 
 class _Tower:
@@ -63,7 +53,7 @@ class _Tower:
     width: int
 
     def __init__(self, spec: ModelSpec, root: Path, model: Any, *more: str) -> None:
-        self.floor = floor_of(spec)
+        self.floor = read(spec, TextEncoderOptions).floor
         self.model = checkpoint.model(spec, root, model)
         self.tokenizer = checkpoint.part(spec, root, AutoTokenizer)
         self.batch_size = spec.batch_size

@@ -23,6 +23,7 @@ from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel, ViTForIma
 from sdgbias.engines import Backend
 from sdgbias.engines.fingerprint import fingerprint
 from sdgbias.engines.hf import checkpoint
+from sdgbias.engines.options import VitOptions, read
 from sdgbias.errors import ModelError, NotAnswerable, RegistryError
 from sdgbias.files import packaged_yaml
 from sdgbias.methods.labels import plain_form
@@ -153,7 +154,7 @@ class VitZeroShot(ZeroShot):
         if lacking:
             of = (
                 "options.labels"
-                if spec.options.get("labels")
+                if read(spec, VitOptions).labels
                 else "the packaged map for ImageNet-1k (give your own in options.labels)"
             )
             raise RegistryError(
@@ -206,15 +207,9 @@ def _entry(spec: ModelSpec) -> str:
 def _label_map(spec: ModelSpec) -> Mapping[str, list[str]]:
     """Option `labels`: label -> one or more names of outputs; an output belongs to one label.
     Default: the packaged map. Raises RegistryError."""
-    said: Any = spec.options.get("labels", packaged_labels())
-    if not isinstance(said, Mapping) or not said:
-        raise RegistryError(
-            f"{_entry(spec)}: no options.labels; give a mapping: person class -> names of the"
-            " head's outputs that mean it"
-        )
     made = {
-        str(label): [str(name) for name in (names if isinstance(names, list) else [names])]
-        for label, names in said.items()
+        label: names if isinstance(names, list) else [names]
+        for label, names in (read(spec, VitOptions).labels or packaged_labels()).items()
     }
     every = [name for names in made.values() for name in names]
     twice = sorted({name for name in every if every.count(name) > 1})

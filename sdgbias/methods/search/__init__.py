@@ -1,6 +1,6 @@
 """Tuning CADE on validation rows; the test rows never enter. ``random``: the paper's protocol;
-``exact``: line searches over the breakpoints of the objective; ``spread``: how far the optimum
-moves when places are resampled; ``kernel``: the payoff of many settings at once."""
+``exact``: line searches over the breakpoints of the objective; ``kernel``: the payoff of many
+settings at once."""
 
 from sdgbias.methods.protocol import DRAWS as DRAWS
 from sdgbias.methods.protocol import RANGES as RANGES
@@ -21,5 +21,3 @@ from sdgbias.methods.search.random import draw_settings as draw_settings
 from sdgbias.methods.search.random import evaluate_draws as evaluate_draws
 from sdgbias.methods.search.random import random_search as random_search
 from sdgbias.methods.search.random import take as take
-from sdgbias.methods.search.spread import SearchSpread as SearchSpread
-from sdgbias.methods.search.spread import search_spread as search_spread

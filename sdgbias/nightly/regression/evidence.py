@@ -316,28 +316,27 @@ def _failed(e: RuleEvidence, run: Mapping[str, Any]) -> RuleEvidence:
 def _throughput(
     e: RuleEvidence, new: Mapping[str, Any], old: Mapping[str, Any] | None, why: str
 ) -> RuleEvidence:
-    """Ratio of prompts scored per second, if both runs scored enough prompts on engines of the same
-    kind and number. Not a statistical test. new, old: rows of ``runs``."""
-    rate, count, engines = speed(new)
+    """Ratio of prompts scored per second, if both runs scored enough prompts on the same backend.
+    Not a statistical test. new, old: rows of ``runs``."""
+    rate, count = speed(new)
     if old is None:
         return e.lacking(why, value=rate, n=count, first=why == FIRST_RUN)
-    was, count_was, engines_was = speed(old)
+    was, count_was = speed(old)
     e = replace(e, before=was, value=rate, n=min(count, count_was))
     if not (rate > 0 and was > 0):
         return e.lacking("a run names no seconds of scoring")
     if e.n < e.rule.min_n:
         few = f"a run scored fewer than {e.rule.min_n:,} prompts itself"
         return e.lacking(f"{few}, the rest came from the cache")
-    now, before = f"{new['backend']} x {engines}", f"{old['backend']} x {engines_was}"
-    if now != before:
-        return e.lacking(f"{now} now, {before} before")
+    if new["backend"] != old["backend"]:
+        return e.lacking(f"{new['backend']} now, {old['backend']} before")
     note = f"prompts a second, {rate / was:.2f} times as fast; a ratio, not a test"
     return replace(e, change=rate / was - 1, note=note)
 
 
-def speed(run: Mapping[str, Any]) -> tuple[float, int, int]:
-    """(prompts scored per second, prompts scored by this run itself, engines); NaN if the run
-    doesn't record it."""
+def speed(run: Mapping[str, Any]) -> tuple[float, int]:
+    """(prompts scored per second, prompts scored by this run itself); NaN if the run doesn't record
+    it."""
     engine = json.loads(run["config"] or "{}").get("engine") or {}
     seconds, count = float(engine.get("seconds") or 0.0), int(run["n_scored"] or 0)
-    return count / seconds if seconds > 0 else NAN, count, int(engine.get("engines", 1) or 1)
+    return count / seconds if seconds > 0 else NAN, count

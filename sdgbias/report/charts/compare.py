@@ -1,21 +1,19 @@
-"""Figures of the page Models compared: the leaderboard, a matrix of every pair, and settings
-tuned on one model used on another."""
+"""Figures of the page Models compared: the leaderboard, and a matrix of every pair."""
 
 from __future__ import annotations
 
 import pandas as pd
 
 from sdgbias.report.charts import Figure, drawn, figure, holm, shaped
-from sdgbias.report.charts.parameters import losses, lost
-from sdgbias.report.data import ALL_TESTS, Studies
+from sdgbias.report.data import ALL_TESTS
 from sdgbias.report.labels import number
 from sdgbias.report.leaderboard import Board
 
 VERDICTS = ("differ (Holm, 5 %)", "not told apart")
 
 
-def figures(s: Studies, board: Board) -> list[Figure]:
-    return [*drawn(board, _leaderboard, _pairs), *drawn(s, _transfer)]
+def figures(board: Board) -> list[Figure]:
+    return drawn(board, _leaderboard, _pairs)
 
 
 def _leaderboard(board: Board) -> Figure:
@@ -74,9 +72,3 @@ def _order(board: Board) -> list[str]:
     )
     ranked = own.sort_values(["last", "value"], ascending=[True, False], kind="stable")
     return list(dict.fromkeys(_short(m) for m in ranked["model"]))
-
-
-def _transfer(s: Studies) -> Figure:
-    frame = losses(s, "model")
-    names: list[str] = sorted(set(frame["source"]) | set(frame["target"]))
-    return lost("transfer-models", frame, names, names)

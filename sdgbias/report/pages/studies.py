@@ -68,7 +68,7 @@ def figures(s: Studies, board: Board) -> dict[str, list[Figure]]:
         "parameters.html": parameters.figures(s),
         "groups.html": group_gaps.figures(s),
         "harm.html": harm.figures(s),
-        "compare.html": compare.figures(s, board),
+        "compare.html": compare.figures(board),
     }
 
 

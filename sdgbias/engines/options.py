@@ -1,0 +1,359 @@
+"""The options of registry entries: one model per backend, which is the parser, the source of the
+message about a bad value, of the JSON Schema for editors (scripts/schemas.py) and of the tables in
+docs/ (scripts/option_tables.py). They are checked before an engine is loaded."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from functools import cache
+from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import urlsplit
+
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from sdgbias.errors import RegistryError, one_of
+from sdgbias.types import ModelSpec
+
+#: Fields of a request that the engine sets itself.
+_SET_HERE = (
+    *("logit_bias", "logprob_token_ids", "logprobs", "max_completion_tokens", "max_tokens"),
+    *("messages", "model", "n", "stream", "temperature", "top_logprobs"),
+)
+#: Single tokens that mean one candidate in any known vocabulary, at most: bare, and after a space,
+#: a newline or a tab.
+SPELLINGS = 4
+
+Count = Annotated[int, Field(ge=1)]
+Size = Annotated[float, Field(gt=0)]
+Amount = Annotated[float, Field(ge=0)]
+
+
+class Options(BaseModel):
+    """Options of every backend."""
+
+    model_config = ConfigDict(
+        strict=True,
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )
+
+    chunk_timeout: Amount = 1800
+    """seconds that a chunk of prompts may take before the engine counts as hung; 0: no limit"""
+    gpu: str | int = "cpu"
+    """kind of GPU of the work pool that runs the model, such as h100"""
+    num_gpus: Annotated[int, Field(ge=0)] | None = None
+    """GPUs that the model takes where there are any; default: vLLM's parallel sizes, else 1"""
+    parity: list[str] = Field([], examples=[["vllm"]])
+    """engines or models that sdgbias models parity compares with"""
+    python: str | None = None
+    """interpreter of another environment that runs the engine, absolute or below the project"""
+    suites: list[str] = Field(["sdg"], examples=[["sdg", "people"]])
+    """suites that a night runs"""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_null(cls, given: Any, info: ValidationInfo) -> Any:
+        """YAML reads an empty value as null, and would so hide a default."""
+        if given is None and info.field_name != "budget":
+            raise PydanticCustomError("null", "empty")
+        return given
+
+
+class Template(BaseModel):
+    """Arguments of the chat template, which are texts, numbers, true or false, and two more."""
+
+    model_config = ConfigDict(
+        strict=True, extra="allow", allow_inf_nan=False, use_attribute_docstrings=True
+    )
+    __pydantic_extra__: dict[str, str | bool | int | float] = Field(init=False)
+
+    system: str = ""
+    """a system prompt before the question"""
+    answer_prefix: str = ""
+    """what the answer begins with"""
+
+
+class WeightOptions(Options):
+    """Options of the engines that load a vision-language or language model."""
+
+    max_images: Count | None = None
+    """pictures that one prompt may show; default: no limit"""
+    processor: dict[str, JsonValue] = Field({}, examples=[{"max_pixels": 200704}])
+    """settings of the image processor"""
+    template: Template = Field(Template(), examples=[{"enable_thinking": False}])
+    """arguments of the chat template (texts, numbers, true or false); system and answer_prefix are
+    texts: see registry/README.md"""
+
+
+class HfOptions(WeightOptions):
+    device_map: Literal["", "auto", "balanced", "sequential"] = ""
+    """how a model is split over the GPUs that its process sees; default: it stays on one"""
+    share_prefix: bool = True
+    """whether prompts about one picture are scored together"""
+
+
+class VllmOptions(WeightOptions):
+    block_size: Count | None = None
+    """tokens per cache block, of which only whole ones are shared; on CPU a multiple of 32, and 32
+    by default"""
+    enforce_eager: bool | None = None
+    """no compiled graphs: starts sooner and runs slower on a GPU; default: true on CPU, false on a
+    GPU"""
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
+    """share of the device's memory"""
+    kv_cache_gib: Size | None = None
+    """GiB for the key-value cache, in place of the share; default: 1 on CPU"""
+    max_model_len: Count | None = None
+    """longest prompt and answer in tokens, smaller needs less memory; default: the model's own"""
+    max_num_batched_tokens: Count | None = None
+    """tokens per step"""
+    max_num_seqs: Count | None = None
+    """prompts per step"""
+    pipeline_parallel_size: Count = 1
+    """devices that hold one part of the layers each"""
+    quantization: Annotated[str, Field(min_length=1)] | None = None
+    """how vLLM quantises weights while it loads them, such as fp8: scores are then others than
+    those of hf; default: as the repository says"""
+    tensor_parallel_size: Count = 1
+    """devices that share one model"""
+
+
+def _free(name: str) -> str:
+    if name in _SET_HERE:
+        raise ValueError(f"{name} is set by the engine")
+    return name
+
+
+class ApiOptions(Options):
+    """Times in seconds; prices per million tokens, in any one currency, which is also that of
+    budget; limits are per minute. See docs/how-to/api-models.md for each."""
+
+    api_key_env: str = Field(pattern="^[A-Za-z0-9_]+$", examples=["OPENAI_API_KEY"])
+    """the NAME of an environment variable that holds the key, which is never written or logged"""
+    base_url: str = Field(min_length=1, examples=["https://HOST/v1"])
+    """what stands before /chat/completions: https, or http on this machine"""
+    model: str = ""
+    """the name that the endpoint knows the model by; default: the entry's `repo`"""
+    served_model: str = ""
+    """the name that every answer must carry, another one stops the run; default: the first one's"""
+    top_logprobs: int = Field(20, ge=0, le=1000)
+    """tokens whose log-probabilities are requested, most endpoints allow 20 or 5; 0 for an endpoint
+    that gives text only"""
+    candidate_ids: dict[
+        Annotated[str, Field(min_length=1, max_length=1)],
+        Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)],
+    ] = Field({}, examples=[{"A": [34, 362]}])
+    """token ids by candidate, for servers that take `logprob_token_ids` (vLLM): exact scores, see
+    below"""
+    spellings: int = Field(SPELLINGS, ge=1, le=100)
+    """how many tokens of its vocabulary mean one candidate: `A`, ` A`, ..."""
+    prefill: bool = False
+    """whether an answer can be continued after given digits (vLLM)"""
+    detail: Literal["", "low", "high", "auto"] = ""
+    """resolution at which the endpoint reads pictures, where it has this field"""
+    limit_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    """the endpoint's name of the limit of answer tokens; one that refuses the first name gets the
+    second"""
+    temperature: Annotated[
+        Literal[0, "default"],
+        BeforeValidator(lambda v: str(v) if isinstance(v, bool) else v),  # False == 0
+    ] = 0
+    """`default` sends none: answers are then sampled at the endpoint's own, and the same question
+    may get another answer"""
+    body: dict[Annotated[str, AfterValidator(_free)], JsonValue] = Field(
+        {},
+        examples=[{"seed": 1}],
+        description=f"further fields of the request, other than {', '.join(_SET_HERE)}",
+        json_schema_extra={"propertyNames": {"not": {"enum": [*_SET_HERE]}}},
+    )
+    concurrency: int = Field(8, ge=1, le=1000)
+    """requests in flight at most; `batch_size` should be several times that"""
+    limits: dict[Literal["requests", "tokens"], Amount] = Field(
+        {}, examples=[{"requests": 500, "tokens": 30000}]
+    )
+    """requests are spaced so that no minute holds more"""
+    prices: dict[Literal["input", "cached", "output"], Amount] = Field(
+        {}, examples=[{"input": 2.5, "cached": 1.25, "output": 10}]
+    )
+    """per million tokens, in any one currency"""
+    budget: Amount | None = None
+    """the most that the runs on one benchmark may spend, in the currency of prices"""
+    image_tokens: int = Field(1500, ge=0)
+    """the most tokens that one picture costs, for `limits` and `budget` before the first answers"""
+    timeout: float = Field(60, ge=0.001)
+    """seconds of one request"""
+    retries: int = Field(6, ge=0, le=100)
+    """tries after the first attempt"""
+    backoff: Amount = 1
+    """seconds of the first wait before a retry; it doubles, with jitter"""
+    patience: Amount = 600
+    """seconds of the longest wait that the endpoint may request"""
+
+    @property
+    def local(self) -> bool:
+        return _loopback(urlsplit(self.base_url).hostname or "")
+
+    @field_validator("base_url")
+    @classmethod
+    def _check_address(cls, given: str) -> str:
+        try:
+            url = urlsplit(given)
+            host, _ = url.hostname or "", url.port
+        except ValueError:
+            url, host = urlsplit(""), ""
+        if url.username or url.password or url.query or url.fragment:
+            raise ValueError(
+                "base_url holds a user name, a query or a fragment; valid: https://HOST/v1, the key"
+                " in the variable that api_key_env names"
+            )
+        if url.path.rstrip("/").endswith("/chat/completions"):
+            raise ValueError(
+                f"base_url is {given!r}; valid: what stands before /chat/completions, which is"
+                " added"
+            )
+        if not host or not (url.scheme == "https" or (url.scheme == "http" and _loopback(host))):
+            raise ValueError(
+                f"base_url is {given!r}; valid: https://HOST/v1, or http:// on this machine"
+                " (127.0.0.1)"
+            )
+        return given.rstrip("/")
+
+    @model_validator(mode="after")
+    def _check_budget(self) -> ApiOptions:
+        if self.budget is not None and "input" not in self.prices:
+            raise ValueError(
+                f"budget is {self.budget:g} without prices; valid: prices: {{input: X, output: X}}"
+            )
+        return self
+
+
+class VitOptions(Options):
+    labels: Annotated[dict[str, str | list[str]], Field(min_length=1)] | None = Field(
+        None, examples=[{"doctor": ["lab coat", "stethoscope"]}]
+    )
+    """person class -> names of the head's outputs that mean it; default: the packaged map for
+    ImageNet-1k"""
+
+
+class TextEncoderOptions(Options):
+    kind: Literal["clip", "t5"]
+    """what kind of text encoder it is"""
+    floor: Annotated[float, Field(ge=-1, le=1)] | None = None
+    """a cosine, below which an answer is no label: sdgbias people calibrate"""
+
+
+class PlantedOptions(Options):
+    """The planted biases are checked by their engine."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+#: Backend -> its options.
+MODELS: Mapping[str, type[Options]] = {
+    "api": ApiOptions,
+    "clip-zero-shot": Options,
+    "hf": HfOptions,
+    "planted": PlantedOptions,
+    "planted-people": PlantedOptions,
+    "text-encoder": TextEncoderOptions,
+    "vit-zero-shot": VitOptions,
+    "vllm": VllmOptions,
+}
+T = TypeVar("T", bound=Options)
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def read(spec: ModelSpec, kind: type[T]) -> T:
+    """The options of an entry, whose backend has options of this kind. RegistryError names the
+    entry's file, the option, its value and what is valid, for an unknown option all names."""
+    model = MODELS[spec.backend]
+    try:
+        found = model.model_validate(dict(spec.options))
+    except ValidationError as invalid:
+        faults = sorted(invalid.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
+        where = f"registry/models/{spec.name}.yaml"
+        raise RegistryError(f"{where}: {_sentence(faults[0], spec, model)}") from None
+    assert isinstance(found, kind), f"{spec.backend} has no {kind.__name__}"
+    return found
+
+
+def of_engine(spec: ModelSpec) -> dict[str, Any]:
+    """The options of a planted engine that only it has."""
+    return {name: v for name, v in spec.options.items() if name not in Options.model_fields}
+
+
+def _sentence(fault: Any, spec: ModelSpec, model: type[Options]) -> str:
+    loc = fault["loc"]
+    if fault["type"] == "extra_forbidden":
+        return one_of("option", loc[0], model.model_fields)
+    if fault["type"] == "value_error" and len(loc) < 2:  # a rule of an option: a sentence
+        return str(fault["ctx"]["error"])
+    name = str(loc[0])
+    about = schema(model)[name]
+    valid = f"valid: {in_words(about)}: {about['description']}"
+    if fault["type"] == "missing":
+        return f"option {name} is missing; {valid}"
+    return f"{name} is {spec.options[name]!r}; {valid}"
+
+
+@cache
+def schema(model: type[Options]) -> dict[str, dict[str, Any]]:
+    """Option -> JSON Schema of its value, with its description."""
+    found: dict[str, dict[str, Any]] = model.model_json_schema()["properties"]
+    for about in found.values():
+        about["description"] = " ".join(about["description"].split())
+    return found
+
+
+_KINDS = {
+    "array": "a list",
+    "boolean": "true or false",
+    "integer": "a whole number",
+    "number": "a number",
+    "object": "a mapping",
+    "string": "text",
+}
+
+
+def in_words(about: Mapping[str, Any]) -> str:
+    """What a JSON Schema of these models takes, in words."""
+    if "enum" in about:
+        return ", ".join(str(value) for value in about["enum"] if value != "")
+    parts = [part for part in about.get("anyOf", [about]) if part != {"type": "null"}]
+    words = " or ".join(dict.fromkeys(map(_kind, parts)))
+    for example in about.get("examples", ()):
+        flow = yaml.safe_dump([example], default_flow_style=True, sort_keys=False, width=1000)
+        words += f" such as {flow.strip()[1:-1]}".replace("'", "")
+    return words
+
+
+def _kind(about: Mapping[str, Any]) -> str:
+    words = _KINDS[about.get("type", "object")]  # a model of its own is a mapping
+    low, above, high = (about.get(n) for n in ("minimum", "exclusiveMinimum", "maximum"))
+    if low is not None:
+        words += f" from {low:g} " + ("on" if high is None else f"to {high:g}")
+    if above is not None:
+        words += f" above {above:g}" + ("" if high is None else f" and up to {high:g}")
+    return words
