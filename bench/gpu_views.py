@@ -223,9 +223,10 @@ def works(table: pd.DataFrame, pngs: dict[str, bytes], batch: int) -> dict[str, 
         cut = [p[at : at + batch] for p in parts for at in range(0, len(p), batch)]
         found[str(view)] = Work(cut, shares=False)
     distinct = make_plan(table, "").distinct
+    image_ids = list(distinct["image_id"])
     planned, start = [], 0
     while start < len(distinct):
-        end = chunks(distinct["image_id"], start, batch)
+        end = chunks(image_ids, start, batch)
         planned.append(prompts(distinct.iloc[start:end]))
         start = end
     return {**found, "plan": Work(planned, shares=True)}
