@@ -223,8 +223,7 @@ def test_compaction_keeps_every_row(results: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("part", ["", "2-of-3"])
-def test_score_caches_go_only_when_asked_for_unused_and_old(results: Path, part: str) -> None:
+def test_score_caches_go_only_when_asked_for_unused_and_old(results: Path) -> None:
     store.publish(results, run("kept", model="m", fingerprint="f1"), tables())
     row = pd.DataFrame({name: [None] for name in SCHEMAS["scores"].names}).assign(key="k")
     for name in ("f1", "f2", "f3", "f4"):
@@ -239,7 +238,7 @@ def test_score_caches_go_only_when_asked_for_unused_and_old(results: Path, part:
         return {p.name for p in (results.parent / "scores" / "m").iterdir()}
 
     assert maintenance.compact(results, now=NOW).caches == 0 and there() == {"f1", "f2", "f3", "f4"}
-    with ScoreCache(results.parent, "m", "f4", part).exclusive():
+    with ScoreCache(results.parent, "m", "f4").exclusive():
         (lock,) = (results.parent / "scores" / "m" / "f4").glob(".lock*")
         os.utime(lock, (old, old))
         done = maintenance.compact(results, caches=True, now=NOW)
