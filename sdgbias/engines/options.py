@@ -75,7 +75,7 @@ class Options(BaseModel):
         return given
 
 
-class ChatTemplate(BaseModel):
+class TemplateArguments(BaseModel):
     """Arguments of the chat template, which are texts, numbers, true or false, and two more."""
 
     model_config = ConfigDict(
@@ -96,7 +96,7 @@ class WeightOptions(Options):
     """pictures that one prompt may show; default: no limit"""
     processor: dict[str, JsonValue] = Field({}, examples=[{"max_pixels": 200704}])
     """settings of the image processor"""
-    template: ChatTemplate = Field(ChatTemplate(), examples=[{"enable_thinking": False}])
+    template: TemplateArguments = Field(TemplateArguments(), examples=[{"enable_thinking": False}])
     """arguments of the chat template (texts, numbers, true or false); system and answer_prefix are
     texts: see registry/README.md"""
 
