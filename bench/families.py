@@ -31,6 +31,7 @@ import sdgbias.engines  # isort: skip  # before transformers: torchvision beside
 import numpy as np
 import transformers
 
+from sdgbias.engines.hf import ways
 from sdgbias.errors import SdgbiasError
 from sdgbias.types import ModelSpec
 from tests.builders import families
@@ -70,7 +71,9 @@ class TooSlow(Exception):
 
 def examine(name: str, folder: Path) -> dict[str, Any]:
     """One row: loads, scores, difference, answers, shares, tokens, why, seconds."""
-    row: dict[str, Any] = dict.fromkeys(("difference", "answers", "shares", "tokens"))
+    row: dict[str, Any] = dict.fromkeys(
+        ("difference", "answers", "batches", "shares", "ways", "tokens")
+    )
     row |= {"name": name, "built": False, "loads": False, "scores": False, "why": ""}
     began = time.perf_counter()
     signal.alarm(SECONDS)
@@ -81,12 +84,18 @@ def examine(name: str, folder: Path) -> dict[str, Any]:
         engine: Any = sdgbias.engines.load(spec, Path())
         row["loads"] = True
         bare, prompts = Bare(folder), four_views()
+        asked = [prompt for prompt in prompts if prompt.images or not bare.refuses_text]
+        found = ways.decide(engine, asked)
+        row["batches"], row["shares"], row["ways"] = (
+            found.batch_size > 1,
+            found.share_prefix,
+            found.line,
+        )
         row["difference"] = largest_difference(bare, engine, prompts)
-        row["shares"] = engine.shares
         lengths = engine.candidate_scores(prompts[1:4:2]).n_tokens
         # the template writes a line end after the picture
         row["tokens"] = int(lengths[0] - lengths[1]) - bool(bare.processor.chat_template)
-        numbers = [prompts[-2]] if engine.asks_for_picture else prompts[-2:]
+        numbers = [prompts[-2]] if bare.refuses_text else prompts[-2:]
         ours = [answers[0] for answers in engine.generate(numbers, [""], 3).texts]
         row["answers"] = ours == [bare.answer(p, 3) for p in numbers]
         sees = bool(np.abs(bare.scores(prompts[0]) - bare.scores(prompts[4])).max() > 0)

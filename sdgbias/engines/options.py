@@ -104,8 +104,9 @@ class WeightOptions(Options):
 class HfOptions(WeightOptions):
     device_map: Literal["", "auto", "balanced", "sequential"] = ""
     """how a model is split over the GPUs that its process sees; default: it stays on one"""
-    share_prefix: bool = True
-    """whether prompts about one picture are scored together"""
+    share_prefix: bool | None = None
+    """whether what the prompts about one picture begin with is computed once; admission writes it,
+    and without it an evaluation probes the model first"""
 
 
 class VllmOptions(WeightOptions):

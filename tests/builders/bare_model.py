@@ -59,6 +59,15 @@ class Bare:
         )
         return {**made, **{k: made[k].float() for k in list(floats)}}
 
+    @property
+    def refuses_text(self) -> bool:
+        """Whether the family's own processor takes no prompt without a picture."""
+        try:
+            self.processor(images=None, text=["A"])
+        except (ValueError, TypeError, LookupError, AttributeError):
+            return True
+        return False
+
     def _model(self, prompt: Prompt) -> Any:
         """For a prompt without a picture, where the whole model can't do without one, the language
         model inside it."""
@@ -147,7 +156,7 @@ def four_views() -> list[Prompt]:
 def largest_difference(bare: Bare, engine: Any, prompts: Sequence[Prompt]) -> float:
     """Of centred candidate scores, over all prompts, each asked of the bare model alone; without
     those that show no picture, where the family's own processor refuses them (PaliGemma)."""
-    if engine.asks_for_picture:
+    if bare.refuses_text:
         prompts = [prompt for prompt in prompts if prompt.images]
     ours = engine.candidate_scores(prompts)
     worst = 0.0

@@ -47,6 +47,6 @@ def test_other_files_of_the_same_model_give_its_scores(name: str, tmp_path: Path
     engine = load(found.spec, tmp_path)
     bare, prompts = Bare(folder), four_views()
     assert largest_difference(bare, engine, prompts) <= 1e-4
-    numbers = [prompts[-2]] if engine.asks_for_picture else prompts[-2:]
+    numbers = [prompts[-2]] if bare.refuses_text else prompts[-2:]
     ours = [answers[0] for answers in engine.generate(numbers, [""], 3).texts]
     assert ours == [bare.answer(prompt, 3) for prompt in numbers]

@@ -13,7 +13,6 @@ import torch
 from PIL import Image
 
 from sdgbias.engines import Backend, load
-from sdgbias.engines.hf.pixels import PixelCache
 from sdgbias.errors import ModelError, RegistryError
 from sdgbias.types import DIGITS, ModelSpec, Prompt
 from tests.builders.tiny_models import save_llava
@@ -240,7 +239,7 @@ def test_models_that_take_one_picture(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(RegistryError, match="max_images is 'one'; valid: a whole number"):
         load(dataclasses.replace(one, options={"max_images": "one"}), Path())
     engine = load(spec("hf", f"path:{folder}"), Path())
-    monkeypatch.setattr(PixelCache, "__call__", only_one)
+    monkeypatch.setattr(type(engine.processor.image_processor), "__call__", only_one)  # type: ignore[attr-defined]
     with pytest.raises(
         ModelError,
         match=(

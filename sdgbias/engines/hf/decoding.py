@@ -1,193 +1,113 @@
-"""Greedy answers of the transformers engine, one per forced start.
-
-Prompts are prefilled once and their KV cache is repeated for each start (branching.py), where that
-equals plain generation; elsewhere each start is one ordinary generation.
-"""
+"""Pieces of scoring and decoding that need no model: rows grouped into batches, the tokens that a
+forced start may consist of, and where an answer ends."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import torch
 from transformers import LogitsProcessor
 
-from sdgbias.engines.hf import batching, branching
-from sdgbias.engines.hf.prompting import after_space, end_ids, start_choices
-from sdgbias.engines.hf.tokens import decoded
+from sdgbias.engines.hf.prompting import after_space, start_choices
+from sdgbias.engines.hf.tokens import CandidateTokens
 from sdgbias.errors import NonFiniteLogits
-from sdgbias.methods.answers import thought_begun
-from sdgbias.types import Generated, Prompt
+from sdgbias.types import Prompt
 
-if TYPE_CHECKING:
-    from sdgbias.engines.hf.engine import HuggingFace
-
-
-def generate(
-    engine: HuggingFace, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
-) -> Generated:
-    texts = [[""] * len(starts) for _ in prompts]
-    truncated = [[False] * len(starts) for _ in prompts]
-    for with_image in (True, False):
-        rows = [i for i, p in enumerate(prompts) if bool(p.images) is with_image]
-        if not rows:
-            continue
-        own = [prompts[i] for i in rows]
-        # without positions that allow for padding, or where prompts disturb each other, one by one
-        alone = not engine.places or engine.batches.get(with_image) is False
-        size = 1 if alone else len(own)
-        shared = not engine.begin and branching.holds(engine, own[:size], with_image)
-        decode = branch if shared else by_prefix
-        for at in range(0, len(own), size):
-            found = decode(engine, own[at : at + size], starts, max_new_tokens)
-            for i, text, cut in zip(
-                rows[at : at + size], found.texts, found.truncated, strict=True
-            ):
-                begun = thought_begun(engine.render(prompts[i]))
-                texts[i], truncated[i] = [begun + one for one in text], cut
-    return Generated(texts, truncated)
+#: The tokens allowed at each of the first positions of an answer; the model's likeliest is taken.
+Choices = Sequence[tuple[int, ...]]
+#: Tokens of an answer, and whether the limit ended it.
+Answer = tuple[list[int], bool]
 
 
-def branch(
-    engine: HuggingFace, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
-) -> Generated:
-    """Prefill once, repeat the KV cache per start, decode greedily; B prompts x S starts."""
-    s = len(starts)
-    state, cache, logits = branching.prefill(engine, prompts)  # (B, V)
-    forced = _choices(
-        engine, starts, logits, lambda token: branching.after(engine, state, cache, token)
-    )
-    state, cache, logits = branching.repeat(state, cache, logits, s)  # (B*S, V)
-    ends = end_ids(engine.model.generation_config.eos_token_id, engine.tokenizer)
-    said: list[list[int]] = [[] for _ in forced]
-    done, ended = [False] * len(forced), [False] * len(forced)
-    for step in range(max_new_tokens + max(map(len, forced))):
-        best, greedy = (found.tolist() for found in logits.max(-1))
-        token = [
-            _likeliest(logits[i], queue[step]) if step < len(queue) else greedy[i]
-            for i, queue in enumerate(forced)
-        ]
-        for i, t in enumerate(token):
-            done[i] = done[i] or step >= len(forced[i]) + max_new_tokens
-            ended[i] = ended[i] or (not done[i] and t in ends)
-            done[i] = done[i] or ended[i]
-            if not done[i]:
-                _check(best[i])
-                said[i].append(t)
-        if all(done):
-            break
-        ids = torch.tensor(token, device=engine.device)[:, None]
-        logits = branching.step(engine, state, cache, ids)
-        engine.counts["decode_steps"] += 1
-    texts = [decoded(engine.tokenizer, ids).strip() for ids in said]
-    rows = range(0, len(texts), s)
-    return Generated(
-        [texts[i : i + s] for i in rows], [[not e for e in ended[i : i + s]] for i in rows]
-    )
+def by_picture(prompts: Sequence[Prompt]) -> list[list[int]]:
+    """Row numbers by picture, in order of appearance; prompts without one are one group."""
+    groups: dict[str, list[int]] = {}
+    for row, prompt in enumerate(prompts):
+        groups.setdefault(prompt.image_id if prompt.images else "", []).append(row)
+    return list(groups.values())
 
 
-def _choices(
-    engine: HuggingFace,
-    starts: Sequence[str],
-    logits: torch.Tensor,
-    follow: Callable[[int], torch.Tensor],
-) -> list[list[tuple[int, ...]]]:
-    """The tokens to choose from at each position of each start, prompt by prompt (B x S).
-
-    logits: (B, V) of the first token; follow: token -> (B, V) logits of the one behind it. A start
-    comes after a lone space token where that beginning is the likelier one.
-    """
-    known, found = engine.candidates, []
-    plain = [start_choices(start, known, engine.minus_ids) for start in starts]
-    spaced = [after_space(start, known, own) for start, own in zip(starts, plain, strict=True)]
-    first, second = torch.log_softmax(logits.double(), -1), None
-    for row in range(len(logits)):
-        for own, other in zip(plain, spaced, strict=True):
-            direct = float(first[row, list(own[0])].max()) if own else 0.0
-            if other is not None and float(first[row, other[0][0]]) > direct:
-                if second is None:  # by far not every model needs it
-                    second = torch.log_softmax(follow(other[0][0]).double(), -1)
-                behind = float(first[row, other[0][0]] + second[row, list(own[0])].max())
-                own = other if behind > direct else own
-            found.append(own)
-    return found
+def common_length(rows: Sequence[Sequence[int]]) -> int:
+    """Tokens that all rows begin with; each row keeps one of its own behind them."""
+    first, last = min(rows), max(rows)
+    most = min(map(len, rows)) - 1
+    return next((at for at in range(most) if first[at] != last[at]), most)
 
 
-def _likeliest(logits: torch.Tensor, ids: tuple[int, ...]) -> int:
-    """Which of ``ids`` has the largest of the logits (V,)."""
-    return ids[0] if len(ids) == 1 else ids[int(logits[list(ids)].argmax())]
+def batches(lengths: Sequence[int], size: int, places: int) -> Iterator[list[int]]:
+    """Rows of similar length, ``size`` at most, and so few that rows times distinct lengths stay
+    within ``places``: the logits of each length are computed for all rows of a batch."""
+    batch: list[int] = []
+    for row in sorted(range(len(lengths)), key=lambda row: lengths[row]):
+        distinct = len({lengths[r] for r in [*batch, row]})
+        if batch and (len(batch) == size or (len(batch) + 1) * distinct > places):
+            yield batch
+            batch = []
+        batch.append(row)
+    if batch:
+        yield batch
 
 
-def _check(best: float) -> None:
-    """Raises NonFiniteLogits if this, the largest logit of a token, is none."""
-    if not math.isfinite(best):
-        raise NonFiniteLogits("a logit of the free answer is NaN or infinite")
+class Forced(LogitsProcessor):  # type: ignore[misc]
+    """Leaves each row the tokens of its choices, one position after the other, and everything
+    behind them. step: tokens written so far. Where logits have to be ``finite``, NonFiniteLogits
+    for a row whose largest one isn't."""
 
-
-class _Finite(LogitsProcessor):  # type: ignore[misc]
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        _check(float(scores.max()))
-        return scores
-
-
-class _Forced(LogitsProcessor):  # type: ignore[misc]
-    """Leaves the tokens of a start at its positions, and everything after them."""
-
-    def __init__(self, choices: Sequence[tuple[int, ...]]) -> None:
-        self.left = list(choices)
+    def __init__(self, choices: Sequence[Choices], finite: bool = True) -> None:
+        self.choices, self.finite, self.step = choices, finite, 0
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        if not self.left:
-            return scores
-        ids = list(self.left.pop(0))
-        allowed = torch.full_like(scores, -torch.inf)
-        allowed[:, ids] = scores[:, ids]
+        if self.finite and not math.isfinite(float(scores.max(-1).values.sum())):
+            raise NonFiniteLogits("a logit of the free answer is NaN or infinite")
+        allowed = scores
+        if any(self.step < len(choices) for choices in self.choices):
+            allowed = scores.clone()  # what was given is put out as the model's own logits
+        for row, choices in enumerate(self.choices):
+            if self.step < len(choices):
+                ids = list(choices[self.step])
+                allowed[row] = -torch.inf
+                allowed[row, ids] = scores[row, ids]
+        self.step += 1
         return allowed
 
 
-def _choices_alone(
-    engine: HuggingFace, prompt: Prompt, starts: Sequence[str]
-) -> list[list[tuple[int, ...]]]:
-    """The same for one prompt whose cache can't be used."""
-    known = engine.candidates
-    if not any(start[:1] in known.needs_space for start in starts if start):
-        return [start_choices(start, known, engine.minus_ids) for start in starts]
-    scored = batching.alone(engine, [prompt], 0, True)
-    first, behind = scored.logits[None], scored.after_space
-    assert behind is not None
-    return _choices(engine, starts, first, lambda token: behind[None])
+def choices_of(
+    starts: Sequence[str],
+    candidates: CandidateTokens,
+    minus: Sequence[int],
+    first: torch.Tensor | None,
+    behind: Callable[[], torch.Tensor],
+) -> list[list[Choices]]:
+    """The choices of each start (S) of each prompt (B). first: (B, V) logits of the first token,
+    None where no start may come behind a lone space token; behind: the logits of the token behind
+    one. There a start comes behind it where that beginning is the likelier one."""
+    plain = [start_choices(start, candidates, minus) for start in starts]
+    spaced = [after_space(s, candidates, own) for s, own in zip(starts, plain, strict=True)]
+    if first is None or not any(spaced):
+        return [plain] if first is None else [plain] * len(first)
+    one = torch.log_softmax(first.double(), -1)
+    two = torch.log_softmax(behind().double(), -1)
+    found: list[list[Choices]] = []
+    for row in range(len(one)):
+        found.append([])
+        for own, other in zip(plain, spaced, strict=True):
+            ids = list(own[0]) if own else []
+            if other is not None:
+                second = float(one[row, other[0][0]] + two[row, ids].max())
+                own = other if second > float(one[row, ids].max()) else own
+            found[-1].append(own)
+    return found
 
 
-def by_prefix(
-    engine: HuggingFace, prompts: Sequence[Prompt], starts: Sequence[str], limit: int
-) -> Generated:
-    """For models whose branches differ from plain generation: one ordinary generation per start."""
-    answers: list[list[str]] = [[] for _ in prompts]
-    truncated: list[list[bool]] = [[] for _ in prompts]
-    ends = end_ids(engine.model.generation_config.eos_token_id, engine.tokenizer)
-    for i, prompt in enumerate(prompts):
-        for start, choices in zip(starts, _choices_alone(engine, prompt, starts), strict=True):
-            # a text that ends with the start is not always what the model writes: several digits
-            # may be one token, or come after a lone space
-            chosen = len(choices) > len(start) or any(len(ids) > 1 for ids in choices)
-            inputs = engine.inputs([prompt], suffix="" if chosen or engine.begin else start)
-            inputs.pop("position_ids", None)
-            if engine.begin:
-                given = [] if chosen else [ids[0] for ids in choices]
-                begin = torch.tensor([[*engine.begin, *given]], device=engine.device)
-                inputs["decoder_input_ids"] = begin
-            model, known = branching.generator(engine, inputs)
-            most = limit + (len(choices) if chosen else 0)
-            ids = model.generate(
-                **known,
-                max_new_tokens=most,
-                do_sample=False,
-                logits_processor=[_Finite(), *([_Forced(choices)] if chosen else ())],
-            )
-            length = inputs["decoder_input_ids" if engine.begin else "input_ids"].shape[1]
-            new = ids[0, length:] if ids.shape[1] > length else ids[0]
-            text = decoded(engine.tokenizer, new.tolist())
-            answers[i].append((text if chosen else start + text).strip())
-            truncated[i].append(len(new) >= most and int(new[-1]) not in ends)
-    return Generated(answers, truncated)
+def begins_behind_space(starts: Sequence[str], candidates: CandidateTokens) -> bool:
+    """Whether any start may come behind a lone space token."""
+    firsts = {start[:1] for start in starts if start}
+    return candidates.space is not None and not firsts.isdisjoint(candidates.needs_space)
+
+
+def cut(ids: Sequence[int], forced: int, limit: int, ends: Collection[int]) -> Answer:
+    """An answer up to the token that ends it, or ``limit`` tokens behind its forced start."""
+    whole = list(ids[: forced + limit])
+    end = next((at for at in range(forced, len(whole)) if whole[at] in ends), None)
+    return (whole, True) if end is None else (whole[:end], False)

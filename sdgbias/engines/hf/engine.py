@@ -1,14 +1,19 @@
-"""The transformers engine: exact first-token candidate scores of any image-text-to-text model, in
-padded batches.
+"""The transformers engine: exact first-token candidate scores and greedy answers of any
+image-text-to-text or language model, by the library's own `generate`.
 
-Prompts go through the processor's chat template (raw text where it has none). Batches are
-left-padded and, where the model accepts positions, these are counted from each prompt's first real
-token, so padding never changes a score. Safetensors only; remote code only when the registry entry
+Prompts go through the processor's chat template (raw text where it has none) into left-padded
+batches; `generate` counts positions, begins the answers of encoder-decoder models and reads
+pictures as each family does. Where the registry entry says so, the beginning that the prompts about
+one picture share is computed once and its cache repeated for them, and so is a prompt for the
+starts of its answers. Whether batches and shared beginnings give a model's scores was decided at
+its admission (ways.py): nothing is tried here. Safetensors only; remote code only when the entry
 allows it.
 """
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import inspect
 import json
 from collections import Counter
@@ -17,48 +22,60 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import LogitsProcessorList
 
 from sdgbias.engines import Backend
 from sdgbias.engines.fingerprint import fingerprint
-from sdgbias.engines.hf import batching, branching, decoding, prompting, scores, shared_prefix
-from sdgbias.engines.hf.head import keep_precise
+from sdgbias.engines.hf import decoding, prompting
 from sdgbias.engines.hf.loading import (
-    NO_MEMORY,
+    accepted,
     attention,
-    decoder_start,
     language_part,
     load_model,
+    memory_errors,
     too_many,
-    window,
 )
-from sdgbias.engines.hf.pixels import PixelCache
 from sdgbias.engines.hf.processor import load_processor
-from sdgbias.engines.hf.prompting import adds_special_tokens, minus_ids, render, template_of
-from sdgbias.engines.hf.tokens import find_candidates
+from sdgbias.engines.hf.tokens import decoded, find_candidates
 from sdgbias.engines.options import HfOptions, read
-from sdgbias.errors import ModelError, OutOfMemory
+from sdgbias.errors import ModelError
+from sdgbias.methods.answers import thought_begun
+from sdgbias.raw.images.composite import open_picture
 from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, Generated, ModelSpec, Prompt, ScoreBatch
 
 _VERSION = "hf-6"
+#: Inputs with one value per token.
+_OF_TOKENS = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
+#: Logits of a batch that are kept at once behind a shared beginning: rows times places.
+_PLACES = 256
+
+_Scored = tuple[list[int], torch.Tensor, torch.Tensor | None, list[int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """B prompts as far as the model has read them: (B, L) ids and mask, the cache of their keys and
+    values, (B, V) logits of the next token."""
+
+    ids: torch.Tensor
+    mask: torch.Tensor
+    cache: Any
+    logits: torch.Tensor
 
 
 class HuggingFace(Backend):
+    """model, processor, tokenizer: the library's. batch_size, share_prefix: how prompts are scored,
+    of the registry entry. counts: work done so far (prompts, tokens_of_prompts: as if each were
+    scored alone, tokens_prefilled, images_encoded, forwards, decode_prefills)."""
+
     def __init__(self, spec: ModelSpec, root: Path) -> None:
-        self.dtype = getattr(torch, spec.dtype)
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         options = read(spec, HfOptions)
-        self.processor, self.template = load_processor(spec, root), template_of(spec)
-        prompting.check_template(self.processor, self.template, spec)
-        model = load_model(spec, root)
-        if hasattr(model, "hf_device_map"):  # split over devices: prompts go where it begins
-            self.model, self.device = model.eval(), model.get_input_embeddings().weight.device
-        else:
-            self.model = model.eval().to(self.device)
-        keep_precise(self.model)
-        self.pixels = PixelCache(self.processor.image_processor)
-        self.processor.image_processor = self.pixels
-        self.name = spec.name
+        self.name, self.dtype = spec.name, getattr(torch, spec.dtype)
+        self.batch_size, self.share_prefix = spec.batch_size, bool(options.share_prefix)
         self.max_images = options.max_images
+        self.processor, self.template = load_processor(spec, root), prompting.template_of(spec)
+        prompting.check_template(self.processor, self.template, spec)
+        self.model, self.device = load_model(spec, root)
         self.tokenizer = self.processor.tokenizer
         self.tokenizer.padding_side = "left"
         if self.tokenizer.pad_token is None:  # any will do: no score depends on padding
@@ -67,59 +84,29 @@ class HuggingFace(Backend):
         self.candidates = find_candidates(
             self.tokenizer, LETTERS + DIGITS, optional=LETTERS.lower() + OPTION_LETTERS
         )
-        self.minus_ids = minus_ids(self.tokenizer)
+        self.minus_ids = prompting.minus_ids(self.tokenizer)
+        self.ends = prompting.end_ids(self.model.generation_config.eos_token_id, self.tokenizer)
         parameters = inspect.signature(self.model.forward).parameters
-        self.accepts = set(parameters)
-        #: For a model that gives the tokens of a picture spatial positions: (inputs) -> positions
-        #: (3, B, L).
-        self.place = getattr(getattr(self.model, "model", self.model), "get_rope_index", None)
-        #: For a model that requires a picture (InstructBLIP): its language model alone scores the
+        #: Whether the model requires a picture (InstructBLIP): its language model alone answers the
         #: prompts that show none.
         self.needs_picture = (
             "pixel_values" in parameters
             and parameters["pixel_values"].default is inspect.Parameter.empty
         )
-        #: Whether the processor refuses text without a picture (PaliGemma).
-        self.asks_for_picture = not prompting.supports_text_only(self.processor)
+        #: Whether the processor takes prompts without a picture (PaliGemma's doesn't).
+        self.reads_text = prompting.reads_text(self.processor)
         #: Whether pictures have to be marked in the text here, which no chat template does.
         self.marks_pictures = prompting.marks_pictures(self.processor)
-        #: What the decoder of an encoder-decoder model (Florence-2, T5) begins every answer with.
-        self.begin = decoder_start(self.model)
-        #: Whether a further token can be decoded from the cache alone; not where every token
-        #: carries a mask of the pictures that it attends to (Mllama).
-        self.steps = (
-            "past_key_values" in self.accepts
-            and "cross_attention_mask" not in self.accepts
-            and not self.begin
-        )
-        #: Whether such a step was seen to give the logits of the whole prompt.
-        self.stepped = False
-        self.width = int(getattr(self.model.config.get_text_config(), "hidden_size", 0))
         #: Whether the processor takes one picture per prompt, not a list of them.
         self.flat_pictures = not (
             getattr(self.processor, "chat_template", None)
             or getattr(self.processor, "image_token", None)
         )
-        self.batch_size = spec.batch_size
-        #: Work done so far: prompts, tokens_of_prompts (scored alone), tokens_prefilled (with
-        #: sharing), images_encoded, forwards.
+        #: Whether the kinds of tokens are inputs, which some processors return on request only.
+        self.marks_kinds = "mm_token_type_ids" in parameters and (
+            "mm_token_type_ids" in getattr(self.processor, "model_input_names", ())
+        )
         self.counts: Counter[str] = Counter()
-        #: Whether prompts are scored together: not where the model can't, nor after a group's
-        #: scores differed from those prompt by prompt.
-        self.shares = options.share_prefix and shared_prefix.possible(self)
-        #: Prompts of up to so many tokens see all of their beginning; None: however long.
-        self.window = window(self.model.config)
-        #: Whether positions are passed to the model, and the kinds of prompts (with a picture:
-        #: True, without: False) for which they are known to be its own (batching.py).
-        self.places, self.placed = "position_ids" in self.accepts, set[bool]()
-        #: Whether padded batches give the scores of single prompts, with a picture (True) and
-        #: without (False), as far as known (batching.py).
-        self.batches: dict[bool, bool] = {}
-        #: The kinds of groups (with a picture: True, without: False) whose first group was scored
-        #: both ways with equal scores.
-        self.proven: set[bool] = set()
-        #: The same kinds -> whether answers that branch off one prefill equal plain generation.
-        self.branches: dict[bool, bool] = {}
         self.fingerprint = fingerprint(
             spec,
             root,
@@ -131,274 +118,334 @@ class HuggingFace(Backend):
         )
 
     def render(self, prompt: Prompt) -> str:
-        return render(self.processor, prompt, self.template)
+        return prompting.render(self.processor, prompt, self.template)
 
-    def inputs(
-        self, prompts: Sequence[Prompt], suffix: str = "", once: bool = False
-    ) -> dict[str, torch.Tensor]:
-        """The processor's output for prompts that all show pictures, or none; ``once``: include the
-        pictures of the first prompt only, which all others show too."""
-        texts = [self.render(p) + suffix for p in prompts]
-        most = max((len(p.images) for p in prompts), default=0)
+    def _texts(self, prompts: Sequence[Prompt]) -> tuple[list[str], dict[str, Any]]:
+        """(rendered prompts, options of the tokenizer)."""
+        texts = [self.render(prompt) for prompt in prompts]
         if self.marks_pictures:
-            texts = [
-                self.processor.image_token * len(p.images) + text
-                for p, text in zip(prompts, texts, strict=True)
-            ]
-        if self.max_images is not None and most > self.max_images:
-            raise ModelError(too_many(self.name, most, f"takes {self.max_images} at most"))
-        images = self.pixels.open(prompts)
-        options: dict[str, Any] = {"padding": True, "return_tensors": "pt"}
-        if not adds_special_tokens(self.processor, texts[0]):
-            options["add_special_tokens"] = False
-        # some processors return this input of their model on request only (Cosmos)
-        name = "mm_token_type_ids"
-        if name in self.accepts and name in getattr(self.processor, "model_input_names", ()):
-            options["return_mm_token_type_ids"] = True
-        self.pixels.once, self.pixels.left_out = once, False
-        try:
-            if most or not self.asks_for_picture:
-                batch = self._processed(images if most else None, texts, options)
-            else:
-                batch = prompting.encode_text_only(self.processor, texts, options)
-        except (ValueError, TypeError, IndexError) as error:
-            if most < 2:
-                raise
-            cause = (
-                str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            )
-            raise ModelError(
-                too_many(self.name, most, f"its processor refuses: {cause}")
-            ) from error
-        finally:
-            self.pixels.once = False
+            mark = self.processor.image_token
+            texts = [mark * len(p.images) + t for p, t in zip(prompts, texts, strict=True)]
+        special = prompting.adds_special_tokens(self.processor, texts[0])
+        return texts, {} if special else {"add_special_tokens": False}
+
+    def inputs(self, prompts: Sequence[Prompt]) -> dict[str, torch.Tensor]:
+        """A left-padded batch of prompts that all show pictures, or none: the processor's
+        output, the tokenizer's where the processor takes no text alone. ModelError for too many
+        pictures."""
+        texts, options = self._texts(prompts)
+        options |= {"padding": True, "return_tensors": "pt"}
+        most = max(len(prompt.images) for prompt in prompts)
+        if most:
+            batch = self._with_pictures(prompts, texts, most, options)
+        elif self.reads_text:
+            batch = self.processor(images=None, text=texts, **options)
+        else:
+            batch = self.tokenizer(texts, **options)
         made = {k: v for k, v in batch.items() if isinstance(v, torch.Tensor) and k != "labels"}
-        positions = self._positions(made) if self.places else None
-        if positions is not None:
-            made["position_ids"] = positions
-        if once:
-            whole = (
-                (*shared_prefix.OF_TEXT, "pixel_values")
-                if self.pixels.left_out
-                else shared_prefix.OF_TEXT
-            )
-            made = {k: v if k in whole else v[: v.shape[0] // len(texts)] for k, v in made.items()}
         return {
             k: v.to(self.device, self.dtype if v.is_floating_point() else v.dtype)
             for k, v in made.items()
         }
 
-    def _processed(self, images: Any, texts: list[str], options: dict[str, Any]) -> Any:
-        """The processor's output for a list of pictures per prompt; for a flat list, where it takes
-        a nested list for the pages of one document (GOT-OCR), or puts pictures where they come
-        among its arguments (Idefics)."""
-        flat = self.flat_pictures and images is not None and all(len(own) == 1 for own in images)
-        if not flat:
-            try:
-                return self.processor(images=images, text=texts, **options)
-            except (ValueError, TypeError):
-                if images is None or any(len(own) != 1 for own in images):
-                    raise
-                made = self.processor(images=[own[0] for own in images], text=texts, **options)
-                self.flat_pictures = True
-                return made
-        return self.processor(images=[i for own in images for i in own], text=texts, **options)
-
-    def _positions(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor | None:
-        """(B, L) counted from each prompt's first real token, or (3, B, L) for a model with a rule
-        of its own (mRoPE); None where the processor's output lacks the inputs of that rule, so that
-        the model has to compute the positions."""
-        if self.place is None:
-            return (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
-        needed = {
-            n
-            for n, p in inspect.signature(self.place).parameters.items()
-            if p.default is p.empty and p.kind != p.VAR_KEYWORD
-        }
-        if not needed <= set(inputs):
-            return None
-        known = {k: v for k, v in inputs.items() if k != "pixel_values"}
-        positions: torch.Tensor = self.place(**self.known_to(self.place, known))[0]
-        return positions
-
-    def known_to(self, function: Any, inputs: dict[str, Any]) -> dict[str, Any]:
-        """The inputs that a function of the model accepts."""
-        accepted = (
-            self.accepts
-            if function == self.model.forward
-            else set(inspect.signature(function).parameters)
-        )
-        return {k: v for k, v in inputs.items() if k in accepted}
-
-    def forward(self, inputs: dict[str, Any], **more: Any) -> Any:
-        """One forward pass of the model; logits of the last token only, unless `logits_to_keep`
-        requests others."""
-        options = {"logits_to_keep": 1, **more} if "logits_to_keep" in self.accepts else more
-        if self.begin and "decoder_input_ids" not in inputs:
-            begin = torch.tensor([self.begin] * len(inputs["input_ids"]), device=self.device)
-            inputs = {**inputs, "decoder_input_ids": begin}
-        # behind a cache a picture has been seen, though its mask may grow with the text (Kosmos)
-        more_text = "past_key_values" in more or set(inputs) <= {*prompting.OF_TEXT_ONLY}
-        model, shows = self.model, not more_text
-        if self.needs_picture and not shows:
-            model, options = language_part(self.model, self.name), {"logits_to_keep": 1, **more}
+    def _with_pictures(
+        self, prompts: Sequence[Prompt], texts: list[str], most: int, options: dict[str, Any]
+    ) -> Any:
+        if self.max_images is not None and most > self.max_images:
+            raise ModelError(too_many(self.name, most, f"takes {self.max_images} at most"))
+        opened = {data: open_picture(data) for prompt in prompts for data in prompt.images}
+        images: list[Any] = [[opened[data] for data in prompt.images] for prompt in prompts]
+        if self.flat_pictures:
+            images = [picture for own in images for picture in own]
+        if self.marks_kinds:
+            options = {**options, "return_mm_token_type_ids": True}
         try:
-            return model(**self.known_to(model.forward, {**inputs, **options}))
-        except ValueError:
-            of_text = self.pixels.inner is None  # a language model has no other part that answers
-            if shows or of_text or self.needs_picture or "past_key_values" in more:
+            return self.processor(images=images, text=texts, **options)
+        except (ValueError, TypeError, IndexError) as error:
+            if most < 2:
                 raise
-            self.needs_picture = True  # as its own code raises (Kosmos)
-            return self.forward(inputs, **more)
-        except RuntimeError as error:
-            if isinstance(error, torch.OutOfMemoryError) or NO_MEMORY in str(error):
-                raise OutOfMemory(f"out of memory: {str(error).splitlines()[0]}") from None
-            raise
+            cause = (str(error).strip() or type(error).__name__).splitlines()[0]
+            why = f"its processor refuses: {cause}"
+            raise ModelError(too_many(self.name, most, why)) from error
 
-    def plain(
-        self, prompts: Sequence[Prompt], rows: Sequence[int], spaced: bool
-    ) -> Iterator[shared_prefix.Scored]:
-        """One padded batch (all with a picture, or all without), prompts scored independently.
-        Where a model takes no positions, padding would shift them: there a batch consists of
-        prompts of one length."""
-        inputs = self.inputs([prompts[row] for row in rows])
-        lengths = inputs["attention_mask"].sum(-1)
-        if not self.places and len(set(lengths.tolist())) > 1:
-            for length in sorted(set(lengths.tolist())):
-                same = [row for row, n in zip(rows, lengths.tolist(), strict=True) if n == length]
-                yield from self.plain(prompts, same, spaced)
-            return
-        out = self.forward(inputs, use_cache=spaced)
-        logits = out.logits[:, -1]  # (B, V)
-        after = self._after_space(inputs, out) if spaced else None
-        self.counts["tokens_prefilled"] += int(lengths.sum())
-        self.counts["tokens_of_prompts"] += int(lengths.sum())
-        self.counts["images_encoded"] += sum(len(prompts[row].images) for row in rows)
+    def _part(self, inputs: dict[str, Any]) -> Any:
+        """The model, or its language model alone, which answers these inputs."""
+        if self.needs_picture and "pixel_values" not in inputs:
+            return language_part(self.model, self.name)
+        return self.model
+
+    def forward(self, **inputs: Any) -> Any:
+        """One forward pass."""
+        model = self._part(inputs)
         self.counts["forwards"] += 1
-        for b, row in enumerate(rows):
-            yield shared_prefix.Scored(
-                row, logits[b], None if after is None else after[b], int(lengths[b])
+        with memory_errors():
+            return model(**accepted(model, inputs))
+
+    def _generate(
+        self,
+        inputs: dict[str, Any],
+        new: int,
+        choices: Sequence[decoding.Choices],
+        finite: bool = True,
+        **options: Any,
+    ) -> tuple[list[list[int]], Any]:
+        """(tokens of greedy answers of B rows, the library's own output): ``new`` tokens at most,
+        the first of each row out of its ``choices`` (decoding.Forced)."""
+        model, forced = self._part(inputs), decoding.Forced(choices, finite)
+        with memory_errors():
+            out = model.generate(
+                **accepted(model, inputs),
+                max_new_tokens=new,
+                do_sample=False,
+                pad_token_id=self.tokenizer.pad_token_id,
+                return_dict_in_generate=True,
+                logits_processor=LogitsProcessorList([forced]),
+                **options,
             )
+        self.counts["forwards"] += forced.step
+        return out.sequences[:, -forced.step :].tolist(), out
 
-    def _after_space(self, inputs: dict[str, Any], out: Any) -> torch.Tensor:
-        """(B, V) logits of the token that follows a lone space: from the cache, where its first use
-        gave the logits of the whole prompts."""
-        space = torch.full((out.logits.shape[0], 1), self.candidates.space or 0, device=self.device)
-        cache = getattr(out, "past_key_values", None)
-        if not self.steps or cache is None:
-            return self._longer(inputs, space)
-        if self.stepped:
-            return branching.step(self, branching.masks(inputs), cache, space)
-        whole = self._longer(inputs, space)
-        self.steps = self.stepped = self._steps_as(whole, inputs, cache, space)
-        return whole
-
-    def _steps_as(
-        self, whole: torch.Tensor, inputs: dict[str, Any], cache: Any, space: torch.Tensor
-    ) -> bool:
-        try:
-            logits = branching.step(self, branching.masks(inputs), cache, space)
-        except OutOfMemory:
-            raise
-        except Exception:  # a cache of another kind (RecurrentGemma)
-            return False
-        ids = sorted({i for own in self.candidates.ids.values() for i in own})
-        return shared_prefix.alike(self.dtype, ids, logits, whole)
-
-    def _longer(self, inputs: dict[str, Any], space: torch.Tensor) -> torch.Tensor:
-        """(B, V) logits behind one more token (B, 1), of the whole prompts."""
-        if self.begin:
-            begin = torch.tensor([self.begin] * len(space), device=self.device)
-            longer = {"decoder_input_ids": torch.cat([begin, space], dim=1)}
-            return self.forward({**inputs, **longer}).logits[:, -1]  # type: ignore[no-any-return]
-        length = inputs["input_ids"].shape[1]
-        longer = {
-            k: torch.cat([v, v[:, -1:]], dim=1)  # masks of pictures, kinds of tokens, ...
-            for k, v in inputs.items()
-            if v.dim() > 1 and v.shape[1] == length and k not in ("position_ids", "pixel_values")
-        }
-        longer["input_ids"] = torch.cat([inputs["input_ids"], space], dim=1)
-        if "position_ids" in inputs:
-            longer["position_ids"] = torch.cat(
-                [inputs["position_ids"], inputs["position_ids"][..., -1:] + 1], dim=-1
-            )
-        logits: torch.Tensor = self.forward({**inputs, **longer}).logits[:, -1]
-        return logits
+    def spaced(self, prompt: Prompt) -> bool:
+        """Whether a candidate may come second, behind a lone space token."""
+        return any(c in self.candidates.needs_space for c in prompt.candidates)
 
     @torch.inference_mode()
     def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
-        """Prompts about one picture share its encoding and their common prefix (shared_prefix.py),
-        where the model allows it."""
         out = ScoreBatch.empty(prompts)
         self.counts["prompts"] += len(prompts)
-        for scored in self._scored(prompts):
-            scores.put(self, out, prompts, scored)
+        for rows, logits, after, lengths in self._scored(prompts):
+            for candidates in dict.fromkeys(prompts[row].candidates for row in rows):
+                at = [b for b, row in enumerate(rows) if prompts[row].candidates == candidates]
+                own = [rows[b] for b in at]
+                spaced = after is not None and self.spaced(prompts[own[0]])
+                behind = after[at] if after is not None and spaced else None
+                self._put(out, own, candidates, logits[at], behind)
+                out.n_tokens[own] = [lengths[b] for b in at]
         return out
 
-    def _spaced(self, prompt: Prompt) -> bool:
-        return any(c in self.candidates.needs_space for c in prompt.candidates)
+    def _put(
+        self,
+        out: ScoreBatch,
+        rows: list[int],
+        candidates: str,
+        logits: torch.Tensor,
+        after: torch.Tensor | None,
+    ) -> None:
+        """Logits (B, V) of the first token, and of the one behind a lone space, -> the rows of
+        `out`: token variants of a candidate merged, the candidates' share of the vocabulary, the
+        token that greedy decoding begins with (behind a lone space the next one)."""
+        known, logits = self.candidates, logits.double()
+        total = torch.logsumexp(logits, dim=-1)
+        merged = [torch.logsumexp(logits[:, list(known.ids[c])], -1) for c in candidates]
+        if after is not None:
+            behind = torch.log_softmax(after.double(), dim=-1)
+            for k, c in enumerate(candidates):
+                if c in known.needs_space:
+                    second = torch.logsumexp(behind[:, list(known.ids[c])], -1)
+                    merged[k] = torch.logaddexp(merged[k], logits[:, known.space] + second)
+        scores = torch.stack(merged, dim=1)  # (B, K)
+        # one token that overflows leaves no distribution to read the others' share from
+        scores[~torch.isfinite(total)] = torch.nan
+        out.logits[rows, : len(candidates)] = scores.cpu().numpy()
+        out.mass[rows] = torch.exp(torch.logsumexp(scores, -1) - total).cpu().numpy()
+        if self.minus_ids:
+            out.minus_logit[rows] = torch.logsumexp(logits[:, self.minus_ids], -1).cpu().numpy()
+        tops = logits.argmax(-1).tolist()
+        for b, (row, top) in enumerate(zip(rows, tops, strict=True)):
+            follows = after is not None and top == known.space
+            ids = [top, int(after[b].argmax())] if after is not None and follows else [top]
+            out.top_token[row] = self.tokenizer.decode(ids).strip()
 
-    def _scored(self, prompts: Sequence[Prompt]) -> Iterator[list[shared_prefix.Scored]]:
-        """The scored prompts, by picture and candidates."""
-        alone: list[int] = []
-        for rows in shared_prefix.groups(prompts):
-            done = self._together(prompts, rows) if self.shares and len(rows) > 1 else []
-            if not done:
-                alone += rows
-            yield from scores.by_candidates(prompts, done)
-        yield from scores.by_candidates(prompts, self._alone(prompts, alone))
+    def _scored(self, prompts: Sequence[Prompt]) -> Iterator[_Scored]:
+        """(rows, (B, V) logits of their first tokens, those behind a lone space or None, lengths in
+        tokens), batch by batch."""
+        alone: dict[tuple[bool, bool], list[int]] = {}
+        for rows in decoding.by_picture(prompts):
+            if self.share_prefix and len(rows) > 1 and prompts[rows[0]].images:
+                yield from self._behind_picture(prompts, rows)
+                continue
+            for row in rows:
+                kind = bool(prompts[row].images), self.spaced(prompts[row])
+                alone.setdefault(kind, []).append(row)
+        for (_, spaced), rows in alone.items():
+            for at in range(0, len(rows), self.batch_size):
+                part = rows[at : at + self.batch_size]
+                then = self.candidates.space if spaced else None
+                yield part, *self.first_tokens([prompts[row] for row in part], then)
 
-    def _alone(self, prompts: Sequence[Prompt], rows: Sequence[int]) -> list[shared_prefix.Scored]:
-        """Padded batches, grouped by whether the prompts show a picture and whether a lone space
-        may come first."""
-        kinds: dict[tuple[bool, bool], list[int]] = {}
-        for row in rows:
-            kinds.setdefault((bool(prompts[row].images), self._spaced(prompts[row])), []).append(
-                row
-            )
-        size = self.batch_size
-        return [
-            s
-            for (_, spaced), own in kinds.items()
-            for at in range(0, len(own), size)
-            for s in batching.score(self, prompts, own[at : at + size], spaced)
-        ]
-
-    def _together(
-        self, prompts: Sequence[Prompt], rows: Sequence[int]
-    ) -> list[shared_prefix.Scored]:
-        """One group scored together; empty where that isn't possible, which the first group of each
-        kind decides."""
-        picture = bool(prompts[rows[0]].images)
-        spaced = {row for row in rows if self._spaced(prompts[row])}
-        try:
-            done = list(shared_prefix.score(self, prompts, rows, spaced))
-        except shared_prefix.BeyondWindow:
-            return []
-        except (OutOfMemory, ModelError):
-            raise
-        except Exception:
-            if picture in self.proven:
-                raise
-            self.shares = False  # the model doesn't accept such a mask, cache or positions
-            return []
-        if picture not in self.proven:
-            self.shares = self._agree(prompts, rows, done)
-            self.proven.add(picture)
-        return done if self.shares else []
-
-    def _agree(
-        self, prompts: Sequence[Prompt], rows: Sequence[int], shared: Sequence[shared_prefix.Scored]
-    ) -> bool:
-        """Whether prompts that are scored together get the same scores as alone."""
-        by_row = {s.row: s for s in shared}
-        return all(
-            batching.same(self, prompts[s.row], s, by_row[s.row])
-            for s in self._alone(prompts, rows[: self.batch_size])
+    def first_tokens(
+        self, prompts: Sequence[Prompt], then: int | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None, list[int]]:
+        """One left-padded batch, each prompt by itself: ((B, V) logits of the first token, those of
+        the token behind a first one ``then`` or None, lengths in tokens)."""
+        inputs = self.inputs(prompts)
+        lengths: list[int] = inputs["attention_mask"].sum(-1).tolist()
+        two = then is not None
+        choices = [[(then,)]] * len(prompts) if two else []
+        _, out = self._generate(
+            inputs, 1 + two, choices, finite=False, output_logits=True, use_cache=two
         )
+        self.counts["tokens_of_prompts"] += sum(lengths)
+        self.counts["tokens_prefilled"] += sum(lengths)
+        self.counts["images_encoded"] += sum(len(prompt.images) for prompt in prompts)
+        return out.logits[0], out.logits[1] if two else None, lengths
+
+    def _behind_picture(self, prompts: Sequence[Prompt], rows: list[int]) -> Iterator[_Scored]:
+        """Prompts about one picture: what they begin with, picture included, is computed once, and
+        its cache repeated for batches of what is left of them.
+
+        A row holds its tokens, a lone space where candidates may come behind one, and padding,
+        which no token in front of it sees; so the model counts positions itself. ModelError where
+        the picture's tokens are not in the common beginning.
+        """
+        texts, options = self._texts([prompts[row] for row in rows])
+        ids: list[list[int]] = self.tokenizer(texts, **options)["input_ids"]
+        begin = decoding.common_length(ids)
+        tails = [own[begin:] for own in ids]
+        whole = self.inputs([prompts[rows[0]]])
+        first = whole["input_ids"][0].tolist()
+        length = len(first) - len(tails[0])
+        if first[length:] != tails[0]:
+            raise ModelError(
+                f"{self.name}: its processor doesn't put the picture in front of the question; in"
+                f" registry/models/{self.name}.yaml set options: share_prefix: false"
+            )
+        cut = {k: v[:, :length] if k in _OF_TOKENS else v for k, v in whole.items()}
+        cache = self.forward(**cut, use_cache=True, logits_to_keep=1).past_key_values
+        self.counts["tokens_prefilled"] += length
+        self.counts["images_encoded"] += len(prompts[rows[0]].images)
+        for part in decoding.batches(list(map(len, tails)), self.batch_size, _PLACES):
+            own = [tails[b] for b in part]
+            spaces = [self.spaced(prompts[rows[b]]) for b in part]
+            logits, after = self._tails(cache, own, spaces)
+            self.counts["tokens_prefilled"] += sum(map(len, own))
+            lengths = [length + len(tail) for tail in own]
+            self.counts["tokens_of_prompts"] += sum(lengths)
+            yield [rows[b] for b in part], logits, after, lengths
+
+    def _tails(
+        self, cache: Any, tails: Sequence[list[int]], spaced: Sequence[bool]
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """(B, V) logits at the end of each of B rows behind a cache of one row, and one token on
+        where any is ``spaced``."""
+        space, more = self.candidates.space or 0, any(spaced)
+        pad = self.tokenizer.pad_token_id
+        most = max(map(len, tails)) + more
+        ids = [[*tail, *[space] * more, *[pad] * (most - len(tail) - more)] for tail in tails]
+        ends = torch.tensor([len(tail) - 1 for tail in tails], device=self.device)
+        kept = torch.cat([ends, ends + 1] if more else [ends]).unique()
+        branched = copy.deepcopy(cache)
+        branched.batch_repeat_interleave(len(tails))
+        logits = self.forward(
+            input_ids=torch.tensor(ids, device=self.device),
+            past_key_values=branched,
+            use_cache=True,
+            logits_to_keep=kept,
+        ).logits  # (B, places, V)
+        rows, at = torch.arange(len(tails), device=self.device), torch.searchsorted(kept, ends)
+        after = torch.searchsorted(kept, ends + 1)
+        return logits[rows, at], logits[rows, after] if more else None
 
     @torch.inference_mode()
     def generate(
         self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
     ) -> Generated:
-        return decoding.generate(self, prompts, starts, max_new_tokens)
+        texts = [[""] * len(starts) for _ in prompts]
+        truncated = [[False] * len(starts) for _ in prompts]
+        for pictured in (True, False):
+            kind = [row for row, p in enumerate(prompts) if bool(p.images) is pictured]
+            for at in range(0, len(kind), self.batch_size):
+                rows = kind[at : at + self.batch_size]
+                own = [prompts[row] for row in rows]
+                answer = self._branched if self.share_prefix and len(starts) > 1 else self._plain
+                for b, answers in enumerate(answer(own, starts, max_new_tokens)):
+                    begun = thought_begun(self.render(own[b]))
+                    for s, (ids, cut) in enumerate(answers):
+                        said = decoded(self.tokenizer, ids).strip()
+                        texts[rows[b]][s], truncated[rows[b]][s] = begun + said, cut
+        return Generated(texts, truncated)
+
+    def _plain(
+        self, prompts: Sequence[Prompt], starts: Sequence[str], limit: int
+    ) -> list[list[decoding.Answer]]:
+        """Answers of B prompts, one ordinary generation for each start."""
+        known = self.candidates
+        first = behind = None
+        if decoding.begins_behind_space(starts, known):
+            first, behind, _ = self.first_tokens(prompts, known.space)
+        choices = decoding.choices_of(starts, known, self.minus_ids, first, lambda: behind)
+        answers: list[list[decoding.Answer]] = [[] for _ in prompts]
+        for s in range(len(starts)):
+            forced = [own[s] for own in choices] * (1 if first is not None else len(prompts))
+            new, _ = self._generate(self.inputs(prompts), limit + max(map(len, forced)), forced)
+            for b, ids in enumerate(new):
+                answers[b].append(decoding.cut(ids, len(forced[b]), limit, self.ends))
+        return answers
+
+    def _branched(
+        self, prompts: Sequence[Prompt], starts: Sequence[str], limit: int
+    ) -> list[list[decoding.Answer]]:
+        """Answers of B prompts, each prompt computed once for its S starts."""
+        known, n = self.candidates, len(starts)
+        state = self.prefill(prompts)
+        self.counts["decode_prefills"] += len(prompts)
+        choices = decoding.choices_of(
+            starts, known, self.minus_ids, state.logits, lambda: self.follow(state, known.space)
+        )
+        forced = [own for of_prompt in choices for own in of_prompt]
+        state = self.repeat(state, n)
+        logits = decoding.Forced(forced)(state.ids, state.logits)
+        first = logits.argmax(-1, keepdim=True)
+        rest = [own[1:] for own in forced]
+        new, _ = self._go_on(state, first, limit + max(map(len, rest)), rest)
+        whole = [[*begun, *ids] for begun, ids in zip(first.tolist(), new, strict=True)]
+        found = [
+            decoding.cut(ids, len(own), limit, self.ends)
+            for ids, own in zip(whole, forced, strict=True)
+        ]
+        return [found[at : at + n] for at in range(0, len(found), n)]
+
+    def prefill(self, prompts: Sequence[Prompt]) -> State:
+        """B prompts computed, all with pictures or all without."""
+        inputs = self.inputs(prompts)
+        _, out = self._generate(inputs, 1, [], finite=False, output_logits=True, use_cache=True)
+        return State(
+            inputs["input_ids"], inputs["attention_mask"], out.past_key_values, out.logits[0]
+        )
+
+    def repeat(self, state: State, times: int) -> State:
+        """Each prompt ``times`` times in a row; the state given is used up."""
+        state.cache.batch_repeat_interleave(times)
+        for module in self.model.modules():  # what places text behind a picture, beside the cache
+            places = getattr(module, "rope_deltas", None)
+            if isinstance(places, torch.Tensor):
+                module.rope_deltas = places.repeat_interleave(times, 0)
+        rows = (part.repeat_interleave(times, 0) for part in (state.ids, state.mask, state.logits))
+        ids, mask, logits = rows
+        return State(ids, mask, state.cache, logits)
+
+    def follow(self, state: State, token: int | None) -> torch.Tensor:
+        """(B, V) logits behind one more token; the state stays as it is."""
+        column = torch.full_like(state.ids[:, :1], token or 0)
+        kept = dataclasses.replace(state, cache=copy.deepcopy(state.cache))
+        logits: torch.Tensor = self._go_on(kept, column, 1, [], finite=False, output_logits=True)[
+            1
+        ].logits[0]
+        return logits
+
+    def _go_on(
+        self,
+        state: State,
+        column: torch.Tensor,
+        new: int,
+        choices: Any,
+        finite: bool = True,
+        **options: Any,
+    ) -> tuple[list[list[int]], Any]:
+        """`_generate` behind a state and one more token (B, 1)."""
+        inputs = {
+            "input_ids": torch.cat([state.ids, column], dim=1),
+            "attention_mask": torch.cat([state.mask, torch.ones_like(column)], dim=1),
+            "past_key_values": state.cache,
+        }
+        return self._generate(inputs, new, choices, finite, **options)

@@ -1,32 +1,46 @@
-"""Loads an image-text-to-text or a language model, and reads what its registry entry and its
-configuration say about prompts: the largest number of pictures, whether prompts can be scored
-together."""
+"""Loads an image-text-to-text or a language model as its registry entry says, and its language
+part alone."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from transformers import AutoConfig, GenerationConfig
+from transformers import GenerationConfig
 
 from sdgbias.engines.fingerprint import pinned
-from sdgbias.engines.hf import auto_class, shared_prefix
+from sdgbias.engines.hf import auto_class
 from sdgbias.engines.hf.checkpoint import refuse_lacking
-from sdgbias.engines.hf.processor import load_processor
-from sdgbias.engines.hub_errors import BROKEN, translate
-from sdgbias.engines.options import HfOptions, WeightOptions, read
-from sdgbias.errors import ModelError, NotAnswerable, OutOfMemory, SdgbiasError
+from sdgbias.engines.hf.head import keep_precise
+from sdgbias.engines.hub_errors import translate
+from sdgbias.engines.options import HfOptions, read
+from sdgbias.errors import NotAnswerable, OutOfMemory, SdgbiasError
 from sdgbias.types import ModelSpec
 
 #: Text of the plain RuntimeError that torch raises when main memory is full.
 NO_MEMORY = "can't allocate memory"
 
 
-def load_model(spec: ModelSpec, root: Path) -> Any:
-    """The model of a registry entry in its dtype, in main memory, or split over the devices where
-    the entry has a device_map. Safetensors only. Raises ModelError, InfrastructureError,
+@contextmanager
+def memory_errors(where: str = "out of memory") -> Iterator[None]:
+    """OutOfMemory in place of what torch raises when the device's or the machine's is full."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, RuntimeError) as error:
+        if isinstance(error, torch.OutOfMemoryError) or NO_MEMORY in str(error):
+            raise OutOfMemory(f"{where}: {str(error).splitlines()[0]}") from None
+        raise
+
+
+def load_model(spec: ModelSpec, root: Path) -> tuple[Any, torch.device]:
+    """(the model of a registry entry in its dtype, with a float32 head, ready for inference, and
+    the device that prompts go to): on the accelerator where there is one, or split over several
+    where the entry has a device_map. Safetensors only. Raises ModelError, InfrastructureError,
     OutOfMemory, RegistryError."""
     folder, source, where = pinned(spec, root)
     where["trust_remote_code"] = spec.trust_remote_code
@@ -34,25 +48,32 @@ def load_model(spec: ModelSpec, root: Path) -> Any:
     more: dict[str, Any] = {"device_map": split} if split else {}
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        model, told = auto_class.loader(spec, source, **where)(
-            source,
-            dtype=getattr(torch, spec.dtype),
-            use_safetensors=True,
-            output_loading_info=True,
-            **where,
-            **more,
-        )
+        with memory_errors(f"{spec.name}: out of memory while loading"):
+            model, told = auto_class.loader(spec, source, **where)(
+                source,
+                dtype=getattr(torch, spec.dtype),
+                use_safetensors=True,
+                output_loading_info=True,
+                **where,
+                **more,
+            )
     except SdgbiasError:
         raise
     except Exception as error:  # faulty files raise nearly anything inside transformers
-        if isinstance(error, torch.OutOfMemoryError) or NO_MEMORY in str(error):
-            raise OutOfMemory(
-                f"{spec.name}: out of memory while loading; {str(error).splitlines()[0]}"
-            ) from None
         raise translate(spec, folder, "can't load", error) from None
     refuse_lacking(spec, model, told)
     _greedy(model)
-    return model
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with memory_errors(f"{spec.name}: out of memory while loading"):
+        model = model.eval() if split else model.eval().to(device)
+    keep_precise(model)
+    return model, model.get_input_embeddings().weight.device if split else device
+
+
+def accepted(model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs that the model's forward takes; a cache is handed on by `generate`."""
+    names = {*inspect.signature(model.forward).parameters, "past_key_values"}
+    return {name: value for name, value in inputs.items() if name in names}
 
 
 def _greedy(model: Any) -> None:
@@ -80,56 +101,12 @@ def language_part(model: Any, name: str) -> Any:
     )
 
 
-def window(config: Any) -> int | None:
-    """The fewest tokens that a layer of the decoder sees at once (sliding windows, chunks); None
-    where each layer sees them all."""
-    layers = shared_prefix.cache_layers(config)
-    sizes = [getattr(layer, "sliding_window", None) for layer in layers]
-    return min((size for size in sizes if size), default=None)
-
-
-def decoder_start(model: Any) -> list[int]:
-    """Token ids that every answer of an encoder-decoder model begins with; [] for other models."""
-    if not getattr(model.config, "is_encoder_decoder", False):
-        return []
-    config, text = model.generation_config, model.config.get_text_config(decoder=True)
-    for name in ("decoder_start_token_id", "bos_token_id"):
-        for one in (config, model.config, text):
-            start = getattr(one, name, None)
-            if isinstance(start, int):
-                forced = getattr(config, "forced_bos_token_id", None)
-                return [start] if forced is None else [start, forced]
-    raise ModelError(
-        f"{type(model).__name__}: no decoder_start_token_id in generation_config.json; add it there"
-    )
-
-
 def too_many(name: str, pictures: int, why: str) -> str:
     """The message of the error about a prompt that shows too many pictures."""
     return (
         f"{name}: {pictures} pictures in one prompt, {why}; build the benchmark with the image"
         " layout composite (layout: composite)"
     )
-
-
-def tree_tokens(spec: ModelSpec, root: Path) -> int | None:
-    """Upper limit on the tokens of one tree of prompts (shared_prefix.py), from the model's
-    configuration alone; None where prompts can't be scored together. Raises ModelError,
-    InfrastructureError."""
-    options = read(spec, WeightOptions)
-    alone = isinstance(options, HfOptions) and not options.share_prefix
-    if alone or shared_prefix.reads_the_question(load_processor(spec, root)):
-        return None
-    folder, source, where = pinned(spec, root)
-    try:
-        config = AutoConfig.from_pretrained(
-            source, trust_remote_code=spec.trust_remote_code, **where
-        )
-    except (*BROKEN, OSError, ValueError) as error:
-        raise translate(spec, folder, "can't read the configuration of", error) from None
-    if shared_prefix.keeps_a_state(config):
-        return None
-    return shared_prefix.row_tokens(int(getattr(config.get_text_config(), "hidden_size", 0)))
 
 
 def attention(config: Any) -> str:

@@ -15,11 +15,9 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
-import torch
 from jinja2 import TemplateError
 from PIL import Image
 
-from sdgbias.engines.hf.shared_prefix import OF_TEXT
 from sdgbias.engines.hf.text_only import TextProcessor
 from sdgbias.engines.hf.tokens import SPACE_MARKS, CandidateTokens, vocabulary
 from sdgbias.engines.hub_errors import BROKEN
@@ -36,8 +34,6 @@ TODAY = datetime(2024, 7, 26)
 logging.getLogger("transformers.processing_utils").addFilter(
     lambda record: not str(record.msg).startswith("Kwargs passed to `processor.__call__`")
 )
-#: Inputs of a model that come from text alone; a Q-Former's, too.
-OF_TEXT_ONLY = (*OF_TEXT, "decoder_input_ids", "qformer_input_ids", "qformer_attention_mask")
 #: Two prompts whose rendered text stands for a template: without a picture and with one.
 PROBES = (Prompt("Question?", LETTERS), Prompt("Question?", LETTERS, (b"",), "probe"))
 MINUS = ("-", "\u2581-", "\u0120-")
@@ -264,7 +260,7 @@ def token_paths(
     ]
 
 
-def supports_text_only(processor: Any) -> bool:
+def reads_text(processor: Any) -> bool:
     """Whether the processor accepts text without a picture."""
     try:
         processor(images=None, text=["A"])
@@ -293,19 +289,3 @@ def _picture_tokens(processor: Any, text: str, token: str, nested: bool = True) 
     except Exception:  # each processor refuses in a way of its own
         return 0
     return list(ids).count(processor.tokenizer.convert_tokens_to_ids(token))
-
-
-def encode_text_only(
-    processor: Any, texts: Sequence[str], options: dict[str, Any]
-) -> dict[str, torch.Tensor]:
-    """(B, L) tensors of a processor that requires a picture: its output for the text around a
-    stand-in picture, whose tokens, equally many in each text, are removed; the tokenizer's where
-    the text doesn't say which tokens are the picture's."""
-    own = getattr(processor, "image_token_id", None)
-    if own is None or getattr(processor, "chat_template", None):
-        made = processor.tokenizer(list(texts), **options)
-        return {name: made[name] for name in OF_TEXT if name in made}
-    marked = [processor.image_token + text for text in texts]
-    whole = processor(images=[[Image.new("RGB", (1, 1))] for _ in texts], text=marked, **options)
-    words = whole["input_ids"] != own
-    return {name: whole[name][words].reshape(len(texts), -1) for name in OF_TEXT if name in whole}
