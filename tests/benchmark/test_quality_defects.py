@@ -296,7 +296,7 @@ DEFECTS: dict[str, dict[str, Plant]] = {
         "dataset-known": put("people", "dataset", "found-on-the-web"),
         "groups-known": put("people", "skin", "medium-dark"),
         "unknown-has-reason": put("people", "age_why", "tie"),
-        "class-or-attribute": each_of(
+        "class-known": each_of(
             put("people", "gender", "unknown", 5), put("people", "age", "unknown", 5)
         ),
         "box-has-area": put("people", "w", 0.0),
