@@ -55,14 +55,12 @@ def build(
     max_gap: Annotated[int, typer.Option(min=0)] = 10,
     split: str = "id",
     keep_bins: Path | None = None,
+    cuts: str = "ours",
+    questions: str = "all",
     review: Path | None = None,
     review_action: str = "drop",
     images: Annotated[bool | None, typer.Option("--images/--no-images")] = None,
     layout: str = "composite",
-    stretch: str = "authors",
-    stretch_for: str = "",
-    bands: str = "true-colour",
-    nightlights: str = "log",
     photo: str = "when_available",
     photos: Annotated[int, typer.Option(min=1)] = 1,
     workers: Annotated[int | None, typer.Option(min=1)] = None,
@@ -85,15 +83,14 @@ def build(
         max_gap: Most years between a value and the survey, where an indicator sets no limit.
         split: id: the authors' rule; place: no country in both val and test.
         keep_bins: Earlier benchmark folder whose answer options are used again.
+        cuts: How answer options are cut: ours (established thresholds, else terciles) or paper
+            (quantiles at the shares of the paper's Table B).
+        questions: all: every indicator; paper: only those that carry the paper's SDG codes.
         review: Verdicts of `sdgbias review import` (reviews.parquet).
         review_action: What happens to rejected items: drop (others are drawn) or mark.
         images: Draw the pictures (default, except for a sample without); nothing can be evaluated
             without.
         layout: composite: one picture per place; several: photo, tile and night lights apart.
-        stretch: Contrast of the tile: authors or percentile.
-        stretch_for: Another stretch for some countries, e.g. KH=percentile,NP=percentile.
-        bands: Colours of the tile: true-colour, false-colour (NIR, red, green) or swir.
-        nightlights: Night lights: log, linear or none.
         photo: when_available: the tile alone where a place has no street photo; required: no
             picture and no question there.
         photos: Street photos per place (layout several only).
@@ -118,13 +115,7 @@ def build(
             " evaluated",
             err=True,
         )
-    settings = (
-        ImageSettings(
-            layout, stretch, _pairs("--stretch-for", stretch_for), bands, nightlights, photos, photo
-        )
-        if images
-        else None
-    )
+    settings = ImageSettings(layout, photos, photo) if images else None
     steps: dict[str, Callable[[], object]] = {
         "clusters": lambda: stages.build_clusters(raw, out),
         "images": lambda: _said_of_images(
@@ -133,7 +124,7 @@ def build(
         "series": lambda: stages.build_series(source, out),
         "items": lambda: stages.build_items(
             out,
-            stages.Draw(mcq, regression, seed, max_gap, split, keep_bins, every),
+            stages.Draw(mcq, regression, seed, max_gap, split, keep_bins, every, cuts, questions),
             stages.Reviewed(load_verdicts(review), review.with_suffix(".json"), review_action)
             if review
             else None,
@@ -159,18 +150,6 @@ def _say_how_many(mcq: int | None, regression: int | None, every: bool) -> None:
     for kind in (kind for kind, n in asked.items() if n is None):
         usual = f"the paper's {paper[kind]:,} where the raw folder can fill its quotas, else all"
         typer.echo(f"{kind} questions: {'all' if every else usual + ' (--all: all)'}", err=True)
-
-
-def _pairs(option: str, text: str) -> tuple[tuple[str, str], ...]:
-    """'KH=percentile,NP=percentile' -> pairs."""
-    parts = [part.strip().partition("=") for part in text.split(",") if part.strip()]
-    for name, equals, value in parts:
-        if not (name and equals and value):
-            raise UsageError(
-                f"{option} {text!r}: write COUNTRY=VALUE, several separated by commas, e.g."
-                " KH=percentile"
-            )
-    return tuple((name, value) for name, _, value in parts)
 
 
 def _said_of_images(rendered: int, reused: int) -> None:
