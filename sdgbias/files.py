@@ -305,7 +305,7 @@ def read_small(path: Path, errors: str = "strict") -> str:
     return data.decode("utf-8", errors)
 
 
-def with_yaml_fields(text: str, fields: Mapping[str, str]) -> str:
+def with_yaml_fields(text: str, fields: Mapping[str, object]) -> str:
     """The text with top-level fields set to these values; '' removes a field, a new one is inserted
     below the first. Every other character stays, including comments. The first field must be in the
     text."""

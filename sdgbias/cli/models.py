@@ -184,6 +184,8 @@ def enable_model(
         typer.echo(f"{name} would be enabled (--dry-run)")
         return
     changes.set_state(root, name, ENABLED)
+    if check:
+        changes.set_ways(root, name, verdict.applied_to(spec))
     typer.echo(f"{path}: {name} is enabled. Next: sdgbias evaluate {name}")
 
 

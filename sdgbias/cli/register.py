@@ -120,7 +120,7 @@ def register_model(
         said = "not probed: it can't run here"
     else:
         verdict = probed(spec, root, benchmark, probes)
-        said = verdict.line
+        said, spec = verdict.line, verdict.applied_to(spec)
         spec = (
             replace(spec, state=ENABLED, reason="")
             if verdict.passed

@@ -68,6 +68,25 @@ def thought_begun(text: str) -> str:
     return marks[0][0] if marks else ""
 
 
+def thought_left_open(text: str) -> str:
+    """The mark of a thought that a text begins and doesn't end; '' without one."""
+    _, end = _part(text)
+    begun = _BEGIN.match(text, end)
+    return begun[0] if begun else ""
+
+
+def closing_mark(mark: str) -> str:
+    """The mark that ends the thought which ``mark`` begins."""
+    if mark.lower().startswith("<|channel|>"):
+        return "<|channel|>final<|message|>"
+    if mark.lower().startswith("<|channel>"):
+        return "<channel|>"
+    for begin, end in (("begin_of", "end_of"), ("START", "END"), ("start", "end")):
+        if begin in mark:
+            return mark.replace(begin, end)
+    return f"{mark[0]}/{mark[1:]}"
+
+
 def begins_thought(token: str) -> bool:
     """Whether the first token of an answer begins a thought: <think>, <|thinking|>, [THINK],
     <|channel|>, <reasoning>, ..."""

@@ -105,6 +105,32 @@ def set_state(
     return path
 
 
+def set_ways(root: Path | None, name: str, decided: ModelSpec) -> Path:
+    """Writes how a model's prompts are scored together, ``decided``'s batch_size and option
+    share_prefix, into its entry and returns the file; nothing else changes. RegistryError as
+    set_state."""
+    path = _files(root or find_root())[name]
+    old = read(path)
+    share = decided.options.get("share_prefix")
+    options = old.options if share is None else {**old.options, "share_prefix": share}
+    new = dataclasses.replace(old, batch_size=decided.batch_size, options=options)
+    if new == old:
+        return path
+    fields = {"state": new.state, "batch_size": new.batch_size, "options": new.options}
+    text = yaml_text.with_yaml_fields(path.read_text(encoding="utf-8"), fields)
+    try:
+        same = _parsed(text, path) == new
+    except RegistryError:
+        same = False
+    if not same:  # such as an entry written on one line
+        raise RegistryError(
+            f"{path}: can't be changed by a program; write batch_size: {new.batch_size} and the"
+            f" option share_prefix: {str(share).lower()} into it yourself"
+        )
+    _replace(path, text)
+    return path
+
+
 def moved(
     root: Path | None, name: str, state: str, *, reason: str = "", until: str | date = ""
 ) -> tuple[Path, ModelSpec]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,12 @@ class ModelFacts:
     def architecture(self) -> str:
         named = self.config.get("architectures")
         return str(named[0]) if isinstance(named, list) and named else ""
+
+    @property
+    def quantised(self) -> str:
+        """How the stored weights are quantised, such as fp8; '' where they aren't."""
+        told = self.config.get("quantization_config")
+        return str((told or {}).get("quant_method") or "yes") if isinstance(told, dict) else ""
 
     def weights(self, dtype: str, params: int) -> float:
         """GiB of the weights once loaded: as stored where they are quantised."""
@@ -85,6 +91,18 @@ def code_elsewhere(repo: str, *configs: Mapping[str, Any]) -> str:
     return ""
 
 
+def adapters(names: Iterable[str]) -> str:
+    """Why a model beside which its files hold adapters (Phi-4-multimodal's vision-lora) can't be
+    scored: they would be left out under its name, or added where peft is installed; '' without."""
+    found = sorted(name for name in names if name.rsplit("/", 1)[-1] == "adapter_config.json")
+    if not found:
+        return ""
+    return (
+        f"{found[0]} is an adapter beside the model's own weights, which would be left out; merge"
+        " the two (peft: merge_and_unload), or take the adapter out of a copy of the folder"
+    )
+
+
 def look(repo: str, revision: str, root: Path) -> tuple[str, ModelFacts]:
     """(revision to register, facts)."""
     if repo.startswith(("local:", "path:")):
@@ -103,6 +121,8 @@ def look(repo: str, revision: str, root: Path) -> tuple[str, ModelFacts]:
             f"{repo}: safetensors only, none in revision {found.commit}; choose a revision that has"
             " them"
         )
+    if why := adapters(found.files):
+        raise RegistryError(f"{repo}: {why}")
     purpose = "" if found.pipeline in _PIPELINES else found.pipeline
     stored = (found.params, found.weight_bytes)
     facts = ModelFacts(found.config, found.processor, *stored, found.licence, purpose=purpose)
@@ -126,6 +146,8 @@ def _look_at_folder(folder: Path) -> ModelFacts:
         )
     if why := missing_shards(folder):
         raise RegistryError(f"{folder}: {why}; copy the folder again")
+    if why := adapters(p.relative_to(folder).as_posix() for p in folder.rglob("adapter_*.json")):
+        raise RegistryError(f"{folder}: {why}")
     stored = sum(path.stat().st_size for path in shards)
     return ModelFacts(config, processor, sum(map(_count_parameters, shards)), stored)
 

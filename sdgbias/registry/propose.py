@@ -148,6 +148,8 @@ def propose(
         shown = f"views     {', '.join(spec.views)}: a language model, shown no pictures"
     size = f"{spec.params_b:g} billion parameters" if spec.params_b else "parameters unknown"
     about = f"{facts.family or 'family unknown'}, {size}, {spec.dtype}{why_dtype}"
+    if facts.quantised:
+        about += f", weights quantised ({facts.quantised}): scores are those of these weights"
     verdicts = (
         f"model     {about}, licence {spec.licence or 'not stated'}{code}",
         f"revision  {revision}",

@@ -11,14 +11,15 @@ import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from sdgbias.engines import Backend
-from sdgbias.errors import SdgbiasError
-from sdgbias.methods.answers import begins_thought
+from sdgbias.engines.options import HfOptions, read
+from sdgbias.errors import SdgbiasError, first_line
+from sdgbias.methods.answers import begins_thought, closing_mark, thought_left_open
 from sdgbias.methods.metrics import tie_flags
 from sdgbias.types import ModelSpec, Prompt
 
@@ -57,6 +58,37 @@ class Admission:
         )
 
 
+def undecided(spec: ModelSpec) -> bool:
+    """Whether it is open which ways of scoring give the model's scores: no admission has written
+    `share_prefix` into the entry."""
+    return spec.backend == "hf" and read(spec, HfOptions).share_prefix is None
+
+
+def decide(engine: Backend, spec: ModelSpec, prompts: Sequence[Prompt]) -> tuple[ModelSpec, str]:
+    """(the entry with batch_size and share_prefix as these prompts show them to be right, what was
+    compared). The entry as it is, and '', for an engine that has no such choice. Raises what the
+    engine raises for a prompt alone."""
+    from sdgbias.engines.hf import ways
+    from sdgbias.engines.hf.engine import HuggingFace
+
+    if not isinstance(engine, HuggingFace):  # one in a child process shares nothing
+        return spec, ""
+    found = ways.decide(engine, prompts)
+    options = {**spec.options, "share_prefix": found.share_prefix}
+    return replace(spec, batch_size=found.batch_size, options=options), found.line
+
+
+def decide_now(
+    engine: Backend, spec: ModelSpec, prompts: Sequence[Prompt]
+) -> tuple[ModelSpec, str]:
+    """The same for an evaluation of an undecided model, which no prompt stops: one that fails alone
+    is recorded as failed when its turn comes."""
+    try:
+        return decide(engine, spec, prompts)
+    except Exception as error:
+        return spec, f"they can't be scored ({type(error).__name__}: {first_line(error)})"
+
+
 def ask(
     engine: Backend, prompts: Sequence[Prompt], views: Sequence[str], items: Sequence[str]
 ) -> Admission:
@@ -93,7 +125,8 @@ def _means(values: np.ndarray, of: Sequence[str]) -> dict[str, float]:
 def refusal(found: Admission, spec: ModelSpec, root: Path, floor: float = FLOOR) -> str:
     """Why the model may not run at night, with the option that would change it; '' where it may."""
     often = found.thinks * 2 > found.prompts
-    if found.mass >= floor and not often:
+    switches, begun = _template(spec, root)
+    if found.mass >= floor and not often and not begun:
         return ""
     why = f"candidate mass {found.mass:.3f} of {found.prompts} prompts is below {floor:g}"
     if often:
@@ -101,20 +134,27 @@ def refusal(found: Admission, spec: ModelSpec, root: Path, floor: float = FLOOR)
             f"it thinks before it answers: {found.thinks} of {found.prompts} prompts begin with a"
             f" reasoning tag, candidate mass {found.mass:.3f}"
         )
+    elif begun:
+        why = (
+            f"its prompts end inside a thought, which {begun} begins, so that no answer is scored:"
+            f" candidate mass {found.mass:.3f}"
+        )
     token = found.first[0][0]
-    return f"{why}, the commonest first token is {token!r}; {_option(spec, root, often)}"
+    option = _option(spec, switches, begun, often)
+    return f"{why}, the commonest first token is {token!r}; {option}"
 
 
-def _option(spec: ModelSpec, root: Path, thinks: bool) -> str:
-    """The option of the registry entry to try next, by what the chat template reads."""
+def _option(spec: ModelSpec, switches: list[str], begun: str, thinks: bool) -> str:
+    """The option of the registry entry to try next, by what the chat template reads and writes."""
     where = f"in registry/models/{spec.name}.yaml set options: template:"
     again = f"then again: sdgbias models enable {spec.name}"
-    switches = _switches(spec, root)
     given = spec.options.get("template", {})
     unset = [name for name in switches if not isinstance(given, dict) or name not in given]
     if unset:
         value = "low" if unset[0].endswith("effort") else "false"
         return f"{where} {{{unset[0]}: {value}}}, {again}"
+    if begun:
+        return f'{where} {{answer_prefix: "\\n{closing_mark(begun)}\\n\\n"}}, {again}'
     if thinks:
         return f'{where} {{answer_prefix: "<think>\\n\\n</think>\\n\\n"}}, {again}'
     return (
@@ -123,19 +163,23 @@ def _option(spec: ModelSpec, root: Path, thinks: bool) -> str:
     )
 
 
-def _switches(spec: ModelSpec, root: Path) -> list[str]:
-    """Arguments of the chat template that turn thinking on and off, such as enable_thinking."""
+def _template(spec: ModelSpec, root: Path) -> tuple[list[str], str]:
+    """(arguments of the chat template that turn thinking on and off, such as enable_thinking; the
+    mark of a thought that a rendered prompt leaves open, or '')."""
     import jinja2
     from jinja2 import meta
 
     if spec.backend not in ("hf", "vllm"):
-        return []
+        return [], ""
     from sdgbias.engines.hf.processor import load_processor
+    from sdgbias.engines.hf.prompting import PROBES, render, template_of
 
     try:
-        text = str(getattr(load_processor(spec, root), "chat_template", None) or "")
+        processor = load_processor(spec, root)
+        text = str(getattr(processor, "chat_template", None) or "")
         environment = jinja2.Environment(extensions=["jinja2.ext.loopcontrols"])
         names = meta.find_undeclared_variables(environment.parse(text))
+        shown = render(processor, PROBES[0], template_of(spec))
     except (SdgbiasError, jinja2.TemplateError):
-        return []
-    return sorted(name for name in names if _SWITCH.search(name))
+        return [], ""
+    return sorted(name for name in names if _SWITCH.search(name)), thought_left_open(shown)

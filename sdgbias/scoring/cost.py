@@ -2,11 +2,10 @@
 protocol and as planned.
 
 Naive is the paper's protocol: every cell (view x test of an item) is a separate forward pass.
-Planned is what sdgbias does: each distinct prompt once, with common prefixes of the prompts about
-one picture prefilled once (engines/hf/shared_prefix.py). Both are counted over the paper's views
-alone, so that they are comparable; what extra prompts add to the plan is reported separately.
-Tokens are exact: counted with the model's tokenizer and chat template, over the same trees that the
-engine builds.
+Planned is what sdgbias does: each distinct prompt once, and what the prompts about one picture
+begin with, the picture included, once for all of them (engines/hf/engine.py). Both are counted over
+the paper's views alone, so that they are comparable; what extra prompts add to the plan is reported
+separately. Tokens are exact: counted with the model's tokenizer and chat template.
 """
 
 from __future__ import annotations
@@ -16,13 +15,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from sdgbias import suites, templates
-from sdgbias.engines.hf import token_tree
+from sdgbias.engines.options import HfOptions, WeightOptions, read
 from sdgbias.errors import ModelError, UsageError, first_line
 from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images.shards import ImageReader
@@ -30,15 +28,10 @@ from sdgbias.scoring.plan import Plan, as_prompts, askable, chunks, make_plan
 from sdgbias.types import (
     ANSWER_TOKENS,
     DIGITS,
-    LETTERS,
     NEEDS_PICTURES,
-    OPTION_LETTERS,
     ModelSpec,
     View,
 )
-
-if TYPE_CHECKING:
-    from sdgbias.engines.hf.tokens import CandidateTokens
 
 TOKENIZED = ("hf", "vllm")
 _ENCODED = 4096  # prompts tokenized at once
@@ -108,10 +101,8 @@ def cost(
             f"{spec.name}: backend {spec.backend} has no tokenizer to count with; plan works for:"
             f" {', '.join(TOKENIZED)}"
         )
-    from sdgbias.engines.hf.loading import tree_tokens
     from sdgbias.engines.hf.processor import load_processor
     from sdgbias.engines.hf.prompting import template_of, token_paths
-    from sdgbias.engines.hf.tokens import find_candidates
     from sdgbias.engines.hub_errors import BROKEN
 
     processor, template = load_processor(spec, root), template_of(spec)
@@ -143,17 +134,13 @@ def cost(
     of_cells = plan.cells["key"].map(lengths)
     full = cells["view"].to_numpy() == "full"
     by_key = dict(zip(rows["key"], paths, strict=True))
-    size, limit = spec.batch_size, tree_tokens(spec, root)
-    tokens = find_candidates(
-        processor.tokenizer, LETTERS + DIGITS, LETTERS.lower() + OPTION_LETTERS
-    )
+    options = read(spec, WeightOptions)  # vLLM shares beginnings by itself
+    shares = bool(options.share_prefix) if isinstance(options, HfOptions) else True
     bare = plan if paper.all() else make_plan(cells[paper], spec.name)
     of_bare = [by_key[key] for key in bare.distinct["key"]]
-    tokens_planned, images = _planned(bare, _leaves(bare, of_bare, tokens), size, limit)
+    tokens_planned, images = _planned(bare, of_bare, spec.batch_size, shares)
     tokens_all, images_all = (
-        (tokens_planned, images)
-        if bare is plan
-        else _planned(plan, _leaves(plan, paths, tokens), size, limit)
+        (tokens_planned, images) if bare is plan else _planned(plan, paths, spec.batch_size, shares)
     )
     shown = (cells["image_id"] != "").to_numpy()
     one = int((paths[0] == -1).sum()) if len(paths) else 0
@@ -199,37 +186,28 @@ def _answer_tokens(plan: Plan, spec: ModelSpec) -> int:
     return int(total)
 
 
-def _leaves(
-    plan: Plan, paths: Sequence[np.ndarray], tokens: CandidateTokens
-) -> list[list[np.ndarray]]:
-    """What a tree holds of each prompt: its tokens, and where its candidates may come after a lone
-    space, those with the space behind them."""
-    found = []
-    for path, asked in zip(paths, plan.distinct["candidates"], strict=True):
-        spaced = not tokens.needs_space.isdisjoint(asked)
-        found.append([path, np.append(path, tokens.space or 0)] if spaced else [path])
-    return found
-
-
-def _planned(
-    plan: Plan, leaves: Sequence[list[np.ndarray]], size: int, limit: int | None
-) -> tuple[int, int]:
-    """(tokens prefilled, pictures encoded) when the chunks of the plan are scored in trees of at
-    most ``limit`` tokens (None: each prompt alone)."""
+def _planned(plan: Plan, paths: Sequence[np.ndarray], size: int, shares: bool) -> tuple[int, int]:
+    """(tokens prefilled, pictures encoded) when the chunks of the plan are scored, those about one
+    picture behind one beginning where the engine shares it."""
     ids = plan.distinct["image_id"].tolist()
     tokens = pictures = start = 0
     while start < len(ids):
         end = chunks(ids, start, size)
-        groups: dict[str, list[list[np.ndarray]]] = {}
-        for image_id, of_one in zip(ids[start:end], leaves[start:end], strict=True):
-            groups.setdefault(image_id, []).append(of_one)
+        groups: dict[str, list[np.ndarray]] = {}
+        for image_id, path in zip(ids[start:end], paths[start:end], strict=True):
+            groups.setdefault(image_id, []).append(path)
         for image_id, own in groups.items():
-            alone = limit is None or len(own) == 1
-            tokens += (
-                sum(len(of_one[0]) for of_one in own)
-                if limit is None or alone
-                else token_tree.prefilled([path for of_one in own for path in of_one], limit)
-            )
-            pictures += bool(image_id) * (len(own) if alone else 1)
+            together = shares and bool(image_id) and len(own) > 1
+            shared = _common(own) if together else 0
+            tokens += sum(map(len, own)) - shared * (len(own) - 1)
+            pictures += bool(image_id) * (1 if together else len(own))
         start = end
     return tokens, pictures
+
+
+def _common(paths: Sequence[np.ndarray]) -> int:
+    """Tokens that all paths begin with; each keeps one of its own behind them."""
+    most = min(map(len, paths)) - 1
+    heads = np.stack([path[:most] for path in paths])
+    same = (heads == heads[0]).all(axis=0)
+    return most if same.all() else int(same.argmin())

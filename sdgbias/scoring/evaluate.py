@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -27,14 +28,18 @@ from sdgbias.errors import (
 )
 from sdgbias.progress import Progress, silent
 from sdgbias.raw.images.image_store import ImageReader
+from sdgbias.scoring import admission
 from sdgbias.scoring.cache import TIMED, ScoreCache
-from sdgbias.scoring.plan import Plan, askable, make_plan
+from sdgbias.scoring.plan import Plan, as_prompts, askable, make_plan
+from sdgbias.scoring.probes import draw
 from sdgbias.scoring.scorer import DECODING, NOT_FINITE, SCORING, Scorer, not_generated
 from sdgbias.scoring.timing import timings
 from sdgbias.suites.sdg import read_table
 from sdgbias.suites.suite import Abilities, EvalSettings, StoredScores, Suite
-from sdgbias.types import NEEDS_PICTURES, ModelSpec, View
+from sdgbias.types import NEEDS_PICTURES, VIEW_LABELS, ModelSpec, View
 
+#: Prompts that show how an undecided model's may be scored together.
+_PROBES = 12
 #: Why an engine that only chooses labels can't score a prompt.
 NO_LIST = "not a question that this model can answer: it chooses one of listed labels"
 
@@ -102,6 +107,17 @@ class Scoring:
     def failures(self) -> dict[str, str]:
         """Key -> kind of every prompt without an answer."""
         return {key: kind for key, kind, _ in self.scorer.failures}
+
+    @cached_property
+    def lost_view(self) -> str:
+        """A view none of whose prompts has a score, with the first reason; '' without one. Prompts
+        that no engine of this kind can answer are no loss."""
+        lost = {key for key, kind, _ in self.scorer.failures if kind != NotAnswerable.kind}
+        for view, keys in self.plan.cells.groupby("view", sort=True)["key"]:
+            if set(keys) <= lost:
+                first = next(f for f in self.scorer.failures if f[0] in set(keys))
+                return f"{VIEW_LABELS.get(str(view), str(view))} ({first[1]}: {first[2]})"
+        return ""
 
     @cached_property
     def paper(self) -> pd.Series:
@@ -211,6 +227,16 @@ def score_model(
             return _Work(plan, needed, missing, wanted, never, gives_scores)
 
         todo = work(engine.gives_scores)
+        if len(todo.missing) and admission.undecided(spec):
+            rows = draw(todo.missing, _PROBES, 0).to_dict("records")
+            decided, line = admission.decide_now(engine, spec, as_prompts(rows, images))
+            scorer.size = decided.batch_size
+            print(
+                f"{spec.name}: no entry says how its prompts may be scored together; {len(rows)} of"
+                f" them probed: {line}",
+                file=sys.stderr,
+                flush=True,
+            )
         try:
             scorer.run(todo.missing, todo.wanted, _of_all(todo, progress))
         except NoScores:
@@ -283,6 +309,11 @@ def evaluate(
         done_by_engine = {**engine.counts, "seconds": round(scoring.scorer.seconds, 3)}
     if scoring.empty:
         raise _nothing_scored(spec, benchmark, suite, scoring.scorer.failures)
+    if lost := scoring.lost_view:
+        raise ModelError(
+            f"{spec.name}: every prompt of {lost} failed, so that nothing is published; what is"
+            f" scored is kept, and asked again: sdgbias evaluate {spec.name}"
+        )
     require_agreement(results.parent, spec.name, engine.fingerprint)
     tables = suite.tables(benchmark, scoring.scored, settings, scoring.scorer.images, progress)
     tables |= scoring.tables() | {"quarantine": read_table(benchmark, "quarantine")}

@@ -148,17 +148,22 @@ def check(
     tolerance: float | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """The verdict on one model as it is stored. ``others``: see counterparts; one that can't be
-    loaded here is recorded as missing, or with ``must`` raises."""
+    """The verdict on one model as it is stored. ``found``: probes; those with questions for
+    admission also decide how prompts are scored together (ways: batch_size, options, line).
+    ``others``: see counterparts; one that can't be loaded here is recorded as missing, or with
+    ``must`` raises."""
     prompts, size = found.prompts, spec.batch_size
     batched = list(range(len(prompts)))
     shuffled = np.random.default_rng(found.seed).permutation(len(prompts)).tolist()
-    ways = [(batched, size), (batched, 1), (shuffled, size)]
     with closing(load(spec, root)) as engine:
-        fingerprint = engine.fingerprint
+        fingerprint, ways = engine.fingerprint, ""
+        if found.questions:
+            spec, ways = admission.decide(engine, spec, prompts)
+            size = spec.batch_size
+        orders = [(batched, size), (batched, 1), (shuffled, size)]
         (own, failed), (alone, _), (mixed, _) = (
             score(engine, prompts, order, at_once)
-            for order, at_once in each(progress, f"{spec.name}: probing", ways)
+            for order, at_once in each(progress, f"{spec.name}: probing", orders)
         )
         asked = None
         if found.questions:
@@ -212,7 +217,12 @@ def check(
         "against": against,
         "missing": missing,
         **({"admission": asdict(asked)} if asked else {}),
+        **({"ways": _ways(spec, ways)} if ways else {}),
     }
+
+
+def _ways(spec: ModelSpec, line: str) -> dict[str, Any]:
+    return {"batch_size": spec.batch_size, "options": spec.options, "line": line}
 
 
 def _row(
@@ -296,6 +306,13 @@ class Verdict:
     line: str
     told: Mapping[str, Any] | None = None
 
+    def applied_to(self, spec: ModelSpec) -> ModelSpec:
+        """The entry with the ways of scoring that the probes showed to be right."""
+        ways = (self.told or {}).get("ways")
+        if not ways:
+            return spec
+        return replace(spec, batch_size=ways["batch_size"], options=ways["options"])
+
 
 def here(root: Path) -> Host:
     """This machine, as registry/propose.py needs it."""
@@ -362,9 +379,10 @@ def probe(
     if refused:
         return Verdict(False, refused, told)
     most = max(float(row["logp_max"]) for row in told["itself"])
+    ways = f"; {told['ways']['line']}" if "ways" in told else ""
     return Verdict(
         True,
         f"{len(found.prompts)} of {found.origin} agree alone, in batches and shuffled:"
-        f" log-probabilities to {most:.2g}{f'; {asked.line()}' if asked else ''}",
+        f" log-probabilities to {most:.2g}{f'; {asked.line()}' if asked else ''}{ways}",
         told,
     )

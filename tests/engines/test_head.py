@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from sdgbias.engines.agreement import TOLERANCES, compare, log_shares
-from sdgbias.engines.hf import branching
 from sdgbias.engines.hf.engine import HuggingFace
 from sdgbias.engines.hf.head import keep_precise
 from sdgbias.errors import NonFiniteLogits
@@ -141,21 +140,18 @@ def test_logits_of_every_kind_of_head_are_in_float32(family: str, tmp_path: Path
     engine = load(save(tmp_path / family, family))
     prompt = Prompt("Q", LETTERS, (image(1),), "one")
     with torch.inference_mode():
-        assert engine.forward(engine.inputs([prompt])).logits.dtype == torch.float32
-        assert engine.forward(engine.inputs([Prompt("Q", LETTERS)])).logits.dtype == torch.float32
+        for asked in (prompt, Prompt("Q", LETTERS)):
+            assert engine.forward(**engine.inputs([asked])).logits.dtype == torch.float32
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_one_token_that_overflows_leaves_no_score_and_no_answer(
-    folder: Path, value: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_token_that_overflows_leaves_no_score_and_no_answer(folder: Path, value: float) -> None:
     engine = load(folder, "float32")
     prompt = questions(1)[0]
     assert np.isfinite(engine.candidate_scores([prompt]).logits).all()
     engine.model.lm_head.weight.data[5] = value  # no candidate's
     found = engine.candidate_scores([prompt])
     assert np.isnan(found.logits).all() and np.isnan(found.mass).all()
-    for shared in (True, False):
-        monkeypatch.setattr(branching, "holds", lambda *_, shared=shared: shared)
+    for engine.share_prefix in (True, False):
         with pytest.raises(NonFiniteLogits):
-            engine.generate([prompt], [""], 4)
+            engine.generate([prompt], ["", "1"], 4)

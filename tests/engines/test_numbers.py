@@ -14,7 +14,6 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from sdgbias.engines.hf import decoding
 from sdgbias.engines.hf.engine import HuggingFace
 from sdgbias.engines.hf.prompting import minus_ids, start_choices
 from sdgbias.engines.hf.tokens import SPACE_MARKS, find_candidates
@@ -175,6 +174,14 @@ def by_hand(engine: HuggingFace, prompt: Prompt, start: str, length: int) -> str
     return str(engine.tokenizer.decode(tokens, skip_special_tokens=True)).strip()
 
 
+def both_ways(engine: HuggingFace, prompts: list[Prompt], starts: list[str]) -> list[Any]:
+    """Answers of one prefill for all starts, and of a generation for each."""
+    found = []
+    for engine.share_prefix in (True, False):
+        found.append(engine.generate(prompts, starts, 3).texts)
+    return found
+
+
 def test_forced_starts_stay_on_the_numbers_that_the_model_writes(engine: HuggingFace) -> None:
     if not engine.candidates.numbers:
         assert start_choices("-87", engine.candidates, [5])[1:] == [
@@ -190,8 +197,7 @@ def test_forced_starts_stay_on_the_numbers_that_the_model_writes(engine: Hugging
         text for row in answers for text in row[1:11] if text[1:2].isdecimal()
     ]
     assert several, "no start went on within its own token"
-    with torch.inference_mode():
-        assert decoding.by_prefix(engine, prompts, starts, 3).texts == answers
+    assert both_ways(engine, prompts, starts) == [answers, answers]
 
 
 @contextmanager
@@ -229,7 +235,7 @@ def test_a_model_that_begins_with_a_lone_space_is_read_behind_it(engine: Hugging
         mass = sum(want.values())
         direct = sum(float(first[i].exp()) for d in DIGITS for i in engine.candidates.ids[d])
         assert mass > 0.2 > 2 * direct  # without the space most of it would be lost
-        for batch in ([prompt], PROMPTS[::2]):  # alone, and in a tree with another
+        for batch in ([prompt], PROMPTS[::2]):  # alone, and beside another
             scores = engine.candidate_scores(batch)
             assert np.exp(scores.logits[0] - np.logaddexp.reduce(scores.logits[0])) == (
                 pytest.approx([want[d] / mass for d in DIGITS], abs=1e-3)
@@ -239,8 +245,7 @@ def test_a_model_that_begins_with_a_lone_space_is_read_behind_it(engine: Hugging
             assert scores.top_token[0] == texts_of(engine)[int(second.argmax())].strip()
         answers = engine.generate([prompt], starts, 3).texts
         assert answers == [[by_hand(engine, prompt, start, 3) for start in starts]]
-        with torch.inference_mode():
-            assert decoding.by_prefix(engine, [prompt], starts, 3).texts == answers
+        assert both_ways(engine, [prompt], starts) == [answers, answers]
 
 
 def test_the_digit_of_the_free_answer_gives_the_free_answer(engine: HuggingFace) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 from PIL import Image
 
 from sdgbias.engines.hf.processor import load_processor
+from sdgbias.errors import ModelError
 from sdgbias.types import ModelSpec
 from tests.builders.tiny_models import MAKERS, save
 
@@ -33,6 +35,27 @@ def test_every_family_loads_with_pillow_pixels_and_its_own_video_processor(
     assert has_video == (family in ("onevision", "qwen", "internvl"))
     made = processor.image_processor([Image.new("RGB", (56, 56))], return_tensors="pt")
     assert made["pixel_values"].numel() > 0
+
+
+def test_what_counts_picture_tokens_is_taken_from_config_json(tmp_path: Path) -> None:
+    """Without it each prompt with a picture failed: LLaVA as the hub had it in 2023 and 2024."""
+    folder = save(tmp_path / "m", "llava")
+    path = folder / "processor_config.json"
+    told = json.loads(path.read_text(encoding="utf-8"))
+    spec = ModelSpec("m", "M", "hf", f"path:{folder}", "local", "enabled")
+    whole = load_processor(spec, Path())
+    for name in ("patch_size", "vision_feature_select_strategy", "num_additional_image_tokens"):
+        told.pop(name, None)
+    path.write_text(json.dumps(told), encoding="utf-8")
+    shown = {"images": [[Image.new("RGB", (56, 56))]], "text": ["<image> Q"]}
+    filled = load_processor(spec, Path())
+    assert filled(**shown)["input_ids"] == whole(**shown)["input_ids"]
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config["vision_feature_select_strategy"] = None
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    words = "processor_config.json says vision_feature_select_strategy nor config.json"
+    with pytest.raises(ModelError, match=words):
+        load_processor(spec, Path())
 
 
 def test_torchvision_is_imported_beside_this_torch() -> None:

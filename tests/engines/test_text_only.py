@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from sdgbias.engines.hf import auto_class
 from sdgbias.engines.hf.engine import HuggingFace
 from sdgbias.engines.hf.processor import load_processor
+from sdgbias.engines.hf.ways import decide
 from sdgbias.errors import ModelError
 from sdgbias.types import DIGITS, IMAGE_FREE, VIEWS, ModelSpec, Prompt
 from tests.builders import language_models
@@ -88,8 +89,7 @@ def test_scores_and_answers_equal_the_bare_model(
     assert engine.generate(numbers, [""], 3).texts == [[bare.answer(p)] for p in numbers]
 
 
-#: A first group whose prompts are shorter than the windows of language_models.MORE, and one of
-#: longer ones, with beginnings in common.
+#: Prompts that are shorter than the windows of language_models.MORE, and longer ones.
 SHORT = [Prompt(f"How high?\n{c}A. low; B. high", "AB") for c in ("", "asset=1\n", "asset=2\n")]
 SHORT += [Prompt("How many years?", DIGITS), Prompt("How many years of school?", DIGITS)]
 _PLACE = "The place lies in a valley, far from the next town, and its people draw water from wells"
@@ -102,10 +102,9 @@ def test_every_batch_of_every_kind_of_layer_equals_the_bare_model(
 ) -> None:
     folder = language_models.write(tmp_path / family, family, template=False)
     engine, bare = HuggingFace(entry(folder), tmp_path), Bare(folder)
-    assert engine.shares == (family not in ("lfm2", "mamba"))  # whose state passes every token
+    decide(engine, [*SHORT, *LONG])
     for batch in (SHORT, LONG, [*LONG[::2], *SHORT[::-1]], LONG[1:2]):
         assert worst(engine, bare, batch) <= 1e-4
-    assert engine.shares == (family not in ("lfm2", "mamba", "recurrent_gemma"))
     numbers = [p for p in (*SHORT, *LONG) if p.candidates == DIGITS]
     assert engine.generate(numbers, [""], 3).texts == [[bare.answer(p)] for p in numbers]
     if family == "cohere":  # in bfloat16 what stands behind the head is float32, too

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from sdgbias.methods.answers import (
+    closing_mark,
     parse_letter,
     parse_number,
     read_letter,
     thought_begun,
+    thought_left_open,
     with_first_digit,
 )
 
@@ -110,3 +112,22 @@ def test_what_looks_like_a_thought_is_part_of_the_answer() -> None:
     assert parse_number("I think it is 5 <b>") == 5.0
     assert parse_number("[analysis] x < thought > 5") == 5.0
     assert parse_letter("B <reason> low", "ABC") == "B"
+
+
+@pytest.mark.parametrize(
+    ("mark", "end"),
+    [
+        ("<think>", "</think>"),
+        ("<seed:think>", "</seed:think>"),
+        ("[THINK]", "[/THINK]"),
+        ("\u25c1think\u25b7", "\u25c1/think\u25b7"),
+        ("<|begin_of_thought|>", "<|end_of_thought|>"),
+        ("<|START_THINKING|>", "<|END_THINKING|>"),
+        ("<|channel>thought", "<channel|>"),
+        ("<|channel|>analysis<|message|>", "<|channel|>final<|message|>"),
+    ],
+)
+def test_a_thought_is_closed_by_its_own_mark(mark: str, end: str) -> None:
+    assert closing_mark(mark) == end
+    assert thought_left_open(f"User: high?\nAssistant: {mark}\nHm. Answer: ") == mark
+    assert thought_left_open(f"User: high?\nAssistant: {mark}\n{end}\n") == ""

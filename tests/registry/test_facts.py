@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from sdgbias.errors import RegistryError
+from sdgbias.engines.hf.loading import load_model
+from sdgbias.errors import ModelError, RegistryError
 from sdgbias.registry.propose import propose
-from tests.builders.hub_repositories import SMALL
+from sdgbias.types import ModelSpec
+from tests.builders.hub_repositories import SMALL, saved
 
 
 @pytest.mark.parametrize(
@@ -29,3 +31,25 @@ def test_a_folder_without_config_json_is_told_as_what_it_is(
     (folder / name).write_text("{}", encoding="utf-8")
     with pytest.raises(RegistryError, match=words):
         propose(f"path:{folder}", root, SMALL)
+
+
+@pytest.mark.parametrize("place", ["adapter_config.json", "vision-lora/adapter_config.json"])
+def test_an_adapter_beside_the_model_is_refused(place: str, root: Path) -> None:
+    """Without peft it would be left out under the model's name; with it, added."""
+    folder = saved(root / "m", {"model_type": "llava", "vision_config": {}})
+    words = f"{place} is an adapter beside the model's own weights"
+    (folder / place).parent.mkdir(exist_ok=True)
+    (folder / place).write_text("{}", encoding="utf-8")
+    with pytest.raises(RegistryError, match=words):
+        propose(f"path:{folder}", root, SMALL)
+    spec = ModelSpec("m", "M", "hf", f"path:{folder}", "local", "candidate")
+    with pytest.raises(ModelError, match=f"m: .*{words}"):
+        load_model(spec, root)
+
+
+def test_quantised_weights_are_named(root: Path) -> None:
+    config = {"model_type": "llava", "vision_config": {}}
+    plain = saved(root / "m", config)
+    quantised = saved(root / "q", config | {"quantization_config": {"quant_method": "fp8"}})
+    lines = [propose(f"path:{f}", root, SMALL).verdicts[0] for f in (plain, quantised)]
+    assert "quantised" not in lines[0] and "weights quantised (fp8)" in lines[1]

@@ -35,6 +35,8 @@ def test_a_thinker_passes_once_its_template_is_told_not_to_think(
     passed = parity.probe(told, Path(), small_benchmark, n=6)
     assert passed.passed, passed.line
     assert passed.told is not None
+    assert passed.told["ways"]["options"]["share_prefix"] is True
+    assert passed.applied_to(told).options["share_prefix"] is True
     asked = passed.told["admission"]
     # letters have 3/13 of the mass where they are asked for, digits 10/13
     assert 3 / 13 - 0.01 < asked["mass"] < 10 / 13 + 0.01 and asked["thinks"] == 0
@@ -62,6 +64,29 @@ def test_without_a_switch_the_beginning_of_the_answer_is_named(spec: ModelSpec) 
     )
     assert admission.refusal(replace(talks, mass=0.3), spec, Path(), floor=0.2) == ""
     assert "is below 0.4" in admission.refusal(replace(talks, mass=0.3), spec, Path(), floor=0.4)
+
+
+def test_a_thought_that_the_template_opens_is_to_be_closed(spec: ModelSpec) -> None:
+    """Letters inside an open thought are no answer, however likely they are; nor is what stands
+    behind 'Answer: ' in it."""
+    folder = Path(spec.repo.removeprefix("path:"))
+    plain = folder / "chat_template.jinja"
+    text = plain.read_text(encoding="utf-8")
+    found = admission.Admission(4, 16, 0.9, 0.8, 0.95, {}, (("A", 16),), 0, 16, 1.0)
+    inside = replace(spec, options={"template": {"answer_prefix": "Answer: "}})
+    closed = replace(spec, options={"template": {"answer_prefix": "\n</think>\n\n"}})
+    try:
+        opens = text.replace("enable_thinking", "other").replace(
+            "ASSISTANT:", "ASSISTANT:<think>\n"
+        )
+        plain.write_text(opens, encoding="utf-8")
+        told = [admission.refusal(found, one, Path()) for one in (spec, inside, closed)]
+    finally:
+        plain.write_text(text, encoding="utf-8")
+    for why in told[:2]:
+        assert "its prompts end inside a thought, which <think> begins" in why
+        assert 'options: template: {answer_prefix: "\\n</think>\\n\\n"}' in why
+    assert told[2] == ""
 
 
 def test_ties_are_exact_and_unasked_candidates_are_none() -> None:

@@ -48,7 +48,6 @@ def test_the_engine_does_what_the_plan_says(benchmark: Path, tmp_path: Path, sha
     numbers = told.answer_tokens - 16 * MCQ
     assert 0 < numbers <= 8 * 12 * REGRESSION * 8 and numbers % (8 * 12) == 0
     engine = load(spec, ROOT)
-    engine.proven = {True, False}  # type: ignore[attr-defined]  # the first group is otherwise scored both ways, which costs once
     distinct = make_plan(sdg.load_prompts(benchmark), "f").distinct
     assert len(distinct) == told.prompts_planned
     Scorer(engine, ScoreCache(tmp_path, "m", "f"), ImageReader(benchmark), spec).score(
@@ -75,7 +74,6 @@ def test_ratios_are_those_of_the_papers_views_whatever_else_is_asked(
     assert (bare.prompts_extra, bare.tokens_extra, bare.images_extra) == (0, 0, 0)
     # what the extra passes add is what the engine then does beyond the paper's views
     engine = load(spec, ROOT)
-    engine.proven = {True, False}  # type: ignore[attr-defined]
     cells = suites.of(benchmark).cells(benchmark, suites.EvalSettings(passes=choose(MORE)))
     plan = make_plan(cells[cells["task"] == "mcq"], "f")
     assert plan.planned == more.prompts_planned + more.prompts_extra > more.prompts_planned

@@ -1,5 +1,5 @@
-"""Scoring together changes no score: every architecture against itself without sharing, and against
-the model called by hand."""
+"""Scoring behind one beginning changes no score: every architecture against itself without sharing,
+and against the model called by hand; and what admission decides about it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ import pytest
 import torch
 from PIL import Image
 
-from sdgbias.engines.hf import decoding
 from sdgbias.engines.hf import engine as hf
+from sdgbias.engines.hf.loading import accepted
+from sdgbias.engines.hf.ways import decide
+from sdgbias.errors import ModelError
 from sdgbias.types import DIGITS, LETTERS, ModelSpec, Prompt, ScoreBatch
 from tests.builders.tiny_models import save
 
@@ -43,8 +45,8 @@ QUESTIONS = [
     ("Question: how many years?", DIGITS),
     ("Q", LETTERS),
 ]
-#: Families whose beginnings depend on what follows, which their first group shows.
-NOT_SHARING = ("mllama",)
+#: Families whose beginnings depend on what follows, or that can't go on behind them.
+NOT_SHARING = ("instructblip", "mllama")
 PROMPTS = [
     Prompt(text, candidates, data, name)
     for name, data in PICTURES.items()
@@ -97,7 +99,7 @@ def by_hand(engine: hf.HuggingFace, prompt: Prompt) -> list[float]:
     vocabulary = engine.tokenizer.get_vocab()
 
     def log_p(token: str | None = None) -> torch.Tensor:
-        given = engine.known_to(model.forward, inputs)
+        given = accepted(model, inputs)
         if token is not None:
             longer = torch.cat([given["input_ids"], torch.tensor([[vocabulary[token]]])], 1)
             given = {**given, "input_ids": longer, "attention_mask": torch.ones_like(longer)}
@@ -137,176 +139,134 @@ def centred(scores: Any) -> np.ndarray:
 def test_together_alone_and_by_hand_are_the_same(
     load: Load, alone: Alone, family: str, kind: str
 ) -> None:
-    engine, (plain, two) = load(family, kind), alone(family, kind)
-    one = engine.candidate_scores(PROMPTS)
-    assert one.n_tokens.tolist() == two.n_tokens.tolist()
-    assert one.mass == pytest.approx(two.mass, abs=1e-4)
-    assert one.top_token == two.top_token
+    plain, want = alone(family, kind)
+    shown = [p for p in PROMPTS if p.images]
+    assert plain.counts["tokens_prefilled"] == plain.counts["tokens_of_prompts"]
+    assert plain.counts["tokens_prefilled"] == want.n_tokens.sum()
+    assert plain.counts["images_encoded"] == len(shown)
     for i, prompt in enumerate(PROMPTS):
         k = len(prompt.candidates)
-        want = centred(by_hand(plain, prompt))
-        assert centred(two.logits[i, :k]) == pytest.approx(want, abs=1e-4)
-        assert centred(one.logits[i, :k]) == pytest.approx(want, abs=1e-4)
-    shown = [i for i, p in enumerate(PROMPTS) if p.images]
-    assert (
-        plain.counts["tokens_prefilled"] == plain.counts["tokens_of_prompts"] == one.n_tokens.sum()
+        by = centred(by_hand(plain, prompt))
+        assert centred(want.logits[i, :k]) == pytest.approx(by, abs=1e-4)
+    if family in NOT_SHARING:
+        return
+    engine = load(family, kind)
+    found = engine.candidate_scores(PROMPTS)
+    assert found.n_tokens.tolist() == want.n_tokens.tolist()
+    assert found.logits == pytest.approx(want.logits, abs=1e-4, nan_ok=True)
+    assert found.mass == pytest.approx(want.mass, abs=1e-4)
+    assert found.top_token == want.top_token
+    assert engine.counts["tokens_of_prompts"] == want.n_tokens.sum()
+    assert engine.counts["tokens_prefilled"] < 0.95 * want.n_tokens.sum()
+    assert engine.counts["images_encoded"] == 3
+
+
+@pytest.mark.parametrize("family", ["llava", "qwen", "instructblip", "mllama"])
+def test_admission_decides_once_which_ways_are_right(load: Load, family: str) -> None:
+    engine = load(family, share=False)
+    found = decide(engine, PROMPTS)
+    assert found.batch_size == engine.batch_size == 8, "batches of all of them are right"
+    assert found.share_prefix == engine.share_prefix == (family not in NOT_SHARING), found.line
+    assert ("beginnings aren't shared: behind shared beginnings:" in found.line) == (
+        family in NOT_SHARING
     )
-    assert plain.counts["images_encoded"] == len(shown)
-    engine.counts.clear()
-    engine.candidate_scores(PROMPTS)  # the first time each kind of group was scored both ways
-    assert engine.counts["tokens_of_prompts"] == one.n_tokens.sum()
-    if family == "instructblip":
-        assert not engine.shares
-        assert engine.counts["tokens_prefilled"] == one.n_tokens.sum()
-        assert engine.counts["images_encoded"] == len(shown)
-    elif family in NOT_SHARING:
-        assert not engine.shares and engine.counts["tokens_prefilled"] == one.n_tokens.sum()
-    else:
-        assert engine.shares
-        assert engine.proven == {True, False}
-        assert engine.counts["tokens_prefilled"] < 0.7 * one.n_tokens.sum()
-        assert engine.counts["images_encoded"] == 3
-
-
-@pytest.mark.parametrize("family", ["gemma3", "mllama"])
-def test_numbers_are_decoded_the_same_from_one_cache_and_one_by_one(
-    load: Load, family: str
-) -> None:
-    engine, starts = load(family), ["", "1", "-"]
-    shown = [PROMPTS[3], PROMPTS[9], PROMPTS[16]]
-    with torch.inference_mode():
-        one_by_one = decoding.by_prefix(engine, shown, starts, 6)
-    assert engine.generate(shown, starts, 6) == one_by_one
 
 
 def test_words_are_scored_without_a_picture_where_the_processor_asks_for_one(load: Load) -> None:
-    """PaliGemma puts its first token and a line end around the words, with a picture or without."""
-    engine = load("paligemma")
-    assert engine.asks_for_picture
+    engine = load("paligemma", share=False)
+    assert not engine.reads_text
     scores = engine.candidate_scores(PROMPTS)
-    assert np.isfinite(scores.logits[:, :2]).all() and not engine.shares
-    for i in (0, 3):
-        text = f"{engine.tokenizer.bos_token}{PROMPTS[i].text}\n"
-        ids = engine.tokenizer([text], add_special_tokens=False, return_tensors="pt")["input_ids"]
-        assert scores.n_tokens[i] == ids.shape[1] == scores.n_tokens[i + len(QUESTIONS)] - 4
-        space = engine.tokenizer.convert_tokens_to_ids("\u0120")
-        with torch.inference_mode():
-            first, after = (
-                engine.model(input_ids=own, token_type_ids=torch.zeros_like(own))
-                .logits[0, -1]
-                .double()
-                .log_softmax(-1)
-                for own in (ids, torch.nn.functional.pad(ids, (0, 1), value=space))
-            )
-        want = [
-            float(torch.logaddexp(first[c], first[space] + after[c]))
-            for c in engine.tokenizer.convert_tokens_to_ids(list(PROMPTS[i].candidates))
-        ]
-        assert centred(scores.logits[i, : len(want)]) == pytest.approx(centred(want), abs=1e-4)
+    assert np.isfinite(scores.logits[:, :2]).all()
 
 
-@pytest.mark.parametrize("family", ["llava", "onevision", "qwen", "internvl", "instructblip"])
-def test_a_picture_is_prepared_once(
-    load: Load, monkeypatch: pytest.MonkeyPatch, family: str
+def test_a_picture_is_prepared_and_encoded_once(
+    load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = load(family)
-    whole = type(engine.pixels.inner).__call__
+    engine = load("qwen")
+    whole = type(engine.processor.image_processor).__call__
     calls: list[int] = []
 
     def counted(self: Any, images: Any, *args: Any, **options: Any) -> Any:
         calls.append(len(images))
         return whole(self, images, *args, **options)
 
-    monkeypatch.setattr(type(engine.pixels.inner), "__call__", counted)
+    monkeypatch.setattr(type(engine.processor.image_processor), "__call__", counted)
     engine.candidate_scores(PROMPTS)
-    assert engine.pixels.separable
-    assert sum(calls) == 3 + 3, (
-        "three pictures, and the first one once and twice to see whether pictures come apart"
-    )
+    assert calls == [1, 1, 1]
 
 
-def test_beginnings_are_shared_only_where_the_model_takes_a_tree_and_reads_no_question(
-    load: Load,
+@pytest.mark.parametrize(("size", "places"), [(1, 256), (8, 1), (3, 6)])
+def test_any_size_of_batch_behind_a_beginning_gives_the_same(
+    load: Load, alone: Alone, monkeypatch: pytest.MonkeyPatch, size: int, places: int
 ) -> None:
+    _, want = alone("llava", "metaspace")
+    monkeypatch.setattr(hf, "_PLACES", places)
     engine = load("llava", "metaspace")
-    assert hf.shared_prefix.possible(engine)
-    engine.accepts = engine.accepts - {"past_key_values"}
-    assert not hf.shared_prefix.possible(engine)
-
-
-@pytest.mark.parametrize("limit", [1, 40])
-@pytest.mark.parametrize("family", ["llava", "qwen"])
-def test_any_size_of_tree_and_batch_gives_the_same(
-    load: Load, alone: Alone, monkeypatch: pytest.MonkeyPatch, family: str, limit: int
-) -> None:
-    _, want = alone(family, "metaspace")
-    monkeypatch.setattr(hf.shared_prefix, "row_tokens", lambda *_: limit)
-    monkeypatch.setattr(hf.shared_prefix, "BATCH_TOKENS", 150)
-    engine = load(family, "metaspace")
+    engine.batch_size = size
     assert engine.candidate_scores(PROMPTS).logits == pytest.approx(
         want.logits, abs=1e-4, nan_ok=True
     )
-    assert engine.shares
 
 
-@pytest.mark.parametrize("family", ["qwen", "onevision", "internvl"])
-def test_forced_starts_whatever_the_architecture(load: Load, family: str) -> None:
-    engine = load(family)
-    prompts = [p for p in PROMPTS if p.candidates == DIGITS][:4]
-    together = engine.generate(prompts, ["", "7"], 3).texts
-    assert [engine.generate([p], ["", "7"], 3).texts[0] for p in prompts] == together
-
-
-@pytest.mark.parametrize("only", ["always", "behind a cache", "with a picture", "after a space"])
-def test_a_model_that_does_not_read_the_mask_is_found_out(
-    load: Load, alone: Alone, monkeypatch: pytest.MonkeyPatch, only: str
-) -> None:
-    """A planted disagreement, in part of what is asked: every prompt is then scored by itself."""
-    kind = "metaspace" if only == "after a space" else "byte"
-    _, want = alone("llava", kind)
-    engine = load("llava", kind)
+def planted(engine: hf.HuggingFace, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    """A model that is wrong in part of what it is asked."""
     whole = type(engine.model).forward
-    seen_picture: list[bool] = []
 
-    def blind(self: Any, *args: Any, **given: Any) -> Any:
-        mask = given.get("attention_mask")
-        seen_picture.append(
-            "pixel_values" in given or (bool(seen_picture) and mask.ndim == 4 and seen_picture[-1])
-        )
-        if mask.ndim == 4:
-            if only == "always":
-                given["attention_mask"] = None
-            elif only == "behind a cache" and given.get("past_key_values") is not None:
-                given["attention_mask"] = mask.clone()
-                given["attention_mask"][..., :3] = torch.finfo(mask.dtype).min
-            elif only == "with a picture" and seen_picture[-1]:
-                given["attention_mask"] = torch.zeros_like(mask)
+    def faulty(self: Any, *args: Any, **given: Any) -> Any:
+        behind = given.get("past_key_values") is not None and given["input_ids"].shape[1] > 1
+        behind = behind and given["past_key_values"].get_seq_length() > 0
+        if fault == "raises behind a cache" and behind:
+            raise ValueError("no second part, please")
         out = whole(self, *args, **given)
-        if mask.ndim == 4 and only == "after a space":
-            space = given["input_ids"][:, -out.logits.shape[1] :] == engine.candidates.space
-            out.logits = out.logits + 0.5 * space[..., None] * torch.arange(out.logits.shape[-1])
+        if fault == "behind a cache" and behind:
+            out.logits = out.logits * 1.5
+        if fault == "in batches" and len(given["input_ids"]) > 1 and not behind:
+            out.logits = out.logits * 1.5
         return out
 
-    monkeypatch.setattr(type(engine.model), "forward", blind)
-    got = engine.candidate_scores(PROMPTS)
-    assert got.logits == pytest.approx(want.logits, abs=1e-4, nan_ok=True)
-    assert not engine.shares
+    monkeypatch.setattr(type(engine.model), "forward", faulty)
 
 
-def test_a_model_that_refuses_the_mask_is_scored_prompt_by_prompt(
-    load: Load, alone: Alone, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("fault", "size", "why"),
+    [
+        ("behind a cache", 8, "behind shared beginnings: log-probabilities differ by up to"),
+        ("raises behind a cache", 8, "behind shared beginnings: ValueError: no second part"),
+        ("in batches", 1, "in batches: log-probabilities differ by up to"),
+    ],
+)
+def test_a_model_that_is_wrong_in_one_way_is_not_asked_so(
+    load: Load,
+    alone: Alone,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+    size: int,
+    why: str,
 ) -> None:
     _, want = alone("llava", "byte")
     engine = load("llava")
-    whole = type(engine.model).forward
-
-    def strict(self: Any, *args: Any, **given: Any) -> Any:
-        if given["attention_mask"].ndim != 2:
-            raise ValueError("attention_mask must have two dimensions")
-        return whole(self, *args, **given)
-
-    monkeypatch.setattr(type(engine.model), "forward", strict)
+    planted(engine, monkeypatch, fault)
+    found = decide(engine, PROMPTS)
+    assert (found.batch_size, found.share_prefix) == (size, False) and why in found.line
     assert engine.candidate_scores(PROMPTS).logits == pytest.approx(
         want.logits, abs=1e-4, nan_ok=True
     )
-    assert not engine.shares
+
+
+def test_what_goes_wrong_at_run_time_is_not_swallowed(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = load("llava")
+    planted(engine, monkeypatch, "raises behind a cache")
+    with pytest.raises(ValueError, match="no second part, please"):
+        engine.candidate_scores(PROMPTS)
+
+
+def test_a_picture_behind_the_question_is_no_common_beginning(load: Load) -> None:
+    engine = load("llava")
+    parts = "{% for p in m['content'] | reverse %}{{ p['text'] if p['text'] else '<image>' }}"
+    engine.processor.chat_template = (
+        "{% for m in messages %}" + parts + "{% endfor %}{% endfor %}ASSISTANT:"
+    )
+    with pytest.raises(ModelError, match="put the picture in front .* share_prefix: false"):
+        engine.candidate_scores(PROMPTS)

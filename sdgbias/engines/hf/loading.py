@@ -19,7 +19,8 @@ from sdgbias.engines.hf.checkpoint import refuse_lacking
 from sdgbias.engines.hf.head import keep_precise
 from sdgbias.engines.hub_errors import translate
 from sdgbias.engines.options import HfOptions, read
-from sdgbias.errors import NotAnswerable, OutOfMemory, SdgbiasError
+from sdgbias.errors import ModelError, NotAnswerable, OutOfMemory, SdgbiasError
+from sdgbias.registry.facts import adapters
 from sdgbias.types import ModelSpec
 
 #: Text of the plain RuntimeError that torch raises when main memory is full.
@@ -43,6 +44,9 @@ def load_model(spec: ModelSpec, root: Path) -> tuple[Any, torch.device]:
     where the entry has a device_map. Safetensors only. Raises ModelError, InfrastructureError,
     OutOfMemory, RegistryError."""
     folder, source, where = pinned(spec, root)
+    beside = folder.rglob("adapter_config.json") if folder else ()
+    if folder and (why := adapters(path.relative_to(folder).as_posix() for path in beside)):
+        raise ModelError(f"{spec.name}: {folder}: {why}")
     where["trust_remote_code"] = spec.trust_remote_code
     split = read(spec, HfOptions).device_map
     more: dict[str, Any] = {"device_map": split} if split else {}

@@ -49,6 +49,7 @@ def load_processor(spec: ModelSpec, root: Path) -> Any:
                 source, backend="pil", **where, **options
             )
             _check(spec, processor.image_processor, options)
+        fill_from_config(processor, lambda: AutoConfig.from_pretrained(source, **where))
         if not isinstance(processor, TextProcessor):
             processor.chat_template = template_in(processor)
         if getattr(processor, "tokenizer", None) is not None:
@@ -58,6 +59,34 @@ def load_processor(spec: ModelSpec, root: Path) -> Any:
     except Exception as error:  # faulty files raise nearly anything inside transformers
         raise translate(spec, folder, "can't load the processor of", error) from None
     return processor
+
+
+#: Settings that count a picture's tokens -> the part of config.json that has them.
+_COUNTS = {
+    "patch_size": "vision_config",
+    "vision_feature_select_strategy": "",
+    "num_query_tokens": "",
+}
+
+
+def fill_from_config(processor: Any, read_config: Callable[[], Any]) -> None:
+    """Takes what counts a picture's tokens from config.json where processor_config.json lacks it,
+    as in repositories of 2023 and 2024. ValueError where it is in neither."""
+    lacking = [name for name in _COUNTS if getattr(processor, name, "") is None]
+    config = read_config() if lacking else None
+    for name in lacking:
+        part = getattr(config, _COUNTS[name], None) if _COUNTS[name] else config
+        value = getattr(part, name, None)
+        if value is None:
+            place = f"{_COUNTS[name]}.{name}".lstrip(".")
+            raise ValueError(
+                f"neither processor_config.json says {name} nor config.json {place}; without it no"
+                " prompt can show a picture: add it to processor_config.json"
+            )
+        setattr(processor, name, value)
+    # the first feature, which "default" drops, is none of a patch
+    if "patch_size" in lacking and processor.vision_feature_select_strategy == "default":
+        processor.num_additional_image_tokens = 1
 
 
 def _refuse_code_elsewhere(spec: ModelSpec, source: str, where: dict[str, Any]) -> None:

@@ -31,13 +31,18 @@ def lines(spec: ModelSpec, root: Path, prompt: Prompt) -> list[str]:
     text = render(processor, prompt, template)
     special = adds_special_tokens(processor, text)
     ids = tokenizer(text, add_special_tokens=special)["input_ids"]
+    bare = tokenizer(text, add_special_tokens=False)["input_ids"]
+    first = "no special token in front"
+    if ids[:1] != bare[:1] or len(ids) > len(bare):
+        first = "the tokenizer adds the first"
+    elif ids and ids[0] in tokenizer.all_special_ids:
+        first = "the template writes the first"
     found = find_candidates(tokenizer, LETTERS + DIGITS, optional=LETTERS.lower())
     out = [
         f"rendered, {len(text)} characters:",
         tokenizer.decode(ids, skip_special_tokens=False),
         "",
-        f"token ids before pictures are put in, {len(ids)}"
-        f" ({'the tokenizer adds' if special else 'the template writes'} the first):",
+        f"token ids before pictures are put in, {len(ids)} ({first}):",
         " ".join(map(str, ids)),
         f"tokens: {' '.join(map(repr, tokenizer.convert_ids_to_tokens(ids)))}",
     ]
