@@ -37,15 +37,13 @@ def load(folder: Path, dtype: str) -> HuggingFace:
     [
         ("llava", "float16"),
         ("gemma3", "bfloat16"),
-        ("kosmos-2", "float32"),
+        ("qwen2_5_vl", "bfloat16"),
         # half precision is slow without the units for it
         pytest.param("gemma3", "float16", marks=pytest.mark.long),
-        pytest.param("kosmos-2", "float16", marks=pytest.mark.long),
-        pytest.param("kosmos-2", "bfloat16", marks=pytest.mark.long),
     ],
 )
 def test_half_precision_only_rounds(name: str, dtype: str, tmp_path: Path) -> None:
-    """Gemma's picture tokens see each other; Kosmos counts positions from elsewhere than 0."""
+    """Gemma's picture tokens see each other; Qwen's have positions in space."""
     folder = families.write(tmp_path / "m", name)
     bare, engine = Bare(folder), load(folder, dtype)
     found = engine.candidate_scores(PROMPTS)
@@ -67,4 +65,7 @@ def test_prompts_that_see_all_of_themselves_are_never_shared(tmp_path: Path) -> 
     """In bfloat16 the difference must not pass for rounding."""
     engine = load(families.write(tmp_path / "m", "paligemma"), "bfloat16")
     found = decide(engine, PROMPTS)
-    assert not found.share_prefix and "behind shared beginnings" in found.line
+    assert not found.share_prefix
+    together = engine.candidate_scores(PROMPTS).logits
+    alone = np.vstack([engine.candidate_scores([prompt]).logits for prompt in PROMPTS])
+    assert np.abs(together - alone).max() <= NEAR["bfloat16"]

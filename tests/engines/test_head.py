@@ -89,10 +89,10 @@ def test_a_planted_uniform_model_in_bfloat16_gives_each_letter_a_third(folder: P
     head = engine.model.get_output_embeddings()
     ids = [engine.candidates.ids[c][0] for c in LETTERS]
     seen: list[torch.Tensor] = []
-    watch = head.register_forward_pre_hook(lambda _, given: seen.append(given[0][0, -1].float()))
+    watch = head.register_forward_pre_hook(lambda _, given: seen.append(given[0][:, -1].float()))
     engine.candidate_scores(prompts[:8])
     watch.remove()
-    middle = torch.stack(seen).mean(0)
+    middle = torch.cat(seen).mean(0)
     torch.manual_seed(1)
     rows = 20 * middle / middle.square().sum() + 0.5 * torch.randn(3, len(middle)) / middle.norm()
     won = np.zeros(3)

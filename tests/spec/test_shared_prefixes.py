@@ -212,6 +212,7 @@ def planted(engine: hf.HuggingFace, monkeypatch: pytest.MonkeyPatch, fault: str)
     """A model that is wrong in part of what it is asked."""
     whole = type(engine.model).forward
 
+    @functools.wraps(whole)
     def faulty(self: Any, *args: Any, **given: Any) -> Any:
         behind = given.get("past_key_values") is not None and given["input_ids"].shape[1] > 1
         behind = behind and given["past_key_values"].get_seq_length() > 0

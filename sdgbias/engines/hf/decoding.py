@@ -4,7 +4,7 @@ forced start may consist of, and where an answer ends."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import torch
 from transformers import LogitsProcessor
@@ -30,7 +30,7 @@ def by_picture(prompts: Sequence[Prompt]) -> list[list[int]]:
 
 def common_length(rows: Sequence[Sequence[int]]) -> int:
     """Tokens that all rows begin with; each row keeps one of its own behind them."""
-    first, last = min(rows), max(rows)
+    first, last = min(map(list, rows)), max(map(list, rows))
     most = min(map(len, rows)) - 1
     return next((at for at in range(most) if first[at] != last[at]), most)
 
@@ -76,26 +76,25 @@ def choices_of(
     starts: Sequence[str],
     candidates: CandidateTokens,
     minus: Sequence[int],
-    first: torch.Tensor | None,
-    behind: Callable[[], torch.Tensor],
+    prompts: int,
+    spaced: tuple[torch.Tensor, torch.Tensor] | None,
 ) -> list[list[Choices]]:
-    """The choices of each start (S) of each prompt (B). first: (B, V) logits of the first token,
-    None where no start may come behind a lone space token; behind: the logits of the token behind
-    one. There a start comes behind it where that beginning is the likelier one."""
+    """The choices of each start (S) of each of B prompts. spaced: (B, V) logits of the first token,
+    and of the one behind a lone space token, where a start may come behind one; there it does where
+    that beginning is the likelier one."""
     plain = [start_choices(start, candidates, minus) for start in starts]
-    spaced = [after_space(s, candidates, own) for s, own in zip(starts, plain, strict=True)]
-    if first is None or not any(spaced):
-        return [plain] if first is None else [plain] * len(first)
-    one = torch.log_softmax(first.double(), -1)
-    two = torch.log_softmax(behind().double(), -1)
+    if spaced is None:
+        return [[*plain] for _ in range(prompts)]
+    longer = [after_space(s, candidates, own) for s, own in zip(starts, plain, strict=True)]
+    first, behind = (torch.log_softmax(logits.double(), -1) for logits in spaced)
     found: list[list[Choices]] = []
-    for row in range(len(one)):
+    for row in range(prompts):
         found.append([])
-        for own, other in zip(plain, spaced, strict=True):
+        for own, other in zip(plain, longer, strict=True):
             ids = list(own[0]) if own else []
             if other is not None:
-                second = float(one[row, other[0][0]] + two[row, ids].max())
-                own = other if second > float(one[row, ids].max()) else own
+                second = float(first[row, other[0][0]] + behind[row, ids].max())
+                own = other if second > float(first[row, ids].max()) else own
             found[-1].append(own)
     return found
 

@@ -281,7 +281,7 @@ class HuggingFace(Backend):
         inputs = self.inputs(prompts)
         lengths: list[int] = inputs["attention_mask"].sum(-1).tolist()
         two = then is not None
-        choices = [[(then,)]] * len(prompts) if two else []
+        choices = [] if then is None else [[(then,)]] * len(prompts)
         _, out = self._generate(
             inputs, 1 + two, choices, finite=False, output_logits=True, use_cache=two
         )
@@ -333,7 +333,7 @@ class HuggingFace(Backend):
         most = max(map(len, tails)) + more
         ids = [[*tail, *[space] * more, *[pad] * (most - len(tail) - more)] for tail in tails]
         ends = torch.tensor([len(tail) - 1 for tail in tails], device=self.device)
-        kept = torch.cat([ends, ends + 1] if more else [ends]).unique()
+        kept = torch.cat([ends, ends + 1] if more else [ends]).unique()  # type: ignore[no-untyped-call]
         branched = copy.deepcopy(cache)
         branched.batch_repeat_interleave(len(tails))
         logits = self.forward(
@@ -370,13 +370,14 @@ class HuggingFace(Backend):
     ) -> list[list[decoding.Answer]]:
         """Answers of B prompts, one ordinary generation for each start."""
         known = self.candidates
-        first = behind = None
+        spaced = None
         if decoding.begins_behind_space(starts, known):
             first, behind, _ = self.first_tokens(prompts, known.space)
-        choices = decoding.choices_of(starts, known, self.minus_ids, first, lambda: behind)
+            spaced = None if behind is None else (first, behind)
+        choices = decoding.choices_of(starts, known, self.minus_ids, len(prompts), spaced)
         answers: list[list[decoding.Answer]] = [[] for _ in prompts]
         for s in range(len(starts)):
-            forced = [own[s] for own in choices] * (1 if first is not None else len(prompts))
+            forced = [own[s] for own in choices]
             new, _ = self._generate(self.inputs(prompts), limit + max(map(len, forced)), forced)
             for b, ids in enumerate(new):
                 answers[b].append(decoding.cut(ids, len(forced[b]), limit, self.ends))
@@ -389,9 +390,10 @@ class HuggingFace(Backend):
         known, n = self.candidates, len(starts)
         state = self.prefill(prompts)
         self.counts["decode_prefills"] += len(prompts)
-        choices = decoding.choices_of(
-            starts, known, self.minus_ids, state.logits, lambda: self.follow(state, known.space)
-        )
+        spaced = None
+        if decoding.begins_behind_space(starts, known):
+            spaced = (state.logits, self.follow(state, known.space))
+        choices = decoding.choices_of(starts, known, self.minus_ids, len(prompts), spaced)
         forced = [own for of_prompt in choices for own in of_prompt]
         state = self.repeat(state, n)
         logits = decoding.Forced(forced)(state.ids, state.logits)
