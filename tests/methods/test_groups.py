@@ -17,7 +17,7 @@ PLACE = RNG.integers(0, 60, 300)
 @pytest.mark.parametrize(("kind", "single"), [("share", stats.share), ("mean", stats.mean)])
 def test_grouped_is_the_metric_of_each_groups_rows(kind, single) -> None:  # type: ignore[no-untyped-def]
     hit = metrics.correct(GOLD, SAID).astype(float)
-    (table,) = stats.grouped(hit, stats.codes(GROUP)[0], 3, PLACE, kind=kind)
+    (table,) = stats.grouped(hit, stats.codes(GROUP)[0], 3, PLACE, kind=kind, tested=True)
     for i, name in enumerate(("north", "south", "west")):
         mine = name == GROUP
         expected = single(metrics.correct(GOLD[mine], SAID[mine]), PLACE[mine])
