@@ -35,7 +35,7 @@ from prefect.states import Cancelled, Completed, Failed, State
 from flows import pages, score
 from sdgbias import progress
 from sdgbias.cli.night_options import NightOptions, described, signed, takes_night_options
-from sdgbias.errors import GateError, InfrastructureError, SdgbiasError
+from sdgbias.errors import InfrastructureError, RegressionBreach, SdgbiasError
 from sdgbias.nightly import attempt as work
 from sdgbias.nightly import gpus, ledger, process, schedule, steps
 from sdgbias.nightly import run as nights
@@ -192,7 +192,7 @@ def ended(summary: nights.NightSummary) -> State[None]:
     words = f"night {summary.night}: {pages.counts(summary.outcomes)}{bad}"
     if summary.exit_code == 0:
         return Completed(message=words)
-    if summary.exit_code == GateError.exit_code:
+    if summary.exit_code == RegressionBreach.exit_code:
         return Completed(name=BREACH, message=words)
     return Failed(
         message=words
@@ -261,13 +261,13 @@ def nightly(pools: bool = False, report_address: str = "", **options: Any) -> St
 @takes_night_options()
 def main(**options: Any) -> None:
     # below another command, the models and steps write to its line themselves
-    with nullcontext() if progress.FOLDER in os.environ else progress.shown("nightly"):
+    with nullcontext() if progress.ADDRESS in os.environ else progress.shown("nightly"):
         state = nightly(**options, return_state=True)
     print(state.message, file=sys.stderr if state.is_failed() else sys.stdout)
     sys.exit(
         InfrastructureError.exit_code
         if not state.is_completed()
-        else GateError.exit_code
+        else RegressionBreach.exit_code
         if state.name == BREACH
         else 0
     )

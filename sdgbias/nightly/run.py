@@ -27,7 +27,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from sdgbias.errors import GateError, InfrastructureError, SdgbiasError
+from sdgbias import progress
+from sdgbias.errors import InfrastructureError, RegressionBreach, SdgbiasError
 from sdgbias.nightly import attempt, gpus, ledger, process, quarantine, schedule, weights
 from sdgbias.nightly import steps as finish
 from sdgbias.nightly.attempt import FAILED, JobOutcome
@@ -66,7 +67,7 @@ class NightSummary:
         if self.status == FAILED or self.unsaved:
             return InfrastructureError.exit_code
         if steps.get("gate", finish.DONE).state == ledger.BREACH:
-            return GateError.exit_code
+            return RegressionBreach.exit_code
         bad = {name for name, ended in steps.items() if ended != finish.DONE}
         return InfrastructureError.exit_code if bad - set(finish.OPTIONAL_STEPS) else 0
 
@@ -108,7 +109,7 @@ def run(
     began = time.monotonic()
     name = name_of(settings, now())
     settings = replace(settings, night=name)  # fixed now: the minute in the name may change later
-    with ledger.only_one(settings.results, name):
+    with ledger.only_one(settings.results, name), progress.listening():
         if ledger.status(settings.results, name) == ledger.DONE:
             return NightSummary(name, "", note=f"night {name} is done already; nothing to do")
         night = tonight(settings, now())
