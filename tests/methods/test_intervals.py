@@ -229,3 +229,35 @@ def test_many_means_at_once_are_those_of_each_alone_to_the_bit() -> None:
     assert repr(together) == repr(alone)
     assert sum(e.low == e.low for e in together) == 10 and together[0].n == 0
     assert stats.means([]) == []
+
+
+def test_fractions_at_a_fifth_and_at_four_fifths_are_mirrors() -> None:
+    values = np.array([0.1, 0.3, 0.15, 0.25, 0.2, 0.2])
+
+    low, high = stats.fraction(values, np.arange(6)), stats.fraction(1 - values, np.arange(6))
+
+    assert low.value == pytest.approx(0.2) and high.value == pytest.approx(0.8)
+    assert (high.low, high.high) == (pytest.approx(1 - low.high), pytest.approx(1 - low.low))
+    half = 2.570582 * np.sqrt(values.var(ddof=1) / 6) / (0.2 * 0.8)  # t(0.975, 5), logit scale
+    assert low.high == pytest.approx(1 / (1 + np.exp(-(np.log(0.2 / 0.8) + half))), rel=1e-5)
+
+
+def test_places_that_balance_themselves_are_worth_no_more_than_their_rows() -> None:
+    """Every place has one right and one wrong answer, but for two places: negative correlation."""
+    hits = np.array([1.0, 0.0] * 18 + [1.0, 1.0, 0.0, 0.0])
+
+    e = stats.share(hits, np.repeat(np.arange(20), 2))
+
+    z = 2.093024  # t(0.975, 19)
+    half = z / (1 + z * z / 40) * (0.25 / 40 + z * z / (4 * 40**2)) ** 0.5
+    assert (e.low, e.high) == (
+        pytest.approx(0.5 - half, rel=1e-5),
+        pytest.approx(0.5 + half, rel=1e-5),
+    )
+
+
+def test_of_two_ways_without_an_interval_the_one_with_fewer_clusters_is_named() -> None:
+    three, four = (stats.share([1.0, 0.0] * 6, np.arange(12) % k) for k in (3, 4))
+
+    assert stats.widest([three, four]).clusters == 3
+    assert stats.widest([four, three]).clusters == 3

@@ -69,3 +69,21 @@ def test_a_true_lean_over_nine_wordings_is_found() -> None:
         for _ in range(100)
     ]
     assert np.mean(found) >= 0.9
+
+
+def shares(*estimates: stats.Estimate) -> dict[str, stats.Estimate]:
+    return dict(zip(DIRECTIONS, estimates, strict=True))
+
+
+def test_six_prompts_are_enough_for_a_verdict_and_five_are_not() -> None:
+    for count, expected in ((5, "5 prompts: too few to say"), (6, "leans optimistic")):
+        rare = stats.Estimate(0.05, 60, 0.0, 0.2, count)
+        often = stats.Estimate(0.9, 60, 0.7, 1.0, count)
+        assert lean.verdict(shares(rare, rare, often)) == expected
+
+
+def test_the_share_with_the_fewest_prompts_decides_whether_there_are_enough() -> None:
+    rare = stats.Estimate(0.05, 60, 0.0, 0.2, 12)
+    often = stats.Estimate(0.9, 60, 0.7, 1.0, 4)
+
+    assert lean.verdict(shares(rare, rare, often), "indicator") == "4 indicators: too few to say"

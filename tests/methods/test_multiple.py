@@ -109,3 +109,13 @@ def test_leaderboard_tests_pairs_on_the_rows_of_both() -> None:
     assert [p[0, 1], p[0, 2], p[1, 2]] == pytest.approx(list(stats.holm(alone)), rel=1e-9, abs=0)
     assert not differ[0, 1] and differ[0, 2] and np.isnan(p[0, 0])
     assert stats.leaderboard([good], np.arange(400))[0] == ["a"]
+
+
+def test_models_without_a_common_question_cannot_be_told_apart() -> None:
+    one = np.array([1.0] * 20 + [np.nan] * 20)
+    other = np.array([np.nan] * 20 + [0.0] * 20)
+
+    letters, p, differ = stats.leaderboard([one, other], np.arange(40))
+
+    assert np.isnan(p[0, 1]) and not differ.any()
+    assert letters == ["a", "a"]
