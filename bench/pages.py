@@ -32,7 +32,6 @@ import summary
 
 from sdgbias import store
 from sdgbias.raw.indicators import load_indicators
-from sdgbias.store import database
 from sdgbias.types import PILLARS
 
 BENCHMARK, START, ITEMS = "0123456789abcdef", datetime(2026, 1, 1, 0, 30), 1320
@@ -88,9 +87,7 @@ def fabricate(path: Path, nights: int, models: int) -> None:
     with store.connect(path, details=()) as con:
         con.execute("SET enable_progress_bar = false")
         con.register("made", table)
-        known = cells()
-        con.register("cells", known)
-        everything, headlines = len(known), int(known["indicator"].isin(store.HEADLINES).sum())
+        con.register("cells", cells())
         con.execute(
             f"""INSERT INTO runs BY NAME SELECT run_id, 'sdg' AS suite, model, 'planted' AS
                 provenance, '{BENCHMARK}' AS benchmark_id,
@@ -105,11 +102,7 @@ def fabricate(path: Path, nights: int, models: int) -> None:
                    AS v FROM made, cells c WHERE n = ? ORDER BY run_id) t(run_id, model, c, v)""",
                 [night],
             )
-            for name, of in (("metric_rows", everything), ("headline_rows", headlines)):
-                database.group_by_cell(con, name, models * of, store.GROUPED, store.NEWEST)
-                only = f"WHERE indicator IN {store.HEADLINES}" if name == "headline_rows" else ""
-                made = f"SELECT *, {database.cell()} AS cell FROM incoming {only}"
-                con.execute(f"INSERT INTO {name} BY NAME {made}")
+            con.execute("INSERT INTO metric_rows BY NAME FROM incoming")
         con.execute(
             """INSERT INTO nights BY NAME SELECT DISTINCT strftime("at", '%Y-%m-%dT%H%M') AS
                 night, "at" AS started_at,
