@@ -35,7 +35,7 @@ from prefect.states import Cancelled, Completed, Failed, State
 from flows import pages, score
 from sdgbias import progress
 from sdgbias.cli.night_options import NightOptions, described, signed, takes_night_options
-from sdgbias.errors import GateError, InfrastructureError, SdgbiasError
+from sdgbias.errors import InfrastructureError, RegressionBreach, SdgbiasError
 from sdgbias.nightly import attempt as work
 from sdgbias.nightly import gpus, ledger, process, schedule, steps
 from sdgbias.nightly import run as nights
@@ -192,7 +192,7 @@ def ended(summary: nights.NightSummary) -> State[None]:
     words = f"night {summary.night}: {pages.counts(summary.outcomes)}{bad}"
     if summary.exit_code == 0:
         return Completed(message=words)
-    if summary.exit_code == GateError.exit_code:
+    if summary.exit_code == RegressionBreach.exit_code:
         return Completed(name=BREACH, message=words)
     return Failed(
         message=words
@@ -267,7 +267,7 @@ def main(**options: Any) -> None:
     sys.exit(
         InfrastructureError.exit_code
         if not state.is_completed()
-        else GateError.exit_code
+        else RegressionBreach.exit_code
         if state.name == BREACH
         else 0
     )

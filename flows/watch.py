@@ -15,7 +15,7 @@ from prefect.artifacts import create_table_artifact
 from prefect.states import Completed, Failed, State
 
 from sdgbias.nightly.attempt import CLI
-from sdgbias.nightly.process import redact, said
+from sdgbias.nightly.process import redact, run_captured
 
 TIMEOUT = 3600  # seconds
 
@@ -34,7 +34,7 @@ def watch(rules: str = "", webhook_env: str = "") -> State[list[dict[str, object
     options = [part for name, value in given.items() if value for part in (name, value)]
     command = [*CLI, "models", "watch", "--json", *options]
     try:
-        code, text, why = said(command, TIMEOUT)
+        code, text, why = run_captured(command, TIMEOUT)
     except subprocess.TimeoutExpired:
         return Failed(message=f"not done within {TIMEOUT} s", data=[])
     try:

@@ -7,19 +7,22 @@
     +-- ModelError              exit 5   a model that loads but can't be scored (no token for a
     |   |                                candidate, ...)
     |   +-- KeyRefused                   an endpoint refuses its key or the account behind it
-    +-- GateError               exit 6   a table rule of the quality check failed
+    +-- RegressionBreach        exit 6   the regression check found that a run is worse than before
     +-- StoreError              exit 7   results can't be written or read (read-only, full disk,
     |   |                                locked)
     |   +-- Busy                         another process holds the file: wait and retry
     |   +-- DiskFull                     no room: nothing is torn, free some space and retry
     +-- SuiteError              exit 9   a folder of custom questions (suite.yaml) with faults
     +-- InfrastructureError     exit 8   out of memory, timeout, gated model: recorded apart,
-        |                                retried, never scored
-        +-- OutOfMemory                  of the accelerator or the machine; half a batch may fit
-        +-- Gated                        the hub requires accepting its conditions, or this token
-        |                                has no access to the repository
-        +-- ExpiredToken                 the hub or the endpoint rejects the token
-        +-- HubUnreachable               no answer from the hub, and the local cache is incomplete
+    |   |                                retried, never scored
+    |   +-- OutOfMemory                  of the accelerator or the machine; half a batch may fit
+    |   +-- Gated                        the hub requires accepting its conditions, or this token
+    |   |                                has no access to the repository
+    |   +-- ExpiredToken                 the hub or the endpoint rejects the token
+    |   +-- HubUnreachable               no answer from the hub, and the local cache is incomplete
+    +-- DataValidationError     exit 10  rows of a table break a rule of expectations/
+    +-- EnginesDisagree         exit 11  the parity check: two engines score one model differently
+    +-- SelfcheckFailed         exit 12  a planted bias was not recovered
 
 A message is one line. It names the file and the value at fault and ends with the next command or
 the valid names.
@@ -56,7 +59,7 @@ class KeyRefused(ModelError):
     """An endpoint refuses the key or the account behind it, whatever the request."""
 
 
-class GateError(SdgbiasError):
+class RegressionBreach(SdgbiasError):
     exit_code = 6
 
 
@@ -80,6 +83,18 @@ class SuiteError(SdgbiasError):
 
 class InfrastructureError(SdgbiasError):
     exit_code = 8
+
+
+class DataValidationError(SdgbiasError):
+    exit_code = 10
+
+
+class EnginesDisagree(SdgbiasError):
+    exit_code = 11
+
+
+class SelfcheckFailed(SdgbiasError):
+    exit_code = 12
 
 
 class NotAnswerable(ModelError):

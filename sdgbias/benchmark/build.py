@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain
@@ -22,13 +22,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import duckdb
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sdgbias.benchmark import card, items, prompts, quality
 from sdgbias.benchmark.card.figures import counts as counted
-from sdgbias.errors import InputError
+from sdgbias.benchmark.draw import TABLE_B
+from sdgbias.errors import InputError, UsageError, one_of
 from sdgbias.files import reading, understood, write_atomically, write_json, writing
 from sdgbias.progress import Progress, silent
 from sdgbias.raw import clusters as clusters_module
@@ -37,10 +39,11 @@ from sdgbias.raw.folders import sample_note
 from sdgbias.raw.images import image_store as imagestore
 from sdgbias.raw.images import near_duplicates
 from sdgbias.raw.images.image_store import ImageSettings
-from sdgbias.raw.indicators import Bins
+from sdgbias.raw.indicators import Bins, Indicator, bins, load_indicators
 from sdgbias.types import QUARANTINE_COLUMNS, Task
 
 MAX_ROUNDS = 20
+CUTS, QUESTIONS = ("ours", "paper"), ("all", "paper")
 #: With fewer clusters than this, starting a worker takes longer than drawing their pictures.
 FEW_PICTURES = 32
 #: Least rows of a row group of a table that is written in parts; at most as many again are held.
@@ -186,7 +189,9 @@ class Draw:
     """Which questions are drawn. mcq, regression: how many; None: the paper's number where the raw
     folder fills the paper's quota of every pillar, else all. every: None is all. max_gap: most
     years between a value and the survey. split: id (the authors' rule) or place. keep_bins: an
-    earlier benchmark folder whose options are reused."""
+    earlier benchmark folder whose options are reused. cuts: how answer options are cut, ours
+    (established thresholds, else terciles) or paper (quantiles at Table B's shares). questions:
+    all indicators, or those that carry the paper's SDG codes (paper)."""
 
     mcq: int | None = None
     regression: int | None = None
@@ -195,6 +200,33 @@ class Draw:
     split: str = "id"
     keep_bins: Path | None = None
     every: bool = False
+    cuts: str = "ours"
+    questions: str = "all"
+
+    def options(self) -> Callable[[Indicator, np.ndarray], Bins]:
+        """What gives an indicator its answer options. Raises UsageError, InputError."""
+        if self.cuts not in CUTS:
+            raise UsageError(f"--cuts: {one_of('way to cut', self.cuts, CUTS)}")
+        earlier = earlier_bins(self.keep_bins)
+
+        def cut(entry: Indicator, values: np.ndarray) -> Bins:
+            kept = earlier.get(entry.slug)
+            if kept and kept.labels:
+                return kept
+            if self.cuts == "ours":
+                return bins(entry, values)
+            a, b, c = (share / sum(TABLE_B[entry.pillar]) for share in TABLE_B[entry.pillar])
+            return bins(entry, values, (a, b, c))
+
+        return cut
+
+    def indicators(self) -> list[Indicator]:
+        """The indicators that are asked about. Raises UsageError."""
+        if self.questions not in QUESTIONS:
+            raise UsageError(
+                f"--questions: {one_of('set of questions', self.questions, QUESTIONS)}"
+            )
+        return [e for e in load_indicators() if e.in_paper or self.questions == "all"]
 
 
 @dataclass(frozen=True)
@@ -221,9 +253,14 @@ def build_items(out: Path, draw: Draw = Draw(), reviewed: Reviewed | None = None
     text = review.to_csv(index=False, lineterminator="\n")
     write_atomically(out / "regions_review.csv", text)
     by_status = review.groupby("status")["clusters"].sum()
-    kept = earlier_bins(draw.keep_bins)
     candidates = items.find_candidates(
-        clusters, images, known, seed=draw.seed, max_gap=draw.max_gap, keep_bins=kept
+        clusters,
+        images,
+        known,
+        seed=draw.seed,
+        max_gap=draw.max_gap,
+        options=draw.options(),
+        asked=draw.indicators(),
     )
     given = {Task.MCQ: draw.mcq, Task.REGRESSION: draw.regression}
     free = [task for task, n in given.items() if n is None and not draw.every]
@@ -238,6 +275,8 @@ def build_items(out: Path, draw: Draw = Draw(), reviewed: Reviewed | None = None
     asked: dict[str, Any] = {
         **{name: getattr(draw, name) for name in ("mcq", "regression", "seed", "max_gap")},
         "kept_bins": draw.keep_bins is not None,
+        **({"cuts": draw.cuts} if draw.cuts != "ours" else {}),
+        **({"questions": draw.questions} if draw.questions != "all" else {}),
     }
     if free:
         every = "every question, as the raw folder can't fill the paper's quotas"

@@ -24,6 +24,10 @@ PILLAR_WEIGHTS = {
     Task.MCQ: dict(zip(PILLARS, (222_900, 162_600, 114_500), strict=True)),
     Task.REGRESSION: dict(zip(PILLARS, (19_427, 16_761, 13_812), strict=True)),
 }
+#: Table B: percent of the published multiple-choice answers that are A, B and C.
+TABLE_B = dict(
+    zip(PILLARS, ((27.75, 42.80, 29.45), (40.11, 39.11, 20.78), (32.03, 33.87, 34.11)), strict=True)
+)
 #: Distinct questions of the published benchmark: a multiple-choice question counts five times in
 #: Table A.
 PAPER = {Task.MCQ: 100_000, Task.REGRESSION: 50_000}

@@ -60,9 +60,10 @@ def shared_texts(options: Mapping[str, Bins], task: Task) -> pd.DataFrame:
         ]
         own = ["target", "tolerance", "question"]
         return pd.DataFrame(rows, columns=["indicator", *_SHARED, *own])
-    texts = {e.slug: [*options[e.slug].labels, "", "", ""][:3] for e in load_indicators()}
+    asked = [entry for entry in load_indicators() if entry.slug in options]
+    texts = {e.slug: [*options[e.slug].labels, "", "", ""][:3] for e in asked}
     entries = [
         (e.slug, e.pillar, e.title, e.sdg, e.unit, e.polarity, e.question, *texts[e.slug])
-        for e in load_indicators()
+        for e in asked
     ]
     return pd.DataFrame(entries, columns=["indicator", *_SHARED, "polarity", "question", *_OPTIONS])

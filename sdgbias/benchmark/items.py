@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from sdgbias.benchmark.draw import PAPER, draw, quotas, with_ids
@@ -80,7 +81,8 @@ def find_candidates(
     *,
     seed: int,
     max_gap: int = MAX_GAP,
-    keep_bins: Mapping[str, Bins] | None = None,
+    options: Callable[[Indicator, np.ndarray], Bins] = bins,
+    asked: Sequence[Indicator] | None = None,
 ) -> Candidates:
     """Pair every indicator with every cluster that has an image, the evidence that the indicator's
     template requires, and a value.
@@ -89,21 +91,22 @@ def find_candidates(
     cluster_id, image_id and optionally image_group (near-duplicates) and modalities (what it
     shows). `series`: series.read_series. `max_gap`: most years
     between a national or regional value and the survey, unless the indicator table has another
-    limit. `keep_bins`: options of an earlier benchmark by indicator, used instead of terciles over
-    these clusters, so that a new country doesn't move the cut points of old questions. Raises
-    InputError for a missing column, UsageError for a negative number.
+    limit. `options`: the answer options of an indicator, from its values at these clusters.
+    `asked`: the indicators (None: all). Raises InputError for a missing column, UsageError for a
+    negative number.
     """
     if max_gap < 0:
         raise UsageError(f"max_gap is {max_gap}; give a number of 0 or more")
     base, repeated, notes = _base(clusters, images)
-    mcq, lost_mcq, options = _mcq_candidates(base, series, max_gap, keep_bins or {}, notes)
+    entries = load_indicators() if asked is None else asked
+    mcq, lost_mcq, made = _mcq_candidates(base, series, max_gap, options, entries, notes)
     regression, lost_regression = _regression_candidates(base)
     quarantine = _concat([repeated, lost_mcq, lost_regression], QUARANTINE_COLUMNS)
     found = {
         task: with_ids(rows, task, seed)
         for task, rows in ((Task.MCQ, mcq), (Task.REGRESSION, regression))
     }
-    return Candidates(base.drop(columns=["image", "group"]), found, options, quarantine, notes)
+    return Candidates(base.drop(columns=["image", "group"]), found, made, quarantine, notes)
 
 
 def choose_items(
@@ -149,7 +152,7 @@ def choose_items(
         gone = found[found["item_id"].isin(rejected)]
         detail = "item " + gone["item_id"].astype(str)
         lost.append(_quarantine(task, gone, "rejected-in-review", detail))
-        entries = _entries(task)
+        entries = _entries(candidates, task)
         keys, notes[task.value] = draw(
             found,
             task,
@@ -182,15 +185,17 @@ def papers_number(candidates: Candidates, task: Task) -> int | None:
     """The paper's number of questions where the candidates fill its quota of every pillar, else
     None."""
     have = candidates.found[task]["indicator"].value_counts()
-    entries = _entries(task)
+    entries = _entries(candidates, task)
     capacity = {entry.slug: int(have.get(entry.slug, 0)) for entry in entries}
     pillars = {entry.slug: entry.pillar for entry in entries}
     made = quotas(task, pillars, capacity, PAPER[task])[1]["made"]
     return PAPER[task] if made == PAPER[task] else None
 
 
-def _entries(task: Task) -> Sequence[Indicator | RegressionTask]:
-    return load_indicators() if task is Task.MCQ else load_regression_tasks()
+def _entries(candidates: Candidates, task: Task) -> Sequence[Indicator | RegressionTask]:
+    if task is Task.REGRESSION:
+        return load_regression_tasks()
+    return [entry for entry in load_indicators() if entry.slug in candidates.options]
 
 
 def _base(
@@ -242,7 +247,8 @@ def _mcq_candidates(
     base: pd.DataFrame,
     series: pd.DataFrame,
     max_gap: int,
-    keep_bins: Mapping[str, Bins],
+    cut: Callable[[Indicator, np.ndarray], Bins],
+    entries: Sequence[Indicator],
     notes: dict[str, Any],
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Bins]]:
     """(every cluster x indicator with a valid gold letter, the quarantined others, options per
@@ -252,7 +258,7 @@ def _mcq_candidates(
     slim["spot"] = _spots(slim)
     found, lost, options = [], [], {}
     notes["bins"], notes["coverage"] = {}, {}
-    for entry in load_indicators():
+    for entry in entries:
         bare = lacking_evidence(base, entry.template)
         lost.append(_without_evidence(Task.MCQ, slim, entry.slug, bare))
         rows = lookup_values(slim[bare == ""], series, entry, max_gap).assign(indicator=entry.slug)
@@ -270,10 +276,7 @@ def _mcq_candidates(
         notes["coverage"][entry.slug] = {
             level: int((rows["level"] == level).sum()) for level in entry.levels
         }
-        kept = keep_bins.get(entry.slug)
-        options[entry.slug] = made = (
-            kept if kept and kept.labels else bins(entry, rows["value"].to_numpy(dtype=float))
-        )
+        options[entry.slug] = made = cut(entry, rows["value"].to_numpy(dtype=float))
         notes["bins"][entry.slug] = {**asdict(made), "n": len(rows)}
         if made.labels:
             rows["answer"] = made.letters(rows["value"].to_numpy(dtype=float))

@@ -41,7 +41,8 @@ def build_own(folder: Path, out: Path, progress: Progress = silent) -> dict[str,
     check (quality.run_gate) afterwards.
 
     Raises SuiteError (the folder has faults), UsageError (``out`` is the folder itself or another
-    suite's benchmark), GateError (a row breaks a rule), StoreError (``out`` can't be written).
+    suite's benchmark), DataValidationError (a row breaks a rule), StoreError (``out`` can't be
+    written).
     """
     found = read_folder(folder, progress)
     if found.faults or found.spec is None:

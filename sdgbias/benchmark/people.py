@@ -100,8 +100,8 @@ def build_people(
     """Build the benchmark folder ``out`` and return its card. The same source and questions give
     the same bytes.
 
-    Raises InputError (source), GateError (a table rule of expectations/ is broken), StoreError
-    (``out`` can't be written).
+    Raises InputError (source), DataValidationError (a table rule of expectations/ is broken),
+    StoreError (``out`` can't be written).
     """
     found, files, lost = read_people(source, dataset)
     people = found.people

@@ -55,6 +55,8 @@ def build(
     max_gap: Annotated[int, typer.Option(min=0)] = 10,
     split: str = "id",
     keep_bins: Path | None = None,
+    cuts: str = "ours",
+    questions: str = "all",
     review: Path | None = None,
     review_action: str = "drop",
     images: Annotated[bool | None, typer.Option("--images/--no-images")] = None,
@@ -85,6 +87,9 @@ def build(
         max_gap: Most years between a value and the survey, where an indicator sets no limit.
         split: id: the authors' rule; place: no country in both val and test.
         keep_bins: Earlier benchmark folder whose answer options are used again.
+        cuts: How answer options are cut: ours (established thresholds, else terciles) or paper
+            (quantiles at the shares of the paper's Table B).
+        questions: all: every indicator; paper: only those that carry the paper's SDG codes.
         review: Verdicts of `sdgbias review import` (reviews.parquet).
         review_action: What happens to rejected items: drop (others are drawn) or mark.
         images: Draw the pictures (default, except for a sample without); nothing can be evaluated
@@ -133,7 +138,7 @@ def build(
         "series": lambda: stages.build_series(source, out),
         "items": lambda: stages.build_items(
             out,
-            stages.Draw(mcq, regression, seed, max_gap, split, keep_bins, every),
+            stages.Draw(mcq, regression, seed, max_gap, split, keep_bins, every, cuts, questions),
             stages.Reviewed(load_verdicts(review), review.with_suffix(".json"), review_action)
             if review
             else None,

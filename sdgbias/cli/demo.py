@@ -16,7 +16,7 @@ import typer
 
 from sdgbias import progress
 from sdgbias.cli.options import DEFAULT_RESULTS, JsonOption, ResultsOption, printed, say
-from sdgbias.errors import GateError, InfrastructureError, UsageError
+from sdgbias.errors import InfrastructureError, RegressionBreach, UsageError
 from sdgbias.types import FACET
 
 
@@ -136,7 +136,7 @@ def demo(
     _step(
         "nightly",
         [*night, "--report", str(report), "--jobs", str(_at_a_time())],
-        (0, GateError.exit_code),
+        (0, RegressionBreach.exit_code),
         as_json,
     )
     table = printed(results, "accuracy", store.latest_runs(results))

@@ -15,7 +15,7 @@ from sdgbias.cli.options import (
     print_table,
     say_json,
 )
-from sdgbias.errors import GateError, InfrastructureError, RegistryError, UsageError
+from sdgbias.errors import InfrastructureError, RegistryError, RegressionBreach, UsageError
 from sdgbias.progress import update
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ def _quarantine(made: list[Judgement]) -> None:
 
 
 def _end(made: list[Judgement], strict: bool) -> None:
-    """Raises GateError on a breach, and with --strict on anything that isn't a PASS."""
+    """Raises RegressionBreach on a breach, and with --strict on anything that isn't a PASS."""
     from sdgbias.analysis.nights import PASS
 
     breached = [j for j in made if j.breached]
@@ -249,13 +249,13 @@ def _end(made: list[Judgement], strict: bool) -> None:
             f"{j.target.model}: {', '.join(sorted({str(r['rule']) for r in j.breaches}))}"
             for j in breached
         )
-        raise GateError(
+        raise RegressionBreach(
             f"in breach: {rules}; look at it, then fix the model or: sdgbias gate accept"
             f" {breached[0].target.run_id} --reason TEXT"
         )
     open_ = [j for j in made if j.verdict != PASS and not j.accepted]
     if strict and open_:
-        raise GateError(
+        raise RegressionBreach(
             f"--strict: {', '.join(f'{j.target.model} is {j.verdict}' for j in open_)}; see the"
             " notes above"
         )

@@ -26,7 +26,7 @@ from sdgbias.cli.prompt import show_prompt
 from sdgbias.cli.register import register_model
 from sdgbias.cli.watch import watch_models
 from sdgbias.errors import (
-    GateError,
+    EnginesDisagree,
     InfrastructureError,
     RegistryError,
     StoreError,
@@ -175,7 +175,7 @@ def enable_model(
         if verdict.told:
             parity.save(results.parent, dict(verdict.told))
         if not verdict.passed:
-            kind = GateError if verdict.told else InfrastructureError
+            kind = EnginesDisagree if verdict.told else InfrastructureError
             raise kind(
                 f"{name} is not enabled: {verdict.line}; fix that, or: sdgbias models enable"
                 f" {name} --no-check"
@@ -294,7 +294,7 @@ def compare_engines(
     told, path = parity.save(results.parent, told)
     say_json(told) if as_json else typer.echo("\n".join([*parity.lines(told), f"wrote {path}"]))
     if told["reasons"]:
-        raise GateError(
+        raise EnginesDisagree(
             f"{name}: {told['reasons'][0]}; its runs are not published until a check agrees:"
             f" {told['again']}"
         )

@@ -139,7 +139,7 @@ def tell(text: str, /, **values: Any) -> None:
 
 
 def check_quality(benchmark: Path) -> None:
-    """The quality gate of a benchmark; prints its warnings. Raises GateError."""
+    """The quality gate of a benchmark; prints its warnings. Raises DataValidationError."""
     from sdgbias.benchmark import quality
 
     for warning in quality.run_gate(benchmark, docs=True).warnings:

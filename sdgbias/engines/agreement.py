@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sdgbias.errors import GateError, StoreError
+from sdgbias.errors import EnginesDisagree, StoreError
 from sdgbias.files import json_file, understood
 from sdgbias.methods.cade import log_softmax
 from sdgbias.methods.metrics import margin
@@ -113,13 +113,13 @@ def read_verdict(folder: Path, model: str) -> dict[str, Any]:
 
 
 def require_agreement(folder: Path, model: str, fingerprint: str) -> None:
-    """The check before a run is published: GateError when the engines of exactly this model were
-    found to disagree. A model that was never checked passes, and so does one whose weights,
+    """The check before a run is published: EnginesDisagree when the engines of exactly this model
+    were found to disagree. A model that was never checked passes, and so does one whose weights,
     versions or settings have changed since."""
     told = read_verdict(folder, model)
     if told.get("verdict") != DISAGREE or told["fingerprint"] != fingerprint:
         return
-    raise GateError(
+    raise EnginesDisagree(
         f"{model}: {told['reasons'][0]}; nothing is published, scores are kept: fix or disable"
         f" that engine, then check again: {told.get('again') or f'sdgbias models parity {model}'}"
     )

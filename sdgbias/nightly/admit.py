@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sdgbias.errors import (
-    GateError,
+    EnginesDisagree,
     InfrastructureError,
     ModelError,
     RegistryError,
@@ -119,11 +119,11 @@ def _ask(name: str, questions: int, enable: bool, seconds: float) -> tuple[bool 
     """Puts the questions in a process, which is killed when its time is up."""
     command = [*CLI, "models", "enable", name, "--probes", str(questions)]
     try:
-        code, _, why = process.said([*command, *([] if enable else ["--dry-run"])], seconds)
+        code, _, why = process.run_captured([*command, *([] if enable else ["--dry-run"])], seconds)
     except subprocess.TimeoutExpired:
         return False, f"its questions took longer than the {seconds / 60:.0f} minutes left"
     if code == 0:
         return True, ""
     # anything else is a fault of the project, not of the model
-    verdicts = (ModelError.exit_code, GateError.exit_code, InfrastructureError.exit_code)
+    verdicts = (ModelError.exit_code, EnginesDisagree.exit_code, InfrastructureError.exit_code)
     return False if code in verdicts else None, why

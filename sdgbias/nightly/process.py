@@ -1,5 +1,5 @@
-"""Run a command in a process group, which is ended with all its children at a timeout or when the
-night ends; its output goes to a log.
+"""Run a command that is ended with all its descendants at its end, at a timeout or when the night
+ends, however that happens (supervisor.py); its output goes to a log of limited size.
 
 Also the counterpart in the command: the outcome that `sdgbias evaluate --outcome FILE` reports to
 the night that started it.
@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -19,11 +20,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from sdgbias import lifeline
 from sdgbias.errors import OutOfMemory, SdgbiasError, StoreError
 from sdgbias.files import replacing
+from sdgbias.nightly import supervisor
 
 #: Seconds between SIGTERM and SIGKILL.
 GRACE = 5.0
@@ -31,9 +33,12 @@ GRACE = 5.0
 LOOK = 1.0
 #: Maximum length of a stored message, in characters.
 LONGEST = 500
+#: Bytes of a command's log; as much again is kept before it, in NAME.log.1.
+LOG_BYTES = 16 * 2**20
 #: Bytes of an outcome file that are allocated before the work starts, so that an error can still be
 #: written when the disk is full.
 ROOM = 4096
+_MARK = re.compile(rb"(?:\A|\0)%s=(\d+):(\d+)" % supervisor.MARK.encode())
 _STARTED = "== started "
 _SECRET_NAME = re.compile(r"key|token|secret|passw|credential|webhook", re.IGNORECASE)
 _SECRET_VALUE = re.compile(
@@ -75,52 +80,82 @@ def run(
     look: Callable[[], str] | None = None,
 ) -> ProcessEnd:
     """Run a command to its end or to the timeout (0: none); its output is appended to ``log``. No
-    process of its group survives it, and an sdgbias command ends when this process does.
+    descendant of it survives it, the timeout, or this process.
     ``without``: environment variables that are not passed on. ``look`` is called every second while
     it runs; a reason that it returns ('': none) ends it. Raises Stopped if `stop_all` ended
-    it, OSError if it can't be started."""
+    it."""
     log.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    environment, passed = lifeline.given(
-        {
-            **{k: v for k, v in os.environ.items() if k not in without},
-            "PYTHONUNBUFFERED": "1",
-            **(environment or {}),
-        }
-    )
     with log.open("ab") as sink:
         sink.write(f"{_STARTED}{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC\n".encode())
         sink.flush()
-        child = subprocess.Popen(
-            list(command),
-            stdin=subprocess.DEVNULL,
-            stdout=sink,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env=environment,
-            pass_fds=passed,
-        )
+        more = {"PYTHONUNBUFFERED": "1", **(environment or {})}
+        child = _start(command, str(log), more, without, sink)
         with _LOCK:
             _RUNNING.add(child)
         if _STOPPING.is_set():
-            _signal(child, signal.SIGKILL)
+            child.terminate()
         timed_out, reason = False, ""
         try:
             _watch(child, timeout_s, look)
         except (subprocess.TimeoutExpired, _Unwanted) as error:
             timed_out = isinstance(error, subprocess.TimeoutExpired)
             reason = "" if timed_out else str(error)
-            _signal(child, signal.SIGTERM)
-            with suppress(subprocess.TimeoutExpired):
-                child.wait(GRACE)
         finally:
-            _signal(child, signal.SIGKILL)
-            child.wait()
+            _end([child])
             with _LOCK:
                 _RUNNING.discard(child)
     if _STOPPING.is_set():
         raise Stopped
     return ProcessEnd(child.returncode, timed_out, time.monotonic() - began, reason)
+
+
+def _start(
+    command: Sequence[str],
+    log: str,
+    more: Mapping[str, str],
+    without: Collection[str],
+    errors: IO[bytes] | int,
+) -> subprocess.Popen[bytes]:
+    """The supervisor of a command; ``log``: '-' for its output on the supervisor's own."""
+    passed_on = {name: value for name, value in os.environ.items() if name not in without}
+    environment, passed = lifeline.given({**passed_on, **more})
+    script = [sys.executable, "-I", "-S", supervisor.__file__, log, str(LOG_BYTES), str(GRACE)]
+    return subprocess.Popen(
+        [*script, *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE if log == "-" else subprocess.DEVNULL,
+        stderr=errors,
+        start_new_session=True,
+        env=environment,
+        pass_fds=passed,
+    )
+
+
+def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End these supervisors with all that they look after; what a killed one left is ended, too."""
+    for child in children:
+        child.terminate()
+    end = time.monotonic() + GRACE + 2 * supervisor.PATIENCE
+    for child in children:
+        try:
+            child.wait(max(0.0, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+    sweep()
+
+
+def sweep() -> int:
+    """Kill what descends from supervisors that were killed; the number of processes."""
+    count = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            mark = _MARK.search((folder / "environ").read_bytes())
+            if mark and supervisor.started(int(mark[1])) != mark[2].decode():
+                os.kill(int(folder.name), signal.SIGKILL)
+                count += 1
+    return count
 
 
 def _watch(
@@ -139,20 +174,21 @@ def _watch(
     child.wait(max(0.0, left) if timeout_s else None)
 
 
-def said(command: Sequence[str], seconds: float) -> tuple[int, str, str]:
-    """(exit code, output, the last error message, '' if there is none) of an sdgbias command.
-    Raises subprocess.TimeoutExpired, when it has been killed."""
-    done = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
-    )
-    lines = [line for line in done.stderr.splitlines() if line.strip()]
-    last = lines[-1].removeprefix("error: ") if lines else f"exit code {done.returncode}"
-    return done.returncode, done.stdout, last if done.returncode else ""
+def run_captured(command: Sequence[str], seconds: float) -> tuple[int, str, str]:
+    """(exit code, output, the last error message, '' if there is none) of an sdgbias command. No
+    descendant of it survives. Raises subprocess.TimeoutExpired, when it has been ended."""
+    child = _start(command, "-", {}, (), subprocess.PIPE)
+    try:
+        output, errors = (
+            part.decode("utf-8", "replace") for part in child.communicate(None, seconds)
+        )
+    finally:
+        _end([child])
+        for pipe in filter(None, (child.stdout, child.stderr)):
+            pipe.close()
+    lines = [line for line in errors.splitlines() if line.strip()]
+    last = lines[-1].removeprefix("error: ") if lines else f"exit code {child.returncode}"
+    return child.returncode, output, last if child.returncode else ""
 
 
 def begin() -> None:
@@ -172,17 +208,7 @@ def stop_all() -> None:
     _STOPPING.set()
     with _LOCK:
         running = list(_RUNNING)
-    for child in running:
-        _signal(child, signal.SIGTERM)
-    for child in running:
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(GRACE)
-        _signal(child, signal.SIGKILL)
-
-
-def _signal(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, number)
+    _end(running)
 
 
 def redact(text: str) -> str:

@@ -27,7 +27,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from sdgbias.errors import GateError, InfrastructureError, SdgbiasError
+from sdgbias.errors import InfrastructureError, RegressionBreach, SdgbiasError
 from sdgbias.nightly import attempt, gpus, ledger, process, quarantine, schedule, weights
 from sdgbias.nightly import steps as finish
 from sdgbias.nightly.attempt import FAILED, JobOutcome
@@ -66,7 +66,7 @@ class NightSummary:
         if self.status == FAILED or self.unsaved:
             return InfrastructureError.exit_code
         if steps.get("gate", finish.DONE).state == ledger.BREACH:
-            return GateError.exit_code
+            return RegressionBreach.exit_code
         bad = {name for name, ended in steps.items() if ended != finish.DONE}
         return InfrastructureError.exit_code if bad - set(finish.OPTIONAL_STEPS) else 0
 

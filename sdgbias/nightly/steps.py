@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sdgbias import progress
 from sdgbias.benchmark.quality import has_passed
-from sdgbias.errors import GateError
+from sdgbias.errors import RegressionBreach
 from sdgbias.nightly import ledger, process
 from sdgbias.nightly.attempt import CLI, PUBLISHED
 from sdgbias.nightly.ledger import BREACH, FAILED, StepResult
@@ -43,7 +43,7 @@ def command(name: str, settings: Settings, night: str) -> list[str]:
         SELFCHECK: ["selfcheck", "--full", "--out", str(settings.report / "selfcheck.html")],
         "analyse": ["analyse", *results],
         "gate": ["gate", *results, "--night", night, *policy],
-        "report": [*report, *benchmarks, "--changed"],
+        "report": [*report, *benchmarks],
         LAST_PAGE: [*report, "--last-night"],
         "wandb": ["wandb", "log", *results, "--night", night],
         "announce": ["gate", "announce", *results, "--night", night, *policy, *webhook],
@@ -65,15 +65,12 @@ def run_step(name: str, settings: Settings, night: Night) -> StepResult:
     log = night.folder / "logs" / f"_{name.replace(' ', '-')}.log"
     environment = {"SDGBIAS_REGISTRY": str(settings.root), progress.TASK: name}
     limit = TIMEOUTS.get(name, TIMEOUT)
-    try:
-        ended = process.run([*CLI, *arguments], log, limit, environment)
-    except OSError as error:
-        return StepResult(FAILED, process.redact(f"{name} could not be started: {error}"))
+    ended = process.run([*CLI, *arguments], log, limit, environment)
     if ended.code == 0:
         return DONE
     if ended.timed_out:
         return StepResult(FAILED, f"not done within {limit:.0f} s; see {log}")
-    breach = name == "gate" and ended.code == GateError.exit_code
+    breach = name == "gate" and ended.code == RegressionBreach.exit_code
     reason = process.last_error(log) or f"ended with exit code {ended.code}; see {log}"
     return StepResult(BREACH if breach else FAILED, reason)
 

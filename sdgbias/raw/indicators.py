@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
-from pydantic import AfterValidator, Field, StrictInt, model_validator
+from pydantic import AfterValidator, Field, StrictBool, StrictInt, model_validator
 
 from sdgbias import formats
 from sdgbias.errors import InputError, one_of
@@ -104,7 +104,8 @@ class AskedIndicator:
 @dataclass(frozen=True)
 class Indicator(AskedIndicator):
     """One MCQ indicator; `thresholds` is empty where the bins are terciles, `limits` is the closed
-    valid range, `family` the construct of the paper that it asks about."""
+    valid range, `family` the construct of the paper that it asks about, `in_paper` whether it has
+    the SDG code that the paper names for the construct."""
 
     suffix: str
     series: Annotated[
@@ -118,6 +119,7 @@ class Indicator(AskedIndicator):
     limits: _Range
     decimals: Annotated[StrictInt, Field(ge=0, le=6)]
     family: Text
+    in_paper: StrictBool = True
     thresholds: Annotated[tuple[Number, ...], AfterValidator(_increasing)] = ()
     bins_source: Text = "terciles of the benchmark's clusters"
 
@@ -177,18 +179,26 @@ class Bins:
         return np.array(list(LETTERS), dtype=object)[places]
 
 
-def bins(indicator: Indicator, values: np.ndarray) -> Bins:
+def bins(
+    indicator: Indicator, values: np.ndarray, shares: tuple[float, float, float] | None = None
+) -> Bins:
     """The options of an indicator, given its value at every distinct cluster (N,), NaN ignored.
 
     Established thresholds hold whatever the data. Terciles are rounded to the displayed decimals,
     so that what is shown is what decides; where fewer ranges can be told apart there are two
-    options, and none with a single value (see `reason`).
+    options, and none with a single value (see `reason`). With ``shares`` of the answers A, B and C,
+    which sum to 1, the edges are the quantiles that give them, established thresholds or not.
     """
     numbers = np.sort(np.asarray(values, dtype=float))
     numbers = numbers[~np.isnan(numbers)]
-    edges = indicator.thresholds or _tercile_edges(numbers, indicator.decimals)
+    source = indicator.bins_source
+    if shares is None:
+        edges = indicator.thresholds or _quantile_edges(numbers, indicator.decimals)
+    else:
+        edges = _quantile_edges(numbers, indicator.decimals, (shares[0], shares[0] + shares[1]))
+        source = "quantiles at the pillar's shares of answers in the paper's Table B"
     if edges:
-        return Bins(edges, _labels(indicator, edges), indicator.bins_source)
+        return Bins(edges, _labels(indicator, edges), source)
     if not len(numbers):
         reason = "no value for any cluster"
     elif numbers[0] == numbers[-1]:
@@ -196,7 +206,7 @@ def bins(indicator: Indicator, values: np.ndarray) -> Bins:
     else:
         span = f"values from {numbers[0]:g} to {numbers[-1]:g}"
         reason = f"{span} don't differ at {indicator.decimals} decimals"
-    return Bins((), (), indicator.bins_source, reason)
+    return Bins((), (), source, reason)
 
 
 def directions(polarity: str, n_options: int) -> tuple[str, ...]:
@@ -242,7 +252,9 @@ def indicator(slug: str) -> Indicator:
     return table[slug]
 
 
-def _tercile_edges(numbers: np.ndarray, decimals: int) -> tuple[float, ...]:
+def _quantile_edges(
+    numbers: np.ndarray, decimals: int, at: tuple[float, float] = (1 / 3, 2 / 3)
+) -> tuple[float, ...]:
     """One or two increasing edges, no range empty; () where rounded edges can't part the sorted
     values."""
     if not len(numbers):
@@ -251,7 +263,7 @@ def _tercile_edges(numbers: np.ndarray, decimals: int) -> tuple[float, ...]:
     def parts(edge: float) -> bool:
         return bool(numbers[0] < edge <= numbers[-1])
 
-    wanted = np.round(np.quantile(numbers, [1 / 3, 2 / 3]), decimals)
+    wanted = np.round(np.quantile(numbers, at), decimals)
     edges = tuple(sorted({float(edge) for edge in wanted if parts(edge)}))
     if len(edges) == 2:
         low, high = np.searchsorted(numbers, edges, side="left")

@@ -72,7 +72,7 @@ def tables(
     progress: Progress,
 ) -> dict[str, pd.DataFrame]:
     """The rows of every store table for one run, except scores and failures. Raises InputError
-    where no answer was scored, GateError where the predictions break a rule."""
+    where no answer was scored, DataValidationError where the predictions break a rule."""
     items = load_items(benchmark)
     summary = sdg.summarise({Task.MCQ: items}, scored, settings, progress)
     answers, found = summary.predictions, summary.metrics

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from sdgbias.benchmark.prompts import view_cells
-from sdgbias.errors import GateError
+from sdgbias.errors import DataValidationError
 from sdgbias.progress import Progress
 from sdgbias.raw.images.composite import side_by_side
 from sdgbias.suites import sdg
@@ -42,8 +42,8 @@ def tables(
     images: Images,
     progress: Progress,
 ) -> dict[str, pd.DataFrame]:
-    """The rows of every store table for one run, except scores and failures. Raises GateError where
-    the predictions break a rule."""
+    """The rows of every store table for one run, except scores and failures. Raises
+    DataValidationError where the predictions break a rule."""
     items = sdg.load_items(benchmark)
     summary = sdg.summarise(items, scored, settings, progress)
     check_predictions(summary.predictions, items)
@@ -63,8 +63,8 @@ def tables(
 
 
 def check_predictions(predictions: pd.DataFrame, items: dict[Task, pd.DataFrame]) -> None:
-    """The last check before anything is published: expectations/predictions.json. Raises GateError;
-    the scores are kept."""
+    """The last check before anything is published: expectations/predictions.json. Raises
+    DataValidationError; the scores are kept."""
     from sdgbias.benchmark import quality
 
     verdict = quality.check(
@@ -74,7 +74,7 @@ def check_predictions(predictions: pd.DataFrame, items: dict[Task, pd.DataFrame]
         direct=True,
     )
     for finding in (*verdict.of("gate"), *verdict.of("quarantine")):
-        raise GateError(
+        raise DataValidationError(
             f"predictions: rule {finding.rule} broken {finding.count} time(s): {finding.message};"
             " nothing is published, scores are kept: build the benchmark again, then evaluate"
         )

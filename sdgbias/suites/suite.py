@@ -131,8 +131,8 @@ def _matrix(lists: pd.Series) -> NDArray[np.float64]:
 
 #: (benchmark, scored, settings, images, progress) -> the rows of every store table of one run,
 #: except scores and failures: items (or people), predictions, metric_rows and the suite's others.
-#: Raises InputError where no result can be computed, GateError where the predictions break a
-#: quality rule.
+#: Raises InputError where no result can be computed, DataValidationError where the predictions
+#: break a quality rule.
 Tables = Callable[[Path, StoredScores, EvalSettings, Images, Progress], dict[str, pd.DataFrame]]
 
 

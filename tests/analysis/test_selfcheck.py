@@ -27,7 +27,7 @@ from sdgbias.analysis.selfcheck.checks import (
 )
 from sdgbias.analysis.selfcheck.plants import PLANTS
 from sdgbias.engines.planted import Habits
-from sdgbias.errors import GateError, InputError, UsageError
+from sdgbias.errors import InputError, SelfcheckFailed, UsageError
 from sdgbias.methods import cade, stats
 from sdgbias.suites import sdg
 from sdgbias.types import CadeParams, ContextTest, Task, View
@@ -290,7 +290,9 @@ def test_page_says_pass_and_fail(tmp_path: Path) -> None:
 
 def test_gate_names_what_failed() -> None:
     selfcheck.gate(verdict(check(0.5)))
-    with pytest.raises(GateError, match="null: something else: planted 0.9, measured 0.5") as error:
+    with pytest.raises(
+        SelfcheckFailed, match="null: something else: planted 0.9, measured 0.5"
+    ) as error:
         selfcheck.gate(verdict(check(0.5), check(0.0, what="something else", truth=0.9)))
     assert "\n" not in str(error.value)
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
+import pytest
 
 from sdgbias.benchmark import build
+from sdgbias.errors import UsageError
 from sdgbias.raw.images.image_store import ImageSettings
+from sdgbias.raw.synthetic import write_sample
 from tests.builders.raw_folder import (
     ONE,
     THREE,
@@ -32,3 +35,28 @@ def test_pictures_without_a_photo_are_near_duplicates_by_their_tiles(tmp_path: P
     assert index["image_id"].nunique() == 3
     assert index.loc[TWO, "image_group"] == index.loc[ONE, "image_id"]
     assert index.loc[THREE, "image_group"] == index.loc[THREE, "image_id"]
+
+
+def test_cuts_of_the_paper_bring_the_answers_near_table_b(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    write_sample(raw, 600, 0, None, False)
+
+    gaps = {}
+    for cuts in build.CUTS:
+        draw = build.Draw(every=True, cuts=cuts)
+        card = build.build(raw, raw / "indicators", tmp_path / cuts, draw, images=False)
+        gaps[cuts] = sum(abs(row["gap"]) for row in card["table_b"])
+
+    assert gaps["paper"] < gaps["ours"] / 2
+    text = (tmp_path / "paper" / "README.md").read_text("utf-8")
+    assert "cut at the quantiles that give Table B's shares" in text
+    assert "The largest gap is" in text
+
+
+@pytest.mark.parametrize("wrong", [{"cuts": "tercile"}, {"questions": "some"}])
+def test_unknown_ways_to_cut_and_to_choose_name_the_valid_ones(wrong: dict[str, str]) -> None:
+    draw = build.Draw(**wrong)  # type: ignore[arg-type]
+
+    with pytest.raises(UsageError, match="valid: .*paper"):
+        draw.options()
+        draw.indicators()

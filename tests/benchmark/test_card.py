@@ -179,6 +179,7 @@ def test_table_b(folder: Path) -> None:
     [row] = rows(made["table_b"], pillar=HEALTH, answer="B")
     assert (row["paper"], row["share"], row["count"], row["n"]) == (42.80, 50.0, 2, 4)
     assert (row["share_low"], row["share_high"]) == (None, None)  # four places: too few
+    assert row["gap"] == pytest.approx(7.20)
     assert made["label_shares_percent"] == {
         HEALTH: {"A": 25.0, "B": 50.0, "C": 25.0},
         SERVICES: {"A": 100.0},

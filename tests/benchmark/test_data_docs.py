@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sdgbias.benchmark import quality
-from sdgbias.errors import GateError, InputError, StoreError
+from sdgbias.errors import DataValidationError, InputError, StoreError
 from tests.builders.quality import GOOD, SUITES, copies, only, put, save
 
 
@@ -45,7 +45,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tables["clusters"]["year"] = 1990
     put("clusters", "cluster_id", "<script>alert('x')</script> $name")(tables)
     folder = save(tables, tmp_path_factory.mktemp("faulty"))
-    with pytest.raises(GateError):
+    with pytest.raises(DataValidationError):
         quality.run_gate(folder, SUITES, docs=True)
     return folder
 
@@ -104,7 +104,7 @@ def test_table_rules_say_what_was_observed(tmp_path: Path) -> None:
     tables = copies()
     tables["items_mcq"]["answer"] = "A"
     tables["clusters"] = tables["clusters"].drop(columns="lat")
-    with pytest.raises(GateError):
+    with pytest.raises(DataValidationError):
         quality.run_gate(save(tables, tmp_path), only(tmp_path, "label-shares"), docs=True)
     found = pages(tmp_path / "data_docs")
     assert "missing: lat" in found["clusters.html"]

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from sdgbias.benchmark.build import Draw
 from sdgbias.benchmark.item_columns import LABELS, MCQ_COLUMNS, REGRESSION_COLUMNS
 from sdgbias.benchmark.items import Candidates, find_candidates
 from sdgbias.benchmark.splits import authors_split, split_by_country
@@ -251,7 +252,13 @@ def test_kept_bins_keep_the_options_of_old_questions() -> None:
     series = make_series()
     clusters = make_clusters()
     moved = find_candidates(clusters, make_images(clusters), series, seed=0)
-    kept = find_candidates(clusters, make_images(clusters), series, seed=0, keep_bins=old.options)
+    kept = find_candidates(
+        clusters,
+        make_images(clusters),
+        series,
+        seed=0,
+        options=lambda entry, values: old.options[entry.slug],
+    )
     assert (
         moved.options["electricity"].edges != old.options["electricity"].edges
     )  # terciles follow the clusters
@@ -420,3 +427,21 @@ def test_real_clusters_get_items_from_the_committed_series() -> None:
         (made.items_mcq["cname"] == "AL") & (made.items_mcq["indicator"] == "stunting")
     ]
     assert set(albania["answer"]) == {"B"}  # 23.2 % in 2008
+
+
+def test_the_papers_questions_leave_out_what_it_asks_under_another_code() -> None:
+    clusters = make_clusters()
+
+    found = find_candidates(
+        clusters,
+        make_images(clusters),
+        make_series(),
+        seed=0,
+        asked=Draw(questions="paper").indicators(),
+    )
+
+    rows = choose_items(found, mcq=120, regression=None)
+    codes = rows.items_mcq.groupby("indicator")["sdg"].first()
+    assert len(codes) == 12 and "1.4.1" not in set(codes)
+    assert {codes["safe_drinking_water"], codes["safe_sanitation"]} == {"6.1.1", "6.2.1"}
+    assert not rows.notes["mcq"]["short"]

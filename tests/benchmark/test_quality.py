@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from sdgbias.benchmark import quality
-from sdgbias.errors import GateError, InputError
+from sdgbias.errors import DataValidationError, InputError
 from sdgbias.raw.images import shards
 from tests.builders.quality import (
     GOOD,
@@ -44,7 +44,7 @@ def test_sift_stops_at_a_gate_and_names_it() -> None:
     tables = copies()
     put("series", "source", None)(tables)
     with pytest.raises(
-        GateError, match=r"series: rule source-present broken 1 time\(s\) .*sdgbias build"
+        DataValidationError, match=r"series: rule source-present broken 1 time\(s\) .*sdgbias build"
     ):
         quality.sift("series", tables["series"], suites=SUITES)
 
@@ -117,7 +117,7 @@ def test_gate_stops_and_says_why(tmp_path: Path) -> None:
     suites = only(tmp_path, "tests-differ-in-context-only")
     tables = copies()
     edit("prompts", {"test": "T5"}, "text", lambda s: s.str.replace("?", " ?"))(tables)
-    with pytest.raises(GateError) as caught:
+    with pytest.raises(DataValidationError) as caught:
         quality.run_gate(save(tables, tmp_path), suites)
     n = 4 * len(GOOD["items_mcq"]) + len(GOOD["items_regression"])
     assert f"prompts.parquet: rule tests-differ-in-context-only broken {n} time(s)" in str(
@@ -138,7 +138,8 @@ def test_rows_for_quarantine_stop_a_finished_benchmark(tmp_path: Path) -> None:
         tables[name].loc[0, "image_id"] = shards.image_id(cut)
     save(tables, tmp_path)
     with pytest.raises(
-        GateError, match=r"images\.parquet: rule image-is-whole broken 1 time\(s\) .*quarantine"
+        DataValidationError,
+        match=r"images\.parquet: rule image-is-whole broken 1 time\(s\) .*quarantine",
     ):
         quality.run_gate(tmp_path, suites)
     found = json.loads((tmp_path / "quality.json").read_text(encoding="utf-8"))
@@ -161,7 +162,7 @@ def test_split_by_place_is_what_the_build_wrote_down(tmp_path: Path) -> None:
     save(tables, tmp_path)
     notes = tmp_path / "items_notes.json"
     notes.write_text('{"split": "place"}', encoding="utf-8")
-    with pytest.raises(GateError, match="split-by-place"):
+    with pytest.raises(DataValidationError, match="split-by-place"):
         quality.run_gate(tmp_path, suites)
     for name in ("items_mcq", "items_regression"):
         tables[name]["split"] = tables[name]["split_place"]
@@ -197,7 +198,7 @@ def test_missing_or_broken_shard(tmp_path: Path) -> None:
     ):
         quality.run_gate(tmp_path, suites)
     shard.unlink()
-    with pytest.raises(GateError, match=r"rule image-stored broken 2 time\(s\)"):
+    with pytest.raises(DataValidationError, match=r"rule image-stored broken 2 time\(s\)"):
         quality.run_gate(tmp_path, suites)
 
 
@@ -221,7 +222,8 @@ def test_missing_column_on_disk(tmp_path: Path, table: str, column: str) -> None
     tables = copies()
     drop_column(table, column)(tables)
     with pytest.raises(
-        GateError, match=rf"{table}.parquet: rule columns-present broken 1 time.*missing: {column}"
+        DataValidationError,
+        match=rf"{table}.parquet: rule columns-present broken 1 time.*missing: {column}",
     ) as caught:
         quality.run_gate(save(tables, tmp_path), only(tmp_path))
     assert str(caught.value).count("rule ") == 1
@@ -244,7 +246,7 @@ def test_a_folder_of_people_is_judged_by_its_own_rules(tmp_path: Path) -> None:
     put("items_people", "gold", "no")(tables)
     put("people", "w", 0.0)(tables)
     with pytest.raises(
-        GateError,
+        DataValidationError,
         match=(
             "people.parquet: rule box-has-area .* items_people.parquet: rule gold-fits .* then:"
             " sdgbias people build"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sdgbias.engines.agreement import compare, log_shares, require_agreement
-from sdgbias.errors import GateError, StoreError
+from sdgbias.errors import EnginesDisagree, StoreError
 from sdgbias.types import ScoreBatch
 
 NAN, INF = float("nan"), float("inf")
@@ -109,7 +109,7 @@ def test_the_gate(tmp_path: Path) -> None:
     require_agreement(tmp_path, "m", "f1")  # never checked
     stored(tmp_path)
     with pytest.raises(
-        GateError,
+        EnginesDisagree,
         match=(
             r"^m: hf / vllm: differ by 0.3; nothing is published, scores are kept: .*: sdgbias"
             r" models parity m$"

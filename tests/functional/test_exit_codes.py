@@ -11,8 +11,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from sdgbias import errors
 from tests.builders import forked
-from tests.builders.commands import add_model, environment, refused, sdgbias
+from tests.builders.commands import REPOSITORY, add_model, environment, refused, sdgbias
 
 
 @pytest.mark.parametrize(
@@ -77,8 +78,16 @@ def test_the_code_of_the_quality_gate(tiny_benchmark: Path, tmp_path: Path) -> N
     folder = Path(shutil.copytree(tiny_benchmark, tmp_path / "b"))
     clusters = pd.read_parquet(folder / "clusters.parquet")
     pd.concat([clusters, clusters[:1]]).to_parquet(folder / "clusters.parquet", index=False)
-    line = refused(6, "build", "--stage", "check", "--out", folder, alone=True)
+    line = refused(10, "build", "--stage", "check", "--out", folder, alone=True)
     assert "cluster-id-unique" in line
+
+
+def test_each_kind_of_error_has_its_own_code_and_row_in_the_docs() -> None:
+    kinds = errors.SdgbiasError.__subclasses__()
+    codes = [kind.exit_code for kind in kinds]
+    assert sorted(codes) == sorted(set(codes))
+    rows = (REPOSITORY / "docs" / "how-to" / "operations.md").read_text(encoding="utf-8")
+    assert [code for code in codes if f"\n| {code} | " not in rows] == []
 
 
 def test_the_help() -> None:

@@ -211,7 +211,7 @@ def test_a_build_spares_other_benchmarks_and_repeats_its_bytes(tmp_path: Path) -
     items = pd.read_parquet(tmp_path / "b" / "items_own.parquet")
     items.assign(answer="J").to_parquet(tmp_path / "b" / "items_own.parquet")
     from sdgbias.benchmark import quality
-    from sdgbias.errors import GateError
+    from sdgbias.errors import DataValidationError
 
-    with pytest.raises(GateError, match="answer-among-options"):
+    with pytest.raises(DataValidationError, match="answer-among-options"):
         quality.run_gate(tmp_path / "b")

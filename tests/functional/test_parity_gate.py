@@ -24,7 +24,7 @@ def test_disagreeing_engines_stop_the_run_and_agreeing_ones_let_it_pass(
     add_model(tmp_path, "left", options={"noise": 0.5})
     add_model(tmp_path, "right", options={"noise": 0.9})
     said = refused(
-        6, "models", "parity", "left", "--against", "right", "--probes", 24, *where, **more
+        11, "models", "parity", "left", "--against", "right", "--probes", 24, *where, **more
     )
     assert (
         "left: planted / right: log-probabilities differ by up to" in said
@@ -34,7 +34,7 @@ def test_disagreeing_engines_stop_the_run_and_agreeing_ones_let_it_pass(
     assert told["verdict"] == "disagree" and all(row["agrees"] for row in told["itself"])
     assert told["against"]["right"]["n"] == 24 and told["against"]["right"]["flips"] > 0
 
-    said = refused(6, "evaluate", "left", *QUICK, *where, **more)
+    said = refused(11, "evaluate", "left", *QUICK, *where, **more)
     assert "nothing is published, scores are kept" in said and said.endswith(
         "sdgbias models parity left --against right"
     )
@@ -62,7 +62,7 @@ def test_another_model_under_the_same_name_is_not_held_back(
     add_model(tmp_path, "left", options={"noise": 0.5})
     add_model(tmp_path, "right", options={"noise": 0.9})
     refused(
-        6,
+        11,
         "models",
         "parity",
         "left",

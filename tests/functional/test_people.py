@@ -164,7 +164,7 @@ def test_a_folder_that_was_tampered_with_does_not_pass_the_gate(
     items = pd.read_parquet(tmp_path / "b" / "items_people.parquet")
     items.loc[items["prompt"] == "p1", "gold"] = "nurse"
     items.to_parquet(tmp_path / "b" / "items_people.parquet")
-    said = refused(6, "people", "build", "--stage", "check", "--out", tmp_path / "b")
+    said = refused(10, "people", "build", "--stage", "check", "--out", tmp_path / "b")
     assert (
         "items_people.parquet: rule gold-fits broken" in said
         and "then: sdgbias people build" in said

@@ -14,7 +14,7 @@ import pytest
 from sdgbias import store
 from sdgbias.analysis import night_text, nights
 from sdgbias.analysis.nights import BREACH, MISSING, PASS
-from sdgbias.errors import GateError
+from sdgbias.errors import RegressionBreach
 from sdgbias.nightly import ledger, notify, quarantine, run
 from sdgbias.nightly.regression import judge
 from sdgbias.nightly.regression.evidence import of_rule
@@ -41,7 +41,7 @@ def test_the_sentence_of_a_step_decides_nothing(tmp_path: Path, text: str) -> No
     assert page._troubles(night) == [f"wandb: {text}"]
     assert f"• wandb: {text}" in notify.message(night, "")
     summary = run.NightSummary(NIGHT, "done", steps={"gate": steps["gate"]})
-    assert summary.exit_code == GateError.exit_code
+    assert summary.exit_code == RegressionBreach.exit_code
     assert run.NightSummary(NIGHT, "done", steps={"gate": steps["wandb"]}).exit_code == 8
 
 

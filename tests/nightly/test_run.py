@@ -35,7 +35,7 @@ bad = (Check("prior", "context term alone", 0.7, 0.4, 100, 0.3, 0.5, 0.0),)
 verdict = selfcheck.SelfcheckVerdict(bad, bad, (), "small", 0, "b1", True, 0, 0, 0, 0.0)
 try:
     selfcheck.gate(verdict)
-except errors.GateError as error:
+except errors.SelfcheckFailed as error:
     sys.exit(print(f"error: {error}") or error.exit_code)
 """
 

@@ -171,6 +171,23 @@ def test_degenerate_data(values: list[float], labels: tuple[str, ...], reason: s
     assert (made.labels, made.reason) == (labels, reason)
 
 
+def test_shares_of_answers_decide_the_edges_even_where_there_are_thresholds() -> None:
+    values = np.random.default_rng(3).uniform(0, 100, 20_000)
+
+    made = bins(indicator("stunting"), values, (0.40, 0.39, 0.21))
+
+    letters = made.letters(values)
+    shares = [float((letters == letter).mean()) for letter in "ABC"]
+    assert shares == pytest.approx([0.40, 0.39, 0.21], abs=0.01)
+    assert "Table B" in made.source
+
+
+def test_values_that_one_edge_alone_can_part_give_two_options() -> None:
+    made = bins(indicator("stunting"), np.repeat([10.0, 60.0], [70, 30]), (0.40, 0.39, 0.21))
+
+    assert len(made.labels) == 2
+
+
 def test_letters_refuse_nan_and_missing_options() -> None:
     with pytest.raises(ValueError, match="NaN"):
         bins(indicator("stunting"), np.array([1.0])).letters(np.array([np.nan]))

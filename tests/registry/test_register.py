@@ -13,7 +13,7 @@ from sdgbias.cli import register as command
 from sdgbias.cli.models import models_app
 from sdgbias.engines import Backend
 from sdgbias.errors import (
-    GateError,
+    EnginesDisagree,
     InfrastructureError,
     InputError,
     ModelError,
@@ -212,7 +212,9 @@ def test_enabled_only_when_its_probes_pass(commands: Path, monkeypatch: pytest.M
     assert entries.load(commands, "bad").state == "candidate"
     ask(admission.Verdict(False, "probes differ: hf", {"model": "bad"}), monkeypatch)
     monkeypatch.setattr(parity, "save", lambda *_: None)
-    assert isinstance(run.invoke(APP, ["models", "enable", "bad", *where]).exception, GateError)
+    assert isinstance(
+        run.invoke(APP, ["models", "enable", "bad", *where]).exception, EnginesDisagree
+    )
     ask(admission.Verdict(True, "all agree"), monkeypatch)
     assert (
         run.invoke(APP, ["models", "enable", "bad", *where]).exit_code == 0

@@ -21,7 +21,7 @@ from sdgbias.analysis.selfcheck import pipeline, truth
 from sdgbias.analysis.selfcheck.checks import FALSE_ALARM, Check, failed
 from sdgbias.analysis.selfcheck.plants import PLANTS, Plant
 from sdgbias.analysis.selfcheck.truth import Population
-from sdgbias.errors import GateError, InputError
+from sdgbias.errors import InputError, SelfcheckFailed
 from sdgbias.progress import Progress, each, silent
 from sdgbias.suites import benchmark_card
 from sdgbias.types import Task
@@ -129,7 +129,7 @@ def _enough(benchmark: Path, p: Population) -> None:
 
 
 def gate(verdict: SelfcheckVerdict) -> None:
-    """A GateError that names the worst failed checks."""
+    """A SelfcheckFailed that names the worst failed checks."""
     if verdict.passed:
         return
     worst = sorted(verdict.failed, key=lambda c: c.p)[:3]
@@ -139,7 +139,7 @@ def gate(verdict: SelfcheckVerdict) -> None:
     more = (
         f" and {len(verdict.failed) - len(worst)} more" if len(verdict.failed) > len(worst) else ""
     )
-    raise GateError(
+    raise SelfcheckFailed(
         f"self-check: {len(verdict.failed)} of {len(verdict.checks)} checks failed: {told}{more};"
         " trust no figure of this installation before they pass; every check: sdgbias selfcheck"
         " --json"

@@ -18,17 +18,13 @@ import numpy as np
 import pandas as pd
 
 from sdgbias.benchmark.card.readme import known_limits
-from sdgbias.benchmark.draw import PILLAR_WEIGHTS
+from sdgbias.benchmark.draw import PILLAR_WEIGHTS, TABLE_B
 from sdgbias.files import packaged_sql
 from sdgbias.methods import stats
 from sdgbias.raw.indicators import load_indicators, load_regression_tasks
 from sdgbias.raw.sources import source_of_series, sources
 from sdgbias.types import LETTERS, PILLARS, TESTS, Task
 
-#: Table B: percent of the paper's multiple-choice answers that are A, B, C.
-TABLE_B = dict(
-    zip(PILLARS, ((27.75, 42.80, 29.45), (40.11, 39.11, 20.78), (32.03, 33.87, 34.11)), strict=True)
-)
 SYNTHETIC = [
     "Synthetic sample of `sdgbias sample` in SustainBench's layout (Yeh et al. 2021); nothing in it"
     " is real; CC0 1.0"
@@ -165,18 +161,21 @@ def label_shares(facts: Facts) -> dict[str, dict[str, float]]:
 
 
 def table_b(mcq: pd.DataFrame) -> list[Row]:
-    """Per pillar and letter: the paper's percent, ours with n and a 95 % Wilson interval."""
+    """Per pillar and letter: the paper's percent, ours with n and a 95 % Wilson interval, and the
+    gap between the two in percentage points."""
     places, found = pd.factorize(mcq["cluster_id"])[0], []
     for pillar in _pillars(mcq["pillar"]):
         own = (mcq["pillar"] == pillar).to_numpy()
         for at, letter in enumerate(LETTERS):
             hits = (mcq["answer"].to_numpy() == letter)[own]
             e = stats.share(hits, places[own])
+            printed = TABLE_B[pillar][at] if pillar in TABLE_B else None
             row = {
                 "pillar": pillar,
                 "answer": letter,
-                "paper": TABLE_B[pillar][at] if pillar in TABLE_B else None,
+                "paper": printed,
                 "share": _plain(100 * e.value),
+                "gap": None if printed is None else _plain(100 * e.value - printed),
                 "share_low": _plain(100 * e.low),
                 "share_high": _plain(100 * e.high),
                 "count": int(hits.sum()),

@@ -37,6 +37,10 @@ def readme(card: Card) -> str:
         "tests": {task.value: len(tests) for task, tests in TESTS.items()},
         "size": next((name for limit, name in _SIZES if prompts < limit), "10M<n<100M"),
         "terciles": f"{sum(not one.thresholds for one in known)} of {len(known)} indicators",
+        "cuts": (card["notes"].get("asked") or {}).get("cuts", ""),
+        "largest_gap": max(
+            (abs(r["gap"]) for r in card["table_b"] if r["gap"] is not None), default=None
+        ),
         "table_b": [{**row, "ours": _interval(row)} for row in card["table_b"]],
         "gold_distance": [spans(row) for row in card["gold_distance"]],
         "distances": _DISTANCES,

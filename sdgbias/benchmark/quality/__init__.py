@@ -33,7 +33,7 @@ from sdgbias.benchmark.quality.expectations import (
 )
 from sdgbias.benchmark.quality.sql import Table, columns_of, length
 from sdgbias.benchmark.quality.stored import stored_facts
-from sdgbias.errors import GateError, InputError
+from sdgbias.errors import DataValidationError, InputError
 from sdgbias.files import json_file, json_object, write_json
 from sdgbias.types import FACET
 
@@ -90,10 +90,10 @@ def sift(
     """Return (the rows that satisfy every row rule, in their order; quarantine rows: table, key,
     rule, detail). ``split``: see check.
 
-    Rules across tables are evaluated where ``tables`` has the other table. Raises GateError when
-    the remaining rows break a gate rule. Removing a row can make another one valid (for example
-    when the first of two duplicates is removed for a different reason): call repeatedly until no
-    row is removed.
+    Rules across tables are evaluated where ``tables`` has the other table. Raises
+    DataValidationError when the remaining rows break a gate rule. Removing a row can make another
+    one valid (for example when the first of two duplicates is removed for a different reason):
+    call repeatedly until no row is removed.
     """
     verdict = _fit(table, frame, tables, suites, split)
     kept = frame[verdict.rows_ok] if not verdict.rows_ok.all() else frame
@@ -104,7 +104,7 @@ def sift_file(
     table: str, path: Path, tables: Mapping[str, pd.DataFrame], split: str = "id"
 ) -> tuple[set[int], pd.DataFrame]:
     """sift of an item table in a Parquet file, read in blocks where it is long: the item_ids of the
-    rows that break a row rule, and the quarantine rows. Raises GateError."""
+    rows that break a row rule, and the quarantine rows. Raises DataValidationError."""
     rows = path if length(path) > BLOCK else pd.read_parquet(path)
     verdict = _fit(table, rows, tables, None, split)
     ids = pq.read_table(path, columns=["item_id"])["item_id"].to_numpy()
@@ -114,14 +114,14 @@ def sift_file(
 def _fit(
     table: str, rows: Table, tables: Mapping[str, Table] | None, suites: Path | None, split: str
 ) -> TableVerdict:
-    """The verdict on rows that a stage of the build has made. Raises GateError."""
+    """The verdict on rows that a stage of the build has made. Raises DataValidationError."""
     verdict = check(table, rows, suites, tables, split, direct=True)
     stops = verdict.of("gate")
     if stops and isinstance(rows, pd.DataFrame) and not verdict.rows_ok.all():
         # the rows that leave may have been the broken ones
         stops = check(table, rows[verdict.rows_ok], suites, tables, split, direct=True).of("gate")
     if stops:
-        raise GateError(
+        raise DataValidationError(
             f"{_several([_line(table, f) for f in stops])}; fix the source, then: sdgbias build"
         )
     return verdict
@@ -131,10 +131,10 @@ def run_gate(benchmark: Path, suites: Path | None = None, docs: bool = False) ->
     """Check the tables of a benchmark folder of any suite, write ``quality.json`` into it (and with
     ``docs`` data_docs/), and return the report.
 
-    Raises GateError with table, rule and count when a gate rule is broken; a finished benchmark
-    must not hold rows that belong in quarantine either. Both outputs are written in any case. The
-    rule that column `split` must follow, 'id' or 'place', is that of items_notes.json. Raises
-    InputError when a table is missing or can't be read.
+    Raises DataValidationError with table, rule and count when a gate rule is broken; a finished
+    benchmark must not hold rows that belong in quarantine either. Both outputs are written in any
+    case. The rule that column `split` must follow, 'id' or 'place', is that of items_notes.json.
+    Raises InputError when a table is missing or can't be read.
     """
     benchmark = Path(benchmark)
     suites = suites or find_suites()
@@ -152,7 +152,7 @@ def run_gate(benchmark: Path, suites: Path | None = None, docs: bool = False) ->
     if docs:
         write_docs(benchmark, benchmark / quality_docs.FOLDER, suites)
     if faults:
-        raise GateError(
+        raise DataValidationError(
             f"{benchmark}: {_several(faults)}; see {report.path}, fix the source, then:"
             f" {_again(benchmark)}"
         )
