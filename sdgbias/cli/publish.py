@@ -19,7 +19,7 @@ from sdgbias.cli.options import (
 )
 from sdgbias.errors import UsageError
 
-FORMATS = ("model-card", "dataset", "every-eval-ever", "inspect", "lm-eval")
+FORMATS = ("model-card", "dataset", "every-eval-ever")
 
 
 def publish(
@@ -35,9 +35,8 @@ def publish(
     as_json: JsonOption = False,
 ) -> None:
     """Show what would be passed on, and what is withheld and why; with --write, write it: metadata
-    for model cards, the benchmark as a dataset with pictures and Croissant metadata, Every Eval
-    Ever records, Inspect logs, results of lm-evaluation-harness. Nothing is sent without
-    --upload.
+    for model cards, the benchmark as a dataset with pictures, Every Eval Ever records. Nothing is
+    sent without --upload.
 
     Args:
         run: This run; may be given several times. Default: the newest of each measured model and

@@ -145,10 +145,8 @@ def report(
     results: ResultsOption = DEFAULT_RESULTS,
     out: Path | None = None,
     benchmark: list[Path] | None = None,
-    figures: Annotated[bool, typer.Option("--figures")] = False,
     rank_planted: Annotated[bool, typer.Option("--rank-planted")] = False,
     wandb: Annotated[bool, typer.Option("--wandb/--no-wandb")] = False,
-    changed: Annotated[bool, typer.Option("--changed")] = False,
     last_night: Annotated[bool, typer.Option("--last-night")] = False,
     run: Annotated[list[str] | None, typer.Option("--run")] = None,
     as_of: Annotated[str, typer.Option("--as-of")] = "",
@@ -161,18 +159,14 @@ def report(
             reports/NIGHT or RUN.
         benchmark: Benchmark folder whose Data Docs and card are published beside it; may be given
             several times, once a suite.
-        figures: Also every figure as SVG and PNG (300 dpi) in OUT/figures.
         rank_planted: Planted models in the leaderboard of measured ones.
         wandb: Also log a W&B run per model: offline unless WANDB_API_KEY is set.
-        changed: Only the page of the last night where no run, analysis or version changed since the
-            last report.
         last_night: Only the page of the last night; the pages beside it stay as they are.
         run: Of this run, not of the newest; may be given several times.
         as_of: As it was after this night (2026-11-21T0130) or day (2026-11-21).
     """
     from sdgbias import store
     from sdgbias.report import build as html
-    from sdgbias.report import freshness
 
     then = cli_store.then(results, run, as_of)
     out = out or Path("reports") / ("latest" if then is None else as_of or (run or [""])[0])
@@ -180,13 +174,6 @@ def report(
         if then is not None:
             raise UsageError("--last-night is of the newest night; leave out --run and --as-of")
         typer.echo(f"report: {html.write_night(results, out)}")
-        return
-    asked, benchmarks = (figures, rank_planted), tuple(benchmark or ())
-    if changed and then is None and freshness.is_fresh(results, out, benchmarks, asked):
-        typer.echo(
-            f"report: {html.write_night(results, out)}; the other pages stay as they are: nothing"
-            " in them changed"
-        )
         return
     from sdgbias.analysis import paper
     from sdgbias.analysis.paper import results as stored
@@ -201,14 +188,11 @@ def report(
     page = html.write_report(
         results,
         out,
-        benchmarks,
+        tuple(benchmark or ()),
         tables=made,
-        print_figures=figures,
         rank_planted=rank_planted,
         then=then,
     )
-    if then is None:
-        freshness.stamp(results, out, benchmarks, asked)
     if wandb:
         log_beside_report(results, out / "wandb")
     typer.echo(f"report: {page}")

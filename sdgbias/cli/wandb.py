@@ -106,9 +106,6 @@ def report(
     draft: Annotated[
         bool, typer.Option("--draft", help="Save as a draft that only you see.")
     ] = False,
-    timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds for everything that W&B has to answer.")
-    ] = 120.0,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -129,7 +126,5 @@ def report(
     if out is not None:
         typer.echo(f"wrote {team_report.write_markdown(results, out)}")
         return
-    address = team_report.publish(
-        results, entity, project, _folder(results, folder), draft=draft, timeout=timeout
-    )
+    address = team_report.publish(results, entity, project, _folder(results, folder), draft=draft)
     typer.echo(f"W&B report: {address}")

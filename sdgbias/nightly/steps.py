@@ -43,7 +43,7 @@ def command(name: str, settings: Settings, night: str) -> list[str]:
         SELFCHECK: ["selfcheck", "--full", "--out", str(settings.report / "selfcheck.html")],
         "analyse": ["analyse", *results],
         "gate": ["gate", *results, "--night", night, *policy],
-        "report": [*report, *benchmarks, "--changed"],
+        "report": [*report, *benchmarks],
         LAST_PAGE: [*report, "--last-night"],
         "wandb": ["wandb", "log", *results, "--night", night],
         "announce": ["gate", "announce", *results, "--night", night, *policy, *webhook],

@@ -1,6 +1,6 @@
 """Pages, charts, the web application and W&B. Reads the store; never writes a result.
 
-* build, freshness: every page of the static report, and whether it is due
+* build: every page of the static report
 * layout, labels, contents, headlines: pages and words that all fronts share, and what the
   terminal shows
 * source, data: reading the results, for the web application and for the report

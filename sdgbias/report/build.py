@@ -160,17 +160,6 @@ class ReportPages:
             return None
         return "model.html.j2", {"m": m, "directions": models.DIRECTIONS, "title": name}
 
-    def printed(self) -> list[tuple[pd.DataFrame, str, list[Figure]]]:
-        """Runs, what their numbers are of, and the figures for print, by suite."""
-        parts = []
-        if self.latest:
-            made = [figure for figures in self.drawn.values() for figure in figures]
-            parts.append((self.studies.runs, studies.OF_PLACES, made))
-        if self.faces is not None:
-            figures = disparities.figures(self.faces)
-            parts.append((self.faces.runs, studies.OF_PEOPLE, figures))
-        return parts
-
 
 def write_report(
     results: Path,
@@ -178,7 +167,6 @@ def write_report(
     benchmarks: Sequence[Path] = (),
     *,
     tables: Sequence[Table] | None = None,
-    print_figures: bool = False,
     rank_planted: bool = False,
     then: Snapshot | None = None,
 ) -> Path:
@@ -187,7 +175,7 @@ def write_report(
 
     ``benchmarks``: benchmark folders, one per suite, whose Data Docs and cards are copied beside
     the pages (``Suite.docs_folder``) and linked. ``tables``: the tables that `sdgbias reproduce`
-    builds from the same results. ``print_figures``: also write ``out/figures``. ``then``: the state
+    builds from the same results. ``then``: the state
     at a given moment (`snapshots.snapshot_at`), or only given runs (`snapshots.only`). Pages refer
     only to each other and stay below 6 MB. Same results, same bytes. Raises StoreError when there
     is neither a finished run nor a night, or when ``out`` can't be written.
@@ -211,8 +199,6 @@ def write_report(
                 texts[page.file] = filled and layout.render(filled[0], page, front, **filled[1])
         for file, text in texts.items():
             studies.write(out / file, text)
-    if print_figures and (parts := made.printed()):
-        studies.export(out / "figures", parts)
     return out / (OVERVIEW if OVERVIEW in made.present else NIGHT).file
 
 

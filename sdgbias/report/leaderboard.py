@@ -25,7 +25,7 @@ from sdgbias import store
 from sdgbias.analysis.asked import language_model, needs
 from sdgbias.methods import stats
 from sdgbias.report import labels
-from sdgbias.report.charts.over_nights import DOTTED, TOGETHER, Plot, Series, plots
+from sdgbias.report.charts.over_nights import DOTTED, Plot, Series, plots
 from sdgbias.report.data import ALL_TESTS, METHODS
 from sdgbias.report.source import Reader, Row
 from sdgbias.store import database
@@ -316,17 +316,15 @@ def _told(r: Row, metric: str) -> str:
 
 def drawn(
     rows: pd.DataFrame, nights: Mapping[str, datetime], metric: str, order: list[str]
-) -> tuple[dict[str, Series], list[Plot], list[Plot]]:
-    """(series, plots, plots for a phone) of a history; no phone plots if the plots are small
-    anyway."""
+) -> tuple[dict[str, Series], list[Plot]]:
+    """(series, plots) of a history."""
     times = dict(nights) or dict(zip(rows["night"], rows["began"], strict=True))
     found = series(rows, times, metric, order)
     label, gaps = (
         partial(labels.tick, metric=metric),
         bool(nights),
     )  # runs started by hand share no nights: nothing is missing between them
-    narrow = plots(times, found, label, narrow=True, gaps=gaps) if len(found) <= TOGETHER else []
-    return found, plots(times, found, label, gaps=gaps), narrow
+    return found, plots(times, found, label, gaps=gaps)
 
 
 def summary(found: Mapping[str, Series], metric: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -84,20 +83,3 @@ def only(results: Path, run_ids: Sequence[str]) -> Snapshot:
             " of a model"
         )
     return Snapshot(tuple(run_ids))
-
-
-def content_digest(results: Path) -> str:
-    """One digest over the rows of all tables except those about nights, whatever their order;
-    details enter by their catalogue, which has each file's sha256. Raises StoreError."""
-    with store.connect(results, read_only=True, details=()) as con:
-        names = con.execute(
-            "SELECT table_name FROM duckdb_tables() WHERE schema_name = 'main' ORDER BY 1"
-        ).fetchall()
-        found = {
-            name: con.execute(
-                f'SELECT count(*), sum(hash("row")::HUGEINT)::VARCHAR FROM "{name}" AS "row"'
-            ).fetchone()
-            for (name,) in names
-            if name not in store.NIGHT_TABLES
-        }
-    return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()

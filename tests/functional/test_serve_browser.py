@@ -283,7 +283,7 @@ def test_choices_change_the_leaderboard(chrome: Any, address: str, results: Path
     emulate(chrome, PHONE)
     assert (
         not chrome.find_element("css selector", ".desk").is_displayed()
-        and chrome.find_element("css selector", ".phone svg").is_displayed()
+        and chrome.find_element("css selector", ".plot svg").is_displayed()
     )
 
 

@@ -287,12 +287,9 @@ def test_the_report_reaches_the_server(
 def test_a_report_needs_a_server_that_answers(
     results: Path, tmp_path: Path, logged_in: pytest.MonkeyPatch
 ) -> None:
-    with wandb_server("hang") as server:
-        logged_in.setenv("WANDB_BASE_URL", server.address)
-        line = refused(
-            8, "wandb", "report", "--results", results, "--entity", "team", "--timeout", "4"
-        )
-        assert "took longer than 4 s; no Report was made" in line and KEY not in line
+    logged_in.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    line = refused(8, "wandb", "report", "--results", results, "--entity", "team")
+    assert "no Report was made" in line and KEY not in line
     with pytest.raises(UsageError, match="--entity 'a/b'"):
         team_report.publish(results, "a/b", "sdgbias", tmp_path)
     assert BENCHMARK in Path(team_report.write_markdown(results, tmp_path / "r.md")).read_text()

@@ -269,7 +269,7 @@ def test_each_benchmark_keeps_its_newest_run_and_silence_is_said(
         ("unfair", "(planted)", "synthetic", "p1"),
         ("unfair", "fairface", "gender", "no"),
     }
-    target = write_report(path, tmp_path / "report", print_figures=True)
+    target = write_report(path, tmp_path / "report")
     text = (target.parent / "fairness.html").read_text(encoding="utf-8")
     assert (
         "not one of the 60 free answers of unfair to gender on FairFace names a label, e.g. “12.5”."
@@ -281,14 +281,6 @@ def test_each_benchmark_keeps_its_newest_run_and_silence_is_said(
         "drawn people",
         "FairFace",
     ]
-    drawn = {p.name for p in (target.parent / "figures").glob("*.svg")}
-    assert {
-        "fairness-gender.drawn-people.svg",
-        "fairness-prompts.drawn-people.yes-sayer.svg",
-    } <= drawn
-    readme = (target.parent / "figures" / "README.md").read_text(encoding="utf-8")
-    caption = readme.split("## fairness-gender.drawn-people")[1]
-    assert "clustered by picture" in readme and "Runs: `unfair-" in caption.split("##")[0]
 
 
 def test_a_report_without_places_says_so_and_leaves_no_page_of_before(

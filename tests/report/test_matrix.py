@@ -129,7 +129,7 @@ def test_a_model_of_one_night_has_no_chart_over_nights(results: Path) -> None:
         page = models.page(reader, "tiny-llava", None, None, None)
     assert page is not None and page["suites"]
     for suite in page["suites"]:
-        assert len(suite["history"]) <= 1 and suite["plots"] == suite["narrow"] == []
+        assert len(suite["history"]) <= 1 and suite["plots"] == []
 
 
 def test_a_difference_is_the_widest_only_beyond_its_interval() -> None:

@@ -424,27 +424,6 @@ def test_tables_handed_in_make_a_page(three: Path, tmp_path: Path) -> None:
     assert "<details open" not in text, "a page of forty tables is read by its headings"
 
 
-def test_figures_for_print(found: studies.Studies, tmp_path: Path) -> None:
-    from PIL import Image
-
-    made = [(found.runs, pages.OF_PLACES, methods.figures(found)[:1])]
-    (tmp_path / "older.svg").write_text("")
-    paths = pages.export(tmp_path, made)
-    names = {f"methods-accuracy.fake-pessimist.{kind}" for kind in ("svg", "png")}
-    assert {p.name for p in paths} == {p.name for p in tmp_path.iterdir()} == {*names, "README.md"}
-    with Image.open(tmp_path / "methods-accuracy.fake-pessimist.png") as image:
-        assert image.width > 1800
-        assert round(image.info["dpi"][0]) == 300
-        assert image.convert("RGB").getpixel((2, 2)) == (255, 255, 255)
-    svg = read(tmp_path, "methods-accuracy.fake-pessimist.svg")
-    assert "Accuracy of every method" in svg
-    assert "currentColor" not in svg
-    readme = read(tmp_path, "README.md")
-    assert f"Runs: `{RUN}`" in readme
-    assert "n: 48" in readme
-    assert "planted, benchmark `0123456789abcdef`" in readme
-
-
 def test_no_text_of_a_figure_is_left_over() -> None:
     source = "".join(p.read_text(encoding="utf-8") for p in CHARTS.glob("*.py"))
     names = set(charts._texts())

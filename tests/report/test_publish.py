@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,7 @@ from tests.builders.published_run import publish_answers
 from tests.builders.results import publish_fake
 
 SCHEMAS = Path(__file__).parents[1] / "schemas"
-FORMATS = ("model-card", "dataset", "every-eval-ever", "inspect", "lm-eval")
+FORMATS = ("model-card", "dataset", "every-eval-ever")
 Row = dict[str, Any]
 
 
@@ -93,57 +91,6 @@ def test_every_eval_ever_records_follow_its_schemas(folder: Path, results: Path)
     assert first["confidence_interval"]["upper"] == row["ci_high"]
 
 
-def test_inspect_logs_follow_the_schema_of_inspect(folder: Path, results: Path) -> None:
-    paths = sorted(folder.glob("inspect/*.json"))
-    assert len(paths) == 7
-    for path in paths:
-        validated("inspect_log")(json.loads(path.read_text()))
-    log = json.loads(one(folder, "inspect/*mcq-T1*.json").read_text())
-    assert log["eval"]["model"] == "demo/tiny"
-    scores = {s["name"]: s for s in log["results"]["scores"]}
-    row = stored(results, "task = 'mcq' AND test = 'T1' AND method = 'cade'").iloc[0]
-    accuracy = scores["cade"]["metrics"]["accuracy"]
-    assert accuracy["value"] == row["value"] and accuracy["metadata"]["n"] == row["n"]
-    assert scores["cade"]["metrics"]["accuracy ci_low"]["value"] == row["ci_low"]
-    right = [s["scores"]["cade"]["value"] == "C" for s in log["samples"]]
-    assert sum(right) / len(right) == pytest.approx(row["value"]) and len(right) == row["n"]
-
-
-def test_inspect_reads_its_logs(folder: Path) -> None:
-    reader = pytest.importorskip("inspect_ai.log", reason="inspect-ai isn't installed")
-    log = reader.read_eval_log(str(one(folder, "inspect/*regression-T5*.json")))
-    assert log.status == "success" and len(log.samples) == log.results.total_samples
-    assert log.samples[0].output.completion == log.samples[0].scores["full"].answer
-
-
-def test_harness_results_follow_its_result_schema(folder: Path, results: Path) -> None:
-    found = json.loads(one(folder, "lm_eval/demo__tiny/results_*.json").read_text())
-    validated("lm_eval_results")(found)
-    row = stored(results, "task = 'mcq' AND test = 'all' AND method = 'full'").iloc[0]
-    pooled = found["groups"]["sdgbias_mcq"]
-    assert pooled["acc,full"] == row["value"] and pooled["sample_count"]["acc,full"] == row["n"]
-    assert (pooled["acc_ci_low,full"], pooled["acc_ci_high,full"]) == (
-        row["ci_low"],
-        row["ci_high"],
-    )
-    assert 2 * 1.96 * pooled["acc_stderr,full"] == pytest.approx(
-        row["ci_high"] - row["ci_low"], rel=1e-4
-    )
-    assert found["group_subtasks"]["sdgbias_mcq"] == [f"sdgbias_mcq_T{k}" for k in range(1, 6)]
-    samples = lines(one(folder, "lm_eval/demo__tiny/samples_sdgbias_mcq_T1_*.jsonl"))
-    for sample in samples:
-        validated("lm_eval_sample")(sample)
-    full = [s["acc"] for s in samples if s["filter"] == "full"]
-    assert sum(full) / len(full) == pytest.approx(found["results"]["sdgbias_mcq_T1"]["acc,full"])
-
-
-def test_the_harness_prints_its_results(folder: Path) -> None:
-    utils = pytest.importorskip("lm_eval.utils", reason="lm-eval isn't installed")
-    pytest.importorskip("pytablewriter")
-    found = json.loads(one(folder, "lm_eval/demo__tiny/results_*.json").read_text())
-    assert "sdgbias_mcq" in utils.make_table(found, "groups")
-
-
 def test_the_hub_reads_the_metadata_of_a_model_card(folder: Path, results: Path) -> None:
     from huggingface_hub import ModelCard, parse_eval_result_entries
 
@@ -202,22 +149,6 @@ def test_pictures_are_those_of_the_benchmark(folder: Path, small_benchmark: Path
     assert seen == 80
 
 
-def test_croissant_reads_the_dataset(folder: Path) -> None:
-    # absl, which comes with it, logs to the stream that it finds at import, and closes that one,
-    # here pytest's, when another library configures logging
-    with contextlib.redirect_stderr(sys.__stderr__):
-        import mlcroissant
-
-    found = mlcroissant.Dataset(jsonld=str(folder / "dataset/croissant.json"))
-    about = found.metadata
-    assert not about.ctx.issues.errors and about.ctx.is_v1_1()
-    assert any("synthetic" in text for text in about.data_limitations)
-    assert any("95 % CI" in text for text in about.data_biases)
-    row = next(iter(found.records("mcq_test")))
-    assert row["mcq_test/image"].size == (448, 448)
-    assert row["mcq_test/answer"] in (b"A", b"B", b"C")
-
-
 # ---------------------------------------------------------------------------- what is withheld
 
 
@@ -241,7 +172,7 @@ def test_questions_of_narrow_sources_are_withheld_everywhere(
     publish.write(found.files, tmp_path / "out")
     ids = set(map(str, narrow["item_id"]))
     for path in (tmp_path / "out").rglob("*"):
-        if path.suffix in (".json", ".jsonl") and path.name != "croissant.json":
+        if path.suffix in (".json", ".jsonl"):
             assert not ids & set(path.read_text().replace("_", '"').replace(":", '"').split('"'))
         if path.suffix == ".parquet":
             assert not ids & set(map(str, pq.read_table(path)["item_id"].to_pylist()))
@@ -270,8 +201,8 @@ def test_answers_stay_where_their_benchmark_is_not(
     newest = store.latest_runs(other)
     found = plan(other, small_benchmark, FORMATS[2:], newest, "")
     assert without_samples(found) and any("asked on benchmark" in w for w in found.withheld)
-    log = next(f for f in found.files if f.path.startswith("inspect/"))
-    validated("inspect_log")(json.loads(b"".join(log.chunks())))
+    record = next(f for f in found.files if f.path.startswith("every_eval_ever/"))
+    validated("every_eval_ever")(json.loads(b"".join(record.chunks())))
 
 
 def test_people_and_own_questions_are_numbers_only(small_benchmark: Path, tmp_path: Path) -> None:
@@ -281,9 +212,7 @@ def test_people_and_own_questions_are_numbers_only(small_benchmark: Path, tmp_pa
     found = plan(results, small_benchmark, FORMATS[2:], None, "")
     assert not any("samples" in file.path for file in found.files)
     for file in found.files:
-        if file.path.startswith("inspect/"):
-            log = json.loads(b"".join(file.chunks()))
-            assert log["samples"] == [] and log["results"]["scores"]
+        assert json.loads(b"".join(file.chunks()))["evaluation_results"]
     assert sum("single answers" in line for line in found.withheld) == 2
     card = json.loads((small_benchmark / "benchmark.json").read_text()) | {"suite": "people"}
     (tmp_path / "benchmark.json").write_text(json.dumps(card))
@@ -295,10 +224,10 @@ def test_planted_models_only_by_name(small_benchmark: Path, tmp_path: Path) -> N
     results = tmp_path / "sdgbias.duckdb"
     publish_answers(results, small_benchmark, provenance="planted")
     with pytest.raises(UsageError, match=r"nothing to publish.*planted"):
-        plan(results, small_benchmark, ("inspect",), None, "")
-    assert plan(results, small_benchmark, ("inspect",), ["r1"], "").files
+        plan(results, small_benchmark, ("every-eval-ever",), None, "")
+    assert plan(results, small_benchmark, ("every-eval-ever",), ["r1"], "").files
     with pytest.raises(UsageError, match="no finished run 'r2'"):
-        plan(results, small_benchmark, ("inspect",), ["r2"], "")
+        plan(results, small_benchmark, ("every-eval-ever",), ["r2"], "")
 
 
 def test_a_local_folder_is_no_model_id(small_benchmark: Path, tmp_path: Path) -> None:
@@ -372,7 +301,7 @@ def test_the_command(results: Path, small_benchmark: Path, tmp_path: Path) -> No
     assert "licence of model tiny: apache-2.0" in shown and "withheld: coordinates" in shown
     assert shown.endswith("nothing is written or sent; to write these files: --write DIR\n")
     out = tmp_path / "out"
-    made = json.loads(ok("publish", "inspect", *where, "--write", out, "--json"))
+    made = json.loads(ok("publish", "every-eval-ever", *where, "--write", out, "--json"))
     assert {f["path"]: f["bytes"] for f in made["files"]} == {
         p.relative_to(out).as_posix(): p.stat().st_size
         for p in filter(Path.is_file, out.rglob("*"))

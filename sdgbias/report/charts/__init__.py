@@ -368,7 +368,7 @@ def _plot_width(figure: Figure, width: int) -> Any:
 
 
 def picture(figure: Figure, choice: Mapping[str, str]) -> tuple[str, bytes]:
-    """SVG, and PNG at 300 dpi, on white for print, with title, choice and legend."""
+    """SVG, and PNG at 300 dpi, on white, with title, choice and legend."""
     frame = figure.chosen(**choice)
     title = {
         "text": figure.title,

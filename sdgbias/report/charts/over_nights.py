@@ -93,15 +93,13 @@ def plots(
     series: Mapping[str, Series],
     label: Callable[[float], str],
     *,
-    narrow: bool = False,
     gaps: bool = True,
 ) -> list[Plot]:
     """Plots of ``series``, by name, over ``times`` (night -> start, in order): a single plot, or
     one per series beyond TOGETHER.
 
-    ``label`` formats a tick of the vertical axis. ``narrow``: for a phone, so that text keeps its
-    size. Plots of single series have axes of their own, of about the same span, so that a move
-    of two points is seen and looks alike in each.
+    ``label`` formats a tick of the vertical axis. Plots of single series have axes of their own, of
+    about the same span, so that a move of two points is seen and looks alike in each.
     ``gaps``: a line breaks where a series has no point.
     """
     if not series or not times:
@@ -109,9 +107,7 @@ def plots(
     ranges = {name: (one.low, one.high) for name, one in series.items()}
     groups = [list(series)] if _together(list(ranges.values())) else [[name] for name in series]
     colours = {name: i for i, name in enumerate(series)}
-    width, height = (344, 220) if narrow or len(groups) > 1 else (760, 300)
-    if len(groups) > 1:
-        height = 170
+    width, height = (344, 170) if len(groups) > 1 else (760, 300)
     spans = sorted(high - low for low, high in ranges.values())
     usual = spans[len(spans) // 2]
     x = _axis(times, width)

@@ -201,7 +201,6 @@ def _suite(reader: Reader, run: Row) -> dict[str, Any]:
         "chosen": chosen,
         # one night is no line, and its number stands in the table
         "plots": drawn[1] if len(rows) > 1 else [],
-        "narrow": drawn[2] if len(rows) > 1 else [],
         "said": leaderboard.summary(drawn[0], chosen["metric"]),
         "history": leaderboard.as_rows(rows),
         "config": labels.parsed(run["config"]),

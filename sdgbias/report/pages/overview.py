@@ -291,7 +291,7 @@ def trends(
     reader: Reader, table: Mapping[str, Any], among: Sequence[str] | None = None
 ) -> list[dict[str, Any]]:
     """Per suite the first number of the leaderboard over the last days with a run: title, about,
-    plots, narrow, names, said. Models without a number there now have no line.
+    plots, names, said. Models without a number there now have no line.
 
     From runs alone, up to the newest one that is shown: the page of an earlier moment then has the
     same lines, whatever nights were recorded since.
@@ -306,7 +306,7 @@ def trends(
         times = {r["night"]: r["began"] for r in sorted(days, key=lambda r: str(r["night"]))}
         asked = pd.DataFrame(days, columns=DAY)
         rows = leaderboard.history(asked, leaderboard.numbers(reader, chosen, asked))
-        series, wide, narrow = leaderboard.drawn(rows, times, column.metric, order)
+        series, wide = leaderboard.drawn(rows, times, column.metric, order)
         if any(len(one.at) > 1 for one in series.values()):
             made.append(
                 {
@@ -314,7 +314,6 @@ def trends(
                     "title": f"{column.title}, {labels.SUITES.get(suite, suite)}",
                     "about": column.about,
                     "plots": wide,
-                    "narrow": narrow,
                     "names": list(series),
                     "said": leaderboard.summary(series, column.metric),
                 }

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
@@ -19,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from sdgbias.errors import StoreError
 from sdgbias.files import cached_text, write_atomically
 from sdgbias.report.charts import (
     Figure,
@@ -30,11 +28,10 @@ from sdgbias.report.charts import (
     live,
     methods,
     parameters,
-    picture,
     still,
 )
 from sdgbias.report.data import ALL_TESTS, NOT_ANALYSED, Studies, method_name
-from sdgbias.report.labels import DASH, number, span
+from sdgbias.report.labels import DASH, number
 from sdgbias.report.layout import (
     COMPARE,
     GROUPS,
@@ -265,87 +262,6 @@ def write(path: Path, text: str | None) -> Path:
     else:
         write_atomically(path, text, "choose another --out")
     return path
-
-
-# ----------------------------------------------------------------------
-# files
-
-
-#: What the numbers of each suite's figures refer to, and the clusters of their intervals.
-OF_PLACES = (
-    "Everything is of the test split unless a caption says otherwise; CI: 95 %, clustered by place,"
-    " and by prompt where places share one."
-)
-OF_PEOPLE = (
-    "Answers about people: of everyone annotated unless a caption says otherwise; CI: 95 %,"
-    " clustered by picture, and by prompt where pictures share one."
-)
-
-
-def export(out: Path, parts: Sequence[tuple[pd.DataFrame, str, Sequence[Figure]]]) -> list[Path]:
-    """``out/NAME.svg`` and ``.png`` (300 dpi, white) of every figure, one per model and data if a
-    figure shows one at a time, and README.md with titles, n and runs. ``parts``: the runs of a
-    suite, a description of its numbers, its figures. Returns the paths written; an earlier export
-    in the folder is removed."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for old in [*out.glob("*.svg"), *out.glob("*.png")]:
-            old.unlink()
-        paths, lines = [], ["# Figures", "", "SVG and PNG (300 dpi).", ""]
-        for runs, what, made in parts:
-            lines += _head(runs, what)
-            for f in made:
-                for choice in choices(f):
-                    name = ".".join(
-                        [
-                            f.name,
-                            *(re.sub(r"[^\w.-]+", "-", v.split(" (")[0]) for v in choice.values()),
-                        ]
-                    )
-                    svg, png = picture(f, choice)
-                    (out / f"{name}.svg").write_text(svg, encoding="utf-8")
-                    (out / f"{name}.png").write_bytes(png)
-                    paths += [out / f"{name}.svg", out / f"{name}.png"]
-                    lines.append(_caption(f, name, f.chosen(**choice), runs))
-        (out / "README.md").write_text("\n".join(lines), encoding="utf-8")
-    except OSError as error:
-        raise StoreError(f"can't write {out}: {error.strerror}; choose another --out") from None
-    return [*paths, out / "README.md"]
-
-
-def choices(f: Figure) -> list[dict[str, str]]:
-    """The variants of a static figure: one for each model and each data set that it shows one at a
-    time."""
-    columns = [c for c in ("data", "model") if c in f.filters]
-    if not columns:
-        return [{}]
-    return [
-        dict(zip(columns, values, strict=True))
-        for values in f.frame[columns].drop_duplicates().itertuples(index=False, name=None)
-    ]
-
-
-def _head(runs: pd.DataFrame, what: str) -> list[str]:
-    lines = [what, ""]
-    for r in runs.to_dict("records"):
-        lines.append(
-            f"* {r['label']}: run `{r['run_id']}`, {r['provenance']}, benchmark"
-            f" `{r['benchmark_id']}`"
-        )
-    return [*lines, ""]
-
-
-def _caption(f: Figure, name: str, frame: pd.DataFrame, runs: pd.DataFrame) -> str:
-    many = span(map(int, frame["n"]))
-    mine = runs[runs["data"].isin(set(frame["data"]))] if "data" in frame else runs
-    shown = (
-        set(frame["model"])
-        if "model" in frame and f.name != "compare-pairs"
-        else set(mine["label"])
-    )
-    behind = ", ".join(f"`{r['run_id']}`" for r in mine.to_dict("records") if r["label"] in shown)
-    choice = ", ".join(str(frame[c].iloc[0]) for c in f.filters)
-    return f"## {name}\n\n{f.title} ({choice}). {f.axes} n: {many}. Runs: {behind}.\n"
 
 
 def inside(t: Table) -> str:

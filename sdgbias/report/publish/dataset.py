@@ -86,8 +86,6 @@ def read(folder: Path) -> Benchmark:
 
 def files(benchmark: Benchmark) -> list[PublishedFile]:
     """Raises InputError for a benchmark without pictures."""
-    from sdgbias.report.publish.croissant import croissant
-
     folder = benchmark.folder
     if benchmark.card.get("images") == "none":
         raise InputError(
@@ -99,7 +97,8 @@ def files(benchmark: Benchmark) -> list[PublishedFile]:
     several = bool((index["n_parts"] > 1).any())
     shown = sum(p.stat().st_size for p in (folder / FOLDER).glob("*.parquet")) / max(len(index), 1)
     tables = {(t, s): _rows(benchmark, index, t, s) for t in Task for s in SPLITS}
-    parts, made = {}, []
+    counts: dict[tuple[str, str], int] = {}
+    made = []
     for (task, split), table in tables.items():
         count = -(-len(table) // _PER_FILE)
         for k in range(count):
@@ -112,14 +111,8 @@ def files(benchmark: Benchmark) -> list[PublishedFile]:
                 )
             )
         if count:
-            parts[task.value, SPLITS[split]] = (len(table), table.schema)
-    rows_of = {part: n for part, (n, _) in parts.items()}
-    schemas = {task: schema for (task, _), (_, schema) in parts.items()}
-    about = {
-        "README.md": partial(_readme, benchmark, rows_of),
-        "croissant.json": partial(croissant, benchmark, rows_of, schemas, several),
-    }
-    return [*(PublishedFile(f"{DATASET}/{n}", c) for n, c in about.items()), *made]
+            counts[task.value, SPLITS[split]] = len(table)
+    return [PublishedFile(f"{DATASET}/README.md", partial(_readme, benchmark, counts)), *made]
 
 
 def _read(folder: Path, name: str, columns: list[str] | None = None) -> pa.Table:

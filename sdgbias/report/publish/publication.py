@@ -14,8 +14,6 @@ from sdgbias.report.publish import (
     PublishedFile,
     dataset,
     every_eval_ever,
-    harness,
-    inspect_log,
     model_card,
     runs,
 )
@@ -71,7 +69,7 @@ def plan(
             )
             licences[f"model {run.model}"] = str(run.spec.get("licence") or "unknown")
             files += _of_run(run, formats, name)
-            if run.why_no_answers and set(formats) & {"every-eval-ever", "inspect", "lm-eval"}:
+            if run.why_no_answers and "every-eval-ever" in formats:
                 withheld.append(f"single answers of {run.run_id}: {run.why_no_answers}")
             if "every-eval-ever" in formats and (n := sum(not x.better for x in run.numbers)):
                 withheld.append(
@@ -105,8 +103,4 @@ def _of_run(run: runs.PublishedRun, formats: Sequence[str], name: str) -> list[P
         found += model_card.files(run, name)
     if "every-eval-ever" in formats:
         found += every_eval_ever.files(run)
-    if "inspect" in formats:
-        found += inspect_log.files(run)
-    if "lm-eval" in formats:
-        found += harness.files(run)
     return found

@@ -18,7 +18,6 @@ from sdgbias import __version__
 from sdgbias.errors import UsageError
 from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.report import labels
-from sdgbias.report.wandb.slugs import distinct_slugs, slug
 
 #: Maximum length of a W&B run id.
 LONGEST_ID = 64
@@ -53,6 +52,11 @@ def safe(text: str, longest: int = LONGEST_ID) -> str:
         return text
     mark = hashlib.sha256(text.encode()).hexdigest()[:12]
     return f"{plain[: longest - 13]}-{mark}"
+
+
+def slug(text: str) -> str:
+    """``text`` in lower case, anything but letters, digits and dots as a hyphen."""
+    return re.sub(r"[^\w.]+|_+", "-", text.lower()).strip("-")
 
 
 def wandb_id(run_id: str, night: str = "") -> str:
@@ -131,17 +135,15 @@ def without_secrets(value: Any, name: str = "") -> Any:
 def summary(metrics: pd.DataFrame) -> dict[str, float | int]:
     """Flat names for every cell that covers all indicators:
     ``task/test/method[/pillar][/indicator]/metric`` = value, with ``.../n``, ``.../ci_low``,
-    ``.../ci_high``; NaN is left out. The indicator is named if it isn't 'all' (all-52, macro). A
-    suite's author names its groups: where two share a slug, their names end in a hash."""
+    ``.../ci_high``; NaN is left out. The indicator is named if it isn't 'all' (all-52, macro)."""
     flat: dict[str, float | int] = {}
     columns = ["task", "test", "method", "pillar", "indicator", "metric", *_NUMBERS]
     whole = metrics["indicator"].str.startswith("all") | (metrics["indicator"] == "macro")
     rows = metrics.loc[whole, columns]
-    slugs = distinct_slugs(rows["pillar"])
     for task, test, method, pillar, indicator, metric, *numbers in rows.itertuples(
         index=False, name=None
     ):
-        place = [slugs[pillar]] if pillar != "all" else []
+        place = [slug(str(pillar))] if pillar != "all" else []
         place += [slug(str(indicator))] if indicator != "all" else []
         name = "/".join([str(task), str(test), str(method), *place, str(metric)])
         for column, value in zip(_NUMBERS, numbers, strict=True):

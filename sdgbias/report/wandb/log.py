@@ -6,7 +6,6 @@ Only public calls of the client; all runs of a call share its one helper process
 <folder>/wandb/                   one folder per run, as the client lays them out
 <folder>/artifacts/<name>         files of benchmarks and scores that waiting runs refer to
 <folder>/logged.json              W&B id -> what it holds, so that nothing is logged twice
-<folder>/data, cache, config      the client's own
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from sdgbias import store, suites
 from sdgbias.errors import SdgbiasError, StoreError, first_line, one_of
 from sdgbias.files import json_object, write_json
 from sdgbias.progress import Progress, each, silent
-from sdgbias.report.wandb import contents, slugs
+from sdgbias.report.wandb import contents
 from sdgbias.types import Task
 
 #: Default project if WANDB_PROJECT is not set. `wandb sync` can rename a run's project but not that
@@ -335,7 +334,7 @@ def _of_places(job: RunToLog) -> dict[str, bytes]:
         "figure7_cade_regression": paper.figure7(found, Task.REGRESSION),
     }
     return {
-        f"{name}/{slugs.slug(panel.title)}": paper.png(panel)
+        f"{name}/{contents.slug(panel.title)}": paper.png(panel)
         for name, panels in drawn.items()
         for panel in panels
     }
@@ -347,28 +346,15 @@ _FIGURES = {"items": _of_places, "people": _of_people}
 
 @contextmanager
 def service(folder: Path) -> Iterator[None]:
-    """One W&B service process for all runs written in the block, with its environment inside
-    ``folder``; then what was sent is removed. Process and environment are restored afterwards."""
-    ours = {
-        "WANDB_SILENT": "true",
-        "WANDB_DIR": str(folder),
-        "WANDB_DATA_DIR": str(folder / "data"),
-        "WANDB_CACHE_DIR": str(folder / "cache"),
-        "WANDB_CONFIG_DIR": str(folder / "config"),
-        "WANDB_ERROR_REPORTING": "false",
-    }
-    before = {name: os.environ.get(name) for name in ours}
-    os.environ.update(ours)
+    """One W&B service process for all runs written in the block; then what was sent is removed.
+    The client keeps its own files where W&B's variables say (WANDB_CACHE_DIR, WANDB_DATA_DIR)."""
+    # a night on a closed machine must not report the client's own errors to the outside
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     try:
         yield
     finally:
         if "wandb" in sys.modules:
             sys.modules["wandb"].teardown()
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
         _tidy(folder)
 
 
@@ -378,5 +364,4 @@ def _tidy(folder: Path) -> None:
     for sent in folder.glob("wandb/offline-run-*/*.wandb.synced"):
         shutil.rmtree(sent.parent, ignore_errors=True)
     if not any(folder.glob("wandb/offline-run-*")):
-        for name in ("artifacts", "data", "cache"):
-            shutil.rmtree(folder / name, ignore_errors=True)
+        shutil.rmtree(folder / "artifacts", ignore_errors=True)

@@ -7,9 +7,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,8 +19,7 @@ from sdgbias.methods.stats import Estimate
 from sdgbias.report import data, labels, layout, leaderboard
 from sdgbias.report.pages import own_suite
 from sdgbias.report.wandb import log
-from sdgbias.report.wandb.contents import NIGHT_YEAR, safe
-from sdgbias.report.wandb.slugs import distinct_slugs
+from sdgbias.report.wandb.contents import NIGHT_YEAR, safe, slug
 from sdgbias.types import FACET, SDG
 
 TITLE = "sdgbias: models night by night"
@@ -57,14 +53,12 @@ def publish(
     folder: Path,
     *,
     draft: bool = False,
-    timeout: float = 120.0,
 ) -> str:
     """Save the Report in W&B and return its address; a Report published from ``folder`` before is
     replaced, not duplicated.
 
     Raises StoreError for results without a run, UsageError for a name that W&B rejects,
-    InfrastructureError if there is no login, or the server doesn't answer within ``timeout``
-    seconds or refuses.
+    InfrastructureError if there is no login, or the server can't be reached or refuses.
     """
     for option, name in (("--entity", entity), ("--project", project)):
         if not name or safe(name, 128) != name:
@@ -77,7 +71,7 @@ def publish(
     ids = folder / REPORTS
     known = json_object(ids)
     place = f"{server} {entity}/{project}{' draft' if draft else ''}"
-    with log.service(folder.resolve()), _time_limit(timeout, server):
+    with log.service(folder.resolve()):
         url, new = _save(made, entity, project, draft, known.get(place, ""))
     write_json(ids, known | {place: new}, f"the Report is at {url}; {log.OTHER_DIR}")
     return url
@@ -99,8 +93,6 @@ def _save(made: str, entity: str, project: str, draft: bool, known: str) -> tupl
         )
         report.id = known
         report.save(draft=draft)
-    except InfrastructureError:
-        raise
     except Exception as error:  # the client may raise anything: one line
         if "not found" in str(error):
             raise InfrastructureError(
@@ -117,24 +109,6 @@ def _save(made: str, entity: str, project: str, draft: bool, known: str) -> tupl
             f"no Report was made: {type(error).__name__}: {line}; nothing is lost, run this again"
         ) from None
     return str(report.url), str(report.id)
-
-
-@contextmanager
-def _time_limit(seconds: float, server: str) -> Iterator[None]:
-    """End the block after ``seconds``: the client itself waits for a silent server without end."""
-
-    def stop(*_: object) -> None:
-        raise InfrastructureError(
-            f"{server} took longer than {seconds:g} s; no Report was made, run this again later"
-        )
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def blocks(results: Path, entity: str, project: str) -> str:
@@ -222,9 +196,9 @@ def _own_plots(own: own_suite.Own) -> dict[str, dict[str, str]]:
         titles = {f"mcq/all/{view}/accuracy": f"accuracy, {labels.VIEWS.get(view, view)}"}
         if "cade" in methods:
             titles["mcq/all/cade/accuracy_gain"] = "CADE, gain in accuracy"
-        for pillar, name in distinct_slugs(frame["pillar"]).items():
+        for pillar in sorted(set(frame["pillar"])):
             if pillar.endswith(":max-min"):
-                titles[f"mcq/all/{view}/{name}/disparity"] = labels.group(pillar)
+                titles[f"mcq/all/{view}/{slug(pillar)}/disparity"] = labels.group(pillar)
         made[str(suite)] = {metric: f"{suite}: {title}" for metric, title in titles.items()}
     return made
 

@@ -294,7 +294,7 @@ def _board(
     times = board.nights_of(reader, window)
     past = board.history(asked, found)
     order = [r["model"] for r in rows]
-    series, wide, narrow = board.drawn(past, times, chosen["metric"], order)
+    series, wide = board.drawn(past, times, chosen["metric"], order)
     return {
         "suite": suite,
         "unit": suites.named(suite).cluster_unit,
@@ -309,7 +309,6 @@ def _board(
         "past": past,
         "newest": board.as_rows(past.tail(NEWEST)),
         "plots": wide,
-        "narrow": narrow,
         "series": list(series),
         "said": board.summary(series, chosen["metric"]),
         "window": window,
