@@ -136,7 +136,7 @@ def release_fetch(
         repo: Dataset on the hub.
         revision: Branch, tag or commit; default: the commit fetched before, else the newest.
     """
-    from sdgbias.benchmark.release.fetch import fetch
+    from sdgbias.benchmark.release.authors import fetch
 
     fetch(out, repo, revision, typer.echo)
 

@@ -43,7 +43,7 @@ def test_a_table_says_whose_questions_were_asked(bare: Path) -> None:
         ours, runs=tuple(replace(r, config={**r.config, "hub": hub}) for r in ours.runs), _memory={}
     )
 
-    [own], [authors] = (tables.build(e, ["H"]) for e in (ours, theirs))
+    (own, _), (authors, _) = (tables.build(e, ["H"]) for e in (ours, theirs))
 
     assert any("isn't directly comparable" in note for note in own.footnotes)
     assert not any("is directly comparable" in note for note in own.footnotes)

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sdgbias.benchmark.prompts import IGNORE, view_cells
-from sdgbias.benchmark.release.fetch import fetch
+from sdgbias.benchmark.release.authors import fetch
 from sdgbias.benchmark.release.import_ import import_
 from sdgbias.benchmark.release.records import AUTHORS_REPO
 from sdgbias.cli import app
