@@ -22,6 +22,9 @@ from sdgbias.raw.facet import CLASSES, GROUPS, SELECTED, UNKNOWN
 
 #: Attribute -> the two groups whose difference the paper reports, first minus second.
 PAIRS = {"gender": ("male", "female"), "skin": ("light", "dark"), "age": ("young", "old")}
+#: The cell from which a headline on differences between groups is taken: task, method, prompt, and
+#: the classes pooled. `stats.apart_from_zero` over its attributes says which are measurable.
+HEADLINE = ("direct", "full", "p1", "all-52")
 POOLS: dict[str, tuple[str, ...]] = {"all": tuple(SELECTED), "all-52": tuple(CLASSES)}
 
 Rows = Iterator[tuple[str, str, str, stats.Estimate]]
@@ -138,7 +141,7 @@ def _macro(hits: np.ndarray, name: np.ndarray, place: np.ndarray, smallest: int)
     rows = [int((name == c).sum()) for c in SELECTED]
     if min(rows) < max(smallest, 1):
         return stats.nothing(int(chosen.sum()))
-    return stats.macro(hits[chosen], name[chosen], place[chosen], "fraction")
+    return stats.macro(hits[chosen], name[chosen], place[chosen], "share")
 
 
 def _crossed(
@@ -168,35 +171,3 @@ def rate_rows(
             of = frame[attribute].to_numpy(dtype=str)
             found = {g: _share(hits[of == g], place[of == g], smallest) for g in groups}
             yield from _by_group(attribute, "all-52", found, metric, metric)
-
-
-def attribute_rows(
-    frame: pd.DataFrame,
-    asked: str,
-    *,
-    smallest: int = stats.SMALLEST,
-    draws: int = 2_000,
-    seed: int = 0,
-) -> Rows:
-    """Faces without classes: how often the requested attribute is recognised, by that attribute
-    (``all`` and its groups), by the other attributes and by race, and the disparity between groups.
-    An attribute without annotated groups in the data has no rows."""
-    hits, place = _answers(frame)
-    gold = frame["gold"].to_numpy(dtype=str)
-    yield "all", "all", "recall", _share(hits, place, smallest)
-    yield from (
-        ("all", g, "recall", _share(hits[gold == g], place[gold == g], smallest))
-        for g in GROUPS[asked]
-        if (gold == g).any()
-    )
-    for attribute in (*GROUPS, "race"):
-        of = frame[attribute].to_numpy(dtype=str)
-        known = ~np.isin(of, [UNKNOWN, ""])
-        if not known.any():
-            continue
-        groups = GROUPS.get(attribute) or tuple(sorted(set(of[known])))
-        found = {g: _share(hits[of == g], place[of == g], smallest) for g in groups}
-        yield from _by_group(attribute, "all", found)
-        if len(groups) > 2:
-            spread = _spread(hits[known], of[known], place[known], groups, smallest, draws, seed)
-            yield f"{attribute}:max-min", "all", "disparity", spread
