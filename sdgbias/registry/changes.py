@@ -116,8 +116,9 @@ def set_ways(root: Path | None, name: str, decided: ModelSpec) -> Path:
     new = dataclasses.replace(old, batch_size=decided.batch_size, options=options)
     if new == old:
         return path
-    fields = {"state": new.state, "batch_size": new.batch_size, "options": new.options}
-    text = yaml_text.with_yaml_fields(path.read_text(encoding="utf-8"), fields)
+    fields: dict[str, object] = {"state": new.state, "batch_size": new.batch_size}
+    text = _with_option(path.read_text(encoding="utf-8"), "share_prefix", share)
+    text = yaml_text.with_yaml_fields(text, fields)
     try:
         same = _parsed(text, path) == new
     except RegistryError:
@@ -129,6 +130,24 @@ def set_ways(root: Path | None, name: str, decided: ModelSpec) -> Path:
         )
     _replace(path, text)
     return path
+
+
+def _with_option(text: str, name: str, value: object) -> str:
+    """An entry's text with one option set; every other character stays."""
+    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    parts = {key.value: part for key, part in node.value}
+    line = f"{name}: {str(value).lower()}"
+    options = parts.get("options")
+    if options is None:
+        return f"{text.rstrip()}\noptions:\n  {line}\n"
+    own = next(((k, v) for k, v in options.value if k.value == name), None)
+    start, end = options.start_mark.index, options.start_mark.index
+    if own is not None:
+        start, end = own[0].start_mark.index, own[1].end_mark.index
+        return text[:start] + line + text[end:]
+    if options.flow_style:  # {max_images: 1}
+        return f"{text[: start + 1]}{line}{', ' if options.value else ''}{text[start + 1 :]}"
+    return f"{text[:start]}{line}\n{' ' * options.start_mark.column}{text[start:]}"
 
 
 def moved(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sdgbias import store
 from sdgbias.registry import entries
-from tests.builders.commands import ok, sdgbias
+from tests.builders.commands import sdgbias
 
 
 def test_a_folder_and_a_planted_model_on_a_few_questions(
@@ -16,7 +16,14 @@ def test_a_folder_and_a_planted_model_on_a_few_questions(
     results = tmp_path / "sdgbias.duckdb"
     where = ("--benchmark", tiny_benchmark, "--results", results)
     few = ("--limit", 5, "--draws", 20, "--passes", "none", "--generated", "none")
-    page = ok("evaluate", "planted-optimist", weights, *few, *where)
+    done = sdgbias("evaluate", "planted-optimist", weights, *few, *where)
+    assert done.returncode == 0, done.stderr
+    page = done.stdout
+    [said] = [line for line in done.stderr.splitlines() if "probed" in line]
+    assert said.startswith(
+        "tiny-llava: no entry says how its prompts may be scored together; 12 of"
+    )
+    assert "in batches of 32 and shuffled (to 0.001), and behind shared beginnings" in said
     assert not results.exists(), "a first look is on no leaderboard"
     look = tmp_path / "first-look.duckdb"
     runs = store.query(look, "SELECT model, provenance FROM runs ORDER BY model")

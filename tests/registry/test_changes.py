@@ -96,6 +96,34 @@ def test_set_state_changes_three_fields_and_nothing_else(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "options:\n    suites: [sdg]  # why\n",
+            "options:\n    share_prefix: true\n    suites: [sdg]  # why\n",
+        ),
+        ("options: {max_images: 1}\n", "options: {share_prefix: true, max_images: 1}\n"),
+        ("options:\n  share_prefix: false  # then\n", "options:\n  share_prefix: true  # then\n"),
+        ("", "options:\n  share_prefix: true\n"),
+    ],
+)
+def test_how_prompts_are_scored_together_is_written_and_nothing_else(
+    root: Path, before: str, after: str
+) -> None:
+    top = (
+        "name: m  # of A\ntitle: M\nbackend: hf\nrepo: local:m\nrevision: local\nstate: candidate\n"
+    )
+    top += "reason: waits\nbatch_size: {}  # as measured\n"
+    path = put(root, top.format(8) + before)
+    spec = entries.load(root, "m")
+    decided = replace(spec, batch_size=1, options={**spec.options, "share_prefix": True})
+    assert changes.set_ways(root, "m", decided) == path
+    assert path.read_text(encoding="utf-8") == top.format(1) + after
+    assert entries.load(root, "m") == decided
+    assert changes.set_ways(root, "m", decided) == path, "again, nothing to do"
+
+
+@pytest.mark.parametrize(
     "reason", ["reason: |-\n  of two\n", 'reason: "x"  # so\n', "reason: >\n  folded\n  text\n\n"]
 )
 def test_set_state_of_other_ways_to_write_it(root: Path, reason: str) -> None:
