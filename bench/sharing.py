@@ -24,6 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import sdgbias.engines  # noqa: F401  # isort: skip  # before transformers: torchvision
 
 import torch
 import transformers

@@ -195,7 +195,7 @@ def test_a_picture_is_prepared_and_encoded_once(
     assert calls == [1, 1, 1]
 
 
-@pytest.mark.parametrize(("size", "places"), [(1, 256), (8, 1), (3, 6)])
+@pytest.mark.parametrize(("size", "places"), [(1, 512), (32, 1), (3, 6)])
 def test_any_size_of_batch_behind_a_beginning_gives_the_same(
     load: Load, alone: Alone, monkeypatch: pytest.MonkeyPatch, size: int, places: int
 ) -> None:

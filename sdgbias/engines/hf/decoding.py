@@ -35,16 +35,21 @@ def common_length(rows: Sequence[Sequence[int]]) -> int:
     return next((at for at in range(most) if first[at] != last[at]), most)
 
 
-def batches(lengths: Sequence[int], size: int, places: int) -> Iterator[list[int]]:
-    """Rows of similar length, ``size`` at most, and so few that rows times distinct lengths stay
-    within ``places``: the logits of each length are computed for all rows of a batch."""
+def batches(lengths: Sequence[int], size: int, places: int = 1 << 30) -> Iterator[list[int]]:
+    """Rows of similar length, ``size`` at most; fewer, but a quarter of them, where more than a
+    fifth of a batch would be padding, and so few that rows times distinct lengths stay within
+    ``places``: the logits of each length are computed for all rows of a batch."""
     batch: list[int] = []
+    tokens = 0
     for row in sorted(range(len(lengths)), key=lambda row: lengths[row]):
-        distinct = len({lengths[r] for r in [*batch, row]})
-        if batch and (len(batch) == size or (len(batch) + 1) * distinct > places):
+        long, n = lengths[row], len(batch) + 1
+        padded = n > max(size // 4, 1) and long * n > 1.25 * (tokens + long)
+        wide = n * len({long, *(lengths[b] for b in batch)}) > places
+        if batch and (len(batch) == size or padded or wide):
             yield batch
-            batch = []
+            batch, tokens = [], 0
         batch.append(row)
+        tokens += long
     if batch:
         yield batch
 
@@ -60,15 +65,19 @@ class Forced(LogitsProcessor):  # type: ignore[misc]
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         if self.finite and not math.isfinite(float(scores.max(-1).values.sum())):
             raise NonFiniteLogits("a logit of the free answer is NaN or infinite")
-        allowed = scores
-        if any(self.step < len(choices) for choices in self.choices):
-            allowed = scores.clone()  # what was given is put out as the model's own logits
-        for row, choices in enumerate(self.choices):
-            if self.step < len(choices):
-                ids = list(choices[self.step])
-                allowed[row] = -torch.inf
-                allowed[row, ids] = scores[row, ids]
+        forced = [
+            (row, token)
+            for row, choices in enumerate(self.choices)
+            if self.step < len(choices)
+            for token in choices[self.step]
+        ]
         self.step += 1
+        if not forced:
+            return scores
+        rows, ids = torch.tensor(forced, device=scores.device).T
+        allowed = scores.clone()  # what was given is put out as the model's own logits
+        allowed[rows] = -torch.inf
+        allowed[rows, ids] = scores[rows, ids]
         return allowed
 
 

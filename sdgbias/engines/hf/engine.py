@@ -46,8 +46,9 @@ from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, Generated, ModelSpec,
 _VERSION = "hf-6"
 #: Inputs with one value per token.
 _OF_TOKENS = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
-#: Logits of a batch that are kept at once behind a shared beginning: rows times places.
-_PLACES = 256
+
+#: Logits of a batch that are computed at once behind a shared beginning: rows times places.
+_PLACES = 512
 
 _Scored = tuple[list[int], torch.Tensor, torch.Tensor | None, list[int]]
 
@@ -268,8 +269,9 @@ class HuggingFace(Backend):
                 kind = bool(prompts[row].images), self.spaced(prompts[row])
                 alone.setdefault(kind, []).append(row)
         for (_, spaced), rows in alone.items():
-            for at in range(0, len(rows), self.batch_size):
-                part = rows[at : at + self.batch_size]
+            long = [len(prompts[row].text) for row in rows]
+            for batch in decoding.batches(long, self.batch_size):
+                part = [rows[b] for b in batch]
                 then = self.candidates.space if spaced else None
                 yield part, *self.first_tokens([prompts[row] for row in part], then)
 
