@@ -128,9 +128,9 @@ def test_leaderboard_shows_what_is_stored(client: TestClient, served: Path) -> N
     )  # 2 models x 4 nights; the failing one has none
     assert "no change" in said  # fake-pessimist was found unchanged
     html = client.get("/numbers").text
-    assert html.count('<polyline class="line"') == 2 + 2 * 2 and html.count(
-        '<circle class="dot"'
-    ) == 2 * (4 + 2)  # legend, two screens
+    assert html.count('<polyline class="line"') == 2 and html.count('<circle class="dot"') == 2 * (
+        4 + 2
+    )  # legend, two screens
 
 
 def test_numbers_are_found_wherever_their_runs_lie(
