@@ -1,108 +1,90 @@
-"""What a whole evaluation at the paper's size costs, stage by stage: 100,000 MCQs x T1-T5 and
-50,000 regression questions of a planted model, from the benchmark folder to the published run.
+"""What a whole evaluation at the paper's size costs: 100,000 MCQs x T1-T5 and 50,000 regression
+questions of a planted model, from the benchmark folder to the published run.
 
-    python bench/full_size.py [--part 10] [--folder DIR] [--ray]
+    python bench/full_size.py [--part 10] [--folder DIR]
 
---part 10: a tenth of the clusters and questions. --ray: the same again on two engines of a Ray
-cluster of two nodes, with an empty cache; its rows must be those of the local run.
-The benchmark is that of `bench/finished.py`: every place has a picture of its own. `evaluate` runs
-in a process of its own; each stage shows its wall and CPU seconds, and the largest resident set of
-the process during it. Beside them, in the same run: the seconds that scoring spent inside the
-engine, DuckDB alone writing the run's Parquet files again, and pandas' mean accuracy by test,
-method, pillar and indicator, without intervals. A folder that is kept is not built again, and its
-scores are used again.
+--part 10: a tenth of the clusters and questions. The benchmark is built through the package's own
+stages: a sample without pictures, then a picture of 16 x 16 pixels a place, so that nothing is
+shared that real places wouldn't share. `sdgbias evaluate` runs in a process of its own, then once
+more as it is (the run is there already). Beside them, in the same run: DuckDB alone writing the
+run's Parquet files again, and pandas' mean accuracy by test, method, pillar and indicator, without
+intervals. A folder that is kept is not built again, and its scores are used again.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
-import shutil
+import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
-from typing import Any
 
 import measure
+import yaml
 from build import ALL, PAPER
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPOSITORY))
-
-MEMORY, SECONDS = 3.0, 60.0  # aims: GiB, and seconds after scoring
-SCORING = ("cells", "plan", "score", "rest")
 
 
-def evaluate(folder: Path, address: str = "") -> dict[str, Any]:
-    """Cost by stage, in this process; on the Ray cluster at ``address``, below folder/ray."""
-    from sdgbias.registry import entries
-    from sdgbias.scoring import evaluate, scorer
-    from sdgbias.suites import sdg, sdg_tables
-    from sdgbias.suites.suite import EvalSettings
+def picture(number: int) -> bytes:
+    """A small picture of a colour of its own."""
+    from PIL import Image
 
-    spec, inside = entries.load(folder, "planted"), [0.0]
-    stages = measure.Stages()
-    for owner, name, stage in (
-        (sdg_tables.SUITE, "cells", "cells"),
-        (evaluate, "make_plan", "plan"),
-        (scorer.Scorer, "run", "score"),
-        (evaluate, "score_model", "read scores"),
-        (sdg, "run_test", "CADE"),
-        (sdg, "predictions", "predictions"),
-        (sdg, "metric_rows", "metrics"),
-        (sdg_tables, "check_predictions", "check"),
-        (sdg_tables.SUITE, "tables", "other tables"),
-        (evaluate.Scoring, "tables", "other tables"),
-        (evaluate.store, "publish", "publish"),
-    ):
-        stages.watch(owner, name, stage)
-    plain = evaluate._work
-
-    def work(engine: Any, scoring: Any) -> dict[str, float]:
-        inside[0] = scoring.scorer.seconds
-        return plain(engine, scoring)
-
-    evaluate._work = work
-    results = (folder / "ray" if address else folder) / "r.duckdb"
-    pool = evaluate.Pool(2 if address else None, address)
-    done = evaluate.evaluate(spec, folder, folder / "benchmark", results, EvalSettings(), pool=pool)
-    total = stages.total()
-    return {
-        "stages": {name: vars(cost) for name, cost in {**stages.took, "all": total}.items()},
-        "prompts": done.planned,
-        "scored": done.scored,
-        "engine": inside[0],
-    }
+    png = io.BytesIO()
+    color = (number % 251, number // 251 % 251, number // 63001)
+    Image.new("RGB", (16, 16), color).save(png, "PNG")
+    return png.getvalue()
 
 
-def through_ray(folder: Path) -> dict[str, Any]:
-    """`evaluate` on two Ray nodes."""
-    from tests.builders.ray_nodes import ADDRESS, TwoNodes
-
-    shutil.rmtree(folder / "ray", ignore_errors=True)
-    known = {"SDGBIAS_REGISTRY": str(folder), "PYTHONPATH": str(REPOSITORY)}
-    nodes = TwoNodes(folder, {**os.environ, **known})
-    try:
-        script = str(Path(__file__).resolve())
-        process = nodes.run(sys.executable, script, "--one", "evaluate", str(folder), ADDRESS)
-        out, err = process.communicate()
-        assert process.returncode == 0, err
-        return dict(json.loads(out.splitlines()[-1]))
-    finally:
-        nodes.close()
+def register(folder: Path) -> None:
+    """A registry with one planted model."""
+    (folder / "registry" / "models").mkdir(parents=True, exist_ok=True)
+    entry = dict.fromkeys(("name", "title", "backend", "repo"), "planted")
+    entry |= {"revision": "1", "state": "enabled", "batch_size": 1024}
+    (folder / "registry" / "models" / "planted.yaml").write_text(yaml.safe_dump(entry))
+    (folder / "expectations").symlink_to(REPOSITORY / "expectations")
 
 
-def require_same_rows(folder: Path) -> None:
-    """The run of Ray has the files of the local one to the byte, and its metrics."""
-    from sdgbias import store
+def build(folder: Path, clusters: int, mcq: int, regression: int) -> None:
+    """The benchmark, in which every place has a picture of its own."""
+    import pandas as pd
 
-    for sql in (
-        'SELECT "table", "rows", sha256 FROM details ORDER BY ALL',
-        "SELECT * EXCLUDE (run_id) FROM metric_rows ORDER BY ALL",
-    ):
-        one, other = (store.query(folder / at / "r.duckdb", sql) for at in (".", "ray"))
-        assert len(one) and one.equals(other), f"other rows: {sql}"
+    from sdgbias.benchmark import build as stages
+    from sdgbias.raw.images.shards import store_images
+    from sdgbias.raw.synthetic import write_sample
+
+    raw, out = folder / "raw", folder / "benchmark"
+    write_sample(raw, clusters, 0, ALL.split(), images=False)
+    stages.build_clusters(raw, out)
+    stages.build_images(raw, out, None)
+    cluster_ids = sorted(pd.read_parquet(out / "clusters.parquet")["cluster_id"])
+    pictures = ((key, "", [picture(number)]) for number, key in enumerate(cluster_ids))
+    index = store_images(out, pictures)
+    stages.write_table(out, "images", index.assign(image_group=index["image_id"]))
+    stages.build_series(raw / "indicators", out)
+    stages.build_items(out, stages.Draw(mcq, regression))
+    stages.build_prompts(out)
+    stages.build_card(out)
+
+
+def evaluate(folder: Path) -> measure.Cost:
+    """Cost of one `sdgbias evaluate` in a process of its own."""
+    options = ["--benchmark", folder / "benchmark", "--results", folder / "r.duckdb"]
+    command = ["-m", "sdgbias.cli", "evaluate", "planted", *options, "--passes", "none"]
+    environment = {**os.environ, "SDGBIAS_REGISTRY": str(folder)}
+    began = time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, *map(str, command)], env=environment, cwd=REPOSITORY, stdout=sys.stderr
+    )
+    _, status, used = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"sdgbias evaluate ended with status {status}")
+    cpu = used.ru_utime + used.ru_stime
+    return measure.Cost(time.perf_counter() - began, cpu, used.ru_maxrss / 2**20)
 
 
 def floors(folder: Path) -> dict[str, float]:
@@ -118,23 +100,11 @@ def floors(folder: Path) -> dict[str, float]:
             con.execute(
                 f"COPY (FROM read_parquet('{path}')) TO '{to}/{number}.parquet' (COMPRESSION zstd)"
             )
-    sql = """SELECT test, method, pillar, indicator, correct FROM predictions
-             JOIN items USING (task, item_id) WHERE predictions.split = 'test'"""
-    answers = store.query(results, sql)
+    answers = store.query(results, "SELECT test, method, correct FROM predictions")
     with stages("pandas"):
-        for by in ([], ["pillar"], ["pillar", "indicator"]):
-            answers.groupby(["test", "method", *by])["correct"].mean()
-            answers.groupby(["method", *by])["correct"].mean()
+        answers.groupby(["test", "method"])["correct"].mean()
+        answers.groupby("method")["correct"].mean()
     return {name: cost.cpu for name, cost in stages.took.items()}
-
-
-def _prompts(took: dict[str, Any]) -> str:
-    return f"{took['prompts']:,} distinct prompts, {took['scored']:,} scored now, once"
-
-
-def _all(took: dict[str, Any]) -> str:
-    whole = took["stages"]["all"]
-    return f"{whole['wall']:.0f} s, {whole['cpu']:.0f} CPU s, {whole['peak']:.2f} GiB"
 
 
 def main() -> None:
@@ -143,64 +113,35 @@ def main() -> None:
     )
     parser.add_argument("--part", type=int, default=1, help="divide the paper's numbers by this")
     parser.add_argument("--folder", type=Path)
-    parser.add_argument("--ray", action="store_true", help="again through Ray on two nodes")
-    parser.add_argument("--one", nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument("--floors", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.one:
-        what, folder, *more = args.one
-        print(json.dumps({"evaluate": evaluate, "floors": floors}[what](Path(folder), *more)))
+    if args.floors:
+        print(json.dumps(floors(args.floors)))
         return
-    import finished
     import summary
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.folder or Path(temporary)
-        clusters, mcq, regression = (n // args.part for n in PAPER.values())
         if not (folder / "benchmark" / "benchmark.json").exists():
-            finished.register(folder)
-            finished.build(folder, clusters, mcq, regression, ALL.split())
-        for path in folder.glob("r.*"):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            register(folder)
+            build(folder, *(n // args.part for n in PAPER.values()))
         load = os.getloadavg()[0]
-        took = measure.in_a_process(__file__, "--one", "evaluate", folder)
-        least = measure.in_a_process(__file__, "--one", "floors", folder)
-        load, rows = (load + os.getloadavg()[0]) / 2, []
-        if args.ray:
-            before = os.getloadavg()[0]
-            spread = through_ray(folder)
-            require_same_rows(folder)
-            rows.append(
-                summary.Row(
-                    "evaluate, planted model, 2 engines on a Ray cluster of 2 nodes",
-                    _prompts(spread),
-                    f"{_all(spread)} of the driver; files and metrics as without Ray",
-                    "none",
-                    f"in one process: {_all(took)}, {_prompts(took)}",
-                    (before + os.getloadavg()[0]) / 2,
-                )
-            )
-    print(f"{took['prompts']:,} distinct prompts, {took['scored']:,} scored now; load {load:.1f}\n")
-    print("| stage | s | CPU s | peak GiB |\n|---|---|---|---|")
-    for name, cost in took["stages"].items():
-        print(f"| {name} | {cost['wall']:.1f} | {cost['cpu']:.1f} | {cost['peak']:.2f} |")
-    after = [cost for name, cost in took["stages"].items() if name not in (*SCORING, "all")]
-    wall, cpu = (sum(cost[unit] for cost in after) for unit in ("wall", "cpu"))
-    score = took["stages"]["score"]
-    engine = f"inside the engine: {took['engine']:.0f} of {score['wall']:.0f} s of scoring"
-    alone = (
+        first, again = evaluate(folder), evaluate(folder)
+        least = measure.in_a_process(__file__, "--floors", folder)
+        load = (load + os.getloadavg()[0]) / 2
+    print("| what | s | CPU s | peak GiB |\n|---|---|---|---|")
+    for name, cost in (("evaluate", first), ("the same command again", again)):
+        print(f"| {name} | {cost.wall:.1f} | {cost.cpu:.1f} | {cost.peak:.2f} |")
+    beside = (
         f"DuckDB writing the run's files: {least['write']:.1f} CPU s; pandas' mean accuracy by"
         f" group: {least['pandas']:.1f} CPU s"
     )
-    print(f"\n{engine}; after it {wall:.1f} s, {cpu:.1f} CPU s (aim {SECONDS:.0f}); {alone}")
+    print(f"\n{beside}; load {load:.1f}")
     if args.part == 1:
-        n, figure = _prompts(took), f"{cpu:.1f} CPU s, {wall:.0f} s"
-        every = _all(took)
-        rows += [
-            summary.Row("evaluate, planted model", n, every, f"{MEMORY:g} GiB", engine, load),
-            summary.Row("its end: CADE to store", n, figure, f"{SECONDS:g} s", alone, load),
-        ]
-    if rows:
-        summary.record("full_size", rows)
+        questions = f"{PAPER['mcq']:,} x 5 and {PAPER['regression']:,} questions, once"
+        figure = f"{first.wall:.0f} s, {first.cpu:.0f} CPU s, {first.peak:.2f} GiB"
+        row = summary.Row("evaluate, planted model", questions, figure, "3 GiB", beside, load)
+        summary.record("full_size", [row])
 
 
 if __name__ == "__main__":

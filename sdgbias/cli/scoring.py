@@ -201,8 +201,8 @@ def _check(name: str) -> None:
 
 
 def _spec(root: Path, name: str) -> ModelSpec:
-    """The entry of a name; for a folder or hub id without one, the entry that `register-model`
-    would propose."""
+    """The entry of a name; for a folder or hub id, the entry that `register-model` would propose
+    were there none of it, so that no settings of another model of this folder are taken."""
     from sdgbias.errors import RegistryError
     from sdgbias.registry import entries
 
@@ -211,7 +211,8 @@ def _spec(root: Path, name: str) -> ModelSpec:
     from sdgbias.registry import propose
     from sdgbias.scoring import parity
 
-    found = propose.propose(name, root, parity.here(root), propose.Request())
+    host = parity.here(root)
+    found = propose.propose(name, root, host, propose.Request(), propose.NO_ENTRY)
     if found.obstacle:
         raise RegistryError(
             f"{name}: {found.obstacle}; what else can be done: sdgbias register-model {name}"

@@ -45,6 +45,11 @@ _END = re.compile(
 )
 
 
+_FIRST_OF_THOUGHT = re.compile(
+    r"^\W{0,3}(think|thinking|thought|reason|reasoning|analysis|channel)\W{0,3}$", re.IGNORECASE
+)
+
+
 def _part(text: str) -> tuple[int, int]:
     """(start, end) of what an answer says outside its thoughts."""
     start = max((match.end() for match in _END.finditer(text)), default=0)
@@ -61,6 +66,12 @@ def thought_begun(text: str) -> str:
     """The mark that ends a prompt whose answer begins inside its thoughts; '' for any other."""
     marks = [match for match in _BEGIN.finditer(text) if not text[match.end() :].strip()]
     return marks[0][0] if marks else ""
+
+
+def begins_thought(token: str) -> bool:
+    """Whether the first token of an answer begins a thought: <think>, <|thinking|>, [THINK],
+    <|channel|>, <reasoning>, ..."""
+    return _FIRST_OF_THOUGHT.match(token.strip()) is not None
 
 
 def number_span(text: str, reference: bool = False) -> tuple[int, int] | None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
 from fnmatch import fnmatch
-from typing import Any
+from typing import Any, TypeVar
 
 from sdgbias.errors import ExpiredToken, Gated, HubUnreachable, RegistryError, SdgbiasError
 
@@ -24,9 +25,13 @@ from sdgbias.errors import ExpiredToken, Gated, HubUnreachable, RegistryError, S
 THAT_MATTER = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "*.py")
 #: Where a processor's settings are; what the later file says counts.
 PROCESSOR = ("preprocessor_config.json", "processor_config.json")
+#: Seconds before a request whose connection broke off is sent again.
+_PAUSE = 1.0
 _LARGEST_JSON = 4 * 2**20
 _LISTED = ("sha", "createdAt", "pipeline_tag", "safetensors", "cardData", "gated")
 _SORTS = {"trending_score": "trendingScore", "created_at": "createdAt"}
+
+_T = TypeVar("_T")
 
 
 class NoRevision(RegistryError):
@@ -96,7 +101,11 @@ def commit(repo: str, revision: str | None = None) -> HubModel:
     from huggingface_hub import HfApi
 
     try:
-        info = HfApi().model_info(repo, revision=revision, files_metadata=True, timeout=seconds())
+        info = _try_twice(
+            lambda: HfApi().model_info(
+                repo, revision=revision, files_metadata=True, timeout=seconds()
+            )
+        )
     except Exception as error:
         raise plain(repo, revision, error) from None
     there = info.siblings or ()
@@ -151,7 +160,9 @@ def _count(repo: str, found: HubModel) -> int:
     from huggingface_hub.errors import NotASafetensorsRepoError, SafetensorsParsingError
 
     try:
-        told = HfApi().get_safetensors_metadata(repo, revision=found.commit, timeout=seconds())
+        told = _try_twice(
+            lambda: HfApi().get_safetensors_metadata(repo, revision=found.commit, timeout=seconds())
+        )
     except (NotASafetensorsRepoError, SafetensorsParsingError, ValueError, struct.error):
         return 0
     except Exception as error:
@@ -194,6 +205,18 @@ def _listed(info: Any) -> Listed:
     )
 
 
+def _try_twice(request: Callable[[], _T]) -> _T:
+    """The answer to a request, which is sent once more where its connection breaks off: one of the
+    few that a registration needs must not end it."""
+    from huggingface_hub.utils import httpx  # type: ignore[attr-defined]
+
+    try:
+        return request()
+    except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
+        time.sleep(_PAUSE)
+        return request()
+
+
 def seconds() -> float:
     """How long an answer of the hub may take."""
     from huggingface_hub import constants
@@ -206,7 +229,9 @@ def _get(url: str, params: dict[str, Any] | None = None) -> Any:
 
     session = client.get_session()  # type: ignore[attr-defined]
     headers = client.build_hf_headers()  # type: ignore[attr-defined]
-    response = session.get(url, params=params, headers=headers, timeout=seconds())
+    response = _try_twice(
+        lambda: session.get(url, params=params, headers=headers, timeout=seconds())
+    )
     client.hf_raise_for_status(response)  # type: ignore[attr-defined]
     return response
 

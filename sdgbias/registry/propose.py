@@ -27,7 +27,7 @@ from sdgbias.registry.machine import Machine
 from sdgbias.types import CANDIDATE, ENABLED, IMAGE_FREE, QUARANTINED, ModelSpec
 
 #: What an entry says that isn't there.
-_NONE = ModelSpec("", "", "", "", "", state="", dtype="", batch_size=0)
+NO_ENTRY = ModelSpec("", "", "", "", "", state="", dtype="", batch_size=0)
 #: Families that were trained on one picture per prompt: the benchmark's composite layout.
 ONE_PICTURE = ("blip-2", "instructblip", "llava", "paligemma", "vipllava")
 _WEIGHTED = ("hf", "vllm")
@@ -94,10 +94,10 @@ def propose(
     """A candidate for a hub id OWNER/NAME, ``local:FOLDER``, a folder inside the repository, or
     ``path:/ABSOLUTE/FOLDER``. Nothing is written.
 
-    base: the entry whose settings are kept; default: the one of the same repository (and name, if
-    one is given). A hub revision is resolved to its commit. Errors: RegistryError (not found, no
-    safetensors, neither a vision-language nor a language model, remote code), Gated, ExpiredToken,
-    HubUnreachable (and no commit given).
+    base: the entry whose settings are kept, NO_ENTRY for none; default: the one of the same
+    repository (and name, if one is given). A hub revision is resolved to its commit. Errors:
+    RegistryError (not found, no safetensors, neither a vision-language nor a language model, remote
+    code), Gated, ExpiredToken, HubUnreachable (and no commit given).
     """
     if wanted.backend and wanted.backend not in BACKENDS:
         raise RegistryError(one_of("backend", wanted.backend, BACKENDS))
@@ -170,11 +170,11 @@ def check_folder(repo: str, root: Path) -> None:
 
 def _existing_entry(repo: str, name: str, root: Path) -> ModelSpec:
     """The entry of the same repository (and name, if given); enabled entries first, then
-    quarantined ones; _NONE where there is none."""
+    quarantined ones; NO_ENTRY where there is none."""
     known = load_readable(root)[0].values()
     found = [s for s in known if s.repo.lower() == repo.lower() and name in ("", s.name)]
     found.sort(key=lambda s: (s.state != ENABLED, s.state != QUARANTINED, s.name))
-    return next(iter(found), _NONE)
+    return next(iter(found), NO_ENTRY)
 
 
 def _entry(

@@ -18,14 +18,13 @@ import numpy as np
 
 from sdgbias.engines import Backend
 from sdgbias.errors import SdgbiasError
+from sdgbias.methods.answers import begins_thought
 from sdgbias.methods.metrics import tie_flags
 from sdgbias.types import ModelSpec, Prompt
 
 QUESTIONS = 100
 #: Least candidate mass; the default policy quarantines a model below it (rule candidate-mass).
 FLOOR = 0.2
-#: What reasoning models begin with: <think>, <|thinking|>, [THINK], <reasoning>, <thought>, ...
-_THINKS = re.compile(r"^\W{0,3}(think|thinking|thought|reason|reasoning|analysis)\W{0,3}$", re.I)
 _SWITCH = re.compile(r"think|reason", re.I)
 
 
@@ -80,7 +79,7 @@ def ask(
         by_view=_means(mass, views),
         first=tuple(sorted(tokens.items(), key=lambda pair: (-pair[1], pair[0]))[:5]),
         ties=int(np.nansum(tie_flags(scored.logits, 0.0)[0])),
-        thinks=sum(count for token, count in tokens.items() if _THINKS.match(token)),
+        thinks=sum(count for token, count in tokens.items() if begins_thought(token)),
         seconds=seconds,
     )
 

@@ -176,7 +176,8 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 start, end = int(wanted[1]), int(wanted[2] or len(body) - 1)
                 headers["Content-Range"] = f"bytes {start}-{min(end, len(body) - 1)}/{len(body)}"
                 body, status = body[start : end + 1], 206
-            broken_at = hub.cut.pop(self.path.split("/")[-1], None) if with_body else None
+            file = urlsplit(self.path).path.split("/")[-1]
+            broken_at = hub.cut.pop(file, None) if with_body else None
             with suppress(ConnectionError):  # a client that waited no longer
                 self.send_response(status)
                 for name, value in (

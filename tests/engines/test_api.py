@@ -71,6 +71,28 @@ def test_minus_9999_is_no_score_and_ids_leave_no_slack() -> None:
     assert (exact.upper == exact.logits).all()
 
 
+def test_the_chosen_token_counts_where_the_likeliest_leave_it_out(
+    server: Server, make: Callable[..., Api]
+) -> None:
+    likeliest = [("B", math.log(0.2)), ("C", math.log(0.1))]
+    one = first_token(likeliest, "ABC", chosen=("A", math.log(0.6)))
+    assert np.exp(one.logits) == pytest.approx([0.6, 0.2, 0.1]) and one.top_token == "A"
+    # 0.1 is left, of which another spelling may have at most all
+    assert np.exp(one.upper) == pytest.approx([0.7, 0.3, 0.2], abs=1e-4)
+    answer = completion(likeliest)
+    answer["choices"][0]["logprobs"]["content"][0] |= {"token": "A", "logprob": math.log(0.6)}
+    server.script = lambda body, n: ok(answer)
+    batch = make().candidate_scores([Prompt("q", "ABC")])
+    assert np.exp(batch.logits[0]) == pytest.approx([0.6, 0.2, 0.1], rel=1e-5)
+    assert (batch.upper[0] >= batch.logits[0]).all() and batch.top_token == ["A"]
+
+
+def test_a_chosen_token_that_was_sampled_bounds_no_other() -> None:
+    likeliest = [("A", math.log(0.5)), ("B", math.log(0.2))]
+    one = first_token(likeliest, "ABC", chosen=("the", math.log(0.001)))
+    assert np.exp(one.upper[2]) == pytest.approx(0.299, abs=1e-4)
+
+
 @pytest.mark.parametrize("k", [1, 2, 3, 5, 20])
 def test_bounds_hold_whatever_the_vocabulary_hides(k: int) -> None:
     rng = np.random.default_rng(k)

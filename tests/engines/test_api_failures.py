@@ -37,7 +37,7 @@ def test_busy_and_broken_servers_are_asked_again(server: Server, make: Callable[
         refusal(503),
         None,
         (200, {}, b"{not json"),
-        (200, {}, b'{"choices": []}'),
+        (200, {}, b'{"choices": 5}'),
         refusal(200, "busy"),
     ]
 
@@ -197,8 +197,9 @@ def test_what_is_wrong_for_all_stops_at_once(
             }
         ),
         ok(completion([])),
+        ok({**completion([("A", -0.1)]), "choices": []}),
     ],
-    ids=["flagged", "long", "413", "filtered answer", "empty"],
+    ids=["flagged", "long", "413", "filtered answer", "empty", "no choice"],
 )
 def test_a_refusal_concerns_one_prompt(
     server: Server, make: Callable[..., Api], reply: Reply
@@ -209,6 +210,69 @@ def test_a_refusal_concerns_one_prompt(
         api.candidate_scores(asked)
     assert np.isfinite(api.candidate_scores([asked[2]]).logits).all()
     assert sum(server.asked.values()) == 3
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        (200, {"Content-Encoding": "gzip"}, b"no gzip"),
+        (200, {}, b"[" * 100_000),
+        (200, {}, b'{"choices": [' + b"9" * 5000 + b"]}"),
+    ],
+    ids=["gzip", "deep", "digits"],
+)
+def test_an_unreadable_answer_fails_one_prompt_and_keeps_the_others(
+    server: Server, make: Callable[..., Api], reply: Reply
+) -> None:
+    server.script = lambda body, n: reply if question(body) == "question 1" else planted(body, n)
+    api, asked = make(retries=1), prompts(3)
+    with pytest.raises(InfrastructureError, match="after 2 tries"):
+        api.candidate_scores(asked)
+    assert np.isfinite(api.candidate_scores([asked[2]]).logits).all()
+    assert server.asked["question 2"] == 1 and server.asked["question 1"] == 2
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [10**400, 2**31, -1, True, 7.5],
+    ids=["400 digits", "too many", "negative", "boolean", "fraction"],
+)
+def test_a_number_of_tokens_that_cannot_be_is_not_counted(
+    server: Server, make: Callable[..., Api], tokens: float
+) -> None:
+    server.script = lambda body, n: ok(completion([("A", -0.1), ("B", -3.0)], prompt_tokens=tokens))
+    api = make(prices={"input": 2.0}, limits={"tokens": 10**9})
+    assert api.candidate_scores(prompts(1)).n_tokens.tolist() == [0]
+    assert api.counters()["prompt_tokens"] == 0
+
+
+def test_a_log_probability_beyond_floats_is_none(server: Server, make: Callable[..., Api]) -> None:
+    server.script = lambda body, n: ok(completion([("A", -(10**400))]))
+    with pytest.raises(ModelError, match="no log-probability"):
+        make().candidate_scores(prompts(1))
+
+
+def test_an_unforeseen_fault_keeps_the_other_answers(
+    server: Server, make: Callable[..., Api], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api, asked = make(), prompts(3)
+    whole = api._scored
+
+    def faulty(answer: dict[str, Any]) -> dict[str, Any]:
+        if answer["usage"]["prompt_tokens"] == 4711:
+            raise ZeroDivisionError("unforeseen")
+        return whole(answer)
+
+    monkeypatch.setattr(api, "_scored", faulty)
+    server.script = lambda body, n: (
+        ok(completion([("A", -0.1)], prompt_tokens=4711))
+        if question(body) == "question 1"
+        else planted(body, n)
+    )
+    with pytest.raises(ZeroDivisionError):
+        api.candidate_scores(asked)
+    assert np.isfinite(api.candidate_scores([asked[2]]).logits).all()
+    assert server.asked["question 2"] == 1
 
 
 def test_another_model_behind_the_same_name_is_noticed(

@@ -12,7 +12,7 @@ import pytest
 
 from sdgbias.engines.api.engine import Api
 from sdgbias.engines.api.http import PromptRefused
-from sdgbias.errors import ModelError, NoScores
+from sdgbias.errors import InfrastructureError, ModelError, NoScores
 from sdgbias.methods.answers import read_letter
 from tests.builders.endpoint import Reply, Server, completion, ok, planted, prompts, refusal
 
@@ -105,6 +105,7 @@ def test_an_answer_in_parts_is_one_text(server: Server, make: Callable[..., Api]
     [
         ({"content": None, "refusal": "I'm sorry, I can't help with that."}, "stop", "refusal"),
         ({"content": None}, "content_filter: SAFETY", "refusal"),
+        ({"content": None}, "SAFETY", "refusal"),
         ({"content": ""}, "stop", "empty"),
         ({}, "length", "truncated"),
         ({"content": "B. The roofs"}, "length", "option"),
@@ -112,7 +113,14 @@ def test_an_answer_in_parts_is_one_text(server: Server, make: Callable[..., Api]
         ({"content": "<think>B, or 5"}, "length", "truncated"),
     ],
     ids=[
-        *("refusal field", "filtered", "empty", "no content", "cut after the letter"),
+        *(
+            "refusal field",
+            "filtered",
+            "Gemini's filter",
+            "empty",
+            "no content",
+            "cut after the letter",
+        ),
         *("thought", "cut inside a thought"),
     ],
 )
@@ -160,3 +168,50 @@ def test_a_token_named_twice_counts_once_and_null_is_nothing(
     server.script = lambda body, n: ok(said)
     scores = make().candidate_scores(prompts(1))
     assert np.allclose(scores.logits, [[-0.1, -3.0]])
+
+
+@pytest.mark.parametrize("reason", ["SAFETY", "PROHIBITED_CONTENT", "recitation"])
+def test_a_first_answer_taken_by_geminis_filter_is_no_lack_of_scores(
+    server: Server, make: Callable[..., Api], reason: str
+) -> None:
+    server.script = lambda body, n: answer({"content": None}, reason)
+    api = make()
+    with pytest.raises(PromptRefused, match="content filter"):
+        api.candidate_scores(prompts(1))
+    server.script = planted
+    assert np.isfinite(api.candidate_scores(prompts(1, "AB")).logits).all()
+
+
+def test_geminis_delay_is_waited_for(server: Server, make: Callable[..., Api]) -> None:
+    details = [{"@type": "google.rpc.QuotaFailure"}, {"retryDelay": "7200.5s"}]
+    body = [{"error": {"code": 429, "message": "Quota exceeded", "details": details}}]
+    server.script = lambda asked, n: (429, {}, json.dumps(body).encode())
+    with pytest.raises(InfrastructureError, match=r"asks to wait 720\d s"):
+        make().candidate_scores(prompts(1))
+    assert len(server.bodies) == 1
+
+
+def test_tokens_named_by_number_are_said(server: Server, make: Callable[..., Api]) -> None:
+    named = [("token_id:32", -0.1), ("token_id:33", -3.0)]
+    server.script = lambda body, n: ok(completion(named))
+    with pytest.raises(ModelError, match=r"by number \('token_id:32'\).*--return-tokens-as-"):
+        make().candidate_scores(prompts(1))
+
+
+@pytest.mark.parametrize("mark", ["<think>", "<|channel|>", "[THINK]", "<|channel>"])
+def test_most_of_the_first_answers_must_not_begin_with_a_thought(
+    server: Server, make: Callable[..., Api], mark: str
+) -> None:
+    server.script = lambda body, n: ok(completion([(mark, -0.01), ("A", -5.0)]))
+    with pytest.raises(ModelError, match=r"begins its answers with .*options\.body"):
+        make(concurrency=1).candidate_scores(prompts(20))
+    assert len(server.bodies) == 8
+
+
+def test_a_thought_now_and_then_stops_nothing(server: Server, make: Callable[..., Api]) -> None:
+    server.script = lambda body, n: (
+        ok(completion([("<think>", -0.01), ("A", -5.0)]))
+        if int(body["messages"][0]["content"][-1]["text"].split()[1]) % 2
+        else planted(body, n)
+    )
+    assert np.isfinite(make().candidate_scores(prompts(20)).logits[:, 0]).all()

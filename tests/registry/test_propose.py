@@ -24,7 +24,7 @@ from sdgbias.errors import (
 from sdgbias.registry import changes, entries, hub
 from sdgbias.registry import propose as register
 from sdgbias.registry.machine import Machine
-from sdgbias.registry.propose import Host, Request, propose
+from sdgbias.registry.propose import NO_ENTRY, Host, Request, propose
 from sdgbias.types import IMAGE_FREE, VIEWS, ModelSpec
 from tests.builders.hub import Hub, Repo, commit, weights
 from tests.builders.hub_repositories import BIG, OWN_CODE, REPOS, SMALL, VLM, saved
@@ -293,6 +293,8 @@ def test_an_entry_of_the_same_repository_keeps_its_settings(root: Path, served: 
     assert propose("open/Llava-7B", root, BIG, Request(name="other")).spec.batch_size == 256, (
         "another name, settings of its own"
     )
+    alone = propose("open/Llava-7B", root, BIG, Request(), NO_ENTRY).spec
+    assert (alone.batch_size, alone.options.get("suites")) == (256, None), "no entry's settings"
 
 
 # ----------------------------------------------------------------------

@@ -14,6 +14,7 @@ import asyncio
 import base64
 import hashlib
 import json
+import re
 import threading
 from collections.abc import Coroutine, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -24,11 +25,11 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from sdgbias.engines import Backend
-from sdgbias.engines.api.http import PromptRefused, Transport
+from sdgbias.engines.api.http import PromptRefused, Transport, count
 from sdgbias.engines.hf.tokens import SPACE_MARKS
 from sdgbias.engines.options import SPELLINGS, ApiOptions, read
-from sdgbias.errors import ModelError, NoScores, SdgbiasError
-from sdgbias.methods.answers import FILTERED
+from sdgbias.errors import ModelError, NoScores
+from sdgbias.methods.answers import FILTERED, begins_thought
 from sdgbias.types import DIGITS, Generated, ModelSpec, Prompt, ScoreBatch
 
 _VERSION = "api-2"
@@ -42,6 +43,15 @@ _THOUGHTS = ("reasoning_content", "reasoning")
 _OF_SCORES = (
     *("model", "served_model", "top_logprobs", "candidate_ids", "spellings", "detail", "body"),
 )
+#: Gemini's reasons to end an answer that are a content filter's.
+_FILTERS = (
+    *("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII"),
+    *("IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"),
+)
+#: How vLLM names a token where its server was started so, instead of its text.
+_BY_NUMBER = re.compile(r"token_id:\d+")
+#: Answers of which most must not begin with the mark of a thought.
+_PROBES = 8
 _T = TypeVar("_T")
 Job = tuple[Prompt, str, int]  # prompt, forced start, most new tokens; 0 = score it
 
@@ -64,9 +74,11 @@ def first_token(
     candidates: str,
     exact: bool = False,
     spellings: int = SPELLINGS,
+    chosen: tuple[str, float] | None = None,
 ) -> FirstToken:
     """Scores and bounds of K candidates from the returned tokens, (text, log-probability) each, the
-    most likely ones of a vocabulary.
+    most likely ones of a vocabulary, and the token that was ``chosen``, which some servers name
+    apart from these.
 
     Spellings of a candidate are summed. Every other token lies below the least likely returned one,
     and all of them together below the mass that the returned ones leave of 1; a lone space may
@@ -76,10 +88,14 @@ def first_token(
     """
     # some servers list the sampled token a second time
     once = dict.fromkeys(named)
+    if chosen is not None and chosen[0] not in dict(once):
+        once[chosen] = None
     told = [(token, min(float(value), 0.0)) for token, value in once if value > NOTHING]
     share = np.exp([value for _, value in told])
     left = max(0.0, 1.0 - float(share.sum())) + RESOLUTION
-    least = float(share.min(initial=1.0))
+    # a chosen token that was sampled may lie far below the others, and bounds no other token
+    ranked = [np.exp(value) for token, value in told if chosen is None or token != chosen[0]]
+    least = float(min(ranked or share, default=1.0))
     bare = [token.lstrip(SPACE_MARKS) for token, _ in told]
     lone = [not token.strip(" \u2581\u0120") for token, _ in told]
     spaces = float(share[lone].sum())
@@ -130,9 +146,10 @@ class Api(Backend):
         self.transport = Transport(o, spec.name)
         self.forces_starts, self.gives_scores = o.prefill, o.top_logprobs > 0
         self._served = o.served_model
-        self._kept: dict[Job, dict[str, Any] | SdgbiasError] = {}
+        self._kept: dict[Job, dict[str, Any] | Exception] = {}
         self._loop = _Loop()
         self._scored_any = False
+        self._first_tokens: list[str] = []  # of the first answers, in which thoughts are looked for
         # On this machine the port does not identify the model; elsewhere one name may mean other
         # weights on another host.
         url = urlsplit(o.base_url)
@@ -168,7 +185,11 @@ class Api(Backend):
         for i, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
             k = len(prompt.candidates)
             one = first_token(
-                answer["named"], prompt.candidates, self._by_id(prompt), self.options.spellings
+                answer["named"],
+                prompt.candidates,
+                self._by_id(prompt),
+                self.options.spellings,
+                answer["chosen"],
             )
             batch.logits[i, :k] = one.logits
             rounded = one.upper.astype(np.float32)
@@ -205,7 +226,7 @@ class Api(Backend):
         if several:
             self._kept.clear()
         results = self._loop.run(self._gather(jobs))
-        failures = [r for r in results if isinstance(r, SdgbiasError)]
+        failures = [r for r in results if isinstance(r, Exception)]
         if not failures:
             return [r for r in results if isinstance(r, dict)]
         if any(isinstance(f, NoScores) for f in failures):
@@ -214,10 +235,10 @@ class Api(Backend):
             self._kept = dict(zip(jobs, results, strict=True))
         raise next((f for f in failures if isinstance(f, ModelError)), failures[0])
 
-    async def _gather(self, jobs: list[Job]) -> list[dict[str, Any] | SdgbiasError]:
+    async def _gather(self, jobs: list[Job]) -> list[dict[str, Any] | Exception]:
         return await asyncio.gather(*(self._one(job) for job in jobs))
 
-    async def _one(self, job: Job) -> dict[str, Any] | SdgbiasError:
+    async def _one(self, job: Job) -> dict[str, Any] | Exception:
         if job in self._kept:
             return self._kept.pop(job)
         prompt, start, limit = job
@@ -232,7 +253,7 @@ class Api(Backend):
         except ModelError as error:
             self.transport.stop(error)
             return error
-        except SdgbiasError as error:
+        except Exception as error:  # whatever it is, the answers to the others are kept
             return error
 
     def _by_id(self, prompt: Prompt) -> bool:
@@ -308,27 +329,52 @@ class Api(Backend):
                 f" options.top_logprobs to 0 in registry/models/{self.name}.yaml"
             )
         if not _text(choice["message"]) and any(choice["message"].get(n) for n in _THOUGHTS):
-            raise ModelError(
-                f"{self.name}: this model thinks before it answers, so its first token is none of"
-                " an answer; switch that off by the endpoint's own field in options.body, e.g."
-                " {reasoning_effort: none} or {chat_template_kwargs: {enable_thinking: false}}"
-            )
+            raise ModelError(self._thinks("thinks before it answers"))
         try:
             # JSON has no -inf: servers write null for a token that can't come
             told = [t for t in top if t["logprob"] is not None]
             named = [(str(t["token"]), float(t["logprob"])) for t in told or top]
-            fair = all(value <= 0.01 for _, value in named)  # false for NaN
-        except (KeyError, TypeError, ValueError):
+            chosen = None
+            if first.get("token") is not None and first.get("logprob") is not None:
+                chosen = (str(first["token"]), float(first["logprob"]))
+            # false for NaN
+            fair = all(value <= 0.01 for _, value in [*named, *([chosen] if chosen else [])])
+        except (KeyError, TypeError, ValueError, OverflowError):
             fair = False
         if not fair:
             raise ModelError(
                 f"{self.name}: top_logprobs hold what is no log-probability; this endpoint is not"
                 " OpenAI-compatible in this"
             )
+        self._check_first_token(named, chosen)
         self._scored_any = True
-        usage = answer.get("usage")
-        counted = usage.get("prompt_tokens") if isinstance(usage, dict) else 0
-        return {"named": named, "n_tokens": counted if isinstance(counted, int) else 0}
+        n_tokens = count(answer.get("usage"), "prompt_tokens")
+        return {"named": named, "chosen": chosen, "n_tokens": n_tokens}
+
+    def _check_first_token(
+        self, named: list[tuple[str, float]], chosen: tuple[str, float] | None
+    ) -> None:
+        """Raises ModelError where tokens are named by number, and where most of the first answers
+        begin with the mark of a thought: such first tokens are scores of no answer."""
+        if all(_BY_NUMBER.fullmatch(token) for token, _ in named):
+            raise ModelError(
+                f"{self.name}: the endpoint names tokens by number ({named[0][0]!r}), so no"
+                " candidate can be found among them; start the server without"
+                " --return-tokens-as-token-ids"
+            )
+        if len(self._first_tokens) >= _PROBES:
+            return
+        self._first_tokens.append(chosen[0] if chosen else max(named, key=lambda one: one[1])[0])
+        thoughts = [token for token in self._first_tokens if begins_thought(token)]
+        if len(self._first_tokens) == _PROBES and len(thoughts) * 2 > _PROBES:
+            raise ModelError(self._thinks(f"begins its answers with {thoughts[0]!r}"))
+
+    def _thinks(self, why: str) -> str:
+        return (
+            f"{self.name}: this model {why}, so its first token is none of an answer; switch that"
+            " off by the endpoint's own field in options.body, e.g. {reasoning_effort: none} or"
+            " {chat_template_kwargs: {enable_thinking: false}}"
+        )
 
     def _said(self, answer: dict[str, Any], start: str) -> dict[str, Any]:
         """text, and truncated. An answer that a content filter removed is a refusal, like one in
@@ -343,8 +389,10 @@ class Api(Backend):
 
 
 def _filtered(choice: dict[str, Any]) -> bool:
-    """Whether a content filter ended the answer; some endpoints add the reason."""
-    return str(choice.get("finish_reason") or "").startswith("content_filter")
+    """Whether a content filter ended the answer; some endpoints add the reason, Gemini's name it
+    alone."""
+    reason = str(choice.get("finish_reason") or "")
+    return reason.startswith("content_filter") or reason.upper() in _FILTERS
 
 
 def _text(message: dict[str, Any]) -> str:

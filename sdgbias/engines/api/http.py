@@ -52,6 +52,8 @@ _AT_MOST = re.compile(
 _PICTURES = re.compile(r"\b(image|picture|vision|multi-?modal)", re.IGNORECASE)
 #: Names of the limit of answer tokens; an endpoint that refuses the first gets the second.
 _LIMIT, _NEWER_LIMIT = "max_tokens", "max_completion_tokens"
+#: No prompt has so many tokens.
+_MOST_TOKENS = 2**31
 _NO_ACCOUNT = ("insufficient_quota", "billing_hard_limit_reached", "billing_not_active")
 
 
@@ -132,13 +134,13 @@ class Transport:
 
     def price(self, usage: Mapping[str, Any]) -> float:
         p = self.options.prices
-        cached = _count(usage.get("prompt_tokens_details"), "cached_tokens")
-        fresh = max(0, _count(usage, "prompt_tokens") - cached)
+        cached = count(usage.get("prompt_tokens_details"), "cached_tokens")
+        fresh = max(0, count(usage, "prompt_tokens") - cached)
         full = p.get("input", 0.0)
         return (
             fresh * full
             + cached * p.get("cached", full)
-            + _count(usage, "completion_tokens") * p.get("output", 0.0)
+            + count(usage, "completion_tokens") * p.get("output", 0.0)
         ) / 1e6
 
     async def ask(
@@ -269,13 +271,13 @@ class Transport:
         )
         if not isinstance(usage, dict):
             return held
-        used = _count(usage, "prompt_tokens")
+        used = count(usage, "prompt_tokens")
         c.prompt_tokens += used
-        c.completion_tokens += _count(usage, "completion_tokens")
-        c.cached_tokens += _count(usage.get("prompt_tokens_details"), "cached_tokens")
+        c.completion_tokens += count(usage, "completion_tokens")
+        c.cached_tokens += count(usage.get("prompt_tokens_details"), "cached_tokens")
         self._factor = max(self._factor, used / max(tokens, 1))
         if limit := self.options.limits.get("tokens"):
-            self._next += 60.0 * (used + _count(usage, "completion_tokens") - paced) / limit
+            self._next += 60.0 * (used + count(usage, "completion_tokens") - paced) / limit
         return self.price(usage)
 
     async def _send(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -290,6 +292,9 @@ class Transport:
             choices = answer.get("choices") if isinstance(answer, dict) else None
             if isinstance(answer, dict) and isinstance(choices, list) and choices:
                 return answer
+            if choices == []:  # a filter's way to say nothing
+                self.counters.refused += 1
+                raise PromptRefused(f"{self.name}: an answer without a choice")
             kind = reply.headers.get("content-type", "none").split(";")[0]
             raise _Again(
                 f"an answer that is not a chat completion (content type {kind})", billed=True
@@ -309,9 +314,11 @@ class Transport:
             raise _Again(f"no answer within {self.options.timeout:g} s", billed=True) from None
         except httpx.TransportError as error:
             raise _Again(f"the connection broke ({type(error).__name__})", billed=True) from None
+        except httpx.DecodingError:
+            raise _Again("an answer that can't be unpacked", billed=True) from None
         try:
             answer = json.loads(reply.content)
-        except ValueError:
+        except (ValueError, RecursionError):
             return reply, None
         if isinstance(answer, list) and len(answer) == 1:  # Gemini's errors
             answer = answer[0]
@@ -320,8 +327,8 @@ class Transport:
     def _failure(self, reply: httpx.Response, answer: object) -> Exception:
         """The exception for a reply that is not an answer."""
         problem = answer.get("error") if isinstance(answer, dict) else None
-        said = problem if isinstance(problem, dict) else {}
-        code, status, inner = str(said.get("code") or ""), reply.status_code, said.get("code")
+        error = problem if isinstance(problem, dict) else {}
+        code, status, inner = str(error.get("code") or ""), reply.status_code, error.get("code")
         if status == 200:
             status = inner if isinstance(inner, int) else 502
         text = self._clean(_message(answer))
@@ -356,8 +363,10 @@ class Transport:
                 " or options.base_url"
             )
         if status in (408, 409, 425, 429) or status >= 500:
+            wait = retry_after(reply.headers)
             return _Again(
-                f"HTTP {status}" + (f": {text}" if text else ""), retry_after(reply.headers)
+                f"HTTP {status}" + (f": {text}" if text else ""),
+                _retry_delay(error) if wait is None else wait,
             )
         if status < 400:
             return ModelError(
@@ -396,6 +405,17 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     return None
 
 
+def _retry_delay(error: Mapping[str, Any]) -> float | None:
+    """Seconds to wait according to an error of Google's endpoints, whose details hold a
+    `retryDelay` such as '34.5s'."""
+    details = error.get("details")
+    for detail in details if isinstance(details, list) else ():
+        delay = str(detail.get("retryDelay", "")) if isinstance(detail, dict) else ""
+        if re.fullmatch(r"\d{1,9}(\.\d+)?s", delay):
+            return float(delay[:-1])
+    return None
+
+
 def _message(answer: object) -> str:
     """What a reply that is not an answer says is wrong: OpenAI's error object, its text alone, or
     the fields `detail` and `message` of other servers; with the parameter where one is named."""
@@ -408,9 +428,12 @@ def _message(answer: object) -> str:
     return f"{text} ({about})" if about and about not in text else text
 
 
-def _count(usage: object, name: str) -> int:
+def count(usage: object, name: str) -> int:
+    """A number of tokens in an answer's account; 0 for what can't be one."""
     value = usage.get(name) if isinstance(usage, dict) else None
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < _MOST_TOKENS:
+        return 0
+    return value
 
 
 def read_key(options: ApiOptions, name: str) -> str:

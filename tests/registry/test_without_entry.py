@@ -1,0 +1,35 @@
+"""What `register-model` and `evaluate FOLDER` ask of the hub and of a folder: connections that
+break off, entries of the same folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sdgbias.cli import scoring
+from sdgbias.registry import hub
+from sdgbias.registry.propose import propose
+from tests.builders.hub import Hub
+from tests.builders.hub_repositories import BIG, VLM, saved
+
+
+@pytest.mark.parametrize("cut", ["Llava-7B", "config.json"])
+def test_one_dropped_connection_does_not_end_a_registration(
+    root: Path, served: Hub, monkeypatch: pytest.MonkeyPatch, cut: str
+) -> None:
+    monkeypatch.setattr(hub, "_PAUSE", 0.01)
+    whole = propose("open/Llava-7B", root, BIG).spec
+    served.cut[cut] = 20
+    assert propose("open/Llava-7B", root, BIG).spec == whole
+    assert not served.cut, "no connection was broken"
+
+
+def test_a_folder_is_evaluated_without_the_settings_of_an_entry_of_it(root: Path) -> None:
+    saved(root / "weights/llava", VLM)
+    entry = {"name": "llava-vllm", "title": "L", "backend": "vllm", "repo": "local:weights/llava"}
+    entry |= {"revision": "local", "state": "candidate", "reason": "x", "batch_size": 512}
+    (root / "registry/models/llava-vllm.yaml").write_text(yaml.safe_dump(entry))
+    spec = scoring._spec(root, str(root / "weights/llava"))
+    assert (spec.name, spec.backend) == ("llava", "hf") and spec.batch_size != 512
