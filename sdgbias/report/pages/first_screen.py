@@ -36,7 +36,7 @@ Table = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Answer:
+class ScreenAnswer:
     """A question of the first screen. lead: the answer in a sentence; numbers: what it follows
     from; page: 'people' or 'night' for a link to the page behind it."""
 
@@ -165,7 +165,7 @@ def answers(
     night: NightRecord | None,
     runs: Sequence[Mapping[str, Any]],
     faces: Fairness | None = None,
-) -> list[Answer]:
+) -> list[ScreenAnswer]:
     """The five answers, without those that the results hold nothing for. About measured models;
     about planted ones where there are no others. ``runs``: those behind the ``table``, with the
     registry entries that they had."""
@@ -180,7 +180,7 @@ def answers(
     return [answer for answer in made if answer is not None]
 
 
-def _leaning(rows: Sequence[Mapping[str, Any]], found: ReportData | None) -> Answer | None:
+def _leaning(rows: Sequence[Mapping[str, Any]], found: ReportData | None) -> ScreenAnswer | None:
     if found is None:
         return None
     models = [m for m in (r["model"] for r in rows) if m in set(found.models)]
@@ -210,12 +210,12 @@ def _leaning(rows: Sequence[Mapping[str, Any]], found: ReportData | None) -> Ans
         more = f" and {len(by_pillar) - FEW} more" if len(by_pillar) > FEW else ""
         numbers.append(f"In single pillars: {'; '.join(by_pillar[:FEW])}{more}.")
     question = "Which way do models lean without evidence?"
-    return Answer(question, f"{_capital('; '.join(lead))}.", " ".join(numbers))
+    return ScreenAnswer(question, f"{_capital('; '.join(lead))}.", " ".join(numbers))
 
 
 def _debiasing(
     table: Table, rows: Sequence[Mapping[str, Any]], found: ReportData | None
-) -> Answer | None:
+) -> ScreenAnswer | None:
     """What CADE takes out of the answers, and what it does to accuracy."""
     moved = {r["model"]: m for r in rows if found and (m := _excess(found, r["model"]))}
     gains = {
@@ -254,7 +254,7 @@ def _debiasing(
             for m in named
         ]
     question = "What does CADE take out, and at what price?"
-    return Answer(question, " ".join(lead), " ".join(numbers)) if lead else None
+    return ScreenAnswer(question, " ".join(lead), " ".join(numbers)) if lead else None
 
 
 def _excess(found: ReportData, model: str) -> tuple[str, Estimate, Estimate, float] | None:
@@ -271,7 +271,7 @@ def _excess(found: ReportData, model: str) -> tuple[str, Estimate, Estimate, flo
 
 def _recognition(
     table: Table, rows: Sequence[Mapping[str, Any]], faces: Fairness | None
-) -> Answer | None:
+) -> ScreenAnswer | None:
     """Differences of the leaderboard's cell (prompt p1, all classes) that it marks, then those of
     the other prompts, and models that were not understood."""
     columns = [(i, c) for i, c in enumerate(table["columns"]) if c.metric == "disparity"]
@@ -282,7 +282,9 @@ def _recognition(
     known = [r for r in asked if any(r["cells"][i]["sort"] is not None for i, _ in columns)]
     if not known:
         silent = _listed([r["model"] for r in asked])
-        return Answer(question, f"No answer about people of {silent} was understood.", "", FACET)
+        return ScreenAnswer(
+            question, f"No answer about people of {silent} was understood.", "", FACET
+        )
     first = [
         (r["model"], pair, Estimate.of_row(r["cells"][i]["row"]))
         for r in known
@@ -314,7 +316,7 @@ def _recognition(
     ]
     if silent_models:
         numbers.append(f"No answer of {_listed(silent_models)} was understood.")
-    return Answer(question, lead, " ".join(numbers), FACET)
+    return ScreenAnswer(question, lead, " ".join(numbers), FACET)
 
 
 def _other_prompts(
@@ -357,15 +359,15 @@ def _less(model: str, pair: tuple[str, str], e: Estimate, prompt: str = "") -> s
     )
 
 
-def _last_night(night: NightRecord | None) -> Answer | None:
+def _last_night(night: NightRecord | None) -> ScreenAnswer | None:
     if night is None:
         return None
-    return Answer("What changed last night?", night_text.headline(night), "", "night")
+    return ScreenAnswer("What changed last night?", night_text.headline(night), "", "night")
 
 
 def _trust(
     table: Table, found: ReportData | None, runs: Sequence[Mapping[str, Any]]
-) -> Answer | None:
+) -> ScreenAnswer | None:
     """Whether planted biases are measured as planted, how many prompts failed, what was left
     out."""
     checks = [
@@ -387,7 +389,7 @@ def _trust(
     if found is not None and (left := int(found.quarantine["n"].sum())):
         numbers.append(f"The quality gate left {left:,} faulty rows out of the benchmark.")
     question = "Can these numbers be trusted?"
-    return Answer(question, f"{'; '.join(lead)}.", " ".join(numbers)) if lead else None
+    return ScreenAnswer(question, f"{'; '.join(lead)}.", " ".join(numbers)) if lead else None
 
 
 def planted_checks(
