@@ -78,12 +78,11 @@ def test_distinct_prompts_stand_beside_the_shares_without_evidence(table: dict[s
 def test_a_model_that_was_not_understood_has_no_number(tmp_path: Path) -> None:
     own = publish_both_suites(tmp_path)
     with store.connect(own, details=()) as con:
-        for name in ("metric_rows", "headline_rows"):
-            con.execute(
-                f"UPDATE {name} SET value = NULL, note = ? WHERE metric = 'disparity'",
-                [NOT_UNDERSTOOD],
-            )
-            con.execute(f"UPDATE {name} SET value = 0 WHERE metric = 'recall'")
+        con.execute(
+            "UPDATE metric_rows SET value = NULL, note = ? WHERE metric = 'disparity'",
+            [NOT_UNDERSTOOD],
+        )
+        con.execute("UPDATE metric_rows SET value = 0 WHERE metric = 'recall'")
     with Results(own).reading() as reader:
         table = matrix.matrix(reader)
         recall = next(c for c in matrix.COLUMNS if c.metric == "recall").cell
