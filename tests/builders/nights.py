@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 
 from sdgbias import store
-from sdgbias.store import database
 from tests.builders import results as fake_results
 
 FIRST = datetime(2026, 11, 15, 0, 30)
@@ -337,10 +336,6 @@ def publish_persons(path: Path) -> Path:
 def publish_both_suites(folder: Path) -> Path:
     """Three models on places and one on people, whose recall is of all classes."""
     path = publish_persons(fake_results.publish_models(folder / "sdgbias.duckdb"))
-    cell = database.cell([*database.CELL[:-1], "'all-52'"])
     with store.connect(path, details=()) as con:
-        for name in ("metric_rows", "headline_rows"):
-            con.execute(
-                f"UPDATE {name} SET indicator = 'all-52', cell = {cell} WHERE metric = 'recall'"
-            )
+        con.execute("UPDATE metric_rows SET indicator = 'all-52' WHERE metric = 'recall'")
     return path

@@ -128,13 +128,8 @@ def test_leaderboard_shows_what_is_stored(client: TestClient, served: Path) -> N
     )  # 2 models x 4 nights; the failing one has none
     assert "no change" in said  # fake-pessimist was found unchanged
     html = client.get("/numbers").text
-<<<<<<< HEAD
-    assert html.count('<polyline class="line"') == 2 + 2  # legend and plot
-    assert html.count('<circle class="dot"') == 4 + 2
-=======
     assert html.count('<polyline class="line"') == 2 + 2  # the legend's and the chart's
     assert html.count('<circle class="dot"') == 2 + 4
->>>>>>> main
 
 
 def test_the_numbers_of_every_run_are_found(client: TestClient, served: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from sdgbias.analysis import night_text
 from sdgbias.analysis.nights import NightRecord
+from sdgbias.methods import stats
 from sdgbias.methods.stats import Estimate
 from sdgbias.report import labels, matrix
 from sdgbias.report.data import DIRECTIONS, ReportData
@@ -199,7 +200,7 @@ def _leaning(rows: Sequence[Mapping[str, Any]], found: ReportData | None) -> Scr
         lead.append(f"no lean over all pillars can be stated for {named}")
     order = sorted(whole, key=lambda m: -_strength(_bars(found, m, ALL)))
     strongest = order[: _told(whole)]
-    numbers = [f"{m}: {whole[m].evidence}." for m in strongest]
+    numbers = [f"{m}: {whole[m].shares}; {whole[m].prompts}." for m in strongest]
     by_pillar = [
         f"{m} leans {lean.short} in {lean.pillar}"
         for m in whole
@@ -298,14 +299,15 @@ def _recognition(
         f"{_capital(_of(marked, known))} recognise{'s' if len(marked) == 1 else ''} one group less"
         " often than another (prompt p1, all classes)."
         if first
-        else f"At prompt p1 (all classes, {n}) no difference between groups excludes zero."
+        else f"At prompt p1 (all classes, {n}) no difference between groups can be told from"
+        " chance."
     )
     others = _other_prompts(faces, {r["runs"][FACET]: r["model"] for r in known})
     numbers = [_less(*row) for row in _largest(first, _told(known))]
     if others:
         numbers.append(
-            f"Other prompts: {len(others)} difference{'' if len(others) == 1 else 's'} whose"
-            " interval excludes zero, each taken alone."
+            f"At other prompts {len(others)} difference{'' if len(others) == 1 else 's'} can be"
+            " told from chance (Holm over groups and prompts of a model)."
         )
         numbers += [_less(m, pair, e, at) for at, m, pair, e in _largest(others, 1)]
     silent_models = [
@@ -323,7 +325,7 @@ def _other_prompts(
     faces: Fairness | None, model_of: Mapping[str, str]
 ) -> list[tuple[str, str, tuple[str, str], Estimate]]:
     """(prompt, model, groups, difference) of the prompts that the leaderboard doesn't show, where
-    the interval excludes zero."""
+    it is measurable among those of all these prompts and groups of its model."""
     if faces is None:
         return []
     pair_of = {f"{name}:{'-'.join(pair)}": pair for name, pair in PAIRS.items()}
@@ -335,12 +337,16 @@ def _other_prompts(
         & faces.metrics["pillar"].isin(list(pair_of))
         & (faces.metrics["test"] != "p1")
     ]
-    made = [
-        (str(r["test"]), model_of[r["run_id"]], pair_of[r["pillar"]], Estimate.of_row(r))
-        for r in rows.to_dict("records")
-        if r["value"] == r["value"]
-    ]
-    return [row for row in made if labels.sign_of(row[3])]
+    made = []
+    for run, part in rows[rows["value"].notna()].groupby("run_id", sort=True):
+        family = part.to_dict("records")
+        apart = stats.apart_from_zero([Estimate.of_row(r) for r in family])
+        made += [
+            (str(r["test"]), model_of[str(run)], pair_of[r["pillar"]], Estimate.of_row(r))
+            for r, measurable in zip(family, apart, strict=True)
+            if measurable
+        ]
+    return made
 
 
 def _largest(found: Sequence[Any], most: int) -> list[Any]:
