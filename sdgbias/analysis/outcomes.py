@@ -226,7 +226,7 @@ def rows_of(
     fewer rows than the level's smallest gets no value, and its note explains why.
     """
     tables = stats.measure(
-        (stats.Column(metric, column, kind) for metric, column in values.items()),
+        (stats.ValueColumn(metric, column, kind) for metric, column in values.items()),
         level.code,
         len(level.columns),
         clusters,

@@ -28,7 +28,7 @@ Answers = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class Metric:
+class AnswerMetric:
     """A metric of results. values: the answers -> (R,) numbers, NaN where an answer doesn't count
     for it. shown: (R,) bool; a group without any such answer has no row."""
 
@@ -163,54 +163,54 @@ def _answer_columns(
     return columns
 
 
-def _share_of(direction: str) -> Metric:
-    return Metric(f"share_{direction}", lambda a: among(a["three"], a[direction]))
+def _share_of(direction: str) -> AnswerMetric:
+    return AnswerMetric(f"share_{direction}", lambda a: among(a["three"], a[direction]))
 
 
 #: Of every method, unless its rows are all NaN.
 _READ = (
-    Metric("unparsed_rate", lambda a: a["unparsed"], shown=lambda a: a["parsed"]),
-    Metric("truncated_rate", lambda a: a["truncated"], shown=lambda a: a["parsed"]),
+    AnswerMetric("unparsed_rate", lambda a: a["unparsed"], shown=lambda a: a["parsed"]),
+    AnswerMetric("truncated_rate", lambda a: a["truncated"], shown=lambda a: a["parsed"]),
 )
 _SCORED = (
-    Metric("candidate_mass", lambda a: a["mass"], "fraction"),
-    Metric(
+    AnswerMetric("candidate_mass", lambda a: a["mass"], "fraction"),
+    AnswerMetric(
         "off_candidate_rate", lambda a: a["off_candidate"], shown=lambda a: ~np.isnan(a["mass"])
     ),
-    Metric("tie_rate", lambda a: a["tie"]),
-    Metric("near_tie_rate", lambda a: among(~np.isnan(a["tie"]), a["near_tie"])),
+    AnswerMetric("tie_rate", lambda a: a["tie"]),
+    AnswerMetric("near_tie_rate", lambda a: among(~np.isnan(a["tie"]), a["near_tie"])),
 )
 #: CADE against the Full view on the same rows.
-_CHANGED = Metric("changed_rate", lambda a: among(a["compared"], a["changed"]))
+_CHANGED = AnswerMetric("changed_rate", lambda a: among(a["compared"], a["changed"]))
 #: A method against the generated answer to the Full prompt, on the same questions: of Full, what
 #: choosing among the candidates gains; of CADE, its whole gain over standard inference.
-_OVER_GENERATED = Metric(
+_OVER_GENERATED = AnswerMetric(
     "gain_over_generated",
     lambda a: among(a["over_generated"], a["correct"] - a["correct_generated"]),
     "difference",
 )
 #: The metrics of a task in their order. A new one is a line here.
-METRICS: Mapping[Task, Sequence[Metric]] = {
+METRICS: Mapping[Task, Sequence[AnswerMetric]] = {
     Task.MCQ: (
-        Metric("accuracy", lambda a: a["correct"]),
+        AnswerMetric("accuracy", lambda a: a["correct"]),
         *map(_share_of, DIRECTIONS),
-        Metric("share_optimistic_two_option", lambda a: among(a["two"], a["optimistic"])),
+        AnswerMetric("share_optimistic_two_option", lambda a: among(a["two"], a["optimistic"])),
         *_READ,
-        Metric("refusal_rate", lambda a: a["refused"], shown=lambda a: a["parsed"]),
+        AnswerMetric("refusal_rate", lambda a: a["refused"], shown=lambda a: a["parsed"]),
         *_SCORED,
-        Metric("accuracy_gain", lambda a: among(a["compared"], a["gain"]), "difference"),
+        AnswerMetric("accuracy_gain", lambda a: among(a["compared"], a["gain"]), "difference"),
         _CHANGED,
-        Metric("fixed_rate", lambda a: among(a["compared"], a["gain"] > 0)),
-        Metric("broken_rate", lambda a: among(a["compared"], a["gain"] < 0)),
-        Metric("kept_rate", lambda a: among(a["compared"], a["kept"])),
+        AnswerMetric("fixed_rate", lambda a: among(a["compared"], a["gain"] > 0)),
+        AnswerMetric("broken_rate", lambda a: among(a["compared"], a["gain"] < 0)),
+        AnswerMetric("kept_rate", lambda a: among(a["compared"], a["kept"])),
         _OVER_GENERATED,
     ),
     Task.REGRESSION: (
-        Metric("mae", lambda a: a["error"], "amount"),
-        Metric("interval_accuracy", lambda a: a["correct"]),
+        AnswerMetric("mae", lambda a: a["error"], "amount"),
+        AnswerMetric("interval_accuracy", lambda a: a["correct"]),
         *_READ,
         *_SCORED,
-        Metric("mae_change", lambda a: among(a["compared"], a["gain"]), "mean"),
+        AnswerMetric("mae_change", lambda a: among(a["compared"], a["gain"]), "mean"),
         _CHANGED,
         _OVER_GENERATED,
     ),
@@ -289,7 +289,7 @@ def metric_rows(
         columns = {str(name): judged[name].to_numpy() for name in judged}
         columns["prompt"] = scored.prompt_of[_cells(judged, task, scored)]
         columns["cluster_id"] = pd.factorize(judged["cluster_id"], sort=True)[0]
-        metrics_of = [Metric(*metric) for metric in sdg_censoring.METRICS[task]]
+        metrics_of = [AnswerMetric(*metric) for metric in sdg_censoring.METRICS[task]]
         blocks += measured(columns, metrics_of, task)
     rows = pd.concat(blocks, ignore_index=True)
     order = ["rank_0", "rank_1", "depth", "pillar", "indicator"]
@@ -297,7 +297,9 @@ def metric_rows(
     return rows.assign(task=task.value)[METRIC_ROW]
 
 
-def measured(answers: Answers, metrics_of: Sequence[Metric], task: Task) -> list[pd.DataFrame]:
+def measured(
+    answers: Answers, metrics_of: Sequence[AnswerMetric], task: Task
+) -> list[pd.DataFrame]:
     """Rows of each metric in each group of answers (`_groupings`). Without a picture many rows
     share one prompt and hence one answer: there the interval is the wider of that over distinct
     prompts and that over places."""
@@ -306,7 +308,7 @@ def measured(answers: Answers, metrics_of: Sequence[Metric], task: Task) -> list
     blocks = []
     for groups in _groupings(answers, task):
         size = len(groups.names)
-        columns = (stats.Column(m.name, m.values(answers), m.kind) for m in metrics_of)
+        columns = (stats.ValueColumn(m.name, m.values(answers), m.kind) for m in metrics_of)
         for metric, found in zip(
             metrics_of, stats.measure(columns, groups.code, size, clusters), strict=True
         ):
@@ -318,7 +320,7 @@ def measured(answers: Answers, metrics_of: Sequence[Metric], task: Task) -> list
     return blocks
 
 
-def _rows(groups: _Groups, found: stats.Measured, shown: np.ndarray) -> pd.DataFrame:
+def _rows(groups: _Groups, found: stats.MeansByGroup, shown: np.ndarray) -> pd.DataFrame:
     unit = np.array(["prompt", "place"])[found.way]
     notes = [
         "" if low == low else _missing_interval(found.estimate(i), str(unit[i]))

@@ -22,8 +22,8 @@ def measured(
     clusters: Sequence[np.ndarray],
     kind: stats.Kind = "share",
     **how: int,
-) -> stats.Measured:
-    (found,) = stats.measure([stats.Column("m", values, kind)], by, groups, clusters, **how)
+) -> stats.MeansByGroup:
+    (found,) = stats.measure([stats.ValueColumn("m", values, kind)], by, groups, clusters, **how)
     return found
 
 

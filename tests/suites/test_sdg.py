@@ -373,13 +373,15 @@ def test_logits_follow_the_items_and_lack_what_an_item_lacks() -> None:
 
 
 def test_a_new_metric_is_one_line_and_its_rows_appear(monkeypatch: pytest.MonkeyPatch) -> None:
-    rare = sdg_metrics.Metric("first_letter_rate", lambda a: np.asarray(a["correct"] == 1, float))
+    rare = sdg_metrics.AnswerMetric(
+        "right_rate", lambda a: np.asarray(a["correct"] == 1, float)
+    )
     more = (*sdg_metrics.METRICS[Task.MCQ], rare)
     monkeypatch.setattr(sdg_metrics, "METRICS", {**sdg_metrics.METRICS, Task.MCQ: more})
 
     rows = summary(mcq_items(), Task.MCQ, mcq_scored()).metrics
 
-    new, accuracy = (rows[rows["metric"] == m] for m in ("first_letter_rate", "accuracy"))
+    new, accuracy = (rows[rows["metric"] == m] for m in ("right_rate", "accuracy"))
     key = ["test", "method", "pillar", "indicator", "value", "n", "ci_low", "ci_high", "clusters"]
     assert len(new) > 100, "of every test, method, pillar and indicator"
     pd.testing.assert_frame_equal(*(r[key].reset_index(drop=True) for r in (new, accuracy)))

@@ -36,7 +36,7 @@ def share_of(frame: pd.DataFrame, hits: ArrayLike) -> dict[str, object]:
     answers |= {name: frame[name].to_numpy(dtype=np.int64) for name in ("cluster_id", "prompt")}
     answers |= dict.fromkeys(("pillar", "indicator"), np.full(len(frame), "", dtype=object))
     answers["test"] = np.full(len(frame), "T1", dtype=object)
-    metric = sdg_metrics.Metric("hits", lambda a: np.asarray(hits, dtype=float))
+    metric = sdg_metrics.AnswerMetric("hits", lambda a: np.asarray(hits, dtype=float))
     (found, _pooled) = [
         block for block in sdg_metrics.measured(answers, [metric], Task.MCQ) if len(block)
     ]
@@ -141,7 +141,7 @@ def test_a_method_of_some_tests_alone_has_no_row_over_all() -> None:
     )
     answers = {str(name): frame[name].to_numpy(dtype=object) for name in frame}
     answers |= {name: np.arange(len(frame)) for name in ("cluster_id", "prompt")}
-    metric = sdg_metrics.Metric("hits", lambda a: np.ones(len(a["test"])))
+    metric = sdg_metrics.AnswerMetric("hits", lambda a: np.ones(len(a["test"])))
 
     rows = pd.concat(sdg_metrics.measured(answers, [metric], Task.MCQ))
 

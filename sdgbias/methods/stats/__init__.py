@@ -41,8 +41,8 @@ from sdgbias.methods.stats.intervals import spread_of as spread_of
 from sdgbias.methods.stats.intervals import two_way as two_way
 from sdgbias.methods.stats.intervals import widest as widest
 from sdgbias.methods.stats.measure import SMALLEST as SMALLEST
-from sdgbias.methods.stats.measure import Column as Column
-from sdgbias.methods.stats.measure import Measured as Measured
+from sdgbias.methods.stats.measure import MeansByGroup as MeansByGroup
+from sdgbias.methods.stats.measure import ValueColumn as ValueColumn
 from sdgbias.methods.stats.measure import measure as measure
 from sdgbias.methods.stats.multiple import apart_from_zero as apart_from_zero
 from sdgbias.methods.stats.multiple import holm as holm

@@ -31,7 +31,7 @@ from sdgbias.methods.stats.paired import p_of_sums
 SMALLEST = 20
 
 
-class Column(NamedTuple):
+class ValueColumn(NamedTuple):
     """A metric by row: (N,) values, NaN where a row doesn't count for it."""
 
     metric: str
@@ -40,7 +40,7 @@ class Column(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeansByGroup:
     """A metric in g groups: value, low, high (g,), NaN where small; n, clusters (g,); p (g,):
     two-sided, of each value against 0, NaN where it wasn't wanted; small (g,): fewer rows than
     requested, and no clusters are counted; way (g,): which clustering the interval counts."""
@@ -61,14 +61,14 @@ class Measured:
 
 
 def measure(
-    columns: Iterable[Column],
+    columns: Iterable[ValueColumn],
     by: Ints,
     groups: int,
     clusters: Sequence[Ints],
     *,
     smallest: int = 1,
     tested: bool = False,
-) -> Iterator[Measured]:
+) -> Iterator[MeansByGroup]:
     """The mean of each column in each group, of N rows. by (N,): codes below ``groups``, -1 for
     none. clusters: (N,) codes of what makes rows dependent, a place or the picture that several
     people are in; of several ways the one that claims less stands, of equal ones the first; -1
@@ -107,7 +107,9 @@ def _cells(by: Ints, code: Ints) -> tuple[Ints, _Cells]:
     return rows, _Cells(pair, of_pair, group)
 
 
-def _of_one_way(column: Column, cells: _Cells, groups: int, way: int, tested: bool) -> Measured:
+def _of_one_way(
+    column: ValueColumn, cells: _Cells, groups: int, way: int, tested: bool
+) -> MeansByGroup:
     from sdgbias.methods.stats._loops import add_up
 
     values = np.asarray(column.values, dtype=float)
@@ -131,10 +133,10 @@ def _of_one_way(column: Column, cells: _Cells, groups: int, way: int, tested: bo
             p[i] = p_of_sums(each, value[i], spread.variance[i], spread.df[i], column.kind)
     whole, small = n.astype(np.int64), np.zeros(groups, dtype=bool)
     ways = np.full(groups, way)
-    return Measured(column.metric, value, whole, low, high, spread.clusters, p, small, ways)
+    return MeansByGroup(column.metric, value, whole, low, high, spread.clusters, p, small, ways)
 
 
-def _wider(one: Measured, other: Measured) -> Measured:
+def _wider(one: MeansByGroup, other: MeansByGroup) -> MeansByGroup:
     """The same values clustered in two ways: for each group the interval that claims less (as
     `intervals.widest`); the other where rows don't depend in the first way."""
     none = [np.isnan(table.low) for table in (one, other)]
@@ -145,10 +147,10 @@ def _wider(one: Measured, other: Measured) -> Measured:
     use = np.where(other.n < one.n, False, use | (one.n < other.n))
     names = ("value", "n", "low", "high", "clusters", "p", "way")
     chosen = {k: np.where(use, getattr(other, k), getattr(one, k)) for k in names}
-    return Measured(metric=one.metric, small=one.small, **chosen)
+    return MeansByGroup(metric=one.metric, small=one.small, **chosen)
 
 
-def _without_small(table: Measured, smallest: int) -> Measured:
+def _without_small(table: MeansByGroup, smallest: int) -> MeansByGroup:
     small = table.n < max(smallest, 1)
     value, low, high, p = (
         np.where(small, np.nan, v) for v in (table.value, table.low, table.high, table.p)
