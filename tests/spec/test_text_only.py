@@ -226,16 +226,17 @@ def test_an_endpoint_that_refuses_the_field_gives_text_only(
 
 def test_the_longest_answer_is_part_of_the_run(endpoint: Endpoint, small_benchmark: Path) -> None:
     from sdgbias import suites
-    from sdgbias.scoring.evaluate import identify
+    from sdgbias.scoring.run_id import run_id
 
     card, suite = suites.benchmark_card(small_benchmark), suites.of(small_benchmark)
     one = spec(endpoint, "closed")
 
-    def run_id(**limits: int) -> str:
-        return identify(replace(one, max_new_tokens=limits), card, "f", suite, SETTINGS)
+    def of(**limits: int) -> str:
+        limited = replace(one, max_new_tokens=limits)
+        return run_id(limited, Path(), str(card["benchmark_id"]), suite, SETTINGS)
 
-    assert run_id() == run_id(mcq=16, regression=8) == run_id(people=64)
-    assert len({run_id(), run_id(mcq=32), run_id(regression=9)}) == 3
+    assert of() == of(mcq=16, regression=8) == of(people=64)
+    assert len({of(), of(mcq=32), of(regression=9)}) == 3
 
 
 @pytest.fixture(scope="module")
