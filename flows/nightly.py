@@ -261,7 +261,7 @@ def nightly(pools: bool = False, report_address: str = "", **options: Any) -> St
 @takes_night_options()
 def main(**options: Any) -> None:
     # below another command, the models and steps write to its line themselves
-    with nullcontext() if progress.FOLDER in os.environ else progress.shown("nightly"):
+    with nullcontext() if progress.ADDRESS in os.environ else progress.shown("nightly"):
         state = nightly(**options, return_state=True)
     print(state.message, file=sys.stderr if state.is_failed() else sys.stdout)
     sys.exit(

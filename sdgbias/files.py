@@ -3,8 +3,8 @@
 Paths that come from data stay inside the folder that the user named; a fault in a raw file carries
 the name of its rule.
 
-Hand-written YAML is parsed strictly, searched for secrets, and changed in a few fields without
-touching the rest of the text.
+Hand-written YAML is parsed strictly, and changed in a few fields without touching the rest of the
+text.
 """
 
 from __future__ import annotations
@@ -216,11 +216,6 @@ def cached_text(name: str, make: Callable[[], str], check: Callable[[str], objec
     return text
 
 
-#: Names that look like a credential; counts such as ``num_image_tokens: 1`` are let through.
-_SECRET_NAME = re.compile(r"key|token|secret|passw", re.IGNORECASE)
-_SECRET_VALUE = re.compile(r"\b(sk-|hf_|ghp_|AIza)[A-Za-z0-9_-]{16,}")
-
-
 #: Limits of a hand-written YAML file: those of this repository have 3 kB, 230 nodes and 4 levels at
 #: most. Anything larger than the limits is a mistake or an attack.
 MOST_BYTES = 256 * 1024
@@ -343,27 +338,3 @@ def with_yaml_fields(text: str, fields: Mapping[str, str]) -> str:
     for start, end, line in sorted(edits, reverse=True):
         text = text[:start] + line + text[end:]
     return text
-
-
-def find_secret(data: Mapping[Any, Any], allowed: Collection[str] = ()) -> str:
-    """The first name in nested data whose name or value looks like a credential; '' if none does.
-    ``allowed``: names that are exempt."""
-    for name, value in _walk(data):
-        is_count = name.endswith("tokens") and isinstance(value, int)
-        named = _SECRET_NAME.search(name) and not (
-            name in allowed or is_count or isinstance(value, dict)
-        )
-        if named or (isinstance(value, str) and _SECRET_VALUE.search(value)):
-            return name
-    return ""
-
-
-def _walk(data: object, name: str = "") -> Iterator[tuple[str, object]]:
-    if isinstance(data, dict):
-        for key, value in data.items():
-            yield str(key), value
-            yield from _walk(value, str(key))
-    elif isinstance(data, list):
-        for value in data:
-            yield name, value
-            yield from _walk(value, name)

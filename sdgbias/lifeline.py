@@ -10,6 +10,7 @@ late where the parent dies during the child's imports.
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import re
 import signal
@@ -17,12 +18,14 @@ import stat
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 #: Environment variable: number and inode of the pipe. The inode lets a grandchild, which inherits
 #: the variable but not the pipe, detect that the number is another file there.
 _NAME = "SDGBIAS_LIFELINE"
+#: Why an output can't be written, apart from a reader that is gone.
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
 _LOCK = threading.Lock()
 _PIPE: tuple[int, int] | None = None  # one for all children; never closed
 
@@ -38,6 +41,11 @@ def crash(lines: Iterable[str]) -> str:
     """The line that names a native crash, '' for none. It is the first one of its report, which
     goes on with a stack and ends with a list of modules."""
     return next((line for line in lines if _CRASH.match(line)), "")
+
+
+def unwritable(error: OSError) -> str:
+    """The message for an output of this process that can't be written."""
+    return f"standard output can't be written ({error.strerror}); redirect it to a place with room"
 
 
 def died_of(code: int) -> str:
@@ -88,7 +96,10 @@ def quick_exit() -> Iterator[None]:
         try:
             sys.stdout.flush()
             sys.stderr.flush()
-        except OSError:  # a full disk, a reader that is gone
+        except OSError as error:
+            if code == 0 and error.errno in UNWRITABLE:  # else it is reported already
+                with suppress(OSError):
+                    os.write(2, f"error: {unwritable(error)}\n".encode())
             os._exit(code or 1)
         os._exit(code)
 

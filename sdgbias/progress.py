@@ -1,36 +1,38 @@
 """What a command is doing now, on one line: task, stage, items done, rate and time left.
 
-On a terminal the line is redrawn in place and what is printed appears above it; elsewhere a plain
-line is printed every few seconds. A command that starts others shows theirs: it names a folder in
-the environment, and each process writes its newest record there instead of drawing a line. A record
-is replaced as a whole, so a reader never sees half of one, and a night of many hours leaves one
-small file per process.
+On a terminal the line is redrawn in place and what is printed appears above it; elsewhere a line is
+printed when a stage begins, and every few seconds while its count goes up. A command that starts
+others shows theirs: it listens on a datagram socket, named in the environment, to which each
+process sends its newest record instead of drawing a line. The socket has no file (Linux's abstract
+names), so a command that is killed leaves nothing behind; on other systems a command shows its own
+line alone.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
+import socket
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 T = TypeVar("T")
 #: What long work reports: stage, items done, total.
 Progress = Callable[[str, int, int], None]
-#: Environment variables: the folder of records, and the name of this process's work in them.
-FOLDER, TASK = "SDGBIAS_PROGRESS", "SDGBIAS_TASK"
+#: Environment variables: the address of the command that shows the line, and the name of this
+#: process's work on it.
+ADDRESS, TASK = "SDGBIAS_PROGRESS", "SDGBIAS_TASK"
 #: Seconds between two records, before the first line is drawn, and until a record counts as left
 #: by a process that is gone.
 PERIOD, QUIET, STALE = 0.5, 1.0, 30.0
-#: Plain lines: seconds between two of them for the first minutes, and after LONG seconds.
+#: Plain lines: seconds between two counts of a stage in the first minutes, and after LONG seconds.
 OFTEN, SELDOM, LONG = 4.0, 30.0, 600.0
 
 
@@ -51,7 +53,51 @@ class Record:
 _LOCK = threading.Lock()
 _NOW = Record("")
 _BEGAN = (0.0, 0)  # when the stage began, and the items that were done by then
-_RUNNING = False
+
+
+class _Board:
+    """The newest record of each process below this one (by its id, with the time of its arrival),
+    passed on to the address ``above`` if there is one."""
+
+    def __init__(self, above: str) -> None:
+        self.records = dict[int, tuple[float, Record]]()
+        self.address = f"sdgbias-progress-{os.getpid()}-{secrets.token_hex(8)}"
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(f"\0{self.address}")
+        self.above: socket.socket | None = None
+        if above:
+            with suppress(OSError):  # the command above is gone
+                outgoing = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+                outgoing.connect(f"\0{above}")
+                self.above = outgoing
+        self.thread = threading.Thread(target=self._listen, name="progress-board", daemon=True)
+        self.thread.start()
+
+    def _listen(self) -> None:
+        while (sent := self.socket.recv(65_536)) != b"":
+            self.send(sent)
+            with suppress(ValueError, TypeError, KeyError), _LOCK:
+                record = json.loads(sent)
+                pid = record.pop("pid")
+                self.records.pop(pid, None)
+                if record:
+                    self.records[pid] = (time.monotonic(), Record(**record))
+
+    def send(self, record: bytes) -> None:
+        """Pass a record on; one that can't be is replaced by the next."""
+        if self.above:
+            with suppress(OSError):
+                self.above.send(record, socket.MSG_DONTWAIT)
+
+    def close(self) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as last:
+            last.sendto(b"", f"\0{self.address}")
+        self.thread.join()
+        self.socket.close()
+
+
+_BOARD: _Board | None = None
+_SHOWN = False
 
 
 def silent(what: str, done: int, total: int) -> None:
@@ -76,7 +122,7 @@ def update(what: str, done: int = 0, total: int = 0) -> None:
             _BEGAN = (now, done)
         since, before = _BEGAN
         passed = now - since
-        rate = (done - before) / passed if passed > 0 else 0.0
+        rate = (done - before) / passed if passed > 0.1 else 0.0
         _NOW = Record(_NOW.task, what, done, total, rate)
 
 
@@ -87,16 +133,19 @@ def current() -> Record:
 
 
 def text(record: Record) -> str:
-    """'tiny-llava: scoring prompts, 1,234 of 5,678, 98/s, 45 s left'."""
+    """'tiny-llava: scoring prompts, 1,234 of 5,678, 98/s, 45 s left'. ``seconds`` below 0 aren't
+    shown."""
     parts = [record.what] if record.what else []
     if record.total > 1:
         parts.append(f"{record.done:,} of {record.total:,}")
         if record.rate > 0 and record.done < record.total:
             left = (record.total - record.done) / record.rate
             parts += [f"{record.rate:,.{0 if record.rate >= 10 else 1}f}/s", f"{span(left)} left"]
-    if record.total <= 1 or record.rate <= 0 or record.done >= record.total:
+    uncounted = record.total <= 1 or record.rate <= 0 or record.done >= record.total
+    if uncounted and record.seconds >= 0:
         parts.append(span(record.seconds))
-    return f"{record.task}: {', '.join(parts)}" if record.task else ", ".join(parts)
+    words = ": ".join(filter(None, (record.task, ", ".join(parts))))
+    return "".join(letter if letter.isprintable() else "?" for letter in words)
 
 
 def span(seconds: float) -> str:
@@ -110,74 +159,85 @@ def span(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def records(folder: Path) -> list[Record]:
-    """Newest record of every process that writes into ``folder``, by task. Records that are older
-    than STALE seconds or can't be read are left out."""
-    found = []
-    for path in folder.glob("*.json"):
-        try:
-            if time.time() - path.stat().st_mtime < STALE:
-                found.append(Record(**json.loads(path.read_text(encoding="utf-8"))))
-        except (OSError, ValueError, TypeError):
-            continue  # its process ended meanwhile
-    return sorted(found, key=lambda record: record.task)
+def records() -> list[Record]:
+    """Newest record of every process below this one, by task. Records that are older than STALE
+    seconds are left out; there are none outside of `shown` and `listening`."""
+    if _BOARD is None:
+        return []
+    with _LOCK:
+        heard = list(_BOARD.records.values())
+    now = time.monotonic()
+    return sorted((r for at, r in heard if now - at < STALE), key=lambda record: record.task)
 
 
-def _text_of(folder: Path) -> str:
-    """The records of the processes that this one started; its own where there are none."""
-    return " | ".join(map(text, records(folder))) or text(current())
+@contextmanager
+def listening() -> Iterator[None]:
+    """Collect the `records` of the processes that are started in the block. Nothing changes inside
+    another such block, or where no socket can be made."""
+    global _BOARD
+    if _BOARD is not None:
+        yield
+        return
+    above = os.environ.get(ADDRESS, "")
+    try:
+        board = _Board(above)
+    except OSError:
+        yield
+        return
+    _BOARD, os.environ[ADDRESS] = board, board.address
+    try:
+        yield
+    finally:
+        _BOARD = None
+        os.environ.pop(ADDRESS)
+        if above:
+            os.environ[ADDRESS] = above
+        board.close()
 
 
 @contextmanager
 def shown(task: str) -> Iterator[None]:
     """Show this process's line, and those of the processes that it starts, until the block ends.
-    A process that was started by such a command writes its records to it instead. Inside another
+    A process that was started by such a command sends its records to it instead. Inside another
     such block nothing changes."""
-    global _NOW, _BEGAN, _RUNNING
-    if _RUNNING:
+    global _NOW, _BEGAN, _SHOWN
+    if _SHOWN:
         yield
         return
-    above = os.environ.get(FOLDER, "")
     with _LOCK:
         _NOW, _BEGAN = Record(os.environ.get(TASK) or task), (time.monotonic(), 0)
-    given = Path(above) if above and Path(above).is_dir() else None
-    try:
-        folder = given or Path(tempfile.mkdtemp(prefix="sdgbias-progress-"))
-    except OSError:  # nowhere to write records: the command works without its line
-        yield
-        return
-    own = folder / f"{os.getpid()}.json" if given else None
-    os.environ[FOLDER] = str(folder)
-    over, _RUNNING = threading.Event(), True
-    thread = threading.Thread(target=_show, args=(folder, own, over), name="progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-        _RUNNING = False
-        if own is None:
-            os.environ.pop(FOLDER, None)
-            shutil.rmtree(folder, ignore_errors=True)
+    over = threading.Event()
+    with listening():
+        show = _send if _BOARD is not None and _BOARD.above else _show
+        thread = threading.Thread(target=show, args=(over,), name="progress", daemon=True)
+        _SHOWN = True
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            _SHOWN = False
 
 
-def _show(folder: Path, own: Path | None, over: threading.Event) -> None:
-    if own is not None:
-        with suppress(OSError):  # the folder goes when the command that shows it ends
-            _write(own, over)
-            own.unlink()
-    elif not over.wait(QUIET):
-        (_draw if sys.stderr.isatty() else _print)(folder, over)
+def _show(over: threading.Event) -> None:
+    if not over.wait(QUIET):
+        (_draw if sys.stderr.isatty() else _print)(over)
 
 
-def _write(own: Path, over: threading.Event) -> None:
-    part = own.with_suffix(".part")
-    while True:
-        part.write_text(json.dumps(asdict(current())), encoding="utf-8")
-        part.replace(own)
+def _send(over: threading.Event) -> None:
+    """Send this process's record until the end, and then that it is gone."""
+    board, own = _BOARD, {"pid": os.getpid()}
+    while board is not None:
+        board.send(json.dumps(asdict(current()) | own).encode())
         if over.wait(PERIOD):
+            board.send(json.dumps(own).encode())
             return
+
+
+def _lines() -> list[Record]:
+    """The records of the processes below this one; its own where there are none."""
+    return records() or [current()]
 
 
 class _Above:
@@ -218,14 +278,14 @@ class _Line:
                 self.drawn = True
 
 
-def _draw(folder: Path, over: threading.Event) -> None:
+def _draw(over: threading.Event) -> None:
     line = _Line(sys.stderr)
     before = sys.stdout, sys.stderr
     above = [_Above(stream, line) if stream.isatty() else stream for stream in before]
     sys.stdout, sys.stderr = above  # type: ignore[assignment]
     try:
         while True:
-            line.draw(_text_of(folder))
+            line.draw(" | ".join(map(text, _lines())))
             if over.wait(PERIOD):
                 break
     finally:
@@ -234,12 +294,20 @@ def _draw(folder: Path, over: threading.Event) -> None:
         sys.stdout, sys.stderr = before
 
 
-def _print(folder: Path, over: threading.Event) -> None:
-    began, last, stream = time.monotonic(), "", sys.stderr
-    wait = OFTEN - QUIET
-    while not over.wait(wait):
-        line = _text_of(folder)
-        if line != last:
-            print(line, file=stream, flush=True)
-        last = line
-        wait = OFTEN if time.monotonic() - began < LONG else SELDOM
+def _print(over: threading.Event) -> None:
+    began, stream = time.monotonic(), sys.stderr
+    printed: dict[str, tuple[Record, float]] = {}
+    while True:
+        now = time.monotonic()
+        least = OFTEN if now - began < LONG else SELDOM
+        for record in _lines():
+            last, at = printed.get(record.task, (Record(""), 0.0))
+            counted = record.done != last.done and now - at >= least
+            begun = record.task not in printed and (record.what or record.seconds >= OFTEN)
+            if begun or counted or record.what not in ("", last.what):
+                uncounted = record.what and record.total <= 1
+                line = text(replace(record, seconds=-1) if uncounted else record)
+                print(line, file=stream, flush=True)
+                printed[record.task] = record, now
+        if over.wait(PERIOD):
+            return

@@ -96,15 +96,6 @@ def test_not_read(text: str) -> None:
         files.load_yaml("a: 2026-02-30")
 
 
-def test_secrets_are_found_by_name_and_by_value() -> None:
-    assert files.find_secret({"a": 1, "num_image_tokens": 576, "deep": [{"x": "y"}]}) == ""
-    assert files.find_secret({"deep": [{"auth_token": "x"}]}) == "auth_token"
-    assert files.find_secret({"tokens": "x"}) == "tokens"  # only a number is a count
-    assert files.find_secret({"header": "Bearer hf_abcdefghijklmnop"}) == "header"
-    assert files.find_secret({"api_key_env": "NAME"}) == "api_key_env"
-    assert files.find_secret({"api_key_env": "NAME"}, allowed=("api_key_env",)) == ""
-
-
 def test_a_path_stays_inside_its_folder(tmp_path: Path) -> None:
     inside, outside = tmp_path / "in", tmp_path / "out"
     inside.mkdir()

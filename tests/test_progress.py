@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
-import tempfile
 import textwrap
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -29,10 +30,33 @@ CHILD = textwrap.dedent("""
 """)
 
 
+def send(record: bytes) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.sendto(record, f"\0{os.environ[progress.ADDRESS]}")
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 600
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def printed(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Wait until this is on standard error."""
+    lines: list[str] = []
+
+    def is_there() -> bool:
+        lines.append(capsys.readouterr().err)
+        return text in "".join(lines)
+
+    wait_for(is_there)
+
+
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """No command above this one, and no wait before the first line."""
-    monkeypatch.delenv(progress.FOLDER, raising=False)
+    monkeypatch.delenv(progress.ADDRESS, raising=False)
     monkeypatch.delenv(progress.TASK, raising=False)
     monkeypatch.setattr(progress, "QUIET", 0.0)
     monkeypatch.setattr(progress, "OFTEN", 0.02)
@@ -62,7 +86,6 @@ def test_a_child_feeds_the_line_of_the_command_that_started_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with progress.shown("nightly"):
-        folder = Path(os.environ[progress.FOLDER])
         environment = {**os.environ, progress.TASK: "tiny (people)"}
         with subprocess.Popen(
             [sys.executable, "-c", CHILD],
@@ -79,18 +102,69 @@ def test_a_child_feeds_the_line_of_the_command_that_started_it(
                 time.sleep(0.02)
                 seen += capsys.readouterr().err
             _, said = child.communicate("\n")
-        assert "tiny (people): scoring prompts, 300 of 900" in seen and "nightly: " in seen
-        assert said == "" and progress.records(folder) == []  # the child drew no line of its own
-    assert not folder.exists() and progress.FOLDER not in os.environ
+        assert "tiny (people): scoring prompts, 300 of 900" in seen
+        assert said == ""  # the child drew no line of its own
+        while progress.records() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert progress.records() == []
+    assert progress.ADDRESS not in os.environ
 
 
-def test_a_record_of_a_process_that_is_gone_is_not_shown(tmp_path: Path) -> None:
-    for name, age in (("1", 0.0), ("2", 2 * progress.STALE)):
-        path = tmp_path / f"{name}.json"
-        path.write_text(json.dumps(asdict(Record(name))))
-        os.utime(path, (time.time() - age,) * 2)
-    (tmp_path / "3.json").write_text('{"task": ')
-    assert progress.records(tmp_path) == [Record("1")]
+def test_a_record_of_a_process_that_is_gone_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    with progress.listening():
+        for record in (b"{", json.dumps(asdict(Record("old")) | {"pid": 2}).encode()):
+            send(record)
+        wait_for(lambda: progress.records() == [Record("old")])
+        monkeypatch.setattr(progress, "STALE", -1.0)
+        assert progress.records() == []
+
+
+def test_given_a_night_between_then_its_models_reach_the_line_and_its_own_board() -> None:
+    with progress.listening():
+        top, above = progress._BOARD, os.environ[progress.ADDRESS]
+        progress._BOARD = None
+        try:
+            with progress.listening():
+                assert os.environ[progress.ADDRESS] != above
+                send(json.dumps(asdict(Record("model")) | {"pid": 7}).encode())
+                wait_for(lambda: progress.records() == [Record("model")])
+        finally:
+            progress._BOARD = top
+        wait_for(lambda: progress.records() == [Record("model")])
+        assert os.environ[progress.ADDRESS] == above
+
+
+def test_given_a_command_above_that_is_gone_then_the_line_is_this_commands_own(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(progress.ADDRESS, "sdgbias-progress-nobody")
+    with progress.shown("report"):
+        printed("report", capsys)
+
+
+def test_elsewhere_a_line_is_printed_for_what_changed_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "PERIOD", 0.01)
+    with progress.shown("build"):
+        for what, done, total in (("reading", 0, 0), ("drawing", 1, 9), ("drawing", 9, 9)):
+            progress.update(what, done, total)
+            text = f"build: {what}" + f", {done} of {total}" * (total > 0)
+            printed(text, capsys)
+            time.sleep(0.1)
+            assert capsys.readouterr().err == "", "nothing changed"
+
+
+def test_a_killed_command_leaves_nothing_in_the_temporary_folder(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    ) as child:
+        assert child.stdout is not None and child.stdout.readline() == b"ready\n"
+        child.kill()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_on_a_terminal_output_stands_above_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,14 +193,15 @@ def test_on_a_terminal_output_stands_above_the_line(monkeypatch: pytest.MonkeyPa
     assert text.endswith("\r\x1b[2K") and sys.stdout is screen
 
 
-def test_a_command_works_where_no_record_can_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(progress.FOLDER, raising=False)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+def mock_without_sockets(above: str) -> None:
+    raise OSError(97, "Address family not supported")
+
+
+def test_a_command_works_where_no_socket_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_Board", mock_without_sockets)
     with progress.shown("build"):
         progress.update("clusters", 1, 2)
-    assert progress.FOLDER not in os.environ
+        assert progress.ADDRESS not in os.environ
 
 
 def test_each_reports_none_every_nth_and_the_last() -> None:

@@ -129,12 +129,13 @@ def answered(
 
 
 def hits(cell: TaskCell, choice: Ints, number: Floats | None = None) -> Floats:
-    """(N,) 1 right, 0 wrong, NaN without an answer."""
+    """(N,) 1 right, 0 wrong, NaN without an answer, or for a number without a tolerance."""
     if number is None:
         return np.where(choice >= 0, metrics.correct(cell.gold, choice), np.nan)
     error = metrics.absolute_error(cell.items["gold_value"].to_numpy(dtype=float), number)
-    right = metrics.within_tolerance(error, cell.items["tolerance"].to_numpy(dtype=float))
-    return np.where(np.isnan(number), np.nan, right)
+    tolerance = cell.items["tolerance"].to_numpy(dtype=float)
+    right = metrics.within_tolerance(error, tolerance)
+    return np.where(np.isnan(number) | np.isnan(tolerance), np.nan, right)
 
 
 def pooled(found: Sequence[TaskOutcome]) -> TaskOutcome:

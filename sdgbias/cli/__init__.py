@@ -13,6 +13,7 @@ it needs when it runs, so that every command starts at once.
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from contextlib import nullcontext
 from itertools import takewhile
@@ -23,7 +24,7 @@ import typer
 from sdgbias import __version__, lifeline, progress
 from sdgbias.cli import project
 from sdgbias.cli.sections import Sections
-from sdgbias.errors import SdgbiasError
+from sdgbias.errors import InfrastructureError, SdgbiasError, StoreError
 
 app = typer.Typer(
     name="sdgbias",
@@ -59,6 +60,20 @@ def options(
     project.apply()
 
 
+def _of_the_machine(error: BaseException) -> tuple[str, int] | None:
+    """(message, exit code) for want of memory and for an output that can't be written; None for an
+    error of the program."""
+    lacks = "failed to map segment" in str(error) or "annot allocate memory" in str(error)
+    if isinstance(error, MemoryError) or lacks:
+        return (
+            "out of memory; free some, or raise the limit (ulimit -v), then run this again",
+            InfrastructureError.exit_code,
+        )
+    if isinstance(error, OSError) and error.filename is None and error.errno in lifeline.UNWRITABLE:
+        return lifeline.unwritable(error), StoreError.exit_code
+    return None
+
+
 def main() -> None:
     """Entry point: errors a person can fix are one line and an exit code of their own
     (errors.py). What a night started ends with it."""
@@ -66,6 +81,12 @@ def main() -> None:
     # is a tenth of what a short command takes
     gc.set_threshold(50_000, 20, 100)
     lifeline.watch()
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    if sys.stdout is None:
+        sys.stdout = sys.stderr
+        typer.echo("error: standard output is closed; redirect it, e.g. > /dev/null", err=True)
+        sys.exit(StoreError.exit_code)
     words = list(takewhile(lambda word: not word.startswith("-"), sys.argv[1:]))
     # a server has no end to come nearer to
     shown = nullcontext() if words[:1] == ["serve"] else progress.shown(" ".join(words[:2]))
@@ -75,6 +96,11 @@ def main() -> None:
     except SdgbiasError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
+    except (MemoryError, ImportError, OSError) as error:
+        if not (line := _of_the_machine(error)):
+            raise
+        typer.echo(f"error: {line[0]}", err=True)
+        sys.exit(line[1])
     except KeyboardInterrupt:
         typer.echo(
             "stopped; what is finished is kept: run the same command again to go on", err=True

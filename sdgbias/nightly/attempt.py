@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from sdgbias import errors, lifeline, progress
@@ -178,7 +177,7 @@ def attempt(
     }
     if job.threads and "OMP_NUM_THREADS" not in os.environ:
         environment["OMP_NUM_THREADS"] = str(job.threads)
-    with _progress_of(job, environment, seen) as (look, stages):
+    with _progress_of(job, seen) as (look, stages):
         ended = process.run(
             argv(job, results, number),
             job.log,
@@ -201,19 +200,14 @@ def attempt(
 
 @contextmanager
 def _progress_of(
-    job: Job, environment: dict[str, str], seen: Callable[[progress.Record | None], str]
+    job: Job, seen: Callable[[progress.Record | None], str]
 ) -> Iterator[tuple[Callable[[], str], dict[str, tuple[progress.Record, progress.Record]]]]:
-    """(a look at the model's progress, stage -> its first and last record). The model writes into
-    the folder of this command's line, or into one of its own where there is no line."""
+    """(a look at the model's progress, stage -> its first and last record)."""
     stages: dict[str, tuple[progress.Record, progress.Record]] = {}
-    with ExitStack() as stack:
-        above = os.environ.get(progress.FOLDER, "")
-        if not Path(above or "-").is_dir():
-            above = stack.enter_context(TemporaryDirectory(prefix="sdgbias-progress-"))
-            environment[progress.FOLDER] = above
+    with progress.listening():
 
         def look() -> str:
-            mine = [r for r in progress.records(Path(above)) if r.task == job.name]
+            mine = [r for r in progress.records() if r.task == job.name]
             for record in mine:
                 first, _ = stages.pop(record.what, (record, record))
                 stages[record.what] = (first, record)  # the last key is the newest stage

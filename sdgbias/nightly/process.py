@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from sdgbias import lifeline
+from sdgbias import credentials, lifeline
 from sdgbias.errors import OutOfMemory, SdgbiasError, StoreError
 from sdgbias.files import replacing
 from sdgbias.nightly import supervisor
@@ -41,9 +41,6 @@ ROOM = 4096
 _MARK = re.compile(rb"(?:\A|\0)%s=(\d+):(\d+)" % supervisor.MARK.encode())
 _STARTED = "== started "
 _SECRET_NAME = re.compile(r"key|token|secret|passw|credential|webhook", re.IGNORECASE)
-_SECRET_VALUE = re.compile(
-    r"\b(?:sk-|hf_|ghp_|github_pat_|AIza|xox[a-z]-)[A-Za-z0-9_-]{10,}|(?<=[Bb]earer )\S{8,}"
-)
 #: The last line of a traceback: an exception's name, at the beginning of a line.
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b")
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e\xa0-\uffff]")
@@ -218,7 +215,7 @@ def redact(text: str) -> str:
     for name, value in os.environ.items():
         if _SECRET_NAME.search(name) and len(value) >= 8:
             text = text.replace(value, "***")
-    line = _UNPRINTABLE.sub("?", " ".join(_SECRET_VALUE.sub("***", text).split()))
+    line = _UNPRINTABLE.sub("?", " ".join(credentials.hide(text).split()))
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
 
 

@@ -27,6 +27,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from sdgbias import progress
 from sdgbias.errors import InfrastructureError, RegressionBreach, SdgbiasError
 from sdgbias.nightly import attempt, gpus, ledger, process, quarantine, schedule, weights
 from sdgbias.nightly import steps as finish
@@ -108,7 +109,7 @@ def run(
     began = time.monotonic()
     name = name_of(settings, now())
     settings = replace(settings, night=name)  # fixed now: the minute in the name may change later
-    with ledger.only_one(settings.results, name):
+    with ledger.only_one(settings.results, name), progress.listening():
         if ledger.status(settings.results, name) == ledger.DONE:
             return NightSummary(name, "", note=f"night {name} is done already; nothing to do")
         night = tonight(settings, now())

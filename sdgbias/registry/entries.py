@@ -23,8 +23,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
+from sdgbias import credentials, formats
 from sdgbias import files as yaml_text
-from sdgbias import formats
 from sdgbias.errors import InputError, RegistryError, one_of
 from sdgbias.files import packaged
 from sdgbias.formats import STRICT, Count, Day, Flag, Positive, Text
@@ -309,7 +309,7 @@ def parse(data: object, where: Path | str) -> ModelSpec:
 
 def _refuse_secrets(data: Mapping[Any, Any], where: Path | str) -> None:
     """RegistryError for credentials in YAML; the value itself is not repeated in the message."""
-    key = yaml_text.find_secret(data, allowed=("api_key_env", "max_new_tokens"))
+    key = credentials.find(data, allowed=("api_key_env", "max_new_tokens"))
     if key:
         raise RegistryError(
             f"{where}: {key!r} looks like a secret; keep it out of YAML and name an environment"

@@ -125,6 +125,9 @@ def _facts(
     off = ~first.isin(list(candidates(items, task))).to_numpy()
     tie, near_tie = metrics.tie_flags(scored.logits, scored.near)
     correct = answers["correct"].to_numpy(dtype=float)
+    if task is Task.REGRESSION:  # imported: interval accuracy is unknown without a tolerance
+        known = np.isfinite(items["tolerance"].to_numpy(dtype=float))
+        correct = np.where(known[item], correct, np.nan)
     how = answers["how"].to_numpy(dtype=object)
 
     def beside(name: str) -> np.ndarray:

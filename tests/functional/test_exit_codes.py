@@ -3,6 +3,7 @@ other tests start is a fork of a process that has imported it (tests/builders/fo
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -80,6 +81,52 @@ def test_the_code_of_the_quality_gate(tiny_benchmark: Path, tmp_path: Path) -> N
     pd.concat([clusters, clusters[:1]]).to_parquet(folder / "clusters.parquet", index=False)
     line = refused(10, "build", "--stage", "check", "--out", folder, alone=True)
     assert "cluster-id-unique" in line
+
+
+OF_THE_MACHINE = {
+    "full output": (7, "models > /dev/full", "can't be written (No space left on device)"),
+    "closed output": (7, "models >&-", "standard output is closed"),
+    "little memory": (8, "results > /dev/null", "out of memory"),
+}
+
+
+@pytest.mark.parametrize("case", OF_THE_MACHINE)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_given_a_machine_at_its_limits_then_one_line_says_so(case: str, unbuffered: str) -> None:
+    code, arguments, words = OF_THE_MACHINE[case]
+    limit = "ulimit -v 100000; " if case == "little memory" else ""
+    done = subprocess.run(
+        ["bash", "-c", f"{limit}{sys.executable} -m sdgbias.cli {arguments}"],
+        cwd=REPOSITORY,
+        env=environment() | {"PYTHONUNBUFFERED": unbuffered, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: ") and words in line
+
+
+def test_given_a_pipe_as_results_file_then_nothing_waits_for_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "no regular file" in refused(2, "results", "--results", tmp_path / "pipe", alone=True)
+
+
+def test_given_a_question_mark_in_the_path_then_nothing_is_scored(
+    tiny_benchmark: Path, tmp_path: Path
+) -> None:
+    add_model(tmp_path, "planted")
+    where = ("--benchmark", tiny_benchmark, "--results", tmp_path / "what?" / "r.duckdb")
+    line = refused(2, "evaluate", "planted", *where, registry=tmp_path, alone=True)
+    assert "what?" in line and not (tmp_path / "what?").exists()
+
+
+def test_given_a_pipe_as_table_then_nothing_waits_for_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "mcq_T1.csv")
+    command = ("cade", "search", "--pred-dir", tmp_path, "--task", "mcq", "--level", "T1")
+    line = refused(3, *command, "--out", tmp_path / "out", alone=True)
+    assert "mcq_T1.csv: no regular file" in line
 
 
 def test_each_kind_of_error_has_its_own_code_and_row_in_the_docs() -> None:

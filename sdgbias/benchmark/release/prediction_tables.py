@@ -60,6 +60,8 @@ def _read_table(folder: Path, stem: str, columns: list[str]) -> pd.DataFrame | N
     if len(paths) > 1:
         raise InputError(f"{folder}: both {stem}.csv and {stem}.parquet exist; keep one of them")
     path = paths[0]
+    if not path.is_file():
+        raise InputError(f"{path}: no regular file; write the table there")
     try:
         if path.suffix == ".parquet":
             table = pd.read_parquet(path)
