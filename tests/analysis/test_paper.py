@@ -3,6 +3,7 @@ the same model's only."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from sdgbias.analysis.paper import benchmark, formats, results, studies
 from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.cells import MADE, NOT_ANALYSED, NOT_RUN, Cell
 from sdgbias.benchmark.prompts import prompt_texts
+from sdgbias.benchmark.release.records import AUTHORS_REPO
 from sdgbias.errors import UsageError
 from sdgbias.suites.sdg_tables import item_cards
 from sdgbias.types import PILLARS, ContextTest, Task, View
@@ -31,6 +33,22 @@ from tests.builders.results import copied
 
 # -- what stands beside what
 # ----------------------------------------------------------------------
+
+
+def test_a_table_says_whose_questions_were_asked(bare: Path) -> None:
+    ours = tables.load(bare)
+    hub = {"repo": AUTHORS_REPO, "commit": "0123456789abcdef", "licence": "cc-by-sa-4.0"}
+    theirs = replace(
+        ours, runs=tuple(replace(r, config={**r.config, "hub": hub}) for r in ours.runs), _memory={}
+    )
+
+    (own, _), (authors, _) = (tables.build(e, ["H"]) for e in (ours, theirs))
+
+    assert any("isn't directly comparable" in note for note in own.footnotes)
+    assert not any("is directly comparable" in note for note in own.footnotes)
+    assert any("same model is directly comparable" in note for note in authors.footnotes)
+    assert not any("isn't directly comparable" in note for note in authors.footnotes)
+    assert "the authors' questions" in theirs.runs[0].says
 
 
 def test_table_h_holds_the_stores_numbers_beside_the_papers(bare: Path) -> None:
