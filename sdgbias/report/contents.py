@@ -20,9 +20,10 @@ def read(results: Path) -> dict[str, list[dict[str, Any]]]:
     comments = packaged_yaml("comments.yaml")
     columns = store.query(
         results,
-        """SELECT table_name AS "table", column_name AS name, any_value(comment) AS about
+        """SELECT table_name AS "table", column_name AS name,
+           coalesce(any_value(comment), '') AS about
            FROM duckdb_columns() WHERE NOT internal AND schema_name IN ('main', 'detail')
-           GROUP BY ALL ORDER BY "table", min(column_index)  -- answers, scores""",
+           GROUP BY ALL ORDER BY "table", min(column_index)  -- of answers, too""",
     )
     made: dict[str, list[dict[str, Any]]] = {
         "tables": [
