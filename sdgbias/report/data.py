@@ -265,8 +265,8 @@ class Studies:
 
     @property
     def unanalysed(self) -> list[str]:
-        """Models without a single study row."""
-        known = set(self.rows["model"])
+        """Models that were not analysed."""
+        known = {*self.rows["model"], *self.runs.loc[self.runs["analysed"], "label"]}
         return [m for m in self.runs["label"] if m not in known]
 
 
@@ -286,6 +286,7 @@ def load_studies(results: Path, run_ids: Sequence[str]) -> Studies:
     runs = store.query(
         results,
         """SELECT run_id, model, provenance, benchmark_id, finished_at,
+           run_id IN (SELECT run_id FROM analyses) AS analysed,
            CASE WHEN provenance = 'planted' THEN model || ' (planted)' ELSE model END AS label
            FROM runs WHERE list_contains($runs, run_id)
            ORDER BY coalesce(provenance = 'planted', false), model""",
