@@ -90,7 +90,7 @@ QUALIFY row_number() OVER (
   ORDER BY cluster_id, item_id
 ) > 1;
 
--- tolerance-of-target (gate): tolerance must be Table F's for the target
+-- tolerance-of-target (gate, needs own build): tolerance must be Table F's for the target
 (target, tolerance) IN (SELECT target, tolerance FROM tolerances);
 
 -- answer-is-label (gate, needs own build): the gold answer must be the cluster's value of the

@@ -36,10 +36,13 @@ NOT EXISTS (FROM facts f WHERE f.task = r.task AND f.item_id = r.item_id AND NOT
 
 -- correct-of-pred (gate, needs items_mcq, items_regression): correct must follow from pred and gold
 -- letter, or from error and tolerance
-NOT EXISTS (FROM facts f WHERE f.task = r.task AND f.item_id = r.item_id AND NOT
-    coalesce(coalesce(r.correct, false) = if(r.task = 'mcq', r.pred = f.gold, abs(r.value -
-          f.number) <= f.tolerance + 1e-9) OR (r.task <> 'mcq' AND abs(abs(r.value - f.number) -
-          f.tolerance) <= 1e-6), false));
+NOT EXISTS (
+  FROM facts f
+  WHERE f.task = r.task AND f.item_id = r.item_id AND NOT coalesce(
+    coalesce(r.correct, false) = if(r.task = 'mcq', r.pred = f.gold,
+      coalesce(abs(r.value - f.number) <= f.tolerance + 1e-9, false))
+    OR (r.task <> 'mcq' AND abs(abs(r.value - f.number) - f.tolerance) <= 1e-6), false)
+);
 
 -- predictions-complete (warn, needs items_mcq, items_regression): a method has answers to all items
 -- of its task and test

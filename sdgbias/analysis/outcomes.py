@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 
 import numpy as np
 import pandas as pd
@@ -129,12 +128,13 @@ def answered(
 
 
 def hits(cell: TaskCell, choice: Ints, number: Floats | None = None) -> Floats:
-    """(N,) 1 right, 0 wrong, NaN without an answer."""
+    """(N,) 1 right, 0 wrong, NaN without an answer, or for a number without a tolerance."""
     if number is None:
         return np.where(choice >= 0, metrics.correct(cell.gold, choice), np.nan)
     error = metrics.absolute_error(cell.items["gold_value"].to_numpy(dtype=float), number)
-    right = metrics.within_tolerance(error, cell.items["tolerance"].to_numpy(dtype=float))
-    return np.where(np.isnan(number), np.nan, right)
+    tolerance = cell.items["tolerance"].to_numpy(dtype=float)
+    right = metrics.within_tolerance(error, tolerance)
+    return np.where(np.isnan(number) | np.isnan(tolerance), np.nan, right)
 
 
 def pooled(found: Sequence[TaskOutcome]) -> TaskOutcome:
@@ -225,42 +225,40 @@ def rows_of(
     shared by all rows. tested: fill p, the test of the value against 0. A group of
     fewer rows than the level's smallest gets no value, and its note explains why.
     """
-    there = np.flatnonzero(level.code >= 0)
-    found = [
-        stats.grouped(
-            [v[there] for v in values.values()],
-            level.code[there],
-            len(level.columns),
-            each[there],
-            kind=kind,
-            smallest=level.smallest,
-        )
-        for each in clusters
-    ]
+    tables = stats.measure(
+        (stats.ValueColumn(metric, column, kind) for metric, column in values.items()),
+        level.code,
+        len(level.columns),
+        clusters,
+        smallest=level.smallest,
+        tested=tested,
+    )
     made = []
-    for metric, *tables in zip(values, *found, strict=True):
-        table = reduce(stats.wider, tables)
-        p = table.p if tested else np.full(len(table.n), np.nan)
+    for table in tables:
         for i in np.flatnonzero(table.n > 0):
-            more: dict[str, object] = {"p": float(p[i])} if tested else {}
+            more: dict[str, object] = {"p": float(table.p[i])} if tested else {}
             if table.small[i]:
                 more["note"] = "too few rows for a value"
             more = {**columns, **level.columns[i], **more}
-            made.append(row(study, metric, table.estimate(int(i)), **more))
+            made.append(row(study, table.metric, table.estimate(int(i)), **more))
     return made
 
 
 def distinct(
-    study: str, level: Level, prompt: Ints, /, **columns: object
+    study: str,
+    level: Level,
+    unit: Ints,
+    columns: Mapping[str, object],
+    metric: str = "distinct_prompts",
 ) -> list[dict[str, object]]:
-    """Number of distinct prompts of each group, the effective n where many items share a prompt.
-    prompt: (n,) codes."""
-    many = int(prompt.max(initial=0)) + 1
-    seen = np.bincount(level.code * many + prompt, minlength=len(level.columns) * many)
+    """Number of distinct units of each group, the effective n where many rows share one. unit: (n,)
+    codes. columns: values shared by all rows."""
+    many = int(unit.max(initial=0)) + 1
+    seen = np.bincount(level.code * many + unit, minlength=len(level.columns) * many)
     count = (seen.reshape(-1, many) > 0).sum(axis=1)
     n = np.bincount(level.code, minlength=len(level.columns))
     return [
-        row(study, "distinct_prompts", stats.Estimate(float(k), int(rows)), **{**columns, **named})
+        row(study, metric, stats.Estimate(float(k), int(rows)), **{**columns, **named})
         for named, k, rows in zip(level.columns, count, n, strict=True)
     ]
 

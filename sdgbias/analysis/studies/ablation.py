@@ -14,6 +14,7 @@ from sdgbias.analysis.run import RunData
 from sdgbias.analysis.tuning import (
     PARAMETERS,
     Problem,
+    difference_of,
     estimate,
     format_setting,
     metric_of,
@@ -84,7 +85,7 @@ def _reported(
     more = {**{k: x for k, x in v.columns.items() if k != "study"}, **columns}
     yield row(study, metric_of(task), estimate(task, v.payoff, place), **more)
     if v.before is not None:
-        gain = stats.paired(v.payoff - v.before, place)
+        gain = stats.paired(v.payoff - v.before, place, difference_of(task))
         yield row(study, v.compared, gain.estimate, p=gain.p, **more)
 
 
@@ -172,6 +173,6 @@ def _sweep(p: Problem, packed: Packed, best: Floats) -> Iterator[dict[str, objec
 def _estimates(task: Task, payoff: Floats, place: Ints) -> list[stats.Estimate]:
     """(C, n) payoffs -> the estimate of each of the C rows, computed together."""
     kind: stats.Kind = "share" if task is Task.MCQ else "amount"
-    columns = list(payoff if task is Task.MCQ else -payoff)
+    columns = (stats.ValueColumn("", x, kind) for x in (payoff if task is Task.MCQ else -payoff))
     one = np.zeros(len(place), dtype=np.int64)
-    return [g.estimate(0) for g in stats.grouped(columns, one, 1, place, kind=kind)]
+    return [found.estimate(0) for found in stats.measure(columns, one, 1, [place])]
