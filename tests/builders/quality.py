@@ -18,7 +18,7 @@ from PIL import Image
 from sdgbias.benchmark import quality
 from sdgbias.benchmark.own_build import build_own
 from sdgbias.benchmark.prompts import build_prompts
-from sdgbias.benchmark.quality.rules import FILES, Rule, load_rules, read_sql
+from sdgbias.benchmark.quality.rules import FILES, QualityRule, load_rules, read_sql
 from sdgbias.benchmark.quality.stored import stored_facts
 from sdgbias.benchmark.quality.validation import validate
 from sdgbias.benchmark.quality.verdict import TableVerdict
@@ -434,7 +434,7 @@ def only(folder: Path, *rules: str) -> Path:
     return folder
 
 
-def _needs(rule: Rule) -> str:
+def _needs(rule: QualityRule) -> str:
     return f"{rule.severity}, needs {', '.join(rule.needs)}" if rule.needs else rule.severity
 
 

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sdgbias.benchmark.quality.relations import FUNCTIONS, RELATIONS, Table
-from sdgbias.benchmark.quality.rules import Rule, RuleSet, load_rules
+from sdgbias.benchmark.quality.rules import QualityRule, RuleSet, load_rules
 from sdgbias.benchmark.quality.stored import STORED
 from sdgbias.errors import InputError, one_of
 from sdgbias.raw.images.shards import PENDING
@@ -44,7 +44,7 @@ class Available:
     split: str = "id"
     imported: bool = False
 
-    def reason(self, rule: Rule, rows: Table) -> str:
+    def reason(self, rule: QualityRule, rows: Table) -> str:
         """Why a rule can't be evaluated; '' when it can."""
         reasons = (self._lacks(need, rows) for need in rule.needs)
         return next(filter(None, reasons), "")
@@ -79,7 +79,7 @@ def columns_of(rows: Table) -> list[str]:
 
 
 def broken_rows(
-    rows: Table, suite: RuleSet, rules: Sequence[Rule], available: Available, suites: Path
+    rows: Table, suite: RuleSet, rules: Sequence[QualityRule], available: Available, suites: Path
 ) -> tuple[dict[str, np.ndarray], pd.DataFrame]:
     """(rule -> sorted numbers of the rows that break it, the columns that stock expectations are
     about, with text as categories) for those ``rules`` that DuckDB can evaluate: see CONDITIONS.
@@ -190,7 +190,7 @@ _NUMBERS, _NOT_NULL = "expect_column_values_to_be_between", "expect_column_value
 _ARGUMENTS = {"column", "column_list", "value_set", "min_value", "max_value", "regex"}
 
 
-def _condition(rule: Rule, table: str, kinds: Mapping[str, Any], texts: set[str]) -> str:
+def _condition(rule: QualityRule, table: str, kinds: Mapping[str, Any], texts: set[str]) -> str:
     """A rule as a condition on a row; '' for a stock expectation of another type. Raises InputError
     for an unknown column, or for one of the wrong type."""
     if rule.sql:

@@ -35,7 +35,7 @@ _HEAD = re.compile(r"-- ([a-z0-9-]+) \(([a-z]+)(?:, needs ([^)]+))?\): (.+)")
 
 
 @dataclass(frozen=True)
-class Rule:
+class QualityRule:
     """One rule. ``needs``: what has to be available for it: a table, a table's column, or one of
     the facts of evaluate.Available. ``sql``: its condition or SELECT; '' for a stock expectation,
     which has ``type`` and ``arguments``."""
@@ -62,8 +62,8 @@ class RuleSet:
 
     table: str
     key: tuple[str, ...]
-    shape: Rule
-    rules: tuple[Rule, ...]
+    shape: QualityRule
+    rules: tuple[QualityRule, ...]
     definitions: tuple[str, ...]
 
     @property
@@ -71,7 +71,7 @@ class RuleSet:
         return tuple(map(str, self.shape.arguments["column_set"]))
 
     @property
-    def every(self) -> tuple[Rule, ...]:
+    def every(self) -> tuple[QualityRule, ...]:
         return (self.shape, *self.rules)
 
 
@@ -121,18 +121,20 @@ def load_rules(table: str, suites: Path) -> RuleSet:
     return RuleSet(table, key, shapes[0], rest, definitions)
 
 
-def _stock(entry: Mapping[str, Any]) -> Rule:
+def _stock(entry: Mapping[str, Any]) -> QualityRule:
     meta = entry["meta"]
     name, severity, message = (str(meta[k]) for k in ("rule", "severity", "message"))
     needs = tuple(map(str, meta.get("needs", ())))
-    return Rule(name, severity, message, needs, "", str(entry["type"]), dict(entry["kwargs"]))
+    return QualityRule(
+        name, severity, message, needs, "", str(entry["type"]), dict(entry["kwargs"])
+    )
 
 
-def read_sql(path: Path) -> tuple[tuple[str, ...], list[Rule]]:
+def read_sql(path: Path) -> tuple[tuple[str, ...], list[QualityRule]]:
     """(definitions, rules) of an SQL file; none of either where there is no file. Raises
     InputError for a statement that is neither."""
     definitions: list[str] = []
-    rules: list[Rule] = []
+    rules: list[QualityRule] = []
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     for comments, sql in _statements(text):
         heads = [n for n, line in enumerate(comments) if _HEAD.fullmatch(line)]
@@ -143,7 +145,7 @@ def read_sql(path: Path) -> tuple[tuple[str, ...], list[Rule]]:
             name, severity, needs, message = _HEAD.fullmatch(first).groups()  # type: ignore[union-attr]
             message = " ".join([message, *(line.removeprefix("-- ") for line in more)])
             wanted = tuple(part.strip() for part in (needs or "").split(",") if part.strip())
-            rules.append(Rule(name, severity, message, wanted, sql))
+            rules.append(QualityRule(name, severity, message, wanted, sql))
         else:
             raise InputError(
                 f"{path}: {sql.splitlines()[0][:60]!r} has no comment line '-- name (severity):"

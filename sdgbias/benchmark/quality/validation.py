@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sdgbias.benchmark.quality.rules import Rule, RuleSet
+from sdgbias.benchmark.quality.rules import QualityRule, RuleSet
 from sdgbias.benchmark.quality.verdict import BrokenRule, TableVerdict
 from sdgbias.errors import InputError
 
@@ -104,7 +104,7 @@ def _frame(suite: RuleSet, verdict: TableVerdict, present: Sequence[str]) -> pd.
     return pd.concat([columns, pd.DataFrame(others), pd.DataFrame(flags)], axis=1)
 
 
-def _expectation(rule: Rule) -> dict[str, Any]:
+def _expectation(rule: QualityRule) -> dict[str, Any]:
     meta = {"rule": rule.name, "severity": rule.severity}
     kwargs = dict(rule.arguments)
     if rule.sql:
@@ -113,7 +113,7 @@ def _expectation(rule: Rule) -> dict[str, Any]:
     return {"type": rule.type or _FLAG, "kwargs": kwargs, **about}
 
 
-def _run(table: str, frame: pd.DataFrame, rules: Sequence[Rule], docs: Path | None) -> Any:
+def _run(table: str, frame: pd.DataFrame, rules: Sequence[QualityRule], docs: Path | None) -> Any:
     """The validation results of one table."""
     library = _library()
     context, frames = _context()
@@ -168,7 +168,7 @@ def _actions(context: Any, docs: Path | None) -> list[Any]:
     return [UpdateDataDocsAction(name="render", site_names=["benchmark"])]
 
 
-def _count(table: str, rule: Rule, outcome: Any) -> int:
+def _count(table: str, rule: QualityRule, outcome: Any) -> int:
     """Rows that break a rule; 1 for a broken rule about the whole table."""
     if outcome.success or outcome.result.get("observed_value", 0) is None:  # a statistic of no rows
         return 0

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from sdgbias.benchmark.quality.evaluate import Available, broken_rows, columns_of, length
 from sdgbias.benchmark.quality.relations import Table
-from sdgbias.benchmark.quality.rules import Rule, RuleSet
+from sdgbias.benchmark.quality.rules import QualityRule, RuleSet
 from sdgbias.types import QUARANTINE_COLUMNS
 
 _SHOWN = 5  # examples reported per broken rule
@@ -49,7 +49,7 @@ class TableVerdict:
     findings: tuple[BrokenRule, ...]
     counts: dict[str, int]
     skipped: dict[str, str]
-    left: tuple[Rule, ...]
+    left: tuple[QualityRule, ...]
     flags: Mapping[str, np.ndarray]
     columns: pd.DataFrame
 
