@@ -229,16 +229,17 @@ def test_an_endpoint_that_refuses_the_field_gives_text_only(
 
 def test_the_longest_answer_is_part_of_the_run(endpoint: Endpoint, small_benchmark: Path) -> None:
     from sdgbias import suites
-    from sdgbias.scoring.evaluate import identify
+    from sdgbias.scoring.run_id import run_id
 
     card, suite = suites.benchmark_card(small_benchmark), suites.of(small_benchmark)
     one = spec(endpoint, "closed")
 
-    def run_id(**limits: int) -> str:
-        return identify(replace(one, max_new_tokens=limits), card, "f", suite, SETTINGS)
+    def of(**limits: int) -> str:
+        limited = replace(one, max_new_tokens=limits)
+        return run_id(limited, Path(), str(card["benchmark_id"]), suite, SETTINGS)
 
-    assert run_id() == run_id(mcq=16, regression=8) == run_id(people=64)
-    assert len({run_id(), run_id(mcq=32), run_id(regression=9)}) == 3
+    assert of() == of(mcq=16, regression=8) == of(people=64)
+    assert len({of(), of(mcq=32), of(regression=9)}) == 3
 
 
 @pytest.fixture(scope="module")
@@ -291,10 +292,9 @@ def test_there_is_nothing_to_analyse_and_nothing_to_compare(later: tuple[Path, s
     """Every study rests on scores: the run is marked as analysed, and compared with no other."""
     results, run_id = later
     settings = AnalysisSettings(draws=20, bootstrap=100)
-    assert analyse(results, settings=settings)[run_id] > 0
-    sql = "SELECT DISTINCT study FROM study_rows WHERE run_id = ?"
-    assert store.query(results, sql, [run_id])["study"].tolist() == ["settings"]
     assert analyse(results, settings=settings)[run_id] == 0
+    assert store.query(results, "FROM study_rows WHERE run_id = ?", [run_id]).empty
+    assert analyse(results, settings=settings)[run_id] is None
 
 
 def test_the_suite_of_people_is_measured_whole(

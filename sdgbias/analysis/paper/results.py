@@ -209,8 +209,7 @@ class PaperResults:
         self, run: Run | None, study: str, otherwise: str, *, method: str = "", task: str = "mcq"
     ) -> str:
         """The status of a cell that a study should have filled: not analysed, or the reason in the
-        study's row not_run. An analysed run always has rows of the study 'settings', even if no
-        other study had data."""
+        study's row not_run."""
 
         def read() -> tuple[set[str], dict[tuple[str, str, str], str]]:
             frame = self.study(study)
@@ -219,7 +218,8 @@ class PaperResults:
                 for r in frame[frame["metric"] == "not_run"].to_dict("records")
                 for m in ("", r["method"])
             }
-            return {*frame["run_id"], *self.study("settings")["run_id"]}, notes
+            analysed = self.ask("SELECT run_id FROM analyses WHERE list_contains($runs, run_id)")
+            return {*frame["run_id"], *analysed["run_id"]}, notes
 
         runs, notes = self._kept(("notes", study), read)
         if run is None or run.run_id not in runs:
