@@ -12,13 +12,12 @@ import pytest
 
 from sdgbias import store
 from sdgbias.analysis import paper as tables
-from sdgbias.analysis.paper import benchmark, figures, formats, results, studies
+from sdgbias.analysis.paper import benchmark, formats, results, studies
 from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.cells import MADE, NOT_ANALYSED, NOT_RUN, Cell
 from sdgbias.benchmark.prompts import prompt_texts
 from sdgbias.benchmark.release.records import AUTHORS_REPO
 from sdgbias.errors import UsageError
-from sdgbias.methods.stats import Estimate
 from sdgbias.suites.sdg_tables import item_cards
 from sdgbias.types import PILLARS, ContextTest, Task, View
 from tests.builders.paper_tables import (
@@ -31,23 +30,6 @@ from tests.builders.paper_tables import (
     stored,
 )
 from tests.builders.results import copied
-
-
-@pytest.mark.parametrize(
-    ("accuracies", "begins"),
-    [
-        ([0.5, 0.6, 0.6, 0.599], 1),
-        ([0.6, 0.6, 0.6, 0.6], 0),
-        ([0.5, 0.6, 0.6, 0.5], None),  # falls again
-        ([0.4, 0.5, 0.6, 0.7], None),  # its best value is its last point
-    ],
-)
-def test_a_plateau_begins_where_the_curve_stays_and_else_nowhere(
-    accuracies: list[float], begins: float | None
-) -> None:
-    curve = {float(x): Estimate(value, 100) for x, value in enumerate(accuracies)}
-
-    assert figures._plateau(curve) == begins
 
 
 # -- what stands beside what
