@@ -15,7 +15,6 @@ from sdgbias.analysis import paper as tables
 from sdgbias.analysis.paper import benchmark, formats, results, studies
 from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.cells import MADE, NOT_ANALYSED, NOT_RUN, Cell
-from sdgbias.analysis.rows import row, table
 from sdgbias.benchmark.prompts import prompt_texts
 from sdgbias.benchmark.release.records import AUTHORS_REPO
 from sdgbias.errors import UsageError
@@ -31,6 +30,7 @@ from tests.builders.paper_tables import (
     stored,
 )
 from tests.builders.results import copied
+
 
 # -- what stands beside what
 # ----------------------------------------------------------------------
@@ -379,7 +379,7 @@ def test_methods_that_could_not_run_are_named(full: Path) -> None:
 
 def test_an_analysed_run_is_told_from_one_that_was_not(bare: Path, tmp_path: Path) -> None:
     path = copied(bare, tmp_path / "r.duckdb")
-    store.replace(path, "tiny-llava-0", {"study_rows": table([row("settings", "draws", 500.0)])})
+    store.replace(path, "tiny-llava-0", {"analyses": pd.DataFrame([{"settings": {"draws": 500}}])})
     e = results.load(path)
     told = {r.model: e.why(r, "regression", "nothing decoded") for r in e.runs}
     assert told == {

@@ -19,6 +19,7 @@ from sdgbias.analysis.paper.printed import Printed
 from sdgbias.benchmark.release.records import AUTHORS_REPO
 from sdgbias.errors import UsageError, one_of
 from sdgbias.methods.stats import Estimate
+from sdgbias.types import GENERATED, VIEWS
 
 #: A headline metric over everything that its run was asked.
 _HEADLINE: Mapping[str, str | None] = {
@@ -108,6 +109,12 @@ class Subject:
     @property
     def status(self) -> str:
         return self.run.kind if self.run else NOT_RUN
+
+    def read_as(self, method: str) -> str:
+        """The stored name of a multiple-choice method: of a model that gives text alone, what it
+        said stands for the best candidate of a view."""
+        said = self.run is not None and not self.run.scored and method in VIEWS
+        return method + GENERATED if said else method
 
     def printed(self, item: str, **where: str) -> Printed | None:
         return paper.find(item, model=self.model, **where) if self.model else None
@@ -202,8 +209,7 @@ class PaperResults:
         self, run: Run | None, study: str, otherwise: str, *, method: str = "", task: str = "mcq"
     ) -> str:
         """The status of a cell that a study should have filled: not analysed, or the reason in the
-        study's row not_run. An analysed run always has rows of the study 'settings', even if no
-        other study had data."""
+        study's row not_run."""
 
         def read() -> tuple[set[str], dict[tuple[str, str, str], str]]:
             frame = self.study(study)
@@ -212,7 +218,8 @@ class PaperResults:
                 for r in frame[frame["metric"] == "not_run"].to_dict("records")
                 for m in ("", r["method"])
             }
-            return {*frame["run_id"], *self.study("settings")["run_id"]}, notes
+            analysed = self.ask("SELECT run_id FROM analyses WHERE list_contains($runs, run_id)")
+            return {*frame["run_id"], *analysed["run_id"]}, notes
 
         runs, notes = self._kept(("notes", study), read)
         if run is None or run.run_id not in runs:

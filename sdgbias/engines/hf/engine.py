@@ -25,7 +25,7 @@ import torch
 from transformers import LogitsProcessorList
 
 from sdgbias.engines import Backend
-from sdgbias.engines.fingerprint import fingerprint
+from sdgbias.engines.fingerprint import VERSIONS, fingerprint
 from sdgbias.engines.hf import decoding, prompting
 from sdgbias.engines.hf.loading import (
     accepted,
@@ -43,7 +43,7 @@ from sdgbias.methods.answers import thought_begun
 from sdgbias.raw.images.composite import open_picture
 from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, Generated, ModelSpec, Prompt, ScoreBatch
 
-_VERSION = "hf-6"
+_VERSION = VERSIONS["hf"]
 #: Inputs with one value per token.
 _OF_TOKENS = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
 
