@@ -135,6 +135,7 @@ def set_ways(root: Path | None, name: str, decided: ModelSpec) -> Path:
 def _with_option(text: str, name: str, value: object) -> str:
     """An entry's text with one option set; every other character stays."""
     node = yaml.compose(text, Loader=yaml.SafeLoader)
+    assert isinstance(node, yaml.MappingNode)
     parts = {key.value: part for key, part in node.value}
     line = f"{name}: {str(value).lower()}"
     options = parts.get("options")

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from transformers import PreTrainedConfig
 
-from sdgbias.engines.hf.processor import load_processor
-from sdgbias.errors import ModelError
+from sdgbias.engines.hf.processor import fill_from_config, load_processor
 from sdgbias.types import ModelSpec
 from tests.builders.tiny_models import MAKERS, save
 
@@ -50,12 +50,9 @@ def test_what_counts_picture_tokens_is_taken_from_config_json(tmp_path: Path) ->
     shown = {"images": [[Image.new("RGB", (56, 56))]], "text": ["<image> Q"]}
     filled = load_processor(spec, Path())
     assert filled(**shown)["input_ids"] == whole(**shown)["input_ids"]
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    config["vision_feature_select_strategy"] = None
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    words = "processor_config.json says vision_feature_select_strategy nor config.json"
-    with pytest.raises(ModelError, match=words):
-        load_processor(spec, Path())
+    filled.patch_size = None
+    with pytest.raises(ValueError, match=r"neither .* patch_size nor config.json vision_config\."):
+        fill_from_config(filled, PreTrainedConfig)
 
 
 def test_torchvision_is_imported_beside_this_torch() -> None:

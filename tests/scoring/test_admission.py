@@ -72,7 +72,7 @@ def test_a_thought_that_the_template_opens_is_to_be_closed(spec: ModelSpec) -> N
     folder = Path(spec.repo.removeprefix("path:"))
     plain = folder / "chat_template.jinja"
     text = plain.read_text(encoding="utf-8")
-    found = admission.Admission(4, 16, 0.9, 0.8, 0.95, {}, (("A", 16),), 0, 16, 1.0)
+    found = admission.Admission(4, 16, 0.9, 0.8, 0.95, {}, (("A", 16),), 0, 0, 1.0)
     inside = replace(spec, options={"template": {"answer_prefix": "Answer: "}})
     closed = replace(spec, options={"template": {"answer_prefix": "\n</think>\n\n"}})
     try:

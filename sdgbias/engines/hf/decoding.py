@@ -37,13 +37,13 @@ def common_length(rows: Sequence[Sequence[int]]) -> int:
 
 def batches(lengths: Sequence[int], size: int, places: int = 1 << 30) -> Iterator[list[int]]:
     """Rows of similar length, ``size`` at most; fewer, but a quarter of them, where more than a
-    fifth of a batch would be padding, and so few that rows times distinct lengths stay within
+    tenth of a batch would be padding, and so few that rows times distinct lengths stay within
     ``places``: the logits of each length are computed for all rows of a batch."""
     batch: list[int] = []
     tokens = 0
     for row in sorted(range(len(lengths)), key=lambda row: lengths[row]):
         long, n = lengths[row], len(batch) + 1
-        padded = n > max(size // 4, 1) and long * n > 1.25 * (tokens + long)
+        padded = n > max(size // 4, 1) and long * n > 1.1 * (tokens + long)
         wide = n * len({long, *(lengths[b] for b in batch)}) > places
         if batch and (len(batch) == size or padded or wide):
             yield batch
