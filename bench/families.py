@@ -137,28 +137,32 @@ def page(rows: list[dict[str, Any]]) -> str:
         " files of a hub repository. *Scores*: candidate scores of all four views and regression"
         " equal those of the bare model, called directly, one prompt at a time, to 1e-4 in float32,"
         " greedy numbers equal its `generate`, and another picture changes them; prompts without a"
-        " picture are left out where the family's own processor refuses them. *Shares*: beginnings"
-        " that prompts have in common are read once. *Tokens*: of one picture of 448 x 448 with the"
-        " marks around it, at the sizes that the family's classes have by default; a repository may"
-        " set others. *vLLM*: yes, seen to be served; no, seen not to be; ?, not tried. *Seconds*:"
-        " writing, loading and comparing, on a shared two-core machine. *Why not*: a line that"
-        " begins with the name of an error says where the folder built here fails; often its shapes"
+        " picture are left out where the family's own processor refuses them. *Batches*, *shares*:"
+        " what admission finds right, batches and a picture's beginning that is computed once"
+        " (alone, batched, shuffled, shared to 1e-3). *Tokens*: of one picture of 448 x 448 with"
+        " the marks around it, at the sizes that the family's classes have by default; a repository"
+        " may set others. *vLLM*: yes, seen to be served; no, seen not to be; ?, not tried."
+        " *Seconds*: writing, loading and comparing, on a shared two-core machine. *Why not*: a line"
+        " that begins with the name of an error says where the folder built here fails; often its shapes"
         " are at fault, not the family.",
         "",
         "SmolVLM, FastVLM, Gemma 3n and PerceptionLM need packages of the extra `families`:"
         ' `pip install --constraint constraints.txt ".[families]"` (num2words, timm).',
         "",
-        "| family | loads | scores | shares | vLLM | tokens | seconds | why not |",
-        "|---|---|---|---|---|---|---|---|",
+        "| family | loads | scores | batches | shares | vLLM | tokens | seconds | why not |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in sorted(rows, key=lambda row: str(row["name"])):
         served = "yes" if row["name"] in SERVED_BY_VLLM else "?"
         served = "no" if row["name"] in NOT_SERVED_BY_VLLM else served
         flags = ["yes" if row[key] else "no" for key in ("loads", "scores")]
-        shares = "" if row["shares"] is None else ("yes" if row["shares"] else "no")
+        ways = [
+            "" if row[key] is None else ("yes" if row[key] else "no")
+            for key in ("batches", "shares")
+        ]
         tokens = "" if row["tokens"] is None else str(row["tokens"])
         why = str(row["why"]).replace("|", "\\|")
-        cells = [f"`{row['name']}`", *flags, shares, served, tokens, f"{row['seconds']:.0f}", why]
+        cells = [f"`{row['name']}`", *flags, *ways, served, tokens, f"{row['seconds']:.0f}", why]
         out.append("| " + " | ".join(cells) + " |")
     return "\n".join(out) + "\n"
 

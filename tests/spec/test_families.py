@@ -52,16 +52,25 @@ def test_the_page_counts_what_its_rows_say() -> None:
     row = {
         "difference": 1e-6,
         "answers": True,
+        "batches": True,
         "shares": True,
         "tokens": 576,
         "why": "",
         "seconds": 1.6,
     }
     good = {**row, "name": "llava", "built": True, "loads": True, "scores": True}
-    bad = {**good, "name": "a", "scores": False, "shares": None, "tokens": None, "why": "x | y"}
+    bad = {
+        **good,
+        "name": "a",
+        "scores": False,
+        "batches": None,
+        "shares": None,
+        "tokens": None,
+        "why": "x | y",
+    }
     lines = bench.page([good, bad]).splitlines()
     assert "2 were tried, 2 load and 1 score as the bare model does." in lines[2]
     assert lines[-2:] == [
-        "| `a` | yes | no |  | ? |  | 2 | x \\| y |",
-        "| `llava` | yes | yes | yes | yes | 576 | 2 |  |",
+        "| `a` | yes | no |  |  | ? |  | 2 | x \\| y |",
+        "| `llava` | yes | yes | yes | yes | yes | 576 | 2 |  |",
     ]
