@@ -11,6 +11,7 @@ from sdgbias.analysis.paper.printed import Printed
 from sdgbias.analysis.paper.results import PaperResults, Run, Subject
 from sdgbias.benchmark.people_items import CHOICE, DIRECT
 from sdgbias.methods.stats import SMALLEST, Estimate
+from sdgbias.suites.facet import NONE_RIGHT, NOT_UNDERSTOOD
 from sdgbias.suites.facet_groups import PAIRS
 
 TASKS = {"p1": DIRECT, "p2": CHOICE, "p3": CHOICE}
@@ -22,6 +23,8 @@ EITHER = "p2 or p3"
 DIFFERENCE = {attribute: f"{attribute}:{one}-{other}" for attribute, (one, other) in PAIRS.items()}
 
 
+#: Why a disparity has no value although its groups are large enough.
+SILENT = (NOT_UNDERSTOOD, NONE_RIGHT)
 TOO_FEW = f"not in store: a group of fewer than {SMALLEST} pictures has no value"
 
 
@@ -89,13 +92,16 @@ def reading(method: str) -> str:
     return AS_PRINTED.get(method, "ours")
 
 
-def _cell(found: Estimate | None, s: Subject, test: str, printed: Printed | None = None) -> Cell:
+def _cell(
+    found: Estimate | None, s: Subject, test: str, printed: Printed | None = None, note: str = ""
+) -> Cell:
     if s.run is None:
         return Cell(paper=printed, status=NOT_RUN)
     if found is None:
         return Cell(paper=printed, status=f"not in store: this run has no such number of {test}")
     if math.isnan(found.value):
-        return Cell(n=found.n, paper=printed, status=TOO_FEW)
+        why = f"not in store: {note}" if note in SILENT else TOO_FEW
+        return Cell(n=found.n, paper=printed, status=why)
     return Cell(found.value, found.n, found.low, found.high, printed, s.status)
 
 
@@ -103,7 +109,11 @@ def measured(
     s: Subject, metric: str, test: str, part: Mapping[str, str], printed: Printed | None = None
 ) -> Cell:
     """A cell of the headline metrics (`PaperResults.metric`) of a prompt."""
-    return _cell(s.of.metric(s.run, metric, test=test, **part), s, test, printed)
+    found = s.of.metric(s.run, metric, test=test, **part)
+    note = ""
+    if s.run is not None and found is not None and math.isnan(found.value):
+        note = s.of.note(s.run, metric, test=test, **part)
+    return _cell(found, s, test, printed, note)
 
 
 def _lines(e: PaperResults, item: str) -> list[tuple[Subject, str, str]]:

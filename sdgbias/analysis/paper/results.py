@@ -169,6 +169,19 @@ class PaperResults:
             "metrics", lambda: self.ask(sql), run, {**_HEADLINE, "metric": metric}, part
         )
 
+    def note(self, run: Run, metric: str, **part: str) -> str:
+        """What is noted of an estimate of the headline metrics, such as why it has no value."""
+        at = {"run_id": run.run_id, **_HEADLINE, "metric": metric, **part}
+        names = list(at)
+
+        def read() -> dict[tuple[Any, ...], str]:
+            frame = self.ask("FROM metric_rows WHERE list_contains($runs, run_id)")
+            keys = frame[names].itertuples(index=False, name=None)
+            return dict(zip(keys, frame["note"].fillna("").astype(str), strict=True))
+
+        found: dict[tuple[Any, ...], str] = self._kept(("notes of", *names), read)
+        return found.get(tuple(at.values()), "")
+
     def found(self, run: Run | None, study: str, metric: str, **part: str) -> Estimate | None:
         """One estimate of a study, None if the run has none. ``part``: as in ``metric``, where they
         aren't ``_WHOLE``."""
