@@ -10,11 +10,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from sdgbias.methods.stats import SMALLEST
+
 #: Columns of a table of metrics.
 METRIC_ROW = [
     *("task", "test", "method", "pillar", "indicator", "metric"),
     *("value", "n", "ci_low", "ci_high", "clusters", "note"),
 ]
+#: Why a number of some group has no value.
+FEWER = f"fewer than {SMALLEST}"
 
 
 @dataclass(frozen=True)
