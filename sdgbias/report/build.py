@@ -126,6 +126,7 @@ class ReportPages:
                 self.checked.get(SDG, ""),
                 (absent, self.studies.unanalysed),
                 self.found,
+                (self.last_night, self.faces),
             )
 
     def _without_places(self) -> Filled:
@@ -138,6 +139,8 @@ class ReportPages:
                 pd.concat(runs, ignore_index=True),
                 self.beside,
                 " and ".join(what for what, part in on if part is not None),
+                self.last_night,
+                self.faces,
             )
 
     @cached_property
