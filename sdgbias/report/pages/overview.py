@@ -40,7 +40,7 @@ def context(
     others: tuple[NightRecord | None, Fairness | None] = (None, None),
 ) -> dict[str, Any]:
     """Data of overview.html.j2. ``among``: only these runs. ``board``: paired differences of every
-    pair, shown when two models are ticked. ``checks``: link to the benchmark's Data Docs.
+    pair, shown when two models are ticked. ``checks``: link to the benchmark's quality page.
     ``absent``: titles of the pages, and models, that lack an analysis.
     ``found``: the newest runs on places, where they have been read; ``others``: the
     newest night, and the newest runs on people."""
