@@ -11,8 +11,8 @@ from sdgbias.analysis.paper.printed import Printed
 from sdgbias.analysis.paper.results import PaperResults, Run, Subject
 from sdgbias.benchmark.people_items import CHOICE, DIRECT
 from sdgbias.methods.stats import SMALLEST, Estimate
-from sdgbias.suites.facet import NONE_RIGHT, NOT_UNDERSTOOD
 from sdgbias.suites.facet_groups import PAIRS
+from sdgbias.suites.rows import FEWER
 
 TASKS = {"p1": DIRECT, "p2": CHOICE, "p3": CHOICE}
 
@@ -23,8 +23,6 @@ EITHER = "p2 or p3"
 DIFFERENCE = {attribute: f"{attribute}:{one}-{other}" for attribute, (one, other) in PAIRS.items()}
 
 
-#: Why a disparity has no value although its groups are large enough.
-SILENT = (NOT_UNDERSTOOD, NONE_RIGHT)
 TOO_FEW = f"not in store: a group of fewer than {SMALLEST} pictures has no value"
 
 
@@ -92,16 +90,13 @@ def reading(method: str) -> str:
     return AS_PRINTED.get(method, "ours")
 
 
-def _cell(
-    found: Estimate | None, s: Subject, test: str, printed: Printed | None = None, note: str = ""
-) -> Cell:
+def _cell(found: Estimate | None, s: Subject, test: str, printed: Printed | None = None) -> Cell:
     if s.run is None:
         return Cell(paper=printed, status=NOT_RUN)
     if found is None:
         return Cell(paper=printed, status=f"not in store: this run has no such number of {test}")
     if math.isnan(found.value):
-        why = f"not in store: {note}" if note in SILENT else TOO_FEW
-        return Cell(n=found.n, paper=printed, status=why)
+        return Cell(n=found.n, paper=printed, status=TOO_FEW)
     return Cell(found.value, found.n, found.low, found.high, printed, s.status)
 
 
@@ -110,10 +105,10 @@ def measured(
 ) -> Cell:
     """A cell of the headline metrics (`PaperResults.metric`) of a prompt."""
     found = s.of.metric(s.run, metric, test=test, **part)
-    note = ""
-    if s.run is not None and found is not None and math.isnan(found.value):
-        note = s.of.note(s.run, metric, test=test, **part)
-    return _cell(found, s, test, printed, note)
+    why = "" if s.run is None else s.of.missing_reason(s.run, metric, test=test, **part)
+    if found is not None and why not in ("", FEWER):
+        return Cell(n=found.n, paper=printed, status=f"not in store: {why}")
+    return _cell(found, s, test, printed)
 
 
 def _lines(e: PaperResults, item: str) -> list[tuple[Subject, str, str]]:
