@@ -142,9 +142,9 @@ def page(rows: list[dict[str, Any]]) -> str:
         " (alone, batched, shuffled, shared to 1e-3). *Tokens*: of one picture of 448 x 448 with"
         " the marks around it, at the sizes that the family's classes have by default; a repository"
         " may set others. *vLLM*: yes, seen to be served; no, seen not to be; ?, not tried."
-        " *Seconds*: writing, loading and comparing, on a shared two-core machine. *Why not*: a line"
-        " that begins with the name of an error says where the folder built here fails; often its shapes"
-        " are at fault, not the family.",
+        " *Seconds*: writing, loading and comparing, on a shared two-core machine. *Why not*: a"
+        " line that begins with the name of an error says where the folder built here fails; often"
+        " its shapes are at fault, not the family.",
         "",
         "SmolVLM, FastVLM, Gemma 3n and PerceptionLM need packages of the extra `families`:"
         ' `pip install --constraint constraints.txt ".[families]"` (num2words, timm).',
