@@ -27,7 +27,6 @@ from sdgbias.raw.images.shards import ImageReader
 from sdgbias.scoring.plan import Plan, as_prompts, askable, chunks, make_plan
 from sdgbias.types import (
     ANSWER_TOKENS,
-    DIGITS,
     NEEDS_PICTURES,
     ModelSpec,
     View,

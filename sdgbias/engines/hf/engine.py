@@ -95,7 +95,7 @@ class HuggingFace(Backend):
             and parameters["pixel_values"].default is inspect.Parameter.empty
         )
         #: Whether the processor takes prompts without a picture (PaliGemma's doesn't).
-        self.reads_text = prompting.reads_text(self.processor)
+        self.reads_text = prompting.supports_text_only(self.processor)
         #: Whether pictures have to be marked in the text here, which no chat template does.
         self.marks_pictures = prompting.marks_pictures(self.processor)
         #: Whether the processor takes one picture per prompt, not a list of them.

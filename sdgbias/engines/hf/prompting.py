@@ -260,7 +260,7 @@ def token_paths(
     ]
 
 
-def reads_text(processor: Any) -> bool:
+def supports_text_only(processor: Any) -> bool:
     """Whether the processor accepts text without a picture."""
     try:
         processor(images=None, text=["A"])
