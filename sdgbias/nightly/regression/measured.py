@@ -141,7 +141,7 @@ def _value(
     if metric in ("accuracy", "interval_accuracy", "disparity", "recall"):
         return np.where(part["counted"], part["correct"].to_numpy(dtype=float), _NAN)
     if metric == "mae":
-        return (part["error"] / part["tolerance"]).to_numpy(dtype=float)
+        return np.asarray(part["error"] / part["tolerance"], dtype=np.float64)
     if metric == "cade_gain":
         if full is None or (part["method"] != CADE).any():
             return None
@@ -153,14 +153,16 @@ def _value(
         return part["mass"].to_numpy(dtype=float)
     if metric in ("tie_rate", "near_tie_rate"):
         lead = part["lead"].to_numpy(dtype=float)
-        return np.where(np.isnan(lead), _NAN, lead <= (near if metric == "near_tie_rate" else 0))
+        near = near if metric == "near_tie_rate" else 0.0
+        return np.where(np.isnan(lead), _NAN, np.asarray(lead <= near, dtype=np.float64))
     if metric == "refusals" or of_people:
         flag = part["how"] == "refusal" if metric == "refusals" else part["how"].isin(UNREAD)
         return np.where(part["how"].isna(), _NAN, flag.to_numpy(dtype=float))
     if part["task"].iloc[0] == Task.REGRESSION.value:
-        return 1.0 - part["parsed"].astype("boolean").to_numpy(dtype=float, na_value=_NAN)
+        parsed = part["parsed"].astype("boolean").to_numpy(dtype=float, na_value=_NAN)
+        return np.asarray(1.0 - parsed, dtype=np.float64)
     if part["method"].iloc[0].endswith(GENERATED):
-        return (part["pred"].fillna("") == "").to_numpy(dtype=float)
+        return np.asarray(part["pred"].fillna("") == "", dtype=np.float64)
     return _no_letter(part)
 
 
@@ -182,6 +184,13 @@ def _no_letter(part: pd.DataFrame) -> Floats:
     place = token.map(lambda text: OPTION_LETTERS.find(text) if len(text) == 1 else -1)
     wrong = (place < 0) | (place >= part["n_options"])
     return np.where(part["top_token"].fillna("") == "", _NAN, wrong.to_numpy(dtype=float))
+
+
+def within(of: Measured, attribute: str, group: str) -> Measured:
+    """The questions about one group of an attribute."""
+    rows = of.groups[attribute] == group
+    groups = {name: column[rows] for name, column in of.groups.items()}
+    return Measured(of.key[rows], of.value[rows], of.cluster[rows], groups)
 
 
 def pooled(
