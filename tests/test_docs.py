@@ -279,7 +279,7 @@ def test_every_model_field_is_documented() -> None:
 def test_every_metric_is_documented() -> None:
     from sdgbias.suites import sdg_metrics
 
-    names = {metric.name for metrics in sdg_metrics.METRICS.values() for metric in metrics}
+    names = {metric.name for table in sdg_metrics.METRICS.values() for metric in table}
     assert len(names) > 12
     for name in names:
         assert f"`{name}`" in TEXT["docs/reference/methods.md"], (
