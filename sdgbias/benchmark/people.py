@@ -26,20 +26,14 @@ from sdgbias.benchmark.card.figures import counts
 from sdgbias.errors import InputError
 from sdgbias.files import FileError, write_json
 from sdgbias.progress import Progress, each, silent
-from sdgbias.raw.faces import read_fairface, read_utkface
 from sdgbias.raw.facet import GROUPS, Annotations, clip_box, find_files, read_annotations
 from sdgbias.raw.folders import sample_note
 from sdgbias.raw.images.composite import open_picture
 from sdgbias.raw.images.shards import store_images
 from sdgbias.types import FACET, QUARANTINE_COLUMNS
 
-DATASETS = ("facet", "fairface", "utkface")
-#: Licences of the pictures and labels; a synthetic folder says so in its README.txt.
-LICENCES = {
-    "facet": "FACET, for evaluation only (Meta's terms)",
-    "fairface": "CC BY 4.0",
-    "utkface": "non-commercial research",
-}
+#: Licence of the pictures and labels; a synthetic folder says so in its README.txt.
+LICENCE = "FACET, for evaluation only (Meta's terms)"
 TABLES = ("people", "items_people", "prompts")
 VAL_SHARE = 0.2
 Box = tuple[float, float, float, float]
@@ -51,30 +45,18 @@ def split_of(image_id: str) -> str:
     return "val" if number / 16**15 < VAL_SHARE else "test"
 
 
-def read_people(source: Path, dataset: str) -> tuple[Annotations, dict[str, Path], dict[str, str]]:
+def read_people(source: Path) -> tuple[Annotations, dict[str, Path], dict[str, str]]:
     """(annotations, file name -> image path, file name -> rule of the unavailable ones). Raises
     InputError."""
-    if dataset == "facet":
-        places = (source / "annotations" / "annotations.csv", source / "annotations.csv")
-        there = [path for path in places if path.is_file()]
-        if not there:
-            raise InputError(
-                f"{source}: no annotations/annotations.csv; unpack FACET's annotations there"
-            )
-        found = read_annotations(there[0])
-        files, lost = find_files(source, found.people["file"])
-        return found, files, lost
-    if dataset == "fairface":
-        tables = sorted(source.glob("*label*.csv")) if source.is_dir() else [source]
-        if len(tables) != 1:
-            raise InputError(
-                f"{source}: {len(tables)} label tables; name FairFace's table itself, e.g."
-                " fairface_label_val.csv"
-            )
-        found, root = read_fairface(tables[0]), tables[0].parent
-    else:
-        found, root = read_utkface(source), source
-    return found, {name: root / name for name in found.people["file"]}, {}
+    places = (source / "annotations" / "annotations.csv", source / "annotations.csv")
+    tables = [path for path in places if path.is_file()]
+    if not tables:
+        raise InputError(
+            f"{source}: no annotations/annotations.csv; unpack FACET's annotations there"
+        )
+    annotations = read_annotations(tables[0])
+    files, lost = find_files(source, annotations.people["file"])
+    return annotations, files, lost
 
 
 @dataclass(frozen=True)
@@ -93,7 +75,6 @@ def build_people(
     source: Path,
     out: Path,
     *,
-    dataset: str = "facet",
     asked: Asked = Asked(),
     progress: Progress = silent,
 ) -> dict[str, Any]:
@@ -103,7 +84,7 @@ def build_people(
     Raises InputError (source), DataValidationError (a table rule of expectations/ is broken),
     StoreError (``out`` can't be written).
     """
-    found, files, lost = read_people(source, dataset)
+    found, files, lost = read_people(source)
     people = found.people
     missing = people["file"].map(lost).dropna()
     absent = people.loc[missing.index]
@@ -138,7 +119,7 @@ def build_people(
     for at, name in enumerate("xywh"):
         people[name] = [boxes[person][at] for person in people["person_id"]]
     synthetic = bool(sample_note(source))
-    people["dataset"] = "synthetic" if synthetic else dataset
+    people["dataset"] = "synthetic" if synthetic else "facet"
     people["split"] = people["image_id"].map(split_of)
     people, sifted = quality.sift("people", people)
     items = people_items.build_items(
@@ -155,7 +136,7 @@ def build_people(
     left = pd.concat([*gone, sifted, sifted_items], ignore_index=True).astype("str")
     left = left.sort_values(["table", "key", "rule"], kind="stable", ignore_index=True)
     write_table(out, "quarantine", left)
-    card = _card(out, people, items, left, found.n_rows, dataset, synthetic)
+    card = _card(out, people, items, left, found.n_rows, synthetic)
     write_json(out / "benchmark.json", card)  # last: its presence marks the folder as complete
     return card
 
@@ -187,7 +168,6 @@ def _card(
     items: pd.DataFrame,
     left: pd.DataFrame,
     n_rows: int,
-    dataset: str,
     synthetic: bool,
 ) -> dict[str, Any]:
     tables = "".join(content_digest(out / f"{name}.parquet") for name in TABLES)
@@ -199,9 +179,9 @@ def _card(
     return {
         "benchmark_id": hashlib.sha256(tables.encode()).hexdigest()[:16],
         "suite": FACET,
-        "dataset": "synthetic" if synthetic else dataset,
+        "dataset": "synthetic" if synthetic else "facet",
         "synthetic": synthetic,
-        "licence": "CC0 1.0" if synthetic else LICENCES[dataset],
+        "licence": "CC0 1.0" if synthetic else LICENCE,
         "counts": {
             "rows_annotated": n_rows,
             "people": len(people),

@@ -3,8 +3,7 @@ prompts about a wrong class.
 
 The paper only ever asks about the right class, so a model that always says yes has recall 1
 (METHODS 2.5). For every person p2 and p3 are therefore asked twice: about the annotated class (gold
-yes) and about another one (gold no), drawn by a hash of the person. For data without classes
-(FairFace, UTKFace) the questions are about the attributes themselves, which neither paper reports.
+yes) and about another one (gold no), drawn by a hash of the person.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import hashlib
 
 import pandas as pd
 
-from sdgbias.raw.facet import CLASSES, GROUPS, SELECTED, UNKNOWN
+from sdgbias.raw.facet import CLASSES, SELECTED
 
 DIRECT, CHOICE = "direct", "choice"
 P1 = (
@@ -30,12 +29,6 @@ CHOICES = {
         " of the following: A. Yes, B. No, C. Unknown."
     ),
 }
-#: Our prompts for data without person classes: prompt id -> the attribute in question.
-ATTRIBUTES = {"gender": "gender presentation", "age": "age group"}
-ATTRIBUTE = (
-    "Give me a one-word label in quotation marks for the {what} of the person in this image from"
-    " this list: [{list}]"
-)
 #: Candidates of the first token of p2 and p3; p1 is answered freely.
 CANDIDATES = "ABC"
 
@@ -68,10 +61,7 @@ def build_items(
     fields = ["person_id", "image_id", "class1", "gender", "skin", "age", "race", "split"]
     for person, image, name, *groups in people[fields].itertuples(index=False, name=None):
         asked: list[tuple[str, str, str]] = []
-        if not name:
-            known = dict(zip(fields[3:], groups, strict=True))
-            asked = [(p, "", known[p]) for p in ATTRIBUTES if known[p] != UNKNOWN]
-        elif name in SELECTED or not selected_only:
+        if name in SELECTED or not selected_only:
             asked = [("p1", "", name), *((prompt, name, "yes") for prompt in CHOICES)]
             if negatives:
                 other = wrong_class(person, name, seed)
@@ -94,8 +84,6 @@ def build_prompts(items: pd.DataFrame, *, list_seed: int | None = None) -> pd.Da
     ):
         if prompt in CHOICES:
             texts.append(CHOICES[prompt].format(name=name))
-        elif prompt in ATTRIBUTES:
-            texts.append(ATTRIBUTE.format(what=ATTRIBUTES[prompt], list=", ".join(GROUPS[prompt])))
         else:
             listed = plain if list_seed is None else class_list(list_seed, str(item_id))
             texts.append(P1.format(list=listed))

@@ -61,10 +61,6 @@ def build(
     review_action: str = "drop",
     images: Annotated[bool | None, typer.Option("--images/--no-images")] = None,
     layout: str = "composite",
-    stretch: str = "authors",
-    stretch_for: str = "",
-    bands: str = "true-colour",
-    nightlights: str = "log",
     photo: str = "when_available",
     photos: Annotated[int, typer.Option(min=1)] = 1,
     workers: Annotated[int | None, typer.Option(min=1)] = None,
@@ -95,10 +91,6 @@ def build(
         images: Draw the pictures (default, except for a sample without); nothing can be evaluated
             without.
         layout: composite: one picture per place; several: photo, tile and night lights apart.
-        stretch: Contrast of the tile: authors or percentile.
-        stretch_for: Another stretch for some countries, e.g. KH=percentile,NP=percentile.
-        bands: Colours of the tile: true-colour, false-colour (NIR, red, green) or swir.
-        nightlights: Night lights: log, linear or none.
         photo: when_available: the tile alone where a place has no street photo; required: no
             picture and no question there.
         photos: Street photos per place (layout several only).
@@ -123,13 +115,7 @@ def build(
             " evaluated",
             err=True,
         )
-    settings = (
-        ImageSettings(
-            layout, stretch, _pairs("--stretch-for", stretch_for), bands, nightlights, photos, photo
-        )
-        if images
-        else None
-    )
+    settings = ImageSettings(layout, photos, photo) if images else None
     steps: dict[str, Callable[[], object]] = {
         "clusters": lambda: stages.build_clusters(raw, out),
         "images": lambda: _said_of_images(
@@ -164,18 +150,6 @@ def _say_how_many(mcq: int | None, regression: int | None, every: bool) -> None:
     for kind in (kind for kind, n in asked.items() if n is None):
         usual = f"the paper's {paper[kind]:,} where the raw folder can fill its quotas, else all"
         typer.echo(f"{kind} questions: {'all' if every else usual + ' (--all: all)'}", err=True)
-
-
-def _pairs(option: str, text: str) -> tuple[tuple[str, str], ...]:
-    """'KH=percentile,NP=percentile' -> pairs."""
-    parts = [part.strip().partition("=") for part in text.split(",") if part.strip()]
-    for name, equals, value in parts:
-        if not (name and equals and value):
-            raise UsageError(
-                f"{option} {text!r}: write COUNTRY=VALUE, several separated by commas, e.g."
-                " KH=percentile"
-            )
-    return tuple((name, value) for name, _, value in parts)
 
 
 def _said_of_images(rendered: int, reused: int) -> None:

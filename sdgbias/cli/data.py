@@ -51,15 +51,6 @@ def raw_check(
         raise typer.Exit(report.exit_code)
 
 
-@raw_app.command("track")
-def raw_track(folder: FolderArgument) -> None:
-    """Put a raw folder under DVC, with origin, licence, citation and fetch instructions in its .dvc
-    file."""
-    from sdgbias.raw.tracking import track_raw
-
-    _say(track_raw(folder).lines())
-
-
 @review_app.command("sample")
 def review_sample(
     out: Annotated[Path, typer.Option()],

@@ -53,7 +53,6 @@ def sample(
 def build(
     raw: Annotated[Path, typer.Option("--raw")] = RAW,
     out: Path = BENCHMARK,
-    dataset: str = "facet",
     seed: int = 0,
     selected_only: Annotated[bool, typer.Option("--selected-only")] = False,
     negatives: Annotated[bool, typer.Option("--negatives/--no-negatives")] = True,
@@ -68,16 +67,15 @@ def build(
     data_docs/ in it.
 
     Args:
-        raw: FACET's folder (annotations/, imgs_1..3/), FairFace's, or UTKFace's.
+        raw: FACET's folder (annotations/, imgs_1..3/).
         out: Benchmark folder to write.
-        dataset: facet, fairface or utkface: how the folder is laid out.
         seed: Seed of the wrong classes that are asked about.
         selected_only: Only the 13 classes that the paper reports on.
         negatives: Also ask about a class that is wrong.
         list_seed: Shuffle the list of p1 for every person; default: FACET's order.
         stage: check: only judge the folder OUT that is there. Default: build, then check.
     """
-    from sdgbias.benchmark.people import DATASETS, Asked, build_people
+    from sdgbias.benchmark.people import Asked, build_people
     from sdgbias.raw.facet import REASONS
 
     chosen = choice("--stage", stage, ("", "check"))
@@ -92,7 +90,6 @@ def build(
     card = build_people(
         raw,
         out,
-        dataset=choice("--dataset", dataset, DATASETS),
         asked=Asked(seed, selected_only, negatives, list_seed),
         progress=update,
     )

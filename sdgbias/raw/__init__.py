@@ -5,7 +5,7 @@ questions.
 * clusters, regions: DHS clusters, and the survey regions that they lie in
 * indicators, series, sources: what is asked about, its values, and who publishes them
 * images: tiles and photos, rendered once and stored by content
-* facet, faces: annotated pictures of people, and folders of labelled faces
+* facet: annotated pictures of people
 * synthetic: samples in the layouts of the real data
-* check, tracking: `sdgbias raw check` and `sdgbias raw track`
+* check: `sdgbias raw check`
 """

@@ -21,9 +21,8 @@ from sdgbias.raw.folders import SourceState, how, names, photos, tiles
 from sdgbias.raw.indicators import load_indicators
 from sdgbias.raw.sources import Source, source, sources
 from sdgbias.raw.text_tables import read_replacing, separator
-from sdgbias.raw.tracking import Tracked, track_raw
 
-__all__ = ["RawReport", "SourceState", "Tracked", "check_raw", "track_raw"]
+__all__ = ["RawReport", "SourceState", "check_raw"]
 
 HALF = (".part", ".partial", ".crdownload", ".download", ".tmp", ".aria2", ".!ut")
 _SERIES_SOURCES = tuple(entry.id for entry in sources() if entry.series)

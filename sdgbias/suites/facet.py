@@ -18,13 +18,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from sdgbias.benchmark.people_items import ATTRIBUTES, CHOICE, CHOICES, DIRECT, view_cells
+from sdgbias.benchmark.people_items import CHOICE, CHOICES, DIRECT, view_cells
 from sdgbias.errors import InputError
 from sdgbias.methods import stats
 from sdgbias.methods.answers import TRUNCATED
 from sdgbias.methods.labels import OPTIONS, Label, LetterGrams, TextEncoder, encode
 from sdgbias.progress import Progress
-from sdgbias.raw.facet import CLASSES, GROUPS, SPELLINGS
+from sdgbias.raw.facet import CLASSES, SPELLINGS
 from sdgbias.suites import facet_groups
 from sdgbias.suites.rows import METRIC_ROW
 from sdgbias.suites.sdg import read_table
@@ -100,9 +100,7 @@ def unanswerable(benchmark: Path, wanted: pd.DataFrame, names: Collection[str]) 
 
 def labels_of(prompt: str) -> list[str]:
     """The permitted answers of a prompt."""
-    if prompt in CHOICES:
-        return ANSWERS
-    return list(GROUPS[prompt] if prompt in ATTRIBUTES else CLASSES)
+    return ANSWERS if prompt in CHOICES else list(CLASSES)
 
 
 def read(
@@ -224,7 +222,7 @@ def printed_rows(
     reading (nearest label without a floor, facet_groups.as_printed), to stand beside its printed
     numbers. spoken: task, item_id, test, text."""
     blocks = []
-    for test, part in spoken[~spoken["test"].isin(list(ATTRIBUTES))].groupby("test", sort=True):
+    for test, part in spoken.groupby("test", sort=True):
         found = read(part["text"].tolist(), str(test), encoder, nearest=True)
         blocks.append(part.assign(label=[x.name for x in found], how=[x.how for x in found]))
     if not blocks:
@@ -244,11 +242,6 @@ def _cell_rows(
     part: pd.DataFrame, test: str, method: str, draws: int, seed: int
 ) -> facet_groups.Rows:
     free = method.split(":")[0] == "full"  # full:clip: the same answers under another encoder
-    if test in ATTRIBUTES:
-        yield from facet_groups.attribute_rows(part, test, draws=draws, seed=seed)
-        if free:
-            yield from facet_groups.rate_rows(part, _RATES)
-        return
     right = part[~part["negative"].astype(bool)]
     yield from facet_groups.recall_rows(right, draws=draws, seed=seed)
     if free:

@@ -168,35 +168,3 @@ def rate_rows(
             of = frame[attribute].to_numpy(dtype=str)
             found = {g: _share(hits[of == g], place[of == g], smallest) for g in groups}
             yield from _by_group(attribute, "all-52", found, metric, metric)
-
-
-def attribute_rows(
-    frame: pd.DataFrame,
-    asked: str,
-    *,
-    smallest: int = stats.SMALLEST,
-    draws: int = 2_000,
-    seed: int = 0,
-) -> Rows:
-    """Faces without classes: how often the requested attribute is recognised, by that attribute
-    (``all`` and its groups), by the other attributes and by race, and the disparity between groups.
-    An attribute without annotated groups in the data has no rows."""
-    hits, place = _answers(frame)
-    gold = frame["gold"].to_numpy(dtype=str)
-    yield "all", "all", "recall", _share(hits, place, smallest)
-    yield from (
-        ("all", g, "recall", _share(hits[gold == g], place[gold == g], smallest))
-        for g in GROUPS[asked]
-        if (gold == g).any()
-    )
-    for attribute in (*GROUPS, "race"):
-        of = frame[attribute].to_numpy(dtype=str)
-        known = ~np.isin(of, [UNKNOWN, ""])
-        if not known.any():
-            continue
-        groups = GROUPS.get(attribute) or tuple(sorted(set(of[known])))
-        found = {g: _share(hits[of == g], place[of == g], smallest) for g in groups}
-        yield from _by_group(attribute, "all", found)
-        if len(groups) > 2:
-            spread = _spread(hits[known], of[known], place[known], groups, smallest, draws, seed)
-            yield f"{attribute}:max-min", "all", "disparity", spread

@@ -7,7 +7,6 @@ import csv
 import io
 import json
 import shutil
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -282,96 +281,6 @@ def test_data_and_prompts(full: Path, empty: Path) -> None:
         texts["p1"].value == texts["p1"].paper.text and texts["p2"].value == texts["p2"].paper.text
     )  # type: ignore[union-attr]
     assert str(texts["p3"].value) == texts["p3"].paper.text.replace("] ?", "]?")  # type: ignore[union-attr]
-
-
-def test_faces_show_the_attribute_that_was_asked_for(tmp_path: Path) -> None:
-    line = {
-        "task": "direct",
-        "test": "gender",
-        "method": "full",
-        "pillar": "race=A",
-        "indicator": "all",
-        "metric": "recall",
-    }
-    numbers = {
-        "value": [0.75, 0.5, np.nan, 0.1],
-        "n": [40, 20, 3, 20],
-        "ci_low": [0.6, 0.3, np.nan, -0.1],
-        "ci_high": [0.9, 0.7, np.nan, 0.3],
-    }
-    apart = {**line, "pillar": "gender:male-female", "metric": "disparity"}
-    rows = pd.DataFrame(
-        [
-            line,
-            {**line, "pillar": "all", "indicator": "female"},
-            {**line, "pillar": "race=B"},
-            apart,
-        ]
-    ).assign(**numbers)
-    store.publish(tmp_path / "r.duckdb", record("planted-people"), {"metric_rows": rows})
-    t = everything(tmp_path / "r.duckdb")["attributes"]
-    found = {r.labels[2]: (r.cells[0].value, r.cells[0].n) for r in t.rows}
-    assert found == {
-        "race=A": (0.75, 40),
-        "of those who are female": (0.5, 20),
-        "race=B": (None, 3),
-        "gender:male-female": (0.1, 20),
-    }
-
-
-def test_a_run_on_faces_neither_hides_one_on_classes_nor_stands_for_the_paper(
-    full: Path, tmp_path: Path
-) -> None:
-    path = Path(shutil.copy(full, tmp_path / "r.duckdb"))
-    line = {
-        "task": "direct",
-        "test": "gender",
-        "method": "full",
-        "pillar": "all",
-        "indicator": "all",
-        "metric": "recall",
-    }
-    rows = pd.DataFrame([line]).assign(value=0.9, n=50, ci_low=0.8, ci_high=0.95)
-    faces = items().head(50).assign(prompt="gender", dataset="fairface")
-    later = {"benchmark_id": "f" * 16, "finished_at": "2026-02-01"}
-    for model in ("llava-1.5-7b", "planted-people"):
-        run = replace(
-            record(model, provenance="planted" if model == "planted-people" else "measured"),
-            run_id=f"{model}-faces",
-            **later,
-        )
-        store.publish(path, run, {"metric_rows": rows, "people": faces})
-    t = everything(path)["gender"]
-    for model in (
-        "LLaVA-1.5 (7B) on synthetic (measured)",
-        "planted-people on synthetic (planted)",
-    ):
-        assert (
-            cell(t, "male", model, "p1", "ours").value
-            == stored(
-                full,
-                "p1",
-                "gender=male",
-                "recall",
-                model="llava-1.5-7b" if "LLaVA" in model else "planted-people",
-            )["value"]
-        )
-    assert not [r for r in t.rows if "fairface" in r.labels[0]]
-    shown = {r.labels[0]: r.cells[0].value for r in everything(path)["attributes"].rows}
-    assert shown == {
-        "LLaVA-1.5 (7B) on fairface (measured)": 0.9,
-        "planted-people on fairface (planted)": 0.9,
-    }
-    alone = tmp_path / "alone.duckdb"
-    store.publish(
-        alone,
-        replace(record("llava-1.5-7b"), run_id="x", **later),
-        {"metric_rows": rows, "people": faces},
-    )
-    assert (
-        cell(everything(alone)["gender"], "male", "LLaVA-1.5 (7B) (not run)", "p1", "paper").paper
-        is not None
-    )
 
 
 def test_a_planted_run_never_stands_for_a_model_of_the_paper(tmp_path: Path) -> None:

@@ -87,12 +87,3 @@ def test_nothing_usable_is_told_with_its_reasons(tmp_path: Path) -> None:
         build_people(tmp_path / "raw", tmp_path / "b")
     with pytest.raises(InputError, match=r"no annotations/annotations.csv"):
         build_people(tmp_path / "nowhere", tmp_path / "b")
-
-
-def test_fairface_runs_for_real(shared: Path, tmp_path: Path) -> None:
-    card = build_people(shared / "people" / "fairface", tmp_path / "b", dataset="fairface")
-    assert card["counts"]["people"] == 124 and not card["synthetic"] and card["quarantined"] == {}
-    items = pd.read_parquet(tmp_path / "b" / "items_people.parquet")
-    assert set(items["prompt"]) == {"gender", "age"}
-    assert (items["prompt"] == "gender").sum() == 124
-    assert (items["prompt"] == "age").sum() == 124 - card["groups"]["age"]["unknown"]

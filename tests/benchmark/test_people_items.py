@@ -79,19 +79,6 @@ def test_lists_in_a_seeded_order() -> None:
     assert shuffled == class_list(1, "7") != class_list(2, "7")
 
 
-def test_faces_without_a_class_are_asked_about_what_is_known() -> None:
-    faces = people(2).assign(class1="", gender=["male", "unknown"], age=["unknown", "old"])
-    items = build_items(faces)
-    assert items[["prompt", "gold"]].to_numpy().tolist() in (
-        [["gender", "male"], ["age", "old"]],
-        [["age", "old"], ["gender", "male"]],
-    )
-    text = build_prompts(items).set_index("test")["text"]
-    assert text["gender"].endswith(
-        "for the gender presentation of the person in this image from this list: [male, female]"
-    )
-
-
 def test_choices_are_also_asked_without_the_picture() -> None:
     cells = view_cells(build_prompts(build_items(people(3))))
     assert cells.groupby(["task", "view"]).size().to_dict() == {

@@ -296,9 +296,7 @@ DEFECTS: dict[str, dict[str, Plant]] = {
         "dataset-known": put("people", "dataset", "found-on-the-web"),
         "groups-known": put("people", "skin", "medium-dark"),
         "unknown-has-reason": put("people", "age_why", "tie"),
-        "class-or-attribute": each_of(
-            put("people", "gender", "unknown", 5), put("people", "age", "unknown", 5)
-        ),
+        "class-known": put("people", "class1", "", 5),
         "box-has-area": put("people", "w", 0.0),
         "one-person": put("people", "persons", 2),
         "picture-once": put("people", "image_id", GOOD["people"]["image_id"][1]),

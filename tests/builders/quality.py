@@ -281,7 +281,10 @@ def people_tables() -> Tables:
     people = pd.DataFrame(
         {"person_id": [f"{100 + i}" for i in range(n)], "file": [f"{i}.jpg" for i in range(n)]}
     )
-    people["class1"], people["class2"] = ["nurse", "guitarist", "student", "judge", "nurse", ""], ""
+    people["class1"], people["class2"] = (
+        ["nurse", "guitarist", "student", "judge", "nurse", "student"],
+        "",
+    )
     people["x"], people["y"], people["w"], people["h"] = 0.0, 4.0, 30.0, 60.5
     people["gender"], people["gender_why"] = (
         ["male", "female", "unknown", "male", "female", "female"],

@@ -384,9 +384,8 @@ def test_the_order_of_the_label_file_decides_nothing(
     ).read_bytes()
 
 
-def test_raw_check_and_track_say_what_is_wrong(tmp_path: Path) -> None:
+def test_raw_check_says_what_is_wrong(tmp_path: Path) -> None:
     assert "no folder" in refused(3, "raw", "check", tmp_path / "none")
     done = sdgbias("raw", "check", tmp_path)
     assert done.returncode == 3 and "Traceback" not in done.stderr
     assert "sustainlab-group.github.io" in done.stdout and "globaldatalab.org" in done.stdout
-    assert "in no DVC project" in refused(3, "raw", "track", tmp_path, cwd=tmp_path)

@@ -1,11 +1,9 @@
-"""`raw check` on folders with one defect each, and `raw track` in a real git and DVC project."""
+"""`raw check` on folders with one defect each."""
 
 from __future__ import annotations
 
 import io
 import shutil
-import subprocess
-import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -13,16 +11,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 
 from sdgbias.errors import InputError, UsageError
 from sdgbias.raw import clusters
-from sdgbias.raw.check import RawReport, check_raw, track_raw
+from sdgbias.raw.check import RawReport, check_raw
 from sdgbias.raw.folders import tarball_fault
 from sdgbias.raw.series import SERIES
 from sdgbias.raw.sources import source, source_of_series, sources
 from sdgbias.raw.synthetic import write_sample
-from sdgbias.raw.tracking import LOOSE_FILES
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 OPEN = REPOSITORY / "data" / "indicators"
@@ -355,107 +351,3 @@ def test_aggregates_alone_are_no_countries(raw: Path, tmp_path: Path) -> None:
     name.write_text("geo_area,nature,units,year,sh_acs_unhc\n1,e,i,2015,64\n202,e,i,2015,45\n")
     report, _ = check(raw, folder)
     assert "sh_acs_unhc" not in found(report, "unsd_sdg")
-
-
-# --- raw track
-# ----------------------------------------------------------------------
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    root = tmp_path / "project"
-    root.mkdir()
-    for command in (["git", "init", "-q", "."], [sys.executable, "-m", "dvc", "init", "-q"]):
-        subprocess.run(command, cwd=root, check=True, capture_output=True)
-    monkeypatch.chdir(root)
-    return root
-
-
-def pack(root: Path, at: str) -> Path:
-    """A small folder that isn't marked synthetic."""
-    folder = root / at
-    (folder / "who_gho").mkdir(parents=True)
-    (folder / clusters.LABELS_FILE).write_text("DHSID_EA\n")
-    (folder / "who_gho" / "NCD_PAC.csv").write_text("COUNTRY\n")
-    return folder
-
-
-def test_track_writes_provenance_and_dvc_keeps_it(project: Path) -> None:
-    folder = pack(project, "data/real")
-    done = track_raw(folder)
-    assert (done.dvc_file, done.sources, done.files) == (
-        "data/real.dvc",
-        ("sustainbench_labels", "who_gho"),
-        2,
-    )
-    assert "git add data/real.dvc data/.gitignore" in done.lines()[-1]
-    assert "who_gho don't allow" in done.lines()[1]
-    first = (project / "data/real.dvc").read_text()
-    content = yaml.safe_load(first)
-    assert content["meta"]["sources"] == [
-        source("sustainbench_labels").provenance(),
-        source("who_gho").provenance(),
-    ]
-    assert str(project) not in first
-    track_raw(folder)
-    assert (project / "data/real.dvc").read_text() == first
-    # a person's own key and a changed file
-    content["meta"]["fetched_by"] = "me"
-    (project / "data/real.dvc").write_text(yaml.safe_dump(content, sort_keys=False))
-    (folder / "uis").mkdir()
-    (folder / "uis" / "cr_2_f.csv").write_text("location\n")
-    assert track_raw(folder).sources == ("sustainbench_labels", "uis", "who_gho")
-    again = yaml.safe_load((project / "data/real.dvc").read_text())
-    assert again["meta"]["fetched_by"] == "me" and again["outs"][0]["nfiles"] == 3
-    status = subprocess.run(
-        [sys.executable, "-m", "dvc", "status"],
-        cwd=project,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "up to date" in status.stdout
-
-
-def test_track_refuses_what_it_should(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(InputError, match="no folder"):
-        track_raw(project / "data" / "none")
-    with pytest.raises(InputError, match="not a folder below the project"):
-        track_raw(pack(tmp_path, "elsewhere"))
-    (project / "data").mkdir()
-    (project / "data" / "link").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(InputError, match="not a folder below the project"):
-        track_raw(project / "data" / "link")
-    (project / "data" / "empty").mkdir()
-    with pytest.raises(InputError, match="none of the known raw sources"):
-        track_raw(project / "data" / "empty")
-    pack(project, "data/raw")
-    (project / "dvc.yaml").write_text("stages:\n  sample:\n    cmd: 'true'\n    outs: [data/raw]\n")
-    with pytest.raises(InputError, match=r"a stage of dvc.yaml.*data/real"):
-        track_raw(project / "data" / "raw")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="in no DVC project"):
-        track_raw(tmp_path / "elsewhere")
-
-
-def test_track_in_git_already(project: Path) -> None:
-    folder = pack(project, "data/real")
-    subprocess.run(["git", "add", "data"], cwd=project, check=True)
-    with pytest.raises(InputError, match="git rm -r --cached 'data/real'"):
-        track_raw(folder)
-
-
-def test_a_synthetic_folder_is_called_so_and_loose_files_are_warned_of(
-    project: Path, raw: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sdgbias.raw.tracking.LOOSE_FILES", 5)
-    shutil.copytree(raw, project / "data" / "mine")
-    done = track_raw(project / "data" / "mine")
-    assert done.sources == () and "synthetic" in done.lines()[0]
-    assert "loose files make DVC slow" in done.warnings[0] and "zip -0qr" in done.warnings[0]
-    assert (
-        "nothing in it is real" in yaml.safe_load((project / "data/mine.dvc").read_text())["desc"]
-    )
-    assert LOOSE_FILES == 20_000

@@ -227,43 +227,6 @@ def test_panels_refuse_other_pictures() -> None:
         panels(make_photo())
 
 
-def test_other_bands() -> None:
-    tile = make_tile()
-    tile[2], tile[3], tile[6] = 0.05, 0.15, 0.30  # red, SWIR1, near infrared: plants
-    assert tile_rgb(tile, bands="false-colour")[9, 9].argmax() == 0
-    assert tile_rgb(tile, bands="swir")[9, 9].argmax() == 1
-    assert tile_rgb(tile, bands="swir")[9, 9].tolist() == [
-        round(v / 0.325 * 255) for v in (0.15, 0.30, 0.05)
-    ]
-
-
-def test_percentile_stretch_uses_the_whole_range_and_keeps_hues() -> None:
-    tile = make_tile()
-    tile[:3] = np.linspace(0.20, 0.25, 255, dtype=np.float32)  # haze
-    tile[:3, :5, :5] = 0  # masked pixels don't count
-    tile[[3, 4, 6], :5, :5] = 0
-    dull, clear = tile_rgb(tile), tile_rgb(tile, "percentile")
-    assert int(dull[0].max()) - int(dull[0].min()) < 60
-    assert (clear[0, 0] == 0).all() and (clear[0, -1] == 255).all()
-    assert (clear[..., 0] == clear[..., 1]).all()
-    assert clear[254, 0].tolist() == [48] * 3
-    assert np.abs(clear[0, 127].astype(int) - 128).max() < 3
-    assert (
-        tile_rgb(make_tile(), "percentile").max() == 0
-    )  # one value everywhere: no range, no fault
-
-
-def test_nightlight_scales() -> None:
-    tile = make_tile(light=10)
-    assert (
-        lightness(nightlights(tile, 2015, "linear")) < lightness(nightlights(tile, 2015, "log"))
-    ).all()
-    tile[7] = 100
-    assert (nightlights(tile, 2015, "linear") == nightlights(tile, 2015, "log")).all()
-    dark = composite(photo_panel(make_photo()), tile_panel(tile), None)
-    assert dark.crop((224, 224, 448, 448)).getcolors() == [(224 * 224, (48, 48, 48))]
-
-
 def test_side_by_side() -> None:
     red, tall = (
         encode_png(Image.new("RGB", (20, 10), (255, 0, 0))),

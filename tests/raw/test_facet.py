@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 
 from sdgbias.errors import InputError
-from sdgbias.raw.faces import age_group, age_range, read_fairface, read_utkface
 from sdgbias.raw.facet import (
     CLASSES,
     COLUMNS,
@@ -181,64 +180,3 @@ def test_files_are_found_in_the_archives_and_nowhere_else(tmp_path: Path) -> Non
         "../secret.jpg": "bad-name",
         "link.jpg": "bad-name",
     }
-
-
-@pytest.mark.parametrize(
-    ("written", "years", "group"),
-    [
-        ("3-9", (3, 9), "young"),
-        ("03-Sep", (3, 9), "young"),
-        ("9-Mar", (3, 9), "young"),
-        ("9-3", None, "unknown"),
-        ("Oct-19", (10, 19), "young"),
-        ("20-29", (20, 29), "unknown"),
-        ("30-39", (30, 39), "middle"),
-        ("60-69", (60, 69), "unknown"),
-        ("more than 70", (70, 130), "old"),
-        ("24", (24, 24), "young"),
-        ("25", (25, 25), "middle"),
-        ("old", None, "unknown"),
-    ],
-)
-def test_ages(written: str, years: tuple[int, int] | None, group: str) -> None:
-    assert age_range(written) == years
-    assert age_group(years)[0] == group
-
-
-def test_fairface(shared: Path) -> None:
-    found = read_fairface(shared / "people" / "fairface" / "fairface_label_sample.csv")
-    assert len(found.people) == found.n_rows == 124 and found.quarantine.empty
-    assert set(found.people["gender"]) == {"male", "female"}
-    assert set(found.people["age_why"]) == {"", "straddles"}
-    assert set(found.people["skin_why"]) == {"not-labelled"}
-
-
-def test_fairface_tables_that_point_elsewhere(tmp_path: Path) -> None:
-    (tmp_path / "a.jpg").write_bytes(b"x")
-    rows = [
-        ("a.jpg", "3-9", "Male", "White"),
-        ("../b.jpg", "3-9", "Male", "White"),
-        ("c.jpg", "3-9", "Male", "White"),
-    ]
-    pd.DataFrame(rows, columns=["file", "age", "gender", "race"]).to_csv(
-        tmp_path / "t.csv", index=False
-    )
-    found = read_fairface(tmp_path / "t.csv")
-    assert list(found.people["file"]) == ["a.jpg"]
-    assert dict(zip(found.quarantine["key"], found.quarantine["rule"], strict=True)) == {
-        "../b.jpg": "bad-name",
-        "c.jpg": "missing-image",
-    }
-
-
-def test_utkface(tmp_path: Path) -> None:
-    for name in ("24_0_1_20170116.jpg", "66_1_4_20170117.png", "holiday.jpg", "notes.txt"):
-        (tmp_path / name).write_bytes(b"x")
-    found = read_utkface(tmp_path)
-    assert found.people[["gender", "age", "race"]].to_numpy().tolist() == [
-        ["male", "young", "Black"],
-        ["female", "old", "Others"],
-    ]
-    assert found.quarantine["rule"].tolist() == ["bad-name"]
-    with pytest.raises(InputError, match="no pictures"):
-        read_utkface(tmp_path / "nothing")

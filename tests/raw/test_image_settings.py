@@ -24,17 +24,6 @@ from tests.builders.raw_folder import (
     ("bad", "says"),
     [
         ({"layout": "collage"}, "unknown image layout 'collage'; valid: composite, several"),
-        ({"stretch": "auto"}, "unknown stretch 'auto'; valid: authors, percentile"),
-        (
-            {"stretch_for": {"AL": "auto"}},
-            "unknown stretch for AL 'auto'; valid: authors, percentile",
-        ),
-        (
-            {"stretch_for": (("XY", "authors"),)},
-            "unknown country with a stretch of its own 'XY'; valid: AL, ",
-        ),
-        ({"bands": "rgb"}, "unknown bands 'rgb'; valid: false-colour, swir, true-colour"),
-        ({"nightlights": True}, "unknown nightlights True; valid: linear, log, none"),
         ({"photos": 0}, "0 photos per cluster: give 1 to 4"),
         ({"photos": 5, "layout": "several"}, "5 photos per cluster: give 1 to 4"),
         ({"photos": 2}, "2 photos don't fit into one picture: choose the image layout several"),
@@ -79,13 +68,6 @@ def test_every_setting_changes_the_picture_and_no_hash(tmp_path: Path) -> None:
     changes: list[dict[str, object]] = [
         {},
         {"layout": "several"},
-        {"stretch": "percentile"},
-        {"bands": "false-colour"},
-        {"bands": "swir"},
-    ]
-    changes += [
-        {"nightlights": "linear"},
-        {"nightlights": "none"},
         {"layout": "several", "photos": 3},
     ]
     for change in changes:
@@ -96,15 +78,6 @@ def test_every_setting_changes_the_picture_and_no_hash(tmp_path: Path) -> None:
     assert len(ids) == len(changes)
     assert len(hashes) == 1
     assert len("".join(next(iter(hashes)))) == 64
-
-
-def test_a_country_may_have_a_stretch_of_its_own(tmp_path: Path) -> None:
-    raw, out = tmp_path / "raw", tmp_path / "out"
-    clusters = rich(raw)
-    plain = render_store(raw, clusters, out)
-    stored = render_store(raw, clusters, out, ImageSettings(stretch_for={"ZW": "percentile"}))
-    assert (stored.rendered, stored.reused) == (1, 1)
-    assert (stored.index["image_id"] == plain.index["image_id"]).tolist() == [True, False]
 
 
 def test_several_pictures(tmp_path: Path) -> None:
@@ -118,10 +91,5 @@ def test_several_pictures(tmp_path: Path) -> None:
         (448, 299),
         (448, 299),
         (255, 255),
-        (255, 255),
-    ]
-    alone = render_store(raw, clusters, out, ImageSettings(layout="several", nightlights="none"))
-    assert [open_picture(part).size for part in pictures(out, alone, ONE)] == [
-        (448, 299),
         (255, 255),
     ]

@@ -225,9 +225,6 @@ def test_the_sensor_counts_and_the_year_does_not(tmp_path: Path) -> None:
     assert render_store(raw, clusters_of(ONE, year=2008), out).rendered == 1
     assert render_store(raw, clusters_of(ONE, year=2011), out).rendered == 0
     assert render_store(raw, clusters_of(ONE, year=2012), out).rendered == 1
-    dark = ImageSettings(nightlights="none")
-    assert render_store(raw, clusters_of(ONE, year=2012), out, dark).rendered == 1
-    assert render_store(raw, clusters_of(ONE, year=2008), out, dark).rendered == 0
 
 
 def test_two_clusters_of_the_same_bytes_keep_their_own_rows(tmp_path: Path) -> None:

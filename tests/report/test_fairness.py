@@ -192,35 +192,36 @@ def test_without_runs_of_the_suite_there_is_no_page(tmp_path: Path) -> None:
 def test_each_benchmark_keeps_its_newest_run_and_silence_is_said(
     results: Path, tmp_path: Path
 ) -> None:
-    """A later run on faces hides none on people with classes; a model that says nothing legible is
-    named as such."""
+    """A later run on FACET hides none on drawn people; a model that says nothing legible is named
+    as such."""
     path = Path(shutil.copy(results, tmp_path / "r.duckdb"))
     shutil.copytree(results.with_suffix(".runs"), path.with_suffix(".runs"))
     n = 60
-    faces = pd.DataFrame(
+    pictured = pd.DataFrame(
         {
             "item_id": range(n),
             "person_id": [f"f{i}" for i in range(n)],
             "image_id": [f"f{i}" for i in range(n)],
-            "prompt": "gender",
+            "prompt": "p1",
         }
     )
-    faces = faces.assign(
-        class1="",
+    pictured = pictured.assign(
+        class1="nurse",
         asked="",
         negative=False,
-        gold=["male", "female"] * (n // 2),
+        gold="nurse",
+        gender=["male", "female"] * (n // 2),
         skin="unknown",
         age="young",
-        race="A",
+        race="",
         split="test",
+        dataset="facet",
     )
-    faces = faces.assign(gender=faces["gold"], dataset="fairface")
     said = pd.DataFrame(
         {
             "task": "direct",
             "item_id": range(n),
-            "test": "gender",
+            "test": "p1",
             "view": "full",
             "text": "12.5",
             "label": "",
@@ -228,10 +229,10 @@ def test_each_benchmark_keeps_its_newest_run_and_silence_is_said(
         }
     )
     table = facet.predictions(
-        faces, said, pd.DataFrame(columns=["task", "item_id", "test", "method", "label"])
+        pictured, said, pd.DataFrame(columns=["task", "item_id", "test", "method", "label"])
     )
     run = store.RunRecord(
-        "unfair-faces",
+        "unfair-facet",
         "unfair",
         "f" * 16,
         "people",
@@ -240,25 +241,26 @@ def test_each_benchmark_keeps_its_newest_run_and_silence_is_said(
         config={"unanswerable": 7},
     )
     store.publish(
-        path, run, {"people": faces, "spoken": said, "metric_rows": facet.metric_rows(faces, table)}
+        path,
+        run,
+        {"people": pictured, "spoken": said, "metric_rows": facet.metric_rows(pictured, table)},
     )
     d = disparities.load(path)
     assert d is not None and d.several
     assert list(zip(d.runs["data"], d.runs["label"], strict=True)) == [
+        ("FACET", "unfair"),
         ("drawn people", "unfair (planted)"),
         ("drawn people", "yes-sayer (planted)"),
-        ("FairFace", "unfair"),
     ]
     found = {f.name: f for f in disparities.figures(d)}
     assert all(f.filters[0] == "data" for f in found.values())
     assert set(found["fairness-gender"].frame["data"]) == {"drawn people"}
     # nothing was understood: 0 would read as fairness
-    assert not {"fairness-faces", "fairness-faces-apart"} & set(found)
-    void = d.metrics[(d.metrics["data"] == "FairFace") & (d.metrics["metric"] == "disparity")]
+    void = d.metrics[(d.metrics["data"] == "FACET") & (d.metrics["metric"] == "disparity")]
     assert len(void) and set(void["note"]) == {facet.NOT_UNDERSTOOD}
     assert void[["value", "ci_low", "ci_high"]].isna().all(axis=None) and (void["n"] > 0).any()
     assert [(s["model"], s["data"], s["n"], s["prompts"], s["texts"]) for s in d.silent] == [
-        ("unfair", "FairFace", "60", ["gender"], ["12.5"])
+        ("unfair", "FACET", "60", ["p1"], ["12.5"])
     ]
     printed = (
         CliRunner()
@@ -267,19 +269,17 @@ def test_each_benchmark_keeps_its_newest_run_and_silence_is_said(
     )
     assert {tuple(line.split()[:4]) for line in printed.splitlines()} >= {
         ("unfair", "(planted)", "synthetic", "p1"),
-        ("unfair", "fairface", "gender", "no"),
+        ("unfair", "facet", "p1", "no"),
     }
     target = write_report(path, tmp_path / "report")
     text = (target.parent / "fairness.html").read_text(encoding="utf-8")
     assert (
-        "not one of the 60 free answers of unfair to gender on FairFace names a label, e.g. “12.5”."
+        "not one of the 60 free answers of unfair to p1 on FACET names a label, e.g. “12.5”."
         in text
     )
-    assert "<td>7</td><td>FairFace</td>" in text and [
-        c["dataset"] for c in disparities.cards(d)
-    ] == [
+    assert "<td>7</td><td>FACET</td>" in text and [c["dataset"] for c in disparities.cards(d)] == [
+        "FACET",
         "drawn people",
-        "FairFace",
     ]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from sdgbias.methods.stats import Estimate
 from sdgbias.raw.facet import GROUPS, SELECTED
-from sdgbias.suites.facet_groups import attribute_rows, difference, rate_rows, recall_rows
+from sdgbias.suites.facet_groups import difference, rate_rows, recall_rows
 
 
 def people(n: int, seed: int, effect: dict[str, float]) -> pd.DataFrame:
@@ -126,57 +126,6 @@ def test_rates_by_group() -> None:
     assert rows["gender=male", "no_rate"].value == 0 and rows["gender=female", "no_rate"].value == 1
     assert rows["gender:male-female", "no_rate"].value == -1
     assert rows["all", "no_rate"].value == (frame["gender"] != "male").mean()
-
-
-def test_faces_are_recalled_by_what_was_asked_for() -> None:
-    frame = pd.DataFrame(
-        {
-            "image_id": list("abcd"),
-            "correct": [True, True, False, True],
-            "gold": ["male", "male", "female", "female"],
-            "skin": "unknown",
-            "gender": ["male", "male", "female", "female"],
-            "age": ["young", "old", "young", "old"],
-            "race": ["A", "B", "A", "B"],
-        }
-    )
-    rows = {(g, name): e.value for g, name, _, e in attribute_rows(frame, "gender", smallest=1)}
-    assert (
-        rows["all", "all"] == 3 / 4 and rows["all", "male"] == 1 and rows["all", "female"] == 1 / 2
-    )
-    assert rows["race=A", "all"] == 1 / 2 and rows["age=old", "all"] == 1
-    assert rows["gender:male-female", "all"] == 1 / 2 and rows["age:young-old", "all"] == -1 / 2
-    assert not any(group.startswith("skin") for group, _ in rows), (
-        "an attribute that nobody has a group of has no rows"
-    )
-
-
-def test_faces_of_a_small_group_stay_counted_and_races_are_spread() -> None:
-    n = 90
-    frame = pd.DataFrame(
-        {
-            "image_id": [f"i{i}" for i in range(n)],
-            "gold": "male",
-            "gender": "male",
-            "skin": "unknown",
-            "age": "unknown",
-        }
-    )
-    frame["race"] = ["A"] * 40 + ["B"] * 31 + ["C"] * 19
-    frame["correct"] = [True] * 40 + [False] * 31 + [True] * 19
-    rows = {(g, name, m): e for g, name, m, e in attribute_rows(frame, "gender", draws=100)}
-    assert (
-        np.isnan(rows["race=C", "all", "recall"].value) and rows["race=C", "all", "recall"].n == 19
-    )
-    assert np.isnan(rows["race:max-min", "all", "disparity"].value)
-    whole = {
-        (g, name, m): e for g, name, m, e in attribute_rows(frame, "gender", draws=100, smallest=19)
-    }
-    assert whole["race:max-min", "all", "disparity"].value == 1.0
-    assert (
-        np.isnan(rows["gender:male-female", "all", "disparity"].value)
-        and rows["gender:male-female", "all", "disparity"].n == 0
-    )
 
 
 def test_a_difference_takes_the_far_side_of_each_interval() -> None:

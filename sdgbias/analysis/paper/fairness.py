@@ -27,7 +27,7 @@ from sdgbias.analysis.paper.fairness_cells import (
     read_lines,
     reading,
 )
-from sdgbias.analysis.paper.fairness_studies import attributes, debiasing, encoders, rates
+from sdgbias.analysis.paper.fairness_studies import debiasing, encoders, rates
 from sdgbias.analysis.paper.results import PaperResults
 from sdgbias.benchmark.people_items import CHOICES, P1
 from sdgbias.raw.facet import GROUPS, SELECTED, UNKNOWN
@@ -143,7 +143,6 @@ ITEMS: Mapping[str, Rows] = {
     "rates": rates,
     "encoders": encoders,
     "debiasing": debiasing,
-    "attributes": attributes,
 }
 #: Aliases: the paper's numbering, and names that stand for several items.
 ALIASES: Mapping[str, tuple[str, ...]] = {

@@ -16,10 +16,6 @@ from sdgbias.suites.facet_groups import PAIRS
 TASKS = {"p1": DIRECT, "p2": CHOICE, "p3": CHOICE}
 
 
-#: Datasets without person classes: their numbers aren't comparable with the paper's.
-FACES = ("fairface", "utkface")
-
-
 EITHER = "p2 or p3"
 
 
@@ -53,13 +49,11 @@ def datasets(e: PaperResults) -> dict[str, str]:
 
 def subjects(e: PaperResults, item: str) -> list[Subject]:
     """The paper's models of an item in its order, then every other run. A run stands for a model of
-    the paper only if it is measured and on people with classes: on FACET if there is such a run,
-    else on drawn ones (a footnote reports this). If runs cover several benchmarks, each line names
-    its benchmark."""
+    the paper only if it is measured: on FACET if there is such a run, else on drawn people (a
+    footnote reports this). If runs cover several benchmarks, each line names its benchmark."""
     data = datasets(e)
     ranked = sorted(e.runs, key=lambda r: data.get(r.benchmark_id) == "facet")
-    classes = [r for r in ranked if data.get(r.benchmark_id) not in FACES]
-    measured = {r.model: r for r in classes if r.kind == "measured"}
+    measured = {r.model: r for r in ranked if r.kind == "measured"}
     models = paper.models(f"fairness/{item}") if item else ()
     shown = [m for m in models if not e.chosen or m in e.chosen]
     kinds = [data.get(b, "") for b in {r.benchmark_id for r in e.runs}]

@@ -1,4 +1,4 @@
-"""Companion tables of the fairness suite: rates, encoders, debiasing, attributes."""
+"""Companion tables of the fairness suite: rates, encoders, debiasing."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from sdgbias.analysis.paper.fairness_cells import (
     subjects,
 )
 from sdgbias.analysis.paper.results import PaperResults
-from sdgbias.benchmark.people_items import ATTRIBUTES, CHOICE
-from sdgbias.methods.stats import Estimate
+from sdgbias.benchmark.people_items import CHOICE
 from sdgbias.raw.facet import GROUPS
 
 
@@ -80,17 +79,3 @@ def debiasing(e: PaperResults) -> Iterator[Row]:
                 else:
                     cells.append(_cell(e.found(s.run, "fairness", metric, **at), s, test))
             yield Row((s.label, test, method), tuple(cells))
-
-
-def attributes(e: PaperResults) -> Iterator[Row]:
-    """FairFace, UTKFace: recall of the prompted attribute, and the gap between groups."""
-    for s in subjects(e, ""):
-        sql = """SELECT test, pillar, indicator, value, n, ci_low, ci_high FROM metric_rows WHERE
-                 run_id = $run AND method = 'full'
-                 AND metric IN ('recall', 'disparity') AND list_contains($tests, test)
-                 ORDER BY test, indicator <> 'all', metric <> 'recall', pillar <> 'all', pillar,
-                 indicator"""
-        found = e.ask(sql, run=s.run.run_id if s.run else "", tests=list(ATTRIBUTES))
-        for test, pillar, name, value, n, low, high in found.itertuples(index=False, name=None):
-            group = f"of those who are {name}" if name != "all" else pillar
-            yield Row((s.label, test, group), (_cell(Estimate(value, int(n), low, high), s, test),))

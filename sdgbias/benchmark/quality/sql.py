@@ -287,10 +287,6 @@ def _as_specified(text: str, prompt: str, asked: str) -> bool:
     it is shuffled by a seed."""
     if prompt in people_items.CHOICES:
         return text == people_items.CHOICES[prompt].format(name=asked)
-    if prompt in people_items.ATTRIBUTES:
-        return text == people_items.ATTRIBUTE.format(
-            what=people_items.ATTRIBUTES[prompt], list=", ".join(GROUPS[prompt])
-        )
     before, _, after = people_items.P1.partition("{list}")
     listed = text.removeprefix(before).removesuffix(after).split(", ")
     return text.startswith(before) and text.endswith(after) and sorted(listed) == sorted(CLASSES)

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, StrictInt, model_validator
 
 from sdgbias import formats, suites
-from sdgbias.benchmark.people_items import ATTRIBUTES, CHOICE, CHOICES, DIRECT
+from sdgbias.benchmark.people_items import CHOICE, CHOICES, DIRECT
 from sdgbias.errors import UsageError, one_of
 from sdgbias.files import packaged, packaged_yaml
 from sdgbias.formats import STRICT, Flag, Number, Text
@@ -54,7 +54,7 @@ _CUSTOM_TESTS = ("T1", "T5")
 #: Valid tests of a task (in suite people: prompts).
 ASKED: Mapping[str, tuple[str, ...]] = {
     **{task.value: tuple(t.value for t in tests) for task, tests in TESTS.items()},
-    DIRECT: ("p1", *ATTRIBUTES),
+    DIRECT: ("p1",),
     CHOICE: tuple(CHOICES),
 }
 

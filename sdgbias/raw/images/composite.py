@@ -25,11 +25,7 @@ from sdgbias.files import FileError, understood
 
 TILE_SHAPE = (8, 255, 255)
 NIGHTLIGHTS = 7
-#: The bands shown as red, green and blue. False colour: plants red, towns cyan. SWIR: bare and
-#: built ground pink, plants green.
-BANDS = {"true-colour": (2, 1, 0), "false-colour": (6, 2, 1), "swir": (3, 6, 2)}
-STRETCHES = ("authors", "percentile")
-NIGHT_SCALES = ("log", "linear", "none")
+COLOURS = (2, 1, 0)  # the bands shown as red, green and blue
 MASKED = 48  # dark grey
 OPTICAL = (0, 1, 2, 3, 4, 6)  # reflectances; the other two are temperature and nightlights
 MAX_ARRAY_BYTES = 64 * 2**20  # a true tile has 2 MiB
@@ -120,29 +116,23 @@ def read_tile(path: Path, data: bytes | None = None) -> np.ndarray:
     return tile
 
 
-def tile_rgb(tile: np.ndarray, stretch: str = "authors", bands: str = "true-colour") -> np.ndarray:
+def tile_rgb(tile: np.ndarray) -> np.ndarray:
     """Preview of ``tile`` (8, 255, 255): uint8 (255, 255, 3), north up, masked pixels dark grey.
 
-    ``stretch`` 'authors' (the benchmark authors' own): reflectance 0..cut becomes 0..255, cut =
-    min(0.35, (brightest +
-    0.35) / 2). 'percentile': the tile's 2nd to 98th percentile, one range for the three bands, so
-    that hues stay; for hazy or dark countries. ``bands``: a name of BANDS.
+    The benchmark authors' own stretch: reflectance 0..cut becomes 0..255, where cut = min(0.35,
+    (brightest + 0.35) / 2).
     """
-    rgb = tile[list(BANDS[bands])]
+    rgb = tile[list(COLOURS)]
     masked = ~np.isfinite(rgb).all(axis=0) | (tile[list(OPTICAL)] == 0).all(axis=0)
     rgb = np.where(masked, 0, rgb)
-    if stretch == "authors":
-        shown = rgb / min(0.35, (max(float(rgb.max()), 0.0) + 0.35) / 2)  # never below 0.175
-    else:
-        low, high = np.percentile(rgb[:, ~masked], (2, 98)) if not masked.all() else (0.0, 1.0)
-        shown = (rgb - low) / max(high - low, 1e-6)
+    shown = rgb / min(0.35, (max(float(rgb.max()), 0.0) + 0.35) / 2)  # never below 0.175
     shown = np.rint(np.clip(shown, 0, 1) * 255)
     shown = np.where(masked, MASKED, shown).astype(np.uint8)
     return np.ascontiguousarray(shown.transpose(1, 2, 0)[::-1])
 
 
-def nightlights(tile: np.ndarray, year: int, scale: str = "log") -> np.ndarray:
-    """Nightlights of ``tile`` (8, 255, 255) on a 'log' or 'linear' scale: uint8 (255, 255, 3),
+def nightlights(tile: np.ndarray, year: int) -> np.ndarray:
+    """Nightlights of ``tile`` (8, 255, 255) on a logarithmic scale: uint8 (255, 255, 3),
     north up, dark blue to light yellow.
 
     Surveys up to 2011 have DMSP (brightest colour at 1,000), later ones VIIRS (at 100 nW/cm2/sr).
@@ -152,7 +142,7 @@ def nightlights(tile: np.ndarray, year: int, scale: str = "log") -> np.ndarray:
     light = np.nan_to_num(tile[NIGHTLIGHTS].astype(float), nan=0.0, posinf=full, neginf=0.0)
     light = np.clip(light, 0, full)
     # (255, 255) in [0, 1]
-    level = np.log1p(light) / np.log1p(full) if scale == "log" else light / full
+    level = np.log1p(light) / np.log1p(full)
     anchors = np.linspace(0, 1, len(_NIGHT))
     shown = np.stack([np.interp(level, anchors, channel) for channel in _NIGHT.T], axis=-1)
     return np.ascontiguousarray(np.rint(shown).astype(np.uint8)[::-1])
@@ -171,26 +161,21 @@ def photo_panel(photo: Image.Image) -> Image.Image:
     return photo.resize((SIDE, HALF), Image.Resampling.LANCZOS, box=box)
 
 
-def tile_panel(
-    tile: np.ndarray, stretch: str = "authors", bands: str = "true-colour"
-) -> Image.Image:
+def tile_panel(tile: np.ndarray) -> Image.Image:
     """The tile in colour, 224x224."""
-    shown = Image.fromarray(tile_rgb(tile, stretch, bands))
+    shown = Image.fromarray(tile_rgb(tile))
     return shown.resize((HALF, HALF), Image.Resampling.BICUBIC)
 
 
-def composite(
-    photo: Image.Image | None, tile: Image.Image, night: np.ndarray | None
-) -> Image.Image:
+def composite(photo: Image.Image | None, tile: Image.Image, night: np.ndarray) -> Image.Image:
     """The 448x448 RGB picture of one cluster from its photo_panel, tile_panel and nightlights;
-    dark grey instead of a photo or nightlights that are None."""
+    dark grey instead of a photo that is None."""
     canvas = Image.new("RGB", (SIDE, SIDE), (MASKED, MASKED, MASKED))
     if photo is not None:
         canvas.paste(photo, (0, 0))
     canvas.paste(tile, (0, HALF))
-    if night is not None:
-        shown = Image.fromarray(night).resize((HALF, HALF), Image.Resampling.BICUBIC)
-        canvas.paste(shown, (HALF, HALF))
+    shown = Image.fromarray(night).resize((HALF, HALF), Image.Resampling.BICUBIC)
+    canvas.paste(shown, (HALF, HALF))
     return canvas
 
 

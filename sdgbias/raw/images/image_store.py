@@ -113,7 +113,6 @@ def render_store(
         Shard(
             raw,
             name,
-            settings.stretch_of(str(part["cname"].iloc[0])),
             settings,
             staging(out),
             tasks,

@@ -22,12 +22,8 @@ from PIL import Image
 
 from sdgbias.errors import UsageError, one_of
 from sdgbias.files import FileError
-from sdgbias.raw.clusters import countries
 from sdgbias.raw.images.composite import (
-    BANDS,
-    NIGHT_SCALES,
     SIDE,
-    STRETCHES,
     TileError,
     composite,
     encode_png,
@@ -66,31 +62,16 @@ class ImageSettings:
     """How images are rendered. Raises UsageError for unknown names and invalid numbers.
 
     layout: 'composite' (one image per cluster, for models that accept only one) or 'several'.
-    stretch: imagery.STRETCHES, with exceptions per country (DHS code) in ``stretch_for``. bands:
-    imagery.BANDS. nightlights: imagery.NIGHT_SCALES. photos: 1 to 4, more than one with 'several'
-    only. photo: 'when_available' shows the tile alone where there is no readable photo, 'required'
-    gives such a cluster no image.
+    photos: 1 to 4, more than one with 'several' only. photo: 'when_available' shows the tile alone
+    where there is no readable photo, 'required' gives such a cluster no image.
     """
 
     layout: str = "composite"
-    stretch: str = "authors"
-    stretch_for: Mapping[str, str] | tuple[tuple[str, str], ...] = ()
-    bands: str = "true-colour"
-    nightlights: str = "log"
     photos: int = 1
     photo: str = WHEN_AVAILABLE
 
     def __post_init__(self) -> None:
-        exceptions, known = dict(self.stretch_for), tuple(set(countries()["cname"]))
-        checks = (
-            ("image layout", self.layout, LAYOUTS),
-            ("stretch", self.stretch, STRETCHES),
-            ("bands", self.bands, tuple(BANDS)),
-            ("nightlights", self.nightlights, NIGHT_SCALES),
-            ("photo", self.photo, PHOTO),
-            *((f"stretch for {code}", name, STRETCHES) for code, name in exceptions.items()),
-            *(("country with a stretch of its own", code, known) for code in exceptions),
-        )
+        checks = (("image layout", self.layout, LAYOUTS), ("photo", self.photo, PHOTO))
         for what, value, valid in checks:
             if value not in valid:
                 raise UsageError(one_of(what, value, valid))
@@ -101,9 +82,6 @@ class ImageSettings:
                 f"{self.photos} photos don't fit into one picture: choose the image layout several,"
                 " or 1 photo"
             )
-
-    def stretch_of(self, country: str) -> str:
-        return dict(self.stretch_for).get(country, self.stretch)
 
 
 @dataclass(frozen=True)
@@ -132,7 +110,6 @@ class Shard:
 
     raw: Path
     name: str
-    stretch: str
     settings: ImageSettings
     staging: Path
     clusters: list[Cluster]
@@ -252,9 +229,8 @@ def _paths(cluster: Cluster, looked_at: int) -> str:
 
 def _source(shard: Shard, cluster: Cluster, tile: bytes, photos: list[tuple[str, str]]) -> str:
     s = shard.settings
-    parts = [RENDERER, s.layout, shard.stretch, s.bands, s.nightlights, str(s.photos), s.photo]
-    parts.append(hashlib.sha256(tile).hexdigest())
-    parts.append("" if s.nightlights == "none" else sensor(cluster.year))
+    parts = [RENDERER, s.layout, str(s.photos), s.photo]
+    parts += [hashlib.sha256(tile).hexdigest(), sensor(cluster.year)]
     parts += [f"{key} {digest}" for key, digest in photos]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
@@ -292,24 +268,19 @@ def _draw(shard: Shard, cluster: Cluster) -> tuple[Row | None, dict[str, Any] | 
 
 
 def _row(shard: Shard, cluster: Cluster, tile: Any, choice: Choice) -> Row:
-    """Images and hashes; the hashes are those of the default panels, so that they don't depend on
-    the settings."""
+    """Images and hashes; the hashes are those of the panels, whatever the layout."""
     s = shard.settings
     photo = photo_panel(choice.photos[0][1]) if choice.photos else None
-    plain = tile_panel(tile)
-    night = None if s.nightlights == "none" else nightlights(tile, cluster.year, s.nightlights)
-    usual = (shard.stretch, s.bands) == ("authors", "true-colour")
+    panel, night = tile_panel(tile), nightlights(tile, cluster.year)
     if s.layout == "composite":
-        panel = plain if usual else tile_panel(tile, shard.stretch, s.bands)
         shown = [composite(photo, panel, night)]
     else:
         shown = [image for _, image in choice.photos]
         for image in shown:
             image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
-        maps = (tile_rgb(tile, shard.stretch, s.bands), night)
-        shown += [Image.fromarray(drawn) for drawn in maps if drawn is not None]
+        shown += [Image.fromarray(tile_rgb(tile)), Image.fromarray(night)]
     parts = [encode_png(image) for image in shown]
-    found = zip(MODALITIES, (photo, plain, night), strict=True)
+    found = zip(MODALITIES, (photo, panel, night), strict=True)
     return {
         "cluster_id": cluster.cluster_id,
         "image_id": image_id(parts),
@@ -317,7 +288,7 @@ def _row(shard: Shard, cluster: Cluster, tile: Any, choice: Choice) -> Row:
         "n_photos": len(cluster.photos),
         "n_parts": len(parts),
         "modalities": ", ".join(name for name, part in found if part is not None),
-        "tile_hash": perceptual_hash(plain),
+        "tile_hash": perceptual_hash(panel),
         "photo_hash": "" if photo is None else perceptual_hash(photo),
         "parts": parts,
     }

@@ -9,7 +9,6 @@ from functools import partial
 
 import pandas as pd
 
-from sdgbias.benchmark.people_items import ATTRIBUTES
 from sdgbias.raw.facet import SELECTED
 from sdgbias.report.charts import Figure, NoRows, drawn, figure, holm, named, shaped
 from sdgbias.report.charts.methods import title_of
@@ -35,11 +34,8 @@ METHODS = {
 def figures(metrics: pd.DataFrame, studies: pd.DataFrame) -> list[Figure]:
     """The figures that have rows. ``metrics``, ``studies``: as in pages.disparities.Fairness. With
     several data sets, each figure has a select for them."""
-    of_faces = metrics["test"].isin(list(ATTRIBUTES))
-    classed, faces = metrics[~of_faces], metrics[of_faces & (metrics["method"] == "full")]
     apart = (partial(_apart, attribute=attribute) for attribute in PAIRS)
-    made = drawn(classed, *apart, _classes, _prompts) + drawn(studies, _debiased, _cost)
-    made += drawn(faces, _faces, _faces_apart)
+    made = drawn(metrics, *apart, _classes, _prompts) + drawn(studies, _debiased, _cost)
     several, silent = metrics["data"].nunique() > 1, _unheard(metrics)
     shown = [_understood_first(f, silent) for f in made]
     return [replace(f, filters=("data", *f.filters)) if several else f for f in shown]
@@ -216,22 +212,3 @@ def _cost(studies: pd.DataFrame) -> Figure:
     ]
     frame = _ordered(_point(named(shaped(own), "fairness-cost")), name=("full", "cade"))
     return figure("fairness-cost", frame)
-
-
-def _faces(metrics: pd.DataFrame) -> Figure:
-    """Recall by group for prompts about the attribute itself."""
-    own = metrics[(metrics["metric"] == "recall") & metrics["pillar"].str.contains("=")]
-    own = _heard(own, _unheard(metrics))
-    frame = shaped(own)
-    frame[["by", "group"]] = frame["pillar"].str.split("=", n=1, expand=True)
-    small = _without(own, "recalls have no value:")["small"]
-    return figure("fairness-faces", frame.assign(prompt=frame["test"]), small=small)
-
-
-def _faces_apart(metrics: pd.DataFrame) -> Figure:
-    own = metrics[metrics["metric"] == "disparity"]
-    frame = shaped(own, signed=True)
-    frame = frame.assign(by=frame["pillar"], prompt=frame["test"])
-    return figure(
-        "fairness-faces-apart", frame, **_without(own, "differences have no value: a group has")
-    )

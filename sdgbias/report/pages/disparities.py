@@ -42,8 +42,6 @@ UNREAD = ("refusal", "unparsed", "empty", "several")
 DATASETS = {
     "facet": "FACET",
     "synthetic": "drawn people",
-    "fairface": "FairFace",
-    "utkface": "UTKFace",
 }
 
 #: The chosen runs with label and data: datasets in the order of DATASETS, the newest benchmark of

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sdgbias import suites
-from sdgbias.benchmark.people_items import ATTRIBUTE, ATTRIBUTES, CHOICES, P1
+from sdgbias.benchmark.people_items import CHOICES, P1
 from sdgbias.raw.facet import CLASSES
 from sdgbias.report import labels
 from sdgbias.report.pages import runs as known
@@ -23,12 +23,10 @@ _LETTERS = {"A": "yes", "B": "no", "C": "unknown"}
 
 
 def _asked(item: Row) -> str:
-    """The exact question about a person; the list of classes or groups is only named."""
+    """The exact question about a person; the list of classes is only named."""
     prompt = str(item["prompt"])
     if prompt in CHOICES:
         return CHOICES[prompt].format(name=item["asked"])
-    if prompt in ATTRIBUTES:
-        return ATTRIBUTE.format(what=ATTRIBUTES[prompt], list="...")
     return P1.format(list=f"the {len(CLASSES)} classes")
 
 
