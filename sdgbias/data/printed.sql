@@ -55,7 +55,7 @@ ORDER BY model, task, metric, test, method
 
 -- name: nights
 SELECT night, suite, outcome, run_id, kind, message
-FROM night_models
+FROM night_outcomes
 WHERE model = $model
 ORDER BY night DESC, suite
 LIMIT 5

@@ -31,6 +31,7 @@ import pyarrow.compute as pc
 from sdgbias import locks
 from sdgbias.errors import StoreError, UsageError, one_of
 from sdgbias.store import database, parquet, untrusted, views
+from sdgbias.store import nights as night_files
 from sdgbias.store.tables import TABLES as DETAILS
 from sdgbias.store.tables import arrow_table, json_text
 
@@ -57,8 +58,6 @@ BENCHMARK_TABLES: dict[str, tuple[str, ...]] = {
 
 #: Rows about nights: replaced by key, never by run.
 NIGHT_TABLES: dict[str, tuple[str, ...]] = {
-    "nights": ("night",),
-    "night_models": ("night", "model", "suite"),
     "verdicts": (
         *("night", "model", "suite", "rule", "task", "test", "method", "level", "side", "metric"),
     ),
@@ -143,6 +142,7 @@ def connect(
     if read_only and held is not None and held[0] == path:
         with database.translate_errors(path, "read"):
             views.show(held[1], path, details, runs)
+            night_files.show(held[1], path)
             yield held[1]
         return
     if read_only:
@@ -152,6 +152,7 @@ def connect(
         with database.translate_errors(path, "read"), con:
             database.ensure_schema(con, path, create=False)
             views.show(con, path, details, runs)
+            night_files.show(con, path)
             yield con
         return
     with _WRITER:
@@ -162,6 +163,7 @@ def connect(
                 try:
                     database.ensure_schema(con, path, create=True)
                     views.show(con, path, details, runs)
+                    night_files.show(con, path)
                     yield con
                 finally:
                     con.close()
@@ -257,18 +259,27 @@ def upsert(
     tables: Mapping[str, pd.DataFrame],
     by: Mapping[str, tuple[str, ...]] | None = None,
 ) -> None:
-    """Adds rows to ``NIGHT_TABLES`` in one transaction, replacing rows with the same key.
+    """Adds rows to ``NIGHT_TABLES`` in one transaction, replacing rows with the same key; those of
+    nights and night_outcomes are files (nights.py), one by one.
 
     ``by``: table -> the leading key columns whose rows are replaced whole (verdicts: ('night',
     'model', 'suite') replaces all verdicts on one model of one night, including those that are not
     among the new rows). Missing columns become NULL. Raises StoreError on an unknown table or
     column, a missing or repeated key, and every error of ``connect``.
     """
-    for name in tables:
-        if name not in NIGHT_TABLES:
-            raise StoreError(one_of("table of nights", name, NIGHT_TABLES))
+    valid = [*NIGHT_TABLES, *night_files.VIEWS]
+    for name, frame in tables.items():
+        if name not in valid:
+            raise StoreError(one_of("table of nights", name, valid))
+        if name in night_files.VIEWS:
+            for row in frame.to_dict("records"):
+                night_files.write(Path(path), name, row)
     with connect(path, details=()) as con:
-        ready = {name: _arrow(con, name, frame, {}) for name, frame in sorted(tables.items())}
+        ready = {
+            name: _arrow(con, name, frame, {})
+            for name, frame in sorted(tables.items())
+            if name in NIGHT_TABLES
+        }
         con.execute("BEGIN")
         for name, rows in ready.items():
             same = " AND ".join(

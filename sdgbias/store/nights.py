@@ -103,10 +103,12 @@ def read(results: Path, view: str, row: Mapping[str, Any]) -> dict[str, Any]:
 def write(results: Path, view: str, row: Mapping[str, Any]) -> None:
     """Replace the JSON file of a row. Raises StoreError for an unknown column and where the file
     can't be written."""
-    columns = VIEWS[view].columns
+    columns, key = VIEWS[view].columns, VIEWS[view].key
     for name in row:
         if name not in columns:
             raise StoreError(one_of(f"column of {view}", name, columns))
+    if missing := [name for name in key if not isinstance(row.get(name), str)]:
+        raise StoreError(f"a row of {view} without {', '.join(missing)}")
     content = {name: _plain(columns[name], value) for name, value in row.items()}
     text = json.dumps(content, ensure_ascii=False, default=str)
     files.write_atomically(path_of(results, view, row), f"{text}\n", ONWARD)
@@ -116,7 +118,7 @@ def _plain(kind: str, value: Any) -> Any:
     """A value as JSON: times are naive UTC in ISO format, what isn't there is null."""
     if kind == "JSON":
         return json.loads(value) if isinstance(value, str) else value
-    if value is None or value is pd.NaT or value != value:
+    if pd.isna(value):
         return None
     if kind == "TIMESTAMP":
         when = pd.Timestamp(value)
@@ -124,12 +126,19 @@ def _plain(kind: str, value: Any) -> Any:
     return str(value) if kind == "VARCHAR" else float(value) if kind == "DOUBLE" else int(value)
 
 
-def show(con: duckdb.DuckDBPyConnection, results: Path, copied: bool = False) -> None:
-    """Make the temporary views ``nights`` and ``night_outcomes`` of a connection; ``copied``:
-    tables in their place, for a connection that may not open files."""
+def show(con: duckdb.DuckDBPyConnection, results: Path) -> None:
+    """Make the temporary views ``nights`` and ``night_outcomes`` of a connection."""
     for name, view in VIEWS.items():
-        kind = "TABLE" if copied else "VIEW"
-        con.execute(f"CREATE OR REPLACE TEMP {kind} {name} AS {_rows(home(results), view)}")
+        con.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {_rows(home(results), view)}")
+
+
+def copy(con: duckdb.DuckDBPyConnection, results: Path, sql: str) -> None:
+    """Put temporary tables in place of the views that a statement names, for a connection that will
+    open no file."""
+    for name, view in VIEWS.items():
+        if re.search(rf"\b{name}\b", sql, re.IGNORECASE):
+            con.execute(f"DROP VIEW temp.{name}")
+            con.execute(f"CREATE TEMP TABLE {name} AS {_rows(home(results), view)}")
 
 
 def _rows(folder: Path, view: View) -> str:

@@ -34,7 +34,7 @@ def snapshot_at(results: Path, when: str) -> Snapshot:
         except ValueError:
             raise unknown from None
     elif re.fullmatch(r"\d{4}-\d\d-\d\dT\d{4}(?:-\d)?", when):
-        sql = """SELECT coalesce(finished_at, (SELECT max(finished_at) FROM night_models m WHERE
+        sql = """SELECT coalesce(finished_at, (SELECT max(finished_at) FROM night_outcomes m WHERE
                  m.night = n.night), started_at) AS until
                  FROM nights n WHERE night = ?"""
         found = store.query(results, sql, [when])["until"]

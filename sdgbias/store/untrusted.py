@@ -20,6 +20,7 @@ import pyarrow.dataset as ds
 from pyarrow import fs
 
 from sdgbias.errors import UsageError
+from sdgbias.store import nights as night_files
 from sdgbias.store import parquet, views
 
 _LOCKED = (
@@ -47,6 +48,7 @@ def answer(con: duckdb.DuckDBPyConnection, results: Path, sql: str) -> pd.DataFr
         _check(con, sql)
         for table in views.tables_in(sql):
             _show(con, results, table)
+        night_files.copy(con, results, sql)
         for setting in _LOCKED:
             con.execute(setting)
         frame: pd.DataFrame = con.execute(sql).df()

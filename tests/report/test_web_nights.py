@@ -58,7 +58,7 @@ def test_a_running_night_shows_how_far_it_is(served: Path, tmp_path: Path) -> No
         path,
         {
             "nights": pd.DataFrame([{"night": night, "started_at": start, "status": "running"}]),
-            "night_models": pd.DataFrame([done]),
+            "night_outcomes": pd.DataFrame([done]),
         },
     )
     folder = path.parent / "nights" / night

@@ -41,7 +41,7 @@ def listing(reader: Reader, page: int) -> dict[str, Any]:
                    count(*) FILTER (outcome = 'failed') AS failed, count(*) FILTER (outcome =
                    'skipped') AS skipped,
                    coalesce(any_value(v.n), 0) AS breaches
-            FROM chosen c LEFT JOIN night_models nm USING (night)
+            FROM chosen c LEFT JOIN night_outcomes nm USING (night)
             LEFT JOIN (SELECT night, count(*) AS n FROM verdicts WHERE verdict = 'BREACH' GROUP BY
             night) v USING (night)
             GROUP BY ALL ORDER BY c.started_at DESC NULLS LAST, c.night DESC""",
@@ -62,7 +62,7 @@ def running(reader: Reader, now: datetime) -> dict[str, Any] | None:
         return None
     name = str(row["night"])
     asked = reader.ask(
-        "SELECT model, suite FROM night_models WHERE night = ? ORDER BY model, suite", [name]
+        "SELECT model, suite FROM night_outcomes WHERE night = ? ORDER BY model, suite", [name]
     )
     folder = _folder(reader.results.path.parent, name)
     done = {(r["model"], r["suite"]) for r in asked} | (_kept(folder) if folder else set())
