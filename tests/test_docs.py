@@ -40,6 +40,7 @@ KNOWN = {
     ".",
     "cd",
     "cp",
+    "rsync",
     "dvc",
     "git",
     "pip",

@@ -185,8 +185,8 @@ def load(results: Path, run_id: str) -> RunData:
         if gone:
             raise StoreError(
                 f"{results}: the scores of run {run_id} were removed by `sdgbias store keep` on"
-                f" {gone:%Y-%m-%d}, its metrics remain; to analyse it, bring them back from a"
-                " backup: sdgbias store restore"
+                f" {gone:%Y-%m-%d}, its metrics remain; to analyse it, bring them back from a copy"
+                " or evaluate the model again"
             )
         raise StoreError(
             f"{results}: run {run_id} holds no scores; evaluate the model again: sdgbias evaluate"

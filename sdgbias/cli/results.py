@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdgbias.cli import store as cli_store
 from sdgbias.cli.options import (
     DEFAULT_RESULTS,
     JsonOption,
@@ -149,36 +148,33 @@ def report(
     wandb: Annotated[bool, typer.Option("--wandb/--no-wandb")] = False,
     last_night: Annotated[bool, typer.Option("--last-night")] = False,
     run: Annotated[list[str] | None, typer.Option("--run")] = None,
-    as_of: Annotated[str, typer.Option("--as-of")] = "",
 ) -> None:
     """Write the self-contained HTML report of the newest run of each model: an overview and a page
     per group of studies.
 
     Args:
         out: Folder for index.html and the pages beside it. Default: reports/latest; of earlier runs
-            reports/NIGHT or RUN.
+            reports/RUN.
         benchmark: Benchmark folder whose Data Docs and card are published beside it; may be given
             several times, once a suite.
         rank_planted: Planted models in the leaderboard of measured ones.
         wandb: Also log a W&B run per model: offline unless WANDB_API_KEY is set.
         last_night: Only the page of the last night; the pages beside it stay as they are.
         run: Of this run, not of the newest; may be given several times.
-        as_of: As it was after this night (2026-11-21T0130) or day (2026-11-21).
     """
     from sdgbias import store
     from sdgbias.report import build as html
 
-    then = cli_store.then(results, run, as_of)
-    out = out or Path("reports") / ("latest" if then is None else as_of or (run or [""])[0])
+    among = _runs_of_report(results, run) if run else None
+    out = out or Path("reports") / (run[0] if run else "latest")
     if last_night:
-        if then is not None:
-            raise UsageError("--last-night is of the newest night; leave out --run and --as-of")
+        if run:
+            raise UsageError("--last-night is of the newest night; leave out --run")
         typer.echo(f"report: {html.write_night(results, out)}")
         return
     from sdgbias.analysis import paper
     from sdgbias.analysis.paper import results as stored
 
-    among = then.runs if then else None
     with store.held_open(results):  # a night that publishes meanwhile waits for its end
         made = (
             paper.build(stored.load(results, among=among))
@@ -191,8 +187,38 @@ def report(
         tuple(benchmark or ()),
         tables=made,
         rank_planted=rank_planted,
-        then=then,
+        among=among,
     )
     if wandb:
         log_beside_report(results, out / "wandb")
     typer.echo(f"report: {page}")
+
+
+def _runs_of_report(results: Path, run_ids: list[str]) -> list[str]:
+    """The runs that `--run` names. Says which of them have lost their details to retention. Raises
+    StoreError for an unknown run, UsageError for two of one model on one benchmark."""
+    from sdgbias import store
+    from sdgbias.errors import StoreError
+
+    sql = """SELECT run_id, model, benchmark_id FROM runs WHERE finished_at IS NOT NULL AND
+             list_contains(?, run_id)"""
+    runs = store.query(results, sql, [run_ids])
+    for run_id in run_ids:
+        if run_id not in set(runs["run_id"]):
+            raise StoreError(
+                f"{results}: no finished run {run_id!r}; sdgbias results --sql 'SELECT run_id,"
+                " model FROM runs' lists them"
+            )
+    twice = runs[runs.duplicated(["model", "benchmark_id"])]
+    if len(twice):
+        raise UsageError(
+            f"--run: two runs of {twice['model'].iloc[0]} on one benchmark; a report shows one run"
+            " of a model"
+        )
+    for run_id, at in store.dropped(results, run_ids).items():
+        typer.echo(
+            f"{run_id}: details removed by sdgbias store keep on {at:%Y-%m-%d}; the report shows"
+            " its metrics only",
+            err=True,
+        )
+    return run_ids

@@ -1,24 +1,20 @@
-"""`sdgbias store`: how big the results are, what is kept, clearing up, backup and restore."""
+"""`sdgbias store`: how big the results are, what is kept, clearing up, damaged files."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from sdgbias.cli.options import DEFAULT_RESULTS, JsonOption, ResultsOption, say, say_json
 from sdgbias.progress import update
 
-if TYPE_CHECKING:
-    from sdgbias.store.snapshots import Snapshot
-
 store_app = typer.Typer(
     help=(
-        "Results that grow: sizes, retention, clearing up, backup. docs/reference/results.md says"
-        " what lies where."
+        "Results that grow: sizes, retention, clearing up, damaged files. docs/reference/results.md"
+        " says what lies where."
     ),
     no_args_is_help=True,
 )
@@ -100,85 +96,21 @@ def compact(
 
 
 @store_app.command()
-def backup(
-    folder: Annotated[Path, typer.Argument(metavar="DIR")],
-    results: ResultsOption = DEFAULT_RESULTS,
-    check_all: Annotated[bool, typer.Option("--check-all")] = False,
-) -> None:
-    """Copy the results: Parquet files once, the DuckDB file each time; every copy is read back and
-    compared.
-
-    Args:
-        folder: Folder of the backup; the same one each time.
-        check_all: Also read again what earlier backups copied.
-    """
-    from sdgbias.store import backup as copies
-    from sdgbias.store.maintenance import size
-
-    done = copies.back_up(
-        results, folder, now=datetime.now(UTC), check_all=check_all, progress=update
-    )
-    typer.echo(f"{folder}: {done.files} files copied ({size(done.bytes)}), {done.there} were there")
-
-
-@store_app.command()
-def restore(
-    folder: Annotated[Path, typer.Argument(metavar="DIR")],
-    results: ResultsOption = DEFAULT_RESULTS,
-    overwrite: Annotated[bool, typer.Option("--overwrite")] = False,
-) -> None:
-    """Put a backup in place, once every file of it has been checked.
-
-    Args:
-        folder: Folder of a backup.
-        overwrite: Replace results that are there.
-    """
-    from sdgbias.store import backup as copies
-
-    n = copies.restore(folder, results, overwrite=overwrite, progress=update)
-    typer.echo(
-        f"{results}: restored with {n} Parquet files. Next: sdgbias store info --results {results}"
-    )
-
-
-@store_app.command()
-def verify(results: ResultsOption = DEFAULT_RESULTS, as_json: JsonOption = False) -> None:
+def check(results: ResultsOption = DEFAULT_RESULTS, as_json: JsonOption = False) -> None:
     """Read every Parquet file and compare it with what was written; exit code 7 when one is missing
     or damaged."""
     from sdgbias.errors import StoreError
     from sdgbias.store import maintenance
 
-    broken = maintenance.verify(results, update)
+    broken = maintenance.check(results, update)
     if as_json:
         say_json([{"why": why, **asdict(detail)} for detail, why in broken])
     for detail, why in [] if as_json else broken:
         typer.echo(f"{why}: {detail.file} (run {detail.run_id})")
     if broken:
         raise StoreError(
-            f"{results}: {len(broken)} files are missing or damaged; bring them back (sdgbias store"
-            " restore), or move them away and evaluate again"
+            f"{results}: {len(broken)} files are missing or damaged; bring them back from a copy,"
+            " or move them away and evaluate again"
         )
     if not as_json:
         typer.echo(f"{results}: every file is as it was written")
-
-
-def then(results: Path, run: list[str] | None, as_of: str) -> Snapshot | None:
-    """What `sdgbias report --run` or `--as-of` ask for; None for neither. Says which of it has lost
-    its details to retention."""
-    from sdgbias import store, suites
-    from sdgbias.errors import UsageError
-    from sdgbias.store import snapshots
-
-    if not run and not as_of:
-        return None
-    if run and as_of:
-        raise UsageError("give --run or --as-of, not both")
-    found = snapshots.only(results, run) if run else snapshots.snapshot_at(results, as_of)
-    newest = suites.newest_runs(results, found.runs, per_benchmark=True)
-    for run_id, at in store.dropped(results, newest).items():
-        typer.echo(
-            f"{run_id}: details removed by sdgbias store keep on {at:%Y-%m-%d}; the report shows"
-            " its metrics only",
-            err=True,
-        )
-    return found

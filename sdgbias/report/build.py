@@ -22,7 +22,6 @@ from sdgbias.report.layout import FAIRNESS, NIGHT, OVERVIEW, OWN, QUESTIONS, TAB
 from sdgbias.report.pages import disparities, examples, models, overview, own_suite, studies
 from sdgbias.report.pages import night as night_page
 from sdgbias.report.source import Results
-from sdgbias.store.snapshots import Snapshot
 from sdgbias.types import FACET, SDG
 
 if TYPE_CHECKING:
@@ -168,15 +167,14 @@ def write_report(
     *,
     tables: Sequence[Table] | None = None,
     rank_planted: bool = False,
-    then: Snapshot | None = None,
+    among: Sequence[str] | None = None,
 ) -> Path:
     """Write every page that has content (`ReportPages.present`) to ``out``; pages of an earlier
     report that are not part of this one are removed. Returns the path of the first page.
 
     ``benchmarks``: benchmark folders, one per suite, whose Data Docs and cards are copied beside
     the pages (``Suite.docs_folder``) and linked. ``tables``: the tables that `sdgbias reproduce`
-    builds from the same results. ``then``: the state
-    at a given moment (`snapshots.snapshot_at`), or only given runs (`snapshots.only`). Pages refer
+    builds from the same results. ``among``: of these runs, without the page of a night. Pages refer
     only to each other and stay below 6 MB. Same results, same bytes. Raises StoreError when there
     is neither a finished run nor a night, or when ``out`` can't be written.
     """
@@ -185,7 +183,7 @@ def write_report(
         suite = suites.of(folder)
         checked[suite.name] = _publish_docs(folder, out / suite.docs_folder)
     with store.held_open(results):
-        among, night = (None, "") if then is None else (then.runs, then.night or None)
+        night = "" if among is None else None
         made = ReportPages(results, among, checked, tables, rank_planted, night)
         files = {layout.model_file(name): name for name in made.models}
         front = Front([*(page.file for page in made.present), *files], inline=True)

@@ -124,14 +124,13 @@ def load(results: Path, run_ids: list[str] | None = None) -> ReportData:
     return read(partial(store.query, results, params={"runs": chosen}, runs=chosen))
 
 
-def read(ask: Callable[[str], pd.DataFrame], first: int = 0) -> ReportData:
-    """The data of the runs that ``ask`` passes to a statement as ``$runs``. ``first``: a row of
-    metric_rows before which there is none of theirs."""
+def read(ask: Callable[[str], pd.DataFrame]) -> ReportData:
+    """The data of the runs that ``ask`` passes to a statement as ``$runs``."""
     mine = "WHERE list_contains($runs, run_id)"
     benchmarks = f"(SELECT DISTINCT benchmark_id FROM runs {mine})"
     return ReportData(
         runs=ask(f"FROM runs {mine} ORDER BY model"),
-        metrics=ask(f"FROM metric_rows {mine} AND rowid >= {first} ORDER BY ALL"),
+        metrics=ask(f"FROM metric_rows {mine} ORDER BY ALL"),
         params=ask(
             f"SELECT model, p.* FROM cade_params p JOIN runs USING (run_id) {mine} ORDER BY model,"
             " task, test"

@@ -28,7 +28,6 @@ from sdgbias.report import labels
 from sdgbias.report.charts.over_nights import DOTTED, Plot, Series, plots
 from sdgbias.report.data import ALL_TESTS, METHODS
 from sdgbias.report.source import Reader, Row
-from sdgbias.store import database
 from sdgbias.suites import in_order
 from sdgbias.suites.facet import NOT_UNDERSTOOD
 from sdgbias.types import ContextTest
@@ -80,10 +79,8 @@ def newest_runs(reader: Reader, suite: str, benchmark: str) -> list[Row]:
 def cells(reader: Reader, run: Row) -> list[Cell]:
     """Every (task, metric, method, test, pillar, indicator) of one run: the options of the
     selects."""
-    sql = (
-        f"SELECT {', '.join(CHOICES)} FROM metric_rows WHERE run_id = ? AND rowid >= ? ORDER BY ALL"
-    )
-    found = reader.ask(sql, [run["run_id"], first_row(reader, run, "metric_rows")])
+    sql = f"SELECT {', '.join(CHOICES)} FROM metric_rows WHERE run_id = ? ORDER BY ALL"
+    found = reader.ask(sql, [run["run_id"]])
     return list(map(itemgetter(*CHOICES), found))
 
 
@@ -117,29 +114,14 @@ def numbers(
     reader: Reader, chosen: Mapping[str, str], asked: pd.DataFrame | None, also: Sequence[str] = ()
 ) -> pd.DataFrame:
     """run_id, value, n, ci_low, ci_high of one cell, for the runs of ``asked`` (see
-    `nights_asked`) and ``also``; ``note`` as well for a recall.
-
-    Runs are stored in order of publication, so only the end of the table is read, from the
-    estimated position of the oldest run of ``asked``; the whole table, if this misses a run.
-    """
-    table = "headline_rows" if chosen["indicator"] in store.HEADLINES else "metric_rows"
-    of = ", ".join(f"${name} AS {name}" for name in database.CELL)
-    cell = reader.ask(
-        f"SELECT {database.cell()} AS cell FROM (SELECT {of})",
-        {name: chosen[name] for name in database.CELL},
-    )
-    sql = f'SELECT run_id, "value", n, ci_low, ci_high FROM {table} WHERE cell = ? AND rowid >= ?'
-
-    def since(first: int) -> pd.DataFrame:
-        return reader.frame(sql, [cell[0]["cell"], first])
-
-    wanted, oldest = pd.Series(also, name="run_id", dtype="str"), None
-    if asked is not None and len(asked):
-        wanted, oldest = pd.concat([wanted, asked["run_id"]]), asked["finished_at"].min()
-    found = since(_estimated_row(reader, oldest, table))
-    if len(wanted.to_frame().merge(found, on="run_id")) < len(wanted):
-        found = since(0)
-    found = found.astype({"n": "Int64"})
+    `nights_asked`) and ``also``; ``note`` as well for a recall."""
+    runs = [*also, *([] if asked is None else asked["run_id"])]
+    of = " AND ".join(f"{name} = ${name}" for name in CHOICES)
+    found = reader.frame(
+        f"""SELECT run_id, "value", n, ci_low, ci_high FROM metric_rows
+            WHERE {of} AND list_contains($runs, run_id)""",
+        {name: chosen[name] for name in CHOICES} | {"runs": runs},
+    ).astype({"n": "Int64"})
     return found if chosen["metric"] != "recall" else _heard(reader, chosen, found)
 
 
@@ -147,7 +129,7 @@ def _heard(reader: Reader, chosen: Mapping[str, str], found: pd.DataFrame) -> pd
     """Without the recall of runs of which not one answer was understood: a 0 would read as a
     measured one."""
     out = reader.frame(
-        """SELECT DISTINCT run_id FROM headline_rows WHERE metric = 'disparity' AND note = ? AND
+        """SELECT DISTINCT run_id FROM metric_rows WHERE metric = 'disparity' AND note = ? AND
            task = ? AND method = ? AND test = ?""",
         [NOT_UNDERSTOOD, *(chosen[k] for k in ("task", "method", "test"))],
     )
@@ -160,47 +142,6 @@ def as_rows(frame: pd.DataFrame) -> list[Row]:
     """The rows as dicts, NULL as None."""
     named = frame.astype(object).where(frame.notna(), None).to_dict("records")
     return [{str(name): value for name, value in row.items()} for row in named]
-
-
-def first_row(reader: Reader, run: Row, table: str) -> int:
-    """A row of the table before which none of the run lies; its own first, if it was the last to be
-    published. The whole table is read only where the order of publication doesn't tell."""
-
-    def there(first: int) -> Row:
-        sql = f"""SELECT count(*) AS n, min(rowid) AS low, max(rowid) AS high FROM {table}
-                  WHERE run_id = ? AND rowid >= ?"""
-        return reader.ask(sql, [run["run_id"], first])[0]
-
-    tail = _end(reader, table) - store.NEWEST
-    found = there(tail)
-    if found["n"] and found["low"] > tail and found["high"] - found["low"] < found["n"]:
-        return int(found["low"])
-    # sorted, among the rows of other runs
-    first = _estimated_row(reader, run["finished_at"], table)
-    found = there(first)
-    return first if found["n"] and found["low"] >= first + store.GROUPED[-1] else 0
-
-
-def _estimated_row(reader: Reader, oldest: datetime | None, table: str) -> int:
-    """Estimated row of the table at which the run that finished at ``oldest`` starts, with a margin
-    of a quarter and of two blocks, in which rows are sorted."""
-    if oldest is None:
-        return 0
-    [found] = reader.ask(
-        """SELECT count(*) FILTER (WHERE finished_at >= ?) / greatest(count(*), 1) AS share
-           FROM runs WHERE finished_at IS NOT NULL""",
-        [oldest],
-    )
-    first = int(_end(reader, table) * (1 - 1.25 * found["share"]))
-    return max(0, first - 2 * store.GROUPED[-1])
-
-
-def _end(reader: Reader, table: str) -> int:
-    """The number after the last row's: at least the count of rows, which DuckDB knows without
-    reading any."""
-    [found] = reader.ask(f"SELECT count(*) AS n FROM {table}")
-    sql = f"SELECT max(rowid) + 1 AS n FROM {table} WHERE rowid >= ?"
-    return reader.ask(sql, [found["n"] - 1])[0]["n"] or 0
 
 
 def table(runs: list[Row], found: pd.DataFrame, metric: str) -> list[Row]:

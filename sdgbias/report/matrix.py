@@ -125,7 +125,7 @@ def _numbers(reader: Reader, run_ids: Sequence[str]) -> dict[tuple[str, ...], Ro
     """(run_id, *cell) -> the row of the store, for the cells of `COLUMNS`."""
     rows = reader.ask(
         """SELECT run_id, task, metric, method, test, pillar, indicator, "value", n, ci_low,
-            ci_high, clusters, note FROM headline_rows
+            ci_high, clusters, note FROM metric_rows
             WHERE run_id IN (SELECT unnest(?::VARCHAR[])) AND metric IN (SELECT unnest(?))""",
         [list(run_ids), sorted({c.metric for c in COLUMNS})],
     )

@@ -7,7 +7,8 @@ and retries. A run is published whole, in one transaction (rows replaced by key)
 publish leaves the previous state and a repeated one changes nothing. ``schema.sql`` is its schema.
 
 * database, tables, parquet, views: the file, its rows, and the Parquet files beside it
-* maintenance, backup, snapshots: what is kept, copies, and the state of an earlier moment
+* migrate: files of an earlier schema
+* maintenance: what is kept, clearing up, and whether every file is as it was written
 * untrusted: queries of users, on a connection that opens no file
 """
 
@@ -26,11 +27,10 @@ from typing import Any
 import duckdb
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from sdgbias import locks
 from sdgbias.errors import StoreError, UsageError, one_of
-from sdgbias.store import database, parquet, untrusted, views
+from sdgbias.store import database, migrate, parquet, untrusted, views
 from sdgbias.store import nights as night_files
 from sdgbias.store.tables import TABLES as DETAILS
 from sdgbias.store.tables import arrow_table, json_text
@@ -65,17 +65,6 @@ NIGHT_TABLES: dict[str, tuple[str, ...]] = {
     "accepted": ("run_id",),
     "announcements": ("night", "target"),
 }
-
-#: Values of metric_rows.indicator that stand for all indicators or classes together. Their rows are
-#: duplicated in headline_rows, a quarter of the size, which readers of many runs query first;
-#: publish and replace keep the two consistent.
-HEADLINES = ("all", "all-52")
-
-#: Rows that DuckDB stores together, and can leave out together.
-ROW_GROUP = 122_880
-#: Rows of metric_rows, and of headline_rows, that are sorted by cell together, first about 240
-#: runs, then 960, so that one number of all lies in a row group or two; newest rows that are not.
-GROUPED, NEWEST = (8 * ROW_GROUP, 32 * ROW_GROUP), 4 * ROW_GROUP
 
 #: DuckDB locks against other processes, not threads; this lock covers threads.
 _WRITER = threading.RLock()
@@ -134,8 +123,8 @@ def connect(
     A file that another process holds is retried for ``wait`` seconds. Writing creates the file and
     its folder. ``details``: the big tables that can be read (views.show adds others later);
     ``runs``: restrict them to these runs. Naming them saves some 10 ms per table with thousands of
-    runs. Raises StoreError: no such file (read-only), locked too long, not writable, disk full, or
-    written by another version of sdgbias.
+    runs. A file of an earlier schema is brought to this one first (migrate.py). Raises StoreError:
+    no such file (read-only), locked too long, not writable, disk full, or of a newer schema.
     """
     path = _local(path)
     held = _HELD.get()
@@ -148,20 +137,22 @@ def connect(
     if read_only:
         if not path.exists():
             raise StoreError(f"no results at {path}; run `sdgbias evaluate` first")
+        migrate.prepare(path, wait)
         con = database.open_file(path, True, wait)
         with database.translate_errors(path, "read"), con:
-            database.ensure_schema(con, path, create=False)
             views.show(con, path, details, runs)
             night_files.show(con, path)
             yield con
         return
     with _WRITER:
         database.make_folder(path)
+        migrate.prepare(path, wait)
         with locks.shared(path, wait):
             con = database.open_file(path, False, wait)
             with database.translate_errors(path, "write"):
                 try:
-                    database.ensure_schema(con, path, create=True)
+                    if not database.version_of(con):
+                        database.create_tables(con)
                     views.show(con, path, details, runs)
                     night_files.show(con, path)
                     yield con
@@ -208,7 +199,7 @@ def publish(
         ready["details"] = _write_details(path, run_id, ready)
         with connect(path, details=()) as con:
             con.execute("BEGIN")
-            for name in ("runs", "details", "headline_rows", *_SMALL):
+            for name in ("runs", "details", *_SMALL):
                 con.execute(f"DELETE FROM {name} WHERE run_id = ?", [run_id])
             for name, rows in ready.items():
                 rows = database.first_seen(con, rows) if name == "previews" else rows
@@ -344,7 +335,7 @@ def latest_runs(
     among: Sequence[str] | None = None,
 ) -> list[str]:
     """The newest finished run of each model in one suite, by model name; ``per_benchmark``: of each
-    model on each benchmark; ``among``: restrict to these runs (snapshots.py)."""
+    model on each benchmark; ``among``: restrict to these runs."""
     within = "model, benchmark_id" if per_benchmark else "model"
     mine = "" if among is None else "AND list_contains($among, run_id)"
     sql = f"""SELECT run_id FROM runs WHERE finished_at IS NOT NULL AND suite = $suite {mine}
@@ -367,18 +358,19 @@ def dropped(path: Path | str, run_ids: Sequence[str]) -> dict[str, datetime]:
 def has_run(path: Path | str, run_id: str) -> bool:
     """Whether a finished run of this id is in the file and its Parquet files exist (a run that lost
     one is evaluated again, from the cached scores); False when there is no file yet."""
-    if not Path(path).exists():
+    path = _local(path)
+    if not path.exists():
         return False
     with connect(path, read_only=True, details=()) as con:
         finished = "FROM runs WHERE run_id = ? AND finished_at IS NOT NULL"
         known = con.execute(finished, [run_id]).fetchone()
-        where = parquet.home(Path(path))
-        if not known or parquet.is_remote(where):
-            return bool(known)
+        if not known:
+            return False
+        where = parquet.home(path)
         rows = con.execute(
             "SELECT file, bytes FROM details WHERE run_id = ? AND dropped_at IS NULL", [run_id]
         ).fetchall()
-    paths = [(Path(where) / file, size) for file, size in rows]
+    paths = [(where / file, size) for file, size in rows]
     return all(p.is_file() and p.stat().st_size == size for p, size in paths)
 
 
@@ -387,13 +379,21 @@ def has_run(path: Path | str, run_id: str) -> bool:
 
 
 def _local(path: Path | str) -> Path:
-    """The results file as a path. Raises UsageError for a URL."""
+    """The results file as a path. Raises UsageError for a path that DuckDB
+    misreads, StoreError for a folder or a pipe."""
     if re.match(r"[a-z0-9+]+:/", str(path)):
         raise UsageError(
             f"--results {path}: the catalogue is a local file; only the Parquet files of runs can"
             f" lie elsewhere ({parquet.ELSEWHERE})"
         )
-    return Path(path)
+    if "?" in str(path):  # DuckDB takes it for the end of the path, and its log file for another
+        raise UsageError(
+            f"--results {path}: DuckDB writes no file whose path holds a question mark"
+        )
+    path = Path(path)
+    if path.exists() and not path.is_file():
+        raise StoreError(f"{path} is no file; choose another --results, e.g. results.duckdb")
+    return path
 
 
 @contextmanager
@@ -457,27 +457,18 @@ def _insert(
 ) -> None:
     """Adds rows to a table in place of ``earlier`` ones: a condition, which may name them as
     `incoming`; '' for none."""
-    columns = "*"
-    if name in ("metric_rows", "headline_rows"):
-        database.group_by_cell(con, name, len(rows), GROUPED, NEWEST)
-        columns = f"* REPLACE ({database.cell()} AS cell)"
     con.register("incoming", rows)
     if earlier:
         con.execute(f"DELETE FROM {name} WHERE {earlier}", list(params))
-    con.execute(f"INSERT INTO {name} BY NAME SELECT {columns} FROM incoming")
+    con.execute(f"INSERT INTO {name} BY NAME FROM incoming")
     con.unregister("incoming")
 
 
 def _rows_of_run(
     con: duckdb.DuckDBPyConnection, tables: Mapping[str, pd.DataFrame], fill: Mapping[str, str]
 ) -> dict[str, pa.Table]:
-    """Arrow tables by name, by `_arrow`; headline_rows beside metric_rows."""
-    ready = {name: _arrow(con, name, frame, fill) for name, frame in sorted(tables.items())}
-    if (rows := ready.get("metric_rows")) is not None:
-        ready["headline_rows"] = rows.filter(
-            pc.is_in(rows["indicator"], value_set=pa.array(HEADLINES))
-        )
-    return ready
+    """Arrow tables by name, by `_arrow`."""
+    return {name: _arrow(con, name, frame, fill) for name, frame in sorted(tables.items())}
 
 
 def _write_details(path: Path, run_id: str, ready: dict[str, pa.Table]) -> pa.Table:

@@ -1,11 +1,12 @@
 """The DuckDB file that holds the results: opening it, waiting for it, its schema, and user-readable
 messages for its errors.
 
-``schema.sql`` is the whole schema. A file of another version is refused, never changed.
+``schema.sql`` is the whole schema; migrate.py reads files of earlier ones.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -21,14 +22,12 @@ from sdgbias.files import packaged
 from sdgbias.store import parquet, views
 
 #: Version of schema.sql: raised with every change to it.
-SCHEMA = 15
+SCHEMA = 17
 _BUSY = re.compile(
     r"Could not set lock|Conflicting lock|different configuration|already attached|being used by"
     r" another"
 )
 _HOLDER = re.compile(r"held in (.+?\(PID \d+\))")
-#: What a metric row is a number of.
-CELL = ("task", "metric", "method", "test", "pillar", "indicator")
 _CATALOGUE = pa.schema(
     (f.name, pa.int64() if f.name in ("rows", "bytes", "written_ns") else pa.string())
     for f in fields(parquet.RunTable)
@@ -91,31 +90,58 @@ def _store_error(error: duckdb.Error, path: Path, verb: str) -> StoreError:
     return StoreError(f"can't {verb} {path}: {line}")
 
 
-def ensure_schema(con: duckdb.DuckDBPyConnection, path: Path, create: bool) -> None:
-    """Creates the tables of an empty file, where ``create``. Raises StoreError for a file without
-    them and for one that another version wrote."""
-    try:  # listing the tables takes as long as opening the file, and nearly every file has this one
+def version(path: Path, wait: float) -> int:
+    """The schema of a results file; 0 of a file without tables. Raises StoreError for a DuckDB file
+    with other tables."""
+    with open_file(path, True, wait) as con, translate_errors(path, "read"):
+        found = version_of(con)
+        if not found and con.execute("FROM duckdb_tables()").fetchone():
+            raise StoreError(
+                f"{path} is a DuckDB file but holds no sdgbias results; choose another --results"
+            )
+        return found
+
+
+def version_of(con: duckdb.DuckDBPyConnection) -> int:
+    """The schema of an open results file; 0 where it has none."""
+    try:
         [(found,)] = con.execute("SELECT max(version) FROM schema_version").fetchall()
     except duckdb.CatalogException:
-        tables = con.execute("SELECT 1 FROM duckdb_tables() WHERE schema_name = 'main'").fetchall()
-    else:
-        if found == SCHEMA:
-            return
+        return 0
+    return int(found)
+
+
+def create_tables(con: duckdb.DuckDBPyConnection) -> None:
+    """The tables and views of schema.sql, in a file without any."""
+    con.execute("BEGIN")
+    con.execute(packaged("store", "schema.sql").read_text(encoding="utf-8"))
+    con.execute(f"CREATE TABLE schema_version AS SELECT {SCHEMA} AS version")
+    con.execute("COMMIT")
+
+
+@contextmanager
+def rewriting(path: Path) -> Iterator[Path]:
+    """A draft beside a DuckDB file, renamed onto it at the end of the block; a reader keeps the old
+    file until it closes it. Raises StoreError where there is no room."""
+    draft = path.with_name(f".{path.name}.part")
+    _discard(draft)
+    try:
+        yield draft
+        with draft.open("rb") as handle:
+            os.fsync(handle.fileno())
+        os.replace(draft, path)
+    except OSError as error:
         raise StoreError(
-            f"{path} has schema {found}, this version of sdgbias reads schema {SCHEMA} only;"
-            " use the version that wrote it, or evaluate into another file: --results FILE"
-        )
-    if tables:
-        raise StoreError(
-            f"{path} is a DuckDB file but holds no sdgbias results; choose another --results"
-        )
-    elif create:
-        con.execute("BEGIN")
-        con.execute(packaged("store", "schema.sql").read_text(encoding="utf-8"))
-        con.execute(f"CREATE TABLE schema_version AS SELECT {SCHEMA} AS version")
-        con.execute("COMMIT")
-    else:
-        raise StoreError(f"{path} is empty; run `sdgbias evaluate` first")
+            f"can't write {draft}: {error.strerror}; make room, then run this again (the results"
+            " are as before)"
+        ) from None
+    finally:
+        _discard(draft)
+
+
+def _discard(draft: Path) -> None:
+    for path in (draft, draft.with_name(draft.name + ".wal")):
+        path.unlink(missing_ok=True)
 
 
 def catalogue(made: Sequence[parquet.RunTable]) -> pa.Table:
@@ -135,48 +161,6 @@ def copy(source: Path, target: Path) -> None:
         con.execute("COPY FROM DATABASE old TO new")
         con.execute("CHECKPOINT new")
         con.execute("DETACH new")
-
-
-def cell(values: Sequence[str] = CELL) -> str:
-    """SQL of column ``cell`` from the SQL of each of CELL: 64 bits, because DuckDB keeps the range
-    of a column for every 122,880 rows, exact for numbers and of the first eight bytes for text."""
-    return f"md5_number_lower(concat_ws('|', {', '.join(values)}))"
-
-
-#: Parts in which a block is sorted.
-_PARTS = 8
-
-
-def group_by_cell(
-    con: duckdb.DuckDBPyConnection, table: str, coming: int, blocks: Sequence[int], newest: int
-) -> None:
-    """Sorts a block of ``table`` by cell when ``coming`` rows will complete it; the largest of
-    ``blocks`` (rows, rising; each divides the next) that is complete then. Runs are stored one
-    after the other, so that one number of every run of a year would otherwise be spread over the
-    whole table. The ``newest`` rows stay in the order of publication: the newest run is the one
-    that is asked for most."""
-    [(there,)] = con.execute(f"SELECT count(*) FROM {table}").fetchall()
-    before, now = (max(0, rows - max(newest, coming)) for rows in (there, there + coming))
-    complete = [rows for rows in blocks if before // rows < now // rows]
-    if not complete:
-        return
-    end = now // complete[-1] * complete[-1]
-    [(last,)] = con.execute(f"SELECT max(rowid) FROM {table}").fetchall()
-
-    def row(index: int) -> int:  # numbers of rows have gaps where some were deleted
-        found = con.execute(f"SELECT rowid FROM {table} LIMIT 1 OFFSET {index}").fetchone()
-        return int(found[0]) if found else last + 1
-
-    # all rows from the start of the block are written anew, so that those behind it stay behind it;
-    # the block in parts by cell, of which one at a time is sorted in memory
-    block = f"rowid >= {row(end - complete[-1])} AND rowid < {row(end)}"
-    behind = f"rowid >= {row(end)} AND rowid <= {last}"
-    width = 2**64 // _PARTS
-    for low in range(0, 2**64, width):
-        part = f"{block} AND cell BETWEEN {low} AND {low + width - 1} ORDER BY cell, rowid"
-        con.execute(f"INSERT INTO {table} FROM {table} WHERE {part}")
-    con.execute(f"INSERT INTO {table} FROM {table} WHERE {behind} ORDER BY rowid")
-    con.execute(f"DELETE FROM {table} WHERE {block} OR {behind}")
 
 
 def first_seen(con: duckdb.DuckDBPyConnection, rows: pa.Table) -> pa.Table:

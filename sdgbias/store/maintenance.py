@@ -1,8 +1,8 @@
-"""Maintenance of growing results: size report, verification, retention, clean-up.
+"""Maintenance of growing results: size report, check of the files, retention, clean-up.
 
 Everything here works on the results file and its Parquet files; no metric changes.
 
-Report and verification: contents and sizes of a results file, and whether every file is as it was
+Report and check: contents and sizes of a results file, and whether every file is as it was
 written.
 
 Retention: which runs keep their details (scores, predictions, decoded, spoken). Metrics, verdicts
@@ -14,7 +14,6 @@ holes.
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -24,7 +23,6 @@ from typing import Any
 import pandas as pd
 
 from sdgbias import locks, store
-from sdgbias.errors import StoreError
 from sdgbias.files import packaged_sql
 from sdgbias.progress import Progress, each, silent
 from sdgbias.store import database, parquet
@@ -43,7 +41,7 @@ def catalogued(results: Path, where: str = "dropped_at IS NULL") -> list[RunTabl
 def orphans(results: Path) -> list[Path]:
     """Files below the folder of details without a row in the catalogue: left by a killed or
     repeated publish, or by retention."""
-    folder = parquet.local_home(results, "clearing up")
+    folder = parquet.home(results)
     named = {folder / d.file for d in catalogued(results)}
     return sorted(p for p in folder.glob("run_id=*/*") if p not in named and p.is_file())
 
@@ -55,11 +53,11 @@ def info(results: Path) -> dict[str, Any]:
     one = store.query(results, asked["counts"]).iloc[0]
     tables = store.query(results, asked["sizes"])
     where = parquet.home(results)
-    left = [] if parquet.is_remote(where) else orphans(results)
+    left = orphans(results)
     caches = [p for p in (results.parent / "scores").rglob("*.parquet") if p.is_file()]
     return {
         "results": str(results),
-        "details": where,
+        "details": str(where),
         "runs": int(one["runs"]),
         "models": int(one["models"]),
         "nights": int(one["nights"]),
@@ -91,11 +89,11 @@ def size(n: int) -> str:
     return f"{value:.1f} TB"
 
 
-def verify(results: Path, progress: Progress = silent) -> list[tuple[RunTable, str]]:
+def check(results: Path, progress: Progress = silent) -> list[tuple[RunTable, str]]:
     """Every catalogued file whose bytes differ from those written: (file, 'missing' |
     'damaged')."""
-    folder = parquet.local_home(results, "sdgbias store verify")
-    known = each(progress, "verifying", catalogued(results))
+    folder = parquet.home(results)
+    known = each(progress, "checking", catalogued(results))
     found = ((detail, parquet.fault(folder, detail, whole=True)) for detail in known)
     return [(detail, why) for detail, why in found if why]
 
@@ -116,7 +114,7 @@ def apply(results: Path, nights: int, per_model: int, now: datetime) -> pd.DataF
     """Drops the details that ``plan`` releases and returns its rows. They are first marked in the
     catalogue, in one transaction, then the files are deleted: if killed in between, `compact`
     removes the rest. ``now``: UTC."""
-    folder = parquet.local_home(results, "sdgbias store keep --apply")
+    folder = parquet.home(results)
     with locks.alone(results):
         planned = plan(results, nights, per_model)
         going = planned.loc[planned["kept"] == "", "run_id"].tolist()
@@ -167,7 +165,7 @@ def compact(
     disturbed. ``caches``: also score caches whose fingerprint no run has and that are unchanged for
     a week before ``now``. Raises StoreError while another process writes, or where there is no room
     for a second DuckDB file."""
-    folder = parquet.local_home(results, "sdgbias store compact")
+    folder = parquet.home(results)
     with locks.alone(results):
         left = orphans(results)
         freed = sum(p.stat().st_size for p in left)
@@ -188,29 +186,11 @@ def compact(
 
 
 def _copy(results: Path) -> None:
-    """Copies the DuckDB file to a new one, renamed into place; a reader keeps the old one until it
-    closes it."""
-    draft = results.with_name(f".{results.name}.part")
-    _discard(draft)
+    """Copies the DuckDB file to a new one without holes."""
     with store.connect(results, details=()) as con:
         con.execute("CHECKPOINT")  # moves what a killed writer left in the log into the file
-    try:
+    with database.rewriting(results) as draft:
         database.copy(results, draft)
-        with draft.open("rb") as handle:
-            os.fsync(handle.fileno())
-        os.replace(draft, results)
-    except OSError as error:
-        raise StoreError(
-            f"can't write {draft}: {error.strerror}; make room, then run this again (the results"
-            " are as before)"
-        ) from None
-    finally:
-        _discard(draft)
-
-
-def _discard(draft: Path) -> None:
-    for path in (draft, draft.with_name(draft.name + ".wal")):
-        path.unlink(missing_ok=True)
 
 
 def _unused_caches(results: Path, now: datetime) -> list[Path]:

@@ -14,13 +14,12 @@ from urllib.request import url2pathname
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow import fs
 
 from sdgbias.errors import DiskFull, StoreError, UsageError
 from sdgbias.store.tables import TABLES
 
-#: Environment variable: a folder (absolute path or file://) or s3://bucket/prefix for the files,
-#: instead of beside the results file.
+#: Environment variable: a folder (absolute path or file://) for the files, instead of beside the
+#: results file.
 ELSEWHERE = "SDGBIAS_DETAILS"
 #: Small enough that looking up one question reads only a part of the file.
 ROW_GROUP = 131_072
@@ -53,7 +52,7 @@ AGAIN = "then run this again (the results are as before)"
 @dataclass(frozen=True)
 class RunTable:
     """One row of the catalogue. ``file``: relative to ``home``; ``written_ns``: the file's
-    modification time when it was written (ns since 1970; None: in a bucket)."""
+    modification time when it was written (ns since 1970)."""
 
     run_id: str
     table: str
@@ -71,45 +70,19 @@ COLUMNS = tuple(f'"{f.name}"' for f in fields(RunTable))
 _COMPARED: dict[str, tuple[int, int, int, str]] = {}
 
 
-def home(results: Path) -> str:
-    """The folder, or the URL, that contains the Parquet files of this results file. Raises
-    UsageError on any other kind of location."""
+def home(results: Path) -> Path:
+    """The folder that contains the Parquet files of this results file. Raises UsageError where
+    ELSEWHERE names no folder."""
     elsewhere = os.environ.get(ELSEWHERE, "").strip().rstrip("/")
     name = results.with_suffix(".runs").name
     if not elsewhere:
-        return str(results.with_name(name))
+        return results.with_name(name)
     parts = urlsplit(elsewhere)
     if parts.scheme == "file":
         elsewhere = url2pathname(parts.path)
-    elif parts.scheme == "s3" and parts.netloc:
-        return f"{elsewhere}/{name}"
     if "://" in elsewhere or not Path(elsewhere).is_absolute():
-        raise UsageError(
-            f"{ELSEWHERE}={elsewhere}: give an absolute folder, file:///folder or"
-            " s3://bucket/prefix"
-        )
-    return str(Path(elsewhere) / name)
-
-
-def is_remote(where: str) -> bool:
-    return "://" in where
-
-
-def bucket() -> fs.FileSystem:
-    """Object storage, by the environment: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and,
-    where it isn't Amazon's, AWS_ENDPOINT_URL. Opens no connection."""
-    return fs.S3FileSystem(endpoint_override=os.environ.get("AWS_ENDPOINT_URL") or None)
-
-
-def local_home(results: Path, what: str) -> Path:
-    """``home`` as a folder. Raises UsageError for a bucket, naming the unsupported operation."""
-    where = home(results)
-    if is_remote(where):
-        raise UsageError(
-            f"{what} works on local files, not on {where}; use the bucket's own versions and rules"
-            " for that"
-        )
-    return Path(where)
+        raise UsageError(f"{ELSEWHERE}={elsewhere}: give an absolute folder or file:///folder")
+    return Path(elsewhere) / name
 
 
 def folder_of(run_id: str) -> str:
@@ -129,14 +102,11 @@ def write(results: Path, run_id: str, table: str, rows: pa.Table) -> RunTable:
 
     Raises StoreError where the file can't be written; no partial file remains.
     """
-    where = home(results)
+    folder = home(results) / folder_of(run_id)
     rows = rows.sort_by([(key, "ascending") for key in TABLES[table]]).drop_columns("run_id")
-    folder = f"{where}/{folder_of(run_id)}"
-    # a bucket takes whole objects: the file is written beside the results first
-    drafts = results.parent if is_remote(where) else Path(folder)
-    part = drafts / f".{table}-{uuid.uuid4().hex}.part"
+    part = folder / f".{table}-{uuid.uuid4().hex}.part"
     try:
-        drafts.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         with part.open("wb") as handle:
             pq.write_table(rows, handle, compression="zstd", row_group_size=ROW_GROUP)
             handle.flush()
@@ -144,20 +114,14 @@ def write(results: Path, run_id: str, table: str, rows: pa.Table) -> RunTable:
         digest = sha256(part)
         final = f"{table}-{digest[:16]}.parquet"
         made = part.stat()
-        if is_remote(where):
-            target = f"{folder}/{final}".removeprefix("s3://")
-            fs.copy_files(str(part), target, fs.LocalFileSystem(), bucket())
-            part.unlink()
-        else:
-            part.rename(f"{folder}/{final}")
+        part.rename(folder / final)
     except OSError as error:
         part.unlink(missing_ok=True)
         other = Refusal("", f"{error.strerror or error}; fix it")
         found = next((f for f in REFUSALS if f.sign in str(error)), other)
         raise found.kind(f"can't write {folder}: {found.cause}, {AGAIN}") from None
-    written_ns = None if is_remote(where) else made.st_mtime_ns
     file = f"{folder_of(run_id)}/{final}"
-    return RunTable(run_id, table, file, len(rows), made.st_size, digest, written_ns)
+    return RunTable(run_id, table, file, len(rows), made.st_size, digest, made.st_mtime_ns)
 
 
 def sha256(path: Path) -> str:
@@ -165,11 +129,11 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-def fault(where: Path | str, detail: RunTable, *, whole: bool = False) -> str:
+def fault(where: Path, detail: RunTable, *, whole: bool = False) -> str:
     """'' where the file matches the catalogue, else 'missing' or 'damaged'. Checks its size and
     modification time; where the time differs (the file was replaced, or copied without its times),
     every byte, by its sha256, once per process. ``whole``: every byte in any case."""
-    path = f"{where}/{detail.file}"
+    path = str(where / detail.file)
     try:
         found = os.stat(path)
         if found.st_size != detail.bytes:
@@ -194,6 +158,6 @@ def advice(run_id: str, file: str, why: str) -> str:
     if why == "missing":
         next_step = f"check {ELSEWHERE} and that NAME.runs stands beside NAME.duckdb"
     return (
-        f"run {run_id}: {file} is {why}; {next_step}, bring it back (sdgbias store restore) or"
-        " evaluate the model again; sdgbias store verify lists every such file"
+        f"run {run_id}: {file} is {why}; {next_step}, bring it back from a copy or evaluate the"
+        " model again; sdgbias store check lists every such file"
     )

@@ -19,13 +19,8 @@ CREATE TABLE metric_rows (
     run_id VARCHAR NOT NULL, model VARCHAR, suite VARCHAR, task VARCHAR, test VARCHAR, method VARCHAR, pillar VARCHAR,
     indicator VARCHAR, metric VARCHAR, "value" DOUBLE, n BIGINT, ci_low DOUBLE, ci_high DOUBLE,
     clusters BIGINT,                                                   -- what the interval counts: places, pictures or prompts
-    note VARCHAR,                                                      -- e.g. 'too few places'
-    cell UBIGINT                                                       -- database.cell: what rows are sorted and found by
+    note VARCHAR                                                       -- e.g. 'too few places'
 );
-
--- The metric rows about all indicators or classes together, a second time: what pages over many nights read, a quarter of the rows
--- (store.HEADLINES). Publishing a run writes both tables in one transaction.
-CREATE TABLE headline_rows AS FROM metric_rows;
 
 CREATE TABLE study_rows (                                              -- every analysis beyond the headline metrics
     run_id VARCHAR NOT NULL, study VARCHAR, task VARCHAR, test VARCHAR, method VARCHAR, pillar VARCHAR, indicator VARCHAR,

@@ -26,7 +26,6 @@ _ARROW = {
     "VARCHAR": pa.string(),
     "JSON": pa.string(),
     "BIGINT": pa.int64(),
-    "UBIGINT": pa.uint64(),
     "INTEGER": pa.int32(),
     "DOUBLE": pa.float64(),
     "BOOLEAN": pa.bool_(),

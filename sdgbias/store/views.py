@@ -24,17 +24,6 @@ def tables_in(sql: str) -> list[str]:
     return sorted({word.lower() for word in _WORD.findall(sql)})
 
 
-def load_remote(con: Any) -> None:
-    """Lets a connection read details in a bucket, through Arrow's file system."""
-    from fsspec.implementations.arrow import ArrowFSWrapper
-
-    class Bucket(ArrowFSWrapper):
-        protocol = "s3"
-
-    if not con.filesystem_is_registered("s3"):
-        con.register_filesystem(Bucket(parquet.bucket()))
-
-
 def show(
     con: Any,
     results: Path,
@@ -48,8 +37,6 @@ def show(
     only for readers of its run.
     """
     where = parquet.home(results)
-    if tables and parquet.is_remote(where):
-        load_remote(con)
     for table in tables:
         sound, broken = files(con, results, table, runs)
         quoted = ", ".join("'" + f"{where}/{d.file}".replace("'", "''") + "'" for d in sound)
@@ -65,8 +52,8 @@ def files(
     con: Any, results: Path, table: str, runs: Sequence[str] | None = None
 ) -> tuple[list[RunTable], list[tuple[str, str]]]:
     """The intact catalogued files of a table, by file, and the others as (run id, reason): one
-    unreadable file would make DuckDB fail on all the rest. Files in a bucket are not checked.
-    Raises StoreError where the catalogue names a file elsewhere."""
+    unreadable file would make DuckDB fail on all the rest. Raises StoreError where the
+    catalogue names a file elsewhere."""
     where = parquet.home(results)
     mine = "" if runs is None else " AND list_contains($runs, run_id)"
     found = [
@@ -82,8 +69,6 @@ def files(
             f"{results}: table details names a file outside {where}; this is no results"
             " file of sdgbias"
         )
-    if parquet.is_remote(where):
-        return found, []
     sound, broken = [], []
     for detail in found:
         why = parquet.fault(where, detail)

@@ -1,5 +1,4 @@
-"""`sdgbias store` and time travel as a person uses them: fabricated nights, sizes, retention,
-backup, a report of an earlier night."""
+"""`sdgbias store` as a person uses it: fabricated nights, sizes, retention, damaged files."""
 
 from __future__ import annotations
 
@@ -12,7 +11,8 @@ import pandas as pd
 import pytest
 
 from sdgbias import store
-from sdgbias.cli import store as cli_store
+from sdgbias.cli.results import _runs_of_report
+from sdgbias.errors import StoreError, UsageError
 from sdgbias.report.build import write_report
 from tests.builders import results as fake_results
 from tests.builders.commands import ok, refused
@@ -53,33 +53,17 @@ def night(path: Path, at: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def nights(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """(results file of three nights, report made after the first)."""
-    folder = tmp_path_factory.mktemp("nights")
-    path = folder / "now" / "r.duckdb"
-    night(path, 1)
-    ok("report", "--results", path, "--out", folder / "first")
-    for at in (2, 3):
+def nights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results file of three nights."""
+    path = tmp_path_factory.mktemp("nights") / "r.duckdb"
+    for at in (1, 2, 3):
         night(path, at)
-    return path, folder / "first"
+    return path
 
 
 @pytest.fixture
-def results(nights: tuple[Path, Path], tmp_path: Path) -> Path:
-    return fake_results.copied(nights[0], tmp_path / "r.duckdb")
-
-
-def test_a_report_of_an_earlier_night_is_the_one_of_then(
-    nights: tuple[Path, Path], tmp_path: Path
-) -> None:
-    path, first = nights
-    ok("report", "--results", path, "--as-of", "2026-11-11T0130", cwd=tmp_path)
-    again = tmp_path / "reports" / "2026-11-11T0130" / "index.html"  # never over the newest
-    assert (
-        again.read_bytes() == (first / "index.html").read_bytes()
-        and not (tmp_path / "reports" / "latest").exists()
-    )
-    assert "neither a night" in refused(2, "report", "--results", path, "--as-of", "yesterday")
+def results(nights: Path, tmp_path: Path) -> Path:
+    return fake_results.copied(nights, tmp_path / "r.duckdb")
 
 
 def test_sizes_retention_and_what_is_left(
@@ -105,22 +89,21 @@ def test_sizes_retention_and_what_is_left(
     assert len(store.query(results, "SELECT DISTINCT run_id FROM scores")) == 4
     assert len(store.query(results, "SELECT DISTINCT run_id FROM metrics")) == 6
 
-    then = cli_store.then(results, ["fake-optimist-1"], "")
+    runs = _runs_of_report(results, ["fake-optimist-1"])
     assert "fake-optimist-1: details removed by sdgbias store keep on 20" in capsys.readouterr().err
-    assert "fake-optimist" in write_report(results, tmp_path / "old", then=then).read_text()
+    assert "fake-optimist" in write_report(results, tmp_path / "old", among=runs).read_text()
+    with pytest.raises(StoreError, match="no finished run 'x'"):
+        _runs_of_report(results, ["fake-optimist-1", "x"])
+    with pytest.raises(UsageError, match="two runs of fake-optimist"):
+        _runs_of_report(results, ["fake-optimist-1", "fake-optimist-2"])
     gone = refused(7, "analyse", "--results", results, "--run", "fake-optimist-1")
-    assert "removed by `sdgbias store keep` on 20" in gone and "sdgbias store restore" in gone
+    assert "removed by `sdgbias store keep` on 20" in gone
 
 
-def test_backup_loss_and_restore(results: Path, tmp_path: Path) -> None:
-    to = tmp_path / "backup"
-    before = store.query(results, "FROM scores ORDER BY ALL")
-    assert "13 files copied" in ok("store", "backup", to, "--results", results)
+def test_a_damaged_file_is_named_and_orphans_go(results: Path) -> None:
+    assert "every file is as it was written" in ok("store", "check", "--results", results)
     victim = sorted(results.with_suffix(".runs").rglob("scores-*.parquet"))[0]
     victim.write_bytes(b"x" * victim.stat().st_size)
-    assert "1 files are missing or damaged" in refused(7, "store", "verify", "--results", results)
-    assert "--overwrite" in refused(2, "store", "restore", to, "--results", results)
-    assert "12 Parquet files" in ok("store", "restore", to, "--results", results, "--overwrite")
-    pd.testing.assert_frame_equal(store.query(results, "FROM scores ORDER BY ALL"), before)
+    assert "1 files are missing or damaged" in refused(7, "store", "check", "--results", results)
     shutil.copy(victim, victim.with_name("scores-" + "0" * 16 + ".parquet"))
     assert "orphans: 1 files" in ok("store", "compact", "--results", results)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,14 +14,13 @@ import pytest
 from sdgbias import store
 from sdgbias.analysis import night_text, nights
 from sdgbias.analysis.nights import BREACH, MISSING, PASS
-from sdgbias.errors import Busy, RegressionBreach
+from sdgbias.errors import RegressionBreach
 from sdgbias.nightly import notify, quarantine, records, run
 from sdgbias.nightly.regression import judge
 from sdgbias.nightly.regression.evidence import of_rule
 from sdgbias.nightly.regression.measured import Measured, RunMetrics
 from sdgbias.nightly.regression.policy import Policy, Rule
 from sdgbias.report.pages import night as page
-from sdgbias.store import backup, database
 from tests.builders.night_stubs import NIGHT, settings
 
 
@@ -105,28 +103,3 @@ def test_other_sentences_decide_nothing(
     monkeypatch.setattr(night_text, "_FLAGS", dict.fromkeys(night_text._FLAGS, f"{text}!"))
     monkeypatch.setattr(night_text, "FLOORS", dict.fromkeys(night_text.FLOORS, f"{text}?"))
     assert _decisions(tmp_path / "after") == before
-
-
-@pytest.mark.parametrize("text", ["is held by nobody we know", "wait a little"])
-def test_a_busy_file_is_known_by_its_class(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
-    """A file that another connection holds is not replaced; one that is damaged is, whatever its
-    name says."""
-    path = tmp_path / "r.duckdb"
-    with store.connect(path):
-        pass
-    opened = database.open_file
-
-    def at_once(path: Path, read_only: bool, wait: float) -> duckdb.DuckDBPyConnection:
-        try:
-            return opened(path, read_only, 0.05)
-        except Busy:
-            raise Busy(text) from None
-
-    monkeypatch.setattr(database, "open_file", at_once)
-    with duckdb.connect(str(path), read_only=True), pytest.raises(Busy, match=text):
-        backup._let_go(path)
-    damaged = tmp_path / "this is held.duckdb"
-    damaged.write_bytes(np.random.default_rng(0).bytes(9000))
-    backup._let_go(damaged)

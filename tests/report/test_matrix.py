@@ -16,7 +16,6 @@ from sdgbias.report import charts, labels, layout, leaderboard, matrix
 from sdgbias.report.layout import TERMS
 from sdgbias.report.pages import models, overview
 from sdgbias.report.source import Results
-from sdgbias.store import database
 from sdgbias.suites.facet import NOT_UNDERSTOOD
 from tests.builders.nights import publish_persons
 from tests.builders.results import NAMED, publish_models
@@ -30,12 +29,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def publish(folder: Path) -> Path:
     """Three models on places and one on people, whose recall is of all classes."""
     path = publish_persons(publish_models(folder / "sdgbias.duckdb"))
-    cell = database.cell([*database.CELL[:-1], "'all-52'"])
     with store.connect(path, details=()) as con:
-        for name in ("metric_rows", "headline_rows"):
-            con.execute(
-                f"UPDATE {name} SET indicator = 'all-52', cell = {cell} WHERE metric = 'recall'"
-            )
+        con.execute("UPDATE metric_rows SET indicator = 'all-52' WHERE metric = 'recall'")
     return path
 
 
@@ -92,12 +87,11 @@ def test_distinct_prompts_stand_beside_the_shares_without_evidence(table: dict[s
 def test_a_model_that_was_not_understood_has_no_number(tmp_path: Path) -> None:
     own = publish(tmp_path)
     with store.connect(own, details=()) as con:
-        for name in ("metric_rows", "headline_rows"):
-            con.execute(
-                f"UPDATE {name} SET value = NULL, note = ? WHERE metric = 'disparity'",
-                [NOT_UNDERSTOOD],
-            )
-            con.execute(f"UPDATE {name} SET value = 0 WHERE metric = 'recall'")
+        con.execute(
+            "UPDATE metric_rows SET value = NULL, note = ? WHERE metric = 'disparity'",
+            [NOT_UNDERSTOOD],
+        )
+        con.execute("UPDATE metric_rows SET value = 0 WHERE metric = 'recall'")
     with Results(own).reading() as reader:
         table = matrix.matrix(reader)
         recall = next(c for c in matrix.COLUMNS if c.metric == "recall").cell

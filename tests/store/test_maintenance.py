@@ -1,8 +1,7 @@
-"""What is kept and for how long, clearing up, backup and restore: a year of nights in small."""
+"""What is kept and for how long, and clearing up: a year of nights in small."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from datetime import UTC, datetime, timedelta
@@ -12,9 +11,9 @@ import pandas as pd
 import pytest
 
 from sdgbias import store
-from sdgbias.errors import InputError, StoreError, UsageError
+from sdgbias.errors import StoreError
 from sdgbias.scoring.cache import SCHEMAS, ScoreCache
-from sdgbias.store import backup, maintenance, parquet, snapshots
+from sdgbias.store import maintenance, parquet
 from tests.builders.store_rows import child, run, tables
 
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
@@ -216,7 +215,7 @@ def test_compaction_keeps_every_row(results: Path) -> None:
         and done.before == size
         and done.after == results.stat().st_size <= size
     )
-    assert maintenance.verify(results) == [] and not list(results.parent.rglob("*.part*"))
+    assert maintenance.check(results) == [] and not list(results.parent.rglob("*.part*"))
     store.publish(results, run("b", model="b"), tables(0.9))  # written to as before
     assert (
         store.query(results, "SELECT min(mass) AS m FROM scores WHERE run_id = 'b'")["m"][0] == 0.9
@@ -243,140 +242,3 @@ def test_score_caches_go_only_when_asked_for_unused_and_old(results: Path) -> No
         os.utime(lock, (old, old))
         done = maintenance.compact(results, caches=True, now=NOW)
     assert done.caches == 1 and done.cache_bytes > 0 and there() == {"f1", "f3", "f4"}
-
-
-def test_backup_copies_once_and_restores_the_same(results: Path, tmp_path: Path) -> None:
-    to, before = tmp_path / "backup", dump(results)
-    assert backup.back_up(results, to, now=NOW).files == 11
-    assert backup.back_up(results, to, now=NOW).there == 10
-    store.publish(results, run("new", model="n"), tables(0.9))
-    second = backup.back_up(results, to, now=NOW, check_all=True)
-    assert (second.files, second.there) == (2, 10) and len(list(to.glob("results-*.duckdb"))) == 1
-    with_new = dump(results)
-    assert with_new != before
-    assert backup.restore(to, tmp_path / "else" / "x.duckdb") == 11
-    assert (
-        dump(tmp_path / "else" / "x.duckdb") == with_new
-        and maintenance.verify(tmp_path / "else" / "x.duckdb") == []
-    )
-    with pytest.raises(UsageError, match="exists; give another --results, or --overwrite"):
-        backup.restore(to, results)
-    maintenance.apply(results, 1, 1, NOW)
-    backup.restore(to, results, overwrite=True)
-    assert dump(results) == with_new
-    results.write_bytes(b"not DuckDB any more")  # what a backup is for
-    shutil.rmtree(results.with_suffix(".runs"))
-    backup.restore(to, results, overwrite=True)
-    assert dump(results) == with_new
-
-
-def test_a_backup_of_damaged_results_is_refused_and_the_one_before_stays(
-    results: Path, tmp_path: Path
-) -> None:
-    to, before = tmp_path / "backup", dump(results)
-    backup.back_up(results, to, now=NOW)
-    kept_bytes = (to / "manifest.json").read_bytes()
-    store.publish(results, run("new", model="n"), tables(0.9))
-    [path] = (results.with_suffix(".runs") / "run_id=new").iterdir()
-    data = bytearray(path.read_bytes())
-    data[40] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(StoreError, match=r"run new: .* is damaged"):
-        backup.back_up(results, to, now=NOW)
-    assert (to / "manifest.json").read_bytes() == kept_bytes
-    backup.restore(to, tmp_path / "x.duckdb")
-    assert dump(tmp_path / "x.duckdb") == before
-
-
-@pytest.mark.parametrize("harm", ["byte", "missing", "duckdb"])
-def test_a_damaged_backup_is_noticed_before_anything_is_written(
-    results: Path, tmp_path: Path, harm: str
-) -> None:
-    to, before = tmp_path / "backup", dump(results)
-    backup.back_up(results, to, now=NOW)
-    victim = (
-        next(to.glob("results-*.duckdb")) if harm == "duckdb" else sorted(to.rglob("*.parquet"))[-1]
-    )
-    if harm == "missing":
-        victim.unlink()
-    else:
-        data = bytearray(victim.read_bytes())
-        data[len(data) // 2] ^= 1
-        victim.write_bytes(data)
-    with pytest.raises(StoreError, match="nothing was restored") as error:
-        backup.restore(to, tmp_path / "x.duckdb")
-    assert (
-        victim.name in str(error.value)
-        and not (tmp_path / "x.duckdb").exists()
-        and not (tmp_path / "x.runs").exists()
-    )
-    with pytest.raises(StoreError, match="nothing was restored"):
-        backup.restore(to, results, overwrite=True)
-    assert dump(results) == before
-    assert backup.back_up(results, to, now=NOW, check_all=True).files >= 1  # a new backup fixes it
-    backup.check(to)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda m: m["files"][0].update(path="../../outside.parquet"),
-        lambda m: m["results"].update(path="/etc/hostname"),
-        lambda m: m.pop("files"),
-        lambda m: m.update(format=2),
-    ],
-)
-def test_manifests_that_nobody_wrote(results: Path, tmp_path: Path, change: object) -> None:
-    to = tmp_path / "backup"
-    with pytest.raises(InputError, match="holds no backup"):
-        backup.restore(to, tmp_path / "x.duckdb")
-    backup.back_up(results, to, now=NOW)
-    manifest = json.loads((to / "manifest.json").read_text())
-    change(manifest)  # type: ignore[operator]
-    (to / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(InputError) as error:
-        backup.restore(to, tmp_path / "x.duckdb")
-    assert "\n" not in str(error.value) and not (tmp_path / "x.duckdb").exists()
-
-
-def test_what_was_there_at_the_end_of_a_night_or_day(results: Path) -> None:
-    at = pd.Timestamp("2026-02-03T03:00:00")
-    store.upsert(
-        results,
-        {
-            "nights": pd.DataFrame(
-                {
-                    "night": ["2026-02-03T0130", "2026-02-04T0130"],
-                    "started_at": [at - pd.Timedelta("1h"), at + pd.Timedelta("1d")],
-                    "finished_at": [at, pd.NaT],
-                }
-            )
-        },
-    )
-    assert snapshots.snapshot_at(results, "2026-02-03T0130") == snapshots.Snapshot(
-        ("a-01-05", "b", "a-01-06", "a-02-03"), "2026-02-03T0130"
-    )
-    assert snapshots.snapshot_at(results, "2026-02-03") == snapshots.snapshot_at(
-        results, "2026-02-03T0130"
-    )
-    assert snapshots.snapshot_at(results, "2026-01-31") == snapshots.Snapshot(
-        ("a-01-05", "b", "a-01-06")
-    )
-    assert store.latest_runs(results, among=snapshots.snapshot_at(results, "2026-01-31").runs) == [
-        "a-01-06",
-        "b",
-    ]
-    assert snapshots.only(results, ["a-03-01", "b"]) == snapshots.Snapshot(("a-03-01", "b"))
-    for wrong, says in [
-        ("2025-12-31", "no run was finished by"),
-        ("2026-02-09T0130", "no night .* 2026-02-04T0130, 2026-02-03T0130"),
-    ]:
-        with pytest.raises(StoreError, match=says):
-            snapshots.snapshot_at(results, wrong)
-    for wrong in ("yesterday", "2026-13-01", "2026-1-1"):
-        with pytest.raises(UsageError, match="neither a night"):
-            snapshots.snapshot_at(results, wrong)
-    with pytest.raises(StoreError, match="no finished run 'x'"):
-        snapshots.only(results, ["b", "x"])
-    with pytest.raises(UsageError, match="two runs of a"):
-        snapshots.only(results, ["a-03-01", "a-03-02"])

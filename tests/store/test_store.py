@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from sdgbias import store
 from sdgbias.cli import app
 from sdgbias.errors import StoreError, UsageError
-from sdgbias.store import database
+from sdgbias.store import database, migrate
 from tests.builders.store_rows import child, run, tables
 
 PUBLIC = [
@@ -152,29 +152,46 @@ def test_wrong_run_records(path: Path, record: dict[str, object], says: str) -> 
         store.publish(path, record, {})
 
 
-def test_a_file_of_another_version_is_refused_and_unchanged(path: Path) -> None:
+@pytest.mark.parametrize("other", [min(migrate.EARLIER) - 1, database.SCHEMA + 1])
+def test_a_file_of_an_unknown_schema_is_refused_and_unchanged(path: Path, other: int) -> None:
     store.publish(path, run(), tables())
-    for other in (database.SCHEMA - 1, database.SCHEMA + 1):
-        with store.connect(path, details=()) as con:
-            con.execute("UPDATE schema_version SET version = ?", [other])
-        before = path.read_bytes()
-        for use in (lambda: store.query(path, "FROM runs"), lambda: store.publish(path, run(), {})):
-            with pytest.raises(StoreError, match=f"schema {other}, .* {database.SCHEMA} only") as e:
-                use()
-            assert str(path) in str(e.value) and "--results FILE" in str(e.value)
-        assert path.read_bytes() == before
-        with duckdb.connect(str(path)) as con:
-            con.execute("UPDATE schema_version SET version = ?", [database.SCHEMA])
-    assert len(store.query(path, "FROM runs")) == 1
+    with store.connect(path, details=()) as con:
+        con.execute("UPDATE schema_version SET version = ?", [other])
+    path = path.rename(path.with_name("of-another-version.duckdb"))
+    migrate._CURRENT.clear()
+    before = path.read_bytes()
+    for use in (lambda: store.query(path, "FROM runs"), lambda: store.publish(path, run(), {})):
+        with pytest.raises(StoreError, match=f"schema {other}, .* to {database.SCHEMA};") as e:
+            use()
+        assert str(path) in str(e.value) and "--results FILE" in str(e.value)
+    assert path.read_bytes() == before
 
 
-def test_an_empty_file_is_no_results_to_read_and_a_place_to_write(path: Path) -> None:
+@pytest.mark.parametrize("content", [None, b""])
+def test_an_empty_file_is_a_new_one(path: Path, content: bytes | None) -> None:
+    """What a writer leaves that is killed before its first transaction."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    duckdb.connect(str(path)).close()  # a writer that was killed before its first transaction
-    with pytest.raises(StoreError, match="is empty; run `sdgbias evaluate` first"):
-        store.query(path, "FROM runs")
+    path.write_bytes(content) if content is not None else duckdb.connect(str(path)).close()
+
+    assert store.query(path, "FROM runs").empty
+
     store.publish(path, run(), tables())
     assert len(store.query(path, "FROM runs")) == 1
+
+
+def test_a_path_that_duckdb_misreads_is_refused_before_anything_is_scored(tmp_path: Path) -> None:
+    path = tmp_path / "what?" / "r.duckdb"
+
+    for use in (lambda: store.has_run(path, "r1"), lambda: store.publish(path, run(), {})):
+        with pytest.raises(UsageError, match="question mark"):
+            use()
+
+
+def test_a_pipe_is_no_results_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "r.duckdb")
+
+    with pytest.raises(StoreError, match="is no file"):
+        store.query(tmp_path / "r.duckdb", "FROM runs")
 
 
 def test_another_process_holds_the_file(path: Path) -> None:
@@ -312,7 +329,7 @@ def test_paths_that_cannot_be(tmp_path: Path) -> None:
     for bad, says in [
         (tmp_path / "file" / "x.duckdb", "can't create"),
         (tmp_path / "file", "no DuckDB file"),
-        (tmp_path, "can't open"),
+        (tmp_path, "is no file"),
     ]:
         with pytest.raises(StoreError, match=says) as error:
             store.publish(bad, run(), {})
@@ -359,34 +376,3 @@ def test_no_extension_is_ever_fetched(path: Path) -> None:
     with store.connect(path) as con:
         row = con.execute("SELECT current_setting('autoinstall_known_extensions')").fetchone()
     assert row == (False,)
-
-
-def test_a_full_block_of_metric_rows_is_sorted_by_cell(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = [f"i{k}" for k in range(4)]
-    whole = "FROM metric_rows ORDER BY ALL"
-    sql = "SELECT cell, indicator, test, run_id FROM metric_rows ORDER BY rowid"
-    for path, blocks in (
-        (tmp_path / "sorted.duckdb", (20, 40)),
-        (tmp_path / "plain.duckdb", (10**6,)),
-    ):
-        monkeypatch.setattr(store, "GROUPED", blocks)
-        monkeypatch.setattr(store, "NEWEST", 8)
-        for n in [*range(12), 7]:  # run 7 is published twice
-            rows = pd.DataFrame({"test": ["T1", "T2"] * 4, "indicator": sorted(names * 2)})
-            rows = rows.assign(task="mcq", method="full", pillar="all", metric="accuracy", value=n)
-            store.publish(path, run(f"r{n}"), {"metric_rows": rows})
-            if n == 3:  # the first small block is complete, the large one isn't
-                early = store.query(path, sql)
-                assert early["cell"].iloc[:20].is_monotonic_increasing == (blocks[0] == 20)
-                assert list(early["run_id"].iloc[20:]) == ["r2"] * 4 + ["r3"] * 8
-    stored = store.query(tmp_path / "sorted.duckdb", sql)
-    for first, last in ((0, 40), (40, 72)):  # without the 8 rows of run 7
-        block_of = stored.iloc[first:last]
-        assert block_of["cell"].is_monotonic_increasing and set(block_of["indicator"]) == set(names)
-    assert (stored.groupby(["indicator", "test"])["cell"].nunique() == 1).all()
-    assert stored["cell"].nunique() == 8
-    assert list(stored["run_id"].iloc[72:]) == [f"r{n}" for n in (10, 11, 7) for _ in range(8)]
-    same = [store.query(tmp_path / f"{name}.duckdb", whole) for name in ("sorted", "plain")]
-    assert len(same[0]) == 12 * 8 and same[0].equals(same[1])

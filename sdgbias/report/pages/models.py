@@ -106,8 +106,7 @@ def page(
     places = {run["suite"]: run for run in newest}.get(SDG)
     if places and found is None:
         ids = [places["run_id"]]
-        first = leaderboard.first_row(reader, places, "metric_rows")
-        found = data.read(partial(reader.frame, params={"runs": ids}, runs=ids), first)
+        found = data.read(partial(reader.frame, params={"runs": ids}, runs=ids))
     return {
         "name": name,
         "entry": facts,
@@ -157,9 +156,9 @@ def _suite(reader: Reader, run: Row) -> dict[str, Any]:
     metric over nights."""
     cells = reader.ask(
         """SELECT task, metric, method, test, pillar, indicator, "value", n, ci_low, ci_high, note
-           FROM headline_rows
-           WHERE run_id = ? AND rowid >= ? ORDER BY ALL""",
-        [run["run_id"], leaderboard.first_row(reader, run, "headline_rows")],
+           FROM metric_rows
+           WHERE run_id = ? AND indicator IN ('all', 'all-52') ORDER BY ALL""",
+        [run["run_id"]],
     )
     # a recall of 0 where not one answer was understood is not shown as measured
     mute = {(c["task"], c["test"], c["method"]) for c in cells if c["note"] == NOT_UNDERSTOOD}

@@ -139,8 +139,8 @@ def load(
     rows = store.query(
         results,
         """SELECT task, test, method, metric, pillar, "value", n, ci_low, ci_high
-           FROM headline_rows WHERE run_id = $run AND "value" IS NOT NULL AND NOT isnan("value")
-           AND (pillar = 'all' OR $people) ORDER BY ALL""",
+           FROM metric_rows WHERE run_id = $run AND "value" IS NOT NULL AND NOT isnan("value")
+           AND indicator IN ('all', 'all-52') AND (pillar = 'all' OR $people) ORDER BY ALL""",
         {"run": run_id, "people": suite.private},
     )
     numbers = tuple(_number(row) for row in rows.to_dict("records"))

@@ -1,0 +1,109 @@
+"""Results files of an earlier schema: opened, they become files of this one.
+
+The rows are written to a new file beside the old one, which is renamed into place at the end; the
+old one stays as NAME.schema<version>.duckdb. A process that is killed meanwhile leaves the old file
+as it was.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import duckdb
+
+from sdgbias import locks
+from sdgbias.errors import StoreError
+from sdgbias.files import replacing
+from sdgbias.store import database, nights
+from sdgbias.store.database import SCHEMA
+
+#: Versions whose files can be read.
+EARLIER = (15, 16)
+#: Tables of earlier schemas whose rows are files now -> their view (nights.py).
+_FILES_NOW = {"nights": "nights", "night_models": "night_outcomes"}
+#: Files whose schema this process has compared with its own, as (device, inode).
+_CURRENT: set[tuple[int, int]] = set()
+
+
+def prepare(path: Path, wait: float) -> None:
+    """Gives an existing file this version's tables: an empty one gets them, and one of an earlier
+    schema is replaced. Raises StoreError for a file that holds other tables and for a newer schema,
+    Busy where another process has the file for ``wait`` seconds."""
+    if not path.exists() or _identity(path) in _CURRENT:
+        return
+    if not path.stat().st_size or database.version(path, wait) != SCHEMA:
+        with locks.alone(path, wait):  # whoever creates or publishes into it is done then
+            _upgrade(path, wait)
+    _CURRENT.add(_identity(path))
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_dev, status.st_ino
+
+
+def _upgrade(path: Path, wait: float) -> None:
+    if not path.stat().st_size:
+        path.unlink()  # DuckDB creates a file and refuses one without a byte
+    version = database.version(path, wait) if path.exists() else 0
+    if version == SCHEMA:
+        return
+    with database.open_file(path, False, wait) as con, database.translate_errors(path, "write"):
+        if not version:
+            database.create_tables(con)
+            return
+        con.execute("CHECKPOINT")  # what a killed writer left in the log goes into the file
+    if version not in EARLIER:
+        raise StoreError(
+            f"{path} has schema {version}, this version of sdgbias reads schemas"
+            f" {min(EARLIER)} to {SCHEMA}; use the version that wrote it, or evaluate into another"
+            " file: --results FILE"
+        )
+    with database.rewriting(path) as draft:
+        with duckdb.connect(str(draft)) as con, database.translate_errors(draft, "write"):
+            database.create_tables(con)
+            quoted = str(path).replace("'", "''")
+            con.execute(f"ATTACH '{quoted}' AS old (READ_ONLY)")
+            _copy_rows(con)
+            _write_files(con, path)
+            con.execute("DETACH old")
+        with replacing(_free_name(path, version)) as kept:
+            shutil.copyfile(path, kept)
+
+
+def _free_name(path: Path, version: int) -> Path:
+    """Where the old file is kept: never in place of another."""
+    kept = path.with_name(f"{path.stem}.schema{version}{path.suffix}")
+    number = 2
+    while kept.exists():
+        kept = path.with_name(f"{path.stem}.schema{version}-{number}{path.suffix}")
+        number += 1
+    return kept
+
+
+def _copy_rows(con: duckdb.DuckDBPyConnection) -> None:
+    """Every row of database ``old``: of each table the columns that both have."""
+    columns = """SELECT table_name, column_name FROM duckdb_columns() WHERE database_name = ? AND
+                 schema_name = 'main' AND NOT internal"""
+    [(name,)] = con.execute("SELECT current_database()").fetchall()
+    tables = con.execute(
+        "SELECT table_name FROM duckdb_tables() WHERE database_name = ? AND schema_name = 'main'"
+        " AND table_name <> 'schema_version' ORDER BY ALL",
+        [name],
+    ).fetchall()
+    ours, theirs = (set(con.execute(columns, [of]).fetchall()) for of in (name, "old"))
+    for (table,) in tables:
+        both = sorted(f'"{column}"' for of, column in ours & theirs if of == table)
+        if both:
+            con.execute(f"INSERT INTO {table} BY NAME SELECT {', '.join(both)} FROM old.{table}")
+
+
+def _write_files(con: duckdb.DuckDBPyConnection, path: Path) -> None:
+    """The rows of nights of database ``old`` as files; one that is there already is newer."""
+    tables = "SELECT table_name FROM duckdb_tables() WHERE database_name = 'old'"
+    for table in {name for (name,) in con.execute(tables).fetchall()} & set(_FILES_NOW):
+        view = _FILES_NOW[table]
+        for row in con.execute(f"FROM old.{table}").df().to_dict("records"):
+            if not nights.path_of(path, view, row).exists():
+                nights.write(path, view, row)

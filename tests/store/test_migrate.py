@@ -1,0 +1,93 @@
+"""A results file that the version before wrote (schema 15, commit 6873785e: six runs of
+tests/golden, with a part of their numbers) becomes one of this version when it is opened."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from shutil import copytree
+
+import duckdb
+import pandas as pd
+import pytest
+
+from sdgbias import store
+from sdgbias.store import database, migrate
+from tests.builders.store_rows import child
+
+EARLIER = Path(__file__).parent / "schema15"
+
+
+@pytest.fixture
+def earlier(tmp_path: Path) -> Path:
+    copytree(EARLIER / "results.runs", tmp_path / "results.runs")
+    path = tmp_path / "results.duckdb"
+    path.write_bytes(gzip.decompress((EARLIER / "results.duckdb.gz").read_bytes()))
+    return path
+
+
+def raw(path: Path, sql: str) -> pd.DataFrame:
+    with duckdb.connect(str(path), read_only=True) as con:
+        return con.execute(sql).df()
+
+
+def test_the_public_view_shows_the_same_numbers(earlier: Path) -> None:
+    sql = "SELECT * FROM metrics ORDER BY ALL"
+    before = raw(earlier, sql)
+
+    after = store.query(earlier, sql)
+
+    assert len(before) > 1000
+    pd.testing.assert_frame_equal(after, before)
+
+
+def test_details_can_be_read(earlier: Path) -> None:
+    by_view = store.query(earlier, 'SELECT "view", count(*) AS n FROM scores GROUP BY 1')
+
+    assert by_view["n"].sum() == 400
+
+
+def test_the_old_file_stays_beside_the_new_one(earlier: Path) -> None:
+    before = earlier.read_bytes()
+
+    store.query(earlier, "FROM runs")
+    store.query(earlier, "FROM runs")
+
+    assert database.version(earlier, 1) == database.SCHEMA
+    kept = list(earlier.parent.glob("*.schema*"))
+    assert [path.name for path in kept] == ["results.schema15.duckdb"]
+    assert kept[0].read_bytes() == before
+
+
+def test_two_old_files_of_one_name_are_both_kept(earlier: Path) -> None:
+    before = earlier.read_bytes()
+    store.query(earlier, "FROM runs")
+    earlier.write_bytes(before)
+    migrate._CURRENT.clear()
+
+    store.query(earlier, "FROM runs")
+
+    assert {path.name for path in earlier.parent.glob("*.schema*")} == {
+        "results.schema15.duckdb",
+        "results.schema15-2.duckdb",
+    }
+
+
+def test_a_writer_migrates_too(earlier: Path) -> None:
+    store.publish(earlier, {"run_id": "new", "model": "new", "benchmark_id": "b"}, {})
+
+    assert len(store.run_ids(earlier)) == 7
+
+
+def test_a_process_that_is_killed_meanwhile_leaves_the_old_file(earlier: Path) -> None:
+    before = earlier.read_bytes()
+    code = f"""
+from sdgbias import store
+store.database.os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
+store.query({str(earlier)!r}, "FROM runs")
+"""
+
+    assert child(code).wait() == -9
+
+    assert earlier.read_bytes() == before
+    assert len(store.query(earlier, "FROM runs")) == 6
