@@ -65,7 +65,7 @@ def _step(
     progress.update(title)
     with subprocess.Popen(
         command,
-        env=_environment() | (more or {}),
+        env={**_environment(), **(more or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -215,8 +215,8 @@ def directions(results: Path, runs: Iterable[object]) -> list[str]:
         text = f"{model} {lean.verdict(prior)}."
         if prior:
             counted = max(share.clusters for share in prior.values())
-            ways = ", ".join(f"{percent['q_only', way]} {way}" for way in prior)
-            text += f" Without any evidence its answers are {ways} ({counted} prompts)."
+            parts = ", ".join(f"{percent['q_only', way]} {way}" for way in prior)
+            text += f" Without any evidence its answers are {parts} ({counted} prompts)."
         ways = ("optimistic", "pessimistic")
         if all((method, way) in shares for method in ("full", "cade") for way in ways):
             told = " and ".join(

@@ -337,10 +337,10 @@ def _rows(results: Path, sql: str, params: Sequence[object] = ()) -> list[tuple[
 def _done(results: Path, minute: str) -> set[str]:
     """Completed nights that began in this minute (including the same wall-clock minute of a
     repeated hour)."""
-    from sdgbias.store import nights
+    from sdgbias.store import night_files
 
     sql = "SELECT night FROM nights WHERE status = 'done' AND starts_with(night, ?)"
-    return set(nights.query(results, sql, [minute])["night"])
+    return set(night_files.query(results, sql, [minute])["night"])
 
 
 def _known(results: Path, never: set[str]) -> dict[tuple[str, str, str], str]:

@@ -1,4 +1,4 @@
-"""The record of nights: how each went and what came of each model, as files (store/nights.py).
+"""The record of nights: how each went and what came of each model, as files (store/night_files.py).
 
 A night is 'running' from `begin` to `end`; since only one runs at a time, the next `begin` marks
 one that was killed as 'interrupted'. What can't be written while the disk is full is written again
@@ -20,7 +20,7 @@ from sdgbias import locks, store
 from sdgbias.errors import InfrastructureError, StoreError
 from sdgbias.nightly.attempt import PUBLISHED, UNCHANGED, JobOutcome, unplanned
 from sdgbias.nightly.plan import BROKEN, Night, Settings
-from sdgbias.store import nights as night_files
+from sdgbias.store import night_files
 from sdgbias.types import CANDIDATE, RETIRED
 
 RUNNING, DONE, INTERRUPTED = "running", "done", "interrupted"
@@ -77,9 +77,8 @@ def begin(settings: Settings, night: Night, now: datetime) -> None:
     is made where there is none, for the steps that read it. Raises StoreError if the night's files
     can't be written."""
     results = settings.results
-    for earlier in night_files.query(
-        results, "FROM nights WHERE status = ? AND night != ?", [RUNNING, night.night]
-    ).to_dict("records"):
+    others = "FROM nights WHERE status = ? AND night != ?"
+    for earlier in night_files.rows(results, others, [RUNNING, night.night]):
         night_files.write(results, "nights", earlier | {"status": INTERRUPTED})
     row = {
         "night": night.night,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from sdgbias import store
 from sdgbias.errors import Busy, StoreError
-from sdgbias.store import nights, views
+from sdgbias.store import night_files, views
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,7 +65,7 @@ class Results:
     def stamp(self) -> Stamp:
         """Changes whenever the file or the record of a night is written: inode, time and size of
         the file and its write-ahead log, and of the folders of the newest nights."""
-        home = nights.home(self.path)
+        home = night_files.home(self.path)
         newest = sorted(home.glob("[0-9]*-*/"))[-3:]
         folders = [home, *newest, *(folder / "outcomes" for folder in newest)]
         files = (self.path, self.path.with_name(self.path.name + ".wal"))

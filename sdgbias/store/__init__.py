@@ -7,6 +7,7 @@ and retries. A run is published whole, in one transaction (rows replaced by key)
 publish leaves the previous state and a repeated one changes nothing. ``schema.sql`` is its schema.
 
 * database, tables, parquet, views: the file, its rows, and the Parquet files beside it
+* night_files: the record of nights beside the file, and its views
 * migrate: files of an earlier schema
 * maintenance: what is kept, clearing up, and whether every file is as it was written
 * untrusted: queries of users, on a connection that opens no file
@@ -30,8 +31,7 @@ import pyarrow as pa
 
 from sdgbias import locks
 from sdgbias.errors import StoreError, UsageError, one_of
-from sdgbias.store import database, migrate, parquet, untrusted, views
-from sdgbias.store import nights as night_files
+from sdgbias.store import database, migrate, night_files, parquet, untrusted, views
 from sdgbias.store.tables import TABLES as DETAILS
 from sdgbias.store.tables import arrow_table, json_text
 
@@ -251,7 +251,7 @@ def upsert(
     by: Mapping[str, tuple[str, ...]] | None = None,
 ) -> None:
     """Adds rows to ``NIGHT_TABLES`` in one transaction, replacing rows with the same key; those of
-    nights and night_outcomes are files (nights.py), one by one.
+    nights and night_outcomes are files (night_files.py), one by one.
 
     ``by``: table -> the leading key columns whose rows are replaced whole (verdicts: ('night',
     'model', 'suite') replaces all verdicts on one model of one night, including those that are not
@@ -264,7 +264,7 @@ def upsert(
             raise StoreError(one_of("table of nights", name, valid))
         if name in night_files.VIEWS:
             for row in frame.to_dict("records"):
-                night_files.write(Path(path), name, row)
+                night_files.write(Path(path), name, {str(k): v for k, v in row.items()})
     with connect(path, details=()) as con:
         ready = {
             name: _arrow(con, name, frame, {})

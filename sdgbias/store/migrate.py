@@ -15,12 +15,12 @@ import duckdb
 from sdgbias import locks
 from sdgbias.errors import StoreError
 from sdgbias.files import replacing
-from sdgbias.store import database, nights
+from sdgbias.store import database, night_files
 from sdgbias.store.database import SCHEMA
 
 #: Versions whose files can be read.
 EARLIER = (15, 16)
-#: Tables of earlier schemas whose rows are files now -> their view (nights.py).
+#: Tables of earlier schemas whose rows are files now -> their view (night_files.py).
 _FILES_NOW = {"nights": "nights", "night_models": "night_outcomes"}
 #: Files whose schema this process has compared with its own, as (device, inode).
 _CURRENT: set[tuple[int, int]] = set()
@@ -105,5 +105,5 @@ def _write_files(con: duckdb.DuckDBPyConnection, path: Path) -> None:
     for table in {name for (name,) in con.execute(tables).fetchall()} & set(_FILES_NOW):
         view = _FILES_NOW[table]
         for row in con.execute(f"FROM old.{table}").df().to_dict("records"):
-            if not nights.path_of(path, view, row).exists():
-                nights.write(path, view, row)
+            if not night_files.path_of(path, view, row).exists():
+                night_files.write(path, view, {str(name): value for name, value in row.items()})

@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from sdgbias.errors import UsageError
-from sdgbias.store import nights as night_files
-from sdgbias.store import parquet, views
+from sdgbias.store import night_files, parquet, views
 
 _LOCKED = """SET python_enable_replacements = false; SET enable_external_access = false;
              SET disabled_filesystems = 'LocalFileSystem'; SET lock_configuration = true"""

@@ -19,7 +19,7 @@ from sdgbias.errors import InfrastructureError
 from sdgbias.nightly import records
 from sdgbias.nightly.attempt import JobOutcome
 from sdgbias.nightly.plan import Night, Settings, tonight
-from sdgbias.store import nights as night_files
+from sdgbias.store import night_files
 from tests.builders.commands import REPOSITORY
 from tests.builders.night_stubs import NIGHT, NOW, entry, settings
 
@@ -224,7 +224,7 @@ def test_a_row_after_the_month_was_packed_counts_in_place_of_the_packed_one(tmp_
 COMPACT = """
 import os, sys
 from pathlib import Path
-from sdgbias.store import nights
+from sdgbias.store import night_files
 calls = 0
 def stop_at(event, arguments):
     global calls
@@ -233,7 +233,7 @@ def stop_at(event, arguments):
         if calls == int(sys.argv[2]):
             os.kill(os.getpid(), 9)
 sys.addaudithook(stop_at)
-nights.compact(Path(sys.argv[1]), "2026-11")
+night_files.compact(Path(sys.argv[1]), "2026-11")
 """
 
 

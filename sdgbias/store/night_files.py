@@ -31,7 +31,7 @@ _MONTH = re.compile(r"\d{4}-\d\d")
 
 
 @dataclass(frozen=True)
-class View:
+class NightView:
     """files: pattern of its JSON files below nights/; parquet: the ending of its Parquet files;
     columns: name -> DuckDB's type."""
 
@@ -42,7 +42,7 @@ class View:
 
 
 VIEWS = {
-    "nights": View(
+    "nights": NightView(
         "*/night.json",
         "nights.parquet",
         ("night",),
@@ -59,7 +59,7 @@ VIEWS = {
             "starts": "BIGINT",
         },
     ),
-    "night_outcomes": View(
+    "night_outcomes": NightView(
         "*/outcomes/*.json",
         "outcomes.parquet",
         ("night", "model", "suite"),
@@ -141,7 +141,7 @@ def copy(con: duckdb.DuckDBPyConnection, results: Path, sql: str) -> None:
             con.execute(f"CREATE TEMP TABLE {name} AS {_rows(home(results), view)}")
 
 
-def _rows(folder: Path, view: View) -> str:
+def _rows(folder: Path, view: NightView) -> str:
     """The statement that reads the files of a view."""
     types = ", ".join(f"'{name}': '{kind}'" for name, kind in view.columns.items())
     names = ", ".join(f'"{name}"' for name in view.columns)
@@ -182,6 +182,12 @@ def query(results: Path, sql: str, params: Sequence[Any] = ()) -> pd.DataFrame:
         raise StoreError(f"{home(results)}: can't be read: {first_line(error)}") from None
 
 
+def rows(results: Path, sql: str, params: Sequence[Any] = ()) -> list[dict[str, Any]]:
+    """As `query`, each row as a mapping."""
+    records = query(results, sql, params).to_dict("records")
+    return [{str(name): value for name, value in row.items()} for row in records]
+
+
 def compact(results: Path, before: str) -> list[str]:
     """Bring the nights of every month before this one ('2026-11') into two Parquet files, and
     return those months. Logs stay. Killed at any instant, no row is lost or doubled. Call it while
@@ -193,8 +199,8 @@ def compact(results: Path, before: str) -> list[str]:
         for name, view in VIEWS.items():
             with files.writing(folder / f"{month}.{view.parquet}", ONWARD) as part:
                 target = "'" + str(part).replace("'", "''") + "'"
-                rows = f"FROM {name} WHERE starts_with(night, '{month}') ORDER BY ALL"
-                query(results, f"COPY ({rows}) TO {target} (FORMAT parquet)")
+                of_month = f"FROM {name} WHERE starts_with(night, '{month}') ORDER BY ALL"
+                query(results, f"COPY ({of_month}) TO {target} (FORMAT parquet)")
         for view in VIEWS.values():
             for path in folder.glob(f"{month}-{view.files}"):
                 path.unlink()
