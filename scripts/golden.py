@@ -130,8 +130,6 @@ def numbers(folder: Path) -> pd.DataFrame:
     )
     frame = pd.concat([headline, studies, params.assign(source="cade")], ignore_index=True)
     frame = pd.concat([frame, cade_terms(results)], ignore_index=True)
-    # the setting of a study is no number
-    frame = frame[~frame["study"].isin(["settings", "compared"])]
     frame = frame.reindex(columns=[*KEY, *TOLERANCES])
     texts = [name for name in KEY if name != "x"]
     frame[texts] = frame[texts].fillna("").astype("str")

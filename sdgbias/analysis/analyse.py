@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pandas as pd
 
 from sdgbias import store, suites
 from sdgbias.analysis.asked import gives_scores
-from sdgbias.analysis.rows import AnalysisSettings, row, table
+from sdgbias.analysis.rows import AnalysisSettings, table
 from sdgbias.analysis.run import RunData, load, row_of
 from sdgbias.analysis.studies import (
     ablation,
@@ -50,7 +51,7 @@ def study(
 ) -> pd.DataFrame:
     """All study rows of one run, sorted by key. Deterministic for a given run and settings."""
     modules = each(progress, f"analysing {run.model}", STUDIES.values())
-    parts = [*(module.rows(run, settings) for module in modules), _settings_rows(settings)]
+    parts = (module.rows(run, settings) for module in modules)
     rows = (record for part in parts for record in part.to_dict("records"))
     custom = suites.named(str(run.run["suite"])).custom
     return table(
@@ -74,9 +75,7 @@ def people_study(
     progress("analysing answers about people", 0, 1)
     found = fairness.rows(results, run_id, settings)
     progress("analysing answers about people", 1, 1)
-    return table(
-        record for part in (found, _settings_rows(settings)) for record in part.to_dict("records")
-    )
+    return table(found.to_dict("records"))
 
 
 def analyse(
@@ -86,20 +85,20 @@ def analyse(
     *,
     again: bool = False,
     progress: Progress = silent,
-) -> dict[str, int]:
+) -> dict[str, int | None]:
     """Run every study of the given runs and publish the rows; returns run_id -> number of rows.
     Default: the newest run of each model; in the people suite, of each model and benchmark.
 
-    A run already analysed with these settings is skipped unless ``again``, and 0 rows are reported
-    for it.
+    A run already analysed with these settings is skipped unless ``again``: None.
     """
-    made: dict[str, int] = {}
+    made: dict[str, int | None] = {}
     for run_id in run_ids if run_ids is not None else suites.newest_runs(results):
-        made[run_id] = 0
+        made[run_id] = None
         if again or not _analysed(results, run_id, settings):
             suite = suites.named(str(row_of(results, run_id)["suite"]))
             rows = _STUDIES[suite.items_table](results, run_id, settings, progress)
-            store.replace(results, run_id, {"study_rows": rows})
+            done = pd.DataFrame([{"settings": vars(settings)}])
+            store.replace(results, run_id, {"study_rows": rows, "analyses": done})
             made[run_id] = len(rows)
     return made
 
@@ -111,7 +110,7 @@ def _places_study(
     progress: Progress = silent,
 ) -> pd.DataFrame:
     if not gives_scores(row_of(results, run_id)["config"]):  # every study rests on scores
-        return table(_settings_rows(settings).to_dict("records"))
+        return table([])
     return study(load(results, run_id), settings, progress)
 
 
@@ -119,18 +118,7 @@ def _places_study(
 _STUDIES = {"items": _places_study, "people": people_study}
 
 
-def _settings_rows(settings: AnalysisSettings) -> pd.DataFrame:
-    return table(
-        row("settings", name, float(value)) for name, value in sorted(vars(settings).items())
-    )
-
-
 def _analysed(results: Path, run_id: str, settings: AnalysisSettings) -> bool:
-    found = store.query(
-        results,
-        "SELECT metric, value FROM study_rows WHERE study = 'settings' AND run_id = ?",
-        [run_id],
-    )
-    return dict(zip(found["metric"], found["value"], strict=True)) == {
-        k: float(v) for k, v in vars(settings).items()
-    }
+    sql = "SELECT settings FROM analyses WHERE run_id = ?"
+    known = store.query(results, sql, [run_id])["settings"]
+    return any(json.loads(text) == vars(settings) for text in known)

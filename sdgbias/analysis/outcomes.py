@@ -129,12 +129,13 @@ def answered(
 
 
 def hits(cell: TaskCell, choice: Ints, number: Floats | None = None) -> Floats:
-    """(N,) 1 right, 0 wrong, NaN without an answer."""
+    """(N,) 1 right, 0 wrong, NaN without an answer, or for a number without a tolerance."""
     if number is None:
         return np.where(choice >= 0, metrics.correct(cell.gold, choice), np.nan)
     error = metrics.absolute_error(cell.items["gold_value"].to_numpy(dtype=float), number)
-    right = metrics.within_tolerance(error, cell.items["tolerance"].to_numpy(dtype=float))
-    return np.where(np.isnan(number), np.nan, right)
+    tolerance = cell.items["tolerance"].to_numpy(dtype=float)
+    right = metrics.within_tolerance(error, tolerance)
+    return np.where(np.isnan(number) | np.isnan(tolerance), np.nan, right)
 
 
 def pooled(found: Sequence[TaskOutcome]) -> TaskOutcome:
@@ -234,6 +235,7 @@ def rows_of(
             each[there],
             kind=kind,
             smallest=level.smallest,
+            tested=tested,
         )
         for each in clusters
     ]
@@ -251,16 +253,20 @@ def rows_of(
 
 
 def distinct(
-    study: str, level: Level, prompt: Ints, /, **columns: object
+    study: str,
+    level: Level,
+    unit: Ints,
+    columns: Mapping[str, object],
+    metric: str = "distinct_prompts",
 ) -> list[dict[str, object]]:
-    """Number of distinct prompts of each group, the effective n where many items share a prompt.
-    prompt: (n,) codes."""
-    many = int(prompt.max(initial=0)) + 1
-    seen = np.bincount(level.code * many + prompt, minlength=len(level.columns) * many)
+    """Number of distinct units of each group, the effective n where many rows share one. unit: (n,)
+    codes. columns: values shared by all rows."""
+    many = int(unit.max(initial=0)) + 1
+    seen = np.bincount(level.code * many + unit, minlength=len(level.columns) * many)
     count = (seen.reshape(-1, many) > 0).sum(axis=1)
     n = np.bincount(level.code, minlength=len(level.columns))
     return [
-        row(study, "distinct_prompts", stats.Estimate(float(k), int(rows)), **{**columns, **named})
+        row(study, metric, stats.Estimate(float(k), int(rows)), **{**columns, **named})
         for named, k, rows in zip(level.columns, count, n, strict=True)
     ]
 

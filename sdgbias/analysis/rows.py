@@ -45,18 +45,14 @@ class AnalysisSettings:
 def row(
     study: str, metric: str, estimate: Estimate | float, **columns: object
 ) -> dict[str, object]:
-    """One row. An Estimate fills value, n, ci_low and ci_high, and where it has too few
-    clusters for an interval the note; a bare number only value. Raises
-    ValueError for an unknown column."""
+    """One row. An Estimate fills value, n, ci_low and ci_high, and where it has no interval the
+    note, with the reason; a bare number only value. Raises ValueError for an unknown column."""
     unknown = set(columns) - set(COLUMNS)
     if unknown:
         raise ValueError(f"no such column of study_rows: {sorted(unknown)[0]}")
     if isinstance(estimate, Estimate):
-        if estimate.too_few:
-            given = str(columns.get("note", ""))
-            many = f"{estimate.clusters} cluster{'s' * (estimate.clusters != 1)}"
-            few = f"{many}: too few for an interval"
-            columns["note"] = "; ".join(part for part in (given, few) if part)
+        parts = (str(columns.get("note", "")), estimate.missing_interval())
+        columns["note"] = "; ".join(part for part in parts if part)
         numbers = {
             "value": estimate.value,
             "n": estimate.n,

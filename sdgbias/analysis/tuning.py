@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -85,6 +86,11 @@ def metric_of(task: Task) -> str:
 def estimate(task: Task, payoff: Floats, place: Ints) -> stats.Estimate:
     """Accuracy or MAE from the payoffs of rows."""
     return stats.share(payoff, place) if task is Task.MCQ else stats.amount(-payoff, place)
+
+
+def difference_of(task: Task) -> Literal["difference", "mean"]:
+    """What the difference of two payoffs of a row is: of right answers, or of errors."""
+    return "difference" if task is Task.MCQ else "mean"
 
 
 def as_vector(params: CadeParams) -> Floats:

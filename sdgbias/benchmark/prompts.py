@@ -37,6 +37,8 @@ MCQ_TAIL = (
     "Output nothing else (no words, numbers, symbols, spaces, or newlines)."
 )
 REGRESSION_TAIL = "Answer strictly with a single numerical value. Round to 1 decimal place."
+#: What the authors' code adds to a prompt that it shows with a blank picture.
+IGNORE = "\nIgnore the image."
 #: The columns of an item table that its prompts are made of.
 READ = (
     *("item_id", "question", "target", "image_id", *CONTEXT_NAMES),
@@ -242,7 +244,9 @@ def view_cells(prompts: pd.DataFrame) -> pd.DataFrame:
     Full is (text, image), CTX+Q (text, no image), IMG+Q (text of T5, image), Q-only (text of T5, no
     image); hence at T5 Full has the prompt of IMG+Q and CTX+Q that of Q-only. Columns: task,
     item_id, test, view, text, image_id ('' for the image-free views), candidates; sorted by
-    item_id, test, view within a task. Raises InputError for an item without a T5 row.
+    item_id, test, view within a task. With a column blank_id (an imported release), the views
+    without the picture show that one, and their text ends with IGNORE. Raises InputError for an
+    item without a T5 row.
     """
     bare = prompts[prompts["test"] == ContextTest.T5.value][["task", "item_id", "text"]]
     rows = prompts.merge(bare.rename(columns={"text": "bare"}), on=["task", "item_id"], how="left")
@@ -253,13 +257,18 @@ def view_cells(prompts: pd.DataFrame) -> pd.DataFrame:
             f"prompts: {first['task']} item {first['item_id']} has no row for T5; build the"
             " benchmark again: sdgbias build"
         )
+    blank = rows.get("blank_id", "")
+
+    def shown(texts: pd.Series, view: View) -> pd.Series:
+        return texts if view.has_image or "blank_id" not in rows else texts.astype("str") + IGNORE
+
     blocks = [
         pd.DataFrame(
             {
                 **{name: rows[name] for name in ("task", "item_id", "test")},
                 "view": view.value,
-                "text": rows["text"] if view.has_context else rows["bare"],
-                "image_id": rows["image_id"] if view.has_image else "",
+                "text": shown(rows["text"] if view.has_context else rows["bare"], view),
+                "image_id": rows["image_id"] if view.has_image else blank,
                 "candidates": rows["candidates"],
             }
         )

@@ -43,12 +43,11 @@ def analyse(
         Path(results), run, AnalysisSettings(draws, seed, bootstrap), again=again, progress=update
     )
     if as_json:
-        say_json([{"run_id": run_id, "rows": rows} for run_id, rows in made.items()])
+        say_json([{"run_id": run_id, "rows": rows or 0} for run_id, rows in made.items()])
         return
     for run_id, rows in made.items():
-        typer.echo(
-            f"{run_id}: {f'{rows:,} rows' if rows else 'analysed before with these settings'}"
-        )
+        known = "analysed before with these settings"
+        typer.echo(f"{run_id}: {known if rows is None else f'{rows:,} rows'}")
     typer.echo(f"Next: sdgbias reproduce --results {results}")
 
 

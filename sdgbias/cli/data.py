@@ -113,17 +113,39 @@ def release_export(
     _say(export(benchmark, out, text_view, progress=update).lines())
 
 
+@release_app.command("fetch")
+def release_fetch(
+    out: Annotated[Path, typer.Option()],
+    repo: str = "jeffreylin1222/SDGBiasBench",
+    revision: str = "",
+) -> None:
+    """Download the authors' SDGBiasBench (CC BY-SA 4.0) from the hub, pinned to one commit. Says
+    first how much that is; stopped, it goes on where it was when it is run again.
+
+    Args:
+        out: Folder to write.
+        repo: Dataset on the hub.
+        revision: Branch, tag or commit; default: the commit fetched before, else the newest.
+    """
+    from sdgbias.benchmark.release.authors import fetch
+
+    fetch(out, repo, revision, typer.echo)
+
+
 @release_app.command("import")
 def release_import(
     folder: Annotated[Path, typer.Argument(metavar="DIR")],
     out: Annotated[Path, typer.Option()],
+    text_view: str = "none",
 ) -> None:
     """Turn a release into a benchmark folder that `sdgbias evaluate` takes like our own.
 
     Args:
         folder: Folder of a release: data/*.jsonl and images/.
         out: Benchmark folder to write.
+        text_view: Text-only views: none (no image, as the paper writes) or blank-image (the
+            authors' code: a blank picture, and "Ignore the image.").
     """
     from sdgbias.benchmark.release.export import import_
 
-    _say(import_(folder, out, progress=update).lines())
+    _say(import_(folder, out, text_view, progress=update).lines())

@@ -1,7 +1,8 @@
 """Which way answers without evidence go, as a verdict on three shares with their intervals.
 
-The shares are of pessimistic, conservative and optimistic answers to questions with three options;
-their intervals count distinct prompts, so that a model which draws one direction per prompt leans
+The shares are of pessimistic, conservative and optimistic answers to questions with three options.
+Their intervals count what a direction could have been drawn for: distinct prompts, and of several
+wordings of one question, indicators. A model that draws one direction for each of these leans
 nowhere (tests/methods/test_lean.py).
 """
 
@@ -11,23 +12,24 @@ from collections.abc import Mapping
 
 from sdgbias.methods.stats import Estimate
 
-#: Five prompts fall into one direction by chance too often for a sentence about a model.
-FEWEST_PROMPTS = 6
+#: Five prompts, or indicators, fall into one direction by chance too often for a sentence about a
+#: model.
+FEWEST_UNITS = 6
 UNJUDGED = "can't be judged"
 
 
-def verdict(shares: Mapping[str, Estimate]) -> str:
+def verdict(shares: Mapping[str, Estimate], unit: str = "prompt") -> str:
     """'leans X': X lies above one third and above every other share, intervals not overlapping.
 
     'splits between X and Y': the third option lies below one third and below both. Else 'shows no
-    clear direction'. 'N prompts: too few to say' below ``FEWEST_PROMPTS``; 'can't be judged'
-    without three shares, or when the prompts weren't counted.
+    clear direction'. 'N prompts: too few to say' below ``FEWEST_UNITS`` clusters, each a ``unit``;
+    'can't be judged' without three shares, or when the clusters weren't counted.
     """
     counted = min((e.clusters for e in shares.values()), default=0)
     if len(shares) < 3 or counted == 0:
         return UNJUDGED
-    if counted < FEWEST_PROMPTS:
-        return f"{counted} prompt{'' if counted == 1 else 's'}: too few to say"
+    if counted < FEWEST_UNITS:
+        return f"{counted} {unit}{'' if counted == 1 else 's'}: too few to say"
     if any(e.low != e.low for e in shares.values()):
         return UNJUDGED
     first, second, third = sorted(shares, key=lambda d: (-shares[d].value, d))

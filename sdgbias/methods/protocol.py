@@ -37,10 +37,14 @@ def two_stage(
 ) -> tuple[NDArray[np.float64], float, int]:
     """App. C.4: (C, P) settings scored on 20 % of the ``rows``, the best 100 again on all of them.
     ``value``: rows and settings -> (C,) mean payoff. The best setting (P,), its value and the
-    number of rows of the first stage. Ties go to the earlier setting."""
+    number of rows of the first stage. Ties go to the earlier setting. Raises ValueError for a
+    payoff that is NaN, which every comparison would let win."""
     n_search = max(1, round(SEARCH_SHARE * rows.size))
     subset = rows[np.sort(rng.permutation(rows.size)[:n_search])]
-    finalists = np.sort(np.argsort(-value(subset, settings), kind="stable")[:FINALISTS])
+    first = value(subset, settings)
+    finalists = np.sort(np.argsort(-first, kind="stable")[:FINALISTS])
     final = value(rows, settings[finalists])
+    if np.isnan(first).any() or np.isnan(final).any():
+        raise ValueError("a payoff is NaN: search only rows whose payoffs are known")
     best = int(np.argmax(final))
     return settings[finalists[best]], float(final[best]), n_search

@@ -5,7 +5,7 @@ the client's own `snapshot_download`, which goes on where it was stopped."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,19 +33,58 @@ def fetch(spec: ModelSpec, tell: Callable[[str], None]) -> None:
         return
     if not entries.COMMIT.fullmatch(spec.revision):
         raise RegistryError(f"not pinned; first: sdgbias register-model {spec.repo}")
+    cache = _cache()
+    with asking_hub(spec.repo, spec.revision, cache, _ONWARD):
+        if not download(_where(spec), cache, _ONWARD, spec.name, tell):
+            tell(f"{spec.name}: in the cache")
+            return
+        # offline, vLLM asks the client for the whole snapshot, which is refused while the client
+        # knows of files (README.md) that were left out
+        folder = cache / f"models--{spec.repo.replace('/', '--')}"
+        (folder / "trees" / f"{spec.revision}.json").unlink(missing_ok=True)
+        tell(f"{spec.name}: fetched")
+
+
+@contextmanager
+def asking_hub(
+    repo: str, revision: str, folder: Path, onward: str, again: str = ""
+) -> Iterator[None]:
+    """For a block that asks the hub's client, which may use the network whatever HF_HUB_OFFLINE
+    says, and writes to ``folder``; ``onward``: what to do where that fails; ``again``: the command
+    to give again later (hub.plain). Raises RegistryError (not on the hub), Gated, ExpiredToken,
+    HubUnreachable, DiskFull, StoreError."""
     try:
         with _online():
-            _download(spec, tell)
+            yield
     except SdgbiasError:
         raise
     except Exception as error:  # of the hub's client, which has no common base
         if isinstance(error, OSError) and error.errno:  # of the disk: the client's have none
-            with writable(_cache(), _ONWARD):
+            with writable(folder, onward):
                 raise
         causes = [error, error.__cause__, error.__context__]
         answered = (e for e in causes if e is not None and hasattr(e, "response"))
         real = next(answered, error.__cause__ or error)
-        raise hub.plain(spec.repo, spec.revision, real) from None
+        raise hub.plain(repo, revision, real, again) from None
+
+
+def download(
+    where: Mapping[str, Any], folder: Path, onward: str, name: str, tell: Callable[[str], None]
+) -> int:
+    """`snapshot_download` of ``where`` into ``folder``, whose size ``tell`` gets first; returns the
+    bytes that were lacking. Raises DiskFull, and what the client raises."""
+    from huggingface_hub import snapshot_download
+
+    files = snapshot_download(**where, dry_run=True)
+    need = sum(int(file.file_size or 0) for file in files if file.will_download)
+    if need:
+        size = f"{need / 2**30:.1f} GiB"
+        tell(f"{name}: {size} to fetch")
+        folder.mkdir(parents=True, exist_ok=True)
+        if need > (free := shutil.disk_usage(folder).free):
+            raise DiskFull(f"{folder}: has {free / 2**30:.1f} GiB left, needs {size}; {onward}")
+        snapshot_download(**where)
+    return need
 
 
 def is_cached(spec: ModelSpec) -> bool:
@@ -59,27 +98,6 @@ def is_cached(spec: ModelSpec) -> bool:
         except (OSError, ValueError):
             return False
     return True
-
-
-def _download(spec: ModelSpec, tell: Callable[[str], None]) -> None:
-    from huggingface_hub import snapshot_download
-
-    files = snapshot_download(**_where(spec), dry_run=True)
-    need = sum(int(file.file_size or 0) for file in files if file.will_download)
-    if not need:
-        tell(f"{spec.name}: in the cache")
-        return
-    size, cache = f"{need / 2**30:.1f} GiB", _cache()
-    tell(f"{spec.name}: {size} to fetch")
-    cache.mkdir(parents=True, exist_ok=True)
-    if need > (free := shutil.disk_usage(cache).free):
-        raise DiskFull(f"{cache}: has {free / 2**30:.1f} GiB left, needs {size}; {_ONWARD}")
-    snapshot_download(**_where(spec))
-    # offline, vLLM asks the client for the whole snapshot, which is refused while the client knows
-    # of files (README.md) that were left out
-    folder = cache / f"models--{spec.repo.replace('/', '--')}"
-    (folder / "trees" / f"{spec.revision}.json").unlink(missing_ok=True)
-    tell(f"{spec.name}: fetched")
 
 
 def _where(spec: ModelSpec) -> dict[str, Any]:

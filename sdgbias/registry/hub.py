@@ -254,8 +254,9 @@ def _json(repo: str, revision: str, name: str) -> dict[str, Any]:
     return found
 
 
-def plain(repo: str, revision: str | None, error: BaseException) -> SdgbiasError:
-    """The error of the package for an error of the hub's client, in plain words."""
+def plain(repo: str, revision: str | None, error: BaseException, again: str = "") -> SdgbiasError:
+    """The error of the package for an error of the hub's client, in plain words. ``again``: the
+    command to give again; default: the model's registration."""
     from huggingface_hub import constants, get_token
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -263,7 +264,14 @@ def plain(repo: str, revision: str | None, error: BaseException) -> SdgbiasError
         RevisionNotFoundError,
     )
 
-    page, again = f"{constants.ENDPOINT}/{repo}", f"sdgbias register-model {repo}"
+    page = f"{constants.ENDPOINT}/{'datasets/' if again else ''}{repo}"
+    onward = f"later again: {again}"
+    if not again:
+        again = f"sdgbias register-model {repo}"
+        onward = (
+            f"later again, or offline: {again} --revision COMMIT (40 hex digits, from the model's"
+            " page)"
+        )
     status = int(getattr(getattr(error, "response", None), "status_code", 0))
     if isinstance(error, RevisionNotFoundError):
         return NoRevision(
@@ -294,7 +302,4 @@ def plain(repo: str, revision: str | None, error: BaseException) -> SdgbiasError
         return Gated(f"{repo}: the hub denies access (403); request it at {page}, then: {again}")
     why = f"answers {status}" if status else f"can't be reached ({type(error).__name__})"
     kind = BadResponse if status else HubUnreachable
-    return kind(
-        f"{repo}: the hub {why}; later again, or offline: {again} --revision COMMIT (40 hex digits,"
-        " from the model's page)"
-    )
+    return kind(f"{repo}: the hub {why}; {onward}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from sdgbias import store
 from sdgbias.files import packaged_yaml
@@ -12,25 +13,29 @@ from sdgbias.report import labels
 from sdgbias.report.charts.methods import title_of
 from sdgbias.report.data import method_name
 
-#: What a row of each table is, in the order in which a reader needs them.
-TABLES: Mapping[str, str] = packaged_yaml("result_tables.yaml")
 
-
-def read(results: Path) -> dict[str, list[dict[str, str]]]:
-    """Tables (name, about, columns), metrics and methods (name, about, suites) of a results file.
-    Raises StoreError."""
-    found = store.query(
+def read(results: Path) -> dict[str, list[dict[str, Any]]]:
+    """Tables (name, about, columns: name -> about), metrics and methods (name, about, suites) of a
+    results file. Raises StoreError."""
+    comments = packaged_yaml("comments.yaml")
+    columns = store.query(
         results,
-        """SELECT table_name AS name,
-           string_agg(column_name, ', ' ORDER BY ordinal_position) AS columns
-           FROM information_schema.columns GROUP BY 1""",
+        """SELECT table_name AS "table", column_name AS name,
+           coalesce(any_value(comment), '') AS about
+           FROM duckdb_columns() WHERE NOT internal AND schema_name IN ('main', 'detail')
+           GROUP BY ALL ORDER BY "table", min(column_index)  -- of answers, too""",
     )
-    columns = dict(zip(found["name"], found["columns"], strict=True))
-    made = {
+    made: dict[str, list[dict[str, Any]]] = {
         "tables": [
-            {"name": name, "about": TABLES.get(name, "no description"), "columns": columns[name]}
-            for name in (*TABLES, *sorted(set(columns) - set(TABLES)))
-            if name in columns
+            {
+                "name": name,
+                "about": comments["tables"][name],
+                "columns": {
+                    r["name"]: r["about"] or _about(comments["columns"], name, r["name"])
+                    for r in columns[columns["table"] == name].to_dict("records")
+                },
+            }
+            for name in comments["tables"]
         ]
     }
     for kind, say in (("metric", labels.title), ("method", _method)):
@@ -46,12 +51,19 @@ def read(results: Path) -> dict[str, list[dict[str, str]]]:
     return made
 
 
-def lines(found: dict[str, list[dict[str, str]]]) -> Iterator[str]:
-    """What ``read`` found, one line each; the columns of a table on a second one."""
-    yield "Tables: what a row is, and its columns"
+def _about(columns: Mapping[str, str], table: str, name: str) -> str:
+    """Of a temporary view, which no file has a comment of."""
+    return columns.get(f"{table}.{name}") or columns[name]
+
+
+def lines(found: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
+    """What ``read`` found, one line each."""
+    yield "Tables: what a row is, and what its columns hold"
     for table in found["tables"]:
-        yield f"  {table['name']}: {table['about']}"
-        yield f"      {table['columns']}"
+        yield f"\n{table['name']}: {table['about']}"
+        width = max(map(len, table["columns"]))
+        for name, about in table["columns"].items():
+            yield f"  {name:{width}}  {about}"
     for kind in ("metrics", "methods"):
         yield f"\n{kind.capitalize()} of the runs in this file"
         for row in found[kind]:

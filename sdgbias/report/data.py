@@ -36,16 +36,17 @@ _IMAGE_USE = """
         AND split = 'test'
         AND method IN ('full', 'ctx_q') GROUP BY run_id, item_id HAVING count(*) = 2
     ), places AS (
-        SELECT model, i.pillar, i.cluster_id, sum(d) AS s, count(*) AS m
+        SELECT model, i.pillar, i.cluster_id, sum(d) AS s, count(*) AS m,
+        count_if(d <> 0) AS c
         FROM pairs JOIN runs r USING (run_id) JOIN items i ON i.benchmark_id = r.benchmark_id AND
         i.task = 'mcq' AND i.item_id = pairs.item_id
         GROUP BY model, i.pillar, i.cluster_id
     ), pools AS (
-        FROM places UNION ALL SELECT model, 'all', cluster_id, sum(s), sum(m) FROM places GROUP BY
-        model, cluster_id
+        FROM places UNION ALL SELECT model, 'all', cluster_id, sum(s), sum(m), sum(c) FROM places
+        GROUP BY model, cluster_id
     )
-    SELECT model, pillar, s::DOUBLE AS s, m::DOUBLE AS m, count(*) AS places FROM pools GROUP BY ALL
-    ORDER BY ALL"""
+    SELECT model, pillar, s::DOUBLE AS s, m::DOUBLE AS m, c::DOUBLE AS c, count(*) AS places
+    FROM pools GROUP BY ALL ORDER BY ALL"""
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ class ReportData:
     its test items.
     ``quarantine``: benchmark_id, table, rule, n, key, detail (of the first row by key).
     ``failures``: model, kind, n, message.
-    ``worded``: model, pillar, metric, value, n (prompts), ci_low, ci_high of the study 'wordings'.
+    ``worded``: model, pillar, metric, value, n (prompts), ci_low, ci_high, clusters (indicators) of
+    the study 'wordings'.
     """
 
     runs: pd.DataFrame
@@ -77,7 +79,7 @@ class ReportData:
         the wordings were not scored or not analysed."""
         mine = self.worded[(self.worded["model"] == model) & (self.worded["pillar"] == pillar)]
         return {
-            str(r["metric"]).removeprefix("share_"): stats.Estimate.of_row(r | {"clusters": r["n"]})
+            str(r["metric"]).removeprefix("share_"): stats.Estimate.of_row(r)
             for r in mine.to_dict("records")
         }
 
@@ -159,21 +161,27 @@ def read(ask: Callable[[str], pd.DataFrame]) -> ReportData:
             JOIN runs USING (run_id)
             {mine} GROUP BY ALL ORDER BY model, n DESC, kind"""),
         worded=ask(
-            f"""SELECT model, s.pillar, s.metric, s."value", s.n, s.ci_low, s.ci_high FROM
-            study_rows s JOIN runs USING (run_id) {mine} AND study = 'wordings' AND
+            f"""SELECT model, s.pillar, s.metric, s."value", s.n, s.ci_low, s.ci_high,
+            c."value"::BIGINT AS clusters
+            FROM study_rows s JOIN runs USING (run_id)
+            JOIN study_rows c USING (run_id, study, pillar, indicator) {mine}
+            AND study = 'wordings' AND c.metric = 'distinct_indicators' AND
             s.indicator = 'all' AND starts_with(s.metric, 'share_') ORDER BY ALL"""
         ),
     )
 
 
 def _image_use(sums: pd.DataFrame) -> pd.DataFrame:
-    """Mean difference with its cluster-robust interval (as stats.mean of the rows), per model x
-    (all, each pillar)."""
+    """Mean difference with its clustered interval (as `stats.mean` of the rows, kind difference),
+    per model x (all, each pillar)."""
     rows = []
     for (model, pillar), part in sums.groupby(["model", "pillar"], sort=True):
-        s, m = (np.repeat(part[c].to_numpy(dtype=float), part["places"]) for c in ("s", "m"))
+        s, m, changed = (
+            np.repeat(part[name].to_numpy(dtype=float), part["places"]) for name in ("s", "m", "c")
+        )
         value, n = float(s.sum() / m.sum()), int(m.sum())
-        e = stats.estimate(value, n, stats.spread_of(s - m * value, m))
+        spread = stats.spread_of(s - m * value, m)
+        e = stats.estimate(value, n, spread, "difference", float(changed.sum() / n))
         rows.append((str(model), str(pillar), e.value, e.n, e.low, e.high))
     order = {name: at for at, name in enumerate(("all", *PILLARS))}
     rows.sort(key=lambda row: (row[0], order.get(row[1], len(order))))
@@ -238,8 +246,8 @@ class Studies:
 
     @property
     def unanalysed(self) -> list[str]:
-        """Models without a single study row."""
-        known = set(self.rows["model"])
+        """Models that were not analysed."""
+        known = {*self.rows["model"], *self.runs.loc[self.runs["analysed"], "label"]}
         return [m for m in self.runs["label"] if m not in known]
 
 
@@ -259,6 +267,7 @@ def load_studies(results: Path, run_ids: Sequence[str]) -> Studies:
     runs = store.query(
         results,
         """SELECT run_id, model, provenance, benchmark_id, finished_at,
+           run_id IN (SELECT run_id FROM analyses) AS analysed,
            CASE WHEN provenance = 'planted' THEN model || ' (planted)' ELSE model END AS label
            FROM runs WHERE list_contains($runs, run_id)
            ORDER BY coalesce(provenance = 'planted', false), model""",

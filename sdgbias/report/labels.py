@@ -65,7 +65,9 @@ def sign_of(e: Estimate) -> int:
 @dataclass(frozen=True)
 class Lean:
     """What is said of a model on a pillar. verdict: 'leans optimistic'; shares: the numbers behind
-    it, as words; n: their prompts, each a ``kind`` ('wording', 'distinct prompt')."""
+    it, as words; n: what they count, each a ``kind``: an 'indicator' with several wordings, so that
+    the verdict holds for other indicators and wordings, or a 'distinct prompt', so that it holds
+    for other questions in this wording."""
 
     pillar: str
     verdict: str
@@ -79,7 +81,11 @@ class Lean:
 
     @property
     def evidence(self) -> str:
-        return f"{self.shares}; {self.prompts}"
+        holds = {
+            "indicator": "in several wordings each: holds for other indicators and wordings",
+            "distinct prompt": "in one wording: holds for other questions in this wording",
+        }
+        return f"{self.shares}; {self.prompts} {holds[self.kind]}"
 
 
 def prompts(leans: Sequence[Lean]) -> str:
@@ -93,12 +99,12 @@ def leaning(data: ReportData, model: str) -> list[Lean]:
     were scored, else over the bare questions."""
     out = []
     for pillar in PILLARS:
-        shares, what = data.wordings(model, pillar), "wording"
+        shares, what = data.wordings(model, pillar), "indicator"
         if not shares:
             shares, what = _bare(data, model, pillar), "distinct prompt"
         if not shares:
             continue
-        verdict = lean.verdict(shares)
+        verdict = lean.verdict(shares, what.removeprefix("distinct "))
         named = [d for d in DIRECTIONS if d in verdict] or [
             max(shares, key=lambda d: shares[d].value)
         ]

@@ -395,7 +395,7 @@ def _one(
     ]
     pairs: list[dict[str, object]] = []
     for i, j in combinations(range(len(names)), 2):
-        test = stats.paired(hits[i] - hits[j], code)
+        test = stats.paired(hits[i] - hits[j], code, "difference")
         mde = stats.minimum_detectable(test.se, test.df)
         pairs.append(
             {

@@ -2,7 +2,8 @@
 with its interval, n and, where several questions share a prompt, its number of distinct prompts.
 
 A number is marked as the highest only where its interval lies above those of all other models of
-its kind; a difference is marked where its interval excludes zero.
+its kind; a difference is marked where its interval excludes zero, and disparities where they are
+measurable among those of all attributes.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from typing import Any
 from sdgbias import suites
 from sdgbias.analysis.asked import needs
 from sdgbias.files import packaged_yaml
+from sdgbias.methods import stats
 from sdgbias.methods.stats import Estimate
 from sdgbias.report import labels
 from sdgbias.report.source import AMONG, Reader, Row
 from sdgbias.suites.facet import NOT_UNDERSTOOD
+from sdgbias.suites.facet_groups import HEADLINE as PEOPLE_CELL
 from sdgbias.suites.facet_groups import PAIRS
 from sdgbias.types import FACET, SDG
 
@@ -42,13 +45,14 @@ class MatrixColumn:
 
 
 def _apart(attribute: str) -> MatrixColumn:
-    one, other = PAIRS[attribute]
+    (one, other), (task, method, prompt, classes) = PAIRS[attribute], PEOPLE_CELL
     return MatrixColumn(
         f"{one.capitalize()} − {other}",
         FACET,
-        ("direct", "disparity", "full", "p1", f"{attribute}:{one}-{other}", "all-52"),
+        (task, "disparity", method, prompt, f"{attribute}:{one}-{other}", classes),
         f"Disparity: recall of people annotated as {one} minus recall of those annotated as"
-        f" {other}, in points, prompt p1. 0 means that both are recognised alike.",
+        f" {other}, in points, prompt {prompt}, all classes pooled. 0 means that both are"
+        " recognised alike; marked where it is not 0 beyond chance (Holm over the attributes).",
     )
 
 
@@ -60,6 +64,8 @@ def _column(about: Mapping[str, Any]) -> MatrixColumn:
 COLUMNS = (*map(_column, packaged_yaml("leaderboard.yaml")), *map(_apart, PAIRS))
 #: Suite whose runs are shown on one benchmark -> the number that says whether a run is on it.
 _OF_ONE_BENCHMARK = {FACET: next(c.cell for c in COLUMNS if c.metric == "recall")}
+#: Signed metrics whose number is judged by its own interval; disparities are judged together.
+_ALONE = labels.SIGNED - {"disparity"}
 #: Suite -> the metric of its headline.
 HEADLINE = {SDG: "accuracy", FACET: "recall"}
 _GROUPS = {SDG: "Questions about places", FACET: "Pictures of people"}
@@ -105,6 +111,7 @@ def matrix(reader: Reader, among: Sequence[str] | None = None) -> dict[str, Any]
         )
     rows.sort(key=_rank)
     _mark_highest(columns, rows)
+    _mark_apart(columns, rows)
     return {
         "groups": [
             (_GROUPS[s], n)
@@ -180,7 +187,7 @@ def _cell(c: MatrixColumn, run: Row | None, found: Mapping[tuple[str, ...], Row]
         "n": f"{e.n:,}",
         "sort": e.value,
         "prompts": prompts,
-        "mark": "apart" if c.metric in labels.SIGNED and labels.sign_of(e) else "",
+        "mark": "apart" if c.metric in _ALONE and labels.sign_of(e) else "",
         "why": "",
         "said": said + (f", {prompts}" if prompts else ""),
         "row": row,
@@ -229,6 +236,16 @@ def _mark_highest(columns: Sequence[MatrixColumn], rows: Sequence[dict[str, Any]
             known = [cell for cell in known if not cell["other"]]
             if len(known) > 1 and (top := highest(known)) is not None:
                 top["mark"] = "highest"
+
+
+def _mark_apart(columns: Sequence[MatrixColumn], rows: Sequence[dict[str, Any]]) -> None:
+    """Marks the disparities of a model that are measurable among those of all attributes."""
+    at = [i for i, c in enumerate(columns) if c.metric == "disparity"]
+    for row in rows:
+        cells = [row["cells"][i] for i in at if row["cells"][i]["sort"] is not None]
+        family = [Estimate.of_row(cell["row"]) for cell in cells]
+        for cell, apart in zip(cells, stats.apart_from_zero(family), strict=True):
+            cell["mark"] = "apart" if apart else ""
 
 
 def highest(cells: Sequence[dict[str, Any]]) -> dict[str, Any] | None:

@@ -388,5 +388,6 @@ def _circumstances(
         "unanswerable": scoring.outcome("").unanswerable,
         "gives_scores": scoring.gives_scores,
         "synthetic": bool(card.get("synthetic", False)),
+        **{name: card[name] for name in ("hub", "text_view") if name in card},
         "spec": asdict(spec),
     }

@@ -45,6 +45,7 @@ RUN_TABLES: dict[str, tuple[str, ...]] = {
     "metric_rows": ("task", "test", "method", "pillar", "indicator", "metric"),
     "failures": (),
     "timings": ("task", "phase", "view"),
+    "analyses": (),
     "study_rows": (
         *("study", "task", "test", "method", "pillar", "indicator", "by", "level", "x", "metric"),
     ),

@@ -18,11 +18,11 @@ import duckdb
 import pyarrow as pa
 
 from sdgbias.errors import Busy, DiskFull, StoreError
-from sdgbias.files import packaged
+from sdgbias.files import packaged, packaged_yaml
 from sdgbias.store import parquet, views
 
 #: Version of schema.sql: raised with every change to it.
-SCHEMA = 17
+SCHEMA = 18
 _BUSY = re.compile(
     r"Could not set lock|Conflicting lock|different configuration|already attached|being used by"
     r" another"
@@ -116,7 +116,30 @@ def create_tables(con: duckdb.DuckDBPyConnection) -> None:
     con.execute("BEGIN")
     con.execute(packaged("store", "schema.sql").read_text(encoding="utf-8"))
     con.execute(f"CREATE TABLE schema_version AS SELECT {SCHEMA} AS version")
+    _comment(con)
     con.execute("COMMIT")
+
+
+def _comment(con: duckdb.DuckDBPyConnection) -> None:
+    """What every table and column holds, from comments.yaml: by `table.column`, or by the column's
+    name where it means the same in every table."""
+    comments = packaged_yaml("comments.yaml")
+    tables = """SELECT schema_name, table_name, 'TABLE' AS kind FROM duckdb_tables() WHERE NOT
+                internal UNION ALL SELECT schema_name, view_name, 'VIEW' FROM duckdb_views() WHERE
+                NOT internal"""
+    columns = """SELECT schema_name, table_name, column_name FROM duckdb_columns() WHERE NOT
+                 internal"""
+
+    def quoted(text: str) -> str:
+        return "'" + text.replace("'", "''") + "'"
+
+    for schema, table, kind in con.execute(tables).fetchall():
+        text = quoted(comments["tables"][table])
+        con.execute(f"COMMENT ON {kind} {schema}.{table} IS {text}")
+    for schema, table, column in con.execute(columns).fetchall():
+        known = comments["columns"]
+        text = quoted(known.get(f"{table}.{column}") or known[column])
+        con.execute(f'COMMENT ON COLUMN {schema}.{table}."{column}" IS {text}')
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from sdgbias.store import database, night_files
 from sdgbias.store.database import SCHEMA
 
 #: Versions whose files can be read.
-EARLIER = (15, 16)
+EARLIER = (15, 16, 17)
 #: Tables of earlier schemas whose rows are files now -> their view (night_files.py).
 _FILES_NOW = {"nights": "nights", "night_models": "night_outcomes"}
 #: Files whose schema this process has compared with its own, as (device, inode).
@@ -97,6 +97,17 @@ def _copy_rows(con: duckdb.DuckDBPyConnection) -> None:
         both = sorted(f'"{column}"' for of, column in ours & theirs if of == table)
         if both:
             con.execute(f"INSERT INTO {table} BY NAME SELECT {', '.join(both)} FROM old.{table}")
+    _move_settings(con)
+
+
+def _move_settings(con: duckdb.DuckDBPyConnection) -> None:
+    """The settings of analyses, which stood among the rows of studies, get a table of their own."""
+    con.execute(
+        """INSERT INTO analyses SELECT run_id, to_json(map(list(metric ORDER BY metric),
+           list("value"::BIGINT ORDER BY metric))) FROM study_rows WHERE study = 'settings'
+           GROUP BY run_id ORDER BY run_id"""
+    )
+    con.execute("DELETE FROM study_rows WHERE study IN ('settings', 'compared')")
 
 
 def _write_files(con: duckdb.DuckDBPyConnection, path: Path) -> None:

@@ -1,5 +1,6 @@
 -- The whole schema of a results file. No primary keys: they cost 7x time and 6x space on DuckDB 2.0; store.publish() replaces rows by
--- key inside one transaction instead. Any change here raises database.SCHEMA, which table schema_version holds.
+-- key inside one transaction instead. Any change here raises database.SCHEMA, which table schema_version holds. What tables and columns
+-- hold is said in comments.yaml, which becomes COMMENT ON in every file.
 
 CREATE TABLE runs (                                                    -- one row per run
     run_id VARCHAR NOT NULL, suite VARCHAR, model VARCHAR NOT NULL, title VARCHAR, backend VARCHAR, revision VARCHAR,
@@ -26,6 +27,10 @@ CREATE TABLE study_rows (                                              -- every 
     run_id VARCHAR NOT NULL, study VARCHAR, task VARCHAR, test VARCHAR, method VARCHAR, pillar VARCHAR, indicator VARCHAR,
     "by" VARCHAR, level VARCHAR, x DOUBLE, metric VARCHAR, "value" DOUBLE, n BIGINT, ci_low DOUBLE, ci_high DOUBLE, p DOUBLE,
     note VARCHAR
+);
+
+CREATE TABLE analyses (                                                -- what `sdgbias analyse` has computed of a run, and with which settings
+    run_id VARCHAR NOT NULL, settings JSON
 );
 
 CREATE TABLE failures (run_id VARCHAR NOT NULL, "key" VARCHAR, kind VARCHAR, message VARCHAR);
@@ -85,6 +90,39 @@ CREATE TABLE people (                                                  -- who is
     benchmark_id VARCHAR NOT NULL, item_id BIGINT, person_id VARCHAR, image_id VARCHAR, dataset VARCHAR, class1 VARCHAR, asked VARCHAR,
     prompt VARCHAR, negative BOOLEAN, gold VARCHAR, gender VARCHAR, skin VARCHAR, age VARCHAR, race VARCHAR, split VARCHAR
 );
+
+-- Every question, whatever its suite. What it is about is in `attributes`, where it is known: pillar, country, urban, wealth, photo of a
+-- place; gender, skin, age, race, class of a person; the group columns of own questions. content_key is equal for questions that were asked
+-- word for word the same, also on another benchmark; questions with one prompt_key share the prompt of a view without picture and value.
+CREATE VIEW questions AS
+WITH suites AS (SELECT benchmark_id, min(suite) AS suite FROM runs GROUP BY 1)
+SELECT benchmark_id, suite, task, item_id, cluster_id, image_id, question, options, gold, gold_value, split, tolerance, indicator, polarity,
+       if(source_id IS NULL,
+          map_from_entries(list_filter(
+              [('pillar', pillar), ('country', country), ('urban', urban), ('wealth', wealth),
+               ('photo', CASE WHEN coalesce(modalities, '') = '' THEN '' WHEN starts_with(modalities, 'photo') THEN 'with photo'
+                         ELSE 'without photo' END)],
+              lambda entry: coalesce(entry[2], '') <> '')),
+          coalesce(groups::MAP(VARCHAR, VARCHAR), MAP {})) AS attributes,
+       false AS negative,
+       md5(concat_ws(chr(31), item_id, gold, gold_value, question, options::VARCHAR,
+                     if(source_id IS NULL, '', concat_ws(chr(31), image_id, context::VARCHAR)))) AS content_key,
+       md5(concat_ws(chr(31), question, options::VARCHAR)) AS prompt_key
+FROM items JOIN suites USING (benchmark_id)
+UNION ALL BY NAME
+SELECT benchmark_id, suite, if("prompt" = 'p1', 'direct', 'choice') AS task, item_id, image_id AS cluster_id, image_id, asked AS question,
+       gold, split,
+       map_from_entries(list_filter(
+           [('gender', gender), ('skin', skin), ('age', age), ('race', race), ('class', class1)],
+           lambda entry: coalesce(entry[2], '') <> '')) AS attributes,
+       coalesce(negative, false) AS negative,
+       md5(concat_ws(chr(31), item_id, image_id, "prompt", asked, negative, gold)) AS content_key,
+       md5(asked) AS prompt_key
+FROM people JOIN suites USING (benchmark_id);
+
+CREATE VIEW latest_run AS                                              -- the newest finished run of each model on each benchmark
+SELECT * FROM runs WHERE finished_at IS NOT NULL
+QUALIFY row_number() OVER (PARTITION BY model, suite, benchmark_id ORDER BY finished_at DESC, run_id DESC) = 1;
 
 CREATE TABLE previews (                                                -- run_id: the first run that contains the picture
     benchmark_id VARCHAR NOT NULL, image_id VARCHAR, png BLOB, run_id VARCHAR

@@ -13,15 +13,28 @@ from sdgbias.store import parquet
 from sdgbias.store.parquet import RunTable
 from sdgbias.store.tables import TABLES
 
-_WORD = re.compile(rf"\b({'|'.join(TABLES)})\b", re.IGNORECASE)
+#: Of each answer the question that it answers; ``unit`` is what its errors are clustered by: the
+#: prompt where it holds neither a picture nor a value of the place, else the cluster.
+ANSWERS = """
+    CREATE OR REPLACE TEMP VIEW answers AS
+    SELECT p.* EXCLUDE (split), r.model, r.suite, r.benchmark_id,
+           q.* EXCLUDE (benchmark_id, suite, task, item_id),
+           if(starts_with(method, 'q_only')
+              OR (starts_with(method, 'ctx_q') AND test NOT IN ('T1', 'T2')), prompt_key,
+              cluster_id) AS unit
+    FROM predictions p JOIN runs r USING (run_id) JOIN questions q
+      ON q.benchmark_id = r.benchmark_id AND q.task = p.task AND q.item_id = p.item_id"""
+_WORD = re.compile(rf"\b({'|'.join(TABLES)}|answers)\b", re.IGNORECASE)
 _TAME = re.compile(rf"run_id=[^/\\]+/({'|'.join(TABLES)})-[0-9a-f]{{16}}\.parquet")
 #: Prefix of the message of a broken file inside a DuckDB error.
 MARK = "sdgbias-details: "
 
 
 def tables_in(sql: str) -> list[str]:
-    """The detail tables that a statement names, anywhere in its text."""
-    return sorted({word.lower() for word in _WORD.findall(sql)})
+    """The detail tables that a statement reads: those that it names anywhere in its text, and
+    predictions, which answers are a view of."""
+    words = {word.lower() for word in _WORD.findall(sql)}
+    return sorted(words - {"answers"} | ({"predictions"} if "answers" in words else set()))
 
 
 def show(
@@ -107,3 +120,5 @@ def make(con: Any, table: str, parts: Sequence[str]) -> None:
         f"CREATE OR REPLACE TEMP VIEW {table} AS "
         + " UNION ALL BY NAME ".join([f"FROM detail.{table}", *parts])
     )
+    if table == "predictions":
+        con.execute(ANSWERS)

@@ -199,7 +199,7 @@ def metric_rows(
             part, unit = part.assign(image_id=part["asked"]), "prompts"
         silent = _says_nothing(part)
         for pillar, indicator, metric, e in _cell_rows(part, str(test), str(method), draws, seed):
-            note = f"too few {unit}" if e.too_few else ""
+            note = f"too few {unit}" if e.too_few else e.missing_interval(unit.removesuffix("s"))
             if metric == "disparity" and silent:
                 e, note = stats.nothing(e.n), silent
             numbers = (e.value, e.n, e.low, e.high, e.clusters, note)

@@ -22,6 +22,9 @@ from sdgbias.raw.facet import CLASSES, GROUPS, SELECTED, UNKNOWN
 
 #: Attribute -> the two groups whose difference the paper reports, first minus second.
 PAIRS = {"gender": ("male", "female"), "skin": ("light", "dark"), "age": ("young", "old")}
+#: The cell from which a headline on differences between groups is taken: task, method, prompt, and
+#: the classes pooled. `stats.apart_from_zero` over its attributes says which are measurable.
+HEADLINE = ("direct", "full", "p1", "all-52")
 POOLS: dict[str, tuple[str, ...]] = {"all": tuple(SELECTED), "all-52": tuple(CLASSES)}
 
 Rows = Iterator[tuple[str, str, str, stats.Estimate]]
@@ -138,7 +141,7 @@ def _macro(hits: np.ndarray, name: np.ndarray, place: np.ndarray, smallest: int)
     rows = [int((name == c).sum()) for c in SELECTED]
     if min(rows) < max(smallest, 1):
         return stats.nothing(int(chosen.sum()))
-    return stats.macro(hits[chosen], name[chosen], place[chosen], "fraction")
+    return stats.macro(hits[chosen], name[chosen], place[chosen], "share")
 
 
 def _crossed(

@@ -170,9 +170,7 @@ def metric_rows(
 
 
 def _numbers(e: stats.Estimate) -> tuple[object, ...]:
-    many = f"{e.clusters} cluster{'s' * (e.clusters != 1)}"
-    note = f"{many}: too few for an interval" if e.too_few else ""
-    return e.value, e.n, e.low, e.high, e.clusters, note
+    return e.value, e.n, e.low, e.high, e.clusters, e.missing_interval()
 
 
 def _share(values: np.ndarray, units: Sequence[np.ndarray]) -> stats.Estimate:

@@ -330,6 +330,12 @@ def tuning_note(items: pd.DataFrame, task: Task, n_val: int) -> str:
     val = items[items["split"] == "val"]
     if task is Task.MCQ and val["answer"].nunique() < 2:
         notes.append("tuned on val rows with one gold answer")
+    test = items[items["split"] == "test"]
+    shared = int(test["cluster_id"].isin(val["cluster_id"]).sum())
+    if shared:
+        notes.append(
+            f"{shared:,} of {len(test):,} test questions are about a place of the val rows"
+        )
     return "; ".join(notes)
 
 

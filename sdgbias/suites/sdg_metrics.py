@@ -125,6 +125,9 @@ def _facts(
     off = ~first.isin(list(candidates(items, task))).to_numpy()
     tie, near_tie = metrics.tie_flags(scored.logits, scored.near)
     correct = answers["correct"].to_numpy(dtype=float)
+    if task is Task.REGRESSION:  # imported: interval accuracy is unknown without a tolerance
+        known = np.isfinite(items["tolerance"].to_numpy(dtype=float))
+        correct = np.where(known[item], correct, np.nan)
     how = answers["how"].to_numpy(dtype=object)
 
     def beside(name: str) -> np.ndarray:
@@ -214,7 +217,7 @@ def _paired_metrics(part: RowGroup, task: Task) -> Iterator[tuple[str, MeanOf]]:
     """CADE against the Full view on the same rows."""
     if task is Task.MCQ:
         gain = part["gain"]
-        yield "accuracy_gain", MeanOf(part, gain, "mean")
+        yield "accuracy_gain", MeanOf(part, gain, "difference")
         yield "changed_rate", MeanOf(part, part["changed"])
         yield "fixed_rate", MeanOf(part, gain > 0)
         yield "broken_rate", MeanOf(part, gain < 0)
@@ -230,7 +233,7 @@ def _over_generated(part: RowGroup) -> Iterator[tuple[str, MeanOf]]:
     part = part.where(~np.isnan(part["correct_generated"]))
     if len(part):
         gain = part["correct"] - part["correct_generated"]
-        yield "gain_over_generated", MeanOf(part, gain, "mean")
+        yield "gain_over_generated", MeanOf(part, gain, "difference")
 
 
 def _parts(table: RowGroup, task: Task) -> Iterator[tuple[tuple[str, str, str, str], RowGroup]]:
@@ -273,8 +276,9 @@ def metric_rows(
 ) -> pd.DataFrame:
     """Rows task, test, method, pillar, indicator, metric, value, n, ci_low, ci_high, clusters, note
     of the test split. Test 'all' pools T1..T5. clusters: number of places or distinct prompts that
-    the interval counts; note: 'too few places' or 'too few prompts' where they don't suffice for an
-    interval. `judged`: the uncertainty due to withheld scores, with a column test."""
+    the interval counts; note: why there is no interval, 'too few places' or 'too few prompts'
+    where they don't suffice for one. `judged`: the uncertainty due to withheld scores, with a
+    column test."""
     answers = frame[frame["split"] == "test"]
     rows: list[tuple[object, ...]] = []
     for cell, part in _parts(_facts(answers, items, task, scored), task):
@@ -307,4 +311,5 @@ def _rows(
 
 
 def _numbers(e: stats.Estimate, unit: str) -> tuple[object, ...]:
-    return e.value, e.n, e.low, e.high, e.clusters, f"too few {unit}" if e.too_few else ""
+    note = f"too few {unit}" if e.too_few else e.missing_interval(unit.removesuffix("s"))
+    return e.value, e.n, e.low, e.high, e.clusters, note

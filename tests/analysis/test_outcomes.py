@@ -90,7 +90,8 @@ def test_distinct_prompts_are_counted_by_group_also_of_a_study_with_a_level_of_i
     """As the study of the order of options calls it: `level` is a column of its rows."""
     columns = ({"pillar": "a"}, {"pillar": "b"})
     level = answers.Level(np.array([0, 0, 0, 1, 1]), columns)
-    found = answers.distinct("s", level, np.array([0, 0, 1, 1, 1]), by="order", level="reversed")
+    common = {"by": "order", "level": "reversed"}
+    found = answers.distinct("s", level, np.array([0, 0, 1, 1, 1]), common)
     assert [(r["pillar"], r["level"], r["value"], r["n"]) for r in found] == [
         ("a", "reversed", 2.0, 3),
         ("b", "reversed", 1.0, 2),

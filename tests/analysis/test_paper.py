@@ -3,6 +3,7 @@ the same model's only."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,8 @@ from sdgbias.analysis import paper as tables
 from sdgbias.analysis.paper import benchmark, formats, results, studies
 from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.cells import MADE, NOT_ANALYSED, NOT_RUN, Cell
-from sdgbias.analysis.rows import row, table
 from sdgbias.benchmark.prompts import prompt_texts
+from sdgbias.benchmark.release.records import AUTHORS_REPO
 from sdgbias.errors import UsageError
 from sdgbias.suites.sdg_tables import item_cards
 from sdgbias.types import PILLARS, ContextTest, Task, View
@@ -32,6 +33,22 @@ from tests.builders.results import copied
 
 # -- what stands beside what
 # ----------------------------------------------------------------------
+
+
+def test_a_table_says_whose_questions_were_asked(bare: Path) -> None:
+    ours = tables.load(bare)
+    hub = {"repo": AUTHORS_REPO, "commit": "0123456789abcdef", "licence": "cc-by-sa-4.0"}
+    theirs = replace(
+        ours, runs=tuple(replace(r, config={**r.config, "hub": hub}) for r in ours.runs), _memory={}
+    )
+
+    (own, _), (authors, _) = (tables.build(e, ["H"]) for e in (ours, theirs))
+
+    assert any("isn't directly comparable" in note for note in own.footnotes)
+    assert not any("is directly comparable" in note for note in own.footnotes)
+    assert any("same model is directly comparable" in note for note in authors.footnotes)
+    assert not any("isn't directly comparable" in note for note in authors.footnotes)
+    assert "the authors' questions" in theirs.runs[0].says
 
 
 def test_table_h_holds_the_stores_numbers_beside_the_papers(bare: Path) -> None:
@@ -361,7 +378,7 @@ def test_methods_that_could_not_run_are_named(full: Path) -> None:
 
 def test_an_analysed_run_is_told_from_one_that_was_not(bare: Path, tmp_path: Path) -> None:
     path = copied(bare, tmp_path / "r.duckdb")
-    store.replace(path, "tiny-llava-0", {"study_rows": table([row("settings", "draws", 500.0)])})
+    store.replace(path, "tiny-llava-0", {"analyses": pd.DataFrame([{"settings": {"draws": 500}}])})
     e = results.load(path)
     told = {r.model: e.why(r, "regression", "nothing decoded") for r in e.runs}
     assert told == {

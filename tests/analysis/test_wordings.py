@@ -18,23 +18,23 @@ NOT_ASKED = [np.nan] * 3
 
 
 def test_a_wording_is_one_answer_whatever_the_number_of_places() -> None:
-    """Forty places share one question; the reference wording says C, of eight more seven do."""
+    """Forty places share one question; the reference wording says C, of eight more seven do. The
+    share of its indicator counts wordings; one indicator says nothing about others."""
     cell = mcq_cell({"full": [A] * 40, "q_only": [C] * 40}, "A" * 40)
     extra = {view: np.array([B if view == VIEWS[3] else C, *[NOT_ASKED] * 39]) for view in VIEWS}
     rows = wordings.rows(run_of(replace(cell, extra=extra)), AnalysisSettings())
-    found = one(rows, test="T1", method="q_only", metric="share_optimistic")
+    place = {"pillar": "Health & Nutrition", "indicator": "wasting"}
+    found = one(rows, test="T1", method="q_only", metric="share_optimistic", **place)
     expected = stats.share(np.array([1.0] * 8 + [0.0]), np.arange(9))
     assert (found["value"], found["n"]) == (pytest.approx(8 / 9), 9)
     assert (found["ci_low"], found["ci_high"]) == (expected.low, expected.high)
-    assert one(rows, test="T1", method="q_only", metric="distinct_prompts")["value"] == 9
-    by_indicator = one(
-        rows,
-        test="T1",
-        metric="share_conservative",
-        pillar="Health & Nutrition",
-        indicator="wasting",
+    pooled = one(rows, test="T1", method="q_only", metric="share_optimistic")
+    assert pooled["value"] == pytest.approx(8 / 9) and np.isnan(pooled["ci_low"])
+    for metric, count in (("distinct_prompts", 9), ("distinct_indicators", 1)):
+        assert one(rows, test="T1", method="q_only", metric=metric)["value"] == count
+    assert one(rows, test="T1", metric="share_conservative", **place)["value"] == pytest.approx(
+        1 / 9
     )
-    assert by_indicator["value"] == pytest.approx(1 / 9)
 
 
 def test_without_the_pass_it_says_so() -> None:

@@ -127,3 +127,13 @@ def test_what_one_indicator_cant_fill_goes_to_its_pillar_only() -> None:
         f"{PILLARS[1]}: wanted {wanted[PILLARS[1]]}, the data gives 5" in line
         for line in notes["short"]
     )
+
+
+def test_equal_remainders_go_to_the_earlier_entry() -> None:
+    assert largest_remainder(2, [1, 1, 1]) == [1, 1, 0]
+    assert largest_remainder(1, [1, 1]) == [1, 0]
+
+
+def test_the_larger_remainder_goes_first_wherever_it_stands() -> None:
+    assert largest_remainder(10, [14, 15, 71]) == [1, 2, 7]
+    assert largest_remainder(10, [71, 15, 14]) == [7, 2, 1]

@@ -7,10 +7,10 @@ description of repositories.
         real one
 
 It speaks api/models (with author, pipeline_tag, apps, num_parameters, sort, limit, Link paging),
-api/models/ID[/revision/REV], api/models/ID/tree/REV and ID/resolve/REV/FILE (with Range), gives the
-hashes that the real one gives (of git, and sha256 of large files), refuses as it does
-(X-Error-Code; 401, 403, 404), and can be slow. Repositories may be changed while it runs: a push
-appends a commit, a forced push replaces the list.
+api/models/ID[/revision/REV], api/models/ID/tree/REV and ID/resolve/REV/FILE (with Range), the same
+below api/datasets and datasets/, gives the hashes that the real one gives (of git, and sha256 of
+large files), refuses as it does (X-Error-Code; 401, 403, 404), and can be slow. Repositories may be
+changed while it runs: a push appends a commit, a forced push replaces the list.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ def commit(files: Mapping[str, bytes | dict[str, Any]], name: str = "") -> Commi
 
 
 def folder(path: Path, *without: str) -> dict[str, bytes | dict[str, Any]]:
-    """The files of a model folder."""
+    """The files of a model's or a dataset's folder."""
     return {
-        p.name: p.read_bytes()
-        for p in sorted(path.iterdir())
+        str(p.relative_to(path)): p.read_bytes()
+        for p in sorted(path.rglob("*"))
         if p.is_file() and p.name not in without
     }
 
@@ -209,7 +209,9 @@ def _found(hub: Hub, path: str, authorization: str) -> tuple[bytes, dict[str, st
         raise _Refused(401, message="Invalid credentials in Authorization header")
     if parts == ["api", "models"]:
         return _listing(hub, query)
-    is_api = parts[:2] == ["api", "models"]
+    if parts[:1] == ["datasets"]:  # a dataset's files stand below datasets/
+        parts = parts[1:]
+    is_api = parts[:2] in (["api", "models"], ["api", "datasets"])
     name = "/".join(parts[2:4] if is_api else parts[:2])
     repo = hub.repos.get(name)
     if repo is None or (repo.hidden and who != "member"):

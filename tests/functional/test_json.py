@@ -71,7 +71,7 @@ def test_the_other_tables(results: Path, tmp_path: Path) -> None:
     kept = printed("store", "keep", *where)
     assert kept["applied"] is False
     assert {run["run_id"] for run in kept["runs"]} == set(store.run_ids(results))
-    assert printed("store", "verify", *where) == []
+    assert printed("store", "check", *where) == []
     assert printed("store", "info", *where)["runs"] == len(kept["runs"])
     assert printed("stack", "status", "--home", tmp_path, *where, code=8)["whole"] is False
     judged = printed("gate", *where)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sdgbias.methods.answers import (
+    answer_part,
     parse_letter,
     parse_number,
     read_letter,
@@ -110,3 +111,22 @@ def test_what_looks_like_a_thought_is_part_of_the_answer() -> None:
     assert parse_number("I think it is 5 <b>") == 5.0
     assert parse_number("[analysis] x < thought > 5") == 5.0
     assert parse_letter("B <reason> low", "ABC") == "B"
+
+
+def test_a_unicode_minus_is_a_minus() -> None:
+    for sign in ("-", "\u2212", "\u2013"):
+        assert parse_number(f"about {sign}12.5 degrees") == -12.5
+        assert with_first_digit(f"{sign}45", "7") == -75.0
+
+
+def test_what_stands_between_two_thoughts_is_no_answer() -> None:
+    text = "<think>one</think> maybe A <think>two</think> The answer is B."
+
+    assert answer_part(text).strip() == "The answer is B."
+    assert read_letter(text, "ABC") == ("B", "option")
+    assert answer_part("<think>one</think> B <think>two") == " B "
+
+
+def test_a_typographic_apostrophe_refuses_as_a_straight_one() -> None:
+    for apostrophe in ("'", "\u2019"):
+        assert read_letter(f"I can{apostrophe}t help with this.", "ABC") == ("", "refusal")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.special import ndtr, ndtri
 from scipy.stats import norm
 
 from sdgbias.methods import stats
@@ -146,3 +147,29 @@ def test_widening_is_that_of_t_and_nothing_below_five() -> None:
     assert wide[3] == pytest.approx(1.0, abs=1e-5)
     few = resampled(np.arange(8.0), [1, 2, 3, 4] * 2, 50)
     assert np.isnan([few.low, few.high]).all()
+
+
+def test_clusters_without_rows_are_no_clusters_of_an_interval() -> None:
+    """Four places with rows and two without: too few for an interval."""
+    draws = np.random.default_rng(0).normal(size=(100, 1))
+
+    low, high = stats.interval(np.array([0.0]), draws, sizes=[5, 5, 5, 5, 0, 0])
+
+    assert np.isnan([low[0], high[0]]).all()
+    low, high = stats.interval(np.array([0.0]), draws, sizes=[5, 5, 5, 5, 5, 0])
+    assert low[0] < high[0]
+
+
+def test_a_bca_interval_is_widened_about_its_own_middle() -> None:
+    """The draws lie one above the value: without widening the bounds would follow the correction
+    for that bias alone; with it they stand about the corrected median, not about the value."""
+    draws = np.sort(np.random.default_rng(1).normal(1.0, 1.0, (4_000, 1)), axis=0)
+    left, sizes = np.zeros((8, 1)), np.ones(8)
+
+    low, high = stats.interval(np.array([0.5]), draws, left, sizes=sizes)
+
+    shift = ndtri(np.mean(draws < 0.5))
+    ends = [np.quantile(draws, ndtr(2 * shift + z)) for z in (ndtri(0.025), 0.0, ndtri(0.975))]
+    wider = float(stats.widening(8))
+    assert low[0] == pytest.approx(ends[1] + wider * (ends[0] - ends[1]), abs=1e-6)
+    assert high[0] == pytest.approx(ends[1] + wider * (ends[2] - ends[1]), abs=1e-6)

@@ -17,7 +17,7 @@ PLACE = RNG.integers(0, 60, 300)
 @pytest.mark.parametrize(("kind", "single"), [("share", stats.share), ("mean", stats.mean)])
 def test_grouped_is_the_metric_of_each_groups_rows(kind, single) -> None:  # type: ignore[no-untyped-def]
     hit = metrics.correct(GOLD, SAID).astype(float)
-    (table,) = stats.grouped(hit, stats.codes(GROUP)[0], 3, PLACE, kind=kind)
+    (table,) = stats.grouped(hit, stats.codes(GROUP)[0], 3, PLACE, kind=kind, tested=True)
     for i, name in enumerate(("north", "south", "west")):
         mine = name == GROUP
         expected = single(metrics.correct(GOLD[mine], SAID[mine]), PLACE[mine])
@@ -185,3 +185,36 @@ def test_of_two_ways_to_cluster_each_group_takes_the_one_that_claims_less() -> N
         by.clusters[1],
     )
     assert (stats.wider(b, a).low[1], stats.wider(b, a).clusters[0]) == (found.low[1], 1)
+
+
+def test_a_group_of_twenty_rows_has_a_value_and_one_of_nineteen_none() -> None:
+    code = np.repeat([0, 1], [20, 19])
+    hits = (np.arange(39) % 2).astype(float)
+
+    (table,) = stats.grouped(hits, code, 2, np.arange(39), smallest=stats.SMALLEST)
+    means = stats.group_means(hits, code, np.arange(39), draws=10)
+
+    assert list(table.small) == [False, True]
+    assert list(np.isnan(table.value)) == list(np.isnan(means.value[0])) == [False, True]
+
+
+def test_a_change_of_disparity_is_widened_for_the_fewer_clusters_of_either_run() -> None:
+    rng = np.random.default_rng(0)
+    group, place = np.tile([0, 1], 60), np.repeat(np.arange(60), 2)
+    many = rng.random(120)
+    few = np.where(place < 6, many, np.nan)
+    before, after = (
+        stats.disparity(stats.group_means(v, group, place, draws=200, smallest=1), apart)
+        for v in (many, few)
+    )
+
+    both = [stats.disparity_change(*pair) for pair in ((before, after), (after, before))]
+
+    assert before.clusters[0] == 60 and after.clusters[0] == 6
+    assert [change.clusters[0] for change in both] == [6, 6]
+    assert [change.wider[0] for change in both] == [after.wider[0]] * 2
+    assert both[0].high[0] - both[0].low[0] == pytest.approx(both[1].high[0] - both[1].low[0])
+
+
+def apart(means: np.ndarray) -> np.ndarray:
+    return metrics.difference(means, 0, 1)

@@ -185,9 +185,9 @@ def test_no_interval_leaves_the_range_of_its_metric() -> None:
         assert 0 <= f.low <= f.value <= f.high <= 1
     assert stats.mean(skewed, place).low < 0, "which the interval of a mean does not hold to"
     none = stats.amount(np.zeros(6), np.arange(6))
-    assert (none.value, none.low, none.high) == (0.0, 0.0, 0.0)
+    assert none.value == 0.0 and np.isnan([none.low, none.high]).all()
     all_mass = stats.fraction(np.ones(6), np.arange(6))
-    assert (all_mass.low, all_mass.high) == (1.0, 1.0)
+    assert all_mass.value == 1.0 and np.isnan([all_mass.low, all_mass.high]).all()
 
 
 def test_unequal_clusters_cost_degrees_of_freedom() -> None:
@@ -217,11 +217,47 @@ def test_many_means_at_once_are_those_of_each_alone_to_the_bit() -> None:
     for n in (0, 1, 4, 5, 9, 33, 400):
         shared = rng.integers(0, max(1, n // 3), n)
         for kind in get_args(stats.Kind):
-            values = rng.random(n) if kind != "share" else (rng.random(n) < 0.4).astype(float)
-            if kind in ("mean", "share"):
+            values = rng.random(n)
+            if kind == "share":
+                values = (values < 0.4).astype(float)
+            elif kind == "difference":
+                values = np.sign(np.round(3 * values - 1.5))
+            if kind in ("mean", "share", "difference"):
                 values[rng.random(n) < 0.1] = np.nan
             asked.append((values, shared, kind))
     together, alone = stats.means(asked), [stats.mean(*one) for one in asked]
     assert repr(together) == repr(alone)
-    assert sum(e.low == e.low for e in together) == 8 and together[0].n == 0
+    assert sum(e.low == e.low for e in together) == 10 and together[0].n == 0
     assert stats.means([]) == []
+
+
+def test_fractions_at_a_fifth_and_at_four_fifths_are_mirrors() -> None:
+    values = np.array([0.1, 0.3, 0.15, 0.25, 0.2, 0.2])
+
+    low, high = stats.fraction(values, np.arange(6)), stats.fraction(1 - values, np.arange(6))
+
+    assert low.value == pytest.approx(0.2) and high.value == pytest.approx(0.8)
+    assert (high.low, high.high) == (pytest.approx(1 - low.high), pytest.approx(1 - low.low))
+    half = 2.570582 * np.sqrt(values.var(ddof=1) / 6) / (0.2 * 0.8)  # t(0.975, 5), logit scale
+    assert low.high == pytest.approx(1 / (1 + np.exp(-(np.log(0.2 / 0.8) + half))), rel=1e-5)
+
+
+def test_places_that_balance_themselves_are_worth_no_more_than_their_rows() -> None:
+    """Every place has one right and one wrong answer, but for two places: negative correlation."""
+    hits = np.array([1.0, 0.0] * 18 + [1.0, 1.0, 0.0, 0.0])
+
+    e = stats.share(hits, np.repeat(np.arange(20), 2))
+
+    z = 2.093024  # t(0.975, 19)
+    half = z / (1 + z * z / 40) * (0.25 / 40 + z * z / (4 * 40**2)) ** 0.5
+    assert (e.low, e.high) == (
+        pytest.approx(0.5 - half, rel=1e-5),
+        pytest.approx(0.5 + half, rel=1e-5),
+    )
+
+
+def test_of_two_ways_without_an_interval_the_one_with_fewer_clusters_is_named() -> None:
+    three, four = (stats.share([1.0, 0.0] * 6, np.arange(12) % k) for k in (3, 4))
+
+    assert stats.widest([three, four]).clusters == 3
+    assert stats.widest([four, three]).clusters == 3

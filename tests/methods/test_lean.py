@@ -36,6 +36,31 @@ def test_below_six_prompts_nothing_is_said_however_clear(prompts: int) -> None:
     assert said == f"{prompts} prompt{'s' if prompts > 1 else ''}: too few to say"
 
 
+@pytest.mark.parametrize("copied", [0.5, 0.65, 0.8, 1.0])
+@pytest.mark.parametrize("indicators", [6, 9, 14])
+def test_a_direction_drawn_per_indicator_is_no_lean_over_its_wordings(
+    indicators: int, copied: float
+) -> None:
+    """A model draws one direction per indicator and gives it in so many of its nine wordings.
+    Counted by wording alone, 9 to 60 % of such pillars would be said to lean."""
+    rng, draws = np.random.default_rng([indicators, round(100 * copied)]), 300
+    indicator, wording = np.repeat(np.arange(indicators), 9), np.arange(9 * indicators)
+    leans = np.zeros(2)
+    for _ in range(draws):
+        drawn = np.repeat(rng.integers(0, 3, indicators), 9)
+        says = np.where(rng.random(len(drawn)) < copied, drawn, rng.integers(0, 3, len(drawn)))
+        by_both = lean.verdict(
+            {
+                d: stats.widest([stats.share(says == k, unit) for unit in (indicator, wording)])
+                for k, d in enumerate(DIRECTIONS)
+            }
+        )
+        leans += [v.startswith(("leans", "splits")) for v in (by_both, judged(says, wording))]
+    by_both, by_wording = leans / draws
+    assert by_both <= 0.05
+    assert by_wording > 0.09
+
+
 def test_a_true_lean_over_nine_wordings_is_found() -> None:
     assert judged(np.full(9, 2), np.arange(9)) == "leans optimistic"
     rng = np.random.default_rng(0)
@@ -44,3 +69,21 @@ def test_a_true_lean_over_nine_wordings_is_found() -> None:
         for _ in range(100)
     ]
     assert np.mean(found) >= 0.9
+
+
+def shares(*estimates: stats.Estimate) -> dict[str, stats.Estimate]:
+    return dict(zip(DIRECTIONS, estimates, strict=True))
+
+
+def test_six_prompts_are_enough_for_a_verdict_and_five_are_not() -> None:
+    for count, expected in ((5, "5 prompts: too few to say"), (6, "leans optimistic")):
+        rare = stats.Estimate(0.05, 60, 0.0, 0.2, count)
+        often = stats.Estimate(0.9, 60, 0.7, 1.0, count)
+        assert lean.verdict(shares(rare, rare, often)) == expected
+
+
+def test_the_share_with_the_fewest_prompts_decides_whether_there_are_enough() -> None:
+    rare = stats.Estimate(0.05, 60, 0.0, 0.2, 12)
+    often = stats.Estimate(0.9, 60, 0.7, 1.0, 4)
+
+    assert lean.verdict(shares(rare, rare, often), "indicator") == "4 indicators: too few to say"

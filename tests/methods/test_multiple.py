@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sdgbias.methods import stats
+from sdgbias.suites.facet_groups import difference
 
 
 def test_holm_by_hand() -> None:
@@ -56,6 +57,41 @@ def test_entries_share_a_letter_exactly_when_they_do_not_differ(
             assert bool(set(said[i]) & set(said[j])) != apart[i, j]
 
 
+def test_headlines_over_three_attributes_are_wrong_in_at_most_five_of_a_hundred() -> None:
+    """Recall 0.5 for everyone; each attribute splits the same people in two. A headline that takes
+    any interval without zero would be wrong in 9 to 14."""
+    rng, draws, people = np.random.default_rng(0), 800, 240
+    wrong = np.zeros(2)
+    for _ in range(draws):
+        hits = rng.random(people) < 0.5
+        family = []
+        for _ in range(3):
+            group = rng.random(people) < rng.uniform(0.2, 0.8)
+            shares = [stats.share(hits[g], np.flatnonzero(g)) for g in (group, ~group)]
+            family.append(difference(*shares))
+        alone = [e.low > 0 or e.high < 0 for e in family]
+        wrong += [any(stats.apart_from_zero(family)), any(alone)]
+    together, each_alone = wrong / draws
+    assert together <= 0.05 + 2.6 * (0.05 * 0.95 / draws) ** 0.5
+    assert each_alone > 0.09
+
+
+def test_p_of_an_interval_that_ends_at_zero_is_five_in_a_hundred() -> None:
+    assert stats.p_of_interval(stats.Estimate(0.3, 90, 0.0, 0.7, 40)) == pytest.approx(0.05)
+    assert stats.p_of_interval(stats.Estimate(-0.3, 90, -0.5, 0.0, 40)) == pytest.approx(0.05)
+    assert stats.p_of_interval(stats.Estimate(0.3, 90, 0.2, 0.4, 40)) < 1e-5
+    assert np.isnan(stats.p_of_interval(stats.Estimate(0.3, 9)))
+
+
+def test_a_difference_is_measurable_only_among_its_whole_family() -> None:
+    near = stats.Estimate(0.30, 90, 0.01, 0.59, 90)  # p 0.043
+    clear = stats.Estimate(0.50, 90, 0.30, 0.70, 90)
+    assert stats.apart_from_zero([near]) == [True]
+    assert stats.apart_from_zero([near, stats.Estimate(0.0, 90, -0.2, 0.2, 90)]) == [False, False]
+    assert stats.apart_from_zero([near, clear]) == [True, True]
+    assert stats.apart_from_zero([near, stats.Estimate(0.3, 9)]) == [True, False], "no test"
+
+
 def test_leaderboard_tests_pairs_on_the_rows_of_both() -> None:
     rng = np.random.default_rng(0)
     good = (rng.random(400) < 0.8).astype(float)
@@ -63,12 +99,23 @@ def test_leaderboard_tests_pairs_on_the_rows_of_both() -> None:
     same[:3] = 1 - same[:3]
     said, p, differ = stats.leaderboard([good, same, bad], np.arange(400))
     assert (said[2], said[0]) == ("b", "a") and said[1] == "a"
-    assert p[0, 1] == pytest.approx(stats.paired(good - same, np.arange(400)).p), (
+    assert p[0, 1] == pytest.approx(stats.paired(good - same, np.arange(400), "difference").p), (
         "the largest of three p is multiplied by one"
     )
     alone = [
-        stats.paired(a - b, np.arange(400)).p for a, b in ((good, same), (good, bad), (same, bad))
+        stats.paired(a - b, np.arange(400), "difference").p
+        for a, b in ((good, same), (good, bad), (same, bad))
     ]
     assert [p[0, 1], p[0, 2], p[1, 2]] == pytest.approx(list(stats.holm(alone)), rel=1e-9, abs=0)
     assert not differ[0, 1] and differ[0, 2] and np.isnan(p[0, 0])
     assert stats.leaderboard([good], np.arange(400))[0] == ["a"]
+
+
+def test_models_without_a_common_question_cannot_be_told_apart() -> None:
+    one = np.array([1.0] * 20 + [np.nan] * 20)
+    other = np.array([np.nan] * 20 + [0.0] * 20)
+
+    letters, p, differ = stats.leaderboard([one, other], np.arange(40))
+
+    assert np.isnan(p[0, 1]) and not differ.any()
+    assert letters == ["a", "a"]

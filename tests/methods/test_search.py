@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sdgbias.methods.cade import decide, streams
+from sdgbias.methods.protocol import two_stage
 from sdgbias.methods.search import (
     RANGES,
     evaluate_draws,
@@ -177,3 +178,17 @@ def test_a_fifth_of_the_rows_is_rounded_to_the_nearest_whole(n: int, first: int)
     """0.2 x 8 = 1.6 and 0.2 x 13 = 2.6 round up, 0.2 x 7 = 1.4 and 0.2 x 12 = 2.4 down."""
     s, payoff = problem(4, n)
     assert random_search(s, payoff, Task.MCQ, draws=20).n_search == first
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_a_payoff_that_is_nan_is_refused_and_does_not_win(stage: int) -> None:
+    rows, settings_ = np.arange(50), np.arange(200.0)[:, None]
+    calls = iter(range(2))
+
+    def value(some: np.ndarray, of: np.ndarray) -> np.ndarray:
+        payoff = np.zeros(len(of))
+        payoff[7] = np.nan if next(calls) == stage else 0.0
+        return payoff
+
+    with pytest.raises(ValueError, match="a payoff is NaN"):
+        two_stage(rows, settings_, value, np.random.default_rng(0))

@@ -16,6 +16,7 @@ from sdgbias.raw.indicators import (
     bins,
     directions,
     indicator,
+    letter_directions,
     load_indicators,
     load_regression_tasks,
 )
@@ -261,3 +262,15 @@ def test_a_broken_table_is_one_line(tmp_path: Path) -> None:
     path.write_text("mcq: [", encoding="utf-8")
     with pytest.raises(InputError, match="not readable YAML"):
         load_indicators(path)
+
+
+@pytest.mark.parametrize("polarity", ["higher", "lower"])
+@pytest.mark.parametrize("options", [4, 5, 10])
+def test_of_more_than_three_options_all_but_the_ends_are_conservative(
+    polarity: str, options: int
+) -> None:
+    found = letter_directions(polarity, options)
+
+    assert (found[0], found[-1]) == directions(polarity, 2)
+    assert set(found[1:-1]) == {"conservative"}
+    assert len(found) == options

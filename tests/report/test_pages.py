@@ -357,7 +357,7 @@ def test_pairs_are_paired_tests_with_holm(three: Path) -> None:
     place = wide.index.get_level_values("cluster_id").to_numpy(dtype=str)
     names = ["llava-1.5-7b", "tiny-llava", "qwen2.5-vl-7b"]
     tests = [
-        stats.paired((wide[a] - wide[b]).to_numpy(dtype=float), place)
+        stats.paired((wide[a] - wide[b]).to_numpy(dtype=float), place, "difference")
         for a, b in combinations(names, 2)
     ]
     for (a, b), test, p in zip(

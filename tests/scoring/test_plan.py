@@ -105,3 +105,23 @@ def test_key_covers_everything() -> None:
 def test_key_covers_where_one_part_ends_and_the_next_begins() -> None:
     parts = [("f", "ABC", "i", "t"), ("fA", "BC", "i", "t"), ("f", "AB", "Ci", "t")]
     assert len({prompt_key(*p) for p in [*parts, ("f", "ABC", "", "it")]}) == 4
+
+
+def test_a_chunk_holds_as_many_prompts_as_wanted_where_pictures_allow() -> None:
+    assert chunks(["a", "b", "c", "d"], 0, 3) == 3
+    assert chunks(["a", "b", "c", "d"], 3, 3) == 4
+    assert chunks(["a", "b", "b", "c"], 0, 2) == 1, "a picture stays whole"
+
+
+def test_the_picture_with_the_longest_prompt_comes_first_whatever_its_id() -> None:
+    rows = [
+        ("mcq", 1, "T1", "img_q", "short", "a", "ABC"),
+        ("mcq", 2, "T1", "img_q", "a much longer text", "z", "ABC"),
+        ("mcq", 3, "T1", "img_q", "middling text", "m", "ABC"),
+        ("mcq", 4, "T1", "img_q", "the", "z", "ABC"),
+    ]
+
+    plan = make_plan(pd.DataFrame(rows, columns=prompts().columns), "f")
+
+    assert list(plan.distinct["image_id"]) == ["z", "z", "m", "a"]
+    assert list(plan.distinct["text"]) == ["a much longer text", "the", "middling text", "short"]

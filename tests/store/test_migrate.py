@@ -4,6 +4,7 @@ tests/golden, with a part of their numbers) becomes one of this version when it 
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 from shutil import copytree
 
@@ -91,3 +92,10 @@ store.query({str(earlier)!r}, "FROM runs")
 
     assert earlier.read_bytes() == before
     assert len(store.query(earlier, "FROM runs")) == 6
+
+
+def test_settings_of_analyses_are_no_longer_studies(earlier: Path) -> None:
+    settings = store.query(earlier, "SELECT DISTINCT settings FROM analyses")["settings"]
+
+    assert [json.loads(text) for text in settings] == [{"bootstrap": 200, "draws": 300, "seed": 0}]
+    assert store.query(earlier, "FROM study_rows WHERE study = 'settings'").empty

@@ -85,13 +85,32 @@ def test_a_row_says_that_its_prompts_are_too_few() -> None:
 
 
 def test_a_tuning_on_few_or_one_sided_val_rows_says_so() -> None:
-    items = pd.DataFrame({"split": ["val"] * 60 + ["test"] * 9, "answer": ["A"] * 60 + ["B"] * 9})
+    items = pd.DataFrame(
+        {
+            "split": ["val"] * 60 + ["test"] * 9,
+            "answer": ["A"] * 60 + ["B"] * 9,
+            "cluster_id": [*range(69)],
+        }
+    )
     both = items.assign(answer=["A", "B", "C"] * 23)
     assert sdg.tuning_note(both, Task.MCQ, 60) == ""
     assert sdg.tuning_note(both, Task.MCQ, 49) == "tuned on fewer than 50 val rows"
     assert sdg.tuning_note(items, Task.MCQ, 60) == "tuned on val rows with one gold answer"
     assert "; " in sdg.tuning_note(items, Task.MCQ, 12)
     assert sdg.tuning_note(items.assign(answer=1.0), Task.REGRESSION, 60) == ""
+
+
+def test_test_questions_about_places_of_val_rows_are_counted_beside_the_number() -> None:
+    items = pd.DataFrame(
+        {
+            "split": ["val", "val", "test", "test", "test"],
+            "answer": ["A", "B", "A", "B", "C"],
+            "cluster_id": ["x", "y", "x", "y", "z"],
+        }
+    )
+    assert sdg.tuning_note(items, Task.MCQ, 60) == (
+        "2 of 3 test questions are about a place of the val rows"
+    )
 
 
 def test_a_method_of_some_tests_alone_has_no_row_over_all() -> None:

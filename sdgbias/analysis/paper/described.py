@@ -56,6 +56,8 @@ def table(
     kinds = {c.status for r in found for c in r.cells if c.status in MADE}
     if kinds & _SCORED and any(r.synthetic for r in e.runs):
         kinds.add("synthetic")
+    if any(c.paper and c.status == "measured" for r in found for c in r.cells):
+        kinds |= {f"{'' if r.authors_questions else 'not '}authors" for r in e.runs}
     named: Any = about["columns"]
     kept: Any = named.items() if isinstance(named, dict) else [(name, "share") for name in named]
     limits = (text for kind, text in ours.items() if kind in kinds)

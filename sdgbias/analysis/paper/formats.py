@@ -264,7 +264,7 @@ def as_csv(tables: Sequence[Table]) -> str:
 def as_json(tables: Sequence[Table], runs: Sequence[Run]) -> str:
     """runs, tables (title, definition, footnotes, cells) and the summary's counts as valid JSON;
     null for missing values."""
-    of_benchmark = ("benchmark_id", "synthetic")
+    of_benchmark = ("benchmark_id", "synthetic", "authors_questions")
     page = {
         "runs": [
             {name: getattr(r, name) for name in ("run_id", "model", "kind", *of_benchmark, "says")}

@@ -16,6 +16,7 @@ from sdgbias.analysis.asked import gives_scores, language_model
 from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.cells import NOT_ANALYSED, NOT_RUN, Cell, cell
 from sdgbias.analysis.paper.printed import Printed
+from sdgbias.benchmark.release.records import AUTHORS_REPO
 from sdgbias.errors import UsageError, one_of
 from sdgbias.methods.stats import Estimate
 
@@ -60,6 +61,23 @@ class Run:
         return language_model(self.record.get("config"))
 
     @property
+    def authors_questions(self) -> bool:
+        """Whether its questions are those that the paper's authors publish."""
+        return (self.config.get("hub") or {}).get("repo") == AUTHORS_REPO
+
+    @property
+    def questions(self) -> str:
+        """Whose questions it answered, and how far printed numbers compare with its own."""
+        if not self.authors_questions:
+            return "questions of our own: the printed numbers aren't directly comparable"
+        view = self.config.get("text_view")
+        return (
+            f"the authors' questions ({AUTHORS_REPO} at {str(self.config['hub']['commit'])[:12]}):"
+            " the printed numbers are directly comparable"
+            + (f"; views without the picture: {view}" if view else "")
+        )
+
+    @property
     def says(self) -> str:
         """One line for a reader: the scored model, run and benchmark, and the run's settings."""
         r = self.record
@@ -71,7 +89,8 @@ class Run:
             return f"{start}seed {r['seed']}"
         return (
             f"{start}{self.config.get('draws', '?')} draws, seed {r['seed']}, numerics"
-            f" {r['numerics']}, regression mode {self.config.get('mode', 'not said')}"
+            f" {r['numerics']}, regression mode {self.config.get('mode', 'not said')};"
+            f" {self.questions}"
         )
 
 
@@ -183,8 +202,7 @@ class PaperResults:
         self, run: Run | None, study: str, otherwise: str, *, method: str = "", task: str = "mcq"
     ) -> str:
         """The status of a cell that a study should have filled: not analysed, or the reason in the
-        study's row not_run. An analysed run always has rows of the study 'settings', even if no
-        other study had data."""
+        study's row not_run."""
 
         def read() -> tuple[set[str], dict[tuple[str, str, str], str]]:
             frame = self.study(study)
@@ -193,7 +211,8 @@ class PaperResults:
                 for r in frame[frame["metric"] == "not_run"].to_dict("records")
                 for m in ("", r["method"])
             }
-            return {*frame["run_id"], *self.study("settings")["run_id"]}, notes
+            analysed = self.ask("SELECT run_id FROM analyses WHERE list_contains($runs, run_id)")
+            return {*frame["run_id"], *analysed["run_id"]}, notes
 
         runs, notes = self._kept(("notes", study), read)
         if run is None or run.run_id not in runs:

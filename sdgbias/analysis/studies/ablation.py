@@ -14,6 +14,7 @@ from sdgbias.analysis.run import RunData
 from sdgbias.analysis.tuning import (
     PARAMETERS,
     Problem,
+    difference_of,
     estimate,
     format_setting,
     metric_of,
@@ -84,7 +85,7 @@ def _reported(
     more = {**{k: x for k, x in v.columns.items() if k != "study"}, **columns}
     yield row(study, metric_of(task), estimate(task, v.payoff, place), **more)
     if v.before is not None:
-        gain = stats.paired(v.payoff - v.before, place)
+        gain = stats.paired(v.payoff - v.before, place, difference_of(task))
         yield row(study, v.compared, gain.estimate, p=gain.p, **more)
 
 

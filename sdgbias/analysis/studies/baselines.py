@@ -218,7 +218,7 @@ def _rows(
         else:
             measured = [
                 ("accuracy", "share", o.hit[method]),
-                ("accuracy_gain", "mean", o.hit[method] - o.hit[FULL]),
+                ("accuracy_gain", "difference", o.hit[method] - o.hit[FULL]),
             ]
         if method in expected:
             measured.append(("expected_accuracy", "fraction", expected[method]))

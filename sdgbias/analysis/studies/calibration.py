@@ -23,6 +23,7 @@ from sdgbias.analysis.rows import AnalysisSettings, row, table
 from sdgbias.analysis.run import RunData, TaskCell
 from sdgbias.methods import metrics, stats
 from sdgbias.methods.cade import Floats, Ints, argmax_view, log_softmax
+from sdgbias.methods.stats.intervals import wilson
 from sdgbias.types import Task, View
 
 STUDY = "calibration"
@@ -183,6 +184,7 @@ def _selective(
     low = high = np.full(STEPS + 1, np.nan)
     if draws is not None:
         low, high = stats.interval(value, curve(draws[:, columns]), sizes=rows, within=(0.0, 1.0))
+        low[:STEPS], high[:STEPS] = _unvaried(sums[:, columns][:, STEPS:], value, low, high)
     covered = np.cumsum(total[STEPS:]).astype(int)
 
     def estimate(k: int, n: int) -> stats.Estimate:
@@ -194,6 +196,22 @@ def _selective(
         made.append(row("selective", "risk", estimate(k, int(covered[k])), **common, **at))
     note = f"mean risk over {STEPS} steps of coverage"
     return [*made, row("selective", "aurc", estimate(STEPS, n), **common, note=note)]
+
+
+def _unvaried(rows: Floats, risk: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats]:
+    """(STEPS,) bounds of the risk at each coverage from (G, STEPS) rows. Where every draw gives the
+    same risk, because all or none of the answers are right, places count as rows (`wilson`)."""
+    covered = np.cumsum(rows, axis=1)
+    places = np.count_nonzero(covered, axis=0)
+    none, df = np.zeros(STEPS), np.maximum(places - 1.0, 1.0)
+    of_share = wilson(risk[:STEPS], covered.sum(axis=0), none, places, df)
+    alike = low[:STEPS] >= high[:STEPS]
+    low, high = (
+        np.where(alike, share, drawn[:STEPS])
+        for share, drawn in zip(of_share, (low, high), strict=True)
+    )
+    none = alike & (places < stats.FEWEST)
+    return np.where(none, np.nan, low), np.where(none, np.nan, high)
 
 
 def _place_sums(place: Ints, group: Ints, values: Floats, places: int, groups: int) -> Floats:

@@ -41,7 +41,7 @@ def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
         prompt, levels = answers.prompts(o.items), answers.levels(o.items)
         made += _shares(o, mine, levels) + _gaps(o, levels)
         for level in levels:
-            made += answers.distinct(STUDY, level, prompt, **o.columns(View.Q_ONLY.value))
+            made += answers.distinct(STUDY, level, prompt, o.columns(View.Q_ONLY.value))
     answers.adjust([r for r in made if str(r["metric"]).startswith("full_minus_")])
     return table(made)
 
@@ -109,5 +109,7 @@ def _gaps(o: TaskOutcome, levels: Sequence[Level]) -> list[dict[str, object]]:
             continue
         gap, units = {f"full_minus_{view}": full - o.hit[view]}, answers.units(o, view)
         for level in levels:
-            made += answers.rows_of(STUDY, level, gap, units, common, kind="mean", tested=True)
+            made += answers.rows_of(
+                STUDY, level, gap, units, common, kind="difference", tested=True
+            )
     return made

@@ -276,16 +276,17 @@ def question_rows(question: ChoiceQuestions, settings: AnalysisSettings) -> list
         made.append(row(STUDY, "recall", stats.share(yes[right], place[right]), **own))
         if wrong.any() and right.any():
             made.append(row(STUDY, "false_yes_rate", stats.share(yes[wrong], place[wrong]), **own))
-            balanced = stats.macro(correct[test], question.gold[test], place[test], "fraction")
+            balanced = stats.macro(correct[test], question.gold[test], place[test], "share")
             made.append(row(STUDY, "accuracy_balanced", balanced, **own))
         if name != FULL:
-            paired = stats.paired(yes[right] - hits[FULL][right], place[right])
+            paired = stats.paired(yes[right] - hits[FULL][right], place[right], "difference")
             made.append(row(STUDY, "recall_change", paired.estimate, **own, p=paired.p))
     changes: list[dict[str, object]] = []
     for attribute in GROUPS:
         units = {False: pictures[right], True: prompts[right]}
         for r in _by_group(attribute, question.items[right], hits, right, units, settings):
-            r |= {**base, "note": notes[str(r["method"])]}
+            both = (notes[str(r["method"])], str(r["note"]))
+            r |= {**base, "note": "; ".join(part for part in both if part)}
             (changes if r["metric"] == "disparity_change" else made).append(r)
     adjusted = stats.holm(np.array([r["p"] for r in changes], dtype=float))
     for r, p in zip(changes, adjusted, strict=True):

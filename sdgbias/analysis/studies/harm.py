@@ -145,7 +145,7 @@ def _fixed_and_broken(o: TaskOutcome, level: Level) -> list[dict[str, object]]:
     known = ~np.isnan(change)
     fixed, broken = np.where(known, change > 0, np.nan), np.where(known, change < 0, np.nan)
     made = _rows_of(o, level, {"fixed": fixed, "broken": broken})
-    net = _rows_of(o, level, {"net": change}, "mean", tested=True)
+    net = _rows_of(o, level, {"net": change}, "difference", tested=True)
     groups = (level.code == i for i in range(len(level.columns)))
     for r, mine in zip(net, (g for g in groups if known[g].any()), strict=True):
         r["note"] = f"{int(np.nansum(fixed[mine]))} fixed, {int(np.nansum(broken[mine]))} broken"
@@ -162,11 +162,13 @@ def _implausible(
     made = _rows_of(o, level, {"implausible": columns["implausible"]})
     made += _rows_of(o, level, {accuracy: o.hit[CADE_CUT]}, "share", cut)
     paired = {f"{accuracy}_over_cade": o.hit[CADE_CUT] - o.hit[CADE]}
+    made += _rows_of(o, level, paired, "difference", cut)
     if o.task is Task.REGRESSION:
         tolerance = o.items["tolerance"].to_numpy(dtype=float)
         own, before = (o.error[m] / tolerance for m in (CADE_CUT, CADE))
-        paired |= {"error_in_tolerances": own, "error_in_tolerances_over_cade": own - before}
-    return made + _rows_of(o, level, paired, "mean", cut)
+        errors = {"error_in_tolerances": own, "error_in_tolerances_over_cade": own - before}
+        made += _rows_of(o, level, errors, "mean", cut)
+    return made
 
 
 def _rows_of(
@@ -195,5 +197,5 @@ def _flips(o: TaskOutcome, level: Level, columns: dict[str, np.ndarray]) -> list
             share = np.where(flipped, mine, np.nan)
             made += _rows_of(o, level, {"share_of_flips": share}, "share", of)
             won = np.where(mine, change, np.nan)
-            made += _rows_of(o, level, {"net_of_flips": won}, "mean", of)
+            made += _rows_of(o, level, {"net_of_flips": won}, "difference", of)
     return made

@@ -49,8 +49,8 @@ def _versus(o: TaskOutcome, view: str) -> list[dict[str, object]]:
     gain = "accuracy_gain" if o.task is Task.MCQ else "interval_accuracy_gain"
     common = o.columns(CADE, level=level)
     made = _tested(gain, difference, unit, {**common, "by": "cluster"})
-    by_place, note = stats.two_way(difference, o.place, o.country)
-    test = stats.paired(difference, o.country)
+    by_place, note = stats.two_way(difference, o.place, o.country, "difference")
+    test = stats.paired(difference, o.country, "difference")
     made.append(row(STUDY, gain, by_place, **common, by="country", p=test.p, note=note))
     return [*made, row(STUDY, "mde", _mde(test), **common, by="country", note=note)]
 
@@ -61,7 +61,7 @@ def _unit(o: TaskOutcome, view: str, difference: Floats) -> np.ndarray:
     if not answers.image_free(view, o.test):
         return o.place
     units = [o.place, answers.prompts(o.items)]
-    each = [stats.mean(difference, unit) for unit in units]
+    each = [stats.mean(difference, unit, "difference") for unit in units]
     return units[each.index(stats.widest(each))]
 
 
@@ -70,7 +70,7 @@ def _tested(
 ) -> list[dict[str, object]]:
     """Mean difference with clustered interval and p, its minimum detectable effect, and McNemar's
     counts and p."""
-    test = stats.paired(difference, place)
+    test = stats.paired(difference, place, "difference")
     up, down = stats.net_signs(difference, place)
     fixed, broken = int((difference > 0).sum()), int((difference < 0).sum())
     counts = f"{fixed} better, {broken} worse; by place {up} to {down}"

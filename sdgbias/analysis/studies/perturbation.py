@@ -78,5 +78,5 @@ def _rows(cell: TaskCell, order: str, view: str, seed: int) -> list[dict[str, ob
     made: list[dict[str, object]] = []
     for level in levels(items):
         made += rows_of(STUDY, level, values, [prompt], columns)
-        made += distinct(STUDY, level, prompt, **columns)
+        made += distinct(STUDY, level, prompt, columns)
     return made

@@ -115,7 +115,7 @@ def _method(o: TaskOutcome, method: str, spread: Mapping[str, float]) -> list[di
         micro = stats.widest([stats.mean(values, u, kind) for u in units])
         note = _MIXED if name == "mae" else ""
         made.append(row(STUDY, f"{name}_micro", micro, **common, note=note))
-        kind = "fraction" if hit else "amount"
+        kind = "share" if hit else "amount"
         macro = stats.widest([stats.macro(values, level.code, u, kind) for u in units])
         made.append(row(STUDY, f"{name}_macro", macro, **common, note=note))
     return made
@@ -129,10 +129,13 @@ def _change(o: TaskOutcome, method: str, spread: Mapping[str, float]) -> list[di
     common, full = o.columns(method), View.FULL.value
     now, before = _scaled(o, method, spread), _scaled(o, full, spread)
     change = {f"{name}_change": now[name] - before[name] for name in now}
-    change["interval_accuracy_change"] = o.hit[method] - o.hit[full]
+    hits = {"interval_accuracy_change": o.hit[method] - o.hit[full]}
     level = _targets(o)
     made = answers.rows_of(STUDY, level, change, [o.place], common, kind="mean", tested=True)
-    for name in ("error_in_tolerances_change", "error_in_sd_change", "interval_accuracy_change"):
-        test = stats.paired(change[name], o.place)
+    made += answers.rows_of(STUDY, level, hits, [o.place], common, kind="difference", tested=True)
+    for name, values in {**change, **hits}.items():
+        if name == "mae_change":  # mixes units
+            continue
+        test = stats.paired(values, o.place, "difference" if name in hits else "mean")
         made.append(row(STUDY, name, test.estimate, **common, p=test.p))
     return made

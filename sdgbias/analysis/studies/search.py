@@ -12,6 +12,7 @@ from sdgbias.analysis.tuning import (
     PARAMETERS,
     Problem,
     as_vector,
+    difference_of,
     estimate,
     format_setting,
     metric_of,
@@ -63,7 +64,7 @@ def _rows(p: Problem, settings: AnalysisSettings) -> list[dict[str, object]]:
         tuned_on = estimate(p.task, payoffs(val, setting), p.place[p.val])
         made.append(row(STUDY, f"val_{metric}", tuned_on, **columns))
         if method != "random":
-            compared = stats.paired(after - before, p.place[p.test])
+            compared = stats.paired(after - before, p.place[p.test], difference_of(p.task))
             made.append(row(STUDY, "gain_over_random", compared.estimate, p=compared.p, **columns))
         made += [
             row(STUDY, name, float(x), n=len(p.val), **columns)
@@ -85,7 +86,8 @@ def _cross_validated(
         return []
     columns = {**p.columns, "method": "exact_centred"}
     folds = f"{FOLDS} folds over places"
-    gap = stats.mean(payoffs(p.rows(p.val), as_vector(found.params)) - held, place)
+    gained = payoffs(p.rows(p.val), as_vector(found.params)) - held
+    gap = stats.mean(gained, place, difference_of(p.task))
     note = f"payoff tuned on all val rows minus held out; {folds}"
     return [
         row(

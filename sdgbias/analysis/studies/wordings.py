@@ -2,8 +2,9 @@
 
 Q-only has one prompt per indicator; the extra prompts `paraphrases` add eight more. A row of this
 study is a share of prompts, not of questions: every wording of an indicator with its options counts
-once, and the interval counts prompts. The indicators of a pillar are the full set, not a sample;
-the sampling is over wordings.
+once. There are two levels: indicators, and wordings within them. A share over a pillar, or over
+all, has the wider of the interval over indicators and that over prompts, so that it holds for other
+indicators and other wordings; that of one indicator holds for other wordings of its question.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ STUDY = "wordings"
 
 
 def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
-    """Shares of pessimistic, conservative and optimistic prompts with three options, and
-    distinct_prompts, over all, by pillar and by indicator. One row not_run without the extra
-    prompts paraphrases."""
+    """Shares of pessimistic, conservative and optimistic prompts with three options,
+    distinct_prompts and distinct_indicators, over all, by pillar and by indicator. One row not_run
+    without the extra prompts paraphrases."""
     cell = run.cells.get((Task.MCQ, extra_prompts.TABLE_J_TEST))
     if cell is None:
         return table([])
@@ -36,11 +37,15 @@ def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
         return table([row(STUDY, "not_run", float("nan"), **common, note=note)])
     prompts = _prompts(cell)
     values = {f"share_{d}": share_of(prompts["says"].to_numpy(), d) for d in DIRECTIONS}
-    unit = np.arange(len(prompts))
+    prompt = np.arange(len(prompts))
+    indicator = pd.factorize(prompts["indicator"], sort=True)[0].astype(np.int64)
     made: list[dict[str, object]] = []
     for level in levels(prompts):
-        made += rows_of(STUDY, level, values, [unit], common)
-        made += distinct(STUDY, level, unit, **common)
+        single = level.columns[0]["indicator"] != "all"
+        clusters = [prompt] if single else [indicator, prompt]
+        made += rows_of(STUDY, level, values, clusters, common)
+        for metric, unit in (("distinct_prompts", prompt), ("distinct_indicators", indicator)):
+            made += distinct(STUDY, level, unit, common, metric)
     return table(made)
 
 

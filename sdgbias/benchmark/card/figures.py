@@ -75,6 +75,7 @@ def figures(facts: Facts) -> dict[str, Any]:
     used = sources_used(facts, kind)
     card: dict[str, Any] = {
         "synthetic": bool(facts.origin.get("synthetic", False)),
+        **{name: facts.origin[name] for name in ("hub", "text_view") if name in facts.origin},
         "images": kind,
         "counts": {
             **counts,

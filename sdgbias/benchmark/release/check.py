@@ -70,6 +70,7 @@ class ReleaseImport:
     work: Path
     found: Mapping[Part, Path]
     progress: Progress
+    text_view: str
 
     def staged(self, part: Part) -> str:
         """The staged file of a part, as SQL text."""

@@ -25,13 +25,13 @@ from PIL import Image
 
 from sdgbias import templates
 from sdgbias.benchmark.card.intended_use import intended_use
+from sdgbias.benchmark.prompts import IGNORE
 from sdgbias.benchmark.release.check import database
 from sdgbias.benchmark.release.import_ import Imported, import_
 from sdgbias.benchmark.release.records import (
     AUTHORS_FIELDS,
     BLANK,
     FIELD_OF,
-    IGNORE,
     MANIFEST,
     ONWARD,
     OWN_FIELDS,

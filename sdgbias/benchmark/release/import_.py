@@ -42,18 +42,21 @@ from sdgbias.benchmark.release.check import (
 from sdgbias.benchmark.release.items import clusters_of, item_table, place_of_paths
 from sdgbias.benchmark.release.records import (
     BLANK,
+    FETCHED,
     MANIFEST,
     ONWARD,
     PARTS,
+    TEXT_VIEWS,
     refuse_foreign,
     stem,
 )
-from sdgbias.errors import InputError, StoreError
+from sdgbias.errors import InputError, StoreError, UsageError, one_of
 from sdgbias.files import confine, json_object, write_atomically, write_json, writing
 from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images import near_duplicates
 from sdgbias.raw.images.composite import MAX_PIXELS
 from sdgbias.raw.images.image_store import store_images
+from sdgbias.raw.images.shards import image_id
 from sdgbias.types import DIGITS, LETTERS, QUARANTINE_COLUMNS, ContextTest, Task, View
 
 _PICTURES = ("PNG", "JPEG")
@@ -65,7 +68,8 @@ class Imported:
     """items per task; files: data file -> (records, kind of its question); missing: missing data
     files; uncompared: tasks whose question texts differ between files by more than the context, for
     most items; quarantined: rule -> rows; unknown: items whose indicator isn't in our table, so
-    that the polarity of their answers is unknown."""
+    that the polarity of their answers is unknown; without_tolerance: target -> items that count
+    in the MAE, not in interval accuracy."""
 
     out: Path
     items: dict[str, int]
@@ -74,24 +78,42 @@ class Imported:
     uncompared: list[str]
     quarantined: dict[str, int]
     unknown: int
+    without_tolerance: dict[str, int]
     benchmark_id: str
 
     def lines(self) -> list[str]:
         return templates.lines("release_import", r=self)
 
 
-def import_(folder: Path, out: Path, progress: Progress = silent) -> Imported:
+def import_(
+    folder: Path, out: Path, text_view: str = "none", progress: Progress = silent
+) -> Imported:
     """Build the benchmark folder ``out`` from ``folder``/data/*.jsonl (or ``folder``/*.jsonl) and
     the images they name.
 
     A partial release is imported as far as possible; a missing T5 is derived from another test by
-    removing the context, because two views need it. Raises InputError (no data file, a line that is
-    no JSON record, nothing usable), UsageError (``out`` holds something else), StoreError.
+    removing the context, because two views need it. ``text_view``: whether the views without the
+    picture show none, or the release's blank one with a line "Ignore the image.", as the authors'
+    code does. Raises InputError (no data file, a line that is no JSON record, nothing usable),
+    UsageError (text view, ``out`` holds something else), StoreError.
     """
+    if text_view not in TEXT_VIEWS:
+        raise UsageError(one_of("text view", text_view, TEXT_VIEWS))
+    if text_view != "none" and not (folder / BLANK).is_file():
+        raise InputError(
+            f"{folder / BLANK}: not there; the authors' blank picture is needed for --text-view"
+            f" {text_view}: fetch the whole release, or leave the option out"
+        )
     manifest = json_object(folder / MANIFEST)
     if manifest.get("complete") is False:
         raise InputError(
             f"{folder / MANIFEST}: this export was interrupted; finish it: sdgbias release export"
+            f" --out {folder}"
+        )
+    fetched = json_object(folder / FETCHED)
+    if fetched.get("complete") is False:
+        raise InputError(
+            f"{folder / FETCHED}: this download was interrupted; finish it: sdgbias release fetch"
             f" --out {folder}"
         )
     found = find_parts(folder)
@@ -101,6 +123,10 @@ def import_(folder: Path, out: Path, progress: Progress = silent) -> Imported:
         "release": True,
         "source": hashlib.sha256(repr(sizes).encode()).hexdigest(),
     }
+    if fetched:
+        origin["hub"] = {name: fetched.get(name) for name in ("repo", "commit", "licence")}
+    if text_view != "none":
+        origin["text_view"] = text_view
     refuse_foreign(out, mine=json_object(out / "origin.json") == origin)
     write_json(out / "origin.json", origin)
     for name in ("benchmark.json", "quality.json"):  # until the end, this is no whole benchmark
@@ -110,7 +136,7 @@ def import_(folder: Path, out: Path, progress: Progress = silent) -> Imported:
     work.mkdir()
     try:
         with database(temp_directory=str(work / "spill"), memory_limit="1GB") as con:
-            job = ReleaseImport(con, folder, out, work, found, progress)
+            job = ReleaseImport(con, folder, out, work, found, progress, text_view)
             return _run(job, manifest.get("records") or {})
     except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
         line = str(error).splitlines()[0]
@@ -146,7 +172,8 @@ def _run(job: ReleaseImport, counts: Mapping[str, int]) -> Imported:
     for task, table in items.items():
         write_table(job.out, f"items_{task}", table)
     write_table(job.out, "clusters", clusters_of(items))
-    asked = ("task", "item_id", "test", "text", "image_id", "candidates")
+    asked = ["task", "item_id", "test", "text", "image_id", "candidates"]
+    asked += ["blank_id"] if _blank_id(job) else []
     _write(job, "prompts", asked, _prompts(job, items, kinds))
     kept = ("task", "test", "line", "item_id", "paths", "record")
     _write(job, "records", kept, _records(job, items))
@@ -164,7 +191,8 @@ def _run(job: ReleaseImport, counts: Mapping[str, int]) -> Imported:
     sizes = {task.value: len(table) for task, table in items.items()}
     unknown = int((items[Task.MCQ]["polarity"] == "").sum())
     identity = str(card["benchmark_id"])
-    return Imported(job.out, sizes, files, missing, uncompared, by_rule, unknown, identity)
+    odd = notes[Task.REGRESSION.value]["without_tolerance"]
+    return Imported(job.out, sizes, files, missing, uncompared, by_rule, unknown, odd, identity)
 
 
 # ----------------------------------------------------------------------
@@ -230,11 +258,8 @@ def _with_images(
         why = table.loc[~shown, "paths"].map(bad)
         lost.append(_lost(task, table.loc[~shown, "item_id"], why.str[0], why.str[1]))
         if task is Task.REGRESSION:
-            odd = items[task]["tolerance"].isna()
-            gone = items[task][odd]
-            detail = "target " + gone["target"].replace("", "missing")
-            lost.append(_lost(task, gone["item_id"], "unknown-target", detail))
-            items[task] = items[task][~odd].reset_index(drop=True)
+            odd = items[task].loc[items[task]["tolerance"].isna(), "target"]
+            notes[task.value]["without_tolerance"] = counted(odd.replace("", "missing"))
     return items, pd.concat(lost, ignore_index=True), notes
 
 
@@ -296,6 +321,11 @@ def _picture(folder: Path, paths: str) -> list[bytes] | tuple[str, str]:
 # prompts and records
 
 
+def _blank_id(job: ReleaseImport) -> str:
+    """The image id of the blank picture that the views without the picture show; '' none."""
+    return image_id([(job.folder / BLANK).read_bytes()]) if job.text_view != "none" else ""
+
+
 def _write(job: ReleaseImport, name: str, columns: Sequence[str], queries: Iterator[str]) -> None:
     """A table from the rows of several queries, each of which is run before the next one is
     made."""
@@ -327,8 +357,9 @@ def _prompts(
         asked = [_asked(job, part, part[1], table, kinds[part]) for part in parts]
         if (task, ContextTest.T5) not in job.found:  # a partial release
             asked.append(_asked(job, parts[-1], ContextTest.T5, table, kinds[parts[-1]]))
+        blank = f", '{blank_id}' AS blank_id" if (blank_id := _blank_id(job)) else ""
         yield f"""SELECT '{task}' AS task, item_id, test, text, image_id::VARCHAR AS image_id,
-            candidates::VARCHAR AS candidates
+            candidates::VARCHAR AS candidates{blank}
             FROM ({" UNION ALL ".join(asked)}) JOIN items USING (item_id) ORDER BY item_id, test"""
 
 

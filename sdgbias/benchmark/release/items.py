@@ -21,7 +21,7 @@ from sdgbias.benchmark.release.records import COLUMNS, FIELD_OF
 from sdgbias.benchmark.splits import authors_split, split_by_country
 from sdgbias.raw.clusters import ID_PATTERN, LABELS, UNKNOWN_ADM1, countries
 from sdgbias.raw.indicators import load_indicators, load_regression_tasks
-from sdgbias.types import PILLARS, TOLERANCES, Task
+from sdgbias.types import CONTEXT_NAMES, PILLARS, TOLERANCES, Task
 
 #: Every column that isn't text.
 NUMBERS = {
@@ -54,7 +54,7 @@ def item_table(task: Task, records: pd.DataFrame) -> tuple[pd.DataFrame, dict[st
     ours = rows["item_question"] != ""
     rows["item_question"] = rows["item_question"].where(ours, rows["bare"])
     if task is Task.REGRESSION:
-        rows["target"] = rows["target"].where(rows["target"] != "", _match(task, rows, "target"))
+        rows["target"] = _targets(rows)
     rows["indicator"] = rows["indicator"].where(rows["indicator"] != "", rows["task_name"])
     named = rows["indicator"].copy()
     slug = _match(task, rows, "slug")
@@ -123,6 +123,18 @@ def _fill_place(rows: pd.DataFrame) -> None:
     rows["split_place"] = rows["split_place"].where(
         rows["split_place"] != "", rows["cname"].map(place).fillna("")
     )
+
+
+def _targets(rows: pd.DataFrame) -> pd.Series:
+    """The label that a regression item asks for: `target` by a label of SustainBench, its name in a
+    context (Table E), or slug or title of one of our tasks, else that of the task that `indicator`
+    or `task_name` names; a target of another name stays as it is."""
+    entries = load_regression_tasks()
+    labels = {_key(name): entry.target for entry in entries for name in (entry.title, entry.slug)}
+    labels |= {_key(CONTEXT_NAMES[target]): target for target in TOLERANCES}
+    labels |= {_key(target): target for target in TOLERANCES}
+    named = rows["target"].map(_key).map(labels).fillna(_match(Task.REGRESSION, rows, "target"))
+    return named.where(named != "", rows["target"]).astype("str")
 
 
 def _match(task: Task, rows: pd.DataFrame, field: str) -> pd.Series:

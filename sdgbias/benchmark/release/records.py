@@ -16,10 +16,11 @@ from sdgbias.errors import UsageError
 from sdgbias.types import TESTS, Task
 
 MANIFEST = "release.json"
+#: The authors' dataset on the hub, and the file that keeps which commit of it was fetched.
+AUTHORS_REPO, FETCHED = "jeffreylin1222/SDGBiasBench", "fetched.json"
 #: What to do about a file that can't be written.
 ONWARD = "free the disk or name another --out"
 BLANK = "images/blank.png"
-IGNORE = "\nIgnore the image."
 TEXT_VIEWS = ("none", "blank-image")
 #: (task, test) of the 7 data files.
 PARTS = tuple((task, test) for task in Task for test in TESTS[task])

@@ -8,7 +8,7 @@ what can't be had is NaN.
 intervals   Estimate, mean(s), share, amount, fraction, macro, two_way: one number with its n, its
             clusters and a 95 % interval
 bootstrap   draws of clusters, intervals of anything that is a function of column means
-paired      clustered t test of a difference, sign test, minimum detectable effect
+paired      clustered test of a difference, sign tests, minimum detectable effect
 multiple    Holm, letters of a leaderboard
 groups      metrics by group, disparity between groups
 """
@@ -44,10 +44,13 @@ from sdgbias.methods.stats.intervals import share as share
 from sdgbias.methods.stats.intervals import spread_of as spread_of
 from sdgbias.methods.stats.intervals import two_way as two_way
 from sdgbias.methods.stats.intervals import widest as widest
+from sdgbias.methods.stats.multiple import apart_from_zero as apart_from_zero
 from sdgbias.methods.stats.multiple import holm as holm
 from sdgbias.methods.stats.multiple import leaderboard as leaderboard
 from sdgbias.methods.stats.multiple import letters as letters
+from sdgbias.methods.stats.multiple import p_of_interval as p_of_interval
 from sdgbias.methods.stats.paired import PairedTest as PairedTest
+from sdgbias.methods.stats.paired import flip_test as flip_test
 from sdgbias.methods.stats.paired import minimum_detectable as minimum_detectable
 from sdgbias.methods.stats.paired import net_signs as net_signs
 from sdgbias.methods.stats.paired import paired as paired

@@ -20,7 +20,7 @@ from sdgbias.methods.stats.intervals import (
     codes,
     spread_of,
 )
-from sdgbias.methods.stats.paired import p_of_draws, t_test
+from sdgbias.methods.stats.paired import p_of_draws, p_of_sums
 
 #: A group of fewer rows has no value: it would be read as a finding.
 SMALLEST = 20
@@ -29,26 +29,20 @@ SMALLEST = 20
 @dataclass(frozen=True)
 class ByGroup:
     """A metric by group: value, low, high (g,), NaN where small; n, clusters (g,); small (g,):
-    fewer rows than requested. se, df (g,): clustered standard error and its degrees of freedom."""
+    fewer rows than requested. p (g,): two-sided, of each value against 0, as `paired` of the
+    group's rows; NaN where it wasn't wanted."""
 
     value: Floats
     n: Ints
     low: Floats
     high: Floats
     clusters: Ints
-    se: Floats
-    df: Floats
+    p: Floats
     small: Bools
 
     def estimate(self, i: int) -> Estimate:
         value, low, high = (float(v[i]) for v in (self.value, self.low, self.high))
         return Estimate(value, int(self.n[i]), low, high, int(self.clusters[i]))
-
-    @property
-    def p(self) -> Floats:
-        """(g,) two-sided p of each value against 0; as `paired` of the group's rows."""
-        each = zip(self.value, self.se, self.df, self.clusters, strict=True)
-        return np.array([t_test(v, s * s, d, int(c)) for v, s, d, c in each])
 
 
 def grouped(
@@ -59,12 +53,14 @@ def grouped(
     *,
     kind: Kind = "share",
     smallest: int = 1,
+    tested: bool = False,
 ) -> list[ByGroup]:
     """(N,) row values, or a list of M such columns, (N,) group codes below ``g``, (N,) place
     codes -> a table per column.
 
     A row that doesn't count for the metric is NaN. ``place`` is what makes rows dependent: a place,
-    or the picture that several people are in. Groups below ``smallest`` rows: NaN, small.
+    or the picture that several people are in. Groups below ``smallest`` rows: NaN, small. tested:
+    with p.
 
     The same numbers as `share` or `mean` of each group's rows.
     """
@@ -81,16 +77,22 @@ def grouped(
         rows, sums = np.zeros(pairs), np.zeros(pairs)
         add_up(np.asarray(column, dtype=float), pair, sums, rows)
         n = np.bincount(group, weights=rows, minlength=g).astype(float)
+        moved = np.bincount(code, weights=(column != 0) & ~np.isnan(column), minlength=g)
         with np.errstate(divide="ignore", invalid="ignore"):
             value = np.bincount(group, weights=sums, minlength=g) / n
+            changed = moved / n
         there = rows > 0
         rest = (sums - rows * value[group])[there]
         spread = spread_of(rest, rows[there], group[there], g)
-        low, high = bounds(value, n, spread, kind)
+        low, high = bounds(value, n, spread, kind, changed)
         small = n < max(smallest, 1)
+        p = np.full(g, np.nan)
+        if tested:
+            for i in np.flatnonzero(~small):
+                of_group = sums[there & (group == i)]
+                p[i] = p_of_sums(of_group, value[i], spread.variance[i], spread.df[i], kind)
         value, low, high = (np.where(small, np.nan, v) for v in (value, low, high))
-        whole, se, many = n.astype(np.int64), spread.variance**0.5, spread.clusters
-        out.append(ByGroup(value, whole, low, high, many, se, spread.df, small))
+        out.append(ByGroup(value, n.astype(np.int64), low, high, spread.clusters, p, small))
     return out
 
 
@@ -102,7 +104,7 @@ def wider(one: ByGroup, other: ByGroup) -> ByGroup:
         further = (other.high - other.low) > (one.high - one.low)
     fewer = other.clusters < one.clusters
     use = np.where(none[0], none[1] & fewer, none[1] | further)
-    names = ("low", "high", "clusters", "se", "df")
+    names = ("low", "high", "clusters", "p")
     return replace(one, **{k: np.where(use, getattr(other, k), getattr(one, k)) for k in names})
 
 
@@ -137,7 +139,9 @@ class Disparity:
     wider: Floats
 
     def estimate(self, i: int = 0) -> Estimate:
+        """Of one column; draws that never vary give no interval."""
         value, low, high = (float(v[i]) for v in (self.value, self.low, self.high))
+        low, high = (low, high) if low < high else (np.nan, np.nan)
         return Estimate(value, self.n, low, high, int(self.clusters[i]))
 
     def take(self, columns: ArrayLike) -> Disparity:

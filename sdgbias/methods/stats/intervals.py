@@ -7,14 +7,18 @@ McCaffrey 2002). For clusters of one size that is CR1 and t on clusters minus on
 clusters hold much of the rows it is wider. Below ``FEWEST`` clusters there is no interval.
 
 No interval leaves the range of its metric: shares get a Wilson interval at the effective sample
-size with the t quantile, non-negative amounts (MAE) one on the log scale, fractions (means of
-numbers from 0 to 1) one on the logit scale.
+size with the t quantile, paired differences of right and wrong an adjusted Wald interval at the
+same size (`difference_bounds`), non-negative amounts (MAE) one on the log scale, fractions (means
+of numbers from 0 to 1) one on the logit scale.
+
+No interval has width zero. Where all clusters have one mean, shares and differences count clusters
+as rows; of any other kind there is no interval, and `Estimate.missing_interval` says why.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -26,14 +30,18 @@ LEVEL = 0.95
 #: Below this many clusters the variation between them can't be estimated, and there is no interval.
 FEWEST = 5
 
-#: Range of a metric: any number; 0 or 1 in each row; 0 or more; from 0 to 1.
-Kind = Literal["mean", "share", "amount", "fraction"]
+#: Range of a metric: any number; 0 or 1 in each row; -1, 0 or 1 in each row (right minus wrong); 0
+#: or more; from 0 to 1.
+Kind = Literal["mean", "share", "difference", "amount", "fraction"]
+#: A standard deviation below this share of the value is rounding, as are variances below its
+#: square.
+ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
 class Estimate:
     """value with its n (rows), its interval and the clusters that the interval counts (0: none are
-    counted). NaN bounds where an interval can't be had (fewer than ``FEWEST`` clusters)."""
+    counted). NaN bounds where an interval can't be had (`missing_interval`)."""
 
     value: float
     n: int
@@ -60,6 +68,15 @@ class Estimate:
     def too_few(self) -> bool:
         """Whether there is a value, but too few clusters for its interval."""
         return self.value == self.value and 0 < self.clusters < FEWEST
+
+    def missing_interval(self, unit: str = "cluster") -> str:
+        """Why a value has no interval, '' where it has one or where its clusters aren't counted."""
+        if self.value != self.value or not self.clusters or self.low == self.low:
+            return ""
+        if self.too_few:
+            many = f"{self.clusters} {unit}{'s' * (self.clusters != 1)}"
+            return f"{many}: too few for an interval"
+        return f"no interval: the value is the same in every {unit}"
 
 
 @dataclass(frozen=True)
@@ -131,32 +148,41 @@ def known(values: ArrayLike, *keys: ArrayLike) -> tuple[Floats, list[np.ndarray]
     return x[ok], [np.asarray(k)[ok] for k in keys]
 
 
-def bounds(value: Floats, n: Floats, spread: Spread, kind: Kind) -> tuple[Floats, Floats]:
-    """(low, high) of (g,) values of one kind; NaN below ``FEWEST`` clusters and where a bound isn't
-    finite."""
+def bounds(
+    value: Floats, n: Floats, spread: Spread, kind: Kind, changed: Floats | None = None
+) -> tuple[Floats, Floats]:
+    """(low, high) of (g,) values of one kind; NaN below ``FEWEST`` clusters, where a bound isn't
+    finite, and where the clusters of a mean, an amount or a fraction don't vary. changed (g,): the
+    share of rows that aren't 0, of differences."""
     from scipy.special import expit, logit, stdtrit  # 0.2 s, not for every command
 
     t = stdtrit(np.nan_to_num(spread.df, nan=1.0), 0.5 + LEVEL / 2)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         half = t * spread.variance**0.5
+        half = np.where(half <= t * ROUNDING * np.abs(value), np.nan, half)
         if kind == "share":
             low, high = wilson(value, n, spread.variance, spread.clusters, spread.df)
+        elif kind == "difference":
+            assert changed is not None
+            low, high, _ = difference_bounds(value, changed, n, spread)
         elif kind == "amount":
-            factor = np.where(half == 0, 1.0, np.exp(half / value))
+            factor = np.exp(half / value)
             low, high = value / factor, value * factor
         elif kind == "fraction":
             at, off = logit(value), half / (value * (1 - value))
-            low = np.where(half == 0, value, expit(at - off))
-            high = np.where(half == 0, value, expit(at + off))
+            low, high = expit(at - off), expit(at + off)
         else:
             low, high = value - half, value + half
     none = (spread.clusters < FEWEST) | ~np.isfinite(low + high)
     return np.where(none, np.nan, low), np.where(none, np.nan, high)
 
 
-def estimate(value: float, n: int, spread: Spread, kind: Kind = "mean") -> Estimate:
-    """One value with the interval of its spread (of one group)."""
-    low, high = bounds(np.array([value]), np.array([float(n)]), spread, kind)
+def estimate(
+    value: float, n: int, spread: Spread, kind: Kind = "mean", changed: float | None = None
+) -> Estimate:
+    """One value with the interval of its spread (of one group); changed as in `bounds`."""
+    of_rows = None if changed is None else np.array([changed])
+    low, high = bounds(np.array([value]), np.array([float(n)]), spread, kind, of_rows)
     return Estimate(value, n, float(low[0]), float(high[0]), int(spread.clusters[0]))
 
 
@@ -174,7 +200,7 @@ def means(asked: Sequence[tuple[ArrayLike, ArrayLike, Kind]]) -> list[Estimate]:
     """What `mean` gives for each ((N,) values, (N,) clusters, kind). A run has thousands of means
     of few rows: the intervals of all are computed at once."""
     found, sums, rows = [nothing()] * len(asked), [], []
-    value, n = np.zeros(len(asked)), np.zeros(len(asked))
+    value, n, changed = np.zeros((3, len(asked)))
     some: list[int] = []
     counted: dict[int, tuple[Ints, Floats]] = {}  # of an array of clusters: codes, rows of each
     for number, (values, clusters, _) in enumerate(asked):
@@ -185,7 +211,7 @@ def means(asked: Sequence[tuple[ArrayLike, ArrayLike, Kind]]) -> list[Estimate]:
         if x.size == 0:
             continue
         some.append(number)
-        value[number], n[number] = x.mean(), x.size
+        value[number], n[number], changed[number] = x.mean(), x.size, np.count_nonzero(x) / x.size
         if not whole or id(clusters) not in counted:
             code, groups = codes(clusters)
             in_each = np.bincount(code, minlength=groups).astype(float)
@@ -202,7 +228,7 @@ def means(asked: Sequence[tuple[ArrayLike, ArrayLike, Kind]]) -> list[Estimate]:
     for kind in dict.fromkeys(asked[number][2] for number in some):
         at = [number for number in some if asked[number][2] == kind]
         mine = Spread(spread.variance[at], spread.df[at], spread.clusters[at])
-        low, high = bounds(value[at], n[at], mine, kind)
+        low, high = bounds(value[at], n[at], mine, kind, changed[at])
         for number, *one in zip(at, value[at], n[at], low, high, mine.clusters, strict=True):
             v, count, a, b, many = one
             found[number] = Estimate(float(v), int(count), float(a), float(b), int(many))
@@ -236,29 +262,63 @@ def widest(estimates: Sequence[Estimate]) -> Estimate:
     )
 
 
+def effective_rows(simple: Floats, n: Floats, spread: Spread) -> Floats:
+    """Independent rows that n clustered ones are worth: n over the design effect, the clustered
+    variance over ``simple``, that of a mean of n independent rows (Kish 1965); at most n, at least
+    1.
+
+    Where the clusters don't vary the design effect can't be seen: clusters count as rows, the
+    cautious choice. One cluster counts as one row.
+    """
+    clusters = spread.clusters.astype(float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rows = np.minimum(n, np.maximum(1.0, n * simple / spread.variance))
+    alike = (simple <= ROUNDING / np.maximum(n, 1)) | (spread.variance <= ROUNDING * simple)
+    return np.where(clusters < 2, 1.0, np.where(alike, clusters, rows))
+
+
 def wilson(
     p: Floats, n: Floats, variance: Floats, groups: ArrayLike, df: Floats
 ) -> tuple[Floats, Floats]:
-    """Wilson bounds of shares p at n / design effect rows, with the t quantile of df for the
-    normal one; all arrays of one shape. NaN where p is NaN.
-
-    The design effect is the clustered variance over p (1 - p) / n. Where all answers agree it can't
-    be seen: clusters count as rows, the cautious choice. One cluster counts as one row.
-    """
+    """Wilson bounds of shares p at the effective number of rows (`effective_rows`), with the t
+    quantile of df for the normal one; all arrays of one shape. NaN where p is NaN."""
     from scipy.special import stdtrit
 
-    many = np.asarray(groups, dtype=float)
-    simple = p * (1 - p) / np.maximum(n, 1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        effective = np.minimum(n, np.maximum(1.0, n * simple / variance))
-    effective = np.where((simple == 0) | (variance == 0), many, effective)
-    effective = np.where(many < 2, 1.0, effective)
+    spread = Spread(variance, df, np.asarray(groups))
+    effective = effective_rows(p * (1 - p) / np.maximum(n, 1), n, spread)
     z = stdtrit(np.nan_to_num(df, nan=1.0), 0.5 + LEVEL / 2)
     centre = (p + z * z / (2 * effective)) / (1 + z * z / effective)
     half = (
         z / (1 + z * z / effective) * (p * (1 - p) / effective + z * z / (4 * effective**2)) ** 0.5
     )
     return np.maximum(0.0, centre - half), np.minimum(1.0, centre + half)
+
+
+def difference_bounds(
+    value: Floats, changed: Floats, n: Floats, spread: Spread
+) -> tuple[Floats, Floats, Floats]:
+    """(low, high, standard error) of (g,) means of paired differences that are -1, 0 or 1.
+    changed (g,): the share of rows that aren't 0.
+
+    The adjusted Wald interval of Bonett and Price (2012, Eq. 7), which adds one gain and one loss
+    to the rows, at the effective number of rows, with the t quantile. It holds where few answers
+    change, and where none does its width is not zero. Coverage: tests/methods/test_difference.py.
+    """
+    from scipy.special import stdtrit
+
+    with np.errstate(invalid="ignore"):
+        simple = (changed - value**2) / np.maximum(n, 1)
+        rows = effective_rows(simple, n, spread)
+        centre, moved = value * rows / (rows + 2), (changed * rows + 2) / (rows + 2)
+        error = ((moved - centre**2) / (rows + 2)) ** 0.5
+    half = stdtrit(np.nan_to_num(spread.df, nan=1.0), 0.5 + LEVEL / 2) * error
+    return np.maximum(-1.0, centre - half), np.minimum(1.0, centre + half), error
+
+
+def difference_error(value: float, changed: float, n: int, spread: Spread) -> float:
+    """The standard error of `difference_bounds`, of one mean."""
+    one = np.array([[value], [changed], [float(n)]])
+    return float(difference_bounds(one[0], one[1], one[2], spread)[2][0])
 
 
 def macro(
@@ -268,7 +328,9 @@ def macro(
     over clusters.
 
     The variance is that of the linearised statistic: row i of class c contributes (x_i - mean_c) /
-    (classes n_c).
+    (classes n_c). kind 'share': rows are 0 or 1; the interval is that of a fraction, and where no
+    class varies between clusters, that of the mean of the classes' Wilson intervals (MOVER: Zou and
+    Donner 2008).
     """
     x, (k, c) = known(values, classes, clusters)
     if x.size == 0:
@@ -277,10 +339,24 @@ def macro(
     count = np.bincount(code, minlength=many)
     means = np.bincount(code, weights=x, minlength=many) / count
     influence = (x - means[code]) * x.size / (many * count[code])
-    return estimate(float(means.mean()), int(x.size), cluster_spread(influence, c), kind)
+    scale: Kind = "fraction" if kind == "share" else kind
+    spread = cluster_spread(influence, c)
+    whole = estimate(float(means.mean()), int(x.size), spread, scale)
+    if kind != "share" or whole.too_few or whole.low == whole.low:
+        return whole
+    each = [share(x[code == i], c[code == i]) for i in range(many)]
+    if any(e.low != e.low for e in each):
+        return whole
+    below, above = (
+        sum((e.value - end) ** 2 for e, end in ends) ** 0.5 / many
+        for ends in ([(e, e.low) for e in each], [(e, e.high) for e in each])
+    )
+    return replace(whole, low=whole.value - below, high=whole.value + above)
 
 
-def two_way(values: ArrayLike, inner: ArrayLike, outer: ArrayLike) -> tuple[Estimate, str]:
+def two_way(
+    values: ArrayLike, inner: ArrayLike, outer: ArrayLike, kind: Kind = "mean"
+) -> tuple[Estimate, str]:
     """Mean of (N,) values clustered two ways, e.g. by DHS cluster (inner) and country (outer), and
     a note.
 
@@ -307,4 +383,4 @@ def two_way(values: ArrayLike, inner: ArrayLike, outer: ArrayLike) -> tuple[Esti
     fewest = np.minimum(by_one.clusters, by_two.clusters)
     spread = Spread(variance, np.minimum(by_one.df, by_two.df), fewest)
     note = f"{fewest[0]} groups: too few for an interval" if fewest[0] < FEWEST else ""
-    return estimate(value, int(x.size), spread), note
+    return estimate(value, int(x.size), spread, kind, np.count_nonzero(x) / x.size), note

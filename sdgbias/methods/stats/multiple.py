@@ -3,12 +3,14 @@ apart."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from sdgbias.methods.cade import Bools, Floats
+from sdgbias.methods.stats.intervals import LEVEL, Estimate
 from sdgbias.methods.stats.paired import paired
 
 
@@ -22,6 +24,25 @@ def holm(p: ArrayLike) -> Floats:
     steps = raw[order] * np.arange(len(order), 0, -1)
     out[order] = np.minimum(1.0, np.maximum.accumulate(steps))
     return out
+
+
+def p_of_interval(estimate: Estimate) -> float:
+    """Two-sided p of zero, of an estimate that is known by its 95 % interval alone: as if the end
+    on the side of zero were the t quantile of clusters - 1 degrees of freedom away. 0.05 where the
+    interval ends at zero, NaN without an interval."""
+    from scipy.special import stdtr, stdtrit
+
+    near = estimate.value - (estimate.low if estimate.value > 0 else estimate.high)
+    if near != near or near == 0:
+        return float("nan")
+    df = max(estimate.clusters - 1, 1)
+    return float(2 * stdtr(df, -abs(estimate.value / near) * stdtrit(df, (1 + LEVEL) / 2)))
+
+
+def apart_from_zero(family: Sequence[Estimate], alpha: float = 1 - LEVEL) -> list[bool]:
+    """Which of a family of differences are measurably other than zero, if the whole family is to be
+    wrong in at most 5 of 100: Holm over the p of their intervals."""
+    return [bool(p < alpha) for p in holm([p_of_interval(e) for e in family])]
 
 
 def letters(values: ArrayLike, different: ArrayLike) -> list[str]:
@@ -68,7 +89,7 @@ def leaderboard(
     """(R, N) hits of R answerers on the same N rows -> letters (R,), Holm-adjusted p (R, R), differ
     (R, R).
 
-    Every pair is tested on the rows that both have (clustered t test of the difference); the family
+    Every pair is tested on the rows that both have (`paired` test of the difference); the family
     is all pairs.
     """
     x, place = np.asarray(hits, dtype=float), np.asarray(clusters)
@@ -76,7 +97,7 @@ def leaderboard(
     p = np.full((many, many), np.nan)
     pairs = list(combinations(range(many), 2))
     for (i, j), adjusted in zip(
-        pairs, holm([paired(x[i] - x[j], place).p for i, j in pairs]), strict=True
+        pairs, holm([paired(x[i] - x[j], place, "difference").p for i, j in pairs]), strict=True
     ):
         p[i, j] = p[j, i] = adjusted
     differ = np.nan_to_num(p, nan=1.0) < alpha

@@ -4,25 +4,35 @@ test can see."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from sdgbias.methods.cade import Floats
 from sdgbias.methods.stats.intervals import (
     FEWEST,
+    ROUNDING,
     Estimate,
-    cluster_spread,
+    Kind,
     codes,
+    difference_error,
     estimate,
     known,
     nothing,
+    spread_of,
 )
+
+#: Up to so many clusters that changed, the p of right minus wrong is counted out; beyond, sums of
+#: clusters are normal enough for t.
+EXACT = 100
 
 
 @dataclass(frozen=True)
 class PairedTest:
-    """estimate: mean difference with its interval; se: its clustered standard error; df:
-    Satterthwaite's degrees of freedom, clusters - 1 where clusters are of one size; p two-sided."""
+    """estimate: mean difference with its interval; se: its clustered standard error (of differences
+    of right and wrong, that of their interval); df: Satterthwaite's degrees of freedom, clusters -
+    1 where clusters are of one size; p two-sided."""
 
     estimate: Estimate
     se: float
@@ -48,36 +58,69 @@ def sign_test(fixed: int, broken: int) -> float:
     return min(1.0, 2 * float(betainc(n - k, k + 1, 0.5))) if n else 1.0
 
 
-def paired(difference: ArrayLike, clusters: ArrayLike) -> PairedTest:
-    """t test of the mean of (N,) row differences (NaN left out), as `intervals.mean` judges it.
+def flip_test(sums: ArrayLike) -> float:
+    """Two-sided p of (G,) whole sums of a cluster's differences: how often the sums, each with its
+    sign drawn by a fair coin, add up to as much in size. Exact; valid with few clusters, because
+    under the hypothesis of no difference each sum is as likely as its opposite (Canay, Romano and
+    Shaikh 2017). Of sums that are all 1 or -1 it is the sign test."""
+    whole = np.rint(np.abs(np.asarray(sums, dtype=float))).astype(np.int64)
+    steps = whole[whole > 0]
+    total = int(steps.sum())
+    reach = abs(int(np.rint(np.sum(sums))))
+    chance = np.zeros(total + 1)  # of each sum of the clusters that keep their sign
+    chance[0] = 1.0
+    for step in steps:
+        chance[step:] = (chance[step:] + chance[: total + 1 - step]) / 2
+        chance[:step] /= 2
+    far = np.abs(2 * np.arange(total + 1) - total) >= reach
+    return float(min(1.0, chance[far].sum()))
 
-    Differences that are all zero: p is 1. Fewer than ``FEWEST`` clusters: no interval and no p;
-    fewer than two: no standard error either.
+
+def paired(
+    difference: ArrayLike,
+    clusters: ArrayLike,
+    kind: Literal["mean", "difference"] = "mean",
+) -> PairedTest:
+    """Test of the mean of (N,) row differences (NaN left out), as `intervals.mean` judges it.
+
+    kind 'difference': each is -1, 0 or 1, right minus wrong. p is then the exact `flip_test` where
+    at most ``EXACT`` clusters changed, else that of a t test, as of other numbers. Numbers that
+    don't vary have no t: their p is that of their sign alone.
+    Fewer than ``FEWEST`` clusters: no interval and no p; fewer than two: no standard error either.
     """
     x, (c,) = known(difference, clusters)
     if x.size == 0:
         return PairedTest(nothing(), float("nan"), 0.0, float("nan"))
-    value = float(x.mean())
-    spread = cluster_spread(x - value, c)
+    code, many = codes(c)
+    sums: Floats = np.bincount(code, weights=x, minlength=many).astype(float)
+    rows = np.bincount(code, minlength=many).astype(float)
+    value, changed = float(x.mean()), np.count_nonzero(x) / x.size
+    spread = spread_of(sums - value * rows, rows)
     variance, df = float(spread.variance[0]), float(np.nan_to_num(spread.df[0]))
-    return PairedTest(
-        estimate(value, int(x.size), spread),
-        variance**0.5,
-        df,
-        t_test(value, variance, df, int(spread.clusters[0])),
-    )
+    error = variance**0.5
+    if kind == "difference" and many > 1:
+        error = difference_error(value, changed, x.size, spread)
+    p = p_of_sums(sums, value, variance, df, kind)
+    return PairedTest(estimate(value, int(x.size), spread, kind, changed), error, df, p)
 
 
-def t_test(value: float, variance: float, df: float, clusters: int) -> float:
-    """Two-sided p of value against zero, NaN below ``FEWEST`` clusters; as scipy, 0 where the
-    variance is zero and the value isn't."""
+def p_of_sums(sums: Floats, value: float, variance: float, df: float, kind: Kind) -> float:
+    """p of a mean from the (G,) sums of its clusters and the clustered variance (see `paired`); NaN
+    below ``FEWEST`` clusters."""
+    if len(sums) < FEWEST or np.isnan(value):
+        return float("nan")
+    if kind == "difference" and np.count_nonzero(sums) <= EXACT:
+        return flip_test(sums)
+    if variance**0.5 <= ROUNDING * abs(value):
+        return flip_test(np.sign(sums))
+    return t_test(value, variance, df)
+
+
+def t_test(value: float, variance: float, df: float) -> float:
+    """Two-sided p of value against zero; 1 where both are zero."""
     from scipy.special import stdtr
 
-    if clusters < FEWEST or np.isnan(variance) or np.isnan(value):
-        return float("nan")
-    if value == 0:
-        return 1.0
-    return 0.0 if variance == 0 else float(2 * stdtr(df, -abs(value) / variance**0.5))
+    return 1.0 if value == 0 else float(2 * stdtr(df, -abs(value) / variance**0.5))
 
 
 def p_of_draws(value: np.ndarray, draws: np.ndarray) -> np.ndarray:

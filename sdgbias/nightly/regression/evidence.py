@@ -162,13 +162,14 @@ def _compared(
 def _mean(e: RuleEvidence, both: Pairs, note: str) -> RuleEvidence:
     difference = both.after - both.before
     test = stats.paired(difference, both.cluster)
+    low, high = _stated(test.estimate)
     made = replace(
         e,
         before=float(both.before.mean()),
         value=float(both.after.mean()),
         change=test.estimate.value,
-        low=test.estimate.low,
-        high=test.estimate.high,
+        low=low,
+        high=high,
         n=test.estimate.n,
         se=test.se,
         df=test.df,
@@ -294,9 +295,15 @@ def _bounded(e: RuleEvidence, new: RunMetrics, tests: Sequence[str], seed: int) 
     kind = "share" if counted else _RANGES.get(e.metric, "mean")
     mean = stats.mean(found.value, found.cluster, kind)
     test = stats.paired(found.value - e.bound, found.cluster)
-    return replace(
-        e, value=mean.value, low=mean.low, high=mean.high, n=mean.n, se=test.se, df=test.df
-    )
+    low, high = _stated(mean)
+    return replace(e, value=mean.value, low=low, high=high, n=mean.n, se=test.se, df=test.df)
+
+
+def _stated(estimate: stats.Estimate) -> tuple[float, float]:
+    """(low, high) that a rule is judged by: a value that is the same in every group of questions
+    stands as it is."""
+    alike = estimate.low != estimate.low and estimate.clusters >= stats.FEWEST
+    return (estimate.value,) * 2 if alike else (estimate.low, estimate.high)
 
 
 def _failed(e: RuleEvidence, run: Mapping[str, Any]) -> RuleEvidence:

@@ -33,6 +33,7 @@ from sdgbias.raw.images.photos import perceptual_hash
 FOLDER = "images"
 PER_SHARD = 256
 PER_GROUP = 16
+BLANK = "blank.png"  # the blank picture of an imported release
 PENDING = "pending:"  # image_id of a benchmark built without images
 SCHEMA = pa.schema(
     [
@@ -243,6 +244,10 @@ class ImageReader(Mapping[str, tuple[bytes, ...]]):
                 " --stage images"
             ) from error
         self._shard: dict[str, str] = dict(zip(table["image_id"], table["shard"], strict=True))
+        self._blank: dict[str, tuple[bytes, ...]] = {}
+        if (benchmark / BLANK).is_file():  # of an imported release
+            parts = ((benchmark / BLANK).read_bytes(),)
+            self._blank = {image_id(parts): parts}
         # shard -> (first row of each group, image_id -> row)
         self._rows: dict[str, tuple[np.ndarray, dict[str, int]]] = {}
         self._kept: OrderedDict[tuple[str, int], Any] = OrderedDict()
@@ -266,7 +271,7 @@ class ImageReader(Mapping[str, tuple[bytes, ...]]):
                 f"{path}: built with --no-images, so there is nothing to show a model; build it"
                 " with images: sdgbias build"
             )
-        lost = sorted(asked - set(self._shard))
+        lost = sorted(asked - set(self._shard) - set(self._blank))
         if lost:
             raise InputError(
                 f"{path}: no image {lost[0]} ({len(lost)} missing); build the benchmark again:"
@@ -274,6 +279,8 @@ class ImageReader(Mapping[str, tuple[bytes, ...]]):
             )
 
     def __getitem__(self, key: str) -> tuple[bytes, ...]:
+        if key in self._blank:
+            return self._blank[key]
         shard = self._shard[key]
         if key.startswith(PENDING):
             self.require([key])

@@ -14,7 +14,8 @@ import numpy as np
 
 from sdgbias import suites
 from sdgbias.methods import stats
-from sdgbias.methods.stats.paired import t_test
+from sdgbias.methods.stats.intervals import difference_error
+from sdgbias.methods.stats.paired import p_of_sums
 from sdgbias.report import labels
 from sdgbias.report.pages.questions import SAID
 from sdgbias.report.source import Reader, Row, paged
@@ -127,7 +128,9 @@ def _difference(r: Row) -> dict[str, Any]:
     n = int(rows.sum())
     value = float(sums.sum() / n)
     spread = stats.spread_of(sums - rows * value, rows)
-    e = stats.estimate(value, n, spread)
+    changed = (r["better"] + r["worse"]) / n
+    e = stats.estimate(value, n, spread, "difference", changed)
+    error = difference_error(value, changed, n, spread)
     variance, df = float(spread.variance[0]), float(np.nan_to_num(spread.df[0]))
     return {
         "task": r["task"],
@@ -139,8 +142,8 @@ def _difference(r: Row) -> dict[str, Any]:
         "n": e.n,
         "ci_low": e.low,
         "ci_high": e.high,
-        "p": t_test(value, variance, df, e.clusters),
-        "mde": stats.minimum_detectable(variance**0.5, df),
+        "p": p_of_sums(sums, value, variance, df, "difference"),
+        "mde": stats.minimum_detectable(error, df),
         "better": r["better"],
         "worse": r["worse"],
     }

@@ -18,6 +18,7 @@ from sdgbias.report.layout import STATIC, Page, terms_in
 from sdgbias.report.leaderboard import Board
 from sdgbias.report.source import Reader
 from sdgbias.suites.facet import NOT_UNDERSTOOD
+from sdgbias.suites.facet_groups import HEADLINE
 from sdgbias.types import CONTEXT_NAMES, FACET, PILLARS, SDG
 
 #: Days in the trends.
@@ -217,9 +218,9 @@ def _apart(table: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tuple
     if not known:
         return "No model gave an answer about people that was understood", ", ".join(silent)
     return (
-        "Models that recognise one group of people measurably more often than the other:"
-        f" {len(apart)} of {len(known)}",
-        "; ".join(said) or "every interval of a difference holds zero",
+        "Models that recognise one group of people measurably more often than the other (prompt"
+        f" {HEADLINE[2]}, all classes, Holm over the attributes): {len(apart)} of {len(known)}",
+        "; ".join(said) or "no difference of an attribute is beyond chance",
     )
 
 

@@ -22,8 +22,8 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Number:
-    """One value of a run with its n and 95 % interval (None: too few clusters for one). ``part``:
-    the groups compared in the suite on people, '' elsewhere."""
+    """One value of a run with its n and 95 % interval (None: too few clusters for one, or no
+    variation between them). ``part``: the groups compared in the suite on people, '' elsewhere."""
 
     task: str
     test: str
@@ -49,7 +49,7 @@ class Number:
     @property
     def words(self) -> str:
         if self.low is None or self.high is None:
-            return f"n = {self.n}, no interval: too few clusters"
+            return f"n = {self.n}, no interval"
         return f"n = {self.n}, 95 % CI {self.low:.4g} to {self.high:.4g}"
 
 

@@ -1,0 +1,154 @@
+"""Paired differences of right and wrong answers: intervals and tests that hold where few answers
+change."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from sdgbias.methods import stats
+
+
+def changes(
+    rng: np.random.Generator, places: int, rows: int, fixed: float, broken: float, alike: float
+) -> np.ndarray:
+    """(places * rows,) 1 fixed, -1 broken, 0 neither; ``alike``: the share of a place's rows that
+    share one draw."""
+    draw = rng.random((places, rows))
+    shared = rng.random((places, rows)) < alike
+    draw = np.where(shared, rng.random((places, 1)), draw).ravel()
+    return (draw < fixed).astype(float) - ((draw >= fixed) & (draw < fixed + broken))
+
+
+@pytest.mark.parametrize("gain", [0.0, 0.02, 0.10])
+@pytest.mark.parametrize(("places", "rows"), [(17, 4), (68, 1), (90, 1), (30, 3)])
+@pytest.mark.parametrize("alike", [0.0, 0.5])
+def test_intervals_of_a_paired_gain_cover_it(
+    places: int, rows: int, gain: float, alike: float
+) -> None:
+    """Between 93 and 97 % of 1,500 draws, give or take 2.6 standard errors of that count and, for
+    17 places, the step between one count of changes and the next."""
+    rng = np.random.default_rng([places, rows, round(100 * gain), round(10 * alike)])
+    place, draws = np.repeat(np.arange(places), rows), 1_500
+    covered = 0
+    for _ in range(draws):
+        e = stats.mean(changes(rng, places, rows, 0.10 + gain, 0.10, alike), place, "difference")
+        assert e.low < e.high, "no interval has width zero"
+        covered += e.low <= gain <= e.high
+    slack = 2.6 * (0.95 * 0.05 / draws) ** 0.5
+    ceiling = 0.97 if places > 20 else 0.98
+    assert 0.93 - slack <= covered / draws <= ceiling + slack
+
+
+@pytest.mark.parametrize("places", [17, 68, 90])
+def test_a_gain_without_any_loss_is_covered_however_rare(places: int) -> None:
+    """Two questions of a hundred are fixed, none is broken: most draws show no change at all."""
+    rng, place, covered = np.random.default_rng(places), np.arange(places), 0
+    for _ in range(600):
+        e = stats.mean(changes(rng, places, 1, 0.02, 0.0, 0.0), place, "difference")
+        covered += e.low <= 0.02 <= e.high
+    assert covered / 600 >= 0.93
+
+
+def test_no_change_among_few_places_excludes_no_small_gain() -> None:
+    none = stats.paired(np.zeros(17), np.arange(17), "difference")
+
+    assert none.p == 1.0
+    assert none.estimate.low < -0.1 and none.estimate.high > 0.1
+    assert none.estimate.high == -none.estimate.low
+
+
+def test_the_interval_of_independent_rows_is_bonett_and_prices() -> None:
+    """7 gains and 2 losses among 60 rows: one of each is added; t for the normal quantile."""
+    difference = np.array([1.0] * 7 + [-1.0] * 2 + [0.0] * 51)
+
+    e = stats.mean(difference, np.arange(60), "difference")
+
+    spread = difference.var() * 60 / 59 / 60  # of independent rows, as the clustered variance
+    rows = min(60.0, 60 * (9 / 60 - (5 / 60) ** 2) / 60 / spread)
+    centre, moved = 5 / 60 * rows / (rows + 2), (9 / 60 * rows + 2) / (rows + 2)
+    half = scipy_stats.t.ppf(0.975, 59) * ((moved - centre**2) / (rows + 2)) ** 0.5
+    assert (e.low, e.high) == (pytest.approx(centre - half), pytest.approx(centre + half))
+
+
+def test_rows_of_one_place_that_change_together_count_as_one() -> None:
+    alone = stats.mean([1.0, 1.0, 0, 0, 0, 0, 0, 0], np.arange(8), "difference")
+    copied = stats.mean(
+        np.repeat([1.0, 1.0, 0, 0, 0, 0, 0, 0], 5), np.repeat(np.arange(8), 5), "difference"
+    )
+
+    assert copied.low == pytest.approx(alone.low, abs=0.02)
+    assert copied.n == 5 * alone.n
+
+
+def test_five_gains_of_five_places_are_the_sign_test() -> None:
+    gains = stats.paired(np.ones(5), np.arange(5), "difference")
+
+    assert gains.p == stats.sign_test(5, 0) == 0.0625
+    assert gains.estimate.low < 0, "as the test has it"
+    assert gains.estimate.high == 1.0
+
+
+@pytest.mark.parametrize("sums", [(2, 1), (3, 2, 1, -1), (1, 1, 1, 1, 1, 1, 1, -1), (5, -2, 2)])
+def test_the_flip_test_counts_all_signs(sums: tuple[int, ...]) -> None:
+    every = [abs(np.dot(signs, sums)) for signs in product((1, -1), repeat=len(sums))]
+
+    assert stats.flip_test(sums) == pytest.approx(np.mean(np.array(every) >= abs(sum(sums))))
+
+
+def test_where_nothing_differs_at_most_five_in_a_hundred_tests_say_so() -> None:
+    rng, place, draws = np.random.default_rng(3), np.repeat(np.arange(12), 3), 1_000
+    rejected = [
+        stats.paired(changes(rng, 12, 3, 0.1, 0.1, 0.5), place, "difference").p < 0.05
+        for _ in range(draws)
+    ]
+    assert np.mean(rejected) <= 0.05 + 2.6 * (0.05 * 0.95 / draws) ** 0.5
+
+
+def test_many_changed_places_are_judged_by_t() -> None:
+    difference = np.where(np.arange(400) % 3 == 0, 1.0, np.where(np.arange(400) % 3 == 1, -1, 0))
+    assert (
+        stats.paired(difference, np.arange(400), "difference").p
+        == stats.paired(difference, np.arange(400)).p
+    )
+
+
+def test_numbers_that_do_not_vary_have_no_interval_and_say_why() -> None:
+    for kind in ("mean", "amount", "fraction"):
+        e = stats.mean(np.full(6, 0.1), np.arange(6), kind)
+        assert np.isnan(e.low) and np.isnan(e.high)
+        assert e.missing_interval("place") == "no interval: the value is the same in every place"
+    assert stats.mean([1.0] * 4, np.arange(4)).missing_interval("place") == (
+        "4 places: too few for an interval"
+    )
+    assert stats.paired(np.full(5, 2.5), np.arange(5)).p == 0.0625
+
+
+@pytest.mark.parametrize(("right", "rows"), [(2, 5), (1, 3), (1, 5)])
+def test_places_that_all_have_one_rate_count_as_rows(right: int, rows: int) -> None:
+    """Eight places of 2/5: their variance is 1e-34, which is rounding."""
+    hits = np.tile([1.0] * right + [0.0] * (rows - right), 8)
+
+    e = stats.share(hits, np.repeat(np.arange(8), rows))
+
+    p, z = right / rows, scipy_stats.t.ppf(0.975, 7)
+    centre = (p + z * z / 16) / (1 + z * z / 8)
+    half = z / (1 + z * z / 8) * (p * (1 - p) / 8 + z * z / 256) ** 0.5
+    assert (e.low, e.high) == (pytest.approx(centre - half), pytest.approx(centre + half))
+
+
+def test_classes_that_do_not_vary_share_their_wilson_intervals() -> None:
+    """Always yes: all of the one class are right, none of the other."""
+    hits, classes = np.repeat([1.0, 0.0], 30), np.repeat([0, 1], 30)
+
+    e = stats.macro(hits, classes, np.arange(60), "share")
+
+    low = stats.share(np.ones(30), np.arange(30)).low
+    assert e.value == 0.5
+    assert (e.low, e.high) == (
+        pytest.approx(0.5 - (1 - low) / 2),
+        pytest.approx(0.5 + (1 - low) / 2),
+    )

@@ -1,0 +1,100 @@
+"""Views and comments of a results file, on six runs of three suites (the file of test_migrate)."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from pathlib import Path
+from shutil import copytree
+
+import pandas as pd
+import pytest
+
+from sdgbias import store
+from tests.builders.commands import ok
+from tests.builders.store_rows import run
+
+EARLIER = Path(__file__).parent / "schema15"
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("views")
+    copytree(EARLIER / "results.runs", folder / "results.runs")
+    path = folder / "results.duckdb"
+    path.write_bytes(gzip.decompress((EARLIER / "results.duckdb.gz").read_bytes()))
+    return path
+
+
+def test_every_table_and_column_says_what_it_holds(results: Path) -> None:
+    for kind in ("duckdb_tables", "duckdb_views", "duckdb_columns"):
+        sql = f"SELECT * FROM {kind}() WHERE NOT internal AND database_name <> 'temp'"
+        comments = store.query(results, sql)["comment"]
+        assert len(comments) >= 3 and comments.notna().all()
+
+
+def test_results_tables_shows_the_comments(results: Path) -> None:
+    text = ok("results", "tables", "--results", results)
+    assert "questions: a question of any suite" in text
+    assert re.search(r"\n  tolerance +the largest error that counts as right\n", text)
+
+    tables = json.loads(ok("results", "tables", "--results", results, "--json"))["tables"]
+    columns = {table["name"]: table["columns"] for table in tables}
+    assert columns["scores"]["mass"] == "share of probability on the candidates"
+    assert all(about for table in columns.values() for about in table.values())
+
+
+def test_questions_of_every_suite_say_what_they_are_about(results: Path) -> None:
+    frame = store.query(
+        results,
+        """SELECT suite, count(*) AS n, list_sort(list(DISTINCT name)) AS names
+           FROM (SELECT suite, unnest(map_keys(attributes)) AS name FROM questions) GROUP BY suite
+           ORDER BY suite""",
+    ).set_index("suite")
+    assert list(frame.loc["sdg", "names"]) == ["country", "photo", "pillar", "urban", "wealth"]
+    assert list(frame.loc["people", "names"]) == ["age", "class", "gender", "skin"]
+    assert list(frame.loc["streets", "names"]) == ["setting", "topic"]
+
+
+def test_each_answer_stands_beside_its_question(results: Path) -> None:
+    answers = store.query(
+        results, "FROM answers WHERE method = 'full' ORDER BY task, item_id, test"
+    )
+    plain = store.query(results, "SELECT * FROM predictions WHERE method = 'full'")
+
+    assert len(answers) == len(plain) > 0
+    assert set(answers["suite"]) == {"streets"}
+    right = answers["pred"] == answers["gold"]
+    assert (right == answers["correct"]).all()
+
+
+def test_errors_cluster_by_prompt_where_a_prompt_holds_nothing_of_the_place(results: Path) -> None:
+    units = store.query(
+        results,
+        """SELECT method, bool_and(unit = cluster_id) AS place, bool_and(unit = prompt_key) AS text
+           FROM answers WHERE method IN ('full', 'q_only') GROUP BY method ORDER BY method""",
+    )
+    assert units.to_numpy().tolist() == [["full", True, False], ["q_only", False, True]]
+
+
+def test_the_latest_run_is_of_a_model_on_a_benchmark(tmp_path: Path) -> None:
+    path = tmp_path / "r.duckdb"
+    for name, benchmark, day in (("a", "x", 1), ("b", "x", 2), ("c", "y", 1), ("d", "x", None)):
+        finished = f"2026-01-0{day}T00:00:00" if day else None
+        store.publish(path, run(name, model="m", benchmark_id=benchmark, finished_at=finished), {})
+
+    latest = store.query(path, "SELECT run_id FROM latest_run ORDER BY run_id")["run_id"]
+
+    assert list(latest) == ["b", "c"]
+
+
+def test_a_run_that_is_published_again_is_no_longer_analysed(tmp_path: Path) -> None:
+    path = tmp_path / "r.duckdb"
+    store.publish(path, run("a"), {})
+    store.replace(path, "a", {"analyses": pd.DataFrame([{"settings": {"draws": 1}}])})
+    assert len(store.query(path, "FROM analyses")) == 1
+
+    store.publish(path, run("a"), {})
+
+    assert store.query(path, "FROM analyses").empty
