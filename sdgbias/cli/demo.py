@@ -168,7 +168,6 @@ def demo(
         progress.update("compiling")
         compiler.wait()
         night = [sys.executable, "-m", "flows.nightly", "--results", str(results)]
-        night += ["--passes", "table_j,content_free"]
         _step(
             "nightly",
             [*night, "--report", str(report), "--jobs", str(_at_a_time())],

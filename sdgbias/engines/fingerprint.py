@@ -15,20 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from sdgbias.errors import ModelError
+from sdgbias.registry.weights import checked_digest
 from sdgbias.types import ModelSpec
 
-#: Files of a model folder that can change a score: weights, configuration, tokenizer, chat
-#: templates, remote code.
-FILES = (
-    "*.safetensors",
-    "*.json",
-    "*.jinja",
-    "*.model",
-    "*.txt",
-    "*.tiktoken",
-    "*.py",
-    "additional_chat_templates/*.jinja",
-)
+#: Backend -> the version of its engine's code, raised with whatever can change a score.
+VERSIONS = {
+    "api": "api-3",
+    "clip-zero-shot": "zero-shot-1",
+    "hf": "hf-6",
+    "planted": "planted-1",
+    "planted-people": "planted-people-1",
+    "vit-zero-shot": "zero-shot-1",
+    "vllm": "vllm-5",
+}
 #: Libraries that affect scores: templates and processors, tensors, tokenization, decoding and
 #: resizing of pictures.
 LIBRARIES = ("transformers", "torch", "tokenizers", "pillow")
@@ -54,14 +53,11 @@ def pinned(spec: ModelSpec, root: Path) -> tuple[Path | None, str, dict[str, Any
     return folder, str(folder or spec.repo), {} if folder else {"revision": spec.revision}
 
 
-def folder_digest(folder: Path) -> str:
-    """Digest over names and bytes of everything in a model folder that can change a score."""
-    digest = hashlib.sha256()
-    for path in sorted({p for pattern in FILES for p in folder.glob(pattern)}):
-        digest.update(path.relative_to(folder).as_posix().encode())
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()
+def weights(spec: ModelSpec, root: Path) -> str:
+    """The digest of a model's folder, or its pinned commit on the hub. ModelError for a folder that
+    is missing or whose files are others than those that were registered."""
+    folder = local_folder(spec, root)
+    return checked_digest(spec, folder) if folder else f"{spec.repo}@{spec.revision}"
 
 
 def installed(*names: str) -> str:
@@ -79,9 +75,7 @@ def fingerprint(spec: ModelSpec, root: Path, engine: str, *more: str) -> str:
     """16 hex digits over weights, tokenizer, templates and settings (the bytes of a folder; of a
     hub model its pinned commit), dtype, the engine's code version, libraries,
     and the other settings that the engine passes: device, attention, ..."""
-    folder = local_folder(spec, root)
-    weights = folder_digest(folder) if folder else f"{spec.repo}@{spec.revision}"
     settings = [spec.dtype, f"remote code {spec.trust_remote_code}", engine]
     versions = [f"{name} {installed(name)}" for name in LIBRARIES]
-    parts = "|".join([weights, *settings, *versions, *more])
+    parts = "|".join([weights(spec, root), *settings, *versions, *more])
     return hashlib.sha256(parts.encode()).hexdigest()[:16]

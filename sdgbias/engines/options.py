@@ -7,6 +7,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
@@ -26,6 +27,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from sdgbias.errors import RegistryError, one_of
+from sdgbias.files import confine
 from sdgbias.types import ModelSpec
 
 #: Fields of a request that the engine sets itself.
@@ -302,6 +304,11 @@ def read(spec: ModelSpec, kind: type[T]) -> T:
 def of_engine(spec: ModelSpec) -> dict[str, Any]:
     """The options of a planted engine that only it has."""
     return {name: v for name, v in spec.options.items() if name not in Options.model_fields}
+
+
+def oracle_folder(named: str, root: Path) -> Path:
+    """The folder of option ``oracle``, relative to the project's root."""
+    return Path(named) if Path(named).is_absolute() else confine(root, named)
 
 
 def _sentence(fault: Any, spec: ModelSpec, model: type[Options]) -> str:

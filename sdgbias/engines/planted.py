@@ -61,9 +61,9 @@ from scipy.special import ndtri
 from sdgbias import formats
 from sdgbias.benchmark.prompts import option_letters
 from sdgbias.engines import Backend
-from sdgbias.engines.options import of_engine
+from sdgbias.engines.fingerprint import VERSIONS
+from sdgbias.engines.options import of_engine, oracle_folder
 from sdgbias.errors import InputError, RegistryError, one_of
-from sdgbias.files import confine
 from sdgbias.formats import STRICT, Number
 from sdgbias.raw.indicators import DIRECTIONS, letter_directions
 from sdgbias.types import DIGITS, PILLARS, Generated, ModelSpec, Prompt, ScoreBatch
@@ -75,7 +75,7 @@ _PARTS = re.compile(
     re.DOTALL,
 )
 _LABEL = re.compile(r"(?:^|; )\w+[.)] ")
-_VERSION, _ORACLE_VERSION = "planted-1", "planted-oracle-1"
+_VERSION, _ORACLE_VERSION = VERSIONS["planted"], "planted-oracle-1"
 
 
 def _normal(key: str, size: int) -> np.ndarray:
@@ -226,11 +226,6 @@ class PlantedEngine(Backend):
             batch.top_token[i] = prompt.candidates[int(np.nanargmax(batch.logits[i]))]
             batch.n_tokens[i] = len(prompt.text.split())
         return batch
-
-
-def oracle_folder(named: str, root: Path) -> Path:
-    """The folder of option ``oracle``, relative to the project's root."""
-    return Path(named) if Path(named).is_absolute() else confine(root, named)
 
 
 class Planted(PlantedEngine):

@@ -30,14 +30,15 @@ from pydantic import AfterValidator, Field
 
 from sdgbias import formats
 from sdgbias.benchmark.people_items import CHOICES
-from sdgbias.engines.options import of_engine
-from sdgbias.engines.planted import PlantedEngine, oracle_folder
+from sdgbias.engines.fingerprint import VERSIONS
+from sdgbias.engines.options import of_engine, oracle_folder
+from sdgbias.engines.planted import PlantedEngine
 from sdgbias.errors import InputError, RegistryError, one_of
 from sdgbias.formats import STRICT, Number, Text
 from sdgbias.raw.facet import CLASSES, GROUPS
 from sdgbias.types import Generated, ModelSpec, Prompt
 
-_VERSION = "planted-people-1"
+_VERSION = VERSIONS["planted-people"]
 _SAYS = {"yes": "A", "no": "B", "unknown": "C"}
 REFUSAL = "I'm sorry, but I can't help with identifying people in images."
 RAMBLING = "It is a picture with a calm mood."

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from sdgbias.engines import Backend
-from sdgbias.engines.fingerprint import fingerprint, installed, local_folder
+from sdgbias.engines.fingerprint import VERSIONS, fingerprint, installed, local_folder
 from sdgbias.engines.hf.prompting import (
     adds_special_tokens,
     after_space,
@@ -42,7 +42,7 @@ from sdgbias.errors import InfrastructureError, ModelError, OutOfMemory
 from sdgbias.methods.answers import thought_begun
 from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, Generated, ModelSpec, Prompt, ScoreBatch
 
-_VERSION = "vllm-5"
+_VERSION = VERSIONS["vllm"]
 _MOST_IDS = 128  # of SamplingParams.logprob_token_ids: a request for more becomes several
 _TOO_LONG = (
     "maximum context length",

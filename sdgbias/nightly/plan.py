@@ -19,9 +19,17 @@ import yaml
 from pydantic import TypeAdapter
 
 from sdgbias import files, suites
-from sdgbias.errors import InputError, RegistryError, StoreError, UsageError, one_of
-from sdgbias.nightly import identity, schedule
+from sdgbias.errors import (
+    InputError,
+    RegistryError,
+    SdgbiasError,
+    StoreError,
+    UsageError,
+    one_of,
+)
+from sdgbias.nightly import schedule
 from sdgbias.registry import changes, entries, machine
+from sdgbias.scoring.run_id import run_id
 from sdgbias.suites import EvalSettings
 from sdgbias.suites.suite import Generation
 from sdgbias.types import NEEDS_PICTURES, QUARANTINED, ModelSpec
@@ -66,7 +74,7 @@ class Settings:
     by: str = "cli"
     cron: str = schedule.CRON
     timezone: str = schedule.TIMEZONE
-    passes: str = "table_j,content_free"
+    passes: str = "all"
     generated: Generation = "T1"
     draws: int = 10_000
     seed: int = 0
@@ -77,10 +85,10 @@ class Settings:
 @dataclass(frozen=True)
 class Job:
     """One model on one suite. entry: snapshot of its registry file from the start of the night.
-    gpu: machine type it needs (entry option `gpu`). key: its identity (identity.py). threads: CPU
-    threads, 0: no limit. run_id: the finished run of the same key, '' if none. options: further
-    options of `sdgbias evaluate`. withheld: NAMES of environment variables hidden from its
-    processes, in addition to those hidden from every model. gpus: how many it takes."""
+    gpu: machine type it needs (entry option `gpu`). key: the id of its run, '' where that can't be
+    known. threads: CPU threads, 0: no limit. run_id: the finished run of that key, '' if none.
+    options: further options of `sdgbias evaluate`. withheld: NAMES of environment variables hidden
+    from its processes, in addition to those hidden from every model. gpus: how many it takes."""
 
     night: str
     model: str
@@ -165,7 +173,7 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
     chosen.sort(key=lambda spec: measured.get(spec.name, ""))
     benchmarks = _benchmarks(settings.benchmarks) if chosen else {}
     ids: dict[str, str] = {}
-    withheld, around = webhooks(settings), identity.surroundings()
+    withheld = webhooks(settings)
     jobs: list[Job] = []
     asked = _asked(settings)
     same = ("passes", "generated", "draws", "seed")
@@ -191,7 +199,7 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
                 entry=folder / "registry" / f"{spec.name}.yaml",
                 gpu=str(spec.options.get("gpu", "cpu")),
                 timeout_s=settings.timeout_s,
-                key=identity.key(spec, settings.root, ids[suite], of, asked, around),
+                key=_key(spec, settings.root, benchmark_id, of, asked),
                 log=folder / "logs" / f"{spec.name}-{suite}.log",
                 root=settings.root,
                 batch_size=spec.batch_size,
@@ -203,7 +211,8 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
             jobs.append(job)
     known = _known(settings.results, {spec.name for spec in chosen if spec.backend == "api"})
     made = tuple(
-        replace(job, run_id=known.get((job.model, job.suite, job.key), "")) for job in jobs
+        replace(job, run_id=known.get((job.model, job.suite, job.key), "") if job.key else "")
+        for job in jobs
     )
     night = Night(
         name,
@@ -218,6 +227,16 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
         _snapshot(folder / "registry", chosen)
         save(night)
     return night
+
+
+def _key(
+    spec: ModelSpec, root: Path, benchmark_id: str, suite: suites.Suite, asked: EvalSettings
+) -> str:
+    """The id that a run would have; '' where it can't be known, such as without the weights: the
+    job's own process says so."""
+    with suppress(SdgbiasError):
+        return run_id(spec, root, benchmark_id, suite, asked)
+    return ""
 
 
 def _asked(settings: Settings) -> EvalSettings:

@@ -4,6 +4,6 @@ releases.
 * entries, changes: registry/models as values, and what writes to it
 * hub, facts: metadata of a repository, and what its files say about the model
 * machine, propose: what fits on this machine, and the entry that is proposed
-* fetch: pinned revisions into the hub client's cache
+* fetch, weights: pinned revisions into the hub client's cache, and the digest of a folder
 * watch, seen: new releases, and the ledger of what was looked at
 """

@@ -114,7 +114,8 @@ class Entry:
         str,
         Field(
             description="Hub: a commit of 40 hex digits, or 'unpinned' for a candidate. Folder:"
-            " 'local' or any version text."
+            " the 40 hex digits that register-model writes, checked before every run; 'local' or"
+            " any other text isn't checked."
         ),
     ]
     state: Annotated[

@@ -14,6 +14,7 @@ from sdgbias.errors import HubUnreachable, RegistryError
 from sdgbias.files import json_file
 from sdgbias.registry import hub, machine
 from sdgbias.registry.entries import COMMIT, DTYPES
+from sdgbias.registry.weights import folder_digest
 
 _SAVED = "give a folder saved with save_pretrained()"
 _PIPELINES = (
@@ -89,7 +90,8 @@ def look(repo: str, revision: str, root: Path) -> tuple[str, ModelFacts]:
     """(revision to register, facts)."""
     if repo.startswith(("local:", "path:")):
         folder = root / repo[6:] if repo.startswith("local:") else Path(repo[5:])
-        return revision or "local", _look_at_folder(folder)
+        facts = _look_at_folder(folder)
+        return revision or folder_digest(folder)[:40], facts
     try:
         found = hub.look(repo, revision or None)
     except HubUnreachable as error:

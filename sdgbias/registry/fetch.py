@@ -1,6 +1,7 @@
 """Brings the pinned revisions of registered models from the hub into its client's cache, so that an
-evaluation, which stays offline, finds them: the files that can change a score (hub.THAT_MATTER), by
-the client's own `snapshot_download`, which goes on where it was stopped."""
+evaluation, which stays offline, finds them: the files that can change a score
+(weights.THAT_MATTER), by the client's own `snapshot_download`, which goes on where it was
+stopped."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from typing import Any
 
 from sdgbias.errors import DiskFull, RegistryError, SdgbiasError
 from sdgbias.files import writable
-from sdgbias.registry import entries, hub
+from sdgbias.registry import entries, hub, weights
 from sdgbias.types import ModelSpec
 
 #: Copies of the weights in formats of other libraries.
@@ -104,7 +105,7 @@ def _where(spec: ModelSpec) -> dict[str, Any]:
     return {
         "repo_id": spec.repo,
         "revision": spec.revision,
-        "allow_patterns": list(hub.THAT_MATTER),
+        "allow_patterns": list(weights.THAT_MATTER),
         "ignore_patterns": list(_NOT),
         "etag_timeout": hub.seconds(),
     }

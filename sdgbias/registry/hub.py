@@ -15,14 +15,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
-from fnmatch import fnmatch
 from typing import Any, TypeVar
 
 from sdgbias.errors import ExpiredToken, Gated, HubUnreachable, RegistryError, SdgbiasError
+from sdgbias.registry.weights import matters
 
-#: Files that can change a score. A commit that touches no others is the same model with different
-#: documentation.
-THAT_MATTER = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "*.py")
 #: Where a processor's settings are; what the later file says counts.
 PROCESSOR = ("preprocessor_config.json", "processor_config.json")
 #: Seconds before a request whose connection broke off is sent again.
@@ -75,11 +72,7 @@ class HubModel:
 
     def that_matter(self) -> dict[str, str]:
         """The files that can change a score, with the digest of their bytes."""
-        return {
-            name: digest
-            for name, digest in self.files.items()
-            if any(fnmatch(name, kind) for kind in THAT_MATTER)
-        }
+        return {name: digest for name, digest in self.files.items() if matters(name)}
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@ that connects engines, suites and the store."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from contextlib import closing, suppress
@@ -29,6 +28,7 @@ from sdgbias.progress import Progress, silent
 from sdgbias.raw.images.image_store import ImageReader
 from sdgbias.scoring.cache import TIMED, ScoreCache
 from sdgbias.scoring.plan import Plan, askable, make_plan
+from sdgbias.scoring.run_id import run_id
 from sdgbias.scoring.scorer import DECODING, NOT_FINITE, SCORING, Scorer, not_generated
 from sdgbias.scoring.timing import timings
 from sdgbias.suites.sdg import read_table
@@ -55,30 +55,6 @@ class Outcome:
     unanswerable: int = 0
     extra: int = 0
     published: bool = True  # False: the complete run was there already and nothing was done
-
-
-def identify(
-    spec: ModelSpec,
-    card: Mapping[str, object],
-    fingerprint: str,
-    suite: Suite,
-    settings: EvalSettings,
-) -> str:
-    """The id of a run: model, engine and weights (``fingerprint``), benchmark (its ``card``),
-    settings and the suite's version. Equal inputs give an equal id, and nothing else enters it. The
-    nightly run passes a model's external identity as ``fingerprint`` (nightly/identity.py): two
-    jobs with one such id need only one process."""
-    parts: list[object] = [
-        fingerprint,
-        str(card["benchmark_id"]),
-        suite.identity(settings),
-        suite.version,
-        suite.token_limits(spec),
-    ]
-    if not spec.pictured:  # the same weights asked all views are another run
-        parts.append({"views": list(spec.views)})
-    digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-    return f"{spec.name}-{digest[:12]}"
 
 
 @dataclass(frozen=True)
@@ -275,11 +251,11 @@ def evaluate(
         )
     with store.connect(results, details=()):
         pass  # an unwritable folder is an error before any prompt is scored
+    name = run_id(spec, root, str(card["benchmark_id"]), suite, settings)
+    if (done := _published(results, name)) is not None and not done.failed:
+        return done
     with closing(load(spec, root)) as engine:
-        run_id = identify(spec, card, engine.fingerprint, suite, settings)
-        if (done := _published(results, run_id)) is not None and not done.failed:
-            return done
-        scoring = score_model(engine, spec, benchmark, results, settings, progress, run_id)
+        scoring = score_model(engine, spec, benchmark, results, settings, progress, name)
         done_by_engine = {**engine.counts, "seconds": round(scoring.scorer.seconds, 3)}
     if scoring.empty:
         raise _nothing_scored(spec, benchmark, suite, scoring.scorer.failures)
@@ -294,10 +270,10 @@ def evaluate(
             f" ({', '.join(changed)}); nothing is published, what is scored is kept: sdgbias"
             f" evaluate {spec.name} --benchmark {benchmark}"
         )
-    outcome = scoring.outcome(run_id)
+    outcome = scoring.outcome(name)
     config = suite.identity(settings) | suite.noted(card) | _circumstances(spec, card, scoring)
     record = {
-        "run_id": run_id,
+        "run_id": name,
         "model": spec.name,
         "title": spec.title,
         "backend": spec.backend,

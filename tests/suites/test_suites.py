@@ -13,14 +13,13 @@ from sdgbias import store, suites
 from sdgbias.errors import InputError
 from sdgbias.methods.labels import LetterGrams
 from sdgbias.registry import entries
-from sdgbias.scoring.evaluate import identify
+from sdgbias.scoring.run_id import run_id
 from sdgbias.suites.suite import EvalSettings
 from sdgbias.types import SUITES, ModelSpec
 
 SPEC = ModelSpec(
     name="m", title="M", backend="planted", repo="planted:x", revision="1", state="enabled"
 )
-CARD = {"benchmark_id": "b" * 16}
 
 
 def folder(path: Path, **card: object) -> Path:
@@ -56,23 +55,23 @@ def test_a_runs_id_hangs_on_model_benchmark_settings_and_version(
 ) -> None:
     suite, settings = suites.named(name), EvalSettings()
 
-    def run_id(**changed: object) -> str:
-        given = {"spec": SPEC, "card": CARD, "fingerprint": "f", "suite": suite} | changed
-        return identify(**{"settings": settings, **given})  # type: ignore[arg-type]
+    def of(**changed: object) -> str:
+        given = {"spec": SPEC, "root": Path(), "benchmark_id": "b" * 16, "suite": suite}
+        return run_id(**{"settings": settings, **given, **changed})  # type: ignore[arg-type]
 
-    first = run_id()
-    assert first == run_id() and first.startswith("m-")
+    first = of()
+    assert first == of() and first.startswith("m-")
     for changed in (
-        {"card": {"benchmark_id": "c" * 16}},
-        {"fingerprint": "g"},
+        {"benchmark_id": "c" * 16},
+        {"spec": replace(SPEC, options={"seed": 2})},
         {"suite": replace(suite, version=suite.version + "x")},
         {"settings": EvalSettings(seed=1)},
     ):
-        assert run_id(**changed) != first
+        assert of(**changed) != first
     tuned = {"settings": EvalSettings(draws=5, search="exact")}
-    assert (run_id(**tuned) != first) == suite.held_out  # nothing is tuned on people
+    assert (of(**tuned) != first) == suite.held_out  # nothing is tuned on people
     monkeypatch.setattr(LetterGrams, "floor", LetterGrams.floor / 2)
-    assert (run_id() == first) == suite.held_out  # free answers are read by the encoder
+    assert (of() == first) == suite.held_out  # free answers are read by the encoder
 
 
 OLD = ["m-0a9f8045467c", "m-03955134da52", "m-e97938f25af3", "m-e97938f25af3"]

@@ -26,13 +26,14 @@ import numpy as np
 
 from sdgbias.engines import Backend
 from sdgbias.engines.api.http import PromptRefused, Transport, count
+from sdgbias.engines.fingerprint import VERSIONS
 from sdgbias.engines.hf.tokens import SPACE_MARKS
 from sdgbias.engines.options import SPELLINGS, ApiOptions, read
 from sdgbias.errors import ModelError, NoScores
 from sdgbias.methods.answers import FILTERED, begins_thought
 from sdgbias.types import DIGITS, Generated, ModelSpec, Prompt, ScoreBatch
 
-_VERSION = "api-2"
+_VERSION = VERSIONS["api"]
 #: Precision of the remaining probability mass, because returned log-probabilities are rounded.
 RESOLUTION = 1e-5
 #: Placeholder with which endpoints report a negligible log-probability.

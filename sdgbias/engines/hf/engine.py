@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from sdgbias.engines import Backend
-from sdgbias.engines.fingerprint import fingerprint
+from sdgbias.engines.fingerprint import VERSIONS, fingerprint
 from sdgbias.engines.hf import batching, branching, decoding, prompting, scores, shared_prefix
 from sdgbias.engines.hf.head import keep_precise
 from sdgbias.engines.hf.loading import (
@@ -39,7 +39,7 @@ from sdgbias.engines.options import HfOptions, read
 from sdgbias.errors import ModelError, OutOfMemory
 from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, Generated, ModelSpec, Prompt, ScoreBatch
 
-_VERSION = "hf-6"
+_VERSION = VERSIONS["hf"]
 
 
 class HuggingFace(Backend):

@@ -21,7 +21,7 @@ from PIL import Image
 from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel, ViTForImageClassification
 
 from sdgbias.engines import Backend
-from sdgbias.engines.fingerprint import fingerprint
+from sdgbias.engines.fingerprint import VERSIONS, fingerprint
 from sdgbias.engines.hf import checkpoint
 from sdgbias.engines.options import VitOptions, read
 from sdgbias.errors import ModelError, NotAnswerable, RegistryError
@@ -32,7 +32,7 @@ from sdgbias.raw.images.composite import open_picture
 from sdgbias.types import Generated, ModelSpec, Prompt, ScoreBatch
 
 _LIST = re.compile(r"\[([^\[\]]+)\]")
-_VERSION = "zero-shot-1"
+_VERSION = VERSIONS["vit-zero-shot"]
 #: The authors' phrase for a class in CLIP prompts.
 PHRASE = "a photo of a {}"
 

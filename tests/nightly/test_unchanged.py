@@ -1,5 +1,5 @@
-"""A night calls a run unchanged only where `sdgbias evaluate` would make the same run: one function
-makes the id and the key."""
+"""A night calls a run unchanged only where `sdgbias evaluate` would make the same run: both ask
+scoring/run_id.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from sdgbias import files, store
+from sdgbias import store
 from sdgbias.methods import protocol, stats
 from sdgbias.methods.labels import LetterGrams
 from sdgbias.methods.protocol import RANGES
-from sdgbias.nightly import identity, plan
+from sdgbias.nightly import plan
 from sdgbias.registry import entries
-from sdgbias.scoring import evaluate
-from sdgbias.suites import SUITES, EvalSettings, facet, sdg
+from sdgbias.suites import facet, sdg
 from sdgbias.types import FACET, SDG, Task
 from tests.builders.night_stubs import NOW, entry, settings
 
@@ -100,89 +98,7 @@ def test_settings_of_the_night_count_for_the_suites_that_hang_on_them(night: pla
     assert _unchanged(replace(night, seed=1)) == set()
     assert _unchanged(replace(night, draws=5)) == {FACET}
     assert _unchanged(replace(night, passes="none")) == {FACET}
-    assert _unchanged(replace(night, passes="all")) == {FACET}
-
-
-def test_each_setting_of_an_evaluation_makes_another_key_and_another_run(tmp_path: Path) -> None:
-    settings(tmp_path, "m")
-    spec = entries.load(tmp_path, "m")
-    given: list[dict[str, Any]] = [
-        {},
-        {"seed": 1},
-        {"draws": 5},
-        {"numerics": "reference"},
-        {"mode": "replace"},
-        {"passes": ("paraphrases",)},
-        {"search": "exact"},
-    ]
-    each, suite = [EvalSettings(**more) for more in given], SUITES[SDG]
-    keys = {identity.key(spec, tmp_path, "b1", suite, s, ("code",)) for s in each}
-    card = {"benchmark_id": "b1"}
-    runs = {evaluate.identify(spec, card, "fingerprint", suite, s) for s in each}
-    found = [suite.identity(s) for s in each]
-    assert len(keys) == len(runs) == len(given)
-    assert json.loads(json.dumps(found)) == found, "an id is made of JSON values"
-
-
-def test_changed_code_of_an_engine_is_evaluated_again(
-    night: plan.Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The digest is over files: a copy of the package stands in for an upgrade."""
-    package = tmp_path / "package"
-    for room in ("engines/hf", "report/templates", "new_room", "engines/__pycache__"):
-        (package / room).mkdir(parents=True)
-    engine = package / "engines" / "hf" / "engine.py"
-    engine.write_text("_VERSION = 'hf-2'")
-    monkeypatch.setattr(files, "packaged", lambda *parts: package.joinpath(*parts))
-    before = identity.code()
-    (package / "report" / "templates" / "night.html.j2").write_text("a page")
-    (package / "engines" / "__pycache__" / "engine.pyc").write_bytes(b"compiled")
-    assert identity.code() == before
-    engine.write_text("_VERSION = 'hf-3'")
-    changed = identity.code()
-    assert changed != before
-    (package / "new_room" / "code.py").write_text("")
-    assert len({before, changed, identity.code()}) == 3
-    assert _unchanged(night) == set(), "the code is part of the key"
-
-
-def test_only_rooms_above_scoring_do_not_count() -> None:
-    """By the import contract no run can hang on those."""
-    root = Path(__file__).parents[2]
-    contracts = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["importlinter"]
-    layers = next(c["layers"] for c in contracts["contracts"] if c["type"] == "layers")
-    above = layers[: layers.index("sdgbias.scoring")]
-    rooms = {name.strip() for layer in above for name in layer.split("|")}
-    assert {f"sdgbias.{room}" for room in identity.ABOVE} == rooms - {"flows"}
-
-
-def test_every_file_of_the_weights_counts_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A thousand models: each folder is listed once, not once per pattern."""
-    settings(tmp_path)
-    folder = tmp_path / "weights"
-    (folder / "additional_chat_templates").mkdir(parents=True)
-    for name in ("config.json", "model.safetensors", "additional_chat_templates/tool.jinja"):
-        (folder / name).write_text("1")
-    path = entry(tmp_path, "m", backend="hf", repo="local:weights", revision="local")
-
-    def key() -> str:
-        spec = entries.read(path)
-        return identity.key(spec, tmp_path, "b1", SUITES[SDG], EvalSettings(), ("code",))
-
-    keys = [key()]
-    for name in ("additional_chat_templates/tool.jinja", "config.json", "model.safetensors"):
-        (folder / name).write_text("22")
-        keys.append(key())
-    assert len(set(keys)) == 4
-    for name in ("notes.md", "additional_chat_templates/notes.md"):
-        (folder / name).write_text("not read by an engine")
-    listed: list[str] = []
-    listdir = os.listdir
-    monkeypatch.setattr(os, "listdir", lambda at: listed.append(os.fspath(at)) or listdir(at))
-    assert key() == keys[-1]
-    assert len(listed) == len(set(listed)) == 2
+    assert _unchanged(replace(night, passes="table_j")) == {FACET}
 
 
 def test_planning_a_night_and_watching_the_hub_load_no_model_library(tmp_path: Path) -> None:

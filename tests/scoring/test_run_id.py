@@ -1,0 +1,184 @@
+"""The id of a run hangs on whatever the results can depend on, and on nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sdgbias.engines import fingerprint
+from sdgbias.errors import ModelError
+from sdgbias.registry import weights
+from sdgbias.scoring import run_id as of_runs
+from sdgbias.scoring.run_id import run_id
+from sdgbias.suites import SUITES, EvalSettings
+from sdgbias.types import IMAGE_FREE, SDG, ModelSpec
+
+SUITE = SUITES[SDG]
+FILES = (
+    *("config.json", "model.safetensors", "additional_chat_templates/tool.jinja"),
+    "qformer_tokenizer/tokenizer.json",
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "weights"
+    for name in FILES:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("1")
+    return folder
+
+
+@pytest.fixture
+def spec(folder: Path) -> ModelSpec:
+    return ModelSpec("m", "M", "hf", f"path:{folder}", "local", "enabled")
+
+
+def of(spec: ModelSpec, **settings: Any) -> str:
+    return run_id(spec, Path(), "b1", SUITE, EvalSettings(**settings))
+
+
+def test_equal_inputs_give_an_equal_id(spec: ModelSpec) -> None:
+    assert of(spec) == of(spec) and of(spec).startswith("m-")
+
+
+def test_each_setting_of_an_evaluation_makes_another_run(spec: ModelSpec) -> None:
+    settings: list[dict[str, Any]] = [
+        {},
+        {"seed": 1},
+        {"draws": 5},
+        {"numerics": "reference"},
+        {"mode": "replace"},
+        {"passes": ("paraphrases",)},
+        {"search": "exact"},
+    ]
+    assert len({of(spec, **one) for one in settings}) == len(settings)
+    identities = [SUITE.identity(EvalSettings(**one)) for one in settings]
+    assert json.loads(json.dumps(identities)) == identities, "an id is made of JSON values"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"dtype": "bfloat16"},
+        {"trust_remote_code": True},
+        {"backend": "vit-zero-shot"},
+        {"views": IMAGE_FREE},
+        {"max_new_tokens": {"mcq": 32}},
+        {"options": {"processor": {"max_pixels": 1}}},
+        {"options": {"template": {"system": "Be brief."}}},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_what_a_score_depends_on_makes_another_run(spec: ModelSpec, changed: Any) -> None:
+    assert of(replace(spec, **changed)) != of(spec)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"title": "Another"},
+        {"state": "retired"},
+        {"reason": "x"},
+        {"notes": "x"},
+        {"batch_size": 3},
+        {"licence": "x"},
+        {"options": {"gpu": "h100", "chunk_timeout": 5, "suites": [SDG]}},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_what_no_score_depends_on_leaves_the_run(spec: ModelSpec, changed: Any) -> None:
+    assert of(replace(spec, **changed)) == of(spec)
+
+
+@pytest.mark.parametrize("library", ["torch", "transformers", "pillow"])
+def test_another_version_of_a_library_makes_another_run(
+    spec: ModelSpec, monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    before, whole = of(spec), of_runs._versions(None)
+    assert whole[library][0].isdigit() and "+" not in whole[library]
+    monkeypatch.setattr(of_runs, "_versions", lambda python: whole | {library: "99"})
+    assert of(spec) != before
+
+
+def test_another_version_of_the_engine_makes_another_run(
+    spec: ModelSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = of(spec)
+    monkeypatch.setitem(fingerprint.VERSIONS, "hf", "hf-next")
+    assert of(spec) != before
+
+
+def test_the_port_of_an_endpoint_on_this_machine_makes_no_other_run() -> None:
+    options = {"api_key_env": "K", "model": "tiny"}
+
+    def at(url: str, **more: object) -> str:
+        named = options | {"base_url": url} | more
+        return of(ModelSpec("m", "M", "api", "s/m", "1", "enabled", options=named))
+
+    assert at("http://127.0.0.1:1/v1") == at("http://127.0.0.1:2/v1", concurrency=2)
+    elsewhere = {at("https://a.org/v1"), at("https://b.org/v1"), at("https://a.org/v1", model="x")}
+    assert len({at("http://127.0.0.1:1/v1"), *elsewhere}) == 4
+
+
+# ----------------------------------------------------------------------
+# the digest of a folder
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_file_of_the_weights_counts_also_in_subfolders(
+    spec: ModelSpec, folder: Path, name: str
+) -> None:
+    before = of(spec)
+    (folder / name).write_text("2")
+    assert of(spec) != before
+    (folder / name).write_text("1")
+    assert of(spec) == before
+
+
+@pytest.mark.parametrize("name", ["notes.md", ".cache/download.json", "checkpoint.bin"])
+def test_no_other_file_counts(spec: ModelSpec, folder: Path, name: str) -> None:
+    before = of(spec)
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text("not read by an engine")
+    assert of(spec) == before
+
+
+def test_unchanged_files_are_read_once(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(weights, "_RACE", -1.0)
+    first = weights.folder_digest(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(weights, "_digest", lambda *_: pytest.fail("read again"))
+        assert weights.folder_digest(folder) == first
+    for kept in (tmp_path / "cache/sdgbias").iterdir():
+        kept.write_text("half a dig")
+    assert weights.folder_digest(folder) == first, "a torn file of the cache is made anew"
+    os.utime(folder / "config.json", ns=(1, time.time_ns()))
+    assert weights.folder_digest(folder) == first
+
+
+def test_a_file_that_was_just_written_is_read_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time may not tell the next change."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    weights.folder_digest(folder)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_other_weights_than_the_registered_ones_are_refused(spec: ModelSpec, folder: Path) -> None:
+    pinned = replace(spec, revision=weights.folder_digest(folder)[:40])
+    assert of(pinned) == of(spec), "the same files are the same run, pinned or not"
+    (folder / "model.safetensors").write_text("others")
+    with pytest.raises(ModelError, match=r"other files than.*register-model .*--overwrite"):
+        of(pinned)
+    assert of(spec), "a folder without a pinned revision is what it holds"
