@@ -373,9 +373,7 @@ def test_logits_follow_the_items_and_lack_what_an_item_lacks() -> None:
 
 
 def test_a_new_metric_is_one_line_and_its_rows_appear(monkeypatch: pytest.MonkeyPatch) -> None:
-    rare = sdg_metrics.AnswerMetric(
-        "right_rate", lambda a: np.asarray(a["correct"] == 1, float)
-    )
+    rare = sdg_metrics.AnswerMetric("right_rate", lambda a: np.asarray(a["correct"] == 1, float))
     more = (*sdg_metrics.METRICS[Task.MCQ], rare)
     monkeypatch.setattr(sdg_metrics, "METRICS", {**sdg_metrics.METRICS, Task.MCQ: more})
 
