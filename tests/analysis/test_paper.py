@@ -31,6 +31,7 @@ from tests.builders.paper_tables import (
 )
 from tests.builders.results import copied
 
+
 # -- what stands beside what
 # ----------------------------------------------------------------------
 

@@ -303,18 +303,16 @@ def test_what_was_checked_of_the_people_stands_beside_the_report(
     results: Path, tmp_path: Path
 ) -> None:
     people, out = tmp_path / "people", tmp_path / "out"
-    (people / "data_docs").mkdir(parents=True)
-    (people / "data_docs" / "index.html").write_text("every rule", encoding="utf-8")
+    people.mkdir()
+    (people / "quality.html").write_text("every rule", encoding="utf-8")
     with pytest.raises(InputError, match=r"people/benchmark\.json: no benchmark here"):
         write_report(results, out, [people])
     (people / "benchmark.json").write_text(
         '{"benchmark_id": "p", "suite": "people"}', encoding="utf-8"
     )
     write_report(results, out, [people])
-    assert (out / "people" / "data_docs" / "index.html").read_text(encoding="utf-8") == "every rule"
-    assert '<a href="people/data_docs/index.html">' in (out / "fairness.html").read_text(
-        encoding="utf-8"
-    )
+    assert (out / "people" / "quality.html").read_text(encoding="utf-8") == "every rule"
+    assert '<a href="people/quality.html">' in (out / "fairness.html").read_text(encoding="utf-8")
 
 
 def test_shares_have_the_whole_axis_and_an_interval_at_zero(results: Path) -> None:

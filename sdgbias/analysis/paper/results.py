@@ -19,6 +19,7 @@ from sdgbias.analysis.paper.printed import Printed
 from sdgbias.benchmark.release.records import AUTHORS_REPO
 from sdgbias.errors import UsageError, one_of
 from sdgbias.methods.stats import Estimate
+from sdgbias.types import GENERATED, VIEWS
 
 #: A headline metric over everything that its run was asked.
 _HEADLINE: Mapping[str, str | None] = {
@@ -108,6 +109,12 @@ class Subject:
     @property
     def status(self) -> str:
         return self.run.kind if self.run else NOT_RUN
+
+    def read_as(self, method: str) -> str:
+        """The stored name of a multiple-choice method: of a model that gives text alone, what it
+        said stands for the best candidate of a view."""
+        said = self.run is not None and not self.run.scored and method in VIEWS
+        return method + GENERATED if said else method
 
     def printed(self, item: str, **where: str) -> Printed | None:
         return paper.find(item, model=self.model, **where) if self.model else None
