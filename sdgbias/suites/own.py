@@ -152,9 +152,9 @@ def metric_rows(
     gold = items[["item_id", "cluster_id", "answer", "groups"]]
     known = answers[answers["split"] == "test"].merge(gold, on="item_id")
     shown = scored.cells[["item_id", "view", "key"]].rename(columns={"view": "method"})
-    known = known.merge(shown, on=["item_id", "method"], how="left")
+    known = known.merge(shown, on=["item_id", "method"], how="left").fillna({"key": ""})
     by_run = known.groupby(["task", "test", "method"], sort=True)
-    runs, run = list(by_run.indices), np.asarray(by_run.ngroup(), dtype=np.int64)
+    runs, run = list(by_run.size().index), np.asarray(by_run.ngroup(), dtype=np.int64)
     place, prompt = (stats.codes(known[name].to_numpy(dtype=str))[0] for name in _DEPENDS_ON)
     prompt = np.where(known["method"].isin(sdg_metrics.IMAGE_FREE), prompt, -1)
     found = [

@@ -336,7 +336,7 @@ def small_benchmark(
     from sdgbias.benchmark import build
     from sdgbias.raw import synthetic
 
-    synthetic.write_sample(folder / "raw", clusters, seed, progress=progress)
+    synthetic.write_sample(folder / "raw", clusters, seed, progress=progress, workers=1)
     raw, out, counts = folder / "raw", folder / "benchmark", build.Draw(mcq, regression)
     build.build(raw, raw / "indicators", out, counts, progress=progress)
     return out
