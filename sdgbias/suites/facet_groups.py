@@ -3,9 +3,10 @@ Arrays and frames in, rows out.
 
 recall(g, c) is the share of group g's pictures of class c with a correct answer; the disparity of
 two groups is the difference of their recalls. The paper pools the pictures of its 13 classes
-(micro); the mean of class recalls (macro) is reported beside it. A group of fewer than ``smallest``
-pictures has no value: the paper prints recalls of groups of two or four pictures, and 0 for empty
-ones. `as_printed` follows the paper in this, for comparison with its numbers alone.
+(micro); the mean of class recalls (macro) is reported beside it, over the classes that hold
+``smallest`` pictures of each compared group. A group of fewer has no value: the paper prints
+recalls of groups of two or four pictures, and 0 for empty ones. `as_printed` follows the paper in
+this, for comparison with its numbers alone.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def recall_rows(
     selections |= {c: found for c in CLASSES if (found := name == c).any()}
     for label, chosen in selections.items():
         yield "all", label, "recall", judged.share(chosen)
-    yield "all", "macro", "recall", _macro(hits, name, place, smallest)
+    yield "all", "macro", "recall", _macro(hits, name, place, _large([name], smallest))
     for attribute, groups in GROUPS.items():
         of = frame[attribute].to_numpy(dtype=str)
         for label, chosen in selections.items():
@@ -93,7 +94,11 @@ def recall_rows(
                 e = _spread(hits[known], of[known], place[known], groups, smallest, draws, seed)
                 yield f"{attribute}:max-min", label, "disparity", e
         members = {g: of == g for g in groups}
-        found = {g: _macro(hits[m], name[m], place[m], smallest) for g, m in members.items()}
+        common = _large([name[members[g]] for g in PAIRS.get(attribute, ())], smallest)
+        found = {}
+        for g, mine in members.items():
+            classes = [c for c in _large([name[mine]], smallest) if c in common]
+            found[g] = _macro(hits[mine], name[mine], place[mine], classes)
         yield from _by_group(attribute, "macro", found)
     yield from _crossed(frame, judged, selections["all"])
 
@@ -150,13 +155,21 @@ def _spread(
     return stats.disparity(means, metrics.max_min).estimate()
 
 
-def _macro(hits: np.ndarray, name: np.ndarray, place: np.ndarray, smallest: int) -> stats.Estimate:
-    """Mean of the 13 class recalls; no value while a class has fewer than ``smallest`` pictures,
-    because the mean would be over a different set of classes."""
-    chosen = np.isin(name, SELECTED)
-    rows = [int((name == c).sum()) for c in SELECTED]
-    if min(rows) < max(smallest, 1):
-        return stats.nothing(int(chosen.sum()))
+def _large(names: Sequence[np.ndarray], smallest: int) -> list[str]:
+    """The paper's classes of which each of several groups has ``smallest`` pictures. names: (N,)
+    the class of every picture of a group."""
+    least = max(smallest, 1)
+    return [c for c in SELECTED if all(int((name == c).sum()) >= least for name in names)]
+
+
+def _macro(
+    hits: np.ndarray, name: np.ndarray, place: np.ndarray, classes: Sequence[str]
+) -> stats.Estimate:
+    """Mean of the recalls of some classes; no value for none. Two groups are compared over the same
+    classes."""
+    chosen = np.isin(name, classes)
+    if not len(classes):
+        return stats.nothing(int(np.isin(name, SELECTED).sum()))
     return stats.macro(hits[chosen], name[chosen], place[chosen], "share")
 
 
