@@ -73,7 +73,7 @@ def _people(results: Path) -> Section:
         lines.setdefault(who, {})[column] = _number(r)
     for found in lines.values():
         if NOT_UNDERSTOOD in found.values():
-            found["all"] = NOT_UNDERSTOOD  # not 0: nothing was answered, rightly or wrongly
+            found["all"] = NOT_UNDERSTOOD  # not 0: nothing was answered, correctly or wrongly
     heads = ["recall", *(" - ".join(pair) for pair in PAIRS.values())]
     wanted: Sequence[str] = ["all", *pillars.values()]
     rows = [("model", "people", "asked", *heads)]

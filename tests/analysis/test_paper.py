@@ -31,7 +31,6 @@ from tests.builders.paper_tables import (
 )
 from tests.builders.results import copied
 
-
 # -- what stands beside what
 # ----------------------------------------------------------------------
 
