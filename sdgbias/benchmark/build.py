@@ -138,8 +138,8 @@ def build_images(
     """Stage 2: tiles and photos -> images/ (shards) and images.parquet (their index). ``settings``
     None: no images.
 
-    Returns (rendered now, reused): a picture whose tile, photos and settings are unchanged is not
-    drawn again.
+    Returns (rendered now, reused): a shard of pictures whose tiles, photos and settings are
+    unchanged is kept.
     """
     table = _read(out, "clusters")
     if settings is None:

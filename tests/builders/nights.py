@@ -294,6 +294,7 @@ def publish_persons(path: Path) -> Path:
             "indicator": "all-52",
             "metric": "disparity",
             "value": None,
+            "missing_reason": "fewer than 20",
             "n": 0,
             "ci_low": None,
             "ci_high": None,

@@ -83,10 +83,10 @@ def test_a_model_that_was_not_understood_has_no_number(tmp_path: Path) -> None:
     own = publish_both_suites(tmp_path)
     with store.connect(own, details=()) as con:
         con.execute(
-            "UPDATE metric_rows SET value = NULL, note = ? WHERE metric = 'disparity'",
+            "UPDATE metric_rows SET value = NULL, missing_reason = ? WHERE metric IN ('disparity',"
+            " 'recall')",
             [NOT_UNDERSTOOD],
         )
-        con.execute("UPDATE metric_rows SET value = 0 WHERE metric = 'recall'")
     with Results(own).reading() as reader:
         table = matrix.matrix(reader)
         recall = next(c for c in matrix.COLUMNS if c.metric == "recall").cell
@@ -95,7 +95,7 @@ def test_a_model_that_was_not_understood_has_no_number(tmp_path: Path) -> None:
         [found] = numbers[numbers["run_id"] == "unfair-0"].to_dict("records")
         page = models.page(reader, "unfair", None)
     assert cell(table, "unfair", "Recall")["why"] == "no answer understood"
-    assert math.isnan(found["value"]) and found["note"] == "no answer understood"
+    assert math.isnan(found["value"]) and found["missing_reason"] == "no answer understood"
     assert page is not None and page["suites"][0]["plots"] == []
     assert cell(table, "unfair", "Recall")["sort"] is None
 

@@ -169,6 +169,21 @@ class PaperResults:
             "metrics", lambda: self.ask(sql), run, {**_HEADLINE, "metric": metric}, part
         )
 
+    def missing_reason(self, run: Run, metric: str, **part: str) -> str:
+        """Why a headline metric (`metric`) has no value; '' where it has one or no row."""
+        names = ("run_id", "metric", *_HEADLINE)
+
+        def read() -> dict[tuple[str, ...], str]:
+            frame = self.ask(
+                f"SELECT {', '.join(names)}, missing_reason FROM metric_rows WHERE"
+                " list_contains($runs, run_id) AND missing_reason IS NOT NULL"
+            )
+            return {tuple(key): why for *key, why in frame.itertuples(index=False, name=None)}
+
+        where = {**_HEADLINE, **part, "run_id": run.run_id, "metric": metric}
+        reasons: dict[tuple[Any, ...], str] = self._kept("reasons", read)
+        return reasons.get(tuple(where[name] for name in names), "")
+
     def found(self, run: Run | None, study: str, metric: str, **part: str) -> Estimate | None:
         """One estimate of a study, None if the run has none. ``part``: as in ``metric``, where they
         aren't ``_WHOLE``."""
