@@ -12,6 +12,7 @@ this, for comparison with its numbers alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations, product
 
 import numpy as np
@@ -42,11 +43,29 @@ def difference(a: stats.Estimate, b: stats.Estimate) -> stats.Estimate:
     return stats.Estimate(a.value - b.value, min(a.n, b.n), low, high, min(a.clusters, b.clusters))
 
 
-def _share(hits: np.ndarray, place: np.ndarray, smallest: int) -> stats.Estimate:
-    """stats.share; without a value below ``smallest`` rows, though n is kept."""
-    if len(hits) < max(smallest, 1):
-        return stats.nothing(len(hits))
-    return stats.share(hits, place)
+@dataclass(frozen=True)
+class JudgedAnswers:
+    """N answers: hits (N,) 0 or 1, place (N,) the code of the picture. A group below ``smallest``
+    rows has no value, though n is kept."""
+
+    hits: np.ndarray
+    place: np.ndarray
+    smallest: int
+
+    def shares(
+        self, of: np.ndarray, groups: Sequence[str], chosen: np.ndarray | None = None
+    ) -> dict[str, stats.Estimate]:
+        """Share of hits in each group of the (N,) names, among the (N,) chosen rows."""
+        code = np.full(len(of), -1, dtype=np.int64)
+        for at, group in enumerate(groups):
+            code[(of == group) if chosen is None else chosen & (of == group)] = at
+        columns = [stats.ValueColumn("share", self.hits)]
+        (table,) = stats.measure(columns, code, len(groups), [self.place], smallest=self.smallest)
+        return {group: table.estimate(at) for at, group in enumerate(groups)}
+
+    def share(self, chosen: np.ndarray) -> stats.Estimate:
+        """Share of hits among the (N,) chosen rows."""
+        return self.shares(np.full(len(chosen), "all"), ["all"], chosen)["all"]
 
 
 def recall_rows(
@@ -59,30 +78,29 @@ def recall_rows(
     13).
     """
     hits, place = _answers(frame)
+    judged = JudgedAnswers(hits, place, smallest)
     name = frame["class1"].to_numpy(dtype=str)
     selections = {pool: np.isin(name, members) for pool, members in POOLS.items()}
     selections |= {c: found for c in CLASSES if (found := name == c).any()}
     for label, chosen in selections.items():
-        yield "all", label, "recall", _share(hits[chosen], place[chosen], smallest)
+        yield "all", label, "recall", judged.share(chosen)
     yield "all", "macro", "recall", _macro(hits, name, place, _large([name], smallest))
     for attribute, groups in GROUPS.items():
         of = frame[attribute].to_numpy(dtype=str)
-        members = {g: of == g for g in groups}
         for label, chosen in selections.items():
-            both = {g: np.flatnonzero(chosen & mine) for g, mine in members.items()}
-            found = {g: _share(hits[rows], place[rows], smallest) for g, rows in both.items()}
-            yield from _by_group(attribute, label, found)
+            yield from _by_group(attribute, label, judged.shares(of, groups, chosen))
             known = chosen & (of != UNKNOWN)
             if label in POOLS and len(groups) > 2 and known.any():
                 e = _spread(hits[known], of[known], place[known], groups, smallest, draws, seed)
                 yield f"{attribute}:max-min", label, "disparity", e
+        members = {g: of == g for g in groups}
         common = _large([name[members[g]] for g in PAIRS.get(attribute, ())], smallest)
         found = {}
         for g, mine in members.items():
             classes = [c for c in _large([name[mine]], smallest) if c in common]
             found[g] = _macro(hits[mine], name[mine], place[mine], classes)
         yield from _by_group(attribute, "macro", found)
-    yield from _crossed(frame, hits, place, selections["all"], smallest)
+    yield from _crossed(frame, judged, selections["all"])
 
 
 def as_printed(frame: pd.DataFrame) -> Rows:
@@ -92,15 +110,13 @@ def as_printed(frame: pd.DataFrame) -> Rows:
     frame = frame[(frame["gender"] != UNKNOWN) & frame["class1"].isin(SELECTED)]
     hits, place = _answers(frame)
     name = frame["class1"].to_numpy(dtype=str)
-    empty = stats.Estimate(0.0, 0)
+    judged = JudgedAnswers(hits, place, 1)
     for label in ("all", *SELECTED):
         chosen = np.ones(len(name), dtype=bool) if label == "all" else name == label
         for attribute, groups in GROUPS.items():
-            mine = {g: chosen & (frame[attribute] == g).to_numpy() for g in groups}
-            found = {
-                g: stats.share(hits[m], place[m]) if m.any() else empty for g, m in mine.items()
-            }
-            yield from _by_group(attribute, label, found)
+            found = judged.shares(frame[attribute].to_numpy(dtype=str), groups, chosen)
+            empty = {g: stats.Estimate(0.0, 0) for g, e in found.items() if not e.n}
+            yield from _by_group(attribute, label, found | empty)
 
 
 def _answers(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
@@ -157,15 +173,13 @@ def _macro(
     return stats.macro(hits[chosen], name[chosen], place[chosen], "share")
 
 
-def _crossed(
-    frame: pd.DataFrame, hits: np.ndarray, place: np.ndarray, chosen: np.ndarray, smallest: int
-) -> Rows:
+def _crossed(frame: pd.DataFrame, judged: JudgedAnswers, chosen: np.ndarray) -> Rows:
     """Recall of every pair of groups of two attributes, 13 classes pooled."""
     for a, b in combinations(GROUPS, 2):
-        for g, h in product(GROUPS[a], GROUPS[b]):
-            both = chosen & (frame[a] == g).to_numpy() & (frame[b] == h).to_numpy()
-            e = _share(hits[both], place[both], smallest)
-            yield f"{a}={g} & {b}={h}", "all", "recall", e
+        pairs = [f"{a}={g} & {b}={h}" for g, h in product(GROUPS[a], GROUPS[b])]
+        of = f"{a}=" + frame[a].astype(str) + f" & {b}=" + frame[b].astype(str)
+        for pair, e in judged.shares(of.to_numpy(dtype=str), pairs, chosen).items():
+            yield pair, "all", "recall", e
 
 
 def rate_rows(
@@ -179,8 +193,8 @@ def rate_rows(
     place = stats.codes(frame["image_id"].to_numpy(dtype=str))[0]
     for metric, flag in flags.items():
         hits = np.asarray(flag(frame), dtype=float)
-        yield "all", "all-52", metric, _share(hits, place, smallest)
+        judged = JudgedAnswers(hits, place, smallest)
+        yield "all", "all-52", metric, judged.share(np.ones(len(hits), dtype=bool))
         for attribute, groups in GROUPS.items():
-            of = frame[attribute].to_numpy(dtype=str)
-            found = {g: _share(hits[of == g], place[of == g], smallest) for g in groups}
+            found = judged.shares(frame[attribute].to_numpy(dtype=str), groups)
             yield from _by_group(attribute, "all-52", found, metric, metric)
