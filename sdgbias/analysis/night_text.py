@@ -142,7 +142,7 @@ def why(m: ModelNight) -> str:
 
 
 def directions_first(r: Mapping[Any, Any]) -> bool:
-    """Sorts rows of table ``verdicts``: in which direction answers moved, then the other metrics."""
+    """Sorts rows of table ``verdicts``: where answers moved to, then the other metrics."""
     return not str(r["metric"]).startswith("share_")
 
 
