@@ -40,7 +40,7 @@ REASONS = {
     "bad-missing": "no config.json",
     "bad-newlines": "candidate-mass",
     "bad-pickle": "model.safetensors",
-    "bad-remote-code": "custom code",
+    "bad-remote-code": "own code",
     "bad-token": "no single token",
     "bad-torn": "deserializing",
 }
