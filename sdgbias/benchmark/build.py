@@ -45,7 +45,7 @@ from sdgbias.types import QUARANTINE_COLUMNS, Task
 MAX_ROUNDS = 20
 CUTS, QUESTIONS = ("ours", "paper"), ("all", "paper")
 #: With fewer clusters than this, starting a worker takes longer than drawing their pictures.
-FEW_PICTURES = 32
+FEW_PICTURES = 64
 #: Least rows of a row group of a table that is written in parts; at most as many again are held.
 GROUP = 100_000
 
