@@ -33,7 +33,7 @@ def packaged(*parts: str) -> Path:
 
 
 def project_file(*parts: str) -> Path:
-    """A file that a new project starts with: in sdgbias/project of an installed package (setup.py),
+    """A file that a new project starts with: in sdgbias/project of an installed wheel,
     at the top of a checkout."""
     folder = packaged("project")
     return (folder if folder.is_dir() else packaged().parent).joinpath(*parts)
