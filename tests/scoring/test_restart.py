@@ -32,7 +32,7 @@ class Mortal(PlantedPeople, Restartable):
     def generate(self, prompts: Sequence[Prompt], *more: Any) -> Generated:
         if any((p.image_id, p.text) in self.poison for p in prompts):
             self.asked.append(len(prompts))
-            raise EngineDied(f"{self.name}: the server ended with exit code 41")
+            raise EngineDied("planted: the server ended with exit code 41")
         return super().generate(prompts, *more)
 
     def restart(self) -> None:
