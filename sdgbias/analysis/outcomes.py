@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 
 import numpy as np
 import pandas as pd
@@ -226,29 +225,22 @@ def rows_of(
     shared by all rows. tested: fill p, the test of the value against 0. A group of
     fewer rows than the level's smallest gets no value, and its note explains why.
     """
-    there = np.flatnonzero(level.code >= 0)
-    found = [
-        stats.grouped(
-            [v[there] for v in values.values()],
-            level.code[there],
-            len(level.columns),
-            each[there],
-            kind=kind,
-            smallest=level.smallest,
-            tested=tested,
-        )
-        for each in clusters
-    ]
+    tables = stats.measure(
+        (stats.ValueColumn(metric, column, kind) for metric, column in values.items()),
+        level.code,
+        len(level.columns),
+        clusters,
+        smallest=level.smallest,
+        tested=tested,
+    )
     made = []
-    for metric, *tables in zip(values, *found, strict=True):
-        table = reduce(stats.wider, tables)
-        p = table.p if tested else np.full(len(table.n), np.nan)
+    for table in tables:
         for i in np.flatnonzero(table.n > 0):
-            more: dict[str, object] = {"p": float(p[i])} if tested else {}
+            more: dict[str, object] = {"p": float(table.p[i])} if tested else {}
             if table.small[i]:
                 more["note"] = "too few rows for a value"
             more = {**columns, **level.columns[i], **more}
-            made.append(row(study, metric, table.estimate(int(i)), **more))
+            made.append(row(study, table.metric, table.estimate(int(i)), **more))
     return made
 
 

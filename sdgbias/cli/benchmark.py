@@ -65,6 +65,7 @@ def build(
     photos: Annotated[int, typer.Option(min=1)] = 1,
     workers: Annotated[int | None, typer.Option(min=1)] = None,
     stage: str = "",
+    data_docs: bool = False,
 ) -> None:
     """Build a benchmark: clusters -> images -> series -> questions -> prompts, then the quality
     gate.
@@ -97,6 +98,8 @@ def build(
         workers: Processes that draw pictures; default: one per CPU, one for few places.
         stage: One stage only: clusters, images, series, items, prompts, card, check (used by
             dvc.yaml).
+        data_docs: Great Expectations' own pages of the check, too, in OUT/data_docs (they load
+            styles from the net).
     """
     from sdgbias.benchmark import build as stages
     from sdgbias.benchmark.review import load_verdicts
@@ -131,7 +134,7 @@ def build(
         ),
         "prompts": lambda: stages.build_prompts(out),
         "card": lambda: stages.build_card(out),
-        "check": lambda: check_quality(out),
+        "check": lambda: check_quality(out, data_docs),
     }
     if stage and stage not in steps:
         raise UsageError(f"--stage: {one_of('stage', stage, steps)}")

@@ -131,8 +131,6 @@ def demo(
     with _lock_apart(), _meanwhile():
         _step("data", [sys.executable, "-m", "dvc", "repro", "--quiet"], as_json=as_json)
     night = [sys.executable, "-m", "flows.nightly", "--results", str(results)]
-    # the random words of one baseline would be more than half of all prompts
-    night += ["--passes", "table_j,content_free"]
     _step(
         "nightly",
         [*night, "--report", str(report), "--jobs", str(_at_a_time())],

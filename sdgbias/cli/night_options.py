@@ -71,7 +71,7 @@ class NightOptions:
     fetch: str = "no"
     draws: Annotated[int, typer.Option(min=1)] = 10_000
     seed: int = 0
-    passes: str = "table_j,content_free"
+    passes: str = "all"
     generated: GeneratedOption = "T1"
     selfcheck: Annotated[bool, typer.Option("--selfcheck/--no-selfcheck")] = False
     night: str | None = None

@@ -153,11 +153,11 @@ def tell(text: str, /, **values: Any) -> None:
     typer.echo("\n".join(templates.lines(text, **values)))
 
 
-def check_quality(benchmark: Path) -> None:
+def check_quality(benchmark: Path, data_docs: bool = False) -> None:
     """The quality gate of a benchmark; prints its warnings. Raises DataValidationError."""
     from sdgbias.benchmark import quality
 
-    for warning in quality.run_gate(benchmark, docs=True).warnings:
+    for warning in quality.run_gate(benchmark, data_docs=data_docs).warnings:
         typer.echo(f"  warning: {warning}", err=True)
 
 

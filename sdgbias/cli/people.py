@@ -58,13 +58,14 @@ def build(
     negatives: Annotated[bool, typer.Option("--negatives/--no-negatives")] = True,
     list_seed: int | None = None,
     stage: str = "",
+    data_docs: bool = False,
 ) -> None:
     """Build a benchmark of people: annotations -> people -> questions -> prompts, then the quality
     gate.
 
     People whose picture or class can't be used leave with a reason; unknown attributes stay and are
-    counted. With --stage check only the gate judges a folder that is there: quality.json and
-    data_docs/ in it.
+    counted. With --stage check only the gate judges a folder that is there: quality.json,
+    quality.html and validation/ in it.
 
     Args:
         raw: FACET's folder (annotations/, imgs_1..3/).
@@ -74,6 +75,8 @@ def build(
         negatives: Also ask about a class that is wrong.
         list_seed: Shuffle the list of p1 for every person; default: FACET's order.
         stage: check: only judge the folder OUT that is there. Default: build, then check.
+        data_docs: Great Expectations' own pages, too, in OUT/data_docs (they load styles from the
+            net).
     """
     from sdgbias.benchmark.people import Asked, build_people
     from sdgbias.raw.facet import REASONS
@@ -84,8 +87,8 @@ def build(
             raise InputError(
                 f"{out}: no benchmark of people; make it: sdgbias people build --out {out}"
             )
-        check_quality(out)
-        typer.echo(f"{out}: passed the quality gate; see {out / 'data_docs' / 'index.html'}")
+        check_quality(out, data_docs)
+        typer.echo(f"{out}: passed the quality gate; see {out / 'quality.html'}")
         return
     card = build_people(
         raw,
@@ -94,7 +97,7 @@ def build(
         progress=update,
     )
     tell("benchmark_people", out=out, reasons=REASONS, **card)
-    check_quality(out)
+    check_quality(out, data_docs)
 
 
 @people_app.command("calibrate")

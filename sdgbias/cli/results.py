@@ -155,8 +155,8 @@ def report(
     Args:
         out: Folder for index.html and the pages beside it. Default: reports/latest; of earlier runs
             reports/RUN.
-        benchmark: Benchmark folder whose Data Docs and card are published beside it; may be given
-            several times, once a suite.
+        benchmark: Benchmark folder whose quality page and card are published beside it; may be
+            given several times, once a suite.
         rank_planted: Planted models in the leaderboard of measured ones.
         wandb: Also log a W&B run per model: offline unless WANDB_API_KEY is set.
         last_night: Only the page of the last night; the pages beside it stay as they are.

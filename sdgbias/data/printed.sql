@@ -20,7 +20,7 @@ ORDER BY model, list_position(['q_only', 'ctx_q', 'img_q', 'full', 'cade'], meth
 SELECT m.model,
        (SELECT any_value(dataset) FROM people p WHERE p.benchmark_id = r.benchmark_id) AS people,
        test, pillar AS groups, round(value, 3) AS disparity, round(ci_low, 3) AS low,
-       round(ci_high, 3) AS high, n, coalesce(m.note, '') AS note
+       round(ci_high, 3) AS high, n, coalesce(m.missing_reason, '') AS note
 FROM metric_rows m JOIN runs r USING (run_id)
 WHERE method = 'full' AND metric = 'disparity' AND (indicator = 'all-52' OR test IN ('gender', 'age'))
       AND pillar NOT LIKE '%max-min' AND list_contains($runs, run_id)

@@ -74,7 +74,7 @@ class Settings:
     by: str = "cli"
     cron: str = schedule.CRON
     timezone: str = schedule.TIMEZONE
-    passes: str = "table_j,content_free"
+    passes: str = "all"
     generated: Generation = "T1"
     draws: int = 10_000
     seed: int = 0

@@ -27,15 +27,15 @@ from sdgbias.types import FACET, SDG
 if TYPE_CHECKING:
     from sdgbias.analysis.paper.cells import Table
 
-#: Pages of a benchmark folder that are published beside the report: the card and the Data Docs.
-PUBLISHED = ("data_docs", "README.md")
+#: Pages of a benchmark folder that are published beside the report: the card and its quality.
+PUBLISHED = ("quality.html", "README.md")
 Filled = tuple[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class ReportPages:
     """The newest finished run of each model in ``results``, or of the runs ``among`` them. checked:
-    suite -> link to its Data Docs. tables: those of `sdgbias reproduce`. rank_planted: planted
+    suite -> link to its quality page. tables: those of `sdgbias reproduce`. rank_planted: planted
     models share the leaderboard's letters with measured ones. night: by default the newest, None
     for no page of a night. Every part is read when a page first needs it."""
 
@@ -126,6 +126,7 @@ class ReportPages:
                 self.checked.get(SDG, ""),
                 (absent, self.studies.unanalysed),
                 self.found,
+                (self.last_night, self.faces),
             )
 
     def _without_places(self) -> Filled:
@@ -138,6 +139,8 @@ class ReportPages:
                 pd.concat(runs, ignore_index=True),
                 self.beside,
                 " and ".join(what for what, part in on if part is not None),
+                self.last_night,
+                self.faces,
             )
 
     @cached_property
@@ -172,9 +175,10 @@ def write_report(
     """Write every page that has content (`ReportPages.present`) to ``out``; pages of an earlier
     report that are not part of this one are removed. Returns the path of the first page.
 
-    ``benchmarks``: benchmark folders, one per suite, whose Data Docs and cards are copied beside
-    the pages (``Suite.docs_folder``) and linked. ``tables``: the tables that `sdgbias reproduce`
-    builds from the same results. ``among``: of these runs, without the page of a night. Pages refer
+    ``benchmarks``: benchmark folders, one per suite, whose quality pages and cards are copied
+    beside the pages (``Suite.docs_folder``) and linked. ``tables``: the tables that `sdgbias
+    reproduce` builds from the same results. ``among``: of these runs, without the page of a night.
+    Pages refer
     only to each other and stay below 6 MB. Same results, same bytes. Raises StoreError when there
     is neither a finished run nor a night, or when ``out`` can't be written.
     """
@@ -219,8 +223,8 @@ def _night(results: Path, night: nights.NightRecord) -> dict[str, Any]:
 
 
 def _publish_docs(benchmark: Path, out: Path) -> str:
-    """Copy the card and Data Docs of a benchmark folder; returns the link to its Data Docs ('' if
-    it has none). Raises InputError if there is no benchmark."""
+    """Copy the card and the quality page of a benchmark folder; returns the link to that page (''
+    if it has none). Raises InputError if there is no benchmark."""
     if not (benchmark / "benchmark.json").is_file():
         raise InputError(
             f"{benchmark}: no benchmark here (benchmark.json is missing); name the folder that"
@@ -230,13 +234,8 @@ def _publish_docs(benchmark: Path, out: Path) -> str:
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True, exist_ok=True)
         for name in PUBLISHED:
-            source = benchmark / name
-            if source.is_dir():
-                shutil.copytree(source, out / name)
-            elif source.is_file():
-                shutil.copyfile(source, out / name)
+            if (benchmark / name).is_file():
+                shutil.copyfile(benchmark / name, out / name)
     except OSError as error:
         raise StoreError(f"can't write {out}: {error.strerror}; choose another --out") from None
-    return (
-        f"{out.name}/data_docs/index.html" if (out / "data_docs" / "index.html").is_file() else ""
-    )
+    return f"{out.name}/{PUBLISHED[0]}" if (out / PUBLISHED[0]).is_file() else ""

@@ -49,6 +49,21 @@ _IMAGE_USE = """
     FROM pools GROUP BY ALL ORDER BY ALL"""
 
 
+#: Directions of the right answers: options ascend, so that of an indicator that is better when
+#: higher the last one is the optimistic answer.
+_GOLD = """
+    WITH asked AS (
+        SELECT benchmark_id, pillar, CASE WHEN gold = 'B' THEN 'conservative'
+        WHEN (gold = 'C') = (polarity = 'higher') THEN 'optimistic' ELSE 'pessimistic'
+        END AS direction
+        FROM items WHERE benchmark_id IN {benchmarks} AND task = 'mcq' AND split = 'test'
+        AND polarity IN ('higher', 'lower') AND json_array_length(options) = 3
+    )
+    SELECT benchmark_id, coalesce(pillar, 'all') AS pillar, direction, count(*) AS n FROM asked
+    GROUP BY GROUPING SETS ((benchmark_id, pillar, direction), (benchmark_id, direction))
+    ORDER BY ALL"""
+
+
 @dataclass(frozen=True)
 class ReportData:
     """One row of ``runs`` per model, sorted by name; the other tables cover exactly these runs and
@@ -60,6 +75,8 @@ class ReportData:
     its test items.
     ``quarantine``: benchmark_id, table, rule, n, key, detail (of the first row by key).
     ``failures``: model, kind, n, message.
+    ``gold``: benchmark_id, pillar ('all' or a pillar), direction, n of the right answers to the
+    test questions with three options.
     ``worded``: model, pillar, metric, value, n (prompts), ci_low, ci_high, clusters (indicators) of
     the study 'wordings'.
     """
@@ -72,6 +89,7 @@ class ReportData:
     indicators: pd.DataFrame
     quarantine: pd.DataFrame
     failures: pd.DataFrame
+    gold: pd.DataFrame
     worded: pd.DataFrame
 
     def wordings(self, model: str, pillar: str) -> dict[str, stats.Estimate]:
@@ -160,6 +178,7 @@ def read(ask: Callable[[str], pd.DataFrame]) -> ReportData:
             SELECT model, kind, count(*) AS n, arg_min(message, "key") AS message FROM failures
             JOIN runs USING (run_id)
             {mine} GROUP BY ALL ORDER BY model, n DESC, kind"""),
+        gold=ask(_GOLD.format(benchmarks=benchmarks)),
         worded=ask(
             f"""SELECT model, s.pillar, s.metric, s."value", s.n, s.ci_low, s.ci_high,
             c."value"::BIGINT AS clusters

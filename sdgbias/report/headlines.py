@@ -12,8 +12,8 @@ from typing import Any
 from sdgbias import store
 from sdgbias.report import labels, matrix
 from sdgbias.report.source import Results
-from sdgbias.suites.facet import NOT_UNDERSTOOD
 from sdgbias.suites.facet_groups import PAIRS
+from sdgbias.suites.rows import FEWER
 from sdgbias.types import FACET, SDG
 
 #: A title, and the rows of a table below it, the first one its heads.
@@ -33,7 +33,7 @@ _PLANTED = " (planted)"
 _PEOPLE = """
 SELECT m.run_id, m.model, r.provenance, (SELECT any_value(dataset) FROM people p
 WHERE p.benchmark_id = r.benchmark_id) AS people, test, m.metric, pillar, "value", n, ci_low,
-ci_high, coalesce(m.note, '') AS note
+ci_high, m.missing_reason
 FROM metric_rows m JOIN runs r USING (run_id)
 WHERE method = 'full' AND list_contains($runs, run_id)
 AND ((test = 'p1' AND indicator = 'all-52') OR test IN ('gender', 'age'))
@@ -71,9 +71,6 @@ def _people(results: Path) -> Section:
         who = (r["run_id"], _name(r["model"], r["provenance"]), str(r["people"] or ""), r["test"])
         column = "all" if r["metric"] == "recall" else r["pillar"]
         lines.setdefault(who, {})[column] = _number(r)
-    for found in lines.values():
-        if NOT_UNDERSTOOD in found.values():
-            found["all"] = NOT_UNDERSTOOD  # not 0: nothing was answered, rightly or wrongly
     heads = ["recall", *(" - ".join(pair) for pair in PAIRS.values())]
     wanted: Sequence[str] = ["all", *pillars.values()]
     rows = [("model", "people", "asked", *heads)]
@@ -97,6 +94,7 @@ def _number(row: Mapping[Any, Any]) -> str:
     """As `_shown`, of a row of the store."""
     value = row["value"]
     if value is None or math.isnan(value):
-        return str(row["note"]) or f"too few people (n {row['n']})"
+        why = row["missing_reason"]
+        return f"too few people (n {row['n']})" if why == FEWER else str(why)
     shown = labels.amount(value, row["metric"], unit=False)
     return f"{shown} [{labels.interval_of(row, row['metric'])}] {labels.count(row['n'])}"

@@ -74,10 +74,19 @@ class Lean:
     shares: str
     n: int
     kind: str
+    #: The direction that every answer has, '' if they differ.
+    alike: str = ""
 
     @property
     def prompts(self) -> str:
         return prompts([self])
+
+    @property
+    def short(self) -> str:
+        """The verdict in a few words, for a cell: 'optimistic', 'no clear lean'."""
+        if self.verdict.startswith("shows"):
+            return "no clear lean"
+        return self.verdict.removeprefix("leans ")
 
     @property
     def evidence(self) -> str:
@@ -94,11 +103,11 @@ def prompts(leans: Sequence[Lean]) -> str:
     return f"{span(counts)} {kind}{'' if max(counts) == 1 else 's'}"
 
 
-def leaning(data: ReportData, model: str) -> list[Lean]:
-    """A verdict per pillar with three-option questions: over the wordings of its questions if these
-    were scored, else over the bare questions."""
+def leaning(data: ReportData, model: str, pillars: Sequence[str] = tuple(PILLARS)) -> list[Lean]:
+    """A verdict per pillar ('all': over all of them) with three-option questions: over the wordings
+    of its questions if these were scored, else over the bare questions."""
     out = []
-    for pillar in PILLARS:
+    for pillar in pillars:
         shares, what = data.wordings(model, pillar), "indicator"
         if not shares:
             shares, what = _bare(data, model, pillar), "distinct prompt"
@@ -109,7 +118,9 @@ def leaning(data: ReportData, model: str) -> list[Lean]:
             max(shares, key=lambda d: shares[d].value)
         ]
         text = ", ".join(f"{percent(shares[d])} {d} {aside(shares[d])}" for d in named)
-        out.append(Lean(pillar, verdict, text, min(e.clusters for e in shares.values()), what))
+        n = min(e.clusters for e in shares.values())
+        alike = next((d for d in shares if shares[d].value == 1), "")
+        out.append(Lean(pillar, verdict, text, n, what, alike))
     return out
 
 

@@ -122,6 +122,7 @@ def environment() -> jinja2.Environment:
     ):
         env.filters[shown.__name__] = shown
     env.filters["interval"] = labels.interval_of
+    env.filters["ci"] = labels.interval
     env.globals.update(
         url=labels.url,
         VIEWS=labels.VIEWS,
@@ -132,6 +133,8 @@ def environment() -> jinja2.Environment:
         PLAIN=labels.PLAIN,
         TERMS=TERMS,
         QUESTIONS=QUESTIONS,
+        FAIRNESS=FAIRNESS,
+        NIGHT=NIGHT,
         COMPARE=COMPARE,
         style=(STATIC / "style.css").read_text(encoding="utf-8"),
         # only the web application says when it read the results

@@ -29,7 +29,6 @@ from sdgbias.report.charts.over_nights import DOTTED, Plot, Series, plots
 from sdgbias.report.data import ALL_TESTS, METHODS
 from sdgbias.report.source import Reader, Row
 from sdgbias.suites import in_order
-from sdgbias.suites.facet import NOT_UNDERSTOOD
 from sdgbias.types import ContextTest
 
 #: Selects in order: each one narrows the next. The default is the first of these values that
@@ -113,29 +112,15 @@ def choose(
 def numbers(
     reader: Reader, chosen: Mapping[str, str], asked: pd.DataFrame | None, also: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """run_id, value, n, ci_low, ci_high of one cell, for the runs of ``asked`` (see
-    `nights_asked`) and ``also``; ``note`` as well for a recall."""
+    """run_id, value, n, ci_low, ci_high, missing_reason of one cell, for the runs of ``asked`` (see
+    `nights_asked`) and ``also``."""
     runs = [*also, *([] if asked is None else asked["run_id"])]
     of = " AND ".join(f"{name} = ${name}" for name in CHOICES)
-    found = reader.frame(
-        f"""SELECT run_id, "value", n, ci_low, ci_high FROM metric_rows
+    return reader.frame(
+        f"""SELECT run_id, "value", n, ci_low, ci_high, missing_reason FROM metric_rows
             WHERE {of} AND list_contains($runs, run_id)""",
         {name: chosen[name] for name in CHOICES} | {"runs": runs},
     ).astype({"n": "Int64"})
-    return found if chosen["metric"] != "recall" else _heard(reader, chosen, found)
-
-
-def _heard(reader: Reader, chosen: Mapping[str, str], found: pd.DataFrame) -> pd.DataFrame:
-    """Without the recall of runs of which not one answer was understood: a 0 would read as a
-    measured one."""
-    out = reader.frame(
-        """SELECT DISTINCT run_id FROM metric_rows WHERE metric = 'disparity' AND note = ? AND
-           task = ? AND method = ? AND test = ?""",
-        [NOT_UNDERSTOOD, *(chosen[k] for k in ("task", "method", "test"))],
-    )
-    void = found["run_id"].isin(out["run_id"])
-    numbers = found[["value", "ci_low", "ci_high"]].mask(void)
-    return found.assign(**numbers, note=np.where(void, NOT_UNDERSTOOD, ""))
 
 
 def as_rows(frame: pd.DataFrame) -> list[Row]:

@@ -20,9 +20,9 @@ from sdgbias.methods import stats
 from sdgbias.methods.stats import Estimate
 from sdgbias.report import labels
 from sdgbias.report.source import AMONG, Reader, Row
-from sdgbias.suites.facet import NOT_UNDERSTOOD
 from sdgbias.suites.facet_groups import HEADLINE as PEOPLE_CELL
 from sdgbias.suites.facet_groups import PAIRS
+from sdgbias.suites.rows import FEWER
 from sdgbias.types import FACET, SDG
 
 
@@ -132,7 +132,7 @@ def _numbers(reader: Reader, run_ids: Sequence[str]) -> dict[tuple[str, ...], Ro
     """(run_id, *cell) -> the row of the store, for the cells of `COLUMNS`."""
     rows = reader.ask(
         """SELECT run_id, task, metric, method, test, pillar, indicator, "value", n, ci_low,
-            ci_high, clusters, note FROM metric_rows
+            ci_high, clusters, missing_reason FROM metric_rows
             WHERE run_id IN (SELECT unnest(?::VARCHAR[])) AND metric IN (SELECT unnest(?))""",
         [list(run_ids), sorted({c.metric for c in COLUMNS})],
     )
@@ -171,10 +171,8 @@ def _cell(c: MatrixColumn, run: Row | None, found: Mapping[tuple[str, ...], Row]
     blank: dict[str, Any] = dict.fromkeys(texts, "") | {"sort": None}
     if run is None:
         return blank | {"why": "not scored", "said": f"{c.title}: not scored"}
-    silent = _silent(c, run, found)
-    if row is None or row["value"] is None or math.isnan(row["value"]) or silent:
-        lacks = needs(run["config"], c.cell[2], c.cell[0])
-        why = silent or lacks or str((row or {}).get("note") or "") or _small(c, row)
+    if row is None or row["value"] is None or math.isnan(row["value"]):
+        why = needs(run["config"], c.cell[2], c.cell[0]) or _reason(row)
         return blank | {"why": why, "said": f"{c.title}: {why}"}
     e = Estimate.of_row(row)
     value, ci = labels.amount(e.value, c.metric, unit=False), labels.interval_of(row, c.metric)
@@ -199,22 +197,12 @@ def _bounds(ci: str) -> str:
     return ci if ci.startswith(labels.NO_INTERVAL) else f"95 % CI {ci}"
 
 
-def _small(c: MatrixColumn, row: Row | None) -> str:
-    if row is not None and c.metric == "disparity":
-        return f"too few people (n {labels.count(row['n'])})"
-    return "not scored" if row is None else "no value"
-
-
-def _silent(c: MatrixColumn, run: Row, found: Mapping[tuple[str, ...], Row]) -> str:
-    """Why a model of the people suite has no number: not one of its answers was understood."""
-    if c.suite not in _OF_ONE_BENCHMARK:
-        return ""
-    notes = {
-        (found.get((run["run_id"], *other.cell)) or {}).get("note")
-        for other in COLUMNS
-        if other.metric == "disparity"
-    }
-    return NOT_UNDERSTOOD if NOT_UNDERSTOOD in notes else ""
+def _reason(row: Row | None) -> str:
+    """Why a number isn't there."""
+    if row is None:
+        return "not scored"
+    why = str(row["missing_reason"] or "no value")
+    return f"too few people (n {labels.count(row['n'])})" if why == FEWER else why
 
 
 def _rank(row: Mapping[str, Any]) -> tuple[bool, float, str]:

@@ -19,7 +19,7 @@ from sdgbias.store import database
 from sdgbias.store.database import SCHEMA
 
 #: Versions whose files can be read.
-EARLIER = (15, 16)
+EARLIER = (15, 16, 17)
 #: Files whose schema this process has compared with its own, as (device, inode).
 _CURRENT: set[tuple[int, int]] = set()
 
@@ -95,6 +95,7 @@ def _copy_rows(con: duckdb.DuckDBPyConnection) -> None:
         if both:
             con.execute(f"INSERT INTO {table} BY NAME SELECT {', '.join(both)} FROM old.{table}")
     _move_settings(con)
+    _give_reasons(con)
 
 
 def _move_settings(con: duckdb.DuckDBPyConnection) -> None:
@@ -105,3 +106,24 @@ def _move_settings(con: duckdb.DuckDBPyConnection) -> None:
            GROUP BY run_id ORDER BY run_id"""
     )
     con.execute("DELETE FROM study_rows WHERE study IN ('settings', 'compared')")
+
+
+def _give_reasons(con: duckdb.DuckDBPyConnection) -> None:
+    """Why a metric has no value stood in the note of the differences between groups; the shares of
+    answers beside them were 0."""
+    con.execute(
+        """UPDATE metric_rows SET missing_reason = note, note = '' WHERE note IN
+           ('no answer understood', 'no answer right') AND missing_reason IS NULL"""
+    )
+    con.execute(
+        """UPDATE metric_rows m SET "value" = NULL, ci_low = NULL, ci_high = NULL, clusters = 0,
+           note = '', missing_reason = s.missing_reason
+           FROM metric_rows s WHERE s.missing_reason = 'no answer understood'
+           AND s.metric = 'disparity' AND m.run_id = s.run_id AND m.task = s.task
+           AND m.test = s.test AND m.method = s.method
+           AND m.metric IN ('recall', 'no_rate', 'unknown_rate', 'false_yes_rate')"""
+    )
+    con.execute(
+        """UPDATE metric_rows SET missing_reason = 'fewer than 20' WHERE missing_reason IS NULL
+           AND ("value" IS NULL OR isnan("value"))"""
+    )

@@ -20,6 +20,7 @@ CREATE TABLE metric_rows (
     run_id VARCHAR NOT NULL, model VARCHAR, suite VARCHAR, task VARCHAR, test VARCHAR, method VARCHAR, pillar VARCHAR,
     indicator VARCHAR, metric VARCHAR, "value" DOUBLE, n BIGINT, ci_low DOUBLE, ci_high DOUBLE,
     clusters BIGINT,                                                   -- what the interval counts: places, pictures or prompts
+    missing_reason VARCHAR,                                            -- why there is no value: 'no answer understood', 'fewer than 20'
     note VARCHAR                                                       -- e.g. 'too few places'
 );
 

@@ -26,7 +26,7 @@ from sdgbias.methods.labels import OPTIONS, Label, LetterGrams, TextEncoder, enc
 from sdgbias.progress import Progress
 from sdgbias.raw.facet import CLASSES, SPELLINGS
 from sdgbias.suites import facet_groups
-from sdgbias.suites.rows import METRIC_ROW
+from sdgbias.suites.rows import FEWER, METRIC_ROW
 from sdgbias.suites.sdg import read_table
 from sdgbias.suites.suite import Abilities, EvalSettings, Images, StoredScores, Suite
 from sdgbias.types import FACET, View
@@ -37,6 +37,11 @@ NAME = FACET
 ANALYSIS = "5"
 #: Why a prompt has no disparity.
 NOT_UNDERSTOOD, NONE_RIGHT = "no answer understood", "no answer right"
+#: Metrics that have no value for such a reason, beside the differences between groups.
+_OF_ANSWERS = {
+    NOT_UNDERSTOOD: ("recall", "no_rate", "unknown_rate", "false_yes_rate"),
+    NONE_RIGHT: (),
+}
 #: Why an engine can't answer a prompt.
 BEYOND = "the right answer is not among those this model can give"
 LETTERS = "".join(OPTIONS)
@@ -190,7 +195,7 @@ def metric_rows(
 ) -> pd.DataFrame:
     """task, test, method, pillar (the group), indicator (the class), metric, value, n, ci_low,
     ci_high, clusters (pictures, without a picture distinct prompts; 0 where none are counted),
-    note."""
+    note, missing_reason (where there is no value)."""
     known = table.merge(items.drop(columns=["split"]), on="item_id")
     rows: list[tuple[object, ...]] = []
     for (task, test, method), part in known.groupby(["task", "test", "method"], sort=True):
@@ -200,16 +205,19 @@ def metric_rows(
         silent = _says_nothing(part)
         for pillar, indicator, metric, e in _cell_rows(part, str(test), str(method), draws, seed):
             note = f"too few {unit}" if e.too_few else e.missing_interval(unit.removesuffix("s"))
-            if metric == "disparity" and silent:
-                e, note = stats.nothing(e.n), silent
-            numbers = (e.value, e.n, e.low, e.high, e.clusters, note)
+            why = FEWER if np.isnan(e.value) else None
+            if silent and (metric == "disparity" or metric in _OF_ANSWERS[silent]):
+                e, note, why = stats.nothing(e.n), "", silent
+            numbers = (e.value, e.n, e.low, e.high, e.clusters, note, why)
             rows.append((task, test, method, pillar, indicator, metric, *numbers))
-    return pd.DataFrame(rows, columns=METRIC_ROW)
+    return pd.DataFrame(rows, columns=[*METRIC_ROW, "missing_reason"])
 
 
 def _says_nothing(part: pd.DataFrame) -> str:
     """Why the answers to a prompt say nothing about groups, '' if they do: where none is right,
-    recall is 0 whoever is in the picture, and differences of 0 are no sign of fairness."""
+    recall is 0 whoever is in the picture, and differences of 0 are no sign of fairness. Where none
+    was understood, the shares of answers say nothing either: not 0, because nothing was answered,
+    rightly or wrongly."""
     if not (part["pred"] != "").any():
         return NOT_UNDERSTOOD
     return "" if part["correct"].any() else NONE_RIGHT

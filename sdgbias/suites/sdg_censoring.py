@@ -8,7 +8,7 @@ sdgbias/methods/bounds.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -16,8 +16,9 @@ import pandas as pd
 from sdgbias.methods import stats
 from sdgbias.methods.bounds import BoundedChoice, Bounds, alone, payoff_bounds, verdict
 from sdgbias.methods.cade import Bools, Floats
-from sdgbias.suites.rows import RowGroup
 from sdgbias.types import CadeParams, Task, View
+
+Answers = Mapping[str, np.ndarray]
 
 
 def judged(
@@ -64,19 +65,28 @@ def _block(
     return block.assign(certain=v.certain, low=low, high=high)[rows]
 
 
-def metrics(
-    method: str, part: RowGroup, task: Task
-) -> Iterator[tuple[str, np.ndarray, stats.Kind]]:
-    """(metric, values, their range) of the rows of one method in one group. A view's number is
-    decoded freely, so no score bears on it."""
-    yield "censored_rate", part["censored"], "share"
-    if task is Task.MCQ and method != "cade":
-        yield "unanswered_rate", part["unanswered"], "share"
-    if task is Task.MCQ or method == "cade":
-        yield "certain_rate", part["certain"], "share"
-    if task is Task.MCQ:
-        yield "accuracy_low", part["low"], "share"
-        yield "accuracy_high", part["high"], "share"
-    elif method == "cade":
-        yield "mae_low", -part["high"], "amount"
-        yield "mae_high", -part["low"], "amount"
+def _of_scored(values: Callable[[Answers], np.ndarray]) -> Callable[[Answers], np.ndarray]:
+    """Of CADE alone: a view's number is decoded freely, so no score bears on it."""
+    return lambda a: np.where(a["method"] == "cade", values(a), np.nan)
+
+
+#: (metric, its values by row, their range), by task.
+METRICS: Mapping[Task, Sequence[tuple[str, Callable[[Answers], np.ndarray], stats.Kind]]] = {
+    Task.MCQ: (
+        ("censored_rate", lambda a: a["censored"], "share"),
+        (
+            "unanswered_rate",
+            lambda a: np.where(a["method"] == "cade", np.nan, a["unanswered"]),
+            "share",
+        ),
+        ("certain_rate", lambda a: a["certain"], "share"),
+        ("accuracy_low", lambda a: a["low"], "share"),
+        ("accuracy_high", lambda a: a["high"], "share"),
+    ),
+    Task.REGRESSION: (
+        ("censored_rate", lambda a: a["censored"], "share"),
+        ("certain_rate", _of_scored(lambda a: a["certain"]), "share"),
+        ("mae_low", _of_scored(lambda a: -a["high"]), "amount"),
+        ("mae_high", _of_scored(lambda a: -a["low"]), "amount"),
+    ),
+}

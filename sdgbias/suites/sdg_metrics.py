@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
 
 from sdgbias.benchmark.prompts import option_letters
 from sdgbias.methods import metrics, stats
 from sdgbias.methods.answers import TRUNCATED
 from sdgbias.raw.indicators import DIRECTIONS, letter_directions
 from sdgbias.suites import sdg_censoring
-from sdgbias.suites.rows import METRIC_ROW, RowGroup
+from sdgbias.suites.rows import METRIC_ROW
 from sdgbias.suites.suite import StoredScores
 from sdgbias.types import DIGITS, GENERATED, TESTS, Task, View
 
@@ -24,8 +23,24 @@ IMAGE_FREE = tuple(
 )
 
 
-#: An estimate and the units its interval counts: 'places' or 'prompts'.
-Judged = tuple[stats.Estimate, str]
+#: Columns of the test split's answers, (R,) each (`_answer_columns`).
+Answers = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class AnswerMetric:
+    """A metric of results. values: the answers -> (R,) numbers, NaN where an answer doesn't count
+    for it. shown: (R,) bool; a group without any such answer has no row."""
+
+    name: str
+    values: Callable[[Answers], np.ndarray]
+    kind: stats.Kind = "share"
+    shown: Callable[[Answers], np.ndarray] | None = None
+
+
+def among(rows: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """(R,) values of the (R,) bool rows, NaN of others."""
+    return np.where(rows, values, np.nan)
 
 
 def present_options(items: pd.DataFrame, task: Task) -> np.ndarray:
@@ -58,45 +73,6 @@ def _directions(items: pd.DataFrame, present: np.ndarray) -> np.ndarray:
     return found
 
 
-@dataclass(frozen=True)
-class MeanOf:
-    """A mean that is wanted: of one value per row of ``part``."""
-
-    part: RowGroup
-    values: ArrayLike
-    kind: stats.Kind = "share"
-
-    @property
-    def units(self) -> tuple[str, ...]:
-        """Columns whose values its interval counts. Without a picture many rows share one prompt
-        and hence one answer."""
-        part = self.part
-        alone = len(part) and str(part.columns["method"][part.at[0]]) in IMAGE_FREE
-        return ("prompt", "cluster_id") if alone else ("cluster_id",)
-
-
-def clustered_means(asked: Sequence[MeanOf]) -> list[Judged]:
-    """The means, and the units that their intervals count: places, or the wider of the interval
-    over places and that over distinct prompts."""
-    # metrics of the same rows share one array of their units
-    units = {(id(a.part), unit): a.part[unit] for a in asked for unit in a.units}
-    each = iter(
-        stats.means([(a.values, units[id(a.part), u], a.kind) for a in asked for u in a.units])
-    )
-    found: list[Judged] = []
-    for a in asked:
-        ways = [next(each) for _ in a.units]
-        chosen = stats.widest(ways) if len(ways) > 1 else ways[0]
-        of_prompts = len(ways) > 1 and chosen is ways[0]
-        found.append((chosen, "prompts" if of_prompts else "places"))
-    return found
-
-
-def clustered_mean(part: RowGroup, values: ArrayLike, kind: stats.Kind = "share") -> Judged:
-    """One of them."""
-    return clustered_means([MeanOf(part, values, kind)])[0]
-
-
 def _cells(rows: pd.DataFrame, task: Task, scored: StoredScores) -> np.ndarray:
     """(R,) the cell whose prompt each of R rows (item_id, test, method) answers, -1 for none."""
     cell = np.full(len(rows), -1)
@@ -107,9 +83,9 @@ def _cells(rows: pd.DataFrame, task: Task, scored: StoredScores) -> np.ndarray:
     return cell
 
 
-def _facts(
+def _answer_columns(
     answers: pd.DataFrame, items: pd.DataFrame, task: Task, scored: StoredScores
-) -> RowGroup:
+) -> Answers:
     """The answers of the test split with what their metrics are made of: numbers and flags. A frame
     with the texts of items and prompts would be ten times as large."""
     item = pd.Index(items["item_id"]).get_indexer(answers["item_id"])
@@ -142,7 +118,7 @@ def _facts(
         return np.where(rows >= 0, values[rows], np.nan)
 
     full = beside("full")
-    facts = {
+    columns: dict[str, np.ndarray] = {
         # only compared for equality, and integers are faster
         "cluster_id": pd.factorize(items["cluster_id"], sort=True)[0][item],
         "prompt": scored.prompt_of[cell],
@@ -160,7 +136,8 @@ def _facts(
         "unparsed": (how == "unparsed") | (how == "empty"),
         "truncated": how == TRUNCATED,
         "refused": how == "refusal",
-        "compared": full >= 0,
+        "compared": (full >= 0) & (answers["method"] == "cade").to_numpy(),
+        "over_generated": answers["method"].isin(["cade", "full"]).to_numpy(),
         "kept": answers["kept"].to_numpy(dtype=float),
     }
     if task is Task.MCQ:
@@ -169,8 +146,8 @@ def _facts(
         pred = np.array([letters.index(n) if n else len(letters) for n in names], int)[pred]
         present = present_options(items, task)
         says, count = _directions(items, present)[item, pred], present.sum(axis=1)[item]
-        facts |= {direction: says == direction for direction in DIRECTIONS}
-        facts |= {
+        columns |= {direction: says == direction for direction in DIRECTIONS}
+        columns |= {
             "three": (count >= 3) & (says != ""),
             "two": (count == 2) & (says != ""),
             "gain": correct - of(full, correct),
@@ -178,88 +155,112 @@ def _facts(
         }
     else:
         error, value = (answers[name].to_numpy(dtype=float) for name in ("error", "value"))
-        facts |= {
+        columns |= {
             "error": error,
             "gain": error - of(full, error),
             "changed": value != of(full, value),
         }
-    return RowGroup(facts, np.arange(len(answers)))
+    return columns
 
 
-def _cell_metrics(part: RowGroup, task: Task) -> Iterator[tuple[str, MeanOf]]:
-    """Metrics of the rows of one method in one group."""
-    if task is Task.MCQ:
-        yield "accuracy", MeanOf(part, part["correct"])
-        three = part.where(part["three"])
-        for says in DIRECTIONS if len(three) else ():
-            yield f"share_{says}", MeanOf(three, three[says])
-        two = part.where(part["two"])
-        if len(two):
-            yield "share_optimistic_two_option", MeanOf(two, two["optimistic"])
-    else:
-        yield "mae", MeanOf(part, part["error"], "amount")
-        yield "interval_accuracy", MeanOf(part, part["correct"])
-    if part["parsed"].any():
-        yield "unparsed_rate", MeanOf(part, part["unparsed"])
-        yield "truncated_rate", MeanOf(part, part["truncated"])
-        if task is Task.MCQ:
-            yield "refusal_rate", MeanOf(part, part["refused"])
-    if not np.isnan(part["mass"]).all():
-        yield "candidate_mass", MeanOf(part, part["mass"], "fraction")
-        yield "off_candidate_rate", MeanOf(part, part["off_candidate"])
-    decided = part.where(~np.isnan(part["tie"]))
-    if len(decided):
-        yield "tie_rate", MeanOf(decided, decided["tie"])
-        yield "near_tie_rate", MeanOf(decided, decided["near_tie"])
+def _share_of(direction: str) -> AnswerMetric:
+    return AnswerMetric(f"share_{direction}", lambda a: among(a["three"], a[direction]))
 
 
-def _paired_metrics(part: RowGroup, task: Task) -> Iterator[tuple[str, MeanOf]]:
-    """CADE against the Full view on the same rows."""
-    if task is Task.MCQ:
-        gain = part["gain"]
-        yield "accuracy_gain", MeanOf(part, gain, "difference")
-        yield "changed_rate", MeanOf(part, part["changed"])
-        yield "fixed_rate", MeanOf(part, gain > 0)
-        yield "broken_rate", MeanOf(part, gain < 0)
-        yield "kept_rate", MeanOf(part, part["kept"])
-    else:
-        yield "mae_change", MeanOf(part, part["gain"], "mean")
-        yield "changed_rate", MeanOf(part, part["changed"])
+#: Of every method, unless its rows are all NaN.
+_READ = (
+    AnswerMetric("unparsed_rate", lambda a: a["unparsed"], shown=lambda a: a["parsed"]),
+    AnswerMetric("truncated_rate", lambda a: a["truncated"], shown=lambda a: a["parsed"]),
+)
+_SCORED = (
+    AnswerMetric("candidate_mass", lambda a: a["mass"], "fraction"),
+    AnswerMetric(
+        "off_candidate_rate", lambda a: a["off_candidate"], shown=lambda a: ~np.isnan(a["mass"])
+    ),
+    AnswerMetric("tie_rate", lambda a: a["tie"]),
+    AnswerMetric("near_tie_rate", lambda a: among(~np.isnan(a["tie"]), a["near_tie"])),
+)
+#: CADE against the Full view on the same rows.
+_CHANGED = AnswerMetric("changed_rate", lambda a: among(a["compared"], a["changed"]))
+#: A method against the generated answer to the Full prompt, on the same questions: of Full, what
+#: choosing among the candidates gains; of CADE, its whole gain over standard inference.
+_OVER_GENERATED = AnswerMetric(
+    "gain_over_generated",
+    lambda a: among(a["over_generated"], a["correct"] - a["correct_generated"]),
+    "difference",
+)
+#: The metrics of a task in their order. A new one is a line here.
+METRICS: Mapping[Task, Sequence[AnswerMetric]] = {
+    Task.MCQ: (
+        AnswerMetric("accuracy", lambda a: a["correct"]),
+        *map(_share_of, DIRECTIONS),
+        AnswerMetric("share_optimistic_two_option", lambda a: among(a["two"], a["optimistic"])),
+        *_READ,
+        AnswerMetric("refusal_rate", lambda a: a["refused"], shown=lambda a: a["parsed"]),
+        *_SCORED,
+        AnswerMetric("accuracy_gain", lambda a: among(a["compared"], a["gain"]), "difference"),
+        _CHANGED,
+        AnswerMetric("fixed_rate", lambda a: among(a["compared"], a["gain"] > 0)),
+        AnswerMetric("broken_rate", lambda a: among(a["compared"], a["gain"] < 0)),
+        AnswerMetric("kept_rate", lambda a: among(a["compared"], a["kept"])),
+        _OVER_GENERATED,
+    ),
+    Task.REGRESSION: (
+        AnswerMetric("mae", lambda a: a["error"], "amount"),
+        AnswerMetric("interval_accuracy", lambda a: a["correct"]),
+        *_READ,
+        *_SCORED,
+        AnswerMetric("mae_change", lambda a: among(a["compared"], a["gain"]), "mean"),
+        _CHANGED,
+        _OVER_GENERATED,
+    ),
+}
 
 
-def _over_generated(part: RowGroup) -> Iterator[tuple[str, MeanOf]]:
-    """A method against the generated answer to the Full prompt, on the same questions: of Full,
-    what choosing among the candidates gains; of CADE, its whole gain over standard inference."""
-    part = part.where(~np.isnan(part["correct_generated"]))
-    if len(part):
-        gain = part["correct"] - part["correct_generated"]
-        yield "gain_over_generated", MeanOf(part, gain, "difference")
+class _Groups(NamedTuple):
+    """A grouping of R answers. code (R,): each answer's group, -1 for none. Of each group test,
+    method, pillar, indicator (g,) and the rank of its row among all."""
+
+    code: np.ndarray
+    names: pd.DataFrame
+    methods: np.ndarray
 
 
-def _parts(table: RowGroup, task: Task) -> Iterator[tuple[tuple[str, str, str, str], RowGroup]]:
-    """((test, method, pillar, indicator), rows) of every group. Test 'all' pools T1..T5; a method
-    that answers fewer tests than the others (full_generated at T1) has no such row."""
-    (test, tests), (method, methods), (pillar, pillars), (indicator, indicators) = (
-        pd.factorize(table.columns[name], sort=True)
-        for name in ("test", "method", "pillar", "indicator")
-    )
-    pillar = np.where(table.columns["pillar"] == "", -1, pillar)  # custom questions have none
-    answered = [len(np.unique(test[method == m])) for m in range(len(methods))]
-    complete = np.array([n == len(tests) for n in answered], dtype=bool)
-    names = np.asarray(tests, dtype=object)
-    for name, keep in [
-        *((t.value, names[test] == t.value) for t in TESTS[task]),
-        ("all", complete[method]),
-    ]:
-        for mine in table.where(keep).split(method):
-            of = str(methods[method[mine.at[0]]])
-            yield (name, of, "all", "all"), mine
-            for part in mine.split(pillar):
-                yield (name, of, str(pillars[pillar[part.at[0]]]), "all"), part
-            for part in mine.split(pillar, indicator):
-                first = part.at[0]
-                group = str(pillars[pillar[first]]), str(indicators[indicator[first]])
-                yield (name, of, *group), part
+def _groupings(a: Answers, task: Task) -> Iterator[_Groups]:
+    """By test and method: all, by pillar, and by indicator within its pillar. Test 'all' pools
+    T1..T5; a method that answers fewer tests than the others (full_generated at T1) has none."""
+    order = [test.value for test in TESTS[task]]
+    test = np.array([order.index(t) for t in a["test"]], dtype=np.int64)
+    keys = {name: pd.factorize(a[name], sort=True) for name in ("method", "pillar", "indicator")}
+    method = keys["method"][0]
+    counts = [len(np.unique(test[method == m])) for m in range(len(keys["method"][1]))]
+    complete = (np.array(counts, dtype=int) == len(np.unique(test)))[method]
+    everywhere = np.ones(len(test), dtype=bool)
+    for depth, level in enumerate(((), ("pillar",), ("pillar", "indicator"))):
+        # custom questions have no pillar
+        within = (a["pillar"] != "") if level else everywhere
+        for pooled, keep in ((False, everywhere), (True, complete)):
+            codes = [np.full(len(test), len(order)) if pooled else test, method]
+            codes += [keys[name][0] for name in level]
+            code, first = _combined(codes, keep & within)
+            names = pd.DataFrame({name: a[name][first] for name in ("test", "method", *level)})
+            names = names.reindex(columns=["test", "method", "pillar", "indicator"])
+            names = names.fillna("all").assign(test="all" if pooled else names["test"])
+            at = {f"rank_{i}": c[first] for i, c in enumerate((codes[0], method))}
+            yield _Groups(code, names.assign(**at, depth=depth), a["method"][first])
+
+
+def _combined(codes: Sequence[np.ndarray], keep: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """((R,) code of each combination of codes, in their order, -1 where not kept, (g,) the first
+    row of each)."""
+    rows = np.flatnonzero(keep)
+    whole = np.zeros(len(rows), dtype=np.int64)
+    for code in codes:
+        whole = whole * (int(code.max(initial=0)) + 1) + code[rows]
+    _, first, inverse = np.unique(whole, return_index=True, return_inverse=True)
+    out = np.full(len(keep), -1, dtype=np.int64)
+    out[rows] = inverse.reshape(-1)
+    return out, rows[first]
 
 
 def _numeric(tokens: pd.Series) -> pd.Series:
@@ -279,37 +280,74 @@ def metric_rows(
     the interval counts; note: why there is no interval, 'too few places' or 'too few prompts'
     where they don't suffice for one. `judged`: the uncertainty due to withheld scores, with a
     column test."""
-    answers = frame[frame["split"] == "test"]
-    rows: list[tuple[object, ...]] = []
-    for cell, part in _parts(_facts(answers, items, task, scored), task):
-        found = list(_cell_metrics(part, task))
-        if cell[1] == "cade":
-            found += _paired_metrics(part.where(part["compared"]), task)
-        if cell[1] in ("cade", "full"):
-            found += _over_generated(part)
-        rows += _rows(task, cell, found)
-        if cell[1] == "q_only":
-            asked = part["prompt"]
-            prompts = float(len(np.unique(asked[asked >= 0])))
-            count = stats.Estimate(prompts, len(part))
-            rows.append((task.value, *cell, "distinct_prompts", *_numbers(count, "prompts")))
+    answers = _answer_columns(frame[frame["split"] == "test"], items, task, scored)
+    blocks = measured(answers, METRICS[task], task)
+    asked = answers["prompt"]
+    for groups in _groupings(answers, task):
+        blocks.append(_distinct_prompts(groups, asked))
     if judged is not None:
-        judged = judged.assign(prompt=scored.prompt_of[_cells(judged, task, scored)])
-    for cell, part in () if judged is None else _parts(RowGroup.of(judged), task):
-        bounded = sdg_censoring.metrics(cell[1], part, task)
-        rows += _rows(task, cell, [(m, MeanOf(part, x, kind)) for m, x, kind in bounded])
-    return pd.DataFrame(rows, columns=METRIC_ROW)
+        columns = {str(name): judged[name].to_numpy() for name in judged}
+        columns["prompt"] = scored.prompt_of[_cells(judged, task, scored)]
+        columns["cluster_id"] = pd.factorize(judged["cluster_id"], sort=True)[0]
+        metrics_of = [AnswerMetric(*metric) for metric in sdg_censoring.METRICS[task]]
+        blocks += measured(columns, metrics_of, task)
+    rows = pd.concat(blocks, ignore_index=True)
+    order = ["rank_0", "rank_1", "depth", "pillar", "indicator"]
+    rows = rows.sort_values(order, kind="stable", ignore_index=True)
+    return rows.assign(task=task.value)[METRIC_ROW]
 
 
-def _rows(
-    task: Task, cell: tuple[str, ...], found: Sequence[tuple[str, MeanOf]]
-) -> Iterator[tuple[object, ...]]:
-    """The rows of one group: all intervals at once, as there are thousands of groups."""
-    means = clustered_means([mean for _, mean in found])
-    for (metric, _), judged in zip(found, means, strict=True):
-        yield (task.value, *cell, metric, *_numbers(*judged))
+def measured(
+    answers: Answers, metrics_of: Sequence[AnswerMetric], task: Task
+) -> list[pd.DataFrame]:
+    """Rows of each metric in each group of answers (`_groupings`). Without a picture many rows
+    share one prompt and hence one answer: there the interval is the wider of that over distinct
+    prompts and that over places."""
+    free = np.isin(answers["method"].astype(str), IMAGE_FREE)
+    clusters = [np.where(free, answers["prompt"], -1), answers["cluster_id"]]
+    blocks = []
+    for groups in _groupings(answers, task):
+        size = len(groups.names)
+        columns = (stats.ValueColumn(m.name, m.values(answers), m.kind) for m in metrics_of)
+        for metric, found in zip(
+            metrics_of, stats.measure(columns, groups.code, size, clusters), strict=True
+        ):
+            shown = found.n > 0
+            if metric.shown is not None:
+                rows = (groups.code >= 0) & metric.shown(answers)
+                shown &= np.bincount(groups.code[rows], minlength=size) > 0
+            blocks.append(_rows(groups, found, shown))
+    return blocks
 
 
-def _numbers(e: stats.Estimate, unit: str) -> tuple[object, ...]:
-    note = f"too few {unit}" if e.too_few else e.missing_interval(unit.removesuffix("s"))
-    return e.value, e.n, e.low, e.high, e.clusters, note
+def _rows(groups: _Groups, found: stats.MeansByGroup, shown: np.ndarray) -> pd.DataFrame:
+    unit = np.array(["prompt", "place"])[found.way]
+    notes = [
+        "" if low == low else _missing_interval(found.estimate(i), str(unit[i]))
+        for i, low in enumerate(found.low)
+    ]
+    numbers = {
+        "metric": found.metric,
+        **{"value": found.value, "n": found.n, "ci_low": found.low, "ci_high": found.high},
+        "clusters": found.clusters,
+        "note": notes,
+    }
+    return groups.names.join(pd.DataFrame(numbers))[shown]
+
+
+def _missing_interval(e: stats.Estimate, unit: str) -> str:
+    return f"too few {unit}s" if e.too_few else e.missing_interval(unit)
+
+
+def _distinct_prompts(groups: _Groups, prompt: np.ndarray) -> pd.DataFrame:
+    """Rows of the number of distinct prompts of the groups of Q-only."""
+    size, rows = len(groups.names), groups.code >= 0
+    n = np.bincount(groups.code[rows], minlength=size)
+    rows &= prompt >= 0
+    pairs = np.unique(np.stack([groups.code[rows], prompt[rows]]), axis=1)
+    numbers = {
+        "metric": "distinct_prompts",
+        "value": np.bincount(pairs[0], minlength=size).astype(float),
+        **{"n": n, "ci_low": np.nan, "ci_high": np.nan, "clusters": 0, "note": ""},
+    }
+    return groups.names.join(pd.DataFrame(numbers))[groups.methods == View.Q_ONLY.value]

@@ -71,7 +71,6 @@ def check_predictions(predictions: pd.DataFrame, items: dict[Task, pd.DataFrame]
         "predictions",
         predictions,
         tables={f"items_{task}": table for task, table in items.items()},
-        direct=True,
     )
     for finding in (*verdict.of("gate"), *verdict.of("quarantine")):
         raise DataValidationError(

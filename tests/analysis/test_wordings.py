@@ -10,6 +10,7 @@ import pytest
 from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.analysis.studies import wordings
 from sdgbias.methods import stats
+from sdgbias.raw.indicators import indicator
 from sdgbias.suites.paraphrases import VIEWS
 from tests.builders.analysis_run import mcq_cell, one, run_of
 
@@ -38,6 +39,12 @@ def test_a_wording_is_one_answer_whatever_the_number_of_places() -> None:
 
 
 def test_without_the_pass_it_says_so() -> None:
-    rows = wordings.rows(run_of(mcq_cell({"full": [A]}, "A")), AnalysisSettings())
-    assert list(rows["metric"]) == ["not_run"]
+    cell = mcq_cell({"full": [A]}, "A")
+    question = indicator(cell.items["indicator"].iloc[0]).question
+    ours = replace(cell, items=cell.items.assign(question=question))
+
+    rows, foreign = (wordings.rows(run_of(c), AnalysisSettings()) for c in (ours, cell))
+
+    assert list(rows["metric"]) == list(foreign["metric"]) == ["not_run"]
     assert rows["note"][0] == "extra pass paraphrases was not scored"
+    assert foreign["note"][0] == "no question is worded as in indicators.yaml"

@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from sdgbias.benchmark import build, items, quality
-from sdgbias.benchmark.quality import expectations
 from sdgbias.raw.synthetic import write_sample
 from sdgbias.types import Task
 from tests.benchmark.test_quality_defects import DEFECTS
@@ -32,21 +31,18 @@ ACROSS = {
 }
 
 
-@pytest.mark.parametrize(("split", "block", "direct"), [("id", 7, True), ("place", 60, False)])
-def test_blocks_give_the_verdict_of_the_whole(
-    split: str, block: int, direct: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("split", ["id", "place"])
+def test_files_give_the_verdict_of_frames(split: str, tmp_path: Path) -> None:
     tables = copies()
     for table, rules in ACROSS.items():
         for rule in rules:
             DEFECTS[table][rule](tables)
     folder = save(tables, tmp_path)
-    monkeypatch.setattr(expectations, "BLOCK", block)
-    parts = quality._judge(folder, tuple(ACROSS), SUITES, split, imported=False, direct=direct)
-    at_hand = {name: tables[name] for name in ACROSS}
+    files = {name: folder / f"{name}.parquet" for name in ACROSS}
+    frames = {name: tables[name] for name in ACROSS}
     for table, rules in ACROSS.items():
-        one = quality.check(table, tables[table], SUITES, at_hand, split, direct=True)
-        other = parts[table]
+        one = quality.check(table, tables[table], SUITES, frames, split)
+        other = quality.check(table, files[table], SUITES, files, split)
         assert (one.counts, one.findings) == (other.counts, other.findings)
         assert (one.rows_ok == other.rows_ok).all() and one.skipped == other.skipped
         pd.testing.assert_frame_equal(one.quarantine, other.quarantine)
@@ -56,9 +52,7 @@ def test_blocks_give_the_verdict_of_the_whole(
 def test_a_table_without_rows_breaks_no_rule_of_rows(tmp_path: Path) -> None:
     tables = copies()
     folder = save({**tables, "items_regression": tables["items_regression"].iloc[:0]}, tmp_path)
-    names = ("items_regression",)
-    found = quality._judge(folder, names, SUITES, "id", imported=False, direct=True)
-    verdict = found["items_regression"]
+    verdict = quality.check("items_regression", folder / "items_regression.parquet", SUITES)
     assert verdict.rows == 0 and len(verdict.counts) > 20 and not any(verdict.counts.values())
 
 

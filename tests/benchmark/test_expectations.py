@@ -118,7 +118,7 @@ def test_missing_column_is_named_and_the_rest_skipped(tmp_path: Path) -> None:
     verdict = check("clusters", tables, tmp_path)
     assert "women_bmi" in verdict.findings[0].message
     assert set(verdict.skipped.values()) == {"a column is missing"}
-    assert len(verdict.skipped) == len(quality.load_suite("clusters", SUITES)["expectations"]) - 1
+    assert len(verdict.skipped) == len(quality.load_rules("clusters", SUITES).rules)
 
 
 def test_column_of_the_wrong_type_is_not_passed_over(tmp_path: Path) -> None:
@@ -174,19 +174,50 @@ def test_suite_that_can_not_be_judged_is_refused(
         quality.check("images", GOOD["images"], broken_suites(tmp_path, change), GOOD)
 
 
-def test_own_expectation_judges_the_flags(tmp_path: Path) -> None:
-    """A custom expectation that isn't known when a suite is loaded would vanish: the count of rules
-    is asserted, and it bites."""
-    used = [
-        e
-        for e in quality.load_suite("clusters", SUITES)["expectations"]
-        if e["type"] == "expect_rule_to_hold"
-    ]
-    assert len(used) >= 5
+def test_rules_in_sql_are_judged_by_their_flags(tmp_path: Path) -> None:
     tables = copies()
     repeat_row("clusters")(tables)
     put("clusters", "lat", 95.0)(tables)
     assert check("clusters", tables, tmp_path).counts["coordinates-on-earth"] == 1
+
+
+@pytest.mark.parametrize(
+    ("sql", "words"),
+    [
+        ("n_parts >= 1;", "has no comment line"),
+        ("-- part-count (fatal): a picture has parts\nn_parts >= 1;", "gate, quarantine, warn"),
+        ("-- image-shared (gate): a picture has parts\nn_parts >= 1;", "given twice"),
+        ("-- more-parts (gate): a picture has parts\nn_bits >= 1;", "n_bits"),
+        (
+            "CREATE VIEW judged AS SELECT * FROM rows LIMIT 1;\n"
+            "-- more-parts (gate): a picture has parts\nn_parts >= 1;",
+            "view judged has 1 rows, the table 8",
+        ),
+    ],
+)
+def test_sql_that_can_not_be_judged_is_refused(tmp_path: Path, sql: str, words: str) -> None:
+    folder = broken_suites(tmp_path, lambda suite: None)
+    (folder / "images.sql").write_text(sql, encoding="utf-8")
+    with pytest.raises(InputError, match=words):
+        quality.check("images", GOOD["images"], folder, GOOD)
+
+
+def test_a_rule_of_another_type_is_judged_by_great_expectations(tmp_path: Path) -> None:
+    """DuckDB has no condition for it, and it isn't passed over."""
+
+    def add_mean(suite: dict[str, Any]) -> None:
+        suite["expectations"].append(
+            {
+                "type": "expect_column_mean_to_be_between",
+                "kwargs": {"column": "n_parts", "max_value": 0.5},
+                "meta": {"rule": "few-parts", "severity": "warn", "message": "few parts"},
+            }
+        )
+
+    found = quality.check("images", GOOD["images"], broken_suites(tmp_path, add_mean), GOOD)
+    [finding] = found.findings
+    assert (finding.rule, finding.count) == ("few-parts", 1)
+    assert finding.message == "few parts (observed 1.125)"
 
 
 def test_unknown_table_lists_the_valid_ones() -> None:

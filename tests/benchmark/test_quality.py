@@ -108,7 +108,7 @@ def test_a_passed_gate_holds_until_a_table_or_a_rule_changes(tmp_path: Path) -> 
     assert not quality.has_passed(folder, rules)
     (folder / "prompts.parquet").write_bytes(before)
     assert quality.has_passed(folder, rules)
-    (rules / "prompts.json").write_text((rules / "prompts.json").read_text() + "\n")
+    (rules / "prompts.sql").write_text((rules / "prompts.sql").read_text() + "\n")
     assert not quality.has_passed(folder, rules)
     assert not quality.has_passed(folder, tmp_path / "nowhere")
 
@@ -237,11 +237,11 @@ def test_columns_beyond_the_format_do_no_harm(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_people_is_judged_by_its_own_rules(tmp_path: Path) -> None:
-    report = quality.run_gate(save_people(copies(), tmp_path / "good"), SUITES, docs=True)
+    report = quality.run_gate(save_people(copies(), tmp_path / "good"), SUITES)
     assert tuple(report.counts) == quality.PEOPLE and report.warnings == []
     assert json.loads(report.path.read_text())["passed"] is True
-    index = (tmp_path / "good" / "data_docs" / "index.html").read_text()
-    assert "The benchmark passed." in index and ">images</a>" in index and "clusters" not in index
+    page = (tmp_path / "good" / quality.PAGE).read_text()
+    assert "The benchmark passed" in page and ">images.parquet</a>" in page and "series" not in page
     tables = copies()
     put("items_people", "gold", "no")(tables)
     put("people", "w", 0.0)(tables)

@@ -47,7 +47,7 @@ def test_the_table_of_groups_says_why_a_disparity_is_missing(tmp_path: Path) -> 
     run = store.RunRecord("m-1", "m", "b1", "people", finished_at="2026-11-21")
     row = {"task": "direct", "test": "p1", "method": "full", "indicator": "all-52"}
     row |= {"pillar": "gender:male-female", "metric": "disparity", "n": 33}
-    rows = pd.DataFrame([{**row, "value": np.nan, "note": facet.NOT_UNDERSTOOD}])
+    rows = pd.DataFrame([{**row, "value": np.nan, "missing_reason": facet.NOT_UNDERSTOOD}])
     store.publish(path, run, {"metric_rows": rows})
     table = printed(path, "people", ["m-1"])
     assert table[["n", "note"]].values.tolist() == [[33, "no answer understood"]]

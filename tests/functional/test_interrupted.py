@@ -41,7 +41,7 @@ def _run(stage: str, raw: Path, out: Path) -> None:
         "items": lambda: build.build_items(out, build.Draw(mcq=60, regression=20)),
         "prompts": lambda: build.build_prompts(out),
         "card": lambda: build.build_card(out),
-        "check": lambda: quality.run_gate(out, docs=True),
+        "check": lambda: quality.run_gate(out),
     }
     steps[stage]()
 

@@ -70,7 +70,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "\n".join(json.dumps(row, ensure_ascii=False) for row in rows), encoding="utf-8"
     )
     build_own(at / "f", at / "b")
-    quality.run_gate(at / "b", docs=True)
+    quality.run_gate(at / "b")
     add_model(at, "leaning", options={"oracle": str(at / "b"), "image_weight": 1.0})
     spec = entries.load(at, "leaning")
     settings = EvalSettings(draws=50)
@@ -132,7 +132,7 @@ def test_the_report_tells_groups_and_whether_cade_narrows_them(walk: Path) -> No
     page = (walk / "report" / "own.html").read_text(encoding="utf-8")
     assert "Sprach region: 日本 語" in page and "gender: best minus worst" in page
     assert "Whether CADE narrows the differences" in page
-    assert 'href="benchmark-fotos/data_docs/index.html"' in page
+    assert 'href="benchmark-fotos/quality.html"' in page
     assert "Fotos &amp; &lt;Regionen&gt;" in page
 
 

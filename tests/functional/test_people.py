@@ -169,9 +169,7 @@ def test_a_folder_that_was_tampered_with_does_not_pass_the_gate(
         "items_people.parquet: rule gold-fits broken" in said
         and "then: sdgbias people build" in said
     )
-    assert "did not pass" in (tmp_path / "b" / "data_docs" / "index.html").read_text(
-        encoding="utf-8"
-    )
+    assert "did not pass" in (tmp_path / "b" / "quality.html").read_text(encoding="utf-8")
 
 
 @LONG

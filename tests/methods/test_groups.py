@@ -14,49 +14,6 @@ GROUP = np.array(["north", "south", "west"])[RNG.integers(0, 3, 300)]
 PLACE = RNG.integers(0, 60, 300)
 
 
-@pytest.mark.parametrize(("kind", "single"), [("share", stats.share), ("mean", stats.mean)])
-def test_grouped_is_the_metric_of_each_groups_rows(kind, single) -> None:  # type: ignore[no-untyped-def]
-    hit = metrics.correct(GOLD, SAID).astype(float)
-    (table,) = stats.grouped(hit, stats.codes(GROUP)[0], 3, PLACE, kind=kind, tested=True)
-    for i, name in enumerate(("north", "south", "west")):
-        mine = name == GROUP
-        expected = single(metrics.correct(GOLD[mine], SAID[mine]), PLACE[mine])
-        found = table.estimate(i)
-        assert (found.value, found.low, found.high, found.n) == pytest.approx(
-            (expected.value, expected.low, expected.high, expected.n)
-        )
-        assert table.clusters[i] == len(set(PLACE[mine]))
-        assert table.p[i] == pytest.approx(
-            stats.paired(metrics.correct(GOLD[mine], SAID[mine]), PLACE[mine]).p
-        )
-
-
-def test_small_groups_have_no_value_and_say_so() -> None:
-    group = np.repeat([1, 0], [20, 19])
-    (table,) = stats.grouped(np.ones(39), group, 2, np.arange(39), smallest=stats.SMALLEST)
-    assert (list(table.small), list(table.n)) == ([True, False], [19, 20])
-    assert np.isnan([table.value[0], table.low[0], table.high[0]]).all() and table.value[1] == 1.0
-
-
-def test_recall_skips_rows_of_other_classes() -> None:
-    """People in pictures: recall of the class 'nurse' by group, several people in one picture."""
-    truth = np.array(["nurse", "nurse", "singer", "nurse", "nurse", "nurse"])
-    said = np.array(["nurse", "singer", "singer", "nurse", "nurse", "singer"])
-    recall = np.where(truth == "nurse", said == truth, np.nan)
-    (table,) = stats.grouped(recall, np.array([1, 1, 1, 2, 0, 2]), 3, np.arange(6))
-    assert list(table.value) == [1 / 1, 1 / 2, 1 / 2]
-    assert list(table.n) == [1, 2, 2], "the singer is no nurse"
-
-
-def test_empty_and_single_cluster() -> None:
-    nothing = np.zeros(0, np.int64)
-    (none,) = stats.grouped(nothing, nothing, 0, nothing)
-    assert none.n.size == 0
-    four = np.zeros(4, np.int64)
-    (one,) = stats.grouped(np.array([1.0, 0, 0, 0]), four, 1, four, kind="mean")
-    assert one.value[0] == 1 / 4 and np.isnan(one.low[0])
-
-
 def test_reductions_of_group_values() -> None:
     v = np.array([[0.5, 0.8, 0.2], [0.5, np.nan, 0.4], [np.nan, np.nan, 0.4]])
     assert metrics.max_min(v) == pytest.approx([0.8 - 0.2, 0.5 - 0.4, np.nan], nan_ok=True)
@@ -169,33 +126,6 @@ def test_a_compared_group_with_too_few_places_leaves_no_interval() -> None:
         assert np.isnan([d.low[0], d.high[0], d.p[0]]).all()
         change = stats.disparity_change(d, others)
         assert change.estimate().too_few and np.isnan([change.low[0], change.p[0]]).all()
-
-
-def test_of_two_ways_to_cluster_each_group_takes_the_one_that_claims_less() -> None:
-    rng = np.random.default_rng(0)
-    hits, code = rng.integers(0, 2, 200).astype(float), np.repeat([0, 1], 100)
-    place, prompt = np.arange(200) // 2, np.where(code == 0, 0, 1 + np.arange(200) % 10)
-    a, b = (stats.grouped(hits, code, 2, by)[0] for by in (place, prompt))
-    found = stats.wider(a, b)
-    assert found.estimate(0).too_few and np.isnan(found.low[0]), "one prompt has no interval"
-    by = b if b.high[1] - b.low[1] > a.high[1] - a.low[1] else a
-    assert (found.low[1], found.high[1], found.clusters[1]) == (
-        by.low[1],
-        by.high[1],
-        by.clusters[1],
-    )
-    assert (stats.wider(b, a).low[1], stats.wider(b, a).clusters[0]) == (found.low[1], 1)
-
-
-def test_a_group_of_twenty_rows_has_a_value_and_one_of_nineteen_none() -> None:
-    code = np.repeat([0, 1], [20, 19])
-    hits = (np.arange(39) % 2).astype(float)
-
-    (table,) = stats.grouped(hits, code, 2, np.arange(39), smallest=stats.SMALLEST)
-    means = stats.group_means(hits, code, np.arange(39), draws=10)
-
-    assert list(table.small) == [False, True]
-    assert list(np.isnan(table.value)) == list(np.isnan(means.value[0])) == [False, True]
 
 
 def test_a_change_of_disparity_is_widened_for_the_fewer_clusters_of_either_run() -> None:

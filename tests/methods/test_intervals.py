@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import numpy as np
 import pytest
 
@@ -209,26 +207,6 @@ def test_of_two_ways_to_cluster_the_one_that_claims_less_stands() -> None:
     assert stats.widest([by_place, by_prompt]) == by_prompt
     three = stats.share(hits, prompt // 2)
     assert stats.widest([by_place, three]).too_few, "no interval claims least"
-
-
-def test_many_means_at_once_are_those_of_each_alone_to_the_bit() -> None:
-    rng = np.random.default_rng(5)
-    asked: list[tuple[np.ndarray, np.ndarray, stats.Kind]] = []
-    for n in (0, 1, 4, 5, 9, 33, 400):
-        shared = rng.integers(0, max(1, n // 3), n)
-        for kind in get_args(stats.Kind):
-            values = rng.random(n)
-            if kind == "share":
-                values = (values < 0.4).astype(float)
-            elif kind == "difference":
-                values = np.sign(np.round(3 * values - 1.5))
-            if kind in ("mean", "share", "difference"):
-                values[rng.random(n) < 0.1] = np.nan
-            asked.append((values, shared, kind))
-    together, alone = stats.means(asked), [stats.mean(*one) for one in asked]
-    assert repr(together) == repr(alone)
-    assert sum(e.low == e.low for e in together) == 10 and together[0].n == 0
-    assert stats.means([]) == []
 
 
 def test_fractions_at_a_fifth_and_at_four_fifths_are_mirrors() -> None:

@@ -121,7 +121,7 @@ def test_inline_data_cannot_leave_its_element(results: Path, page: str, tmp_path
 def test_every_figure_has_alt_text_with_its_numbers(page: str, folder: Path) -> None:
     drawn = r'<svg viewBox[^>]* role="img" aria-label="([^"]+)"'
     for text, many in (
-        (page, 3 + 3),
+        (page, 3),
         ((folder / "model-fake-optimist.html").read_text(encoding="utf-8"), 1 + 1 + 1),
     ):
         labels = re.findall(drawn, text)
@@ -217,14 +217,17 @@ def test_headline_sentences(results: Path) -> None:
     assert [v.verdict for v in words.leaning(found, "fake-optimist")] == [
         "1 prompt: too few to say"
     ] * 3
-    assert words.leaning(found, "fake-optimist")[0].evidence.endswith("; 1 distinct prompt")
+    assert words.leaning(found, "fake-optimist")[0].evidence.endswith(
+        "; 1 distinct prompt in one wording: holds for other questions in this wording"
+    )
     use = words.image_use(found, "fake-pessimist")
     assert use is not None
     assert use[0] == "The image helps"
 
 
 def test_wordings_make_a_lean(results: Path, tmp_path: Path) -> None:
-    """With the study of wordings in the results, the verdict rests on them."""
+    """With the study of wordings in the results, the verdict rests on them, and counts
+    indicators."""
     own = tmp_path / "r.duckdb"
     publish_fake(own)
     run = store.latest_runs(own)[0]
@@ -233,11 +236,12 @@ def test_wordings_make_a_lean(results: Path, tmp_path: Path) -> None:
     shares = {d: stats.share(says == k, np.arange(27)) for k, d in enumerate(data.DIRECTIONS)}
     common = {"test": "T1", "method": "q_only", "pillar": PILLARS[0]}
     made = [row("wordings", f"share_{d}", e, **common) for d, e in shares.items()]
+    made.append(row("wordings", "distinct_indicators", 9.0, **common))
     kept = store.query(own, "SELECT * EXCLUDE (run_id) FROM study_rows WHERE run_id = ?", [run])
     store.replace(own, run, {"study_rows": pd.concat([kept, table(made)], ignore_index=True)})
     first, second, _ = words.leaning(data.load(own), model)
-    assert first.verdict == "leans optimistic" and first.evidence.endswith("; 27 wordings")
-    assert words.prompts([first, second]) == "1 to 27 distinct prompts"
+    assert first.verdict == "leans optimistic" and "; 9 indicators in several" in first.evidence
+    assert words.prompts([first, second]) == "1 to 9 distinct prompts"
     assert second.verdict == "1 prompt: too few to say"
 
 
@@ -260,7 +264,7 @@ def test_image_use_is_the_paired_difference(results: Path) -> None:
 
 
 def test_the_interval_of_image_use_is_that_of_its_rows(results: Path) -> None:
-    """The sums that the database makes by place give what stats.mean gives of every single row."""
+    """The sums that the database makes by place give what stats.mean gives of every row."""
     found = data.load(results).image_use.set_index(["model", "pillar"])
     rows = store.query(
         results,
@@ -276,7 +280,7 @@ def test_the_interval_of_image_use_is_that_of_its_rows(results: Path) -> None:
     for model, mine in rows.groupby("model"):
         for pillar in ("all", *PILLARS):
             part = mine if pillar == "all" else mine[mine["pillar"] == pillar]
-            e = stats.mean(part["d"], part["cluster_id"])
+            e = stats.mean(part["d"], part["cluster_id"], "difference")
             row = found.loc[(model, pillar)]
             assert (row["value"], row["n"]) == (pytest.approx(e.value), e.n)
             assert (row["low"], row["high"]) == pytest.approx((e.low, e.high))

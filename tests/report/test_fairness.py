@@ -135,17 +135,16 @@ def test_figures_open_on_a_model_that_was_understood(results: Path) -> None:
     opens = {f.name: f.chosen()["model"].iloc[0] for f in first if "model" in f.filters}
     assert set(opens.values()) == {"unfair (planted)"}
     mute = d.metrics["model"] == "unfair (planted)"
-    apart = mute & (d.metrics["metric"] == "disparity")
+    void = mute & d.metrics["metric"].isin(["disparity", "recall", "false_yes_rate"])
     silent = d.metrics.assign(
-        value=d.metrics["value"].mask(apart),
-        note=d.metrics["note"].mask(apart, facet.NOT_UNDERSTOOD),
+        value=d.metrics["value"].mask(void),
+        missing_reason=d.metrics["missing_reason"].mask(void, facet.NOT_UNDERSTOOD),
     )
-    silent = silent.assign(value=silent["value"].mask(mute & (silent["metric"] == "recall"), 0.0))
     second = {f.name: f for f in charts.figures(silent, d.studies)}
     shown = {f.chosen()["model"].iloc[0] for f in second.values() if "model" in f.filters}
     assert shown == {"yes-sayer (planted)"}
     points = second["fairness-prompts"].frame
-    assert set(points["model"]) == {"yes-sayer (planted)"}, "no point for a recall of 0"
+    assert set(points["model"]) == {"yes-sayer (planted)"}, "no point where nothing was understood"
     assert "No answer understood" in second["fairness-prompts"].axes
 
 
@@ -257,7 +256,7 @@ def test_each_benchmark_keeps_its_newest_run_and_silence_is_said(
     assert set(found["fairness-gender"].frame["data"]) == {"drawn people"}
     # nothing was understood: 0 would read as fairness
     void = d.metrics[(d.metrics["data"] == "FACET") & (d.metrics["metric"] == "disparity")]
-    assert len(void) and set(void["note"]) == {facet.NOT_UNDERSTOOD}
+    assert len(void) and set(void["missing_reason"]) == {facet.NOT_UNDERSTOOD}
     assert void[["value", "ci_low", "ci_high"]].isna().all(axis=None) and (void["n"] > 0).any()
     assert [(s["model"], s["data"], s["n"], s["prompts"], s["texts"]) for s in d.silent] == [
         ("unfair", "FACET", "60", ["p1"], ["12.5"])
@@ -303,18 +302,16 @@ def test_what_was_checked_of_the_people_stands_beside_the_report(
     results: Path, tmp_path: Path
 ) -> None:
     people, out = tmp_path / "people", tmp_path / "out"
-    (people / "data_docs").mkdir(parents=True)
-    (people / "data_docs" / "index.html").write_text("every rule", encoding="utf-8")
+    people.mkdir()
+    (people / "quality.html").write_text("every rule", encoding="utf-8")
     with pytest.raises(InputError, match=r"people/benchmark\.json: no benchmark here"):
         write_report(results, out, [people])
     (people / "benchmark.json").write_text(
         '{"benchmark_id": "p", "suite": "people"}', encoding="utf-8"
     )
     write_report(results, out, [people])
-    assert (out / "people" / "data_docs" / "index.html").read_text(encoding="utf-8") == "every rule"
-    assert '<a href="people/data_docs/index.html">' in (out / "fairness.html").read_text(
-        encoding="utf-8"
-    )
+    assert (out / "people" / "quality.html").read_text(encoding="utf-8") == "every rule"
+    assert '<a href="people/quality.html">' in (out / "fairness.html").read_text(encoding="utf-8")
 
 
 def test_shares_have_the_whole_axis_and_an_interval_at_zero(results: Path) -> None:

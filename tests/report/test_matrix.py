@@ -11,27 +11,18 @@ import pytest
 
 from sdgbias import store
 from sdgbias.methods.baselines import METHODS
-from sdgbias.methods.stats import Estimate
 from sdgbias.report import charts, labels, layout, leaderboard, matrix
 from sdgbias.report.layout import TERMS
-from sdgbias.report.pages import models, overview
+from sdgbias.report.pages import first_screen, models
 from sdgbias.report.source import Results
 from sdgbias.suites.facet import NOT_UNDERSTOOD
-from tests.builders.nights import publish_persons
-from tests.builders.results import NAMED, publish_models
+from tests.builders.nights import publish_both_suites
+from tests.builders.results import NAMED
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return publish(tmp_path_factory.mktemp("models"))
-
-
-def publish(folder: Path) -> Path:
-    """Three models on places and one on people, whose recall is of all classes."""
-    path = publish_persons(publish_models(folder / "sdgbias.duckdb"))
-    with store.connect(path, details=()) as con:
-        con.execute("UPDATE metric_rows SET indicator = 'all-52' WHERE metric = 'recall'")
-    return path
+    return publish_both_suites(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture
@@ -85,13 +76,13 @@ def test_distinct_prompts_stand_beside_the_shares_without_evidence(table: dict[s
 
 
 def test_a_model_that_was_not_understood_has_no_number(tmp_path: Path) -> None:
-    own = publish(tmp_path)
+    own = publish_both_suites(tmp_path)
     with store.connect(own, details=()) as con:
         con.execute(
-            "UPDATE metric_rows SET value = NULL, note = ? WHERE metric = 'disparity'",
+            "UPDATE metric_rows SET value = NULL, missing_reason = ? WHERE metric IN ('disparity',"
+            " 'recall')",
             [NOT_UNDERSTOOD],
         )
-        con.execute("UPDATE metric_rows SET value = 0 WHERE metric = 'recall'")
     with Results(own).reading() as reader:
         table = matrix.matrix(reader)
         recall = next(c for c in matrix.COLUMNS if c.metric == "recall").cell
@@ -100,7 +91,7 @@ def test_a_model_that_was_not_understood_has_no_number(tmp_path: Path) -> None:
         [found] = numbers[numbers["run_id"] == "unfair-0"].to_dict("records")
         page = models.page(reader, "unfair", None)
     assert cell(table, "unfair", "Recall")["why"] == "no answer understood"
-    assert math.isnan(found["value"]) and found["note"] == "no answer understood"
+    assert math.isnan(found["value"]) and found["missing_reason"] == "no answer understood"
     assert page is not None and page["suites"][0]["plots"] == []
     assert cell(table, "unfair", "Recall")["sort"] is None
 
@@ -126,19 +117,6 @@ def test_a_model_of_one_night_has_no_chart_over_nights(results: Path) -> None:
         assert len(suite["history"]) <= 1 and suite["plots"] == []
 
 
-def test_a_difference_is_the_widest_only_beyond_its_interval() -> None:
-    def of(model: str, low: float, high: float) -> tuple[float, str, dict[str, Any]]:
-        cell = {"said": f"{model} said", "row": {"ci_low": low, "ci_high": high}}
-        return abs(low + high) / 2, model, cell
-
-    a, b = of("a", -0.5, -0.3), of("b", 0.1, 0.2)
-    assert overview._widest([b, a]) == "widest: a, a said"
-    near = of("c", 0.2, 0.31)
-    assert overview._widest([a, b, near]) == (
-        "the largest estimate: a, a said; 1 more can’t be told apart from it"
-    )
-
-
 def test_no_guide_to_a_figure_calls_a_side_better_without_an_interval() -> None:
     for name, text in charts._texts().items():
         reads = text["reads"]
@@ -146,21 +124,13 @@ def test_no_guide_to_a_figure_calls_a_side_better_without_an_interval() -> None:
             assert "interval" in reads, f"{name}: {reads}"
 
 
-def test_headlines_follow_from_intervals(table: dict[str, Any]) -> None:
-    said = dict(overview.headlines(table, None))
-    [best] = [s for s in said if "questions about places" in s]
+def test_the_best_model_is_named_only_beyond_its_interval(table: dict[str, Any]) -> None:
+    [best] = [s for s in first_screen.best(table) if "questions about places" in s]
     known = [cell(table, m, "Accuracy") for m, (kind, _) in NAMED.items() if kind == "measured"]
     if matrix.highest(known) is None:
-        assert best == "Of 2 models on questions about places, none is the best beyond its interval"
+        assert best.startswith("No model is the best on questions about places beyond its interval")
     else:
-        assert best.endswith("answers most rightly")
-    signs = [
-        labels.sign_of(Estimate.of_row(cell(table, m, "CADE gain")["row"]))
-        for m in ("llava-1.5-7b", "tiny-llava")
-    ]
-    assert (
-        f"Models whose accuracy CADE raises: {signs.count(1)} of 2; lowers: {signs.count(-1)}"
-    ) in said
+        assert "is the most accurate on questions about places" in best
 
 
 def test_every_method_and_test_is_explained() -> None:

@@ -113,6 +113,31 @@ def test_the_hub_reads_the_metadata_of_a_model_card(folder: Path, results: Path)
     assert cade.value == pooled["value"] and f"n = {pooled['n']}, 95 % CI" in cade.notes
 
 
+def test_one_card_has_every_suite_of_its_model(small_benchmark: Path, tmp_path: Path) -> None:
+    """Two runs of one model: no file is announced and lost, and no two numbers share a name."""
+    results = publish_answers(tmp_path / "sdgbias.duckdb", small_benchmark)
+    publish_answers(results, small_benchmark, "r2", suite="people")
+    with store.connect(results, details=()) as con:
+        con.execute(
+            """INSERT INTO metric_rows BY NAME SELECT * REPLACE ('all-52' AS indicator)
+               FROM metric_rows WHERE run_id = 'r2'"""
+        )
+    written = publish.write(
+        plan(results, small_benchmark, ("model-card",), None, "demo/bench").files, tmp_path / "out"
+    )
+    paths = [path for path, _ in written]
+    assert len(paths) == len(set(paths)) == sum(p.is_file() for p in (tmp_path / "out").rglob("*"))
+    card = (tmp_path / "out/model_card/tiny/README.md").read_text(encoding="utf-8")
+    assert "## SDGBiasBench, rebuilt" in card and "## Recognition of people, by group" in card
+    front = yaml.safe_load(card.split("---")[1])
+    names = [
+        (r["dataset"]["name"], r["task"]["name"], m["name"])
+        for r in front["model-index"][0]["results"]
+        for m in r["metrics"]
+    ]
+    assert len(names) == len(set(names)) > 20
+
+
 # ---------------------------------------------------------------------------- dataset
 
 

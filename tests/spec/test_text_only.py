@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sdgbias import store
+from sdgbias.analysis import paper as tables
 from sdgbias.analysis.analyse import analyse
 from sdgbias.analysis.nights import BREACH, MISSING
 from sdgbias.analysis.rows import AnalysisSettings
@@ -29,6 +30,8 @@ from sdgbias.scoring.evaluate import evaluate
 from sdgbias.suites.suite import EvalSettings
 from sdgbias.types import NEEDS_SCORES, ModelSpec, Prompt
 from tests.builders import text_only
+from tests.builders.paper_tables import cell
+from tests.builders.results import copied
 from tests.builders.text_only import PLANTED, ROOT, SAYS, Endpoint
 
 SETTINGS = EvalSettings(draws=50, passes=())
@@ -339,3 +342,27 @@ def test_the_suite_of_people_is_measured_whole(
     assert notes["people-candidate-mass"] == NEEDS_SCORES
     first = {n for rule, n in notes.items() if rule in ("people-recall", "people-refusals")}
     assert first == {"first run: nothing to compare with yet"}
+
+
+def test_the_papers_tables_show_what_it_said(run: tuple[Path, str, int], tmp_path: Path) -> None:
+    results, run_id, _ = run
+    path = copied(results, tmp_path / "r.duckdb")
+    with store.connect(path) as db:
+        db.execute("UPDATE runs SET model = 'gpt-4o' WHERE run_id = ?", [run_id])
+    evidence, gpt = tables.load(path), "GPT-4o (measured)"
+
+    h, controls, fig3, fig7 = tables.build(evidence, ["H", "fig3", "fig7"])
+
+    said = {
+        t: metric(results, run_id, test=t, method="full_generated", metric="accuracy")["value"]
+        for t in ("T1", "T2", "T3", "T4", "T5")
+    }
+    originals = {t: cell(h, t, gpt, "Original") for t in said}
+    assert {t: c.value for t, c in originals.items()} == said
+    assert all(c.paper is not None and c.status == "measured" for c in originals.values())
+    mean = cell(h, "mean", gpt, "Original").value
+    assert mean == pytest.approx(sum(said.values()) / 5)
+    assert cell(h, "T1", gpt, "Ours").status == f"not in store: {NEEDS_SCORES}"
+    assert cell(fig7, "accuracy, mean of T1 to T5", gpt, "Original").value == mean
+    assert cell(fig3, "Full", gpt, "T1").value == said["T1"]
+    assert cell(controls, "T3", gpt, "Full, generated text").value == said["T3"]

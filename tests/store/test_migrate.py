@@ -99,3 +99,25 @@ def test_settings_of_analyses_are_no_longer_studies(earlier: Path) -> None:
 
     assert [json.loads(text) for text in settings] == [{"bootstrap": 200, "draws": 300, "seed": 0}]
     assert store.query(earlier, "FROM study_rows WHERE study = 'settings'").empty
+
+
+def test_a_number_that_is_not_there_says_why(earlier: Path) -> None:
+    with duckdb.connect(str(earlier)) as con:  # a model that wasn't understood, as it was stored
+        con.execute(
+            """UPDATE metric_rows SET note = 'no answer understood', "value" = NULL
+               WHERE run_id = 'tiny-qwen' AND test = 'p1' AND metric = 'disparity'"""
+        )
+        con.execute(
+            """UPDATE metric_rows SET "value" = 0 WHERE run_id = 'tiny-qwen' AND test = 'p1'
+               AND method = 'full' AND metric = 'recall'"""
+        )
+
+    rows = store.query(earlier, "FROM metric_rows WHERE method = 'full'")
+
+    empty = rows["value"].isna()
+    assert (rows.loc[empty, "missing_reason"].notna()).all()
+    assert rows.loc[~empty, "missing_reason"].isna().all()
+    silent = rows[(rows["run_id"] == "tiny-qwen") & (rows["test"] == "p1")]
+    recall = silent[silent["metric"] == "recall"]
+    assert set(recall["missing_reason"]) == {"no answer understood"} and len(recall) > 1
+    assert set(rows.loc[empty, "missing_reason"]) >= {"fewer than 20"}

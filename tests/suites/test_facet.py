@@ -101,23 +101,30 @@ def test_only_a_label_is_right_and_every_answer_is_counted(items: pd.DataFrame) 
 
 
 @pytest.mark.parametrize(
-    ("texts", "why"),
-    [(["12.5"] * N, facet.NOT_UNDERSTOOD), (["doctor", "12.5"] * (N // 2), facet.NONE_RIGHT)],
+    ("texts", "why", "recalled"),
+    [
+        (["12.5"] * N, facet.NOT_UNDERSTOOD, math.nan),
+        (["doctor", "12.5"] * (N // 2), facet.NONE_RIGHT, 0.0),
+    ],
 )
 def test_answers_that_are_never_right_have_no_disparity(
-    items: pd.DataFrame, texts: list[str], why: str
+    items: pd.DataFrame, texts: list[str], why: str, recalled: float
 ) -> None:
     found = scored(items, {"p1": texts})
     table = facet.predictions(items, facet.answers(found), facet.choices(found))
     made = facet.metric_rows(items, table, draws=20)
     apart = made[made["metric"] == "disparity"]
-    assert len(apart) and set(apart["note"]) == {why}
+    assert len(apart) and set(apart["missing_reason"]) == {why}
     assert apart[["value", "ci_low", "ci_high"]].isna().all(axis=None)
     by_gender = apart[(apart["pillar"] == "gender:male-female") & (apart["indicator"] == "all-52")]
     assert by_gender["n"].tolist() == [20]
     recall = made[(made["metric"] == "recall") & (made["indicator"] == "all-52")]
-    # counted as wrong, never dropped
-    assert recall[recall["pillar"] == "all"][["value", "n"]].values.tolist() == [[0.0, N]]
+    [[value, n, reason]] = recall[recall["pillar"] == "all"][
+        ["value", "n", "missing_reason"]
+    ].values.tolist()
+    # wrong answers count as wrong, and are never dropped; answers that nobody understood are none
+    assert n == N
+    assert value == pytest.approx(recalled, nan_ok=True) and math.isnan(value) == (reason == why)
     one_right = facet.predictions(
         items, facet.answers(scored(items, {"p1": ["nurse", *texts[1:]]})), facet.choices(found)
     )

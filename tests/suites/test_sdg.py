@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sdgbias.suites import sdg, sdg_numbers
+from sdgbias.suites import sdg, sdg_metrics, sdg_numbers
 from sdgbias.suites.suite import EvalSettings, StoredScores
 from sdgbias.types import TESTS, ContextTest, Task, View
 
@@ -370,3 +370,60 @@ def test_logits_follow_the_items_and_lack_what_an_item_lacks() -> None:
     )
     assert np.isnan(upper).all()
     assert np.isnan(sdg.view_logits(scored, items, Task.MCQ, T2, View.FULL)[1][1]).all()
+
+
+def test_a_new_metric_is_one_line_and_its_rows_appear(monkeypatch: pytest.MonkeyPatch) -> None:
+    rare = sdg_metrics.AnswerMetric("right_rate", lambda a: np.asarray(a["correct"] == 1, float))
+    more = (*sdg_metrics.METRICS[Task.MCQ], rare)
+    monkeypatch.setattr(sdg_metrics, "METRICS", {**sdg_metrics.METRICS, Task.MCQ: more})
+
+    rows = summary(mcq_items(), Task.MCQ, mcq_scored()).metrics
+
+    new, accuracy = (rows[rows["metric"] == m] for m in ("right_rate", "accuracy"))
+    key = ["test", "method", "pillar", "indicator", "value", "n", "ci_low", "ci_high", "clusters"]
+    assert len(new) > 100, "of every test, method, pillar and indicator"
+    pd.testing.assert_frame_equal(*(r[key].reset_index(drop=True) for r in (new, accuracy)))
+
+
+def test_a_changed_answer_that_is_wrong_before_and_after_counts_as_changed() -> None:
+    """Item 7 goes from A to B where C is right."""
+    scored = mcq_scored({(7, test, View.IMG_Q): ("B", SURE) for test in TESTS[Task.MCQ]})
+
+    found = cell(summary(mcq_items(), Task.MCQ, scored).metrics, "T1", "cade")
+
+    assert found["changed_rate"] == (3 / 6, 6)
+    assert found["fixed_rate"] == (1 / 6, 6) and found["broken_rate"] == (1 / 6, 6)
+
+
+@pytest.mark.parametrize(("token", "off"), [("3", 0), ("30", 0), ("x3", 1), ("The", 1)])
+def test_a_number_of_several_digits_in_one_token_begins_with_a_candidate(
+    token: str, off: int
+) -> None:
+    scored = number_scored()
+    scored.scores["top_token"] = token
+
+    found = cell(summary(number_items(), Task.REGRESSION, scored).metrics, "T2", "full")
+
+    assert found["off_candidate_rate"] == (off, 3)
+
+
+def test_questions_without_a_pillar_have_no_row_by_pillar() -> None:
+    items = mcq_items().assign(pillar="", indicator="")
+
+    rows = summary(items, Task.MCQ, mcq_scored()).metrics
+
+    assert set(rows["pillar"]) == set(rows["indicator"]) == {"all"}
+
+
+def test_questions_without_context_are_generated_at_their_only_test() -> None:
+    """Custom questions that have no contexts are asked under T5 alone."""
+    cells = pd.DataFrame(
+        [("mcq", "T5", "full", "m5"), ("mcq", "T5", "q_only", "q5")],
+        columns=["task", "test", "view", "key"],
+    )
+
+    needed = sdg.generations_needed(
+        cells, pd.DataFrame({"key": ["m5", "q5"]}), EvalSettings(generated="T1"), sdg.Abilities()
+    )
+
+    assert list(needed["key"]) == ["m5"]

@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 
 from sdgbias.methods.bounds import Bounds, between, exactly
-from sdgbias.suites.rows import RowGroup
-from sdgbias.suites.sdg_censoring import judged, metrics
+from sdgbias.suites.sdg_censoring import METRICS, judged
 from sdgbias.types import CadeParams, Task, View
 
 GATE_OPEN = CadeParams(
@@ -34,9 +33,11 @@ def views(full: Bounds) -> dict[View, Bounds]:
 def counted(
     table: pd.DataFrame, method: str, task: Task = Task.MCQ
 ) -> dict[str, tuple[float, int]]:
-    found = metrics(method, RowGroup.of(table[table["method"] == method]), task)
-    sums = {name: pd.Series(values, dtype=float) for name, values, _ in found}
-    return {name: (values.mean(), int(values.notna().sum())) for name, values in sums.items()}
+    rows = table[table["method"] == method]
+    answers = {str(name): rows[name].to_numpy() for name in rows}
+    sums = {name: pd.Series(values(answers), dtype=float) for name, values, _ in METRICS[task]}
+    some = {name: values for name, values in sums.items() if values.notna().any()}
+    return {name: (values.mean(), int(values.notna().sum())) for name, values in some.items()}
 
 
 def test_shares_of_a_view_and_of_cade() -> None:

@@ -6,11 +6,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.typing import ArrayLike
 from scipy.stats import binomtest
 
 from sdgbias.methods import stats
 from sdgbias.suites import sdg, sdg_metrics
-from sdgbias.suites.rows import RowGroup
 from sdgbias.types import TESTS, Task
 
 PLACES, PROMPTS = 30, 6
@@ -30,17 +30,37 @@ def rows(
     return frame, frame["prompt"] < prompts // 2
 
 
+def share_of(frame: pd.DataFrame, hits: ArrayLike) -> dict[str, object]:
+    """The row of a share of answers, all of one test."""
+    answers = {str(name): frame[name].to_numpy(dtype=object) for name in frame}
+    answers |= {name: frame[name].to_numpy(dtype=np.int64) for name in ("cluster_id", "prompt")}
+    answers |= dict.fromkeys(("pillar", "indicator"), np.full(len(frame), "", dtype=object))
+    answers["test"] = np.full(len(frame), "T1", dtype=object)
+    metric = sdg_metrics.AnswerMetric("hits", lambda a: np.asarray(hits, dtype=float))
+    (found, _pooled) = [
+        block for block in sdg_metrics.measured(answers, [metric], Task.MCQ) if len(block)
+    ]
+    return found.iloc[0].to_dict()
+
+
+def numbers(row: dict[str, object]) -> list[object]:
+    return [row[name] for name in ("value", "n", "ci_low", "ci_high", "clusters")]
+
+
+def told(e: stats.Estimate) -> list[object]:
+    return [e.value, e.n, e.low, e.high, e.clusters]
+
+
 @pytest.mark.parametrize("method", ["q_only", "ctx_q"])
 def test_image_free_views_take_the_wider_of_places_and_prompts(method: str) -> None:
     frame, hits = rows(method)
-    e, unit = sdg_metrics.clustered_mean(RowGroup.of(frame), hits)
-    assert (e, unit) == (stats.share(hits, frame["prompt"]), "prompts")
-    assert e.clusters == PROMPTS
+    row = share_of(frame, hits)
+    assert numbers(row) == told(stats.share(hits, frame["prompt"]))
+    assert row["clusters"] == PROMPTS
     # few places that differ, many prompts that don't
     frame, _ = rows(method, prompts=40, places=8)
     by_place = frame["cluster_id"] % 2 == 0
-    e, unit = sdg_metrics.clustered_mean(RowGroup.of(frame), by_place)
-    assert (e, unit) == (stats.share(by_place, frame["cluster_id"]), "places")
+    assert numbers(share_of(frame, by_place)) == told(stats.share(by_place, frame["cluster_id"]))
 
 
 @pytest.mark.parametrize("prompts", [6, 12])
@@ -55,8 +75,8 @@ def test_one_answer_per_prompt_on_many_places_is_covered_as_few_answers(prompts:
         hits = right == rng.integers(0, 3, prompts)[prompt]
         place = rng.integers(0, 60, len(prompt))
         frame = pd.DataFrame({"method": "q_only", "cluster_id": place, "prompt": prompt})
-        e, _ = sdg_metrics.clustered_mean(RowGroup.of(frame), hits)
-        covered += e.low <= 1 / 3 <= e.high
+        row = share_of(frame, hits)
+        covered += row["ci_low"] <= 1 / 3 <= row["ci_high"]
         by_place = stats.share(hits, place)
         covered_by_place += by_place.low <= 1 / 3 <= by_place.high
     assert binomtest(covered, draws, 0.93, alternative="less").pvalue > 0.01
@@ -66,22 +86,18 @@ def test_one_answer_per_prompt_on_many_places_is_covered_as_few_answers(prompts:
 @pytest.mark.parametrize("method", ["full", "img_q", "cade"])
 def test_with_a_picture_every_place_is_a_prompt_of_its_own(method: str) -> None:
     frame, hits = rows(method)
-    e, unit = sdg_metrics.clustered_mean(RowGroup.of(frame), hits)
-    assert (e, unit) == (stats.share(hits, frame["cluster_id"]), "places")
+    assert numbers(share_of(frame, hits)) == told(stats.share(hits, frame["cluster_id"]))
 
 
 def test_a_row_says_that_its_prompts_are_too_few() -> None:
-    frame, hits = rows("q_only", prompts=4)
-    e, unit = sdg_metrics.clustered_mean(RowGroup.of(frame), hits)
-    assert sdg_metrics._numbers(e, unit)[-2:] == (4, "too few prompts") and np.isnan(e.low)
+    few = share_of(*rows("q_only", prompts=4))
+    assert (few["clusters"], few["note"]) == (4, "too few prompts") and np.isnan(few["ci_low"])
     frame, hits = rows("full")
-    few = frame["cluster_id"] < 3
-    e, unit = sdg_metrics.clustered_mean(RowGroup.of(frame[few]), hits[few])
-    assert sdg_metrics._numbers(e, unit)[-2:] == (3, "too few places")
-    assert sdg_metrics._numbers(*sdg_metrics.clustered_mean(RowGroup.of(frame), hits))[-2:] == (
-        PLACES,
-        "",
-    )
+    three = frame["cluster_id"] < 3
+    few = share_of(frame[three], hits[three])
+    assert (few["clusters"], few["note"]) == (3, "too few places")
+    enough = share_of(frame, hits)
+    assert (enough["clusters"], enough["note"]) == (PLACES, "")
 
 
 def test_a_tuning_on_few_or_one_sided_val_rows_says_so() -> None:
@@ -123,7 +139,12 @@ def test_a_method_of_some_tests_alone_has_no_row_over_all() -> None:
             "indicator": "i",
         }
     )
-    groups = [cell for cell, _ in sdg_metrics._parts(RowGroup.of(frame), Task.MCQ)]
-    assert ("all", "full", "all", "all") in groups
-    assert ("T1", "full_generated", "all", "all") in groups
-    assert not [cell for cell in groups if cell[:2] == ("all", "full_generated")]
+    answers = {str(name): frame[name].to_numpy(dtype=object) for name in frame}
+    answers |= {name: np.arange(len(frame)) for name in ("cluster_id", "prompt")}
+    metric = sdg_metrics.AnswerMetric("hits", lambda a: np.ones(len(a["test"])))
+
+    rows = pd.concat(sdg_metrics.measured(answers, [metric], Task.MCQ))
+
+    whole = rows[rows["pillar"] == "all"]
+    pairs = set(zip(whole["test"], whole["method"], strict=True))
+    assert pairs == {(t, "full") for t in [*tests, "all"]} | {("T1", "full_generated")}

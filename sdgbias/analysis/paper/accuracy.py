@@ -56,10 +56,9 @@ def table_h(e: PaperResults) -> Iterator[Row]:
             if s.model and s.run is None and printed["T1"] is None:
                 continue  # the paper reports closed models under Full only
             why = NO_VAL if method == "cade" else ""
-            cells = [
-                s.metric("accuracy", why, printed[t], test=t, method=method) for t in MCQ_TESTS
-            ]
-            mean = cell(test_mean(e, s.run, "accuracy", method), s.status, why)
+            read = s.read_as(method)
+            cells = [s.metric("accuracy", why, printed[t], test=t, method=read) for t in MCQ_TESTS]
+            mean = cell(test_mean(e, s.run, "accuracy", read), s.status, why)
             yield Row((s.label, setting), (*cells, mean, Cell()))
         if s.run is not None or s.printed("table_h", metric="relative_gain") is not None:
             yield _gains(e, s)
@@ -127,7 +126,7 @@ def _regression_cells(e: PaperResults, s: Subject, test: str, method: str) -> tu
 def figure_7(e: PaperResults) -> Iterator[Row]:
     for s in e.subjects("figure_7"):
         for method, setting in SETTINGS:
-            mean = cell(test_mean(e, s.run, "accuracy", method), s.status, NO_VAL)
+            mean = cell(test_mean(e, s.run, "accuracy", s.read_as(method)), s.status, NO_VAL)
             mae = s.metric("mae", NO_VAL, task="regression", method=method)
             yield Row((s.label, setting), (mean, mae))
 
@@ -146,7 +145,7 @@ def indicators(e: PaperResults) -> Iterator[Row]:
         for pillar, indicator in [(p, "all") for p in PILLARS] + order:
             for method, setting in SETTINGS:
                 why = NO_VAL if method == "cade" else ""
-                where = {"method": method, "pillar": pillar, "indicator": indicator}
+                where = {"method": s.read_as(method), "pillar": pillar, "indicator": indicator}
                 cells = tuple(
                     s.metric("accuracy", why, test=t, **where) for t in (*MCQ_TESTS, "all")
                 )

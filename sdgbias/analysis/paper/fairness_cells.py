@@ -12,6 +12,7 @@ from sdgbias.analysis.paper.results import PaperResults, Run, Subject
 from sdgbias.benchmark.people_items import CHOICE, DIRECT
 from sdgbias.methods.stats import SMALLEST, Estimate
 from sdgbias.suites.facet_groups import PAIRS
+from sdgbias.suites.rows import FEWER
 
 TASKS = {"p1": DIRECT, "p2": CHOICE, "p3": CHOICE}
 
@@ -103,7 +104,11 @@ def measured(
     s: Subject, metric: str, test: str, part: Mapping[str, str], printed: Printed | None = None
 ) -> Cell:
     """A cell of the headline metrics (`PaperResults.metric`) of a prompt."""
-    return _cell(s.of.metric(s.run, metric, test=test, **part), s, test, printed)
+    found = s.of.metric(s.run, metric, test=test, **part)
+    why = "" if s.run is None else s.of.missing_reason(s.run, metric, test=test, **part)
+    if found is not None and why not in ("", FEWER):
+        return Cell(n=found.n, paper=printed, status=f"not in store: {why}")
+    return _cell(found, s, test, printed)
 
 
 def _lines(e: PaperResults, item: str) -> list[tuple[Subject, str, str]]:

@@ -18,23 +18,33 @@ from sdgbias.types import PILLARS, TESTS, Task
 def figure_3(e: PaperResults) -> Iterator[Row]:
     for s in e.subjects("figure_3"):
         for test in ("T1", "T5") if s.run else ("T1",):
-            cells = (s.metric("accuracy", test=test, method=v) for v in VIEWS)
+            cells = (s.metric("accuracy", test=test, method=s.read_as(v)) for v in VIEWS)
             yield Row((s.label, test), tuple(cells))
 
 
 def figure_4(e: PaperResults) -> Iterator[Row]:
-    """Shares of directions; their intervals count distinct prompts."""
+    """Shares of directions; their intervals count distinct prompts. Of a run that was asked its
+    questions in several wordings, every wording counts (study 'wordings')."""
     lacks = "no question with three options"
+    worded = {*e.study("wordings").query("metric != 'not_run'")["run_id"]}
     for s in e.subjects("figure_4"):
         for pillar in (*PILLARS, *(("all",) if s.run else ())):
             at = {"test": "T1", "method": "q_only", "pillar": pillar}
+            reworded = s.run is not None and s.run.run_id in worded
             cells = [
-                s.metric(f"share_{d}", f"not in store: {lacks}", **at) for d in reversed(DIRECTIONS)
+                s.study("wordings", f"share_{d}", lacks, **at)
+                if reworded
+                else s.metric(f"share_{d}", f"not in store: {lacks}", **at)
+                for d in reversed(DIRECTIONS)
             ]
             two = "not in store: no question with two options"
             cells.append(s.metric("share_optimistic_two_option", two, **at))
             cells.append(s.study("directions", "answered_invalid", lacks, **at))
-            prompts = e.metric(s.run, "distinct_prompts", **at)
+            prompts = (
+                e.found(s.run, "wordings", "distinct_prompts", **at)
+                if reworded
+                else e.metric(s.run, "distinct_prompts", **at)
+            )
             cells.append(number(prompts.value if prompts else None, s.status))
             said = s.printed("figure_4", pillar=pillar)
             cells.append(Cell(paper=said) if said else Cell())
@@ -59,14 +69,16 @@ def figure_5(e: PaperResults) -> Iterator[Row]:
 
 #: How far below the best value of a curve its plateau may lie.
 PLATEAU = 0.005
+NO_PLATEAU = "not in store: none: the curve falls again before the end of the range"
 
 
-def _plateau(curve: Mapping[float, Estimate]) -> float:
-    """The smallest x from which a curve never falls more than PLATEAU below its best value; the
-    largest x of a curve that ends lower."""
+def _plateau(curve: Mapping[float, Estimate]) -> float | None:
+    """The smallest x from which a curve never falls more than PLATEAU below its best value; None
+    where fewer than two points do so."""
     floor = max(at.value for at in curve.values()) - PLATEAU
     low = [x for x, at in curve.items() if at.value < floor]
-    return min((x for x in curve if not low or x > max(low)), default=max(curve))
+    flat = [x for x in curve if not low or x > max(low)]
+    return min(flat) if len(flat) > 1 else None
 
 
 def figure_8(e: PaperResults) -> Iterator[Row]:
@@ -93,7 +105,7 @@ def figure_8(e: PaperResults) -> Iterator[Row]:
                 cells = (
                     cell(tuned, s.status),
                     number(best, s.status, said),
-                    number(_plateau(val), s.status, flat),
+                    number(_plateau(val), s.status, flat, why=NO_PLATEAU),
                     *(cell(at, s.status) for at in (there.get(best), ends[0], ends[-1])),
                 )
                 yield Row((s.label, test, parameter), cells)

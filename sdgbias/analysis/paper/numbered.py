@@ -8,6 +8,7 @@ from sdgbias.analysis.paper.accuracy import MCQ_TESTS, NO_VAL, test_mean
 from sdgbias.analysis.paper.cells import ROWS, Cell, Row, cell
 from sdgbias.analysis.paper.results import PaperResults, Run
 from sdgbias.methods.stats import Estimate
+from sdgbias.types import GENERATED
 
 VIEWS: dict[str, str] = ROWS["views"]
 DIRECTIONS = ("optimistic", "conservative", "pessimistic")
@@ -15,13 +16,15 @@ DIRECTIONS = ("optimistic", "conservative", "pessimistic")
 
 def method_accuracy(e: PaperResults, run: Run | None, method: str, test: str) -> Estimate | None:
     """Accuracy of a view, of CADE, or of a debiasing method or control of the study 'methods'."""
-    if method in {*VIEWS, "cade"}:
+    if method in {*VIEWS, "cade"} or method.endswith(GENERATED):
         return e.metric(run, "accuracy", test=test, method=method)
     return e.found(run, "methods", "accuracy", test=test, method=method)
 
 
 def lacks(e: PaperResults, run: Run | None, method: str) -> str:
     """Why a run has no accuracy of a method."""
+    if method.endswith(GENERATED):
+        return "not in store: nothing was generated at this test (sdgbias evaluate --generated all)"
     return NO_VAL if method == "cade" else e.why(run, "methods", f"no {method}", method=method)
 
 

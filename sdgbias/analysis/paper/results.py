@@ -19,6 +19,7 @@ from sdgbias.analysis.paper.printed import Printed
 from sdgbias.benchmark.release.records import AUTHORS_REPO
 from sdgbias.errors import UsageError, one_of
 from sdgbias.methods.stats import Estimate
+from sdgbias.types import GENERATED, VIEWS
 
 #: A headline metric over everything that its run was asked.
 _HEADLINE: Mapping[str, str | None] = {
@@ -109,6 +110,12 @@ class Subject:
     def status(self) -> str:
         return self.run.kind if self.run else NOT_RUN
 
+    def read_as(self, method: str) -> str:
+        """The stored name of a multiple-choice method: of a model that gives text alone, what it
+        said stands for the best candidate of a view."""
+        said = self.run is not None and not self.run.scored and method in VIEWS
+        return method + GENERATED if said else method
+
     def printed(self, item: str, **where: str) -> Printed | None:
         return paper.find(item, model=self.model, **where) if self.model else None
 
@@ -161,6 +168,21 @@ class PaperResults:
         return self._one(
             "metrics", lambda: self.ask(sql), run, {**_HEADLINE, "metric": metric}, part
         )
+
+    def missing_reason(self, run: Run, metric: str, **part: str) -> str:
+        """Why a headline metric (`metric`) has no value; '' where it has one or no row."""
+        names = ("run_id", "metric", *_HEADLINE)
+
+        def read() -> dict[tuple[str, ...], str]:
+            frame = self.ask(
+                f"SELECT {', '.join(names)}, missing_reason FROM metric_rows WHERE"
+                " list_contains($runs, run_id) AND missing_reason IS NOT NULL"
+            )
+            return {tuple(key): why for *key, why in frame.itertuples(index=False, name=None)}
+
+        where = {**_HEADLINE, **part, "run_id": run.run_id, "metric": metric}
+        reasons: dict[tuple[Any, ...], str] = self._kept("reasons", read)
+        return reasons.get(tuple(where[name] for name in names), "")
 
     def found(self, run: Run | None, study: str, metric: str, **part: str) -> Estimate | None:
         """One estimate of a study, None if the run has none. ``part``: as in ``metric``, where they

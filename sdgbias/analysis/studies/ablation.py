@@ -173,6 +173,6 @@ def _sweep(p: Problem, packed: Packed, best: Floats) -> Iterator[dict[str, objec
 def _estimates(task: Task, payoff: Floats, place: Ints) -> list[stats.Estimate]:
     """(C, n) payoffs -> the estimate of each of the C rows, computed together."""
     kind: stats.Kind = "share" if task is Task.MCQ else "amount"
-    columns = list(payoff if task is Task.MCQ else -payoff)
+    columns = (stats.ValueColumn("", x, kind) for x in (payoff if task is Task.MCQ else -payoff))
     one = np.zeros(len(place), dtype=np.int64)
-    return [g.estimate(0) for g in stats.grouped(columns, one, 1, place, kind=kind)]
+    return [found.estimate(0) for found in stats.measure(columns, one, 1, [place])]

@@ -150,7 +150,7 @@ def _test(
 def _reliability(
     j: Judged, bin_of: Ints, name: str, common: dict[str, object]
 ) -> list[dict[str, object]]:
-    (accuracy,) = stats.grouped(j.hit, bin_of, BINS, j.place)
+    (accuracy,) = stats.measure([stats.ValueColumn("accuracy", j.hit)], bin_of, BINS, [j.place])
     mean = np.bincount(bin_of, weights=j.confidence, minlength=BINS) / np.maximum(accuracy.n, 1)
     made = []
     for b in np.flatnonzero(accuracy.n):

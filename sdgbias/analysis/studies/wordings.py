@@ -34,6 +34,8 @@ def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
     common = {"test": cell.test.value, "method": View.Q_ONLY.value}
     if not any(view in cell.extra for view in paraphrases.VIEWS):
         note = "extra pass paraphrases was not scored"
+        if not paraphrases.asked(cell.items).any():
+            note = "no question is worded as in indicators.yaml"
         return table([row(STUDY, "not_run", float("nan"), **common, note=note)])
     prompts = _prompts(cell)
     values = {f"share_{d}": share_of(prompts["says"].to_numpy(), d) for d in DIRECTIONS}

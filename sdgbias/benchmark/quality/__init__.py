@@ -1,16 +1,18 @@
-"""The quality check of a benchmark: table rules as data (expectations/<table>.json), evaluated in
-expectations.py by Great Expectations, or the same rules in direct.py without importing it.
+"""The quality check of a benchmark: one gate engine for the rules of expectations/.
 
-Automatic checks of App. B.2 (missing modality, inconsistent metadata, duplicates and
-near-duplicates, invalid option sets) plus the invariants of the prompts. The build stages call
-`sift`, which removes rows that break a row rule; `run_gate` checks the finished benchmark.
+rules.py reads a table's rules, evaluate.py lets DuckDB find the rows that break them in one pass,
+verdict.py says which rows leave. Each stage of a build and `evaluate` stop there (`check`, `sift`).
+`run_gate` checks a finished benchmark: Great Expectations judges the flag columns and the stock
+expectations (validation.py), and page.py shows the results. The automatic checks of App. B.2
+(missing modality, inconsistent metadata, duplicates and near-duplicates, invalid option sets) and
+the invariants of the prompts are among the rules.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,40 +21,34 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sdgbias.benchmark.quality import data_docs as quality_docs
-from sdgbias.benchmark.quality.data_docs import write_docs
-from sdgbias.benchmark.quality.expectations import (
-    BLOCK,
-    FILES,
-    BrokenRule,
-    TableVerdict,
-    check,
-    find_suites,
-    load_suite,
-    needed_columns,
-)
-from sdgbias.benchmark.quality.sql import Table, columns_of, length
+from sdgbias.benchmark.quality.evaluate import Available, columns_of
+from sdgbias.benchmark.quality.page import PAGE, write_page
+from sdgbias.benchmark.quality.relations import Table
+from sdgbias.benchmark.quality.rules import FILES, RuleSet, find_suites, load_rules
 from sdgbias.benchmark.quality.stored import stored_facts
+from sdgbias.benchmark.quality.validation import judge_left, validate
+from sdgbias.benchmark.quality.verdict import BrokenRule, TableVerdict, judge_rows
 from sdgbias.errors import DataValidationError, InputError
 from sdgbias.files import json_file, json_object, write_json
 from sdgbias.types import FACET
 
 __all__ = [
+    "DATA_DOCS",
+    "PAGE",
     "TABLES",
     "Report",
     "check",
     "find_suites",
     "has_passed",
-    "load_suite",
+    "load_rules",
     "run_gate",
     "sift",
-    "write_docs",
+    "sift_file",
 ]
 
 #: Tables of a benchmark folder, in build order.
 TABLES = ("clusters", "series", "images", "items_mcq", "items_regression", "prompts")
-#: Tables of a people benchmark, by the names of their suites (FILES in expectations.py maps them to
-#: files).
+#: Tables of a people benchmark, by the names of their suites; FILES maps them to files.
 PEOPLE = ("people", "images_people", "items_people", "prompts_people")
 #: Tables of a benchmark of custom questions.
 OWN = ("images_own", "items_own", "prompts_own")
@@ -61,6 +57,8 @@ OWN = ("images_own", "items_own", "prompts_own")
 _TABLES_OF = {FACET: PEOPLE, "own": OWN}
 _BUILT_BY = {FACET: "sdgbias people build", "own": "sdgbias suite build FOLDER"}
 SPLITS = ("id", "place")
+#: Beside a benchmark: the results of Great Expectations by table, and its own pages on request.
+VALIDATION, DATA_DOCS = "validation", "data_docs"
 
 
 @dataclass(frozen=True)
@@ -78,6 +76,28 @@ class Report:
     def warnings(self) -> list[str]:
         """One line per broken warn rule."""
         return [_line(t, f) for t, v in self.verdicts.items() for f in v.of("warn")]
+
+
+def check(
+    table: str,
+    rows: Table,
+    suites: Path | None = None,
+    tables: Mapping[str, Table] | None = None,
+    split: str = "id",
+    imported: bool = False,
+) -> TableVerdict:
+    """Check one table, a frame or a Parquet file. ``tables``: the other tables of the benchmark,
+    for rules across tables (otherwise skipped). ``split``: the rule that column `split` follows,
+    'id' (the authors') or 'place' (no country on both sides). ``imported``: the table comes from an
+    imported release; rules that hold only for our builds are skipped.
+
+    The order of rows matters only for ``rows_ok``. Raises InputError when a rule or a column's type
+    makes a rule impossible to evaluate: no rule is skipped silently.
+    """
+    suites = suites or find_suites()
+    suite = load_rules(table, suites)
+    verdict = judge_rows(suite, rows, Available(tables or {}, split, imported), suites)
+    return judge_left(suite, verdict, columns_of(rows))
 
 
 def sift(
@@ -103,10 +123,9 @@ def sift(
 def sift_file(
     table: str, path: Path, tables: Mapping[str, pd.DataFrame], split: str = "id"
 ) -> tuple[set[int], pd.DataFrame]:
-    """sift of an item table in a Parquet file, read in blocks where it is long: the item_ids of the
-    rows that break a row rule, and the quarantine rows. Raises DataValidationError."""
-    rows = path if length(path) > BLOCK else pd.read_parquet(path)
-    verdict = _fit(table, rows, tables, None, split)
+    """sift of an item table in a Parquet file: the item_ids of the rows that break a row rule, and
+    the quarantine rows. Raises DataValidationError."""
+    verdict = _fit(table, path, tables, None, split)
     ids = pq.read_table(path, columns=["item_id"])["item_id"].to_numpy()
     return set(ids[~verdict.rows_ok].tolist()), verdict.quarantine
 
@@ -115,11 +134,11 @@ def _fit(
     table: str, rows: Table, tables: Mapping[str, Table] | None, suites: Path | None, split: str
 ) -> TableVerdict:
     """The verdict on rows that a stage of the build has made. Raises DataValidationError."""
-    verdict = check(table, rows, suites, tables, split, direct=True)
+    verdict = check(table, rows, suites, tables, split)
     stops = verdict.of("gate")
     if stops and isinstance(rows, pd.DataFrame) and not verdict.rows_ok.all():
         # the rows that leave may have been the broken ones
-        stops = check(table, rows[verdict.rows_ok], suites, tables, split, direct=True).of("gate")
+        stops = check(table, rows[verdict.rows_ok], suites, tables, split).of("gate")
     if stops:
         raise DataValidationError(
             f"{_several([_line(table, f) for f in stops])}; fix the source, then: sdgbias build"
@@ -127,30 +146,39 @@ def _fit(
     return verdict
 
 
-def run_gate(benchmark: Path, suites: Path | None = None, docs: bool = False) -> Report:
-    """Check the tables of a benchmark folder of any suite, write ``quality.json`` into it (and with
-    ``docs`` data_docs/), and return the report.
+def run_gate(benchmark: Path, suites: Path | None = None, data_docs: bool = False) -> Report:
+    """Check the tables of a benchmark folder of any suite; write quality.json, quality.html and
+    validation/ (the results of Great Expectations) into it, and with ``data_docs`` its own pages.
 
     Raises DataValidationError with table, rule and count when a gate rule is broken; a finished
-    benchmark must not hold rows that belong in quarantine either. Both outputs are written in any
+    benchmark must not hold rows that belong in quarantine either. All outputs are written in any
     case. The rule that column `split` must follow, 'id' or 'place', is that of items_notes.json.
     Raises InputError when a table is missing or can't be read.
     """
     benchmark = Path(benchmark)
     suites = suites or find_suites()
-    split, imported = _split(benchmark), _imported(benchmark)
-    names = _TABLES_OF.get(_suite(benchmark), TABLES)
-    verdicts = _judge(benchmark, names, suites, split, imported, direct=False)
+    split, names = _split(benchmark), _TABLES_OF.get(_suite(benchmark), TABLES)
+    rules = {name: load_rules(name, suites) for name in names}
+    tables = {name: _rows(benchmark, suite) for name, suite in rules.items()}
+    verdicts: dict[str, TableVerdict] = {}
+    # a table that lacks columns is reported, but can't be used by rules of other tables
+    whole = {n: t for n, t in tables.items() if set(rules[n].columns) <= set(columns_of(t))}
+    available = Available(whole, split, _imported(benchmark))
+    for name, suite in rules.items():
+        verdict = judge_rows(suite, tables[name], available, suites)
+        folder = benchmark / DATA_DOCS if data_docs else None
+        verdicts[name], results = validate(suite, verdict, columns_of(tables[name]), folder)
+        again = "give a writable benchmark folder"
+        write_json(benchmark / VALIDATION / f"{name}.json", results, again)
     faults = [
-        _line(f"{FILES.get(name, name)}.parquet", f)
-        for name, v in verdicts.items()
+        _line(f"{FILES.get(name, name)}.parquet", finding)
+        for name, verdict in verdicts.items()
         for severity in ("gate", "quarantine")
-        for f in v.of(severity)
+        for finding in verdict.of(severity)
     ]
     report = Report(verdicts, benchmark / "quality.json")
     _write(report, passed=not faults, split=split, of=_content(benchmark, suites))
-    if docs:
-        write_docs(benchmark, benchmark / quality_docs.FOLDER, suites)
+    write_page(benchmark / PAGE, rules, verdicts, _left_out(benchmark), not faults)
     if faults:
         raise DataValidationError(
             f"{benchmark}: {_several(faults)}; see {report.path}, fix the source, then:"
@@ -159,21 +187,13 @@ def run_gate(benchmark: Path, suites: Path | None = None, docs: bool = False) ->
     return report
 
 
-def _judge(
-    benchmark: Path, names: Sequence[str], suites: Path, split: str, imported: bool, direct: bool
-) -> dict[str, TableVerdict]:
-    """The verdict on every table of a folder."""
-    rows = {name: _rows(benchmark, name, suites) for name in names}
-    # a table that lacks columns is reported, but can't be used by rules of other tables
-    whole = {
-        name: table
-        for name, table in rows.items()
-        if needed_columns(load_suite(name, suites)) <= set(columns_of(table))
-    }
-    return {
-        name: check(name, table, suites, whole, split, imported, direct)
-        for name, table in rows.items()
-    }
+def _left_out(benchmark: Path) -> dict[str, int]:
+    """table/rule -> rows that left the table because of it; {} where nothing is known."""
+    path = benchmark / "quarantine.parquet"
+    if not path.is_file():
+        return {}
+    rows = pd.read_parquet(path, columns=["table", "rule"])
+    return {str(k): int(n) for k, n in (rows["table"] + "/" + rows["rule"]).value_counts().items()}
 
 
 def has_passed(benchmark: Path, suites: Path | None = None) -> bool:
@@ -193,7 +213,8 @@ def _content(benchmark: Path, suites: Path) -> str:
     digest = hashlib.sha256()
     cards = [benchmark / name for name in ("benchmark.json", "origin.json", "items_notes.json")]
     read = [*sorted(benchmark.glob("*.parquet")), *filter(Path.is_file, cards)]
-    rules = [*sorted(suites.glob("*.json")), *sorted(Path(__file__).parent.glob("*.py"))]
+    code = Path(__file__).parent.glob("*.py")
+    rules = [*sorted(suites.glob("*.json")), *sorted(suites.glob("*.sql")), *sorted(code)]
     for path in (*read, *rules):
         digest.update(f"{path.name}\0".encode())
         with path.open("rb") as handle:  # a table of every question has half a GiB
@@ -245,17 +266,16 @@ def _split(benchmark: Path) -> str:
     return str(found)
 
 
-def _rows(benchmark: Path, name: str, suites: Path) -> Table:
+def _rows(benchmark: Path, suite: RuleSet) -> Table:
     """The file of a table; the index of pictures as a frame, with what the shards say of each."""
-    path = benchmark / f"{FILES.get(name, name)}.parquet"
-    wanted = needed_columns(load_suite(name, suites))
+    path = benchmark / f"{FILES.get(suite.table, suite.table)}.parquet"
     if not path.is_file():
-        if name == "series" and _imported(benchmark):  # a release has no series table
-            return pd.DataFrame(columns=sorted(wanted))
+        if suite.table == "series" and _imported(benchmark):  # a release has no series table
+            return pd.DataFrame(columns=sorted(suite.columns))
         raise InputError(f"{path}: no such table; make it: {_again(benchmark)} --out {benchmark}")
     try:
-        there = [column for column in pq.read_schema(path).names if column in wanted]
-        index = pd.read_parquet(path, columns=there) if path.stem == "images" else None
+        names = [column for column in pq.read_schema(path).names if column in suite.columns]
+        index = pd.read_parquet(path, columns=names) if path.stem == "images" else None
     except (OSError, ValueError, pa.ArrowException) as error:
         raise InputError(
             f"{path}: can't be read ({type(error).__name__}); make it again: {_again(benchmark)}"
@@ -263,7 +283,7 @@ def _rows(benchmark: Path, name: str, suites: Path) -> Table:
         ) from None
     if index is None:
         return path
-    return stored_facts(benchmark, index) if wanted <= set(there) else index
+    return stored_facts(benchmark, index) if set(suite.columns) <= set(names) else index
 
 
 def _write(report: Report, passed: bool, split: str, of: str) -> None:

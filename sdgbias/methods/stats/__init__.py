@@ -5,12 +5,13 @@ Everything is clustered: questions about one DHS cluster share a picture and sur
 are not independent. ``clusters`` is (N,) of any sortable key. NaN rows are left out and n says so;
 what can't be had is NaN.
 
-intervals   Estimate, mean(s), share, amount, fraction, macro, two_way: one number with its n, its
+intervals   Estimate, mean, share, amount, fraction, macro, two_way: one number with its n, its
             clusters and a 95 % interval
 bootstrap   draws of clusters, intervals of anything that is a function of column means
 paired      clustered test of a difference, sign tests, minimum detectable effect
 multiple    Holm, letters of a leaderboard
-groups      metrics by group, disparity between groups
+measure     means over groups, of many columns at once
+groups      disparity between groups
 """
 
 from __future__ import annotations
@@ -18,15 +19,11 @@ from __future__ import annotations
 from sdgbias.methods.stats.bootstrap import interval as interval
 from sdgbias.methods.stats.bootstrap import replicates as replicates
 from sdgbias.methods.stats.bootstrap import widening as widening
-from sdgbias.methods.stats.groups import SMALLEST as SMALLEST
-from sdgbias.methods.stats.groups import ByGroup as ByGroup
 from sdgbias.methods.stats.groups import Disparity as Disparity
 from sdgbias.methods.stats.groups import GroupMeans as GroupMeans
 from sdgbias.methods.stats.groups import disparity as disparity
 from sdgbias.methods.stats.groups import disparity_change as disparity_change
 from sdgbias.methods.stats.groups import group_means as group_means
-from sdgbias.methods.stats.groups import grouped as grouped
-from sdgbias.methods.stats.groups import wider as wider
 from sdgbias.methods.stats.intervals import FEWEST as FEWEST
 from sdgbias.methods.stats.intervals import LEVEL as LEVEL
 from sdgbias.methods.stats.intervals import Estimate as Estimate
@@ -38,12 +35,15 @@ from sdgbias.methods.stats.intervals import estimate as estimate
 from sdgbias.methods.stats.intervals import fraction as fraction
 from sdgbias.methods.stats.intervals import macro as macro
 from sdgbias.methods.stats.intervals import mean as mean
-from sdgbias.methods.stats.intervals import means as means
 from sdgbias.methods.stats.intervals import nothing as nothing
 from sdgbias.methods.stats.intervals import share as share
 from sdgbias.methods.stats.intervals import spread_of as spread_of
 from sdgbias.methods.stats.intervals import two_way as two_way
 from sdgbias.methods.stats.intervals import widest as widest
+from sdgbias.methods.stats.measure import SMALLEST as SMALLEST
+from sdgbias.methods.stats.measure import MeansByGroup as MeansByGroup
+from sdgbias.methods.stats.measure import ValueColumn as ValueColumn
+from sdgbias.methods.stats.measure import measure as measure
 from sdgbias.methods.stats.multiple import apart_from_zero as apart_from_zero
 from sdgbias.methods.stats.multiple import holm as holm
 from sdgbias.methods.stats.multiple import leaderboard as leaderboard

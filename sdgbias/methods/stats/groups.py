@@ -1,111 +1,18 @@
-"""Metrics by group, and how far groups lie apart. Groups are any key; the metric knows nothing of
-them."""
+"""How far groups lie apart. Groups are any key; the metric knows nothing of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sdgbias.methods.cade import Bools, Floats, Ints
+from sdgbias.methods.cade import Floats, Ints
 from sdgbias.methods.stats.bootstrap import replicates, widening
-from sdgbias.methods.stats.intervals import (
-    FEWEST,
-    LEVEL,
-    Estimate,
-    Kind,
-    bounds,
-    codes,
-    spread_of,
-)
-from sdgbias.methods.stats.paired import p_of_draws, p_of_sums
-
-#: A group of fewer rows has no value: it would be read as a finding.
-SMALLEST = 20
-
-
-@dataclass(frozen=True)
-class ByGroup:
-    """A metric by group: value, low, high (g,), NaN where small; n, clusters (g,); small (g,):
-    fewer rows than requested. p (g,): two-sided, of each value against 0, as `paired` of the
-    group's rows; NaN where it wasn't wanted."""
-
-    value: Floats
-    n: Ints
-    low: Floats
-    high: Floats
-    clusters: Ints
-    p: Floats
-    small: Bools
-
-    def estimate(self, i: int) -> Estimate:
-        value, low, high = (float(v[i]) for v in (self.value, self.low, self.high))
-        return Estimate(value, int(self.n[i]), low, high, int(self.clusters[i]))
-
-
-def grouped(
-    values: np.ndarray | Sequence[np.ndarray],
-    code: Ints,
-    g: int,
-    place: Ints,
-    *,
-    kind: Kind = "share",
-    smallest: int = 1,
-    tested: bool = False,
-) -> list[ByGroup]:
-    """(N,) row values, or a list of M such columns, (N,) group codes below ``g``, (N,) place
-    codes -> a table per column.
-
-    A row that doesn't count for the metric is NaN. ``place`` is what makes rows dependent: a place,
-    or the picture that several people are in. Groups below ``smallest`` rows: NaN, small. tested:
-    with p.
-
-    The same numbers as `share` or `mean` of each group's rows.
-    """
-    from sdgbias.methods.stats._loops import add_up
-
-    columns = [values] if isinstance(values, np.ndarray) else values
-    places = int(place.max()) + 1 if place.size else 0
-    pair, _ = codes(code * places + place)
-    pairs = int(pair.max()) + 1 if pair.size else 0
-    group = np.zeros(pairs, dtype=np.int64)
-    group[pair] = code  # (P,) the group of each group x place
-    out = []
-    for column in columns:
-        rows, sums = np.zeros(pairs), np.zeros(pairs)
-        add_up(np.asarray(column, dtype=float), pair, sums, rows)
-        n = np.bincount(group, weights=rows, minlength=g).astype(float)
-        moved = np.bincount(code, weights=(column != 0) & ~np.isnan(column), minlength=g)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            value = np.bincount(group, weights=sums, minlength=g) / n
-            changed = moved / n
-        there = rows > 0
-        rest = (sums - rows * value[group])[there]
-        spread = spread_of(rest, rows[there], group[there], g)
-        low, high = bounds(value, n, spread, kind, changed)
-        small = n < max(smallest, 1)
-        p = np.full(g, np.nan)
-        if tested:
-            for i in np.flatnonzero(~small):
-                of_group = sums[there & (group == i)]
-                p[i] = p_of_sums(of_group, value[i], spread.variance[i], spread.df[i], kind)
-        value, low, high = (np.where(small, np.nan, v) for v in (value, low, high))
-        out.append(ByGroup(value, n.astype(np.int64), low, high, spread.clusters, p, small))
-    return out
-
-
-def wider(one: ByGroup, other: ByGroup) -> ByGroup:
-    """The same values clustered in two ways: for each group the interval that claims less (as
-    `intervals.widest`)."""
-    none = [np.isnan(table.low) for table in (one, other)]
-    with np.errstate(invalid="ignore"):
-        further = (other.high - other.low) > (one.high - one.low)
-    fewer = other.clusters < one.clusters
-    use = np.where(none[0], none[1] & fewer, none[1] | further)
-    names = ("low", "high", "clusters", "p")
-    return replace(one, **{k: np.where(use, getattr(other, k), getattr(one, k)) for k in names})
+from sdgbias.methods.stats.intervals import FEWEST, LEVEL, Estimate, codes
+from sdgbias.methods.stats.measure import SMALLEST
+from sdgbias.methods.stats.paired import p_of_draws
 
 
 @dataclass(frozen=True)

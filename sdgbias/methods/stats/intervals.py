@@ -193,46 +193,12 @@ def nothing(n: int = 0) -> Estimate:
 
 def mean(values: ArrayLike, clusters: ArrayLike, kind: Kind = "mean") -> Estimate:
     """Mean of (N,) values with the interval of its kind. NaN values are left out of value and n."""
-    return means([(values, clusters, kind)])[0]
-
-
-def means(asked: Sequence[tuple[ArrayLike, ArrayLike, Kind]]) -> list[Estimate]:
-    """What `mean` gives for each ((N,) values, (N,) clusters, kind). A run has thousands of means
-    of few rows: the intervals of all are computed at once."""
-    found, sums, rows = [nothing()] * len(asked), [], []
-    value, n, changed = np.zeros((3, len(asked)))
-    some: list[int] = []
-    counted: dict[int, tuple[Ints, Floats]] = {}  # of an array of clusters: codes, rows of each
-    for number, (values, clusters, _) in enumerate(asked):
-        x = np.asarray(values, dtype=float)
-        whole = not np.isnan(x).any()
-        if not whole:
-            x, (clusters,) = known(x, clusters)
-        if x.size == 0:
-            continue
-        some.append(number)
-        value[number], n[number], changed[number] = x.mean(), x.size, np.count_nonzero(x) / x.size
-        if not whole or id(clusters) not in counted:
-            code, groups = codes(clusters)
-            in_each = np.bincount(code, minlength=groups).astype(float)
-            if whole:
-                counted[id(clusters)] = code, in_each
-        else:
-            code, in_each = counted[id(clusters)]
-        sums.append(np.bincount(code, weights=x - value[number], minlength=len(in_each)))
-        rows.append(in_each)
-    if not some:
-        return found
-    group = np.repeat(some, [len(r) for r in rows])
-    spread = spread_of(np.concatenate(sums), np.concatenate(rows), group, len(asked))
-    for kind in dict.fromkeys(asked[number][2] for number in some):
-        at = [number for number in some if asked[number][2] == kind]
-        mine = Spread(spread.variance[at], spread.df[at], spread.clusters[at])
-        low, high = bounds(value[at], n[at], mine, kind, changed[at])
-        for number, *one in zip(at, value[at], n[at], low, high, mine.clusters, strict=True):
-            v, count, a, b, many = one
-            found[number] = Estimate(float(v), int(count), float(a), float(b), int(many))
-    return found
+    x, (c,) = known(values, clusters)
+    if x.size == 0:
+        return nothing()
+    value = float(x.mean())
+    changed = np.count_nonzero(x) / x.size
+    return estimate(value, int(x.size), cluster_spread(x - value, c), kind, changed)
 
 
 def share(hits: ArrayLike, clusters: ArrayLike) -> Estimate:

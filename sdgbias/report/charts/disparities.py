@@ -36,30 +36,20 @@ def figures(metrics: pd.DataFrame, studies: pd.DataFrame) -> list[Figure]:
     several data sets, each figure has a select for them."""
     apart = (partial(_apart, attribute=attribute) for attribute in PAIRS)
     made = drawn(metrics, *apart, _classes, _prompts) + drawn(studies, _debiased, _cost)
-    several, silent = metrics["data"].nunique() > 1, _unheard(metrics)
-    shown = [_understood_first(f, silent) for f in made]
+    several = metrics["data"].nunique() > 1
+    silent = metrics[(metrics["missing_reason"] == NOT_UNDERSTOOD) & (metrics["method"] == "full")]
+    shown = [_understood_first(f, set(silent["model"])) for f in made]
     return [replace(f, filters=("data", *f.filters)) if several else f for f in shown]
 
 
-def _unheard(metrics: pd.DataFrame) -> set[tuple[str, str, str, str]]:
-    """(data, model, test, method) of which not one answer was understood: a recall of 0 there says
-    nothing, and is not drawn."""
-    out = metrics[metrics["note"].fillna("") == NOT_UNDERSTOOD]
-    return set(out[_ASKED].itertuples(index=False, name=None))
-
-
-def _heard(frame: pd.DataFrame, silent: set[tuple[str, str, str, str]]) -> pd.DataFrame:
-    return frame[~frame.set_index(_ASKED).index.isin(list(silent))]
-
-
-def _understood_first(f: Figure, silent: set[tuple[str, str, str, str]]) -> Figure:
-    """The figure opening on a model whose answers were understood, and that has a value."""
+def _understood_first(f: Figure, silent: set[str]) -> Figure:
+    """The figure opening on a model that has a value and isn't one of ``silent``, whose answers
+    weren't understood."""
     if "model" not in f.filters:
         return f
     frame = f.frame
     empty = set(frame["model"]) - set(frame.loc[frame["value"].notna(), "model"])
-    last = {model for _, model, _, method in silent if method == "full"} | empty
-    order = frame["model"].isin(last)
+    order = frame["model"].isin(silent | empty)
     if "data" in frame:  # the first set of people stays the first
         rank = {d: i for i, d in enumerate(dict.fromkeys(frame["data"]))}
         order = frame["data"].map(rank) * 2 + order
@@ -80,12 +70,12 @@ def _ordered(frame: pd.DataFrame, **orders: Collection[str]) -> pd.DataFrame:
 
 def _is_silent(rows: pd.DataFrame) -> pd.Series:
     """Which disparities have no value because the model's answers say nothing about groups."""
-    return rows["value"].isna() & rows["note"].fillna("").isin([NOT_UNDERSTOOD, NONE_RIGHT])
+    return rows["missing_reason"].isin([NOT_UNDERSTOOD, NONE_RIGHT])
 
 
 def _silent(rows: pd.DataFrame) -> str:
     """A sentence per reason, naming the models and prompts without any disparity; '' for none."""
-    out = rows[_is_silent(rows)]
+    out = rows[_is_silent(rows) & (rows["metric"] == "disparity")]
     return "".join(
         f" {str(why).capitalize()}, so without a disparity: "
         + "; ".join(
@@ -93,7 +83,7 @@ def _silent(rows: pd.DataFrame) -> str:
             for model, part in mine.groupby("model", sort=False)
         )
         + "."
-        for why, mine in out.groupby("note", sort=True)
+        for why, mine in out.groupby("missing_reason", sort=True)
     )
 
 
@@ -175,7 +165,7 @@ def _classes(metrics: pd.DataFrame) -> Figure:
 def _prompts(metrics: pd.DataFrame) -> Figure:
     whole = (metrics["pillar"] == "all") & (metrics["indicator"] == "all-52")
     shares = metrics[whole & metrics["metric"].isin(["recall", "false_yes_rate"])]
-    frame, silent = shaped(_heard(shares, _unheard(metrics))), _silent(metrics)
+    frame, silent = shaped(shares), _silent(metrics)
     frame = named(frame, "fairness-prompts").assign(method=frame["method"].replace(METHODS))
     frame = _ordered(frame, method=METHODS.values())
     return figure("fairness-prompts", frame, silent=silent)

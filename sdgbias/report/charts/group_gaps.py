@@ -60,12 +60,14 @@ def _spread(frame: pd.DataFrame) -> str:
     value = mine["value"].astype(float)
     ends: list[Any] = [value.idxmax(), value.idxmin()]
     top, low = (mine.loc[at] for at in ends)
-    apart = None not in (top["low"], low["high"]) and top["low"] > low["high"]
+    if None in (top["low"], low["high"]):
+        verdict = "one of the two has no interval, so they can’t be compared"
+    else:
+        verdict = f"the two intervals {'lie apart' if top['low'] > low['high'] else 'overlap'}"
     return (
         f"Full of {first['model']} lies between"
         f" {low['said']} % ({low['level']}, CI {low['ci']}, n {low['n']:,}) and {top['said']} %"
-        f" ({top['level']}, CI {top['ci']}, n {top['n']:,}): the two intervals"
-        f" {'lie apart' if apart else 'overlap'}."
+        f" ({top['level']}, CI {top['ci']}, n {top['n']:,}): {verdict}."
     )
 
 

@@ -212,7 +212,7 @@ def _examples(asked: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def context(d: Fairness, checks: str = "") -> dict[str, Any]:
-    """Data of fairness.html.j2. ``checks`` links to the Data Docs of the benchmark."""
+    """Data of fairness.html.j2. ``checks`` links to the quality page of the benchmark."""
     analysed = set(zip(d.studies["data"], d.studies["model"], strict=True))
     choices = set(d.metrics.loc[d.metrics["task"] == CHOICE, "run_id"])
     return {

@@ -14,7 +14,6 @@ from sdgbias.registry import entries as registry
 from sdgbias.report import data, labels, leaderboard
 from sdgbias.report.pages.findings import findings
 from sdgbias.report.source import AMONG, Reader, Row
-from sdgbias.suites.facet import NOT_UNDERSTOOD
 from sdgbias.types import PILLARS, SDG, ModelSpec
 
 RUNS, NIGHTS = 30, 60
@@ -155,18 +154,11 @@ def _suite(reader: Reader, run: Row) -> dict[str, Any]:
     """The newest run of one suite: headline table, signature, CADE's gain or disparities, and the
     metric over nights."""
     cells = reader.ask(
-        """SELECT task, metric, method, test, pillar, indicator, "value", n, ci_low, ci_high, note
+        """SELECT task, metric, method, test, pillar, indicator, "value", n, ci_low, ci_high
            FROM metric_rows
            WHERE run_id = ? AND indicator IN ('all', 'all-52') ORDER BY ALL""",
         [run["run_id"]],
     )
-    # a recall of 0 where not one answer was understood is not shown as measured
-    mute = {(c["task"], c["test"], c["method"]) for c in cells if c["note"] == NOT_UNDERSTOOD}
-    void = {"value": None, "note": NOT_UNDERSTOOD}
-    cells = [
-        c | void if c["metric"] == "recall" and (c["task"], c["test"], c["method"]) in mute else c
-        for c in cells
-    ]
     whole = [c for c in cells if c["pillar"] == "all" and c["indicator"] == "all"]
     heads = []
     for task, metric in dict.fromkeys((c["task"], c["metric"]) for c in whole):

@@ -1,5 +1,5 @@
-"""The overview: what holds across models, the leaderboard of both suites, trends over nights, which
-way models lean without evidence, and where the numbers come from."""
+"""The overview: the first screen (`first_screen`), the leaderboard of both suites, trends over
+nights, what the picture adds to the context, and where the numbers come from."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from typing import Any
 
 import pandas as pd
 
+from sdgbias.analysis.nights import NightRecord
 from sdgbias.methods.stats import Estimate
 from sdgbias.report import data, labels, leaderboard, matrix
 from sdgbias.report.charts import paper
 from sdgbias.report.data import ReportData
 from sdgbias.report.layout import STATIC, Page, terms_in
 from sdgbias.report.leaderboard import Board
+from sdgbias.report.pages import first_screen
+from sdgbias.report.pages.disparities import Fairness
 from sdgbias.report.source import Reader
-from sdgbias.suites.facet import NOT_UNDERSTOOD
-from sdgbias.suites.facet_groups import HEADLINE
-from sdgbias.types import CONTEXT_NAMES, FACET, PILLARS, SDG
+from sdgbias.types import CONTEXT_NAMES, SDG
 
 #: Days in the trends.
 WINDOW = 30
@@ -36,11 +37,13 @@ def context(
     checks: str = "",
     absent: tuple[Sequence[str], Sequence[str]] = ((), ()),
     found: ReportData | None = None,
+    others: tuple[NightRecord | None, Fairness | None] = (None, None),
 ) -> dict[str, Any]:
     """Data of overview.html.j2. ``among``: only these runs. ``board``: paired differences of every
-    pair, shown when two models are ticked. ``checks``: link to the benchmark's Data Docs.
+    pair, shown when two models are ticked. ``checks``: link to the benchmark's quality page.
     ``absent``: titles of the pages, and models, that lack an analysis.
-    ``found``: the newest runs on places, where they have been read."""
+    ``found``: the newest runs on places, where they have been read; ``others``: the
+    newest night, and the newest runs on people."""
     table = matrix.matrix(reader, among)
     runs = [r["runs"][SDG] for r in table["rows"] if r["runs"].get(SDG)]
     if not runs:
@@ -50,21 +53,22 @@ def context(
     if board is not None:
         _letter(table, board)
     planted = [r["model"] for r in table["rows"] if r["provenance"] == "planted"]
-    said, behind = headlines(table, found), provenance(reader, table)
+    behind = provenance(reader, table)
+    said = first_screen.answers(table, found, others[0], behind, others[1])
+    drawn = first_screen.picture(found, [r["model"] for r in table["rows"]]) if found else None
     return {
         "table": table,
-        "headlines": said,
-        "words": terms_in(*(text for both in said for text in both), *WORDS),
+        "answers": said,
+        "lean": drawn,
+        "best": first_screen.best(table),
+        "words": terms_in(*(answer.text for answer in said), *WORDS),
         "pairs": inline(pairs(board) if board is not None else {}),
         "board_script": script(),
         "checks": checks,
         "absent": absent[0],
         "unanalysed": absent[1],
         "trends": trends(reader, table, among),
-        "leans": leans(found) if found else [],
-        "pillars": PILLARS,
         "prompts": found.prompts.to_dict("records") if found else [],
-        "bias": paper.figure4(found) if found else [],
         "image_use": paper.figure5(found) if found else [],
         "planted": planted,
         "mixed": [s for s, ids in table["benchmarks"].items() if len(ids) > 1],
@@ -96,162 +100,6 @@ def provenance(reader: Reader, table: Mapping[str, Any]) -> list[dict[str, Any]]
 def extra_prompts(run: Mapping[Any, Any]) -> int:
     """Distinct prompts of a run used only by extra prompts; the paper's views don't count them."""
     return int((_config(run["config"]).get("extra") or {}).get("prompts", 0))
-
-
-# ----------------------------------------------------------------------
-# what holds across models
-
-
-def headlines(table: Mapping[str, Any], found: ReportData | None) -> list[tuple[str, str]]:
-    """(sentence, evidence) across models: who is most accurate, which way models lean, what CADE
-    does, whom models recognise. About measured models; about planted ones where there are no
-    others. Each follows from intervals by a stated rule."""
-    rows = [r for r in table["rows"] if r["provenance"] != "planted"] or list(table["rows"])
-    made = [
-        _most(table, rows, SDG, "questions about places", "answers most rightly"),
-        _leaning(rows, found),
-        _cade(table, rows),
-        _most(table, rows, FACET, "pictures of people", "recognises most"),
-        _apart(table, rows),
-    ]
-    return [h for h in made if h is not None]
-
-
-def _column(
-    table: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], suite: str, metric: str
-) -> list[tuple[str, dict[str, Any]]]:
-    """(model, cell) of the first column of a suite with this metric, where there is a value."""
-    at = next(
-        (i for i, c in enumerate(table["columns"]) if (c.suite, c.metric) == (suite, metric)), None
-    )
-    if at is None:
-        return []
-    shown = [(r["model"], r["cells"][at]) for r in rows]
-    return [(m, c) for m, c in shown if c["sort"] is not None and not c["other"]]
-
-
-def _most(
-    table: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], suite: str, what: str, does: str
-) -> tuple[str, str] | None:
-    known = _column(table, rows, suite, matrix.HEADLINE[suite])
-    if not known:
-        return None
-    name, top = max(known, key=lambda k: k[1]["sort"])
-    if len(known) == 1:
-        return f"{name} is the only model measured on {what}", top["said"]
-    others = matrix.reach(top, [cell for _, cell in known])
-    if others == 0:
-        return f"Of {len(known)} models on {what}, {name} {does}", top["said"]
-    return (
-        f"Of {len(known)} models on {what}, none is the best beyond its interval",
-        f"{name} comes first: {top['said']}; {others} of the {len(known) - 1} others can’t be told"
-        " apart from it by these intervals",
-    )
-
-
-def _leaning(rows: Sequence[Mapping[str, Any]], found: ReportData | None) -> tuple[str, str] | None:
-    if found is None:
-        return None
-    names = {r["model"] for r in rows}
-    said = {m: v for m in found.models if m in names and (v := labels.leaning(found, m))}
-    if not said:
-        return None
-    ways: dict[str, list[str]] = {}
-    for model, verdicts in said.items():
-        for way in sorted(
-            {v.verdict.split(" ")[1] for v in verdicts if v.verdict.startswith("leans ")}
-        ):
-            ways.setdefault(way, []).append(model)
-    behind = f"{labels.prompts([v for verdicts in said.values() for v in verdicts])} in each pillar"
-    if not ways:
-        return (
-            "Without any evidence, no lean can be stated for any model",
-            f"{behind}; a lean needs six, and intervals that don’t overlap",
-        )
-    leaning = {m for models in ways.values() for m in models}
-    return (
-        "Models that lean in at least one pillar without any evidence:"
-        f" {len(leaning)} of {len(said)}",
-        "; ".join(f"{way}: {', '.join(models)}" for way, models in ways.items()) + f"; {behind}",
-    )
-
-
-def _cade(table: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
-    known = _column(table, rows, SDG, "accuracy_gain")
-    if not known:
-        return None
-    sign = {m: labels.sign_of(Estimate.of_row(c["row"])) for m, c in known}
-    up, down = ([m for m, s in sign.items() if s == way] for way in (1, -1))
-    parts = [f"raises: {', '.join(up)}"] * bool(up) + [f"lowers: {', '.join(down)}"] * bool(down)
-    alone = "; ".join(
-        [*parts, "for the others the interval of the change holds zero"][: 2 + len(parts)]
-        if len(up) + len(down) < len(known)
-        else parts
-    )
-    return (
-        f"Models whose accuracy CADE raises: {len(up)} of {len(known)}; lowers: {len(down)}",
-        alone,
-    )
-
-
-def _apart(table: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
-    """Models with a disparity whose interval excludes zero, and those that were not understood."""
-    columns = [(i, c) for i, c in enumerate(table["columns"]) if c.metric == "disparity"]
-    asked = [r for r in rows if r["runs"].get(FACET)]
-    if not columns or not asked:
-        return None
-    known = [r for r in asked if any(r["cells"][i]["sort"] is not None for i, _ in columns)]
-    apart = [r for r in known if any(r["cells"][i]["mark"] for i, _ in columns)]
-    silent = [
-        r["model"]
-        for r in asked
-        if r not in known and any(NOT_UNDERSTOOD in r["cells"][i]["why"] for i, _ in columns)
-    ]
-    found = [
-        (abs(r["cells"][i]["sort"]), r["model"], r["cells"][i])
-        for r in apart
-        for i, _ in columns
-        if r["cells"][i]["mark"]
-    ]
-    said = [_widest(found)] if found else []
-    said += [f"no answer understood, so nothing to say: {', '.join(silent)}"] if silent else []
-    if not known:
-        return "No model gave an answer about people that was understood", ", ".join(silent)
-    return (
-        "Models that recognise one group of people measurably more often than the other (prompt"
-        f" {HEADLINE[2]}, all classes, Holm over the attributes): {len(apart)} of {len(known)}",
-        "; ".join(said) or "no difference of an attribute is beyond chance",
-    )
-
-
-def _widest(found: Sequence[tuple[float, str, Mapping[str, Any]]]) -> str:
-    """The largest of several differences, which is called the widest only where its interval lies
-    beyond those of all others, whatever their signs."""
-    at = max(range(len(found)), key=lambda i: found[i][:2])
-    _, model, top = found[at]
-
-    def ends(cell: Mapping[str, Any]) -> list[float]:
-        return sorted(abs(cell["row"][end]) for end in ("ci_low", "ci_high"))
-
-    reach = sum(ends(cell)[1] >= ends(top)[0] for i, (_, _, cell) in enumerate(found) if i != at)
-    if not reach:
-        return f"widest: {model}, {top['said']}"
-    return f"the largest estimate: {model}, {top['said']}; {reach} more can’t be told apart from it"
-
-
-def leans(found: ReportData) -> list[dict[str, Any]]:
-    """A row per model; cells: the lean on each pillar, None where there is none."""
-    made = []
-    for model, title, kind in found.runs[["model", "title", "provenance"]].itertuples(
-        index=False, name=None
-    ):
-        said = {v.pillar: v for v in labels.leaning(found, model)}
-        cells = [said.get(p) for p in PILLARS]
-        if any(cells):
-            made.append(
-                {"model": model, "title": title or model, "provenance": kind, "cells": cells}
-            )
-    return sorted(made, key=lambda r: (r["provenance"] == "planted", r["model"]))
 
 
 # ----------------------------------------------------------------------
@@ -352,13 +200,16 @@ def context_without_places(
     runs: pd.DataFrame,
     beside: Sequence[Page],
     what: str,
+    night: NightRecord | None = None,
+    faces: Fairness | None = None,
 ) -> dict[str, Any]:
     """Data of people_alone.html.j2, the overview of results without the first suite: it states
     what they cover, and shows the leaderboard if they are of people. runs: with label and data."""
     table = matrix.matrix(reader, among)
     return {
         "table": table,
-        "headlines": headlines(table, None),
+        "answers": first_screen.answers(table, None, night, provenance(reader, table), faces),
+        "best": first_screen.best(table),
         "runs": runs.to_dict("records"),
         "beside": beside,
         "what": what,

@@ -64,7 +64,7 @@ def facts(config: str | None) -> dict[str, Any]:
 
 
 def context(own: Own, checked: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Data of own.html.j2. checked: suite -> link to the Data Docs of its benchmark, '' without."""
+    """Data of own.html.j2. checked: suite -> its quality page, '' without."""
     suites = [_suite(name, part, own) for name, part in own.runs.groupby("suite")]
     return {
         "suites": [s | {"checked": (checked or {}).get(s["name"], "")} for s in suites],

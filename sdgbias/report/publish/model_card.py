@@ -7,7 +7,7 @@ entry has them as arguments of its metric.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import yaml
@@ -19,22 +19,22 @@ from sdgbias.report.publish.runs import LEVEL, Number, PublishedRun
 
 #: What a leaderboard compares: one number for each task.
 HEADLINES = {"accuracy": "mcq", "interval_accuracy": "regression"}
-NAME = "SDGBiasBench, rebuilt"
+NAMES = {"sdg": "SDGBiasBench, rebuilt", "people": "Recognition of people, by group"}
 
 
-def files(run: PublishedRun, dataset: str) -> list[PublishedFile]:
-    """``dataset``: OWNER/NAME of the benchmark on the hub; without it there are no
-    `.eval_results`, which must name one."""
-    home = f"model_card/{run.model}"
-    made = [PublishedFile(f"{home}/README.md", partial(_card, run, dataset))]
-    if dataset and any(n.metric in HEADLINES for n in run.numbers):
+def files(runs: Sequence[PublishedRun], dataset: str) -> list[PublishedFile]:
+    """One card of the ``runs`` of one model, a part for each. ``dataset``: OWNER/NAME of the
+    benchmark on the hub; without it there are no `.eval_results`, which must name one."""
+    home = f"model_card/{runs[0].model}"
+    made = [PublishedFile(f"{home}/README.md", partial(_card, runs, dataset))]
+    if dataset and any(n.metric in HEADLINES for run in runs for n in run.numbers):
         made.append(
-            PublishedFile(f"{home}/.eval_results/sdgbias.yaml", partial(_entries, run, dataset))
+            PublishedFile(f"{home}/.eval_results/sdgbias.yaml", partial(_entries, runs, dataset))
         )
     return made
 
 
-def _entries(run: PublishedRun, dataset: str) -> Iterator[bytes]:
+def _entries(runs: Sequence[PublishedRun], dataset: str) -> Iterator[bytes]:
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
 
     entries = [
@@ -45,13 +45,14 @@ def _entries(run: PublishedRun, dataset: str) -> Iterator[bytes]:
             date=run.finished.isoformat(timespec="seconds"),
             notes=f"{labels.title(n.metric)}, test split, all context tests pooled; {n.words}",
         )
+        for run in runs
         for n in run.numbers
         if HEADLINES.get(n.metric) == n.task and n.test == "all" and n.method in ("full", "cade")
     ]
     yield yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False).encode()
 
 
-def _card(run: PublishedRun, dataset: str) -> Iterator[bytes]:
+def _card(runs: Sequence[PublishedRun], dataset: str) -> Iterator[bytes]:
     from huggingface_hub import EvalResult, ModelCardData
 
     results = [
@@ -59,7 +60,7 @@ def _card(run: PublishedRun, dataset: str) -> Iterator[bytes]:
             task_type="visual-question-answering",
             task_name=n.task,
             dataset_type=dataset or "sdgbias",
-            dataset_name=NAME,
+            dataset_name=NAMES.get(str(run.record["suite"]), str(run.record["suite"])),
             dataset_config=n.task,
             dataset_split="test",
             metric_type=n.metric,
@@ -74,14 +75,16 @@ def _card(run: PublishedRun, dataset: str) -> Iterator[bytes]:
                 "test": n.test,
             },
         )
+        for run in runs
         for n in run.numbers
     ]
-    data = ModelCardData(model_name=run.model, eval_results=results)
+    data = ModelCardData(model_name=runs[0].model, eval_results=results)
     yield templates.render(
         "data/texts/model_card.txt.j2",
         metadata=data.to_yaml(),
-        title=run.record["title"] or run.model,
-        run=run,
+        title=runs[0].record["title"] or runs[0].model,
+        runs=runs,
+        names=NAMES,
         name=_name,
     ).encode()
 

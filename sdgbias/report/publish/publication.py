@@ -59,6 +59,7 @@ def plan(
     if set(formats) - {DATASET}:
         chosen, left = _chosen(results, run_ids)
         withheld += left
+        loaded: list[runs.PublishedRun] = []
         for run_id in chosen:
             run = runs.load(
                 results,
@@ -68,7 +69,9 @@ def plan(
                 benchmark.ids if benchmark else (),
             )
             licences[f"model {run.model}"] = str(run.spec.get("licence") or "unknown")
-            files += _of_run(run, formats, name)
+            loaded.append(run)
+            if "every-eval-ever" in formats:
+                files += every_eval_ever.files(run)
             if run.why_no_answers and "every-eval-ever" in formats:
                 withheld.append(f"single answers of {run.run_id}: {run.why_no_answers}")
             if "every-eval-ever" in formats and (n := sum(not x.better for x in run.numbers)):
@@ -76,6 +79,9 @@ def plan(
                     f"{n:,} numbers of {run.run_id} from every-eval-ever, which asks whether lower"
                     " is better: of these, neither is"
                 )
+        if "model-card" in formats:
+            for model in dict.fromkeys(run.model for run in loaded):
+                files += model_card.files([run for run in loaded if run.model == model], name)
         if "model-card" in formats and chosen and not name:
             withheld.append(".eval_results: they name the dataset on the hub; give --dataset")
     if not files:
@@ -95,12 +101,3 @@ def _chosen(results: Path, run_ids: Sequence[str] | None) -> tuple[list[str], li
     planted = set(found["run_id"][found["provenance"] == "planted"])
     left = [f"{len(planted)} planted runs, which measure no model: name them with --run"]
     return [run for run in newest if run not in planted], left if planted else []
-
-
-def _of_run(run: runs.PublishedRun, formats: Sequence[str], name: str) -> list[PublishedFile]:
-    found: list[PublishedFile] = []
-    if "model-card" in formats:
-        found += model_card.files(run, name)
-    if "every-eval-ever" in formats:
-        found += every_eval_ever.files(run)
-    return found

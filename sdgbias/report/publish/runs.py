@@ -18,12 +18,15 @@ from sdgbias.report import labels
 #: The methods whose answers are exported one by one; numbers are exported for all methods.
 ANSWERS = ("full", "full_generated", "cade")
 LEVEL = 0.95
+#: Indicator of a number about people -> the classes it pools.
+_CLASSES = {"all": "13 classes", "all-52": "52 classes"}
 
 
 @dataclass(frozen=True)
 class Number:
     """One value of a run with its n and 95 % interval (None: too few clusters for one, or no
-    variation between them). ``part``: the groups compared in the suite on people, '' elsewhere."""
+    variation between them). ``part``: in the suite on people the groups compared and the classes
+    pooled, '' elsewhere."""
 
     task: str
     test: str
@@ -43,14 +46,16 @@ class Number:
     @property
     def better(self) -> int:
         """1: higher is better; -1: lower; 0: neither, such as the share of optimistic answers."""
-        widest = self.metric == "disparity" and self.part.endswith("max-min")
+        widest = self.metric == "disparity" and "max-min" in self.part
         return -1 if widest else labels.BETTER.get(self.metric, 0)
 
     @property
     def words(self) -> str:
         if self.low is None or self.high is None:
             return f"n = {self.n}, no interval"
-        return f"n = {self.n}, 95 % CI {self.low:.4g} to {self.high:.4g}"
+        # a bound of 1e-17 is 0 that was not computed exactly
+        low, high = round(self.low, 9), round(self.high, 9)
+        return f"n = {self.n}, 95 % CI {low:.4g} to {high:.4g}"
 
 
 @dataclass(frozen=True)
@@ -138,12 +143,12 @@ def load(
     suite = suites.named(str(record["suite"]))
     rows = store.query(
         results,
-        """SELECT task, test, method, metric, pillar, "value", n, ci_low, ci_high
+        """SELECT task, test, method, metric, pillar, indicator, "value", n, ci_low, ci_high
            FROM metric_rows WHERE run_id = $run AND "value" IS NOT NULL AND NOT isnan("value")
            AND indicator IN ('all', 'all-52') AND (pillar = 'all' OR $people) ORDER BY ALL""",
         {"run": run_id, "people": suite.private},
     )
-    numbers = tuple(_number(row) for row in rows.to_dict("records"))
+    numbers = tuple(_number(row, suite.private) for row in rows.to_dict("records"))
     why = ""
     if suite.private:
         why = "answers about people: nobody in the pictures agreed to be passed on"
@@ -164,14 +169,16 @@ def load(
     return replace(run, answered=found_answers)
 
 
-def _number(row: Mapping[Any, Any]) -> Number:
+def _number(row: Mapping[Any, Any], people: bool) -> Number:
+    classes = (_CLASSES[row["indicator"]],) if people else ()
+    groups = () if row["pillar"] == "all" else (str(row["pillar"]),)
     bounded = row["ci_low"] == row["ci_low"]
     return Number(
         task=str(row["task"]),
         test=str(row["test"]),
         method=str(row["method"]),
         metric=str(row["metric"]),
-        part="" if row["pillar"] == "all" else str(row["pillar"]),
+        part=", ".join((*groups, *classes)),
         value=float(row["value"]),
         n=int(row["n"]) if row["n"] == row["n"] else 0,
         low=float(row["ci_low"]) if bounded else None,

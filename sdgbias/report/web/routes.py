@@ -181,9 +181,11 @@ def router(site: Site) -> APIRouter:
             known = "SELECT count(*) AS n FROM runs WHERE finished_at IS NOT NULL"
             filled = site.filled(page) if reader.ask(known, keep=False)[0]["n"] else None
             if filled is None:
-                said = (
-                    "The results hold nothing for this page yet: `sdgbias evaluate MODEL` adds a"
-                    " run, `sdgbias analyse` its studies."
+                said = "The results hold nothing for this page yet. " + (
+                    "The command sdgbias suite build makes a suite of your own questions."
+                    if page == layout.OWN
+                    else "The command sdgbias evaluate MODEL adds a run, and sdgbias analyse"
+                    " its studies."
                 )
                 empty: dict[str, Any] = {
                     "heading": page.title,

@@ -79,7 +79,7 @@ class Site:
             if stamp not in self._report:
                 self._filled.clear()
                 self._report.clear()
-                self._report[stamp] = ReportPages(self.results.path, night=None)
+                self._report[stamp] = ReportPages(self.results.path)
             report = self._report[stamp]
             if (page, stamp) not in self._filled:
                 with store.held_open(self.results.path):

@@ -1,0 +1,170 @@
+"""The rules of a table: expectations/<table>.json and expectations/<table>.sql.
+
+The JSON file is a suite of Great Expectations' stock expectations, each about one column, with the
+rule's name, severity and message in its ``meta``. The SQL file holds the rules that span columns,
+rows or tables: a comment ``-- name (severity, needs ...): message``, then a condition that holds
+for every row, or a SELECT of the numbers (``row_no``) of the rows that break the rule; statements
+that begin with CREATE are definitions for the rules below them. A rule has a kebab-case name and a
+severity: ``gate`` rejects the benchmark, ``quarantine`` removes single rows, ``warn`` is only
+reported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sdgbias.errors import InputError, one_of
+from sdgbias.files import packaged, understood
+
+#: Suites whose table has another file name: people benchmarks and custom-question benchmarks each
+#: have an images.parquet and a prompts.parquet.
+FILES = {
+    "images_people": "images",
+    "prompts_people": "prompts",
+    "images_own": "images",
+    "prompts_own": "prompts",
+}
+SEVERITIES = ("gate", "quarantine", "warn")
+_HEAD = re.compile(r"-- ([a-z0-9-]+) \(([a-z]+)(?:, needs ([^)]+))?\): (.+)")
+
+
+@dataclass(frozen=True)
+class QualityRule:
+    """One rule. ``needs``: what has to be available for it: a table, a table's column, or one of
+    the facts of evaluate.Available. ``sql``: its condition or SELECT; '' for a stock expectation,
+    which has ``type`` and ``arguments``."""
+
+    name: str
+    severity: str
+    message: str
+    needs: tuple[str, ...] = ()
+    sql: str = ""
+    type: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that a stock expectation is about."""
+        one = self.arguments.get("column")
+        return (*([str(one)] if one else []), *map(str, self.arguments.get("column_list", ())))
+
+
+@dataclass(frozen=True)
+class RuleSet:
+    """The rules of a table. ``key``: the columns that name a row. ``columns``: what the table must
+    have (rule ``shape``); ``definitions``: CREATE statements, in order."""
+
+    table: str
+    key: tuple[str, ...]
+    shape: QualityRule
+    rules: tuple[QualityRule, ...]
+    definitions: tuple[str, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(map(str, self.shape.arguments["column_set"]))
+
+    @property
+    def every(self) -> tuple[QualityRule, ...]:
+        return (self.shape, *self.rules)
+
+
+def find_suites(start: Path | None = None) -> Path:
+    """The expectations folder: that of the repository named by SDGBIAS_REGISTRY if it has one, else
+    the nearest at or above ``start`` (default: the working folder), else, where ``start`` isn't
+    given, that of the checkout that this package lies in. Raises InputError when there is none.
+    """
+    here = (start or Path.cwd()).resolve()
+    named = os.environ.get("SDGBIAS_REGISTRY", "") if start is None else ""
+    checkout = [] if start else [packaged().parent]
+    folders = (*([Path(named).resolve()] if named else []), here, *here.parents, *checkout)
+    for folder in folders:
+        if (folder / "expectations" / "clusters.json").is_file():
+            return folder / "expectations"
+    raise InputError(
+        f"no expectations/clusters.json at or above {here}; change to the repository, or: export"
+        " SDGBIAS_REGISTRY=/path/to/repository"
+    )
+
+
+def load_rules(table: str, suites: Path) -> RuleSet:
+    """The rules of a table. Raises InputError: no such table, a malformed file, a name given twice,
+    an unknown severity, an expectation about no column."""
+    path = suites / f"{table}.json"
+    if not path.is_file():
+        raise InputError(one_of("table", table, [rules.stem for rules in suites.glob("*.json")]))
+    onward = "restore it: git checkout expectations"
+    with understood(path, "not a suite", onward):
+        suite = json.loads(path.read_text(encoding="utf-8"))
+        stock = [_stock(entry) for entry in suite["expectations"]]
+        key = tuple(map(str, suite["meta"]["key"]))
+    definitions, spanning = read_sql(suites / f"{table}.sql")
+    rules = [*stock, *spanning]
+    names = [rule.name for rule in rules]
+    for rule in rules:
+        if rule.severity not in SEVERITIES:
+            raise InputError(
+                f"{path}: rule {rule.name}: {one_of('severity', rule.severity, SEVERITIES)}"
+            )
+        if names.count(rule.name) > 1:
+            raise InputError(f"{path}: rule {rule.name} is given twice; rename or remove one")
+    shapes = [rule for rule in rules if "column_set" in rule.arguments]
+    if not key or len(shapes) != 1:
+        raise InputError(f"{path}: no key, or not one rule with a column_set; {onward}")
+    rest = tuple(rule for rule in rules if rule is not shapes[0])
+    return RuleSet(table, key, shapes[0], rest, definitions)
+
+
+def _stock(entry: Mapping[str, Any]) -> QualityRule:
+    meta = entry["meta"]
+    name, severity, message = (str(meta[k]) for k in ("rule", "severity", "message"))
+    needs = tuple(map(str, meta.get("needs", ())))
+    return QualityRule(
+        name, severity, message, needs, "", str(entry["type"]), dict(entry["kwargs"])
+    )
+
+
+def read_sql(path: Path) -> tuple[tuple[str, ...], list[QualityRule]]:
+    """(definitions, rules) of an SQL file; none of either where there is no file. Raises
+    InputError for a statement that is neither."""
+    definitions: list[str] = []
+    rules: list[QualityRule] = []
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    for comments, sql in _statements(text):
+        heads = [n for n, line in enumerate(comments) if _HEAD.fullmatch(line)]
+        if sql.upper().startswith("CREATE "):
+            definitions.append(sql)
+        elif heads:
+            first, *more = comments[heads[-1] :]
+            name, severity, needs, message = _HEAD.fullmatch(first).groups()  # type: ignore[union-attr]
+            message = " ".join([message, *(line.removeprefix("-- ") for line in more)])
+            wanted = tuple(part.strip() for part in (needs or "").split(",") if part.strip())
+            rules.append(QualityRule(name, severity, message, wanted, sql))
+        else:
+            raise InputError(
+                f"{path}: {sql.splitlines()[0][:60]!r} has no comment line '-- name (severity):"
+                " message' above it; write one"
+            )
+    return tuple(definitions), rules
+
+
+def _statements(text: str) -> Iterator[tuple[list[str], str]]:
+    """(the comment lines above a statement, the statement without its semicolon)."""
+    comments: list[str] = []
+    lines: list[str] = []
+    for line in text.splitlines():
+        if not lines and (line.startswith("--") or not line.strip()):
+            comments = [*comments, line] if line.strip() else []
+            continue
+        lines.append(line.rstrip().removesuffix(";"))
+        if line.rstrip().endswith(";"):
+            yield comments, "\n".join(lines)
+            comments, lines = [], []
+    if lines:
+        yield comments, "\n".join(lines)

@@ -1,0 +1,123 @@
+"""Means over groups: against masks, by hand, and clustered in two ways."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from sdgbias.methods import metrics, stats
+
+RNG = np.random.default_rng(0)
+GOLD, SAID = RNG.integers(0, 3, 300), RNG.integers(0, 3, 300)
+GROUP = np.array(["north", "south", "west"])[RNG.integers(0, 3, 300)]
+PLACE = RNG.integers(0, 60, 300)
+
+
+def measured(
+    values: np.ndarray,
+    by: np.ndarray,
+    groups: int,
+    clusters: Sequence[np.ndarray],
+    kind: stats.Kind = "share",
+    **how: int,
+) -> stats.MeansByGroup:
+    (found,) = stats.measure([stats.ValueColumn("m", values, kind)], by, groups, clusters, **how)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["share", "mean", "amount", "fraction", "difference"])
+def test_a_group_has_the_numbers_of_its_rows_alone(kind: stats.Kind) -> None:
+    hit = metrics.correct(GOLD, SAID).astype(float)
+    if kind == "difference":
+        hit -= RNG.integers(0, 2, 300)
+    test = "difference" if kind == "difference" else "mean"
+
+    table = measured(hit, stats.codes(GROUP)[0], 3, [PLACE], kind, tested=True)
+
+    for i, name in enumerate(("north", "south", "west")):
+        rows = name == GROUP
+        expected, found = stats.mean(hit[rows], PLACE[rows], kind), table.estimate(i)
+        assert (found.value, found.low, found.high) == pytest.approx(
+            (expected.value, expected.low, expected.high), nan_ok=True
+        )
+        assert (found.n, found.clusters) == (expected.n, len(set(PLACE[rows])))
+        assert table.p[i] == pytest.approx(stats.paired(hit[rows], PLACE[rows], test).p)
+
+
+def test_small_groups_have_no_value_and_say_so() -> None:
+    group = np.repeat([1, 0], [20, 19])
+
+    table = measured(np.ones(39), group, 2, [np.arange(39)], smallest=stats.SMALLEST)
+
+    assert (list(table.small), list(table.n)) == ([True, False], [19, 20])
+    assert np.isnan([table.value[0], table.low[0], table.high[0]]).all() and table.value[1] == 1.0
+
+
+def test_a_group_of_twenty_rows_has_a_value_and_one_of_nineteen_none() -> None:
+    code = np.repeat([0, 1], [20, 19])
+    hits = (np.arange(39) % 2).astype(float)
+
+    table = measured(hits, code, 2, [np.arange(39)], smallest=stats.SMALLEST)
+    means = stats.group_means(hits, code, np.arange(39), draws=10)
+
+    assert list(table.small) == [False, True]
+    assert list(np.isnan(table.value)) == list(np.isnan(means.value[0])) == [False, True]
+
+
+def test_recall_skips_rows_of_other_classes() -> None:
+    """People in pictures: recall of the class 'nurse' by group, several people in one picture."""
+    truth = np.array(["nurse", "nurse", "singer", "nurse", "nurse", "nurse"])
+    said = np.array(["nurse", "singer", "singer", "nurse", "nurse", "singer"])
+    recall = np.where(truth == "nurse", said == truth, np.nan)
+
+    table = measured(recall, np.array([1, 1, 1, 2, 0, 2]), 3, [np.arange(6)])
+
+    assert list(table.value) == [1 / 1, 1 / 2, 1 / 2]
+    assert list(table.n) == [1, 2, 2], "the singer is no nurse"
+
+
+def test_rows_of_no_group_and_groups_of_no_row_count_nowhere() -> None:
+    table = measured(np.array([1.0, 0.0, 1.0]), np.array([-1, 0, 2]), 4, [np.arange(3)])
+
+    assert list(table.n) == [1, 0, 1, 0]
+    assert list(np.isnan(table.value)) == [False, True, False, True]
+    assert measured(np.zeros(0), np.zeros(0, int), 0, [np.zeros(0, int)]).n.size == 0
+
+
+def test_one_cluster_has_a_value_and_no_interval() -> None:
+    four = np.zeros(4, np.int64)
+
+    table = measured(np.array([1.0, 0, 0, 0]), four, 1, [four], "mean")
+
+    assert table.value[0] == 1 / 4 and np.isnan(table.low[0])
+
+
+def test_of_two_ways_to_cluster_each_group_takes_the_one_that_claims_less() -> None:
+    rng = np.random.default_rng(0)
+    hits, code = rng.integers(0, 2, 200).astype(float), np.repeat([0, 1], 100)
+    place, prompt = np.arange(200) // 2, np.where(code == 0, 0, 1 + np.arange(200) % 10)
+    by_place, by_prompt = (measured(hits, code, 2, [way]) for way in (place, prompt))
+
+    both = measured(hits, code, 2, [place, prompt])
+
+    assert both.estimate(0).too_few and np.isnan(both.low[0]), "one prompt has no interval"
+    each = [by_place.estimate(1), by_prompt.estimate(1)]
+    assert both.estimate(1) == stats.widest(each)
+    assert both.way[1] == each.index(stats.widest(each))
+    turned = measured(hits, code, 2, [prompt, place])
+    assert (turned.low[1], turned.clusters[0]) == (both.low[1], 1)
+
+
+def test_a_way_counts_only_where_rows_depend_in_it() -> None:
+    """The first group's rows share no prompt: its interval is that over places."""
+    hits, code = (np.arange(200) % 2).astype(float), np.repeat([0, 1], 100)
+    place, prompt = np.arange(200) // 2, np.where(code == 0, -1, np.arange(200) % 2)
+
+    table = measured(hits, code, 2, [prompt, place])
+
+    assert list(table.way) == [1, 0]
+    assert list(table.n) == [100, 100]
+    assert table.estimate(0) == stats.share(hits[:100], place[:100])
+    assert table.clusters[1] == 2 and np.isnan(table.low[1])
