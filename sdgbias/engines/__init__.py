@@ -12,6 +12,8 @@ Engines score prompts. Only this package imports torch or transformers.
 
 from __future__ import annotations
 
+import gc
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
@@ -111,3 +113,11 @@ def load(spec: ModelSpec, root: Path) -> Backend:
     module, name = _CLASSES[spec.backend]
     engine: Backend = getattr(import_module(f"{__name__}.{module}"), name)(spec, root)
     return engine
+
+
+def release_memory() -> None:
+    """Gives the memory of engines that nothing holds any more back to the device."""
+    gc.collect()  # a model refers to itself
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
