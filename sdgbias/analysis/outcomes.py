@@ -61,15 +61,9 @@ def outcomes(cells: Sequence[TaskCell]) -> list[TaskOutcome]:
     """One Outcome per cell of a task, with the same place and country codes in all."""
     if not cells:
         return []
-    tables: dict[int, pd.DataFrame] = {}  # the tests of a task share one table of items
-    for cell in cells:
-        if id(cell.items) not in tables:
-            tables[id(cell.items)] = cell.items.loc[cell.test_rows].reset_index(drop=True)
-    places, countries = _coded(tables, "cluster_id"), _coded(tables, "country")
-    return [
-        _outcome(cell, tables[id(cell.items)], places[id(cell.items)], countries[id(cell.items)])
-        for cell in cells
-    ]
+    tables = [cell.items.loc[cell.test_rows].reset_index(drop=True) for cell in cells]
+    codes = (_coded(tables, name) for name in ("cluster_id", "country"))
+    return [_outcome(*of_one) for of_one in zip(cells, tables, *codes, strict=True)]
 
 
 def pools(run: RunData, task: Task) -> list[TaskOutcome]:
@@ -274,12 +268,10 @@ def adjust(rows: Sequence[dict[str, object]]) -> None:
             r["p"], r["note"] = float(fixed), f"{said}p: Holm over {many} tests, alone {p:.3g}"
 
 
-def _coded(tables: Mapping[int, pd.DataFrame], column: str) -> dict[int, Ints]:
-    code, _ = pd.factorize(
-        pd.concat([t[column] for t in tables.values()], ignore_index=True), sort=True
-    )
-    ends = np.cumsum([len(t) for t in tables.values()])[:-1]
-    return dict(zip(tables, np.split(code.astype(np.int64), ends), strict=True))
+def _coded(tables: Sequence[pd.DataFrame], column: str) -> list[Ints]:
+    """The codes of a column, (n,) of each table."""
+    code, _ = pd.factorize(pd.concat([t[column] for t in tables], ignore_index=True), sort=True)
+    return np.split(code.astype(np.int64), np.cumsum([len(t) for t in tables])[:-1])
 
 
 def _outcome(cell: TaskCell, items: pd.DataFrame, place: Ints, country: Ints) -> TaskOutcome:

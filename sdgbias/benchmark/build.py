@@ -45,7 +45,7 @@ from sdgbias.types import QUARANTINE_COLUMNS, Task
 MAX_ROUNDS = 20
 CUTS, QUESTIONS = ("ours", "paper"), ("all", "paper")
 #: With fewer clusters than this, starting a worker takes longer than drawing their pictures.
-FEW_PICTURES = 32
+FEW_PICTURES = 64
 #: Least rows of a row group of a table that is written in parts; at most as many again are held.
 GROUP = 100_000
 
@@ -138,8 +138,8 @@ def build_images(
     """Stage 2: tiles and photos -> images/ (shards) and images.parquet (their index). ``settings``
     None: no images.
 
-    Returns (rendered now, reused): a picture whose tile, photos and settings are unchanged is not
-    drawn again.
+    Returns (rendered now, reused): a shard of pictures whose tiles, photos and settings are
+    unchanged is kept.
     """
     table = _read(out, "clusters")
     if settings is None:

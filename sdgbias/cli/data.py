@@ -3,6 +3,7 @@ format."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -94,6 +95,41 @@ def review_import(
     from sdgbias.benchmark.review import import_reviews
 
     _say(import_reviews(first, second, benchmark, out, adjudicator).lines())
+
+
+@review_app.command("templates")
+def review_templates(
+    out: Annotated[Path, typer.Option()],
+    benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
+    reviewers: str = "one,two",
+) -> None:
+    """Write a CSV per reviewer with every question template: question, options, evidence, reasoning
+    target; verdicts are accept or reject.
+
+    Args:
+        out: Folder for the CSVs.
+        reviewers: Names, comma-separated: one CSV each.
+    """
+    from sdgbias.benchmark.review.template_sheets import write_template_sheets
+
+    names = [name.strip() for name in reviewers.split(",") if name.strip()]
+    _say([str(path) for path in write_template_sheets(benchmark, out, names)])
+
+
+@review_app.command("template-agreement")
+def review_template_agreement(
+    first: Annotated[Path, typer.Argument(metavar="A.csv")],
+    second: Annotated[Path, typer.Argument(metavar="B.csv")],
+) -> None:
+    """Print, as JSON, how far two reviewers agree on the templates, and which need an adjudicator.
+
+    Args:
+        first: CSV of the first reviewer.
+        second: CSV of the second reviewer.
+    """
+    from sdgbias.benchmark.review.template_sheets import template_agreement
+
+    typer.echo(json.dumps(template_agreement(first, second), indent=1))
 
 
 @release_app.command("export")

@@ -88,7 +88,7 @@ def evaluate(
     draws: Annotated[int, typer.Option(min=1)] = 10_000,
     seed: int = 0,
     numerics: str = "exact",
-    mode: str = "continue",
+    mode: str = "replace",
     limit: Annotated[int | None, typer.Option(min=5)] = None,
     batch_size: Annotated[int | None, typer.Option(min=1)] = None,
     passes: PassesOption = "all",
@@ -108,7 +108,8 @@ def evaluate(
         draws: Random-search draws for CADE (paper: 10,000).
         seed: Seed of the search.
         numerics: exact, or reference (the authors' floors).
-        mode: Regression answers: continue (decode after CADE's digit) or replace.
+        mode: Regression answers: replace (CADE's digit in the free answer, as the authors do) or
+            continue (decode after each digit, at some five times the cost).
         limit: A first look at so many questions of each kind: stored in first-look.duckdb beside
             the results, on no leaderboard.
         batch_size: Prompts per batch; default: the registry entry's.

@@ -8,4 +8,6 @@ models.
 * lean, metrics: which way answers go, and how many are right
 * stats: intervals, paired tests, resampling, groups
 * compiled: kernels compiled ahead, for numba's cache
+
+For logits of one's own: ``from sdgbias.methods import cade``.
 """

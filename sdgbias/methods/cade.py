@@ -1,4 +1,5 @@
-"""CADE (Sec. 4) as pure array code in float64. No I/O, no pandas.
+"""CADE (Sec. 4) as pure array code in float64. No I/O, no pandas: `streams` of four arrays of
+logits, `search` on validation rows, `decide`.
 
 Axes: N rows, K candidates (3 letters or 10 digits). A view is (N, K) raw first-token logits; NaN
 marks a candidate that the item lacks. `streams` does everything that does not depend on the
@@ -22,12 +23,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from sdgbias.types import CadeParams
+from sdgbias.types import CadeParams, Task
+
+if TYPE_CHECKING:
+    from sdgbias.methods.search import Kind, SearchResult
 
 Numerics = Literal["exact", "reference"]
 Stream = Literal["full+img", "full", "img"]
@@ -206,6 +210,39 @@ def decide(s: Streams, params: CadeParams) -> Decision:
     ties = int(np.sum((np.sum(s.valid & (score == top), axis=1) > 1) & ~kept & decidable))
     choice = np.where(kept, s.base, np.where(decidable, best, -1))
     return Decision(choice.astype(np.int64), kept, score, ties)
+
+
+def search(
+    s: Streams,
+    right: ArrayLike,
+    task: Task | str = Task.MCQ,
+    *,
+    kind: Kind = "random",
+    draws: int = 10_000,
+    seed: int = 0,
+) -> SearchResult:
+    """The four hyper-parameters that serve validation rows best; `.params` is what `decide` takes.
+
+    ``s``: the streams of the validation rows alone. ``right``: (N,) the index of the right
+    candidate of each row, or (N, K) what choosing each candidate earns (1 or 0, or minus its
+    error), NaN where unknown: such rows are left out. ``task``: the ranges, of 'mcq' or
+    'regression' (Table G). ``kind``: 'random', the paper's protocol of ``draws`` (App. C.4), or
+    'exact', line searches over the breakpoints of the objective. Raises ValueError where no row can
+    be tuned on, or the shapes don't fit.
+    """
+    from sdgbias.methods.search import SearchSettings, take, tune  # which import this module
+
+    earned = np.asarray(right)
+    if earned.ndim == 1:
+        earned = np.arange(s.valid.shape[1]) == earned[:, None]
+    if earned.shape != s.valid.shape:
+        raise ValueError(f"right has shape {np.shape(right)}; the views are {s.valid.shape}")
+    payoff = earned.astype(np.float64)
+    rows = usable(s.valid, payoff)
+    if not rows.any():
+        raise ValueError("no row has a picture view, a candidate and a right answer")
+    how = SearchSettings(draws, seed)
+    return tune(take(s, rows), payoff[rows], Task(task), search=kind, settings=how)
 
 
 def argmax_view(logits: Floats, present: Bools) -> Ints:

@@ -125,15 +125,13 @@ def encode(
     """One Label per text. ``floor``: instead of the encoder's own; one of them must be. Equal texts
     are embedded once; ties go to the earlier label. Without an encoder nothing is found by meaning.
 
-    ``nearest``: the papers' reading, without a floor: the nearest label of every answer, refusals
-    and answers that name several among them; unparsed only where no label is nearer than another.
+    ``nearest``: the papers' reading, without a floor: the nearest label of every answer, of empty
+    ones, refusals and those that name several too; the first label where none is nearer.
     """
     texts = [answer_part(text) for text in texts]
     distinct = {text: by_form(text, labels, options, spellings) for text in dict.fromkeys(texts)}
     open_texts = [
-        text
-        for text, label in distinct.items()
-        if label is None or (nearest and not label.name and label.how != "empty")
+        text for text, label in distinct.items() if label is None or (nearest and not label.name)
     ]
     if encoder is not None and open_texts:
         least = -np.inf if nearest else encoder.floor if floor is None else floor
@@ -149,7 +147,7 @@ def encode(
             close = float(row[at])
             distinct[text] = (
                 Label(labels[at], "cosine", close)
-                if close >= least and not (nearest and close == row.min())
+                if close >= least
                 else Label("", "unparsed", close)
             )
     return [distinct[text] or Label("", "unparsed") for text in texts]

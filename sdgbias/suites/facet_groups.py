@@ -3,14 +3,16 @@ Arrays and frames in, rows out.
 
 recall(g, c) is the share of group g's pictures of class c with a correct answer; the disparity of
 two groups is the difference of their recalls. The paper pools the pictures of its 13 classes
-(micro); the mean of class recalls (macro) is reported beside it. A group of fewer than ``smallest``
-pictures has no value: the paper prints recalls of groups of two or four pictures, and 0 for empty
-ones. `as_printed` follows the paper in this, for comparison with its numbers alone.
+(micro); the mean of class recalls (macro) is reported beside it, over the classes that hold
+``smallest`` pictures of each compared group. A group of fewer has no value: the paper prints
+recalls of groups of two or four pictures, and 0 for empty ones. `as_printed` follows the paper in
+this, for comparison with its numbers alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations, product
 
 import numpy as np
@@ -41,11 +43,29 @@ def difference(a: stats.Estimate, b: stats.Estimate) -> stats.Estimate:
     return stats.Estimate(a.value - b.value, min(a.n, b.n), low, high, min(a.clusters, b.clusters))
 
 
-def _share(hits: np.ndarray, place: np.ndarray, smallest: int) -> stats.Estimate:
-    """stats.share; without a value below ``smallest`` rows, though n is kept."""
-    if len(hits) < max(smallest, 1):
-        return stats.nothing(len(hits))
-    return stats.share(hits, place)
+@dataclass(frozen=True)
+class JudgedAnswers:
+    """N answers: hits (N,) 0 or 1, place (N,) the code of the picture. A group below ``smallest``
+    rows has no value, though n is kept."""
+
+    hits: np.ndarray
+    place: np.ndarray
+    smallest: int
+
+    def shares(
+        self, of: np.ndarray, groups: Sequence[str], chosen: np.ndarray | None = None
+    ) -> dict[str, stats.Estimate]:
+        """Share of hits in each group of the (N,) names, among the (N,) chosen rows."""
+        code = np.full(len(of), -1, dtype=np.int64)
+        for at, group in enumerate(groups):
+            code[(of == group) if chosen is None else chosen & (of == group)] = at
+        columns = [stats.ValueColumn("share", self.hits)]
+        (table,) = stats.measure(columns, code, len(groups), [self.place], smallest=self.smallest)
+        return {group: table.estimate(at) for at, group in enumerate(groups)}
+
+    def share(self, chosen: np.ndarray) -> stats.Estimate:
+        """Share of hits among the (N,) chosen rows."""
+        return self.shares(np.full(len(chosen), "all"), ["all"], chosen)["all"]
 
 
 def recall_rows(
@@ -58,26 +78,29 @@ def recall_rows(
     13).
     """
     hits, place = _answers(frame)
+    judged = JudgedAnswers(hits, place, smallest)
     name = frame["class1"].to_numpy(dtype=str)
     selections = {pool: np.isin(name, members) for pool, members in POOLS.items()}
     selections |= {c: found for c in CLASSES if (found := name == c).any()}
     for label, chosen in selections.items():
-        yield "all", label, "recall", _share(hits[chosen], place[chosen], smallest)
-    yield "all", "macro", "recall", _macro(hits, name, place, smallest)
+        yield "all", label, "recall", judged.share(chosen)
+    yield "all", "macro", "recall", _macro(hits, name, place, _large([name], smallest))
     for attribute, groups in GROUPS.items():
         of = frame[attribute].to_numpy(dtype=str)
-        members = {g: of == g for g in groups}
         for label, chosen in selections.items():
-            both = {g: np.flatnonzero(chosen & mine) for g, mine in members.items()}
-            found = {g: _share(hits[rows], place[rows], smallest) for g, rows in both.items()}
-            yield from _by_group(attribute, label, found)
+            yield from _by_group(attribute, label, judged.shares(of, groups, chosen))
             known = chosen & (of != UNKNOWN)
             if label in POOLS and len(groups) > 2 and known.any():
                 e = _spread(hits[known], of[known], place[known], groups, smallest, draws, seed)
                 yield f"{attribute}:max-min", label, "disparity", e
-        found = {g: _macro(hits[m], name[m], place[m], smallest) for g, m in members.items()}
+        members = {g: of == g for g in groups}
+        common = _large([name[members[g]] for g in PAIRS.get(attribute, ())], smallest)
+        found = {}
+        for g, mine in members.items():
+            classes = [c for c in _large([name[mine]], smallest) if c in common]
+            found[g] = _macro(hits[mine], name[mine], place[mine], classes)
         yield from _by_group(attribute, "macro", found)
-    yield from _crossed(frame, hits, place, selections["all"], smallest)
+    yield from _crossed(frame, judged, selections["all"])
 
 
 def as_printed(frame: pd.DataFrame) -> Rows:
@@ -87,15 +110,13 @@ def as_printed(frame: pd.DataFrame) -> Rows:
     frame = frame[(frame["gender"] != UNKNOWN) & frame["class1"].isin(SELECTED)]
     hits, place = _answers(frame)
     name = frame["class1"].to_numpy(dtype=str)
-    empty = stats.Estimate(0.0, 0)
+    judged = JudgedAnswers(hits, place, 1)
     for label in ("all", *SELECTED):
         chosen = np.ones(len(name), dtype=bool) if label == "all" else name == label
         for attribute, groups in GROUPS.items():
-            mine = {g: chosen & (frame[attribute] == g).to_numpy() for g in groups}
-            found = {
-                g: stats.share(hits[m], place[m]) if m.any() else empty for g, m in mine.items()
-            }
-            yield from _by_group(attribute, label, found)
+            found = judged.shares(frame[attribute].to_numpy(dtype=str), groups, chosen)
+            empty = {g: stats.Estimate(0.0, 0) for g, e in found.items() if not e.n}
+            yield from _by_group(attribute, label, found | empty)
 
 
 def _answers(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
@@ -134,25 +155,31 @@ def _spread(
     return stats.disparity(means, metrics.max_min).estimate()
 
 
-def _macro(hits: np.ndarray, name: np.ndarray, place: np.ndarray, smallest: int) -> stats.Estimate:
-    """Mean of the 13 class recalls; no value while a class has fewer than ``smallest`` pictures,
-    because the mean would be over a different set of classes."""
-    chosen = np.isin(name, SELECTED)
-    rows = [int((name == c).sum()) for c in SELECTED]
-    if min(rows) < max(smallest, 1):
-        return stats.nothing(int(chosen.sum()))
+def _large(names: Sequence[np.ndarray], smallest: int) -> list[str]:
+    """The paper's classes of which each of several groups has ``smallest`` pictures. names: (N,)
+    the class of every picture of a group."""
+    least = max(smallest, 1)
+    return [c for c in SELECTED if all(int((name == c).sum()) >= least for name in names)]
+
+
+def _macro(
+    hits: np.ndarray, name: np.ndarray, place: np.ndarray, classes: Sequence[str]
+) -> stats.Estimate:
+    """Mean of the recalls of some classes; no value for none. Two groups are compared over the same
+    classes."""
+    chosen = np.isin(name, classes)
+    if not len(classes):
+        return stats.nothing(int(np.isin(name, SELECTED).sum()))
     return stats.macro(hits[chosen], name[chosen], place[chosen], "share")
 
 
-def _crossed(
-    frame: pd.DataFrame, hits: np.ndarray, place: np.ndarray, chosen: np.ndarray, smallest: int
-) -> Rows:
+def _crossed(frame: pd.DataFrame, judged: JudgedAnswers, chosen: np.ndarray) -> Rows:
     """Recall of every pair of groups of two attributes, 13 classes pooled."""
     for a, b in combinations(GROUPS, 2):
-        for g, h in product(GROUPS[a], GROUPS[b]):
-            both = chosen & (frame[a] == g).to_numpy() & (frame[b] == h).to_numpy()
-            e = _share(hits[both], place[both], smallest)
-            yield f"{a}={g} & {b}={h}", "all", "recall", e
+        pairs = [f"{a}={g} & {b}={h}" for g, h in product(GROUPS[a], GROUPS[b])]
+        of = f"{a}=" + frame[a].astype(str) + f" & {b}=" + frame[b].astype(str)
+        for pair, e in judged.shares(of.to_numpy(dtype=str), pairs, chosen).items():
+            yield pair, "all", "recall", e
 
 
 def rate_rows(
@@ -166,8 +193,8 @@ def rate_rows(
     place = stats.codes(frame["image_id"].to_numpy(dtype=str))[0]
     for metric, flag in flags.items():
         hits = np.asarray(flag(frame), dtype=float)
-        yield "all", "all-52", metric, _share(hits, place, smallest)
+        judged = JudgedAnswers(hits, place, smallest)
+        yield "all", "all-52", metric, judged.share(np.ones(len(hits), dtype=bool))
         for attribute, groups in GROUPS.items():
-            of = frame[attribute].to_numpy(dtype=str)
-            found = {g: _share(hits[of == g], place[of == g], smallest) for g in groups}
+            found = judged.shares(frame[attribute].to_numpy(dtype=str), groups)
             yield from _by_group(attribute, "all-52", found, metric, metric)

@@ -132,6 +132,10 @@ def preview(picture: bytes) -> bytes:
     return picture if max(image.size) <= PREVIEW_SIDE else encode_jpeg(image, 80, PREVIEW_SIDE)
 
 
+#: What questions depend on each other by: an author's clusters, and without a picture prompts.
+_DEPENDS_ON = ("cluster_id", "key")
+
+
 def metric_rows(
     items: pd.DataFrame,
     answers: pd.DataFrame,
@@ -148,70 +152,73 @@ def metric_rows(
     gold = items[["item_id", "cluster_id", "answer", "groups"]]
     known = answers[answers["split"] == "test"].merge(gold, on="item_id")
     shown = scored.cells[["item_id", "view", "key"]].rename(columns={"view": "method"})
-    known = known.merge(shown, on=["item_id", "method"], how="left")
-    groups = pd.DataFrame([json.loads(text) for text in known["groups"]], index=known.index)
-    rows: list[tuple[object, ...]] = []
-    for (task, test, method), part in known.groupby(["task", "test", "method"], sort=True):
-        columns = ("cluster_id", "key") if method in sdg_metrics.IMAGE_FREE else ("cluster_id",)
-        place = [stats.codes(part[name].to_numpy(dtype=str))[0] for name in columns]
-        found = [("all", "all", name, e) for name, e in _letters(part, place)]
-        for name in groups.columns:
-            level = groups.loc[part.index, name].to_numpy(dtype=str)
-            found += [
-                (pillar, "all", metric, e)
-                for pillar, metric, e in _by_group(str(name), level, part, place, draws, seed)
-            ]
-        for at in (str(test), "all"):
-            rows += [
-                (task, at, method, pillar, indicator, metric, *_numbers(e))
-                for pillar, indicator, metric, e in found
-            ]
-    return pd.DataFrame(rows, columns=METRIC_ROW)
+    known = known.merge(shown, on=["item_id", "method"], how="left").fillna({"key": ""})
+    by_run = known.groupby(["task", "test", "method"], sort=True)
+    runs, run = list(by_run.size().index), np.asarray(by_run.ngroup(), dtype=np.int64)
+    place, prompt = (stats.codes(known[name].to_numpy(dtype=str))[0] for name in _DEPENDS_ON)
+    prompt = np.where(known["method"].isin(sdg_metrics.IMAGE_FREE), prompt, -1)
+    found = [
+        (at, "all", table.metric, table.estimate(int(at)))
+        for table in stats.measure(_letters(known), run, len(runs), [place, prompt])
+        for at in np.flatnonzero(table.n > 0)
+    ]
+    groups = pd.DataFrame([json.loads(text) for text in known["groups"]])
+    for name in groups.columns:
+        level, levels = pd.factorize(groups[name].astype(str), sort=True)
+        hits = known["correct"].to_numpy(dtype=float)
+        by, many = (run * len(levels) + level).astype(np.int64), len(runs) * len(levels)
+        column = stats.ValueColumn("accuracy", hits)
+        (table,) = stats.measure([column], by, many, [place, prompt], smallest=stats.SMALLEST)
+        for at in np.flatnonzero(table.n > 0):
+            which, of = divmod(int(at), len(levels))
+            found.append((which, f"{name}={levels[of]}", table.metric, table.estimate(int(at))))
+        for which in range(len(runs)):
+            rows = (run == which) & (levels[level] != UNKNOWN)
+            e = _disparity(hits[rows], level[rows], (place[rows], prompt[rows]), draws, seed)
+            found += [(which, f"{name}:max-min", "disparity", e)] if e else []
+    return pd.DataFrame(
+        [
+            (task, at, method, pillar, "all", metric, *_numbers(e))
+            for which, pillar, metric, e in found
+            for task, test, method in [runs[which]]
+            for at in (str(test), "all")
+        ],
+        columns=METRIC_ROW,
+    )
 
 
 def _numbers(e: stats.Estimate) -> tuple[object, ...]:
     return e.value, e.n, e.low, e.high, e.clusters, e.missing_interval()
 
 
-def _share(values: np.ndarray, units: Sequence[np.ndarray]) -> stats.Estimate:
-    return stats.widest([stats.share(values, unit) for unit in units])
+def _letters(known: pd.DataFrame) -> Iterator[stats.ValueColumn]:
+    """The metrics of each letter."""
+    gold, answer = (known[name].to_numpy(dtype=str) for name in ("answer", "pred"))
+    methods = known["method"]
+    for letter in sorted(set(gold) | set(answer)):
+        right, chosen = gold == letter, (answer == letter).astype(float)
+        asked = methods.isin(methods[right | (chosen > 0)]).to_numpy()
+        yield stats.ValueColumn(f"share_{letter}", np.where(asked, chosen, np.nan))
+        yield stats.ValueColumn(f"recall_{letter}", np.where(right, chosen, np.nan))
 
 
-def _letters(
-    part: pd.DataFrame, place: Sequence[np.ndarray]
-) -> Iterator[tuple[str, stats.Estimate]]:
-    """Metrics of the letters of one method."""
-    gold, said = part["answer"].to_numpy(dtype=str), part["pred"].to_numpy(dtype=str)
-    for letter in sorted(set(gold) | set(said)):
-        yield f"share_{letter}", _share(said == letter, place)
-        right = gold == letter
-        if right.any():
-            yield f"recall_{letter}", _share(said[right] == letter, [u[right] for u in place])
-
-
-def _by_group(
-    name: str,
+def _disparity(
+    hits: np.ndarray,
     level: np.ndarray,
-    part: pd.DataFrame,
-    place: Sequence[np.ndarray],
+    units: Sequence[np.ndarray],
     draws: int,
     seed: int,
-) -> Iterator[tuple[str, str, stats.Estimate]]:
-    """(pillar, metric, estimate) of one group column: accuracy of each level, and the difference
-    between the best and the worst known levels of at least ``stats.SMALLEST`` questions."""
-    hits = part["correct"].to_numpy(dtype=float)
-    for each in sorted(set(level)):
-        mine = level == each
-        e = _share(hits[mine], [unit[mine] for unit in place])
-        small = mine.sum() < stats.SMALLEST
-        yield f"{name}={each}", "accuracy", stats.nothing(int(mine.sum())) if small else e
-    rows = level != UNKNOWN
-    if len(set(level[rows])) > 1:
-        found = []
-        for unit in place:
-            means = stats.group_means(hits[rows], level[rows], unit[rows], draws=draws, seed=seed)
-            found.append(stats.disparity(means, metrics.max_min).estimate())
-        yield f"{name}:max-min", "disparity", stats.widest(found)
+) -> stats.Estimate | None:
+    """The difference between the best and the worst levels of at least ``stats.SMALLEST``
+    questions; None with fewer than two levels."""
+    if len(set(level)) < 2:
+        return None
+    means = (
+        stats.group_means(hits, level, unit, draws=draws, seed=seed)
+        for unit in units
+        if (unit >= 0).all()
+    )
+    return stats.widest([stats.disparity(of, metrics.max_min).estimate() for of in means])
 
 
 def noted(card: Mapping[str, object]) -> dict[str, object]:

@@ -82,10 +82,10 @@ def generations_needed(
 ) -> pd.DataFrame:
     """The ``distinct`` prompts that are decoded, with columns task and forced.
 
-    Regression: every prompt of the paper's views, the Full ones (T2, T5) once for each first digit,
-    where the engine can force a start. Multiple choice: settings.generated. A model without scores
-    is asked as the papers asked closed models: Full only, at all tests, or all views where
-    settings.generated says so; no digit is forced, because CADE can't choose one.
+    Regression: every prompt of the paper's views; with mode `continue` the Full ones (T2, T5) once
+    for each first digit, where the engine can force a start. Multiple choice: settings.generated. A
+    model without scores is asked as the papers asked closed models: Full only, at all tests, or all
+    views where settings.generated says so; no digit is forced, because CADE can't choose one.
     """
     scores, wanted = abilities.gives_scores, settings.generated
     full = cells["view"] == (View.FULL.value if scores else richest_view(cells))
@@ -105,7 +105,8 @@ def generations_needed(
     rows = distinct[distinct["key"].isin(tasks.index)]
     return rows.assign(
         task=rows["key"].map(tasks),
-        forced=rows["key"].isin(forced) & abilities.forces_starts & scores,
+        forced=rows["key"].isin(forced)
+        & (settings.mode == "continue" and abilities.forces_starts and scores),
     )
 
 

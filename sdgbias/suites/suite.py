@@ -34,14 +34,15 @@ class EvalSettings:
     generated: which multiple-choice answers are also generated and read (method
     `full_generated`): those of the Full view at T1 or at all tests, of all views at all tests, or
     none. draws, search: of CADE's search on val. numerics: `exact`, or `reference` (the authors'
-    floors). mode: regression answers, `continue` (decode after CADE's digit) or `replace`. passes:
-    prompts beyond the suite's views (extra_prompts.py).
+    floors). mode: regression answers, `replace` (the free answer with CADE's digit in place of
+    its first one, as the authors' code) or `continue` (decode after each of ten digits).
+    passes: prompts beyond the suite's views (extra_prompts.py).
     """
 
     draws: int = 10_000
     seed: int = 0
     numerics: Numerics = "exact"
-    mode: str = "continue"
+    mode: str = "replace"
     passes: tuple[str, ...] = ()
     search: Kind = "random"
     generated: Generation = "T1"

@@ -96,3 +96,21 @@ def test_distinct_prompts_are_counted_by_group_also_of_a_study_with_a_level_of_i
         ("a", "reversed", 2.0, 3),
         ("b", "reversed", 1.0, 2),
     ]
+
+
+@pytest.mark.parametrize(
+    ("method", "test", "shared"),
+    [
+        ("q_only", "T1", True),
+        ("ctx_q", "T1", False),
+        ("ctx_q", "T2", False),
+        ("ctx_q", "T3", True),
+        ("ctx_q", "T5", True),
+        ("img_q", "T5", False),
+        ("full", "T3", False),
+    ],
+)
+def test_places_share_the_prompts_of_views_without_picture_and_context_values(
+    method: str, test: str, shared: bool
+) -> None:
+    assert answers.image_free(method, test) is shared

@@ -273,3 +273,36 @@ def test_a_gate_that_only_may_keep_the_baseline_decides_nothing() -> None:
     for tau, possible in want.items():
         v = verdict(full, ctx, img, img, CadeParams(5.0, 0.0, 0.0, tau))
         assert v.possible[0].tolist() == possible, tau
+
+
+def test_a_floor_above_what_is_known_of_a_score_leaves_what_is_known() -> None:
+    """A candidate below 0.01 can't have a tenth of the probability, whatever is assumed."""
+    logits, upper = np.array([[-0.1, -np.inf]]), np.array([[np.nan, np.log(0.01)]])
+    upper[0, 0] = -0.1
+
+    view = between(logits, upper, floor=0.1)
+
+    assert view.low[0, 1] == view.high[0, 1] == np.log(0.01)
+
+
+def test_a_divergence_of_hidden_scores_reaches_as_far_as_the_scores_may() -> None:
+    """The third candidate is hidden in Full and IMG+Q. Where it is far below its bounds the
+    divergence is large, and the first candidate wins: it must stay possible."""
+    full, ctx, img, q = (
+        np.array([row])
+        for row in (
+            [-2.258, -0.289, -np.inf],
+            [-1.485, -0.454, -2.414],
+            [-4.557, -0.062, -np.inf],
+            [-0.492, -1.103, -4.814],
+        )
+    )
+    full_view = between(full, np.array([[-2.258, -0.289, -2.258]]))
+    img_view = between(img, np.array([[-4.557, -0.062, -4.557]]))
+    params = CadeParams(1.267732437050385, 4.801854785303741, 0.04324788381589012, 2.0)
+
+    v = verdict(full_view, exactly(ctx), img_view, exactly(q), params)
+
+    full[0, 2], img[0, 2] = -32.258, -304.557
+    assert decide(streams(full, ctx, img, q), params).choice[0] == 0
+    assert v.possible[0, 0]

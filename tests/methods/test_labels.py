@@ -90,10 +90,10 @@ def test_meaning_comes_last_has_a_floor_and_is_asked_once_per_text() -> None:
 def test_the_nearest_label_of_every_answer_is_the_papers_reading() -> None:
     said = ["a tall ship", "nurse, sailor", "I'm sorry, I can't help with that", "", "nurse"]
     found = encode(said, ["sailor", "nurse"], Toy(), nearest=True)
-    assert [label.name for label in found] == ["sailor", "nurse", "sailor", "", "nurse"]
-    assert [label.how for label in found] == ["cosine", "cosine", "cosine", "empty", "exact"]
+    assert [label.name for label in found] == ["sailor", "nurse", "sailor", "sailor", "nurse"]
+    assert [label.how for label in found] == ["cosine", "cosine", "cosine", "cosine", "exact"]
     alike = encode(["12.5"], ["sailor", "pilot"], Toy(), nearest=True)[0]
-    assert (alike.name, alike.how) == ("", "unparsed"), "no class is nearer than another"
+    assert (alike.name, alike.how) == ("sailor", "cosine"), "the first of two that are equally near"
     assert encode(["stud"], CLASSES, LetterGrams(), nearest=True)[0].name == "student"
 
 

@@ -381,3 +381,16 @@ def test_the_smallest_effect_of_a_rule_on_either_side_needs_five_percent_in_all(
 def test_as_many_questions_as_asked_for_are_enough() -> None:
     enough, short = (judged(rule(min_n=n), hits(300, 400), hits(260, 400)) for n in (400, 401))
     assert (enough["verdict"], short["verdict"]) == (BREACH, INSUFFICIENT)
+
+
+def test_a_share_that_may_have_fallen_too_far_has_not_passed() -> None:
+    """Of 400 answers 80 leave the direction and 60 take it: -5 points, between -11 and +1. Either
+    way counts as worse, and the upper end alone is within the 2 points that are allowed."""
+    before = np.repeat([1.0, 0.0, 0.0], [80, 60, 260])
+    after = np.repeat([0.0, 1.0, 0.0], [80, 60, 260])
+    r = rule(metric="share_optimistic", worse="either")
+
+    fell, rose = judged(r, before, after), judged(r, after, before)
+
+    assert fell["ci_high"] < 0.02 and fell["ci_low"] < -0.1
+    assert fell["verdict"] == rose["verdict"] == INSUFFICIENT

@@ -12,6 +12,7 @@ from sdgbias.errors import InputError
 from sdgbias.raw.images import image_store as imagestore
 from sdgbias.raw.images.composite import MASKED, open_picture, panels
 from sdgbias.raw.images.image_store import ImageReader, ImageSettings, StoredImages, render_store
+from sdgbias.raw.images.shards import RECORDS, store_images
 from tests.builders.processes import children, end
 from tests.builders.raw_folder import (
     ONE,
@@ -34,7 +35,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*")
-        if path.is_file()
+        if path.is_file() and RECORDS not in path.parts
     }
 
 
@@ -144,28 +145,27 @@ def test_neither_order_nor_workers_show(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(files(tmp_path / "a")) == 4
 
 
-def test_nothing_is_drawn_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second run, broken photos and tiles included; then with other shards, in other folders,
-    from an archive."""
+def test_unchanged_shards_are_kept_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second run, broken photos and tiles included; then with other shards and from an
+    archive."""
     raw, out = tmp_path / "raw", tmp_path / "out"
     clusters = raw_folder(raw)
     first = render_store(raw, clusters, out)
-    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    before = {path: path.stat().st_mtime_ns for path in (out / "images").glob("*.parquet")}
     again = render_store(raw, clusters, out)
     same(first, again)
     assert (again.rendered, again.reused) == (0, 17)
-    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+    assert {path: path.stat().st_mtime_ns for path in (out / "images").glob("*.parquet")} == before
     monkeypatch.setattr(imagestore, "PER_SHARD", 7)
     parted = render_store(raw, clusters, out)
-    assert (parted.rendered, parted.reused) == (0, 17)
+    assert (parted.rendered, parted.reused) == (17, 0)
     assert files(out) == files(fresh(raw, clusters, tmp_path / "parted"))
-    fewer = render_store(raw, clusters[4:], out)
-    assert fewer.rendered == 0
-    assert files(out) == files(fresh(raw, clusters[4:], tmp_path / "fewer"))
+    fewer = render_store(raw, clusters[:14], out)
+    assert (fewer.rendered, fewer.reused) == (6, 7)
+    assert files(out) == files(fresh(raw, clusters[:14], tmp_path / "fewer"))
     zipped(raw)
-    packed = render_store(raw, clusters[4:], out)
-    assert packed.rendered == 2  # their notes name the place of a broken photo
-    assert files(out) == files(fresh(raw, clusters[4:], tmp_path / "packed"))
+    assert render_store(raw, clusters[:14], out).rendered == 13
+    assert render_store(raw, clusters[:14], out).rendered == 0
 
 
 def fresh(
@@ -175,45 +175,44 @@ def fresh(
     return out
 
 
-def test_what_changed_is_drawn_again_and_nothing_else(tmp_path: Path) -> None:
+def test_a_shard_with_a_change_is_drawn_again_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(imagestore, "PER_SHARD", 9)
     raw, out = tmp_path / "raw", tmp_path / "out"
     clusters = raw_folder(raw)
     ids = clusters["cluster_id"].tolist()
     tile = raw / "dhs_npzs" / ids[0][:10] / f"{ids[0]}.npz"
     render_store(raw, clusters, out)
     changes = [
-        (lambda: put_tile(raw, ids[0], make_tile(0.3)), 1),
-        (lambda: put_photo(raw, ids[0], "10", jpeg(make_photo(77))), 1),
-        (lambda: put_photo(raw, ids[0], "99"), 1),  # a third photo
-        (lambda: (raw / f"mapillary/imagery/AL/{ids[0]}/10.jpeg").unlink(), 1),
-        (lambda: put_tile(raw, ids[2]), 1),  # a missing tile appears; there is no photo
-        (lambda: put_photo(raw, ids[6], "70"), 1),  # a missing photo appears
-        (lambda: put_tile(raw, ids[16]), 1),  # a broken tile is fixed
-        (lambda: put_photo(raw, ids[10], "110"), 1),  # so is a photo of a cluster without any other
-        (lambda: put_photo(raw, ids[12], "139"), 1),  # a cluster with a broken photo gets another
-        (lambda: put_photo(raw, ids[12], "130"), 1),  # and the broken one is fixed
-        (lambda: os.utime(tile, (1, 1)), 0),  # content counts, not dates
-        (tile.unlink, 0),
+        (lambda: put_tile(raw, ids[0], make_tile(0.3)), 9),
+        (lambda: put_photo(raw, ids[0], "10", jpeg(make_photo(77))), 9),
+        (lambda: put_photo(raw, ids[0], "99"), 9),  # a third photo
+        (lambda: (raw / f"mapillary/imagery/AL/{ids[0]}/10.jpeg").unlink(), 9),
+        (lambda: put_photo(raw, ids[6], "70"), 9),  # a missing photo appears
+        (lambda: put_tile(raw, ids[16]), 8),  # a broken tile is fixed
+        (lambda: put_photo(raw, ids[10], "110"), 8),  # so is a photo of a cluster without any other
+        (lambda: os.utime(tile, (1, 1)), 9),
+        (lambda: put_tile(raw, ids[2]), 18),  # a missing tile appears: every later cluster moves up
+        (lambda: None, 0),
     ]
     for number, (change, redrawn) in enumerate(changes):
         change()
         stored = render_store(raw, clusters, out)
         assert (number, stored.rendered) == (number, redrawn)
-        if number in (3, 8, 11):
+        if number in (3, 8):
             same(stored, render_store(raw, clusters, tmp_path / f"fresh{number}"))
             assert files(out) == files(tmp_path / f"fresh{number}")
 
 
-def test_photos_beyond_the_eighth_are_counted_without_drawing(tmp_path: Path) -> None:
+def test_photos_beyond_the_eighth_are_counted(tmp_path: Path) -> None:
     raw, out = tmp_path / "raw", tmp_path / "out"
     put_tile(raw, ONE)
     for number in range(10, 20):
         put_photo(raw, ONE, str(number), b"broken" if number == 11 else None)
     render_store(raw, clusters_of(ONE), out)
     put_photo(raw, ONE, "20")
-    stored = render_store(raw, clusters_of(ONE), out)
-    assert (stored.rendered, stored.index["n_photos"].tolist()) == (0, [11])
-    assert files(out) == files(fresh(raw, clusters_of(ONE), tmp_path / "fresh"))
+    assert render_store(raw, clusters_of(ONE), out).index["n_photos"].tolist() == [11]
     put_photo(raw, ONE, "18", jpeg(make_photo(18, contrast=120)))  # the eighth readable one
     assert render_store(raw, clusters_of(ONE), out).index["photo_id"].tolist() == ["18"]
 
@@ -238,21 +237,19 @@ def test_two_clusters_of_the_same_bytes_keep_their_own_rows(tmp_path: Path) -> N
     same(render_store(raw, clusters_of(ONE, TWO), out), first)
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped"])
-def test_damaged_shards_are_drawn_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
-) -> None:
+@pytest.mark.parametrize("damage", ["cut", "without a record", "of another run"])
+def test_damaged_shards_are_drawn_again(tmp_path: Path, damage: str) -> None:
     raw, out = tmp_path / "raw", tmp_path / "out"
     clusters = raw_folder(raw)
     render_store(raw, clusters, out)
     path = out / "images" / "AL-000.parquet"
-    data = path.read_bytes()
-    half = len(data) // 2
-    path.write_bytes(
-        data[:half] if damage == "cut" else data[:half] + bytes([data[half] ^ 1]) + data[half + 1 :]
-    )
-    monkeypatch.setattr(imagestore, "PER_SHARD", 30 if damage == "cut" else 9)
-    assert render_store(raw, clusters, out).rendered == (17 if damage == "cut" else 1)
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:-100])
+    elif damage == "without a record":
+        (out / "images" / RECORDS / "AL-000.json").unlink()
+    else:
+        store_images(out, iter([("AL-2008-5#-00000001", "1", [jpeg(make_photo(1))])]))
+    assert render_store(raw, clusters, out).rendered == 17
     assert files(out) == files(fresh(raw, clusters, tmp_path / "fresh"))
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from sdgbias.engines import load
 from sdgbias.progress import Progress
+from sdgbias.scoring import scorer as scorer_module
 from sdgbias.scoring.cache import ScoreCache
 from sdgbias.scoring.evaluate import Scoring, score_model
 from sdgbias.scoring.scorer import Scorer
@@ -139,3 +140,43 @@ def test_a_run_from_the_cache_cost_nothing_and_knows_what_was_measured(
     same = ["task", "phase", "view", "cells", "prompts", "tokens", "seconds_measured"]
     pd.testing.assert_frame_equal(first[same], second[same])
     assert set(starts[1].scored.scores) & {"seconds", "run"} == set(), "no result knows of time"
+
+
+class Clocked(Engine):
+    """Each call takes eleven seconds of a clock that stands still in between."""
+
+    forces_starts = True
+
+    def __init__(self, clock: list[float]) -> None:
+        super().__init__()
+        self.clock = clock
+
+    def generate(self, prompts, starts, max_new_tokens):  # type: ignore[no-untyped-def]
+        self.clock[0] += 11.0
+        return super().generate(prompts, starts, max_new_tokens)
+
+
+def decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **more: object) -> pd.DataFrame:
+    clock = [0.0]
+    monkeypatch.setattr(scorer_module.time, "perf_counter", lambda: clock[0])
+    cache = ScoreCache(tmp_path, "m", "f")
+    rows = plan(["x", "y"]).assign(run="mine", limit=8, **more)
+    Scorer(Clocked(clock), cache, {}, SPEC).generate(rows, lambda what, done, total: None)
+    return cache.read("generations", timed=True)
+
+
+def test_the_time_of_a_batch_is_divided_by_its_prompts_and_their_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = decoded(tmp_path, monkeypatch, forced=True)
+
+    assert len(found) == 2 * 11, "a free answer and one after each digit"
+    assert found["seconds"].tolist() == pytest.approx([0.5] * 22)
+
+
+def test_a_batch_with_a_prompt_of_unknown_length_is_divided_evenly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = decoded(tmp_path, monkeypatch, forced=False, n_tokens=[0, 30])
+
+    assert found["seconds"].tolist() == pytest.approx([5.5, 5.5])

@@ -235,3 +235,12 @@ def test_a_run_holds_both_readings_of_its_answers() -> None:
     assert set(rows["method"]) == {"full:paper"}
     assert rows.loc[("gender=male", "all"), "value"] == 1.0, "no floor"
     assert rows.loc[("gender=female", "all"), "value"] in (0.0, 1.0), "several: the nearest"
+
+
+@pytest.mark.parametrize("prompt", ["p1", "p2", "p3"])
+def test_the_papers_reading_takes_a_class_for_every_answer(prompt: str) -> None:
+    said = ["There is a nurse in the image.", "It cannot be determined", "I can't help", "?", "42"]
+
+    found = facet.read(said, prompt, facet.LetterGrams(), nearest=True)
+
+    assert all(label.name in facet.labels_of(prompt) for label in found)

@@ -67,18 +67,34 @@ def test_small_groups_have_no_value_but_their_count() -> None:
     assert np.isnan(found["age:max-min", "all", "disparity"].value)
 
 
-def test_a_spread_and_a_mean_over_classes_need_all_their_parts() -> None:
+def test_a_spread_needs_all_its_groups_and_a_mean_the_classes_that_are_large() -> None:
     """Two large groups and one of 19; twelve large classes and one of 19."""
     frame = people(600, 0, {}).assign(age=["young"] * 300 + ["middle"] * 281 + ["old"] * 19)
     assert np.isnan(cells(frame)["age:max-min", "all", "disparity"].value)
     assert not np.isnan(cells(frame, smallest=19)["age:max-min", "all", "disparity"].value)
     classes = [name for name in SELECTED[1:] for _ in range(48)] + [SELECTED[0]] * 19
     frame = people(len(classes), 0, {}).assign(class1=classes)
-    assert np.isnan(cells(frame)["all", "macro", "recall"].value) and cells(frame)[
-        "all", "macro", "recall"
-    ].n == len(classes)
     means = frame.groupby("class1")["correct"].mean()
+    large = cells(frame)["all", "macro", "recall"]
+    assert large.n == 12 * 48 and large.value == pytest.approx(means.drop(SELECTED[0]).mean())
+    assert np.isnan(cells(frame, smallest=49)["all", "macro", "recall"].value)
     assert cells(frame, smallest=19)["all", "macro", "recall"].value == pytest.approx(means.mean())
+
+
+def test_two_groups_are_compared_over_the_classes_that_are_large_in_both() -> None:
+    """FACET has no old skateboarder: a class without old people is in neither mean of the pair."""
+    frame = people(2_000, 1, {}).assign(age=["young", "old"] * 1_000)
+    without = frame["class1"] == SELECTED[0]
+    frame.loc[without, "age"] = "young"
+
+    found = cells(frame)
+
+    of_class = frame[~without].groupby(["age", "class1"])["correct"].mean().groupby("age").mean()
+    assert found["age=old", "macro", "recall"].value == pytest.approx(of_class["old"])
+    assert found["age=young", "macro", "recall"].value == pytest.approx(of_class["young"])
+    assert found["age:young-old", "macro", "disparity"].value == pytest.approx(
+        of_class["young"] - of_class["old"]
+    )
 
 
 def test_planted_effects_lie_in_their_intervals() -> None:

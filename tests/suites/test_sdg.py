@@ -83,7 +83,7 @@ def mcq_scored(
 
 
 def summary(items: pd.DataFrame, task: Task, scored: StoredScores) -> sdg.Summary:
-    return sdg.summarise({task: items}, scored, EvalSettings(draws=20))
+    return sdg.summarise({task: items}, scored, EvalSettings(draws=20, mode="continue"))
 
 
 def cell(
@@ -345,13 +345,15 @@ def test_numbers_are_decoded_for_the_views_of_the_paper_and_forced_for_full_only
     )
     distinct = pd.DataFrame({"key": ["f", "q", "x", "m1", "m3", "mq"]})
 
-    def forced(generated: str, **abilities: bool) -> dict[str, bool]:
-        settings, able = sdg.EvalSettings(generated=generated), sdg.Abilities(**abilities)  # type: ignore[arg-type]
+    def forced(generated: str, mode: str = "continue", **abilities: bool) -> dict[str, bool]:
+        settings = sdg.EvalSettings(generated=generated, mode=mode)  # type: ignore[arg-type]
+        able = sdg.Abilities(**abilities)
         needed = sdg.generations_needed(cells, distinct, settings, able)
         return needed.set_index("key")["forced"].to_dict()
 
     assert forced("none") == {"f": True, "q": False}
     assert forced("T1") == {"f": True, "q": False, "m1": False}
+    assert not any(forced("T1", mode="replace").values()), "CADE's digit goes into the free answer"
     assert forced("T1", forces_starts=False) == {"f": False, "q": False, "m1": False}
     assert set(forced("all")) == {"f", "q", "m1", "m3"}
     assert set(forced("views")) == {"f", "q", "m1", "m3", "mq"}

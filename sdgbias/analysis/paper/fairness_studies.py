@@ -8,6 +8,7 @@ from sdgbias.analysis.paper.cells import ROWS, Cell, Row
 from sdgbias.analysis.paper.fairness_cells import (
     DIFFERENCE,
     RATES,
+    TOO_FEW,
     _asked,
     _cell,
     _lines,
@@ -77,5 +78,7 @@ def debiasing(e: PaperResults) -> Iterator[Row]:
                 elif method == "full_argmax" and "change" in metric:
                     cells.append(Cell())
                 else:
-                    cells.append(_cell(e.found(s.run, "fairness", metric, **at), s, test))
+                    found = e.found(s.run, "fairness", metric, **at)
+                    small = found is None and metric.startswith("disparity")
+                    cells.append(Cell(status=TOO_FEW) if small else _cell(found, s, test))
             yield Row((s.label, test, method), tuple(cells))

@@ -308,12 +308,15 @@ def _by_group(
     of = items[attribute].to_numpy(dtype=str)
     one, other = PAIRS[attribute]
     pillar = f"{attribute}:{one}-{other}"
-    for group in GROUPS[attribute]:
-        mine = of == group
-        for name, yes in hits.items():
-            e = stats.share(yes[rows][mine], units[_blind(name)][mine])
-            if e.n < stats.SMALLEST:
-                e = stats.nothing(e.n)
+    groups = GROUPS[attribute]
+    code = np.full(len(of), -1, dtype=np.int64)
+    for i, group in enumerate(groups):
+        code[of == group] = i
+    for name, yes in hits.items():
+        recall, unit = stats.ValueColumn("recall", yes[rows]), units[_blind(name)]
+        (table,) = stats.measure([recall], code, len(groups), [unit], smallest=stats.SMALLEST)
+        for i, group in enumerate(groups):
+            e = table.estimate(i)
             yield row(STUDY, "recall", e, method=name, pillar=f"{attribute}={group}")
     pair = np.isin(of, [one, other])
     n = min(int((of == g).sum()) for g in (one, other))

@@ -1,8 +1,7 @@
-"""From tiles and photos to the image store, each image rendered once.
+"""From tiles and photos to the image store.
 
-Before rendering, an image is looked up in the existing shards, including those of a killed run
-(render.py defines equality). Shards are built in parallel, staged, and moved into place together at
-the end.
+A shard whose inputs are unchanged is kept whole, also one that a killed run has finished
+(render.py); the others are built in parallel, staged, and moved into place together at the end.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from itertools import islice
 from pathlib import Path
 
 import pandas as pd
-import pyarrow as pa
 
 from sdgbias.errors import InfrastructureError, InputError
 from sdgbias.progress import Progress, silent
@@ -27,9 +25,8 @@ from sdgbias.raw.images.render import (
     REQUIRED,
     Cluster,
     ImageSettings,
-    Known,
-    Made,
     Shard,
+    ShardResult,
     make_shard,
 )
 from sdgbias.raw.images.shards import (
@@ -37,12 +34,9 @@ from sdgbias.raw.images.shards import (
     ImageReader,
     clear_store,
     join_index,
-    list_shards,
     pending_index,
     publish,
-    read_rows,
     shard_prefix,
-    staging,
     store_images,
 )
 from sdgbias.types import QUARANTINE_COLUMNS
@@ -63,8 +57,7 @@ class StoredImages:
     """index: images.parquet without image_group. quarantine: table, key, rule, detail; table
     'images' (the cluster has no picture: a row per missing or broken modality) or 'photos' (an
     unusable photo; the cluster is shown with another one or with its tile alone). rendered, reused:
-    clusters whose tile and photos were decoded now, and those reused unchanged (with or without an
-    image)."""
+    clusters whose tile and photos were decoded now, and those of shards that are kept."""
 
     index: pd.DataFrame
     quarantine: pd.DataFrame
@@ -107,36 +100,30 @@ def render_store(
     plan = _plan(drawable)
     total, done = len(table), len(table) - len(drawable)
     progress("rendering images", done, total)
-    made: list[Made] = []
-    known, by_cluster = _known(out), photos.rows.set_index("cluster_id")
-    stores = (
-        Shard(
-            raw,
-            name,
-            settings,
-            staging(out),
-            tasks,
-        )
+    results: list[ShardResult] = []
+    by_cluster = photos.rows.set_index("cluster_id")
+    shards = (
+        Shard(raw, name, settings, out, tasks)
         for name, part in plan.items()
-        if (tasks := _tasks(part, by_cluster, known))
+        if (tasks := _tasks(part, by_cluster))
     )
-    for result, count in _run(stores, workers):
-        made.append(result)
-        done += count
+    for result in _run(shards, workers):
+        results.append(result)
+        done += result.rendered + result.reused
         progress("rendering images", done, total)
     publish(out, set(plan))
     misplaced = photos.misplaced[
         photos.misplaced["key"].str.replace("/[^/]*$", "", regex=True).isin(table["cluster_id"])
     ]
     found = pd.DataFrame(
-        [row for one in made for row in one.quarantine], columns=QUARANTINE_COLUMNS, dtype="str"
+        [row for one in results for row in one.quarantine], columns=QUARANTINE_COLUMNS, dtype="str"
     )
     quarantine = pd.concat([missing, misplaced, found]).sort_values(
         QUARANTINE_COLUMNS, ignore_index=True
     )
-    index = join_index([one.index for one in made])
+    index = join_index([one.index for one in results])
     return StoredImages(
-        index, quarantine, sum(one.rendered for one in made), sum(one.reused for one in made)
+        index, quarantine, sum(one.rendered for one in results), sum(one.reused for one in results)
     )
 
 
@@ -182,60 +169,37 @@ def _plan(drawable: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return dict(sorted(plan.items(), key=lambda pair: -len(pair[1])))
 
 
-def _tasks(
-    part: pd.DataFrame, photos: pd.DataFrame, known: Mapping[str, list[Known]]
-) -> list[Cluster]:
+def _tasks(part: pd.DataFrame, photos: pd.DataFrame) -> list[Cluster]:
     """photos: indexed by cluster_id, sorted, so that a shard's share is a slice."""
-    mine = photos.loc[part["cluster_id"].iloc[0] : part["cluster_id"].iloc[-1]]
+    listed = photos.loc[part["cluster_id"].iloc[0] : part["cluster_id"].iloc[-1]]
     groups = {
         str(key): list(zip(g["photo_id"], g["path"], strict=True))
-        for key, g in mine.groupby(level=0)
+        for key, g in listed.groupby(level=0)
     }
     rows = part[["cluster_id", "year"]].itertuples(index=False, name=None)
-    return [Cluster(key, int(year), groups.get(key, []), known.get(key, [])) for key, year in rows]
+    return [Cluster(key, int(year), groups.get(key, [])) for key, year in rows]
 
 
-def _known(out: Path) -> dict[str, list[Known]]:
-    """cluster_id -> earlier outcomes, from finished shards and those of a killed run. Damaged files
-    are skipped."""
-    found: dict[str, list[Known]] = {}
-    for path in [*list_shards(out), *sorted(staging(out).glob("*.parquet"))]:
-        if path.name.startswith("."):
-            continue
-        try:
-            rows, notes = read_rows(path)
-        except (OSError, ValueError, KeyError, TypeError, pa.ArrowException):
-            continue
-        drawn = zip(rows["cluster_id"], rows["source"], strict=True)
-        for row, (key, source) in enumerate(drawn):
-            found.setdefault(key, []).append(Known(path, row, source, notes.get(key)))
-        for key in sorted(set(notes) - set(rows["cluster_id"])):
-            found.setdefault(key, []).append(
-                Known(path, None, str(notes[key].get("source")), notes[key])
-            )
-    return found
-
-
-def _run(shards: Iterator[Shard], workers: int) -> Iterator[tuple[Made, int]]:
-    """(result of a shard, its number of clusters) in order of completion; few shards are in flight,
-    so that memory stays flat."""
+def _run(shards: Iterator[Shard], workers: int) -> Iterator[ShardResult]:
+    """The results of the shards in order of completion; few shards are in flight, so that memory
+    stays flat."""
     if workers <= 1:
-        yield from ((make_shard(shard), len(shard.clusters)) for shard in shards)
+        yield from map(make_shard, shards)
         return
     try:
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(
             workers, mp_context=context, initializer=_leave_with_parent
         ) as pool:
-            pending: dict[Future[Made], int] = {}
+            pending: set[Future[ShardResult]] = set()
             try:
                 while True:
-                    for shard in islice(shards, 2 * workers - len(pending)):
-                        pending[pool.submit(make_shard, shard)] = len(shard.clusters)
+                    waiting = islice(shards, 2 * workers - len(pending))
+                    pending |= {pool.submit(make_shard, shard) for shard in waiting}
                     if not pending:
                         return
-                    for future in wait(pending, return_when=FIRST_COMPLETED).done:
-                        yield future.result(), pending.pop(future)
+                    done, pending = wait(pending, return_when=FIRST_COMPLETED)
+                    yield from (future.result() for future in done)
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)  # also when the caller stops early
     except BrokenProcessPool as error:

@@ -9,14 +9,15 @@ Pure array code, no I/O.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-import numba
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from sdgbias.errors import InputError, UsageError
 
@@ -89,63 +90,42 @@ def _numbers(hashes: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _components(hashes: np.ndarray, threshold: int) -> np.ndarray:
-    """(M,) a representative of the component of each distinct row (M, K)."""
-    parent = np.arange(len(hashes), dtype=np.int64)
+    """(M,) the component of each distinct row (M, K), as the lowest row in it."""
     edges = np.linspace(0, BITS, threshold + 2).astype(np.int64)
     cuts = [
         (np.uint64(low), np.uint64((1 << int(high - low)) - 1)) for low, high in pairwise(edges)
     ]
     banded = [[(column >> low) & mask for low, mask in cuts] for column in hashes.T]
+    near: list[np.ndarray] = []
     for band in min(banded, key=_pairs):  # the kind of hash that separates the rows best
-        order = np.argsort(band, kind="stable")
-        starts = np.flatnonzero(np.r_[True, np.diff(band[order]) != 0, True])
-        _join(hashes, order, starts, threshold, parent)
-    return np.asarray(_roots(parent))
+        near += [
+            pairs[(np.bitwise_count(hashes[pairs[:, 0]] ^ hashes[pairs[:, 1]]) <= threshold).all(1)]
+            for pairs in _pairs_of_a_band(band)
+        ]
+    edges_found = np.concatenate([*near, np.zeros((0, 2), dtype=np.int64)])
+    graph = coo_array(
+        (np.ones(len(edges_found), dtype=bool), tuple(edges_found.T)), shape=(len(hashes),) * 2
+    )
+    _, labels = connected_components(graph, directed=False)
+    _, lowest = np.unique(labels, return_index=True)
+    return np.asarray(lowest[labels])
+
+
+def _pairs_of_a_band(band: np.ndarray) -> Iterator[np.ndarray]:
+    """The pairs of rows that share a band, (n, 2) at a time: the rows sorted by band, each merged
+    with the next one, the one after it and so on, as long as the band is the same."""
+    order = np.argsort(band, kind="stable")
+    values = band[order]
+    left = np.arange(len(values))
+    for step in range(1, len(values)):
+        left = left[: np.searchsorted(left, len(values) - step)]
+        left = left[values[left] == values[left + step]]
+        if not len(left):
+            return
+        yield np.stack([order[left], order[left + step]], axis=1)
 
 
 def _pairs(bands: list[np.ndarray]) -> float:
     """Pairs of rows that share a band."""
     counts = (pd.Series(band).value_counts().to_numpy(dtype=float) for band in bands)
     return float(sum((shared**2).sum() for shared in counts))
-
-
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
-def _join(
-    hashes: np.ndarray, order: np.ndarray, starts: np.ndarray, threshold: int, parent: np.ndarray
-) -> None:
-    """Unite the rows of every bucket order[starts[i]:starts[i + 1]] that are near."""
-    for bucket in range(len(starts) - 1):
-        for i in range(starts[bucket], starts[bucket + 1]):
-            a = order[i]
-            for j in range(i + 1, starts[bucket + 1]):
-                b = order[j]
-                near = True
-                for k in range(hashes.shape[1]):
-                    x = hashes[a, k] ^ hashes[b, k]
-                    x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
-                    x = (x & np.uint64(0x3333333333333333)) + (
-                        (x >> np.uint64(2)) & np.uint64(0x3333333333333333)
-                    )
-                    x = (x + (x >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-                    if (x * np.uint64(0x0101010101010101)) >> np.uint64(56) > np.uint64(threshold):
-                        near = False
-                        break
-                if near:
-                    root, other = _root(parent, a), _root(parent, b)
-                    parent[max(root, other)] = min(root, other)
-
-
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
-def _root(parent: np.ndarray, row: int) -> int:
-    while parent[row] != row:
-        parent[row] = parent[parent[row]]
-        row = parent[row]
-    return row
-
-
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
-def _roots(parent: np.ndarray) -> np.ndarray:
-    found = np.empty_like(parent)
-    for row in range(len(parent)):
-        found[row] = _root(parent, row)
-    return found

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import warnings
 import zipfile
@@ -75,15 +74,6 @@ def photo_bytes(path: Path | str) -> bytes:
         raise _corrupt(path, error) from error
 
 
-def photo_digest(path: Path | str) -> str:
-    """sha256 of the photo's bytes; of the fault when they can't be read, so that a fixed archive
-    counts as a change."""
-    try:
-        return hashlib.sha256(photo_bytes(path)).hexdigest()
-    except PhotoError as error:
-        return hashlib.sha256(str(error).replace(str(path), "").encode()).hexdigest()
-
-
 def _corrupt(path: Path | str, error: Exception) -> PhotoError:
     cause = str(error).split(" <_io")[0].splitlines()[0] if str(error) else type(error).__name__
     return PhotoError(
@@ -144,13 +134,11 @@ def distance(one: str, other: str) -> int:
 
 @dataclass
 class Choice:
-    """The result of choose_photos: the photos, best first; the unreadable ones among those tried;
-    ids and digests of all photos considered; whether these were all of the cluster's photos."""
+    """The result of choose_photos: the photos, best first; the unreadable ones among those
+    tried."""
 
     photos: list[tuple[str, Image.Image]] = field(default_factory=list)
     broken: list[tuple[str, PhotoError]] = field(default_factory=list)
-    looked_at: list[tuple[str, str]] = field(default_factory=list)
-    complete: bool = True
 
 
 def choose_photos(raw: Path, photos: Sequence[tuple[str, str]], wanted: int = 1) -> Choice:
@@ -165,10 +153,8 @@ def choose_photos(raw: Path, photos: Sequence[tuple[str, str]], wanted: int = 1)
     ranked: list[tuple[float, str, str, str]] = []
     for photo_id, relative in sorted(photos):
         if len(ranked) == PHOTO_CANDIDATES * wanted:
-            choice.complete = False
             break
         path = locate(raw, relative)
-        choice.looked_at.append((photo_id, photo_digest(path)))
         try:
             glance = _decode(path, _glance)
             shape = perceptual_hash(glance) if wanted > 1 else ""

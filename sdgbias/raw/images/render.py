@@ -1,17 +1,17 @@
-"""One shard of the image store: unchanged images are reused, the others rendered.
+"""One shard of the image store: reused whole where nothing that it is drawn from has changed, else
+drawn.
 
-An image's `source` is a digest over all its inputs: renderer, settings, the tile's bytes, the bytes
-of every photo considered, and the sensor where it matters. For a cluster without an image or with a
-broken photo the shard stores a note, its source and its quarantine rows, so that the failed
-decoding isn't repeated.
+Beside a shard lies a record with the digest of its inputs, its size, and the quarantine rows of its
+clusters. A killed run resumes with the shards that it has finished.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import lru_cache
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import pyarrow as pa
 from PIL import Image
 
 from sdgbias.errors import UsageError, one_of
-from sdgbias.files import FileError
+from sdgbias.files import FileError, write_json
 from sdgbias.raw.images.composite import (
     SIDE,
     TileError,
@@ -31,20 +31,22 @@ from sdgbias.raw.images.composite import (
     photo_panel,
     read_tile,
     sensor,
-    tile_bytes,
     tile_inside,
     tile_panel,
+    tile_path,
     tile_rgb,
 )
-from sdgbias.raw.images.photos import (
-    PHOTO_CANDIDATES,
-    Choice,
-    choose_photos,
-    locate,
-    perceptual_hash,
-    photo_digest,
+from sdgbias.raw.images.photos import Choice, choose_photos, perceptual_hash
+from sdgbias.raw.images.shards import (
+    FOLDER,
+    RECORDS,
+    Row,
+    image_id,
+    index_of,
+    read_rows,
+    staging,
+    write_shard,
 )
-from sdgbias.raw.images.shards import Row, image_id, index_of, read_parts, read_rows, write_shard
 from sdgbias.types import MODALITIES
 
 #: Incremented when the same inputs give another image. Pillow resamples and encodes, so its version
@@ -85,186 +87,121 @@ class ImageSettings:
 
 
 @dataclass(frozen=True)
-class Known:
-    """One earlier outcome of a cluster: its row in a shard (None: no image) and its note."""
-
-    path: Path
-    row: int | None
-    source: str
-    note: Mapping[str, Any] | None
-
-
-@dataclass(frozen=True)
 class Cluster:
     """The input for rendering a cluster; photos: (photo_id, path) of all, sorted."""
 
     cluster_id: str
     year: int
     photos: list[tuple[str, str]]
-    known: list[Known] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One file to build, in the folder ``staging``."""
+    """One file to build below the benchmark folder ``out``."""
 
     raw: Path
     name: str
     settings: ImageSettings
-    staging: Path
+    out: Path
     clusters: list[Cluster]
 
 
 @dataclass(frozen=True)
-class Made:
+class ShardResult:
+    """index: the shard's part of images.parquet; quarantine: table, key, rule, detail."""
+
     index: pd.DataFrame
     quarantine: list[list[str]]
     rendered: int
     reused: int
 
 
-def make_shard(shard: Shard) -> Made:
-    """Write one shard unless an identical one exists; known images are copied, the others
-    rendered."""
-    reused = {
-        cluster.cluster_id: known
-        for cluster in shard.clusters
-        if (known := _reusable(shard, cluster)) is not None
-    }
-    notes = {key: dict(known.note) for key, known in reused.items() if known.note}
-    rows_of = {cluster.cluster_id: len(cluster.photos) for cluster in shard.clusters}
-    same = _already(shard, reused, rows_of)
-    if same is not None:
-        return Made(index_of(same, shard.name), _quarantine(notes), 0, len(reused))
-    drawn = 0
+def make_shard(shard: Shard) -> ShardResult:
+    """Draw one shard into the staging folder, unless a finished or a staged one was drawn from the
+    same inputs."""
+    digest = inputs_digest(shard)
+    finished, staged = shard.out / FOLDER, staging(shard.out)
+    for folder, records in ((finished, finished / RECORDS), (staged, staged)):
+        kept = _kept(folder / f"{shard.name}.parquet", records / f"{shard.name}.json", digest)
+        if kept is not None:
+            index, quarantine = kept
+            return ShardResult(index, quarantine, 0, len(shard.clusters))
+    reasons: list[list[str]] = []
 
     def rows() -> Iterator[Row]:
-        nonlocal drawn
         for cluster in shard.clusters:
-            known = reused.get(cluster.cluster_id)
-            row = _copy(known) if known is not None and known.row is not None else None
-            if row is None and (known is None or known.row is not None):
-                notes.pop(cluster.cluster_id, None)
-                row, note = _draw(shard, cluster)
-                drawn += 1
-                if note:
-                    notes[cluster.cluster_id] = note
+            row, faults = _draw(shard, cluster)
+            reasons.extend(faults)
             if row is not None:
-                yield {**row, "cluster_id": cluster.cluster_id, "n_photos": len(cluster.photos)}
+                yield row
 
-    index = write_shard(shard.staging / f"{shard.name}.parquet", rows(), lambda: notes)
-    return Made(index_of(index, shard.name), _quarantine(notes), drawn, len(shard.clusters) - drawn)
-
-
-def _quarantine(notes: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
-    return [list(row) for note in notes.values() for row in note["quarantine"]]
-
-
-def _already(
-    shard: Shard, reused: Mapping[str, Known], n_photos: Mapping[str, int]
-) -> pd.DataFrame | None:
-    """The rows of the finished file of this name when it contains exactly these clusters'
-    outcomes."""
-    if len(reused) < len(shard.clusters) or len({known.path for known in reused.values()}) != 1:
-        return None
-    path = next(iter(reused.values())).path
-    if path.stem != shard.name:
-        return None
-    rows, notes = read_rows(path)
-    whole = (
-        set(notes) | set(rows["cluster_id"]) == set(reused)
-        and rows["cluster_id"].is_monotonic_increasing
-    )
-    counted = rows["n_photos"].tolist() == [n_photos.get(key) for key in rows["cluster_id"]]
-    return rows if whole and counted else None
+    path = staged / f"{shard.name}.parquet"
+    index = index_of(write_shard(path, rows()), shard.name)
+    record = {"inputs": digest, "bytes": path.stat().st_size, "quarantine": reasons}
+    write_json(path.with_suffix(".json"), record, "free the disk or name another --out")
+    return ShardResult(index, reasons, len(shard.clusters), 0)
 
 
-def _reusable(shard: Shard, cluster: Cluster) -> Known | None:
-    """The earlier outcome for identical inputs, if any."""
-    wanted = shard.settings.photos
-    for known in cluster.known:
-        if known.note is None:
-            looked = min(PHOTO_CANDIDATES * wanted, len(cluster.photos))
-        else:
-            looked = int(known.note.get("looked_at", -1))
-            there = len(cluster.photos)
-            enough = looked == there if known.note.get("complete") else looked <= there
-            if not enough or known.note.get("paths") != _paths(cluster, looked):
-                continue
-        try:
-            tile = tile_bytes(tile_inside(shard.raw, cluster.cluster_id))
-            seen = cluster.photos[:looked]
-            photos = [(key, photo_digest(locate(shard.raw, path))) for key, path in seen]
-        except FileError:
-            continue
-        if _source(shard, cluster, tile, photos) == known.source:
-            return known
-    return None
-
-
-def _copy(known: Known) -> Row | None:
-    """The row with its images; None when the file has been damaged or replaced in the meantime."""
+def _kept(path: Path, record: Path, digest: str) -> tuple[pd.DataFrame, list[list[str]]] | None:
+    """(index, quarantine) of a shard that was drawn from inputs of this digest and is whole, as far
+    as its size and its rows tell: the quality check compares every picture with its id."""
     try:
-        stat = known.path.stat()
-        values = _rows_of(known.path, stat.st_size, stat.st_mtime_ns)[known.row or 0]
-        parts = read_parts(known.path, known.row or 0)
-    except (OSError, ValueError, LookupError, pa.ArrowException):
+        made = json.loads(record.read_text(encoding="utf-8"))
+        if made["inputs"] != digest or made["bytes"] != path.stat().st_size:
+            return None
+        return index_of(read_rows(path), path.stem), [list(row) for row in made["quarantine"]]
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException):
         return None
-    intact = values["source"] == known.source and image_id(parts) == values["image_id"]
-    return {**values, "parts": list(parts)} if intact else None
 
 
-@lru_cache(maxsize=4)
-def _rows_of(path: Path, _size: int, _changed: int) -> list[Row]:
-    rows: list[Row] = read_rows(path)[0].to_dict("records")  # type: ignore[assignment]
-    return rows
+def inputs_digest(shard: Shard) -> str:
+    """SHA-256 over all that a shard is drawn from: renderer, settings, and of every cluster the
+    sensor and path, size and time of its tile and photos."""
+    lines, stamp = [RENDERER, repr(shard.settings)], cache(_stamp)
+    for cluster in shard.clusters:
+        tile = tile_path(shard.raw, cluster.cluster_id)
+        lines.append(f"{cluster.cluster_id} {sensor(cluster.year)} {_stamp(tile)}")
+        for key, path in cluster.photos:
+            archive, member, _ = path.partition(".zip::")
+            lines.append(
+                f"{key} {path} {stamp(shard.raw / (f'{archive}.zip' if member else path))}"
+            )
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def _paths(cluster: Cluster, looked_at: int) -> str:
-    """A note contains the path of a broken photo, so it is valid only while the photos are at the
-    same paths."""
-    paths = "\n".join(path for _, path in cluster.photos[:looked_at])
-    return hashlib.sha256(paths.encode()).hexdigest()[:16]
+def _stamp(path: Path) -> str:
+    """Size and time of a file, '' where it leads nowhere."""
+    try:
+        status = path.stat()
+    except OSError:
+        return ""
+    return f"{status.st_size} {status.st_mtime_ns}"
 
 
-def _source(shard: Shard, cluster: Cluster, tile: bytes, photos: list[tuple[str, str]]) -> str:
-    s = shard.settings
-    parts = [RENDERER, s.layout, str(s.photos), s.photo]
-    parts += [hashlib.sha256(tile).hexdigest(), sensor(cluster.year)]
-    parts += [f"{key} {digest}" for key, digest in photos]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-def _draw(shard: Shard, cluster: Cluster) -> tuple[Row | None, dict[str, Any] | None]:
-    """(row or None, note or None) of one cluster: the images, or all reasons why there are none."""
+def _draw(shard: Shard, cluster: Cluster) -> tuple[Row | None, list[list[str]]]:
+    """(row or None, quarantine rows) of one cluster: the images, or all reasons why there are
+    none."""
+    choice, tile = Choice(), None
     reasons: list[list[str]] = []
-    choice, tile, data = Choice(), None, b""
     try:
         path = tile_inside(shard.raw, cluster.cluster_id)
-        data = tile_bytes(path)
-        tile = read_tile(path, data)
+        tile = read_tile(path)
         # the most expensive step: reached only when the tile is readable
         choice = choose_photos(shard.raw, cluster.photos, shard.settings.photos)
     except TileError as error:
         reasons.append(["images", cluster.cluster_id, error.rule, _inside(shard.raw, error)])
-    source = _source(shard, cluster, data, choice.looked_at)
-    row = None
     if tile is not None and (choice.photos or shard.settings.photo != REQUIRED):
         reasons += [
             ["photos", f"{cluster.cluster_id}/{key}", error.rule, _inside(shard.raw, error)]
             for key, error in choice.broken
         ]
-        row = {**_row(shard, cluster, tile, choice), "source": source}
-    elif tile is not None:
+        return _row(shard, cluster, tile, choice), reasons
+    if tile is not None:
         first = choice.broken[0][1]
         none = f"none of {len(cluster.photos)} photo(s) is readable; first: "
         detail = none + _inside(shard.raw, first)
         reasons.append(["images", cluster.cluster_id, first.rule, detail])
-    if not reasons:
-        return row, None
-    looked_at, complete = len(choice.looked_at), choice.complete and tile is not None
-    note = {"source": source, "looked_at": looked_at, "complete": complete}
-    return row, {**note, "paths": _paths(cluster, looked_at), "quarantine": reasons}
+    return None, reasons
 
 
 def _row(shard: Shard, cluster: Cluster, tile: Any, choice: Choice) -> Row:

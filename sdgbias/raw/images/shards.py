@@ -1,20 +1,18 @@
 """The image store on disk: a benchmark's images in a few large Parquet files,
 images/<CC>-<nnn>.parquet.
 
-One row per picture: cluster_id, image_id, source (what it was made from), photo_id, n_photos,
+One row per picture: cluster_id, image_id, photo_id, n_photos,
 n_parts, modalities (what it shows), tile_hash, photo_hash, parts (encoded bytes, one or several).
-Row groups are small, so that one image can be read without its neighbours. Clusters that could not
-be rendered are listed in the file's metadata (`notes`).
+Row groups are small, so that one image can be read without its neighbours.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby, islice
 from pathlib import Path
@@ -31,6 +29,7 @@ from sdgbias.raw.images.composite import SIDE, open_picture, panels
 from sdgbias.raw.images.photos import perceptual_hash
 
 FOLDER = "images"
+RECORDS = ".inputs"  # beside the shards: what each was drawn from
 PER_SHARD = 256
 PER_GROUP = 16
 BLANK = "blank.png"  # the blank picture of an imported release
@@ -39,7 +38,6 @@ SCHEMA = pa.schema(
     [
         ("cluster_id", pa.string()),
         ("image_id", pa.string()),
-        ("source", pa.string()),
         ("photo_id", pa.string()),
         ("n_photos", pa.int32()),
         ("n_parts", pa.int32()),
@@ -49,8 +47,7 @@ SCHEMA = pa.schema(
         ("parts", pa.list_(pa.binary())),
     ]
 )
-INDEX_COLUMNS = [*(name for name in SCHEMA.names if name not in ("source", "parts")), "shard"]
-_NOTES = "sdgbias"
+INDEX_COLUMNS = [*(name for name in SCHEMA.names if name != "parts"), "shard"]
 _AGAIN = "delete that file and build the images again: sdgbias build --stage images"
 #: One row of a shard: the fields of SCHEMA.
 Row = dict[str, Any]
@@ -63,11 +60,8 @@ def image_id(parts: Sequence[bytes]) -> str:
     return digests[0].hex() if len(digests) == 1 else hashlib.sha256(b"".join(digests)).hexdigest()
 
 
-def write_shard(
-    path: Path, rows: Iterable[Row], notes: Callable[[], Mapping[str, Any]] = dict
-) -> pd.DataFrame:
+def write_shard(path: Path, rows: Iterable[Row]) -> pd.DataFrame:
     """Write ``rows`` to a temporary file as they arrive, then rename; returns them without parts.
-    ``notes`` is called at the end.
 
     Raises StoreError when the disk is full or read-only.
     """
@@ -86,7 +80,6 @@ def write_shard(
                 while group := list(islice(source, PER_GROUP)):
                     writer.write_table(pa.Table.from_pylist(group, SCHEMA), PER_GROUP)
                     kept += [{name: row[name] for name in small} for row in group]
-                writer.add_key_value_metadata({_NOTES: json.dumps(notes(), sort_keys=True)})
             part.replace(path)
     finally:
         with suppress(OSError):
@@ -94,21 +87,10 @@ def write_shard(
     return pd.DataFrame(kept, columns=small)
 
 
-def read_rows(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """(the rows of a shard without parts, its notes). Raises OSError, ValueError or ArrowException
-    on a damaged file."""
-    with pq.ParquetFile(path) as file:
-        notes = json.loads(file.metadata.metadata[_NOTES.encode()])
-        return file.read([n for n in SCHEMA.names if n != "parts"]).to_pandas(), notes
-
-
-def read_parts(path: Path, row: int) -> tuple[bytes, ...]:
-    """The pictures of one row of a shard. Raises as read_rows does."""
-    with pq.ParquetFile(path) as file:
-        starts = _starts(file)
-        group = int(np.searchsorted(starts, row, side="right")) - 1
-        block = file.read_row_group(group, columns=["parts"])["parts"]
-        return tuple(block[row - int(starts[group])].as_py())
+def read_rows(path: Path) -> pd.DataFrame:
+    """The rows of a shard without parts. Raises OSError, ValueError or ArrowException on a damaged
+    file."""
+    return pq.read_table(path, columns=[n for n in SCHEMA.names if n != "parts"]).to_pandas()
 
 
 def list_shards(out: Path) -> list[Path]:
@@ -124,14 +106,20 @@ def staging(out: Path) -> Path:
 
 
 def publish(out: Path, names: Collection[str]) -> None:
-    """Move staged shards into place and remove every shard that is not among ``names``. A kill
-    between two steps loses nothing: staged shards stay staged, and removed shards are no longer
-    referenced."""
+    """Move staged shards and their records into place and remove those that are not among
+    ``names``. A kill between two steps loses nothing: staged shards stay staged, and removed shards
+    are no longer referenced."""
+    records = out / FOLDER / RECORDS
     with writable(out / FOLDER, "check its permissions"):
+        records.mkdir(parents=True, exist_ok=True)
         for path in sorted(staging(out).glob("*.parquet")):
             if path.stem in names:
+                record = records / f"{path.stem}.json"
+                record.unlink(missing_ok=True)  # a shard without one is drawn again
                 path.replace(out / FOLDER / path.name)
-        for path in list_shards(out):
+                if (made := path.with_suffix(".json")).is_file():
+                    made.replace(record)
+        for path in [*list_shards(out), *records.glob("*.json")]:
             if path.stem not in names:
                 path.unlink()
         shutil.rmtree(staging(out), ignore_errors=True)
@@ -196,7 +184,7 @@ def store_images(out: Path, rows: Iterable[tuple[str, str, Sequence[bytes]]]) ->
             )
         last, identity = cluster_id, image_id(pictures)
         about = (photo_id, 1, len(pictures), "", *picture_hashes(pictures))
-        values = (cluster_id, identity, identity, *about, list(pictures))
+        values = (cluster_id, identity, *about, list(pictures))
         return dict(zip(SCHEMA.names, values, strict=True))
 
     def prefix_of(row: tuple[str, str, Sequence[bytes]]) -> str:
