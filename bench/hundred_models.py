@@ -174,7 +174,7 @@ def main() -> None:
     args = parser.parse_args()
     from sdgbias import store
     from sdgbias.benchmark.build import Draw, build
-    from sdgbias.nightly import attempt, ledger
+    from sdgbias.nightly import attempt, records
     from sdgbias.nightly import run as nights
     from sdgbias.nightly.plan import Settings
     from sdgbias.raw.synthetic import write_sample
@@ -257,7 +257,7 @@ def main() -> None:
                 for name, words in REASONS.items()
                 if name not in aside or words not in aside[name].reason
             ]
-            rows = ledger.history(s.results)
+            rows = records.history(s.results)
             told = set(rows.loc[rows["night"] == done.night, "model"])
             runs = store.query(
                 s.results,
@@ -273,7 +273,7 @@ def main() -> None:
                 row = summary.Row(what, asked, figure, "none", beside)
                 summary.record("hundred_models", [row])
             print(
-                f"  lost: {len(set(specs) - told)} models without a row in night_models; runs of"
+                f"  lost: {len(set(specs) - told)} models without a row in night_outcomes; runs of"
                 f" the good models: {runs} of {args.good}"
             )
     server.shutdown()

@@ -26,7 +26,7 @@ from prefect.events.schemas.automations import AutomationCore
 from prefect.exceptions import ObjectAlreadyExists
 
 from sdgbias.errors import InfrastructureError, SdgbiasError, UsageError
-from sdgbias.nightly import ledger, schedule
+from sdgbias.nightly import records, schedule
 from sdgbias.nightly.stack import settings
 from sdgbias.nightly.stack.settings import CPU, Stack
 
@@ -86,7 +86,7 @@ def catch_up(client: SyncPrefectClient, stack: Stack, now: datetime) -> str:
     return its name, '' if there is none. Prefect itself starts the runs that became late while
     nothing ran; this covers the night that was ended together with its stack."""
     made = client.read_deployment_by_name(NIGHTLY)
-    last = ledger.last_finished(stack.results)
+    last = records.last_finished(stack.results)
     due = schedule.missed(stack.cron, stack.timezone, last, now)
     if due is None or made.created is None or due <= made.created:
         return ""

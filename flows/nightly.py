@@ -37,7 +37,7 @@ from sdgbias import progress
 from sdgbias.cli.night_options import NightOptions, described, signed, takes_night_options
 from sdgbias.errors import InfrastructureError, RegressionBreach, SdgbiasError
 from sdgbias.nightly import attempt as work
-from sdgbias.nightly import gpus, ledger, process, schedule, steps
+from sdgbias.nightly import gpus, process, records, schedule, steps
 from sdgbias.nightly import run as nights
 from sdgbias.nightly.attempt import JobOutcome
 from sdgbias.nightly.plan import Job, Night, Settings, name_of
@@ -96,7 +96,7 @@ def evaluate(job: Job, results: Path, device: str | None, pools: bool) -> State[
 
 
 @task(task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False)
-def step(name: str, settings: Settings, night: Night) -> State[ledger.StepResult]:
+def step(name: str, settings: Settings, night: Night) -> State[records.StepResult]:
     """Run one of the closing commands of a night."""
     ended = steps.do(name, settings, night)
     return Completed(data=ended) if ended == steps.DONE else Failed(message=str(ended), data=ended)
@@ -148,19 +148,22 @@ def hands(
     def show(make: Callable[..., object], *what: object) -> None:
         beside.submit(copy_context().run, pages.shown, make, *what)
 
-    def close(name: str, its: Settings, night: Night) -> ledger.StepResult:
+    def close(name: str, its: Settings, night: Night) -> records.StepResult:
         state = begun(lambda: step(name, its, night, return_state=True))
         failed = isinstance(state, Exception)
         made = state if failed else state.result(raise_on_failure=False)
         # an error in the code around the step or of Prefect, or a task run that it abandoned
         return (
             made
-            if isinstance(made, ledger.StepResult)
-            else ledger.StepResult(ledger.FAILED, str(made))
+            if isinstance(made, records.StepResult)
+            else records.StepResult(records.FAILED, str(made))
         )
 
     def seen(
-        event: str, night: Night, found: Sequence[JobOutcome], said: Mapping[str, ledger.StepResult]
+        event: str,
+        night: Night,
+        found: Sequence[JobOutcome],
+        said: Mapping[str, records.StepResult],
     ) -> None:
         if event == "planned":
             show(lambda: bar.append(pages.progress(night)))
@@ -241,7 +244,7 @@ def nightly(pools: bool = False, report_address: str = "", **options: Any) -> St
         if settings is None:
             return Completed(message="the last due night is done; nothing to do")
         settings = replace(settings, night=name_of(settings, start))
-        if wanted.catch_up and ledger.starts_of(settings.results, str(settings.night)) >= STARTS:
+        if wanted.catch_up and records.starts_of(settings.results, str(settings.night)) >= STARTS:
             return Failed(
                 message=f"night {settings.night} was started {STARTS} times and is not done; see"
                 f" its logs, then: sdgbias nightly --night {settings.night}"
@@ -249,7 +252,7 @@ def nightly(pools: bool = False, report_address: str = "", **options: Any) -> St
         with ThreadPoolExecutor(1) as beside:
             executor = hands(settings, pools, report_address, beside)
             return ended(nights.run(settings, tell=tell, hands=executor))
-    except ledger.NightAtWork as error:
+    except records.NightAtWork as error:
         # after a pause of the whole machine a night can count as crashed while it is at work
         automatic = wanted.catch_up or by_schedule
         return Completed(message=str(error)) if automatic else Failed(message=str(error))

@@ -27,9 +27,9 @@ from prefect.logging.handlers import PrefectConsoleHandler
 from sdgbias import store
 from sdgbias.errors import StoreError
 from sdgbias.nightly.attempt import JobOutcome
-from sdgbias.nightly.ledger import StepResult
 from sdgbias.nightly.plan import Job, Night
 from sdgbias.nightly.process import redact
+from sdgbias.nightly.records import StepResult
 from sdgbias.progress import Record, text
 
 Shown = TypeVar("Shown")

@@ -302,7 +302,7 @@ def _print(over: threading.Event) -> None:
         least = OFTEN if now - began < LONG else SELDOM
         for record in _lines():
             last, at = printed.get(record.task, (Record(""), 0.0))
-            counted = record.done != last.done and now - at >= least
+            counted = record.total > 1 and record.done != last.done and now - at >= least
             begun = record.task not in printed and (record.what or record.seconds >= OFTEN)
             if begun or counted or record.what not in ("", last.what):
                 uncounted = record.what and record.total <= 1

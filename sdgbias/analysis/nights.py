@@ -147,7 +147,7 @@ def load(results: Path | Query, night: str = "") -> NightRecord | None:
     queries = packaged_sql("nights.sql")
     asked = ask(queries["models"]).to_dict("records")
     verdicts = ask(queries["verdicts"], unchanged=UNCHANGED)
-    mine = "SELECT run_id FROM night_models WHERE night = $night"
+    mine = "SELECT run_id FROM night_outcomes WHERE night = $night"
     flips = ask(f"FROM flips WHERE run_id IN ({mine}) ORDER BY better, rowid")
     judged = [{str(k): v for k, v in r.items()} for r in verdicts.to_dict("records")]
     changed = {str(run): part for run, part in flips.groupby("run_id", sort=False)}

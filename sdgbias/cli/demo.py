@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+import urllib.request
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -18,6 +21,14 @@ from sdgbias import progress
 from sdgbias.cli.options import DEFAULT_RESULTS, JsonOption, ResultsOption, printed, say
 from sdgbias.errors import InfrastructureError, RegressionBreach, UsageError
 from sdgbias.types import FACET
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Where an image sets it, each of the 25 processes would compile everything that it imports.
+_UNSET = ("PYTHONDONTWRITEBYTECODE",)
+#: Seconds for which the night waits for Prefect's server before it starts one of its own.
+PATIENCE = 120.0
 
 
 def _environment() -> dict[str, str]:
@@ -33,24 +44,28 @@ def _environment() -> dict[str, str]:
     # two small models share the cores: a thread that waits for the others leaves its core to them
     made.setdefault("OMP_NUM_THREADS", str(os.cpu_count() or 1))
     made.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # where an image sets it, each of the 25 processes would compile everything that it imports
-    made.pop("PYTHONDONTWRITEBYTECODE", None)
+    for name in _UNSET:
+        made.pop(name, None)
     # tools of the same environment (dvc calls sdgbias) must be found even when it is not activated
     made["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{made.get('PATH', '')}"
     return made
 
 
 def _step(
-    title: str, command: list[str], fine: tuple[int, ...] = (0,), as_json: bool = False
+    title: str,
+    command: list[str],
+    fine: tuple[int, ...] = (0,),
+    as_json: bool = False,
+    more: Mapping[str, str] | None = None,
 ) -> None:
     """Run one command of the tour: its stage is on this command's line, its output above it, or on
-    standard error where standard output is one JSON value."""
+    standard error where standard output is one JSON value. ``more``: of its environment."""
     shown = " ".join(Path(c).name if c == sys.executable else c for c in command)
     typer.echo(f"\n== {title}: {shown}", err=as_json)
     progress.update(title)
     with subprocess.Popen(
         command,
-        env=_environment(),
+        env={**_environment(), **(more or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -67,22 +82,41 @@ def _step(
 
 
 @contextmanager
-def _meanwhile() -> Iterator[None]:
-    """Compile, beside the block, the kernels that a night in a fresh clone would wait for. It
-    compiles them itself if this fails."""
-    environment = {**_environment(), "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-    child = subprocess.Popen(
-        [sys.executable, "-m", "sdgbias.methods.compiled"],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        yield
-        child.wait()
-    finally:
-        child.kill()
-        child.wait()
+def _prepared() -> Iterator[tuple[subprocess.Popen[bytes], str, subprocess.Popen[bytes]]]:
+    """(Prefect's server, its address, the compiler), started beside the block. The server makes its
+    database, a third of what a first night would otherwise wait for; the compiler keeps the kernels
+    of searches and bootstraps. Where one fails, the night does that work itself."""
+    from sdgbias.files import packaged_yaml
+    from sdgbias.nightly import process
+
+    environment = _environment()
+    home = Path(environment["PREFECT_HOME"])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1"]
+    compiler = [sys.executable, "-m", "sdgbias.methods.compiled"]
+    single = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+    quiet = packaged_yaml("prefect.yaml")["demo"]
+    with (
+        process.beside(
+            [*server, "--port", str(port)], home / "server.log", quiet | environment, _UNSET
+        ) as prefect,
+        process.beside(compiler, home / "compiler.log", environment | single, _UNSET) as kernels,
+    ):
+        yield prefect, f"http://127.0.0.1:{port}/api", kernels
+
+
+def _answers(server: subprocess.Popen[bytes], address: str) -> bool:
+    """Wait until the server answers; False if it ended or doesn't within PATIENCE seconds."""
+    progress.update("waiting for Prefect's server")
+    end = time.monotonic() + PATIENCE
+    while server.poll() is None and time.monotonic() < end:
+        with suppress(OSError), urllib.request.urlopen(f"{address}/health", timeout=5) as answer:
+            if answer.status == 200:
+                return True
+        time.sleep(0.2)
+    return False
 
 
 def _at_a_time() -> int:
@@ -128,17 +162,65 @@ def demo(
     if not Path("dvc.yaml").is_file():
         raise UsageError("no dvc.yaml here; run `sdgbias demo` in the folder of the project")
     began = time.monotonic()
-    with _lock_apart(), _meanwhile():
-        _step("data", [sys.executable, "-m", "dvc", "repro", "--quiet"], as_json=as_json)
-    night = [sys.executable, "-m", "flows.nightly", "--results", str(results)]
-    _step(
-        "nightly",
-        [*night, "--report", str(report), "--jobs", str(_at_a_time())],
-        (0, RegressionBreach.exit_code),
-        as_json,
-    )
-    table = printed(results, "accuracy", store.latest_runs(results))
-    people = printed(results, "people", store.latest_runs(results, FACET, per_benchmark=True))
-    page, seconds = report / "index.html", round(time.monotonic() - began)
-    found = {"accuracy": table, "people": people, "report": str(page), "seconds": seconds}
+    with _prepared() as (server, address, compiler):
+        with _lock_apart():
+            _step("data", [sys.executable, "-m", "dvc", "repro", "--quiet"], as_json=as_json)
+        progress.update("compiling")
+        compiler.wait()
+        night = [sys.executable, "-m", "flows.nightly", "--results", str(results)]
+        _step(
+            "nightly",
+            [*night, "--report", str(report), "--jobs", str(_at_a_time())],
+            (0, RegressionBreach.exit_code),
+            as_json,
+            {"PREFECT_API_URL": address} if _answers(server, address) else {},
+        )
+    runs = store.latest_runs(results)
+    people_runs = store.latest_runs(results, FACET, per_benchmark=True)
+    found = {
+        "directions": directions(results, runs),
+        "accuracy": printed(results, "accuracy", runs),
+        "people": _marked(printed(results, "people", people_runs)),
+        "report": str(report / "index.html"),
+        "seconds": round(time.monotonic() - began),
+    }
     say(found, as_json, "demo", **found)
+
+
+def _marked(people: pd.DataFrame) -> pd.DataFrame:
+    """The table of people with a mark at differences whose interval leaves out zero, and without
+    notes where there are none."""
+    import numpy as np
+
+    clear = np.where(people["low"] * people["high"] > 0, "yes", "")
+    empty = [] if people["note"].any() else ["note"]
+    return people.assign(clear=clear).drop(columns=empty)
+
+
+def directions(results: Path, runs: Iterable[object]) -> list[str]:
+    """In which direction each model is biased, in a sentence: what it answers without any evidence,
+    with picture and context, and after CADE."""
+    from sdgbias.methods import lean
+    from sdgbias.methods.stats import Estimate
+
+    sentences = []
+    for model, rows in printed(results, "directions", runs).groupby("model", sort=True):
+        shares = {
+            (row["method"], row["direction"]): Estimate.of_row(row)
+            for row in rows.to_dict("records")
+        }
+        prior = {way: share for (method, way), share in shares.items() if method == "q_only"}
+        percent = {key: f"{share.value:.0%}".replace("%", " %") for key, share in shares.items()}
+        text = f"{model} {lean.verdict(prior)}."
+        if prior:
+            counted = max(share.clusters for share in prior.values())
+            parts = ", ".join(f"{percent['q_only', way]} {way}" for way in prior)
+            text += f" Without any evidence its answers are {parts} ({counted} prompts)."
+        ways = ("optimistic", "pessimistic")
+        if all((method, way) in shares for method in ("full", "cade") for way in ways):
+            told = " and ".join(
+                f"{percent['full', way]} {way} ({percent['cade', way]} after CADE)" for way in ways
+            )
+            text += f" With picture and context they are {told}."
+        sentences.append(text)
+    return sentences

@@ -88,13 +88,13 @@ class NightOptions:
     def settings(self, by: str, due: datetime | None = None) -> Settings | None:
         """The settings of the night; None if --catch-up finds the last due night done. ``due``:
         when it was due, where its schedule says so. Raises UsageError."""
-        from sdgbias.nightly import ledger, plan, schedule
+        from sdgbias.nightly import plan, records, schedule
         from sdgbias.registry import entries
 
         if (self.night is not None) + (self.scheduled_for is not None) + self.catch_up > 1:
             raise UsageError("give one of --night, --scheduled-for and --catch-up")
         if self.catch_up:
-            last = ledger.last_finished(self.results)
+            last = records.last_finished(self.results)
             due = schedule.missed(self.cron, self.zone, last, datetime.now(UTC))
             if due is None:
                 return None

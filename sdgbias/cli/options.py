@@ -42,26 +42,11 @@ BenchmarksOption = Annotated[
         ),
     ),
 ]
-
-
-def _results_file(path: Path) -> Path:
-    """``path`` if it can name a results file. Raises UsageError."""
-    if path.exists() and not path.is_file():
-        raise UsageError(f"--results {path}: no regular file; name a file, e.g. {DEFAULT_RESULTS}")
-    if "?" in str(path.absolute()):
-        raise UsageError(
-            f"--results {path.absolute()}: DuckDB reads what follows the ? as its own options; name"
-            " a path without it"
-        )
-    return path
-
-
 ResultsOption = Annotated[
     Path,
     typer.Option(
         "--results",
         envvar="SDGBIAS_RESULTS",
-        callback=_results_file,
         help="Results file (DuckDB); score shards lie beside it.",
     ),
 ]

@@ -136,6 +136,7 @@ def evaluate(
     runs: list[dict[str, object]] = []
     for name in model:
         with process.report_outcome(outcome_file) as told:
+            update("importing the engine")
             from sdgbias.registry import entries
             from sdgbias.scoring import estimate
             from sdgbias.scoring import evaluate as evaluation
@@ -149,6 +150,7 @@ def evaluate(
             if batch_size:
                 spec = replace(spec, batch_size=batch_size)
             gpus.claim(spec)
+            update("loading the model")
             outcome = evaluation.evaluate(
                 spec,
                 root,

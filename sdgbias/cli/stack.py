@@ -99,13 +99,13 @@ def status(
 ) -> None:
     """What of the stack runs, how the last night ended, when the next one starts. Exit code 8
     unless everything runs."""
-    from sdgbias.nightly import ledger, schedule, stack
+    from sdgbias.nightly import records, schedule, stack
     from sdgbias.nightly.stack import settings
 
     where = _home(home, results)
     well, said = stack.lines(where)
     made = settings.load(where)
-    last = ledger.last_night(made.results if made else results)
+    last = records.last_night(made.results if made else results)
     scheduled = made is not None and made.schedule
     due = (
         schedule.next_due(made.cron, made.timezone, datetime.now(UTC))

@@ -10,7 +10,7 @@ SELECT night, model, suite,
        coalesce(quarantined_until, '') AS until,
        coalesce(run_id IN (SELECT run_id FROM runs WHERE provenance = 'planted'), false) AS planted,
        coalesce((SELECT last(reason) FROM accepted WHERE run_id = m.run_id), '') AS accepted
-FROM night_models m
+FROM night_outcomes m
 WHERE night = $night
 ORDER BY model, suite
 
@@ -28,7 +28,7 @@ ORDER BY rowid
 SELECT m.night, m.model, m.suite, m.outcome,
        coalesce(bool_or(v.verdict = 'BREACH'), false) AS breach,
        coalesce(bool_or(v.verdict IS NOT NULL), false) AS judged
-FROM night_models m
+FROM night_outcomes m
 LEFT JOIN verdicts v ON v.night = m.night AND v.model = m.model AND v.suite = m.suite
 WHERE list_contains($nights, m.night)
 GROUP BY ALL

@@ -41,7 +41,7 @@ SELECT r.run_id, model, suite, finished_at, bytes, files, CASE
     WHEN run_id IN (SELECT run_id FROM accepted) THEN 'accepted'
     WHEN finished_at::DATE >= (SELECT first FROM cut) THEN 'recent night'
     WHEN run_id IN (
-        SELECT run_id FROM night_models WHERE night IN (SELECT night FROM late) AND run_id IS NOT NULL
+        SELECT run_id FROM night_outcomes WHERE night IN (SELECT night FROM late) AND run_id IS NOT NULL
     ) THEN 'recent night'
     WHEN place <= $per_model THEN 'one of the last of its model'
     WHEN monthly = 1 THEN 'one a month'

@@ -18,10 +18,10 @@ WHERE list_contains($people, run_id) AND m.metric = 'disparity' AND m.method = '
 ORDER BY ALL
 
 -- name: history
-WITH shown AS (SELECT DISTINCT night FROM night_models ORDER BY night DESC LIMIT 14)
+WITH shown AS (SELECT DISTINCT night FROM night_outcomes ORDER BY night DESC LIMIT 14)
 SELECT n.night, n.model, n.suite, n.outcome, coalesce(n.kind, '') AS kind,
        a.value, a.n::DOUBLE AS n, a.ci_low, a.ci_high, a.clusters
-FROM night_models n JOIN shown USING (night)
+FROM night_outcomes n JOIN shown USING (night)
 LEFT JOIN metric_rows a ON a.run_id = n.run_id AND a.task = 'mcq' AND a.test = 'all'
      AND a.method = 'full' AND a.pillar = 'all' AND a.indicator = 'all' AND a.metric = 'accuracy'
 ORDER BY n.night DESC, n.model, n.suite

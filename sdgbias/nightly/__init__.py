@@ -4,7 +4,7 @@ imports Prefect.
 * plan, schedule: who is due, when, and whether anything changed
 * run, attempt, process, supervisor: the night, one model of it, one command
 * gpus, weights: the GPUs and the files that models run with
-* ledger, quarantine: the record of nights, and models that failed
+* records, quarantine: the record of nights, and models that failed
 * steps, regression, notify: analysis, regression checks and the message at the end
 * admit: candidates of the watch are tried
 * stack: Prefect's server and workers on this machine

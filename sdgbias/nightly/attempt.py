@@ -94,7 +94,7 @@ class JobOutcome:
         return self.good or self.kind in (OUT_OF_TIME, CANCELLED)
 
     def row(self) -> dict[str, Any]:
-        """Row of the table night_models."""
+        """Row of the table night_outcomes."""
         return asdict(self)
 
 

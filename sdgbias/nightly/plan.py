@@ -356,14 +356,16 @@ def _rows(results: Path, sql: str, params: Sequence[object] = ()) -> list[tuple[
 def _done(results: Path, minute: str) -> set[str]:
     """Completed nights that began in this minute (including the same wall-clock minute of a
     repeated hour)."""
+    from sdgbias.store import night_files
+
     sql = "SELECT night FROM nights WHERE status = 'done' AND starts_with(night, ?)"
-    return {night for (night,) in _rows(results, sql, [minute])}
+    return set(night_files.query(results, sql, [minute])["night"])
 
 
 def _known(results: Path, never: set[str]) -> dict[tuple[str, str, str], str]:
     """(model, suite, key) -> run_id of complete runs of earlier nights. ``never``: models that may
     change behind their name, which are always scored."""
-    sql = """SELECT model, suite, m."key" AS "key", run_id FROM night_models m JOIN runs r USING
+    sql = """SELECT model, suite, m."key" AS "key", run_id FROM night_outcomes m JOIN runs r USING
              (run_id, model, suite)
              WHERE outcome IN ('published', 'unchanged') AND r.finished_at IS NOT NULL AND
              r.n_failed = 0"""

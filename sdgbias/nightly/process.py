@@ -107,6 +107,24 @@ def run(
     return ProcessEnd(child.returncode, timed_out, time.monotonic() - began, reason)
 
 
+@contextmanager
+def beside(
+    command: Sequence[str],
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    without: Collection[str] = (),
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command beside the block; it ends with the block at the latest, with all its
+    descendants. Arguments as of `run`; yields its supervisor, which ends as the command does."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as sink:
+        child = _start(command, str(log), environment or {}, without, sink)
+    try:
+        yield child
+    finally:
+        _end([child])
+
+
 def _start(
     command: Sequence[str],
     log: str,

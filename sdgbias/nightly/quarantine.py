@@ -12,7 +12,7 @@ import pandas as pd
 
 from sdgbias import store
 from sdgbias.errors import RegistryError, StoreError
-from sdgbias.nightly import ledger, process
+from sdgbias.nightly import process, records
 from sdgbias.nightly.attempt import FAILED, PUBLISHED, UNCHANGED, JobOutcome, failure
 from sdgbias.nightly.plan import Settings
 from sdgbias.registry import changes, entries
@@ -30,21 +30,12 @@ def until(failures: int, today: date) -> date:
 
 
 def update_quarantine(settings: Settings, outcome: JobOutcome, today: date) -> JobOutcome:
-    """``after`` with the model's history from the results file and tonight's outcomes; an
-    unreadable file counts as no history."""
+    """``after`` with the model's recorded history; one that can't be read counts as none."""
     columns = ["night", "model", "suite", "outcome", "run_id", "quarantined_until"]
     try:
-        past = ledger.history(settings.results, outcome.model)[columns]
+        past = records.history(settings.results, outcome.model)[columns]
     except StoreError:
         past = pd.DataFrame(columns=columns)
-    mine = [
-        row
-        for row in ledger.outcomes_of(settings.results.parent / "nights" / outcome.night)
-        if row["model"] == outcome.model
-    ]
-    if mine:
-        earlier = past[past["night"] != outcome.night]
-        past = pd.concat([earlier, pd.DataFrame(mine)[columns]], ignore_index=True)
     return after(settings, outcome, past, today)
 
 
@@ -57,7 +48,7 @@ def after(
     A failure caused by the model: quarantined for 1, 2, 4, 8, then 14 days from today, by the
     number of consecutive failed nights. Success of a model quarantined until a date: enabled,
     unless its other suite failed tonight. A quarantine without a date is only lifted by a user.
-    Candidates stay candidates. ``history``: ledger.history of this model. If the registry file
+    Candidates stay candidates. ``history``: records.history of this model. If the registry file
     can't be changed, the outcome's message reports it and the night continues.
     """
     try:

@@ -7,7 +7,7 @@ plan.tonight                  the jobs of the night and snapshots of their regis
 gpus                          a lock for each GPU, which a model takes or waits for
 attempt.keep_trying           one model: a process, its outcome, retries where they may help
 quarantine.update_quarantine  quarantines failing models for a while, and releases them
-ledger                        outcomes, in the results file and beside it
+records                       how the night goes, in files beside the results file
 weights                       what is fetched from the hub before the first model
 steps (as finish)             the closing steps after all models
 schedule                      names of nights, due times, missed nights
@@ -29,11 +29,11 @@ from typing import Any
 
 from sdgbias import progress
 from sdgbias.errors import InfrastructureError, RegressionBreach, SdgbiasError
-from sdgbias.nightly import attempt, gpus, ledger, process, quarantine, schedule, weights
+from sdgbias.nightly import attempt, gpus, process, quarantine, records, schedule, weights
 from sdgbias.nightly import steps as finish
 from sdgbias.nightly.attempt import FAILED, JobOutcome
-from sdgbias.nightly.ledger import StepResult
 from sdgbias.nightly.plan import BROKEN, Job, Night, Settings, check, name_of, tonight
+from sdgbias.nightly.records import StepResult
 
 #: Seconds between two looks at GPUs that other processes hold.
 LOOK = 5.0
@@ -66,7 +66,7 @@ class NightSummary:
         steps = self.steps or {}
         if self.status == FAILED or self.unsaved:
             return InfrastructureError.exit_code
-        if steps.get("gate", finish.DONE).state == ledger.BREACH:
+        if steps.get("gate", finish.DONE).state == records.BREACH:
             return RegressionBreach.exit_code
         bad = {name for name, ended in steps.items() if ended != finish.DONE}
         return InfrastructureError.exit_code if bad - set(finish.OPTIONAL_STEPS) else 0
@@ -109,14 +109,15 @@ def run(
     began = time.monotonic()
     name = name_of(settings, now())
     settings = replace(settings, night=name)  # fixed now: the minute in the name may change later
-    with ledger.only_one(settings.results, name), progress.listening():
-        if ledger.status(settings.results, name) == ledger.DONE:
+    with records.only_one(settings.results, name), progress.listening():
+        if records.status(settings.results, name) == records.DONE:
             return NightSummary(name, "", note=f"night {name} is done already; nothing to do")
         night = tonight(settings, now())
-        ledger.begin(settings, night, now())
+        records.begin(settings, night, now())
         said: dict[str, StepResult] = {}
         try:
             process.begin()
+            process.sweep()
             said[finish.CHECK] = hands.step(finish.CHECK, settings, night)
             broken = [s for s in night.skipped if s.state == BROKEN]
             outcomes = [attempt.unplanned(name, s, now()) for s in broken]
@@ -124,18 +125,17 @@ def run(
                 lacking = weights.lacking(settings, night, tell)
                 outcomes += _everybody(settings, night, lacking, now, tell, hands)
                 well = any(o.goes_on for o in outcomes) or not outcomes
-                status = ledger.DONE if well else FAILED
+                status = records.DONE if well else FAILED
             else:
                 tell(f"benchmark: {said[finish.CHECK]}")
                 status = FAILED
-            ledger.record(night, outcomes)
-            ledger.ingest(settings.results, night, outcomes=outcomes)  # the steps read them there
+            records.add(settings.results, outcomes)
             hands.seen("asked", night, outcomes, said)
             _close(settings, night, outcomes, said, steps, tell, hands)
-            unsaved = ledger.end(settings.results, night, status, said, now(), outcomes)
+            unsaved = records.end(settings.results, night, status, said, now(), outcomes)
         except BaseException:
             process.stop_all()
-            ledger.end(settings.results, night, ledger.INTERRUPTED, said, now())
+            records.end(settings.results, night, records.INTERRUPTED, said, now())
             raise
         if "report" in said:
             _page_of_the_end(settings, night, tell, hands)
@@ -173,7 +173,7 @@ def _everybody(
         if host.gpus and job.gpus > len(host.gpus)
     } | dict(lacking)
     outcomes += [attempt.left_out(j, now(), why[j.model]) for j in due if j.model in why]
-    ledger.record(night, outcomes)
+    records.add(settings.results, outcomes)
     total = len(night.jobs)
     if known:
         tell(f"[{len(known)}/{total}] unchanged since their last run: {len(known)}")
@@ -185,7 +185,7 @@ def _everybody(
 
     def settle(job: Job, made: JobOutcome) -> None:
         made = quarantine.update_quarantine(settings, made, today)
-        ledger.record(night, [made])
+        records.add(settings.results, [made])
         outcomes.append(made)
         tell(f"[{len(outcomes)}/{total}] {job.name}: {line(made)}")
         hands.seen("settled", night, outcomes, {})
@@ -320,7 +320,7 @@ def _close(
                 tell(f"{name}: not due: {why}")
             else:
                 names.append(name)
-        ledger.so_far(settings.results, night, said)
+        records.update(settings.results, night, **records.step_columns(said))
         with _threads(len(names)) as begin:
             begun = {name: begin(one, name) for name in names}
             for ended in as_completed(begun.values()):

@@ -11,10 +11,10 @@ from pathlib import Path
 from sdgbias import progress
 from sdgbias.benchmark.quality import has_passed
 from sdgbias.errors import RegressionBreach
-from sdgbias.nightly import ledger, process
+from sdgbias.nightly import process, records
 from sdgbias.nightly.attempt import CLI, PUBLISHED
-from sdgbias.nightly.ledger import BREACH, FAILED, StepResult
 from sdgbias.nightly.plan import WEBHOOK, Job, Night, Settings, webhooks
+from sdgbias.nightly.records import BREACH, FAILED, StepResult
 from sdgbias.registry.entries import DEFAULT_SUITES
 
 STEPS = ("analyse", "gate", "report", "wandb", "announce")
@@ -79,8 +79,8 @@ def check_benchmark(settings: Settings, night: Night) -> StepResult:
     """Run the quality check of tonight's benchmarks; return DONE or the first fault. A benchmark
     that was already used in the last completed night is not checked again, nor one that passed the
     check since its last change."""
-    past = ledger.nights(settings.results, 50)
-    checked = past[(past["status"] == ledger.DONE) & (past["night"] != night.night)].head(1)
+    past = records.nights(settings.results, 50)
+    checked = past[(past["status"] == records.DONE) & (past["night"] != night.night)].head(1)
     last = checked["benchmarks"].iloc[0] if len(checked) else None
     known = json.loads(last) if isinstance(last, str) else {}
     for name, job in _checks(night).items():
@@ -109,9 +109,9 @@ def not_due(name: str, settings: Settings, night: Night) -> str:
         return "" if addressed else f"no webhook address in {' or '.join(variables)}"
     if name != "analyse" or not settings.results.exists():
         return ""
-    rows = ledger.history(settings.results)
+    rows = records.history(settings.results)
     published = rows[rows["outcome"] == PUBLISHED]["night"]
-    past = ledger.nights(settings.results)
+    past = records.nights(settings.results)
     done = [
         n
         for n, states in zip(past["night"], past["step_states"], strict=True)

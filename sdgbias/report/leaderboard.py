@@ -179,7 +179,7 @@ def nights_asked(reader: Reader, suite: str, benchmark: str, window: int) -> pd.
             LAST, night DESC LIMIT ?)
             SELECT c.night, c.started_at AS began, r.model, r.run_id, r.provenance, nm.outcome =
             'published' AS fresh, r.finished_at
-            FROM chosen c JOIN night_models nm ON nm.night = c.night JOIN runs r ON r.run_id =
+            FROM chosen c JOIN night_outcomes nm ON nm.night = c.night JOIN runs r ON r.run_id =
             nm.run_id AND r.suite = nm.suite
             WHERE r.suite = ? AND r.benchmark_id = ? AND r.finished_at IS NOT NULL AND nm.outcome
             IN ('published', 'unchanged')

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from sdgbias import store
 from sdgbias.errors import Busy, StoreError
-from sdgbias.store import views
+from sdgbias.store import night_files, views
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,9 +63,13 @@ class Results:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def stamp(self) -> Stamp:
-        """Changes whenever the file is written: inode, time and size of the file and its
-        write-ahead log."""
-        return tuple(_stat(p) for p in (self.path, self.path.with_name(self.path.name + ".wal")))
+        """Changes whenever the file or the record of a night is written: inode, time and size of
+        the file and its write-ahead log, and of the folders of the newest nights."""
+        home = night_files.home(self.path)
+        newest = sorted(home.glob("[0-9]*-*/"))[-3:]
+        folders = [home, *newest, *(folder / "outcomes" for folder in newest)]
+        files = (self.path, self.path.with_name(self.path.name + ".wal"))
+        return tuple(map(_stat, (*files, *folders)))
 
     @contextmanager
     def reading(self) -> Iterator[Reader]:

@@ -7,6 +7,7 @@ and retries. A run is published whole, in one transaction (rows replaced by key)
 publish leaves the previous state and a repeated one changes nothing. ``schema.sql`` is its schema.
 
 * database, tables, parquet, views: the file, its rows, and the Parquet files beside it
+* night_files: the record of nights beside the file, and its views
 * migrate: files of an earlier schema
 * maintenance: what is kept, clearing up, and whether every file is as it was written
 * untrusted: queries of users, on a connection that opens no file
@@ -30,7 +31,7 @@ import pyarrow as pa
 
 from sdgbias import locks
 from sdgbias.errors import StoreError, UsageError, one_of
-from sdgbias.store import database, migrate, parquet, untrusted, views
+from sdgbias.store import database, migrate, night_files, parquet, untrusted, views
 from sdgbias.store.tables import TABLES as DETAILS
 from sdgbias.store.tables import arrow_table, json_text
 
@@ -58,8 +59,6 @@ BENCHMARK_TABLES: dict[str, tuple[str, ...]] = {
 
 #: Rows about nights: replaced by key, never by run.
 NIGHT_TABLES: dict[str, tuple[str, ...]] = {
-    "nights": ("night",),
-    "night_models": ("night", "model", "suite"),
     "verdicts": (
         *("night", "model", "suite", "rule", "task", "test", "method", "level", "side", "metric"),
     ),
@@ -133,6 +132,7 @@ def connect(
     if read_only and held is not None and held[0] == path:
         with database.translate_errors(path, "read"):
             views.show(held[1], path, details, runs)
+            night_files.show(held[1], path)
             yield held[1]
         return
     if read_only:
@@ -142,6 +142,7 @@ def connect(
         con = database.open_file(path, True, wait)
         with database.translate_errors(path, "read"), con:
             views.show(con, path, details, runs)
+            night_files.show(con, path)
             yield con
         return
     with _WRITER:
@@ -154,6 +155,7 @@ def connect(
                     if not database.version_of(con):
                         database.create_tables(con)
                     views.show(con, path, details, runs)
+                    night_files.show(con, path)
                     yield con
                 finally:
                     con.close()
@@ -249,18 +251,27 @@ def upsert(
     tables: Mapping[str, pd.DataFrame],
     by: Mapping[str, tuple[str, ...]] | None = None,
 ) -> None:
-    """Adds rows to ``NIGHT_TABLES`` in one transaction, replacing rows with the same key.
+    """Adds rows to ``NIGHT_TABLES`` in one transaction, replacing rows with the same key; those of
+    nights and night_outcomes are files (night_files.py), one by one.
 
     ``by``: table -> the leading key columns whose rows are replaced whole (verdicts: ('night',
     'model', 'suite') replaces all verdicts on one model of one night, including those that are not
     among the new rows). Missing columns become NULL. Raises StoreError on an unknown table or
     column, a missing or repeated key, and every error of ``connect``.
     """
-    for name in tables:
-        if name not in NIGHT_TABLES:
-            raise StoreError(one_of("table of nights", name, NIGHT_TABLES))
+    valid = [*NIGHT_TABLES, *night_files.VIEWS]
+    for name, frame in tables.items():
+        if name not in valid:
+            raise StoreError(one_of("table of nights", name, valid))
+        if name in night_files.VIEWS:
+            for row in frame.to_dict("records"):
+                night_files.write(Path(path), name, {str(k): v for k, v in row.items()})
     with connect(path, details=()) as con:
-        ready = {name: _arrow(con, name, frame, {}) for name, frame in sorted(tables.items())}
+        ready = {
+            name: _arrow(con, name, frame, {})
+            for name, frame in sorted(tables.items())
+            if name in NIGHT_TABLES
+        }
         con.execute("BEGIN")
         for name, rows in ready.items():
             same = " AND ".join(

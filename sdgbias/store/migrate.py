@@ -15,11 +15,13 @@ import duckdb
 from sdgbias import locks
 from sdgbias.errors import StoreError
 from sdgbias.files import replacing
-from sdgbias.store import database
+from sdgbias.store import database, night_files
 from sdgbias.store.database import SCHEMA
 
 #: Versions whose files can be read.
-EARLIER = (15, 16, 17)
+EARLIER = (15, 16, 17, 18)
+#: Tables of earlier schemas whose rows are files now -> their view (night_files.py).
+_FILES_NOW = {"nights": "nights", "night_models": "night_outcomes"}
 #: Files whose schema this process has compared with its own, as (device, inode).
 _CURRENT: set[tuple[int, int]] = set()
 
@@ -64,6 +66,7 @@ def _upgrade(path: Path, wait: float) -> None:
             quoted = str(path).replace("'", "''")
             con.execute(f"ATTACH '{quoted}' AS old (READ_ONLY)")
             _copy_rows(con)
+            _write_files(con, path)
             con.execute("DETACH old")
         with replacing(_free_name(path, version)) as kept:
             shutil.copyfile(path, kept)
@@ -127,3 +130,13 @@ def _give_reasons(con: duckdb.DuckDBPyConnection) -> None:
         """UPDATE metric_rows SET missing_reason = 'fewer than 20' WHERE missing_reason IS NULL
            AND ("value" IS NULL OR isnan("value"))"""
     )
+
+
+def _write_files(con: duckdb.DuckDBPyConnection, path: Path) -> None:
+    """The rows of nights of database ``old`` as files; one that is there already is newer."""
+    tables = "SELECT table_name FROM duckdb_tables() WHERE database_name = 'old'"
+    for table in {name for (name,) in con.execute(tables).fetchall()} & set(_FILES_NOW):
+        view = _FILES_NOW[table]
+        for row in con.execute(f"FROM old.{table}").df().to_dict("records"):
+            if not night_files.path_of(path, view, row).exists():
+                night_files.write(path, view, {str(name): value for name, value in row.items()})

@@ -133,29 +133,6 @@ CREATE TABLE quarantine (
     benchmark_id VARCHAR NOT NULL, "table" VARCHAR, "key" VARCHAR, rule VARCHAR, detail VARCHAR
 );
 
-CREATE TABLE nights (
-    night VARCHAR NOT NULL,                                            -- local wall clock of the (scheduled) start: 2026-11-21T0130
-    scheduled_for TIMESTAMP, started_at TIMESTAMP, finished_at TIMESTAMP, -- UTC
-    "by" VARCHAR,                                                      -- 'cli' | 'prefect'
-    status VARCHAR,                                                    -- 'running' | 'done' | 'failed' | 'interrupted'
-    config JSON,
-    steps JSON,                                                        -- step -> 'done' or the reason it failed
-    report VARCHAR,
-    benchmarks JSON,                                                   -- suite -> benchmark_id
-    step_states JSON                                                   -- step -> 'done' | 'breach' | 'failed'
-);
-
-CREATE TABLE night_models (
-    night VARCHAR NOT NULL, model VARCHAR NOT NULL, suite VARCHAR NOT NULL,
-    outcome VARCHAR,                                                   -- 'published' | 'unchanged' | 'failed' | 'skipped'
-    run_id VARCHAR, "key" VARCHAR,                                     -- key: identity of the job (entry, benchmark, settings)
-    attempts BIGINT, kind VARCHAR, message VARCHAR,                    -- kind: class of the last error, '' when none
-    seconds DOUBLE, scored BIGINT, planned BIGINT, failed BIGINT,
-    started_at TIMESTAMP, finished_at TIMESTAMP,
-    quarantined_until VARCHAR,                                         -- ISO date, '' when not quarantined
-    log VARCHAR                                                        -- path relative to the results' folder
-);
-
 CREATE TABLE verdicts (
     night VARCHAR NOT NULL, model VARCHAR NOT NULL, suite VARCHAR NOT NULL, run_id VARCHAR, baseline VARCHAR,
     rule VARCHAR NOT NULL, task VARCHAR, test VARCHAR, method VARCHAR, level VARCHAR, metric VARCHAR,

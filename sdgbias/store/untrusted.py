@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from sdgbias.errors import UsageError
-from sdgbias.store import parquet, views
+from sdgbias.store import night_files, parquet, views
 
 _LOCKED = """SET python_enable_replacements = false; SET enable_external_access = false;
              SET disabled_filesystems = 'LocalFileSystem'; SET lock_configuration = true"""
@@ -45,6 +45,7 @@ def answer(con: duckdb.DuckDBPyConnection, results: Path, sql: str) -> pd.DataFr
             raise UsageError(f"--sql is {listed}; {_ONLY_READS}")
         for table in views.tables_in(sql):
             _show_files(con, results, table)
+        night_files.copy(con, results, sql)
         con.execute(_LOCKED)
         frame: pd.DataFrame = con.execute(sql).df()
     except duckdb.PermissionException:

@@ -167,5 +167,5 @@ def fill(folder: Path, size: Size = Size()) -> Path:
             "by": "timer",
             "benchmarks": ids,
         }
-        store.upsert(results, {"nights": pd.DataFrame([row]), "night_models": pd.DataFrame(rows)})
+        store.upsert(results, {"nights": pd.DataFrame([row]), "night_outcomes": pd.DataFrame(rows)})
     return results

@@ -105,7 +105,7 @@ def _publish_nights(path: Path, nights: int) -> None:
             "steps": {"analyse": "done", "gate": "done", "wandb": "no network"},
             "step_states": {"analyse": "done", "gate": "done", "wandb": "failed"},
         }
-        store.upsert(path, {"nights": pd.DataFrame([night]), "night_models": pd.DataFrame(rows)})
+        store.upsert(path, {"nights": pd.DataFrame([night]), "night_outcomes": pd.DataFrame(rows)})
     _judge(path, nights - 1)
 
 

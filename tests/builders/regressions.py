@@ -83,7 +83,7 @@ def publish_run(
 
 
 def keep_night(path: Path, night: str, models: list[dict[str, object]], **more: object) -> None:
-    """Rows of nights and night_models; a model's row holds at least model, outcome and run_id."""
+    """Rows of nights and night_outcomes; a model's row holds at least model, outcome and run_id."""
     start = STARTS[night]
     row = {
         "night": night,
@@ -111,7 +111,7 @@ def keep_night(path: Path, night: str, models: list[dict[str, object]], **more: 
         path,
         {
             "nights": pd.DataFrame([row]),
-            "night_models": pd.DataFrame([{**blank, **m} for m in models]),
+            "night_outcomes": pd.DataFrame([{**blank, **m} for m in models]),
         },
     )
 

@@ -398,7 +398,9 @@ def kept(name: str, make: Callable[[Path], object], to: Path) -> Path:
 
 
 def copied(results: Path, to: Path) -> Path:
-    """A results file with its folder of Parquet files, copied to the path ``to``."""
+    """A results file with its folders of Parquet files and nights, copied to the path ``to``."""
+    if (results.parent / "nights").exists():
+        shutil.copytree(results.parent / "nights", to.parent / "nights", dirs_exist_ok=True)
     if results.with_suffix(".runs").exists():
         shutil.copytree(results.with_suffix(".runs"), to.with_suffix(".runs"))
     return Path(shutil.copy(results, to))

@@ -110,7 +110,7 @@ def test_given_a_machine_at_its_limits_then_one_line_says_so(case: str, unbuffer
 
 def test_given_a_pipe_as_results_file_then_nothing_waits_for_it(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    assert "no regular file" in refused(2, "results", "--results", tmp_path / "pipe", alone=True)
+    assert "is no file" in refused(7, "results", "--results", tmp_path / "pipe", alone=True)
 
 
 def test_given_a_question_mark_in_the_path_then_nothing_is_scored(

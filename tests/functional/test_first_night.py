@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from sdgbias import store
 from sdgbias.cli.models import models_app
-from sdgbias.nightly import ledger
+from sdgbias.nightly import records
 from sdgbias.scoring.scorer import COMMIT_EVERY
 from tests.builders.commands import REPOSITORY, add_model
 from tests.builders.hub import Hub, Repo, commit, folder
@@ -87,7 +87,7 @@ class Team:
         assert end(models), "the night is dead, its model works on"
 
     def outcomes(self, night: str) -> dict[str, tuple[str, str]]:
-        rows = ledger.history(self.results).query("night == @night")
+        rows = records.history(self.results).query("night == @night")
         return {m: (o, k) for m, o, k in rows[["model", "outcome", "kind"]].values.tolist()}
 
 
@@ -162,18 +162,18 @@ def test_a_model_longer_than_a_night_and_nights_that_are_killed(team: Team) -> N
         team.killed(team.night(one), reached)
     closing = team.home / "results" / "nights" / one / "logs" / "_gate.log"
     team.killed(team.night(one, last=order[len(order) * 6 // 10]), closing.exists)
-    assert ledger.starts_of(team.results, one) == 3
+    assert records.starts_of(team.results, one) == 3
 
     last = team.night(other)
     told, _ = last.communicate()
     assert last.returncode == 0, told
-    assert (ledger.status(team.results, one), ledger.status(team.results, other)) == (
+    assert (records.status(team.results, one), records.status(team.results, other)) == (
         "interrupted",
         "done",
     )
     assert team.outcomes(one) == {"long": ("failed", "OutOfTime")}
     assert team.outcomes(other) == {"long": ("published", "")}
-    [why] = ledger.history(team.results).query("night == @one")["message"]
+    [why] = records.history(team.results).query("night == @one")["message"]
     assert re.match(r"[4-6]\d% of prompts .*about [12]\.\d nights left", why), why
     page = (team.home / "report" / "night.html").read_text(encoding="utf-8")
     assert "long" in page and other in page

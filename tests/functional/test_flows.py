@@ -30,7 +30,7 @@ from flows import alarm, score
 from flows import nightly as night_flow
 from sdgbias import store
 from sdgbias.files import json_object
-from sdgbias.nightly import attempt, ledger, schedule
+from sdgbias.nightly import attempt, records, schedule
 from sdgbias.nightly.stack.settings import Stack
 from tests.builders import night_stubs
 from tests.builders.commands import REPOSITORY, add_model, environment, metrics
@@ -440,7 +440,7 @@ def test_a_person_cancels_one_model_and_the_night_goes_on(
         ask(f"{server}/flow_runs/{run}/set_state", {"state": cancelling, "force": True})
         done = night.result()
     assert done.returncode == 0, done.stdout + done.stderr
-    outcomes = ledger.history(results).set_index("model")
+    outcomes = records.history(results).set_index("model")
     assert outcomes["outcome"].to_dict() == {
         "first": "published",
         "second": "skipped",
@@ -458,7 +458,7 @@ def test_a_person_cancels_one_model_and_the_night_goes_on(
     before = len(asked(tmp_path))
     again = command("2026-11-22T0130", **(slow | {"PLANTED_DELAY": "0"}))
     assert again.returncode == 0, again.stdout + again.stderr
-    outcomes = ledger.history(results).query("night == '2026-11-22T0130'").set_index("model")
+    outcomes = records.history(results).query("night == '2026-11-22T0130'").set_index("model")
     assert outcomes["outcome"]["second"] == "published"
     assert len(metrics(results, "model = 'second'"))
     rest, each = len(asked(tmp_path)) - before, asked(tmp_path)[["kind", "prompt"]]

@@ -101,7 +101,7 @@ def nights(tmp_path_factory: pytest.TempPathFactory, tiny_benchmark: Path) -> St
             "steps": {"analyse": "done"},
             "step_states": {"analyse": "done"},
         }
-        store.upsert(results, {"nights": pd.DataFrame([row]), "night_models": pd.DataFrame(rows)})
+        store.upsert(results, {"nights": pd.DataFrame([row]), "night_outcomes": pd.DataFrame(rows)})
     policy = folder / "policy.yaml"
     policy.write_text(yaml.safe_dump(POLICY))
     return Stack(folder, results, policy)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from sdgbias import store
-from sdgbias.nightly import attempt, ledger
+from sdgbias.nightly import attempt, records
 from sdgbias.nightly import run as nights
 from sdgbias.nightly.plan import Settings
 from sdgbias.registry import entries
@@ -135,7 +135,7 @@ def test_a_killed_night_takes_its_models_along_and_the_next_goes_on(
 
     later = nights.run(night_of(tmp_path, tiny_benchmark, night="2026-11-22T0130"), steps=())
     assert [o.outcome for o in later.outcomes] in (["published"], ["unchanged"])
-    assert ledger.status(tmp_path / "r.duckdb", "2026-11-21T0130") == "interrupted"
+    assert records.status(tmp_path / "r.duckdb", "2026-11-21T0130") == "interrupted"
     run = store.query(
         tmp_path / "r.duckdb", "SELECT n_cached, n_scored, n_failed, n_prompts_planned FROM runs"
     ).iloc[0]
@@ -180,7 +180,7 @@ def test_no_room_while_publishing_puts_nobody_aside(tiny_benchmark: Path, tmp_pa
         )
         done = nights.run(replace(s, night="2026-11-22T0130"), steps=())
         assert [o.outcome for o in done.outcomes] == ["published"]
-        told = ledger.history(s.results, "good").set_index("night")["kind"].to_dict()
+        told = records.history(s.results, "good").set_index("night")["kind"].to_dict()
         assert told == {
             "2026-11-21T0130": "DiskFull",
             "2026-11-22T0130": "",

@@ -170,7 +170,7 @@ def test_the_page_of_a_night_names_the_flipped_question(walk: Path) -> None:
         results,
         {
             "nights": pd.DataFrame([{"night": night, "status": "done"}]),
-            "night_models": pd.DataFrame([{**who, "outcome": "published"}]),
+            "night_outcomes": pd.DataFrame([{**who, "outcome": "published"}]),
             "flips": pd.DataFrame(
                 [{**who, **flip, "baseline": "", "was": "A", "now": "B", "better": False}]
             ),

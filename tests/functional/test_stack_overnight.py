@@ -26,7 +26,7 @@ import pytest
 import yaml
 
 from sdgbias import store
-from sdgbias.nightly import ledger, plan
+from sdgbias.nightly import plan, records
 from sdgbias.nightly.stack import processes
 from tests.builders.commands import REPOSITORY, add_model, free_port, metrics, ok, refused, sdgbias
 from tests.builders.slow_engine import asked, slow_planted
@@ -185,13 +185,13 @@ def test_a_stack_lives_through_what_happens_at_night(house: House, tmp_path: Pat
         wait_for("the crashed night's next run", lambda: "Running" in runs(port))
         kill(processes.part(home, "worker-cpu"))
         kill(processes.part(home, "server"))
-        wait_for("the end of the night", lambda: ledger.status(results, night) == ledger.DONE)
+        wait_for("the end of the night", lambda: records.status(results, night) == records.DONE)
         wait_for(
             "its end in the history, and what was before",
             lambda: runs(port) == ["Cancelled", "Completed", "Crashed"],
         )
-        assert list(ledger.nights(results)["night"]) == [night], "the newest of the late nights"
-        assert list(ledger.history(results)["outcome"]) == ["published"]
+        assert list(records.nights(results)["night"]) == [night], "the newest of the late nights"
+        assert list(records.history(results)["outcome"]) == ["published"]
         assert set(metrics(results)["model"]) == {"first"}
         assert len(store.query(results, "SELECT * FROM runs")) == 1, "nothing twice"
         assert (tmp_path / "report" / "index.html").exists()
@@ -252,7 +252,7 @@ def test_a_run_without_heartbeat_and_a_night_that_was_missed(house: House, tmp_p
         wait_for("a run without heartbeat", lambda: runs(port) == ["Completed", "Crashed"])
         run_now(port)
         wait_for("what follows", lambda: runs(port) == ["Completed", "Completed", "Crashed"])
-        assert len(ledger.nights(results)) == 1, "a night that is done is not started again"
+        assert len(records.nights(results)) == 1, "a night that is done is not started again"
     finally:
         sdgbias("stack", "down", "--home", home, registry=tmp_path)
     # a stack that was deployed three days ago and went down in the middle of its last night
@@ -260,7 +260,7 @@ def test_a_run_without_heartbeat_and_a_night_that_was_missed(house: House, tmp_p
         database.execute(
             "UPDATE deployment SET created = ?", [str(due - timedelta(days=3))[:19] + ".000000"]
         )
-    store.upsert(results, {"nights": ledger.nights(results).assign(status="interrupted")})
+    store.upsert(results, {"nights": records.nights(results).assign(status="interrupted")})
     try:
         assert f"night {house.night} is started now" in ok(*command, registry=tmp_path)
     finally:
@@ -305,8 +305,10 @@ def test_a_person_ends_one_model_and_a_worker_goes_on_with_it(
         wait_for("the first model at work", at_work)
         run = f"flow_runs/{mine['id']}"
         told(port, f"{run}/set_state", {"state": wanted[state], "force": True})
-        wait_for("the end of the night", lambda: ledger.status(results, house.night) == ledger.DONE)
-        rows = ledger.history(results).set_index("model")
+        wait_for(
+            "the end of the night", lambda: records.status(results, house.night) == records.DONE
+        )
+        rows = records.history(results).set_index("model")
         assert rows["outcome"].to_dict() == {"first": "skipped", "second": "published"}
         assert rows["kind"]["first"] == "Cancelled" and "by a person" in rows["message"]["first"]
         after = {"CANCELLING": "Cancelled", "PAUSED": "Suspended"}[state]

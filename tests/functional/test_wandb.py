@@ -57,7 +57,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         }
         for m, v in (("full", "BREACH"), ("cade", "PASS"))
     ]
-    store.upsert(path, {"night_models": pd.DataFrame(rows), "verdicts": pd.DataFrame(verdicts)})
+    store.upsert(path, {"night_outcomes": pd.DataFrame(rows), "verdicts": pd.DataFrame(verdicts)})
     return path
 
 

@@ -15,7 +15,7 @@ from sdgbias import store
 from sdgbias.analysis import night_text, nights
 from sdgbias.analysis.nights import BREACH, MISSING, PASS
 from sdgbias.errors import RegressionBreach
-from sdgbias.nightly import ledger, notify, quarantine, run
+from sdgbias.nightly import notify, quarantine, records, run
 from sdgbias.nightly.regression import judge
 from sdgbias.nightly.regression.evidence import of_rule
 from sdgbias.nightly.regression.measured import Measured, RunMetrics
@@ -30,11 +30,11 @@ def test_the_sentence_of_a_step_decides_nothing(tmp_path: Path, text: str) -> No
     s = settings(tmp_path, "m")
     store.upsert(s.results, {"nights": pd.DataFrame([{"night": NIGHT, "status": "done"}])})
     steps = {
-        "gate": ledger.StepResult("breach", text),
-        "report": ledger.StepResult("done", text),
-        "wandb": ledger.StepResult("failed", text),
+        "gate": records.StepResult("breach", text),
+        "report": records.StepResult("done", text),
+        "wandb": records.StepResult("failed", text),
     }
-    row = {"night": NIGHT, "status": "done", **ledger._steps(steps)}
+    row = {"night": NIGHT, "status": "done", **records.step_columns(steps)}
     store.upsert(s.results, {"nights": pd.DataFrame([row])})
     night = nights.load(s.results)
     assert night is not None and nights.failed_steps(night.row) == {"wandb": text}
@@ -69,7 +69,7 @@ def _decisions(root: Path) -> dict[str, object]:
         night=NIGHT, model="m", suite="sdg", run_id="r-1", baseline=""
     )
     asked = {"night": NIGHT, "model": "m", "suite": "sdg", "outcome": "published", "run_id": "r-1"}
-    frames = {"verdicts": rows, "night_models": pd.DataFrame([asked])}
+    frames = {"verdicts": rows, "night_outcomes": pd.DataFrame([asked])}
     store.upsert(s.results, frames | {"nights": pd.DataFrame([{"night": NIGHT, "status": "done"}])})
     night = nights.load(s.results)
     assert night is not None

@@ -72,7 +72,7 @@ def test_a_dry_run_says_what_the_night_then_does(
     del seen["benchmark_id"]
     for run in runs:
         store.publish(s.results, {**run, "finished_at": when, "n_failed": 0}, {})
-    store.upsert(s.results, {"night_models": pd.DataFrame([seen])})
+    store.upsert(s.results, {"night_outcomes": pd.DataFrame([seen])})
     command = ["nightly", "--dry-run", "--results", s.results, "--benchmark", s.benchmarks[0]]
     said = CliRunner().invoke(app, [str(part) for part in command], catch_exceptions=False).output
     lines = {" ".join(line.split()) for line in said.splitlines()}
@@ -150,7 +150,7 @@ def _finished(
         "run_id": f"{model}-1",
         "key": key,
     }
-    store.upsert(s.results, {"night_models": pd.DataFrame([row])})
+    store.upsert(s.results, {"night_outcomes": pd.DataFrame([row])})
 
 
 def test_a_finished_run_of_the_same_key_is_known(tmp_path: Path) -> None:

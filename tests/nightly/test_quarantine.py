@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from sdgbias import store
-from sdgbias.nightly import ledger, quarantine
+from sdgbias.nightly import quarantine, records
 from sdgbias.nightly.attempt import JobOutcome
 from sdgbias.nightly.plan import Settings
 from sdgbias.registry import entries
@@ -30,7 +30,7 @@ def history(s: Settings, *rows: tuple[str, str, str]) -> None:
         frame = pd.DataFrame(rows, columns=["night", "outcome", "quarantined_until"]).assign(
             model="m", suite="sdg", started_at=NOW.replace(tzinfo=None)
         )
-        store.upsert(s.results, {"night_models": frame})
+        store.upsert(s.results, {"night_outcomes": frame})
 
 
 def test_a_failure_of_the_model_puts_it_aside_until_tomorrow(tmp_path: Path) -> None:
@@ -141,4 +141,4 @@ def test_the_gate_puts_aside_until_a_person_enables(tmp_path: Path) -> None:
         "",
     )
     assert entries.load(tmp_path, "other").state == "enabled"
-    assert ledger.history(s.results, "m").empty
+    assert records.history(s.results, "m").empty

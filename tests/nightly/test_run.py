@@ -14,9 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from sdgbias import store
 from sdgbias.analysis.nights import load
-from sdgbias.nightly import attempt, ledger, notify, process, quarantine
+from sdgbias.nightly import attempt, notify, process, quarantine, records
 from sdgbias.nightly import run as nights
 from sdgbias.nightly import steps as finish
 from sdgbias.nightly.plan import Job, Night, Settings, name_of, tonight
@@ -41,11 +40,11 @@ except errors.SelfcheckFailed as error:
 
 
 @pytest.fixture(autouse=True)
-def steps(monkeypatch: pytest.MonkeyPatch) -> dict[str, ledger.StepResult]:
+def steps(monkeypatch: pytest.MonkeyPatch) -> dict[str, records.StepResult]:
     """What each closing step comes to; no command is run for them."""
-    told: dict[str, ledger.StepResult] = {}
+    told: dict[str, records.StepResult] = {}
 
-    def run_step(name: str, settings: Settings, night: Night) -> ledger.StepResult:
+    def run_step(name: str, settings: Settings, night: Night) -> records.StepResult:
         return told.setdefault(name, finish.DONE)
 
     monkeypatch.setattr(finish, "run_step", run_step)
@@ -101,8 +100,8 @@ def test_one_bad_model_never_spoils_the_night(
         "fine": "enabled",
     }
     assert entries.load(tmp_path, "hung").reason.startswith("TimedOut: not done within")
-    assert ledger.history(s.results).set_index("model")["outcome"].to_dict()["fine"] == "published"
-    assert ledger.status(s.results, NIGHT) == "done" and any(
+    assert records.history(s.results).set_index("model")["outcome"].to_dict()["fine"] == "published"
+    assert records.status(s.results, NIGHT) == "done" and any(
         "fine: published" in line for line in lines
     )
 
@@ -124,7 +123,7 @@ def test_a_second_night_by_hand_in_the_same_minute_is_its_own(tmp_path: Path) ->
     for at in (first, first + timedelta(seconds=20)):
         assert run(s, by_model(fine=PUBLISH), now=at).status == "done"
     names = ["2026-10-25T0230", "2026-10-25T0230-2"]
-    assert sorted(ledger.nights(s.results)["night"]) == names
+    assert sorted(records.nights(s.results)["night"]) == names
     assert sorted(f.name for f in (s.results.parent / "nights").iterdir() if f.is_dir()) == names
     assert name_of(s, first + timedelta(hours=1)) == "2026-10-25T0230-3", (
         "the clock was set back: 02:30 stands twice"
@@ -134,12 +133,6 @@ def test_a_second_night_by_hand_in_the_same_minute_is_its_own(tmp_path: Path) ->
         assert "done already" in run(named, by_model(fine="raise SystemExit(1)"), now=first).note, (
             "one that was named is that one"
         )
-    store.upsert(
-        s.results,
-        {"nights": ledger.nights(s.results).query("night == @names[1]").assign(status="running")},
-    )
-    ledger.recover(s.results, "2026-10-26T0230")
-    assert ledger.status(s.results, names[1]) == "done", "its folder is known as that of a night"
 
 
 def test_nobody_good_is_a_failed_night(tmp_path: Path) -> None:
@@ -165,15 +158,15 @@ def test_a_broken_entry_is_a_failure_of_the_night_and_nobody_is_due_is_none(tmp_
     assert (nobody.status, nobody.exit_code, nobody.outcomes) == ("done", 0, ())
 
 
-def failed(message: str) -> ledger.StepResult:
-    return ledger.StepResult("failed", message)
+def failed(message: str) -> records.StepResult:
+    return records.StepResult("failed", message)
 
 
 def test_what_the_steps_come_to_is_the_exit_code(
-    tmp_path: Path, steps: dict[str, ledger.StepResult], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, steps: dict[str, records.StepResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SDGBIAS_WEBHOOK", "http://127.0.0.1:9/hook")
-    steps.update(analyse=failed("no space"), gate=ledger.StepResult("breach", "fine: accuracy"))
+    steps.update(analyse=failed("no space"), gate=records.StepResult("breach", "fine: accuracy"))
     done = run(settings(tmp_path, "fine"), by_model(fine=PUBLISH))
     assert done.exit_code == 6 and list(done.steps or {}) == [
         "benchmark",
@@ -184,7 +177,7 @@ def test_what_the_steps_come_to_is_the_exit_code(
         ({"announce": failed("no answer")}, 0),
         ({"wandb": failed("done")}, 0),
         ({"gate": failed("breach: a sentence decides nothing")}, 8),
-        ({"gate": ledger.StepResult("breach", "in other words")}, 6),
+        ({"gate": records.StepResult("breach", "in other words")}, 6),
     ):
         assert replace(done, steps=said).exit_code == code
     assert replace(done, steps={}, unsaved="locked").exit_code == 8
@@ -212,7 +205,7 @@ def test_a_failed_selfcheck_is_told_and_the_results_stay(
         *finish.STEPS,
     } - {"announce"}
     assert any(line.startswith(f"selfcheck: {said}") for line in lines)
-    assert ledger.history(s.results)[["model", "outcome", "run_id"]].values.tolist() == [
+    assert records.history(s.results)[["model", "outcome", "run_id"]].values.tolist() == [
         ["fine", "published", "fine-1"]
     ]
     night = load(s.results)
@@ -227,7 +220,7 @@ def test_a_failed_selfcheck_is_told_and_the_results_stay(
 
 
 def test_a_benchmark_that_fails_its_gate_is_asked_of_nobody(
-    tmp_path: Path, steps: dict[str, ledger.StepResult]
+    tmp_path: Path, steps: dict[str, records.StepResult]
 ) -> None:
     steps["benchmark"] = failed("items_mcq: rule unique-ids broken")
     done = run(settings(tmp_path, "fine"), by_model(fine="raise SystemExit(1)"))
@@ -263,10 +256,10 @@ def test_an_interrupted_night_is_marked_and_goes_on(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         run(s, stop)
-    assert ledger.status(s.results, NIGHT) == "interrupted"
-    assert ledger.history(s.results)[["model", "outcome"]].values.tolist() == [["a", "published"]]
+    assert records.status(s.results, NIGHT) == "interrupted"
+    assert records.history(s.results)[["model", "outcome"]].values.tolist() == [["a", "published"]]
     assert run(s, by_model(a="tell(run_id='a-1', published=False)", b=PUBLISH)).status == "done"
-    assert ledger.history(s.results)[["model", "outcome"]].values.tolist() == [
+    assert records.history(s.results)[["model", "outcome"]].values.tolist() == [
         ["a", "published"],
         ["b", "published"],
     ]
@@ -276,14 +269,13 @@ def test_analysis_waits_for_something_new(tmp_path: Path) -> None:
     s = settings(tmp_path, "a", night=NIGHT)
     run(s, by_model(a=PUBLISH))
     later = tonight(replace(s, night="2026-11-22T0130"), NOW + timedelta(days=1))
-    ledger.begin(s, later, NOW)
+    records.begin(s, later, NOW)
     assert not finish.not_due("gate", s, later)
     assert finish.not_due("analyse", s, later) == "nothing was published since the last analysis"
     new = attempt.JobOutcome("a", "sdg", "published", run_id="a-2", night=later.night)
-    ledger.record(later, [new])
-    assert ledger.ingest(s.results, later) == ""
+    records.add(s.results, [new])
     assert not finish.not_due("analyse", s, later)
-    assert quarantine.failures(ledger.history(s.results, "a")) == 0
+    assert quarantine.failures(records.history(s.results, "a")) == 0
 
 
 @pytest.mark.parametrize(("outcome", "kind"), [("failed", "OutOfTime"), ("skipped", "Cancelled")])
@@ -303,7 +295,7 @@ def test_a_model_that_goes_on_is_neither_quarantined_nor_a_failed_night(
     assert (done.status, done.exit_code) == ("done", 0)
     assert "by a person" in "".join(told)
     assert entries.load(tmp_path, "big").state == "enabled"
-    [row] = ledger.history(s.results).to_dict("records")
+    [row] = records.history(s.results).to_dict("records")
     found = [row[name] for name in ("outcome", "kind", "scored", "planned")]
     assert found == [outcome, kind, 620, 1000]
 

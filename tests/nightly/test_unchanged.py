@@ -47,7 +47,7 @@ def night(tmp_path: Path) -> plan.Settings:
         store.publish(s.results, run, {})
         row = {"night": "2026-11-20T0130", "outcome": "published", "key": job.key}
         row |= {name: run[name] for name in ("model", "suite", "run_id")}
-        store.upsert(s.results, {"night_models": pd.DataFrame([row])})
+        store.upsert(s.results, {"night_outcomes": pd.DataFrame([row])})
     assert _unchanged(s) == {SDG, FACET}
     return s
 

@@ -73,7 +73,9 @@ def nights(
         "n": 240,
         "mde": 0.04,
     }
-    store.upsert(results, {"night_models": pd.DataFrame(rows), "verdicts": pd.DataFrame([verdict])})
+    store.upsert(
+        results, {"night_outcomes": pd.DataFrame(rows), "verdicts": pd.DataFrame([verdict])}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -440,7 +442,7 @@ def test_the_runs_of_a_night_share_one_helper_and_are_whole_when_it_is_ended(
         {"night": NIGHTS[1], "model": n[:-2], "suite": "sdg", "run_id": n, "outcome": "unchanged"}
         for n in names
     ]
-    store.upsert(path, {"night_models": pd.DataFrame(night)})
+    store.upsert(path, {"night_outcomes": pd.DataFrame(night)})
     folder.mkdir()
     monkeypatch.setenv("WANDB_CACHE_DIR", str(folder / "cache"))
     marks = {

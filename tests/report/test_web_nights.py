@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from shutil import copytree
@@ -58,17 +57,15 @@ def test_a_running_night_shows_how_far_it_is(served: Path, tmp_path: Path) -> No
         path,
         {
             "nights": pd.DataFrame([{"night": night, "started_at": start, "status": "running"}]),
-            "night_models": pd.DataFrame([done]),
+            "night_outcomes": pd.DataFrame([done]),
         },
     )
     folder = path.parent / "nights" / night
     (folder / "registry").mkdir(parents=True)
     for model in ("a", "b", "c"):
         (folder / "registry" / f"{model}.yaml").write_text("name: x")
-    models = ("a", "b", "fake-optimist")
-    (folder / "night.json").write_text(
-        json.dumps({"outcomes": [{"model": m, "suite": "sdg"} for m in models]})
-    )
+    more = [{**done, "model": model, "run_id": None} for model in ("a", "b")]
+    store.upsert(path, {"night_outcomes": pd.DataFrame(more)})
     (folder / "a.log").write_text("first\n\x1b[32mscoring 10 %\rscoring 20 % <b>\n\n")
     (folder / "out.log").symlink_to("/etc/hostname")
     with Results(path).reading() as reader:

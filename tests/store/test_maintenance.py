@@ -125,7 +125,7 @@ def test_what_verdicts_people_and_nights_refer_to_is_kept(results: Path) -> None
                     "reason": ["known"],
                 }
             ),
-            "night_models": pd.DataFrame(  # unchanged models are asked about without a new run
+            "night_outcomes": pd.DataFrame(  # unchanged models are asked about without a new run
                 {
                     "night": ["2026-03-05T0130"],
                     "model": ["c"],

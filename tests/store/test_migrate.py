@@ -121,3 +121,17 @@ def test_a_number_that_is_not_there_says_why(earlier: Path) -> None:
     recall = silent[silent["metric"] == "recall"]
     assert set(recall["missing_reason"]) == {"no answer understood"} and len(recall) > 1
     assert set(rows.loc[empty, "missing_reason"]) >= {"fewer than 20"}
+
+
+def test_rows_of_nights_become_files(earlier: Path) -> None:
+    with duckdb.connect(str(earlier)) as con:
+        con.execute("INSERT INTO nights (night, status) VALUES ('2026-11-21T0130', 'done')")
+        con.execute(
+            "INSERT INTO night_models (night, model, suite, outcome, attempts) VALUES"
+            " ('2026-11-21T0130', 'm', 'sdg', 'published', 2)"
+        )
+
+    sql = "SELECT n.status, o.attempts FROM nights n JOIN night_outcomes o USING (night)"
+
+    assert store.query(earlier, sql).values.tolist() == [["done", 2]]
+    assert (earlier.parent / "nights" / "2026-11-21T0130" / "outcomes" / "m-sdg.json").is_file()

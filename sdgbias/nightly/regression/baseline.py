@@ -48,7 +48,7 @@ def of_night(results: Path, night: str = "", model: str = "") -> list[Target]:
         )
     given: object = night or (nights[-1] if nights else suites.newest_runs(results))
     of = (
-        "night, model, suite, run_id FROM night_models WHERE night = $given AND"
+        "night, model, suite, run_id FROM night_outcomes WHERE night = $given AND"
         " outcome IN ('published', 'unchanged') AND coalesce(run_id, '') <> ''"
         if nights
         else f"'{BY_HAND}' || run_id AS night, model, suite, run_id FROM runs"

@@ -28,7 +28,7 @@ def names(reader: Reader) -> list[str]:
     return [
         r["model"]
         for r in reader.ask(
-            "SELECT model FROM runs UNION SELECT model FROM night_models ORDER BY 1"
+            "SELECT model FROM runs UNION SELECT model FROM night_outcomes ORDER BY 1"
         )
     ]
 
@@ -52,7 +52,7 @@ def index(reader: Reader, root: Path | None) -> list[Row]:
         (r["model"], r["suite"]): r
         for r in reader.ask(
             """SELECT nm.model, nm.suite, nm.outcome, nm.night, nm.quarantined_until FROM
-               night_models nm JOIN nights n USING (night)
+               night_outcomes nm JOIN nights n USING (night)
                WHERE n.status IS DISTINCT FROM 'running' QUALIFY row_number() OVER (PARTITION BY
                nm.model, nm.suite
                ORDER BY n.started_at DESC NULLS LAST, night DESC) = 1 ORDER BY ALL"""
@@ -133,7 +133,7 @@ def _failures(reader: Reader, run_ids: list[str]) -> list[Row]:
 
 def _nights(reader: Reader, name: str) -> list[Row]:
     rows = reader.ask(
-        f"""SELECT nm.*, n.status, n.started_at AS began FROM night_models nm JOIN nights n USING
+        f"""SELECT nm.*, n.status, n.started_at AS began FROM night_outcomes nm JOIN nights n USING
             (night) WHERE nm.model = ?
             ORDER BY n.started_at DESC NULLS LAST, night DESC, suite LIMIT {NIGHTS}""",
         [name],

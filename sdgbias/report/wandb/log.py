@@ -116,7 +116,7 @@ def runs_of(
     nights = store.query(
         results,
         """SELECT night, bool_or(run_id <> '') AS has_runs FROM
-           (SELECT night, '' AS run_id FROM nights UNION SELECT night, run_id FROM night_models)
+           (SELECT night, '' AS run_id FROM nights UNION SELECT night, run_id FROM night_outcomes)
            GROUP BY night ORDER BY night""",
     )
     known = [str(name) for name in nights["night"]]
@@ -124,7 +124,7 @@ def runs_of(
     chosen = newest if night is None else night
     if chosen and chosen not in known:
         raise StoreError(f"{results}: {one_of('night', chosen, known)}")
-    sql = """SELECT run_id, outcome, attempts, seconds, scored, planned, failed FROM night_models
+    sql = """SELECT run_id, outcome, attempts, seconds, scored, planned, failed FROM night_outcomes
              WHERE night = ? AND run_id <> '' ORDER BY model, suite"""
     rows: list[dict[str, Any]] = (
         store.arrow(results, sql, [chosen]).to_pylist()

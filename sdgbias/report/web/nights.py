@@ -10,7 +10,6 @@ from typing import Any
 from sdgbias.errors import InputError, RegistryError
 from sdgbias.files import confine
 from sdgbias.registry import entries
-from sdgbias.report import labels
 from sdgbias.report.source import Reader, paged
 
 PAGE = 50
@@ -41,7 +40,7 @@ def listing(reader: Reader, page: int) -> dict[str, Any]:
                    count(*) FILTER (outcome = 'failed') AS failed, count(*) FILTER (outcome =
                    'skipped') AS skipped,
                    coalesce(any_value(v.n), 0) AS breaches
-            FROM chosen c LEFT JOIN night_models nm USING (night)
+            FROM chosen c LEFT JOIN night_outcomes nm USING (night)
             LEFT JOIN (SELECT night, count(*) AS n FROM verdicts WHERE verdict = 'BREACH' GROUP BY
             night) v USING (night)
             GROUP BY ALL ORDER BY c.started_at DESC NULLS LAST, c.night DESC""",
@@ -54,18 +53,17 @@ def running(reader: Reader, now: datetime) -> dict[str, Any] | None:
     """The newest night while it runs: jobs (a model on a suite) done and planned, and the state of
     their logs; None if nothing runs.
 
-    ``now``: UTC. Planned jobs come from the entries copied for the night; done jobs include those
-    that are in the night's outcome file but not in the results yet.
+    ``now``: UTC. Planned jobs come from the entries copied for the night.
     """
     row = reader.one("SELECT * FROM nights ORDER BY started_at DESC NULLS LAST, night DESC LIMIT 1")
     if row is None or row["status"] != "running":
         return None
     name = str(row["night"])
     asked = reader.ask(
-        "SELECT model, suite FROM night_models WHERE night = ? ORDER BY model, suite", [name]
+        "SELECT model, suite FROM night_outcomes WHERE night = ? ORDER BY model, suite", [name]
     )
     folder = _folder(reader.results.path.parent, name)
-    done = {(r["model"], r["suite"]) for r in asked} | (_kept(folder) if folder else set())
+    done = {(r["model"], r["suite"]) for r in asked}
     planned = _planned(folder) if folder else set()
     began = row["started_at"]
     return {
@@ -99,16 +97,6 @@ def _planned(folder: Path) -> set[tuple[str, str]]:
             asked = entries.DEFAULT_SUITES
         found |= {(path.stem, suite) for suite in asked}
     return found
-
-
-def _kept(folder: Path) -> set[tuple[str, str]]:
-    """(model, suite) of the outcomes in the night's outcome file."""
-    try:
-        text = (folder / "night.json").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return set()
-    rows = labels.parsed(text).get("outcomes", [])
-    return {(str(r["model"]), str(r.get("suite", ""))) for r in rows if "model" in r}
 
 
 def _logs(folder: Path, now: datetime) -> list[dict[str, Any]]:

@@ -1,0 +1,201 @@
+"""The record of nights: how each went and what came of each model, as files (store/night_files.py).
+
+A night is 'running' from `begin` to `end`; since only one runs at a time, the next `begin` marks
+one that was killed as 'interrupted'. What can't be written while the disk is full is written again
+by `end`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pandas as pd
+
+from sdgbias import locks, store
+from sdgbias.errors import InfrastructureError, StoreError
+from sdgbias.nightly.attempt import PUBLISHED, UNCHANGED, JobOutcome, unplanned
+from sdgbias.nightly.plan import BROKEN, Night, Settings
+from sdgbias.store import night_files
+from sdgbias.types import CANDIDATE, RETIRED
+
+RUNNING, DONE, INTERRUPTED = "running", "done", "interrupted"
+#: How a closing step may end, beside 'done'.
+BREACH, FAILED = "breach", "failed"
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """How a step ended. state: 'done', 'breach' (the regression check found one) or 'failed';
+    message: the reason in one line, '' when done. Everything is decided by the state."""
+
+    state: str
+    message: str = ""
+
+    def __str__(self) -> str:
+        if self.state == BREACH:
+            return f"{BREACH}: {self.message}"
+        return self.message or self.state
+
+
+class NightAtWork(InfrastructureError):
+    """Another night holds the results file's lock."""
+
+
+@contextmanager
+def only_one(results: Path, night: str = "") -> Iterator[None]:
+    """Lock: one night at a time per results file. The lock is released when its process ends.
+    Raises NightAtWork, which names the holder."""
+    path = night_files.home(results) / ".lock"
+
+    def unwritable(error: OSError) -> StoreError:
+        return StoreError(f"{path}: {error.strerror}; give a writable folder with --results")
+
+    def busy(holder: str) -> InfrastructureError:
+        who = holder or "another process"
+        return NightAtWork(
+            f"another night is at work on {results}: {who}; let it finish, or end that process;"
+            " what it finished is kept"
+        )
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(error) from None
+    since = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    who = f"process {os.getpid()} on {os.uname().nodename}, night {night or '?'}, since {since}"
+    with locks.only_one(path, unwritable, busy, who):
+        yield
+
+
+def begin(settings: Settings, night: Night, now: datetime) -> None:
+    """Open a night, and mark an earlier one that is still 'running' as interrupted. A results file
+    is made where there is none, for the steps that read it. Raises StoreError if the night's files
+    can't be written."""
+    results = settings.results
+    others = "FROM nights WHERE status = ? AND night != ?"
+    for earlier in night_files.rows(results, others, [RUNNING, night.night]):
+        night_files.write(results, "nights", earlier | {"status": INTERRUPTED})
+    row = {
+        "night": night.night,
+        "scheduled_for": night.scheduled_for,
+        "started_at": now,
+        "by": settings.by,
+        "status": RUNNING,
+        "benchmarks": night.benchmarks,
+        "config": asdict(settings),
+        "report": str(settings.report),
+        "starts": starts_of(results, night.night) + 1,
+        "finished_at": None,
+        **step_columns({}),
+    }
+    night_files.write(results, "nights", row)
+    for skipped in night.skipped:
+        if skipped.state not in (CANDIDATE, RETIRED, BROKEN):
+            row = unplanned(night.night, skipped, now).row()
+            night_files.write(results, "night_outcomes", row)
+    with suppress(StoreError), store.connect(results):
+        pass
+
+
+def add(results: Path, outcomes: Sequence[JobOutcome]) -> str:
+    """Record outcomes; returns why one could not be written ('' if all were). An outcome published
+    by an earlier start of this night stays 'published'."""
+    why = ""
+    for outcome in outcomes:
+        row = outcome.row()
+        before = night_files.read(results, "night_outcomes", row)
+        again = (outcome.outcome, outcome.run_id) == (UNCHANGED, before.get("run_id"))
+        if not (again and before["outcome"] == PUBLISHED):
+            try:
+                night_files.write(results, "night_outcomes", row)
+            except StoreError as error:
+                why = str(error)
+    return why
+
+
+def update(results: Path, night: Night, **columns: object) -> str:
+    """Change columns of a night; returns why they could not be written ('' if they were)."""
+    key = {"night": night.night}
+    before = night_files.read(results, "nights", key) or key
+    try:
+        night_files.write(results, "nights", {**before, **columns})
+    except StoreError as error:
+        return str(error)
+    return ""
+
+
+def end(
+    results: Path,
+    night: Night,
+    status: str,
+    steps: Mapping[str, StepResult],
+    now: datetime,
+    outcomes: Sequence[JobOutcome] = (),
+) -> str:
+    """Close a night; ``outcomes``: all of its outcomes, for those that could not be written
+    earlier. Months that are over become Parquet files. Returns why something could not be written
+    ('' if all was)."""
+    why = add(results, outcomes)
+    row = {"status": status, "finished_at": now, **step_columns(steps)}
+    why = update(results, night, **row) or why
+    with suppress(StoreError):
+        night_files.compact(results, min(night.night[:7], f"{now:%Y-%m}"))
+    return why
+
+
+def step_columns(steps: Mapping[str, StepResult]) -> dict[str, dict[str, str]]:
+    """The columns of closing steps: sentences for readers, and states that decide."""
+    return {
+        "steps": {name: str(result) for name, result in steps.items()},
+        "step_states": {name: result.state for name, result in steps.items()},
+    }
+
+
+def starts_of(results: Path, night: str) -> int:
+    """How often a night was started."""
+    starts = night_files.query(results, "SELECT starts FROM nights WHERE night = ?", [night])
+    return int(starts["starts"].fillna(1).max()) if len(starts) else 0
+
+
+def nights(results: Path, last: int = 400) -> pd.DataFrame:
+    """The view nights, newest first."""
+    return night_files.query(results, "FROM nights ORDER BY night DESC LIMIT ?", [last])
+
+
+def status(results: Path, night: str) -> str:
+    """'running', 'done', 'failed', 'interrupted', or '' for a night that never began."""
+    rows = night_files.query(results, "SELECT status FROM nights WHERE night = ?", [night])
+    return str(rows["status"][0]) if len(rows) else ""
+
+
+def history(results: Path, model: str = "") -> pd.DataFrame:
+    """The view night_outcomes for one model (all models: ''), newest night first."""
+    sql = "FROM night_outcomes WHERE ? IN ('', model) ORDER BY night DESC, model, suite"
+    return night_files.query(results, sql, [model])
+
+
+def last_finished(results: Path) -> str | None:
+    """Name of the newest completed night of all models (no --model); None if there is none."""
+    sql = "SELECT max(night) AS night FROM nights WHERE status = ? AND config->>'models' IS NULL"
+    newest = night_files.query(results, sql, [DONE])["night"][0]
+    return None if pd.isna(newest) else str(newest)
+
+
+def last_night(results: Path) -> str:
+    """The newest night in one line: name, status, number of models per outcome."""
+    try:
+        newest = nights(results, 1)
+        if not len(newest):
+            return "none yet"
+        night = newest.iloc[0]
+        outcomes = history(results).query("night == @night.night")["outcome"]
+    except StoreError as error:
+        return f"not known: {error}"
+    counts = outcomes.value_counts().sort_index()
+    words = ", ".join(f"{n} {outcome}" for outcome, n in counts.items()) or "no model"
+    return f"{night.night}: {night.status}; {words}; report: {night.report}/night.html"

@@ -1,0 +1,207 @@
+"""The record of nights as files beside the results file, and the views that read them.
+
+    nights/<night>/night.json                    how a night went: a row of the view ``nights``
+    nights/<night>/outcomes/<model>-<suite>.json one model on one suite: a row of ``night_outcomes``
+    nights/<month>.nights.parquet, <month>.outcomes.parquet    the same of months that are over
+
+Each file holds one JSON object on one line and is replaced whole, so that no reader sees half of
+one and a killed night loses none; nothing is copied into the results file. A row of a JSON file
+hides the one of a Parquet file with the same key, so it doesn't matter when a compaction is killed.
+The views are made whenever the results file is opened, so a results folder can be moved.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pandas as pd
+
+from sdgbias import files
+from sdgbias.errors import StoreError, first_line, one_of
+
+ONWARD = "make room or give a writable folder with --results"
+_MONTH = re.compile(r"\d{4}-\d\d")
+
+
+@dataclass(frozen=True)
+class NightView:
+    """files: pattern of its JSON files below nights/; parquet: the ending of its Parquet files;
+    columns: name -> DuckDB's type."""
+
+    files: str
+    parquet: str
+    key: tuple[str, ...]
+    columns: Mapping[str, str]
+
+
+VIEWS = {
+    "nights": NightView(
+        "*/night.json",
+        "nights.parquet",
+        ("night",),
+        {
+            "night": "VARCHAR",  # local wall clock of the (scheduled) start: 2026-11-21T0130
+            **dict.fromkeys(("scheduled_for", "started_at", "finished_at"), "TIMESTAMP"),  # UTC
+            "by": "VARCHAR",  # 'cli' | 'prefect'
+            "status": "VARCHAR",  # 'running' | 'done' | 'failed' | 'interrupted'
+            "config": "JSON",
+            "steps": "JSON",  # step -> 'done' or the reason it failed
+            "report": "VARCHAR",
+            "benchmarks": "JSON",  # suite -> benchmark_id
+            "step_states": "JSON",  # step -> 'done' | 'breach' | 'failed'
+            "starts": "BIGINT",
+        },
+    ),
+    "night_outcomes": NightView(
+        "*/outcomes/*.json",
+        "outcomes.parquet",
+        ("night", "model", "suite"),
+        {
+            **dict.fromkeys(("night", "model", "suite"), "VARCHAR"),
+            "outcome": "VARCHAR",  # 'published' | 'unchanged' | 'failed' | 'skipped'
+            "run_id": "VARCHAR",
+            "key": "VARCHAR",  # identity of the job (entry, benchmark, settings)
+            "attempts": "BIGINT",
+            "kind": "VARCHAR",  # class of the last error, '' when none
+            "message": "VARCHAR",
+            "seconds": "DOUBLE",
+            **dict.fromkeys(("scored", "planned", "failed"), "BIGINT"),
+            **dict.fromkeys(("started_at", "finished_at"), "TIMESTAMP"),
+            "quarantined_until": "VARCHAR",  # ISO date, '' when not quarantined
+            "log": "VARCHAR",  # path relative to the results' folder
+        },
+    ),
+}
+
+
+def home(results: Path) -> Path:
+    """The folder of all nights of a results file."""
+    return results.parent / "nights"
+
+
+def path_of(results: Path, view: str, row: Mapping[str, Any]) -> Path:
+    """The JSON file of a row."""
+    folder = home(results) / str(row["night"])
+    if view == "nights":
+        return folder / "night.json"
+    name = f"{row['model']}-{row['suite']}.json".replace("/", "_")
+    return folder / "outcomes" / name
+
+
+def read(results: Path, view: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of the JSON file of the row with this key; {} without one."""
+    return files.json_object(path_of(results, view, row))
+
+
+def write(results: Path, view: str, row: Mapping[str, Any]) -> None:
+    """Replace the JSON file of a row. Raises StoreError for an unknown column and where the file
+    can't be written."""
+    columns, key = VIEWS[view].columns, VIEWS[view].key
+    for name in row:
+        if name not in columns:
+            raise StoreError(one_of(f"column of {view}", name, columns))
+    if missing := [name for name in key if not isinstance(row.get(name), str)]:
+        raise StoreError(f"a row of {view} without {', '.join(missing)}")
+    content = {name: _plain(columns[name], value) for name, value in row.items()}
+    text = json.dumps(content, ensure_ascii=False, default=str)
+    files.write_atomically(path_of(results, view, row), f"{text}\n", ONWARD)
+
+
+def _plain(kind: str, value: Any) -> Any:
+    """A value as JSON: times are naive UTC in ISO format, what isn't there is null."""
+    if kind == "JSON":
+        return json.loads(value) if isinstance(value, str) else value
+    if pd.isna(value):
+        return None
+    if kind == "TIMESTAMP":
+        when = pd.Timestamp(value)
+        return (when.tz_convert(UTC).tz_localize(None) if when.tz else when).isoformat()
+    return str(value) if kind == "VARCHAR" else float(value) if kind == "DOUBLE" else int(value)
+
+
+def show(con: duckdb.DuckDBPyConnection, results: Path) -> None:
+    """Make the temporary views ``nights`` and ``night_outcomes`` of a connection."""
+    for name, view in VIEWS.items():
+        con.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {_rows(home(results), view)}")
+
+
+def copy(con: duckdb.DuckDBPyConnection, results: Path, sql: str) -> None:
+    """Put temporary tables in place of the views that a statement names, for a connection that will
+    open no file."""
+    for name, view in VIEWS.items():
+        if re.search(rf"\b{name}\b", sql, re.IGNORECASE):
+            con.execute(f"DROP VIEW temp.{name}")
+            con.execute(f"CREATE TEMP TABLE {name} AS {_rows(home(results), view)}")
+
+
+def _rows(folder: Path, view: NightView) -> str:
+    """The statement that reads the files of a view."""
+    types = ", ".join(f"'{name}': '{kind}'" for name, kind in view.columns.items())
+    names = ", ".join(f'"{name}"' for name in view.columns)
+    key = ", ".join(f'"{name}"' for name in view.key)
+    parts = []
+    if _any(folder, view.files):
+        parts.append(
+            f"SELECT {names} FROM read_json({_pattern(folder, view.files)}, columns = {{{types}}},"
+            " format = 'newline_delimited', ignore_errors = true) WHERE night IS NOT NULL"
+        )
+    if _any(folder, f"*.{view.parquet}"):
+        packed = f"SELECT {names} FROM read_parquet({_pattern(folder, f'*.{view.parquet}')})"
+        hidden = f" ANTI JOIN (SELECT {key} FROM ({parts[0]})) USING ({key})" if parts else ""
+        parts.append(f"SELECT {names} FROM ({packed}){hidden}")
+    casts = ", ".join(f'CAST(NULL AS {kind}) AS "{name}"' for name, kind in view.columns.items())
+    return " UNION ALL ".join(parts) or f"SELECT {casts} WHERE false"
+
+
+def _any(folder: Path, pattern: str) -> bool:
+    return next(folder.glob(pattern), None) is not None
+
+
+def _pattern(folder: Path, pattern: str) -> str:
+    """A pattern of files as DuckDB reads it, in a folder of any name."""
+    plain = re.sub(r"([\[*?])", r"[\1]", str(folder.absolute()))
+    return "'" + f"{plain}/{pattern}".replace("'", "''") + "'"
+
+
+def query(results: Path, sql: str, params: Sequence[Any] = ()) -> pd.DataFrame:
+    """Rows of the views; the results file need not be there, and is not opened. Raises
+    StoreError."""
+    try:
+        with duckdb.connect(config={"autoinstall_known_extensions": False}) as con:
+            show(con, results)
+            frame: pd.DataFrame = con.execute(sql, list(params)).df()
+            return frame
+    except duckdb.Error as error:
+        raise StoreError(f"{home(results)}: can't be read: {first_line(error)}") from None
+
+
+def rows(results: Path, sql: str, params: Sequence[Any] = ()) -> list[dict[str, Any]]:
+    """As `query`, each row as a mapping."""
+    records = query(results, sql, params).to_dict("records")
+    return [{str(name): value for name, value in row.items()} for row in records]
+
+
+def compact(results: Path, before: str) -> list[str]:
+    """Bring the nights of every month before this one ('2026-11') into two Parquet files, and
+    return those months. Logs stay. Killed at any instant, no row is lost or doubled. Call it while
+    no night is at work. Raises StoreError."""
+    folder = home(results)
+    months = {path.name[:7] for path in folder.glob("*-*/") if _MONTH.match(path.name)}
+    over = sorted(m for m in months if m < before and _any(folder, f"{m}-*/night.json"))
+    for month in over:
+        for name, view in VIEWS.items():
+            with files.writing(folder / f"{month}.{view.parquet}", ONWARD) as part:
+                target = "'" + str(part).replace("'", "''") + "'"
+                of_month = f"FROM {name} WHERE starts_with(night, '{month}') ORDER BY ALL"
+                query(results, f"COPY ({of_month}) TO {target} (FORMAT parquet)")
+        for view in VIEWS.values():
+            for path in folder.glob(f"{month}-{view.files}"):
+                path.unlink()
+    return over
