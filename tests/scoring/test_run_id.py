@@ -54,8 +54,8 @@ def test_each_setting_of_an_evaluation_makes_another_run(spec: ModelSpec) -> Non
         {"seed": 1},
         {"draws": 5},
         {"numerics": "reference"},
-        {"mode": "replace"},
-        {"passes": ()},
+        {"mode": "continue"},
+        {"passes": ("paraphrases",)},
         {"search": "exact"},
     ]
     assert len({of(spec, **one) for one in settings}) == len(settings)
