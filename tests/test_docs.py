@@ -396,3 +396,31 @@ def test_the_example_in_the_architecture_is_the_demo() -> None:
         pd.DataFrame([{**item, **label}]), Task.MCQ, ContextTest.T1, View.FULL
     ).iloc[0]
     assert text in page
+
+
+def test_no_banned_turn_is_read_by_people() -> None:
+    """CONTRIBUTING lists them; pages, texts, words, help and docs don't have them."""
+    table = TEXT["CONTRIBUTING.md"].partition("## Words")[2].partition("## Commits")[0]
+    banned = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| ")][
+        1:
+    ]
+    assert len(banned) >= 8
+    package = REPOSITORY / "sdgbias"
+    read = [
+        *(package / "report/templates").glob("*"),
+        *(package / "data").glob("*.yaml"),
+        *(package / "data").glob("*.toml"),
+        *(package / "data/texts").glob("*"),
+        *(REPOSITORY / "docs").rglob("*.md"),
+        *(REPOSITORY / "docs").rglob("*.ipynb"),
+        REPOSITORY / "README.md",
+        REPOSITORY / "GLOSSARY.md",
+    ]
+    found = [
+        f"{path.relative_to(REPOSITORY)}: {turn}"
+        for path in read
+        for text in (" ".join(path.read_text(encoding="utf-8").split()),)
+        for turn in banned
+        if turn in text
+    ]
+    assert not found

@@ -40,9 +40,11 @@ def what(r: Mapping[Any, Any]) -> str:
     if r["rule"] == UNCHANGED:
         return "unchanged run"
     level = str(r["level"] or "")
+    if level:  # groups that are compared, or the one that is judged alone
+        level = f" by {level}" if r["metric"] == "disparity" else f" of {level}"
     test = str(r["test"] or "")
     parts = [
-        METRICS.get(str(r["metric"]), str(r["metric"])) + (f" by {level}" if level else ""),
+        METRICS.get(str(r["metric"]), str(r["metric"])) + level,
         METHODS.get(str(r["method"]), str(r["method"] or "")),
         TASKS.get(str(r["task"]), str(r["task"] or "")),
         "all tests" if test == "all" else test,

@@ -34,25 +34,31 @@ WHERE list_contains($nights, m.night)
 GROUP BY ALL
 ORDER BY m.model, m.suite, m.night
 
--- name: people
-SELECT p.task, p.test, p.method, p.correct, s.how, c.mass, i.item_id, i.image_id, i.class1,
-       i.asked, i.prompt, i.negative, i.gold, i.gender, i.skin, i.age
-FROM predictions p
-JOIN people i ON i.benchmark_id = $benchmark AND i.item_id = p.item_id
-LEFT JOIN (SELECT item_id, test, any_value(how) AS how FROM spoken
-           WHERE run_id = $run GROUP BY ALL) s
-       ON s.item_id = p.item_id AND s.test = p.test AND p.method = 'full'
-LEFT JOIN (SELECT item_id, test, "view", any_value(mass) AS mass FROM scores
-           WHERE run_id = $run GROUP BY ALL) c
-       ON c.item_id = p.item_id AND c.test = p.test AND c."view" = p.method
-WHERE p.run_id = $run
-ORDER BY p.task, p.test, p.method, i.item_id
+-- name: attributes
+SELECT DISTINCT unnest(map_keys(attributes)) AS name FROM questions
+WHERE benchmark_id = $benchmark ORDER BY name
 
--- name: generated
-SELECT p.task, p.item_id, p.test, p.method, p.pred, p.correct, p."error", d.parsed
-FROM predictions p
-LEFT JOIN decoded d ON d.run_id = p.run_id AND d.item_id = p.item_id
-       AND d.test = p.test AND d."view" = p.method
-WHERE p.run_id = $run AND p.split = 'test'
-      AND (p.task = 'regression' OR ends_with(p.method, $suffix))
-ORDER BY p.task, p.test, p.method, p.item_id
+-- name: answers
+SELECT a.task, a.test, a.method, a.item_id, a.pred, a.correct, a."error", a.tolerance, a.polarity,
+       json_array_length(a.options) AS n_options, hash(a.content_key) AS content,
+       hash(a.unit) AS cluster, c.mass, c.top_token, c.lead, s.how, d.parsed,
+       NOT a.negative
+           AND list_contains($classes || [''], coalesce(attributes['class'], '')) AS counted
+       {attributes}
+FROM answers a
+LEFT JOIN (SELECT task, item_id, test, "view", any_value(mass) AS mass,
+                  any_value(top_token) AS top_token,
+                  any_value(list_reverse_sort(list_filter(logits::DOUBLE[],
+                                                          lambda score: isfinite(score)))) AS best,
+                  best[1] - best[2] AS lead
+           FROM scores WHERE run_id = $run GROUP BY ALL) c
+       ON c.task = a.task AND c.item_id = a.item_id AND c.test = a.test AND c."view" = a.method
+LEFT JOIN (SELECT task, item_id, test, "view", any_value(how) AS how FROM spoken
+           WHERE run_id = $run GROUP BY ALL) s
+       ON s.task = a.task AND s.item_id = a.item_id AND s.test = a.test AND s."view" = a.method
+LEFT JOIN (SELECT item_id, test, "view", any_value(parsed) AS parsed FROM decoded
+           WHERE run_id = $run GROUP BY ALL) d
+       ON a.task = 'regression' AND d.item_id = a.item_id AND d.test = a.test
+          AND d."view" = a.method
+WHERE a.run_id = $run{reported}
+ORDER BY a.task, a.test, a.method, a.item_id

@@ -19,6 +19,7 @@ from sdgbias.files import packaged_yaml
 from sdgbias.methods import stats
 from sdgbias.methods.stats import Estimate
 from sdgbias.report import labels
+from sdgbias.report.leaderboard import CHOICES
 from sdgbias.report.source import AMONG, Reader, Row
 from sdgbias.suites.facet_groups import HEADLINE as PEOPLE_CELL
 from sdgbias.suites.facet_groups import PAIRS
@@ -190,7 +191,14 @@ def _cell(c: MatrixColumn, run: Row | None, found: Mapping[tuple[str, ...], Row]
         "said": said + (f", {prompts}" if prompts else ""),
         "row": row,
         "other": other,
+        "address": _address(run, row),
     }
+
+
+def _address(run: Row, row: Row) -> dict[str, str]:
+    """What the page of trends is asked for, to show this number."""
+    cell = {name: str(row[name]) for name in CHOICES}
+    return {"suite": run["suite"], "benchmark": run["benchmark_id"], **cell}
 
 
 def _bounds(ci: str) -> str:
@@ -244,7 +252,7 @@ def highest(cells: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
 
 def reach(top: Mapping[str, Any], cells: Iterable[Mapping[str, Any]]) -> int:
     """How many other cells can't be told apart from this one by their intervals; an estimate
-    without an interval can be told apart from nothing."""
+    without an interval can't be told apart from any other."""
     low = top["row"]["ci_low"]
     low = math.nan if low is None else low
     highs = [c["row"]["ci_high"] for c in cells if c is not top]

@@ -137,10 +137,10 @@ def test_the_web_leaderboard_names_it_under_every_method(results: Path) -> None:
 
 
 def test_the_regression_check_judges_the_two_views(results: Path) -> None:
-    from sdgbias.nightly.regression import measured_sdg
+    from sdgbias.nightly.regression import measured as answers
 
     [run] = [r for r in store.latest_runs(results) if r.startswith("planted-language")]
-    measured = measured_sdg.load(results, run)
+    measured = answers.load(results, run)
     assert measured.of("mcq", "T1", "accuracy", "full") is None
     found = measured.of("mcq", "T1", "accuracy", "ctx_q")
     assert found is not None and len(found.value) > 5

@@ -19,7 +19,7 @@ from sdgbias.benchmark import quality
 from sdgbias.benchmark.own_build import build_own
 from sdgbias.cli import app as cli
 from sdgbias.nightly import regression
-from sdgbias.nightly.regression import measured_sdg, policy
+from sdgbias.nightly.regression import measured, policy
 from sdgbias.nightly.regression.baseline import Target
 from sdgbias.nightly.regression.measured import paired
 from sdgbias.registry import entries
@@ -210,7 +210,7 @@ def test_a_question_with_another_picture_is_another_question(walk: Path, tmp_pat
             "scores": tables["scores"].drop(columns="run_id"),
         },
     )
-    old, new = (measured_sdg.load(results, name) for name in (_run(walk), "later"))
+    old, new = (measured.load(results, name) for name in (_run(walk), "later"))
     both = paired(old, new, "mcq", ["T5"], "accuracy", "full")
     split = items.set_index("source_id")["split"]
     assert both is not None and split["Q 4/ü"] == "test"

@@ -115,8 +115,33 @@ def test_what_can_not_be_told_is_said_so_with_the_smallest_effect_that_could_be(
 
 
 def test_few_questions_conclude_nothing() -> None:
-    row = judged(rule(min_n=401), hits(300, 400), hits(100, 400))
+    row = judged(rule(min_n=401, allowed=0.04), hits(300, 400), hits(280, 400))
     assert row["verdict"] == INSUFFICIENT and "fewer than 401" in row["note"] and np.isnan(row["p"])
+
+
+def test_a_rule_within_pillars_sees_what_evens_out() -> None:
+    """Up in one pillar, down in another: no change together."""
+    groups = {"pillar": np.repeat(["Health", "Infrastructure"], 200)}
+    before = np.concatenate([hits(100, 200), hits(160, 200)])
+    after = np.concatenate([hits(160, 200), hits(100, 200)])
+
+    def rows(**fields: object) -> dict[str, str]:
+        r = rule(worse="either", **fields)
+        sides = (side({"T1": values}, groups=groups) for values in (after, before))
+        found = judge.apply_multiplicity(of_rule(r, *sides), Policy((r,)))
+        return {str(row["level"]): str(row["verdict"]) for row in found}
+
+    assert BREACH not in rows().values()
+    assert rows(within="pillar") == {"Health": BREACH, "Infrastructure": BREACH}
+    assert rows(within="colour") == {"": MISSING}
+
+
+def test_a_large_loss_on_few_questions_is_a_breach_to_look_at() -> None:
+    """58 questions, 26 of them lost: all of the interval lies beyond what is allowed."""
+    row = judged(rule(min_n=200), hits(40, 58), hits(14, 58))
+
+    assert row["verdict"] == BREACH and "large, though of fewer than 200" in row["note"]
+    assert row["ci_high"] < -0.2 and row["p"] < 0.05
 
 
 def test_no_change_in_few_places_is_no_pass() -> None:
@@ -379,7 +404,9 @@ def test_the_smallest_effect_of_a_rule_on_either_side_needs_five_percent_in_all(
 
 
 def test_as_many_questions_as_asked_for_are_enough() -> None:
-    enough, short = (judged(rule(min_n=n), hits(300, 400), hits(260, 400)) for n in (400, 401))
+    enough, short = (
+        judged(rule(min_n=n, allowed=0.08), hits(300, 400), hits(260, 400)) for n in (400, 401)
+    )
     assert (enough["verdict"], short["verdict"]) == (BREACH, INSUFFICIENT)
 
 

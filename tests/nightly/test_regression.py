@@ -15,7 +15,7 @@ from sdgbias.analysis.nights import BREACH, INSUFFICIENT, MISSING, PASS
 from sdgbias.cli.gate import _print
 from sdgbias.errors import UsageError
 from sdgbias.nightly import regression
-from sdgbias.nightly.regression import baseline, flips, measured_facet, measured_sdg, policy
+from sdgbias.nightly.regression import baseline, flips, measured, policy
 from sdgbias.nightly.regression.measured import paired
 from tests.builders import regressions as gate_results
 from tests.builders.regressions import FIRST, LOST, SECOND, STEADY, THIRD
@@ -74,7 +74,7 @@ def judge(results: Path, night: str = "") -> dict[str, regression.Judgement]:
 
 
 def test_answers_are_those_of_the_stored_predictions(written: Path) -> None:
-    side = measured_sdg.load(written, f"{LOST}-1")
+    side = measured.load(written, f"{LOST}-1")
     stored = store.query(
         written, "FROM predictions WHERE run_id = ? AND split = 'test'", [f"{LOST}-1"]
     )
@@ -110,7 +110,7 @@ def test_answers_are_those_of_the_stored_predictions(written: Path) -> None:
 def test_questions_without_a_picture_are_clustered_by_prompt(written: Path) -> None:
     """Three indicators with one set of options each: three prompts in the Q-only view, and 50
     places."""
-    side = measured_sdg.load(written, f"{LOST}-1")
+    side = measured.load(written, f"{LOST}-1")
 
     def clusters(method: str, test: str) -> int:
         found = side.of("mcq", test, "accuracy", method)
@@ -140,8 +140,8 @@ def test_a_question_that_was_reworded_is_another_question(results: Path) -> None
     }
     store.publish(results, record, tables | {"items": other.drop(columns="benchmark_id")})
     both = paired(
-        measured_sdg.load(results, f"{LOST}-1"),
-        measured_sdg.load(results, f"{LOST}-3"),
+        measured.load(results, f"{LOST}-1"),
+        measured.load(results, f"{LOST}-3"),
         "mcq",
         ["T1"],
         "accuracy",
@@ -466,7 +466,7 @@ def test_people_recall_disparity_and_refusals(tmp_path: Path) -> None:
         found["unread", ""]["verdict"] == PASS and found["mass", "at_least"]["verdict"] == MISSING
     )
     assert set(j.flips["was"]) == {"guitarist"} and set(j.flips["now"]) == {"doctor"}
-    assert measured_facet.load(path, "seer-1").tests == {"direct": ["p1"]}
+    assert measured.load(path, "seer-1").tests == {"direct": ["p1"]}
     assert INSUFFICIENT not in {r["verdict"] for r in j.rows}
 
 

@@ -87,10 +87,11 @@ def test_page_numbers_are_those_of_the_store(results: Path, page: str) -> None:
              task = 'mcq' AND test = 'all'
              AND method = 'full' AND pillar = 'all' AND metric = 'accuracy'"""
     value, low, high, n = store.query(results, sql).iloc[0]
-    said = f"95 % CI {100 * low:.1f}–{100 * high:.1f}, n = {n:.0f}"
-    assert (
-        f'title="Accuracy {100 * value:.1f}\u00a0%, {said}"><span>{100 * value:.1f}</span>' in page
-    )
+    ci = f"{100 * low:.1f}–{100 * high:.1f}"
+    said = f"Accuracy {100 * value:.1f}\u00a0%, 95 % CI {ci}, n = {n:.0f}"
+    cell = page[page.index(f'data-said="{said}"') :].partition("</td>")[0]
+    assert f"<span>{100 * value:.1f}</span>" in cell
+    assert f">{ci}</small>" in cell and f">n {n:.0f}</small>" in cell
 
 
 def test_a_model_has_a_page_of_its_own(page: str, folder: Path, results: Path) -> None:

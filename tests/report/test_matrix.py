@@ -4,10 +4,12 @@ from intervals."""
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.testclient import TestClient
 
 from sdgbias import store
 from sdgbias.methods.baselines import METHODS
@@ -15,6 +17,8 @@ from sdgbias.report import charts, labels, layout, leaderboard, matrix
 from sdgbias.report.layout import TERMS
 from sdgbias.report.pages import first_screen, models
 from sdgbias.report.source import Results
+from sdgbias.report.web import app
+from sdgbias.report.web.site import Site
 from sdgbias.suites.facet import NOT_UNDERSTOOD
 from tests.builders.nights import publish_both_suites
 from tests.builders.results import NAMED
@@ -137,3 +141,29 @@ def test_every_method_and_test_is_explained() -> None:
     for name in (*METHODS, "T1", "T2", "T3", "T4", "T5", "CTX+Q", "CADE"):
         assert TERMS[name].endswith(".") and len(TERMS[name]) <= 160
         assert f'<abbr title="{TERMS[name][:5]}' in str(layout.explained(f"about {name} here"))
+
+
+def test_every_number_of_the_leaderboard_has_one_home(results: Path, table: dict[str, Any]) -> None:
+    """Whoever follows a cell finds the same value, interval and n on the page behind it."""
+    client = TestClient(app.create(Site(Results(results))), base_url="http://127.0.0.1:8321")
+    followed = 0
+    for row in table["rows"]:
+        for column, shown in zip(table["columns"], row["cells"], strict=True):
+            if not shown["value"]:
+                continue
+            html = client.get("/numbers", params=shown["address"]).text
+            rows = re.findall(r"<tr[^>]*>(.*?)</tr>", html, re.DOTALL)
+            named = re.compile(rf">{re.escape(row['model'])}( \(planted\))?<")
+            mine = re.sub(r"<[^>]+>", " ", next(r for r in rows if named.search(r)))
+            for part in (shown["value"], shown["ci"].partition(":")[0], shown["n"]):
+                assert part in mine, (row["model"], column.title, part, mine)
+            followed += 1
+    assert followed > 12
+
+
+def test_no_fact_of_the_leaderboard_needs_a_mouse(results: Path) -> None:
+    client = TestClient(app.create(Site(Results(results))), base_url="http://127.0.0.1:8321")
+    html = client.get("/overview").text
+    board = html[html.index('id="board"') : html.index("What the columns are")]
+    assert "title=" not in board
+    assert "checked" in html[: html.index('id="board"')]

@@ -3,8 +3,6 @@ model. Verdicts and flips are stored in the results file.
 
 policy          what counts as a breach, read from a file
 measured        the metrics of a run per question, and the questions of two runs side by side
-measured_sdg    suite sdg: accuracy, signatures, disparity, parse failures, candidate mass
-measured_facet  suite people: recall, disparity, refusals, parse failures, candidate mass
 baseline        which runs are judged, and the last good run of each
 evidence        the evidence for a rule from two runs
 judge           the verdict on every rule
@@ -21,17 +19,15 @@ from typing import Any
 
 import pandas as pd
 
-from sdgbias import store, suites
+from sdgbias import store
 from sdgbias.analysis.nights import BREACH, PASS, UNCHANGED, overall
 from sdgbias.nightly.regression import baseline as runs
-from sdgbias.nightly.regression import flips, judge, measured_facet, measured_sdg
+from sdgbias.nightly.regression import flips, judge, measured
 from sdgbias.nightly.regression.baseline import Target
 from sdgbias.nightly.regression.evidence import RuleEvidence, of_rule
 from sdgbias.nightly.regression.policy import Policy
 from sdgbias.progress import Progress, each, silent
 
-#: Table of a suite's questions -> loader of a run's metrics per question.
-_MEASURED = {"items": measured_sdg.load, "people": measured_facet.load}
 _NO_FLIPS = pd.DataFrame(columns=flips.COLUMNS)
 
 
@@ -116,8 +112,8 @@ def _evidence(
         if baseline
         else runs.last_good(results, t.run_id)
     )
-    load = _MEASURED[suites.named(t.suite).items_table]
-    new, old = load(results, t.run_id), load(results, base) if base else None
+    new = measured.load(results, t.run_id)
+    old = measured.load(results, base) if base else None
     rules = [rule for rule in policy.rules if rule.suite == t.suite]
     return base, [e for rule in rules for e in of_rule(rule, new, old, why, seed)]
 

@@ -28,7 +28,14 @@ from sdgbias.methods import metrics, stats
 from sdgbias.methods.cade import Floats
 from sdgbias.methods.stats.intervals import wilson
 from sdgbias.nightly.regression.baseline import FIRST_RUN
-from sdgbias.nightly.regression.measured import Measured, Pairs, RunMetrics, paired, pooled
+from sdgbias.nightly.regression.measured import (
+    Measured,
+    Pairs,
+    RunMetrics,
+    paired,
+    pooled,
+    within,
+)
 from sdgbias.nightly.regression.policy import ALL, EACH, Rule
 from sdgbias.suites.facet_groups import PAIRS
 from sdgbias.types import View
@@ -93,6 +100,12 @@ class RuleEvidence:
         ]
 
     @property
+    def least(self) -> float:
+        """Lower bound of d."""
+        both = sorted((abs(self.low), abs(self.high)))[0] if self.low * self.high > 0 else 0.0
+        return {"lower": -self.high, "higher": self.low, "either": both}[self.rule.worse]
+
+    @property
     def upper(self) -> float:
         """Upper bound of d."""
         known = {
@@ -124,12 +137,38 @@ def of_rule(
     known, made = list(new.tests.get(rule.task, ())), []
     named = dict.fromkeys(t for n in rule.tests for t in (known if n == EACH else [n]))
     for metric, method, test, by in product(rule.metrics, rule.methods, named, rule.by or ("",)):
-        e = RuleEvidence(rule, rule.task, test, method, by, metric)
         tests = known if test == ALL else [test]
-        if rule.allowed is not None:
-            made.append(_compared(replace(e, bound=allowed), new, old, tests, why, seed))
-        made += [_bounded(replace(e, **floor), new, tests, seed) for floor in floors]
+        for level in _groups_within(rule, new, tests, metric, method) if rule.within else (by,):
+            e = RuleEvidence(rule, rule.task, test, method, level, metric)
+            if rule.within and not level and (found := pooled(new, e.task, tests, metric, method)):
+                made.append(e.lacking(_no_groups(replace(e, level=rule.within), found.groups)))
+                continue
+            if rule.allowed is not None:
+                made.append(_compared(replace(e, bound=allowed), new, old, tests, why, seed))
+            made += [_bounded(replace(e, **floor), new, tests, seed) for floor in floors]
     return made
+
+
+def _groups_within(
+    rule: Rule, new: RunMetrics, tests: Sequence[str], metric: str, method: str
+) -> list[str]:
+    """The groups of a rule's attribute that the run has answers about; '' alone where it has
+    none."""
+    found = pooled(new, rule.task, tests, metric, method)
+    names = () if found is None else found.groups.get(rule.within, ())
+    return sorted({str(name) for name in names} - {""}) or [""]
+
+
+def _of_group(run: RunMetrics, e: RuleEvidence) -> RunMetrics:
+    """The run's answers about the group that the rule is judged in."""
+
+    def of(task: str, test: str, metric: str, method: str) -> Measured | None:
+        found = run.of(task, test, metric, method)
+        if found is None or e.rule.within not in found.groups:
+            return None
+        return within(found, e.rule.within, e.level)
+
+    return replace(run, of=of) if e.rule.within else run
 
 
 def _compared(
@@ -140,6 +179,7 @@ def _compared(
     why: str,
     seed: int,
 ) -> RuleEvidence:
+    new, old = _of_group(new, e), old and _of_group(old, e)
     found = pooled(new, e.task, tests, e.metric, e.method)
     if found is None and (lacks := needs(new.run.get("config"), e.method, e.task)):
         return e.lacking(lacks, excused=True)
@@ -271,7 +311,7 @@ def _groups(e: RuleEvidence, groups: Mapping[str, np.ndarray]) -> list[str]:
 def _no_groups(e: RuleEvidence, groups: Mapping[str, np.ndarray]) -> str:
     if e.level not in groups:
         there = ", ".join(groups) or "none (evaluate it again)"
-        return f"the questions have no group column {e.level!r}; there are: {there}"
+        return f"the questions have no attribute {e.level!r}; there are: {there}"
     return f"fewer than two groups by {e.level}"
 
 
@@ -285,6 +325,7 @@ def _apart(names: list[str]) -> Callable[[Floats], Floats]:
 
 def _bounded(e: RuleEvidence, new: RunMetrics, tests: Sequence[str], seed: int) -> RuleEvidence:
     """Compare the value itself with a floor or a ceiling."""
+    new = _of_group(new, e)
     found = pooled(new, e.task, tests, e.metric, e.method)
     if found is None:
         lacks = needs(new.run.get("config"), e.method, e.task)

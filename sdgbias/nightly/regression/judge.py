@@ -6,7 +6,8 @@ BREACH                  d <= 0 is rejected at alpha, Holm-corrected over all tes
 this night, and d > allowed
 PASS                    the upper bound of d's 95 % interval is at most allowed; for answers that
 are right or wrong, so is the share of places that could be worse unseen
-INSUFFICIENT_EVIDENCE   neither, or fewer than min_n questions
+INSUFFICIENT_EVIDENCE   neither, or fewer than min_n questions; these are a BREACH only where all of
+the 95 % interval lies beyond what is allowed and p times all of the model's tests is below alpha
 FIRST_RUN               a change, in the model's first run: the next one is compared with it
 MISSING                 nothing to judge: the note says why
 
@@ -37,13 +38,19 @@ def apply_multiplicity(found: Sequence[RuleEvidence], policy: Policy) -> list[di
     tested = [e.p if e.n >= e.rule.min_n and not e.missing else NAN for e in found]
     adjusted = stats.holm(tested)
     family = int(np.sum(~np.isnan(tested)))
-    return [_row(e, float(p), family, policy) for e, p in zip(found, adjusted, strict=True)]
+    every = sum(e.p == e.p and not e.missing for e in found)
+    few = [e.n < e.rule.min_n and not e.missing for e in found]
+    corrected = [
+        min(1.0, e.p * every) if small else float(p)
+        for e, p, small in zip(found, adjusted, few, strict=True)
+    ]
+    return [_row(e, p, family, policy) for e, p in zip(found, corrected, strict=True)]
 
 
 def _row(e: RuleEvidence, p: float, family: int, policy: Policy) -> dict[str, object]:
     said, why = _verdict(e, p, policy)
     notes = [e.note, why]
-    if p == p:
+    if p == p and e.n >= e.rule.min_n:
         notes.append(f"p: Holm over {family} tests, alone {short_p(e.p)}")
     return {
         "rule": e.rule.name,
@@ -55,7 +62,7 @@ def _row(e: RuleEvidence, p: float, family: int, policy: Policy) -> dict[str, ob
         "ci_low": e.low,
         "ci_high": e.high,
         "n": e.n,
-        "p": p,
+        "p": NAN if said == INSUFFICIENT and e.n < e.rule.min_n else p,
         "mde": detectable(e, family, policy),
         "allowed": e.bound,
         "quarantines": said == BREACH and e.rule.then == "quarantine",
@@ -69,6 +76,8 @@ def _verdict(e: RuleEvidence, p: float, policy: Policy) -> tuple[str, str]:
     if e.missing:
         return FIRST if e.first else MISSING, ""
     if e.n < e.rule.min_n:
+        if p < policy.alpha and e.least > e.bound:
+            return BREACH, f"large, though of fewer than {e.rule.min_n:,} questions: look at them"
         return INSUFFICIENT, f"fewer than {e.rule.min_n:,}: nothing is concluded"
     if e.rule.metric == "throughput":
         return (BREACH if e.worse > e.bound else PASS), ""

@@ -1,17 +1,41 @@
-"""Metrics of a run per question, and the questions of two runs side by side."""
+"""Metrics of a run per question, and the questions of two runs side by side. The answers are those
+that the run published, of whatever suite: nothing is decided again.
+
+Answers share a place or a picture, so rows are clustered by it; where a prompt holds neither a
+picture nor a value of the place, by prompt (``unit`` of the store's view ``answers``). Recall is
+that of the 13 reported classes of people, on questions about a class that the person has; data
+without classes counts as a whole.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from sdgbias.analysis.run import SAME, group_columns
+from sdgbias import store, suites
+from sdgbias.analysis.run import row_of
+from sdgbias.benchmark.people_items import CHOICE, DIRECT
+from sdgbias.engines.agreement import TOLERANCES
+from sdgbias.errors import StoreError
+from sdgbias.files import packaged_sql
 from sdgbias.methods.cade import Floats
+from sdgbias.raw.facet import SELECTED, UNKNOWN
+from sdgbias.raw.indicators import POLARITIES, directions
+from sdgbias.types import GENERATED, OPTION_LETTERS, Task, View
 
+_NAN = float("nan")
+CADE = "cade"
+#: How a text was read that is no answer.
+UNREAD = ("unparsed", "empty", "several")
+#: Prefix of the columns of attributes: own questions name theirs as they like.
+_ATTRIBUTE = "attribute "
 Keys = np.ndarray
 
 
@@ -49,19 +73,124 @@ class Pairs:
     left: int
 
 
-def hashed(frame: pd.DataFrame) -> Keys:
-    """(n,) one hash per distinct row."""
-    return np.asarray(pd.util.hash_pandas_object(frame, index=False), dtype=np.uint64)
+def load(results: Path, run_id: str) -> RunMetrics:
+    """The answers of a run that are reported, from the store's view ``answers``. Raises StoreError
+    for a run that doesn't exist or has none."""
+    run = row_of(results, run_id)
+    suite = suites.named(str(run["suite"]))
+    given = {"run": run_id, "classes": list(SELECTED)}
+    sql = packaged_sql("nights.sql")
+    benchmark = {"benchmark": run["benchmark_id"]}
+    names = store.query(results, sql["attributes"], benchmark)["name"].tolist()
+    columns = "".join(f", {_attribute(name)}" for name in names)
+    frame = store.query(
+        results,
+        sql["answers"].format(attributes=columns, reported=suite.reported("a")),
+        given,
+        runs=[run_id],
+    )
+    if frame.empty:
+        raise StoreError(
+            f"{results}: run {run_id} holds no answers; evaluate the model again: sdgbias evaluate"
+            f" {run['model']}"
+        )
+    spec = json.loads(run["config"] or "{}").get("spec", {})
+    near = TOLERANCES[str(spec.get("dtype", "float32"))]  # the margin of a near tie, in nats
+    parts = {
+        (str(task), str(test), str(method)): part.reset_index(drop=True)
+        for (task, test, method), part in frame.groupby(["task", "test", "method"], sort=True)
+    }
+
+    @cache
+    def of(task: str, test: str, metric: str, method: str) -> Measured | None:
+        part = parts.get((task, test, method))
+        if part is None:
+            return None
+        value = _value(part, parts.get((task, test, View.FULL.value)), metric, near)
+        if value is None or np.isnan(value).all():
+            return None
+        groups = {
+            name: part[f"{_ATTRIBUTE}{name}"].replace(UNKNOWN, "").to_numpy(dtype=str)
+            for name in names
+        }
+        return Measured(
+            part["content"].to_numpy(dtype=np.uint64),
+            value,
+            part["cluster"].to_numpy(dtype=np.uint64),
+            groups,
+        )
+
+    tests: dict[str, dict[str, None]] = {}
+    for task, test, _ in parts:  # sorted
+        tests.setdefault(task, {})[test] = None
+    return RunMetrics(run, {task: list(known) for task, known in tests.items()}, of)
 
 
-def columns(items: pd.DataFrame, image_free: bool) -> tuple[Keys, Keys, dict[str, np.ndarray]]:
-    """key, cluster and groups (as in `Measured`) of questions of suite sdg or of a suite of custom
-    questions. image_free: they are asked without picture, so those of one prompt are dependent;
-    others are by place."""
-    unit = ["question", "options"] if image_free else ["cluster_id"]
-    usual = ("country", "urban", "wealth")
-    groups = group_columns(items) or {name: items[name].to_numpy(dtype=str) for name in usual}
-    return hashed(items[list(SAME)].fillna({"gold_value": 0.0})), hashed(items[unit]), groups
+def _attribute(name: str) -> str:
+    """SQL of an attribute as a column of its own."""
+    text, column = name.replace("'", "''"), name.replace('"', '""')
+    return f"coalesce(attributes['{text}'], '') AS \"{_ATTRIBUTE}{column}\""
+
+
+def _value(
+    part: pd.DataFrame, full: pd.DataFrame | None, metric: str, near: float
+) -> Floats | None:
+    """(n,) values of the answers of one task, test and method; None for a metric that they don't
+    have. full: the answers of the Full view."""
+    of_people = part["task"].isin([DIRECT, CHOICE]).all()
+    if metric in ("accuracy", "interval_accuracy", "disparity", "recall"):
+        return np.where(part["counted"], part["correct"].to_numpy(dtype=float), _NAN)
+    if metric == "mae":
+        return np.asarray(part["error"] / part["tolerance"], dtype=np.float64)
+    if metric == "cade_gain":
+        if full is None or (part["method"] != CADE).any():
+            return None
+        before = full.set_index("item_id")["correct"].reindex(part["item_id"])
+        return part["correct"].to_numpy(dtype=float) - before.to_numpy(dtype=float)
+    if metric.startswith("share_"):
+        return _share(part, metric.removeprefix("share_"))
+    if metric == "candidate_mass":
+        return part["mass"].to_numpy(dtype=float)
+    if metric in ("tie_rate", "near_tie_rate"):
+        lead = part["lead"].to_numpy(dtype=float)
+        near = near if metric == "near_tie_rate" else 0.0
+        return np.where(np.isnan(lead), _NAN, np.asarray(lead <= near, dtype=np.float64))
+    if metric == "refusals" or of_people:
+        flag = part["how"] == "refusal" if metric == "refusals" else part["how"].isin(UNREAD)
+        return np.where(part["how"].isna(), _NAN, flag.to_numpy(dtype=float))
+    if part["task"].iloc[0] == Task.REGRESSION.value:
+        parsed = part["parsed"].astype("boolean").to_numpy(dtype=float, na_value=_NAN)
+        return np.asarray(1.0 - parsed, dtype=np.float64)
+    if part["method"].iloc[0].endswith(GENERATED):
+        return np.asarray(part["pred"].fillna("") == "", dtype=np.float64)
+    return _no_letter(part)
+
+
+def _share(part: pd.DataFrame, direction: str) -> Floats:
+    """1 where an answer to a question of three options has this direction, 0 where another, NaN
+    where none."""
+    value = np.full(len(part), _NAN)
+    for polarity in POLARITIES:
+        letter = OPTION_LETTERS[directions(polarity, 3).index(direction)]
+        rows = (part["n_options"] == 3) & (part["polarity"] == polarity) & (part["pred"] != "")
+        value[rows] = (part.loc[rows, "pred"] == letter).to_numpy(dtype=float)
+    return value
+
+
+def _no_letter(part: pd.DataFrame) -> Floats:
+    """1 where the likeliest first token is none of the question's letters, else 0; NaN where it
+    isn't known."""
+    token = part["top_token"].fillna("").str.strip()
+    place = token.map(lambda text: OPTION_LETTERS.find(text) if len(text) == 1 else -1)
+    wrong = (place < 0) | (place >= part["n_options"])
+    return np.where(part["top_token"].fillna("") == "", _NAN, wrong.to_numpy(dtype=float))
+
+
+def within(of: Measured, attribute: str, group: str) -> Measured:
+    """The questions about one group of an attribute."""
+    rows = of.groups[attribute] == group
+    groups = {name: column[rows] for name, column in of.groups.items()}
+    return Measured(of.key[rows], of.value[rows], of.cluster[rows], groups)
 
 
 def pooled(

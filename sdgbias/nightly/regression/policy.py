@@ -106,6 +106,9 @@ class Rule:
             " of your own questions a group column."
         ),
     ] = ()
+    within: Text = ""
+    """Judged in each group of this attribute alone: pillar, country, urban, wealth, photo; of suite
+    people gender, skin, age, class; of your own questions a group column."""
     worse: Literal["lower", "higher", "either"] = "lower"
     """Which way is worse; either: any change."""
     allowed: Annotated[Number, Field(ge=0)] | None = None
@@ -218,6 +221,11 @@ def _unfit(rule: Rule, metric: Metric, custom: bool) -> str:
     if metric.by and not rule.by:
         listed = "a group column of its suite.yaml" if custom else ", ".join(metric.by)
         return f"{rule.metric} compares groups; add by: {listed}"
+    if rule.within and (rule.by or not metric.tasks):
+        return (
+            f"within is {rule.within!r}; {rule.metric} has no answers of one group alone: leave it"
+            " out"
+        )
     if rule.allowed is None and rule.at_least is None and rule.at_most is None:
         return (
             "nothing to judge by; add allowed (change against the last good run), at_least or"

@@ -1,4 +1,4 @@
-"""Figures of the page Models compared: the leaderboard, and a matrix of every pair."""
+"""Figures of the page Compare: the leaderboard, and a matrix of every pair."""
 
 from __future__ import annotations
 

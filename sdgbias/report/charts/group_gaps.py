@@ -63,7 +63,7 @@ def _spread(frame: pd.DataFrame) -> str:
     if None in (top["low"], low["high"]):
         verdict = "one of the two has no interval, so they can’t be compared"
     else:
-        verdict = f"the two intervals {'lie apart' if top['low'] > low['high'] else 'overlap'}"
+        verdict = f"the two intervals {'don’t overlap' if top['low'] > low['high'] else 'overlap'}"
     return (
         f"Full of {first['model']} lies between"
         f" {low['said']} % ({low['level']}, CI {low['ci']}, n {low['n']:,}) and {top['said']} %"

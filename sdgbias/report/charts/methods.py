@@ -73,7 +73,7 @@ def _best(frame: pd.DataFrame, unit: str) -> str:
         f"{top['method']} with {top['said']}{unit} (95 % CI {top['ci']}, n {top['n']:,};"
         f" {top['test']})"
     )
-    # an estimate without an interval (too few places) can be told apart from nothing
+    # an estimate without an interval (too few places) can't be told apart from any other
     low = float("nan") if top["low"] is None else float(top["low"])
     reach = int((~(others["high"].astype(float) < low)).sum())
     if reach == 0:

@@ -64,7 +64,7 @@
     heads.slice(1).forEach((head, at) => {
       const line = add(cells, "tr"), name = head.querySelector(".sorts").textContent;
       add(line, "th", name).scope = "row";
-      for (const row of rows) add(line, "td", row.cells[at + 1].title.replace(name, "").replace(/^:?\s+/, ""));
+      for (const row of rows) add(line, "td", row.cells[at + 1].dataset.said.replace(name, "").replace(/^:?\s+/, ""));
     });
   }
   body.addEventListener("change", show);

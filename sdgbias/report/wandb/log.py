@@ -292,8 +292,8 @@ def _media(job: RunToLog) -> dict[str, Any]:
 
 
 def _artifacts(run: Any, job: RunToLog, online: bool) -> None:
-    """Benchmark and model as inputs, scores as output. Offline the client knows no inputs: they are
-    logged, and the run's config names them."""
+    """Benchmark and model as inputs, scores as output. Offline the client doesn't know inputs: they
+    are logged, and the run's config names them."""
     from sdgbias.report.wandb import artifacts
 
     record = job.record
