@@ -1,0 +1,70 @@
+"""Writes docs/sample: pages of a demo's night, and of a later night with a breach, to look at
+before installing anything.
+
+    python scripts/sample_pages.py DEMO.duckdb BREACH.duckdb
+
+DEMO is what `sdgbias demo` leaves. BREACH is the same project two nights later: `planted-optimist`
+enabled (state: enabled) for one night, then made worse in registry/models/planted-optimist.yaml
+(optimism: 2.4, image_weight: 0.2, revision: planted-2) for the next. The digest of the templates
+stands beside the pages; tests/report/test_sample.py compares it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+from pathlib import Path
+
+from sdgbias import store
+from sdgbias.report import layout
+from sdgbias.report.build import ReportPages
+from sdgbias.report.layout import NIGHT, OVERVIEW, QUESTIONS, Front, Page
+
+ROOT = Path(__file__).resolve().parents[1]
+SAMPLE = ROOT / "docs/sample"
+DIGEST = SAMPLE / "templates.sha256"
+#: Folder -> its pages beside those of the models.
+PAGES = {"demo": (OVERVIEW, NIGHT, QUESTIONS), "breach": (NIGHT, OVERVIEW)}
+
+
+def digest() -> str:
+    """Of everything that gives a page its form: templates, style and scripts."""
+    found = hashlib.sha256()
+    for folder in ("templates", "static"):
+        for path in sorted((ROOT / "sdgbias/report" / folder).rglob("*")):
+            if path.is_file():
+                found.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
+    return found.hexdigest()
+
+
+def write(results: Path, out: Path, pages: tuple[Page, ...]) -> None:
+    """The chosen pages of the newest runs, and a page per model, linked to each other."""
+    out.mkdir(parents=True, exist_ok=True)
+    for old in out.glob("*.html"):
+        old.unlink()
+    with store.held_open(results):
+        made = ReportPages(results)
+        models = {layout.model_file(name): name for name in made.models}
+        front = Front([page.file for page in pages] + list(models), inline=True)
+        filled = {page.file: (page, made.page(page)) for page in pages}
+        filled |= {file: (layout.MODELS, made.model(name)) for file, name in models.items()}
+        for file, (page, content) in filled.items():
+            assert content is not None, f"{results} holds nothing for {file}"
+            text = layout.render(content[0], page, front, **content[1])
+            (out / file).write_text(text, encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("demo", type=Path)
+    parser.add_argument("breach", type=Path)
+    chosen = parser.parse_args()
+    for name, pages in PAGES.items():
+        write(getattr(chosen, name), SAMPLE / name, pages)
+    DIGEST.write_text(digest() + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
