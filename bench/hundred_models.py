@@ -40,7 +40,7 @@ REASONS = {
     "bad-missing": "no config.json",
     "bad-newlines": "candidate-mass",
     "bad-pickle": "model.safetensors",
-    "bad-remote-code": "custom code",
+    "bad-remote-code": "own code",
     "bad-token": "no single token",
     "bad-torn": "deserializing",
 }
@@ -226,7 +226,7 @@ def main() -> None:
                 lambda text: print(f"  {text[:150]}", file=sys.stderr),
                 nights.Executor(
                     ask=partial(
-                        attempt.keep_trying_here,
+                        attempt.keep_trying,
                         sleep=lambda seconds: time.sleep(min(seconds, 1)),
                         argv=command,
                     )

@@ -32,6 +32,13 @@ def packaged(*parts: str) -> Path:
     return Path(str(resources.files("sdgbias").joinpath(*parts)))
 
 
+def project_file(*parts: str) -> Path:
+    """A file that a new project starts with: in sdgbias/project of an installed wheel,
+    at the top of a checkout."""
+    folder = packaged("project")
+    return (folder if folder.is_dir() else packaged().parent).joinpath(*parts)
+
+
 def source_digest(without: Collection[str] = ()) -> str:
     """SHA-256 over the files that ship inside the package, names and bytes: code, templates, SQL
     and data. ``without``: folders and modules of the package that don't count; new ones count."""

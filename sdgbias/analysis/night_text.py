@@ -96,7 +96,7 @@ def cells(r: Mapping[Any, Any]) -> dict[str, str]:
 
 
 def moved(r: Mapping[Any, Any]) -> str:
-    """'accuracy, Full, choice, all tests: 71.2 % to 65.5 % (-5.7 points, 95 % CI ..., n = 1,200;
+    """'accuracy, Full, choice, all tests: 71.2 % → 65.5 % (-5.7 points, 95 % CI ..., n = 1,200;
     allowed 2.0 points)'."""
     c = cells(r)
     if r["rule"] == UNCHANGED:
@@ -105,7 +105,7 @@ def moved(r: Mapping[Any, Any]) -> str:
     if floor(r):
         return f"{what(r)}: {c['value']} (n{_NBSP}={_NBSP}{c['n']}{ci}; must be {c['allowed']})"
     return (
-        f"{what(r)}: {c['before']} to {c['value']} ({c['change']}{ci}, n{_NBSP}={_NBSP}{c['n']};"
+        f"{what(r)}: {c['before']} → {c['value']} ({c['change']}{ci}, n{_NBSP}={_NBSP}{c['n']};"
         f" allowed {c['allowed']})"
     )
 
@@ -139,6 +139,21 @@ def why(m: ModelNight) -> str:
         said = ": ".join(x for x in (m.kind, m.message) if x) or "no reason was kept"
         return f"{said} (after {many(m.attempts, 'attempt')})" if m.attempts > 1 else said
     return ""
+
+
+def directions_first(r: Mapping[Any, Any]) -> bool:
+    """Sorts rows of table ``verdicts``: where answers moved to, then the other metrics."""
+    return not str(r["metric"]).startswith("share_")
+
+
+def ways_on(m: ModelNight) -> list[str]:
+    """The commands that accept a model's breach, or take it out of the nights."""
+    if m.accepted:
+        return []
+    ways = [f"accept: sdgbias gate accept {m.run_id} --reason TEXT"]
+    if not m.until and not m.quarantines:
+        ways.append(f"put aside: sdgbias models quarantine {m.model} --reason TEXT")
+    return [f"{m.model}: {way}" for way in ways]
 
 
 def back(model: str) -> str:

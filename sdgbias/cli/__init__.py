@@ -2,6 +2,7 @@
 it needs when it runs, so that every command starts at once.
 
 * project, options, night_options, sections: paths, shared options, and the page of help
+* init: a project of one's own
 * data, benchmark, people, suite: from raw data to a benchmark
 * models, register, fetch, watch, prompt: models
 * scoring, night, stack, gate: evaluate, nightly, the local stack, regression checks

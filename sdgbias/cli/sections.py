@@ -35,6 +35,7 @@ WHERE = {
     "demo": "demo:demo",
     "evaluate": "scoring:evaluate",
     "gate": "gate:gate_app",
+    "init": "init:init",
     "models": "models:models_app",
     "nightly": "night:nightly",
     "people": "people:people_app",

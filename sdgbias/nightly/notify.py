@@ -95,10 +95,13 @@ def message(night: NightRecord, link: str = "") -> str:
     )
     steps = nights.failed_steps(night.row).items()
     parts = {
-        "Steps that failed": [f"{name}: {why[:400]}" for name, why in steps if name != "announce"],
         "In breach": [
-            f"{m.label}, {m.suite}: {words.moved(r)}" for m in night.breached for r in m.breaches
+            f"{m.label}, {m.suite}: {words.moved(r)}"
+            for m in night.breached
+            for r in sorted(m.breaches, key=words.directions_first)
         ],
+        "What to do": [line for m in night.breached for line in words.ways_on(m)],
+        "Steps that failed": [f"{name}: {why[:400]}" for name, why in steps if name != "announce"],
         "No new result": [
             f"{m.label}, {m.suite}: {words.why(m)[:240]}" for m in night.of("failed", "skipped")
         ],

@@ -11,6 +11,7 @@ import yaml
 
 from sdgbias import files as yaml_text
 from sdgbias.errors import RegistryError, one_of
+from sdgbias.files import packaged
 from sdgbias.registry.entries import (
     _ALWAYS,
     FIELDS,
@@ -53,6 +54,10 @@ def require_free(root: Path, spec: ModelSpec, overwrite: bool = False) -> Path:
     else needs ``overwrite``.
     """
     path = root / "registry" / "models" / f"{spec.name}.yaml"
+    if root == packaged("project"):
+        raise RegistryError(
+            f"{spec.name}: no project here to register it in; make one: sdgbias init"
+        )
     parse(to_dict(spec), path)
     taken = {stem.lower(): file for stem, file in _files(root).items()}.get(spec.name.lower())
     if taken is not None and taken != path:

@@ -26,7 +26,7 @@ from pydantic import BeforeValidator, Field
 from sdgbias import credentials, formats
 from sdgbias import files as yaml_text
 from sdgbias.errors import InputError, RegistryError, one_of
-from sdgbias.files import packaged
+from sdgbias.files import project_file
 from sdgbias.formats import STRICT, Count, Day, Flag, Positive, Text
 from sdgbias.types import (
     ANSWER_TOKENS,
@@ -60,7 +60,9 @@ UNPINNED = "unpinned"
 VALID_REPOS = "OWNER/NAME on the hub, local:FOLDER below the repository root, path:/ABSOLUTE/FOLDER"
 VALID_VIEWS = f"[{', '.join(VIEWS)}] (the default), or [{', '.join(IMAGE_FREE)}]"
 ENV_ROOT = "SDGBIAS_REGISTRY"
-_GO_THERE = f"change to the repository, or: export {ENV_ROOT}=/path/to/repository"
+_GO_THERE = (
+    f"change to the project, make one (sdgbias init), or: export {ENV_ROOT}=/path/to/project"
+)
 _README = "see registry/README.md"
 SCHEMA_LINE = "# yaml-language-server: $schema=../model.schema.json\n"
 
@@ -173,9 +175,10 @@ class Entry:
 
 
 def find_root(start: Path | None = None) -> Path:
-    """The repository root: the folder that the environment variable SDGBIAS_REGISTRY names, else
-    the nearest folder at or above ``start`` (default: the working folder) with registry/models in
-    it. RegistryError when there is none."""
+    """The project's root: the folder that the environment variable SDGBIAS_REGISTRY names, else the
+    nearest folder at or above ``start`` (default: the working folder) with registry/models in it,
+    else, where ``start`` isn't given, the package's own, which has no models. RegistryError when
+    there is none."""
     named = os.environ.get(ENV_ROOT, "")
     if named and start is None:
         if (Path(named) / "registry" / "models").is_dir():
@@ -185,8 +188,7 @@ def find_root(start: Path | None = None) -> Path:
             " registry/models"
         )
     here = (start or Path.cwd()).resolve()
-    checkout = packaged().parent  # an editable install works from any folder
-    for folder in (here, *here.parents, *([] if start else [checkout])):
+    for folder in (here, *here.parents, *([] if start else [project_file()])):
         if (folder / "registry" / "models").is_dir():
             return folder
     raise RegistryError(f"no registry/models folder at or above {here}; {_GO_THERE}")

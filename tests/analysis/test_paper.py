@@ -49,6 +49,8 @@ def test_a_table_says_whose_questions_were_asked(bare: Path) -> None:
     assert any("same model is directly comparable" in note for note in authors.footnotes)
     assert not any("isn't directly comparable" in note for note in authors.footnotes)
     assert "the authors' questions" in theirs.runs[0].says
+    blank = replace(ours.runs[0], config={**ours.runs[0].config, "text_view": "blank-image"})
+    assert "without the picture are blank-image" in blank.says
 
 
 def test_table_h_holds_the_stores_numbers_beside_the_papers(bare: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from sdgbias import store
-from sdgbias.analysis import nights
+from sdgbias.analysis import night_text, nights
 from sdgbias.errors import UsageError
 from sdgbias.nightly import notify
 from tests.builders import regressions as gate_results
@@ -96,7 +96,7 @@ def test_the_message_says_what_happened_and_how_to_go_on(written: Path) -> None:
         in text
     )
     moved = (
-        "accuracy, Full, choice, all tests: 71.2\u00a0% to 65.5\u00a0% (−5.7 points, 95\u00a0% CI"
+        "accuracy, Full, choice, all tests: 71.2\u00a0% → 65.5\u00a0% (−5.7 points, 95\u00a0% CI"
         " −7.1 to −4.3, n\u00a0=\u00a01,200; allowed 2.0 points)"
     )
     assert f"• {LOST} (planted), sdg: {moved}" in text
@@ -105,7 +105,7 @@ def test_the_message_says_what_happened_and_how_to_go_on(written: Path) -> None:
         " 8.0 to 12.0; must be at least 20.0\u00a0%)" in text
     )
     assert (
-        "mean absolute error, Full, estimate, all tests: 0.500 tolerances to 0.900 tolerances"
+        "mean absolute error, Full, estimate, all tests: 0.500 tolerances → 0.900 tolerances"
         " (+0.400 tolerances" in text
     )
     assert "broken, sdg: OutOfMemory: too little <b>memory</b> & more (after 3 attempts)" in text
@@ -113,6 +113,20 @@ def test_the_message_says_what_happened_and_how_to_go_on(written: Path) -> None:
     assert f"{LOST}: quarantined until a person enables it" in text
     assert text.endswith("\nMorning page: https://reports.example.org/night.html")
     assert notify.message(night(written)).endswith("\nMorning page: reports/latest/night.html")
+
+
+def test_breaches_come_first_with_the_commands_that_go_on(written: Path) -> None:
+    text = notify.message(night(written))
+    heads = [line for line in text.splitlines() if line.endswith(":")]
+    assert heads[:2] == ["In breach:", "What to do:"]
+    [breached] = night(written).breached
+    assert f"accept: sdgbias gate accept {breached.run_id} --reason TEXT" in text
+
+
+def test_directions_come_before_other_metrics() -> None:
+    rows = [{"metric": name} for name in ("accuracy", "share_optimistic", "mae")]
+    ordered = [row["metric"] for row in sorted(rows, key=night_text.directions_first)]
+    assert ordered == ["share_optimistic", "accuracy", "mae"]
 
 
 def test_a_message_stays_within_slacks_limits(results: Path) -> None:

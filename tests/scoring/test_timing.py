@@ -27,6 +27,8 @@ PLANTED = ModelSpec(
     revision="1",
     state="enabled",
 )
+#: With an answer after each forced digit.
+FORCED = EvalSettings(mode="continue")
 
 
 def cache_rows(seconds: dict[str, float], run: str, tokens: int = 10) -> pd.DataFrame:
@@ -113,7 +115,7 @@ def starts(small_benchmark: Path, tmp_path_factory: pytest.TempPathFactory) -> l
 
     def start(run: str, progress: Progress = lambda what, done, total: None) -> Scoring:
         engine = load(PLANTED, small_benchmark)
-        return score_model(engine, PLANTED, small_benchmark, path, EvalSettings(), progress, run)
+        return score_model(engine, PLANTED, small_benchmark, path, FORCED, progress, run)
 
     with pytest.raises(KeyboardInterrupt):
         start("first", stop)

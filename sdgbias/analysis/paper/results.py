@@ -69,14 +69,15 @@ class Run:
     @property
     def questions(self) -> str:
         """Whose questions it answered, and how far printed numbers compare with its own."""
-        if not self.authors_questions:
-            return "questions of our own: the printed numbers aren't directly comparable"
+        said = "other questions than the authors': the printed numbers aren't directly comparable"
+        if self.authors_questions:
+            commit = str(self.config["hub"]["commit"])[:12]
+            said = (
+                f"the authors' questions ({AUTHORS_REPO} at {commit}): the printed numbers are"
+                " directly comparable"
+            )
         view = self.config.get("text_view")
-        return (
-            f"the authors' questions ({AUTHORS_REPO} at {str(self.config['hub']['commit'])[:12]}):"
-            " the printed numbers are directly comparable"
-            + (f"; views without the picture: {view}" if view else "")
-        )
+        return said + (f"; views without the picture are {view}" if view else "")
 
     @property
     def says(self) -> str:

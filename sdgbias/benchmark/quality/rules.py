@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from sdgbias.errors import InputError, one_of
-from sdgbias.files import packaged, understood
+from sdgbias.files import project_file, understood
 
 #: Suites whose table has another file name: people benchmarks and custom-question benchmarks each
 #: have an images.parquet and a prompts.parquet.
@@ -76,14 +76,14 @@ class RuleSet:
 
 
 def find_suites(start: Path | None = None) -> Path:
-    """The expectations folder: that of the repository named by SDGBIAS_REGISTRY if it has one, else
+    """The expectations folder: that of the project named by SDGBIAS_REGISTRY if it has one, else
     the nearest at or above ``start`` (default: the working folder), else, where ``start`` isn't
-    given, that of the checkout that this package lies in. Raises InputError when there is none.
+    given, the package's own. Raises InputError when there is none.
     """
     here = (start or Path.cwd()).resolve()
     named = os.environ.get("SDGBIAS_REGISTRY", "") if start is None else ""
-    checkout = [] if start else [packaged().parent]
-    folders = (*([Path(named).resolve()] if named else []), here, *here.parents, *checkout)
+    own = [] if start else [project_file()]
+    folders = (*([Path(named).resolve()] if named else []), here, *here.parents, *own)
     for folder in folders:
         if (folder / "expectations" / "clusters.json").is_file():
             return folder / "expectations"
