@@ -35,7 +35,6 @@ LONGEST = (
     "test_dvc.py",
     "test_language_model.py",
     "test_page_heights.py",
-    "test_elsewhere.py",
     "test_gate.py",
     "test_store_commands.py",
     "test_images_build.py",

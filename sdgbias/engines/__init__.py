@@ -3,16 +3,17 @@
 Engines score prompts. Only this package imports torch or transformers.
 
 * hf: transformers, in this process
-* vllm, vllm_model, vllm_options, vllm_support: vLLM
+* vllm, vllm_server, vllm_support: vLLM, as a server that is started here
 * api: endpoints that speak the OpenAI format
 * planted, planted_people: no weights, known biases
-* subprocess: any engine in a process, and in an environment, of its own
 * agreement, fingerprint: two ways of scoring compared, and what scores depend on
 * options, hub_errors, torchvision_ops: options of entries, errors told apart, an import mended
 """
 
 from __future__ import annotations
 
+import gc
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
@@ -84,17 +85,20 @@ class Backend(Loaded, ABC):
         """Greedy answers of N prompts, one per forced start ('' = free decoding)."""
 
 
+class Restartable(Backend):
+    """An engine whose work is done by another process, which can end without this one."""
+
+    @abstractmethod
+    def restart(self) -> None:
+        """Starts the process anew, in place of one that ended or was killed."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """Ends the process at once; a call that waits for its answer raises EngineDied."""
+
+
 def load(spec: ModelSpec, root: Path) -> Backend:
-    """The engine of a registry entry, in this process or in a child process of another environment
-    (subprocess.py). 'local:' repositories and the option `python` are relative to `root`."""
-    from sdgbias.engines.subprocess import ChildEngine, interpreter
-
-    python = interpreter(spec, root)
-    return load_here(spec, root) if python is None else ChildEngine(spec, root, python)
-
-
-def load_here(spec: ModelSpec, root: Path) -> Backend:
-    """The engine in this process."""
+    """The engine of a registry entry. 'local:' repositories are relative to `root`."""
     where = f"registry/models/{spec.name}.yaml"
     if spec.backend == "text-encoder":
         raise RegistryError(
@@ -109,3 +113,11 @@ def load_here(spec: ModelSpec, root: Path) -> Backend:
     module, name = _CLASSES[spec.backend]
     engine: Backend = getattr(import_module(f"{__name__}.{module}"), name)(spec, root)
     return engine
+
+
+def release_memory() -> None:
+    """Gives the memory of engines that nothing holds any more back to the device."""
+    gc.collect()  # a model refers to itself
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()

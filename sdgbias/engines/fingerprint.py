@@ -10,6 +10,7 @@ tokenizer, processor settings, and the libraries that apply them.
 from __future__ import annotations
 
 import hashlib
+import os
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ VERSIONS = {
     "planted": "planted-1",
     "planted-people": "planted-people-1",
     "vit-zero-shot": "zero-shot-1",
-    "vllm": "vllm-5",
+    "vllm": "vllm-6",
 }
 #: Libraries that affect scores: templates and processors, tensors, tokenization, decoding and
 #: resizing of pictures.
@@ -58,6 +59,12 @@ def weights(spec: ModelSpec, root: Path) -> str:
     is missing or whose files are others than those that were registered."""
     folder = local_folder(spec, root)
     return checked_digest(spec, folder) if folder else f"{spec.repo}@{spec.revision}"
+
+
+def accelerator() -> str:
+    """'cuda' where an engine finds a GPU that it may use, else 'cpu'."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
+    return "cuda" if Path("/dev/nvidia0").exists() and visible not in ("", "-1") else "cpu"
 
 
 def installed(*names: str) -> str:

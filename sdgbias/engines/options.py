@@ -63,8 +63,6 @@ class Options(BaseModel):
     """GPUs that the model takes where there are any; default: vLLM's parallel sizes, else 1"""
     parity: list[str] = Field([], examples=[["vllm"]])
     """engines or models that sdgbias models parity compares with"""
-    python: str | None = None
-    """interpreter of another environment that runs the engine, absolute or below the project"""
     suites: list[str] = Field(["sdg"], examples=[["sdg", "people"]])
     """suites that a night runs"""
 
@@ -112,9 +110,17 @@ class HfOptions(WeightOptions):
 
 
 class VllmOptions(WeightOptions):
+    python: str | None = None
+    """interpreter of the environment that has vLLM, absolute or below the project; default: see
+    docs/how-to/vllm.md"""
     block_size: Count | None = None
     """tokens per cache block, of which only whole ones are shared; on CPU a multiple of 32, and 32
     by default"""
+    data_parallel_size: Count = 1
+    """copies of the model that share the prompts, each on devices of its own"""
+    distributed_executor_backend: Literal["mp", "ray"] | None = None
+    """how the devices of one model are reached: ray for those of several machines; default: vLLM's
+    choice"""
     enforce_eager: bool | None = None
     """no compiled graphs: starts sooner and runs slower on a GPU; default: true on CPU, false on a
     GPU"""

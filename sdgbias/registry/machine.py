@@ -111,13 +111,18 @@ def this() -> Machine:
     return Machine(_gpus(), ram / GIB)
 
 
+#: The ways in which vLLM spreads a model over devices.
+_KINDS = ("tensor", "pipeline", "data")
+
+
 def gpus_of(spec: ModelSpec) -> int:
     """GPUs that a model takes where there are any: option `num_gpus`, else vLLM's
-    `tensor_parallel_size` x `pipeline_parallel_size`, else 1; 0 without local weights."""
+    `tensor_parallel_size` x `pipeline_parallel_size` x `data_parallel_size`, else 1; 0 without
+    local weights."""
     if spec.backend == "api" or spec.backend.startswith("planted"):
         return 0
     named = spec.options.get("num_gpus")
-    sizes = [spec.options.get(f"{kind}_parallel_size", 1) for kind in ("tensor", "pipeline")]
+    sizes = [spec.options.get(f"{kind}_parallel_size", 1) for kind in _KINDS]
     sizes = sizes if named is None else [named]
     # a bad value is reported when the engine is loaded
     return math.prod(size for size in sizes if isinstance(size, int))

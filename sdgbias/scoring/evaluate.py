@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 
 from sdgbias import __version__, store, suites
-from sdgbias.engines import Backend, load
+from sdgbias.engines import Backend, load, release_memory
 from sdgbias.engines.agreement import TOLERANCES, require_agreement
 from sdgbias.errors import (
     InfrastructureError,
@@ -64,13 +64,16 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Scoring:
-    """The state of a plan after scoring: the scores, the scorer with its failures, and ``asked``,
+    """The state of a plan after scoring, which holds no engine: the scores, the prompts that failed
+    (key, kind, message), the pictures, the ``seconds`` spent inside the engine, and ``asked``,
     keys of the prompts that were sent for the first time. gives_scores: False where the model is
     measured by its answers alone. times: rows of the table ``timings``."""
 
     plan: Plan
     scored: StoredScores
-    scorer: Scorer
+    failed: list[tuple[str, str, str]]
+    images: ImageReader
+    seconds: float
     asked: frozenset[str]
     gives_scores: bool = True
     times: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -82,16 +85,16 @@ class Scoring:
     @cached_property
     def failures(self) -> dict[str, str]:
         """Key -> kind of every prompt without an answer."""
-        return {key: kind for key, kind, _ in self.scorer.failures}
+        return {key: kind for key, kind, _ in self.failed}
 
     @cached_property
     def lost_view(self) -> str:
         """A view none of whose prompts has a score, with the first reason; '' without one. Prompts
         that no engine of this kind can answer are no loss."""
-        lost = {key for key, kind, _ in self.scorer.failures if kind != NotAnswerable.kind}
+        lost = {key for key, kind, _ in self.failed if kind != NotAnswerable.kind}
         for view, keys in self.plan.cells.groupby("view", sort=True)["key"]:
             if set(keys) <= lost:
-                first = next(f for f in self.scorer.failures if f[0] in set(keys))
+                first = next(f for f in self.failed if f[0] in set(keys))
                 return f"{VIEW_LABELS.get(str(view), str(view))} ({first[1]}: {first[2]})"
         return ""
 
@@ -120,7 +123,7 @@ class Scoring:
         """Rows of the tables ``scores``, ``failures`` and ``timings``."""
         return {
             "scores": self.scored.cells.merge(self.scored.scores, on="key").drop(columns="key"),
-            "failures": pd.DataFrame(self.scorer.failures, columns=["key", "kind", "message"]),
+            "failures": pd.DataFrame(self.failed, columns=["key", "kind", "message"]),
             "timings": self.times,
         }
 
@@ -220,7 +223,7 @@ def score_model(
                 raise  # the endpoint gave scores before
             todo = work(gives_scores=False)
             scorer.run(todo.missing, todo.wanted, _of_all(todo, progress))
-        scorer.failures += [
+        failed = scorer.failures + [
             (key, NotAnswerable.kind, why) for key, why in todo.unanswerable.items()
         ]
 
@@ -236,7 +239,16 @@ def score_model(
         )
         # the texts are a seventh of a run's memory, and nothing reads them from here on
         plan = replace(todo.plan, distinct=todo.plan.distinct.drop(columns="text"))
-        return Scoring(plan, scored, scorer, todo.asked, todo.gives_scores, times)
+        return Scoring(
+            plan,
+            scored,
+            failed,
+            images,
+            scorer.seconds,
+            todo.asked,
+            todo.gives_scores,
+            times,
+        )
 
 
 def _unanswerable(
@@ -282,16 +294,19 @@ def evaluate(
         return done
     with closing(load(spec, root)) as engine:
         scoring = score_model(engine, spec, benchmark, results, settings, progress, name)
-        done_by_engine = {**engine.counts, "seconds": round(scoring.scorer.seconds, 3)}
+        done_by_engine = {**engine.counts, "seconds": round(scoring.seconds, 3)}
+        fingerprint = engine.fingerprint
+    del engine
+    release_memory()  # CADE and the metrics take minutes, in which another model may have the GPU
     if scoring.empty:
-        raise _nothing_scored(spec, benchmark, suite, scoring.scorer.failures)
+        raise _nothing_scored(spec, benchmark, suite, scoring.failed)
     if lost := scoring.lost_view:
         raise ModelError(
             f"{spec.name}: every prompt of {lost} failed, so that nothing is published; what is"
             f" scored is kept, and asked again: sdgbias evaluate {spec.name}"
         )
-    require_agreement(results.parent, spec.name, engine.fingerprint)
-    tables = suite.tables(benchmark, scoring.scored, settings, scoring.scorer.images, progress)
+    require_agreement(results.parent, spec.name, fingerprint)
+    tables = suite.tables(benchmark, scoring.scored, settings, scoring.images, progress)
     tables |= scoring.tables() | {"quarantine": read_table(benchmark, "quarantine")}
     # prompts were read before the scoring and items after it: both must be of one build
     if (now := _files(benchmark)) != read:
@@ -309,7 +324,7 @@ def evaluate(
         "title": spec.title,
         "backend": spec.backend,
         "revision": spec.revision,
-        "fingerprint": engine.fingerprint,
+        "fingerprint": fingerprint,
         "provenance": "planted" if spec.backend.startswith("planted") else "measured",
         "suite": suite.name,
         "benchmark_id": str(card["benchmark_id"]),

@@ -40,7 +40,6 @@ from sdgbias.engines.agreement import (
 )
 from sdgbias.engines.fingerprint import installed
 from sdgbias.engines.options import Options, read
-from sdgbias.engines.subprocess import interpreter
 from sdgbias.errors import (
     InfrastructureError,
     InputError,
@@ -63,7 +62,7 @@ from sdgbias.types import ModelSpec, Prompt, ScoreBatch
 #: Which other engines serve the same weights.
 SAME_WEIGHTS = {"hf": ("vllm",), "vllm": ("hf",)}
 #: Options of an entry that remain valid when another engine takes its place.
-_KEPT_OPTIONS = {*Options.model_fields, "max_images"} - {"python"}
+_KEPT_OPTIONS = {*Options.model_fields, "max_images"}
 
 
 def counterparts(spec: ModelSpec, root: Path, against: Sequence[str] = ()) -> dict[str, ModelSpec]:
@@ -319,7 +318,7 @@ def here(root: Path) -> Host:
     vllm = ModelSpec(name="vllm", title="", backend="vllm", repo="", revision="", state="")
     python, no_vllm, versions = None, "", {"transformers": installed("transformers")}
     try:
-        python = interpreter(vllm, root)
+        python = vllm_support.interpreter(vllm, root)
         versions["vllm"] = vllm_support.version(python)
     except InfrastructureError:
         no_vllm = "vLLM isn't installed here"

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sys
 from importlib.metadata import Distribution
 from pathlib import Path
 
-from sdgbias.engines.fingerprint import LIBRARIES, VERSIONS, weights
+from sdgbias.engines.fingerprint import LIBRARIES, VERSIONS, accelerator, weights
 from sdgbias.engines.options import ApiOptions, oracle_folder, read
-from sdgbias.engines.subprocess import interpreter
+from sdgbias.engines.vllm_support import interpreter
 from sdgbias.suites.suite import EvalSettings, Suite
 from sdgbias.types import ModelSpec
 
@@ -61,14 +60,12 @@ def _model(spec: ModelSpec, root: Path) -> list[object]:
         if read(spec, ApiOptions).local:
             options["base_url"] = "local"
         return [*parts, spec.repo, spec.revision]
-    settings = [spec.dtype, spec.trust_remote_code, _accelerator()]
-    return [*parts, weights(spec, root), *settings, _versions(interpreter(spec, root))]
+    settings = [spec.dtype, spec.trust_remote_code, accelerator()]
+    return [*parts, weights(spec, root), *settings, _versions(_python(spec, root))]
 
 
-def _accelerator() -> str:
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
-    there = Path("/dev/nvidia0").exists() and visible not in ("", "-1")
-    return "cuda" if there else "cpu"
+def _python(spec: ModelSpec, root: Path) -> Path | None:
+    return interpreter(spec, root) if spec.backend == "vllm" else None
 
 
 def _versions(python: Path | None) -> dict[str, str]:

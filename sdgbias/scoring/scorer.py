@@ -27,9 +27,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from sdgbias.engines import Backend
+from sdgbias.engines import Backend, Restartable
 from sdgbias.engines.options import Options, read
-from sdgbias.engines.subprocess import ChildEngine
 from sdgbias.errors import (
     EngineDied,
     InfrastructureError,
@@ -95,7 +94,7 @@ class Scorer:
         spec: ModelSpec,
     ) -> None:
         self.engine, self.cache, self.images, self.spec = engine, cache, images, spec
-        self.child = engine if isinstance(engine, ChildEngine) else None
+        self.child = engine if isinstance(engine, Restartable) else None
         self.failures: list[tuple[str, str, str]] = []
         self.scored_any = any(cache.folder.glob("scores-*.parquet"))  # including earlier starts
         self.size = spec.batch_size
@@ -318,7 +317,7 @@ class Watchdog:
     flight then: one that was so once is asked last and alone, so that it can't stop the others, one
     that was so twice is not asked again."""
 
-    def __init__(self, note: Path, limit: float, child: ChildEngine | None) -> None:
+    def __init__(self, note: Path, limit: float, child: Restartable | None) -> None:
         self.note, self.limit, self.child = note, limit, child
         self.hung = False
         self.hangs = _read_hangs(note)

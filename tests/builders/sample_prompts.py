@@ -1,5 +1,5 @@
-"""Prompts in the shape of the suite's own, over made-up pictures: what the tests of this folder and
-bench/vllm.py score."""
+"""Prompts in the shape of the suite's own, over made-up pictures: what the tests of vLLM
+score."""
 
 from __future__ import annotations
 

@@ -39,7 +39,6 @@ def test_every_backend_takes_the_common_options(backend: str) -> None:
         "gpu": "h100",
         "num_gpus": 2,
         "parity": ["vllm"],
-        "python": ".venv-vllm/bin/python",
         "suites": ["sdg", "people"],
     }
     assert set(common) == set(Options.model_fields)

@@ -66,15 +66,14 @@ def test_a_processor_that_its_own_files_break_is_one_line(tmp_path: Path) -> Non
     assert "\n" not in str(told.value)
 
 
-def test_a_processor_without_a_patch_size_is_one_line_of_the_plan(tmp_path: Path) -> None:
-    """transformers divides by it where a picture comes in: a TypeError."""
+def test_a_processor_without_a_patch_size_has_that_of_config_json(tmp_path: Path) -> None:
+    """transformers divides by it where a picture comes in, which was a TypeError."""
     spec = broken(tmp_path, lambda config: config.update(patch_size=None))
     write_sample(tmp_path / "raw", 12, 5)
     build(
         tmp_path / "raw", tmp_path / "raw" / "indicators", tmp_path / "b", Draw(mcq=6, regression=3)
     )
-    with pytest.raises(ModelError, match=r"its processor can't take these prompts \(TypeError"):
-        cost.cost(spec, entries.find_root(), tmp_path / "b")
+    assert cost.cost(spec, entries.find_root(), tmp_path / "b").image_tokens == 36
 
 
 def test_a_processor_that_stumbles_over_no_picture_does_not_take_words_alone() -> None:

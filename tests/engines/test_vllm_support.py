@@ -4,12 +4,15 @@ tests/vllm/test_support.py."""
 from __future__ import annotations
 
 import json
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sdgbias.engines import vllm_support
-from sdgbias.errors import InfrastructureError
+from sdgbias.errors import InfrastructureError, RegistryError
+from sdgbias.types import ModelSpec
 
 #: An interpreter whose vLLM has a version and serves one architecture, and which counts questions.
 ENVIRONMENT = """#!/bin/sh
@@ -56,3 +59,34 @@ def test_one_that_does_not_answer_is_one_line(python: Path) -> None:
     python.write_text("#!/bin/sh\necho 'Traceback' >&2\necho 'no libcuda' >&2\nexit 1\n")
     with pytest.raises(InfrastructureError, match=r"doesn't say what it serves \(no libcuda\)"):
         vllm_support.served(python)
+
+
+def test_which_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = ModelSpec("m", "M", "vllm", "local:m", "local", "enabled")
+    monkeypatch.delenv(vllm_support.ENV_PYTHON, raising=False)
+    monkeypatch.setattr(vllm_support, "has_vllm", lambda: False)
+    with pytest.raises(
+        InfrastructureError,
+        match=r"no vLLM here: .* build it: make vllm, or .*export SDGBIAS_VLLM_PYTHON=",
+    ):
+        vllm_support.interpreter(spec, tmp_path)
+    own = tmp_path / vllm_support.OWN_ENVIRONMENT
+    own.parent.mkdir(parents=True)
+    own.symlink_to(sys.executable)
+    assert vllm_support.interpreter(spec, tmp_path) == own
+    monkeypatch.setattr(vllm_support, "has_vllm", lambda: True)
+    assert vllm_support.interpreter(spec, tmp_path) is None
+    monkeypatch.setenv(vllm_support.ENV_PYTHON, sys.executable)
+    assert vllm_support.interpreter(spec, tmp_path) == Path(sys.executable)
+    named = replace(spec, options={"python": ".venv-vllm/bin/python"})
+    assert vllm_support.interpreter(named, tmp_path) == own
+    for value in ("", 3, "nowhere/python", ".venv-vllm/bin"):
+        with pytest.raises(
+            RegistryError, match=r"m\.yaml: python is .*: no interpreter there; valid: "
+        ):
+            vllm_support.interpreter(replace(spec, options={"python": value}), tmp_path)
+    monkeypatch.setenv(vllm_support.ENV_PYTHON, "/nowhere/python")
+    with pytest.raises(
+        InfrastructureError, match="SDGBIAS_VLLM_PYTHON=/nowhere/python: no interpreter there"
+    ):
+        vllm_support.interpreter(spec, tmp_path)

@@ -4,7 +4,7 @@ refused, never wrong."""
 from __future__ import annotations
 
 import io
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from transformers import CLIPModel, ViTForImageClassification
 from sdgbias import engines, store
 from sdgbias.benchmark.people import Asked, build_people
 from sdgbias.benchmark.people_items import CHOICES, P1, class_list
-from sdgbias.engines import subprocess
 from sdgbias.engines.hf.zero_shot import ClipZeroShot, VitZeroShot, labels_of, packaged_labels
 from sdgbias.errors import ModelError, NotAnswerable, RegistryError
 from sdgbias.raw.facet import CLASSES
@@ -193,20 +192,6 @@ def test_fingerprint_hangs_on_the_map(vit: Path) -> None:
         for m in (LABELS, {"nurse": HEAD[3]})
     )
     assert one != two
-
-
-def test_a_process_of_its_own_says_what_it_can_answer(vit: Path) -> None:
-    """The other questions are left out, as with an engine in this process."""
-    entry = spec(vit, "vit-zero-shot", labels=LABELS)
-    first = {"spec": asdict(entry), "root": str(vit)}
-    answers = io.BytesIO()
-    subprocess.serve(io.BytesIO(subprocess.pack(first)), answers)
-    answers.seek(0)
-    loaded, _ = subprocess.read(answers.read)
-    here = engines.load(entry, vit)
-    assert here.names and loaded["names"] == sorted(here.names)
-    assert loaded["chooses_labels"] and not loaded["forces_starts"]
-    assert loaded["fingerprint"] == here.fingerprint
 
 
 def test_a_run_is_finished_though_some_questions_cannot_be_asked(

@@ -88,7 +88,6 @@ def test_two_nights_of_a_team(tiny_benchmark: Path, tmp_path: Path) -> None:
     assert '<a href="night.html">Last night</a>' in front
     assert "done already" in ok("nightly", *first, registry=tmp_path, nested=True)
 
-    index = (tmp_path / "report" / "index.html").stat().st_mtime_ns
     second = [
         *options(tmp_path, tiny_benchmark),
         "--scheduled-for",
@@ -98,7 +97,6 @@ def test_two_nights_of_a_team(tiny_benchmark: Path, tmp_path: Path) -> None:
     ]
     said = ok("nightly", *second, "--model", "good", registry=tmp_path, nested=True)
     assert "night 2026-11-22T0130: done" in said and "unchanged      0" in said
-    assert (tmp_path / "report" / "index.html").stat().st_mtime_ns == index, "nothing in it changed"
     assert "2026-11-22T0130" in (tmp_path / "report" / "night.html").read_text()
 
 

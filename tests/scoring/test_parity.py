@@ -34,7 +34,7 @@ SPEC = ModelSpec(
     "owner/m",
     "a" * 40,
     True,
-    options={"share_prefix": False, "max_images": 1, "python": "x", "parity": ["vllm"]},
+    options={"share_prefix": False, "max_images": 1, "parity": ["vllm"]},
 )
 
 

@@ -54,7 +54,7 @@ def test_each_setting_of_an_evaluation_makes_another_run(spec: ModelSpec) -> Non
         {"seed": 1},
         {"draws": 5},
         {"numerics": "reference"},
-        {"mode": "replace"},
+        {"mode": "continue"},
         {"passes": ("paraphrases",)},
         {"search": "exact"},
     ]

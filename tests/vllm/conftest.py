@@ -53,7 +53,9 @@ def engine(tiny: ModelSpec):
         )
     from sdgbias.engines.vllm import VLLM
 
-    return VLLM(tiny, REPOSITORY)
+    engine = VLLM(tiny, REPOSITORY)
+    yield engine
+    engine.close()
 
 
 @pytest.fixture(scope="session")

@@ -41,7 +41,9 @@ def test_scores_equal_those_of_transformers(family: str, tmp_path: Path) -> None
         options={"max_model_len": 512, "kv_cache_gib": 0.25},
         views=IMAGE_FREE,
     )
-    ours = VLLM(spec, tmp_path).candidate_scores(PROMPTS)
+    engine = VLLM(spec, tmp_path)
+    ours = engine.candidate_scores(PROMPTS)
+    engine.close()
     bare = replace(spec, backend="hf", options={})
     theirs = HuggingFace(bare, tmp_path).candidate_scores(PROMPTS)
     for one, two, prompt in zip(ours.logits, theirs.logits, PROMPTS, strict=True):

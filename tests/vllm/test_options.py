@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from sdgbias.engines import vllm_support
 from sdgbias.engines.options import Options, VllmOptions, read
-from sdgbias.engines.vllm import (
-    VLLM,
-    float32_head,
-    load_error,
-)
+from sdgbias.engines.vllm import VLLM
+from sdgbias.engines.vllm_server import Server
 from sdgbias.errors import InfrastructureError, ModelError, RegistryError
 from sdgbias.types import ModelSpec
 from tests.vllm.conftest import has_vllm
@@ -55,6 +54,8 @@ def test_good_values_pass(tiny: ModelSpec) -> None:
     of_every_backend = Options.model_fields
     options = {
         "block_size": 32,
+        "data_parallel_size": 2,
+        "distributed_executor_backend": "ray",
         "enforce_eager": True,
         "gpu_memory_utilization": 0.9,
         "kv_cache_gib": 0.5,
@@ -64,6 +65,7 @@ def test_good_values_pass(tiny: ModelSpec) -> None:
         "max_num_seqs": 64,
         "pipeline_parallel_size": 2,
         "processor": {"max_pixels": 200704},
+        "python": ".venv-vllm/bin/python",
         "quantization": "fp8",
         "template": {"enable_thinking": False},
         "tensor_parallel_size": 2,
@@ -85,42 +87,84 @@ def test_no_vllm_is_said_in_one_line(tiny: ModelSpec) -> None:
         pytest.skip("vLLM is in this environment")
     with pytest.raises(
         InfrastructureError,
-        match=r"^tiny-llava: no vLLM here .*; install it: docs/how-to/vllm.md$",
+        match=r"^tiny-llava: no vLLM here: .* build it: make vllm, or .*export SDGBIAS_VLLM_",
     ):
-        VLLM(tiny, Path(__file__).resolve().parents[2])
+        Server(tiny, Path("nowhere"), read(tiny, VllmOptions))
 
 
-def test_the_kind_of_a_failed_start() -> None:
-    cache = ValueError(
-        "To serve one request, 3 GiB KV cache is needed, which is larger than the available KV"
-        " cache memory."
-    )
-    assert isinstance(load_error("m", "folder", cache, local=True), InfrastructureError)
-    assert "raise kv_cache_gib" in str(load_error("m", "folder", cache, local=True))
-    assert isinstance(
-        load_error("m", "o/n", OSError("can't reach\nthe hub"), local=False), InfrastructureError
-    )
-    broken = load_error(
-        "m", "folder", RuntimeError("\nCannot find any model weights\nmore"), local=True
-    )
-    assert isinstance(broken, ModelError)
-    assert str(broken) == "m: vLLM can't load folder: Cannot find any model weights"
+@pytest.fixture
+def server(tiny: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> Server:
+    monkeypatch.setenv(vllm_support.ENV_PYTHON, sys.executable)
+    return Server(tiny, ROOT, read(tiny, VllmOptions))
 
 
-def test_both_configurations_of_a_multimodal_model_name_a_float32_head() -> None:
-    from transformers import LlavaConfig, Qwen2Config
+def test_an_entrys_options_are_the_servers_arguments(
+    tiny: ModelSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(vllm_support.ENV_PYTHON, sys.executable)
+    options = {
+        "data_parallel_size": 2,
+        "distributed_executor_backend": "ray",
+        "max_images": 2,
+        "pipeline_parallel_size": 3,
+        "processor": {"max_pixels": 200704},
+        "quantization": "fp8",
+        "tensor_parallel_size": 4,
+    }
+    spec = replace(tiny, options=options)
+    line = " ".join(Server(spec, ROOT, read(spec, VllmOptions)).arguments(pictured=True))
+    for argument in (
+        "--data-parallel-size 2",
+        "--distributed-executor-backend ray",
+        "--pipeline-parallel-size 3",
+        "--quantization fp8",
+        "--tensor-parallel-size 4",
+        '--limit-mm-per-prompt {"video": 0, "image": 2}',
+        '--mm-processor-kwargs {"use_fast": false, "max_pixels": 200704}',
+        "--dtype float32",
+        # the head of the language model inside the multimodal one as well
+        '--hf-overrides {"head_dtype": "float32", "text_config": {"head_dtype": "float32"}}',
+    ):
+        assert argument in line
+    alone = " ".join(Server(spec, ROOT, read(spec, VllmOptions)).arguments(pictured=False))
+    assert "mm-" not in alone, "a language model refuses them"
 
-    config = float32_head(LlavaConfig())
-    assert config.head_dtype == config.text_config.head_dtype == "float32"
-    assert float32_head(Qwen2Config()).head_dtype == "float32"
+
+@pytest.mark.parametrize(
+    ("log", "kind", "words"),
+    [
+        (
+            "ValueError: To serve one request, 3 GiB KV cache is needed, which is larger than the"
+            " available KV cache memory.",
+            InfrastructureError,
+            "raise kv_cache_gib",
+        ),
+        ("RuntimeError: Cannot find any model weights", ModelError, "Cannot find any model weight"),
+        (
+            "ValueError: A head_dtype different from the model dtype is only supported for an"
+            " unquantized lm_head.",
+            ModelError,
+            "in float32; set backend: hf in registry/models/tiny-llava.yaml",
+        ),
+    ],
+    ids=["memory", "weights", "head"],
+)
+def test_the_kind_of_a_failed_start(
+    server: Server, log: str, kind: type[Exception], words: str
+) -> None:
+    server._log.write_text(f"INFO loading\n{log}\nRuntimeError: Engine core failed to start\n")
+    error = server._refusal()
+    assert isinstance(error, kind) and words in str(error) and "\n" not in str(error)
 
 
-def test_a_quantised_head_is_refused_with_the_engine_that_takes_it() -> None:
-    """vLLM's own words; where its engine is a process of its own, among others."""
-    words = (
-        "A head_dtype different from the model dtype is only supported for an unquantized lm_head."
-    )
-    for text in (words, f"Engine core initialization failed. See root cause above. {words}"):
-        told = load_error("m", "folder", ValueError(text), local=True)
-        assert isinstance(told, ModelError)
-        assert "its head is quantised; set backend: hf in registry/models/m.yaml" in str(told)
+def test_a_server_that_does_not_start_is_one_line(
+    tiny: ModelSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!{sys.executable}\nimport sys\nsys.exit('no driver')\n")
+    python.chmod(0o755)
+    monkeypatch.setenv(vllm_support.ENV_PYTHON, str(python))
+    server = Server(tiny, ROOT, read(tiny, VllmOptions))
+    with pytest.raises(ModelError, match=r"can't load .*: the server ended with .* 1: no driver"):
+        server.start("key", pictured=True)
+    assert server.ended

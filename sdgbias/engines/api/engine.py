@@ -119,7 +119,7 @@ def first_token(
     )
 
 
-class _Loop:
+class EventLoop:
     """An event loop on a separate thread, so that the engine also works where a loop is already
     running (notebooks)."""
 
@@ -148,7 +148,7 @@ class Api(Backend):
         self.forces_starts, self.gives_scores = o.prefill, o.top_logprobs > 0
         self._served = o.served_model
         self._kept: dict[Job, dict[str, Any] | Exception] = {}
-        self._loop = _Loop()
+        self._loop = EventLoop()
         self._scored_any = False
         self._first_tokens: list[str] = []  # of the first answers, in which thoughts are looked for
         # On this machine the port does not identify the model; elsewhere one name may mean other

@@ -95,9 +95,10 @@ class Transport:
     """Sends request bodies to one endpoint; everything in it runs on one event loop, so plain
     attributes are safe."""
 
-    def __init__(self, options: ApiOptions, name: str) -> None:
+    def __init__(self, options: ApiOptions, name: str, key: str = "") -> None:
+        """key: in place of the one in the environment variable that the options name."""
         self.options, self.name = options, name
-        self._key = read_key(options, name)
+        self._key = key or read_key(options, name)
         self.counters = Counters()
         self._slots = asyncio.Semaphore(options.concurrency)
         self._money = asyncio.Condition()
