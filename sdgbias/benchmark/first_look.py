@@ -55,7 +55,7 @@ def first_look(benchmark: Path, folder: Path, n: int) -> Path:
         for path in benchmark.glob("*.parquet"):
             if not (part / path.name).exists():
                 _link(path, part / path.name)
-        for path in benchmark.glob("images/*"):
+        for path in benchmark.glob("images/*.parquet"):
             _link(path, part / "images" / path.name)
         again = f"{card['benchmark_id']} {n}".encode()
         card |= {"benchmark_id": hashlib.sha256(again).hexdigest()[:16], "first_look": n}
