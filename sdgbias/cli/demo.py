@@ -199,11 +199,12 @@ def _marked(people: pd.DataFrame) -> pd.DataFrame:
 
 def directions(results: Path, runs: Iterable[object]) -> list[str]:
     """In which direction each model is biased, in a sentence: what it answers without any evidence,
-    with picture and context, and after CADE."""
+    with picture and context, and after CADE; and the pillars in which it leans without evidence."""
     from sdgbias.methods import lean
     from sdgbias.methods.stats import Estimate
+    from sdgbias.report import data, labels
 
-    sentences = []
+    sentences, reported = [], data.load(results)
     for model, rows in printed(results, "directions", runs).groupby("model", sort=True):
         shares = {
             (row["method"], row["direction"]): Estimate.of_row(row)
@@ -222,5 +223,12 @@ def directions(results: Path, runs: Iterable[object]) -> list[str]:
                 f"{percent['full', way]} {way} ({percent['cade', way]} after CADE)" for way in ways
             )
             text += f" With picture and context they are {told}."
+        pillars = [
+            f"{one.pillar} {one.shares}, {one.prompts}"
+            for one in (labels.leaning(reported, str(model)) if reported is not None else ())
+            if one.verdict.startswith("leans ")
+        ]
+        if pillars:
+            text += f" By pillar, without evidence: {'; '.join(pillars)}."
         sentences.append(text)
     return sentences

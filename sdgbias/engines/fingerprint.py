@@ -23,7 +23,7 @@ from sdgbias.types import ModelSpec
 VERSIONS = {
     "api": "api-3",
     "clip-zero-shot": "zero-shot-1",
-    "hf": "hf-6",
+    "hf": "hf-7",
     "planted": "planted-1",
     "planted-people": "planted-people-1",
     "vit-zero-shot": "zero-shot-1",

@@ -92,13 +92,18 @@ class ReportData:
     gold: pd.DataFrame
     worded: pd.DataFrame
 
-    def wordings(self, model: str, pillar: str) -> dict[str, stats.Estimate]:
+    def wordings(
+        self, model: str, pillar: str, prefix: str = "share_"
+    ) -> dict[str, stats.Estimate]:
         """Direction -> share of the prompts of a pillar over the wordings of its questions; {} if
-        the wordings were not scored or not analysed."""
-        mine = self.worded[(self.worded["model"] == model) & (self.worded["pillar"] == pillar)]
+        the wordings were not scored or not analysed. Clusters are indicators; with the ``prefix``
+        'wordings_share_' the shares hold for other wordings of the same indicators alone, and
+        clusters are prompts."""
+        rows = self.worded[(self.worded["model"] == model) & (self.worded["pillar"] == pillar)]
         return {
-            str(r["metric"]).removeprefix("share_"): stats.Estimate.of_row(r)
-            for r in mine.to_dict("records")
+            str(r["metric"]).removeprefix(prefix): stats.Estimate.of_row(r)
+            for r in rows.to_dict("records")
+            if str(r["metric"]).startswith(prefix)
         }
 
     def tuning_notes(self, model: str) -> list[str]:
@@ -184,8 +189,9 @@ def read(ask: Callable[[str], pd.DataFrame]) -> ReportData:
             c."value"::BIGINT AS clusters
             FROM study_rows s JOIN runs USING (run_id)
             JOIN study_rows c USING (run_id, study, pillar, indicator) {mine}
-            AND study = 'wordings' AND c.metric = 'distinct_indicators' AND
-            s.indicator = 'all' AND starts_with(s.metric, 'share_') ORDER BY ALL"""
+            AND study = 'wordings' AND s.indicator = 'all' AND contains(s.metric, 'share_')
+            AND c.metric = if(starts_with(s.metric, 'share_'), 'distinct_indicators',
+            'distinct_prompts') ORDER BY ALL"""
         ),
     )
 

@@ -66,8 +66,9 @@ def sign_of(e: Estimate) -> int:
 class Lean:
     """What is said of a model on a pillar. verdict: 'leans optimistic'; shares: the numbers behind
     it, as words; n: what they count, each a ``kind``: an 'indicator' with several wordings, so that
-    the verdict holds for other indicators and wordings, or a 'distinct prompt', so that it holds
-    for other questions in this wording."""
+    the verdict holds for other indicators and wordings, a 'wording' of ``indicators`` that are too
+    few to stand for others, or a 'distinct prompt', so that it holds for other questions in this
+    wording."""
 
     pillar: str
     verdict: str
@@ -76,6 +77,7 @@ class Lean:
     kind: str
     #: The direction that every answer has, '' if they differ.
     alike: str = ""
+    indicators: int = 0
 
     @property
     def prompts(self) -> str:
@@ -86,13 +88,15 @@ class Lean:
         """The verdict in a few words, for a cell: 'optimistic', 'no clear lean'."""
         if self.verdict.startswith("shows"):
             return "no clear lean"
-        return self.verdict.removeprefix("leans ")
+        scope = f" on its {self.indicators} indicators" if self.kind == "wording" else ""
+        return self.verdict.removeprefix("leans ") + scope
 
     @property
     def evidence(self) -> str:
         holds = {
             "indicator": "in several wordings each: holds for other indicators and wordings",
             "distinct prompt": "in one wording: holds for other questions in this wording",
+            "wording": f"of {self.indicators} indicators: holds for other wordings of these",
         }
         return f"{self.shares}; {self.prompts} {holds[self.kind]}"
 
@@ -105,7 +109,8 @@ def prompts(leans: Sequence[Lean]) -> str:
 
 def leaning(data: ReportData, model: str, pillars: Sequence[str] = tuple(PILLARS)) -> list[Lean]:
     """A verdict per pillar ('all': over all of them) with three-option questions: over the wordings
-    of its questions if these were scored, else over the bare questions."""
+    of its questions if these were scored, else over the bare questions. Of a pillar with too few
+    indicators to stand for others, what its own indicators show over their wordings."""
     out = []
     for pillar in pillars:
         shares, what = data.wordings(model, pillar), "indicator"
@@ -113,14 +118,19 @@ def leaning(data: ReportData, model: str, pillars: Sequence[str] = tuple(PILLARS
             shares, what = _bare(data, model, pillar), "distinct prompt"
         if not shares:
             continue
-        verdict = lean.verdict(shares, what.removeprefix("distinct "))
+        verdict, indicators = lean.verdict(shares, what.removeprefix("distinct ")), 0
+        if what == "indicator" and "too few" in verdict:
+            same = data.wordings(model, pillar, "wordings_share_")
+            if (scoped := lean.verdict(same, "wording")).startswith("leans "):
+                indicators = min(e.clusters for e in shares.values())
+                shares, what, verdict = same, "wording", scoped
         named = [d for d in DIRECTIONS if d in verdict] or [
             max(shares, key=lambda d: shares[d].value)
         ]
         text = ", ".join(f"{percent(shares[d])} {d} {aside(shares[d])}" for d in named)
         n = min(e.clusters for e in shares.values())
         alike = next((d for d in shares if shares[d].value == 1), "")
-        out.append(Lean(pillar, verdict, text, n, what, alike))
+        out.append(Lean(pillar, verdict, text, n, what, alike, indicators))
     return out
 
 

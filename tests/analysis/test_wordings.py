@@ -31,6 +31,8 @@ def test_a_wording_is_one_answer_whatever_the_number_of_places() -> None:
     assert (found["ci_low"], found["ci_high"]) == (expected.low, expected.high)
     pooled = one(rows, test="T1", method="q_only", metric="share_optimistic")
     assert pooled["value"] == pytest.approx(8 / 9) and np.isnan(pooled["ci_low"])
+    scoped = one(rows, test="T1", method="q_only", metric="wordings_share_optimistic")
+    assert (scoped["ci_low"], scoped["ci_high"]) == (expected.low, expected.high)
     for metric, count in (("distinct_prompts", 9), ("distinct_indicators", 1)):
         assert one(rows, test="T1", method="q_only", metric=metric)["value"] == count
     assert one(rows, test="T1", metric="share_conservative", **place)["value"] == pytest.approx(

@@ -246,6 +246,35 @@ def test_wordings_make_a_lean(results: Path, tmp_path: Path) -> None:
     assert second.verdict == "1 prompt: too few to say"
 
 
+def test_a_pillar_of_few_indicators_is_judged_over_their_wordings_alone(tmp_path: Path) -> None:
+    """Three indicators say nothing about others; 27 wordings of them, 24 optimistic, say what holds
+    for these three, and the finding says so."""
+    results = tmp_path / "r.duckdb"
+    publish_fake(results)
+    run = store.latest_runs(results)[0]
+    model = str(store.query(results, "SELECT model FROM runs WHERE run_id = ?", [run])["model"][0])
+    says = np.array([2] * 24 + [1] * 3)
+    common = {"test": "T1", "method": "q_only", "pillar": PILLARS[0]}
+    rows = [
+        row("wordings", f"{prefix}share_{d}", stats.share(says == k, clusters), **common)
+        for k, d in enumerate(data.DIRECTIONS)
+        for prefix, clusters in (("", np.arange(27) // 9), ("wordings_", np.arange(27)))
+    ]
+    rows += [row("wordings", "distinct_indicators", 3.0, **common)]
+    rows += [row("wordings", "distinct_prompts", 27.0, **common)]
+    earlier = store.query(
+        results, "SELECT * EXCLUDE (run_id) FROM study_rows WHERE run_id = ?", [run]
+    )
+    store.replace(results, run, {"study_rows": pd.concat([earlier, table(rows)])})
+
+    lean = words.leaning(data.load(results), model)[0]
+
+    assert (lean.verdict, lean.short) == ("leans optimistic", "optimistic on its 3 indicators")
+    assert lean.evidence.endswith(
+        "; 27 wordings of 3 indicators: holds for other wordings of these"
+    )
+
+
 def test_image_use_is_the_paired_difference(results: Path) -> None:
     found = data.load(results).image_use.set_index(["model", "pillar"])
     for model in MODELS:

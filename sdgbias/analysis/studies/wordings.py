@@ -25,9 +25,10 @@ STUDY = "wordings"
 
 
 def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
-    """Shares of pessimistic, conservative and optimistic prompts with three options,
-    distinct_prompts and distinct_indicators, over all, by pillar and by indicator. One row not_run
-    without the extra prompts paraphrases."""
+    """Shares of pessimistic, conservative and optimistic prompts of three options (`share_...` over
+    other indicators and wordings, `wordings_share_...` of other wordings only), distinct_prompts
+    and distinct_indicators, over all, by pillar and by indicator. One row not_run without the extra
+    prompts paraphrases."""
     cell = run.cells.get((Task.MCQ, extra_prompts.TABLE_J_TEST))
     if cell is None:
         return table([])
@@ -46,6 +47,9 @@ def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
         single = level.columns[0]["indicator"] != "all"
         clusters = [prompt] if single else [indicator, prompt]
         made += rows_of(STUDY, level, values, clusters, common)
+        if not single:
+            same = {f"wordings_{metric}": value for metric, value in values.items()}
+            made += rows_of(STUDY, level, same, [prompt], common)
         for metric, unit in (("distinct_prompts", prompt), ("distinct_indicators", indicator)):
             made += distinct(STUDY, level, unit, common, metric)
     return table(made)
