@@ -23,9 +23,14 @@ from sdgbias.errors import InputError
 #: A flag column holds for a row: True.
 _FLAG = "expect_column_values_to_be_in_set"
 #: Fields of a result that differ between two validations of the same table.
-_VOLATILE = (
-    *("id", "run_id", "validation_id", "validation_time", "batch_markers", "checkpoint_id"),
-)
+_VOLATILE = {
+    "batch_markers",
+    "checkpoint_id",
+    "id",
+    "run_id",
+    "validation_id",
+    "validation_time",
+}
 #: Our severities in Great Expectations' words.
 _SEVERITIES = {"gate": "critical", "quarantine": "warning", "warn": "info"}
 _EXAMPLES = 5
