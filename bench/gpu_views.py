@@ -142,7 +142,7 @@ def loaded(config: Any, processor: Any, dtype: str, args: argparse.Namespace) ->
             state="enabled",
         )
         spec = replace(spec, dtype=dtype, batch_size=args.batch)
-        return sdgbias.engines.load_here(spec, Path())
+        return sdgbias.engines.load(spec, Path())
 
 
 def roomiest() -> str:

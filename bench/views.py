@@ -50,12 +50,12 @@ def benchmark(folder: Path, clusters: int, mcq: int) -> Path:
 
 def batches(prompts: list[Prompt], images: pd.Series, size: int) -> list[list[Prompt]]:
     """Whole pictures together, as a run does it."""
-    found, start = [], 0
+    image_ids, parts, start = list(images), [], 0
     while start < len(prompts):
-        end = chunks(images, start, size)
-        found.append(prompts[start:end])
+        end = chunks(image_ids, start, size)
+        parts.append(prompts[start:end])
         start = end
-    return found
+    return parts
 
 
 def in_turn(works: dict[str, Callable[[], Any]], runs: int) -> dict[str, float]:
