@@ -8,11 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pandas as pd
 import pytest
 
 from sdgbias.benchmark import quality
+from sdgbias.benchmark.draw import TABLE_B
+from sdgbias.benchmark.quality import rules
 from sdgbias.errors import InputError
 from tests.builders.quality import GOOD, SUITES, check, copies, drop_column, only, put, repeat_row
 
@@ -247,3 +250,15 @@ def test_find_suites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own.parent.mkdir()
     own.write_text("{}", encoding="utf-8")
     assert quality.find_suites() == own.parent
+
+
+def test_the_gate_judges_answers_by_the_shares_of_the_papers_table_b() -> None:
+    definitions, _ = rules.read_sql(SUITES / "items_mcq.sql")
+    [shares_table] = [sql for sql in definitions if "TABLE label_shares" in sql]
+    with duckdb.connect() as con:
+        con.execute(shares_table)
+        gate_shares = con.sql("SELECT pillar, A, B, C FROM label_shares").fetchall()
+    assert {
+        pillar: tuple(float(share) for share in shares) for pillar, *shares in gate_shares
+    } == TABLE_B
+    assert all(sum(shares) == pytest.approx(100, abs=0.02) for shares in TABLE_B.values())

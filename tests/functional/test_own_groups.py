@@ -71,7 +71,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     build_own(at / "f", at / "b")
     quality.run_gate(at / "b")
-    add_model(at, "leaning", options={"oracle": str(at / "b"), "image_weight": 1.0})
+    add_model(at, "leaning", options={"oracle": str(at / "b"), "image_weight": 0.6, "noise": 1.0})
     spec = entries.load(at, "leaning")
     settings = EvalSettings(draws=50)
     evaluate(spec, at, at / "b", at / "r.duckdb", settings)

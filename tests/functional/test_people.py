@@ -148,9 +148,6 @@ def test_a_folder_that_is_not_facet_is_told(tmp_path: Path) -> None:
     assert "no annotations/annotations.csv" in refused(
         3, "people", "build", "--raw", tmp_path, "--out", tmp_path / "b"
     )
-    assert "--dataset: unknown value 'imagenet'" in refused(
-        2, "people", "build", "--raw", tmp_path, "--dataset", "imagenet"
-    )
     assert "no benchmark of people; make it: sdgbias people build" in refused(
         3, "people", "build", "--stage", "check", "--out", tmp_path
     )
