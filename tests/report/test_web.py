@@ -388,7 +388,7 @@ def test_options_that_make_no_sense_are_refused_and_another_host_is_warned_of(
         ("--report", str(tmp_path / "none")): "no such folder",
         ("--wandb", "javascript:x"): "--wandb",
         ("--host", "203.0.113.1"): "choose another --port",
-        ("--results", str(tmp_path)): "no regular file",
+        ("--results", str(tmp_path)): "name the results file in it",
     }.items():
         done = CliRunner().invoke(command, [*base, *more])
         assert isinstance(done.exception, UsageError) and said in str(done.exception), (

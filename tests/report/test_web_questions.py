@@ -116,7 +116,8 @@ def test_differences_are_those_of_the_laboratory(served: Path) -> None:
         for test, method in product(answers[RUN], ("full", "cade")):
             before, now = answers[first][test], answers[RUN][test]
             assert before.items["item_id"].equals(now.items["item_id"])
-            theirs = stats.paired(now.hit[method] - before.hit[method], now.place)
+            change = now.hit[method] - before.hit[method]
+            theirs = stats.paired(change, now.place, "difference")
             e, ours = theirs.estimate, found[test, method]
             assert (ours["value"], ours["n"], ours["ci_low"], ours["ci_high"]) == pytest.approx(
                 (e.value, e.n, e.low, e.high)
