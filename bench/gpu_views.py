@@ -249,7 +249,7 @@ def measure(shape: str, args: argparse.Namespace) -> None:
     for _ in range(args.runs):
         for name, part in work.items():
             took[name].append(clock(score, engine, part))
-            counted[name] = engine.counts["tokens_prefilled"]
+            counted[name] = engine.counts["tokens_prefilled"], engine.counts["tokens_of_prompts"]
         for name in ("full", "plan"):
             part = work[name]
             seconds = clock(generate, engine, part, args.batch)
@@ -272,18 +272,26 @@ def measure(shape: str, args: argparse.Namespace) -> None:
 
 
 def report(
-    items: int, median: dict[str, float], counted: dict[str, int], work: dict[str, Work]
+    items: int,
+    median: dict[str, float],
+    counted: dict[str, tuple[int, int]],
+    work: dict[str, Work],
 ) -> None:
-    """Prints the figures of one shape: ``items`` questions, seconds and tokens by protocol."""
+    """Prints the figures of one shape: ``items`` questions; by protocol seconds, and the tokens
+    that were computed, of those that its prompts have."""
     views = [name for name in work if name != "plan"]
     naive = sum(median[view] for view in views)
-    for name, seconds, read in (
-        ("naive", naive, sum(counted[v] for v in views)),
+    computed, asked = (sum(counted[view][of] for view in views) for of in (0, 1))
+    for name, seconds, (read, long) in (
+        ("naive", naive, (computed, asked)),
         ("full", median["full"], counted["full"]),
         ("plan", median["plan"], counted["plan"]),
     ):
         each = seconds / items / 5
-        print(f"{name}: {seconds:.2f} s, {read:,} tokens, {each:.4f} s a question and test")
+        print(
+            f"{name}: {seconds:.2f} s, {read:,} tokens of {long:,},"
+            f" {each:.4f} s a question and test"
+        )
     for name in ("full", "plan"):
         n, own, plain = work[name].prompts, median[name], median[f"generate {name}"]
         print(

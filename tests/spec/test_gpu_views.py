@@ -25,15 +25,20 @@ def test_runs_at_small_shapes() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     tokens = {
         name: [
-            int(n.replace(",", ""))
-            for n in re.findall(rf"^{name}: .* s, ([\d,]+) tokens", done.stdout, re.M)
+            (int(computed.replace(",", "")), int(of_prompts.replace(",", "")))
+            for computed, of_prompts in re.findall(
+                rf"^{name}: .* s, ([\d,]+) tokens of ([\d,]+),", done.stdout, re.M
+            )
         ]
         for name in ("naive", "plan")
     }
     assert len(tokens["plan"]) == 3, "LLaVA, Qwen2.5-VL and InternVL3"
-    assert all(
-        2 * plan < naive for plan, naive in zip(tokens["plan"], tokens["naive"], strict=True)
-    )
+    for (computed, of_prompts), (naive, naive_of_prompts) in zip(
+        tokens["plan"], tokens["naive"], strict=True
+    ):
+        assert naive == naive_of_prompts, "prompt by prompt nothing is shared"
+        assert of_prompts < 0.6 * naive, "each distinct prompt once"
+        assert computed < of_prompts, "a picture's beginning once"
     assert done.stdout.count("sharing on") == 3
     speeds = re.findall(
         r"engine ([\d.]+) prompts/s, model.generate ([\d.]+) prompts/s", done.stdout

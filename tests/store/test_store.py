@@ -120,7 +120,10 @@ def test_which_runs(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda t: {"score": t["scores"]}, "unknown results table 'score'; valid: cade_params"),
+        (
+            lambda t: {"score": t["scores"]},
+            "unknown results table 'score'; valid: analyses, cade_params",
+        ),
         (
             lambda t: {"scores": t["scores"].assign(colour=1)},
             "table scores: unknown column 'colour'; valid: candidates",
