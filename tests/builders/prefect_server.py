@@ -50,8 +50,9 @@ def prefect_server(home: Path) -> Iterator[str]:
     else:
         process.kill()
         pytest.fail("the Prefect server did not come up within ten minutes")
-    # it loads its automations now, and hangs where one is made meanwhile: see flows/deploy.py
-    time.sleep(10)
+    # it loads its automations now, and hangs where one is made meanwhile: see flows/deploy.py; ten
+    # seconds were too few on a machine that four other processes used
+    time.sleep(30)
     yield url
     process.terminate()
     process.wait(timeout=300)
