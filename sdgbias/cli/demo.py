@@ -224,7 +224,7 @@ def directions(results: Path, runs: Iterable[object]) -> list[str]:
             )
             text += f" With picture and context they are {told}."
         pillars = [
-            f"{one.pillar} {one.shares}, {one.prompts}"
+            f"{one.pillar} {one.evidence}"
             for one in (labels.leaning(reported, str(model)) if reported is not None else ())
             if one.verdict.startswith("leans ")
         ]
