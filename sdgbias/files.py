@@ -10,12 +10,11 @@ text.
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import re
 import stat
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import resources
@@ -37,23 +36,6 @@ def project_file(*parts: str) -> Path:
     at the top of a checkout."""
     folder = packaged("project")
     return (folder if folder.is_dir() else packaged().parent).joinpath(*parts)
-
-
-def source_digest(without: Collection[str] = ()) -> str:
-    """SHA-256 over the files that ship inside the package, names and bytes: code, templates, SQL
-    and data. ``without``: folders and modules of the package that don't count; new ones count."""
-    home, digest = packaged(), hashlib.sha256()
-    for path in sorted(home.rglob("*")):
-        within = path.relative_to(home)
-        if (
-            within.parts[0].removesuffix(".py") in without
-            or "__pycache__" in within.parts
-            or not path.is_file()
-        ):
-            continue
-        digest.update(f"{within.as_posix()}\0".encode())
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()
 
 
 class FileError(InputError):

@@ -265,14 +265,6 @@ def load(root: Path | None, name: str) -> ModelSpec:
     return read(files[name])
 
 
-def weights_path(spec: ModelSpec, root: Path | None = None) -> Path | None:
-    """Folder of a ``local:`` or ``path:`` model (it need not exist yet); None for hub ids, planted
-    and api."""
-    if spec.repo.startswith("local:"):
-        return (root or find_root()) / spec.repo.removeprefix("local:")
-    return Path(spec.repo.removeprefix("path:")) if spec.repo.startswith("path:") else None
-
-
 # ----------------------------------------------------------------------
 # validation
 

@@ -105,11 +105,6 @@ def orders(items: pd.DataFrame, view: str, seed: int = 0) -> np.ndarray:
     return np.where(at < n, order, -1)
 
 
-def is_shared(view: str) -> bool:
-    """Whether one item represents all items of its indicator and options."""
-    return view.startswith(("content_free:", "wording:"))
-
-
 def spread(items: pd.DataFrame, logits: np.ndarray) -> np.ndarray:
     """Scores (N, K) of a shared pass, NaN except for the representative items -> those of each
     item's group."""
