@@ -175,7 +175,7 @@ def _lines(
 
 
 def own_record(
-    task: Task, test: str, item: Mapping[str, Any], prompt: str, picture: Mapping[str, Any]
+    task: Task, test: str, item: Mapping[str, Any], prompt: str, picture: Mapping[Any, Any]
 ) -> dict[str, Any]:
     """The record of an item under a test: the authors' fields, then ours; fields without a value
     are left out. ``picture``: its photo_id and paths."""
