@@ -12,7 +12,7 @@ from sdgbias.engines import load
 from sdgbias.progress import Progress
 from sdgbias.scoring import scorer as scorer_module
 from sdgbias.scoring.cache import ScoreCache
-from sdgbias.scoring.evaluate import Scoring, score_model
+from sdgbias.scoring.evaluate import Run, Scoring, score_model
 from sdgbias.scoring.scorer import Scorer
 from sdgbias.scoring.timing import timings
 from sdgbias.suites.suite import EvalSettings
@@ -115,7 +115,7 @@ def starts(small_benchmark: Path, tmp_path_factory: pytest.TempPathFactory) -> l
 
     def start(run: str, progress: Progress = lambda what, done, total: None) -> Scoring:
         engine = load(PLANTED, small_benchmark)
-        return score_model(engine, PLANTED, small_benchmark, path, FORCED, progress, run)
+        return score_model(engine, Run(PLANTED, small_benchmark, path, FORCED, run), progress)
 
     with pytest.raises(KeyboardInterrupt):
         start("first", stop)
