@@ -57,7 +57,7 @@ TABLES = ("benchmark.json", "items*.parquet", "people.parquet", "quarantine.parq
 
 
 def runs() -> dict[str, dict[str, Any]]:
-    """Run -> its benchmark, its settings, and what its engine can do (tests/golden/runs.yaml)."""
+    """Evaluation -> its benchmark, its settings, and what its engine can do (tests/golden/runs.yaml)."""
     described: dict[str, dict[str, Any]] = yaml.safe_load((FOLDER / "runs.yaml").read_text("utf-8"))
     return described
 
@@ -274,7 +274,7 @@ def _note(line: str) -> None:
 def write_scores() -> None:
     """Build the three benchmarks, ask every model of runs.yaml, and keep scores and answers."""
     from sdgbias import engines
-    from sdgbias.scoring.evaluate import Run, score_model
+    from sdgbias.scoring.evaluate import Evaluation, score_model
     from sdgbias.types import ModelSpec
     from tests.builders.text_only import Endpoint
 
@@ -293,7 +293,7 @@ def write_scores() -> None:
             spec = ModelSpec(**given)
             engine = engines.load(spec, ROOT)
             results = Path(scratch) / name / "r.duckdb"
-            asked = Run(spec, benchmarks[run["benchmark"]], results, settings_of(run))
+            asked = Evaluation(spec, benchmarks[run["benchmark"]], results, settings_of(run))
             scoring = score_model(engine, asked)
             _keep(name, scoring.scored)
             print(f"{name}: {len(scoring.scored.cells)} cells, gives_scores {scoring.gives_scores}")

@@ -124,7 +124,7 @@ def _of_paper(cells: pd.DataFrame) -> pd.Series:
 
 
 @dataclass(frozen=True)
-class Run:
+class Evaluation:
     """What is evaluated, and where it goes. run_id '' and ``results`` serve the cache alone;
     first_look: publishes the paper's views while extra prompts wait."""
 
@@ -144,7 +144,7 @@ class Run:
         return suites.benchmark_card(self.benchmark)
 
 
-def score_model(engine: Backend, run: Run, progress: Progress = silent) -> Scoring:
+def score_model(engine: Backend, run: Evaluation, progress: Progress = silent) -> Scoring:
     """What needs the model: scores every prompt of the run that is missing from the cache beside
     its results, the paper's views before extra prompts, and commits the rows to it, as paid by that
     run."""
@@ -165,7 +165,7 @@ def score_model(engine: Backend, run: Run, progress: Progress = silent) -> Scori
             return _score(scorer, run, plan, False, progress)
 
 
-def _score(scorer: Scorer, run: Run, plan: Plan, gives_scores: bool, progress: Progress) -> Scoring:
+def _score(scorer: Scorer, run: Evaluation, plan: Plan, gives_scores: bool, progress: Progress) -> Scoring:
     cache, spec = scorer.cache, run.spec
     abilities = Abilities(gives_scores, scorer.engine.forces_starts)
     needed = run.suite.to_decode(spec, plan.cells, plan.distinct, run.settings, abilities)
@@ -254,7 +254,7 @@ def _decide_size(scorer: Scorer, missing: pd.DataFrame) -> None:
     )
 
 
-def _unanswerable(engine: Backend, run: Run, plan: Plan, wanted: pd.DataFrame) -> dict[str, str]:
+def _unanswerable(engine: Backend, run: Evaluation, plan: Plan, wanted: pd.DataFrame) -> dict[str, str]:
     """Key -> reason of the prompts that this engine can never answer: prompts with candidates where
     it only chooses one of the listed labels, and prompts whose right answer is not among the few
     names it can give."""
@@ -283,7 +283,7 @@ def evaluate(
     left alone.
     """
     started, files = datetime.now(UTC), _files(benchmark)
-    run = Run(spec, benchmark, results, settings)
+    run = Evaluation(spec, benchmark, results, settings)
     suite, card = run.suite, run.card
     if suite.needs_pictures and not spec.pictured:
         raise UsageError(
@@ -305,7 +305,7 @@ def evaluate(
 
 
 def _publish(
-    run: Run,
+    run: Evaluation,
     started: datetime,
     files: dict[str, tuple[int, int, int]],
     progress: Progress,
@@ -345,7 +345,7 @@ def _publish(
     return outcome
 
 
-def _record(run: Run, scoring: Scoring, outcome: Outcome, started: datetime) -> dict[str, object]:
+def _record(run: Evaluation, scoring: Scoring, outcome: Outcome, started: datetime) -> dict[str, object]:
     """The row of table ``runs``. Its config holds what the id depends on, and what it doesn't:
     extra, cells and distinct prompts beyond the suite's views."""
     spec, card, suite, settings = run.spec, run.card, run.suite, run.settings
@@ -416,7 +416,7 @@ def _published(results: Path, run_id: str) -> Outcome | None:
 
 
 def _nothing_scored(
-    run: Run, failures: list[tuple[str, str, str]]
+    run: Evaluation, failures: list[tuple[str, str, str]]
 ) -> ModelError | InfrastructureError:
     """The error of a run without a single answer: a model error if no prompt is answerable by it,
     else the first failure."""

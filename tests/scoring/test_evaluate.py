@@ -14,7 +14,7 @@ from sdgbias.engines.planted import Planted
 from sdgbias.errors import InfrastructureError, ModelError
 from sdgbias.registry import entries
 from sdgbias.scoring import evaluate as evaluation
-from sdgbias.scoring.evaluate import Run, _nothing_scored, evaluate
+from sdgbias.scoring.evaluate import Evaluation, _nothing_scored, evaluate
 from sdgbias.scoring.scorer import NOT_FINITE
 from sdgbias.suites.suite import EvalSettings
 from sdgbias.types import Prompt, ScoreBatch, View
@@ -41,7 +41,7 @@ def test_a_build_during_an_evaluation_is_no_mixture(tmp_path: Path) -> None:
 def test_a_model_whose_scores_all_overflow_is_at_fault_itself(tmp_path: Path) -> None:
     """An error of the machine would be retried."""
     failures = [("key", *NOT_FINITE)]
-    run = Run(planted(tmp_path / "b"), tmp_path / "b", tmp_path / "r.duckdb", EvalSettings())
+    run = Evaluation(planted(tmp_path / "b"), tmp_path / "b", tmp_path / "r.duckdb", EvalSettings())
     fault = _nothing_scored(run, failures)
     assert isinstance(fault, ModelError) and "too large for float32" in str(fault)
 
