@@ -57,7 +57,7 @@ TABLES = ("benchmark.json", "items*.parquet", "people.parquet", "quarantine.parq
 
 
 def runs() -> dict[str, dict[str, Any]]:
-    """Evaluation -> its benchmark, its settings, and what its engine can do (tests/golden/runs.yaml)."""
+    """Run -> its benchmark, its settings, and what its engine can do (tests/golden/runs.yaml)."""
     described: dict[str, dict[str, Any]] = yaml.safe_load((FOLDER / "runs.yaml").read_text("utf-8"))
     return described
 

@@ -165,7 +165,9 @@ def score_model(engine: Backend, run: Evaluation, progress: Progress = silent) -
             return _score(scorer, run, plan, False, progress)
 
 
-def _score(scorer: Scorer, run: Evaluation, plan: Plan, gives_scores: bool, progress: Progress) -> Scoring:
+def _score(
+    scorer: Scorer, run: Evaluation, plan: Plan, gives_scores: bool, progress: Progress
+) -> Scoring:
     cache, spec = scorer.cache, run.spec
     abilities = Abilities(gives_scores, scorer.engine.forces_starts)
     needed = run.suite.to_decode(spec, plan.cells, plan.distinct, run.settings, abilities)
@@ -254,7 +256,9 @@ def _decide_size(scorer: Scorer, missing: pd.DataFrame) -> None:
     )
 
 
-def _unanswerable(engine: Backend, run: Evaluation, plan: Plan, wanted: pd.DataFrame) -> dict[str, str]:
+def _unanswerable(
+    engine: Backend, run: Evaluation, plan: Plan, wanted: pd.DataFrame
+) -> dict[str, str]:
     """Key -> reason of the prompts that this engine can never answer: prompts with candidates where
     it only chooses one of the listed labels, and prompts whose right answer is not among the few
     names it can give."""
@@ -345,7 +349,9 @@ def _publish(
     return outcome
 
 
-def _record(run: Evaluation, scoring: Scoring, outcome: Outcome, started: datetime) -> dict[str, object]:
+def _record(
+    run: Evaluation, scoring: Scoring, outcome: Outcome, started: datetime
+) -> dict[str, object]:
     """The row of table ``runs``. Its config holds what the id depends on, and what it doesn't:
     extra, cells and distinct prompts beyond the suite's views."""
     spec, card, suite, settings = run.spec, run.card, run.suite, run.settings

@@ -115,7 +115,9 @@ def starts(small_benchmark: Path, tmp_path_factory: pytest.TempPathFactory) -> l
 
     def start(run: str, progress: Progress = lambda what, done, total: None) -> Scoring:
         engine = load(PLANTED, small_benchmark)
-        return score_model(engine, Evaluation(PLANTED, small_benchmark, path, FORCED, run), progress)
+        return score_model(
+            engine, Evaluation(PLANTED, small_benchmark, path, FORCED, run), progress
+        )
 
     with pytest.raises(KeyboardInterrupt):
         start("first", stop)
