@@ -172,7 +172,8 @@ def _days(reader: Reader, suite: str, benchmark: str, last: datetime) -> list[di
     run by then, as leaderboard.nights_asked has it."""
     runs = reader.ask(
         """SELECT run_id, model, provenance, finished_at, false AS breach FROM runs
-           WHERE suite = ? AND benchmark_id = ? AND finished_at <= ? ORDER BY finished_at, run_id""",
+           WHERE suite = ? AND benchmark_id = ? AND finished_at <= ?
+           ORDER BY finished_at, run_id""",
         [suite, benchmark, last],
     )
     days = sorted({r["finished_at"].date() for r in runs})[-WINDOW:]
