@@ -49,7 +49,7 @@ def test_an_option_and_the_environment_come_first(
     [
         (
             'result = "a"',
-            "unknown key 'result'; valid: benchmark, raw, registry, results; did you mean 'results'",
+            "unknown key 'result'; valid: benchmark, raw, registry, results; did you mean 'results",
         ),
         ('colour = "a"', "unknown key 'colour'; valid: benchmark, raw, registry, results"),
         ("results = 3", "results = 3; valid: a path in quotes"),
