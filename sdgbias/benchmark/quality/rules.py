@@ -4,10 +4,9 @@ The JSON file is a suite of Great Expectations' stock expectations, each about o
 rule's name, severity and message in its ``meta``. The SQL file holds the rules that span columns,
 rows or tables: a comment ``-- name (severity, needs ...): message``, then a condition that holds
 for every row, or a SELECT of the numbers (``row_no``) of the rows that break the rule; statements
-that begin with CREATE are definitions for the rules below them. Files of rules that tables share are
-named in ``meta.shares`` of each. A rule has a kebab-case name and a
-severity: ``gate`` rejects the benchmark, ``quarantine`` removes single rows, ``warn`` is only
-reported.
+that begin with CREATE are definitions for the rules below them. ``meta.shares`` names the SQL files
+of rules that the table shares with others. A rule has a kebab-case name and a severity: ``gate``
+rejects the benchmark, ``quarantine`` removes single rows, ``warn`` is only reported.
 """
 
 from __future__ import annotations
