@@ -53,6 +53,9 @@ def _methods() -> Iterator[dict[str, object]]:
                     pillar=pillar,
                     method=method,
                 )
+    for pillar in ("all", *PILLARS):
+        where = {"test": "T1", "pillar": pillar, "method": "full"}
+        yield row("directions", "full_minus_ctx_q", near(0.2), **where)
     for pillar, (order, share) in product(
         ("all", *PILLARS), (("original", 0.25), ("reversed", 0.5))
     ):
