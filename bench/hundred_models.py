@@ -224,12 +224,10 @@ def main() -> None:
                 nights.Settings(**{**s.__dict__, "scheduled_for": at}),
                 lambda at=at: at,
                 lambda text: print(f"  {text[:150]}", file=sys.stderr),
-                nights.Executor(
-                    ask=partial(
-                        attempt.keep_trying,
-                        sleep=lambda seconds: time.sleep(min(seconds, 1)),
-                        argv=command,
-                    )
+                partial(
+                    attempt.keep_trying,
+                    sleep=lambda seconds: time.sleep(min(seconds, 1)),
+                    argv=command,
                 ),
                 steps=("gate",),
             )
