@@ -64,7 +64,6 @@ def _dry_run(settings: Settings, as_json: bool) -> None:
     from sdgbias.nightly import gpus, plan, steps
 
     night = plan.tonight(settings, datetime.now(UTC), write=False)
-    there = plan.finished(settings, night)
     wanted = [*steps.STEPS[:1], *[steps.SELFCHECK] * settings.selfcheck, *steps.STEPS[1:]]
     idle = {name: steps.not_due(name, settings, night) for name in wanted}
     if any(not job.run_id for job in night.jobs):
@@ -80,7 +79,6 @@ def _dry_run(settings: Settings, as_json: bool) -> None:
                 "gpus": j.gpus if host.gpus and not j.run_id else 0,
                 "key": j.key,
                 "unchanged": j.run_id,
-                "checked": there.get((j.model, j.suite), ""),
             }
             for j in night.jobs
         ],
