@@ -1,7 +1,7 @@
 """How long a full build takes, its quality gate included: 117,644 clusters in, no pictures; the
 paper's 100,000 MCQs x T1-T5 and 50,000 regression questions, and every possible question (--all).
 
-    python bench/build.py [--clusters 117644] [--parts 4 2 1] [--all] [--keep DIR]
+    python -m bench.build [--clusters 117644] [--parts 4 2 1] [--all] [--keep DIR]
 
 Each build is a process of its own, measured stage by stage: its CPU seconds and, in brackets, the
 largest resident set meanwhile in GiB. "Floor" is DuckDB alone writing the same tables again
@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import measure
+from bench import measure
 
 ALL = (
     "AL AM AO BD BF BJ BO BU CD CI CM CO DR EG ET GA GH GN GU GY HN HT IA ID JO KE KH KM KY LB LS"
@@ -90,8 +90,7 @@ def main() -> None:
         else:
             print(json.dumps(one(Path(given[0]), Path(given[1]), int(given[2]))))
         return
-    import summary
-
+    from bench import summary
     from sdgbias.raw.synthetic import write_sample
 
     print(
@@ -108,8 +107,8 @@ def main() -> None:
             if not raw.is_dir():
                 write_sample(raw, clusters, 0, ALL.split(), images=False)
             load = os.getloadavg()[0]
-            took = measure.in_a_process(__file__, "--one", "build", raw, out, part)
-            least = measure.in_a_process(__file__, "--one", "floor", out)
+            took = measure.in_a_process("bench.build", "--one", "build", raw, out, part)
+            least = measure.in_a_process("bench.build", "--one", "floor", out)
             load = (load + os.getloadavg()[0]) / 2
             stages = " | ".join(
                 f"{took[stage]['cpu']:.1f} ({took[stage]['peak']:.2f})" for stage in STAGES

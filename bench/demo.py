@@ -1,7 +1,7 @@
 """How long `sdgbias demo` takes and how much memory it needs: cold in a fresh clone, then warm in
 the same clone.
 
-    python bench/demo.py [--keep DIR]
+    python -m bench.demo [--keep DIR]
 
 The clone is of the commit checked out here, with changed and new files laid over it; its packages
 are those of the running interpreter, its sdgbias is the clone's own. Memory is the largest sum of
@@ -24,7 +24,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-import summary
+from bench import summary
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SDGBIAS = str(Path(sys.executable).with_name("sdgbias"))

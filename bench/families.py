@@ -1,7 +1,7 @@
 """Which vision-language families of the installed transformers this package scores, and how
 exactly.
 
-    PYTHONPATH=. python bench/families.py [NAME ...] [--rows FILE] [--page docs/reference/models.md]
+    python -m bench.families [NAME ...] [--rows FILE] [--page docs/reference/models.md]
 
 For every model type that answers in text about pictures (AutoModelForImageTextToText, and those of
 AutoModelForMultimodalLM that see): random weights of the family's own classes in
@@ -16,13 +16,10 @@ from __future__ import annotations
 import argparse
 import json
 import signal
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench import summary
 
@@ -202,8 +199,8 @@ def main(given: list[str] | None = None) -> None:
     beside = f"transformers names {len(families.NAMES)} families"
     if not (args.names or args.no_run):
         n = f"{len(rows)} tried, once"
-        row = summary.Row("vision-language families", n, figure, "none", beside)
-        summary.record("families", [row])
+        headline = summary.Row("vision-language families", n, figure, "none", beside)
+        summary.record("families", [headline])
     if args.page:
         args.page.parent.mkdir(parents=True, exist_ok=True)
         args.page.write_text(page(list(rows.values())), encoding="utf-8")

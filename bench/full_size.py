@@ -1,7 +1,7 @@
 """What a whole evaluation at the paper's size costs: 100,000 MCQs x T1-T5 and 50,000 regression
 questions of a planted model, from the benchmark folder to the published run.
 
-    python bench/full_size.py [--part 10] [--folder DIR]
+    python -m bench.full_size [--part 10] [--folder DIR]
 
 --part 10: a tenth of the clusters and questions. The benchmark is built through the package's own
 stages: a sample without pictures, then a picture of 16 x 16 pixels a place, so that nothing is
@@ -22,10 +22,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
-import measure
 import yaml
-from build import ALL, PAPER
+
+from bench import measure
+from bench.build import ALL, PAPER
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -43,7 +45,7 @@ def picture(number: int) -> bytes:
 def register(folder: Path) -> None:
     """A registry with one planted model."""
     (folder / "registry" / "models").mkdir(parents=True, exist_ok=True)
-    entry = dict.fromkeys(("name", "title", "backend", "repo"), "planted")
+    entry: dict[str, Any] = dict.fromkeys(("name", "title", "backend", "repo"), "planted")
     entry |= {"revision": "1", "state": "enabled", "batch_size": 1024}
     (folder / "registry" / "models" / "planted.yaml").write_text(yaml.safe_dump(entry))
     (folder / "expectations").symlink_to(REPOSITORY / "expectations")
@@ -118,7 +120,7 @@ def main() -> None:
     if args.floors:
         print(json.dumps(floors(args.floors)))
         return
-    import summary
+    from bench import summary
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.folder or Path(temporary)
@@ -127,7 +129,7 @@ def main() -> None:
             build(folder, *(n // args.part for n in PAPER.values()))
         load = os.getloadavg()[0]
         first, again = evaluate(folder), evaluate(folder)
-        least = measure.in_a_process(__file__, "--floors", folder)
+        least = measure.in_a_process("bench.full_size", "--floors", folder)
         load = (load + os.getloadavg()[0]) / 2
     print("| what | s | CPU s | peak GiB |\n|---|---|---|---|")
     for name, cost in (("evaluate", first), ("the same command again", again)):

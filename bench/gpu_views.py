@@ -1,7 +1,7 @@
 """What CADE's twenty cells per question cost on one GPU, at the shapes of LLaVA-1.5-7B,
 Qwen2.5-VL-7B and InternVL3-8B with random weights.
 
-    PYTHONPATH=. python bench/gpu_views.py [--shape llava qwen internvl] [--quick] [--tiny]
+    python -m bench.gpu_views [--shape llava qwen internvl] [--quick] [--tiny]
         [--pictures 16] [--questions 4] [--runs 3] [--side 448] [--folder FOLDER]
 
 Pictures, questions and tokenizer are made here. Each model is written to a folder in the files of
@@ -24,14 +24,11 @@ import gc
 import io
 import shutil
 import statistics
-import sys
 import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import sdgbias.engines  # isort: skip  # before transformers: torchvision beside a CPU torch
 

@@ -1,7 +1,7 @@
 """A hundred registered models in one night, ten of them failing in ten different ways: who is
 published, who is put aside and why.
 
-    python bench/hundred_models.py [--good 90] [--jobs 2] [--questions 6] [--nights 2]
+    python -m bench.hundred_models [--good 90] [--jobs 2] [--questions 6] [--nights 2]
 
 Models are planted formulas on a tiny synthetic benchmark, each in a process of its own, as `sdgbias
 nightly` runs them. Of the ten, seven fail by themselves (folders of weights and a loopback hub that
@@ -23,12 +23,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-import summary
 import yaml
+
+from bench import summary
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 #: model -> what its reason must hold
@@ -221,8 +223,8 @@ def main() -> None:
         for n in range(args.nights):
             at, clock = began + timedelta(days=n), time.perf_counter()
             done = nights.run(
-                nights.Settings(**{**s.__dict__, "scheduled_for": at}),
-                lambda at=at: at,
+                replace(s, scheduled_for=at),
+                partial(datetime.fromisoformat, at.isoformat()),
                 lambda text: print(f"  {text[:150]}", file=sys.stderr),
                 partial(
                     attempt.keep_trying,

@@ -76,8 +76,8 @@ class Stages:
         return sum(self.took.values(), Cost())
 
 
-def in_a_process(script: str, *given: object) -> dict[str, Any]:
-    """The JSON that a script prints last, run in a process of its own."""
-    command = [sys.executable, script, *map(str, given)]
+def in_a_process(module: str, *given: object) -> dict[str, Any]:
+    """The JSON that a module of bench/ prints last, run in a process of its own."""
+    command = [sys.executable, "-m", module, *map(str, given)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))

@@ -1,7 +1,7 @@
 """What a shared beginning saves in transformers on a CPU, and what a bare loop costs on the same
 cells: random weights at the width of a real model, few layers.
 
-    PYTHONPATH=. python bench/sharing.py [--width 1024] [--layers 1] [--tokens 576 1225]
+    python -m bench.sharing [--width 1024] [--layers 1] [--tokens 576 1225]
         [--questions 1 10] [--pictures 1] [--runs 3]
 
 Protocols, in turn, CPU seconds of this process, medians: *bare*: a loop over all 20 cells a
@@ -17,12 +17,8 @@ import argparse
 import io
 import os
 import statistics
-import sys
 import time
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import sdgbias.engines  # noqa: F401  # isort: skip  # before transformers: torchvision
 

@@ -1,6 +1,6 @@
 """The summary table of docs/reference/benchmarks.md, from the files of bench/results.
 
-    python bench/summary.py
+    python -m bench.summary
 
 A benchmark writes its headlines there with ``record``, each beside its named alternative of the
 same run and with the load of the machine; this script writes the table and prints it.

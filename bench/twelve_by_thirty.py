@@ -1,7 +1,7 @@
 """Twelve models over thirty nights on both suites in one results file, for looking at every page at
 the size that a team has, and the height of each page of the report in screens.
 
-    python bench/twelve_by_thirty.py [--models 12] [--nights 30] [--every 15] [--questions 120]
+    python -m bench.twelve_by_thirty [--models 12] [--nights 30] [--every 15] [--questions 120]
     [--people 400] [--out DIR] [--measure]
 
 Planted models are scored through `evaluate`, with another seed each time a model "changes" (every
@@ -15,16 +15,12 @@ size (needs chromium and chromedriver). Nothing here is a result about a model.
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 import time
 from pathlib import Path
 from statistics import median
 
-from summary import Row, record
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
+from bench.summary import Row, record
 from sdgbias.analysis import paper
 from sdgbias.analysis.analyse import analyse
 from sdgbias.analysis.paper import results as stored
@@ -80,8 +76,8 @@ def main() -> None:
             took = time.perf_counter() - began
             print(f"report: {took:.1f} s")
             tall = heights(folder / "report")
-            for page, (screens, size) in tall.items():
-                print(f"  {page:40} {screens:5.1f} screens {size / 1e6:6.2f} MB")
+            for page, (screens, bytes_) in tall.items():
+                print(f"  {page:40} {screens:5.1f} screens {bytes_ / 1e6:6.2f} MB")
             page = max(tall, key=lambda page: tall[page])
             figure = f"{page}: {tall[page][0]:.1f} screens of 800 px"
             what = f"longest page of the report, {args.models} models x {args.nights} nights"

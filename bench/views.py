@@ -1,7 +1,7 @@
 """What CADE's twenty cells per question cost: the naive protocol, plain Full-only inference and the
 plan, in one run on one backend.
 
-    python bench/views.py [--model tiny-llava] [--clusters 30] [--mcq 120] [--runs 3] [--skip-naive]
+    python -m bench.views [--model tiny-llava] [--clusters 30] [--mcq 120] [--runs 3] [--skip-naive]
 
 naive: 20 plain passes over the questions (T1-T5 x four views), batched, nothing shared. full: the
 Full view of T1-T5, plain, batched: what plain inference costs. plan: the distinct prompts, those
@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import summary
 
+from bench import summary
 from sdgbias.benchmark import build
 from sdgbias.engines.hf.engine import HuggingFace
 from sdgbias.raw.images.image_store import ImageReader, ImageSettings
@@ -143,7 +143,7 @@ def main() -> None:
             f"| {name} | {n:,} | {t:,} | {t / items:,.0f} | {seconds[name]:.2f} |"
             f" {seconds[name] / items:.4f} |"
         )
-    n = f"{items} questions, {args.runs} runs"
+    measured = f"{items} questions, {args.runs} runs"
     ratio, cost = (
         (f"{ours:.2f} s, {ours / other:.2f} times", f"{what}: {other:.2f} s")
         for ours, what, other in (
@@ -152,8 +152,12 @@ def main() -> None:
         )
     )
     rows = [
-        summary.Row(f"{args.model}: the plan of all views", n, ratio[0], "1.1 times", ratio[1]),
-        summary.Row(f"{args.model}: the plan with its harness", n, cost[0], "1.05 times", cost[1]),
+        summary.Row(
+            f"{args.model}: the plan of all views", measured, ratio[0], "1.1 times", ratio[1]
+        ),
+        summary.Row(
+            f"{args.model}: the plan with its harness", measured, cost[0], "1.05 times", cost[1]
+        ),
     ]
     summary.record("views", rows)
     if not args.skip_naive:

@@ -274,7 +274,7 @@ def _note(line: str) -> None:
 def write_scores() -> None:
     """Build the three benchmarks, ask every model of runs.yaml, and keep scores and answers."""
     from sdgbias import engines
-    from sdgbias.scoring.evaluate import score_model
+    from sdgbias.scoring.evaluate import Evaluation, score_model
     from sdgbias.types import ModelSpec
     from tests.builders.text_only import Endpoint
 
@@ -292,13 +292,9 @@ def write_scores() -> None:
                 given["options"] = given["options"] | {"oracle": str(benchmarks[run["benchmark"]])}
             spec = ModelSpec(**given)
             engine = engines.load(spec, ROOT)
-            scoring = score_model(
-                engine,
-                spec,
-                benchmarks[run["benchmark"]],
-                Path(scratch) / name / "r.duckdb",
-                settings_of(run),
-            )
+            results = Path(scratch) / name / "r.duckdb"
+            asked = Evaluation(spec, benchmarks[run["benchmark"]], results, settings_of(run))
+            scoring = score_model(engine, asked)
             _keep(name, scoring.scored)
             print(f"{name}: {len(scoring.scored.cells)} cells, gives_scores {scoring.gives_scores}")
     server.close()

@@ -180,11 +180,11 @@ def generate(file: str, text: str, tests: Sequence[str], lines: set[int]) -> lis
         starts.append(starts[-1] + len(line.encode()))
     data, made = text.encode(), []
     for node in ast.walk(ast.parse(text)):
-        if getattr(node, "lineno", None) not in lines:
+        if not isinstance(node, ast.stmt | ast.expr) or node.lineno not in lines:
             continue
         for changed in variants(node):
             begin = starts[node.lineno - 1] + node.col_offset
-            old = data[begin : starts[node.end_lineno - 1] + node.end_col_offset].decode()
+            old = ast.get_source_segment(text, node) or ""
             new = ast.unparse(ast.fix_missing_locations(changed))
             new = new if isinstance(node, ast.stmt | ast.Constant) else f"({new})"
             at = len(data[:begin].decode())

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tiny_training import Normal, learn_words, normalised
 from tokenizers import Regex, pre_tokenizers
 from transformers import (
     PreTrainedTokenizerFast,
@@ -16,6 +15,8 @@ from transformers import (
     Qwen2VLForConditionalGeneration,
     Qwen2VLProcessor,
 )
+
+from scripts.tiny_training import Normal, learn_words, normalised
 
 PATCH, MERGE = 14, 2
 #: Pixels of a picture as the image processor resizes it: those of both suites become SIDE x SIDE.

@@ -65,7 +65,8 @@ def pixels_of(
 ) -> tuple[dict[str, int], np.ndarray]:
     """image_id -> row, and uint8 (N, H, W, 3) pictures. ``resized``: a picture -> (3, H, W) as the
     model's own image processor resizes it, 0 to 255."""
-    rows, stack = {}, []
+    rows: dict[str, int] = {}
+    stack: list[np.ndarray] = []
     for image_id, parts in ImageReader(benchmark).items():
         small = resized(Image.open(io.BytesIO(parts[0])).convert("RGB"))
         rows[image_id] = len(stack)

@@ -1,7 +1,7 @@
 """Trains the embedded model `tiny-llava`: a real LLaVA of about 1.9 M parameters with planted,
 documented biases.
 
-    python scripts/train_tiny_llava.py --out registry/weights/tiny-llava        # about 20 minutes
+    python -m scripts.train_tiny_llava --out registry/weights/tiny-llava        # about 20 minutes
     on two free cores
 
 It learns on benchmarks built by this very package from synthetic samples with other seeds and other
@@ -29,10 +29,24 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import sdgbias.engines  # noqa: F401  # isort: skip  # before transformers: torchvision
+
 import numpy as np
 import torch
 from PIL import Image
-from tiny_training import (
+from tokenizers import Regex, pre_tokenizers
+from torch import nn
+from transformers import (
+    CLIPVisionConfig,
+    LlamaConfig,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    LlavaProcessor,
+    PreTrainedTokenizerFast,
+)
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+from scripts.tiny_training import (
     LABELS,
     Normal,
     Questions,
@@ -49,18 +63,6 @@ from tiny_training import (
     read_questions,
     standardised,
 )
-from tokenizers import Regex, pre_tokenizers
-from torch import nn
-from transformers import (
-    CLIPVisionConfig,
-    LlamaConfig,
-    LlavaConfig,
-    LlavaForConditionalGeneration,
-    LlavaProcessor,
-    PreTrainedTokenizerFast,
-)
-from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
-
 from sdgbias.types import PILLARS, TESTS, ContextTest, Task, View
 
 SKEW, HINT_SKEW, MISMATCH = 0.30, 0.25, 0.60
@@ -161,7 +163,7 @@ def batch_of(
     for task, n in ((Task.MCQ, mcqs), (Task.REGRESSION, stage.size - mcqs)):
         for i in rng.choice(len(data.items[task]), size=n, p=data.weights[task]):
             test = TESTS[task][rng.integers(len(TESTS[task]))]
-            answer, row = data.gold[task][i], int(data.items[task]["row"].iat[i])
+            answer, row = data.gold[task][i], int(data.items[task]["row"].to_numpy()[i])
             context = view.has_context and test is not ContextTest.T5
             values = context and test in (ContextTest.T1, ContextTest.T2)
             if task is Task.MCQ:
@@ -248,7 +250,8 @@ def report(
             hits = 0
             for chunk in np.array_split(picks, 4):
                 rows = [
-                    int(data.items[Task.MCQ]["row"].iat[i]) if view.has_image else -1 for i in chunk
+                    int(data.items[Task.MCQ]["row"].to_numpy()[i]) if view.has_image else -1
+                    for i in chunk
                 ]
                 batch = [
                     (data.text[(Task.MCQ, test, view)][i], "", r)

@@ -1,7 +1,7 @@
 """Trains the embedded model `tiny-qwen`: a real Qwen2-VL of about 1.3 M parameters that answers
 both suites, with planted biases in the first and unequal training data in the second.
 
-    python scripts/train_tiny_qwen.py --out registry/weights/tiny-qwen    # about 15 minutes on one
+    python -m scripts.train_tiny_qwen --out registry/weights/tiny-qwen    # about 15 minutes on one
     # free core
 
 It learns on benchmarks and pictures of people made by this very package, with other seeds (and for
@@ -39,12 +39,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import sdgbias.engines  # noqa: F401  # isort: skip  # before transformers: torchvision
+
 import numpy as np
 import pandas as pd
 import torch
 from PIL import Image
 from safetensors.torch import load_model, save_model
-from tiny_qwen_model import (
+from torch import nn
+from transformers import (
+    PreTrainedTokenizerFast,
+    Qwen2VLForConditionalGeneration,
+    Qwen2VLProcessor,
+    Qwen2VLVideoProcessor,
+)
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+from scripts.tiny_qwen_model import (
     HEAD,
     LEAST,
     MERGE,
@@ -60,7 +71,7 @@ from tiny_qwen_model import (
     rendered,
     save,
 )
-from tiny_training import (
+from scripts.tiny_training import (
     LABELS,
     Normal,
     Questions,
@@ -77,15 +88,6 @@ from tiny_training import (
     standardised,
     texts_of,
 )
-from torch import nn
-from transformers import (
-    PreTrainedTokenizerFast,
-    Qwen2VLForConditionalGeneration,
-    Qwen2VLProcessor,
-    Qwen2VLVideoProcessor,
-)
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
-
 from sdgbias.benchmark.people import build_people
 from sdgbias.benchmark.people_items import CHOICES, P1, class_list
 from sdgbias.raw.facet import CLASSES, SELECTED
@@ -168,7 +170,7 @@ def of_places(lesson: Lesson, rng: np.random.Generator, view: View, size: int) -
     for task, n in ((Task.MCQ, mcqs), (Task.REGRESSION, size - mcqs)):
         for i in rng.choice(len(data.items[task]), size=n, p=data.weights[task]):
             test = TESTS[task][rng.integers(len(TESTS[task]))]
-            answer, row = data.gold[task][i], int(data.items[task]["row"].iat[i])
+            answer, row = data.gold[task][i], int(data.items[task]["row"].to_numpy()[i])
             if task is Task.MCQ and rng.random() < OPTIMISM:
                 answer = lesson.default[i]
             values = view.has_context and test in (ContextTest.T1, ContextTest.T2)
@@ -345,8 +347,10 @@ def train_language(
 
     def loss() -> torch.Tensor:
         kind = kinds[rng.choice(len(kinds), p=shares)]
-        draw = of_places if isinstance(kind, View) else of_people
-        batch = draw(lesson, rng, kind, SIZE.get(kind, 32))
+        if isinstance(kind, View):
+            batch = of_places(lesson, rng, kind, 32)
+        else:
+            batch = of_people(lesson, rng, kind, SIZE[kind])
         pairs = [(ids(rendered(t, r >= 0)), [*ids(a), tokenizer.eos_token_id]) for t, a, r in batch]
         inputs = padded(pairs, tokenizer.pad_token_id)
         rows, embedded = [row for _, _, row in batch], None
@@ -417,9 +421,14 @@ def main() -> None:
     )
     text, choices, mixed, tower, joint = (max(1, round(args.scale * n)) for n in STEPS)
     meaning = meanings(lesson, tokenizer, model.config.text_config.hidden_size)
-    views = {View.Q_ONLY: 0.04, View.CTX_Q: 0.12, View.IMG_Q: 0.17, View.FULL: 0.19}
-    shares = {**views, "p1": 0.10, "p2": 0.19, "p3": 0.19}
-    single = {"p2": 0.5, "p3": 0.5}
+    views: dict[View | str, float] = {
+        View.Q_ONLY: 0.04,
+        View.CTX_Q: 0.12,
+        View.IMG_Q: 0.17,
+        View.FULL: 0.19,
+    }
+    shares: dict[View | str, float] = {**views, "p1": 0.10, "p2": 0.19, "p3": 0.19}
+    single: dict[View | str, float] = {"p2": 0.5, "p3": 0.5}
 
     def language(
         name: str, steps: int, rate: float, seed: int, *, noise: float | None = None

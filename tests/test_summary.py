@@ -12,7 +12,7 @@ from bench import summary
 
 def test_the_page_shows_what_was_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = summary.PAGE.read_text(encoding="utf-8")
-    assert summary.page(text) == text, "python bench/summary.py"
+    assert summary.page(text) == text, "python -m bench.summary"
     headings = [line for line in text.splitlines() if line.startswith("#")]
     for name in ("ROWS", "PAGE"):
         monkeypatch.setattr(summary, name, tmp_path / getattr(summary, name).name)

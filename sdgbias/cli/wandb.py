@@ -113,8 +113,8 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """A W&B Report of the newest runs: leaderboard, signatures, CADE gain, history over nights, the
-    gate's verdicts.
+    """A W&B Report of the newest runs: the five questions of the overview, the leaderboard, the
+    breaches of the last night, plots over nights.
 
     The same command again replaces it.
 

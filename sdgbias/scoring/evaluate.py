@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import pandas as pd
@@ -35,13 +35,18 @@ from sdgbias.scoring.run_id import run_id
 from sdgbias.scoring.scorer import DECODING, NOT_FINITE, SCORING, Scorer, not_generated
 from sdgbias.scoring.timing import timings
 from sdgbias.suites.sdg import read_table
-from sdgbias.suites.suite import Abilities, EvalSettings, StoredScores, Suite
+from sdgbias.suites.suite import Abilities, EvalSettings, StoredScores
 from sdgbias.types import NEEDS_PICTURES, VIEW_LABELS, ModelSpec, View
 
 #: Prompts that show how an undecided model's may be scored together.
 _PROBES = 12
 #: Why an engine that only chooses labels can't score a prompt.
 NO_LIST = "not a question that this model can answer: it chooses one of listed labels"
+#: Extra prompts that take longer than so many seconds wait until the paper's views are published.
+FIRST_LOOK = 120.0
+#: Kind and message of the prompts that wait. They count as failed, so that a run which ends there
+#: is evaluated again.
+WAITING = ("NotAskedYet", "an extra prompt, asked after the paper's views are published")
 
 
 @dataclass(frozen=True)
@@ -64,23 +69,20 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Scoring:
-    """The state of a plan after scoring, which holds no engine: the scores, the prompts that failed
-    (key, kind, message), the pictures, the ``seconds`` spent inside the engine, and ``asked``,
-    keys of the prompts that were sent for the first time. gives_scores: False where the model is
-    measured by its answers alone. times: rows of the table ``timings``."""
+    """A plan and what its prompts got, without the engine: the scores of all cells, or of the
+    paper's alone in a first look; the prompts without an answer (key, kind, message); keys of those
+    that were ``sent`` for the first time; gives_scores: False where the model is measured by its
+    answers alone; times: rows of the table ``timings``; engine: its fingerprint, and what it
+    counted, with the seconds spent inside it."""
 
     plan: Plan
     scored: StoredScores
     failed: list[tuple[str, str, str]]
-    images: ImageReader
-    seconds: float
-    asked: frozenset[str]
-    gives_scores: bool = True
-    times: pd.DataFrame = field(default_factory=pd.DataFrame)
-
-    @property
-    def empty(self) -> bool:
-        return self.scored.scores.empty and self.scored.generations.empty
+    sent: frozenset[str]
+    gives_scores: bool
+    times: pd.DataFrame
+    fingerprint: str
+    counts: Mapping[str, float]
 
     @cached_property
     def failures(self) -> dict[str, str]:
@@ -92,172 +94,177 @@ class Scoring:
         """A view none of whose prompts has a score, with the first reason; '' without one. Prompts
         that no engine of this kind can answer are no loss."""
         lost = {key for key, kind, _ in self.failed if kind != NotAnswerable.kind}
-        for view, keys in self.plan.cells.groupby("view", sort=True)["key"]:
+        for view, keys in self.scored.cells.groupby("view", sort=True)["key"]:
             if set(keys) <= lost:
                 first = next(f for f in self.failed if f[0] in set(keys))
                 return f"{VIEW_LABELS.get(str(view), str(view))} ({first[1]}: {first[2]})"
         return ""
 
-    @cached_property
-    def paper(self) -> pd.Series:
-        """Which cells are the suite's views; the others belong to extra prompts."""
-        return self.plan.cells["view"].isin([view.value for view in View])
-
-    @cached_property
-    def extra(self) -> int:
-        """Distinct prompts that only extra prompts need, unanswerable ones excluded."""
-        beyond = () if self.paper.all() else set(self.plan.distinct["key"]) - self.plan.paper()
-        return sum(self.failures.get(key) != NotAnswerable.kind for key in beyond)
-
     def outcome(self, run_id: str) -> Outcome:
         """Counts of prompts; unanswerable prompts are not among the planned ones."""
-        unanswerable = sum(kind == NotAnswerable.kind for kind in self.failures.values())
-        planned, failed = self.plan.planned - unanswerable, len(self.failures) - unanswerable
-        fresh = len(self.asked - set(self.failures))
-        cells, cached = int(self.paper.sum()), planned - fresh - failed
+        extra = set(self.plan.distinct["key"]) - self.plan.paper()
+        never = {key for key, kind in self.failures.items() if kind == NotAnswerable.kind}
+        planned, failed = self.plan.planned - len(never), len(self.failures) - len(never)
+        fresh = len(self.sent - set(self.failures))
         return Outcome(
-            run_id, cells, planned, fresh, cached, failed, unanswerable, extra=self.extra
+            run_id,
+            naive=int(_of_paper(self.plan.cells).sum()),
+            planned=planned,
+            scored=fresh,
+            cached=planned - fresh - failed,
+            failed=failed,
+            unanswerable=len(never),
+            extra=len(extra - never),
         )
 
-    def tables(self) -> dict[str, pd.DataFrame]:
-        """Rows of the tables ``scores``, ``failures`` and ``timings``."""
-        return {
-            "scores": self.scored.cells.merge(self.scored.scores, on="key").drop(columns="key"),
-            "failures": pd.DataFrame(self.failed, columns=["key", "kind", "message"]),
-            "timings": self.times,
-        }
+
+def _of_paper(cells: pd.DataFrame) -> pd.Series:
+    """Which cells are the suite's views; the others belong to extra prompts."""
+    return cells["view"].isin([view.value for view in View])
 
 
 @dataclass(frozen=True)
-class _Work:
-    """What a run has to do: the plan; the prompts whose answer is ``needed`` (key, limit, ...);
-    those to score (``missing``) and to decode (``wanted``); ``unanswerable``: key -> reason."""
+class Evaluation:
+    """What is evaluated, and where it goes. run_id '' and ``results`` serve the cache alone;
+    first_look: publishes the paper's views while extra prompts wait."""
 
-    plan: Plan
-    needed: pd.DataFrame
-    missing: pd.DataFrame
-    wanted: pd.DataFrame
-    unanswerable: dict[str, str]
-    gives_scores: bool
+    spec: ModelSpec
+    benchmark: Path
+    results: Path
+    settings: EvalSettings
+    run_id: str = ""
+    first_look: Callable[[Scoring], object] = lambda scoring: None
 
-    @property
-    def asked(self) -> frozenset[str]:
-        """Keys of the prompts that are sent for the first time."""
-        fresh = self.wanted[(self.wanted["candidates"] == "") | (not self.gives_scores)]
-        return frozenset(self.missing["key"]) | frozenset(fresh["key"])
+    @cached_property
+    def suite(self) -> suites.Suite:
+        return suites.of(self.benchmark)
 
-
-def _of_all(todo: _Work, progress: Progress) -> Progress:
-    """Progress in all prompts of the run, those that were scored earlier included; reported once
-    before the first one."""
-    earlier = {
-        SCORING: len(todo.plan.distinct) - len(todo.missing),
-        DECODING: len(todo.needed) - len(todo.wanted),
-    }
-    if len(todo.missing):
-        progress(SCORING, earlier[SCORING], len(todo.plan.distinct))
-
-    def of_all(what: str, done: int, total: int) -> None:
-        progress(what, done + earlier.get(what, 0), total + earlier.get(what, 0))
-
-    return of_all
+    @cached_property
+    def card(self) -> Mapping[str, object]:
+        return suites.benchmark_card(self.benchmark)
 
 
-def score_model(
-    engine: Backend,
-    spec: ModelSpec,
-    benchmark: Path,
-    results: Path,
-    settings: EvalSettings = EvalSettings(),
-    progress: Progress = silent,
-    run_id: str = "",
-) -> Scoring:
+def score_model(engine: Backend, run: Evaluation, progress: Progress = silent) -> Scoring:
     """What needs the model: scores every prompt of the run that is missing from the cache beside
-    ``results`` and commits the rows to it, as paid by that run."""
-    suite = suites.of(benchmark)
-    whole = make_plan(askable(suite.cells(benchmark, settings), spec), engine.fingerprint)
-    cache = ScoreCache(results.parent, spec.name, engine.fingerprint)
-    images = ImageReader(benchmark)
-    images.require(whole.distinct["image_id"].unique())
+    its results, the paper's views before extra prompts, and commits the rows to it, as paid by that
+    run."""
+    spec, images = run.spec, ImageReader(run.benchmark)
+    cells = run.suite.cells(run.benchmark, run.settings)
+    plan = make_plan(askable(cells, spec), engine.fingerprint)
+    cache = ScoreCache(run.results.parent, spec.name, engine.fingerprint)
+    images.require(plan.distinct["image_id"].unique())
     with cache.exclusive():
         # the budget covers all runs on this benchmark, over all starts
-        benchmark_id = str(suites.benchmark_card(benchmark)["benchmark_id"])
-        engine.use_ledger(cache.folder / "spent.json", benchmark_id)
+        engine.use_ledger(cache.folder / "spent.json", str(run.card["benchmark_id"]))
         scorer = Scorer(engine, cache, images, spec)
-
-        def work(gives_scores: bool) -> _Work:
-            abilities = Abilities(gives_scores, engine.forces_starts)
-            needed = suite.to_decode(spec, whole.cells, whole.distinct, settings, abilities)
-            plan = whole if gives_scores else whole.only(needed["key"])
-            wanted = not_generated(needed, cache.decoded())
-            missing = plan.distinct[
-                cache.lacks("scores", plan.distinct["key"])
-                & (plan.distinct["candidates"] != "")
-                & gives_scores
-            ]
-            never = _unanswerable(engine, benchmark, suite, plan, wanted)
-            missing, wanted = (
-                rows[~rows["key"].isin(list(never))].assign(run=run_id)
-                for rows in (missing, wanted)
-            )
-            if len(wanted):
-                wanted = wanted.assign(n_tokens=cache.lengths(wanted["key"]))
-            needed = needed[["key", "limit"]]
-            return _Work(plan, needed, missing, wanted, never, gives_scores)
-
-        todo = work(engine.gives_scores)
-        if len(todo.missing) and admission.undecided(spec):
-            rows = draw(todo.missing, _PROBES, 0).to_dict("records")
-            decided, line = admission.decide_now(engine, spec, as_prompts(rows, images))
-            scorer.size = decided.batch_size
-            print(
-                f"{spec.name}: no entry says how its prompts may be scored together; {len(rows)} of"
-                f" them probed: {line}",
-                file=sys.stderr,
-                flush=True,
-            )
         try:
-            scorer.run(todo.missing, todo.wanted, _of_all(todo, progress))
+            return _score(scorer, run, plan, engine.gives_scores, progress)
         except NoScores:
-            if not cache.lacks("scores", whole.distinct["key"]).all():
+            if not cache.lacks("scores", plan.distinct["key"]).all():
                 raise  # the endpoint gave scores before
-            todo = work(gives_scores=False)
-            scorer.run(todo.missing, todo.wanted, _of_all(todo, progress))
-        failed = scorer.failures + [
-            (key, NotAnswerable.kind, why) for key, why in todo.unanswerable.items()
-        ]
+            return _score(scorer, run, plan, False, progress)
 
-        scores, cells = cache.compact("scores"), todo.plan.cells
-        generations = cache.compact("generations").merge(todo.needed, on=["key", "limit"])
-        times = timings(cells, scores, generations, run_id, settings.passes)
+
+def _score(
+    scorer: Scorer, run: Evaluation, plan: Plan, gives_scores: bool, progress: Progress
+) -> Scoring:
+    cache, spec = scorer.cache, run.spec
+    abilities = Abilities(gives_scores, scorer.engine.forces_starts)
+    needed = run.suite.to_decode(spec, plan.cells, plan.distinct, run.settings, abilities)
+    plan = plan if gives_scores else plan.only(needed["key"])
+    distinct = plan.distinct
+    missing = distinct[
+        cache.lacks("scores", distinct["key"]) & (distinct["candidates"] != "") & gives_scores
+    ]
+    wanted = not_generated(needed, cache.decoded())
+    never = _unanswerable(scorer.engine, run, plan, wanted)
+    missing, wanted = (
+        rows[~rows["key"].isin(list(never))].assign(run=run.run_id) for rows in (missing, wanted)
+    )
+    if len(wanted):
+        wanted = wanted.assign(n_tokens=cache.lengths(wanted["key"]))
+    free = wanted.loc[(wanted["candidates"] == "") | (not gives_scores), "key"]
+    sent = frozenset(missing["key"]) | frozenset(free)
+    if len(missing) and admission.undecided(spec):
+        _decide_size(scorer, missing)
+
+    def summary(cells: pd.DataFrame, waiting: list[str]) -> Scoring:
+        scores = cache.compact("scores")
+        answers = cache.compact("generations").merge(needed[["key", "limit"]], on=["key", "limit"])
         of_time = [name for name, _ in TIMED]
+        failed = [
+            *scorer.failures,
+            *((key, NotAnswerable.kind, reason) for key, reason in never.items()),
+            *((key, *WAITING) for key in waiting),
+        ]
         scored = StoredScores(
             cells,
             scores.drop(columns=of_time),
-            generations.drop(columns=of_time),
+            answers.drop(columns=of_time),
             near=TOLERANCES[spec.dtype],
         )
-        # the texts are a seventh of a run's memory, and nothing reads them from here on
-        plan = replace(todo.plan, distinct=todo.plan.distinct.drop(columns="text"))
         return Scoring(
-            plan,
+            # the texts are a seventh of a run's memory, and nothing reads them from here on
+            Plan(distinct.drop(columns="text"), plan.cells),
             scored,
             failed,
-            images,
-            scorer.seconds,
-            todo.asked,
-            todo.gives_scores,
-            times,
+            sent,
+            gives_scores,
+            timings(cells, scores, answers, run.run_id, run.settings.passes),
+            scorer.engine.fingerprint,
+            {**scorer.engine.counts, "seconds": round(scorer.seconds, 3)},
         )
+
+    totals = {SCORING: len(distinct), DECODING: len(needed)}
+    left = {SCORING: len(missing), DECODING: len(wanted)}
+
+    def report(what: str, done: int, total: int) -> None:
+        """In all prompts of the run, those that were scored earlier included."""
+        progress(what, totals[what] - left[what] + done, totals[what])
+
+    if len(missing):
+        report(SCORING, 0, 0)
+    paper = plan.paper()
+    for of_paper in (True, False):
+        to_score, to_decode = (
+            rows[rows["key"].isin(paper) == of_paper] for rows in (missing, wanted)
+        )
+        waiting = set() if of_paper else {*to_score["key"], *to_decode["key"]}
+        if paper and len(waiting) * scorer.pace > FIRST_LOOK:
+            # the device waits for some minutes of CADE, the results don't wait for hours
+            cells = plan.cells[_of_paper(plan.cells)].reset_index(drop=True)
+            run.first_look(summary(cells, sorted(waiting)))
+        scorer.run(to_score, to_decode, report)
+        left[SCORING] -= len(to_score)
+        left[DECODING] -= len(to_decode)
+    scorer.forget_hangs()
+    return summary(plan.cells, [])
+
+
+def _decide_size(scorer: Scorer, missing: pd.DataFrame) -> None:
+    """Finds out on a few prompts how those of a model without an admitted entry may be scored
+    together, and says so."""
+    rows = draw(missing, _PROBES, 0).to_dict("records")
+    spec, prompts = scorer.spec, as_prompts(rows, scorer.images)
+    decided, line = admission.decide_now(scorer.engine, spec, prompts)
+    scorer.size = decided.batch_size
+    print(
+        f"{spec.name}: no entry says how its prompts may be scored together; {len(rows)} of them"
+        f" probed: {line}",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _unanswerable(
-    engine: Backend, benchmark: Path, suite: Suite, plan: Plan, wanted: pd.DataFrame
+    engine: Backend, run: Evaluation, plan: Plan, wanted: pd.DataFrame
 ) -> dict[str, str]:
     """Key -> reason of the prompts that this engine can never answer: prompts with candidates where
     it only chooses one of the listed labels, and prompts whose right answer is not among the few
     names it can give."""
-    named = {} if engine.names is None else suite.unanswerable(benchmark, wanted, engine.names)
+    named = {}
+    if engine.names is not None:
+        named = run.suite.unanswerable(run.benchmark, wanted, engine.names)
     if not engine.chooses_labels:
         return named
     scored = plan.distinct.loc[plan.distinct["candidates"] != "", "key"]
@@ -273,15 +280,15 @@ def evaluate(
     progress: Progress = silent,
 ) -> Outcome:
     """Scores one registered model on a benchmark folder and publishes the run into the results
-    file.
+    file: the paper's views first where extra prompts take long, then the whole run.
 
     Prompts scored before (by this or an interrupted run) are read from the cache beside the results
     file. The same model, benchmark and settings give the same run_id; a complete published run is
     left alone.
     """
-    started = datetime.now(UTC)
-    read = _files(benchmark)
-    card, suite = suites.benchmark_card(benchmark), suites.of(benchmark)
+    started, files = datetime.now(UTC), _files(benchmark)
+    run = Evaluation(spec, benchmark, results, settings)
+    suite, card = run.suite, run.card
     if suite.needs_pictures and not spec.pictured:
         raise UsageError(
             f"{spec.name}: {NEEDS_PICTURES}: suite {suite.name} ({benchmark}) asks about pictures,"
@@ -292,43 +299,88 @@ def evaluate(
     name = run_id(spec, root, str(card["benchmark_id"]), suite, settings)
     if (done := _published(results, name)) is not None and not done.failed:
         return done
+    run = replace(run, run_id=name)
+    publish = partial(_publish, run, started, files, progress)
     with closing(load(spec, root)) as engine:
-        scoring = score_model(engine, spec, benchmark, results, settings, progress, name)
-        done_by_engine = {**engine.counts, "seconds": round(scoring.seconds, 3)}
-        fingerprint = engine.fingerprint
+        scoring = score_model(engine, replace(run, first_look=publish), progress)
     del engine
     release_memory()  # CADE and the metrics take minutes, in which another model may have the GPU
-    if scoring.empty:
-        raise _nothing_scored(spec, benchmark, suite, scoring.failed)
+    return publish(scoring)
+
+
+def _publish(
+    run: Evaluation,
+    started: datetime,
+    files: dict[str, tuple[int, int, int]],
+    progress: Progress,
+    scoring: Scoring,
+) -> Outcome:
+    """Computes CADE and the metrics of a run and stores it, in place of its first look. Raises
+    ModelError where a view has no score, DisagreementError where another engine disagrees,
+    InfrastructureError where the benchmark's files are others than those of the start."""
+    spec, benchmark, results, settings = run.spec, run.benchmark, run.results, run.settings
+    if scoring.scored.scores.empty and scoring.scored.generations.empty:
+        raise _nothing_scored(run, scoring.failed)
     if lost := scoring.lost_view:
         raise ModelError(
             f"{spec.name}: every prompt of {lost} failed, so that nothing is published; what is"
             f" scored is kept, and asked again: sdgbias evaluate {spec.name}"
         )
-    require_agreement(results.parent, spec.name, fingerprint)
-    tables = suite.tables(benchmark, scoring.scored, settings, scoring.images, progress)
-    tables |= scoring.tables() | {"quarantine": read_table(benchmark, "quarantine")}
+    require_agreement(results.parent, spec.name, scoring.fingerprint)
+    outcome = scoring.outcome(run.run_id)
+    waits = WAITING[0] in scoring.failures.values()
+    asked = replace(settings, passes=()) if waits else settings
+    tables = run.suite.tables(benchmark, scoring.scored, asked, ImageReader(benchmark), progress)
+    tables |= {
+        "scores": scoring.scored.cells.merge(scoring.scored.scores, on="key").drop(columns="key"),
+        "failures": pd.DataFrame(scoring.failed, columns=["key", "kind", "message"]),
+        "timings": scoring.times,
+        "quarantine": read_table(benchmark, "quarantine"),
+    }
     # prompts were read before the scoring and items after it: both must be of one build
-    if (now := _files(benchmark)) != read:
-        changed = sorted(name for name in now | read if now.get(name) != read.get(name))
+    if (now := _files(benchmark)) != files:
+        changed = sorted(name for name in now | files if now.get(name) != files.get(name))
         raise InfrastructureError(
             f"{benchmark}: built again while {spec.name} was being evaluated"
             f" ({', '.join(changed)}); nothing is published, what is scored is kept: sdgbias"
             f" evaluate {spec.name} --benchmark {benchmark}"
         )
-    outcome = scoring.outcome(name)
-    config = suite.identity(settings) | suite.noted(card) | _circumstances(spec, card, scoring)
-    record = {
-        "run_id": name,
+    store.publish(results, _record(run, scoring, outcome, started), tables)
+    return outcome
+
+
+def _record(
+    run: Evaluation, scoring: Scoring, outcome: Outcome, started: datetime
+) -> dict[str, object]:
+    """The row of table ``runs``. Its config holds what the id depends on, and what it doesn't:
+    extra, cells and distinct prompts beyond the suite's views."""
+    spec, card, suite, settings = run.spec, run.card, run.suite, run.settings
+    config = {
+        **suite.identity(settings),
+        **suite.noted(card),
+        "extra": {
+            "cells": int((~_of_paper(scoring.plan.cells)).sum()),
+            "prompts": outcome.extra,
+        },
+        "sdgbias": __version__,
+        "unanswerable": outcome.unanswerable,
+        "gives_scores": scoring.gives_scores,
+        "synthetic": bool(card.get("synthetic", False)),
+        **{name: card[name] for name in ("hub", "text_view") if name in card},
+        "spec": asdict(spec),
+        "engine": scoring.counts,
+    }
+    return {
+        "run_id": outcome.run_id,
         "model": spec.name,
         "title": spec.title,
         "backend": spec.backend,
         "revision": spec.revision,
-        "fingerprint": fingerprint,
+        "fingerprint": scoring.fingerprint,
         "provenance": "planted" if spec.backend.startswith("planted") else "measured",
         "suite": suite.name,
         "benchmark_id": str(card["benchmark_id"]),
-        "benchmark_path": benchmark.name,
+        "benchmark_path": run.benchmark.name,
         "licence": str(card.get("licence", "")),
         "started_at": started,
         "finished_at": datetime.now(UTC),
@@ -339,10 +391,8 @@ def evaluate(
         "n_scored": outcome.scored,
         "n_cached": outcome.cached,
         "n_failed": outcome.failed,
-        "config": json.dumps(config | {"engine": done_by_engine}, sort_keys=True, default=str),
+        "config": json.dumps(config, sort_keys=True, default=str),
     }
-    store.publish(results, record, tables)
-    return outcome
 
 
 def _files(benchmark: Path) -> dict[str, tuple[int, int, int]]:
@@ -372,14 +422,15 @@ def _published(results: Path, run_id: str) -> Outcome | None:
 
 
 def _nothing_scored(
-    spec: ModelSpec, benchmark: Path, suite: Suite, failures: list[tuple[str, str, str]]
+    run: Evaluation, failures: list[tuple[str, str, str]]
 ) -> ModelError | InfrastructureError:
     """The error of a run without a single answer: a model error if no prompt is answerable by it,
     else the first failure."""
+    spec = run.spec
     if failures and all(kind == NotAnswerable.kind for _, kind, _ in failures):
         return ModelError(
-            f"{spec.name}: can't answer any question of {benchmark}: {failures[0][2]};"
-            f" take suite {suite.name} out of its options.suites in"
+            f"{spec.name}: can't answer any question of {run.benchmark}: {failures[0][2]};"
+            f" take suite {run.suite.name} out of its options.suites in"
             f" registry/models/{spec.name}.yaml"
         )
     if failures and all(kind == NOT_FINITE[0] for _, kind, _ in failures):
@@ -397,19 +448,3 @@ def _nothing_scored(
         f" {message}; nothing is published; fix the cause, then run again: sdgbias evaluate"
         f" {spec.name}"
     )
-
-
-def _circumstances(
-    spec: ModelSpec, card: Mapping[str, object], scoring: Scoring
-) -> dict[str, object]:
-    """Parts of a run's config that don't enter its id. extra: cells and distinct prompts beyond the
-    suite's views."""
-    return {
-        "extra": {"cells": int((~scoring.paper).sum()), "prompts": scoring.extra},
-        "sdgbias": __version__,
-        "unanswerable": scoring.outcome("").unanswerable,
-        "gives_scores": scoring.gives_scores,
-        "synthetic": bool(card.get("synthetic", False)),
-        **{name: card[name] for name in ("hub", "text_view") if name in card},
-        "spec": asdict(spec),
-    }

@@ -79,9 +79,9 @@ RESTARTS = 4
 
 class Scorer:
     """Scores prompts into a cache. `failures`: (key, kind, message) of prompts that failed alone;
-    `size`: prompts per chunk, smaller once a chunk ran out of memory; `seconds`: time spent inside
-    the engine; `lengths`: tokens of the prompts scored so far; `deaths`: how often the process of
-    an engine in a child process ended.
+    `size`: prompts per chunk, smaller once a chunk ran out of memory; `seconds`, `n_sent`: time
+    spent inside the engine, and prompts sent to it; `lengths`: tokens of the prompts scored so far;
+    `deaths`: how often the process of an engine in a child process ended.
 
     Rows may carry `run`, the run that asks for them, and `n_tokens`, the length of a prompt that an
     earlier start scored (0: not known): both serve the times of the cache's rows alone."""
@@ -99,6 +99,7 @@ class Scorer:
         self.scored_any = any(cache.folder.glob("scores-*.parquet"))  # including earlier starts
         self.size = spec.batch_size
         self.seconds = 0.0
+        self.n_sent = 0
         self.deaths = 0
         self.lengths: dict[str, int] = {}
         limit = read(spec, Options).chunk_timeout
@@ -108,7 +109,15 @@ class Scorer:
         """Scores ``missing``, then decodes the numbers ``wanted`` of prompts that didn't fail."""
         self.score(missing, progress)
         self.generate(wanted[~wanted["key"].isin([key for key, _, _ in self.failures])], progress)
+
+    def forget_hangs(self) -> None:
+        """After the last prompt: the next start tries those that hung as any other failure."""
         self.watchdog.note.unlink(missing_ok=True)
+
+    @property
+    def pace(self) -> float:
+        """Seconds per prompt so far, 0 before the first."""
+        return self.seconds / max(1, self.n_sent)
 
     @contextmanager
     def _asking(self, chunk: Chunk) -> Iterator[None]:
@@ -118,6 +127,7 @@ class Scorer:
                 yield
         finally:
             self.seconds += time.perf_counter() - began
+            self.n_sent += len(chunk)
 
     def _guarded(self, chunk: Chunk, work: Work, died: bool = False) -> list[pa.RecordBatch]:
         """The finished rows of a chunk, which is halved repeatedly to isolate the prompts that

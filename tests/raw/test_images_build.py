@@ -260,7 +260,7 @@ import pandas as pd
 from sdgbias.raw.images import image_store as imagestore
 
 def stop(what, done, total):  # once something is finished: the test never comes too late
-    if list((out / "images" / ".next").glob("[A-Z]*.parquet")):
+    if list((out / "images" / ".next").glob("[A-Z]*.json")):
         time.sleep(600)
 
 if __name__ == "__main__":
@@ -290,7 +290,7 @@ def test_killed_and_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ]
     running = subprocess.Popen(command)
     waiting = out / "images" / ".next"
-    while not list(waiting.glob("[A-Z]*.parquet")):
+    while not list(waiting.glob("[A-Z]*.json")):
         assert running.poll() is None
         time.sleep(0.01)
     workers = children(running.pid)

@@ -121,22 +121,6 @@ def test_summary_leaves_nan_and_indicators_out() -> None:
     }
 
 
-def test_the_table_has_a_row_per_view_and_four_columns_per_test() -> None:
-    rows = [
-        ("mcq", test, method, "all", "all", "accuracy", 0.1 * i, 10 + i, 0.0, 1.0)
-        for i, (method, test) in enumerate(
-            [("cade", "T1"), ("full", "T1"), ("full", "all"), ("q_only", "T1")]
-        )
-    ]
-    table = w.tables(pd.DataFrame(rows, columns=COLUMNS), pd.DataFrame(), pd.DataFrame())[
-        "views_by_test"
-    ]
-    assert list(table["view"]) == ["Q-only", "Full", "CADE"]
-    full = table.set_index("view").loc["Full"]
-    assert (full["T1"], full["T1 n"], full["all"], full["all ci_high"]) == (0.1, 11, 0.2, 1.0)
-    assert pd.isna(table.set_index("view").loc["CADE", "all"])
-
-
 @pytest.mark.parametrize(
     ("given", "worst"),
     [

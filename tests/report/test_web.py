@@ -128,8 +128,9 @@ def test_leaderboard_shows_what_is_stored(client: TestClient, served: Path) -> N
     )  # 2 models x 4 nights; the failing one has none
     assert "no change" in said  # fake-pessimist was found unchanged
     html = client.get("/numbers").text
-    assert html.count('<polyline class="line"') == 2 + 2  # the legend's and the chart's
-    assert html.count('<circle class="dot"') == 2 + 4
+    assert html.count('class="mark-line') == 2, "a chart for each model"
+    dots = re.findall(r'layer_2_marks">(.*?)</g>', html)
+    assert sum(part.count("<path") for part in dots) == 2 + 4, "a dot for each scored night"
 
 
 def test_the_numbers_of_every_run_are_found(client: TestClient, served: Path) -> None:

@@ -6,15 +6,18 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-from sdgbias import store, suites
+from sdgbias import store
 from sdgbias.engines.planted import Planted
 from sdgbias.errors import InfrastructureError, ModelError
 from sdgbias.registry import entries
-from sdgbias.scoring.evaluate import _nothing_scored, evaluate
+from sdgbias.scoring import evaluate as evaluation
+from sdgbias.scoring.evaluate import Evaluation, _nothing_scored, evaluate
 from sdgbias.scoring.scorer import NOT_FINITE
-from sdgbias.types import Prompt, ScoreBatch
+from sdgbias.suites.suite import EvalSettings
+from sdgbias.types import Prompt, ScoreBatch, View
 from tests.builders.planted_people import planted
 
 
@@ -38,7 +41,8 @@ def test_a_build_during_an_evaluation_is_no_mixture(tmp_path: Path) -> None:
 def test_a_model_whose_scores_all_overflow_is_at_fault_itself(tmp_path: Path) -> None:
     """An error of the machine would be retried."""
     failures = [("key", *NOT_FINITE)]
-    fault = _nothing_scored(planted(tmp_path / "b"), tmp_path, suites.SUITES["people"], failures)
+    run = Evaluation(planted(tmp_path / "b"), tmp_path / "b", tmp_path / "r.duckdb", EvalSettings())
+    fault = _nothing_scored(run, failures)
     assert isinstance(fault, ModelError) and "too large for float32" in str(fault)
 
 
@@ -63,3 +67,55 @@ def test_an_evaluation_that_loses_a_whole_view_is_no_success(
     assert store.query(results, "SELECT run_id FROM runs").empty
     again = evaluate(spec, root, small_benchmark, results)
     assert again.published and not again.failed and again.cached > 0
+
+
+@pytest.fixture
+def first_look_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "FIRST_LOOK", 0.0)
+
+
+RUN = """SELECT run_id, n_prompts_planned AS planned, n_scored, n_cached, n_failed,
+         CAST(config -> 'extra' ->> 'prompts' AS BIGINT) AS extra FROM runs"""
+
+
+@pytest.mark.usefixtures("first_look_at_once")
+def test_the_papers_views_are_published_before_the_extra_prompts_are_asked(
+    small_benchmark: Path, tmp_path: Path
+) -> None:
+    root = entries.find_root()
+    spec, settings = entries.load(root, "planted-optimist"), EvalSettings(passes=("table_j",))
+    results, whole = tmp_path / "r.duckdb", tmp_path / "whole" / "r.duckdb"
+
+    def stop(what: str, done: int, total: int) -> None:
+        """Ends the evaluation at the first extra prompt."""
+        if results.is_file() and not store.query(results, "SELECT 1 FROM runs").empty:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(spec, root, small_benchmark, results, settings, stop)
+    first = store.query(results, RUN).iloc[0]
+    waiting = store.query(results, "SELECT DISTINCT kind FROM failures")["kind"].tolist()
+    views = store.query(results, "SELECT DISTINCT view FROM timings")["view"].tolist()
+
+    assert first["n_failed"] == first["extra"] > 0 and waiting == ["NotAskedYet"]
+    assert first["n_scored"] + first["n_failed"] == first["planned"]
+    assert sorted(views) == sorted(view.value for view in View)
+
+    done = evaluate(spec, root, small_benchmark, results, settings)
+    assert (done.run_id, done.failed, done.extra) == (first["run_id"], 0, first["extra"])
+    # what was finished when it ended is within one commit of the scores of the paper's views
+    assert done.cached >= first["n_scored"] and len(store.query(results, RUN)) == 1
+    evaluate(spec, root, small_benchmark, whole, settings)
+    same = [store.query(path, "SELECT * FROM metrics ORDER BY ALL") for path in (results, whole)]
+    pd.testing.assert_frame_equal(*same)
+
+
+def test_extra_prompts_that_take_seconds_dont_cost_a_second_cade(
+    small_benchmark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published: list[object] = []
+    monkeypatch.setattr(evaluation.store, "publish", lambda *given: published.append(given))
+    root = entries.find_root()
+    spec = entries.load(root, "planted-optimist")
+    evaluate(spec, root, small_benchmark, tmp_path / "r", EvalSettings(passes=("table_j",)))
+    assert len(published) == 1

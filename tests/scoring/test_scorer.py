@@ -235,6 +235,7 @@ def test_a_hung_engine_ends_and_its_prompts_are_tried_last_and_alone_then_given_
     scorer, missing = Scorer(engine, cache, {}, SPEC), plan(TEXTS)
     left = missing[~missing["key"].isin(kept["key"])]
     scorer.run(left, nothing, lambda what, done, total: None)
+    scorer.forget_hangs()
     assert engine.sizes == [1] * 11 and len(left) == 12, "it is not asked a third time"
     assert scorer.failures == [(hung, "Hung", "the engine hung twice on this prompt")]
     assert not note.exists(), "the next start tries it as any other failure"

@@ -12,7 +12,7 @@ from sdgbias.engines import load
 from sdgbias.progress import Progress
 from sdgbias.scoring import scorer as scorer_module
 from sdgbias.scoring.cache import ScoreCache
-from sdgbias.scoring.evaluate import Scoring, score_model
+from sdgbias.scoring.evaluate import Evaluation, Scoring, score_model
 from sdgbias.scoring.scorer import Scorer
 from sdgbias.scoring.timing import timings
 from sdgbias.suites.suite import EvalSettings
@@ -106,7 +106,7 @@ def test_a_batch_is_divided_by_tokens(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def starts(small_benchmark: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Scoring]:
-    """Run 'first', interrupted once; then run 'second' on the same prompts."""
+    """Evaluation 'first', interrupted once; then run 'second' on the same prompts."""
     path = tmp_path_factory.mktemp("timed") / "r.duckdb"
 
     def stop(what: str, done: int, total: int) -> None:
@@ -115,7 +115,9 @@ def starts(small_benchmark: Path, tmp_path_factory: pytest.TempPathFactory) -> l
 
     def start(run: str, progress: Progress = lambda what, done, total: None) -> Scoring:
         engine = load(PLANTED, small_benchmark)
-        return score_model(engine, PLANTED, small_benchmark, path, FORCED, progress, run)
+        return score_model(
+            engine, Evaluation(PLANTED, small_benchmark, path, FORCED, run), progress
+        )
 
     with pytest.raises(KeyboardInterrupt):
         start("first", stop)

@@ -7,22 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[2] / "bench" / "gpu_views.py"
+REPOSITORY = Path(__file__).parents[2]
 
 
 def test_runs_at_small_shapes() -> None:
-    command = [
-        sys.executable,
-        str(SCRIPT),
-        "--tiny",
-        "--pictures",
-        "2",
-        "--questions",
-        "2",
-        "--runs",
-        "1",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    options = ["--tiny", "--pictures", "2", "--questions", "2", "--runs", "1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.gpu_views", *options],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=REPOSITORY,
+    )
     tokens = {
         name: [
             (int(computed.replace(",", "")), int(of_prompts.replace(",", "")))

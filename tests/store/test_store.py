@@ -8,7 +8,6 @@ import signal
 import subprocess
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 import duckdb
@@ -42,9 +41,10 @@ PUBLIC = [
 
 def dump(path: Path) -> dict[str, str]:
     names = ("runs", *store.RUN_TABLES, *store.BENCHMARK_TABLES)
-    return {
-        n: store.query(path, f"FROM {n} ORDER BY ALL").to_json(date_format="iso") for n in names
-    }
+    with store.held_open(path):
+        return {
+            n: store.query(path, f"FROM {n} ORDER BY ALL").to_json(date_format="iso") for n in names
+        }
 
 
 @pytest.fixture
@@ -233,49 +233,51 @@ def test_threads_take_turns(path: Path) -> None:
     )
 
 
-def test_kill_during_publish_leaves_the_old_state(path: Path) -> None:
-    store.publish(path, run(), tables(0.5))
-    before = dump(path)
-    code = f"""
+#: Publishes in a fork for each instant: killed before its first statement, its second, and so on,
+#: and once more when the last one, COMMIT, has returned. Prints how many statements there were.
+KILLED = """
 import contextlib
 connect = store.connect
-class Deadly:
+class Watched:
+    statements = 0
     def __init__(self, con): self.con = con
     def __getattr__(self, name): return getattr(self.con, name)
-    def execute(self, sql, *a):
-        if sql == "COMMIT": os.kill(os.getpid(), signal.SIGKILL)
-        return self.con.execute(sql, *a)
+    def execute(self, sql, *values):
+        Watched.statements += 1
+        if Watched.statements == instant: os.kill(os.getpid(), signal.SIGKILL)
+        answer = self.con.execute(sql, *values)
+        if sql == "COMMIT" and instant == -1: os.kill(os.getpid(), signal.SIGKILL)
+        return answer
 @contextlib.contextmanager
-def deadly(*a, **k):
-    with connect(*a, **k) as con: yield Deadly(con)
-store.connect = deadly
-store.publish({str(path)!r}, run(), tables(0.9, items=20000))
+def watched(*a, **k):
+    with connect(*a, **k) as con: yield Watched(con)
+store.connect = watched
+for line in sys.stdin:
+    instant = int(line)
+    if not (fork := os.fork()):
+        store.publish(PATH, run(), tables(0.9, items=2000))
+        print(Watched.statements, flush=True)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]), flush=True)
 """
-    dying = child(code)
-    assert dying.wait() == -signal.SIGKILL
-    assert dump(path) == before
 
 
-def test_kill_at_any_moment(path: Path) -> None:
-    store.publish(path, run(), tables(0.5, items=2000))
-    old = dump(path)["scores"]
-    values = set()
-    for delay in (0.0, 0.05):
-        code = (
-            f"print('go', flush=True)\nwhile True: store.publish({str(path)!r}, run(), tables(0.9,"
-            " items=2000))"
-        )
-        dying = child(code)
-        assert dying.stdout and dying.stdout.readline()
-        time.sleep(delay)
-        os.kill(dying.pid, signal.SIGKILL)
-        dying.wait()
-        rows = store.query(
-            path, "SELECT count(*) AS n, min(mass) AS low, max(mass) AS high FROM scores"
-        )
-        assert rows["n"][0] == 2000 and rows["low"][0] == rows["high"][0]
-        values.add(float(rows["low"][0]))
-    assert values <= {0.5, 0.9} and old
+def test_killed_at_any_statement_a_publish_leaves_the_old_state_or_the_new(path: Path) -> None:
+    store.publish(path, run(), tables(0.5))
+    old = dump(path)
+    whole = path.parents[1] / "copy" / path.name
+    shutil.copytree(path.parent, whole.parent)
+    counting = child(KILLED.replace("PATH", repr(str(whole))), stdin=subprocess.PIPE)
+    statements, _ = counting.communicate("0\n")[0].split()
+    dying = child(KILLED.replace("PATH", repr(str(path))), stdin=subprocess.PIPE)
+    assert int(statements) >= 20 and dying.stdin and dying.stdout
+    for instant in range(1, int(statements) + 1):
+        dying.stdin.write(f"{instant}\n")
+        dying.stdin.flush()
+        assert int(dying.stdout.readline()) == -signal.SIGKILL
+        assert dump(path) == old, f"killed before statement {instant}"
+    assert dying.communicate("-1\n")[0].split() == [str(-signal.SIGKILL)]
+    assert dump(path) == dump(whole) != old, "killed after COMMIT"
 
 
 def test_disk_full(path: Path) -> None:

@@ -342,6 +342,12 @@ def inline(svg: str, name: str) -> str:
     return _own_ids(svg, name).replace(TEXT, "currentColor").replace(_GRID, "var(--grid)")
 
 
+def svg_of(name: str, prefix: str, rows: list[dict[str, Any]], **given: Any) -> str:
+    """A form drawn with these rows, to stand in a page."""
+    spec = {**marks.form(name, **given), "data": {"values": rows}, "config": CONFIG}
+    return inline(_rendered(json.dumps(spec)), re.sub(r"[^\w-]+", "-", prefix))
+
+
 @lru_cache(maxsize=256)
 def _rendered(spec: str) -> str:
     """SVG of a Vega-Lite specification: the web application draws the same night again and again,

@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 from calendar import isleap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -163,54 +163,14 @@ def history(metrics: pd.DataFrame) -> dict[str, float | int]:
     return summary(own)
 
 
-# ----------------------------------------------------------------------
-# tables
-
-
 def tables(
     metrics: pd.DataFrame, params: pd.DataFrame, verdicts: pd.DataFrame
 ) -> dict[str, pd.DataFrame]:
-    """name -> rows, non-empty tables only: ``metrics`` (everything), ``views_by_test`` (multiple
-    choice: accuracy; regression: mean absolute error), ``signatures`` (shares by direction),
-    ``disparities``, ``cade_params``, ``gate``."""
-    found = {
-        "metrics": metrics,
-        "views_by_test": _wide(
-            metrics, {"mcq": ("accuracy",), "regression": ("mae",), "*": ("recall",)}
-        ),
-        "signatures": _wide(metrics, {"mcq": tuple(f"share_{d}" for d in DIRECTIONS)}),
-        "disparities": metrics[
-            (metrics["metric"] == "disparity") & metrics["indicator"].str.startswith("all")
-        ],
-        "cade_params": params.drop(columns=[c for c in ("model", "run_id") if c in params]),
-        "gate": verdicts,
-    }
-    return {name: frame for name, frame in found.items() if len(frame)}
-
-
-def _wide(metrics: pd.DataFrame, wanted: Mapping[str, Sequence[str]]) -> pd.DataFrame:
-    """One row per task, view and metric (all pillars, all indicators); per test four columns:
-    value, n, ci_low, ci_high."""
-    from sdgbias.report.data import METHODS, TESTS
-
-    whole = (metrics["pillar"] == "all") & metrics["indicator"].str.startswith("all")
-    pairs = zip(metrics["task"], metrics["metric"], strict=True)
-    asked = [m in wanted.get(t, wanted.get("*", ())) for t, m in pairs]
-    own = metrics[whole & pd.Series(asked, metrics.index, dtype=bool)]
-    if own.empty:
-        return own
-    rank = {name: i for i, name in enumerate(METHODS)}
-    own = own.assign(
-        at=own["method"].map(rank).fillna(len(rank)),
-        view=own["method"].map(lambda method: METHODS.get(method, method)),
-    )
-    keys = ["task", "metric", "at", "view", "indicator"]
-    parts = {str(test): part.set_index(keys)[list(_NUMBERS)] for test, part in own.groupby("test")}
-    order = [t for t in TESTS if t in parts] + sorted(set(parts) - set(TESTS))
-    wide = pd.concat([parts[test] for test in order], axis=1).sort_index()
-    wide.columns = pd.Index([f"{t} {c}".removesuffix(" value") for t in order for c in _NUMBERS])
-    first = ["task", "view", "indicator", "metric"]
-    return wide.reset_index()[[*first, *wide.columns]]
+    """Name -> rows, non-empty tables only: every number of the run, CADE's parameters and the
+    verdicts of the regression check."""
+    chosen = params.drop(columns=[c for c in ("model", "run_id") if c in params])
+    named = {"metrics": metrics, "cade_params": chosen, "gate": verdicts}
+    return {name: frame for name, frame in named.items() if len(frame)}
 
 
 def gate_summary(found: pd.DataFrame) -> dict[str, float | int | str]:

@@ -10,7 +10,6 @@ Only public calls of the client; all runs of a call share its one helper process
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 import sys
@@ -29,7 +28,6 @@ from sdgbias.errors import SdgbiasError, StoreError, first_line, one_of
 from sdgbias.files import json_object, write_json
 from sdgbias.progress import Progress, each, silent
 from sdgbias.report.wandb import contents
-from sdgbias.types import Task
 
 #: Default project if WANDB_PROJECT is not set. `wandb sync` can rename a run's project but not that
 #: of its artifacts, so it is fixed when the run is written.
@@ -70,14 +68,6 @@ class RunToLog:
     def params(self) -> pd.DataFrame:
         """CADE's parameters."""
         return self._rows("FROM cade_params WHERE run_id = $run_id ORDER BY task, test")
-
-    @cached_property
-    def gaps(self) -> pd.DataFrame:
-        """Its study of gaps between groups of people."""
-        order = "test, method, pillar, metric"
-        return self._rows(
-            f"FROM study_rows WHERE run_id = $run_id AND study = 'fairness' ORDER BY {order}"
-        )
 
     @cached_property
     def judged(self) -> pd.DataFrame:
@@ -206,8 +196,7 @@ def _write(job: RunToLog, outcome: Mapping[str, Any], offline: str) -> tuple[Pat
     Config: the run's record, settings, the model's entry without secrets, CADE's parameters, night,
     versions. Summary: ``task/test/method[/pillar]/metric`` = value, with ``.../n``, ``.../ci_low``,
     ``.../ci_high``, and ``gate/...`` if the regression check has judged the night. History: one
-    step per run (minutes of the night's wall clock) with ``night/year``. Then tables, figures and
-    artifacts.
+    step per run (minutes of the night's wall clock) with ``night/year``. Then tables and artifacts.
     """
     record, night = job.record, job.night
     name = contents.wandb_id(str(record["run_id"]), night)
@@ -223,8 +212,8 @@ def _write(job: RunToLog, outcome: Mapping[str, Any], offline: str) -> tuple[Pat
         row: dict[str, Any] = contents.history(job.metrics)
         row |= {k: v for k, v in facts.items() if not isinstance(v, str)}
         row[contents.NIGHT_YEAR] = contents.year(when)
-        media = {} if job.small else _media(job)
-        run.log(row | media, step=contents.step(when))
+        tables = {} if job.small else _tables(job)
+        run.log(row | tables, step=contents.step(when))
         if not job.small:
             _artifacts(run, job, online=not offline)
         written = Path(run.dir).parent
@@ -275,19 +264,14 @@ def _init(job: RunToLog, name: str, offline: str) -> tuple[Any, str]:
     return start("offline"), offline
 
 
-def _media(job: RunToLog) -> dict[str, Any]:
-    """Tables and the figures of the report, by name."""
+def _tables(job: RunToLog) -> dict[str, Any]:
     import wandb
-    from PIL import Image
 
     made: dict[str, Any] = {}
     for title, frame in contents.tables(job.metrics, job.params, job.judged).items():
         # by row: a table of a data frame takes three times as long
         rows = frame.astype(object).where(frame.notna(), None).to_numpy().tolist()
         made[title] = wandb.Table(columns=list(frame), data=rows)
-    drawn = _FIGURES[suites.named(str(job.record["suite"])).items_table]
-    for title, png in drawn(job).items():
-        made[title] = wandb.Image(Image.open(io.BytesIO(png)), caption=title)
     return made
 
 
@@ -311,37 +295,6 @@ def _artifacts(run: Any, job: RunToLog, online: bool) -> None:
             logged.wait()
             if target := os.environ.get(REGISTRY):
                 run.link_artifact(logged, target, aliases=aliases)
-
-
-def _of_people(job: RunToLog) -> dict[str, bytes]:
-    from sdgbias.report import charts
-    from sdgbias.report.charts import disparities
-
-    metrics, gaps = (f.assign(model=job.record["model"], data="") for f in (job.metrics, job.gaps))
-    return {f.name: charts.picture(f, {})[1] for f in disparities.figures(metrics, gaps)}
-
-
-def _of_places(job: RunToLog) -> dict[str, bytes]:
-    from sdgbias.report import data
-    from sdgbias.report.charts import paper
-
-    found = data.load(job.results, [str(job.record["run_id"])])
-    drawn = {
-        "figure3_views": paper.figure3(found),
-        "figure4_directions": paper.figure4(found),
-        "figure5_image_use": paper.figure5(found),
-        "figure7_cade": paper.figure7(found),
-        "figure7_cade_regression": paper.figure7(found, Task.REGRESSION),
-    }
-    return {
-        f"{name}/{contents.slug(panel.title)}": paper.png(panel)
-        for name, panels in drawn.items()
-        for panel in panels
-    }
-
-
-#: Table of a suite's questions -> the report's figures of a run, as PNG, by their name in W&B.
-_FIGURES = {"items": _of_places, "people": _of_people}
 
 
 @contextmanager

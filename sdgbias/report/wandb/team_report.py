@@ -1,33 +1,49 @@
-"""The team's W&B Report. Its words, tables and plots are one template
-(report/templates/team_report.json.j2), whose blocks are those of wandb-workspaces; here is what it
-is given, and how it is saved."""
+"""The team's W&B Report: the first screen of the report's overview, its leaderboard and the last
+night as Markdown, and plots over nights that W&B draws from the runs that were sent."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from itertools import pairwise
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from sdgbias import store
-from sdgbias.analysis import night_text, nights
+from sdgbias.analysis import night_text
 from sdgbias.errors import InfrastructureError, StoreError, UsageError, first_line
-from sdgbias.files import json_object, packaged_sql, write_atomically, write_json
-from sdgbias.methods.stats import Estimate
-from sdgbias.report import data, labels, layout, leaderboard
+from sdgbias.files import json_object, write_atomically, write_json
+from sdgbias.report import headlines
+from sdgbias.report.build import ReportPages
+from sdgbias.report.layout import OVERVIEW
 from sdgbias.report.pages import own_suite
 from sdgbias.report.wandb import log
-from sdgbias.report.wandb.contents import NIGHT_YEAR, safe, slug
+from sdgbias.report.wandb.contents import NIGHT_YEAR, history, safe
+from sdgbias.suites.facet_groups import PAIRS
 from sdgbias.types import FACET, SDG
 
 TITLE = "sdgbias: models night by night"
-MOST_ROWS = 40
 #: In the W&B folder: 'SERVER ENTITY/PROJECT[ draft]' -> id of the Report that is there.
 REPORTS = "reports.json"
-#: The view of the plots of custom questions: the one with most evidence that a suite has.
-_VIEWS = ("full", "ctx_q", "q_only")
+#: Suite -> metric of the history -> title of its plot.
+PLOTS = {
+    SDG: {
+        "mcq/all/full/accuracy": "Accuracy of the Full view",
+        "mcq/all/cade/accuracy_gain": "CADE: gain in accuracy",
+        "mcq/all/q_only/share_optimistic": "Optimistic answers without evidence",
+        "mcq/all/q_only/share_pessimistic": "Pessimistic answers without evidence",
+        "regression/all/full/mae": "Mean absolute error of the Full view",
+    },
+    FACET: {
+        f"{task}/{prompt}/full/{name}-{one}-{other}/all-52/disparity": (
+            f"Recall of {one} minus {other}, prompt {prompt}"
+        )
+        for task, prompt in (("direct", "p1"), ("choice", "p2"))
+        for name, (one, other) in PAIRS.items()
+    },
+}
+
+_RUN = ("model", "suite", "provenance", "benchmark_id", "n_scored", "n_failed", "run_id")
 
 
 def write_markdown(results: Path, path: Path) -> Path:
@@ -39,21 +55,89 @@ def write_markdown(results: Path, path: Path) -> Path:
 
 
 def sections(results: Path) -> list[tuple[str, str]]:
-    """(title, Markdown) of each section: what was measured, leaderboard, signatures, CADE gain,
-    disparities, own questions, history over nights, verdicts of the regression check; each only if
-    it has rows. Raises StoreError for a file without a finished run."""
-    found = json.loads(blocks(results, "", ""))
-    return [(h["text"], m["text"]) for h, m in pairwise(found) if m["is"] == "MarkdownBlock"]
+    """(title, Markdown) of each section that has content: the five questions of the overview, the
+    leaderboard of each suite, own questions, breaches, the runs. Raises StoreError for a file
+    without a finished run."""
+    pages = ReportPages(results)
+    overview = pages.page(OVERVIEW)
+    if overview is None:
+        raise StoreError(f"{results} holds no finished run; run `sdgbias evaluate NAME` first")
+    answers = [f"**{a.question}** {_plain(a.text)}" for a in overview[1]["answers"]]
+    made = [("In short", "\n\n".join(answers))]
+    for title, rows in headlines.sections(results):
+        heading, note = title.split(": ", 1)
+        made.append((heading, f"{_plain(note)}.\n\n{_table(rows)}"))
+    if pages.asked is not None:
+        context = own_suite.context(pages.asked)
+        for suite in context["suites"]:
+            rows = [
+                (r["model"], r["name"], *r["cells"]) for r in suite["accuracy"] + suite["groups"]
+            ]
+            note = "Share of right answers in %, test split; best minus worst group in points."
+            heads = ("model", "questions", *context["heads"])
+            made.append((f"Own questions: {suite['title']}", f"{note}\n\n{_table([heads, *rows])}"))
+    if pages.last_night is not None and pages.last_night.breached:
+        breaches = [
+            f"* {_plain(m.model)}: {_plain(night_text.moved(row))}"
+            for m in pages.last_night.breached
+            for row in m.breaches
+        ]
+        made.append((f"Breaches of night {pages.last_night.night}", "\n".join(breaches)))
+    runs = [[run[column] or "" for column in _RUN] for run in overview[1]["runs"]]
+    return [*made, ("Runs", _table([_RUN, *runs]))]
 
 
-def publish(
-    results: Path,
-    entity: str,
-    project: str,
-    folder: Path,
-    *,
-    draft: bool = False,
-) -> str:
+def plots(results: Path) -> dict[str, dict[str, str]]:
+    """Suite -> metric of the history -> title of its plot. Of own questions accuracy with most
+    evidence, CADE's gain, and the best minus the worst group."""
+    suites = store.query(
+        results, "SELECT DISTINCT suite FROM runs WHERE finished_at IS NOT NULL ORDER BY suite DESC"
+    )["suite"]
+    made = {str(suite): PLOTS[suite] for suite in suites if suite in PLOTS}
+    own = own_suite.load(results)
+    for suite, runs in () if own is None else own.runs.groupby("suite", sort=True):
+        metrics = own.metrics[own.metrics["run_id"].isin(runs["run_id"])]  # type: ignore[union-attr]
+        names = history(metrics[metrics["metric"].isin(["accuracy", "accuracy_gain", "disparity"])])
+        plain = [n for n in names if n.endswith(("/accuracy", "/accuracy_gain", "/disparity"))]
+        view = next(v for v in ("full", "ctx_q", "q_only") if any(f"/{v}/" in n for n in plain))
+        wanted = [n for n in plain if f"/{view}/" in n or n.endswith("/cade/accuracy_gain")]
+        made[str(suite)] = {n: f"{suite}: {n.removeprefix('mcq/all/')}" for n in wanted}
+    return made
+
+
+def blocks(results: Path, entity: str, project: str) -> list[Any]:
+    """The Report's blocks: headings and Markdown of the sections, and a grid of plots for each
+    suite, since metrics of two suites may share a name."""
+    import wandb_workspaces.reports.v2 as wr
+
+    made: list[Any] = [wr.TableOfContents()]
+    for title, text in sections(results):
+        made += [wr.H1(text=title), wr.MarkdownBlock(text=text)]
+    made.append(wr.H1(text="Night by night"))
+    for suite, titles in plots(results).items():
+        runs = wr.Runset(
+            entity=entity,
+            project=project,
+            name=f"suite {suite}: every model, every night",
+            filters=f"Config('suite') = '{suite}'",
+            groupby=["config.model"],
+        )
+        panels = [
+            wr.LinePlot(
+                title=title,
+                x=NIGHT_YEAR,
+                y=[metric],
+                groupby=wr.Config(name="model"),
+                title_x="night (decimal year)",
+                layout=wr.Layout(x=12 * (at % 2), y=8 * (at // 2), w=12, h=8),
+            )
+            for at, (metric, title) in enumerate(titles.items())
+        ]
+        made.append(wr.PanelGrid(runsets=[runs], panels=panels))
+    return made
+
+
+def publish(results: Path, entity: str, project: str, folder: Path, *, draft: bool = False) -> str:
     """Save the Report in W&B and return its address; a Report published from ``folder`` before is
     replaced, not duplicated.
 
@@ -68,30 +152,32 @@ def publish(
             )
     made = blocks(results, entity, project)
     server = os.environ.get("WANDB_BASE_URL", "").rstrip("/") or "https://api.wandb.ai"
-    ids = folder / REPORTS
-    known = json_object(ids)
+    ids = json_object(folder / REPORTS)
     place = f"{server} {entity}/{project}{' draft' if draft else ''}"
     with log.service(folder.resolve()):
-        url, new = _save(made, entity, project, draft, known.get(place, ""))
-    write_json(ids, known | {place: new}, f"the Report is at {url}; {log.OTHER_DIR}")
-    return url
+        report = _save(made, (entity, project), draft, ids.get(place, ""))
+    ids |= {place: str(report.id)}
+    write_json(folder / REPORTS, ids, f"the Report is at {report.url}; {log.OTHER_DIR}")
+    return str(report.url)
 
 
-def _save(made: str, entity: str, project: str, draft: bool, known: str) -> tuple[str, str]:
-    """(address, id) of the saved Report of blocks; ``known``: id of the one to replace, '' for a
-    new one."""
+def _save(made: Sequence[Any], place: tuple[str, str], draft: bool, before: str) -> Any:
+    """The saved Report. ``place``: entity and project. ``before``: id of the one to replace, '' for
+    a new one."""
+    entity, project = place
     try:
         import wandb_workspaces.reports.v2 as wr
 
+        about = "Written by sdgbias wandb report."
         report = wr.Report(
             entity=entity,
             project=project,
             title=TITLE,
-            description="Written by sdgbias wandb report.",
-            blocks=json.loads(made, object_hook=lambda b: getattr(wr, b.pop("is"))(**b)),
+            description=about,
+            blocks=list(made),
             width="fluid",
         )
-        report.id = known
+        report.id = before
         report.save(draft=draft)
     except Exception as error:  # the client may raise anything: one line
         if "not found" in str(error):
@@ -108,108 +194,15 @@ def _save(made: str, entity: str, project: str, draft: bool, known: str) -> tupl
         raise InfrastructureError(
             f"no Report was made: {type(error).__name__}: {line}; nothing is lost, run this again"
         ) from None
-    return str(report.url), str(report.id)
+    return report
 
 
-def blocks(results: Path, entity: str, project: str) -> str:
-    """W&B's blocks as JSON: headings and Markdown of the sections, and plots over nights that W&B
-    draws from the runs of the project."""
-    first = store.latest_runs(results)
-    second = store.latest_runs(results, FACET, per_benchmark=True)
-    own = own_suite.load(results)
-    custom = [] if own is None else list(own.runs["run_id"])
-    if not (first or second or custom):
-        raise StoreError(f"{results} holds no finished run; run `sdgbias evaluate NAME` first")
-    given = {"runs": [*first, *second, *custom], "people": second}
-    tables = {
-        name: store.query(results, sql, {k: v for k, v in given.items() if f"${k}" in sql})
-        for name, sql in packaged_sql("team_report.sql").items()
-    }
-    measured, verdicts = tables["measured"], tables["verdicts"]["verdict"]
-    plots = {} if own is None else _own_plots(own)
-    rows = {name: table.to_dict("records") for name, table in tables.items()}
-    rows["judged"] = [r for r in rows["verdicts"] if r["verdict"] != nights.PASS]
-    template = layout.environment().get_template("team_report.json.j2")
-    return template.render(
-        **rows,
-        **_of_places(results, first),
-        entity=entity,
-        project=project,
-        x=NIGHT_YEAR,
-        most=MOST_ROWS,
-        models=measured["model"].nunique(),
-        planted=measured.loc[measured["provenance"] == "planted", "model"].nunique(),
-        again=measured.duplicated(["model", "suite"]).any(),
-        own={"suites": []} if own is None else own_suite.context(own),
-        tally=", ".join(f"{n} {v}" for v, n in verdicts.value_counts().sort_index().items()),
-        suites=[*([SDG] if first else []), *([FACET] if second else []), *plots],
-        own_plots=plots,
-        text=night_text,
-        cell=_cell,
-        percent=_percent,
-        estimate=Estimate.of_row,
-        number=labels.number,
-        interval=labels.interval,
-    )
+def _table(rows: Sequence[Sequence[object]]) -> str:
+    """A Markdown table, its first row the heads."""
+    heads, *body = (f"| {' | '.join(map(_plain, row))} |" for row in rows)
+    return "\n".join([heads, f"|{'---|' * len(rows[0])}", *body])
 
 
-def _of_places(results: Path, runs: list[str]) -> dict[str, list[Any]]:
-    """Rows of the sections about questions on places, which the report's pages have as well."""
-    if not runs:
-        return {name: [] for name in ("leaderboard", "leanings", "signatures", "gains")}
-    found = data.load(results, runs)
-    board = leaderboard.compare(results, data.load_studies(results, runs).runs).places
-    ranked = board[board["test"] == data.ALL_TESTS].sort_values(
-        ["benchmark_id", "kind", "method", "value"], ascending=[True, True, True, False]
-    )
-    signatures, gains = [], []
-    for model in found.models:
-        for method in ("q_only", "full"):
-            where = {"model": model, "task": "mcq", "test": "all", "method": method}
-            shares = {d: found.cell(**where, metric=f"share_{d}") for d in data.DIRECTIONS}
-            if any(shares.values()):
-                signatures.append((model, data.METHODS[method], shares))
-        where = {"model": model, "test": "all", "method": "cade"}
-        gain = found.cell(**where, task="mcq", metric="accuracy_gain")
-        change = found.cell(**where, task="regression", metric="mae_change")
-        if gain or change:
-            gains.append((model, gain, change, labels.cade_change(found, model)))
-    return {
-        "leaderboard": ranked.to_dict("records"),
-        "leanings": [(m, v) for m in found.models for v in labels.leaning(found, m)],
-        "signatures": signatures,
-        "gains": gains,
-    }
-
-
-def _own_plots(own: own_suite.Own) -> dict[str, dict[str, str]]:
-    """Suite of custom questions -> metric of the history -> title of its plot: accuracy, CADE's
-    gain, best minus worst group."""
-    made: dict[str, dict[str, str]] = {}
-    for suite, runs in own.runs.groupby("suite", sort=True):
-        frame = own.metrics[own.metrics["run_id"].isin(runs["run_id"])]
-        frame = frame[frame["metric"].isin(["accuracy", "disparity"])]
-        if frame.empty:
-            continue
-        methods = set(frame["method"])
-        view = next(v for v in (*_VIEWS, *sorted(methods)) if v in methods)
-        titles = {f"mcq/all/{view}/accuracy": f"accuracy, {labels.VIEWS.get(view, view)}"}
-        if "cade" in methods:
-            titles["mcq/all/cade/accuracy_gain"] = "CADE, gain in accuracy"
-        for pillar in sorted(set(frame["pillar"])):
-            if pillar.endswith(":max-min"):
-                titles[f"mcq/all/{view}/{slug(pillar)}/disparity"] = labels.group(pillar)
-        made[str(suite)] = {metric: f"{suite}: {title}" for metric, title in titles.items()}
-    return made
-
-
-def _cell(value: object) -> str:
-    """A cell of a Markdown table: bars, line ends and markup are escaped."""
+def _plain(value: object) -> str:
+    """Text in Markdown: bars, line ends and markup are escaped."""
     return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", " ".join(str(value).split()))
-
-
-def _percent(e: Estimate | None, signed: bool = False) -> str:
-    """'61.2 (58.0-64.1)', in per cent or points."""
-    if e is None or e.value != e.value:
-        return "n/a"
-    return f"{labels.number(100 * e.value, signed=signed)} ({labels.interval(e, signed=signed)})"
