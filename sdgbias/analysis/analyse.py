@@ -22,27 +22,25 @@ from sdgbias.analysis.studies import (
     groups,
     harm,
     paired,
-    perturbation,
     regression,
     search,
-    wordings,
 )
 from sdgbias.progress import Progress, each, silent
 
-#: name -> module of studies/ with a function rows(run, settings), in execution order.
+#: name -> function from a run and settings to rows, in execution order.
 STUDIES = {
-    "methods": baselines,
-    "perturbation": perturbation,
-    "wordings": wordings,
-    "directions": directions,
-    "paired": paired,
-    "divergence": divergence,
-    "harm": harm,
-    "groups": groups,
-    "regression": regression,
-    "calibration": calibration,
-    "search_study": search,
-    "ablation": ablation,
+    "methods": baselines.rows,
+    "perturbation": directions.perturbation,
+    "wordings": directions.wordings,
+    "directions": directions.rows,
+    "paired": paired.rows,
+    "divergence": divergence.rows,
+    "harm": harm.rows,
+    "groups": groups.rows,
+    "regression": regression.rows,
+    "calibration": calibration.rows,
+    "search_study": search.rows,
+    "ablation": ablation.rows,
 }
 
 
@@ -52,17 +50,9 @@ def study(
     progress: Progress = silent,
 ) -> pd.DataFrame:
     """All study rows of one run, sorted by key. Deterministic for a given run and settings."""
-    modules = each(progress, f"analysing {run.model}", STUDIES.values())
-    parts = (module.rows(run, settings) for module in modules)
-    rows = (record for part in parts for record in part.to_dict("records"))
-    custom = suites.named(str(run.run["suite"])).custom
-    return table(
-        record
-        for record in rows
-        # custom questions have no pillars, and a country only where it is a group column
-        if record["pillar"]
-        and (not custom or record["by"] != "country" or record["study"] == groups.STUDY)
-    )
+    functions = each(progress, f"analysing {run.model}", STUDIES.values())
+    parts = (rows(run, settings) for rows in functions)
+    return table(record for part in parts for record in part.to_dict("records"))
 
 
 def people_study(

@@ -145,8 +145,8 @@ def image_use(data: ReportData, model: str) -> tuple[str, str] | None:
     rows = data.image_use[(data.image_use["model"] == model) & (data.image_use["pillar"] == "all")]
     if rows.empty:
         return None
-    r = rows.iloc[0].to_dict()
-    e = Estimate.of_row(r, "low", "high")
+    r: dict[str, Any] = {str(k): v for k, v in rows.iloc[0].to_dict().items()}
+    e = Estimate.of_row(r)
     verdict = {
         1: "The image helps",
         0: "The image makes no measurable difference",

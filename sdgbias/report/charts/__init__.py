@@ -317,20 +317,27 @@ def _needed(figure: Figure) -> list[str]:
     return [c for c in figure.frame.columns if c in used]
 
 
-def still(figure: Figure) -> list[str]:
-    """Inline SVG of each panel at its first choice; ids are unique to the figure, colours follow
-    the page."""
+def still(figure: Figure, width: int = 0) -> list[str]:
+    """Inline SVG of each panel at its first choice, ``width`` pixels for the marks; ids are unique
+    to the figure, colours follow the page."""
     made, shown = [], figure.chosen()
     for at, (_, frame) in enumerate(_panels(figure, shown)):
         spec = {
             **_of_task(figure, shown),
             "data": {"values": _records(frame)},
-            "width": _plot_width(figure, 300 if figure.panel else WIDTH + 120),
+            "width": _plot_width(figure, width or (300 if figure.panel else WIDTH + 120)),
         }
         made.append(
             inline(_rendered(json.dumps({**spec, "config": CONFIG})), f"{figure.name}-{at}")
         )
     return made
+
+
+def still_figure(figure: Figure) -> dict[str, Any]:
+    """What a page without scripts shows of a figure: itself, its panels (title, SVG), and the text
+    that stands for them."""
+    panels = list(zip(figure.panels, still(figure, 200 if figure.panel else 300), strict=True))
+    return {"figure": figure, "panels": panels, "alt": described(figure)}
 
 
 def inline(svg: str, name: str) -> str:

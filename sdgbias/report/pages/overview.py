@@ -13,7 +13,7 @@ import pandas as pd
 from sdgbias.analysis.nights import NightRecord
 from sdgbias.methods.stats import Estimate
 from sdgbias.report import data, labels, leaderboard, matrix
-from sdgbias.report.charts import over_nights, paper
+from sdgbias.report.charts import over_nights, places, still_figure
 from sdgbias.report.data import ReportData
 from sdgbias.report.layout import STATIC, Page, terms_in
 from sdgbias.report.leaderboard import Board
@@ -69,7 +69,7 @@ def context(
         "unanalysed": absent[1],
         "trends": trends(reader, table, among),
         "prompts": found.prompts.to_dict("records") if found else [],
-        "image_use": paper.figure5(found) if found else [],
+        "image_use": [still_figure(f) for f in places.image_use(found)] if found else [],
         "planted": planted,
         "mixed": [s for s, ids in table["benchmarks"].items() if len(ids) > 1],
         "synthetic": found is not None
