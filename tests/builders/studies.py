@@ -105,6 +105,10 @@ def _parameters() -> Iterator[dict[str, object]]:
                 by="divergence",
                 level=divergence,
             )
+        for at in range(1, 6):
+            level = f"{at} of 5"
+            gain = near(at / 20)
+            yield row("divergence", "accuracy_gain", gain, test=test, method="cade", level=level)
     for name, (low, high) in PARAMETERS.items():
         yield row("sweep", "optimum", (low + high) / 2, n=12, test="T1", by=name)
         for split, at in product(("val", "test"), (0.0, 0.5, 1.0)):
