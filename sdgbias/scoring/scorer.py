@@ -39,11 +39,10 @@ from sdgbias.errors import (
     StoreError,
 )
 from sdgbias.files import replacing
-from sdgbias.methods.answers import answer_part
 from sdgbias.progress import Progress
 from sdgbias.scoring.cache import SCHEMAS, ScoreCache
 from sdgbias.scoring.plan import as_prompts, chunks
-from sdgbias.types import DIGITS, ModelSpec, ScoreBatch
+from sdgbias.types import ModelSpec, ScoreBatch
 
 #: Some rows of the plan: column -> value.
 Chunk = list[dict[str, Any]]
@@ -256,36 +255,24 @@ class Scorer:
         return rows.filter(pa.array(known))
 
     def _generate_batch(self, chunk: Chunk) -> pa.RecordBatch:
-        """Free answers, and for Full prompts the answer after each forced digit (with the free
-        answer's sign)."""
+        """Free answers, or the answer after each forced start."""
         answers: list[tuple[object, ...]] = []
-        parts: dict[tuple[bool, int], Chunk] = {}
+        parts: dict[tuple[str, int], Chunk] = {}
         for row in chunk:
             parts.setdefault((row["forced"], row["limit"]), []).append(row)
         for (forced, limit), part in sorted(parts.items()):
             prompts = as_prompts(part, self.images)
-            starts = ["", *DIGITS] if forced and self.engine.forces_starts else [""]
+            starts = forced.split(",")
             began = time.perf_counter()
             found = self.engine.generate(prompts, starts, limit)
             seconds = _by_tokens(time.perf_counter() - began, self._lengths(part)) / len(starts)
-            for i, (row, prompt) in enumerate(zip(part, prompts, strict=True)):
-                key, run = row["key"], row.get("run")
-                texts, each = found.texts[i], float(seconds[i])
-                for start, text, cut in zip(starts, texts, found.truncated[i], strict=True):
-                    answers.append((key, start, text, limit, cut, each, run))
-                if (
-                    forced
-                    and self.engine.forces_starts
-                    and answer_part(texts[0]).lstrip().startswith("-")
-                ):
-                    signed = [f"-{d}" for d in DIGITS]
-                    began = time.perf_counter()
-                    again = self.engine.generate([prompt], signed, limit)
-                    each = (time.perf_counter() - began) / len(signed)
-                    for start, text, cut in zip(
-                        signed, again.texts[0], again.truncated[0], strict=True
-                    ):
-                        answers.append((key, start, text, limit, cut, each, run))
+            for row, texts, cuts, each in zip(
+                part, found.texts, found.truncated, seconds, strict=True
+            ):
+                answers += [
+                    (row["key"], start, text, limit, cut, float(each), row.get("run"))
+                    for start, text, cut in zip(starts, texts, cuts, strict=True)
+                ]
         return _rows("generations", *zip(*answers, strict=True))
 
     def _lengths(self, chunk: Chunk) -> np.ndarray:
@@ -389,11 +376,7 @@ def _read_hangs(note: Path) -> Counter[str]:
 
 
 def not_generated(rows: pd.DataFrame, decoded: pd.DataFrame) -> pd.DataFrame:
-    """The ``rows`` (key, forced, limit) with answers missing from ``decoded``, key and limit of the
-    existing ones."""
-    if rows.empty:
-        return rows
-    have = decoded.value_counts(["key", "limit"]).reindex(
-        pd.MultiIndex.from_frame(rows[["key", "limit"]]), fill_value=0
-    )
-    return rows[have.to_numpy() < np.where(rows["forced"], 1 + len(DIGITS), 1)]
+    """The ``rows`` (key, limit) without an answer in ``decoded``, key and limit of the existing
+    ones."""
+    have = pd.MultiIndex.from_frame(decoded[["key", "limit"]])
+    return rows[~pd.MultiIndex.from_frame(rows[["key", "limit"]]).isin(have)]
