@@ -14,12 +14,13 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from prefect.blocks.webhook import Webhook
 from prefect.client.orchestration import get_client
 from prefect.events.schemas.automations import AutomationCore
+from prefect.types import SecretDict
 from pydantic import SecretStr
 
 from sdgbias.errors import SdgbiasError, UsageError
@@ -55,8 +56,10 @@ def automation(block: UUID) -> dict[str, Any]:
 def make(address: str) -> None:
     """Store the address as the block sdgbias-webhook and create the automation that calls it,
     replacing an earlier one."""
-    hook = Webhook(url=SecretStr(address), headers={"Content-Type": "application/json"})
-    made = AutomationCore.model_validate(automation(hook.save("sdgbias-webhook", overwrite=True)))
+    headers = SecretDict({"Content-Type": "application/json"})
+    hook = Webhook(url=SecretStr(address), headers=headers)
+    block = cast(UUID, hook.save("sdgbias-webhook", overwrite=True))
+    made = AutomationCore.model_validate(automation(block))
     with get_client(sync_client=True) as client:
         for before in client.read_automations_by_name(NAME):
             client.delete_automation(before.id)

@@ -141,8 +141,13 @@ class HubUnreachable(InfrastructureError):
 
 
 def one_of(what: str, value: object, valid: Iterable[str]) -> str:
-    """The standard sentence for an unknown name, listing the valid ones."""
-    return f"unknown {what} {value!r}; valid: {', '.join(sorted(valid))}"
+    """The standard sentence for an unknown name: the valid ones, and the one that is nearly it."""
+    from difflib import get_close_matches  # only where something is wrong
+
+    names = sorted(valid)
+    near = get_close_matches(str(value), names, 1)
+    nearly = f"; did you mean {near[0]!r}?" if near else ""
+    return f"unknown {what} {value!r}; valid: {', '.join(names)}{nearly}"
 
 
 def first_line(error: BaseException) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -121,12 +120,12 @@ def _sentence(fault: Any, known: dict[str, Any]) -> str:
     place = _place(above)
     here = _at(known, above)
     if fault["type"] == "unexpected_keyword_argument":
-        return place + _unknown("field", field, list(here["properties"]))
+        return place + one_of("field", field, here["properties"])
     if fault["type"] == "missing":
         return f"{place}missing field {field!r}; required: {', '.join(here['required'])}"
     if fault["type"] == "literal_error":
         names = re.findall(r"'([^']*)'", fault["ctx"]["expected"])
-        return place + _unknown(str(field), fault["input"], names)
+        return place + one_of(str(field), fault["input"], names)
     about = _at(known, fault["loc"]).get("description", "")
     if fault["type"] == "dataclass_type":
         fields = ", ".join(_at(known, fault["loc"])["properties"])
@@ -141,11 +140,6 @@ def _sentence(fault: Any, known: dict[str, Any]) -> str:
         message += f": {about}"
     message = message.removesuffix(".")
     return f"{_place(above)}{field} is {fault['input']!r:.200}; valid: {message}"
-
-
-def _unknown(what: str, value: object, valid: list[str]) -> str:
-    near = get_close_matches(str(value), valid, 1)
-    return one_of(what, value, valid) + (f"; did you mean {near[0]!r}?" if near else "")
 
 
 def _place(loc: Any) -> str:

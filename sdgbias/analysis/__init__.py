@@ -1,7 +1,8 @@
 """Studies of stored scores, the papers' tables beside our results, and the self-check. Reads the
 results file only; never runs a model.
 
-* run, outcomes, rows: a run as arrays, its answers, and the rows of studies
+* run, outcomes: a run as arrays, and its answers
+* rows, calls: the rows of studies, and how calls of `stats.measure` become them
 * analyse, studies, tuning: every study of a run
 * paper: the papers' tables and figures
 * selfcheck: planted effects must be measured

@@ -12,72 +12,37 @@ import pandas as pd
 from sdgbias import store, suites
 from sdgbias.analysis.asked import gives_scores
 from sdgbias.analysis.rows import AnalysisSettings, table
-from sdgbias.analysis.run import RunData, load, row_of
+from sdgbias.analysis.run import load, row_of
 from sdgbias.analysis.studies import (
     ablation,
     baselines,
     calibration,
     directions,
     divergence,
+    fairness,
     groups,
     harm,
     paired,
-    perturbation,
     regression,
     search,
-    wordings,
 )
 from sdgbias.progress import Progress, each, silent
 
-#: name -> module of studies/ with a function rows(run, settings), in execution order.
+#: name -> function from a run and settings to rows, in execution order.
 STUDIES = {
-    "methods": baselines,
-    "perturbation": perturbation,
-    "wordings": wordings,
-    "directions": directions,
-    "paired": paired,
-    "divergence": divergence,
-    "harm": harm,
-    "groups": groups,
-    "regression": regression,
-    "calibration": calibration,
-    "search_study": search,
-    "ablation": ablation,
+    "methods": baselines.rows,
+    "perturbation": directions.perturbation,
+    "wordings": directions.wordings,
+    "directions": directions.rows,
+    "paired": paired.rows,
+    "divergence": divergence.rows,
+    "harm": harm.rows,
+    "groups": groups.rows,
+    "regression": regression.rows,
+    "calibration": calibration.rows,
+    "search_study": search.rows,
+    "ablation": ablation.rows,
 }
-
-
-def study(
-    run: RunData,
-    settings: AnalysisSettings,
-    progress: Progress = silent,
-) -> pd.DataFrame:
-    """All study rows of one run, sorted by key. Deterministic for a given run and settings."""
-    modules = each(progress, f"analysing {run.model}", STUDIES.values())
-    parts = (module.rows(run, settings) for module in modules)
-    rows = (record for part in parts for record in part.to_dict("records"))
-    custom = suites.named(str(run.run["suite"])).custom
-    return table(
-        record
-        for record in rows
-        # custom questions have no pillars, and a country only where it is a group column
-        if record["pillar"]
-        and (not custom or record["by"] != "country" or record["study"] == groups.STUDY)
-    )
-
-
-def people_study(
-    results: Path,
-    run_id: str,
-    settings: AnalysisSettings,
-    progress: Progress = silent,
-) -> pd.DataFrame:
-    """The study rows of a run of the second suite (studies/fairness.py)."""
-    from sdgbias.analysis.studies import fairness
-
-    progress("analysing answers about people", 0, 1)
-    found = fairness.rows(results, run_id, settings)
-    progress("analysing answers about people", 1, 1)
-    return table(found.to_dict("records"))
 
 
 def analyse(
@@ -97,27 +62,26 @@ def analyse(
     for run_id in run_ids if run_ids is not None else suites.newest_runs(results):
         made[run_id] = None
         if again or not _analysed(results, run_id, settings):
-            suite = suites.named(str(row_of(results, run_id)["suite"]))
-            rows = _STUDIES[suite.items_table](results, run_id, settings, progress)
+            rows = _study(results, run_id, settings, progress)
             done = pd.DataFrame([{"settings": vars(settings)}])
             store.replace(results, run_id, {"study_rows": rows, "analyses": done})
             made[run_id] = len(rows)
     return made
 
 
-def _places_study(
-    results: Path,
-    run_id: str,
-    settings: AnalysisSettings,
-    progress: Progress = silent,
+def _study(
+    results: Path, run_id: str, settings: AnalysisSettings, progress: Progress
 ) -> pd.DataFrame:
+    """All study rows of one run, sorted by key; those of a study that the run has no questions for
+    are none. Deterministic for a given run and settings. Raises StoreError for a run without its
+    scores."""
     if not gives_scores(row_of(results, run_id)["config"]):  # every study rests on scores
         return table([])
-    return study(load(results, run_id), settings, progress)
-
-
-#: Table of a suite's questions -> function that runs its studies.
-_STUDIES = {"items": _places_study, "people": people_study}
+    run = load(results, run_id)
+    studies = each(progress, f"analysing {run.model}", STUDIES.values())
+    parts = [rows(run, settings) for rows in studies]
+    parts.append(fairness.rows(results, run_id, settings))
+    return table(record for part in parts for record in part.to_dict("records"))
 
 
 def _analysed(results: Path, run_id: str, settings: AnalysisSettings) -> bool:

@@ -1,17 +1,15 @@
-"""The answers of a run on the test split, as arrays shared by all studies, and study rows by pillar
-and indicator."""
+"""The answers of a run on the test split, as arrays shared by all studies."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
-from sdgbias.analysis.rows import row
 from sdgbias.analysis.run import RunData, TaskCell
-from sdgbias.methods import metrics, stats
+from sdgbias.methods import metrics
 from sdgbias.methods.cade import Bools, Decision, Floats, Ints, Streams, argmax_view, decide, usable
 from sdgbias.types import ContextTest, Task, View
 
@@ -171,101 +169,6 @@ def units(o: TaskOutcome, method: str) -> list[Ints]:
     """What values that a method's answers have a part in are clustered by, e.g. another's minus its
     own: places, and where many places share its prompts, prompts too."""
     return [o.place, *([prompts(o.items)] if image_free(method, o.test) else [])]
-
-
-@dataclass(frozen=True)
-class Level:
-    """A grouping of rows. code (n,): each row's group, -1 for none. columns: the columns of the
-    study row of each group. smallest: a group of fewer rows gets no value."""
-
-    code: Ints
-    columns: tuple[Mapping[str, str], ...]
-    smallest: int = 1
-
-
-def grouping(
-    keys: pd.Series, named: Callable[[str], Mapping[str, str]], smallest: int = 1
-) -> Level:
-    """Rows with the same key are a group, rows without one (NaN) have none; groups stand in the
-    order of their keys. named: a key -> the columns of its study rows."""
-    code, names = pd.factorize(keys, sort=True)
-    return Level(code.astype(np.int64), tuple(named(str(name)) for name in names), smallest)
-
-
-def levels(items: pd.DataFrame) -> list[Level]:
-    """Groupings: all rows, by pillar, and by indicator within its pillar."""
-    whole = Level(np.zeros(len(items), dtype=np.int64), ({"pillar": "all", "indicator": "all"},))
-    both = items["pillar"] + "\t" + items["indicator"]
-    return [
-        whole,
-        grouping(items["pillar"], lambda pillar: {"pillar": pillar, "indicator": "all"}),
-        grouping(both, lambda k: dict(zip(("pillar", "indicator"), k.split("\t"), strict=True))),
-    ]
-
-
-def rows_of(
-    study: str,
-    level: Level,
-    values: Mapping[str, Floats],
-    clusters: Sequence[Ints],
-    columns: Mapping[str, object],
-    *,
-    kind: stats.Kind = "share",
-    tested: bool = False,
-) -> list[dict[str, object]]:
-    """Study rows of (n,) values by metric in each group; empty groups are left out.
-
-    clusters: what rows are sampled by; of several, the one that claims less. columns: values
-    shared by all rows. tested: fill p, the test of the value against 0. A group of
-    fewer rows than the level's smallest gets no value, and its note explains why.
-    """
-    tables = stats.measure(
-        (stats.ValueColumn(metric, column, kind) for metric, column in values.items()),
-        level.code,
-        len(level.columns),
-        clusters,
-        smallest=level.smallest,
-        tested=tested,
-    )
-    made = []
-    for table in tables:
-        for i in np.flatnonzero(table.n > 0):
-            more: dict[str, object] = {"p": float(table.p[i])} if tested else {}
-            if table.small[i]:
-                more["note"] = "too few rows for a value"
-            more = {**columns, **level.columns[i], **more}
-            made.append(row(study, table.metric, table.estimate(int(i)), **more))
-    return made
-
-
-def distinct(
-    study: str,
-    level: Level,
-    unit: Ints,
-    columns: Mapping[str, object],
-    metric: str = "distinct_prompts",
-) -> list[dict[str, object]]:
-    """Number of distinct units of each group, the effective n where many rows share one. unit: (n,)
-    codes. columns: values shared by all rows."""
-    many = int(unit.max(initial=0)) + 1
-    seen = np.bincount(level.code * many + unit, minlength=len(level.columns) * many)
-    count = (seen.reshape(-1, many) > 0).sum(axis=1)
-    n = np.bincount(level.code, minlength=len(level.columns))
-    return [
-        row(study, metric, stats.Estimate(float(k), int(rows)), **{**columns, **named})
-        for named, k, rows in zip(level.columns, count, n, strict=True)
-    ]
-
-
-def adjust(rows: Sequence[dict[str, object]]) -> None:
-    """Replace the p of one family's rows by Holm's, in place; the note keeps the unadjusted p and
-    the size of the family."""
-    raw = [float(r["p"]) for r in rows]  # type: ignore[arg-type]
-    many = sum(not np.isnan(p) for p in raw)
-    for r, p, fixed in zip(rows, raw, stats.holm(raw), strict=True):
-        if not np.isnan(p):
-            said = f"{r['note']}; " if r["note"] else ""
-            r["p"], r["note"] = float(fixed), f"{said}p: Holm over {many} tests, alone {p:.3g}"
 
 
 def _coded(tables: Sequence[pd.DataFrame], column: str) -> list[Ints]:

@@ -35,11 +35,11 @@ from sdgbias.files import reading, understood, write_atomically, write_json, wri
 from sdgbias.progress import Progress, silent
 from sdgbias.raw import clusters as clusters_module
 from sdgbias.raw import regions, series
-from sdgbias.raw.folders import sample_note
 from sdgbias.raw.images import image_store as imagestore
 from sdgbias.raw.images import near_duplicates
 from sdgbias.raw.images.image_store import ImageSettings
 from sdgbias.raw.indicators import Bins, Indicator, bins, load_indicators
+from sdgbias.raw.sources import sample_note
 from sdgbias.types import QUARANTINE_COLUMNS, Task
 
 MAX_ROUNDS = 20

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,9 @@ from sdgbias import templates
 from sdgbias.benchmark import quality
 from sdgbias.benchmark.build import write_table
 from sdgbias.benchmark.card import content_digest
+from sdgbias.benchmark.card.figures import counts
 from sdgbias.benchmark.own import Folder, read_folder
-from sdgbias.benchmark.own_spec import Spec
+from sdgbias.benchmark.own_spec import SuiteFile
 from sdgbias.benchmark.prompts import own_prompts
 from sdgbias.errors import StoreError, SuiteError, UsageError
 from sdgbias.files import confine, json_object, write_atomically, write_json
@@ -45,9 +45,9 @@ def build_own(folder: Path, out: Path, progress: Progress = silent) -> dict[str,
     written).
     """
     found = read_folder(folder, progress)
-    if found.faults or found.spec is None:
+    if found.faults or found.suite is None:
         raise SuiteError(refusal(found))
-    spec = found.spec
+    spec = found.suite
     _require_target(folder, out, spec)
     images = _store(found, out, progress)
     items = _items(found, spec, images)
@@ -77,7 +77,7 @@ def item_id(name: str, identity: str) -> int:
     return int.from_bytes(digest[:8], "big") >> 12
 
 
-def _require_target(folder: Path, out: Path, spec: Spec) -> None:
+def _require_target(folder: Path, out: Path, spec: SuiteFile) -> None:
     if out.resolve() == folder.resolve():
         raise UsageError(f"--out {out}: is the folder of questions itself; name another folder")
     card = out / "benchmark.json"
@@ -95,7 +95,7 @@ def _require_target(folder: Path, out: Path, spec: Spec) -> None:
 def _store(found: Folder, out: Path, progress: Progress) -> pd.DataFrame:
     """Writes the image store; returns images.parquet: each distinct image once, under the first
     path with its bytes."""
-    paths = sorted({q.image for q in found.questions if q.image})
+    paths = sorted(set(found.questions["image"]) - {""})
 
     def pictures() -> Iterator[tuple[str, str, list[bytes]]]:
         seen: set[str] = set()
@@ -113,38 +113,37 @@ def _store(found: Folder, out: Path, progress: Progress) -> pd.DataFrame:
     return index.assign(image_group=index["image_id"])
 
 
-def _items(found: Folder, spec: Spec, images: pd.DataFrame) -> pd.DataFrame:
+def _items(found: Folder, spec: SuiteFile, images: pd.DataFrame) -> pd.DataFrame:
     """items_own.parquet: one row per question, sorted by item_id."""
-    known = set(images["image_id"])
-    by_path: dict[str, str] = {"": ""}
-    rows = []
-    for q in found.questions:
-        if q.image not in by_path:
-            by_path[q.image] = shards.image_id([confine(found.root, q.image).read_bytes()])
-            if by_path[q.image] not in known:
-                raise SuiteError(
-                    f"{found.root}: image {q.image!r} changed while it was read; again"
-                )
-        options = (*q.options, *[""] * (len(OPTIONS) - len(q.options)))
-        groups = json.dumps(dict(zip(spec.groups, q.groups, strict=True)), ensure_ascii=False)
-        head = (item_id(spec.name, q.id), q.id, q.cluster, q.text, q.context, *options)
-        rows.append(
-            (*head, q.answer, spec.polarity, q.split, by_path[q.image], q.image, groups),
-        )
-    columns = ["item_id", "own_id", "cluster_id", "question", "context", *OPTIONS, "answer"]
-    columns += ["polarity", "split", "image_id", "picture", "groups"]
-    return pd.DataFrame(rows, columns=columns).sort_values("item_id", ignore_index=True)
+    rows = found.questions
+    stored, by_path = set(images["image_id"]), {"": ""}
+    for path in sorted(set(rows["image"]) - {""}):
+        by_path[path] = shards.image_id([confine(found.root, path).read_bytes()])
+        if by_path[path] not in stored:
+            raise SuiteError(f"{found.root}: image {path!r} changed while it was read; again")
+    padded = [(*texts, *[""] * (len(OPTIONS) - len(texts))) for texts in rows["options"]]
+    groups = rows[[f"group {name}" for name in spec.groups]].set_axis(list(spec.groups), axis=1)
+    items = pd.DataFrame(
+        {
+            "item_id": [item_id(spec.name, identity) for identity in rows["id"]],
+            **{"own_id": rows["id"], "cluster_id": rows["cluster"], "question": rows["question"]},
+            "context": rows["context"],
+            **pd.DataFrame(padded, index=rows.index, columns=OPTIONS),
+            **{"answer": rows["answer"], "polarity": spec.polarity, "split": rows["split"]},
+            **{"image_id": rows["image"].map(by_path), "picture": rows["image"]},
+            "groups": [json.dumps(row, ensure_ascii=False) for row in groups.to_dict("records")],
+        }
+    )
+    return items.sort_values("item_id", ignore_index=True)
 
 
-def _card(out: Path, found: Folder, spec: Spec, items: pd.DataFrame) -> dict[str, Any]:
+def _card(out: Path, found: Folder, spec: SuiteFile, items: pd.DataFrame) -> dict[str, Any]:
     digest = hashlib.sha256(f"{spec.name}|{spec.version}".encode())
     for name in TABLES:
         path = out / f"{name}.parquet"
         digest.update(content_digest(path, _DIGESTED.get(name, ())).encode())
-    options = Counter(len(q.options) for q in found.questions)
-    levels = {
-        name: Counter(q.groups[at] for q in found.questions) for at, name in enumerate(spec.groups)
-    }
+    rows = found.questions
+    groups = {name: counts(rows[f"group {name}"]) for name in spec.groups}
     return {
         "benchmark_id": digest.hexdigest()[:16],
         "suite": spec.name,
@@ -159,13 +158,13 @@ def _card(out: Path, found: Folder, spec: Spec, items: pd.DataFrame) -> dict[str
         "views_left_out": {view.value: why for view, why in found.left_out.items()},
         "cade_left_out": found.no_cade,
         "notes": list(found.notes),
-        "groups": {name: dict(sorted(count.items())) for name, count in levels.items()},
+        "groups": groups,
         "counts": {
             "items_own": len(items),
             "clusters": int(items["cluster_id"].nunique()),
             "pictures": int(items.loc[items["image_id"] != "", "image_id"].nunique()),
-            "options": {str(k): n for k, n in sorted(options.items())},
-            "splits": dict(sorted(Counter(q.split for q in found.questions).items())),
+            "options": counts(rows["options"].map(len)),
+            "splits": counts(rows["split"]),
         },
         "quarantined": {},
     }

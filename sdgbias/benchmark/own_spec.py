@@ -122,44 +122,6 @@ class SuiteFile:
     ] = ""  # type: ignore[assignment]
 
 
-@dataclass(frozen=True)
-class Spec:
-    """suite.yaml. id, question, options, answer, image, context and split are names of columns of
-    the table ``items``; image, context, split and cluster_by are '' where left out. polarity:
-    'higher' (options ascend and the last is the optimistic one), 'lower' (the first is), ''."""
-
-    name: str
-    title: str
-    version: str
-    items: str
-    id: str
-    question: str
-    options: tuple[str, ...]
-    answer: str
-    image: str = ""
-    context: str = ""
-    split: str = ""
-    cluster_by: str = ""
-    groups: tuple[str, ...] = ()
-    polarity: str = ""
-    #: Field of suite.yaml, 'columns.id' included -> its line.
-    lines: tuple[tuple[str, int], ...] = ()
-
-    def line(self, field: str) -> int:
-        """The line of a field of suite.yaml, 0 where it is left out."""
-        return dict(self.lines).get(field, 0)
-
-    def used(self) -> Iterator[tuple[str, str]]:
-        """(field of suite.yaml, column of the table) of every column that is named."""
-        for field in ("id", "question", "answer", "image", "context", "split"):
-            if getattr(self, field):
-                yield f"columns.{field}", getattr(self, field)
-        yield from (("columns.options", name) for name in self.options)
-        if self.cluster_by:
-            yield "cluster_by", self.cluster_by
-        yield from (("groups", name) for name in self.groups)
-
-
 def near(value: str, valid: Collection[str]) -> str:
     """'did you mean ...?' with the closest valid name, else all of them."""
     folded = {name.casefold(): name for name in valid}
@@ -169,11 +131,35 @@ def near(value: str, valid: Collection[str]) -> str:
     return f"there are: {', '.join(map(repr, valid))}" if valid else "there are none"
 
 
+@dataclass(frozen=True)
+class Spec:
+    """A suite.yaml that could be read, as far as it could. ``lines``: field, 'columns.id' included
+    -> its line."""
+
+    file: SuiteFile
+    lines: dict[str, int]
+
+    def line(self, field: str) -> int:
+        """The line of a field of suite.yaml, 0 where it is left out."""
+        return self.lines.get(field, 0)
+
+    def used(self) -> Iterator[tuple[str, str]]:
+        """(field of suite.yaml, column of the table) of every column that is named."""
+        columns = self.file.columns
+        for field in ("id", "question", "answer", "image", "context", "split"):
+            if getattr(columns, field):
+                yield f"columns.{field}", getattr(columns, field)
+        yield from (("columns.options", name) for name in columns.options)
+        if self.file.cluster_by:
+            yield "cluster_by", self.file.cluster_by
+        yield from (("groups", name) for name in self.file.groups)
+
+
 def read_spec(folder: Path) -> tuple[Spec | None, list[Fault]]:
     """(suite.yaml of a folder, its faults). The Spec is None where its faults make it unusable."""
     path = folder / FILE
     if not path.is_file():
-        others = sorted(p.name for p in folder.glob("*.y*ml")) if folder.is_dir() else []
+        others = sorted(p.name for p in folder.glob("*.y*ml"))
         hint = f"; rename {others[0]}" if others else ""
         message = f"not there; write it beside the table of items{hint} (docs: own questions)"
         return None, [Fault(FILE, 0, message)]
@@ -184,9 +170,9 @@ def read_spec(folder: Path) -> tuple[Spec | None, list[Fault]]:
         return None, [Fault(FILE, 0, f"can't be read: {cause}")]
     if len(data) > _LONGEST:
         return None, [Fault(FILE, 0, f"has {len(data):,} bytes; at most {_LONGEST:,} are read")]
-    text, faults = decode(data, FILE)
-    if faults:
-        return None, faults
+    text, damaged = decode(data)
+    if damaged:
+        return None, [Fault(FILE, *fault) for fault in damaged]
     try:
         files.load_yaml(text)  # no alias, no field twice
         node = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -197,24 +183,24 @@ def read_spec(folder: Path) -> tuple[Spec | None, list[Fault]]:
         return None, [Fault(FILE, line, f"not YAML: {cause}; check indents, colons and quotes")]
     lines: dict[str, int] = {}
     given = _texts(node, "", lines)
+    faults, wrong = [], set()
     for loc, sentence in formats.faults(given, SuiteFile):
         names = [str(part) for part in loc]
+        wrong.add(".".join(names[:2] if names[0] == "columns" else names[:1]) if names else "")
         while names and ".".join(names) not in lines:
             names.pop()
         faults.append(Fault(FILE, lines.get(".".join(names), 0), sentence))
-    return _spec(given, lines), faults
+    suite = _usable(given, wrong)
+    return Spec(suite, lines) if suite else None, faults
 
 
 def _texts(node: yaml.Node | None, place: str, lines: dict[str, int]) -> Any:
     """A document with every scalar as it is written; ``lines`` receives the line of each place."""
     below = f"{place}." if place else ""
     if isinstance(node, yaml.MappingNode):
-        found = {}
-        for key, value in node.value:
-            name = str(key.value)
-            lines[below + name] = key.start_mark.line + 1
-            found[name] = _texts(value, below + name, lines)
-        return found
+        for key, _ in node.value:
+            lines[f"{below}{key.value}"] = key.start_mark.line + 1
+        return {str(k.value): _texts(v, f"{below}{k.value}", lines) for k, v in node.value}
     if isinstance(node, yaml.SequenceNode):
         for at, child in enumerate(node.value):
             lines[f"{below}{at}"] = child.start_mark.line + 1
@@ -224,22 +210,18 @@ def _texts(node: yaml.Node | None, place: str, lines: dict[str, int]) -> Any:
     return str(node.value).strip()
 
 
-def _spec(given: Any, lines: dict[str, int]) -> Spec | None:
+def _usable(given: Any, wrong: Collection[str]) -> SuiteFile | None:
     """The suite as far as it is readable, so that its table is checked as well; None where a
-    needed field isn't."""
-    top = given if isinstance(given, dict) else {}
-    columns = top.get("columns")
-    flat = {**top, **(columns if isinstance(columns, dict) else {})}
-    lists = {
-        name: tuple(value for value in flat[name] if isinstance(value, str))
-        for name in ("options", "groups")
-        if isinstance(flat.get(name), list)
-    }
-    texts = {
-        field.name: flat[field.name]
-        for field in fields(Spec)
-        if field.name not in ("options", "groups") and isinstance(flat.get(field.name), str)
-    }
-    needed = ("name", "title", "version", "items", "id", "question", "answer", "options")
-    values: dict[str, Any] = {**texts, **lists, "lines": tuple(lines.items())}
-    return Spec(**values) if all(values.get(name) for name in needed) else None
+    needed field isn't. wrong: the fields that have a fault."""
+
+    def fields_of(kind: type, values: Any, place: str) -> dict[str, Any]:
+        names = (field.name for field in fields(kind))
+        usable = {n: values[n] for n in names if n in values and f"{place}{n}" not in wrong}
+        return {n: tuple(v) if isinstance(v, list) else v for n, v in usable.items()}
+
+    try:
+        columns = Columns(**fields_of(Columns, given["columns"], "columns."))
+        about = dict.fromkeys(("name", "title", "version"), "")
+        return SuiteFile(**{**about, **fields_of(SuiteFile, given, ""), "columns": columns})
+    except (TypeError, KeyError):  # no mapping, or a needed field is missing
+        return None

@@ -27,9 +27,9 @@ from sdgbias.errors import InputError
 from sdgbias.files import FileError, write_json
 from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.facet import GROUPS, Annotations, clip_box, find_files, read_annotations
-from sdgbias.raw.folders import sample_note
 from sdgbias.raw.images.composite import open_picture
 from sdgbias.raw.images.shards import store_images
+from sdgbias.raw.sources import sample_note
 from sdgbias.types import FACET, QUARANTINE_COLUMNS
 
 #: Licence of the pictures and labels; a synthetic folder says so in its README.txt.

@@ -182,6 +182,6 @@ def release_import(
         text_view: Text-only views: none (no image, as the paper writes) or blank-image (the
             authors' code: a blank picture, and "Ignore the image.").
     """
-    from sdgbias.benchmark.release.export import import_
+    from sdgbias.benchmark.release.import_ import import_
 
     _say(import_(folder, out, text_view, progress=update).lines())

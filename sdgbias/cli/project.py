@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import os
 import tomllib
-from difflib import get_close_matches
 from pathlib import Path
 
-from sdgbias.errors import InputError
+from sdgbias.errors import InputError, one_of
 
 NAME = "sdgbias.toml"
 #: Key of the file -> the environment variable that says the same.
@@ -44,9 +43,7 @@ def read(path: Path) -> dict[str, str]:
     found = {}
     for key, value in content.items():
         if key not in KEYS:
-            near = get_close_matches(key, KEYS, 1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            raise InputError(f"{path}: unknown key {key!r}; {hint}valid: {', '.join(KEYS)}")
+            raise InputError(f"{path}: {one_of('key', key, KEYS)}")
         if not isinstance(value, str) or not value.strip():
             raise InputError(f"{path}: {key} = {value!r}; valid: a path in quotes")
         found[KEYS[key]] = str(path.parent / Path(value).expanduser())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -42,10 +42,12 @@ def check(folder: FolderArgument, as_json: JsonOption = False) -> None:
 
     found = read_folder(folder, update)
     shown = {"faults": found.faults, "notes": found.notes, "questions": len(found.questions)}
-    told = {"folder": folder, "spec": found.spec, "views": [view.value for view in found.views]}
-    options = [len(question.options) for question in found.questions]
-    say(shown, as_json, "suite_check", **shown | told, options=options)
-    if found.faults or found.spec is None:
+    told: dict[str, Any] = {"folder": folder, "spec": found.suite, "views": [], "options": []}
+    if not found.faults:
+        told["views"] = [view.value for view in found.views]
+        told["options"] = [len(options) for options in found.questions["options"]]
+    say(shown, as_json, "suite_check", **shown | told)
+    if found.faults or found.suite is None:
         n = len(found.faults)
         raise SuiteError(
             f"{folder}: {n} fault{'s' if n > 1 else ''}; fix the folder, then: sdgbias suite check"

@@ -1,13 +1,18 @@
-"""The contents of a raw folder, its gaps, their effect on a build, and where to get the missing
-files (`sdgbias raw check`).
+"""What is there of a raw folder, what is missing or broken, what that means for a build, and where
+to get it (`sdgbias raw check`): one row a source.
 
-Names, sizes and tables are checked; no pixel is decoded. Only packed tarballs of unknown size are
-read completely.
+Names, sizes and tables are checked; no pixel is decoded, and single rows, tiles and photos are left
+to the build, whose quarantine names each. Only packed tarballs of unknown size are read completely.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gzip
+import os
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,28 +20,41 @@ import pandas as pd
 
 from sdgbias import templates
 from sdgbias.errors import InputError
-from sdgbias.progress import Progress, silent
+from sdgbias.progress import Progress, each, silent
 from sdgbias.raw import clusters, regions, series
-from sdgbias.raw.folders import SourceState, how, names, photos, tiles
+from sdgbias.raw.images.photos import read_metadata
 from sdgbias.raw.indicators import load_indicators
 from sdgbias.raw.sources import Source, source, sources
-from sdgbias.raw.text_tables import read_replacing, separator
-
-__all__ = ["RawReport", "SourceState", "check_raw"]
 
 HALF = (".part", ".partial", ".crdownload", ".download", ".tmp", ".aria2", ".!ut")
 _SERIES_SOURCES = tuple(entry.id for entry in sources() if entry.series)
+#: Name of a finding -> (tarball, first and last DHS code that it holds).
+TILE_GROUPS = {
+    f"tiles {name[4:9]}": (name, name[4:6], name[7:9])
+    for name in source("sustainbench_tiles").bytes
+}
+
+
+@dataclass(frozen=True)
+class SourceState:
+    """One source: its state (present, partial, missing, broken, unneeded), the files found,
+    the effect on a build, and the fix."""
+
+    source: str
+    state: str
+    found: str
+    means: str = ""
+    get: str = ""
 
 
 @dataclass(frozen=True)
 class RawReport:
-    """`findings` one per source (tiles: one per tarball), `notes` on single files; `pictures`:
-    number of clusters with a tile, `with_photo`: those of them with photos."""
+    """`findings`: one per source (tiles: one per tarball), then one per half-finished download;
+    `pictures`: number of clusters with a tile, `with_photo`: those of them with photos."""
 
     folder: Path
     indicators: Path
     findings: tuple[SourceState, ...]
-    notes: tuple[str, ...]
     pictures: int
     with_photo: int
 
@@ -46,17 +64,15 @@ class RawReport:
     @property
     def ok(self) -> bool:
         """A build can run, with or without pictures: there are labels and at least one series."""
-        labels = self.state("sustainbench_labels") in ("present", "partial")
-        return labels and any(
-            f.state in ("present", "partial") for f in self.findings if f.source in _SERIES_SOURCES
-        )
+        usable = {f.source for f in self.findings if f.state in ("present", "partial")}
+        return "sustainbench_labels" in usable and not usable.isdisjoint(_SERIES_SOURCES)
 
     @property
     def exit_code(self) -> int:
         return 0 if self.ok else InputError.exit_code
 
     def lines(self) -> list[str]:
-        """A table, the notes, the missing files, and the next command."""
+        """A table, the missing files, and the next command."""
         return templates.lines("raw_check", r=self)
 
 
@@ -78,69 +94,200 @@ def check_raw(
         indicators = (
             folder / "indicators" if (folder / "indicators").is_dir() else Path("data/indicators")
         )
-    notes: list[str] = []
-    labels, known = _labels(folder, notes)
-    tile_rows, with_tile = tiles(folder, known, notes, progress)
-    photo_rows, with_photo = photos(folder, known, notes, progress)
-    rows = [labels, *tile_rows, *photo_rows, _gps(folder, known), *_series(indicators)]
-    notes += _half_downloads(folder, indicators)
-    pictures = (len(with_tile), len(with_tile & with_photo))
-    return RawReport(folder, indicators, tuple(rows), tuple(notes), *pictures)
+    labels, places = _labels(folder)
+    tiles, with_tile = _tiles(folder, places, progress)
+    photos, with_photo = _photos(folder, places, progress)
+    others = (*_series(indicators), *_half_downloads(folder, indicators))
+    findings = (labels, *tiles, *photos, _gps(folder, places), *others)
+    return RawReport(folder, indicators, findings, len(with_tile), len(with_tile & with_photo))
 
 
-def _labels(folder: Path, notes: list[str]) -> tuple[SourceState, pd.DataFrame | None]:
+def _how(entry: Source) -> str:
+    return f"{entry.get} {entry.url}"
+
+
+def _names(values: Collection[str], most: int = 8) -> str:
+    more = f" and {len(values) - most} more" if len(values) > most else ""
+    return ", ".join(sorted(values)[:most]) + more
+
+
+# ----------------------------------------------------------------------
+# labels and survey regions
+
+
+def _labels(folder: Path) -> tuple[SourceState, pd.DataFrame | None]:
     """The label file as a build reads it, and the usable clusters (None when there are none)."""
     entry, path = source("sustainbench_labels"), folder / clusters.LABELS_FILE
-    means = ("nothing can be built", how(entry))
+    means = ("nothing can be built", _how(entry))
     if not path.is_file():
         return SourceState(entry.id, "missing", f"no {path.name}", *means), None
     try:
         table, lost = clusters.read_clusters(folder)
     except InputError as error:
         return SourceState(entry.id, "broken", str(error), *means), None
-    notes += _label_notes(path)
+    absent = set(clusters.countries()["cname"]) - set(table["cname"])
+    found = f"{len(table):,} clusters, {56 - len(absent)} of 56 countries"
     for (kind, rule), part in lost.groupby(["table", "rule"], sort=True):
         what = "row(s) will leave" if kind == "clusters" else "value(s) will be blanked"
         first = f"{part['key'].iloc[0]}: {part['detail'].iloc[0]}"
-        notes.append(f"{path.name}: {rule}, {len(part)} {what}; first: {first}")
-    absent = set(clusters.countries()["cname"]) - set(table["cname"])
-    found = f"{len(table):,} clusters, {56 - len(absent)} of 56 countries"
+        found += f"; {rule}, {len(part)} {what}, first {first}"
     if not absent:
         return SourceState(entry.id, "present", found), table
-    return SourceState(entry.id, "partial", found, f"no question about {names(absent)}"), table
+    return SourceState(entry.id, "partial", found, f"no question about {_names(absent)}"), table
 
 
-def _label_notes(path: Path) -> Iterator[str]:
-    """Irregularities that the reader tolerates, reported because they show that the file was
-    changed by other tools."""
-    data = path.read_bytes()
+def _gps(folder: Path, places: pd.DataFrame | None) -> SourceState:
+    """The names of survey regions, by which clusters get regional values."""
+    entry = source("dhs_gps")
+    means = "a regional value needs a line in gdl_regions.csv"
     try:
-        data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        yield (
-            f"{path.name}: not UTF-8 (Latin-1?) from line {line}; only ids, codes and numbers are"
-            " read, which are ASCII"
-        )
-    raw = read_replacing(path, separator(path))
-    if tuple(raw.columns.str.strip()) != clusters.COLUMNS:
-        yield (
-            f"{path.name}: columns stand in another order than SustainBench's or there are more;"
-            " they are read by name"
-        )
-    raw.columns = raw.columns.str.strip()
-    year = raw["year"].str.strip()
-    whole = year.str.fullmatch(r"\d{4}(\.0+)?")
-    spans = year.str.fullmatch(clusters.YEAR_PATTERN) & ~whole
-    if spans.any():
-        yield (
-            f"{path.name}: {int(spans.sum())} survey year(s) such as"
-            f" {raw['year'][spans].iloc[0]!r}; the first year counts"
-        )
-    labels = raw[list(clusters.LABELS)].fillna("")
-    blank = int(labels.apply(lambda c: c.str.fullmatch(r"\s+")).to_numpy(dtype=bool).sum())
-    if blank:
-        yield f"{path.name}: {blank} label(s) of blanks only; read as missing"
+        table = regions.read_cluster_regions(folder)
+    except InputError as error:
+        return SourceState(entry.id, "broken", str(error), "a build stops there", _how(entry))
+    if table.empty:
+        none = f"no {regions.GPS_FOLDER}/*.csv"
+        return SourceState(entry.id, "missing", none, means, _how(entry))
+    ids = regions.dhs_ids(places["cluster_id"]) if places is not None else pd.Series(dtype="str")
+    named = int(ids.isin(table["dhs_id"][table["region_name"] != ""]).sum())
+    found = f"region names of {named:,} of {len(ids):,} clusters"
+    whole = named == len(ids)
+    return SourceState(entry.id, "present" if whole else "partial", found, "" if whole else means)
+
+
+# ----------------------------------------------------------------------
+# tiles and photos
+
+
+def _tiles(
+    folder: Path, places: pd.DataFrame | None, progress: Progress
+) -> tuple[list[SourceState], set[str]]:
+    """One finding per tarball, and the clusters of the labels (or all, without labels) that have a
+    tile."""
+    entry, root = source("sustainbench_tiles"), folder / "dhs_npzs"
+    surveys = sorted(root.iterdir()) if root.is_dir() else []
+    unpacked = {
+        file.name.removesuffix(".npz")
+        for survey in each(progress, "looking at tiles", surveys)
+        if survey.is_dir() and clusters.ID_PATTERN.fullmatch(f"{survey.name}-00000000")
+        for file in os.scandir(survey)
+        if file.name.endswith(".npz")
+    }
+    ids = set(places["cluster_id"]) if places is not None else unpacked
+    findings = []
+    for name, (tarball, first, last) in TILE_GROUPS.items():
+        wanted = {cluster for cluster in ids if first <= cluster[:2] <= last}
+        have = len(wanted & unpacked)
+        found = f"{have:,} of {len(wanted):,} tiles"
+        if not wanted:
+            findings.append(SourceState(name, "unneeded", "no cluster of these countries"))
+        elif have == len(wanted):
+            findings.append(SourceState(name, "present", found))
+        else:
+            packed = next((p for p in (folder / tarball, root / tarball) if p.is_file()), None)
+            state, get, archive = "partial" if have else "missing", _how(entry), f"no {tarball}"
+            if packed and (fault := tarball_fault(packed, entry.bytes[tarball], progress)):
+                state, archive = "broken", f"{tarball} {fault}"
+                get = f"download {tarball} again. {_how(entry)}"
+            elif packed:
+                archive = f"{tarball} is complete but packed"
+                get = f"unpack it: mkdir -p {root} && tar -xzf {packed} -C {root}"
+            lost = f"{len(wanted) - have:,} cluster(s) get no picture and no question"
+            findings.append(SourceState(name, state, f"{found}, {archive}", lost, get))
+    return findings, ids & unpacked
+
+
+def tarball_fault(path: Path, published: int | None = None, progress: Progress = silent) -> str:
+    """'' for a complete .tar.gz, else its fault. A file of the ``published`` size isn't read."""
+    size = path.stat().st_size
+    if size == published:
+        return ""
+    of = f"{size:,} of {published:,} published bytes" if published else f"{size:,} bytes"
+    try:
+        with path.open("rb") as raw, gzip.GzipFile(fileobj=raw) as stream:
+            with tarfile.open(fileobj=stream, mode="r|") as archive:
+                for count, member in enumerate(archive):
+                    archive.members = []  # type: ignore[attr-defined]  # else a TarInfo of each of 30,000 tiles stays in memory
+                    if member.name.startswith("/") or ".." in member.name.split("/"):
+                        elsewhere = "which would be unpacked elsewhere; don't unpack it"
+                        return f"holds {member.name!r}, {elsewhere}"
+                    if not count % 50:
+                        progress(f"reading {path.name}", min(raw.tell(), size - 1), size)
+            while stream.read(1 << 20):  # the end of the stream carries its checksum
+                pass
+    except (EOFError, gzip.BadGzipFile, tarfile.TarError, zlib.error) as error:
+        return f"is damaged or a half-finished download ({of}; {str(error).splitlines()[0]})"
+    except OSError as error:
+        return f"can't be read ({error.strerror or error})"
+    finally:
+        progress(f"reading {path.name}", size, size)
+    return ""
+
+
+def _photos(
+    folder: Path, places: pd.DataFrame | None, progress: Progress
+) -> tuple[list[SourceState], set[str]]:
+    """Two findings, metadata tables and photos, and the clusters with photos."""
+    tables, images = source("mapillary_metadata"), source("mapillary_imagery")
+    root = folder / "mapillary"
+    known = places if places is not None else clusters.countries()
+    surveyed = set(known["cname"])
+    wanted = surveyed - set(images.none_for)
+    listed: dict[str, pd.Series] = {}
+    broken: list[str] = []
+    paths = sorted((root / "metadata").glob("*.csv"))
+    for path in each(progress, "reading photo metadata", paths):
+        try:
+            listed[path.stem] = read_metadata(path)["cluster_id"]
+        except InputError as error:
+            broken.append(str(error))
+    rows = pd.concat([pd.Series(dtype="str"), *listed.values()])
+    listing = f"{len(rows):,} photos of {rows.nunique():,} clusters"
+    held, damaged = _imagery(root / "imagery", progress)
+    used = held & set(places["cluster_id"]) if places is not None else held
+    holding = f"photos of {len(used):,} clusters of the labels"
+    if never := surveyed - wanted:
+        holding += f"; SustainBench has none of {_names(never)}"
+    have = {cluster[:2] for cluster in held}
+    without = ("photos of the others are taken as they lie", "pictures show the tile alone there")
+    return [
+        _countries(tables, listing, wanted, set(listed), broken, without[0]),
+        _countries(images, holding, wanted, have, damaged, without[1]),
+    ], used
+
+
+def _countries(
+    entry: Source, found: str, wanted: set[str], have: set[str], broken: list[str], means: str
+) -> SourceState:
+    found = f"{len(wanted & have)} of {len(wanted)} countries, {found}"
+    if broken:
+        found += f"; {broken[0]}"
+        return SourceState(entry.id, "broken", found, "a build stops there", _how(entry))
+    if wanted <= have:
+        return SourceState(entry.id, "present", found)
+    lost = f"without {_names(wanted - have)}: {means}"
+    return SourceState(entry.id, "partial" if have else "missing", found, lost, _how(entry))
+
+
+def _imagery(root: Path, progress: Progress) -> tuple[set[str], list[str]]:
+    """(clusters with photos, unreadable archives)."""
+    held: set[str] = set()
+    broken: list[str] = []
+    places = sorted(root.iterdir()) if root.is_dir() else []
+    for place in each(progress, "looking at photos", places):
+        if place.is_dir():
+            held |= {entry.name for entry in os.scandir(place) if entry.is_dir()}
+        elif place.suffix == ".zip":
+            try:
+                with zipfile.ZipFile(place) as archive:
+                    held |= {name.split("/")[-2] for name in archive.namelist() if "/" in name[:-1]}
+            except (zipfile.BadZipFile, OSError) as error:
+                why = str(error).splitlines()[0]
+                broken.append(f"{place} is damaged or a half-finished download ({why})")
+    return held, broken
+
+
+# ----------------------------------------------------------------------
+# series
 
 
 def _series(folder: Path) -> list[SourceState]:
@@ -150,7 +297,7 @@ def _series(folder: Path) -> list[SourceState]:
     override = source("gdl_regions")
     if not folder.is_dir():
         gone = ("missing", f"no folder {folder}")
-        rows = [SourceState(e.id, *gone, "nothing can be built", how(e)) for e in entries]
+        rows = [SourceState(e.id, *gone, "nothing can be built", _how(e)) for e in entries]
         return [*rows, SourceState(override.id, *gone)]
     try:
         frame, _ = series.read_series(folder)
@@ -169,10 +316,10 @@ def _series(folder: Path) -> list[SourceState]:
         lost = _questions_lost(absent, countries)
         if files and not have:
             bad = f"{files[0].name} is there but holds no value of the 56 countries"
-            out.append(SourceState(entry.id, "broken", bad, lost, how(entry)))
+            out.append(SourceState(entry.id, "broken", bad, lost, _how(entry)))
         else:
             state = "present" if not absent else "partial" if have else "missing"
-            out.append(SourceState(entry.id, state, found, lost, how(entry) if absent else ""))
+            out.append(SourceState(entry.id, state, found, lost, _how(entry) if absent else ""))
     return [*out, _regions(override, folder)]
 
 
@@ -182,25 +329,8 @@ def _questions_lost(absent: list[str], countries: dict[str, int]) -> str:
     asks = [i for i in load_indicators() if any(ref.name in absent for ref in i.series)]
     gone = [i.slug for i in asks if not any(countries.get(ref.name) for ref in i.series)]
     coarser = [i.slug for i in asks if i.slug not in gone]
-    said = [f"no question of {names(gone)}"] if gone else []
-    return ", ".join(said + ([f"{names(coarser)}: other series only"] if coarser else []))
-
-
-def _gps(folder: Path, known: pd.DataFrame | None) -> SourceState:
-    """The names of survey regions, by which clusters get regional values."""
-    entry = source("dhs_gps")
-    means = "a regional value needs a line in gdl_regions.csv"
-    try:
-        table = regions.read_cluster_regions(folder)
-    except InputError as error:
-        return SourceState(entry.id, "broken", str(error), "a build stops there", how(entry))
-    if table.empty:
-        return SourceState(entry.id, "missing", f"no {regions.GPS_FOLDER}/*.csv", means, how(entry))
-    ids = regions.dhs_ids(known["cluster_id"]) if known is not None else pd.Series(dtype="str")
-    named = int(ids.isin(table["dhs_id"][table["region_name"] != ""]).sum())
-    found = f"region names of {named:,} of {len(ids):,} clusters"
-    whole = named == len(ids)
-    return SourceState(entry.id, "present" if whole else "partial", found, "" if whole else means)
+    lost = [f"no question of {_names(gone)}"] if gone else []
+    return ", ".join(lost + ([f"{_names(coarser)}: other series only"] if coarser else []))
 
 
 def _regions(entry: Source, folder: Path) -> SourceState:
@@ -208,17 +338,18 @@ def _regions(entry: Source, folder: Path) -> SourceState:
     try:
         table = series.read_gdl_regions(folder)
     except InputError as error:
-        return SourceState(entry.id, "broken", str(error), "a build stops there", how(entry))
+        return SourceState(entry.id, "broken", str(error), "a build stops there", _how(entry))
     if table.empty:
-        return SourceState(entry.id, "missing", f"no {series.REGIONS_FILE}", means, how(entry))
+        return SourceState(entry.id, "missing", f"no {series.REGIONS_FILE}", means, _how(entry))
     found = f"{len(table):,} survey regions of {table['cname'].nunique()} countries"
     return SourceState(entry.id, "present", found)
 
 
-def _half_downloads(folder: Path, indicators: Path) -> Iterator[str]:
+def _half_downloads(folder: Path, indicators: Path) -> Iterator[SourceState]:
     """Incomplete files of a browser or download tool."""
     parts = ("", "dhs_npzs", "mapillary/metadata", "mapillary/imagery")
     roots = [*(folder / part for part in parts), indicators, *indicators.glob("*")]
-    files = {str(path) for root in roots if root.is_dir() for path in root.iterdir()}
-    for path in sorted(path for path in files if path.lower().endswith(HALF)):
-        yield f"{path} is a half-finished download; finish it or delete it"
+    files = {path for root in roots if root.is_dir() for path in root.iterdir()}
+    for path in sorted(path for path in files if path.name.lower().endswith(HALF)):
+        fix = f"finish {path} or delete it"
+        yield SourceState(path.name, "partial", "a half-finished download", "not used", fix)

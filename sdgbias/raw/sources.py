@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from sdgbias.errors import UsageError, one_of
@@ -58,3 +59,10 @@ def source(name: str) -> Source:
 def source_of_series(series: str) -> Source | None:
     """The source that publishes a series of sdgbias/raw/series.py; None for an unknown name."""
     return next((entry for entry in sources() if series in entry.series), None)
+
+
+def sample_note(folder: Path) -> str:
+    """The README.txt of a sample that this package made, '' for any other folder."""
+    path = folder / "README.txt"
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    return text if text.startswith("Synthetic sample") else ""

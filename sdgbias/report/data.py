@@ -12,41 +12,17 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from sdgbias import store
 from sdgbias.errors import StoreError
 from sdgbias.methods import stats
-from sdgbias.types import PILLARS, VIEW_LABELS
+from sdgbias.types import PILLARS
+from sdgbias.vocabulary import METHODS
 
-METHODS = {**VIEW_LABELS, "cade": "CADE", "full_generated": "Full, generated"}
 DIRECTIONS = ("pessimistic", "conservative", "optimistic")
 TESTS = ("T1", "T2", "T3", "T4", "T5", "all")
 _CELL = ["model", "task", "test", "method", "pillar", "indicator", "metric"]
-
-
-#: Acc(Full) - Acc(CTX+Q) at T1 on the same questions, summed per place in the database and counted
-#: by sum (s) and number of questions (m), so that millions of rows stay there.
-_IMAGE_USE = """
-    WITH pairs AS (
-        SELECT run_id, item_id, sum(CASE WHEN method = 'full' THEN correct::INT ELSE -correct::INT
-        END) AS d
-        FROM predictions WHERE run_id IN (SELECT unnest($runs)) AND task = 'mcq' AND test = 'T1'
-        AND split = 'test'
-        AND method IN ('full', 'ctx_q') GROUP BY run_id, item_id HAVING count(*) = 2
-    ), places AS (
-        SELECT model, i.pillar, i.cluster_id, sum(d) AS s, count(*) AS m,
-        count_if(d <> 0) AS c
-        FROM pairs JOIN runs r USING (run_id) JOIN items i ON i.benchmark_id = r.benchmark_id AND
-        i.task = 'mcq' AND i.item_id = pairs.item_id
-        GROUP BY model, i.pillar, i.cluster_id
-    ), pools AS (
-        FROM places UNION ALL SELECT model, 'all', cluster_id, sum(s), sum(m), sum(c) FROM places
-        GROUP BY model, cluster_id
-    )
-    SELECT model, pillar, s::DOUBLE AS s, m::DOUBLE AS m, c::DOUBLE AS c, count(*) AS places
-    FROM pools GROUP BY ALL ORDER BY ALL"""
 
 
 #: Directions of the right answers: options ascend, so that of an indicator that is better when
@@ -69,8 +45,8 @@ class ReportData:
     """One row of ``runs`` per model, sorted by name; the other tables cover exactly these runs and
     their benchmarks.
 
-    ``image_use``: model, pillar ('all' or a pillar), value, n, low, high of Acc(Full) - Acc(CTX+Q)
-    at T1, paired by item.
+    ``image_use``: model, pillar ('all' or a pillar), value, n, ci_low, ci_high of the accuracy of
+    Full minus that of CTX+Q at T1, paired by question, of the study 'directions'.
     ``prompts``: benchmark_id, pillar -> number of distinct Q-only questions (with options) behind
     its test items.
     ``quarantine``: benchmark_id, table, rule, n, key, detail (of the first row by key).
@@ -160,7 +136,11 @@ def read(ask: Callable[[str], pd.DataFrame]) -> ReportData:
             f"SELECT model, p.* FROM cade_params p JOIN runs USING (run_id) {mine} ORDER BY model,"
             " task, test"
         ),
-        image_use=_image_use(ask(_IMAGE_USE)),
+        image_use=ask(
+            f"""SELECT model, pillar, "value", n, ci_low, ci_high FROM study_rows
+            JOIN runs USING (run_id) {mine} AND study = 'directions' AND test = 'T1'
+            AND metric = 'full_minus_ctx_q' AND indicator = 'all' ORDER BY model, pillar"""
+        ),
         prompts=ask(
             f"""
             SELECT benchmark_id, pillar, count(DISTINCT (question, options::VARCHAR)) AS n FROM
@@ -194,23 +174,6 @@ def read(ask: Callable[[str], pd.DataFrame]) -> ReportData:
             'distinct_prompts') ORDER BY ALL"""
         ),
     )
-
-
-def _image_use(sums: pd.DataFrame) -> pd.DataFrame:
-    """Mean difference with its clustered interval (as `stats.mean` of the rows, kind difference),
-    per model x (all, each pillar)."""
-    rows = []
-    for (model, pillar), part in sums.groupby(["model", "pillar"], sort=True):
-        s, m, changed = (
-            np.repeat(part[name].to_numpy(dtype=float), part["places"]) for name in ("s", "m", "c")
-        )
-        value, n = float(s.sum() / m.sum()), int(m.sum())
-        spread = stats.spread_of(s - m * value, m)
-        e = stats.estimate(value, n, spread, "difference", float(changed.sum() / n))
-        rows.append((str(model), str(pillar), e.value, e.n, e.low, e.high))
-    order = {name: at for at, name in enumerate(("all", *PILLARS))}
-    rows.sort(key=lambda row: (row[0], order.get(row[1], len(order))))
-    return pd.DataFrame(rows, columns=["model", "pillar", "value", "n", "low", "high"])
 
 
 NOT_ANALYSED = "not analysed: sdgbias analyse"

@@ -12,26 +12,14 @@ from urllib.parse import urlencode
 
 from sdgbias import suites
 from sdgbias.analysis.night_text import number as number
-from sdgbias.files import packaged_yaml
 from sdgbias.methods import lean
 from sdgbias.methods.stats import Estimate
-from sdgbias.report.data import DIRECTIONS, METHODS, ReportData
+from sdgbias.report.data import DIRECTIONS, ReportData
 from sdgbias.types import PILLARS
+from sdgbias.vocabulary import WORDS
 
 NBSP, DASH = "\u00a0", "\u2013"
 NO_INTERVAL = "no interval"
-#: How an answer about people was parsed (suites/facet.py), for display.
-PARSED_BY = {
-    "exact": "word for word",
-    "normalised": "after normalising",
-    "option": "as an option letter",
-    "cosine": "by the nearest label",
-    "refusal": "declined",
-    "unparsed": "not understood",
-    "empty": "empty",
-    "several": "names several",
-    "argmax": "likeliest letter",
-}
 
 
 def percent(e: Estimate | None) -> str:
@@ -145,8 +133,8 @@ def image_use(data: ReportData, model: str) -> tuple[str, str] | None:
     rows = data.image_use[(data.image_use["model"] == model) & (data.image_use["pillar"] == "all")]
     if rows.empty:
         return None
-    r = rows.iloc[0].to_dict()
-    e = Estimate.of_row(r, "low", "high")
+    r: dict[str, Any] = {str(k): v for k, v in rows.iloc[0].to_dict().items()}
+    e = Estimate.of_row(r)
     verdict = {
         1: "The image helps",
         0: "The image makes no measurable difference",
@@ -188,40 +176,27 @@ def cade_change(data: ReportData, model: str) -> tuple[str, str] | None:
     return verdict, "; ".join([text, *notes])
 
 
-#: Metric -> its title, its better end, whether it is signed or has a unit of its own.
-METRICS: Mapping[str, Mapping[str, Any]] = packaged_yaml("metrics.yaml")
 #: Metrics with a unit of their own; all others are shares, shown in per cent.
-PLAIN = {name for name, about in METRICS.items() if about.get("own_unit")}
+PLAIN = {name for name, word in WORDS.metrics.items() if word.unit in ("own", "change")}
 #: Differences, shown with their sign.
-SIGNED = {name for name, about in METRICS.items() if about.get("signed")}
+SIGNED = {name for name, word in WORDS.metrics.items() if word.unit in ("points", "change")}
 #: Direction of improvement: 1 higher, -1 lower.
-BETTER: Mapping[str, int] = {
-    n: about["better"] for n, about in METRICS.items() if "better" in about
+BETTER = {
+    name: 1 if word.better == "higher" else -1
+    for name, word in WORDS.metrics.items()
+    if word.better
 }
-TASKS = {
-    "mcq": "Multiple choice",
-    "regression": "Estimates",
-    "direct": "Direct question",
-    "choice": "Single choice",
-}
+TASKS = {task: word.name for task, word in WORDS.tasks.items()}
 SUITES = {name: suite.title for name, suite in suites.SUITES.items()}
-VIEWS = METHODS | {"full_argmax": "Full, likeliest letter"}
-VERDICTS = {
-    "PASS": "Pass",
-    "BREACH": "Breach",
-    "INSUFFICIENT_EVIDENCE": "Not enough evidence",
-    "MISSING": "Missing",
-    "FIRST_RUN": "First run",
-}
-#: Verdicts in order of severity: the first one present stands for a group.
-WORST = ("BREACH", "MISSING", "INSUFFICIENT_EVIDENCE", "FIRST_RUN", "PASS")
+VERDICTS = {verdict: word.name for verdict, word in WORDS.verdicts.items()}
 
 
 def title(metric: str) -> str:
     """'accuracy_gain' -> 'Accuracy gain over Full'; the metric's name if it has no title
     ('share_A': 'Share A')."""
     text = metric.replace("_", " ")
-    return str(METRICS.get(metric, {}).get("title") or text[:1].upper() + text[1:])
+    word = WORDS.metrics.get(metric)
+    return word.name if word else text[:1].upper() + text[1:]
 
 
 def group(pillar: str) -> str:
@@ -314,4 +289,5 @@ def parsed(text: str | None, kind: type = dict) -> Any:
 
 def worst(verdicts: Mapping[str, int]) -> str:
     """The most severe of these verdicts; '' for none."""
-    return next((v for v in WORST if verdicts.get(v)), "")
+    there = [verdict for verdict, n in verdicts.items() if n and verdict in WORDS.verdicts]
+    return max(there, key=lambda verdict: WORDS.verdicts[verdict].severity, default="")

@@ -13,8 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
-from itertools import combinations, pairwise
+from itertools import combinations
 from operator import itemgetter
 from pathlib import Path
 
@@ -25,11 +24,11 @@ from sdgbias import store
 from sdgbias.analysis.asked import language_model, needs
 from sdgbias.methods import stats
 from sdgbias.report import labels
-from sdgbias.report.charts.over_nights import DOTTED, Plot, Series, plots
-from sdgbias.report.data import ALL_TESTS, METHODS
+from sdgbias.report.data import ALL_TESTS
 from sdgbias.report.source import Reader, Row
 from sdgbias.suites import in_order
 from sdgbias.types import ContextTest
+from sdgbias.vocabulary import METHODS
 
 #: Selects in order: each one narrows the next. The default is the first of these values that
 #: exists.
@@ -169,7 +168,7 @@ def widest(runs: list[Row]) -> Row | None:
 
 def nights_asked(reader: Reader, suite: str, benchmark: str, window: int) -> pd.DataFrame:
     """A row per model and night of the last ``window`` nights with a run: night, began, model,
-    run_id, provenance, fresh, finished_at.
+    run_id, provenance, fresh, breach, finished_at.
 
     If no night is recorded (models were evaluated by hand), every run counts as a night.
     """
@@ -178,7 +177,8 @@ def nights_asked(reader: Reader, suite: str, benchmark: str, window: int) -> pd.
             WITH chosen AS (SELECT night, started_at FROM nights ORDER BY started_at DESC NULLS
             LAST, night DESC LIMIT ?)
             SELECT c.night, c.started_at AS began, r.model, r.run_id, r.provenance, nm.outcome =
-            'published' AS fresh, r.finished_at
+            'published' AS fresh, r.finished_at, EXISTS (SELECT 1 FROM verdicts v WHERE v.night =
+            c.night AND v.model = r.model AND v.suite = r.suite AND v.verdict = 'BREACH') AS breach
             FROM chosen c JOIN night_outcomes nm ON nm.night = c.night JOIN runs r ON r.run_id =
             nm.run_id AND r.suite = nm.suite
             WHERE r.suite = ? AND r.benchmark_id = ? AND r.finished_at IS NOT NULL AND nm.outcome
@@ -186,7 +186,7 @@ def nights_asked(reader: Reader, suite: str, benchmark: str, window: int) -> pd.
             ORDER BY began, c.night, r.model"""
         return reader.frame(sql, [window, suite, benchmark])
     sql = """SELECT strftime(finished_at, '%Y-%m-%d %H:%M') AS night, finished_at AS began, model,
-             run_id, provenance, true AS fresh, finished_at
+             run_id, provenance, true AS fresh, false AS breach, finished_at
              FROM runs WHERE suite = ? AND benchmark_id = ? AND finished_at IS NOT NULL ORDER BY
              finished_at DESC, model LIMIT ?"""
     return reader.frame(sql, [suite, benchmark, window * 20])[::-1]
@@ -208,62 +208,6 @@ def nights_of(reader: Reader, window: int) -> dict[str, datetime]:
         [window],
     )
     return {r["night"]: r["started_at"] for r in reversed(rows)}
-
-
-def series(
-    rows: pd.DataFrame, times: Mapping[str, datetime], metric: str, order: list[str]
-) -> dict[str, Series]:
-    """name (with '(planted)' for planted models) -> its nights among ``times`` (night -> start, in
-    order), in ``order`` of models. Nights carry their numbers as text if they are few."""
-    place = {night: k for k, night in enumerate(times)}
-    rows = rows.assign(at=rows["night"].map(place)).dropna(subset=["at", "value"])
-    rows = rows.drop_duplicates(["model", "night"], keep="last").sort_values(["model", "at"])
-    # as columns of all models, of which each has a part: a year of 50 models is 18,250 rows
-    at, fresh = rows["at"].to_numpy(dtype=int), rows["fresh"].to_numpy(dtype=bool)
-    numbers = rows[["value", "ci_low", "ci_high"]].to_numpy(dtype=float).T
-    said = [_told(r, metric) for r in as_rows(rows)] if len(times) <= DOTTED else []
-    begins = np.flatnonzero(rows["model"] != rows["model"].shift()).tolist()
-    parts = [slice(*ends) for ends in pairwise([*begins, len(rows)])]
-    heads = rows[["model", "provenance"]].iloc[begins].itertuples(index=False)
-    found = {}
-    for (model, provenance), part in zip(heads, parts, strict=True):
-        name = f"{model} (planted)" if provenance == "planted" else model
-        found[model] = name, Series(at[part], numbers[:, part], said[part], fresh[part])
-    shown = [*order, *sorted(found.keys() - set(order))]
-    return dict(found[model] for model in shown if model in found)
-
-
-def _told(r: Row, metric: str) -> str:
-    return (
-        f"{r['model']}, {r['night']}: {labels.amount(r['value'], metric)}, 95 % CI"
-        f" {labels.interval_of(r, metric)}, n = {labels.count(r['n'])}"
-    )
-
-
-def drawn(
-    rows: pd.DataFrame, nights: Mapping[str, datetime], metric: str, order: list[str]
-) -> tuple[dict[str, Series], list[Plot]]:
-    """(series, plots) of a history."""
-    times = dict(nights) or dict(zip(rows["night"], rows["began"], strict=True))
-    found = series(rows, times, metric, order)
-    label, gaps = (
-        partial(labels.tick, metric=metric),
-        bool(nights),
-    )  # runs started by hand share no nights: nothing is missing between them
-    return found, plots(times, found, label, gaps=gaps)
-
-
-def summary(found: Mapping[str, Series], metric: str) -> str:
-    """The chart as a sentence, for readers who can't see it."""
-    parts = []
-    for name, one in found.items():
-        values = one.numbers[0]
-        many = f"{len(values)} nights, " if len(values) > 1 else ""
-        parts.append(
-            f"{name}: {many}from {labels.amount(values[0], metric)} to"
-            f" {labels.amount(values[-1], metric)}"
-        )
-    return "; ".join(parts)
 
 
 COMPARED = ("full_generated", "full", "cade")

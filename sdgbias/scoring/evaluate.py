@@ -36,7 +36,8 @@ from sdgbias.scoring.scorer import DECODING, NOT_FINITE, SCORING, Scorer, not_ge
 from sdgbias.scoring.timing import timings
 from sdgbias.suites.sdg import read_table
 from sdgbias.suites.suite import Abilities, EvalSettings, StoredScores
-from sdgbias.types import NEEDS_PICTURES, VIEW_LABELS, ModelSpec, View
+from sdgbias.types import NEEDS_PICTURES, ModelSpec, View
+from sdgbias.vocabulary import METHODS
 
 #: Prompts that show how an undecided model's may be scored together.
 _PROBES = 12
@@ -97,7 +98,7 @@ class Scoring:
         for view, keys in self.scored.cells.groupby("view", sort=True)["key"]:
             if set(keys) <= lost:
                 first = next(f for f in self.failed if f[0] in set(keys))
-                return f"{VIEW_LABELS.get(str(view), str(view))} ({first[1]}: {first[2]})"
+                return f"{METHODS.get(str(view), str(view))} ({first[1]}: {first[2]})"
         return ""
 
     def outcome(self, run_id: str) -> Outcome:

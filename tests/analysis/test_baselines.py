@@ -14,7 +14,8 @@ import pytest
 from sdgbias import store
 from sdgbias.analysis.rows import KEY, AnalysisSettings
 from sdgbias.analysis.run import RunData, TaskCell, load
-from sdgbias.analysis.studies import baselines, perturbation
+from sdgbias.analysis.studies import baselines
+from sdgbias.analysis.studies.directions import perturbation
 from sdgbias.methods.baselines import METHODS
 from sdgbias.registry import entries
 from sdgbias.scoring import evaluate
@@ -201,7 +202,7 @@ def test_directions_follow_the_content() -> None:
     )
     order = extra_prompts.orders(base.items, "q_random")
     extra = {view: np.array(first) for view in extra_prompts.TOKENS}
-    table = perturbation.rows(run_of(replace(base, extra=extra)), QUICK)
+    table = perturbation(run_of(replace(base, extra=extra)), QUICK)
 
     def share(level: str, name: str) -> float:
         return float(
@@ -227,12 +228,12 @@ def test_directions_follow_the_content() -> None:
 def test_two_options_count_apart_and_a_missing_pass_is_said() -> None:
     base = mcq_cell({"full": [[0.0, 1.0, NAN], [0.0, 1.0, 2.0]]}, "BC")
     extra = {"q_reversed": base.logits[View.FULL]}
-    table = perturbation.rows(run_of(replace(base, extra=extra)), QUICK)
+    table = perturbation(run_of(replace(base, extra=extra)), QUICK)
     two = one(table, test="T1", by="order", level="reversed", metric="share_optimistic_two_option")
     assert (two["value"], two["n"]) == (0.0, 1)  # position B shows 'low'
     assert one(table, test="T1", by="order", level="reversed", metric="share_pessimistic")["n"] == 1
     assert set(table["level"]) == {"original", "reversed"}
-    (lost,) = perturbation.rows(run_of(base), QUICK).to_dict("records")
+    (lost,) = perturbation(run_of(base), QUICK).to_dict("records")
     assert (lost["metric"], lost["note"]) == ("not_run", "extra pass table_j was not scored")
 
 
@@ -363,7 +364,7 @@ def test_table_j_of_an_evaluation(done: tuple[Path, evaluate.Outcome, evaluate.O
     run = load(results, more.run_id)
     assert set(extra_prompts.TOKENS) <= set(run.cells[(Task.MCQ, ContextTest.T1)].extra)
     assert not set(extra_prompts.TOKENS) & set(run.cells[(Task.MCQ, ContextTest.T2)].extra)
-    table = perturbation.rows(run, QUICK)
+    table = perturbation(run, QUICK)
     shares = store.query(
         results,
         "FROM metric_rows WHERE run_id = ? AND method = 'q_only' AND test = 'T1' AND metric LIKE"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sdgbias.analysis import calls
 from sdgbias.analysis import outcomes as answers
 from sdgbias.analysis.rows import row
 from sdgbias.types import Task
@@ -60,11 +61,11 @@ def test_numbers_hit_within_the_tolerance_and_cade_says_what_its_digit_leads_to(
 def test_levels_and_rows() -> None:
     cell = mcq_cell({"full": [A, A, B]}, "AAA", pillar=["P", "P", "Q"], indicator=["i", "j", "i"])
     o, _ = answers.pools(run_of(cell), Task.MCQ)
-    found = {}
-    for level in answers.levels(o.items):
-        hits = {"accuracy": o.hit["full"]}
-        for r in answers.rows_of("s", level, hits, [o.place], {"method": "full"}):
-            found[r["pillar"], r["indicator"]] = (r["value"], r["n"])
+    call = calls.Call(
+        {"method": "full"}, calls.levels_of(o.items), {"accuracy": o.hit["full"]}, [o.place]
+    )
+    rows = calls.rows_of("s", call)
+    found = {(r["pillar"], r["indicator"]): (r["value"], r["n"]) for r in rows}
     assert found == {
         ("all", "all"): (2 / 3, 3),
         ("P", "all"): (1, 2),
@@ -75,9 +76,19 @@ def test_levels_and_rows() -> None:
     }
 
 
+def test_questions_without_a_pillar_are_in_no_group_whose_tests_count() -> None:
+    """Custom questions: a group of the empty pillar would be the whole once more, and its test one
+    more of Holm's family."""
+    cell = mcq_cell({"full": [A, A, B]}, "AAA", pillar=["", "", ""], indicator=["i", "j", "i"])
+    o, _ = answers.pools(run_of(cell), Task.MCQ)
+    call = calls.Call({}, calls.levels_of(o.items), {"accuracy": o.hit["full"]}, [o.place])
+
+    assert [(r["pillar"], r["n"]) for r in calls.rows_of("s", call)] == [("all", 3)]
+
+
 def test_holm_is_written_beside_the_unadjusted_p() -> None:
     made = [row("s", "m", 0.0, p=0.01, note="x"), row("s", "m", 0.0, p=0.5), row("s", "m", 0.0)]
-    answers.adjust(made)
+    calls.adjust(made)
     assert [r["p"] for r in made] == pytest.approx([0.02, 0.5, np.nan], nan_ok=True)
     assert [r["note"] for r in made] == [
         "x; p: Holm over 2 tests, alone 0.01",
@@ -89,9 +100,9 @@ def test_holm_is_written_beside_the_unadjusted_p() -> None:
 def test_distinct_prompts_are_counted_by_group_also_of_a_study_with_a_level_of_its_own() -> None:
     """As the study of the order of options calls it: `level` is a column of its rows."""
     columns = ({"pillar": "a"}, {"pillar": "b"})
-    level = answers.Level(np.array([0, 0, 0, 1, 1]), columns)
+    level = calls.Level(np.array([0, 0, 0, 1, 1]), columns)
     common = {"by": "order", "level": "reversed"}
-    found = answers.distinct("s", level, np.array([0, 0, 1, 1, 1]), common)
+    found = calls.distinct("s", [level], np.array([0, 0, 1, 1, 1]), common)
     assert [(r["pillar"], r["level"], r["value"], r["n"]) for r in found] == [
         ("a", "reversed", 2.0, 3),
         ("b", "reversed", 1.0, 2),

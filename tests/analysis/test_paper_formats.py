@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from typer.testing import CliRunner
 
 from sdgbias import cli
 from sdgbias.analysis import paper as tables
-from sdgbias.analysis.paper import described, fairness, formats, results, studies
+from sdgbias.analysis.paper import formats, results
 from sdgbias.errors import UsageError
 from sdgbias.store import database
 from tests.builders.paper_tables import (
@@ -30,7 +29,7 @@ def test_names_in_any_case_and_controls_beside_table_h() -> None:
         "K",
     ]
     assert tables.chosen(["all"]) == list(tables.ITEMS)
-    assert set(tables.ITEMS) - set(tables.chosen([])) == set(studies.PLAIN)
+    assert set(tables.ITEMS) - set(tables.chosen([])) == set(tables.PLAIN)
     with pytest.raises(UsageError, match="--table: unknown table '7'; valid: 1, 2, 3, A, B"):
         tables.chosen(["7"])
 
@@ -137,10 +136,3 @@ def test_the_results_are_opened_once(full: Path, monkeypatch: pytest.MonkeyPatch
         command = ["reproduce", "--results", str(full), "--paper", paper]
         CliRunner().invoke(cli.app, command, catch_exceptions=False)
     assert len(opened) == 2
-
-
-@pytest.mark.parametrize(("suite", "items"), [("sdg", tables.ITEMS), ("people", fairness.ITEMS)])
-def test_every_table_has_its_texts_and_no_text_is_left_over(
-    suite: str, items: Mapping[str, object]
-) -> None:
-    assert set(described.words(suite)["tables"]) == set(items)

@@ -15,7 +15,7 @@ import yaml
 
 from sdgbias import formats
 from sdgbias.benchmark import own_spec
-from sdgbias.benchmark.own import assign_splits, letter_of, read_folder
+from sdgbias.benchmark.own import assign_splits, read_folder
 from sdgbias.types import View
 from tests.builders.own_questions import HEADER, LEAST, YAML, png, rows, write
 
@@ -30,12 +30,12 @@ def table(*lines: str) -> str:
 
 def test_a_folder_without_faults(tmp_path: Path) -> None:
     found = read_folder(write(tmp_path))
-    assert found.faults == () and found.spec is not None
+    assert found.faults == () and found.suite is not None
     assert len(found.questions) == 40 and found.views == tuple(View) and not found.no_cade
-    first, second = found.questions[:2]
-    assert (first.answer, second.answer) == ("A", "B")  # a letter, and the text "two"
-    assert first.options == ("one", "two", "three") and first.groups == ("red",)
-    assert (first.cluster, first.split, first.image) == ("b0", "val", "pictures/0.png")
+    first, second = (found.questions.loc[line] for line in (2, 3))
+    assert (first["answer"], second["answer"]) == ("A", "B")  # a letter, and the text "two"
+    assert first["options"] == ("one", "two", "three") and first["group colour"] == "red"
+    assert (first["cluster"], first["split"], first["image"]) == ("b0", "val", "pictures/0.png")
 
 
 def test_all_faults_are_listed_with_their_lines(tmp_path: Path) -> None:
@@ -217,13 +217,12 @@ def test_jsonl_keeps_numbers_as_written_and_refuses_lists(tmp_path: Path) -> Non
     folder = write(tmp_path, yaml, "\ufeff" + "\n".join(lines[:2]) + "\n", "items.jsonl")
     found = read_folder(folder)
     assert found.faults == ()
-    assert found.questions[0].options == ("0.50", "5") and found.questions[0].answer == "A"
-    assert found.questions[1].options == ("true", "false")
+    assert found.questions["options"].tolist() == [("0.50", "5"), ("true", "false")]
+    assert found.questions["answer"].tolist() == ["A", "B"]
     assert found.views == (View.Q_ONLY,) and found.no_cade
     write(tmp_path, yaml, "\n".join(lines), "items.jsonl")
     assert [f.split(": ")[0] + ": " + f.split(": ")[1][:24] for f in faults(folder)] == [
         "items.jsonl:3: 'a' holds a JSON list; g",
-        "items.jsonl:3: option 'a' is empty and ",
         "items.jsonl:4: names 'a' twice; remove ",
         "items.jsonl:5: holds NaN, which is no v",
         "items.jsonl:6: is no JSON object; each ",
@@ -247,8 +246,8 @@ def test_parquet_with_numbers_and_gaps(tmp_path: Path) -> None:
     frame.to_parquet(folder / "items.parquet")
     found = read_folder(folder)
     assert found.faults == ()
-    assert [q.options for q in found.questions] == [("1", "3", "4"), ("2", "2.5")]
-    assert [q.answer for q in found.questions] == ["C", "B"]
+    assert found.questions["options"].tolist() == [("1", "3", "4"), ("2", "2.5")]
+    assert found.questions["answer"].tolist() == ["C", "B"]
     frame.assign(a=[["x"], ["y"]]).to_parquet(folder / "items.parquet")
     assert faults(folder)[0].startswith("items.parquet: column 'a' holds list")
     frame.assign(id=[1, 1]).to_parquet(folder / "items.parquet")
@@ -268,28 +267,36 @@ def test_two_and_ten_options(tmp_path: Path, n: int) -> None:
     }
     write(tmp_path, LEAST.format(items="i.jsonl", options=", ".join(names)), "", "unused")
     (tmp_path / "i.jsonl").write_text(json.dumps(record))
-    assert read_folder(tmp_path).questions[0].answer == "AJ"[n == 10]
+    assert read_folder(tmp_path).questions["answer"].tolist() == ["AJ"[n == 10]]
     eleven = ", ".join([*names, *(f"p{i}" for i in range(11 - n))])
     (tmp_path / "suite.yaml").write_text(LEAST.format(items="i.jsonl", options=eleven))
     assert any("valid: 2 to 10 columns" in f for f in faults(tmp_path))
 
 
-def test_an_answer_that_is_letter_and_text() -> None:
-    assert letter_of("A", ["A", "B"]) == ("A", "")  # both readings agree
-    letter, fault = letter_of("A", ["B", "A"])
-    assert letter == "" and "the letter of option 'B' and the text of option B" in fault
-    assert letter_of("C", ["x", "y"])[0] == "" and letter_of("a", ["x", "y"])[0] == ""
+@pytest.mark.parametrize(
+    ("answer", "options", "said"),
+    [
+        ("A", "A,B,", ""),  # both readings agree
+        ("A", "B,A,", "the letter of option 'B' and the text of option B"),
+        ("C", "x,y,", "is none of the options"),
+        ("a", "x,y,", "is none of the options"),
+    ],
+)
+def test_an_answer_that_is_letter_and_text(
+    tmp_path: Path, answer: str, options: str, said: str
+) -> None:
+    found = faults(write(tmp_path, table=table(f"q,?,{options},{answer},,,test,b1,red")))
+    assert said in found[0] if said else not found
 
 
 def test_the_split_follows_clusters_and_not_the_order_of_rows(tmp_path: Path) -> None:
     yaml = YAML.replace(", split: split", "")
-    found = read_folder(write(tmp_path, yaml))
-    val = {q.cluster for q in found.questions if q.split == "val"}
-    assert len(val) == 2 and not val & {q.cluster for q in found.questions if q.split == "test"}
-    back = assign_splits("dots", reversed(found.questions))
-    assert {q.id: q.split for q in back} == {q.id: q.split for q in found.questions}
-    alone = assign_splits("dots", found.questions[:1])
-    assert alone[0].split == "test"
+    questions = read_folder(write(tmp_path, yaml)).questions
+    sides = questions.groupby("split")["cluster"].agg(set)
+    assert len(sides["val"]) == 2 and not sides["val"] & sides["test"]
+    again = assign_splits("dots", questions[::-1].drop(columns="split"))
+    assert again["split"].sort_index().equals(questions["split"])
+    assert assign_splits("dots", questions[:1])["split"].tolist() == ["test"]
 
 
 def test_what_a_folder_can_not_have_is_noted(tmp_path: Path) -> None:

@@ -11,16 +11,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
 from sdgbias.benchmark.card.intended_use import intended_use
 from sdgbias.benchmark.release import import_ as release_import
-from sdgbias.benchmark.release.check import database
-from sdgbias.benchmark.release.export import _json, _object, export, import_
+from sdgbias.benchmark.release.export import dump, export, own_record
+from sdgbias.benchmark.release.import_ import import_
 from sdgbias.benchmark.release.records import PARTS, stem
 from sdgbias.benchmark.splits import authors_split
 from sdgbias.errors import InputError, UsageError
@@ -120,39 +117,27 @@ def left_out(folder: Path) -> dict[str, set[str]]:
 # lines
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.text(st.characters(exclude_categories=["Cs"])),
-            st.floats(allow_infinity=False),
-            st.integers(-(2**62), 2**62),
-        )
-    )
-)
-def test_lines_are_those_of_json(rows: list[tuple[str, float, int]]) -> None:
-    found = lines(pd.DataFrame(rows, columns=list("sfi")))
-    texts = [{k: v for k, v in zip("sfi", row, strict=True) if v != "" and v == v} for row in rows]
-    assert [json.loads(line) for line in found] == texts
-
-
-def test_a_line_letter_for_letter() -> None:
-    frame = pd.DataFrame({"s": ['a"\\\n\u00e9/'], "f": [0.1], "gone": [""], "n": [2.0]})
-    assert lines(frame) == ['{"s": "a\\"\\\\\\n\u00e9/", "f": 0.1, "n": 2}']
-
-
-def lines(frame: pd.DataFrame) -> list[str]:
-    kinds = {"s": pa.string(), "gone": pa.string(), "i": pa.int64()}
-    columns = {
-        n: pa.array(v, kinds.get(n, pa.float64()), from_pandas=True) for n, v in frame.items()
+def test_a_record_has_the_authors_fields_first_and_omits_those_without_a_value() -> None:
+    item = {
+        "item_id": 7,
+        "question": "How many?",
+        "option_a": 'a"\\\n\u00e9/',
+        "option_b": "b",
+        "option_c": "",
+        "answer": "A",
+        "value": 0.1,
+        "year": 2012,
+        "tolerance": float("nan"),
     }
-    with database() as con:
-        con.register("given", pa.table(columns))
-        table = con.table("given")
-        fields = {
-            name: _json(name, str(kind))
-            for name, kind in zip(table.columns, table.types, strict=True)
-        }
-        return [line for (line,) in con.sql(f"SELECT {_object(fields)} FROM given").fetchall()]
+    picture = {"photo_id": "", "paths": ("images/x.png",)}
+
+    line = dump(own_record(Task.MCQ, "T1", item, "Question: How many?", picture))
+
+    assert line == (
+        '{"id": "mcq_T1_7", "item_id": 7, "image": "images/x.png", "question": "Question: How'
+        ' many?", "A": "a\\"\\\\\\n\u00e9/", "B": "b", "answer": "A", "level": "T1", "task": "mcq",'
+        ' "num_options": 2, "item_question": "How many?", "value": 0.1, "year": 2012}'
+    )
 
 
 # ------------------------------------------------------------------------------------- what foreign

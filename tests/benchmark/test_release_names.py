@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sdgbias.benchmark.release.check import database, stage_records
+from sdgbias.benchmark.release.check import stage_records
 from sdgbias.benchmark.release.predictions import reservations, run
 from sdgbias.errors import InputError
 from sdgbias.types import ContextTest, Task
@@ -34,5 +34,5 @@ def test_a_column_in_other_letters_is_refused(tmp_path: Path) -> None:
 def test_a_field_in_other_letters_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "mcq_T2.jsonl"
     path.write_text('{"item_id": 1, "Answer": "A"}\n', encoding="utf-8")
-    with database() as con, pytest.raises(InputError, match="'Answer' has to be spelt 'answer'"):
-        stage_records(con, path, tmp_path / "staged.parquet")
+    with pytest.raises(InputError, match="'Answer' has to be spelt 'answer'"):
+        stage_records(path, tmp_path / "staged.parquet")

@@ -53,6 +53,9 @@ def _methods() -> Iterator[dict[str, object]]:
                     pillar=pillar,
                     method=method,
                 )
+    for pillar in ("all", *PILLARS):
+        where = {"test": "T1", "pillar": pillar, "method": "full"}
+        yield row("directions", "full_minus_ctx_q", near(0.2), **where)
     for pillar, (order, share) in product(
         ("all", *PILLARS), (("original", 0.25), ("reversed", 0.5))
     ):
@@ -102,6 +105,10 @@ def _parameters() -> Iterator[dict[str, object]]:
                 by="divergence",
                 level=divergence,
             )
+        for at in range(1, 6):
+            level = f"{at} of 5"
+            gain = near(at / 20)
+            yield row("divergence", "accuracy_gain", gain, test=test, method="cade", level=level)
     for name, (low, high) in PARAMETERS.items():
         yield row("sweep", "optimum", (low + high) / 2, n=12, test="T1", by=name)
         for split, at in product(("val", "test"), (0.0, 0.5, 1.0)):

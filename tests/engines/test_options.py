@@ -50,9 +50,10 @@ def test_every_backend_takes_the_common_options(backend: str) -> None:
 def test_an_unknown_option_is_named_with_the_valid_ones(backend: str) -> None:
     """A LoRA adapter, which an engine would ignore."""
     with pytest.raises(RegistryError) as told:
-        read(spec(backend, lora="owner/name", chunk_timeout=-1), Options)
+        read(spec(backend, adapter_of="owner/name", chunk_timeout=-1), Options)
     names = ", ".join(sorted(MODELS[backend].model_fields))
-    assert str(told.value) == f"registry/models/m.yaml: unknown option 'lora'; valid: {names}"
+    said = f"registry/models/m.yaml: unknown option 'adapter_of'; valid: {names}"
+    assert str(told.value) == said
 
 
 @pytest.mark.parametrize(

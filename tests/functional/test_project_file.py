@@ -47,8 +47,11 @@ def test_an_option_and_the_environment_come_first(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('result = "a"', "unknown key 'result'; did you mean 'results'? valid: results, benchmark"),
-        ('colour = "a"', "unknown key 'colour'; valid: results, benchmark, raw, registry"),
+        (
+            'result = "a"',
+            "unknown key 'result'; valid: benchmark, raw, registry, results; did you mean 'results",
+        ),
+        ('colour = "a"', "unknown key 'colour'; valid: benchmark, raw, registry, results"),
         ("results = 3", "results = 3; valid: a path in quotes"),
         ('raw = " "', "raw = ' '; valid: a path in quotes"),
         ("results = a b", "can't be read: "),

@@ -11,7 +11,8 @@ import pytest
 
 from sdgbias.benchmark.build import build
 from sdgbias.benchmark.release import export as release_files
-from sdgbias.benchmark.release.export import export, import_
+from sdgbias.benchmark.release.export import export
+from sdgbias.benchmark.release.import_ import import_
 from sdgbias.benchmark.release.records import PARTS, stem
 from sdgbias.errors import InputError, UsageError
 from sdgbias.raw.images.image_store import ImageReader, store_images

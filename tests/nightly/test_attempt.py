@@ -34,10 +34,12 @@ def test_what_the_process_tells_is_the_outcome(tmp_path: Path) -> None:
     )
     assert made.kind == made.message == "" and made.log == "nights/2026-11-21T0130/logs/m-sdg.log"
     assert "scoring" in job(tmp_path).log.read_text()
-    same = attempt.attempt(
-        job(tmp_path), tmp_path / "r.duckdb", argv=stub("tell(run_id='m-1', published=False)")
-    )
-    assert same.outcome == "unchanged"
+    unchanged = stub("tell(run_id='m-1', published=False)")
+    mine = job(tmp_path)
+    again = attempt.attempt(mine, tmp_path / "r.duckdb", argv=unchanged)
+    assert again.outcome == "published", "in this night, before it was killed and started again"
+    other = replace(mine, log=mine.log.with_name("m-people.log"))
+    assert attempt.attempt(other, tmp_path / "r.duckdb", argv=unchanged).outcome == "unchanged"
 
 
 @pytest.mark.parametrize(
@@ -232,12 +234,12 @@ def test_a_model_that_came_further_goes_on_the_next_night(
 ) -> None:
     """A real process that scores from 380 to 620 of 1,000 prompts; its time ends when that was
     seen, however fast the machine is."""
-    seen: list[int] = []
 
     def until_seen(child: object, timeout_s: float, look: Callable[[], None]) -> None:
-        deadline = time.monotonic() + 600
-        while 620 not in seen:
+        deadline, done = time.monotonic() + 600, 0
+        while done < 620:
             assert time.monotonic() < deadline
+            done = max((record.done for record in progress.records()), default=0)
             look()
             time.sleep(0.02)
         raise subprocess.TimeoutExpired("model", timeout_s)
@@ -255,7 +257,6 @@ def test_a_model_that_came_further_goes_on_the_next_night(
         job(tmp_path, timeout_s=7200.0),
         tmp_path / "r.duckdb",
         argv=stub(code),
-        seen=lambda record: seen.append(record.done if record else 0),
     )
     assert (made.kind, made.scored, made.planned, made.goes_on) == ("OutOfTime", 620, 1000, True)
     assert made.message.startswith(
@@ -278,7 +279,7 @@ def test_a_person_ends_a_model_and_what_is_finished_is_kept(
         job(tmp_path, timeout_s=600.0),
         tmp_path / "r.duckdb",
         argv=stub(code),
-        seen=lambda record: "cancelled" if record and record.done == 62 else "",
+        look=lambda: "cancelled" if [r for r in progress.records() if r.done == 62] else "",
     )
     assert (made.outcome, made.kind, made.goes_on) == ("skipped", "Cancelled", True)
     assert made.message == "cancelled; 62 of 100 prompts are kept (scoring prompts)"

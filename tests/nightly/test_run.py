@@ -54,8 +54,8 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> dict[str, records.StepResult]:
 def run(
     s: Settings, argv, lines: list[str] | None = None, now: datetime = NOW
 ) -> nights.NightSummary:  # type: ignore[no-untyped-def]
-    hands = nights.Executor(ask=partial(attempt.keep_trying, sleep=lambda seconds: None, argv=argv))
-    return nights.run(s, lambda: now, (lines if lines is not None else []).append, hands)
+    score = partial(attempt.keep_trying, sleep=lambda seconds: None, argv=argv)
+    return nights.run(s, lambda: now, (lines if lines is not None else []).append, score)
 
 
 def test_one_bad_model_never_spoils_the_night(
@@ -83,7 +83,7 @@ def test_one_bad_model_never_spoils_the_night(
         return attempt.keep_trying(patient, results, device, sleep=lambda seconds: None, argv=argv)
 
     lines: list[str] = []
-    done = nights.run(s, lambda: NOW, lines.append, nights.Executor(ask=ask))
+    done = nights.run(s, lambda: NOW, lines.append, ask)
     assert {o.model: o.kind for o in done.outcomes} == {
         "bug": "Unexpected",
         "fine": "",
@@ -291,7 +291,7 @@ def test_a_model_that_goes_on_is_neither_quarantined_nor_a_failed_night(
         made = replace(blank, outcome=outcome, kind=kind, message="by a person")
         return replace(made, scored=620, planned=1000)
 
-    done = nights.run(s, lambda: NOW, told.append, nights.Executor(ask=ask))
+    done = nights.run(s, lambda: NOW, told.append, ask)
     assert (done.status, done.exit_code) == ("done", 0)
     assert "by a person" in "".join(told)
     assert entries.load(tmp_path, "big").state == "enabled"
@@ -317,7 +317,7 @@ def test_what_the_nights_hours_leave_waits_and_is_no_failure(
             return replace(made, outcome="published", run_id="a-1")
         return replace(made, kind="TimedOut", message="not done within 3600 s")
 
-    done = nights.run(s, lambda: NOW, [].append, nights.Executor(ask=ask), steps=())
+    done = nights.run(s, lambda: NOW, [].append, ask, steps=())
     assert limits == {"a": 7200.0, "b": 3600.0}
     assert {o.model: (o.outcome, o.kind) for o in done.outcomes} == {
         "a": ("published", ""),

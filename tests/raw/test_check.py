@@ -6,6 +6,7 @@ import io
 import shutil
 import tarfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,7 @@ import pytest
 
 from sdgbias.errors import InputError, UsageError
 from sdgbias.raw import clusters
-from sdgbias.raw.check import RawReport, check_raw
-from sdgbias.raw.folders import tarball_fault
+from sdgbias.raw.check import RawReport, check_raw, tarball_fault
 from sdgbias.raw.series import SERIES
 from sdgbias.raw.sources import source, source_of_series, sources
 from sdgbias.raw.synthetic import write_sample
@@ -39,10 +39,6 @@ def raw(sample: Path, tmp_path: Path) -> Path:
 def check(folder: Path, indicators: Path | None = None) -> tuple[RawReport, str]:
     report = check_raw(folder, indicators)
     return report, "\n".join(report.lines())
-
-
-def labels(folder: Path) -> pd.DataFrame:
-    return pd.read_csv(folder / clusters.LABELS_FILE, dtype=str, keep_default_na=False)
 
 
 def found(report: RawReport, name: str) -> str:
@@ -137,29 +133,107 @@ def test_an_empty_folder_names_everything_and_where_it_is_had(tmp_path: Path) ->
     assert text.splitlines()[-1].startswith("A build can't run yet")
 
 
-def test_labels_missing_or_broken(raw: Path) -> None:
-    path = raw / clusters.LABELS_FILE
-    content = path.read_bytes()
-    path.unlink()
-    assert check(raw)[0].exit_code == 3
-    path.write_bytes(content[: content.index(b",lon")])
-    report, text = check(raw)
-    assert report.exit_code == 3 and report.state("sustainbench_labels") == "broken"
-    assert "missing column(s)" in text
+def without_labels(raw: Path) -> None:
+    (raw / clusters.LABELS_FILE).unlink()
 
 
-def test_a_country_without_photos_or_tiles(raw: Path) -> None:
+def cut_labels(raw: Path) -> None:
+    content = (raw / clusters.LABELS_FILE).read_bytes()
+    (raw / clusters.LABELS_FILE).write_bytes(content[: content.index(b",lon")])
+
+
+def odd_labels(raw: Path) -> None:
+    table = pd.read_csv(raw / clusters.LABELS_FILE, dtype=str, keep_default_na=False)
+    table.loc[2, "asset_index"] = "-9.0"
+    table = pd.concat([table, table.tail(1)])
+    table.to_csv(raw / clusters.LABELS_FILE, index=False, encoding="latin-1")
+
+
+def without_photos_of_a_country(raw: Path) -> None:
     shutil.rmtree(raw / "mapillary" / "imagery" / "KE")
+
+
+def without_tiles_of_a_country(raw: Path) -> None:
     for survey in raw.glob("dhs_npzs/NM-*"):
         shutil.rmtree(survey)
+
+
+def metadata_without_clusters(raw: Path) -> None:
+    path = raw / "mapillary" / "metadata" / "KE.csv"
+    pd.read_csv(path, dtype=str).drop(columns="DHSID_EA").to_csv(path, index=False)
+
+
+def half_a_zip(raw: Path) -> None:
+    folder = raw / "mapillary" / "imagery" / "KE"
+    data = zipped(folder).read_bytes()
+    folder.with_suffix(".zip").write_bytes(data[: len(data) // 2])
+
+
+def zipped(folder: Path) -> Path:
+    """The photos of a country as one archive in place of the folder."""
+    with zipfile.ZipFile(folder.with_suffix(".zip"), "w") as archive:
+        for photo in folder.rglob("*.jpeg"):
+            archive.write(photo, photo.relative_to(folder.parent))
+    shutil.rmtree(folder)
+    return folder.with_suffix(".zip")
+
+
+def half_downloads(raw: Path) -> None:
+    for name in ("mapillary/imagery/KE.zip.crdownload", "indicators/who_gho/NCD_PAC.csv.part"):
+        (raw / name).write_bytes(b"")
+
+
+def series_with_a_wrong_code(raw: Path) -> None:
+    [path] = raw.glob("indicators/unsd_sdg/*sh_acs_unhc*")
+    path.write_text("geo_area,nature,year,sh_acs_unhc\nKEN,e,2015,60\n")
+
+
+def series_without_a_column(raw: Path) -> None:
+    [path] = raw.glob("indicators/unsd_sdg/*sh_acs_unhc*")
+    path.write_text("geo_area,nature,year\n404,e,2015\n")
+
+
+LABELS, PHOTOS, METADATA = "sustainbench_labels", "mapillary_imagery", "mapillary_metadata"
+#: damage, source, its state, what is said, exit code
+DAMAGES = [
+    (without_labels, LABELS, "missing", "no dhs_final_labels.csv; nothing can be built", 3),
+    (cut_labels, LABELS, "broken", "missing column(s)", 3),
+    (odd_labels, LABELS, "partial", "value-out-of-range, 1 value(s) will be blanked, first", 0),
+    (odd_labels, LABELS, "partial", "duplicate-cluster, 1 row(s) will leave", 0),
+    (without_photos_of_a_country, PHOTOS, "partial", "without KE: pictures show the tile", 0),
+    (without_tiles_of_a_country, "tiles NG_SZ", "missing", "no dhs_NG_SZ.tar.gz", 0),
+    (metadata_without_clusters, METADATA, "broken", "a build stops there", 0),
+    (half_a_zip, PHOTOS, "broken", "KE.zip is damaged or a half-finished download", 0),
+    (half_downloads, "KE.zip.crdownload", "partial", "a half-finished download", 0),
+    (half_downloads, "NCD_PAC.csv.part", "partial", "or delete it", 0),
+    (series_with_a_wrong_code, "unsd_sdg", "broken", "fix this first: ", 3),
+    (series_without_a_column, "unsd_sdg", "broken", "fix this first: ", 3),
+]
+
+
+@pytest.mark.parametrize(("damage", "name", "state", "words", "code"), DAMAGES)
+def test_a_damage_has_its_row(
+    raw: Path, damage: Callable[[Path], None], name: str, state: str, words: str, code: int
+) -> None:
+    damage(raw)
+
     report, text = check(raw)
-    assert (
-        report.state("mapillary_imagery") == "partial"
-        and "without KE: pictures show the tile" in text
-    )
-    assert report.state("tiles NG_SZ") == "missing"
-    assert "no dhs_NG_SZ.tar.gz" in text and "Google Drive" in text
-    assert report.ok
+
+    assert report.state(name) == state
+    assert words in text
+    assert report.exit_code == code
+
+
+def test_columns_and_archives_go_by_name(raw: Path) -> None:
+    want = check(raw)[0]
+    path = raw / "mapillary" / "metadata" / "KE.csv"
+    table = pd.read_csv(path, dtype=str)
+    table[table.columns[::-1]].rename(columns={"id": "Image_ID"}).to_csv(path, index=False)
+    rows = pd.read_csv(raw / clusters.LABELS_FILE, dtype=str, keep_default_na=False)
+    rows.to_csv(raw / clusters.LABELS_FILE, index=False, sep=";")
+    zipped(raw / "mapillary" / "imagery" / "KE")
+
+    assert check(raw)[0] == want
 
 
 def test_a_country_missing_from_one_series(tmp_path: Path, raw: Path) -> None:
@@ -177,9 +251,8 @@ def test_series_that_a_licence_keeps_out(raw: Path) -> None:
     report, text = check(raw, OPEN)
     assert report.state("who_gho") == "missing"
     assert "no question of physical_inactivity" in text
-    assert (
-        "other series only" in text
-    )  # stunting, wasting and electricity lose their regional values
+    # stunting, wasting and electricity lose their regional values
+    assert "other series only" in text
 
 
 @pytest.mark.parametrize("cut", [0.2, 0.9])
@@ -232,113 +305,6 @@ def test_packed_tarballs_in_the_folder(raw: Path) -> None:
     )
     assert any(what.startswith("reading dhs_NG_SZ") and done == total for what, done, total in seen)
     assert text.splitlines()[-1].endswith("--no-images")
-
-
-def test_short_tiles_and_tiles_too_deep(raw: Path) -> None:
-    tile, other = sorted(raw.glob("dhs_npzs/KE-*/*.npz"))[:2]
-    tile.write_bytes(tile.read_bytes()[:5000])
-    other.write_bytes(b"")
-    (raw / "dhs_npzs" / "dhs_TD_ZW").mkdir()
-    _, text = check(raw)
-    assert "2 tile(s) are cut short" in text
-    assert "dhs_TD_ZW is no survey folder" in text
-
-
-def test_zips_of_photos(raw: Path) -> None:
-    folder = raw / "mapillary" / "imagery" / "KE"
-    with zipfile.ZipFile(folder.with_suffix(".zip"), "w") as archive:
-        for photo in folder.rglob("*.jpeg"):
-            archive.write(photo, photo.relative_to(folder.parent))
-    before = check(raw)[0]
-    shutil.rmtree(folder)
-    report, _ = check(raw)
-    assert found(report, "mapillary_imagery") == found(before, "mapillary_imagery")
-    data = folder.with_suffix(".zip").read_bytes()
-    folder.with_suffix(".zip").write_bytes(data[: len(data) // 2])
-    report, text = check(raw)
-    assert (
-        report.state("mapillary_imagery") == "broken"
-        and "KE.zip is damaged or a half-finished download" in text
-    )
-
-
-def test_photos_of_another_cluster(raw: Path) -> None:
-    path = raw / "mapillary" / "metadata" / "KE.csv"
-    table = pd.read_csv(path, dtype=str)
-    table.loc[0, "path"] = table["path"].iloc[-1]
-    table.loc[1, "lat"] = "60"
-    table.to_csv(path, index=False)
-    away = next(raw.glob("mapillary/imagery/IA/*"))
-    away.rename(raw / "mapillary" / "imagery" / "KE" / away.name)
-    _, text = check(raw)
-    assert "1 photo(s) of another cluster" in text
-    assert "1 photo(s) lie more than 0.15 degrees from their cluster" in text
-    assert "folder(s) of another country" in text
-    one, two = sorted((raw / "mapillary" / "imagery" / "KE").glob("KE*"))[:2]
-    photo = sorted(one.iterdir())[-1]
-    photo.rename(two / photo.name)
-    assert "in another cluster's folder than the metadata says" in check(raw)[1]
-
-
-def test_columns_of_metadata_go_by_name(raw: Path) -> None:
-    path = raw / "mapillary" / "metadata" / "KE.csv"
-    table = pd.read_csv(path, dtype=str)
-    want = check(raw)[0]
-    table[table.columns[::-1]].rename(columns={"id": "Image_ID"}).to_csv(path, index=False)
-    assert check(raw)[0] == want
-    table.drop(columns="DHSID_EA").to_csv(path, index=False)
-    assert check(raw)[0].state("mapillary_metadata") == "broken"
-
-
-def test_oddities_of_the_label_file(raw: Path) -> None:
-    table = labels(raw)
-    table.loc[0, "year"] = f"{table['year'][0]}-{int(table['year'][0]) + 1}"
-    table.loc[1, "women_bmi"] = " "
-    table.loc[2, "asset_index"] = "-9.0"
-    table.loc[3, "adm1fips"] = "São"
-    table = pd.concat([table, table.tail(1)])
-    path = raw / clusters.LABELS_FILE
-    table[table.columns[::-1]].to_csv(path, index=False, encoding="latin-1")
-    report, text = check(raw)
-    assert report.ok
-    assert "not UTF-8 (Latin-1?) from line 5" in text
-    assert "another order" in text
-    assert "1 survey year(s) such as" in text
-    assert "1 label(s) of blanks only" in text
-    assert "value-out-of-range, 1 value(s) will be blanked" in text and "asset_index '-9.0'" in text
-    assert "duplicate-cluster, 1 row(s) will leave" in text
-
-
-def test_labels_that_a_spreadsheet_saved_with_semicolons(raw: Path) -> None:
-    want = check(raw)[0]
-    table = labels(raw)
-    table.to_csv(raw / clusters.LABELS_FILE, index=False, sep=";")
-    assert check(raw)[0] == want
-
-
-def test_half_finished_downloads(raw: Path) -> None:
-    for name in (
-        "dhs_IA_IA.tar.gz.part",
-        "mapillary/imagery/KE.zip.crdownload",
-        "indicators/who_gho/NCD_PAC.csv.part",
-    ):
-        (raw / name).write_bytes(b"")
-    assert check(raw)[1].count("is a half-finished download; finish it or delete it") == 3
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["geo_area,nature,year,sh_acs_unhc\nKEN,e,2015,60\n", "geo_area,nature,year\n404,e,2015\n"],
-)
-def test_a_series_file_that_stops_a_build(raw: Path, tmp_path: Path, text: str) -> None:
-    folder = Path(shutil.copytree(raw / "indicators", tmp_path / "series"))
-    next(folder.glob("unsd_sdg/*sh_acs_unhc*")).write_text(text)
-    report, said = check(raw, folder)
-    assert (
-        report.exit_code == 3
-        and report.state("unsd_sdg") == "broken"
-        and "fix this first: " in said
-    )
 
 
 def test_aggregates_alone_are_no_countries(raw: Path, tmp_path: Path) -> None:

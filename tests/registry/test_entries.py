@@ -243,12 +243,15 @@ def test_duplicates(root: Path, stem: str, ending: str) -> None:
 
 def test_unknown_name_lists_the_valid_ones(root: Path) -> None:
     put(root, GOOD)
-    put(root, {**GOOD, "name": "n"}, "n", ".yml")
+    put(root, {**GOOD, "name": "tiny-llava"}, "tiny-llava", ".yml")
     with pytest.raises(
-        RegistryError, match=r"unknown model 'x'; valid: m, n; add one: sdgbias register-model"
+        RegistryError,
+        match=r"unknown model 'x'; valid: m, tiny-llava; add one: sdgbias register-model",
     ):
         entries.load(root, "x")
-    assert entries.load(root, "n").name == "n"
+    with pytest.raises(RegistryError, match="valid: m, tiny-llava; did you mean 'tiny-llava'?"):
+        entries.load(root, "tiny-lava")
+    assert entries.load(root, "tiny-llava").name == "tiny-llava"
 
 
 def test_broken_neighbour_blocks_only_the_whole(root: Path) -> None:

@@ -1,63 +1,65 @@
-"""Geometry of the pages' charts, and numbers as the pages say them."""
+"""Charts of numbers over nights, and numbers as the pages say them."""
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 
-import numpy as np
+import pandas as pd
 import pytest
 
 from sdgbias.report import labels
 from sdgbias.report.charts import over_nights
 
-
-def one(at: list[int], values: list[float], half: float) -> over_nights.Series:
-    """A series, scored on each of its nights, with intervals of ``half`` to either side."""
-    ends = np.array([np.array(values) + moved for moved in (0.0, -half, half)])
-    said = [str(value) for value in values]
-    return over_nights.Series(np.array(at), ends, said, np.ones(len(at), dtype=bool))
+TIMES = {f"n{i}": datetime(2026, 1, 1) + timedelta(days=i) for i in range(5)}
 
 
-def test_a_chart_breaks_where_a_night_is_missing_and_numbers_stay_inside() -> None:
-    times = {f"n{i}": datetime(2026, 1, 1) + timedelta(days=i) for i in range(5)}
-
-    series = {"a": one([0, 1, 3, 4], [0.0, 0.1, 0.3, 0.4], 0.1), "b": one([2], [0.5], 0.1)}
-    [plot] = over_nights.plots(times, series, str)
-    assert [len(line.lines) for line in plot.lines] == [2, 1] and len(plot.lines[0].dots) == 4
-    for line in plot.lines:
-        for points in (*line.lines, *line.bands):
-            for x, y in (map(float, p.split(",")) for p in points.split()):
-                assert 0 <= x <= plot.width and 0 <= y <= plot.height
-    assert (
-        len(over_nights.plots(times, {str(i): series["a"] for i in range(6)}, str)) == 6
-    )  # too many for one plot: one each
-    assert over_nights.plots(times, {}, str) == [] and over_nights.plots({}, series, str) == []
-    assert (
-        over_nights.steps(0.31, 0.42) == pytest.approx([0.3, 0.35, 0.4, 0.45])
-        and over_nights.steps(0.5, 0.5)[0] < 0.5 < over_nights.steps(0.5, 0.5)[-1]
+def numbers(model: str, values: list[float | None], half: float = 0.03) -> pd.DataFrame:
+    """A model that was scored on each night with a value."""
+    found = [(f"n{i}", value) for i, value in enumerate(values) if value is not None]
+    frame = pd.DataFrame(found, columns=["night", "value"])
+    return frame.assign(
+        began=frame["night"].map(TIMES),
+        model=model,
+        provenance="measured",
+        ci_low=frame["value"] - half,
+        ci_high=frame["value"] + half,
+        fresh=True,
+        breach=False,
     )
 
 
-def test_a_move_of_two_points_is_seen_however_far_apart_models_are() -> None:
-    times = {f"n{i}": datetime(2026, 1, 1) + timedelta(days=i) for i in range(3)}
+def paths(svg: str, kind: str) -> list[str]:
+    """What the marks of a kind (line, area) draw, a subpath for each unbroken stretch."""
+    return re.findall(rf'mark-{kind}[^>]*>.*?d="([^"]+)"', svg, re.DOTALL)
 
-    def series(value: float, half: float) -> over_nights.Series:
-        return one([0, 1, 2], [value, value, value + 0.02], half)
 
-    for models in (2, 12):
-        far = {f"m{i}": series(0.2 + 0.6 * i / models, 0.03) for i in range(models)}
-        far["m0"] = series(0.02, 0.02)
-        made = over_nights.plots(times, far, str)
-        assert [p.title for p in made] == list(far), "each has an axis of its own"
-        for plot in made:
-            ys = [y for _, y, _ in plot.lines[0].dots]
-            assert ys[0] - ys[-1] >= 12, "a move of two points is at least 12 px"
-            [band] = plot.lines[0].bands
-            ends = [float(xy.split(",")[1]) for xy in band.split()]
-            assert max(ends) - min(ends) > 30, "and its interval is seen"
-        assert float(made[0].y_ticks[0][1]) == 0, "no axis of shares begins below zero"
-    near = {f"m{i}": series(0.5 + 0.01 * i, 0.03) for i in range(3)}
-    assert len(over_nights.plots(times, near, str)) == 1
+def test_a_line_breaks_where_a_night_is_missing() -> None:
+    rows = numbers("a", [0.1, 0.2, None, 0.3, 0.4])
+    [broken] = over_nights.trends(rows, TIMES, "accuracy", ["a"])
+    [whole] = over_nights.trends(rows, {}, "accuracy", ["a"])
+    assert [paths(one.svg, "line")[0].count("M") for one in (broken, whole)] == [2, 1]
+    assert broken.said == "a: 4 nights, from 10.0\u00a0% to 40.0\u00a0%"
+    assert over_nights.trends(rows[:0], TIMES, "accuracy", ["a"]) == []
+
+
+def test_one_move_looks_alike_whatever_the_level() -> None:
+    rows = pd.concat([numbers("low", [0.1, 0.12]), numbers("high", [0.8, 0.82])])
+    low, high = over_nights.trends(rows, TIMES, "accuracy", ["low", "high"])
+
+    def height(svg: str) -> float:
+        downs = [float(y) for y in re.findall(r",(-?[\d.]+)", paths(svg, "line")[0])]
+        return max(downs) - min(downs)
+
+    assert height(low.svg) == pytest.approx(height(high.svg), abs=3) and height(low.svg) > 12
+
+
+def test_bounds_of_shares_end_at_a_hundred_and_breaches_are_marked() -> None:
+    rows = numbers("a", [0.5, 0.98], half=0.2).assign(breach=[False, True])
+    [one] = over_nights.trends(rows, TIMES, "share_optimistic", ["a"])
+    assert "#c2182b" in one.svg and "110" not in re.findall(r">([^<]+) %<", one.svg)
+    [calm] = over_nights.trends(rows.assign(breach=False), TIMES, "share_optimistic", ["a"])
+    assert "#c2182b" not in calm.svg
 
 
 def test_numbers_are_said_with_their_unit() -> None:

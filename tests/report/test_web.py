@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from shutil import copytree
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -128,8 +127,9 @@ def test_leaderboard_shows_what_is_stored(client: TestClient, served: Path) -> N
     )  # 2 models x 4 nights; the failing one has none
     assert "no change" in said  # fake-pessimist was found unchanged
     html = client.get("/numbers").text
-    assert html.count('<polyline class="line"') == 2 + 2  # the legend's and the chart's
-    assert html.count('<circle class="dot"') == 2 + 4
+    assert html.count('class="mark-line') == 2, "a chart for each model"
+    dots = re.findall(r'layer_2_marks">(.*?)</g>', html)
+    assert sum(part.count("<path") for part in dots) == 2 + 4, "a dot for each scored night"
 
 
 def test_the_numbers_of_every_run_are_found(client: TestClient, served: Path) -> None:
@@ -157,35 +157,31 @@ def test_a_model_shows_what_its_run_found_as_the_report_does(client: TestClient)
     assert 'id="parameters"' in page and page.count("as Figure 7") >= 1
 
 
-def test_a_model_page_reads_its_own_run_alone_and_follows_it(
+def test_a_model_page_follows_its_run_and_opens_no_details(
     served: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copytree(served.parent, tmp_path / "r")
     path = tmp_path / "r" / served.name
-    opened, show = set(), views.show
-
-    def noted(con: Any, results: Path, tables: Any, runs: Any = None) -> None:
-        opened.update([str(runs)] if tables else [])
-        show(con, results, tables, runs)
-
-    monkeypatch.setattr(views, "show", noted)
+    opened = []
+    monkeypatch.setattr(views, "show", lambda *given: opened.extend(given[2]))
     client = TestClient(app.create(Site(Results(path))), base_url="http://localhost")
 
-    def found() -> str:
+    def findings() -> str:
         page = client.get("/models/fake-optimist")
         assert page.status_code == 200
         return page.text.split('id="findings"')[1].split("</section>")[0]
 
-    before = found()
-    assert found() == before and opened == {str([RUN])}
+    before = findings()
+    assert findings() == before and opened == []
     halved = store.query(
         path,
         "SELECT * EXCLUDE (run_id, model, suite) REPLACE (value / 2 AS value) FROM metric_rows"
         " WHERE run_id = ?",
         [RUN],
     )
+    monkeypatch.undo()
     store.replace(path, RUN, {"metric_rows": halved})
-    assert found() != before
+    assert findings() != before
 
 
 def test_a_choice_that_does_not_fit_is_said_and_an_unknown_one_refused(client: TestClient) -> None:

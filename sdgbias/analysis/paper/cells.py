@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sdgbias.analysis.paper.printed import Printed
-from sdgbias.files import packaged_yaml
 from sdgbias.methods.stats import Estimate
 
-#: The lines that don't depend on the results.
-ROWS: Mapping[str, Any] = packaged_yaml("table_rows.yaml")
 #: Number format of a column. share: 0.412; percent: 41.2 (of a share); number: 12.34;
 #: count: 1,234; text: as it is.
 Kind = Literal["share", "percent", "number", "count", "text"]
@@ -47,8 +44,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
+    """key: what its numbers are, and how it differs from its table (join.py)."""
+
     name: str
     kind: Kind = "share"
+    key: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

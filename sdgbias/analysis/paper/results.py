@@ -4,7 +4,7 @@ metrics and its study rows."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,21 +14,18 @@ import pandas as pd
 from sdgbias import store, suites
 from sdgbias.analysis.asked import gives_scores, language_model
 from sdgbias.analysis.paper import printed as paper
-from sdgbias.analysis.paper.cells import NOT_ANALYSED, NOT_RUN, Cell, cell
-from sdgbias.analysis.paper.printed import Printed
+from sdgbias.analysis.paper.cells import NOT_ANALYSED, NOT_RUN
 from sdgbias.benchmark.release.records import AUTHORS_REPO
 from sdgbias.errors import UsageError, one_of
 from sdgbias.methods.stats import Estimate
-from sdgbias.types import GENERATED, VIEWS
+from sdgbias.types import FACET, SDG
 
-#: A headline metric over everything that its run was asked.
-_HEADLINE: Mapping[str, str | None] = {
-    **dict.fromkeys(("test", "pillar", "indicator"), "all"),
-    "task": "mcq",
-    "method": "full",
+#: What identifies a number of a run, and which one is meant where nothing else is said; headline
+#: metrics have no study.
+KEY: Mapping[str, str] = {
+    **{"study": "", "task": "mcq", "test": "all", "method": "full", "pillar": "all"},
+    **{"indicator": "all", "by": "", "level": "", "metric": "accuracy"},
 }
-#: A study's value about everything that its run was asked.
-_WHOLE = {**_HEADLINE, **dict.fromkeys(("method", "by", "level"), ""), "x": None}
 
 
 @dataclass(frozen=True)
@@ -43,6 +40,10 @@ class Run:
     synthetic: bool
     record: Mapping[str, Any]
     config: Mapping[str, Any]
+
+    @property
+    def suite(self) -> str:
+        return str(self.record["suite"])
 
     @property
     def label(self) -> str:
@@ -87,7 +88,7 @@ class Run:
             f"{self.model} ({self.kind}): run {self.run_id},"
             f" {'synthetic ' if self.synthetic else ''}benchmark {self.benchmark_id}, "
         )
-        if not suites.named(str(r["suite"])).held_out:  # nothing is drawn or tuned
+        if not suites.named(self.suite).held_out:  # nothing is drawn or tuned
             return f"{start}seed {r['seed']}"
         return (
             f"{start}{self.config.get('draws', '?')} draws, seed {r['seed']}, numerics"
@@ -98,42 +99,12 @@ class Run:
 
 @dataclass(frozen=True)
 class Subject:
-    """One table line about a model. ``of``: what its numbers are read from. ``model`` is set only
-    if the paper's numbers belong beside it: the paper shows this model, and ``run`` is None (not
-    run here) or a measured run of it."""
+    """One table line about a model. ``model`` is set only if the paper's numbers belong beside it:
+    the paper shows this model, and ``run`` is None (not run here) or a measured run of it."""
 
-    of: PaperResults
     label: str
     run: Run | None
     model: str = ""
-
-    @property
-    def status(self) -> str:
-        return self.run.kind if self.run else NOT_RUN
-
-    def read_as(self, method: str) -> str:
-        """The stored name of a multiple-choice method: of a model that gives text alone, what it
-        said stands for the best candidate of a view."""
-        said = self.run is not None and not self.run.scored and method in VIEWS
-        return method + GENERATED if said else method
-
-    def printed(self, item: str, **where: str) -> Printed | None:
-        return paper.find(item, model=self.model, **where) if self.model else None
-
-    def metric(
-        self, metric: str, why: str = "", printed: Printed | None = None, **part: str
-    ) -> Cell:
-        """A cell of the headline metrics (`PaperResults.metric`); ``why``: its status where the run
-        has no such number."""
-        return cell(self.of.metric(self.run, metric, **part), self.status, why, printed)
-
-    def study(
-        self, study: str, metric: str, lacks: str, printed: Printed | None = None, **part: str
-    ) -> Cell:
-        """A cell of a study (`PaperResults.found`); ``lacks``: as ``otherwise`` of
-        `PaperResults.why`."""
-        found = self.of.found(self.run, study, metric, **part)
-        return cell(found, self.status, self.of.why(self.run, study, lacks), printed)
 
 
 @dataclass(frozen=True)
@@ -144,68 +115,71 @@ class PaperResults:
     path: Path
     runs: tuple[Run, ...]
     chosen: tuple[str, ...] = ()
+    suite: str = SDG
     _memory: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def subjects(self, item: str = "") -> list[Subject]:
         """The paper's models of an item that were run, in its order, then every other run, then
         those that were not run. A planted or embedded run never stands for a model of the paper,
-        whatever its name."""
-        measured = {r.model: r for r in self.runs if r.kind == "measured"}
+        whatever its name; of several benchmarks, one of annotated people does first."""
+        people = self.suite == FACET
+        names, data = printed_names(self.suite), self.datasets()
+        ranked = sorted(self.runs, key=lambda r: data.get(r.benchmark_id) == "facet")
+        measured = {r.model: r for r in ranked if r.kind == "measured"}
+        kinds = [data.get(b, "") for b in {r.benchmark_id for r in self.runs}]
+
+        def label(run: Run) -> str:
+            """Its name and, if people are of several benchmarks, of which."""
+            name = names.get(run.model, run.model) if run.kind == "measured" else run.model
+            kind = data.get(run.benchmark_id, "")
+            which = f" {run.benchmark_id[:8]}" if kinds.count(kind) > 1 else ""
+            on = f" on {kind or 'people'}{which}" if people and len(kinds) > 1 else ""
+            return f"{name}{on} ({run.kind})"
+
         models = paper.models(item) if item else ()
-        named = [m for m in models if not self.chosen or m in self.chosen]
-        found = []
-        for m in named:
-            label = f"{paper.names()[m]} ({'measured' if m in measured else NOT_RUN})"
-            found.append(Subject(self, label, measured.get(m), m))
-        others = [r for r in self.runs if r.kind != "measured" or r.model not in named]
-        made = [s for s in found if s.run is not None]
-        rest = [s for s in found if s.run is None]
-        return [*made, *(Subject(self, r.label, r) for r in others), *rest]
+        shown = [m for m in models if not self.chosen or m in self.chosen]
+        run = [Subject(label(measured[m]), measured[m], m) for m in shown if m in measured]
+        missing = {m: Subject(f"{names[m]} ({NOT_RUN})", None, m) for m in shown}
+        taken = {s.run.run_id for s in run if s.run}
+        others = [Subject(label(r), r) for r in self.runs if r.run_id not in taken]
+        if people:  # in the paper's order
+            made = {s.model: s for s in run}
+            return [*(made.get(m, missing[m]) for m in shown), *others]
+        return [*run, *others, *(s for m, s in missing.items() if m not in measured)]
 
-    def metric(self, run: Run | None, metric: str, **part: str) -> Estimate | None:
-        """One estimate of the headline metrics, None if the run has none. ``part``: the columns
-        that say what it is about, where they aren't ``_HEADLINE``."""
-        sql = "FROM metric_rows WHERE list_contains($runs, run_id)"
-        return self._one(
-            "metrics", lambda: self.ask(sql), run, {**_HEADLINE, "metric": metric}, part
-        )
+    def datasets(self) -> dict[str, str]:
+        """benchmark_id -> dataset, for the benchmarks of people that the runs were scored on."""
+        if self.suite != FACET:
+            return {}
+        sql = """SELECT DISTINCT benchmark_id, dataset FROM people
+                 WHERE list_contains($benchmarks, benchmark_id) ORDER BY ALL"""
+        frame = self.kept("datasets", lambda: self.ask(sql))
+        return {str(b): str(d) for b, d in frame.itertuples(index=False, name=None)}
 
-    def missing_reason(self, run: Run, metric: str, **part: str) -> str:
-        """Why a headline metric (`metric`) has no value; '' where it has one or no row."""
-        names = ("run_id", "metric", *_HEADLINE)
+    def number(self, run: Run | None, key: Mapping[str, str]) -> Estimate | None:
+        """The estimate of a run at a key (``KEY``), None if it has none."""
+        found = self._at(run, key)
+        return None if found is None else Estimate.of_row(found)
 
-        def read() -> dict[tuple[str, ...], str]:
-            frame = self.ask(
-                f"SELECT {', '.join(names)}, missing_reason FROM metric_rows WHERE"
-                " list_contains($runs, run_id) AND missing_reason IS NOT NULL"
-            )
-            return {tuple(key): why for *key, why in frame.itertuples(index=False, name=None)}
+    def missing_reason(self, run: Run, key: Mapping[str, str]) -> str:
+        """Why a run's number has no value, as the results say it; '' if they don't."""
+        return str((self._at(run, key) or {}).get("status") or "")
 
-        where = {**_HEADLINE, **part, "run_id": run.run_id, "metric": metric}
-        reasons: dict[tuple[Any, ...], str] = self._kept("reasons", read)
-        return reasons.get(tuple(where[name] for name in names), "")
+    def _at(self, run: Run | None, key: Mapping[str, str]) -> Mapping[Any, Any] | None:
+        from sdgbias.analysis.paper import numbers
 
-    def found(self, run: Run | None, study: str, metric: str, **part: str) -> Estimate | None:
-        """One estimate of a study, None if the run has none. ``part``: as in ``metric``, where they
-        aren't ``_WHOLE``."""
-        at = {**_WHOLE, "metric": metric}
-        return self._one(f"study {study}", lambda: self.study(study), run, at, part)
+        names = [name for name in KEY if name != "study"]
 
-    def _one(
-        self,
-        table: str,
-        rows: Callable[[], pd.DataFrame],
-        run: Run | None,
-        whole: Mapping[str, str | None],
-        part: Mapping[str, str],
-    ) -> Estimate | None:
-        if unknown := part.keys() - whole.keys():
-            raise TypeError(f"no such column: {min(unknown)}")
+        def index() -> dict[tuple[Any, ...], Mapping[Any, Any]]:
+            frame = numbers.of_study(self, key["study"])
+            keys = frame[["run_id", *names]].itertuples(index=False, name=None)
+            rows = frame[["value", "n", "ci_low", "ci_high", "status"]].to_dict("records")
+            return dict(zip(keys, rows, strict=True))
+
         if run is None:
             return None
-        at = {"run_id": run.run_id, **whole, **part}
-        index: dict[tuple[Any, ...], Estimate] = self._kept(table, lambda: _index(rows(), list(at)))
-        return index.get(tuple(at.values()))
+        rows: Mapping[Any, Mapping[Any, Any]] = self.kept(("index", key["study"]), index)
+        return rows.get((run.run_id, *(key[name] for name in names)))
 
     def study(self, study: str) -> pd.DataFrame:
         """All rows of one study, sorted; text columns without NULLs."""
@@ -214,16 +188,14 @@ class PaperResults:
             sql = """FROM study_rows WHERE list_contains($runs, run_id) AND study = $study
                      ORDER BY ALL"""
             frame = self.ask(sql, study=study)
-            for name in (*(_WHOLE.keys() - {"x"}), "metric", "note"):
-                frame[name] = frame[name].fillna("").astype(str)
+            texts = [*KEY, "note"]
+            frame[texts] = frame[texts].fillna("").astype(str)
             return frame
 
-        found: pd.DataFrame = self._kept(("rows", study), read)
+        found: pd.DataFrame = self.kept(("rows", study), read)
         return found
 
-    def why(
-        self, run: Run | None, study: str, otherwise: str, *, method: str = "", task: str = "mcq"
-    ) -> str:
+    def why(self, run: Run, study: str, otherwise: str, *, method: str, task: str) -> str:
         """The status of a cell that a study should have filled: not analysed, or the reason in the
         study's row not_run."""
 
@@ -237,12 +209,14 @@ class PaperResults:
             analysed = self.ask("SELECT run_id FROM analyses WHERE list_contains($runs, run_id)")
             return {*frame["run_id"], *analysed["run_id"]}, notes
 
-        runs, notes = self._kept(("notes", study), read)
-        if run is None or run.run_id not in runs:
+        runs, notes = self.kept(("notes", study), read)
+        if run.run_id not in runs:
             return NOT_ANALYSED
-        return f"not in store: {notes.get((run.run_id, task, method), otherwise)}"
+        general = "" if study != "methods" else method
+        known = (notes.get((run.run_id, task, m)) for m in (method, general))
+        return f"not in store: {next((note for note in known if note), otherwise)}"
 
-    def _kept(self, key: object, make: Callable[[], Any]) -> Any:
+    def kept(self, key: object, make: Callable[[], Any]) -> Any:
         """What ``make`` gives, made once."""
         if key not in self._memory:
             self._memory[key] = make()
@@ -259,25 +233,23 @@ class PaperResults:
         return store.query(self.path, sql, used, runs=[r.run_id for r in self.runs])
 
 
-def _index(frame: pd.DataFrame, key: Sequence[str]) -> dict[tuple[Any, ...], Estimate]:
-    keys = frame[list(key)].round(9).astype(object)
-    keys = keys.where(keys.notna(), None)
-    rows = frame[["value", "n", "ci_low", "ci_high"]].to_dict("records")
-    at = keys.itertuples(index=False, name=None)
-    return {k: Estimate.of_row(r) for k, r in zip(at, rows, strict=True)}
+def printed_names(suite: str) -> Mapping[str, str]:
+    """Registry name (or key) -> name, of the models that a suite's paper shows, in its order."""
+    if suite != FACET:
+        return paper.names()
+    return {r["model"]: r["name"] for r in paper.rows("fairness/models")}
 
 
 def load(
     path: Path,
     models: Sequence[str] = (),
     *,
-    suite: str = "sdg",
-    known: Collection[str] = (),
+    suite: str = SDG,
     among: Sequence[str] | None = None,
 ) -> PaperResults:
     """The newest finished run of each model (of ``models``, if given) in one suite. In the people
     suite, one per model and benchmark, because runs on different benchmarks answer different
-    questions. ``known``: names of the paper's models. ``among``: restrict to these runs.
+    questions. ``among``: restrict to these runs.
 
     Raises UsageError for a model that neither the file nor the paper has, StoreError if the file
     can't be read.
@@ -287,12 +259,12 @@ def load(
     sql = "FROM runs WHERE list_contains($runs, run_id) ORDER BY model, benchmark_id"
     records = store.query(path, sql, {"runs": chosen}).to_dict("records")
     runs = tuple(_run({str(k): v for k, v in record.items()}) for record in records)
-    valid = {*(known or paper.names()), *(r.model for r in runs)}
+    valid = {*printed_names(suite), *(r.model for r in runs)}
     for name in models:
         if name not in valid:
             raise UsageError("--model: " + one_of("model", name, valid))
     mine = tuple(r for r in runs if not models or r.model in models)
-    return PaperResults(Path(path), mine, tuple(models))
+    return PaperResults(Path(path), mine, tuple(models), suite)
 
 
 def _run(record: Mapping[str, Any]) -> Run:

@@ -1,1 +1,1 @@
-"""One study per module: `rows(run, settings)` returns its rows of `study_rows`."""
+"""The studies of a run: `rows(run, settings)` of a module gives its rows of `study_rows`."""

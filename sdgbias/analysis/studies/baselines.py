@@ -9,21 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 import pandas as pd
 
-from sdgbias.analysis.outcomes import (
-    TaskOutcome,
-    answered,
-    levels,
-    outcomes,
-    pooled,
-    rows_of,
-    units,
-)
-from sdgbias.analysis.rows import AnalysisSettings, row, table
+from sdgbias.analysis.calls import Call, StudyRow, levels_of, measured
+from sdgbias.analysis.outcomes import TaskOutcome, answered, outcomes, pooled, units
+from sdgbias.analysis.rows import AnalysisSettings, row
 from sdgbias.analysis.run import RunData, TaskCell
 from sdgbias.methods import baselines, tuning
 from sdgbias.methods.answers import parse_letter
@@ -49,24 +41,20 @@ class MethodAnswer:
     expected: Floats | None = None
 
 
-def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
+def _calls(run: RunData, settings: AnalysisSettings) -> Iterator[Call | StudyRow]:
     """Accuracy and accuracy_gain, or mae, interval_accuracy and mae_change, of each method under
     each test and pooled; gain and change are paired with the run's `full`. A method that can't run
     has one row not_run, whose note gives the reason."""
-    made: list[dict[str, object]] = []
     for task in Task:
         cells = run.of(task)
         if not any(cell.test_rows.any() for cell in cells):
             continue
         absent = {name: why for name in METHODS if (why := _why_not(name, cells))}
-        made += [
-            row(STUDY, "not_run", float("nan"), task=task.value, method=name, note=why)
-            for name, why in absent.items()
-        ]
+        for name, why in absent.items():
+            yield row(STUDY, "not_run", float("nan"), task=task.value, method=name, note=why)
         found = [answers(cell, settings, tuple(absent)) for cell in cells]
         for outcome, notes, expected in _pools(cells, found, settings):
-            made += _rows(outcome, notes, expected)
-    return table(made)
+            yield from _measured(outcome, notes, expected)
 
 
 def evidence(cell: TaskCell) -> Evidence:
@@ -203,28 +191,28 @@ def _pools(
     yield pooled(done), notes, expected
 
 
-def _rows(
+def _measured(
     o: TaskOutcome, notes: Mapping[str, str], expected: Mapping[str, Floats]
-) -> Iterator[dict[str, object]]:
-    groups = levels(o.items)
+) -> Iterator[Call]:
+    levels = levels_of(o.items)
     for method, note in notes.items():
         if o.task is Task.REGRESSION:
             error = o.error[method]
-            measured: list[tuple[str, Kind, Floats]] = [
+            each: list[tuple[str, Kind, Floats]] = [
                 ("mae", "amount", error),
                 ("interval_accuracy", "share", o.hit[method]),
                 ("mae_change", "mean", error - o.error[FULL]),
             ]
         else:
-            measured = [
+            each = [
                 ("accuracy", "share", o.hit[method]),
                 ("accuracy_gain", "difference", o.hit[method] - o.hit[FULL]),
             ]
         if method in expected:
-            measured.append(("expected_accuracy", "fraction", expected[method]))
-        common, clusters = o.columns(method, note=note), units(o, method)
-        for level, (metric, kind, values) in product(groups, measured):
-            yield from rows_of(STUDY, level, {metric: values}, clusters, common, kind=kind)
+            each.append(("expected_accuracy", "fraction", expected[method]))
+        columns, clusters = o.columns(method, note=note), units(o, method)
+        for metric, kind, values in each:
+            yield Call(columns, levels, {metric: values}, clusters, kind)
 
 
 def _tuned(settings: AnalysisSettings) -> str:
@@ -238,3 +226,6 @@ def _listed(settings: Mapping[str, object]) -> str:
         return f"{value:.4g}" if isinstance(value, float) else str(value)
 
     return ", ".join(f"{name}={said(value)}" for name, value in settings.items())
+
+
+rows = measured(STUDY, _calls)

@@ -8,15 +8,16 @@ of fewer than 20 rows has no value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 
 import numpy as np
 import pandas as pd
 
 from sdgbias.analysis import outcomes as answers
-from sdgbias.analysis.outcomes import CADE, Level, TaskOutcome
-from sdgbias.analysis.rows import AnalysisSettings, row, table
+from sdgbias.analysis.calls import Call, Level, StudyRow, grouping, measured
+from sdgbias.analysis.outcomes import CADE, TaskOutcome
+from sdgbias.analysis.rows import AnalysisSettings, row
 from sdgbias.analysis.run import RunData, group_columns
 from sdgbias.analysis.studies.directions import ENDS, directed, share_of
 from sdgbias.methods import metrics, stats
@@ -42,27 +43,28 @@ PAIRS = {
 _URBAN = {"U": "urban", "R": "rural"}
 
 
-def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
+def _calls(run: RunData, settings: AnalysisSettings) -> Iterator[Call | StudyRow]:
     """Accuracy and answer direction (numbers: MAE and interval accuracy per target) by group,
     disparities and their change."""
-    made: list[dict[str, object]] = []
     for task in Task:
-        found = answers.pools(run, task)
-        if found and (names := list(group_columns(found[-1].items))):
+        pools = answers.pools(run, task)
+        if pools and (columns := group_columns(pools[-1].items)):
             # such a suite has one context test, which the pool repeats: Holm counts each test once
-            made += [r for by in names for r in _by_column(found[-1], by, settings)]
+            for by in columns:
+                level = level_of(pd.DataFrame(columns), by)
+                yield from _by_choice(pools[-1], level, list(pools[-1].hit))
+                yield from _apart(by, level, pools[-1:], settings)
             continue
-        for o in found:
+        for o in pools:
             for by, per_test in GROUPINGS.items():
                 if per_test or o.test == "all":
-                    made += _by_group(o, by)
-        made += _disparities(found, settings)
-    for metrics_of in (
-        ("max_min", *(metric for metric, _, _ in PAIRS.values())),
-        ("disparity_change",),
-    ):
-        answers.adjust([r for r in made if r["metric"] in metrics_of])
-    return table(made)
+                    yield from _by_group(o, by)
+        yield from _disparities(pools, settings)
+
+
+def _family(r: StudyRow) -> str | None:
+    gaps = ("max_min", *(metric for metric, _, _ in PAIRS.values()))
+    return "gap" if r["metric"] in gaps else "change" if r["metric"] == "disparity_change" else None
 
 
 def level_of(items: pd.DataFrame, by: str) -> Level:
@@ -72,42 +74,29 @@ def level_of(items: pd.DataFrame, by: str) -> Level:
     known = np.logical_and.reduce([column != "" for column in columns])
     keys = reduce(lambda one, other: one + " x " + other, columns)
     keys = keys.where(known)
-    return answers.grouping(keys, lambda level: {"by": by, "level": level}, stats.SMALLEST)
+    return grouping(keys, lambda level: {"by": by, "level": level}, stats.SMALLEST)
 
 
-def _by_column(o: TaskOutcome, by: str, settings: AnalysisSettings) -> list[dict[str, object]]:
-    """The rows of one group column of a suite of custom questions, for every method."""
-    level = level_of(pd.DataFrame(group_columns(o.items)), by)
-    return _by_choice(o, level, list(o.hit)) + _apart(by, level, [o], settings)
-
-
-def _by_choice(o: TaskOutcome, level: Level, methods: Sequence[str]) -> list[dict[str, object]]:
-    made = []
+def _by_choice(o: TaskOutcome, level: Level, methods: Sequence[str]) -> Iterator[Call]:
     for m in methods:
         says = directed(o.items, o.choice[m])
-        columns = {"accuracy": o.hit[m]} | {f"share_{d}": share_of(says, d) for d in ENDS}
-        made += answers.rows_of(STUDY, level, columns, [answers.unit(o, m)], o.columns(m))
-    return made
+        values = {"accuracy": o.hit[m]} | {f"share_{d}": share_of(says, d) for d in ENDS}
+        yield Call(o.columns(m), [level], values, [answers.unit(o, m)])
 
 
-def _by_group(o: TaskOutcome, by: str) -> list[dict[str, object]]:
+def _by_group(o: TaskOutcome, by: str) -> Iterator[Call]:
     methods = [m for m in METHODS if m in o.hit]
-    made = []
     if o.task is Task.MCQ:
-        return _by_choice(o, level_of(o.items, by), methods)
-    level = level_of(o.items, f"{by} x target")
+        yield from _by_choice(o, level_of(o.items, by), methods)
+        return
+    levels = [level_of(o.items, f"{by} x target")]
     for m in methods:
-        units, common = answers.units(o, m), o.columns(m)
-        hits, errors = {"interval_accuracy": o.hit[m]}, {"mae": o.error[m]}
-        made += answers.rows_of(STUDY, level, hits, units, common)
-        made += answers.rows_of(STUDY, level, errors, units, common, kind="amount")
-    return made
+        units, columns = answers.units(o, m), o.columns(m)
+        yield Call(columns, levels, {"interval_accuracy": o.hit[m]}, units)
+        yield Call(columns, levels, {"mae": o.error[m]}, units, "amount")
 
 
-def _disparities(
-    found: Sequence[TaskOutcome], settings: AnalysisSettings
-) -> list[dict[str, object]]:
-    made = []
+def _disparities(found: Sequence[TaskOutcome], settings: AnalysisSettings) -> Iterator[StudyRow]:
     for by, per_test in GROUPINGS.items():
         mine = [o for o in found if per_test or o.test == "all"]
         single = [o for o in mine if o.test != "all"]
@@ -119,8 +108,7 @@ def _disparities(
         for batch in batches:
             if batch:
                 level = level_of(batch[0].items, by)
-                made += _apart(by, level, batch, settings, PAIRS.get(by))
-    return made
+                yield from _apart(by, level, batch, settings, PAIRS.get(by))
 
 
 def _compared(o: TaskOutcome) -> list[str]:
@@ -137,14 +125,13 @@ def _apart(
     batch: Sequence[TaskOutcome],
     settings: AnalysisSettings,
     pair: tuple[str, str, str] | None = None,
-) -> list[dict[str, object]]:
+) -> Iterator[StudyRow]:
     there = level.code >= 0
-    unique = [columns["level"] for columns in level.columns]
+    unique = [str(columns["level"]) for columns in level.columns]
     columns = [(o, m) for o in batch for m in _compared(o)]
     if len(unique) < 2 or not columns:
-        return []
+        return
     values = np.stack([o.hit[m][there] for o, m in columns], axis=1)
-    made = []
     code, place = level.code[there], batch[0].place[there]
     means = stats.group_means(values, code, place, draws=settings.bootstrap, seed=settings.seed)
     for name, reduction in _reductions(pair, unique).items():
@@ -152,13 +139,12 @@ def _apart(
         of = "accuracy" if batch[0].task is Task.MCQ else "interval accuracy"
         for i, (o, m) in enumerate(columns):
             more = o.columns(m, by=by, p=float(d.p[i]), note=f"of {of}")
-            made.append(row(STUDY, name, d.estimate(i), **more))
+            yield row(STUDY, name, d.estimate(i), **more)
             if m == CADE:  # the column before it is Full's
                 change = stats.disparity_change(d.take([i - 1]), d.take([i]))
                 more = o.columns(m, by=by, level=name, p=float(change.p[0]))
                 more["note"] = "below 0: CADE narrows it"
-                made.append(row(STUDY, "disparity_change", change.estimate(), **more))
-    return made
+                yield row(STUDY, "disparity_change", change.estimate(), **more)
 
 
 def _reductions(
@@ -173,3 +159,6 @@ def _reductions(
         i, j = names.index(one), names.index(other)
         found[name] = lambda v: metrics.difference(v, i, j)
     return found
+
+
+rows = measured(STUDY, _calls, _family)

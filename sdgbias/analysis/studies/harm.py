@@ -8,14 +8,14 @@ are masked. Its parameters are those tuned without the cut.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-import pandas as pd
 
 from sdgbias.analysis import outcomes as answers
-from sdgbias.analysis.outcomes import CADE, Level, TaskOutcome
-from sdgbias.analysis.rows import AnalysisSettings, table
+from sdgbias.analysis.calls import Call, Level, StudyRow, levels_of, measured, rows_of
+from sdgbias.analysis.outcomes import CADE, TaskOutcome
+from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.analysis.run import RunData, TaskCell
 from sdgbias.methods import stats
 from sdgbias.methods.cade import (
@@ -36,10 +36,9 @@ CUT = 0.1
 TERMS = ("image", "context", "prior")
 
 
-def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
+def _calls(run: RunData, settings: AnalysisSettings) -> Iterator[Call | StudyRow]:
     """Fixed, broken and net by test, pillar and indicator; implausible choices and the cut; flips
     by the term that caused them."""
-    made: list[dict[str, object]] = []
     for task in Task:
         found, columns = [], []
         for cell, o in zip(answers.reportable(run, task), answers.pools(run, task), strict=False):
@@ -53,13 +52,10 @@ def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
             columns.append({k: np.concatenate([e[k] for e in columns]) for k in columns[0]})
             found.append(answers.pooled(found))
         for o, extra in zip((o for o in found if CADE in o.hit), columns, strict=True):
-            for level in answers.levels(o.items):
-                made += _fixed_and_broken(o, level)
-                if level.columns[0]["indicator"] == "all":
-                    made += _implausible(o, level, extra) + _flips(o, level, extra)
-    for metric in ("net", "mcnemar"):
-        answers.adjust([r for r in made if r["metric"] == metric])
-    return table(made)
+            levels = levels_of(o.items)
+            yield from _fixed_and_broken(o, levels)
+            yield from _implausible(o, levels[:2], extra["implausible"])
+            yield from _flips(o, levels[:2], extra)
 
 
 def implausible(log_full: Floats, choice: Ints, cut: float = CUT) -> Floats:
@@ -140,62 +136,52 @@ def _extra(cell: TaskCell) -> tuple[dict[str, np.ndarray], Ints]:
     return {name: column[cell.test_rows] for name, column in columns.items()}, cut
 
 
-def _fixed_and_broken(o: TaskOutcome, level: Level) -> list[dict[str, object]]:
-    change = o.hit[CADE] - o.hit["full"]
+def _fixed_and_broken(o: TaskOutcome, levels: Sequence[Level]) -> Iterator[Call | StudyRow]:
+    change, columns = o.hit[CADE] - o.hit["full"], o.columns(CADE)
     known = ~np.isnan(change)
     fixed, broken = np.where(known, change > 0, np.nan), np.where(known, change < 0, np.nan)
-    made = _rows_of(o, level, {"fixed": fixed, "broken": broken})
-    net = _rows_of(o, level, {"net": change}, "difference", tested=True)
-    groups = (level.code == i for i in range(len(level.columns)))
-    for r, mine in zip(net, (g for g in groups if known[g].any()), strict=True):
-        r["note"] = f"{int(np.nansum(fixed[mine]))} fixed, {int(np.nansum(broken[mine]))} broken"
-        votes = stats.net_signs(change[mine], o.place[mine])
-        made += [r, {**r, "metric": "mcnemar", "p": stats.sign_test(*votes)}]
-    return made
+    yield Call(columns, levels, {"fixed": fixed, "broken": broken}, [o.place])
+    for level in levels:
+        net = Call(columns, [level], {"net": change}, [o.place], "difference", tested=True)
+        groups = (level.code == i for i in range(len(level.columns)))
+        some = (mine for mine in groups if known[mine].any())
+        for r, mine in zip(rows_of(STUDY, net), some, strict=True):
+            r["note"] = f"{np.nansum(fixed[mine]):.0f} fixed, {np.nansum(broken[mine]):.0f} broken"
+            votes = stats.net_signs(change[mine], o.place[mine])
+            yield r
+            yield {**r, "metric": "mcnemar", "p": stats.sign_test(*votes)}
 
 
-def _implausible(
-    o: TaskOutcome, level: Level, columns: dict[str, np.ndarray]
-) -> list[dict[str, object]]:
-    accuracy = "accuracy" if o.task is Task.MCQ else "interval_accuracy"
-    cut = {"method": CADE_CUT, "note": "parameters tuned without the cut"}
-    made = _rows_of(o, level, {"implausible": columns["implausible"]})
-    made += _rows_of(o, level, {accuracy: o.hit[CADE_CUT]}, "share", cut)
-    paired = {f"{accuracy}_over_cade": o.hit[CADE_CUT] - o.hit[CADE]}
-    made += _rows_of(o, level, paired, "difference", cut)
+def _implausible(o: TaskOutcome, levels: Sequence[Level], chosen: Floats) -> Iterator[Call]:
+    """CADE's implausible choices, and CADE with the limit beside CADE without."""
+    accuracy, place = "accuracy" if o.task is Task.MCQ else "interval_accuracy", [o.place]
+    cut = o.columns(CADE_CUT, note="parameters tuned without the cut")
+    yield Call(o.columns(CADE), levels, {"implausible": chosen}, place)
+    yield Call(cut, levels, {accuracy: o.hit[CADE_CUT]}, place)
+    over = {f"{accuracy}_over_cade": o.hit[CADE_CUT] - o.hit[CADE]}
+    yield Call(cut, levels, over, place, "difference")
     if o.task is Task.REGRESSION:
         tolerance = o.items["tolerance"].to_numpy(dtype=float)
         own, before = (o.error[m] / tolerance for m in (CADE_CUT, CADE))
         errors = {"error_in_tolerances": own, "error_in_tolerances_over_cade": own - before}
-        made += _rows_of(o, level, errors, "mean", cut)
-    return made
+        yield Call(cut, levels, errors, place, "mean")
 
 
-def _rows_of(
-    o: TaskOutcome,
-    level: Level,
-    values: Mapping[str, Floats],
-    kind: stats.Kind = "share",
-    columns: Mapping[str, object] = {},
-    *,
-    tested: bool = False,
-) -> list[dict[str, object]]:
-    columns = {**o.columns(CADE), **columns}
-    return answers.rows_of(STUDY, level, values, [o.place], columns, kind=kind, tested=tested)
-
-
-def _flips(o: TaskOutcome, level: Level, columns: dict[str, np.ndarray]) -> list[dict[str, object]]:
+def _flips(
+    o: TaskOutcome, levels: Sequence[Level], terms: Mapping[str, np.ndarray]
+) -> Iterator[Call]:
     """For flipped answers: the share caused by each term, and the net result of those flips (fixed
     minus broken)."""
-    change = o.hit[CADE] - o.hit["full"]
-    flipped = columns["first"] >= 0
-    made = _rows_of(o, level, {"flipped": flipped.astype(float)})
+    change, flipped = o.hit[CADE] - o.hit["full"], terms["first"] >= 0
+    yield Call(o.columns(CADE), levels, {"flipped": flipped.astype(float)}, [o.place])
     for by in ("first", "largest"):
         for i, term in enumerate(TERMS):
-            mine = columns[by] == i
-            of = {"by": f"{by} term", "level": term}
+            mine = terms[by] == i
+            columns = o.columns(CADE, by=f"{by} term", level=term)
             share = np.where(flipped, mine, np.nan)
-            made += _rows_of(o, level, {"share_of_flips": share}, "share", of)
-            won = np.where(mine, change, np.nan)
-            made += _rows_of(o, level, {"net_of_flips": won}, "difference", of)
-    return made
+            yield Call(columns, levels, {"share_of_flips": share}, [o.place])
+            net = {"net_of_flips": np.where(mine, change, np.nan)}
+            yield Call(columns, levels, net, [o.place], "difference")
+
+
+rows = measured(STUDY, _calls, lambda r: r["metric"] if r["metric"] in ("net", "mcnemar") else None)

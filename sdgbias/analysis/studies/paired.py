@@ -8,12 +8,14 @@ addition, not instead.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
-import pandas as pd
 
 from sdgbias.analysis import outcomes as answers
+from sdgbias.analysis.calls import StudyRow, measured
 from sdgbias.analysis.outcomes import CADE, TaskOutcome
-from sdgbias.analysis.rows import AnalysisSettings, row, table
+from sdgbias.analysis.rows import AnalysisSettings, row
 from sdgbias.analysis.run import RunData
 from sdgbias.methods import stats
 from sdgbias.methods.cade import Floats
@@ -22,33 +24,28 @@ from sdgbias.types import Task, View
 STUDY = "paired"
 
 
-def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
+def _calls(run: RunData, settings: AnalysisSettings) -> Iterator[StudyRow]:
     """CADE against Full and every other view, by test: gain, its two intervals, MDE, McNemar."""
-    made: list[dict[str, object]] = []
     for task in Task:
         for o in answers.pools(run, task):
-            if CADE not in o.hit:
-                continue
-            for view in (
-                v for v in (View.FULL, View.CTX_Q, View.IMG_Q, View.Q_ONLY) if v.value in o.hit
-            ):
-                made += _versus(o, view.value)
-    return _finish(made)
+            for view in (View.FULL, View.CTX_Q, View.IMG_Q, View.Q_ONLY):
+                if CADE in o.hit and view.value in o.hit:
+                    yield from _versus(o, view.value)
 
 
-def _finish(made: list[dict[str, object]]) -> pd.DataFrame:
-    for metric in ("gain", "mcnemar"):
-        for by in sorted({str(r["by"]) for r in made}):
-            answers.adjust([r for r in made if str(r["metric"]).endswith(metric) and r["by"] == by])
-    return table(made)
+def _family(r: StudyRow) -> tuple[str, object] | None:
+    tested = next((m for m in ("gain", "mcnemar") if str(r["metric"]).endswith(m)), None)
+    return None if tested is None else (tested, r["by"])
 
 
-def _versus(o: TaskOutcome, view: str) -> list[dict[str, object]]:
+def _versus(o: TaskOutcome, view: str) -> list[StudyRow]:
     difference, level = o.hit[CADE] - o.hit[view], f"{CADE} minus {view}"
     unit = _unit(o, view, difference)
     gain = "accuracy_gain" if o.task is Task.MCQ else "interval_accuracy_gain"
     common = o.columns(CADE, level=level)
     made = _tested(gain, difference, unit, {**common, "by": "cluster"})
+    if not (o.items["country"] != "").any():
+        return made
     by_place, note = stats.two_way(difference, o.place, o.country, "difference")
     test = stats.paired(difference, o.country, "difference")
     made.append(row(STUDY, gain, by_place, **common, by="country", p=test.p, note=note))
@@ -67,7 +64,7 @@ def _unit(o: TaskOutcome, view: str, difference: Floats) -> np.ndarray:
 
 def _tested(
     metric: str, difference: Floats, place: np.ndarray, columns: dict[str, object]
-) -> list[dict[str, object]]:
+) -> list[StudyRow]:
     """Mean difference with clustered interval and p, its minimum detectable effect, and McNemar's
     counts and p."""
     test = stats.paired(difference, place, "difference")
@@ -85,3 +82,6 @@ def _tested(
 def _mde(test: stats.PairedTest) -> stats.Estimate:
     value = stats.minimum_detectable(test.se, test.df)
     return stats.Estimate(value, test.estimate.n)
+
+
+rows = measured(STUDY, _calls, _family)

@@ -13,14 +13,15 @@ the error in tolerances as objective: each target counts in its own unit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pandas as pd
 
 from sdgbias.analysis import outcomes as answers
-from sdgbias.analysis.outcomes import CADE, Level, TaskOutcome
-from sdgbias.analysis.rows import AnalysisSettings, row, table
+from sdgbias.analysis.calls import Call, Level, StudyRow, grouping, measured
+from sdgbias.analysis.outcomes import CADE, TaskOutcome
+from sdgbias.analysis.rows import AnalysisSettings, row
 from sdgbias.analysis.run import RunData, TaskCell
 from sdgbias.analysis.tuning import PARAMETERS, as_vector
 from sdgbias.methods import stats
@@ -33,13 +34,12 @@ CADE_TOLERANCE = "cade_tolerance"
 _MIXED = "mixes units"
 
 
-def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
+def _calls(run: RunData, settings: AnalysisSettings) -> Iterator[Call | StudyRow]:
     """MAE and interval accuracy micro, macro and per target, scale-free errors, and the change by
     CADE and by cade_tolerance of each, by test and method; the parameters of cade_tolerance."""
-    made: list[dict[str, object]] = []
     cells = answers.reportable(run, Task.REGRESSION)
     if not cells:
-        return table(made)
+        return
     spread = gold_spread(cells[0].items)
     outcomes = []
     for cell, o in zip(cells, answers.pools(run, Task.REGRESSION), strict=False):
@@ -47,13 +47,14 @@ def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
         if tuned is not None and known is not None:
             choice = np.where(known[2], decide(known[0], tuned.params).choice, -1)
             o = answers.answered(o, cell, CADE_TOLERANCE, choice)
-            made += _parameters(o, tuned)
+            yield from _parameters(o, tuned)
         outcomes.append(o)
     for o in [*outcomes, answers.pooled(outcomes)]:
-        made += [r for method in o.error for r in _method(o, method, spread)]
-        made += [r for method in (CADE, CADE_TOLERANCE) for r in _change(o, method, spread)]
-    answers.adjust([r for r in made if str(r["metric"]).endswith("_change")])
-    return table(made)
+        level = grouping(o.items["target"], lambda target: {"by": "target", "level": target})
+        for method in o.error:
+            yield from _method(o, method, spread, level)
+            if method in (CADE, CADE_TOLERANCE):
+                yield from _change(o, method, spread, level)
 
 
 def in_tolerances(cell: TaskCell, settings: AnalysisSettings) -> SearchResult | None:
@@ -72,7 +73,7 @@ def in_tolerances(cell: TaskCell, settings: AnalysisSettings) -> SearchResult | 
     )
 
 
-def _parameters(o: TaskOutcome, tuned: SearchResult) -> list[dict[str, object]]:
+def _parameters(o: TaskOutcome, tuned: SearchResult) -> list[StudyRow]:
     note = f"objective: mean error in tolerances, {tuned.n_draws:,} draws"
     return [
         row(STUDY, name, float(x), n=tuned.n_val, note=note, **o.columns(CADE_TOLERANCE))
@@ -100,42 +101,34 @@ def _scaled(o: TaskOutcome, method: str, spread: Mapping[str, float]) -> dict[st
     }
 
 
-def _targets(o: TaskOutcome) -> Level:
-    return answers.grouping(o.items["target"], lambda target: {"by": "target", "level": target})
-
-
-def _method(o: TaskOutcome, method: str, spread: Mapping[str, float]) -> list[dict[str, object]]:
-    common, level = o.columns(method), _targets(o)
-    units = answers.units(o, method)
-    made = []
+def _method(
+    o: TaskOutcome, method: str, spread: Mapping[str, float], level: Level
+) -> Iterator[Call | StudyRow]:
+    columns, units = o.columns(method), answers.units(o, method)
     for name, values in {**_scaled(o, method, spread), "interval_accuracy": o.hit[method]}.items():
-        hit = name == "interval_accuracy"
-        kind: stats.Kind = "share" if hit else "amount"
-        made += answers.rows_of(STUDY, level, {name: values}, units, common, kind=kind)
-        micro = stats.widest([stats.mean(values, u, kind) for u in units])
+        kind: stats.Kind = "share" if name == "interval_accuracy" else "amount"
+        yield Call(columns, [level], {name: values}, units, kind)
         note = _MIXED if name == "mae" else ""
-        made.append(row(STUDY, f"{name}_micro", micro, **common, note=note))
-        kind = "share" if hit else "amount"
+        micro = stats.widest([stats.mean(values, u, kind) for u in units])
         macro = stats.widest([stats.macro(values, level.code, u, kind) for u in units])
-        made.append(row(STUDY, f"{name}_macro", macro, **common, note=note))
-    return made
+        yield row(STUDY, f"{name}_micro", micro, **columns, note=note)
+        yield row(STUDY, f"{name}_macro", macro, **columns, note=note)
 
 
-def _change(o: TaskOutcome, method: str, spread: Mapping[str, float]) -> list[dict[str, object]]:
+def _change(
+    o: TaskOutcome, method: str, spread: Mapping[str, float], level: Level
+) -> Iterator[Call]:
     """A method minus the Full view's free answer, paired by item: below zero is better for errors,
-    above for interval accuracy."""
-    if method not in o.error:
-        return []
-    common, full = o.columns(method), View.FULL.value
+    above for interval accuracy; of the error in mixed units by target only."""
+    columns, full = o.columns(method), View.FULL.value
     now, before = _scaled(o, method, spread), _scaled(o, full, spread)
-    change = {f"{name}_change": now[name] - before[name] for name in now}
+    errors = {f"{name}_change": now[name] - before[name] for name in now}
     hits = {"interval_accuracy_change": o.hit[method] - o.hit[full]}
-    level = _targets(o)
-    made = answers.rows_of(STUDY, level, change, [o.place], common, kind="mean", tested=True)
-    made += answers.rows_of(STUDY, level, hits, [o.place], common, kind="difference", tested=True)
-    for name, values in {**change, **hits}.items():
-        if name == "mae_change":  # mixes units
-            continue
-        test = stats.paired(values, o.place, "difference" if name in hits else "mean")
-        made.append(row(STUDY, name, test.estimate, **common, p=test.p))
-    return made
+    whole = Level(np.zeros(len(o.items), dtype=np.int64), ({},))
+    scaled = {name: values for name, values in errors.items() if name != "mae_change"}
+    yield Call(columns, [level], errors, [o.place], "mean", tested=True)
+    yield Call(columns, [whole], scaled, [o.place], "mean", tested=True)
+    yield Call(columns, [level, whole], hits, [o.place], "difference", tested=True)
+
+
+rows = measured(STUDY, _calls, lambda r: str(r["metric"]).endswith("_change") or None)

@@ -16,9 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import duckdb
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sdgbias.benchmark.card import figures, tracked
@@ -92,61 +90,48 @@ def benchmark_id(out: Path) -> str:
 
 
 def content_digest(path: Path, columns: Sequence[str] = ()) -> str:
-    """sha256 hex over the rows of a table, in their order; independent of encoding, column order
-    and number widths.
+    """sha256 hex over the rows of a table, in their order, as JSON; independent of encoding, column
+    order and number widths.
 
     `columns`: those that count (default: all). Raises InputError for a column that is absent or
     holds neither text nor numbers.
     """
     names = sorted(columns or _columns(path))
-    # lengths, gaps and bytes of a column separately, so that the batch size doesn't matter
-    streams: dict[str, Any] = {}
-    rows = 0
-    for batch in _batches(path, names):
-        rows += batch.num_rows
-        for name in names:
-            for kind, piece in _canonical(name, batch.column(name)):
-                streams.setdefault(f"{name}|{kind}", hashlib.sha256()).update(piece)
-    whole = hashlib.sha256(json.dumps([names, rows]).encode())
-    for key in sorted(streams):
-        whole.update(f"{key}|{streams[key].hexdigest()}\n".encode())
-    return whole.hexdigest()
+    _columns(path, names)
+    digest = hashlib.sha256(json.dumps(names).encode())
+    with _database(path.parent) as con:
+        file = con.table_function("read_parquet", [str(path)])
+        kinds = dict(zip(file.columns, map(str, file.types), strict=True))
+        row = ", ".join(_canonical(name, kinds[name]) for name in names)
+        rows = con.sql(f"SELECT to_json(row) FROM (SELECT {row} FROM file) AS row")
+        for batch in rows.to_arrow_reader(_BATCH):
+            digest.update("".join(f"{line}\n" for line in batch.column(0).to_pylist()).encode())
+    return digest.hexdigest()
 
 
-def _canonical(name: str, values: pa.Array) -> Iterator[tuple[str, bytes | memoryview]]:
-    """(stream, bytes) of one batch of a column: the same for equal values, whatever their Arrow
-    type."""
-    if pa.types.is_dictionary(values.type):
-        values = values.dictionary_decode()
-    kind = values.type
-    if pa.types.is_null(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        values = values.cast(pa.large_string())
-        lengths = pc.fill_null(pc.binary_length(values), -1)
-        values = pc.fill_null(values, "") if values.null_count else values
-        _, offsets, data = values.buffers()
-        ends = np.frombuffer(offsets, dtype="int64")[
-            values.offset : values.offset + len(values) + 1
-        ]
-        yield "lengths", _numpy(lengths).astype("<i8").tobytes()
-        if data is not None and len(ends):
-            yield "text", memoryview(data)[ends[0] : ends[-1]]
-    elif pa.types.is_floating(kind):
-        numbers = _numpy(pc.fill_null(values.cast(pa.float64()), float("nan")))
-        plain = np.where(np.isnan(numbers), np.nan, numbers) + 0.0  # one NaN, one zero
-        yield "numbers", plain.astype("<f8").tobytes()
-    elif pa.types.is_integer(kind) or pa.types.is_boolean(kind):
-        yield "known", _numpy(pc.is_valid(values)).tobytes()
-        whole = pc.fill_null(values.cast(pa.int64()), 0)
-        yield "whole", _numpy(whole).astype("<i8").tobytes()
-    else:
-        raise InputError(
-            f"column {name} holds {kind}, which no table of a benchmark has; build it again:"
-            " sdgbias build"
-        )
+def _canonical(name: str, kind: str) -> str:
+    """SQL of a column: the same for equal values, whatever their width. NaN counts as missing."""
+    if kind == "VARCHAR":
+        return f'"{name}"'
+    if kind in ("FLOAT", "DOUBLE"):
+        return f'nullif("{name}"::DOUBLE, \'NaN\'::DOUBLE) + 0.0 AS "{name}"'  # one zero
+    if kind == "BOOLEAN" or kind.endswith("INT") or kind == "INTEGER":
+        return f'"{name}"::BIGINT AS "{name}"'
+    raise InputError(
+        f"column {name} holds {kind}, which no table of a benchmark has; build it again: sdgbias"
+        " build"
+    )
 
 
-def _numpy(values: pa.Array) -> np.ndarray:
-    return np.asarray(values.to_numpy(zero_copy_only=False))
+@contextmanager
+def _database(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A database of bounded memory that spills into ``folder``."""
+    with (
+        TemporaryDirectory(dir=folder, prefix=".spill-") as spill,
+        duckdb.connect(config={"memory_limit": "768MB", "temp_directory": spill}) as con,
+    ):
+        con.execute("SET enable_progress_bar = false")
+        yield con
 
 
 def _path(out: Path, name: str) -> Path:
@@ -180,11 +165,7 @@ def _batches(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
 def _tables(out: Path, notes: Mapping[str, Any]) -> Iterator[duckdb.DuckDBPyConnection]:
     """The tables as data/card.sql reads them: absent columns are '' or NULL, except those that the
     card requires. Raises InputError."""
-    with (
-        TemporaryDirectory(dir=out, prefix=".spill-") as spill,
-        duckdb.connect(config={"memory_limit": "768MB", "temp_directory": spill}) as con,
-    ):
-        con.execute("SET enable_progress_bar = false")
+    with _database(out) as con:
         for name, columns in _READ.items():
             there = {column for column in columns if column in _NEEDED}
             there |= {*_columns(_path(out, name), sorted(there))}

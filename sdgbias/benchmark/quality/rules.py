@@ -4,9 +4,9 @@ The JSON file is a suite of Great Expectations' stock expectations, each about o
 rule's name, severity and message in its ``meta``. The SQL file holds the rules that span columns,
 rows or tables: a comment ``-- name (severity, needs ...): message``, then a condition that holds
 for every row, or a SELECT of the numbers (``row_no``) of the rows that break the rule; statements
-that begin with CREATE are definitions for the rules below them. A rule has a kebab-case name and a
-severity: ``gate`` rejects the benchmark, ``quarantine`` removes single rows, ``warn`` is only
-reported.
+that begin with CREATE are definitions for the rules below them. ``meta.shares`` names the SQL files
+of rules that the table shares with others. A rule has a kebab-case name and a severity: ``gate``
+rejects the benchmark, ``quarantine`` removes single rows, ``warn`` is only reported.
 """
 
 from __future__ import annotations
@@ -104,8 +104,10 @@ def load_rules(table: str, suites: Path) -> RuleSet:
         suite = json.loads(path.read_text(encoding="utf-8"))
         stock = [_stock(entry) for entry in suite["expectations"]]
         key = tuple(map(str, suite["meta"]["key"]))
-    definitions, spanning = read_sql(suites / f"{table}.sql")
-    rules = [*stock, *spanning]
+        shared = [suites / f"{name}.sql" for name in suite["meta"].get("shares", ())]
+    read = [read_sql(file) for file in (*shared, suites / f"{table}.sql")]
+    definitions = tuple(one for defined, _ in read for one in defined)
+    rules = [*stock, *(rule for _, spanning in read for rule in spanning)]
     names = [rule.name for rule in rules]
     for rule in rules:
         if rule.severity not in SEVERITIES:

@@ -1,5 +1,5 @@
-"""Read and check the records of a release: DuckDB parses them into staging files and compares them
-across files; faults are reported by rule.
+"""Read and check the records of a release: they are parsed into staging files, and DuckDB compares
+them; faults are reported by rule.
 
 Rules: no-item-id, duplicate-record (the same line again: one is kept), conflicting-records (one
 file contradicts itself on an item), inconsistent-item (two files contradict each other),
@@ -10,15 +10,16 @@ answer-not-a-number, invalid-split.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import duckdb
-import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
 from sdgbias.benchmark.release.records import AUTHORS_FIELDS, OWN_FIELDS, PARTS, stem
@@ -31,35 +32,24 @@ Part = tuple[Task, ContextTest]
 #: Fields that must be equal in every test's file.
 _SHARED = ("image", "A", "B", "C", "answer", "split", "pillar", "indicator", "target", "cluster_id")
 FIELDS = tuple(dict.fromkeys((*AUTHORS_FIELDS, *OWN_FIELDS)))
-_STRUCT = ", ".join(
-    f'"{name}": {"[" if name == "images" else ""}"VARCHAR"{"]" if name == "images" else ""}'
-    for name in FIELDS
-)
-_TEXT_FIELDS = ", ".join(f'r."{name}"' for name in FIELDS if name not in ("item_id", "images"))
-#: The markers that follow the question in a text with more than the question.
-_BARE = (
-    r"(?s)^(?:Question: ?)?(.*?)(?:\n\s*(?:Context:|Options:|VALID OPTIONS|STRICT OUTPUT|Answer"
-    r" ).*)?$"
-)
+#: Where the question ends in a text with more than the question.
+_BARE = re.compile(r"\n\s*(?:Context:|Options:|VALID OPTIONS|STRICT OUTPUT|Answer )")
 _OPTIONS, _TAIL, _CONTEXT = (
     r"(?m)^\s*(?:Options:|VALID OPTIONS)",
     r"(?m)^\s*(?:Answer |STRICT OUTPUT)",
     r"(?m)^\s*Context:",
 )
-_STAGE = f"""
-    WITH parsed AS (SELECT number, line, from_json(line, '{{{_STRUCT}}}') AS r FROM lines WHERE
-    trim(line) <> '')
-    SELECT number, TRY_CAST(regexp_extract(r.item_id, '^(-?[0-9]+)([.]0+)?$', 1) AS BIGINT) AS
-    item_id, r.item_id AS said,
-      coalesce(r.images, [coalesce(r.image, '')]) AS paths, line, md5(line) AS digest,
-      {_TEXT_FIELDS},
-      coalesce(r.item_question, regexp_extract(coalesce(r.question, ''), $bare, 1)) AS bare
-    FROM parsed ORDER BY number"""
-_BAD_LINE = """
-    SELECT min(number) FROM lines
-    WHERE trim(line) <> '' AND NOT CASE WHEN json_valid(line) THEN json_type(line) = 'OBJECT' ELSE
-    false END"""
-_BLOCK = 16 * 2**20
+_WHOLE_NUMBER = re.compile(r"(-?\d{1,18})(?:\.0+)?")
+_TEXTS = tuple(name for name in FIELDS if name not in ("item_id", "images"))
+_STAGED = pa.schema(
+    {
+        **{"number": pa.int64(), "item_id": pa.int64(), "said": pa.string()},
+        **{"paths": pa.list_(pa.string()), "line": pa.string()},
+        **dict.fromkeys((*_TEXTS, "bare"), pa.string()),
+    }
+)
+_BLOCK = 10_000
+_AGAIN = "copy that file again from its source"
 
 
 @dataclass(frozen=True)
@@ -109,43 +99,56 @@ def find_parts(folder: Path) -> dict[Part, Path]:
 # reading
 
 
-def stage_records(con: duckdb.DuckDBPyConnection, path: Path, staged: Path) -> int:
+def stage_records(path: Path, staged: Path) -> int:
     """Parse a data file block by block into Parquet; returns its number of records. Raises
     InputError with the first bad line."""
-    again = "copy that file again from its source"
-    seen, records = 0, 0
-    writer: pq.ParquetWriter | None = None
+    records = 0
     try:
-        # one column that ends at the line's end: a JSON text holds no raw control character, hence
-        # no delimiter
-        lines = pcsv.open_csv(
-            path,
-            pcsv.ReadOptions(column_names=["line"], block_size=_BLOCK),
-            pcsv.ParseOptions(delimiter="\x01", quote_char=False, ignore_empty_lines=False),
-            pcsv.ConvertOptions(column_types={"line": pa.string()}, strings_can_be_null=False),
-        )
-        for batch in lines:
-            numbers = pa.array(np.arange(seen + 1, seen + 1 + len(batch)))
-            con.register("lines", pa.table({"number": numbers, "line": batch.column(0)}))
-            [(bad,)] = con.execute(_BAD_LINE).fetchall()
-            if bad is not None:
-                raise InputError(f"{path} line {bad}: no JSON record (cut off or damaged); {again}")
-            if not records and (given := next(filter(str.strip, batch.column(0).to_pylist()), "")):
-                refuse_other_case(path, json.loads(given), FIELDS)
-            block = con.sql(_STAGE, params={"bare": _BARE}).to_arrow_table()
-            writer = writer or pq.ParquetWriter(staged, block.schema, compression="zstd")
-            writer.write_table(block)
-            seen += len(batch)
-            records += len(block)
-    except (OSError, pa.ArrowException) as error:
+        with path.open("rb") as lines, pq.ParquetWriter(staged, _STAGED) as writer:
+            numbered = enumerate(lines, 1)
+            while block := list(islice(numbered, _BLOCK)):
+                rows = [_staged(path, number, line) for number, line in block if line.strip()]
+                if rows and not records:
+                    refuse_other_case(path, json.loads(rows[0]["line"]), FIELDS)
+                writer.write_table(pa.Table.from_pylist(rows, _STAGED))
+                records += len(rows)
+    except (OSError, UnicodeEncodeError, pa.ArrowException) as error:
         detail = str(error).splitlines()[0]
-        raise InputError(f"{path}: can't be read as lines of text ({detail}); {again}") from None
-    finally:
-        if writer is not None:
-            writer.close()
+        raise InputError(f"{path}: can't be read as lines of text ({detail}); {_AGAIN}") from None
     if not records:
-        raise InputError(f"{path}: no record in it; {again}, or remove it")
+        raise InputError(f"{path}: no record in it; {_AGAIN}, or remove it")
     return records
+
+
+def _staged(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    """A record with its values as text, numbers as they are written. Raises InputError."""
+    try:
+        text = line.decode("utf-8-sig").rstrip("\r\n")
+        record = json.loads(text, parse_int=str, parse_float=str, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        record = None
+    if not isinstance(record, dict):
+        raise InputError(f"{path} line {number}: no JSON record (cut off or damaged); {_AGAIN}")
+    values = {name: _text(record[name]) for name in _TEXTS if name in record}
+    item, images = _text(record.get("item_id")), record.get("images")
+    whole = _WHOLE_NUMBER.fullmatch(item or "")
+    listed = images if isinstance(images, list) else [record.get("image")]
+    question = _BARE.split(values.get("question") or "", maxsplit=1)[0]
+    bare = values.get("item_question") or re.sub("^Question: ?", "", question)
+    return {
+        **values,
+        **{"number": number, "line": text, "said": item, "bare": bare},
+        "item_id": int(whole[1]) if whole else None,
+        "paths": [_text(name) or "" for name in listed],
+    }
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON value")
+
+
+def _text(value: object) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
 def question_kind(con: duckdb.DuckDBPyConnection, task: Task, staged: str) -> str:
@@ -177,8 +180,8 @@ def find_faults(job: ReleaseImport) -> list[str]:
     con.execute(
         "CREATE TABLE records AS "
         + " UNION ALL ".join(
-            f"SELECT '{task}' AS task, '{test}' AS test, number, item_id, said, digest,"
-            f" array_to_string(paths, chr(31)) AS image, bare, {shared} FROM"
+            f"SELECT '{task}' AS task, '{test}' AS test, number, item_id, said,"
+            f" md5(line) AS digest, array_to_string(paths, chr(31)) AS image, bare, {shared} FROM"
             f" '{job.staged((task, test))}'"
             for task, test in job.found
         )

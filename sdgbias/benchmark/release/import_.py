@@ -1,10 +1,10 @@
 """A folder in the layout of the authors' release -> a benchmark folder that `sdgbias evaluate`
 accepts like a built one.
 
-Records are parsed, compared and joined by DuckDB, without a Python object per record. Every
-imported line is stored unchanged in records.parquet (task, test, line, item_id, paths, record), so
-that export loses nothing. Unusable rows go to quarantine/release.parquet with the broken rule; a
-broken item is removed from all its tests.
+DuckDB compares and joins the records; only one block of them is in memory. Every imported line is
+stored unchanged in records.parquet (task, test, line, item_id, paths, record), so that export loses
+nothing. Unusable rows go to quarantine/release.parquet with the broken rule; a broken item is
+removed from all its tests.
 """
 
 from __future__ import annotations
@@ -61,6 +61,8 @@ from sdgbias.types import DIGITS, LETTERS, QUARANTINE_COLUMNS, ContextTest, Task
 
 _PICTURES = ("PNG", "JPEG")
 _PLACE = "\x1f"
+#: SQL: the first record of each item in a file.
+ONCE = "QUALIFY row_number() OVER (PARTITION BY item_id ORDER BY number) = 1"
 
 
 @dataclass(frozen=True)
@@ -104,18 +106,13 @@ def import_(
             f"{folder / BLANK}: not there; the authors' blank picture is needed for --text-view"
             f" {text_view}: fetch the whole release, or leave the option out"
         )
-    manifest = json_object(folder / MANIFEST)
-    if manifest.get("complete") is False:
-        raise InputError(
-            f"{folder / MANIFEST}: this export was interrupted; finish it: sdgbias release export"
-            f" --out {folder}"
-        )
-    fetched = json_object(folder / FETCHED)
-    if fetched.get("complete") is False:
-        raise InputError(
-            f"{folder / FETCHED}: this download was interrupted; finish it: sdgbias release fetch"
-            f" --out {folder}"
-        )
+    manifest, fetched = (json_object(folder / name) for name in (MANIFEST, FETCHED))
+    for name, what, command in ((MANIFEST, "export", "export"), (FETCHED, "download", "fetch")):
+        if json_object(folder / name).get("complete") is False:
+            raise InputError(
+                f"{folder / name}: this {what} was interrupted; finish it: sdgbias release"
+                f" {command} --out {folder}"
+            )
     found = find_parts(folder)
     sizes = [(stem(*part), path.stat().st_size) for part, path in found.items()]
     origin = {
@@ -150,7 +147,7 @@ def import_(
 def _run(job: ReleaseImport, counts: Mapping[str, int]) -> Imported:
     con, kinds, records = job.con, {}, {}
     for part, path in each(job.progress, "reading records", job.found.items()):
-        records[part] = stage_records(con, path, Path(job.staged(part)))
+        records[part] = stage_records(path, job.work / f"{stem(*part)}.parquet")
         wanted = counts.get(stem(*part))
         if wanted is not None and wanted != records[part]:
             raise InputError(
@@ -207,17 +204,13 @@ def _one_per_item(job: ReleaseImport, task: Task) -> pd.DataFrame:
         names = ["paths", "bare", *FIELDS]
         none = pd.DataFrame(columns=names, dtype="str").drop(columns="images")
         return none.astype({"item_id": "int64"})
-    return (
-        job.con.sql(
-            f"""SELECT * EXCLUDE (number, said, line, digest, question, id, image, level, task,
-                num_options) REPLACE (array_to_string(paths, chr(31)) AS paths)
-            FROM '{job.staged(parts[-1])}' SEMI JOIN (SELECT item_id FROM good WHERE task =
-            '{task}') USING (item_id)
-            QUALIFY row_number() OVER (PARTITION BY item_id ORDER BY number) = 1 ORDER BY item_id"""
-        )
-        .to_arrow_table()
-        .to_pandas()
-    )
+    query = f"""SELECT * EXCLUDE (number, said, line, question, id, image, level, task,
+            num_options) REPLACE (array_to_string(paths, chr(31)) AS paths)
+        FROM '{job.staged(parts[-1])}'
+            SEMI JOIN (SELECT item_id FROM good WHERE task = '{task}') USING (item_id)
+        {ONCE} ORDER BY item_id"""
+    frame: pd.DataFrame = job.con.sql(query).to_arrow_table().to_pandas()
+    return frame
 
 
 # ----------------------------------------------------------------------
@@ -256,20 +249,13 @@ def _with_images(
         shown = table["image_id"].notna()
         items[task], notes[task.value] = item_table(task, table[shown].reset_index(drop=True))
         why = table.loc[~shown, "paths"].map(bad)
-        lost.append(_lost(task, table.loc[~shown, "item_id"], why.str[0], why.str[1]))
+        key = table.loc[~shown, "item_id"].astype("str")
+        about = {"key": key, "rule": why.str[0], "detail": why.str[1]}
+        lost.append(pd.DataFrame({"table": f"items_{task}", **about}, columns=QUARANTINE_COLUMNS))
         if task is Task.REGRESSION:
             odd = items[task].loc[items[task]["tolerance"].isna(), "target"]
             notes[task.value]["without_tolerance"] = counted(odd.replace("", "missing"))
     return items, pd.concat(lost, ignore_index=True), notes
-
-
-def _lost(
-    task: Task, ids: pd.Series, rule: pd.Series | str, detail: pd.Series | str
-) -> pd.DataFrame:
-    return pd.DataFrame(
-        {"table": f"items_{task}", "key": ids.astype("str"), "rule": rule, "detail": detail},
-        columns=QUARANTINE_COLUMNS,
-    )
 
 
 def _pictures(
@@ -299,22 +285,27 @@ def _picture(folder: Path, paths: str) -> list[bytes] | tuple[str, str]:
             return "image-outside-folder", f"image {name!r} is no path inside the release"
         if not path.is_file():
             return "missing-modality", f"no file {name}"
-        data = path.read_bytes()
-        try:
-            with Image.open(io.BytesIO(data), formats=_PICTURES) as image:
-                width, height = image.size
-                if width * height > MAX_PIXELS:
-                    size = f"{width} x {height} pixels, at most {MAX_PIXELS} are decoded"
-                    return "broken-image", f"{name} has {size}"
-                if image.format == "PNG":
-                    image.verify()
-                else:  # a JPEG has no checksum; an eighth of its size shows whether it is truncated
-                    image.draft("RGB", (max(1, width // 8), max(1, height // 8)))
-                    image.load()
-        except Exception:  # Pillow raises whatever its decoders raise
-            return "broken-image", f"{name} is no readable PNG or JPEG"
-        parts.append(data)
+        parts.append(path.read_bytes())
+        if fault := _undecodable(parts[-1]):
+            return "broken-image", f"{name} {fault}"
     return parts
+
+
+def _undecodable(data: bytes) -> str:
+    """Why a picture can't be decoded; '' when it can."""
+    try:
+        with Image.open(io.BytesIO(data), formats=_PICTURES) as image:
+            width, height = image.size
+            if width * height > MAX_PIXELS:
+                return f"has {width} x {height} pixels, at most {MAX_PIXELS} are decoded"
+            if image.format == "PNG":
+                image.verify()
+            else:  # a JPEG has no checksum; an eighth of its size shows whether it is truncated
+                image.draft("RGB", (max(1, width // 8), max(1, height // 8)))
+                image.load()
+    except Exception:  # Pillow raises whatever its decoders raise
+        return "is no readable PNG or JPEG"
+    return ""
 
 
 # ----------------------------------------------------------------------
@@ -369,8 +360,7 @@ def _asked(
     """SQL that gives item_id, test, text of one part; of a ``test`` that isn't the part's, which is
     T5, without the context."""
     task, own = part
-    first = f"""FROM '{job.staged(part)}'
-        QUALIFY row_number() OVER (PARTITION BY item_id ORDER BY number) = 1"""
+    first = f"FROM '{job.staged(part)}' {ONCE}"
     text = "coalesce(question, '')"
     if kind == "complete":
         if test is not own:
@@ -397,5 +387,4 @@ def _records(job: ReleaseImport, items: Mapping[Task, pd.DataFrame]) -> Iterator
         job.con.register("kept", pa.table({"item_id": items[task]["item_id"]}))
         yield f"""SELECT '{task}' AS task, '{test}' AS test, number AS line, item_id, paths,
             line AS record
-            FROM '{job.staged(part)}' SEMI JOIN kept USING (item_id)
-            QUALIFY row_number() OVER (PARTITION BY item_id ORDER BY number) = 1 ORDER BY number"""
+            FROM '{job.staged(part)}' SEMI JOIN kept USING (item_id) {ONCE} ORDER BY number"""

@@ -24,22 +24,9 @@ from sdgbias.methods.stats import Estimate
 from sdgbias.report import labels
 from sdgbias.report.charts import marks
 from sdgbias.report.data import Studies
+from sdgbias.vocabulary import WORDS
 
 T = TypeVar("T")
-#: Column -> label of its select and head of its table column.
-FILTERS = {
-    "model": "Model",
-    "task": "Task",
-    "test": "Test",
-    "pillar": "Pillar",
-    "by": "By",
-    "method": "Method",
-    "bins": "Bins",
-    "term": "Counted by",
-    "between": "Between",
-    "score": "Score",
-    "data": "People",
-}
 #: The last columns of every table and tooltip.
 NUMBERS = {"said": "Value", "ci": "95 % CI", "n": "n"}
 #: Columns of the store that an estimate is made of; not every table has clusters.
@@ -294,7 +281,7 @@ def live(figure: Figure) -> list[dict[str, Any]]:
             pick["bind"] = {
                 "input": "select",
                 "options": options,
-                "name": FILTERS[column],
+                "name": WORDS.columns[column],
                 "element": element,
             }
         spec = {
@@ -317,20 +304,27 @@ def _needed(figure: Figure) -> list[str]:
     return [c for c in figure.frame.columns if c in used]
 
 
-def still(figure: Figure) -> list[str]:
-    """Inline SVG of each panel at its first choice; ids are unique to the figure, colours follow
-    the page."""
+def still(figure: Figure, width: int = 0) -> list[str]:
+    """Inline SVG of each panel at its first choice, ``width`` pixels for the marks; ids are unique
+    to the figure, colours follow the page."""
     made, shown = [], figure.chosen()
     for at, (_, frame) in enumerate(_panels(figure, shown)):
         spec = {
             **_of_task(figure, shown),
             "data": {"values": _records(frame)},
-            "width": _plot_width(figure, 300 if figure.panel else WIDTH + 120),
+            "width": _plot_width(figure, width or (300 if figure.panel else WIDTH + 120)),
         }
         made.append(
             inline(_rendered(json.dumps({**spec, "config": CONFIG})), f"{figure.name}-{at}")
         )
     return made
+
+
+def still_figure(figure: Figure) -> dict[str, Any]:
+    """What a page without scripts shows of a figure: itself, its panels (title, SVG), and the text
+    that stands for them."""
+    panels = list(zip(figure.panels, still(figure, 200 if figure.panel else 300), strict=True))
+    return {"figure": figure, "panels": panels, "alt": described(figure)}
 
 
 def inline(svg: str, name: str) -> str:
@@ -340,6 +334,12 @@ def inline(svg: str, name: str) -> str:
         r' xmlns(?::xlink)?="[^"]*"| version="[^"]*"| (?:aria-[a-z]+|role)="[^"]*"', "", svg
     )
     return _own_ids(svg, name).replace(TEXT, "currentColor").replace(_GRID, "var(--grid)")
+
+
+def svg_of(name: str, prefix: str, rows: list[dict[str, Any]], **given: Any) -> str:
+    """A form drawn with these rows, to stand in a page."""
+    spec = {**marks.form(name, **given), "data": {"values": rows}, "config": CONFIG}
+    return inline(_rendered(json.dumps(spec)), re.sub(r"[^\w-]+", "-", prefix))
 
 
 @lru_cache(maxsize=256)

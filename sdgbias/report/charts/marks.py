@@ -1,5 +1,5 @@
-"""Marks of the figures: Vega-Lite from the forms of ``data/figure_forms.yaml`` and
-``paper_figures.yaml``, and the parts of stacked bars."""
+"""Marks of the figures: Vega-Lite from the forms of ``data/figure_forms.yaml``, and the parts of
+stacked bars."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import yaml
 from sdgbias.files import packaged
 
 SHAPES = ("circle", "diamond", "square", "triangle-up", "cross", "triangle-down")
-_FORMS = ("figure_forms.yaml", "paper_figures.yaml")
 _ABSENT = object()
 
 
 @cache
 def _forms() -> Mapping[str, Any]:
-    texts = [packaged("data", name).read_text(encoding="utf-8") for name in _FORMS]
-    return {name: form for text in texts for name, form in yaml.safe_load(text).items()}
+    text = packaged("data", "figure_forms.yaml").read_text(encoding="utf-8")
+    found: Mapping[str, Any] = yaml.safe_load(text)
+    return found
 
 
 def form(name: str, **given: Any) -> dict[str, Any]:

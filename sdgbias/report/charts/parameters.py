@@ -11,8 +11,8 @@ PARAMETERS = ("alpha", "lambda_kl", "beta", "tau")
 
 
 def figures(s: Studies) -> list[Figure]:
-    search = map(of_study, ("search", "search-optimism"))
-    return drawn(s, of_study("ablation"), of_study("streams"), _sweep, *search)
+    before, after = ("ablation", "streams", "divergence"), ("search", "search-optimism")
+    return drawn(s, *map(of_study, before), _sweep, *map(of_study, after))
 
 
 def _sweep(s: Studies) -> Figure:

@@ -3,21 +3,18 @@ by target, CADE's parameters, and answers outside the candidates."""
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import replace
-from hashlib import sha256
 from typing import Any
 
 from sdgbias.analysis.asked import gives_scores, language_model, needs
 from sdgbias.report import labels
-from sdgbias.report.charts import paper
-from sdgbias.report.data import METHODS, ReportData
+from sdgbias.report.charts import places, still_figure
+from sdgbias.report.data import ReportData
 from sdgbias.types import NEEDS_PICTURES, NEEDS_SCORES, Task, View
+from sdgbias.vocabulary import METHODS, WORDS
 
 _SCALE = {"mae": 1.0}
-_TASKS = {"mcq": "Choice", "regression": "Estimate"}
-#: Model -> digest of its data, and its findings.
-_LAST: dict[str, tuple[bytes, dict[str, Any]]] = {}
+_COLUMNS = {name: title for name, title in METHODS.items() if name != "full_argmax"}
 
 
 def of_model(d: ReportData, model: str) -> ReportData:
@@ -34,21 +31,11 @@ def of_model(d: ReportData, model: str) -> ReportData:
 
 
 def findings(d: ReportData, model: str) -> dict[str, Any]:
-    """Everything of the page's first part. ``d``: with this model among its runs. What a model's
-    data gave last is kept, because drawing takes longer than reading them."""
+    """Everything of the page's first part. ``d``: with this model among its runs."""
     own = of_model(d, model)
-    digest = sha256(pickle.dumps(own)).digest()
-    if model not in _LAST or _LAST[model][0] != digest:
-        _LAST[model] = digest, _drawn(own, model)
-    return _LAST[model][1]
-
-
-def _drawn(own: ReportData, model: str) -> dict[str, Any]:
     return _headline(own, model) | {
-        "methods": METHODS,
-        "accuracy": paper.figure3(own),
-        "before_after": paper.figure7(own),
-        "before_after_estimates": paper.figure7(own, Task.REGRESSION),
+        "methods": _COLUMNS,
+        "figures": [still_figure(f) for f in places.of_model(own)],
         "regression": _regression_table(own, model),
         "params": own.params.to_dict("records"),
         "answers": _answer_rows(own),
@@ -103,7 +90,7 @@ def _regression_table(d: ReportData, model: str) -> dict[str, Any] | None:
                     {"model": model, "task": "regression", "method": m, "metric": metric, **place},
                     digits,
                 )
-                for m in METHODS
+                for m in _COLUMNS
             ]
             if _known(cells):
                 out.append({"label": label, "unit": unit, "cells": cells, "n": _counts(cells)})
@@ -151,7 +138,7 @@ def _answer_rows(d: ReportData) -> list[dict[str, Any]]:
                 if _known(cells):
                     out.append(
                         {
-                            "task": _TASKS[task.value],
+                            "task": WORDS.tasks[task.value].short.capitalize(),
                             "view": METHODS[view.value],
                             "cells": cells,
                             "n": _counts(cells),

@@ -12,9 +12,11 @@ from sdgbias.benchmark.card.intended_use import intended_use
 from sdgbias.errors import RegistryError
 from sdgbias.registry import entries as registry
 from sdgbias.report import data, labels, leaderboard
+from sdgbias.report.charts import over_nights
 from sdgbias.report.pages.findings import findings
 from sdgbias.report.source import AMONG, Reader, Row
 from sdgbias.types import PILLARS, SDG, ModelSpec
+from sdgbias.vocabulary import METHODS
 
 RUNS, NIGHTS = 30, 60
 DIRECTIONS = ("pessimistic", "conservative", "optimistic")
@@ -179,9 +181,8 @@ def _suite(reader: Reader, run: Row) -> dict[str, Any]:
     rows = leaderboard.history(
         asked, leaderboard.numbers(reader, chosen, asked, mine), run["model"]
     )
-    drawn = leaderboard.drawn(
-        rows, leaderboard.nights_of(reader, 90), chosen["metric"], [run["model"]]
-    )
+    nights = leaderboard.nights_of(reader, 90)
+    drawn = over_nights.trends(rows, nights, chosen["metric"], [run["model"]])
     return {
         "run": run,
         "heads": heads,
@@ -191,8 +192,7 @@ def _suite(reader: Reader, run: Row) -> dict[str, Any]:
         "groups": _groups(cells) if suites.named(run["suite"]).custom else ([], []),
         "chosen": chosen,
         # one night is no line, and its number stands in the table
-        "plots": drawn[1] if len(rows) > 1 else [],
-        "said": leaderboard.summary(drawn[0], chosen["metric"]),
+        "plots": drawn if len(rows) > 1 else [],
         "history": leaderboard.as_rows(rows),
         "config": labels.parsed(run["config"]),
     }
@@ -216,7 +216,7 @@ def _tests(cells: list[Row]) -> list[str]:
 
 def _methods(cells: list[Row]) -> list[str]:
     there = {c["method"] for c in cells}
-    return [m for m in labels.VIEWS if m in there]
+    return [m for m in METHODS if m in there]
 
 
 def _signature(cells: list[Row], test: str) -> Grid:

@@ -13,7 +13,7 @@ import pandas as pd
 from sdgbias.analysis.nights import NightRecord
 from sdgbias.methods.stats import Estimate
 from sdgbias.report import data, labels, leaderboard, matrix
-from sdgbias.report.charts import paper
+from sdgbias.report.charts import over_nights, places, still_figure
 from sdgbias.report.data import ReportData
 from sdgbias.report.layout import STATIC, Page, terms_in
 from sdgbias.report.leaderboard import Board
@@ -25,7 +25,7 @@ from sdgbias.types import CONTEXT_NAMES, SDG
 #: Days in the trends.
 WINDOW = 30
 #: Columns of a model's newest run on a day.
-DAY = ("run_id", "model", "provenance", "finished_at", "night", "began", "fresh")
+DAY = ("run_id", "model", "provenance", "finished_at", "night", "began", "fresh", "breach")
 #: Terms that the template itself uses.
 WORDS = ("T1 T2 T3 T4 T5 Q-only CTX+Q Full CADE Disparity Planted p1", "Holm")
 
@@ -69,7 +69,7 @@ def context(
         "unanalysed": absent[1],
         "trends": trends(reader, table, among),
         "prompts": found.prompts.to_dict("records") if found else [],
-        "image_use": paper.figure5(found) if found else [],
+        "image_use": [still_figure(f) for f in places.image_use(found)] if found else [],
         "planted": planted,
         "mixed": [s for s, ids in table["benchmarks"].items() if len(ids) > 1],
         "synthetic": found is not None
@@ -139,8 +139,8 @@ def pairs(board: Board) -> dict[str, str]:
 def trends(
     reader: Reader, table: Mapping[str, Any], among: Sequence[str] | None = None
 ) -> list[dict[str, Any]]:
-    """Per suite the first number of the leaderboard over the last days with a run: title, about,
-    plots, names, said. Models without a number there now have no line.
+    """Per suite the first number of the leaderboard over the last days with a run: id, title,
+    plots. Models without a number there now have no line.
 
     From runs alone, up to the newest one that is shown: the page of an earlier moment then has the
     same lines, whatever nights were recorded since.
@@ -155,16 +155,13 @@ def trends(
         times = {r["night"]: r["began"] for r in sorted(days, key=lambda r: str(r["night"]))}
         asked = pd.DataFrame(days, columns=DAY)
         rows = leaderboard.history(asked, leaderboard.numbers(reader, chosen, asked))
-        series, wide = leaderboard.drawn(rows, times, column.metric, order)
-        if any(len(one.at) > 1 for one in series.values()):
+        drawn = over_nights.trends(rows, times, column.metric, order)
+        if any(one.nights > 1 for one in drawn):
             made.append(
                 {
                     "id": f"trend-{suite}",
                     "title": f"{column.title}, {labels.SUITES.get(suite, suite)}",
-                    "about": column.about,
-                    "plots": wide,
-                    "names": list(series),
-                    "said": leaderboard.summary(series, column.metric),
+                    "plots": drawn,
                 }
             )
     return made
@@ -174,8 +171,9 @@ def _days(reader: Reader, suite: str, benchmark: str, last: datetime) -> list[di
     """A row per model and day of the last ``WINDOW`` days on which any model was scored: its newest
     run by then, as leaderboard.nights_asked has it."""
     runs = reader.ask(
-        """SELECT run_id, model, provenance, finished_at FROM runs WHERE suite = ? AND
-           benchmark_id = ? AND finished_at <= ? ORDER BY finished_at, run_id""",
+        """SELECT run_id, model, provenance, finished_at, false AS breach FROM runs
+           WHERE suite = ? AND benchmark_id = ? AND finished_at <= ?
+           ORDER BY finished_at, run_id""",
         [suite, benchmark, last],
     )
     days = sorted({r["finished_at"].date() for r in runs})[-WINDOW:]
@@ -188,7 +186,13 @@ def _days(reader: Reader, suite: str, benchmark: str, last: datetime) -> list[di
             at += 1
         began = datetime.combine(day, datetime.min.time())
         made += [
-            r | {"night": f"{day}", "began": began, "fresh": r["finished_at"].date() == day}
+            r
+            | {
+                "night": f"{day}",
+                "began": began,
+                "fresh": r["finished_at"].date() == day,
+                "breach": False,
+            }
             for _, r in sorted(now.items())
         ]
     return made

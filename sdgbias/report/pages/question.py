@@ -20,6 +20,7 @@ from sdgbias.report.labels import number
 from sdgbias.report.pages.questions import layout_of
 from sdgbias.report.source import Reader, Row
 from sdgbias.types import MODALITIES, OPTION_LETTERS, CadeParams, Task, View
+from sdgbias.vocabulary import WORDS
 
 _SHOWN = {
     "photo": "a street photo",
@@ -114,7 +115,7 @@ def _question(
         "letters": layout.letters,
         "decoded": [d for d in rows["decoded"] if d["test"] == test],
         "spoken": [
-            s | {"how_said": labels.PARSED_BY.get(s["how"], s["how"])}
+            s | {"how_said": WORDS.parsed.get(s["how"], s["how"])}
             for s in rows["spoken"]
             if s["test"] == test
         ],

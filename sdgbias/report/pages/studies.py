@@ -36,7 +36,7 @@ from sdgbias.report.layout import (
     COMPARE,
     GROUPS,
     HARM,
-    METHODS,
+    METHOD_PAGE,
     PARAMETERS,
     TABLES,
     TEMPLATES,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from sdgbias.analysis.paper.cells import Cell, Table
 
 #: The pages of this module, in the order of the navigation.
-PAGES = (METHODS, PARAMETERS, GROUPS, HARM, COMPARE, TABLES)
+PAGES = (METHOD_PAGE, PARAMETERS, GROUPS, HARM, COMPARE, TABLES)
 #: Inputs of a figure beyond the scores of the four views: study -> text shown if it is absent.
 _LACKS = {
     "wordings": "Which way answers lean over the wordings of a question",

@@ -16,6 +16,7 @@ from sdgbias.analysis import nights as night_records
 from sdgbias.errors import one_of
 from sdgbias.report import labels, layout
 from sdgbias.report import leaderboard as board
+from sdgbias.report.charts import over_nights
 from sdgbias.report.pages import models, night, runs
 from sdgbias.report.source import Reader, Unavailable
 from sdgbias.report.web import nights
@@ -296,7 +297,6 @@ def _board(
     times = board.nights_of(reader, window)
     past = board.history(asked, found)
     order = [r["model"] for r in rows]
-    series, wide = board.drawn(past, times, chosen["metric"], order)
     return {
         "suite": suite,
         "unit": suites.named(suite).cluster_unit,
@@ -310,9 +310,7 @@ def _board(
         "lacking": board.lacking(newest, rows, chosen["method"]),
         "past": past,
         "newest": board.as_rows(past.tail(NEWEST)),
-        "plots": wide,
-        "series": list(series),
-        "said": board.summary(series, chosen["metric"]),
+        "plots": over_nights.trends(past, times, chosen["metric"], order),
         "window": window,
         "windows": sorted({*board.WINDOWS, window}),
         "changes": _changes(past),

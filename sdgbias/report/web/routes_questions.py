@@ -16,6 +16,7 @@ from sdgbias.report.pages import compare, question, questions, runs
 from sdgbias.report.source import Reader, Row
 from sdgbias.report.web.routes import READ, Page, Text, chosen_from
 from sdgbias.report.web.site import Missing, Site, near
+from sdgbias.vocabulary import METHODS
 
 #: Selects in order, each with the values that it prefers.
 _SELECTS = {
@@ -24,7 +25,7 @@ _SELECTS = {
     "method": ("full", "cade", "full_argmax", "q_only"),
 }
 #: What a select may name, whether or not a run has it.
-_EVERY = {*labels.TASKS, *labels.VIEWS, "T1", "T2", "T3", "T4", "T5"}
+_EVERY = {*labels.TASKS, *METHODS, "T1", "T2", "T3", "T4", "T5"}
 _SIGNS = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"RIFF": "image/webp"}
 
 

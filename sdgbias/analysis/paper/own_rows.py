@@ -1,18 +1,23 @@
-"""Tables A to G: the benchmark's composition, the prompts, the constants. Our values come from the
-stored items and from the code that uses the constants."""
+"""Tables whose lines are no models: the benchmark's composition, the prompts, the constants, the
+people; and those that list what the results hold as it is."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 
 import pandas as pd
 
+from sdgbias.analysis.paper import join
 from sdgbias.analysis.paper import printed as paper
-from sdgbias.analysis.paper.cells import Cell, Row, cell, number, text
-from sdgbias.analysis.paper.results import PaperResults
+from sdgbias.analysis.paper.cells import NOT_RUN, Cell, Column, Row, cell, number, text
+from sdgbias.analysis.paper.numbers import MCQ_TESTS
+from sdgbias.analysis.paper.results import KEY, PaperResults, Subject
+from sdgbias.benchmark.people_items import CHOICES, P1
 from sdgbias.methods import stats
+from sdgbias.methods.stats import Estimate
+from sdgbias.raw.facet import GROUPS, UNKNOWN
 from sdgbias.types import (
     CONTEXT_NAMES,
     LETTERS,
@@ -33,7 +38,7 @@ def _benchmarks(e: PaperResults) -> list[tuple[str, str]]:
     return sorted(found.items())
 
 
-def table_a(e: PaperResults) -> Iterator[Row]:
+def table_a(e: PaperResults, item: str) -> Iterator[Row]:
     counts = e.ask(
         "SELECT benchmark_id, task, pillar, count(*) AS n FROM items WHERE"
         " list_contains($benchmarks, benchmark_id) GROUP BY ALL"
@@ -53,7 +58,7 @@ def table_a(e: PaperResults) -> Iterator[Row]:
             yield Row((benchmark or "-", label), cells)
 
 
-def table_b(e: PaperResults) -> Iterator[Row]:
+def table_b(e: PaperResults, item: str) -> Iterator[Row]:
     gold = e.ask(
         """SELECT benchmark_id, pillar, gold, json_array_length(options) AS n_options,
            coalesce(cluster_id, '') AS cluster_id
@@ -114,7 +119,10 @@ def _example(e: PaperResults, task: Task) -> tuple[pd.Series | None, str]:
     return found.iloc[0], dict(_benchmarks(e))[str(found.iloc[0]["benchmark_id"])]
 
 
-def _prompts(e: PaperResults, item: str, task: Task, test: str) -> Iterator[Row]:
+def sdg_prompts(e: PaperResults, item: str) -> Iterator[Row]:
+    """Table C (multiple choice) or D (regression)."""
+    task, test = (Task.MCQ, "T1") if item == "C" else (Task.REGRESSION, "T2")
+    item = f"table_{item.lower()}"
     theirs, ours = paper.rows(item), _template(task)
     for i in range(max(len(ours), len(theirs))):
         printed = paper.find(item, row=f"line {i + 1}")
@@ -122,14 +130,6 @@ def _prompts(e: PaperResults, item: str, task: Task, test: str) -> Iterator[Row]
     found, status = _example(e, task)
     example = NO_CONTEXT if found is None else text(_prompt(found, task, test), status)
     yield Row((f"an item of ours, Full at {test}",), (example,))
-
-
-def table_c(e: PaperResults) -> Iterator[Row]:
-    return _prompts(e, "table_c", Task.MCQ, "T1")
-
-
-def table_d(e: PaperResults) -> Iterator[Row]:
-    return _prompts(e, "table_d", Task.REGRESSION, "T2")
 
 
 #: The values in Table E's example.
@@ -144,7 +144,7 @@ TABLE_E_PLACE = {
 }
 
 
-def table_e(e: PaperResults) -> Iterator[Row]:
+def table_e(e: PaperResults, item: str) -> Iterator[Row]:
     from sdgbias.benchmark.prompts import context_lines
 
     place = pd.DataFrame([{name: TABLE_E_PLACE[name] for name in CONTEXT_NAMES}])
@@ -158,7 +158,7 @@ def table_e(e: PaperResults) -> Iterator[Row]:
         yield Row((test.value,), (text(line, printed=printed), ours))
 
 
-def table_f(e: PaperResults) -> Iterator[Row]:
+def table_f(e: PaperResults, item: str) -> Iterator[Row]:
     found = e.ask(
         """SELECT target, count(*) AS n, min(tolerance) AS low, max(tolerance) AS high FROM items
                      WHERE list_contains($benchmarks, benchmark_id) AND task = 'regression' GROUP
@@ -177,7 +177,7 @@ def table_f(e: PaperResults) -> Iterator[Row]:
         )
 
 
-def table_g(e: PaperResults) -> Iterator[Row]:
+def table_g(e: PaperResults, item: str) -> Iterator[Row]:
     from sdgbias.methods.search import RANGES
 
     for i, name in enumerate(("alpha", "lambda_kl", "beta", "tau")):
@@ -188,7 +188,7 @@ def table_g(e: PaperResults) -> Iterator[Row]:
         yield Row((name,), tuple(cells))
 
 
-def parameters(e: PaperResults) -> Iterator[Row]:
+def parameters(e: PaperResults, item: str) -> Iterator[Row]:
     found = e.ask(
         """SELECT model, p.* FROM cade_params p JOIN runs USING (run_id) WHERE list_contains($runs,
            run_id)
@@ -202,7 +202,7 @@ def parameters(e: PaperResults) -> Iterator[Row]:
         yield Row((run.label, str(r["task"]), str(r["test"])), tuple(cells))
 
 
-def quality(e: PaperResults) -> Iterator[Row]:
+def quality(e: PaperResults, item: str) -> Iterator[Row]:
     found = e.ask(
         """SELECT benchmark_id, "table", rule, count(*) AS n FROM quarantine WHERE
            list_contains($benchmarks, benchmark_id)
@@ -213,3 +213,105 @@ def quality(e: PaperResults) -> Iterator[Row]:
         benchmark = str(r["benchmark_id"])
         cells = (number(int(r["n"]), kinds[benchmark]),)
         yield Row((benchmark, str(r["table"]), str(r["rule"])), cells)
+
+
+def claims(e: PaperResults, item: str) -> Iterator[Row]:
+    """The claims of the abstract: the mean over the tests, and the best single test beside the best
+    that Table H prints for the model."""
+    for claim in paper.rows("claims"):
+        accuracy = claim["metric"] == "accuracy_gain"
+        key = {**KEY, "task": claim["task"], "metric": claim["metric"], "method": "cade"}
+        for s in e.subjects("claims"):
+            if s.model and s.model != claim["model"]:
+                continue
+            why = f"not in store: {join.UNTUNED}"
+            why = join.unavailable(s.run, why) if s.run else why
+            status = s.run.kind if s.run else NOT_RUN
+            mean = e.number(s.run, key | ({"test": "mean"} if accuracy else {}))
+            tests = (test.value for test in TESTS[Task(claim["task"])])
+            each = (e.number(s.run, key | {"test": test}) for test in tests)
+            values = [v for v in each if v and v.value == v.value]
+            best = (max if accuracy else min)(values, key=lambda v: v.value, default=None)
+            said = paper.find("claims", row=claim["row"]) if s.model else None
+            largest = _largest_gain(s) if accuracy else None
+            cells = (cell(mean, status, why, said), cell(best, status, why, largest))
+            yield Row((claim["row"], s.label), cells)
+
+
+def _largest_gain(s: Subject) -> paper.Printed | None:
+    rows = [r for r in paper.rows("table_h") if s.model and r["model"] == s.model]
+    gains = [r for r in rows if r["metric"] == "accuracy_gain" and r["test"] in MCQ_TESTS]
+    if not gains:
+        return None
+    top = max(gains, key=lambda r: float(r["value"]))
+    return paper.Printed(float(top["value"]), f"{top['printed']} ({top['test']})")
+
+
+def plain(e: PaperResults, item: str) -> Iterator[Row]:
+    """Every row of a study except those of single indicators, one line per number."""
+    frame = e.study(item)
+    runs = {r.run_id: r for r in e.runs}
+    for r in frame[frame["indicator"] == "all"].to_dict("records"):
+        run = runs[r["run_id"]]
+        columns = (r[name] for name in ("test", "method", "pillar", "by", "level", "x"))
+        known = (v for v in columns if v not in ("all", "") and v == v)
+        where = " ".join(f"{v:g}" if isinstance(v, float) else str(v) for v in known)
+        p = number(float(r["p"]), run.kind) if r["p"] == r["p"] else Cell()
+        why = join.unavailable(run, f"not in store: {r['note'] or 'no value'}")
+        value = cell(Estimate.of_row(r), run.kind, why)
+        yield Row((run.label, str(r["task"]), str(r["metric"]), where), (value, p))
+
+
+def _people(e: PaperResults) -> dict[str, tuple[str, pd.DataFrame]]:
+    """benchmark_id -> its dataset, and its people by attributes; the FACET benchmark first, '' in
+    its place where no run was scored on one."""
+    counted = e.ask(
+        """SELECT benchmark_id, dataset, gender, skin, age, count(DISTINCT person_id) AS n FROM
+           people WHERE list_contains($benchmarks, benchmark_id) GROUP BY ALL ORDER BY ALL"""
+    )
+    parts = {
+        str(b): (str(part["dataset"].iloc[0]), part)
+        for b, part in counted.groupby("benchmark_id", sort=True)
+    }
+    first = next((b for b, (kind, _) in parts.items() if kind == "facet"), "")
+    return {first: parts.get(first, ("facet", counted.iloc[:0])), **parts}
+
+
+def people_columns(e: PaperResults) -> list[Column]:
+    """One column for each benchmark of people."""
+    return [Column(f"{kind} {b[:8]}".strip(), "count") for b, (kind, _) in _people(e).items()]
+
+
+def data(e: PaperResults, item: str) -> Iterator[Row]:
+    """Table 1, and the same counts for every benchmark that the runs were scored on."""
+    titles = {"gender": "gender presentation", "skin": "skin tone", "age": "age group"}
+    every = {"": ("all",), **{a: (*g, UNKNOWN) for a, g in GROUPS.items()}}
+    pairs = [(attribute, group) for attribute, groups in every.items() for group in groups]
+    for attribute, group in pairs:
+        pillar = f"{attribute}={group}" if attribute else group
+        printed = paper.find("fairness/table_1", pillar=pillar, metric="people")
+        cells: list[Cell] = []
+        for kind, part in _people(e).values():
+            mine = part[part[attribute] == group] if attribute else part
+            status = "synthetic" if kind == "synthetic" else "counted"
+            n = int(mine["n"].sum()) if len(part) else None
+            beside = None if cells else printed
+            cells.append(Cell(n, paper=beside, status=status if len(part) else NOT_RUN))
+        yield Row((titles.get(attribute, "people"), group), tuple(cells))
+
+
+def people_prompts(e: PaperResults, item: str) -> Iterator[Row]:
+    """Table 3. Needs no run."""
+    ours = {"p1": P1.format(list="[FACET Classes]").replace("[[", "[").replace("]]", "]")}
+    ours |= {test: sentence.format(name="[FACET class]") for test, sentence in CHOICES.items()}
+    for test, sentence in ours.items():
+        yield Row((test,), (text(sentence, printed=paper.find("fairness/table_3", test=test)),))
+
+
+ROWS: Mapping[str, Callable[[PaperResults, str], Iterator[Row]]] = {
+    rows.__name__: rows
+    for rows in (
+        *(table_a, table_b, sdg_prompts, table_e, table_f, table_g, quality, parameters),
+        *(claims, plain, data, people_prompts),
+    )
+}

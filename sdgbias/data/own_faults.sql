@@ -1,0 +1,103 @@
+-- What can be wrong with a row of somebody's own questions (benchmark/own.py), by rule: line,
+-- message. Tables: rows (line, is_empty, id, question, options, answer, image, context, split,
+-- cluster_by), columns (field of suite.yaml, name), suite (unit, option_names), pictures (image,
+-- message). Functions: quoted(text), near(text, valid texts).
+
+-- name: definitions
+CREATE VIEW questions AS
+SELECT *, list_filter(options, lambda cell: cell <> '') AS filled,
+       len(filled) >= 2 AND options[:len(filled)] = filled AND list_unique(filled) = len(filled)
+         AND NOT regexp_matches(array_to_string(filled, ''), '[\r\n]') AS is_sound
+FROM rows
+WHERE NOT is_empty;
+CREATE VIEW option_cells AS
+SELECT line, unnest(options) AS cell, unnest(option_names) AS name,
+       unnest(range(len(options))) AS position
+FROM questions, suite;
+CREATE VIEW answers AS
+SELECT *, list_transform(range(len(filled)), lambda place: chr((65 + place)::INT)) AS letters,
+       coalesce(list_position(filled, answer), 0) AS by_text,
+       coalesce(list_position(letters, answer), 0) AS by_letter
+FROM questions
+WHERE answer <> '' AND is_sound;
+CREATE VIEW golds AS
+SELECT *, letters[greatest(by_text, by_letter)] AS letter
+FROM answers
+WHERE greatest(by_text, by_letter) > 0 AND (by_text = by_letter OR least(by_text, by_letter) = 0);
+
+-- name: empty-row
+SELECT line, 'is an empty row; delete it' FROM rows WHERE is_empty
+
+-- name: empty-cell
+SELECT line, field || ' (column ' || quoted(name) || ') is empty; fill it'
+FROM questions JOIN columns
+  ON '' = CASE field WHEN 'id' THEN id WHEN 'question' THEN question WHEN 'answer' THEN answer
+                     WHEN 'cluster_by' THEN cluster_by END
+
+-- name: id-once
+SELECT line, 'id ' || quoted(id) || ' is also that of ' || unit || ' ' || first_line
+         || '; ids are unique'
+FROM (SELECT line, id, min(line) OVER (PARTITION BY id) AS first_line FROM questions), suite
+WHERE id <> '' AND line > first_line
+
+-- name: options-enough
+SELECT line, CASE len(filled) WHEN 0 THEN 'has no option' ELSE 'has 1 option' END
+         || '; fill 2 to 10 option columns'
+FROM questions
+WHERE len(filled) < 2
+
+-- name: options-without-a-gap
+SELECT line, 'option ' || quoted(min_by(name, position) FILTER (cell = '')) || ' is empty and '
+         || quoted(max_by(name, position) FILTER (cell <> ''))
+         || ' is not; leave options out at the end only'
+FROM option_cells
+GROUP BY line
+HAVING count(*) FILTER (cell <> '') >= 2
+   AND min(position) FILTER (cell = '') < max(position) FILTER (cell <> '')
+
+-- name: options-differ
+SELECT line, 'options ' || string_agg(quoted(name), ' and ' ORDER BY position) || ' are both '
+         || quoted(cell) || '; options of a question differ'
+FROM option_cells
+WHERE cell <> ''
+GROUP BY line, cell
+HAVING count(*) > 1
+
+-- name: option-on-one-line
+SELECT line, 'option ' || quoted(cell) || ' has several lines; write it in one'
+FROM option_cells
+WHERE regexp_matches(cell, '[\r\n]')
+
+-- name: answer-among-options
+SELECT line, 'answer ' || quoted(answer) || ' is none of the options; '
+         || near(answer, letters || filled)
+FROM answers
+WHERE by_text = 0 AND by_letter = 0
+
+-- name: answer-with-one-reading
+SELECT line, 'answer ' || quoted(answer) || ' is the letter of option '
+         || quoted(filled[by_letter]) || ' and the text of option ' || letters[by_text]
+         || '; write the text of the option in other words'
+FROM answers
+WHERE by_text > 0 AND by_letter > 0 AND by_text <> by_letter
+
+-- name: answers-agree
+SELECT line, 'answer ' || letter || ' contradicts ' || unit || ' ' || first_line || ', which has '
+         || first_letter || ' for the same text, options, picture and context; keep one of the two'
+FROM (
+  SELECT line, letter, first_value(letter) OVER same AS first_letter,
+         first_value(line) OVER same AS first_line
+  FROM golds
+  WINDOW same AS (PARTITION BY question, filled, image, context ORDER BY line)
+), suite
+WHERE letter <> first_letter
+
+-- name: split-known
+SELECT line, 'split (column ' || quoted(name) || ') '
+         || CASE split WHEN '' THEN 'is empty' ELSE 'is ' || quoted(split) END
+         || '; write val or test'
+FROM questions JOIN columns ON field = 'split'
+WHERE split NOT IN ('val', 'test')
+
+-- name: picture-usable
+SELECT line, message FROM questions JOIN pictures USING (image) WHERE message <> ''
