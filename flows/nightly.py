@@ -15,8 +15,8 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -36,10 +36,12 @@ from sdgbias import progress
 from sdgbias.cli.night_options import NightOptions, described, signed, takes_night_options
 from sdgbias.errors import InfrastructureError, RegressionBreach, SdgbiasError
 from sdgbias.nightly import attempt as work
-from sdgbias.nightly import gpus, process, records, schedule, steps
+from sdgbias.nightly import gpus, notify, process, records, schedule, steps
 from sdgbias.nightly import run as nights
 from sdgbias.nightly.attempt import JobOutcome
 from sdgbias.nightly.plan import Job, Night, Settings, name_of
+from sdgbias.nightly.regression import policy
+from sdgbias.registry import entries
 
 SCHEDULED = "auto-scheduled"  # Prefect's tag for runs created by a schedule
 # name of the final state of a night that completed but found a regression
@@ -170,6 +172,22 @@ def run_name() -> str:
     return f"night, due {due.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
+def tell_team(options: Mapping[str, Any], why: str) -> None:
+    """Send the team a message about a night that ended before it could send its own; without an
+    address, and where the policy can't be read, nobody is told."""
+    with suppress(SdgbiasError):
+        given, root = options.get("policy"), entries.find_root()
+        rules = policy.load(Path(str(given)) if given else policy.find(root))
+        address = os.environ.get(options.get("webhook_env") or rules.webhook, "").strip()
+        if address:
+            notify.post(address, process.redact(f"sdgbias: {why}"))
+
+
+def tell_of_crash(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
+    """Tell the team of a night whose process is gone."""
+    tell_team(flow_run.parameters, f"{flow_run.name}: {state.name}: {state.message}")
+
+
 def start_again(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
     """Start a night whose process is gone again in five minutes: it goes on from what is stored.
     In a work pool an automation does so, which also sees a machine that is gone
@@ -194,7 +212,12 @@ def with_parameters(run: Callable[..., State[None]]) -> Callable[..., State[None
     return run
 
 
-@flow(name="nightly", flow_run_name=run_name, persist_result=False, on_crashed=[start_again])
+@flow(
+    name="nightly",
+    flow_run_name=run_name,
+    persist_result=False,
+    on_crashed=[tell_of_crash, start_again],
+)
 @with_parameters
 def nightly(by: str = "", report_address: str = "", **options: Any) -> State[None]:
     """Run one night. Parameters beside the options of `sdgbias nightly`:
@@ -234,6 +257,7 @@ def nightly(by: str = "", report_address: str = "", **options: Any) -> State[Non
         return Completed(message=str(error)) if automatic else Failed(message=str(error))
     except SdgbiasError as error:
         tell(f"error: {error}")
+        tell_team(options, f"{this_run.name}: Failed: {error}")
         return Failed(message=str(error))
     if not summary.note:
         pages.show(summary, settings.results, report_address)

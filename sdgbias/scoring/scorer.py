@@ -40,11 +40,10 @@ from sdgbias.errors import (
     StoreError,
 )
 from sdgbias.files import replacing
-from sdgbias.methods.answers import answer_part
 from sdgbias.progress import Progress
 from sdgbias.scoring.cache import SCHEMAS, ScoreCache
 from sdgbias.scoring.plan import as_prompts, chunks
-from sdgbias.types import DIGITS, ModelSpec, ScoreBatch
+from sdgbias.types import ModelSpec, ScoreBatch
 
 #: Some rows of the plan: column -> value, and `prompt`.
 Chunk = list[dict[str, Any]]
@@ -273,34 +272,21 @@ class Scorer:
         return rows.filter(pa.array(known))
 
     def _generate_batch(self, chunk: Chunk) -> pa.RecordBatch:
-        """Free answers, and for Full prompts the answer after each forced digit (with the free
-        answer's sign). All rows of a chunk have one value of forced, and one of limit."""
-        forced = chunk[0]["forced"] and self.engine.forces_starts
-        answers = self._answers(chunk, ["", *DIGITS] if forced else [""])
-        below_zero = {
-            key
-            for key, start, text, *_ in answers
-            if start == "" and answer_part(text).lstrip().startswith("-")
-        }
-        signed = [row for row in chunk if forced and row["key"] in below_zero]
-        for row in signed:
-            answers += self._answers([row], [f"-{digit}" for digit in DIGITS])
-        return _rows("generations", *zip(*answers, strict=True))
-
-    def _answers(self, chunk: Chunk, starts: list[str]) -> list[tuple[Any, ...]]:
-        """Rows of the cache: of each prompt the answer after each start."""
-        limit = chunk[0]["limit"]
+        """Free answers, or the answer after each forced start: all rows of a chunk have the same
+        starts and limit."""
+        starts, limit = chunk[0]["forced"].split(","), chunk[0]["limit"]
         began = time.perf_counter()
         answers = self.engine.generate([row["prompt"] for row in chunk], starts, limit)
         took = time.perf_counter() - began
         seconds = _by_tokens(took, self._lengths(chunk)) / len(starts)
-        return [
+        rows = [
             (row["key"], start, text, limit, truncated, float(share), row.get("run"))
             for row, texts, cuts, share in zip(
                 chunk, answers.texts, answers.truncated, seconds, strict=True
             )
             for start, text, truncated in zip(starts, texts, cuts, strict=True)
         ]
+        return _rows("generations", *zip(*rows, strict=True))
 
     def _lengths(self, chunk: Chunk) -> np.ndarray:
         """(N,) tokens of N prompts, 0 where no start has scored them."""
@@ -403,11 +389,7 @@ def _read_hangs(note: Path) -> Counter[str]:
 
 
 def not_generated(rows: pd.DataFrame, decoded: pd.DataFrame) -> pd.DataFrame:
-    """The ``rows`` (key, forced, limit) with answers missing from ``decoded``, key and limit of the
-    existing ones."""
-    if rows.empty:
-        return rows
-    have = decoded.value_counts(["key", "limit"]).reindex(
-        pd.MultiIndex.from_frame(rows[["key", "limit"]]), fill_value=0
-    )
-    return rows[have.to_numpy() < np.where(rows["forced"], 1 + len(DIGITS), 1)]
+    """The ``rows`` (key, limit) without an answer in ``decoded``, key and limit of the existing
+    ones."""
+    have = pd.MultiIndex.from_frame(decoded[["key", "limit"]])
+    return rows[~pd.MultiIndex.from_frame(rows[["key", "limit"]]).isin(have)]

@@ -7,13 +7,11 @@ import json
 import queue
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -25,7 +23,7 @@ import yaml
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows import SETTINGS, alarm, pages, score, serve
+from flows import SETTINGS, pages, score, serve
 from flows import nightly as night_flow
 from sdgbias import store
 from sdgbias.cli.night_options import NightOptions
@@ -36,6 +34,7 @@ from tests.builders.commands import REPOSITORY, add_model, environment, metrics
 from tests.builders.hub import Hub, Repo, commit, weights
 from tests.builders.prefect_server import Page, prefect_server, wait_for
 from tests.builders.slow_engine import asked, slow_planted
+from tests.builders.webhook import webhook
 
 
 def nightly(
@@ -92,22 +91,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 @pytest.fixture
 def told() -> Iterator[tuple[str, queue.Queue[str]]]:
-    """(address of a webhook on loopback, the texts that it was sent)."""
-    texts: queue.Queue[str] = queue.Queue()
-
-    class Hook(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            texts.put(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["text"])
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hook) as hook:
-        threading.Thread(target=hook.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{hook.server_port}/services/s3cret", texts
-        hook.shutdown()
+    with webhook() as answering:
+        yield answering
 
 
 @pytest.mark.long  # tests/functional/test_serve.py looks at a night in the same way
@@ -145,58 +130,15 @@ def test_under_a_real_server_a_night_is_seen_and_is_one(
 
 
 @pytest.mark.slow
-def test_a_night_that_dies_is_told_by_the_server(
-    server: Page,
-    tmp_path: Path,
-    told: tuple[str, queue.Queue[str]],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_a_night_that_fails_before_its_end_is_told(
+    server: Page, tmp_path: Path, told: tuple[str, queue.Queue[str]]
 ) -> None:
     address, texts = told
     add_model(tmp_path, "good")
-    earlier = {
-        "type": "event",
-        "posture": "Reactive",
-        "expect": ["prefect.flow-run.Failed"],
-        "threshold": 1,
-        "within": 0,
-    }
-    server.ask(
-        "automations/",
-        {"name": "sdgbias-night-died", "trigger": earlier, "actions": [{"type": "do-nothing"}]},
-    )
-    monkeypatch.setenv("SDGBIAS_REGISTRY", str(tmp_path))
-    monkeypatch.setenv("SDGBIAS_WEBHOOK", address)
-    monkeypatch.setenv("PREFECT_API_URL", server.api)
-    monkeypatch.setattr("sys.argv", ["alarm"])
-    with temporary_settings({PREFECT_API_URL: server.api}):
-        alarm.main()
-    said = capsys.readouterr().out
-    assert said.startswith("sdgbias-night-died: ") and "s3cret" not in said
-    monkeypatch.delenv("SDGBIAS_WEBHOOK")
-    [automation] = server.ask("automations/filter", {})
-    assert [action["type"] for action in automation["actions"]] == ["call-webhook"], (
-        "in place of an earlier one"
-    )
-
-    assert nightly(tmp_path, tmp_path / "nothing", PREFECT_API_URL=server.api).returncode == 8
-    assert "no benchmark here" in (said := texts.get(timeout=600)) and "Failed" in said
-    flow = server.ask("flows/", {"name": "nightly"})["id"]
-    for state in (
-        "COMPLETED",
-        "CRASHED",
-    ):  # the second is what a worker or an automation notes of a process that is gone
-        run = server.ask(
-            "flow_runs/",
-            {"flow_id": flow, "name": f"night-{state}", "state": {"type": "RUNNING"}},
-        )["id"]
-        server.ask(
-            f"flow_runs/{run}/set_state",
-            {"state": {"type": state, "message": 'its "process" is gone'}, "force": True},
-        )
-    assert texts.get(timeout=600) == 'sdgbias: night-CRASHED: Crashed: its "process" is gone', (
-        "a night that was done is not told"
-    )
+    given = {"PREFECT_API_URL": server.api, "SDGBIAS_WEBHOOK": address}
+    assert nightly(tmp_path, tmp_path / "nothing", **given).returncode == 8
+    text = texts.get(timeout=60)
+    assert text.startswith("sdgbias: night, due ") and "no benchmark here" in text
 
 
 @pytest.mark.slow

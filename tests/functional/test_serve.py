@@ -22,12 +22,13 @@ from tests.builders.commands import REPOSITORY, add_model, free_port, metrics
 from tests.builders.prefect_server import Page, wait_for
 from tests.builders.processes import end
 from tests.builders.slow_engine import asked, slow_planted
+from tests.builders.webhook import webhook
 
 DUE = (datetime.now(UTC) - timedelta(hours=6)).replace(second=0, microsecond=0)
 
 
 @contextmanager
-def served(folder: Path, benchmark: Path, port: int) -> Iterator[subprocess.Popen[str]]:
+def served(folder: Path, benchmark: Path, port: int, hook: str) -> Iterator[subprocess.Popen[str]]:
     """The command, whose nights were due six hours ago."""
     options = {
         "--port": port,
@@ -44,7 +45,7 @@ def served(folder: Path, benchmark: Path, port: int) -> Iterator[subprocess.Pope
     with subprocess.Popen(
         command,
         cwd=REPOSITORY,
-        env=slow_planted(folder, 0.2),
+        env=slow_planted(folder, 0.2) | {"SDGBIAS_WEBHOOK": hook},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -72,11 +73,11 @@ def test_nights_are_served_through_what_happens(tiny_benchmark: Path, tmp_path: 
     add_model(tmp_path, "first")
     port, results = free_port(), tmp_path / "results" / "r.duckdb"
     page, night = Page(f"http://127.0.0.1:{port}/api"), f"{DUE:%Y-%m-%dT%H%M}"
-    with served(tmp_path, tiny_benchmark, port) as command:
+    with webhook() as (hook, texts), served(tmp_path, tiny_benchmark, port, hook) as command:
         wait_for("the schedule", lambda: page.answer("deployments/name/nightly/nightly"))
         assert allowed_origin(page, "https://elsewhere.example") is None
         assert allowed_origin(page, f"http://127.0.0.1:{port}") is not None
-        with served(tmp_path, tiny_benchmark, port) as second:
+        with served(tmp_path, tiny_benchmark, port, hook) as second:
             refusal = second.communicate(timeout=600)[1]
         assert second.returncode == 8 and "served already, by process" in refusal
 
@@ -88,6 +89,7 @@ def test_nights_are_served_through_what_happens(tiny_benchmark: Path, tmp_path: 
             if with_run and "prefect.engine" in process.cmdline():
                 process.kill()
         wait_for("its state", lambda: page.runs(["nightly"], "CRASHED"))
+        assert ": Crashed: Process exited with status code: -9" in texts.get(timeout=60)
         wait_for("the run that follows", lambda: page.runs(["nightly"], "SCHEDULED", catch_up=True))
         [following] = page.runs(["nightly"], "SCHEDULED", catch_up=True)
         page.answer(f"flow_runs/{following['id']}/set_state", {"state": {"type": "SCHEDULED"}})

@@ -16,7 +16,6 @@ from sdgbias import errors, progress
 from sdgbias.files import json_object
 from sdgbias.nightly import attempt, process
 from tests.builders.night_stubs import NOW, PUBLISH, job, stub
-from tests.builders.processes import end
 
 
 def test_what_the_process_tells_is_the_outcome(tmp_path: Path) -> None:
@@ -42,66 +41,6 @@ def test_what_the_process_tells_is_the_outcome(tmp_path: Path) -> None:
     assert attempt.attempt(other, tmp_path / "r.duckdb", argv=unchanged).outcome == "unchanged"
 
 
-@pytest.mark.parametrize(
-    ("code", "kind", "words"),
-    [
-        ("os.kill(os.getpid(), 9)", "Killed", "SIGKILL (perhaps for want of memory)"),
-        ("os.abort()", "Killed", "SIGABRT"),
-        (
-            "import faulthandler, numpy; faulthandler.enable(); faulthandler._sigsegv()",
-            "Killed",
-            "ended by SIGSEGV; its last words: Fatal Python error: Segmentation fault",
-        ),
-        (
-            "tell(error='Gated', exit_code=8, message='m: owner/m is gated'); sys.exit(8)",
-            "Gated",
-            "owner/m is gated",
-        ),
-        (
-            "print('error: the engine did not answer for 3 s'); os._exit(8)",
-            "InfrastructureError",
-            "for 3 s",
-        ),
-        ("print('error: no token for A'); sys.exit(5)", "ModelError", "no token for A"),
-        (
-            "print('error: r.duckdb: No space left on device'); sys.exit(7)",
-            "StoreError",
-            "No space left",
-        ),
-        ("print('error: r.duckdb: read-only'); sys.exit(7)", "StoreError", "read-only"),
-        ("{}['x']", "Unexpected", "KeyError: 'x'"),
-        ("out.write_text('{'); sys.exit(0)", "Unexpected", "exit code 0"),
-    ],
-)
-def test_every_end_has_its_kind(tmp_path: Path, code: str, kind: str, words: str) -> None:
-    made = attempt.attempt(job(tmp_path), tmp_path / "r.duckdb", argv=stub(code))
-    assert (made.outcome, made.kind) == ("failed", kind)
-    assert words in made.message
-
-
-#: A real watchdog over an engine that never answers.
-HANGS = """
-import sys, time
-from pathlib import Path
-from sdgbias.nightly import process
-from sdgbias.scoring.scorer import Watchdog
-with process.report_outcome(out):
-    dog = Watchdog(Path(str(out) + ".note"), 0.2, None)
-    with dog.on_duty(lambda: None), dog.watching(["a", "b"]):
-        time.sleep(600)
-"""
-
-
-def test_a_hang_is_tried_again(tmp_path: Path) -> None:
-    waits: list[float] = []
-    made = attempt.keep_trying(
-        job(tmp_path), tmp_path / "r.duckdb", None, waits.append, stub(HANGS)
-    )
-    assert (made.outcome, made.kind) == ("failed", "InfrastructureError")
-    assert (made.attempts, waits) == (2, [10.0])
-    assert "on 2 prompt(s), the first a" in made.message
-
-
 def test_an_error_has_room_for_its_outcome_when_nothing_can_be_made(tmp_path: Path) -> None:
     """As on a full disk: no second file can be made beside the one that was reserved."""
     out = tmp_path / "outcome.json"
@@ -112,35 +51,6 @@ def test_an_error_has_room_for_its_outcome_when_nothing_can_be_made(tmp_path: Pa
     found = json_object(out)
     assert (found["error"], found["exit_code"], len(found["message"])) == ("DiskFull", 7, 500)
     assert out.stat().st_size == process.ROOM
-
-
-def test_a_hang_ends_with_all_its_children(tmp_path: Path) -> None:
-    # a shell is there at once, Python on a busy machine is not
-    code = "trap '' TERM; sleep 600 & echo $!; wait"
-    slow = job(tmp_path, timeout_s=5.0)
-    before, process.GRACE = process.GRACE, 0.2
-    try:
-        made = attempt.attempt(
-            slow, tmp_path / "r.duckdb", argv=lambda job, results, number: ["sh", "-c", code]
-        )
-    finally:
-        process.GRACE = before
-    assert made.kind == "TimedOut" and "not done within 5 s" in made.message
-    child = int(slow.log.read_text().split()[-1])
-    assert end([child]), "the child of the hanging process lives on"
-
-
-def test_no_secret_and_no_novel_in_a_message(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SOME_API_KEY", "correct-horse-battery")
-    code = (
-        "tell(error='ModelError', message='a\\n correct-horse-battery hf_0123456789abcdefghij"
-        " Bearer abcdefghijk ' + 'x' * 900)"
-    )
-    made = attempt.attempt(job(tmp_path), tmp_path / "r.duckdb", argv=stub(code))
-    assert made.message.startswith("a *** *** Bearer *** xxx")
-    assert len(made.message) == 500 and "\n" not in made.message
 
 
 def test_tries_and_waits_follow_the_kind(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from sdgbias.analysis.nights import load
-from sdgbias.nightly import attempt, notify, process, quarantine, records
+from sdgbias.nightly import attempt, notify, quarantine, records
 from sdgbias.nightly import run as nights
 from sdgbias.nightly import steps as finish
 from sdgbias.nightly.plan import Job, Night, Settings, name_of, tonight
@@ -56,54 +56,6 @@ def run(
 ) -> nights.NightSummary:  # type: ignore[no-untyped-def]
     score = partial(attempt.keep_trying, sleep=lambda seconds: None, argv=argv)
     return nights.run(s, lambda: now, (lines if lines is not None else []).append, score)
-
-
-def test_one_bad_model_never_spoils_the_night(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    s = settings(tmp_path, "killed", "hung", "garbage", "bug", "fine", jobs=2)
-    monkeypatch.setattr(process, "GRACE", 0.2)
-    edit = (
-        f"pathlib.Path({str(tmp_path)!r}, 'registry/models/garbage.yaml').write_text('name: [');"
-        " sys.exit(5)"
-    )
-    codes = by_model(
-        killed="os.kill(os.getpid(), 9)", hung="time.sleep(600)", garbage=edit, fine=PUBLISH, bug=""
-    )
-
-    def argv(job: Job, results: Path, number: int) -> Sequence[str]:
-        if job.model == "bug":
-            raise ZeroDivisionError("in the code around it")
-        return codes(job, results, number)
-
-    def ask(job: Job, results: Path, device: str | None) -> attempt.JobOutcome:
-        patient = replace(
-            job, timeout_s=1.5 if job.model == "hung" else 600.0
-        )  # on a busy machine good models take their time as well
-        return attempt.keep_trying(patient, results, device, sleep=lambda seconds: None, argv=argv)
-
-    lines: list[str] = []
-    done = nights.run(s, lambda: NOW, lines.append, ask)
-    assert {o.model: o.kind for o in done.outcomes} == {
-        "bug": "Unexpected",
-        "fine": "",
-        "garbage": "ModelError",
-        "hung": "TimedOut",
-        "killed": "Killed",
-    }
-    assert (done.status, done.exit_code) == ("done", 0)
-    states = {name: spec.state for name, spec in entries.load_readable(tmp_path)[0].items()}
-    assert states == {
-        "killed": "quarantined",
-        "hung": "quarantined",
-        "bug": "quarantined",
-        "fine": "enabled",
-    }
-    assert entries.load(tmp_path, "hung").reason.startswith("TimedOut: not done within")
-    assert records.history(s.results).set_index("model")["outcome"].to_dict()["fine"] == "published"
-    assert records.status(s.results, NIGHT) == "done" and any(
-        "fine: published" in line for line in lines
-    )
 
 
 def test_a_night_that_is_done_is_left_alone(tmp_path: Path) -> None:

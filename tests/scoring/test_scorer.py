@@ -257,7 +257,7 @@ def test_a_hung_engine_ends_and_its_prompts_are_tried_last_and_alone_then_given_
     assert len(counts) == 16 and sorted(counts.values()) == [1] * 15 + [2]
     (hung,) = (key for key, count in counts.items() if count == 2)
     engine, cache = Engine(), ScoreCache(tmp_path, "m", "f")
-    nothing = plan([]).assign(forced=False, limit=8)
+    nothing = plan([]).assign(forced="", limit=8)
     scorer, missing = Scorer(engine, cache, {}, SPEC), plan(TEXTS)
     left = missing[~missing["key"].isin(kept["key"])]
     scorer.run(left, nothing, lambda what, done, total: None)
@@ -287,13 +287,9 @@ def test_a_wrong_timeout_is_one_line(tmp_path: Path) -> None:
         Scorer(Engine(), ScoreCache(tmp_path, "m", "f"), {}, spec)
 
 
-def test_a_prompt_is_generated_when_its_free_answer_and_one_for_each_digit_are_there() -> None:
-    rows = pd.DataFrame(
-        {"key": ["free", "ten", "all", "none"], "forced": [False, True, True, True], "limit": 8}
-    )
-    keys = ["free"] + ["ten"] * 10 + ["all"] * (1 + 10)
-    decoded = pd.DataFrame({"key": keys, "limit": 8})
-    assert not_generated(rows, decoded)["key"].tolist() == ["ten", "none"]
-    assert not_generated(rows, decoded[:0])["key"].tolist() == ["free", "ten", "all", "none"]
-    longer = rows.assign(limit=16)
-    assert not_generated(longer, decoded)["key"].tolist() == ["free", "ten", "all", "none"]
+def test_a_prompt_is_generated_once_at_each_length() -> None:
+    rows = pd.DataFrame({"key": ["there", "none"], "limit": 8})
+    decoded = pd.DataFrame({"key": ["there"], "limit": 8})
+    assert not_generated(rows, decoded)["key"].tolist() == ["none"]
+    assert not_generated(rows, decoded[:0])["key"].tolist() == ["there", "none"]
+    assert not_generated(rows.assign(limit=16), decoded)["key"].tolist() == ["there", "none"]

@@ -8,15 +8,16 @@ from collections.abc import Sequence
 from sdgbias.analysis.paper import join
 from sdgbias.analysis.paper.cells import Table
 from sdgbias.analysis.paper.formats import HEAD
+from sdgbias.analysis.paper.printed import described
 from sdgbias.analysis.paper.results import PaperResults, load
 from sdgbias.types import SDG
 
 __all__ = ["HEAD", "ITEMS", "PLAIN", "build", "chosen", "load"]
 
 #: `--table` names: the paper's items in its order, then companion tables, then raw study rows.
-ITEMS = tuple(join.described(SDG)["tables"])
+ITEMS = tuple(described(SDG)["tables"])
 #: Studies without a table in the paper, by their stored names.
-PLAIN = tuple(i for i in ITEMS if join.described(SDG)["tables"][i].get("rows") == "plain")
+PLAIN = tuple(i for i in ITEMS if described(SDG)["tables"][i].get("rows") == "plain")
 
 
 def chosen(names: Sequence[str]) -> list[str]:

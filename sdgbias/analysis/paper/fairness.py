@@ -13,6 +13,7 @@ from pathlib import Path
 
 from sdgbias.analysis.paper import join, results
 from sdgbias.analysis.paper.cells import Table
+from sdgbias.analysis.paper.printed import described
 from sdgbias.analysis.paper.results import PaperResults
 from sdgbias.raw.facet import GROUPS
 from sdgbias.types import FACET
@@ -23,7 +24,7 @@ HEAD = (
     " line 'paper' without one of ours: not run here. The paper's number stands only beside the"
     " same model's."
 )
-ITEMS = tuple(join.described(FACET)["tables"])
+ITEMS = tuple(described(FACET)["tables"])
 #: Aliases: the paper's numbering, and names that stand for several items.
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "1": ("data",),

@@ -22,19 +22,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from itertools import product
 from typing import Any
 
-import yaml
-
 from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.cells import MADE, NOT_RUN, Cell, Column, Row, Table
-from sdgbias.analysis.paper.printed import Printed
+from sdgbias.analysis.paper.printed import Printed, described
 from sdgbias.analysis.paper.results import KEY, PaperResults, Run, Subject
 from sdgbias.errors import UsageError, one_of
-from sdgbias.files import packaged
-from sdgbias.types import FACET, GENERATED, NEEDS_PICTURES, NEEDS_SCORES, SDG, VIEWS
+from sdgbias.types import GENERATED, NEEDS_PICTURES, NEEDS_SCORES, VIEWS
 
 UNTUNED = "CADE was not tuned in this run (no val rows)"
 NO_NUMBER = "no such number in this run"
@@ -43,14 +39,6 @@ NO_NUMBER = "no such number in this run"
 _ALWAYS = ("", "leans", "letters", "costs")
 _SCORED = {"measured", "embedded", "planted"}
 Line = tuple[tuple[str, ...], Mapping[str, Any]]
-
-
-@cache
-def described(suite: str) -> Mapping[str, Any]:
-    """What is said of a suite's tables: ``tables`` by item, ``ours`` by the kind of our values."""
-    path = packaged("data", f"tables_{suite}.yaml")
-    found: Mapping[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return found
 
 
 def chosen(suite: str, names: Sequence[str], aliases: Mapping[str, Sequence[str]]) -> list[str]:
@@ -162,17 +150,18 @@ def cell(
         return Cell(paper=printed, status=NOT_RUN)
     spoken = given.get("spoken", about.get("spoken")) and key["method"] in VIEWS
     read = key | ({"method": key["method"] + GENERATED} if spoken and not s.run.scored else {})
-    number, people = e.number(s.run, read), e.suite == FACET
-    if number is not None and not math.isnan(number.value):
-        n = number.n if people else number.n or None
-        return Cell(number.value, n, number.low, number.high, printed, s.run.kind)
-    if number is None and about.get("absent") == "blank":
+    row = e.row(s.run, read)
+    n = None if row is None or math.isnan(row["n"]) else int(row["n"])
+    if row is not None and not math.isnan(row["value"]):
+        return Cell(float(row["value"]), n, row["ci_low"], row["ci_high"], printed, s.run.kind)
+    if row is None and about.get("absent") == "blank":
         return Cell()
-    if number is None and about.get("show") == "stored":
+    if row is None and about.get("show") == "stored":
         return Cell(paper=printed)
-    why = e.missing_reason(s.run, read) or _lacks(e, s.run, about, given, key)
-    n = number.n if number is not None and people else None
-    return Cell(n=n, paper=printed, status=unavailable(s.run, why))
+    if row is not None and row["status"]:
+        return Cell(n=n, paper=printed, status=row["status"])
+    why = unavailable(s.run, _lacks(e, s.run, about, given, key))
+    return Cell(paper=printed, status=why)
 
 
 def _printed(
@@ -209,7 +198,7 @@ def _lacks(
 ) -> str:
     """Why the results hold no number of this key."""
     study, stated = key["study"], "lacks" in given
-    if key["method"] == "cade" and study in ("", "methods") and not stated and e.suite == SDG:
+    if key["method"] == "cade" and study in ("", "methods") and not stated:
         return f"not in store: {UNTUNED}"
     text = str(given.get("lacks", about.get("lacks", NO_NUMBER))).format(**key)
     if study in _ALWAYS:
@@ -225,4 +214,4 @@ def unavailable(run: Run, why: str) -> str:
     general = why == f"not in store: {UNTUNED}" or (
         why.startswith("not in store: no ") and "question" not in why
     )
-    return f"not in store: {needs}" if needs and general and run.suite == SDG else why
+    return f"not in store: {needs}" if needs and general else why

@@ -19,6 +19,7 @@ from sdgbias.benchmark.review.verdicts import VERDICTS
 from sdgbias.errors import InputError, UsageError, one_of
 from sdgbias.files import reading, write_atomically
 from sdgbias.raw.indicators import load_indicators, load_regression_tasks
+from sdgbias.raw.text_tables import read_text
 from sdgbias.types import LETTERS, Task
 
 COLUMNS = (
@@ -94,19 +95,11 @@ def template_agreement(first: Path, second: Path) -> dict[str, Any]:
 
 def _read(path: Path) -> pd.DataFrame:
     """template, verdict ('accept', 'reject' or '') of a reviewer's CSV."""
-    with reading(path, "name a CSV of sdgbias review templates"):
-        try:
-            table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
-        except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-            raise InputError(
-                f"{path}: no CSV ({str(error).splitlines()[0]}); save it as CSV in UTF-8"
-            ) from None
-    if lost := [name for name in ("template", "verdict") if name not in table.columns]:
-        raise InputError(
-            f"{path}: missing column(s) {', '.join(lost)}; write it again: sdgbias review templates"
-        )
-    table["verdict"] = table["verdict"].str.strip().str.lower()
+    if not path.is_file():
+        raise InputError(f"{path}: not there; name a CSV of sdgbias review templates")
+    table = read_text(path, ("template", "verdict"), "write it again: sdgbias review templates")
+    table["verdict"] = table["verdict"].str.lower()
     for line, verdict in enumerate(table["verdict"], 2):
         if verdict not in ("", *VERDICTS):
             raise InputError(f"{path}, line {line}: {one_of('verdict', verdict, VERDICTS)}")
-    return table[["template", "verdict"]]
+    return table

@@ -333,6 +333,7 @@ def inline(svg: str, name: str) -> str:
     svg = re.sub(
         r' xmlns(?::xlink)?="[^"]*"| version="[^"]*"| (?:aria-[a-z]+|role)="[^"]*"', "", svg
     )
+    svg = svg.replace("<svg ", '<svg aria-hidden="true" ', 1)
     return _own_ids(svg, name).replace(TEXT, "currentColor").replace(_GRID, "var(--grid)")
 
 
