@@ -29,7 +29,6 @@ from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.cells import MADE, NOT_RUN, Cell, Column, Row, Table
 from sdgbias.analysis.paper.printed import Printed, described
 from sdgbias.analysis.paper.results import KEY, PaperResults, Run, Subject
-from sdgbias.errors import UsageError, one_of
 from sdgbias.types import GENERATED, NEEDS_PICTURES, NEEDS_SCORES, VIEWS
 
 UNTUNED = "CADE was not tuned in this run (no val rows)"
@@ -39,17 +38,6 @@ NO_NUMBER = "no such number in this run"
 _ALWAYS = ("", "leans", "letters", "costs")
 _SCORED = {"measured", "embedded", "planted"}
 Line = tuple[tuple[str, ...], Mapping[str, Any]]
-
-
-def chosen(suite: str, names: Sequence[str], aliases: Mapping[str, Sequence[str]]) -> list[str]:
-    """Items of these names (case-insensitive), in the given order; ``aliases`` stand for several.
-    Raises UsageError."""
-    every = {**{name: (name,) for name in described(suite)["tables"]}, **aliases}
-    valid = {name.lower(): items for name, items in every.items()}
-    for name in names:
-        if name.lower() not in valid:
-            raise UsageError("--table: " + one_of("table", name, every))
-    return list(dict.fromkeys(item for name in names for item in valid[name.lower()]))
 
 
 def table(e: PaperResults, item: str) -> Table:
