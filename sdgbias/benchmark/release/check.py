@@ -80,19 +80,19 @@ def database(**settings: str) -> Iterator[duckdb.DuckDBPyConnection]:
 
 def find_parts(folder: Path) -> dict[Part, Path]:
     """The existing data files, in the order of PARTS."""
-    found = {}
+    paths = {}
     for part in PARTS:
         name = f"{stem(*part)}.jsonl"
         for path in (folder / "data" / name, folder / name):
             if path.is_file():
-                found[part] = path
+                paths[part] = path
                 break
-    if not found:
+    if not paths:
         raise InputError(
             f"{folder}: no data file; expected data/{stem(*PARTS[0])}.jsonl to"
             f" data/{stem(*PARTS[-1])}.jsonl of the release"
         )
-    return found
+    return paths
 
 
 # ----------------------------------------------------------------------
