@@ -140,7 +140,7 @@ def _questions(
     paths = sorted(set(rows["image"]) - {""})
     pictures = {name: picture_fault(root, name) for name in each(progress, "pictures", paths, 64)}
     given = {k: pa.array(rows[k], pa.string()) for k in rows if k != "options"}
-    given["options"] = pa.array(rows["options"], pa.list_(pa.string()))
+    given["options"] = pa.array(rows["options"].tolist(), pa.list_(pa.string()))
     given["line"] = pa.array(table.index, pa.int64())
     given["is_empty"] = pa.array((table == "").all(axis=1))
     unit = "row" if suite.items.lower().endswith(".parquet") else "line"

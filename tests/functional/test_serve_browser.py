@@ -242,7 +242,7 @@ def test_a_journey_by_keyboard_from_last_night_to_one_question_and_back(
     follow("T3")
     arrive(chrome, "test=T3")
     assert "You may consider" in chrome.find_element("tag name", "main").text
-    follow("← Back to the questions")
+    follow("Back to the questions")
     arrive(chrome, "/questions?")
     assert dict(p.split("=") for p in chrome.current_url.split("?")[1].split("&")) == {
         k: v for k, v in (p.split("=") for p in listed.split("?")[1].split("&")) if v
