@@ -79,13 +79,15 @@ def another_try(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
     cache_policy=NO_CACHE,
     persist_result=False,
 )
-def evaluate(job: Job, results: Path, device: str | None, by: str) -> State[JobOutcome]:
-    """One attempt on one model, in a child process or as a run of the deployment ``by``; Prefect
+def evaluate(
+    job: Job, results: Path, device: str | None, score_deployment: str
+) -> State[JobOutcome]:
+    """One attempt on one model, in a child process or as a run of this deployment; Prefect
     makes the next one. A timeout ends the model's process with all its children: Prefect's would
     leave them."""
     logger, number = get_run_logger(), task_run.run_count
-    if by:
-        outcome = score.run_by_deployment(by, job, results, number, device)
+    if score_deployment:
+        outcome = score.run_by_deployment(score_deployment, job, results, number, device)
     else:
         look = pages.follow(job, logger.info)
         outcome = work.attempt(job, results, number, device, look=look)
@@ -125,13 +127,15 @@ def result_of(run: Callable[[], State[Any]]) -> object:
     return result
 
 
-def evaluated(job: Job, results: Path, device: str | None, by: str = "") -> JobOutcome:
+def evaluated(
+    job: Job, results: Path, device: str | None, score_deployment: str = ""
+) -> JobOutcome:
     """Evaluate one model as a task run of its own."""
     started = datetime.now(UTC)
     if known := work.already(job, started):
         return known
     run = evaluate.with_options(tags={f"model:{job.model}", f"suite:{job.suite}"})
-    result = result_of(lambda: run(job, results, device, by, return_state=True))
+    result = result_of(lambda: run(job, results, device, score_deployment, return_state=True))
     if isinstance(result, JobOutcome):
         return work.since(result, started)
     if isinstance(result, BaseException) and not isinstance(result, Unbegun):
@@ -219,13 +223,13 @@ def with_parameters(run: Callable[..., State[None]]) -> Callable[..., State[None
     on_crashed=[tell_of_crash, start_again],
 )
 @with_parameters
-def nightly(by: str = "", report_address: str = "", **options: Any) -> State[None]:
+def nightly(score_deployment: str = "", report_address: str = "", **options: Any) -> State[None]:
     """Run one night. Parameters beside the options of `sdgbias nightly`:
 
     Args:
-        by: Deployment whose runs score the models, one for each attempt; score/score-{gpu}: in the
-            work pool of the machine type (option gpu of the registry entry); empty: child processes
-            of this run.
+        score_deployment: Deployment whose runs score the models, one for each attempt;
+            score/score-{gpu}: in the work pool of the machine type (option gpu of the registry
+            entry); empty: child processes of this run.
         report_address: URL at which the report's folder is served, for the links; empty: links to
             the files.
     """
@@ -247,9 +251,9 @@ def nightly(by: str = "", report_address: str = "", **options: Any) -> State[Non
         summary = nights.run(
             settings,
             tell=tell,
-            score=partial(evaluated, by=by),
+            score=partial(evaluated, score_deployment=score_deployment),
             step=closed,
-            host=POOLS if "{gpu}" in by else None,
+            host=POOLS if "{gpu}" in score_deployment else None,
         )
     except records.NightAtWork as error:
         # after a pause of the whole machine a night can count as crashed while it is at work

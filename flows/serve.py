@@ -20,7 +20,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -59,7 +59,7 @@ def serve(
     # before anything starts: a wrong option is an error of this command
     following = schedule.next_due(night.cron, night.zone, datetime.now(UTC))
     night.settings("prefect")
-    if os.environ.get(ENV_API):
+    if __name__ == "__main__":  # as `keep` runs it, with a server to use
         register_and_run(night, options, watch)
         return
     print(f"page        http://127.0.0.1:{port}\nnext night  {following}", flush=True)
@@ -67,9 +67,9 @@ def serve(
 
 
 def keep(port: int, home: Path) -> None:
-    """Keep a server running, and beside it this command as the one that uses it; both end with
-    this process, however it ends. Returns when the latter ended. Raises InfrastructureError: the
-    port is taken, the server doesn't come up, or another one is at work in ``home``."""
+    """Run what registers and runs the nights, and a server where none is given; all of it ends with
+    this process, however that happens. Raises InfrastructureError: the port is taken, the server
+    doesn't come up, the runs ended, or another process is at work in ``home``."""
 
     def unwritable(error: OSError) -> SdgbiasError:
         return InfrastructureError(f"{home}: {error.strerror}; choose another folder: --results")
@@ -79,28 +79,31 @@ def keep(port: int, home: Path) -> None:
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     home.mkdir(parents=True, exist_ok=True)
-    with locks.only_one(home / "lock", unwritable, busy, f"process {os.getpid()}"):
-        require_free(port)
+    lock = locks.only_one(home / "lock", unwritable, busy, f"process {os.getpid()}")
+    with lock, ExitStack() as servers, suppress(KeyboardInterrupt):
         process.sweep()
-        given = environment(port, home)
-        prefect = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1"]
-        server = [*prefect, "--port", str(port)]
+        given, log = environment(port, home), home / "runs.log"
+        server = None
+        if ENV_API not in os.environ:
+            require_free(port)
+            server = servers.enter_context(_server(port, home))
+            wait_for(port, server, home)
+        print(f"log         {log}", flush=True)
         itself = [sys.executable, "-m", "flows.serve", *sys.argv[1:]]
-        with ExitStack() as servers, suppress(KeyboardInterrupt):
-            running = servers.enter_context(process.beside(server, home / "server.log", given))
-            wait_for(port, running, home)
-            print(f"logs        {home}/server.log, {home}/runs.log", flush=True)
-            with process.beside(itself, home / "runs.log", given) as runner:
-                while runner.poll() is None:
-                    if running.poll() is not None:
-                        print("Prefect's server had ended and is started again", flush=True)
-                        time.sleep(PAUSE)
-                        running = servers.enter_context(
-                            process.beside(server, home / "server.log", given)
-                        )
-                    time.sleep(1)
-            why = process.last_error(home / "runs.log")
-            raise InfrastructureError(f"the runs ended: {why}; see {home}/runs.log")
+        with process.beside(itself, log, given) as runs:
+            while runs.poll() is None:
+                time.sleep(1)
+                if server and server.poll() is not None:
+                    print("Prefect's server had ended and is started again", flush=True)
+                    time.sleep(PAUSE)
+                    server = servers.enter_context(_server(port, home))
+        raise InfrastructureError(f"the runs ended: {process.last_error(log)}; see {log}")
+
+
+def _server(port: int, home: Path) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    prefect = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1"]
+    log = home / "server.log"
+    return process.beside([*prefect, "--port", str(port)], log, environment(port, home))
 
 
 def require_free(port: int) -> None:
@@ -130,8 +133,13 @@ def environment(port: int, home: Path) -> dict[str, str]:
     come before the settings of sdgbias/data/prefect.yaml."""
     page = f"http://127.0.0.1:{port}"
     settings = SETTINGS["flows"] | SETTINGS["quiet"] | SETTINGS["lively"]
+    # tools of this environment are found even if it is not activated
+    tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    more = {name: os.environ.get(name, value) for name, value in settings.items()} | {"PATH": tools}
+    if ENV_API in os.environ:
+        return more
     return {
-        **{name: os.environ.get(name, value) for name, value in settings.items()},
+        **more,
         ENV_API: f"{page}/api",
         "PREFECT_UI_API_URL": f"{page}/api",
         "PREFECT_HOME": str(home / "prefect"),
@@ -139,8 +147,6 @@ def environment(port: int, home: Path) -> dict[str, str]:
         "PREFECT_SERVER_MEMO_STORE_PATH": str(home / "prefect" / "memo_store.toml"),
         # pages of other sites must not start flows
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"{page},http://localhost:{port}",
-        # tools of this environment are found even if it is not activated
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
     }
 
 
@@ -156,7 +162,7 @@ def register_and_run(night: NightOptions, options: dict[str, Any], watch: bool) 
     from flows.watch import watch as watch_flow
 
     once = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
-    parameters = options | {"timezone": night.zone, "by": SCORE}
+    parameters = options | {"timezone": night.zone, "score_deployment": SCORE}
     deployments = [
         nightly.to_deployment(
             "nightly",

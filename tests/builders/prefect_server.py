@@ -17,8 +17,6 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.builders.commands import free_port
 
 
@@ -93,41 +91,26 @@ class Page:
 
 @contextmanager
 def prefect_server(home: Path) -> Iterator[str]:
-    """Its address, while it runs with its database in ``home``."""
-    port = free_port()
+    """Its address, while it runs with its database in ``home``. It has loaded its automations:
+    where one is made meanwhile, it hangs (flows/deploy.py)."""
+    port, log = free_port(), home / "server.log"
     env = {
         **os.environ,
         "PREFECT_HOME": str(home),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_UI_ENABLED": "false",
+        "PREFECT_SERVER_LOGGING_LEVEL": "DEBUG",
     }
-    command = [
-        sys.executable,
-        "-m",
-        "prefect",
-        "server",
-        "start",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-    ]
-    process = subprocess.Popen(
-        command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    url = f"http://127.0.0.1:{port}/api"
-    for _ in range(1200):
-        try:
-            urllib.request.urlopen(f"{url}/health", timeout=10)
-            break
-        except OSError:
-            time.sleep(0.5)
-    else:
-        process.kill()
-        pytest.fail("the Prefect server did not come up within ten minutes")
-    # it loads its automations now, and hangs where one is made meanwhile: see flows/deploy.py; ten
-    # seconds were too few on a machine that four other processes used
-    time.sleep(30)
-    yield url
-    process.terminate()
-    process.wait(timeout=300)
+    command = ["server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "prefect", *command], env=env, stdout=output, stderr=output
+        )
+    try:
+        wait_for("its automations", lambda: b"Loaded 0 automations" in log.read_bytes())
+        api = f"http://127.0.0.1:{port}/api"
+        wait_for("its answer", lambda: Page(api).answer("health"))
+        yield api
+    finally:
+        process.terminate()
+        process.wait(timeout=300)

@@ -3,7 +3,6 @@ with their workers, and with a model that can't be evaluated; the daily look at 
 
 from __future__ import annotations
 
-import json
 import queue
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import pandas as pd
@@ -93,40 +91,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 def told() -> Iterator[tuple[str, queue.Queue[str]]]:
     with webhook() as answering:
         yield answering
-
-
-@pytest.mark.long  # tests/functional/test_serve.py looks at a night in the same way
-def test_under_a_real_server_a_night_is_seen_and_is_one(
-    server: Page, tiny_benchmark: Path, tmp_path: Path
-) -> None:
-    add_model(tmp_path, "good")
-    due = ("--scheduled-for", "2026-11-21T01:30:00+00:00")
-    done = nightly(tmp_path, tiny_benchmark, *due, PREFECT_API_URL=server.api)
-    assert done.returncode == 0, done.stdout + done.stderr
-    artifacts = {str(a["key"]): str(a["data"]) for a in server.ask("artifacts/filter", {})}
-    [row] = json.loads(artifacts["outcomes"])
-    assert (row["model"], row["outcome"], row["tries"], row["failed prompts"]) == (
-        "good",
-        "published",
-        1,
-        0,
-    )
-    assert (tmp_path / "report" / "night.html").resolve().as_uri() in artifacts["report"]
-    again = nightly(tmp_path, tiny_benchmark, *due, PREFECT_API_URL=server.api)
-    assert (
-        again.returncode == 0
-        and again.stdout.strip() == "night 2026-11-21T0130 is done already; nothing to do"
-    )
-    runs = server.ask("flow_runs/filter", {"flows": {"name": {"any_": ["nightly"]}}})
-    assert [run["state_name"] for run in runs] == ["Completed", "Completed"]
-
-    def tasks() -> list[dict[str, Any]]:  # Prefect writes task runs from events, seconds later
-        every = server.answer("task_runs/filter", {})
-        return [task for task in every if task["name"] == "evaluate good on sdg"]
-
-    wait_for("the task of the model", tasks)
-    assert {"model:good", "suite:sdg"} <= set(tasks()[0]["tags"])
-    assert len(metrics(tmp_path / "results" / "r.duckdb")["run_id"].unique()) == 1
 
 
 @pytest.mark.slow
@@ -312,7 +276,7 @@ def test_a_night_over_two_pools_goes_on_when_a_person_cancels_one_model(
     add_model(tmp_path, "on-cpu")
     add_model(tmp_path, "on-gpu", options={"gpu": "h100"})
     parameters = {
-        "by": "score/score-{gpu}",
+        "score_deployment": "score/score-{gpu}",
         "benchmark": [str(tiny_benchmark)],
         "results": str(results),
         "report": str(tmp_path / "report"),
@@ -344,20 +308,27 @@ def test_a_night_over_two_pools_goes_on_when_a_person_cancels_one_model(
 
 
 @pytest.mark.slow
-def test_a_person_pauses_a_model_and_its_process_ends(server: Page, tmp_path: Path) -> None:
-    """Prefect ends no process of a run that is paused: the run asks for its state."""
+@pytest.mark.parametrize(
+    ("kind", "name", "words"),
+    [("PAUSED", "Suspended", "paused by a"), ("CANCELLING", "Cancelling", "cancelled by a")],
+)
+def test_a_model_ends_where_prefect_does_not_end_its_run(
+    server: Page, tmp_path: Path, kind: str, name: str, words: str
+) -> None:
+    """Of a run that is paused it ends no process, and none after its server was gone for a while:
+    the run asks for its state."""
     mine = night_stubs.job(tmp_path)
     flow = server.ask("flows/", {"name": "score"})["id"]
     run = server.ask("flow_runs/", {"flow_id": flow, "state": {"type": "RUNNING"}})["id"]
+
+    def why() -> str:
+        return score.reason_to_end(score.state_of(UUID(run)))
+
     with temporary_settings({PREFECT_API_URL: server.api}):
-        assert score.reason_to_end(score.state_of(UUID(run))) == ""
-        server.set_state(run, "PAUSED", "Suspended")
-        lines: list[str] = []
-        look = pages.follow(
-            mine, lines.append, lambda: score.reason_to_end(score.state_of(UUID(run)))
-        )
-        outcome = attempt.attempt(
-            mine, tmp_path / "r.duckdb", argv=night_stubs.stub("time.sleep(600)"), look=look
-        )
+        assert why() == ""
+        server.set_state(run, kind, name)
+        look = pages.follow(mine, [].append, why)
+        argv = night_stubs.stub("time.sleep(600)")
+        outcome = attempt.attempt(mine, tmp_path / "r.duckdb", argv=argv, look=look)
     assert (outcome.outcome, outcome.kind) == ("skipped", "Cancelled")
-    assert outcome.message.startswith("paused by a person")
+    assert outcome.message.startswith(words)

@@ -3,6 +3,7 @@ killed at work, and at last the command itself; then a second one goes on."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -105,7 +106,10 @@ def test_nights_are_served_through_what_happens(tiny_benchmark: Path, tmp_path: 
         assert list(records.history(results)["outcome"]) == ["published"]
         assert set(metrics(results)["model"]) == {"first"}
         assert len(store.query(results, "SELECT * FROM runs")) == 1, "nothing twice"
-        assert (tmp_path / "report" / "index.html").exists()
+        artifacts = {a["key"]: str(a["data"]) for a in page.ask("artifacts/latest/filter", {})}
+        assert json.loads(artifacts["outcomes"])[0]["run"] in artifacts["outcome"]
+        assert (tmp_path / "report" / "night.html").resolve().as_uri() in artifacts["report"]
+        assert (tmp_path / "report" / "night.html").exists()
         everything = [p.pid for p in psutil.Process(command.pid).children(recursive=True)]
         os.kill(command.pid, signal.SIGKILL)
         assert end(everything, 30), "nothing outlives the command"
