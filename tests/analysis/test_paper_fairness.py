@@ -7,7 +7,6 @@ import csv
 import io
 import json
 import shutil
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +26,9 @@ from sdgbias.raw.facet import GROUPS, SELECTED
 from sdgbias.suites import facet
 from sdgbias.suites.facet_groups import PAIRS
 from sdgbias.types import FACET
+from tests.builders import paper_tables
 from tests.builders.answered_people import PEOPLE, answered, items
+from tests.builders.paper_tables import cell
 
 LLAVA, PLANTED = "LLaVA-1.5 (7B) (measured)", "planted-people (planted)"
 
@@ -77,14 +78,8 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@cache
 def everything(path: Path) -> dict[str, Table]:
-    return {t.item: t for t in tables.build(tables.load(path, suite=FACET))}
-
-
-def cell(t: Table, column: str, *labels: str) -> Cell:
-    [found] = [r for r in t.rows if r.labels == labels]
-    return found.cells[[c.name for c in t.columns].index(column)]
+    return paper_tables.everything(path, FACET)
 
 
 def stored(

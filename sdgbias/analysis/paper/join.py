@@ -15,7 +15,11 @@ from the results, or a list of these; the lines are their product. A line, a col
   ``run_only``: not of a model that was not run; ``not_run: printed lines``: of it those alone that
   the paper prints a number of
 * ``blank``: columns that a line leaves empty; ``metrics``: its metrics in place of a column's
+* ``ours: false``: of the column there are printed values alone; ``absent: blank``: what a run has
+  no row of is left empty
 * ``stated``: a printed file whose numbers are of no model that it names
+
+Tables whose lines are no models are made by a function of own_rows.py (``rows``).
 """
 
 from __future__ import annotations
@@ -47,8 +51,7 @@ def table(e: PaperResults, item: str) -> Table:
     about, ours = (described(e.suite)[part] for part in ("tables", "ours"))
     about = about[item]
     columns = [column(name, given) for name, given in _pairs(about["columns"])]
-    if item == "data":
-        columns = own_rows.people_columns(e)
+    columns = columns or own_rows.people_columns(e)
     if "rows" in about:
         rows = tuple(own_rows.ROWS[about["rows"]](e, item))
     else:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +53,12 @@ class Run:
         name = paper.names().get(self.model, self.model) if self.kind == "measured" else self.model
         return f"{name} ({self.kind})"
 
-    @property
+    @cached_property
     def scored(self) -> bool:
         """Whether its model gave scores of candidates."""
         return gives_scores(self.record.get("config"))
 
-    @property
+    @cached_property
     def language(self) -> bool:
         """Whether its model was shown no pictures."""
         return language_model(self.record.get("config"))
