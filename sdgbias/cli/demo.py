@@ -189,7 +189,7 @@ def demo(
 
 
 def _marked(people: pd.DataFrame) -> pd.DataFrame:
-    """The table of people with a mark at differences whose interval leaves out zero, and without
+    """The table of people with a mark at differences whose interval excludes zero, and without
     notes where there are none."""
     import numpy as np
 
