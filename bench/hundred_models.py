@@ -226,12 +226,10 @@ def main() -> None:
                 replace(s, scheduled_for=at),
                 partial(datetime.fromisoformat, at.isoformat()),
                 lambda text: print(f"  {text[:150]}", file=sys.stderr),
-                nights.Executor(
-                    ask=partial(
-                        attempt.keep_trying,
-                        sleep=lambda seconds: time.sleep(min(seconds, 1)),
-                        argv=command,
-                    )
+                partial(
+                    attempt.keep_trying,
+                    sleep=lambda seconds: time.sleep(min(seconds, 1)),
+                    argv=command,
                 ),
                 steps=("gate",),
             )

@@ -11,8 +11,11 @@ from __future__ import annotations
 import os
 import sys
 
-from sdgbias.nightly.stack.settings import FLOWS
+from sdgbias.files import packaged_yaml
+
+#: Group of settings -> environment variable -> value (sdgbias/data/prefect.yaml).
+SETTINGS: dict[str, dict[str, str]] = packaged_yaml("prefect.yaml")
 
 if "prefect" not in sys.modules:
-    for name, value in FLOWS.items():
+    for name, value in SETTINGS["flows"].items():
         os.environ.setdefault(name, value)

@@ -2,8 +2,8 @@
 
     PREFECT_API_URL=http://127.0.0.1:4200/api python -m flows.deploy --pools cpu=1,h100=8
 
-Running it again changes nothing. `sdgbias stack up` runs it with --home; infra/compose.yaml runs it
-once per version. A pool that is there already keeps its type (infra/kubernetes-pool.json).
+Running it again changes nothing; infra/compose.yaml runs it once per version. A pool that is there
+already keeps its type (infra/kubernetes-pool.json). One machine needs none of it: flows/serve.py.
 """
 
 from __future__ import annotations
@@ -12,27 +12,22 @@ import argparse
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 
 import yaml
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
-from prefect.client.schemas.objects import WorkerStatus
 from prefect.events.schemas.automations import AutomationCore
 from prefect.exceptions import ObjectAlreadyExists
 
 from sdgbias.errors import InfrastructureError, SdgbiasError, UsageError
-from sdgbias.nightly import records, schedule
-from sdgbias.nightly.stack import settings
-from sdgbias.nightly.stack.settings import CPU, Stack
 
+CPU = "cpu"
 NIGHTLY = "nightly/nightly"
 NIGHTS = "nights"  # queue for nights in the pool of CPU models
-AUTOMATIONS = Path("infra/automations.yaml")
+AUTOMATIONS, DEPLOYMENTS = Path("infra/automations.yaml"), Path("infra/prefect.yaml")
 
 
 def make_pools(client: SyncPrefectClient, pools: Mapping[str, int]) -> None:
@@ -64,11 +59,11 @@ def make_automations(client: SyncPrefectClient) -> None:
         client.create_automation(automation)
 
 
-def deploy(file: Path) -> None:
-    """Run `prefect deploy` on a file of deployments, as a user would by hand."""
+def deploy() -> None:
+    """Run `prefect deploy` on infra/prefect.yaml, as a user would by hand."""
     command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy"]
     done = subprocess.run(
-        [*command, "--prefect-file", str(file), "--all"],
+        [*command, "--prefect-file", str(DEPLOYMENTS), "--all"],
         capture_output=True,
         text=True,
         timeout=300,
@@ -81,32 +76,22 @@ def deploy(file: Path) -> None:
         )
 
 
-def catch_up(client: SyncPrefectClient, stack: Stack, now: datetime) -> str:
-    """Start the newest due night if it isn't done and was due since the deployment was created;
-    return its name, '' if there is none. Prefect itself starts the runs that became late while
-    nothing ran; this covers the night that was ended together with its stack."""
-    made = client.read_deployment_by_name(NIGHTLY)
-    last = records.last_finished(stack.results)
-    due = schedule.missed(stack.cron, stack.timezone, last, now)
-    if due is None or made.created is None or due <= made.created:
-        return ""
-    client.create_flow_run_from_deployment(
-        made.id, parameters={"catch_up": True}, tags=["catch-up"]
-    )
-    return schedule.night_id(due, stack.timezone, stack.cron)
-
-
-def wait_for_workers(client: SyncPrefectClient, stack: Stack, patience: float = 300) -> None:
-    """Wait until every worker of the stack is online. Raises InfrastructureError."""
-    deadline = time.monotonic() + patience
-    for worker, kind in stack.workers.items():
-        while not any(
-            w.name == worker and w.status == WorkerStatus.ONLINE
-            for w in client.read_workers_for_work_pool(f"sdgbias-{kind}")
+def pools_of(text: str) -> dict[str, int]:
+    """'cpu=1,h100=8' -> {'cpu': 1, 'h100': 8}. A CPU pool is always included, because the night
+    itself runs in it."""
+    pools: dict[str, int] = {}
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        kind, _, count = part.partition("=")
+        if (
+            not (kind.isalnum() and kind.islower() and count.isdecimal() and int(count) > 0)
+            or kind in pools
         ):
-            if time.monotonic() > deadline:
-                raise InfrastructureError(f"{worker}: not online after {patience:.0f} s")
-            time.sleep(0.5)
+            raise UsageError(
+                f"--pools {text!r}: {part!r}; write KIND=MODELS_AT_A_TIME once per kind, e.g."
+                " --pools cpu=1,h100=8"
+            )
+        pools[kind] = int(count)
+    return {CPU: 1, **pools}
 
 
 def main() -> None:
@@ -114,30 +99,20 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--pools", default="cpu=1", help="kinds of machine and models at a time")
-    parser.add_argument("--home", type=Path, help="folder of a local stack: its settings and pools")
-    parser.add_argument("--catch-up", action="store_true", help="start a missed night of the stack")
     args = parser.parse_args()
     try:
         if not os.environ.get("PREFECT_API_URL"):
             raise UsageError("PREFECT_API_URL is not set; e.g. http://127.0.0.1:4200/api")
-        stack = settings.load(args.home) if args.home else None
-        pools = stack.pools if stack else settings.pools_of(args.pools)
+        pools = pools_of(args.pools)
         with get_client(sync_client=True) as client:
             make_pools(client, pools)
             shown = ", ".join(f"sdgbias-{kind} ({n} at a time)" for kind, n in pools.items())
             print(f"pools        ready: {shown}", flush=True)
-            deploy(args.home / "prefect.yaml" if stack else settings.SOURCE)
+            deploy()
             # last: a server on SQLite that loads its automations, as it does when it starts, hangs
             # where one is made meanwhile (Prefect before 3.8.8, issue 23055)
             make_automations(client)
             print(f"deployments  ready: {NIGHTLY}, score per pool", flush=True)
-            if stack is None:
-                return
-            wait_for_workers(client, stack)
-            print(f"workers      ready: {', '.join(stack.workers)}", flush=True)
-            night = catch_up(client, stack, datetime.now(UTC)) if args.catch_up else ""
-            if night:
-                print(f"missed       night {night} is started now", flush=True)
     except SdgbiasError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -1,46 +1,43 @@
-"""One job of a night as a separate flow run, in the work pool of the machine type that its model
-needs.
+"""One attempt on one model as a flow run of its own: in the work pool of the machine type that the
+model needs, or beside the night on one machine (flows/serve.py).
 
-The night (flows/nightly.py with `pools: true`) submits it and waits. The outcome is returned as an
-artifact of the run, so night and worker share only the benchmark, the results folder and Prefect's
-server.
+The night (flows/nightly.py) starts it and waits. Its log, Cancel, Pause, Retry, heartbeat and the
+state of a run whose machine is gone are Prefect's own. Night and attempt share the benchmark, the
+results folder and Prefect's server: the outcome is an artifact of the run.
 """
 
 from __future__ import annotations
 
-import contextvars
 import json
-import threading
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import httpx
 from prefect import flow, get_run_logger
 from prefect.artifacts import create_table_artifact
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import (
     ArtifactFilter,
     ArtifactFilterFlowRunId,
     ArtifactFilterKey,
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    FlowRunFilterTags,
 )
+from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.client.schemas.sorting import ArtifactSort
 from prefect.deployments import run_deployment
-from prefect.events import emit_event
-from prefect.exceptions import ObjectNotFound, Pause
+from prefect.exceptions import Pause
 from prefect.runtime import flow_run
-from prefect.settings import PREFECT_API_URL
-from prefect.states import Cancelled, Completed, Failed, Running, State
-from prefect.utilities.urls import url_for
+from prefect.states import Cancelled, Cancelling, Completed, Failed
 from pydantic import TypeAdapter
 
 from flows import pages
-from sdgbias import progress
 from sdgbias.nightly import attempt, plan, process
 from sdgbias.nightly.attempt import JobOutcome
 from sdgbias.nightly.plan import Job
@@ -49,10 +46,8 @@ from sdgbias.types import SDG
 OUTCOME = TypeAdapter(JobOutcome)
 KEY = "outcome"
 LOOK = 2.0  # seconds between two looks at a run's state
-BEAT = 30.0  # seconds between two heartbeats
-PATIENCE = 10.0  # seconds for the last lines of a log, if the server is slow
-#: Callback of an attempt: takes its progress, returns why a person wants it ended ('': to go on).
-Seen = Callable[[progress.Record | None], str]
+#: States of a run that is at work, or will be.
+AT_WORK = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING]
 
 
 @flow(name="score", persist_result=False)
@@ -63,6 +58,7 @@ def score(
     suite: str = SDG,
     number: int = 1,
     timeout: float | None = None,
+    device: str | None = None,
 ) -> State[None]:
     """One attempt on one model, as planned by a night.
 
@@ -73,97 +69,39 @@ def score(
         suite: Suite to score it on.
         number: Number of the attempt in this night, from 1.
         timeout: Timeout in seconds; empty: the plan's.
+        device: GPUs that the night holds for it; empty: those that its worker sees.
     """
     planned = plan.load(Path(results), night)
     job = next(job for job in planned.jobs if (job.model, job.suite) == (model, suite))
     job = job if timeout is None else replace(job, timeout_s=timeout)
-    pages.outlive_the_worker()
+    run = UUID(str(flow_run.id))
+    look = pages.follow(job, get_run_logger().info, lambda: reason_to_end(state_of(run)))
     process.begin()
     try:
-        made = attended(
-            job,
-            get_run_logger().info,
-            lambda: UUID(str(flow_run.id)),
-            lambda seen: attempt.attempt(job, Path(results), number, seen=seen),
-        )
+        outcome = attempt.attempt(job, Path(results), number, device, look=look)
     finally:
         process.stop_all()
     create_table_artifact(
-        [OUTCOME.dump_python(made, mode="json")], key=KEY, description=f"night {night}: {job.name}"
+        [OUTCOME.dump_python(outcome, mode="json")],
+        key=KEY,
+        description=f"night {night}: {job.name}",
     )
-    if made.kind == attempt.CANCELLED:
-        with get_client(sync_client=True) as client:
-            state = client.read_flow_run(UUID(str(flow_run.id))).state
-        if state and state.is_paused():
-            raise Pause(state=state)  # it stays so, until Resume
-    return end_state(made)
+    if outcome.kind == attempt.CANCELLED and (state := state_of(run)) and state.is_paused():
+        raise Pause(state=state)  # it stays so, until Resume
+    return end_state(outcome)
 
 
-def end_state(made: JobOutcome) -> State[Any]:
+def end_state(outcome: JobOutcome) -> State[Any]:
     """The final state of the run of one attempt."""
-    said = f"{made.kind}: {made.message}" if made.kind else f"{made.outcome}: run {made.run_id}"
-    if made.kind == attempt.CANCELLED:
-        return Cancelled(message=said)
-    return Completed(message=said) if made.good else Failed(message=said)
+    why = f"{outcome.kind}: {outcome.message}"
+    message = why if outcome.kind else f"{outcome.outcome}: run {outcome.run_id}"
+    if outcome.kind == attempt.CANCELLED:
+        return Cancelled(message=message)
+    return Completed(message=message) if outcome.good else Failed(message=message)
 
 
-def attended(
-    job: Job,
-    say: Callable[[str], None],
-    run: Callable[[], UUID | None],
-    work: Callable[[Seen], JobOutcome],
-    end: Callable[[UUID, JobOutcome], None] = lambda run, made: None,
-) -> JobOutcome:
-    """Make an attempt. A thread beside it passes its log and progress on to Prefect's page, and
-    ends it when a person cancels or pauses the flow run that ``run`` gives; the attempt itself
-    never waits for the server. ``end``: takes that run and the outcome."""
-    look, over = pages.follow(job, say), threading.Event()
-    newest: list[progress.Record | None] = [None]
-    wish, made = [""], list[JobOutcome]()
-
-    def seen(record: progress.Record | None) -> str:
-        newest[0] = record
-        return wish[0]
-
-    def serve() -> None:
-        page = pages.shown(run)
-        if page:
-            say(f"to cancel, pause or retry it: {url_for('flow-run', page)}")
-        beats = 0.0
-        while not over.wait(LOOK):
-            look(newest[0])
-            wish[0] = wish[0] or (pages.shown(wanted, page) if page else None) or ""
-            if page and not wish[0] and time.monotonic() >= beats:
-                beats = time.monotonic() + BEAT
-                pages.shown(heartbeat, page)
-        look(None)
-        if page and made:
-            pages.shown(end, page, made[0])
-
-    beside = threading.Thread(
-        target=contextvars.copy_context().run, args=(serve,), name="page", daemon=True
-    )
-    beside.start()
-    try:
-        made.append(work(seen))
-        return made[0]
-    finally:
-        over.set()
-        beside.join(PATIENCE)
-
-
-def heartbeat(run: UUID) -> None:
-    """For the automation that marks a run as crashed whose machine is gone (automations.yaml)."""
-    emit_event("prefect.flow-run.heartbeat", {"prefect.resource.id": f"prefect.flow-run.{run}"})
-
-
-def wanted(run: UUID) -> str:
-    """Why a person wants a flow run ended, by its state on the server; '': nobody does."""
-    with get_client(sync_client=True) as client:
-        return _why(client.read_flow_run(run).state)
-
-
-def _why(state: State[Any] | None) -> str:
+def reason_to_end(state: State[Any] | None) -> str:
+    """Why a person wants a run in this state ended; '': nobody does."""
     if state and (state.is_cancelling() or state.is_cancelled()):
         return "cancelled by a person in Prefect's page; the next night goes on from what is stored"
     if state and state.is_paused():
@@ -171,83 +109,77 @@ def _why(state: State[Any] | None) -> str:
     return ""
 
 
-def on_the_page(job: Job, results: Path, number: int) -> UUID | None:
-    """A flow run that stands for an attempt of this process: Prefect's page offers Cancel (with a
-    deployment also Pause, Retry, Resume) for flow runs, not for task runs. None: no server."""
-    if not PREFECT_API_URL.value():
-        return None
+def state_of(run: UUID) -> State[Any] | None:
+    """The state of a flow run on the server."""
+    with get_client(sync_client=True) as client:
+        return client.read_flow_run(run).state
+
+
+def run_by_deployment(
+    name: str, job: Job, results: Path, number: int, device: str | None
+) -> JobOutcome:
+    """Make one attempt as a run of this deployment, whose ``{gpu}`` is the job's machine type, and
+    wait for its end; one that is at work already, of an earlier start of the night, is waited for.
+    A run that crashed gives a failure of kind 'Interrupted', which is not the model's; one that a
+    person cancelled or paused is skipped. A night that is ended cancels it."""
+    began = datetime.now(UTC)
+    parameters = {
+        "results": str(results.resolve()),
+        "night": job.night,
+        "model": job.model,
+        "suite": job.suite,
+        "number": number,
+        "timeout": job.timeout_s,
+        "device": device,
+    }
+    tags = [f"night:{job.night}", f"model:{job.model}", f"suite:{job.suite}"]
     with get_client(sync_client=True) as client:
         try:
-            found = client.read_deployment_by_name(f"score/score-{job.gpu}")
-            run = client.create_flow_run_from_deployment(
-                found.id, state=Running(), **_identity(job, results, number)
+            run = _at_work(client, tags, parameters["results"]) or cast(
+                FlowRun,
+                run_deployment(
+                    name.format(gpu=job.gpu),
+                    parameters=parameters,
+                    flow_run_name=f"{job.name}, night {job.night}, try {number}",
+                    tags=tags,
+                    timeout=0,
+                ),
             )
-        except ObjectNotFound:  # a night that was started by hand
-            mine = _identity(job, results, number)
-            del mine["idempotency_key"]
-            run = client.create_flow_run(score, state=Running(), **mine)
-        if run.state and run.state.is_final() and not run.state.is_cancelled():
-            client.set_flow_run_state(run.id, Running(), force=True)  # of an earlier start
-    return run.id
-
-
-def close_on_the_page(run: UUID, made: JobOutcome) -> None:
-    """Set the final state of a run made by `on_the_page`; one that is paused can be resumed."""
-    with get_client(sync_client=True) as client:
-        state = client.read_flow_run(run).state
-        if not (state and state.is_paused()):
-            client.set_flow_run_state(run, end_state(made), force=True)
-
-
-def _identity(job: Job, results: Path, number: int) -> dict[str, Any]:
-    """Parameters, key, name and tags of the flow run of an attempt: one for each."""
-    return {
-        "parameters": {
-            "results": str(results.resolve()),
-            "night": job.night,
-            "model": job.model,
-            "suite": job.suite,
-            "number": number,
-            "timeout": job.timeout_s,
-        },
-        "idempotency_key": f"{job.night}-{job.suite}-{job.key}-{number}",
-        "name": f"{job.name}, night {job.night}, try {number}",
-        "tags": [f"night:{job.night}", f"model:{job.model}"],
-    }
-
-
-def run_in_pool(job: Job, results: Path, number: int) -> JobOutcome:
-    """Run one attempt in the pool of the job's machine type: submit the run (or find it, if the
-    night was restarted) and wait for its end. A run that crashed gives a failure of kind
-    'Interrupted', which is not the model's; one that a person cancelled or paused is skipped."""
-    began = datetime.now(UTC)
-    mine = _identity(job, results, number)
-
-    try:
-        run = run_deployment(
-            f"score/score-{job.gpu}", flow_run_name=mine.pop("name"), timeout=0, **mine
-        )
-    except httpx.HTTPError as error:
-        why = f"Prefect's server: {type(error).__name__}: {error}"
-        return attempt.lost(job, why, began, number)
-    with get_client(sync_client=True) as client:
+        except httpx.HTTPError as error:
+            why = f"Prefect's server: {type(error).__name__}: {error}"
+            return attempt.lost(job, why, began, number)
         state = run.state
-        while state is None or not (state.is_final() or state.is_paused()):
-            process.pause(LOOK)
-            with suppress(httpx.HTTPError):  # the server will be back
-                state = client.read_flow_run(run.id).state
-        found = client.read_artifacts(
+        try:
+            while state is None or not (state.is_final() or state.is_paused()):
+                process.pause(LOOK)
+                with suppress(httpx.HTTPError):  # the server will be back
+                    state = client.read_flow_run(run.id).state
+        except process.Stopped:
+            with suppress(httpx.HTTPError):
+                client.set_flow_run_state(run.id, Cancelling())
+            raise
+        artifacts = client.read_artifacts(
             artifact_filter=_outcome_of(run.id), sort=ArtifactSort.UPDATED_DESC, limit=1
         )
-    if found and found[0].data:
-        return OUTCOME.validate_python(json.loads(str(found[0].data))[0])
-    if why := _why(state):
+    if artifacts and artifacts[0].data:
+        return OUTCOME.validate_python(json.loads(str(artifacts[0].data))[0])
+    if why := reason_to_end(state):
         return attempt.cancelled(attempt.lost(job, why, began, number), why)
-    why = f"flow run {run.name} {state.name.lower()}: {state.message or 'its worker is gone'}"
+    why = f"flow run {run.name} {str(state.name).lower()}: {state.message or 'its worker is gone'}"
     return attempt.lost(job, why, began, number)
 
 
-def _outcome_of(flow_run: UUID) -> ArtifactFilter:
+def _at_work(client: SyncPrefectClient, tags: list[str], results: object) -> FlowRun | None:
+    """The run of an earlier start of this night that is not over."""
+    wanted = FlowRunFilter(
+        tags=FlowRunFilterTags(all_=tags),
+        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=AT_WORK)),
+    )
+    runs = client.read_flow_runs(flow_run_filter=wanted)
+    return next((run for run in runs if run.parameters.get("results") == results), None)
+
+
+def _outcome_of(run: UUID) -> ArtifactFilter:
     return ArtifactFilter(
-        flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run]), key=ArtifactFilterKey(any_=[KEY])
+        flow_run_id=ArtifactFilterFlowRunId(any_=[run]), key=ArtifactFilterKey(any_=[KEY])
     )

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from prefect import flow
 from prefect.artifacts import create_table_artifact
-from prefect.states import Completed, Failed, State
+from prefect.client.schemas.objects import State
+from prefect.states import Completed, Failed
 
 from sdgbias.nightly.attempt import CLI
 from sdgbias.nightly.process import redact, run_captured

@@ -14,7 +14,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import resources
@@ -292,38 +292,3 @@ def read_small(path: Path, errors: str = "strict") -> str:
     if len(data) > MOST_BYTES:
         raise InputError(f"{path}: larger than {MOST_BYTES // 1024} kB")
     return data.decode("utf-8", errors)
-
-
-def with_yaml_fields(text: str, fields: Mapping[str, object]) -> str:
-    """The text with top-level fields set to these values; '' removes a field, a new one is inserted
-    below the first. Every other character stays, including comments. The first field must be in the
-    text."""
-    text = text if text.endswith("\n") else text + "\n"
-    node = yaml.compose(text, Loader=yaml.SafeLoader)
-    assert isinstance(node, yaml.MappingNode)
-    spans = {key.value: (key.start_mark.index, value.end_mark.index) for key, value in node.value}
-    lines = {
-        name: yaml.safe_dump({name: value}, allow_unicode=True, width=10_000)
-        for name, value in fields.items()
-        if value
-    }
-    edits: list[tuple[int, int, str]] = []
-    for name in fields.keys() & spans.keys():
-        start, end = spans[name]
-        is_block = text[end - 1] == "\n"  # a value of several lines ends with its last newline
-        line_end = end if is_block else text.index("\n", end) + 1
-        if name in lines:
-            edits.append((start, end, lines[name] if is_block else lines[name].rstrip("\n")))
-        else:
-            edits.append((start, end if text[end:line_end].strip() else line_end, ""))
-        if name == next(iter(fields)):
-            edits.append(
-                (
-                    line_end,
-                    line_end,
-                    "".join(line for field, line in lines.items() if field not in spans),
-                )
-            )
-    for start, end, line in sorted(edits, reverse=True):
-        text = text[:start] + line + text[end:]
-    return text

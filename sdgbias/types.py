@@ -73,8 +73,6 @@ class View(StrEnum):
         return self in (View.IMG_Q, View.FULL)
 
 
-#: View -> its name in tables, figures and messages.
-VIEW_LABELS = {"q_only": "Q-only", "ctx_q": "CTX+Q", "img_q": "IMG+Q", "full": "Full"}
 #: All views, and those that a language model without a vision tower can be asked.
 VIEWS = tuple(view.value for view in View)
 IMAGE_FREE = tuple(view.value for view in View if not view.has_image)

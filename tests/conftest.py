@@ -23,7 +23,7 @@ from tests.builders.once import once
 #: left alone with one of them at the end; see the table at the end of a run. Files of one or two
 #: long tests come early too: xdist queues the next file behind them.
 LONGEST = (
-    "test_stack_overnight.py",
+    "test_serve.py",
     "test_readme_tour.py",
     "test_flows.py",
     "test_interrupted.py",

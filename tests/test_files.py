@@ -8,42 +8,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from sdgbias import files
 from sdgbias.errors import InputError
-
-LINE = st.text(
-    st.characters(blacklist_categories=("Cs", "Cc"), blacklist_characters="\u2028\u2029\x85\ufeff"),
-    min_size=1,
-    max_size=40,
-)
-
-
-@settings(max_examples=150, deadline=None)
-@given(old=LINE, new=LINE, comment=LINE, after=st.booleans())
-def test_a_field_changes_and_the_rest_stays(old: str, new: str, comment: str, after: bool) -> None:
-    """Whatever stands in a value or a comment: the new values are read back, and every other line
-    is the same."""
-    lines = [
-        f"# {comment}",
-        "name: m   # as it is",
-        yaml.safe_dump({"reason": old}, width=10_000, allow_unicode=True).rstrip("\n"),
-        "b: [1, 2]",
-    ]
-    text = "\n".join([*lines, "state: x"] if after else ["state: x", *lines]) + "\n"
-    changed = files.with_yaml_fields(text, {"state": "y", "reason": new, "until": "2026-11-30"})
-    assert files.load_yaml(changed) == {
-        **files.load_yaml(text),
-        "state": "y",
-        "reason": new,
-        "until": "2026-11-30",
-    }
-    kept = [line for line in text.splitlines() if not line.startswith(("state", "reason"))]
-    assert [line for line in changed.splitlines() if line in kept] == kept
-    back = files.with_yaml_fields(changed, {"state": "x", "reason": old, "until": ""})
-    assert back == text
 
 
 def test_a_replacement_is_whole_or_the_old_file(tmp_path: Path) -> None:

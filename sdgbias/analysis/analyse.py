@@ -12,13 +12,14 @@ import pandas as pd
 from sdgbias import store, suites
 from sdgbias.analysis.asked import gives_scores
 from sdgbias.analysis.rows import AnalysisSettings, table
-from sdgbias.analysis.run import RunData, load, row_of
+from sdgbias.analysis.run import load, row_of
 from sdgbias.analysis.studies import (
     ablation,
     baselines,
     calibration,
     directions,
     divergence,
+    fairness,
     groups,
     harm,
     paired,
@@ -44,32 +45,6 @@ STUDIES = {
 }
 
 
-def study(
-    run: RunData,
-    settings: AnalysisSettings,
-    progress: Progress = silent,
-) -> pd.DataFrame:
-    """All study rows of one run, sorted by key. Deterministic for a given run and settings."""
-    functions = each(progress, f"analysing {run.model}", STUDIES.values())
-    parts = (rows(run, settings) for rows in functions)
-    return table(record for part in parts for record in part.to_dict("records"))
-
-
-def people_study(
-    results: Path,
-    run_id: str,
-    settings: AnalysisSettings,
-    progress: Progress = silent,
-) -> pd.DataFrame:
-    """The study rows of a run of the second suite (studies/fairness.py)."""
-    from sdgbias.analysis.studies import fairness
-
-    progress("analysing answers about people", 0, 1)
-    found = fairness.rows(results, run_id, settings)
-    progress("analysing answers about people", 1, 1)
-    return table(found.to_dict("records"))
-
-
 def analyse(
     results: Path,
     run_ids: Sequence[str] | None = None,
@@ -87,27 +62,26 @@ def analyse(
     for run_id in run_ids if run_ids is not None else suites.newest_runs(results):
         made[run_id] = None
         if again or not _analysed(results, run_id, settings):
-            suite = suites.named(str(row_of(results, run_id)["suite"]))
-            rows = _STUDIES[suite.items_table](results, run_id, settings, progress)
+            rows = _study(results, run_id, settings, progress)
             done = pd.DataFrame([{"settings": vars(settings)}])
             store.replace(results, run_id, {"study_rows": rows, "analyses": done})
             made[run_id] = len(rows)
     return made
 
 
-def _places_study(
-    results: Path,
-    run_id: str,
-    settings: AnalysisSettings,
-    progress: Progress = silent,
+def _study(
+    results: Path, run_id: str, settings: AnalysisSettings, progress: Progress
 ) -> pd.DataFrame:
+    """All study rows of one run, sorted by key; those of a study that the run has no questions for
+    are none. Deterministic for a given run and settings. Raises StoreError for a run without its
+    scores."""
     if not gives_scores(row_of(results, run_id)["config"]):  # every study rests on scores
         return table([])
-    return study(load(results, run_id), settings, progress)
-
-
-#: Table of a suite's questions -> function that runs its studies.
-_STUDIES = {"items": _places_study, "people": people_study}
+    run = load(results, run_id)
+    studies = each(progress, f"analysing {run.model}", STUDIES.values())
+    parts = [rows(run, settings) for rows in studies]
+    parts.append(fairness.rows(results, run_id, settings))
+    return table(record for part in parts for record in part.to_dict("records"))
 
 
 def _analysed(results: Path, run_id: str, settings: AnalysisSettings) -> bool:

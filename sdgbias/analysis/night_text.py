@@ -7,23 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sdgbias.analysis.nights import FIRST, UNCHANGED, ModelNight, NightRecord
-from sdgbias.files import packaged_yaml
-from sdgbias.types import VIEW_LABELS
+from sdgbias.vocabulary import METHODS, WORDS, metric_in_sentence
 
-_WORDS = packaged_yaml("night_words.yaml")
-METRICS: dict[str, str] = _WORDS["metrics"]
-METHODS: dict[str, str] = {**VIEW_LABELS, **_WORDS["methods"]}
-TASKS: dict[str, str] = _WORDS["tasks"]
-VERDICTS: dict[str, str] = _WORDS["verdicts"]
 #: In place of a number of rules: the first run of a model has no change to judge.
 NOTHING_YET = "first run: nothing to compare with yet"
-OUTCOMES: dict[str, str] = _WORDS["outcomes"]
 #: Columns of numbers of table ``verdicts``.
 NUMBERS = ("before", "value", "change", "ci_low", "ci_high", "mde", "allowed", "p")
-#: Column side of table ``verdicts`` -> text.
-FLOORS: dict[str, str] = _WORDS["floors"]
-#: Boolean columns -> text shown where they are true.
-_FLAGS: dict[str, str] = _WORDS["flags"]
 _MINUS, _NBSP = "−", "\u00a0"
 
 
@@ -44,9 +33,9 @@ def what(r: Mapping[Any, Any]) -> str:
         level = f" by {level}" if r["metric"] == "disparity" else f" of {level}"
     test = str(r["test"] or "")
     parts = [
-        METRICS.get(str(r["metric"]), str(r["metric"])) + level,
+        metric_in_sentence(str(r["metric"])) + level,
         METHODS.get(str(r["method"]), str(r["method"] or "")),
-        TASKS.get(str(r["task"]), str(r["task"] or "")),
+        WORDS.tasks[task].short if (task := str(r["task"] or "")) in WORDS.tasks else task,
         "all tests" if test == "all" else test,
     ]
     return ", ".join(p for p in parts if p)
@@ -54,20 +43,23 @@ def what(r: Mapping[Any, Any]) -> str:
 
 def floor(r: Mapping[Any, Any]) -> str:
     """'at least', 'at most', or '' for a comparison with another run."""
-    return FLOORS.get(str(r["side"] or ""), "")
+    return WORDS.floors.get(str(r["side"] or ""), "")
 
 
 def note(r: Mapping[Any, Any]) -> str:
     """A row's note, extended by its flags (quarantining rule, required metric)."""
     own = r["note"] if isinstance(r["note"], str) else ""
-    parts = [own, *(text for name, text in _FLAGS.items() if r[name])]
+    parts = [own, *(text for name, text in WORDS.flags.items() if r[name])]
     return "; ".join(p for p in parts if p)
 
 
 def cells(r: Mapping[Any, Any]) -> dict[str, str]:
     """The numbers of a row as text: before, value, change, ci, n, mde, allowed, p; '' where
     missing."""
-    scale, digits, unit = _WORDS["units"].get(str(r["metric"]), (100.0, 1, f"{_NBSP}%"))
+    word = WORDS.metrics.get(str(r["metric"]))
+    scale, digits, unit = 100.0, 1, f"{_NBSP}%"
+    if word and word.judged:
+        scale, digits, unit = word.judged.scale, word.judged.digits, f" {word.judged.unit}"
     points = unit if scale == 1.0 else " points"
     ratio = r["metric"] == "throughput"
     known = {n: float(r[n]) if r[n] is not None else float("nan") for n in NUMBERS}
@@ -119,7 +111,7 @@ def headline(night: NightRecord) -> str:
     asked = night.models
     if not asked:
         return "No model was evaluated."
-    parts = [f"{len(night.of(k)):,} {said}" for k, said in OUTCOMES.items() if night.of(k)]
+    parts = [f"{len(night.of(k)):,} {k}" for k in WORDS.outcomes if night.of(k)]
     breached = sorted({m.model for m in night.breached})
     told = "nothing is in breach" if night.of("published", "unchanged") else "nothing was judged"
     if breached:
@@ -164,7 +156,9 @@ def back(model: str) -> str:
 def summary(rows: Sequence[Mapping[Any, Any]]) -> str:
     """'3 breach, 12 pass, 2 missing' of rows of table ``verdicts``; of a first run: '2 pass, first
     run: nothing to compare with yet'."""
-    found = {v: sum(r["verdict"] == v for r in rows) for v in VERDICTS}
+    found = {v: sum(r["verdict"] == v for r in rows) for v in WORDS.verdicts}
     return ", ".join(
-        NOTHING_YET if v == FIRST else f"{n} {VERDICTS[v]}" for v, n in found.items() if n
+        NOTHING_YET if v == FIRST else f"{n} {WORDS.verdicts[v].name.lower()}"
+        for v, n in found.items()
+        if n
     )

@@ -157,8 +157,8 @@ def row_of(
 
 
 def load(results: Path, run_id: str) -> RunData:
-    """All scores and items of one finished run. Raises StoreError if the run doesn't exist or has
-    no scores."""
+    """All scores and items of one finished run; without cells if its scores are of questions about
+    people. Raises StoreError if the run doesn't exist or has no scores."""
     run = row_of(results, run_id)
     params = {
         (str(r["task"]), str(r["test"])): CadeParams(
@@ -181,17 +181,18 @@ def load(results: Path, run_id: str) -> RunData:
                     task, test, items, scores, decoded, params.get((task.value, test.value))
                 )
     if not cells:
-        gone = store.dropped(results, [run_id]).get(run_id)
-        if gone:
+        if gone := store.dropped(results, [run_id]).get(run_id):
             raise StoreError(
                 f"{results}: the scores of run {run_id} were removed by `sdgbias store keep` on"
                 f" {gone:%Y-%m-%d}, its metrics remain; to analyse it, bring them back from a copy"
                 " or evaluate the model again"
             )
-        raise StoreError(
-            f"{results}: run {run_id} holds no scores; evaluate the model again: sdgbias evaluate"
-            f" {run['model']}"
-        )
+        places = "SELECT 1 FROM items WHERE benchmark_id = ? LIMIT 1"
+        if not store.query(results, places, [run["benchmark_id"]]).empty:
+            raise StoreError(
+                f"{results}: run {run_id} holds no scores; evaluate the model again: sdgbias"
+                f" evaluate {run['model']}"
+            )
     mode = str(json.loads(run["config"] or "{}").get("mode", "continue"))
     return RunData(run, cells, mode)
 

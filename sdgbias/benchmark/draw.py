@@ -44,26 +44,25 @@ def _md5_numbers(table: pa.Table, wanted: Mapping[str, tuple[str, int]]) -> dict
     columns = ", ".join(f"md5_number_upper({text}) AS {name}" for name, (text, _) in wanted.items())
     with duckdb.connect() as connection:
         connection.register("rows", table)
-        found = connection.execute(f"SELECT {columns} FROM rows").fetchnumpy()
+        numbers = connection.execute(f"SELECT {columns} FROM rows").fetchnumpy()
     # DuckDB reads the first eight bytes from the last one on
     return {
-        name: (np.asarray(found[name]).byteswap() >> np.uint64(64 - 4 * digits)).astype("int64")
+        name: (np.asarray(numbers[name]).byteswap() >> np.uint64(64 - 4 * digits)).astype("int64")
         for name, (_, digits) in wanted.items()
     }
 
 
-def with_ids(found: pd.DataFrame, task: Task, seed: int) -> pd.DataFrame:
-    """``found`` (indicator, cluster_id, cname, year, ... one row per candidate) with item_id and
-    rank.
+def with_ids(candidates: pd.DataFrame, task: Task, seed: int) -> pd.DataFrame:
+    """``candidates`` (indicator, cluster_id, cname, year, ..., one row each) with item_id and rank.
 
     item_id: 12 hex digits (48 bits) of the md5 of '<task>|<indicator>|<cluster_id>'; collisions
     count up. rank: the place of the row in the draw of its indicator (rank < n are the n that are
     kept). Within an indicator every stratum (country and survey year) gives its share of clusters,
     in the order of a hash keyed by (seed, indicator, cluster).
     """
-    of = found.groupby(["indicator", "cname", "year"], sort=False, observed=True)
+    of = candidates.groupby(["indicator", "cname", "year"], sort=False, observed=True)
     stratum, strata = of.ngroup().to_numpy(), of.head(1)
-    names = found[["indicator", "cluster_id"]].astype("str")
+    names = candidates[["indicator", "cluster_id"]].astype("str")
     numbers = _md5_numbers(
         pa.Table.from_pandas(names, preserve_index=False),
         {
@@ -79,9 +78,9 @@ def with_ids(found: pd.DataFrame, task: Task, seed: int) -> pd.DataFrame:
     at = _counted(stratum, numbers["id"], numbers["hash"])
     size = np.bincount(stratum, minlength=len(strata))
     place = (at + shift[stratum]) / size[stratum]
-    indicator = pd.factorize(found["indicator"])[0]
+    indicator = pd.factorize(candidates["indicator"])[0]
     rank = _counted(indicator, numbers["id"], numbers["hash"], place)
-    return _without_collisions(found.assign(item_id=numbers["id"], rank=rank))
+    return _without_collisions(candidates.assign(item_id=numbers["id"], rank=rank))
 
 
 def _counted(group: np.ndarray, *keys: np.ndarray) -> np.ndarray:
@@ -122,10 +121,10 @@ def quotas(
     weights = PILLAR_WEIGHTS[task]
     wanted = dict(zip(PILLARS, largest_remainder(total or 0, list(weights.values())), strict=True))
     for pillar in PILLARS if total is not None else ():
-        own = {slug: capacity[slug] for slug in pillars if pillars[slug] == pillar}
-        even = _by_family(wanted[pillar], dict.fromkeys(own, wanted[pillar]), families)
-        kept |= (given := _by_family(wanted[pillar], own, families))
-        for slug in own:
+        of_pillar = {slug: capacity[slug] for slug in pillars if pillars[slug] == pillar}
+        even = _by_family(wanted[pillar], dict.fromkeys(of_pillar, wanted[pillar]), families)
+        kept |= (given := _by_family(wanted[pillar], of_pillar, families))
+        for slug in of_pillar:
             if given[slug] < even[slug]:
                 short.append(f"{pillar}, {slug}: wanted {even[slug]}, the data gives {given[slug]}")
         if sum(given.values()) < wanted[pillar]:
@@ -135,7 +134,7 @@ def quotas(
             )
     for slug in (slug for slug in pillars if total is None and not capacity[slug]):
         short.append(f"{pillars[slug]}, {slug}: the data gives no item")
-    made = {
+    by_pillar = {
         pillar: {slug: kept[slug] for slug in pillars if pillars[slug] == pillar}
         for pillar in PILLARS
     }
@@ -144,7 +143,7 @@ def quotas(
         "available": sum(capacity.values()),
         "made": sum(kept.values()),
         "pillar_quotas": wanted if total is not None else None,
-        "items": made,
+        "items": by_pillar,
         "short": short,
     }
 
@@ -167,10 +166,10 @@ def _by_family(
     members: dict[str, dict[str, int]] = {}
     for slug, n in capacity.items():
         members.setdefault(families[slug], {})[slug] = n
-    parts = _fill(quota, {family: sum(own.values()) for family, own in members.items()})
+    parts = _fill(quota, {family: sum(of_family.values()) for family, of_family in members.items()})
     given: dict[str, int] = {}
-    for family, own in members.items():
-        given |= _fill(parts[family], own)
+    for family, of_family in members.items():
+        given |= _fill(parts[family], of_family)
     return given
 
 

@@ -99,14 +99,16 @@ def find_candidates(
         raise UsageError(f"max_gap is {max_gap}; give a number of 0 or more")
     base, repeated, notes = _base(clusters, images)
     entries = load_indicators() if asked is None else asked
-    mcq, lost_mcq, made = _mcq_candidates(base, series, max_gap, options, entries, notes)
+    mcq, lost_mcq, cut_options = _mcq_candidates(base, series, max_gap, options, entries, notes)
     regression, lost_regression = _regression_candidates(base)
     quarantine = _concat([repeated, lost_mcq, lost_regression], QUARANTINE_COLUMNS)
-    found = {
+    candidates = {
         task: with_ids(rows, task, seed)
         for task, rows in ((Task.MCQ, mcq), (Task.REGRESSION, regression))
     }
-    return Candidates(base.drop(columns=["image", "group"]), found, made, quarantine, notes)
+    return Candidates(
+        base.drop(columns=["image", "group"]), candidates, cut_options, quarantine, notes
+    )
 
 
 def choose_items(
@@ -145,16 +147,18 @@ def choose_items(
     verdicts = pd.DataFrame(columns=["task", "item_id", "verdict"]) if review is None else review
     lost, chosen, reviewed = [candidates.quarantine], {}, {}
     for task, total in numbers.items():
-        mine = verdicts[verdicts["task"] == task.value].drop_duplicates("item_id")
-        own = mine.set_index("item_id")["verdict"]
-        rejected = set(own.index[own == "rejected"]) if review_action == "drop" else set()
-        found = candidates.found[task]
-        gone = found[found["item_id"].isin(rejected)]
+        of_task = verdicts[verdicts["task"] == task.value].drop_duplicates("item_id")
+        verdict_of = of_task.set_index("item_id")["verdict"]
+        rejected = (
+            set(verdict_of.index[verdict_of == "rejected"]) if review_action == "drop" else set()
+        )
+        rows = candidates.found[task]
+        gone = rows[rows["item_id"].isin(rejected)]
         detail = "item " + gone["item_id"].astype(str)
         lost.append(_quarantine(task, gone, "rejected-in-review", detail))
         entries = _entries(candidates, task)
         keys, notes[task.value] = draw(
-            found,
+            rows,
             task,
             {entry.slug: entry.pillar for entry in entries},
             total,
@@ -162,17 +166,17 @@ def choose_items(
             {i.slug: i.family for i in load_indicators()} if task is Task.MCQ else None,
         )
         chosen[task] = keys.sort_values("item_id", kind="stable", ignore_index=True)
-        reviewed[task] = own
+        reviewed[task] = verdict_of
     pillars = {entry.slug: entry.pillar for entry in load_indicators()}
     slug, letter = (chosen[Task.MCQ][name].astype("str") for name in ("indicator", "answer"))
     shares = pd.crosstab(slug.map(pillars), letter, normalize="index").round(4)
     notes["label_shares"] = shares.to_dict(orient="index")
     wanted = ["iso3", "country", "urban", "image_id", "modalities", *LABELS]
     facts = candidates.base.set_index("cluster_id")[wanted]
-    said = {task: shared_texts(candidates.options, task) for task in Task}
+    texts = {task: shared_texts(candidates.options, task) for task in Task}
 
     def finish(task: Task, keys: pd.DataFrame) -> pd.DataFrame:
-        items = finish_items(keys, facts, said[task], task, place)
+        items = finish_items(keys, facts, texts[task], task, place)
         if split == "place":
             items["split"] = items["split_place"]
         items["review"] = items["item_id"].map(reviewed[task]).fillna("").astype("str")
@@ -188,8 +192,8 @@ def papers_number(candidates: Candidates, task: Task) -> int | None:
     entries = _entries(candidates, task)
     capacity = {entry.slug: int(have.get(entry.slug, 0)) for entry in entries}
     pillars = {entry.slug: entry.pillar for entry in entries}
-    made = quotas(task, pillars, capacity, PAPER[task])[1]["made"]
-    return PAPER[task] if made == PAPER[task] else None
+    filled = quotas(task, pillars, capacity, PAPER[task])[1]["made"]
+    return PAPER[task] if filled == PAPER[task] else None
 
 
 def _entries(candidates: Candidates, task: Task) -> Sequence[Indicator | RegressionTask]:
@@ -256,7 +260,7 @@ def _mcq_candidates(
     few = dict.fromkeys(("cname", "iso3", "urban", "gdl_region"), "category")
     slim = base[["cluster_id", "cname", "iso3", "year", "urban", "gdl_region", *_SAME]].astype(few)
     slim["spot"] = _spots(slim)
-    found, lost, options = [], [], {}
+    kept, lost, options = [], [], {}
     notes["bins"], notes["coverage"] = {}, {}
     for entry in entries:
         bare = lacking_evidence(base, entry.template)
@@ -276,21 +280,21 @@ def _mcq_candidates(
         notes["coverage"][entry.slug] = {
             level: int((rows["level"] == level).sum()) for level in entry.levels
         }
-        options[entry.slug] = made = cut(entry, rows["value"].to_numpy(dtype=float))
-        notes["bins"][entry.slug] = {**asdict(made), "n": len(rows)}
-        if made.labels:
-            rows["answer"] = made.letters(rows["value"].to_numpy(dtype=float))
-            found.append(rows)
+        options[entry.slug] = answers = cut(entry, rows["value"].to_numpy(dtype=float))
+        notes["bins"][entry.slug] = {**asdict(answers), "n": len(rows)}
+        if answers.labels:
+            rows["answer"] = answers.letters(rows["value"].to_numpy(dtype=float))
+            kept.append(rows)
         else:
-            lost.append(_quarantine(Task.MCQ, rows, "invalid-options", made.reason))
+            lost.append(_quarantine(Task.MCQ, rows, "invalid-options", answers.reason))
     columns = ["cluster_id", "cname", "year", "indicator", "value", "value_year"]
     columns += ["source", "level", "answer"]
-    return _compact(_concat(found, columns)), _concat(lost, QUARANTINE_COLUMNS), options
+    return _compact(_concat(kept, columns)), _concat(lost, QUARANTINE_COLUMNS), options
 
 
 def _regression_candidates(base: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """(every cluster x task whose target is known, the quarantined others)."""
-    found, lost = [], []
+    answered, lost = [], []
     for entry in load_regression_tasks():
         rows = base[["cluster_id", "cname", "year", *_SAME]]
         rows = rows.assign(answer=base[entry.target], indicator=entry.slug)
@@ -302,8 +306,8 @@ def _regression_candidates(base: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFra
         lost.append(_quarantine(Task.REGRESSION, rows[gone], "no-indicator-value", unknown))
         rows, twice = _once(rows[~gone], Task.REGRESSION)
         lost += twice
-        found.append(rows)
-    kept = _concat(found, ["cluster_id", "cname", "year", "indicator", "answer"])
+        answered.append(rows)
+    kept = _concat(answered, ["cluster_id", "cname", "year", "indicator", "answer"])
     return _compact(kept), _concat(lost, QUARANTINE_COLUMNS)
 
 
@@ -326,19 +330,19 @@ def lookup_values(
         (ref.name, at, max_gap if ref.max_gap is None else ref.max_gap)
         for at, ref in enumerate(entry.series)
     ]
-    own = series.merge(pd.DataFrame(used, columns=["series", "rank", "limit"]), on="series")
-    own = own.rename(columns={"year": "value_year", "region": "gdl_region"})
-    regional, whole = own["gdl_region"] != "", own["stratum"] == "all"
+    values = series.merge(pd.DataFrame(used, columns=["series", "rank", "limit"]), on="series")
+    values = values.rename(columns={"year": "value_year", "region": "gdl_region"})
+    regional, whole = values["gdl_region"] != "", values["stratum"] == "all"
     places = {
-        "subnational": (own[regional].drop(columns="stratum"), ["iso3", "gdl_region"]),
-        "urban-rural": (own[~regional & ~whole].drop(columns="gdl_region"), ["iso3", "stratum"]),
-        "national": (own[~regional & whole].drop(columns=["gdl_region", "stratum"]), ["iso3"]),
+        "subnational": (values[regional].drop(columns="stratum"), ["iso3", "gdl_region"]),
+        "urban-rural": (values[~regional & ~whole].drop(columns="gdl_region"), ["iso3", "stratum"]),
+        "national": (values[~regional & whole].drop(columns=["gdl_region", "stratum"]), ["iso3"]),
     }
-    found: list[pd.DataFrame] = []
+    nearest: list[pd.DataFrame] = []
     # an indicator has values of one or two levels, and joining nothing takes as long as a few rows
     for level in [at for at in entry.levels if len(places[at][0])] or entry.levels[:1]:
-        known, place = places[level]
-        pairs = wanted[[*place, "year"]].drop_duplicates().merge(known, on=place)
+        of_level, place = places[level]
+        pairs = wanted[[*place, "year"]].drop_duplicates().merge(of_level, on=place)
         pairs["gap"] = (pairs["value_year"] - pairs["year"]).abs()
         pairs = pairs[pairs["gap"] <= pairs["limit"]].sort_values(
             ["gap", "rank", "value_year"], kind="stable"
@@ -346,8 +350,8 @@ def lookup_values(
         best = pairs.drop_duplicates([*place, "year"])[
             [*place, "year", "value", "value_year", "source"]
         ]
-        found.append(wanted.merge(best, on=[*place, "year"]).assign(level=level))
-    near = pd.concat(found, ignore_index=True).drop_duplicates(keys)
+        nearest.append(wanted.merge(best, on=[*place, "year"]).assign(level=level))
+    near = pd.concat(nearest, ignore_index=True).drop_duplicates(keys)
     near = wanted[keys].merge(near.drop(columns="stratum"), on=keys, how="left")
     own_values = near.drop(columns=keys).take(at).reset_index(drop=True)
     return pd.concat([rows.reset_index(drop=True), own_values], axis=1)

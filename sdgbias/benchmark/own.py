@@ -140,7 +140,7 @@ def _questions(
     paths = sorted(set(rows["image"]) - {""})
     pictures = {name: picture_fault(root, name) for name in each(progress, "pictures", paths, 64)}
     given = {k: pa.array(rows[k], pa.string()) for k in rows if k != "options"}
-    given["options"] = pa.array(rows["options"], pa.list_(pa.string()))
+    given["options"] = pa.array(rows["options"].tolist(), pa.list_(pa.string()))
     given["line"] = pa.array(table.index, pa.int64())
     given["is_empty"] = pa.array((table == "").all(axis=1))
     unit = "row" if suite.items.lower().endswith(".parquet") else "line"
@@ -161,13 +161,13 @@ def _questions(
             con.register(name, content)
         definitions, *rules = packaged_sql("own_faults.sql").values()
         con.execute(definitions)
-        found = [fault for rule in rules for fault in con.execute(rule).fetchall()]
+        faults = [fault for rule in rules for fault in con.execute(rule).fetchall()]
         letters = dict(con.execute("SELECT line, letter FROM golds").fetchall())
     rows["options"] = [tuple(filter(None, texts)) for texts in rows["options"]]
     rows["answer"] = pd.Series(letters, dtype=object).reindex(rows.index).fillna("")
     rows["cluster"] = rows["cluster_by" if suite.cluster_by else "id"]
     groups = {f"group {name}": table[name].replace("", UNKNOWN) for name in suite.groups}
-    return rows.assign(**groups), [Fault(suite.items, *fault) for fault in found]
+    return rows.assign(**groups), [Fault(suite.items, *fault) for fault in faults]
 
 
 def picture_fault(root: Path, name: str) -> str:

@@ -44,31 +44,31 @@ def build_own(folder: Path, out: Path, progress: Progress = silent) -> dict[str,
     suite's benchmark), DataValidationError (a row breaks a rule), StoreError (``out`` can't be
     written).
     """
-    found = read_folder(folder, progress)
-    if found.faults or found.suite is None:
-        raise SuiteError(refusal(found))
-    spec = found.suite
+    source = read_folder(folder, progress)
+    if source.faults or source.suite is None:
+        raise SuiteError(refusal(source))
+    spec = source.suite
     _require_target(folder, out, spec)
-    images = _store(found, out, progress)
-    items = _items(found, spec, images)
-    asked = own_prompts(items, found.has_context)
-    items, lost = quality.sift("items_own", items, {"images_own": images, "prompts_own": asked})
+    images = _store(source, out, progress)
+    items = _items(source, spec, images)
+    prompts = own_prompts(items, source.has_context)
+    items, lost = quality.sift("items_own", items, {"images_own": images, "prompts_own": prompts})
     write_table(out, "items_own", items)
     write_table(out, "images", images)
-    write_table(out, "prompts", asked)
+    write_table(out, "prompts", prompts)
     write_table(out, "quarantine", lost)
-    card = _card(out, found, spec, items)
+    card = _card(out, source, spec, items)
     page = templates.render("benchmark/card/own_readme.md.j2", **card, summary=summary(card))
     write_atomically(out / "README.md", page)
     write_json(out / "benchmark.json", card)
     return card
 
 
-def refusal(found: Folder) -> str:
+def refusal(source: Folder) -> str:
     """The error line for a folder with faults."""
-    n = len(found.faults)
+    n = len(source.faults)
     more = f"{n} faults, the first: " if n > 1 else ""
-    return f"{found.root}: {more}{found.faults[0]}; list all: sdgbias suite check {found.root}"
+    return f"{source.root}: {more}{source.faults[0]}; list all: sdgbias suite check {source.root}"
 
 
 def item_id(name: str, identity: str) -> int:
@@ -83,8 +83,8 @@ def _require_target(folder: Path, out: Path, spec: SuiteFile) -> None:
     card = out / "benchmark.json"
     if not card.exists():
         return
-    there = json_object(card)
-    if there.get("kind") != KIND or there.get("suite") != spec.name:
+    earlier = json_object(card)
+    if earlier.get("kind") != KIND or earlier.get("suite") != spec.name:
         raise UsageError(f"--out {out}: holds another benchmark; name another folder")
     try:
         card.unlink()
@@ -92,15 +92,15 @@ def _require_target(folder: Path, out: Path, spec: SuiteFile) -> None:
         raise StoreError(f"{card}: can't be replaced ({error.strerror or error})") from None
 
 
-def _store(found: Folder, out: Path, progress: Progress) -> pd.DataFrame:
+def _store(source: Folder, out: Path, progress: Progress) -> pd.DataFrame:
     """Writes the image store; returns images.parquet: each distinct image once, under the first
     path with its bytes."""
-    paths = sorted(set(found.questions["image"]) - {""})
+    paths = sorted(set(source.questions["image"]) - {""})
 
     def pictures() -> Iterator[tuple[str, str, list[bytes]]]:
         seen: set[str] = set()
         for name in each(progress, "storing pictures", paths):
-            data = confine(found.root, name).read_bytes()
+            data = confine(source.root, name).read_bytes()
             identity = shards.image_id([data])
             if identity not in seen:
                 seen.add(identity)
@@ -113,14 +113,14 @@ def _store(found: Folder, out: Path, progress: Progress) -> pd.DataFrame:
     return index.assign(image_group=index["image_id"])
 
 
-def _items(found: Folder, spec: SuiteFile, images: pd.DataFrame) -> pd.DataFrame:
+def _items(source: Folder, spec: SuiteFile, images: pd.DataFrame) -> pd.DataFrame:
     """items_own.parquet: one row per question, sorted by item_id."""
-    rows = found.questions
+    rows = source.questions
     stored, by_path = set(images["image_id"]), {"": ""}
     for path in sorted(set(rows["image"]) - {""}):
-        by_path[path] = shards.image_id([confine(found.root, path).read_bytes()])
+        by_path[path] = shards.image_id([confine(source.root, path).read_bytes()])
         if by_path[path] not in stored:
-            raise SuiteError(f"{found.root}: image {path!r} changed while it was read; again")
+            raise SuiteError(f"{source.root}: image {path!r} changed while it was read; again")
     padded = [(*texts, *[""] * (len(OPTIONS) - len(texts))) for texts in rows["options"]]
     groups = rows[[f"group {name}" for name in spec.groups]].set_axis(list(spec.groups), axis=1)
     items = pd.DataFrame(
@@ -137,12 +137,12 @@ def _items(found: Folder, spec: SuiteFile, images: pd.DataFrame) -> pd.DataFrame
     return items.sort_values("item_id", ignore_index=True)
 
 
-def _card(out: Path, found: Folder, spec: SuiteFile, items: pd.DataFrame) -> dict[str, Any]:
+def _card(out: Path, source: Folder, spec: SuiteFile, items: pd.DataFrame) -> dict[str, Any]:
     digest = hashlib.sha256(f"{spec.name}|{spec.version}".encode())
     for name in TABLES:
         path = out / f"{name}.parquet"
         digest.update(content_digest(path, _DIGESTED.get(name, ())).encode())
-    rows = found.questions
+    rows = source.questions
     groups = {name: counts(rows[f"group {name}"]) for name in spec.groups}
     return {
         "benchmark_id": digest.hexdigest()[:16],
@@ -154,10 +154,10 @@ def _card(out: Path, found: Folder, spec: SuiteFile, items: pd.DataFrame) -> dic
         "synthetic": False,
         "cluster_by": spec.cluster_by,
         "polarity": spec.polarity,
-        "views": [view.value for view in found.views],
-        "views_left_out": {view.value: why for view, why in found.left_out.items()},
-        "cade_left_out": found.no_cade,
-        "notes": list(found.notes),
+        "views": [view.value for view in source.views],
+        "views_left_out": {view.value: why for view, why in source.left_out.items()},
+        "cade_left_out": source.no_cade,
+        "notes": list(source.notes),
         "groups": groups,
         "counts": {
             "items_own": len(items),

@@ -74,24 +74,25 @@ def reproduce(
     """
     from sdgbias import store
     from sdgbias.analysis import paper as tables
-    from sdgbias.analysis.paper import fairness, formats
+    from sdgbias.analysis.paper import formats
     from sdgbias.cli.options import choice
     from sdgbias.errors import UsageError
+    from sdgbias.types import FACET, SDG
 
-    items = {"sdg": tables, "fairness": fairness}[choice("--paper", paper, ("sdg", "fairness"))]
+    suite = {"sdg": SDG, "fairness": FACET}[choice("--paper", paper, ("sdg", "fairness"))]
     if as_json + as_csv + (out is not None) > 1:
         raise UsageError("give one of --json, --csv and --out DIR")
-    items.chosen(table or [])
+    tables.chosen(table or [], suite)
     with store.held_open(results):
-        evidence = items.load(results, model or [])
-        made = items.build(evidence, table or [])
+        evidence = tables.load(results, model or [], suite=suite)
+        made = tables.build(evidence, table or [])
     if out is not None:
         typer.echo(f"wrote {len(formats.write(made, out))} files to {out}")
     elif as_json:
         typer.echo(formats.as_json(made, evidence.runs), nl=False)
     else:
         typer.echo(
-            formats.as_csv(made) if as_csv else formats.text(made, evidence.runs, items.HEAD),
+            formats.as_csv(made) if as_csv else formats.text(made, evidence.runs),
             nl=False,
         )
     typer.echo(formats.summary(made), err=as_json or as_csv)

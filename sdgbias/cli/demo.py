@@ -33,10 +33,11 @@ PATIENCE = 120.0
 
 def _environment() -> dict[str, str]:
     """The environment of everything that the tour starts."""
-    from sdgbias.nightly.stack.settings import QUIET
+    from sdgbias.files import packaged_yaml
 
+    quiet: dict[str, dict[str, str]] = packaged_yaml("prefect.yaml")
     # a key in the environment is for other work than synthetic data
-    made = {**QUIET, "WANDB_MODE": "offline", **os.environ}
+    made = {**quiet["flows"], **quiet["quiet"], "WANDB_MODE": "offline", **os.environ}
     home = Path(made.setdefault("PREFECT_HOME", str(Path("results/.prefect").resolve())))
     home.mkdir(parents=True, exist_ok=True)
     # Prefect looks for it in the user's own folder otherwise, and warns where there is none
@@ -188,7 +189,7 @@ def demo(
 
 
 def _marked(people: pd.DataFrame) -> pd.DataFrame:
-    """The table of people with a mark at differences whose interval leaves out zero, and without
+    """The table of people with a mark at differences whose interval excludes zero, and without
     notes where there are none."""
     import numpy as np
 

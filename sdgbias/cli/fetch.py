@@ -33,7 +33,7 @@ def fetch_models(
     if not chosen:
         if not enabled:
             raise UsageError("name a model (sdgbias models), or give --enabled")
-        typer.echo("no model is enabled")
+        typer.echo("No model is enabled. Next: sdgbias models enable NAME")
     failed = []
     for name, spec in chosen.items():
         if not fetch.is_on_hub(spec):

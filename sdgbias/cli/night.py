@@ -27,9 +27,10 @@ def nightly(
     """One night: score every model that is due, compare and judge its runs, publish the report and
     notify the team. A model that fails stops no other.
 
-    Run it from cron, from a systemd timer or manually; `sdgbias stack up` starts a server that
-    does it by a schedule. A model that did not change costs nothing. Exit code 0: every model was
-    tried; 6: the gate found a breach; 8: no model could be scored, or nothing could be shown.
+    Run it from cron, from a systemd timer or manually; `python -m flows.nightly serve` does it by
+    a schedule, with Prefect's page. A model that did not change costs nothing. Exit code 0: every
+    model was tried; 6: the gate found a breach; 8: no model could be scored, or nothing could be
+    shown.
 
     Args:
         dry_run: Only list the models that would be evaluated, and those that would not and why.
@@ -63,7 +64,6 @@ def _dry_run(settings: Settings, as_json: bool) -> None:
     from sdgbias.nightly import gpus, plan, steps
 
     night = plan.tonight(settings, datetime.now(UTC), write=False)
-    there = plan.finished(settings, night)
     wanted = [*steps.STEPS[:1], *[steps.SELFCHECK] * settings.selfcheck, *steps.STEPS[1:]]
     idle = {name: steps.not_due(name, settings, night) for name in wanted}
     if any(not job.run_id for job in night.jobs):
@@ -79,7 +79,6 @@ def _dry_run(settings: Settings, as_json: bool) -> None:
                 "gpus": j.gpus if host.gpus and not j.run_id else 0,
                 "key": j.key,
                 "unchanged": j.run_id,
-                "checked": there.get((j.model, j.suite), ""),
             }
             for j in night.jobs
         ],

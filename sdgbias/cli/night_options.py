@@ -1,5 +1,5 @@
-"""The options of a night, declared once: `sdgbias nightly`, `sdgbias stack up`, and the parameters
-of the Prefect flow `nightly` are derived from this class."""
+"""The options of a night, declared once: `sdgbias nightly`, `python -m flows.nightly` and its flow
+derive theirs from this class."""
 
 from __future__ import annotations
 

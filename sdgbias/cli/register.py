@@ -131,14 +131,14 @@ def register_model(
         f" {spec.state}{f': {spec.reason}' if spec.reason else ''}\n\n{changes.to_yaml(spec)}"
     )
     if dry_run:
-        typer.echo("nothing written (--dry-run)")
+        typer.echo("Nothing is written (--dry-run).")
         return
     if (
         not yes
         and sys.stdin.isatty()
         and not typer.confirm(f"Write registry/models/{spec.name}.yaml?", default=True)
     ):
-        typer.echo("nothing written")
+        typer.echo("Nothing is written.")
         return
     path = changes.write(root, spec, overwrite=overwrite)
     if verdict and verdict.told:

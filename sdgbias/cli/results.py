@@ -188,10 +188,11 @@ def report(
         tables=made,
         rank_planted=rank_planted,
         among=among,
+        tell=typer.echo,
     )
     if wandb:
         log_beside_report(results, out / "wandb")
-    typer.echo(f"report: {page}")
+    typer.echo(f"report: {page}\nNext: open it, or sdgbias serve --results {results}")
 
 
 def _runs_of_report(results: Path, run_ids: list[str]) -> list[str]:

@@ -109,7 +109,7 @@ def evaluate(
         seed: Seed of the search.
         numerics: exact, or reference (the authors' floors).
         mode: Regression answers: replace (CADE's digit in the free answer, as the authors do) or
-            continue (decode after each digit, at some five times the cost).
+            continue (decode on after the digit, at some twice the cost).
         limit: A first look at so many questions of each kind: stored in first-look.duckdb beside
             the results, on no leaderboard.
         batch_size: Prompts per batch; default: the registry entry's.

@@ -51,7 +51,6 @@ WHERE = {
     "sample": "benchmark:sample",
     "selfcheck": "analysis:selfcheck",
     "serve": "serve:serve",
-    "stack": "stack:stack_app",
     "store": "store:store_app",
     "suite": "suite:suite_app",
     "wandb": "wandb:wandb_app",

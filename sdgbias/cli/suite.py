@@ -40,15 +40,15 @@ def check(folder: FolderArgument, as_json: JsonOption = False) -> None:
     from sdgbias.benchmark.own import read_folder
     from sdgbias.errors import SuiteError
 
-    found = read_folder(folder, update)
-    shown = {"faults": found.faults, "notes": found.notes, "questions": len(found.questions)}
-    told: dict[str, Any] = {"folder": folder, "spec": found.suite, "views": [], "options": []}
-    if not found.faults:
-        told["views"] = [view.value for view in found.views]
-        told["options"] = [len(options) for options in found.questions["options"]]
-    say(shown, as_json, "suite_check", **shown | told)
-    if found.faults or found.suite is None:
-        n = len(found.faults)
+    source = read_folder(folder, update)
+    shown = {"faults": source.faults, "notes": source.notes, "questions": len(source.questions)}
+    about: dict[str, Any] = {"folder": folder, "spec": source.suite, "views": [], "options": []}
+    if not source.faults:
+        about["views"] = [view.value for view in source.views]
+        about["options"] = [len(options) for options in source.questions["options"]]
+    say(shown, as_json, "suite_check", **shown | about)
+    if source.faults or source.suite is None:
+        n = len(source.faults)
         raise SuiteError(
             f"{folder}: {n} fault{'s' if n > 1 else ''}; fix the folder, then: sdgbias suite check"
             f" {folder}"

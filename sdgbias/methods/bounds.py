@@ -48,12 +48,6 @@ class BoundedChoice:
     choice: Ints
 
 
-def exactly(logits: Floats) -> Bounds:
-    """A view whose scores are all known; (N, K)."""
-    z = np.asarray(logits, dtype=np.float64)
-    return Bounds(z, z)
-
-
 def between(logits: Floats, upper: Floats, floor: float = 0.0) -> Bounds:
     """Log-probabilities (N, K), NaN or -inf where censored, with upper bounds (N, K) that are NaN
     where the item lacks the candidate. `floor` is an assumption, not a finding: no censored

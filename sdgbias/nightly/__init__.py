@@ -1,4 +1,4 @@
-"""Which models run tonight, their retries and quarantine, regression checks, the local stack. Never
+"""Which models run tonight, their retries and quarantine, regression checks. Never
 imports Prefect.
 
 * plan, schedule: who is due, when, and whether anything changed
@@ -7,5 +7,4 @@ imports Prefect.
 * records, quarantine: the record of nights, and models that failed
 * steps, regression, notify: analysis, regression checks and the message at the end
 * admit: candidates of the watch are tried
-* stack: Prefect's server and workers on this machine
 """

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain
@@ -102,7 +101,16 @@ def already(job: Job, now: datetime) -> JobOutcome | None:
     """'unchanged' for a job with a finished run (Job.run_id), which needs no process; else None."""
     if not job.run_id:
         return None
-    return _blank(job, now, 0, outcome=UNCHANGED, run_id=job.run_id, finished_at=now)
+    outcome = PUBLISHED if job.run_id in published_tonight(job) else UNCHANGED
+    return _blank(job, now, 0, outcome=outcome, run_id=job.run_id, finished_at=now)
+
+
+def published_tonight(job: Job) -> set[str]:
+    """Runs that attempts of an earlier start of this night published, of which a killed night could
+    not learn."""
+    files = job.log.parent.glob(f"{job.log.stem}.[0-9]*.json")
+    outcomes = [json_object(file) for file in files]
+    return {str(one.get("run_id")) for one in outcomes if one.get("published")}
 
 
 def left_out(job: Job, now: datetime, why: str) -> JobOutcome:
@@ -156,14 +164,15 @@ def attempt(
     number: int = 1,
     gpu: str | None = None,
     argv: Callable[[Job, Path, int], Sequence[str]] = command,
-    seen: Callable[[progress.Record | None], str] = lambda record: "",
+    look: Callable[[], str] = lambda: "",
 ) -> JobOutcome:
     """Run one attempt in a process, which is ended with all its children at the job's timeout.
-    ``gpu``: the GPUs that the night holds for it (CUDA_VISIBLE_DEVICES); ``seen`` is called every
-    second with the model's progress (None: not known now), and returns why a person wants it ended
-    ('': to go on). Failures of the model never raise."""
+    ``gpu``: the GPUs that the night holds for it (CUDA_VISIBLE_DEVICES); ``look`` is called every
+    second, and returns why a person wants it ended ('': to go on). Failures of the model never
+    raise."""
     began = datetime.now(UTC)
     job.log.parent.mkdir(parents=True, exist_ok=True)
+    published = published_tonight(job)
     for stale in (
         job.log.parent.glob(f"{job.log.stem}.[0-9]*.json")
         if number == 1
@@ -177,17 +186,28 @@ def attempt(
     }
     if job.threads and "OMP_NUM_THREADS" not in os.environ:
         environment["OMP_NUM_THREADS"] = str(job.threads)
-    with _progress_of(job, seen) as (look, stages):
+    stages: dict[str, tuple[progress.Record, progress.Record]] = {}
+
+    def look_at_it() -> str:
+        for record in progress.records():
+            if record.task == job.name:
+                first, _ = stages.pop(record.what, (record, record))
+                stages[record.what] = (first, record)  # the last key is the newest stage
+        return look()
+
+    with progress.listening():
         ended = process.run(
             argv(job, results, number),
             job.log,
             job.timeout_s,
             environment,
             (*NOT_FOR_MODELS, *job.withheld),
-            look,
+            look_at_it,
         )
     told, blank = json_object(outcome_file(job, number)), _blank(job, began, number)
     made = _how_far(job, _classified(job, ended, told, blank), stages)
+    if made.run_id in published:
+        made = replace(made, outcome=PUBLISHED)
     if not made.good:
         process.write_outcome(
             outcome_file(job, number),
@@ -196,24 +216,6 @@ def attempt(
     return replace(
         made, seconds=round(ended.seconds, 3), finished_at=began + timedelta(seconds=ended.seconds)
     )
-
-
-@contextmanager
-def _progress_of(
-    job: Job, seen: Callable[[progress.Record | None], str]
-) -> Iterator[tuple[Callable[[], str], dict[str, tuple[progress.Record, progress.Record]]]]:
-    """(a look at the model's progress, stage -> its first and last record)."""
-    stages: dict[str, tuple[progress.Record, progress.Record]] = {}
-    with progress.listening():
-
-        def look() -> str:
-            mine = [r for r in progress.records() if r.task == job.name]
-            for record in mine:
-                first, _ = stages.pop(record.what, (record, record))
-                stages[record.what] = (first, record)  # the last key is the newest stage
-            return seen(mine[-1] if mine else None)
-
-        yield look, stages
 
 
 def _how_far(

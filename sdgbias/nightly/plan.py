@@ -209,15 +209,17 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
                 gpus=machine.gpus_of(spec),
             )
             jobs.append(job)
-    known = _known(settings.results, {spec.name for spec in chosen if spec.backend == "api"})
-    made = tuple(
-        replace(job, run_id=known.get((job.model, job.suite, job.key), "") if job.key else "")
+    complete = _complete(settings.results)
+    # an endpoint may change behind its name
+    always = {spec.name for spec in chosen if spec.backend == "api"}
+    planned = tuple(
+        replace(job, run_id=job.key if job.key in complete and job.model not in always else "")
         for job in jobs
     )
     night = Night(
         name,
         folder,
-        made,
+        planned,
         tuple(skipped),
         settings.scheduled_for and settings.scheduled_for.astimezone(UTC),
         now.astimezone(UTC),
@@ -362,14 +364,10 @@ def _done(results: Path, minute: str) -> set[str]:
     return set(night_files.query(results, sql, [minute])["night"])
 
 
-def _known(results: Path, never: set[str]) -> dict[tuple[str, str, str], str]:
-    """(model, suite, key) -> run_id of complete runs of earlier nights. ``never``: models that may
-    change behind their name, which are always scored."""
-    sql = """SELECT model, suite, m."key" AS "key", run_id FROM night_outcomes m JOIN runs r USING
-             (run_id, model, suite)
-             WHERE outcome IN ('published', 'unchanged') AND r.finished_at IS NOT NULL AND
-             r.n_failed = 0"""
-    return {tuple(job): run for *job, run in _rows(results, sql) if job[0] not in never}
+def _complete(results: Path) -> set[str]:
+    """The runs in which no prompt failed."""
+    sql = "SELECT run_id FROM runs WHERE finished_at IS NOT NULL AND n_failed = 0"
+    return {run for (run,) in _rows(results, sql)}
 
 
 def _last_measured(results: Path) -> dict[str, str]:
@@ -377,21 +375,6 @@ def _last_measured(results: Path) -> dict[str, str]:
     sql = """SELECT model, CAST(max(finished_at) AS VARCHAR) FROM runs
              WHERE finished_at IS NOT NULL GROUP BY model"""
     return dict(_rows(results, sql))
-
-
-def finished(settings: Settings, night: Night) -> dict[tuple[str, str], str]:
-    """(model, suite) -> run_id of the newest complete run on tonight's benchmarks, for the jobs
-    without a run of the same key. Their process compares more than the key does, e.g. the bytes of
-    weights that were copied, and may find that this run stands."""
-    sql = """SELECT model, suite, benchmark_id, arg_max(run_id, finished_at) FROM runs
-             WHERE finished_at IS NOT NULL AND n_failed = 0 GROUP BY ALL"""
-    newest = {tuple(job): run for *job, run in _rows(settings.results, sql)}
-    return {
-        (job.model, job.suite): run
-        for job in night.jobs
-        if not job.run_id
-        and (run := newest.get((job.model, job.suite, night.benchmarks[job.suite])))
-    }
 
 
 def _snapshot(folder: Path, specs: list[ModelSpec]) -> None:

@@ -184,18 +184,3 @@ def last_finished(results: Path) -> str | None:
     sql = "SELECT max(night) AS night FROM nights WHERE status = ? AND config->>'models' IS NULL"
     newest = night_files.query(results, sql, [DONE])["night"][0]
     return None if pd.isna(newest) else str(newest)
-
-
-def last_night(results: Path) -> str:
-    """The newest night in one line: name, status, number of models per outcome."""
-    try:
-        newest = nights(results, 1)
-        if not len(newest):
-            return "none yet"
-        night = newest.iloc[0]
-        outcomes = history(results).query("night == @night.night")["outcome"]
-    except StoreError as error:
-        return f"not known: {error}"
-    counts = outcomes.value_counts().sort_index()
-    words = ", ".join(f"{n} {outcome}" for outcome, n in counts.items()) or "no model"
-    return f"{night.night}: {night.status}; {words}; report: {night.report}/night.html"

@@ -1,7 +1,8 @@
 """Run one night: score every due model (up to `jobs` in parallel), then analyse, check for
 regressions, build the report, log to W&B and notify.
 
-Needs no server; flows/nightly.py supplies an executor that runs the same steps as Prefect tasks.
+Needs no server; flows/nightly.py gives it functions that do the same work as Prefect's tasks and
+flow runs.
 
 plan.tonight                  the jobs of the night and snapshots of their registry entries
 gpus                          a lock for each GPU, which a model takes or waits for
@@ -40,6 +41,10 @@ LOOK = 5.0
 #: Hours for which a night without --hours waits for GPUs that other processes hold.
 BUSY_HOURS = 6.0
 _NEXT = "it is among the first of the next night"
+#: (job, results file, GPUs) -> the final outcome of one model on one suite.
+Score = Callable[[Job, Path, str | None], JobOutcome]
+#: (name of a step, settings, plan) -> how it ended.
+Step = Callable[[str, Settings, Night], StepResult]
 OVER = f"the night's hours were over; {_NEXT}; more: --hours"
 
 
@@ -72,38 +77,23 @@ class NightSummary:
         return InfrastructureError.exit_code if bad - set(finish.OPTIONAL_STEPS) else 0
 
 
-@dataclass(frozen=True)
-class Executor:
-    """Implementation of the parts of a night.
-
-    ask(job, results, device): score one model until its outcome is final, on these GPUs (None: on
-    what this process sees). step(name, settings, night): run finish.CHECK or a closing step.
-    host(jobs, models): where models are placed. seen(event, night, outcomes so far, steps so far):
-    progress callback; events are 'planned', 'settled' (after each model), 'asked' (after the last),
-    the name of each step, and 'closed'.
-    """
-
-    ask: Callable[[Job, Path, str | None], JobOutcome] = attempt.keep_trying
-    step: Callable[[str, Settings, Night], StepResult] = finish.do
-    host: Callable[[int, int], gpus.GpuHost] = lambda jobs, models: gpus.here(jobs)
-    seen: Callable[[str, Night, Sequence[JobOutcome], Mapping[str, StepResult]], None] = (
-        lambda event, night, outcomes, steps: None
-    )
-
-
 def run(
     settings: Settings,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     tell: Callable[[str], None] = print,
-    hands: Executor = Executor(),
+    score: Score = attempt.keep_trying,
+    step: Step = finish.do,
     steps: Sequence[str] = finish.STEPS,
+    host: gpus.GpuHost | None = None,
 ) -> NightSummary:
     """Run a whole night. A night of this name that is already done is not run again; an interrupted
     one is resumed.
 
-    tell: called with one line per start and end of a model, and per step. Raises, before any model
-    is scored, InfrastructureError (another night is running), UsageError, RegistryError, InputError
-    (no benchmark), StoreError (the night's folder can't be written).
+    tell: called with one line per start and end of a model, and per step. score: scores one model
+    until its outcome is final, on these GPUs (None: on what its process sees). step: runs
+    finish.CHECK or a closing step. host: where models are placed, None: on this machine. Raises,
+    before any model is scored, InfrastructureError (another night is running), UsageError,
+    RegistryError, InputError (no benchmark), StoreError (the night's folder can't be written).
     """
     check(settings)
     began = time.monotonic()
@@ -118,27 +108,30 @@ def run(
         try:
             process.begin()
             process.sweep()
-            said[finish.CHECK] = hands.step(finish.CHECK, settings, night)
+            said[finish.CHECK] = step(finish.CHECK, settings, night)
             broken = [s for s in night.skipped if s.state == BROKEN]
             outcomes = [attempt.unplanned(name, s, now()) for s in broken]
             if said[finish.CHECK] == finish.DONE:
                 lacking = weights.lacking(settings, night, tell)
-                outcomes += _everybody(settings, night, lacking, now, tell, hands)
+                where = host or gpus.here(settings.jobs)
+                outcomes += _everybody(settings, night, lacking, now, tell, score, where)
                 well = any(o.goes_on for o in outcomes) or not outcomes
                 status = records.DONE if well else FAILED
             else:
                 tell(f"benchmark: {said[finish.CHECK]}")
                 status = FAILED
             records.add(settings.results, outcomes)
-            hands.seen("asked", night, outcomes, said)
-            _close(settings, night, outcomes, said, steps, tell, hands)
+            _close(settings, night, said, steps, tell, step)
             unsaved = records.end(settings.results, night, status, said, now(), outcomes)
         except BaseException:
             process.stop_all()
             records.end(settings.results, night, records.INTERRUPTED, said, now())
             raise
         if "report" in said:
-            _page_of_the_end(settings, night, tell, hands)
+            # once more: the report was written before the steps after it ended
+            ended = step(finish.LAST_PAGE, settings, night)
+            if ended != finish.DONE:  # costs only this page: the record has the end of the night
+                tell(f"{finish.LAST_PAGE}: {ended}")
     return NightSummary(
         name,
         status,
@@ -156,7 +149,8 @@ def _everybody(
     lacking: Mapping[str, str],
     now: Callable[[], datetime],
     tell: Callable[[str], None],
-    hands: Executor,
+    score: Score,
+    host: gpus.GpuHost,
 ) -> list[JobOutcome]:
     """Run all jobs, those with a finished run first (they need no process), without those that are
     ``lacking`` weights (model -> why) or GPUs. The suites of one model run one after the other,
@@ -165,7 +159,6 @@ def _everybody(
     known = [outcome for job in night.jobs if (outcome := attempt.already(job, now()))]
     outcomes = [quarantine.update_quarantine(settings, outcome, today) for outcome in known]
     due = [job for job in night.jobs if not job.run_id]
-    host = hands.host(settings.jobs, len({job.model for job in due}))
     ends = time.monotonic() + (settings.hours * 3600 or math.inf)
     why = {
         job.model: f"takes {job.gpus} GPUs; there are {len(host.gpus)} here"
@@ -177,7 +170,6 @@ def _everybody(
     total = len(night.jobs)
     if known:
         tell(f"[{len(known)}/{total}] unchanged since their last run: {len(known)}")
-    hands.seen("planned", night, outcomes, {})
     by_model: dict[str, list[Job]] = {}
     for job in due:
         if job.model not in why:
@@ -188,7 +180,6 @@ def _everybody(
         records.add(settings.results, [made])
         outcomes.append(made)
         tell(f"[{len(outcomes)}/{total}] {job.name}: {line(made)}")
-        hands.seen("settled", night, outcomes, {})
 
     def one(model: str, device: str | None) -> None:
         for job in by_model[model]:
@@ -201,7 +192,7 @@ def _everybody(
                     tell(f"{job.name}: started{on}; log: {job.log}")
                     limit = min(job.timeout_s or math.inf, left)
                     limited = replace(job, timeout_s=0.0 if math.isinf(limit) else limit)
-                    made = hands.ask(limited, settings.results, device)
+                    made = score(limited, settings.results, device)
                     if limited != job and made.kind == "TimedOut":
                         made = replace(made, kind=attempt.OUT_OF_TIME)
             except process.Stopped:
@@ -296,18 +287,17 @@ def line(outcome: JobOutcome) -> str:
 def _close(
     settings: Settings,
     night: Night,
-    outcomes: Sequence[JobOutcome],
     said: dict[str, StepResult],
     steps: Sequence[str],
     tell: Callable[[str], None],
-    hands: Executor,
+    step: Step,
 ) -> None:
     """Run the closing steps in order; each reads the results of the earlier ones from the results
     file."""
 
     def one(name: str) -> tuple[StepResult, float]:
         began = time.monotonic()
-        return hands.step(name, settings, night), time.monotonic() - began
+        return step(name, settings, night), time.monotonic() - began
 
     wanted = list(steps)
     if settings.selfcheck and "analyse" in wanted:
@@ -331,18 +321,6 @@ def _close(
             tell(f"{name}: {came_to} ({seconds:.0f} s)")
             if name == "gate":
                 _put_aside(settings, night, tell)
-            hands.seen(name, night, outcomes, said)
-    hands.seen("closed", night, outcomes, said)
-
-
-def _page_of_the_end(
-    settings: Settings, night: Night, tell: Callable[[str], None], hands: Executor
-) -> None:
-    """Write the page of the night once more: the report was written before the steps after it
-    ended. A failure costs only this page: the results file has the end of the night."""
-    came_to = hands.step(finish.LAST_PAGE, settings, night)
-    if came_to != finish.DONE:
-        tell(f"{finish.LAST_PAGE}: {came_to}")
 
 
 def _put_aside(settings: Settings, night: Night, tell: Callable[[str], None]) -> None:

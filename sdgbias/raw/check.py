@@ -126,14 +126,14 @@ def _labels(folder: Path) -> tuple[SourceState, pd.DataFrame | None]:
     except InputError as error:
         return SourceState(entry.id, "broken", str(error), *means), None
     absent = set(clusters.countries()["cname"]) - set(table["cname"])
-    found = f"{len(table):,} clusters, {56 - len(absent)} of 56 countries"
+    content = f"{len(table):,} clusters, {56 - len(absent)} of 56 countries"
     for (kind, rule), part in lost.groupby(["table", "rule"], sort=True):
         what = "row(s) will leave" if kind == "clusters" else "value(s) will be blanked"
         first = f"{part['key'].iloc[0]}: {part['detail'].iloc[0]}"
-        found += f"; {rule}, {len(part)} {what}, first {first}"
+        content += f"; {rule}, {len(part)} {what}, first {first}"
     if not absent:
-        return SourceState(entry.id, "present", found), table
-    return SourceState(entry.id, "partial", found, f"no question about {_names(absent)}"), table
+        return SourceState(entry.id, "present", content), table
+    return SourceState(entry.id, "partial", content, f"no question about {_names(absent)}"), table
 
 
 def _gps(folder: Path, places: pd.DataFrame | None) -> SourceState:
@@ -149,9 +149,9 @@ def _gps(folder: Path, places: pd.DataFrame | None) -> SourceState:
         return SourceState(entry.id, "missing", none, means, _how(entry))
     ids = regions.dhs_ids(places["cluster_id"]) if places is not None else pd.Series(dtype="str")
     named = int(ids.isin(table["dhs_id"][table["region_name"] != ""]).sum())
-    found = f"region names of {named:,} of {len(ids):,} clusters"
+    content = f"region names of {named:,} of {len(ids):,} clusters"
     whole = named == len(ids)
-    return SourceState(entry.id, "present" if whole else "partial", found, "" if whole else means)
+    return SourceState(entry.id, "present" if whole else "partial", content, "" if whole else means)
 
 
 # ----------------------------------------------------------------------
@@ -177,11 +177,11 @@ def _tiles(
     for name, (tarball, first, last) in TILE_GROUPS.items():
         wanted = {cluster for cluster in ids if first <= cluster[:2] <= last}
         have = len(wanted & unpacked)
-        found = f"{have:,} of {len(wanted):,} tiles"
+        content = f"{have:,} of {len(wanted):,} tiles"
         if not wanted:
             findings.append(SourceState(name, "unneeded", "no cluster of these countries"))
         elif have == len(wanted):
-            findings.append(SourceState(name, "present", found))
+            findings.append(SourceState(name, "present", content))
         else:
             packed = next((p for p in (folder / tarball, root / tarball) if p.is_file()), None)
             state, get, archive = "partial" if have else "missing", _how(entry), f"no {tarball}"
@@ -192,7 +192,7 @@ def _tiles(
                 archive = f"{tarball} is complete but packed"
                 get = f"unpack it: mkdir -p {root} && tar -xzf {packed} -C {root}"
             lost = f"{len(wanted) - have:,} cluster(s) get no picture and no question"
-            findings.append(SourceState(name, state, f"{found}, {archive}", lost, get))
+            findings.append(SourceState(name, state, f"{content}, {archive}", lost, get))
     return findings, ids & unpacked
 
 
@@ -229,8 +229,8 @@ def _photos(
     """Two findings, metadata tables and photos, and the clusters with photos."""
     tables, images = source("mapillary_metadata"), source("mapillary_imagery")
     root = folder / "mapillary"
-    known = places if places is not None else clusters.countries()
-    surveyed = set(known["cname"])
+    table = places if places is not None else clusters.countries()
+    surveyed = set(table["cname"])
     wanted = surveyed - set(images.none_for)
     listed: dict[str, pd.Series] = {}
     broken: list[str] = []
@@ -256,16 +256,16 @@ def _photos(
 
 
 def _countries(
-    entry: Source, found: str, wanted: set[str], have: set[str], broken: list[str], means: str
+    entry: Source, content: str, wanted: set[str], have: set[str], broken: list[str], means: str
 ) -> SourceState:
-    found = f"{len(wanted & have)} of {len(wanted)} countries, {found}"
+    content = f"{len(wanted & have)} of {len(wanted)} countries, {content}"
     if broken:
-        found += f"; {broken[0]}"
-        return SourceState(entry.id, "broken", found, "a build stops there", _how(entry))
+        content += f"; {broken[0]}"
+        return SourceState(entry.id, "broken", content, "a build stops there", _how(entry))
     if wanted <= have:
-        return SourceState(entry.id, "present", found)
+        return SourceState(entry.id, "present", content)
     lost = f"without {_names(wanted - have)}: {means}"
-    return SourceState(entry.id, "partial" if have else "missing", found, lost, _how(entry))
+    return SourceState(entry.id, "partial" if have else "missing", content, lost, _how(entry))
 
 
 def _imagery(root: Path, progress: Progress) -> tuple[set[str], list[str]]:
@@ -302,8 +302,8 @@ def _series(folder: Path) -> list[SourceState]:
     try:
         frame, _ = series.read_series(folder)
     except InputError as error:
-        told = ("broken", "not read", "a build stops there", f"fix this first: {error}")
-        rows = [SourceState(e.id, *told) for e in entries]
+        unread = ("broken", "not read", "a build stops there", f"fix this first: {error}")
+        rows = [SourceState(e.id, *unread) for e in entries]
         return [*rows, _regions(override, folder)]
     countries = {str(name): int(n) for name, n in frame.groupby("series")["iso3"].nunique().items()}
     out = []
@@ -312,14 +312,14 @@ def _series(folder: Path) -> list[SourceState]:
         absent = [name for name in entry.series if name not in have]
         files = [path for pattern in entry.files for path in folder.glob(pattern)]
         counted = ", ".join(f"{name} {countries[name]}" for name in have)
-        found = f"countries of 56: {counted}" if have else "no series"
+        content = f"countries of 56: {counted}" if have else "no series"
         lost = _questions_lost(absent, countries)
         if files and not have:
             bad = f"{files[0].name} is there but holds no value of the 56 countries"
             out.append(SourceState(entry.id, "broken", bad, lost, _how(entry)))
         else:
             state = "present" if not absent else "partial" if have else "missing"
-            out.append(SourceState(entry.id, state, found, lost, _how(entry) if absent else ""))
+            out.append(SourceState(entry.id, state, content, lost, _how(entry) if absent else ""))
     return [*out, _regions(override, folder)]
 
 
@@ -341,8 +341,8 @@ def _regions(entry: Source, folder: Path) -> SourceState:
         return SourceState(entry.id, "broken", str(error), "a build stops there", _how(entry))
     if table.empty:
         return SourceState(entry.id, "missing", f"no {series.REGIONS_FILE}", means, _how(entry))
-    found = f"{len(table):,} survey regions of {table['cname'].nunique()} countries"
-    return SourceState(entry.id, "present", found)
+    content = f"{len(table):,} survey regions of {table['cname'].nunique()} countries"
+    return SourceState(entry.id, "present", content)
 
 
 def _half_downloads(folder: Path, indicators: Path) -> Iterator[SourceState]:

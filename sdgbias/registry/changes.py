@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import yaml
+from ruamel.yaml import YAML
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
 from sdgbias import files as yaml_text
 from sdgbias.errors import RegistryError, one_of
@@ -95,19 +98,7 @@ def set_state(
     from which on the nightly run scores it again; '' for a quarantine that lasts until the model is
     enabled by hand. RegistryError: no such entry, a broken one, an illegal move (MOVES).
     """
-    path, new = moved(root, name, state, reason=reason, until=until)
-    fields = {"state": new.state, "reason": new.reason, "until": new.until}
-    text = yaml_text.with_yaml_fields(path.read_text(encoding="utf-8"), fields)
-    try:
-        same = _parsed(text, path) == new
-    except RegistryError:
-        same = False
-    if not same:  # such as an entry written on one line
-        raise RegistryError(
-            f"{path}: can't be changed by a program; write state: {state} into it yourself"
-        )
-    _replace(path, text)
-    return path
+    return _rewrite(*moved(root, name, state, reason=reason, until=until))
 
 
 def set_ways(root: Path | None, name: str, decided: ModelSpec) -> Path:
@@ -119,41 +110,35 @@ def set_ways(root: Path | None, name: str, decided: ModelSpec) -> Path:
     share = decided.options.get("share_prefix")
     options = old.options if share is None else {**old.options, "share_prefix": share}
     new = dataclasses.replace(old, batch_size=decided.batch_size, options=options)
-    if new == old:
-        return path
-    fields: dict[str, object] = {"state": new.state, "batch_size": new.batch_size}
-    text = _with_option(path.read_text(encoding="utf-8"), "share_prefix", share)
-    text = yaml_text.with_yaml_fields(text, fields)
-    try:
-        same = _parsed(text, path) == new
-    except RegistryError:
-        same = False
-    if not same:  # such as an entry written on one line
-        raise RegistryError(
-            f"{path}: can't be changed by a program; write batch_size: {new.batch_size} and the"
-            f" option share_prefix: {str(share).lower()} into it yourself"
-        )
-    _replace(path, text)
+    return path if new == old else _rewrite(path, new)
+
+
+def _rewrite(path: Path, new: ModelSpec) -> Path:
+    """Gives an entry's file the values of another one, comments and order as they are."""
+    editor = YAML()
+    editor.preserve_quotes, editor.width = True, 10_000
+    entry, old = editor.load(path.read_text(encoding="utf-8")), read(path)
+    fields = {name: getattr(new, name) for name in ("state", "batch_size", "reason", "until")}
+    for field, value in fields.items():
+        if value == getattr(old, field):
+            continue
+        # quoted, because other readers take a plain yes for true
+        text = DoubleQuotedScalarString(value) if field in ("reason", "until") else value
+        if field in entry and not value:
+            del entry[field]
+        elif field in entry:
+            entry[field] = text
+        else:
+            entry.insert(list(entry).index("state") + 1 + (field == "until"), field, text)
+    for option, setting in new.options.items():
+        if old.options.get(option) != setting:
+            entry.setdefault("options", {})[option] = setting
+    written = io.StringIO()
+    editor.dump(entry, written)
+    if _parsed(written.getvalue(), path) != new:
+        raise RegistryError(f"{path}: can't be changed by a program; change it by hand")
+    _replace(path, written.getvalue())
     return path
-
-
-def _with_option(text: str, name: str, value: object) -> str:
-    """An entry's text with one option set; every other character stays."""
-    node = yaml.compose(text, Loader=yaml.SafeLoader)
-    assert isinstance(node, yaml.MappingNode)
-    parts = {key.value: part for key, part in node.value}
-    line = f"{name}: {str(value).lower()}"
-    options = parts.get("options")
-    if options is None:
-        return f"{text.rstrip()}\noptions:\n  {line}\n"
-    own = next(((k, v) for k, v in options.value if k.value == name), None)
-    start, end = options.start_mark.index, options.start_mark.index
-    if own is not None:
-        start, end = own[0].start_mark.index, own[1].end_mark.index
-        return text[:start] + line + text[end:]
-    if options.flow_style:  # {max_images: 1}
-        return f"{text[: start + 1]}{line}{', ' if options.value else ''}{text[start + 1 :]}"
-    return f"{text[:start]}{line}\n{' ' * options.start_mark.column}{text[start:]}"
 
 
 def moved(

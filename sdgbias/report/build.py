@@ -4,7 +4,7 @@ web application shows the same pages (`ReportPages.page`)."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -171,9 +171,11 @@ def write_report(
     tables: Sequence[Table] | None = None,
     rank_planted: bool = False,
     among: Sequence[str] | None = None,
+    tell: Callable[[str], None] = lambda finding: None,
 ) -> Path:
     """Write every page that has content (`ReportPages.present`) to ``out``; pages of an earlier
     report that are not part of this one are removed. Returns the path of the first page.
+    ``tell`` gets each answer of the overview's first screen, in a sentence.
 
     ``benchmarks``: benchmark folders, one per suite, whose quality pages and cards are copied
     beside the pages (``Suite.docs_folder``) and linked. ``tables``: the tables that `sdgbias
@@ -198,6 +200,8 @@ def write_report(
         for page in layout.PAGES:
             if page.file:
                 filled = made.page(page)
+                for answer in filled[1]["answers"] if filled and page == OVERVIEW else ():
+                    tell(answer.lead)
                 texts[page.file] = filled and layout.render(filled[0], page, front, **filled[1])
         for file, text in texts.items():
             studies.write(out / file, text)

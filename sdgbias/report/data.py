@@ -17,9 +17,9 @@ import pandas as pd
 from sdgbias import store
 from sdgbias.errors import StoreError
 from sdgbias.methods import stats
-from sdgbias.types import PILLARS, VIEW_LABELS
+from sdgbias.types import PILLARS
+from sdgbias.vocabulary import METHODS
 
-METHODS = {**VIEW_LABELS, "cade": "CADE", "full_generated": "Full, generated"}
 DIRECTIONS = ("pessimistic", "conservative", "optimistic")
 TESTS = ("T1", "T2", "T3", "T4", "T5", "all")
 _CELL = ["model", "task", "test", "method", "pillar", "indicator", "metric"]

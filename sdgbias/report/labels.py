@@ -12,26 +12,14 @@ from urllib.parse import urlencode
 
 from sdgbias import suites
 from sdgbias.analysis.night_text import number as number
-from sdgbias.files import packaged_yaml
 from sdgbias.methods import lean
 from sdgbias.methods.stats import Estimate
-from sdgbias.report.data import DIRECTIONS, METHODS, ReportData
+from sdgbias.report.data import DIRECTIONS, ReportData
 from sdgbias.types import PILLARS
+from sdgbias.vocabulary import WORDS
 
 NBSP, DASH = "\u00a0", "\u2013"
 NO_INTERVAL = "no interval"
-#: How an answer about people was parsed (suites/facet.py), for display.
-PARSED_BY = {
-    "exact": "word for word",
-    "normalised": "after normalising",
-    "option": "as an option letter",
-    "cosine": "by the nearest label",
-    "refusal": "declined",
-    "unparsed": "not understood",
-    "empty": "empty",
-    "several": "names several",
-    "argmax": "likeliest letter",
-}
 
 
 def percent(e: Estimate | None) -> str:
@@ -188,40 +176,27 @@ def cade_change(data: ReportData, model: str) -> tuple[str, str] | None:
     return verdict, "; ".join([text, *notes])
 
 
-#: Metric -> its title, its better end, whether it is signed or has a unit of its own.
-METRICS: Mapping[str, Mapping[str, Any]] = packaged_yaml("metrics.yaml")
 #: Metrics with a unit of their own; all others are shares, shown in per cent.
-PLAIN = {name for name, about in METRICS.items() if about.get("own_unit")}
+PLAIN = {name for name, word in WORDS.metrics.items() if word.unit in ("own", "change")}
 #: Differences, shown with their sign.
-SIGNED = {name for name, about in METRICS.items() if about.get("signed")}
+SIGNED = {name for name, word in WORDS.metrics.items() if word.unit in ("points", "change")}
 #: Direction of improvement: 1 higher, -1 lower.
-BETTER: Mapping[str, int] = {
-    n: about["better"] for n, about in METRICS.items() if "better" in about
+BETTER = {
+    name: 1 if word.better == "higher" else -1
+    for name, word in WORDS.metrics.items()
+    if word.better
 }
-TASKS = {
-    "mcq": "Multiple choice",
-    "regression": "Estimates",
-    "direct": "Direct question",
-    "choice": "Single choice",
-}
+TASKS = {task: word.name for task, word in WORDS.tasks.items()}
 SUITES = {name: suite.title for name, suite in suites.SUITES.items()}
-VIEWS = METHODS | {"full_argmax": "Full, likeliest letter"}
-VERDICTS = {
-    "PASS": "Pass",
-    "BREACH": "Breach",
-    "INSUFFICIENT_EVIDENCE": "Not enough evidence",
-    "MISSING": "Missing",
-    "FIRST_RUN": "First run",
-}
-#: Verdicts in order of severity: the first one present stands for a group.
-WORST = ("BREACH", "MISSING", "INSUFFICIENT_EVIDENCE", "FIRST_RUN", "PASS")
+VERDICTS = {verdict: word.name for verdict, word in WORDS.verdicts.items()}
 
 
 def title(metric: str) -> str:
     """'accuracy_gain' -> 'Accuracy gain over Full'; the metric's name if it has no title
     ('share_A': 'Share A')."""
     text = metric.replace("_", " ")
-    return str(METRICS.get(metric, {}).get("title") or text[:1].upper() + text[1:])
+    word = WORDS.metrics.get(metric)
+    return word.name if word else text[:1].upper() + text[1:]
 
 
 def group(pillar: str) -> str:
@@ -239,15 +214,6 @@ def amount(value: float | None, metric: str, unit: bool = True) -> str:
         return number(value, 0 if metric == "distinct_prompts" else 2, metric in SIGNED)
     after = "" if not unit else f"{NBSP}points" if metric in SIGNED else f"{NBSP}%"
     return number(100 * value, 1, metric in SIGNED) + after
-
-
-def tick(value: float, metric: str) -> str:
-    """A value on an axis: '52.5 %', '+2.5', '14'."""
-    plain = metric in PLAIN
-    text = number(value if plain else 100 * value, 2, metric in SIGNED)
-    if "." in text:
-        text = text.rstrip("0").rstrip(".")
-    return text if plain or metric in SIGNED else f"{text}{NBSP}%"
 
 
 def interval_of(row: Mapping[str, Any], metric: str) -> str:
@@ -314,4 +280,5 @@ def parsed(text: str | None, kind: type = dict) -> Any:
 
 def worst(verdicts: Mapping[str, int]) -> str:
     """The most severe of these verdicts; '' for none."""
-    return next((v for v in WORST if verdicts.get(v)), "")
+    there = [verdict for verdict, n in verdicts.items() if n and verdict in WORDS.verdicts]
+    return max(there, key=lambda verdict: WORDS.verdicts[verdict].severity, default="")

@@ -15,12 +15,13 @@ from markupsafe import Markup, escape
 
 from sdgbias.files import packaged, packaged_yaml
 from sdgbias.report import labels
+from sdgbias.vocabulary import METHODS, WORDS
 
 TEMPLATES = packaged("report", "templates")
 STATIC = packaged("report", "static")
 TITLE = "SDG bias in vision–language models"
 #: The words of the pages: term -> one sentence.
-TERMS: Mapping[str, str] = packaged_yaml("glossary.yaml")
+TERMS: Mapping[str, str] = WORDS.explained
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ QUESTIONS = _PAGES["QUESTIONS"]
 NIGHTS = _PAGES["NIGHTS"]
 RUNS = _PAGES["RUNS"]
 FAIRNESS = _PAGES["FAIRNESS"]
-METHODS = _PAGES["METHODS"]
+METHOD_PAGE = _PAGES["METHODS"]
 PARAMETERS = _PAGES["PARAMETERS"]
 GROUPS = _PAGES["GROUPS"]
 HARM = _PAGES["HARM"]
@@ -125,7 +126,7 @@ def environment() -> jinja2.Environment:
     env.filters["ci"] = labels.interval
     env.globals.update(
         url=labels.url,
-        VIEWS=labels.VIEWS,
+        VIEWS=METHODS,
         TASKS=labels.TASKS,
         SUITES=labels.SUITES,
         VERDICTS=labels.VERDICTS,

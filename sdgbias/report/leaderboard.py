@@ -24,10 +24,11 @@ from sdgbias import store
 from sdgbias.analysis.asked import language_model, needs
 from sdgbias.methods import stats
 from sdgbias.report import labels
-from sdgbias.report.data import ALL_TESTS, METHODS
+from sdgbias.report.data import ALL_TESTS
 from sdgbias.report.source import Reader, Row
 from sdgbias.suites import in_order
 from sdgbias.types import ContextTest
+from sdgbias.vocabulary import METHODS
 
 #: Selects in order: each one narrows the next. The default is the first of these values that
 #: exists.

@@ -167,9 +167,9 @@ class Reader:
             self.results._keep(key, _Answer(self._stamp, rows, datetime.now(UTC)))
         return rows
 
-    def one(self, sql: str, params: Params = ()) -> Row | None:
+    def one(self, sql: str, params: Params = (), runs: Sequence[str] = ()) -> Row | None:
         """The first row, or None."""
-        rows = self.ask(sql, params)
+        rows = self.ask(sql, params, runs=runs)
         return rows[0] if rows else None
 
     def _open(self) -> Any:

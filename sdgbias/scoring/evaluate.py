@@ -36,7 +36,8 @@ from sdgbias.scoring.scorer import DECODING, NOT_FINITE, SCORING, Scorer, not_ge
 from sdgbias.scoring.timing import timings
 from sdgbias.suites.sdg import read_table
 from sdgbias.suites.suite import Abilities, EvalSettings, StoredScores
-from sdgbias.types import NEEDS_PICTURES, VIEW_LABELS, ModelSpec, View
+from sdgbias.types import NEEDS_PICTURES, ModelSpec, View
+from sdgbias.vocabulary import METHODS
 
 #: Prompts that show how an undecided model's may be scored together.
 _PROBES = 12
@@ -97,7 +98,7 @@ class Scoring:
         for view, keys in self.scored.cells.groupby("view", sort=True)["key"]:
             if set(keys) <= lost:
                 first = next(f for f in self.failed if f[0] in set(keys))
-                return f"{VIEW_LABELS.get(str(view), str(view))} ({first[1]}: {first[2]})"
+                return f"{METHODS.get(str(view), str(view))} ({first[1]}: {first[2]})"
         return ""
 
     def outcome(self, run_id: str) -> Outcome:
@@ -188,21 +189,21 @@ def _score(
     if len(missing) and admission.undecided(spec):
         _decide_size(scorer, missing)
 
-    def summary(cells: pd.DataFrame, waiting: list[str]) -> Scoring:
+    def stored(cells: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, StoredScores]:
+        """The cache's rows of scores and answers, and what the suite reads of them."""
         scores = cache.compact("scores")
         answers = cache.compact("generations").merge(needed[["key", "limit"]], on=["key", "limit"])
-        of_time = [name for name, _ in TIMED]
+        times = [name for name, _ in TIMED]
+        rows = (scores.drop(columns=times), answers.drop(columns=times))
+        return scores, answers, StoredScores(cells, *rows, TOLERANCES[spec.dtype])
+
+    def summary(cells: pd.DataFrame, waiting: list[str]) -> Scoring:
+        scores, answers, scored = stored(cells)
         failed = [
             *scorer.failures,
             *((key, NotAnswerable.kind, reason) for key, reason in never.items()),
             *((key, *WAITING) for key in waiting),
         ]
-        scored = StoredScores(
-            cells,
-            scores.drop(columns=of_time),
-            answers.drop(columns=of_time),
-            near=TOLERANCES[spec.dtype],
-        )
         return Scoring(
             # the texts are a seventh of a run's memory, and nothing reads them from here on
             Plan(distinct.drop(columns="text"), plan.cells),
@@ -224,7 +225,20 @@ def _score(
 
     if len(missing):
         report(SCORING, 0, 0)
-    paper = plan.paper()
+
+    def force_starts(split: str) -> None:
+        """Decodes answers of the paper's views that begin as the suite asks."""
+        scored = stored(plan.cells)[2]
+        starts = run.suite.starts_needed(run.benchmark, scored, run.settings, split)
+        rows = needed[needed["key"].isin(list(starts))].assign(run=run.run_id)
+        rows = rows.assign(forced=[",".join(starts[key]) for key in rows["key"]])
+        rows = rows.assign(n_tokens=cache.lengths(rows["key"]))
+        for kind in (totals, left):
+            kind[DECODING] += len(rows)
+        scorer.run(missing[:0], rows, report)
+        left[DECODING] -= len(rows)
+
+    paper, continues = plan.paper(), run.settings.mode == "continue"
     for of_paper in (True, False):
         to_score, to_decode = (
             rows[rows["key"].isin(paper) == of_paper] for rows in (missing, wanted)
@@ -237,6 +251,9 @@ def _score(
         scorer.run(to_score, to_decode, report)
         left[SCORING] -= len(to_score)
         left[DECODING] -= len(to_decode)
+        if of_paper and gives_scores and abilities.forces_starts and continues:
+            force_starts("val")  # CADE is tuned on these
+            force_starts("test")
     scorer.forget_hangs()
     return summary(plan.cells, [])
 

@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +40,12 @@ from sdgbias.errors import (
     StoreError,
 )
 from sdgbias.files import replacing
-from sdgbias.methods.answers import answer_part
 from sdgbias.progress import Progress
 from sdgbias.scoring.cache import SCHEMAS, ScoreCache
 from sdgbias.scoring.plan import as_prompts, chunks
-from sdgbias.types import DIGITS, ModelSpec, ScoreBatch
+from sdgbias.types import ModelSpec, ScoreBatch
 
-#: Some rows of the plan: column -> value.
+#: Some rows of the plan: column -> value, and `prompt`.
 Chunk = list[dict[str, Any]]
 #: Scores a chunk; returns its finished rows, of the columns of the cache.
 Work = Callable[[Chunk], pa.RecordBatch]
@@ -179,18 +179,22 @@ class Scorer:
         return why
 
     def score(self, missing: pd.DataFrame, progress: Progress) -> None:
-        self._loop("scores", missing, self._score_batch, progress, SCORING)
+        """Scores prompts over their candidates."""
+        self._loop("scores", missing, self._score_batch, partial(progress, SCORING))
 
     def generate(self, missing: pd.DataFrame, progress: Progress) -> None:
-        self._loop("generations", missing, self._generate_batch, progress, DECODING)
+        """Decodes answers: those of one kind and length together."""
+        done = 0
+
+        def report(of_kind: int, _: int) -> None:
+            progress(DECODING, done + of_kind, len(missing))
+
+        for _, rows in missing.groupby(["forced", "limit"], sort=True):
+            self._loop("generations", rows, self._generate_batch, report)
+            done += len(rows)
 
     def _loop(
-        self,
-        kind: str,
-        missing: pd.DataFrame,
-        work: Work,
-        progress: Progress,
-        what: str,
+        self, kind: str, missing: pd.DataFrame, work: Work, progress: Callable[[int, int], None]
     ) -> None:
         hangs = missing["key"].map(self.watchdog.hangs).astype(int)
         for key in missing.loc[hangs > 1, "key"]:
@@ -202,6 +206,18 @@ class Scorer:
         table = pa.Table.from_pandas(used, preserve_index=False)
         held: list[pa.RecordBatch] = []
 
+        def chunk_from(start: int) -> Chunk:
+            """The chunk that begins at a row, with its prompts; its engine may prepare it."""
+            end = min(alone, chunks(ids, start, self.size)) if start < alone else start + 1
+            end = min(end, total)
+            chunk: Chunk = table.slice(start, end - start).to_pylist()
+            for row, prompt in zip(chunk, as_prompts(chunk, self.images), strict=True):
+                row["prompt"] = prompt
+            if chunk:
+                prompts = [row["prompt"] for row in chunk]
+                self.engine.prefetch(prompts, answers=kind == "generations")
+            return chunk
+
         def commit() -> None:
             batches = held.copy()
             held.clear()
@@ -210,23 +226,23 @@ class Scorer:
 
         since = time.perf_counter()
         with self.watchdog.on_duty(commit):
-            while start < total:
-                end = start + 1
-                if start < alone:
-                    end = min(alone, chunks(ids, start, self.size))
-                done = self._guarded(table.slice(start, end - start).to_pylist(), work)
+            chunk = chunk_from(0)
+            while chunk:
+                start, size = start + len(chunk), self.size
+                following = chunk_from(start)
+                done = self._guarded(chunk, work)
+                chunk = following if self.size == size else chunk_from(start)
                 now = time.perf_counter()
                 held += [rows for rows in done if rows.num_rows]
                 self.scored_any = self.scored_any or bool(held)
-                start = end
                 # progress counts what is committed
                 if now - since >= COMMIT_EVERY or start == total:
                     commit()
                     since = time.perf_counter()
-                    progress(what, start, total)
+                    progress(start, total)
 
     def _score_batch(self, chunk: Chunk) -> pa.RecordBatch:
-        prompts = as_prompts(chunk, self.images)
+        prompts = [row["prompt"] for row in chunk]
         began = time.perf_counter()
         batch = self.engine.candidate_scores(prompts)
         seconds = time.perf_counter() - began
@@ -256,37 +272,21 @@ class Scorer:
         return rows.filter(pa.array(known))
 
     def _generate_batch(self, chunk: Chunk) -> pa.RecordBatch:
-        """Free answers, and for Full prompts the answer after each forced digit (with the free
-        answer's sign)."""
-        answers: list[tuple[object, ...]] = []
-        parts: dict[tuple[bool, int], Chunk] = {}
-        for row in chunk:
-            parts.setdefault((row["forced"], row["limit"]), []).append(row)
-        for (forced, limit), part in sorted(parts.items()):
-            prompts = as_prompts(part, self.images)
-            starts = ["", *DIGITS] if forced and self.engine.forces_starts else [""]
-            began = time.perf_counter()
-            found = self.engine.generate(prompts, starts, limit)
-            seconds = _by_tokens(time.perf_counter() - began, self._lengths(part)) / len(starts)
-            for i, (row, prompt) in enumerate(zip(part, prompts, strict=True)):
-                key, run = row["key"], row.get("run")
-                texts, each = found.texts[i], float(seconds[i])
-                for start, text, cut in zip(starts, texts, found.truncated[i], strict=True):
-                    answers.append((key, start, text, limit, cut, each, run))
-                if (
-                    forced
-                    and self.engine.forces_starts
-                    and answer_part(texts[0]).lstrip().startswith("-")
-                ):
-                    signed = [f"-{d}" for d in DIGITS]
-                    began = time.perf_counter()
-                    again = self.engine.generate([prompt], signed, limit)
-                    each = (time.perf_counter() - began) / len(signed)
-                    for start, text, cut in zip(
-                        signed, again.texts[0], again.truncated[0], strict=True
-                    ):
-                        answers.append((key, start, text, limit, cut, each, run))
-        return _rows("generations", *zip(*answers, strict=True))
+        """Free answers, or the answer after each forced start: all rows of a chunk have the same
+        starts and limit."""
+        starts, limit = chunk[0]["forced"].split(","), chunk[0]["limit"]
+        began = time.perf_counter()
+        answers = self.engine.generate([row["prompt"] for row in chunk], starts, limit)
+        took = time.perf_counter() - began
+        seconds = _by_tokens(took, self._lengths(chunk)) / len(starts)
+        rows = [
+            (row["key"], start, text, limit, truncated, float(share), row.get("run"))
+            for row, texts, cuts, share in zip(
+                chunk, answers.texts, answers.truncated, seconds, strict=True
+            )
+            for start, text, truncated in zip(starts, texts, cuts, strict=True)
+        ]
+        return _rows("generations", *zip(*rows, strict=True))
 
     def _lengths(self, chunk: Chunk) -> np.ndarray:
         """(N,) tokens of N prompts, 0 where no start has scored them."""
@@ -389,11 +389,7 @@ def _read_hangs(note: Path) -> Counter[str]:
 
 
 def not_generated(rows: pd.DataFrame, decoded: pd.DataFrame) -> pd.DataFrame:
-    """The ``rows`` (key, forced, limit) with answers missing from ``decoded``, key and limit of the
-    existing ones."""
-    if rows.empty:
-        return rows
-    have = decoded.value_counts(["key", "limit"]).reindex(
-        pd.MultiIndex.from_frame(rows[["key", "limit"]]), fill_value=0
-    )
-    return rows[have.to_numpy() < np.where(rows["forced"], 1 + len(DIGITS), 1)]
+    """The ``rows`` (key, limit) without an answer in ``decoded``, key and limit of the existing
+    ones."""
+    have = pd.MultiIndex.from_frame(decoded[["key", "limit"]])
+    return rows[~pd.MultiIndex.from_frame(rows[["key", "limit"]]).isin(have)]

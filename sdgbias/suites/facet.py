@@ -84,11 +84,11 @@ def generations_needed(
     settings: EvalSettings = EvalSettings(),
     abilities: Abilities = Abilities(),
 ) -> pd.DataFrame:
-    """The ``distinct`` prompts that are answered freely, with columns task and forced: all that
-    show a picture, none of them forced."""
+    """The ``distinct`` prompts that are answered freely, with column task: all that show a
+    picture."""
     tasks = cells[cells["view"] == View.FULL.value].drop_duplicates("key").set_index("key")["task"]
     rows = distinct[distinct["key"].isin(tasks.index)]
-    return rows.assign(task=rows["key"].map(tasks), forced=False)
+    return rows.assign(task=rows["key"].map(tasks))
 
 
 def unanswerable(benchmark: Path, wanted: pd.DataFrame, names: Collection[str]) -> dict[str, str]:

@@ -26,9 +26,9 @@ from sdgbias.methods.protocol import constants
 from sdgbias.progress import Progress, silent
 from sdgbias.suites import sdg_censoring
 from sdgbias.suites.sdg_metrics import candidates, metric_rows, present_options
-from sdgbias.suites.sdg_numbers import digit_values, free_values, generated_letters
+from sdgbias.suites.sdg_numbers import digit_values, free_values, generated_letters, sign_of
 from sdgbias.suites.suite import Abilities, EvalSettings, StoredScores
-from sdgbias.types import GENERATED, OPTION_LETTERS, SDG, TESTS, ContextTest, Task, View
+from sdgbias.types import DIGITS, GENERATED, OPTION_LETTERS, SDG, TESTS, ContextTest, Task, View
 
 if TYPE_CHECKING:
     from sdgbias.methods.search import SearchResult
@@ -80,12 +80,11 @@ def generations_needed(
     settings: EvalSettings = EvalSettings(),
     abilities: Abilities = Abilities(),
 ) -> pd.DataFrame:
-    """The ``distinct`` prompts that are decoded, with columns task and forced.
+    """The ``distinct`` prompts that are answered freely, with column task.
 
-    Regression: every prompt of the paper's views; with mode `continue` the Full ones (T2, T5) once
-    for each first digit, where the engine can force a start. Multiple choice: settings.generated. A
-    model without scores is asked as the papers asked closed models: Full only, at all tests, or all
-    views where settings.generated says so; no digit is forced, because CADE can't choose one.
+    Regression: every prompt of the paper's views. Multiple choice: settings.generated. A model
+    without scores is asked as the papers asked closed models: Full only, at all tests, or all views
+    where settings.generated says so.
     """
     scores, wanted = abilities.gives_scores, settings.generated
     full = cells["view"] == (View.FULL.value if scores else richest_view(cells))
@@ -101,13 +100,33 @@ def generations_needed(
         "none": full & (not scores),
     }[wanted]
     tasks = cells[numbers | letters].drop_duplicates("key").set_index("key")["task"]
-    forced = set(cells.loc[numbers & (cells["view"] == View.FULL.value), "key"])
     rows = distinct[distinct["key"].isin(tasks.index)]
-    return rows.assign(
-        task=rows["key"].map(tasks),
-        forced=rows["key"].isin(forced)
-        & (settings.mode == "continue" and abilities.forces_starts and scores),
-    )
+    return rows.assign(task=rows["key"].map(tasks))
+
+
+def starts_needed(
+    benchmark: Path, scored: StoredScores, settings: EvalSettings, split: str
+) -> dict[str, list[str]]:
+    """Key -> the starts (a digit, behind the free answer's sign) after which mode `continue` still
+    lacks an answer of the Full view: all ten on the questions of split 'val', on which CADE is
+    tuned; on those of 'test' the digit that it then chooses."""
+    items = load_items(benchmark)[Task.REGRESSION]
+    asked = set(scored.cells.loc[scored.cells["task"] == Task.REGRESSION.value, "test"])
+    tests = [test for test in TESTS[Task.REGRESSION] if test.value in asked]
+    free = scored.spoken.get("", {})
+    wanted: dict[str, dict[str, None]] = {}
+    for test in tests if settings.mode == "continue" and len(items) else ():
+        keys = view_logits(scored, items, Task.REGRESSION, test, View.FULL)[0]
+        digits = [DIGITS] * len(items)
+        if split == "test":
+            choice = run_test(scored, items, Task.REGRESSION, test, settings).choice
+            digits = [DIGITS[at] if at >= 0 else "" for at in choice.get("cade", ())]
+        for key, of_key, side in zip(keys, digits, items["split"], strict=False):
+            if side == split and key in free:
+                starts = (sign_of(free[key]) + digit for digit in of_key)
+                lacking = [start for start in starts if key not in scored.spoken.get(start, {})]
+                wanted.setdefault(key, {}).update(dict.fromkeys(lacking))
+    return {key: list(starts) for key, starts in wanted.items() if starts}
 
 
 def richest_view(cells: pd.DataFrame) -> str:

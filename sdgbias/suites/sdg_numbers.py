@@ -33,6 +33,11 @@ def free_values(
     return np.array(values, dtype=float), np.array(how, dtype=object)
 
 
+def sign_of(free: str) -> str:
+    """The sign of a freely generated number: '-' or ''."""
+    return "-" if (parse_number(free) or 0.0) < 0 else ""
+
+
 def generated_letters(
     keys: np.ndarray, valid: Sequence[str], scored: StoredScores
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -53,15 +58,15 @@ def generated_letters(
 def digit_values(keys: np.ndarray, spoken: Spoken, mode: str) -> tuple[np.ndarray, np.ndarray]:
     """(values, unparsed), both (N, 10): the number that each first digit leads to. `continue` =
     greedy decoding after the forced digit, `replace` = the free answer with its first digit
-    exchanged (the reference). Both keep the free answer's sign. Where the text contains no number
-    the value is 0.0 (the reference) and unparsed is True."""
+    exchanged (the reference), which stands in where nothing was decoded after a digit. Both keep
+    the free answer's sign. Where the text contains no number the value is 0.0 (the reference) and
+    unparsed is True."""
     values = np.full((len(keys), len(DIGITS)), np.nan)
     unparsed = np.zeros(values.shape, dtype=bool)
     for i, key in enumerate(keys):
         if (free := spoken.get("", {}).get(key)) is None:
             continue
-        stated = parse_number(free)
-        sign = "-" if (stated or 0.0) < 0 else ""
+        stated, sign = parse_number(free), sign_of(free)
         for j, digit in enumerate(DIGITS):
             text = spoken.get(sign + digit, {}).get(key) if mode == "continue" else None
             number = parse_number(text) if text is not None else None

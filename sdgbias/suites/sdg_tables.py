@@ -158,6 +158,7 @@ SUITE = Suite(
     identity=sdg.identity,
     cells=cells,
     generations_needed=sdg.generations_needed,
+    starts_needed=sdg.starts_needed,
     answer_kinds={task.value: task.value for task in Task},
     tables=tables,
     signatures=True,

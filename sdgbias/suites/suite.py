@@ -151,7 +151,9 @@ class Suite:
 
     identity: the settings that enter a run's id. cells: task, item_id, test, view, text, image_id,
     candidates of every prompt. generations_needed(cells, distinct, settings, abilities): the
-    distinct prompts to decode, with columns task and forced. answer_kinds: task -> kind of
+    distinct prompts to answer freely, with column task. starts_needed(benchmark, scored, settings,
+    split): key -> the starts after which answers of a split are still to be decoded; asked for
+    'val', then for 'test'. answer_kinds: task -> kind of
     question (ANSWER_TOKENS), which limits the length of its answers. unanswerable(benchmark,
     wanted, names): key -> reason, of prompts whose right answer is not among the ``names`` that an
     engine can give. tables: see `Tables`. noted: the part of the benchmark's card that a run's
@@ -176,6 +178,9 @@ class Suite:
     ]
     answer_kinds: Mapping[str, str]
     tables: Tables
+    starts_needed: Callable[[Path, StoredScores, EvalSettings, str], dict[str, list[str]]] = (
+        lambda benchmark, scored, settings, split: {}
+    )
     unanswerable: Callable[[Path, pd.DataFrame, Collection[str]], dict[str, str]] = (
         lambda benchmark, wanted, names: {}
     )
@@ -198,10 +203,13 @@ class Suite:
         settings: EvalSettings = EvalSettings(),
         abilities: Abilities = Abilities(),
     ) -> pd.DataFrame:
-        """The ``distinct`` prompts whose answer a model generates, with columns task, forced and
-        limit (most new tokens)."""
+        """The ``distinct`` prompts whose answer a model generates, with columns task,
+        forced (the starts that answers are forced to have, separated by commas: none) and limit
+        (most new tokens)."""
         rows = self.generations_needed(cells, distinct, settings, abilities)
-        return rows.assign(limit=rows["task"].map(self.token_limits(spec)).astype("int32"))
+        return rows.assign(
+            forced="", limit=rows["task"].map(self.token_limits(spec)).astype("int32")
+        )
 
     def token_limits(self, spec: ModelSpec) -> dict[str, int]:
         """task -> longest answer of a model, in tokens."""

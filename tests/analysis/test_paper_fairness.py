@@ -7,7 +7,6 @@ import csv
 import io
 import json
 import shutil
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from sdgbias import cli, store
-from sdgbias.analysis.paper import fairness, formats
+from sdgbias.analysis import paper as tables
+from sdgbias.analysis.paper import formats
 from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.cells import NOT_ANALYSED, NOT_RUN, Cell, Table
 from sdgbias.analysis.rows import row, table
@@ -25,7 +25,10 @@ from sdgbias.methods.stats import Estimate
 from sdgbias.raw.facet import GROUPS, SELECTED
 from sdgbias.suites import facet
 from sdgbias.suites.facet_groups import PAIRS
+from sdgbias.types import FACET
+from tests.builders import paper_tables
 from tests.builders.answered_people import PEOPLE, answered, items
+from tests.builders.paper_tables import cell
 
 LLAVA, PLANTED = "LLaVA-1.5 (7B) (measured)", "planted-people (planted)"
 
@@ -75,14 +78,8 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@cache
 def everything(path: Path) -> dict[str, Table]:
-    return {t.item: t for t in fairness.build(fairness.load(path))}
-
-
-def cell(t: Table, column: str, *labels: str) -> Cell:
-    [found] = [r for r in t.rows if r.labels == labels]
-    return found.cells[[c.name for c in t.columns].index(column)]
+    return paper_tables.everything(path, FACET)
 
 
 def stored(
@@ -297,19 +294,26 @@ def test_a_planted_run_never_stands_for_a_model_of_the_paper(tmp_path: Path) -> 
     assert own.status == "planted" and own.paper is None
 
 
-def test_names_of_tables(full: Path) -> None:
-    assert (
-        fairness.chosen(["2"]) == ["gender", "skin", "age"]
-        and fairness.chosen(["Classes", "rates"])[-1] == "rates"
-    )
-    assert fairness.chosen(["1", "data", "3"]) == ["data", "prompts"] and fairness.chosen(
-        ["all"]
-    ) == fairness.chosen([]) == list(fairness.ITEMS)
+@pytest.mark.parametrize(
+    ("names", "items"),
+    [
+        (["2"], ["gender", "skin", "age"]),
+        (["Classes"], ["classes-gender", "classes-skin", "classes-age"]),
+        (["1", "data", "3"], ["data", "prompts"]),
+        (["all"], tables.items(FACET)),
+        ([], tables.items(FACET)),
+    ],
+)
+def test_tables_have_the_papers_numbers_as_names(names: list[str], items: list[str]) -> None:
+    assert tables.chosen(names, FACET) == items
+
+
+def test_unknown_names_are_refused(full: Path) -> None:
     with pytest.raises(UsageError, match="unknown table 'H'; valid: .*classes.*rates"):
-        fairness.chosen(["H"])
+        tables.chosen(["H"], FACET)
     with pytest.raises(UsageError, match="unknown model 'gpt-9'; valid: .*minicpm-v-8b"):
-        fairness.load(full, ["gpt-9"])
-    only = fairness.build(fairness.load(full, ["gpt-4o"]), ["gender"])[0]
+        tables.load(full, ["gpt-9"], suite=FACET)
+    only = tables.build(tables.load(full, ["gpt-4o"], suite=FACET), ["gender"])[0]
     assert {r.labels[0] for r in only.rows} == {"GPT-4o (not run)"}, (
         "the run of the other suite is none of this one"
     )

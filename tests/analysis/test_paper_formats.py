@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,12 @@ from typer.testing import CliRunner
 
 from sdgbias import cli
 from sdgbias.analysis import paper as tables
-from sdgbias.analysis.paper import formats, results
+from sdgbias.analysis.paper import formats, own_rows, printed, results
+from sdgbias.analysis.paper.lines import LINES
+from sdgbias.analysis.paper.printed import described
 from sdgbias.errors import UsageError
 from sdgbias.store import database
+from sdgbias.types import FACET, SDG
 from tests.builders.paper_tables import (
     LLAVA,
     build,
@@ -28,8 +32,8 @@ def test_names_in_any_case_and_controls_beside_table_h() -> None:
         "fig3",
         "K",
     ]
-    assert tables.chosen(["all"]) == list(tables.ITEMS)
-    assert set(tables.ITEMS) - set(tables.chosen([])) == set(tables.PLAIN)
+    assert tables.chosen(["all"]) == tables.items()
+    assert tables.chosen([]) == tables.items(studies=False) and "sweep" not in tables.chosen([])
     with pytest.raises(UsageError, match="--table: unknown table '7'; valid: 1, 2, 3, A, B"):
         tables.chosen(["7"])
 
@@ -136,3 +140,38 @@ def test_the_results_are_opened_once(full: Path, monkeypatch: pytest.MonkeyPatch
         command = ["reproduce", "--results", str(full), "--paper", paper]
         CliRunner().invoke(cli.app, command, catch_exceptions=False)
     assert len(opened) == 2
+
+
+#: What may stand in a description beside the key of a number.
+TEXTS = {"title", "definition", "labels", "columns", "shared", "notes", "empty", "rows"}
+RULES = {"lacks", "printed", "spoken", "show"}
+OF_TABLES = {"at", "lines", "paper", "printed_at", "not_run", "absent", "stated"}
+OF_LINES = {"blank", "metrics", "run_only", "ours"}
+
+
+def lines_in(part: object) -> Iterator[object]:
+    """The names of functions and the keys of lines of a part of `lines`, however nested."""
+    if isinstance(part, list):
+        yield from (line for one in part for line in lines_in(one))
+    else:
+        yield from part.values() if isinstance(part, dict) else [part]
+
+
+@pytest.mark.parametrize("suite", [SDG, FACET])
+def test_a_word_that_nothing_reads_stands_in_no_description(suite: str) -> None:
+    key = {*results.KEY}
+    for item, about in described(suite)["tables"].items():
+        assert about.keys() <= TEXTS | RULES | OF_TABLES, item
+        assert about.get("at", {}).keys() <= key, item
+        assert about.get("rows", "plain") in own_rows.ROWS, item
+        for name in filter(None, (about.get("paper"), about.get("stated"))):
+            assert printed.rows(name), item
+        for line in lines_in(about.get("lines", [])):
+            known = (
+                line in LINES if isinstance(line, str) else line.keys() <= key | RULES | OF_LINES
+            )
+            assert known, (item, line)
+        columns = about["columns"].values() if isinstance(about["columns"], dict) else ()
+        for column in columns:
+            words = {"name", "kind"} | key | RULES | OF_LINES
+            assert isinstance(column, str) or column.keys() <= words, (item, column)

@@ -9,12 +9,14 @@ import pandas as pd
 import pytest
 
 from sdgbias import store
+from sdgbias.analysis.analyse import analyse
 from sdgbias.analysis.rows import COLUMNS, row, table
 from sdgbias.analysis.run import load
 from sdgbias.errors import StoreError
 from sdgbias.methods import cade
 from sdgbias.methods.stats import Estimate
 from sdgbias.types import ContextTest, Task, View
+from tests.builders.people import publish_people
 from tests.builders.results import PARAMS, publish_fake
 
 
@@ -61,6 +63,19 @@ def test_cade_from_the_store_is_cade_of_the_run(results: Path) -> None:
 def test_an_unknown_run_is_named(results: Path) -> None:
     with pytest.raises(StoreError, match="no run 'nobody'"):
         load(results, "nobody")
+
+
+@pytest.mark.parametrize("suite", ["sdg", "people"])
+def test_a_run_whose_scores_were_removed_is_not_analysed(tmp_path: Path, suite: str) -> None:
+    """Its rows of studies would be replaced by none."""
+    path = publish_fake(tmp_path / "r.duckdb") if suite == "sdg" else publish_people(tmp_path, 40)
+    [run_id, *_] = store.run_ids(path)
+    with store.connect(path) as db:
+        removed = "UPDATE details SET dropped_at = TIMESTAMP '2026-01-02' WHERE run_id = ?"
+        db.execute(removed, [run_id])
+
+    with pytest.raises(StoreError, match=f"the scores of run {run_id} were removed .*2026-01-02"):
+        analyse(path, [run_id])
 
 
 def test_censored_and_extra_scores(tmp_path: Path) -> None:

@@ -142,6 +142,14 @@ def test_two_answers_to_the_same_question_are_a_fault(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "said"), [(HEADER + "\n", "holds no question; add a row"), ("\n\n", "is empty; the")]
+)
+def test_a_table_without_questions(tmp_path: Path, text: str, said: str) -> None:
+    found = read_folder(write(tmp_path, table=text))
+    assert [str(fault).partition(": ")[2][: len(said)] for fault in found.faults] == [said]
+
+
 def test_a_missing_folder_and_a_missing_suite_yaml(tmp_path: Path) -> None:
     assert "is no folder" in faults(tmp_path / "none")[0]
     (tmp_path / "suite.yml").write_text(YAML)

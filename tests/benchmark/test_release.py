@@ -9,15 +9,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
 from sdgbias.benchmark.card.intended_use import intended_use
 from sdgbias.benchmark.release import import_ as release_import
+from sdgbias.benchmark.release.check import question_kind, stage_records
 from sdgbias.benchmark.release.export import dump, export, own_record
 from sdgbias.benchmark.release.import_ import import_
+from sdgbias.benchmark.release.items import place_of_paths
 from sdgbias.benchmark.release.records import PARTS, stem
 from sdgbias.benchmark.splits import authors_split
 from sdgbias.errors import InputError, UsageError
@@ -386,29 +391,23 @@ def test_order_of_lines_changes_no_table(release: Callable[..., Path], tmp_path:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda text: text[:-20], f"mcq_T2.jsonl line {N}: no JSON record"),
-        (lambda text: "[1, 2]\n" + text, "mcq_T2.jsonl line 1: no JSON record"),
-        (lambda text: "\n" + text.replace("{", "", 1), "mcq_T2.jsonl line 2: no JSON record"),
-        (lambda text: "", "mcq_T2.jsonl"),
-        (lambda text: "\n\n", "no record in it"),
+        (lambda data: data[:-20], f"mcq_T2.jsonl line {N}: no JSON record"),
+        (lambda data: b"[1, 2]\n" + data, "mcq_T2.jsonl line 1: no JSON record"),
+        (lambda data: b"\n" + data.replace(b"{", b"", 1), "mcq_T2.jsonl line 2: no JSON record"),
+        (lambda data: b"", "mcq_T2.jsonl"),
+        (lambda data: b"\n\n", "no record in it"),
+        (lambda data: data + b'{"A": "\xff\xfe"}\n', f"line {N + 1}: no JSON record"),
     ],
 )
 def test_a_damaged_file_is_named(
-    release: Callable[..., Path], tmp_path: Path, damage: Callable[[str], str], said: str
+    release: Callable[..., Path], tmp_path: Path, damage: Callable[[bytes], bytes], said: str
 ) -> None:
     path = release() / "data" / "mcq_T2.jsonl"
-    path.write_text(damage(path.read_text()))
+    path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(InputError, match=said) as caught:
         import_(tmp_path / "release", tmp_path / "out")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out" / "benchmark.json").exists()
-
-
-def test_bytes_that_are_no_text(release: Callable[..., Path], tmp_path: Path) -> None:
-    path = release() / "data" / "mcq_T2.jsonl"
-    path.write_bytes(path.read_bytes() + b'{"item_id": 1, "A": "\xff\xfe"}\n')
-    with pytest.raises(InputError, match="mcq_T2.jsonl"):
-        import_(tmp_path / "release", tmp_path / "out")
 
 
 def test_folders_that_are_not_what_they_should_be(
@@ -474,3 +473,28 @@ def test_foreign_records_come_back_byte_for_byte(
     told = [json.loads(line) for line in after["views/regression_T2_text.jsonl"].splitlines()]
     assert {r["image"] for r in told} == {"images/blank.png"}
     assert all(r["question"].endswith("Round to 1 decimal place.\nIgnore the image.") for r in told)
+
+
+def test_a_file_of_half_complete_questions_is_complete(tmp_path: Path) -> None:
+    staged = tmp_path / "staged.parquet"
+    texts = ["How many?\nOptions: A. few; B. some; C. many\nVALID OPTIONS: A, B, C", "How many?"]
+    pq.write_table(pa.table({"question": texts}), staged)
+    with duckdb.connect() as con:
+        assert question_kind(con, Task.MCQ, str(staged)) == "complete"
+    pq.write_table(pa.table({"question": [*texts, "How much?"]}), staged)
+    with duckdb.connect() as con:
+        assert question_kind(con, Task.MCQ, str(staged)) != "complete"
+
+
+def test_paths_become_distinct_clusters() -> None:
+    paths = pd.Series(
+        ["images/a.png", "images/b.png", "images/b.jpg", "other/a.png", "images/.png"]
+    )
+    assert list(place_of_paths(paths)) == ["a", "images/b.png", "images/b.jpg", "other/a", ".png"]
+
+
+def test_a_field_in_other_letters_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mcq_T2.jsonl"
+    path.write_text('{"item_id": 1, "Answer": "A"}\n', encoding="utf-8")
+    with pytest.raises(InputError, match="'Answer' has to be spelt 'answer'"):
+        stage_records(path, tmp_path / "staged.parquet")

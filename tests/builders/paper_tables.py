@@ -14,7 +14,7 @@ from sdgbias.analysis.paper import results
 from sdgbias.analysis.paper.cells import Cell, Table
 from sdgbias.analysis.rows import row, table
 from sdgbias.methods.stats import Estimate
-from sdgbias.types import PILLARS
+from sdgbias.types import PILLARS, SDG
 
 TESTS = ("T1", "T2", "T3", "T4", "T5")
 
@@ -29,106 +29,40 @@ def studied() -> pd.DataFrame:
         return Estimate(value, 48, value - 0.1, value + 0.1)
 
     made = [row("methods", "accuracy", at(0.51), test=t, method="post_hoc") for t in ("T1", "all")]
-    made += [
-        row("methods", "accuracy", at(0.34), test=t, method="always_b") for t in (*TESTS, "all")
-    ]
-    made += [
-        row(
-            "methods",
-            "not_run",
-            float("nan"),
-            method="cc",
-            note="extra pass content_free was not scored",
-        )
-    ]
-    made += [row("methods", "mae", at(8.5), task="regression", test="T2", method="vdd")]
+    for test in (*TESTS, "all"):
+        made.append(row("methods", "accuracy", at(0.34), test=test, method="always_b"))
+    lost = "extra pass content_free was not scored"
+    made.append(row("methods", "not_run", float("nan"), method="cc", note=lost))
+    made.append(row("methods", "mae", at(8.5), task="regression", test="T2", method="vdd"))
     for i, step in enumerate(("+alpha", "+lambda", "+beta", "+tau")):
-        made.append(
-            row(
-                "ablation",
-                "accuracy",
-                at(0.55 + i / 100),
-                test="T1",
-                method=step,
-                by="mode",
-                level="retuned",
-            )
-        )
-        made.append(
-            row(
-                "ablation",
-                "step_gain",
-                at(0.01),
-                test="T1",
-                method=step,
-                by="mode",
-                level="retuned",
-            )
-        )
-    made += [
-        row(
-            "streams",
-            "accuracy",
-            at(0.58 + i / 100),
-            test=t,
-            method="img",
-            by="divergence",
-            level="js",
-        )
-        for i, t in enumerate(TESTS)
-    ]
-    made += [
-        row(
-            "perturbation",
-            "share_optimistic",
-            at(0.61),
-            test="T1",
-            method="q_only",
-            by="order",
-            level="reversed",
-        )
-    ]
-    made += [
-        row("directions", "full_minus_ctx_q", at(0.02), test="T1", method="full", pillar=p)
-        for p in ("all", *PILLARS)
-    ]
-    made += [
-        row(
-            "directions",
-            "full_minus_ctx_q",
-            at(0.03),
-            test="T2",
-            method="full",
-            pillar=PILLARS[0],
-            indicator="stunting",
-        )
-    ]
-    made += [
-        row(
-            "regression",
-            "mae",
-            at(12.5),
-            task="regression",
-            test="T2",
-            method="cade",
-            by="target",
-            level="under5_mort",
-        )
-    ]
+        columns = {"test": "T1", "method": step, "by": "mode", "level": "retuned"}
+        made.append(row("ablation", "accuracy", at(0.55 + i / 100), **columns))
+        made.append(row("ablation", "step_gain", at(0.01), **columns))
+    for i, test in enumerate(TESTS):
+        columns = {"test": test, "method": "img", "by": "divergence", "level": "js"}
+        made.append(row("streams", "accuracy", at(0.58 + i / 100), **columns))
+    columns = {"test": "T1", "method": "q_only", "by": "order", "level": "reversed"}
+    made.append(row("perturbation", "share_optimistic", at(0.61), **columns))
+    for pillar in ("all", *PILLARS):
+        columns = {"test": "T1", "method": "full", "pillar": pillar}
+        made.append(row("directions", "full_minus_ctx_q", at(0.02), **columns))
+    columns = {"test": "T2", "method": "full", "pillar": PILLARS[0], "indicator": "stunting"}
+    made.append(row("directions", "full_minus_ctx_q", at(0.03), **columns))
+    columns = {"test": "T2", "method": "cade", "by": "target", "level": "under5_mort"}
+    made.append(row("regression", "mae", at(12.5), task="regression", **columns))
     made += [row("regression", "mae_macro", at(3.25), task="regression", test="T5", method="full")]
     for split, values in (("val", (0.50, 0.62, 0.62)), ("test", (0.45, 0.57, 0.60))):
         for x, value in zip((0.5, 1.0, 1.5), values, strict=True):
-            made.append(
-                row("sweep", "accuracy", at(value), test="T1", method=split, by="alpha", x=x)
-            )
+            columns = {"test": "T1", "method": split, "by": "alpha"}
+            made.append(row("sweep", "accuracy", at(value), x=x, **columns))
     made += [row("sweep", "optimum", 0.82, test="T1", by="alpha")]
     made += [row("paired", "accuracy_gain", at(0.04), test="all", method="cade", p=0.03)]
     return table(made)
 
 
 @cache
-def everything(path: Path) -> dict[str, Table]:
-    return {t.item: t for t in tables.build(results.load(path), ["all"])}
+def everything(path: Path, suite: str = SDG) -> dict[str, Table]:
+    return {t.item: t for t in tables.build(results.load(path, suite=suite), ["all"])}
 
 
 def build(path: Path, item: str) -> Table:

@@ -238,46 +238,11 @@ def _series(name: str, text: str) -> Callable[[Path], None]:
     ("spoil", "stage", "words"),
     [
         (_labels(lambda data: b""), "clusters", (LABELS, "no readable CSV")),
-        (_labels(lambda data: data[:60]), "clusters", (LABELS, "missing column(s)")),
-        (_labels(lambda data: data.decode().encode("utf-16")), "clusters", (LABELS, "UTF-16")),
-        (
-            _labels(
-                lambda data: (
-                    data.replace(b"KE-", b"XX-")
-                    .replace(b"NM-", b"XX-")
-                    .replace(b"IA-", b"XX-")
-                    .replace(b"BF-", b"XX-")
-                )
-            ),
-            "clusters",
-            (LABELS, "none of its"),
-        ),
         (lambda folder: _zip_photos(folder, 0.5), "images", ("KE.zip", "download it again")),
-        (lambda folder: shutil.rmtree(folder / "mapillary"), "images", ("mapillary", "imagery")),
-        (
-            _series("tidy/mine.csv", f"{COLUMNS}\nhaq,1,,all,2015,50,x\n"),
-            "series",
-            ("mine.csv", "iso3 '1'", "M49"),
-        ),
-        (
-            _series("tidy/mine.csv", f"{COLUMNS}\nhaq,KEN,,all,long ago,50,x\n"),
-            "series",
-            ("mine.csv", "'long ago'", "2016-2017"),
-        ),
-        (
-            _series("tidy/mine.csv", f"{COLUMNS}\nhaq,KEN,,all,2015,<5,x\n"),
-            "series",
-            ("mine.csv", "'<5'"),
-        ),
         (
             _series("gdl_regions.csv", "cname,adm1dhs,gdl_region\nNA,1,NAMr101\n"),
             "series",
             ("gdl_regions.csv", "'NA'", "NM"),
-        ),
-        (
-            lambda folder: shutil.rmtree(folder / "indicators"),
-            "series",
-            ("indicators", "no folder"),
         ),
     ],
 )
@@ -314,25 +279,6 @@ def test_one_clear_line(
     }  # known beforehand
 
 
-def test_aggregates_and_spans_in_the_series(raw: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "raw" / "indicators"
-    name = "unsd_sdg/ddf--datapoints--sh_acs_unhc--by--geo_area--nature--units--year.csv"
-    (folder / "unsd_sdg").mkdir(parents=True)
-    lines = [
-        "geo_area,nature,units,year,sh_acs_unhc",
-        "1,e,i,2015,64",
-        "202,e,i,2015,45",
-        "404,e,i,2016-2017,55",
-        "404,e,i,2015,-9.0",
-        "516,e,i,2015, ",
-    ]
-    (folder / name).write_text("\n".join(lines) + "\n")
-    build(folder.parent, tmp_path / "b", "series")
-    series = pd.read_parquet(tmp_path / "b" / "series.parquet")
-    assert series[["iso3", "year", "value"]].values.tolist() == [["KEN", 2016, 55.0]]
-    assert "2016-2017" in series["source"].iloc[0]
-
-
 def test_a_country_missing_from_one_source(raw: Path, tmp_path: Path) -> None:
     """No photos of Kenya: its tiles are shown alone. No series of Namibia: it leaves with a
     reason."""
@@ -353,35 +299,6 @@ def test_a_country_missing_from_one_source(raw: Path, tmp_path: Path) -> None:
         gone["key"].str.contains("uhc_index").any()
         or gone["detail"].str.contains("uhc_index").any()
     )
-
-
-def test_half_downloaded_tarballs(raw: Path, tmp_path: Path) -> None:
-    folder = copy(raw, tmp_path / "raw")
-    shutil.make_archive(str(tmp_path / "dhs_NG_SZ"), "gztar", folder / "dhs_npzs")
-    data = (tmp_path / "dhs_NG_SZ.tar.gz").read_bytes()
-    (folder / "dhs_NG_SZ.tar.gz").write_bytes(data[: len(data) // 3])
-    (folder / "dhs_IA_IA.tar.gz.part").write_bytes(b"")
-    for survey in folder.glob("dhs_npzs/NM-*"):
-        shutil.rmtree(survey)
-    said = ok("raw", "check", folder)
-    line = next(line for line in said.splitlines() if "tiles NG_SZ" in line)
-    assert "broken" in line and "half-finished" in line
-    assert "dhs_IA_IA.tar.gz.part is a half-finished download" in said
-    lost = build(folder, tmp_path / "b", "clusters", "images")
-    namibia = set(table(raw).query("cname == 'NM'")["DHSID_EA"])
-    assert namibia == set(lost.loc[lost["rule"] == "missing-tile", "key"]) & namibia
-
-
-def test_the_order_of_the_label_file_decides_nothing(
-    raw: Path, started: Path, tmp_path: Path
-) -> None:
-    folder = copy(raw, tmp_path / "raw")
-    rows = table(folder)
-    rows.iloc[::-1, ::-1].to_csv(folder / LABELS, index=False)
-    build(folder, tmp_path / "b", "clusters")
-    assert (tmp_path / "b" / "clusters.parquet").read_bytes() == (
-        started / "clusters.parquet"
-    ).read_bytes()
 
 
 def test_raw_check_says_what_is_wrong(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -48,54 +47,6 @@ def test_same_inputs_same_benchmark(raw: Path, built: Path, tmp_path: Path) -> N
         assert (
             hashlib.sha256(path.read_bytes()).digest() == hashlib.sha256(twin.read_bytes()).digest()
         ), path.name
-
-
-def test_namibia_is_not_missing(built: Path) -> None:
-    items = pd.read_parquet(built / "items_mcq.parquet")
-    assert (items.loc[items["cname"] == "NM", "iso3"] == "NAM").all()
-    assert (items["cname"] == "NM").any()
-
-
-def test_bad_files_leave_with_their_reason_and_the_rest_is_built(raw: Path, tmp_path: Path) -> None:
-    raw = copy(raw, tmp_path)
-    tiles = sorted(
-        t
-        for t in raw.glob("dhs_npzs/*/*.npz")
-        if list(raw.glob(f"mapillary/imagery/*/{t.stem}/*.jpeg"))
-    )
-    tiles[0].write_bytes(tiles[0].read_bytes()[:2000])
-    np.savez(tiles[1], x=np.zeros((255, 255, 8), dtype=np.float32))
-    np.savez(tiles[2], x=np.zeros((8, 255, 255), dtype=np.float32))
-    cluster = next(raw.glob(f"mapillary/imagery/*/{tiles[3].stem}"))
-    for photo in cluster.iterdir():
-        photo.write_bytes(b"\xff\xd8\xff not a picture")
-    labels = raw / "dhs_final_labels.csv"
-    table = pd.read_csv(labels, keep_default_na=False)
-    used = [*(t.stem for t in tiles[:3]), cluster.name]
-    table.loc[table.index[~table["DHSID_EA"].isin(used)][-1], "cname"] = "XX"
-    table.to_csv(labels, index=False)
-    card = build(raw, tmp_path / "b")
-    found = card["quarantined"]
-    for rule in (
-        "tile-truncated",
-        "tile-wrong-shape",
-        "tile-all-zero",
-        "photo-corrupt",
-        "unknown-country",
-    ):
-        assert found.get(rule, 0) >= 1, found
-    assert card["counts"]["items_mcq"] > 0
-
-
-def test_missing_column(raw: Path, tmp_path: Path) -> None:
-    raw = copy(raw, tmp_path)
-    labels = raw / "dhs_final_labels.csv"
-    pd.read_csv(labels, keep_default_na=False).drop(columns="women_bmi").to_csv(labels, index=False)
-    words = refused(
-        3, "build", "--raw", raw, "--indicators", raw / "indicators", "--out", tmp_path / "b"
-    )
-    assert "dhs_final_labels.csv" in words
-    assert "women_bmi" in words
 
 
 @pytest.mark.long

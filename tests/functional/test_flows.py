@@ -1,42 +1,39 @@
-"""The nightly as Prefect runs it: without a server, under a real local server, and with a model
-that can't be evaluated; the daily look at the hub under the same server."""
+"""The nightly as Prefect runs it: without a server, under a real local server, over two work pools
+with their workers, and with a model that can't be evaluated; the daily look at the hub."""
 
 from __future__ import annotations
 
-import json
 import queue
 import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import pandas as pd
+import psutil
 import pytest
 import yaml
+from prefect.client.orchestration import SyncPrefectClient
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows import alarm, score
+from flows import SETTINGS, pages, score, serve
 from flows import nightly as night_flow
 from sdgbias import store
+from sdgbias.cli.night_options import NightOptions
 from sdgbias.files import json_object
-from sdgbias.nightly import attempt, records, schedule
-from sdgbias.nightly.stack.settings import Stack
+from sdgbias.nightly import attempt, process, records, schedule
 from tests.builders import night_stubs
 from tests.builders.commands import REPOSITORY, add_model, environment, metrics
 from tests.builders.hub import Hub, Repo, commit, weights
-from tests.builders.prefect_server import prefect_server
-from tests.builders.slow_engine import asked, cached, slow_planted
+from tests.builders.prefect_server import Page, prefect_server, wait_for
+from tests.builders.slow_engine import asked, slow_planted
+from tests.builders.webhook import webhook
 
 
 def nightly(
@@ -86,166 +83,48 @@ def test_ephemeral_night_goes_on_when_one_model_fails(tiny_benchmark: Path, tmp_
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     with prefect_server(tmp_path_factory.mktemp("prefect")) as address:
-        yield address
+        yield Page(address)
 
 
 @pytest.fixture
 def told() -> Iterator[tuple[str, queue.Queue[str]]]:
-    """(address of a webhook on loopback, the texts that it was sent)."""
-    texts: queue.Queue[str] = queue.Queue()
-
-    class Hook(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            texts.put(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["text"])
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hook) as hook:
-        threading.Thread(target=hook.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{hook.server_port}/services/s3cret", texts
-        hook.shutdown()
-
-
-def ask(url: str, body: object = None) -> Any:
-    """What the server answers; without a body to GET."""
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
-    deadline = time.monotonic() + 600
-    while time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(request, timeout=120) as answer:
-                return json.loads(answer.read() or b"null")
-        except urllib.error.HTTPError as error:
-            if error.code != 503:
-                raise
-        # on SQLite the server answers some calls so while it is busy; Prefect's own client asks
-        # again as well
-        time.sleep(1)
-    pytest.fail(f"{url}: busy for ten minutes")
-
-
-@pytest.mark.long  # tests/functional/test_stack_overnight.py looks at a night in the same way
-def test_under_a_real_server_a_night_is_seen_and_is_one(
-    server: str, tiny_benchmark: Path, tmp_path: Path
-) -> None:
-    add_model(tmp_path, "good")
-    due = ("--scheduled-for", "2026-11-21T01:30:00+00:00")
-    done = nightly(tmp_path, tiny_benchmark, *due, PREFECT_API_URL=server)
-    assert done.returncode == 0, done.stdout + done.stderr
-    artifacts = {str(a["key"]): str(a["data"]) for a in ask(f"{server}/artifacts/filter", {})}
-    assert {"progress", "outcomes", "verdicts", "report", "wandb"} <= set(artifacts)
-    assert float(artifacts["progress"]) == 100
-    [row] = json.loads(artifacts["outcomes"])
-    assert (row["model"], row["outcome"], row["tries"], row["failed prompts"]) == (
-        "good",
-        "published",
-        1,
-        0,
-    )
-    assert {row["verdict"] for row in json.loads(artifacts["verdicts"])} >= {"FIRST_RUN"}, (
-        "a first night has nothing to compare with"
-    )
-    assert (tmp_path / "report" / "night.html").resolve().as_uri() in artifacts["report"]
-    again = nightly(tmp_path, tiny_benchmark, *due, PREFECT_API_URL=server)
-    assert (
-        again.returncode == 0
-        and again.stdout.strip() == "night 2026-11-21T0130 is done already; nothing to do"
-    )
-    runs = ask(f"{server}/flow_runs/filter", {"flows": {"name": {"any_": ["nightly"]}}})
-    assert [run["state_name"] for run in runs] == ["Completed", "Completed"]
-    deadline = time.monotonic() + 600  # Prefect writes task runs from events, some seconds later
-    while not (
-        mine := [
-            task
-            for task in ask(f"{server}/task_runs/filter", {})
-            if task["name"] == "evaluate good on sdg"
-        ]
-    ):
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
-    assert {"model:good", "suite:sdg"} <= set(mine[0]["tags"])
-    assert len(metrics(tmp_path / "results" / "r.duckdb")["run_id"].unique()) == 1
+    with webhook() as answering:
+        yield answering
 
 
 @pytest.mark.slow
-def test_a_night_that_dies_is_told_by_the_server(
-    server: str,
-    tmp_path: Path,
-    told: tuple[str, queue.Queue[str]],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_a_night_that_fails_before_its_end_is_told(
+    server: Page, tmp_path: Path, told: tuple[str, queue.Queue[str]]
 ) -> None:
     address, texts = told
     add_model(tmp_path, "good")
-    earlier = {
-        "type": "event",
-        "posture": "Reactive",
-        "expect": ["prefect.flow-run.Failed"],
-        "threshold": 1,
-        "within": 0,
-    }
-    ask(
-        f"{server}/automations/",
-        {"name": "sdgbias-night-died", "trigger": earlier, "actions": [{"type": "do-nothing"}]},
-    )
-    monkeypatch.setenv("SDGBIAS_REGISTRY", str(tmp_path))
-    monkeypatch.setenv("SDGBIAS_WEBHOOK", address)
-    monkeypatch.setenv("PREFECT_API_URL", server)
-    monkeypatch.setattr("sys.argv", ["alarm"])
-    with temporary_settings({PREFECT_API_URL: server}):
-        alarm.main()
-    said = capsys.readouterr().out
-    assert said.startswith("sdgbias-night-died: ") and "s3cret" not in said
-    monkeypatch.delenv("SDGBIAS_WEBHOOK")
-    [automation] = ask(f"{server}/automations/filter", {})
-    assert [action["type"] for action in automation["actions"]] == ["call-webhook"], (
-        "in place of an earlier one"
-    )
-
-    assert nightly(tmp_path, tmp_path / "nothing", PREFECT_API_URL=server).returncode == 8
-    assert "no benchmark here" in (said := texts.get(timeout=600)) and "Failed" in said
-    flow = ask(f"{server}/flows/", {"name": "nightly"})["id"]
-    for state in (
-        "COMPLETED",
-        "CRASHED",
-    ):  # the second is what a worker or an automation notes of a process that is gone
-        run = ask(
-            f"{server}/flow_runs/",
-            {"flow_id": flow, "name": f"night-{state}", "state": {"type": "RUNNING"}},
-        )["id"]
-        ask(
-            f"{server}/flow_runs/{run}/set_state",
-            {"state": {"type": state, "message": 'its "process" is gone'}, "force": True},
-        )
-    assert texts.get(timeout=600) == 'sdgbias: night-CRASHED: Crashed: its "process" is gone', (
-        "a night that was done is not told"
-    )
+    given = {"PREFECT_API_URL": server.api, "SDGBIAS_WEBHOOK": address}
+    assert nightly(tmp_path, tmp_path / "nothing", **given).returncode == 8
+    text = texts.get(timeout=600)
+    assert text.startswith("sdgbias: night, due ") and "no benchmark here" in text
 
 
 @pytest.mark.slow
 def test_prefect_tries_a_model_again(
-    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The model's first process is killed; the second finds no registry entry, which no further
     attempt would mend."""
     (tmp_path / "sitecustomize.py").write_text(DIES_ONCE.format(str(tmp_path / "died")))
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{REPOSITORY}")
     mine = night_stubs.job(tmp_path)
-    with temporary_settings({PREFECT_API_URL: server}):
-        made = night_flow.ask(mine, tmp_path / "results" / "r.duckdb", None, False)
+    with temporary_settings({PREFECT_API_URL: server.api}):
+        made = night_flow.evaluated(mine, tmp_path / "results" / "r.duckdb", None)
     assert (made.outcome, made.kind, made.attempts) == ("failed", "RegistryError", 2)
     assert made.seconds > attempt.WAITS[0], "with the wait"
     told = [json_object(attempt.outcome_file(mine, number))["error"] for number in (1, 2)]
     assert told == ["Killed", "RegistryError"]
 
     def states() -> list[str]:
-        runs = ask(f"{server}/task_runs/filter", {"task_runs": {"name": {"like_": mine.name}}})
-        every = [ask(f"{server}/task_run_states/?task_run_id={run['id']}") for run in runs]
+        runs = server.answer("task_runs/filter", {"task_runs": {"name": {"like_": mine.name}}})
+        every = [server.answer(f"task_run_states/?task_run_id={run['id']}") for run in runs]
         return [str(state["name"]) for found in every for state in found]
 
     deadline = time.monotonic() + 600  # Prefect writes task runs from events, some seconds later
@@ -277,7 +156,7 @@ print(watch("nowhere.yaml", return_state=True).message)
 
 @pytest.mark.slow
 def test_a_new_commit_becomes_a_candidate_and_an_error_is_the_flows(
-    server: str,
+    server: Page,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     told: tuple[str, queue.Queue[str]],
@@ -291,11 +170,15 @@ def test_a_new_commit_becomes_a_candidate_and_an_error_is_the_flows(
     with Hub({"lab/vlm": Repo([first, second], params=7_000_000_000)}) as hub:
         hub.into(monkeypatch, tmp_path / "hf")
         hook, texts = told
-        mine = {"PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_API_URL": server, "HOOK": hook}
+        mine = {
+            "PREFECT_HOME": str(tmp_path / "prefect"),
+            "PREFECT_API_URL": server.api,
+            "HOOK": hook,
+        }
         done = subprocess.run(
             [sys.executable, "-c", TWO_LOOKS],
             cwd=REPOSITORY,
-            env={**environment(tmp_path), **mine},
+            env={**environment(tmp_path), **mine, "HOOK": hook},
             capture_output=True,
             text=True,
             timeout=900,
@@ -312,162 +195,161 @@ def test_a_new_commit_becomes_a_candidate_and_an_error_is_the_flows(
 
 
 @pytest.mark.slow
-def test_a_missed_night_is_started_once(server: str, tmp_path: Path) -> None:
-    """As `sdgbias stack up` asks for it: a night that was due while no stack was there."""
-    from prefect.client.orchestration import SyncPrefectClient
-
-    from flows import deploy
-
-    stack = Stack(str(tmp_path / "home"), str(tmp_path), cron="30 1 * * *", timezone="UTC")
+def test_a_missed_night_is_started_once(server: Page, tmp_path: Path) -> None:
+    """A night that was due while nothing was served here."""
+    options = NightOptions(results=tmp_path / "r.duckdb", cron="30 1 * * *", timezone="UTC")
     now = datetime.now(UTC)
-    flow = ask(f"{server}/flows/", {"name": "nightly"})["id"]
-    ask(f"{server}/deployments/", {"name": "nightly", "flow_id": flow})
-    due = schedule.missed(stack.cron, stack.timezone, None, now + timedelta(days=3))
+    flow = server.ask("flows/", {"name": "nightly"})["id"]
+    server.ask("deployments/", {"name": "nightly", "flow_id": flow})
+    due = schedule.missed(options.cron, options.zone, None, now + timedelta(days=3))
     assert due is not None
-    night = schedule.night_id(due, stack.timezone, stack.cron)
-    with SyncPrefectClient(api=server) as client:
-        assert deploy.catch_up(client, stack, now) == "", "it was due before there was a stack"
-        assert deploy.catch_up(client, stack, now + timedelta(days=3)) == night
+    night = schedule.night_id(due, options.zone, options.cron)
+    with SyncPrefectClient(api=server.api) as client:
+        assert serve.catch_up(client, options, now) == "", "it was due before there was a schedule"
+        assert serve.catch_up(client, options, now + timedelta(days=3)) == night
         done = {"night": [night], "scheduled_for": [due.replace(tzinfo=None)], "status": ["done"]}
-        store.upsert(stack.results, {"nights": pd.DataFrame(done)})
-        assert deploy.catch_up(client, stack, now + timedelta(days=3)) == "", "it is done"
-    asked = {"flow_runs": {"tags": {"all_": ["catch-up"]}}}
-    [run] = ask(f"{server}/flow_runs/filter", asked)
+        store.upsert(options.results, {"nights": pd.DataFrame(done)})
+        assert serve.catch_up(client, options, now + timedelta(days=3)) == "", "it is done"
+    [run] = wait_for("its run", lambda: server.runs(["catch-up"]))
     assert run["parameters"] == {"catch_up": True} and run["state_name"] == "Scheduled"
 
 
 @pytest.mark.slow
-def test_a_run_whose_heartbeat_stops_is_marked_as_crashed(server: str) -> None:
-    """The automation of every stack, with ten seconds for its three minutes; a run that a person
-    paused has none, and stays so."""
+def test_a_run_whose_heartbeat_stops_is_marked_as_crashed(server: Page) -> None:
+    """The automation of every work pool, with ten seconds for its three minutes. A run that a
+    person paused sends none, and stays so."""
     [given, _] = yaml.safe_load((REPOSITORY / "infra/automations.yaml").read_text())["automations"]
-    quick = {**given, "trigger": {**given["trigger"], "within": 10}}
-    ask(f"{server}/automations/", quick)
-    flow = ask(f"{server}/flows/", {"name": "beats"})["id"]
-    running = {"flow_id": flow, "state": {"type": "RUNNING"}}
-    gone, paused = (ask(f"{server}/flow_runs/", running)["id"] for _ in range(2))
+    assert {"prefect.flow-run.Paused", "prefect.flow-run.Suspended"} <= set(
+        given["trigger"]["expect"]
+    )
+    server.ask("automations/", {**given, "trigger": {**given["trigger"], "within": 10}})
+    flow = server.ask("flows/", {"name": "beats"})["id"]
+    running = {"flow_id": flow, "state": {"type": "RUNNING"}, "tags": ["beats"]}
+    gone = server.ask("flow_runs/", running)["id"]
     heartbeat = {
         "id": str(uuid.uuid4()),
         "occurred": datetime.now(UTC).isoformat(),
         "event": "prefect.flow-run.heartbeat",
-        "resource": {"prefect.resource.id": f"prefect.flow-run.{paused}"},
+        "resource": {"prefect.resource.id": f"prefect.flow-run.{gone}"},
     }
-    ask(f"{server}/events", [heartbeat])  # before its next state; what a night sends isn't awaited
-    suspended = {"type": "PAUSED", "name": "Suspended"}  # at once: its ten seconds have begun
-    ask(f"{server}/flow_runs/{paused}/set_state", {"state": suspended, "force": True})
-    with temporary_settings({PREFECT_API_URL: server}):
-        score.heartbeat(UUID(gone))
-    deadline = time.monotonic() + 600
-    found: dict[str, str] = {}
-    while found.get(gone) != "Crashed":
-        assert time.monotonic() < deadline, found
-        time.sleep(0.5)
-        mine = ask(f"{server}/flow_runs/filter", {"flow_runs": {"id": {"any_": [gone, paused]}}})
-        found = {one["id"]: one["state_name"] for one in mine}
-    assert found[paused] == "Suspended"
+    server.ask("events", [heartbeat])
+    wait_for("its state", lambda: server.runs(["beats"], "CRASHED"))
+
+
+@contextmanager
+def workers(server: Page, folder: Path, *kinds: str) -> Iterator[None]:
+    """A worker for each of these pools, which are made before, with the nights' deployments."""
+    env = slow_planted(folder, 0.5) | {
+        **SETTINGS["flows"],
+        **SETTINGS["quiet"],
+        **SETTINGS["lively"],
+        "PREFECT_API_URL": server.api,
+        "PREFECT_HOME": str(folder / "prefect"),
+        "SDGBIAS_HOME": str(REPOSITORY),
+    }
+    pools = ",".join(f"{kind}=1" for kind in kinds)
+    deploy = [sys.executable, "-m", "flows.deploy", "--pools", pools]
+    subprocess.run(deploy, cwd=REPOSITORY, env=env, check=True, timeout=900)
+    with ExitStack() as running:
+        for kind in kinds:
+            pool = ["worker", "start", "--pool", f"sdgbias-{kind}", "--type", "process"]
+            log = folder / f"worker-{kind}.log"
+            command = [sys.executable, "-m", "prefect", *pool]
+            running.enter_context(process.beside(command, log, env))
+        yield
+
+
+def evaluating(model: str) -> list[int]:
+    """The processes that score a model."""
+    return [
+        one.info["pid"]
+        for one in psutil.process_iter(["pid", "cmdline"])
+        if (one.info["cmdline"] or [])[3:5] == ["evaluate", model]
+    ]
 
 
 @pytest.mark.slow
-def test_a_person_cancels_or_pauses_an_attempt(server: str, tmp_path: Path) -> None:
-    """Each has a flow run that stands for it, with a deployment one that can be resumed; the
-    requests are those of Prefect's page."""
-    flow = ask(f"{server}/flows/", {"name": "score"})["id"]
-    ask(f"{server}/deployments/", {"name": "score-h100", "flow_id": flow})
-
-    def ended_by(state: dict[str, Any], gpu: str) -> tuple[attempt.JobOutcome, str]:
-        mine = night_stubs.job(tmp_path, f"on-{gpu}", gpu=gpu)
-        made: list[UUID] = []
-
-        def run() -> UUID | None:
-            if found := score.on_the_page(mine, tmp_path / "r.duckdb", 1):
-                made.append(found)
-                body = {"state": state, "force": True}
-                ask(f"{server}/flow_runs/{found}/set_state", body)
-            return found
-
-        said: list[str] = []
-        with temporary_settings({PREFECT_API_URL: server}):
-            argv = night_stubs.stub("time.sleep(600)")
-            outcome = score.attended(
-                mine,
-                said.append,
-                run,
-                lambda seen: attempt.attempt(mine, tmp_path / "r.duckdb", argv=argv, seen=seen),
-                score.close_on_the_page,
-            )
-        assert said[0].endswith(f"/runs/flow-run/{made[0]}"), "its log says where"
-        return outcome, f"{server}/flow_runs/{made[0]}"
-
-    def state_of(run: str) -> str:
-        return str(ask(run)["state"]["name"])
-
-    cancelled, run = ended_by({"type": "CANCELLING", "name": "Cancelling"}, "cpu")
-    assert (cancelled.outcome, cancelled.kind) == ("skipped", "Cancelled")
-    assert cancelled.message.startswith("cancelled by a person") and state_of(run) == "Cancelled"
-    details = {
-        "pause_timeout": (datetime.now(UTC) + timedelta(hours=1)).isoformat(),
-        "pause_reschedule": True,
-    }
-    suspended = {"type": "PAUSED", "name": "Suspended", "state_details": details}
-    paused, run = ended_by(suspended, "h100")
-    assert (paused.outcome, paused.kind) == ("skipped", "Cancelled")
-    assert paused.message.startswith("paused by a person") and state_of(run) == "Suspended"
-    assert ask(f"{run}/resume", {})["status"] == "ACCEPT"
-    assert state_of(run) == "Resuming", "a worker of its pool takes it"
-
-
-@pytest.mark.long  # the test before this one does the same with a stub for the model
-def test_a_person_cancels_one_model_and_the_night_goes_on(
-    server: str, tiny_benchmark: Path, tmp_path: Path
+def test_a_night_over_two_pools_goes_on_when_a_person_cancels_one_model(
+    server: Page, tiny_benchmark: Path, tmp_path: Path
 ) -> None:
+    """Two real workers. What the person does are the requests of Prefect's page."""
     results = tmp_path / "results" / "r.duckdb"
-    for name in ("first", "second", "third"):
-        add_model(tmp_path, name)
-    slow = slow_planted(tmp_path, 0.2) | {"PREFECT_API_URL": server}
-    command = partial(nightly, tmp_path, tiny_benchmark, "--draws", "50", "--night")
-
-    def at_work() -> str:
-        asked_for = {"flow_runs": {"tags": {"all_": ["model:second"]}}}
-        runs = ask(f"{server}/flow_runs/filter", asked_for)
-        return str(runs[0]["id"]) if runs and cached_scores(results, "second") >= 16 else ""
-
-    with ThreadPoolExecutor(1) as beside:
-        night = beside.submit(command, "2026-11-21T0130", **slow)
-        while not (run := at_work()):
-            assert not night.done(), night.result().stdout
-            time.sleep(0.5)
-        cancelling = {"type": "CANCELLING", "name": "Cancelling"}
-        ask(f"{server}/flow_runs/{run}/set_state", {"state": cancelling, "force": True})
-        done = night.result()
-    assert done.returncode == 0, done.stdout + done.stderr
-    outcomes = records.history(results).set_index("model")
-    assert outcomes["outcome"].to_dict() == {
-        "first": "published",
-        "second": "skipped",
-        "third": "published",
+    add_model(tmp_path, "on-cpu")
+    add_model(tmp_path, "on-gpu", options={"gpu": "h100"})
+    parameters = {
+        "score_deployment": "score/score-{gpu}",
+        "benchmark": [str(tiny_benchmark)],
+        "results": str(results),
+        "report": str(tmp_path / "report"),
+        "passes": "none",
+        "draws": 50,
+        "selfcheck": False,
+        "night": "2026-11-21T0130",
     }
-    assert outcomes["kind"]["second"] == "Cancelled"
-    kept = cached_scores(results, "second")
-    said = outcomes["message"]["second"]
-    assert said.startswith("cancelled by a person in Prefect's page") and "prompts are kept" in said
-    assert "state: enabled" in (tmp_path / "registry/models/second.yaml").read_text()
-    assert "cancelled by a person" in (tmp_path / "report" / "night.html").read_text()
-    [cancelled] = ask(f"{server}/flow_runs/filter", {"flow_runs": {"id": {"any_": [run]}}})
-    assert cancelled["state_name"] == "Cancelled"
+    with workers(server, tmp_path, "cpu", "h100"):
+        night = server.start("nightly/nightly", parameters=parameters, tags=["two-pools"])
+        wait_for("both models at work", lambda: evaluating("on-cpu") and len(asked(tmp_path)) > 8)
+        [run] = wait_for("its run", lambda: server.runs(["model:on-cpu"], "RUNNING"))
+        began = time.monotonic()
+        server.set_state(run["id"], "CANCELLING", "Cancelling")
+        wait_for("the end of its process", lambda: not evaluating("on-cpu"))
+        seconds = time.monotonic() - began
+        wait_for("the night", lambda: server.runs(["two-pools"], "COMPLETED"))
+        outcomes = records.history(results).set_index("model")
+        assert outcomes["outcome"].to_dict() == {"on-cpu": "skipped", "on-gpu": "published"}
+        assert outcomes["kind"]["on-cpu"] == "Cancelled"
+        assert outcomes["message"]["on-cpu"].startswith("cancelled by a person")
+        assert "state: enabled" in (tmp_path / "registry/models/on-cpu.yaml").read_text()
+        [other] = wait_for("the other", lambda: server.runs(["model:on-gpu"], "COMPLETED"))
+        assert other["name"] == "on-gpu, night 2026-11-21T0130, try 1"
+        wait_for("its state", lambda: server.runs(["model:on-cpu"], "CANCELLED"))
+        assert server.ask(f"flow_runs/{night['id']}")["state_name"] == "Completed"
+    print(f"{seconds:.1f} s from Cancel to the end of the model's process")
 
-    before = len(asked(tmp_path))
-    again = command("2026-11-22T0130", **(slow | {"PLANTED_DELAY": "0"}))
-    assert again.returncode == 0, again.stdout + again.stderr
-    outcomes = records.history(results).query("night == '2026-11-22T0130'").set_index("model")
-    assert outcomes["outcome"]["second"] == "published"
-    assert len(metrics(results, "model = 'second'"))
-    rest, each = len(asked(tmp_path)) - before, asked(tmp_path)[["kind", "prompt"]]
-    assert kept and rest == len(each.drop_duplicates()) - kept, "nothing kept was asked twice"
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "name", "words"),
+    [("PAUSED", "Suspended", "paused by a"), ("CANCELLING", "Cancelling", "cancelled by a")],
+)
+def test_a_model_ends_where_prefect_does_not_end_its_run(
+    server: Page, tmp_path: Path, kind: str, name: str, words: str
+) -> None:
+    """Of a run that is paused it ends no process, and none after its server was gone for a while:
+    the run asks for its state."""
+    mine = night_stubs.job(tmp_path)
+    flow = server.ask("flows/", {"name": "score"})["id"]
+    run = server.ask("flow_runs/", {"flow_id": flow, "state": {"type": "RUNNING"}})["id"]
+
+    def why() -> str:
+        return score.reason_to_end(score.state_of(UUID(run)))
+
+    with temporary_settings({PREFECT_API_URL: server.api}):
+        assert why() == ""
+        server.set_state(run, kind, name)
+        look = pages.follow(mine, [].append, why)
+        argv = night_stubs.stub("time.sleep(600)")
+        outcome = attempt.attempt(mine, tmp_path / "r.duckdb", argv=argv, look=look)
+    assert (outcome.outcome, outcome.kind) == ("skipped", "Cancelled")
+    assert outcome.message.startswith(words)
 
 
-def cached_scores(results: Path, model: str) -> int:
-    """Prompts whose scores are kept."""
+@pytest.mark.slow
+def test_a_night_that_is_ended_cancels_its_models(server: Page, tmp_path: Path) -> None:
+    flow = server.ask("flows/", {"name": "score"})["id"]
+    server.ask("deployments/", {"name": "score-nobody", "flow_id": flow})
+    mine = night_stubs.job(tmp_path, "waiting", gpu="nobody")
+
+    def end_the_night() -> None:
+        wait_for("its run", lambda: server.runs(["model:waiting"], "SCHEDULED"))
+        process.stop_all()
+
+    ending = threading.Thread(target=end_the_night)
+    ending.start()
     try:
-        return len(cached(results, model)["scores"])
-    except (OSError, ValueError):
-        return 0
+        with temporary_settings({PREFECT_API_URL: server.api}), pytest.raises(process.Stopped):
+            score.run_by_deployment("score/score-{gpu}", mine, tmp_path / "r.duckdb", 1, None)
+    finally:
+        ending.join()
+        process.begin()
+    wait_for("its state", lambda: server.runs(["model:waiting"], "CANCELLED"))

@@ -16,7 +16,6 @@ import pytest
 
 from flows import deploy
 from scripts import install
-from sdgbias.nightly.stack import settings
 from tests.builders.commands import REPOSITORY as ROOT
 
 INFRA = ROOT / "infra"
@@ -85,7 +84,7 @@ def test_an_image_copies_what_is_there_and_let_in(path: Path) -> None:
     for name in names:
         assert (ROOT / name).exists() and allowed(name), name
     assert "flows.deploy" in (INFRA / "compose.yaml").read_text(encoding="utf-8")
-    for needed in (settings.SOURCE, deploy.AUTOMATIONS):
+    for needed in (deploy.DEPLOYMENTS, deploy.AUTOMATIONS):
         assert str(needed) in names, f"flows.deploy reads {needed}, which is not in the image"
     for secret in (
         ".env",

@@ -23,7 +23,7 @@ SCREENS = {
     "dark": (1280, 900, False, "dark"),
     "phone": (375, 812, True, "dark"),
 }
-FIGURES = {"methods": 6, "parameters": 5, "groups": 6, "harm": 8, "compare": 2}
+FIGURES = {"methods": 6, "parameters": 6, "groups": 6, "harm": 8, "compare": 2}
 READY = "return document.documentElement.dataset.figures || ''"
 
 

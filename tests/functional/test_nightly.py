@@ -166,7 +166,7 @@ def test_no_room_while_publishing_puts_nobody_aside(tiny_benchmark: Path, tmp_pa
         done = nights.run(
             s,
             steps=(),
-            hands=nights.Executor(ask=partial(attempt.keep_trying, sleep=waits.append)),
+            score=partial(attempt.keep_trying, sleep=waits.append),
         )
         assert [(o.outcome, o.kind) for o in done.outcomes] == [("failed", "DiskFull")], (
             done.outcomes

@@ -82,10 +82,10 @@ def test_sizes_retention_and_what_is_left(
     keep = ("store", "keep", "--results", results, "--nights", 1, "--per-model", 2)
     said = ok(*keep)
     assert (
-        said.count("fake-") == 2 and "details of 2 of 6 runs would go" in said and "--apply" in said
+        said.count("fake-") == 2 and "Details of 2 of 6 runs would go" in said and "--apply" in said
     )
     assert len(store.query(results, "SELECT DISTINCT run_id FROM scores")) == 6
-    assert "details of 2 of 6 runs removed" in ok(*keep, "--apply")
+    assert "Details of 2 of 6 runs removed" in ok(*keep, "--apply")
     assert len(store.query(results, "SELECT DISTINCT run_id FROM scores")) == 4
     assert len(store.query(results, "SELECT DISTINCT run_id FROM metrics")) == 6
 

@@ -13,13 +13,13 @@ from sdgbias.methods.bounds import (
     Bounds,
     alone,
     between,
-    exactly,
     fill,
     payoff_bounds,
     verdict,
 )
 from sdgbias.methods.cade import argmax_view, decide, streams
 from sdgbias.types import CadeParams
+from tests.builders.bounded import exactly
 
 OFF = 2.0
 #: Examples are seeds of random worlds: a smaller seed is no simpler world, and shrinking a failure

@@ -16,7 +16,6 @@ from sdgbias import errors, progress
 from sdgbias.files import json_object
 from sdgbias.nightly import attempt, process
 from tests.builders.night_stubs import NOW, PUBLISH, job, stub
-from tests.builders.processes import end
 
 
 def test_what_the_process_tells_is_the_outcome(tmp_path: Path) -> None:
@@ -34,70 +33,12 @@ def test_what_the_process_tells_is_the_outcome(tmp_path: Path) -> None:
     )
     assert made.kind == made.message == "" and made.log == "nights/2026-11-21T0130/logs/m-sdg.log"
     assert "scoring" in job(tmp_path).log.read_text()
-    same = attempt.attempt(
-        job(tmp_path), tmp_path / "r.duckdb", argv=stub("tell(run_id='m-1', published=False)")
-    )
-    assert same.outcome == "unchanged"
-
-
-@pytest.mark.parametrize(
-    ("code", "kind", "words"),
-    [
-        ("os.kill(os.getpid(), 9)", "Killed", "SIGKILL (perhaps for want of memory)"),
-        ("os.abort()", "Killed", "SIGABRT"),
-        (
-            "import faulthandler, numpy; faulthandler.enable(); faulthandler._sigsegv()",
-            "Killed",
-            "ended by SIGSEGV; its last words: Fatal Python error: Segmentation fault",
-        ),
-        (
-            "tell(error='Gated', exit_code=8, message='m: owner/m is gated'); sys.exit(8)",
-            "Gated",
-            "owner/m is gated",
-        ),
-        (
-            "print('error: the engine did not answer for 3 s'); os._exit(8)",
-            "InfrastructureError",
-            "for 3 s",
-        ),
-        ("print('error: no token for A'); sys.exit(5)", "ModelError", "no token for A"),
-        (
-            "print('error: r.duckdb: No space left on device'); sys.exit(7)",
-            "StoreError",
-            "No space left",
-        ),
-        ("print('error: r.duckdb: read-only'); sys.exit(7)", "StoreError", "read-only"),
-        ("{}['x']", "Unexpected", "KeyError: 'x'"),
-        ("out.write_text('{'); sys.exit(0)", "Unexpected", "exit code 0"),
-    ],
-)
-def test_every_end_has_its_kind(tmp_path: Path, code: str, kind: str, words: str) -> None:
-    made = attempt.attempt(job(tmp_path), tmp_path / "r.duckdb", argv=stub(code))
-    assert (made.outcome, made.kind) == ("failed", kind)
-    assert words in made.message
-
-
-#: A real watchdog over an engine that never answers.
-HANGS = """
-import sys, time
-from pathlib import Path
-from sdgbias.nightly import process
-from sdgbias.scoring.scorer import Watchdog
-with process.report_outcome(out):
-    dog = Watchdog(Path(str(out) + ".note"), 0.2, None)
-    with dog.on_duty(lambda: None), dog.watching(["a", "b"]):
-        time.sleep(600)
-"""
-
-
-def test_a_hang_is_tried_again(tmp_path: Path) -> None:
-    waits: list[float] = []
-    made = attempt.keep_trying(
-        job(tmp_path), tmp_path / "r.duckdb", None, waits.append, stub(HANGS)
-    )
-    assert (made.outcome, made.kind) == ("failed", "InfrastructureError")
-    assert (made.attempts, waits) == (2, [10.0])
-    assert "on 2 prompt(s), the first a" in made.message
+    unchanged = stub("tell(run_id='m-1', published=False)")
+    mine = job(tmp_path)
+    again = attempt.attempt(mine, tmp_path / "r.duckdb", argv=unchanged)
+    assert again.outcome == "published", "in this night, before it was killed and started again"
+    other = replace(mine, log=mine.log.with_name("m-people.log"))
+    assert attempt.attempt(other, tmp_path / "r.duckdb", argv=unchanged).outcome == "unchanged"
 
 
 def test_an_error_has_room_for_its_outcome_when_nothing_can_be_made(tmp_path: Path) -> None:
@@ -110,35 +51,6 @@ def test_an_error_has_room_for_its_outcome_when_nothing_can_be_made(tmp_path: Pa
     found = json_object(out)
     assert (found["error"], found["exit_code"], len(found["message"])) == ("DiskFull", 7, 500)
     assert out.stat().st_size == process.ROOM
-
-
-def test_a_hang_ends_with_all_its_children(tmp_path: Path) -> None:
-    # a shell is there at once, Python on a busy machine is not
-    code = "trap '' TERM; sleep 600 & echo $!; wait"
-    slow = job(tmp_path, timeout_s=5.0)
-    before, process.GRACE = process.GRACE, 0.2
-    try:
-        made = attempt.attempt(
-            slow, tmp_path / "r.duckdb", argv=lambda job, results, number: ["sh", "-c", code]
-        )
-    finally:
-        process.GRACE = before
-    assert made.kind == "TimedOut" and "not done within 5 s" in made.message
-    child = int(slow.log.read_text().split()[-1])
-    assert end([child]), "the child of the hanging process lives on"
-
-
-def test_no_secret_and_no_novel_in_a_message(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SOME_API_KEY", "correct-horse-battery")
-    code = (
-        "tell(error='ModelError', message='a\\n correct-horse-battery hf_0123456789abcdefghij"
-        " Bearer abcdefghijk ' + 'x' * 900)"
-    )
-    made = attempt.attempt(job(tmp_path), tmp_path / "r.duckdb", argv=stub(code))
-    assert made.message.startswith("a *** *** Bearer *** xxx")
-    assert len(made.message) == 500 and "\n" not in made.message
 
 
 def test_tries_and_waits_follow_the_kind(tmp_path: Path) -> None:
@@ -232,12 +144,12 @@ def test_a_model_that_came_further_goes_on_the_next_night(
 ) -> None:
     """A real process that scores from 380 to 620 of 1,000 prompts; its time ends when that was
     seen, however fast the machine is."""
-    seen: list[int] = []
 
     def until_seen(child: object, timeout_s: float, look: Callable[[], None]) -> None:
-        deadline = time.monotonic() + 600
-        while 620 not in seen:
+        deadline, done = time.monotonic() + 600, 0
+        while done < 620:
             assert time.monotonic() < deadline
+            done = max((record.done for record in progress.records()), default=0)
             look()
             time.sleep(0.02)
         raise subprocess.TimeoutExpired("model", timeout_s)
@@ -255,7 +167,6 @@ def test_a_model_that_came_further_goes_on_the_next_night(
         job(tmp_path, timeout_s=7200.0),
         tmp_path / "r.duckdb",
         argv=stub(code),
-        seen=lambda record: seen.append(record.done if record else 0),
     )
     assert (made.kind, made.scored, made.planned, made.goes_on) == ("OutOfTime", 620, 1000, True)
     assert made.message.startswith(
@@ -278,7 +189,7 @@ def test_a_person_ends_a_model_and_what_is_finished_is_kept(
         job(tmp_path, timeout_s=600.0),
         tmp_path / "r.duckdb",
         argv=stub(code),
-        seen=lambda record: "cancelled" if record and record.done == 62 else "",
+        look=lambda: "cancelled" if [r for r in progress.records() if r.done == 62] else "",
     )
     assert (made.outcome, made.kind, made.goes_on) == ("skipped", "Cancelled", True)
     assert made.message == "cancelled; 62 of 100 prompts are kept (scoring prompts)"

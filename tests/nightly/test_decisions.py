@@ -100,6 +100,10 @@ def test_other_sentences_decide_nothing(
         "apply_multiplicity",
         lambda found, policy: [{**r, "note": text} for r in plain(found, policy)],
     )
-    monkeypatch.setattr(night_text, "_FLAGS", dict.fromkeys(night_text._FLAGS, f"{text}!"))
-    monkeypatch.setattr(night_text, "FLOORS", dict.fromkeys(night_text.FLOORS, f"{text}?"))
+    words = night_text.WORDS
+    others = {
+        "flags": dict.fromkeys(words.flags, f"{text}!"),
+        "floors": dict.fromkeys(words.floors, f"{text}?"),
+    }
+    monkeypatch.setattr(night_text, "WORDS", words.model_copy(update=others))
     assert _decisions(tmp_path / "after") == before

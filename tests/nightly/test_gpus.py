@@ -230,7 +230,7 @@ def test_a_night_places_its_models_around_an_evaluation(
     monkeypatch.setattr(nights, "LOOK", 0.05)
     monkeypatch.setattr(finish, "run_step", lambda *step: finish.DONE)
     lines: list[str] = []
-    done = nights.run(s, lambda: NOW, lines.append, nights.Executor(ask=ask), steps=())
+    done = nights.run(s, lambda: NOW, lines.append, ask, steps=())
     outcomes = {o.model: o.outcome for o in done.outcomes}
     assert outcomes == {**dict.fromkeys(sizes, "published"), "e-nine": "skipped"}
     assert done.outcomes[-1].message == "takes 9 GPUs; there are 8 here"

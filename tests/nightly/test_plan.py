@@ -8,7 +8,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -58,27 +57,21 @@ def test_a_dry_run_says_what_the_night_then_does(
     monkeypatch.setenv("SDGBIAS_REGISTRY", str(tmp_path))
     monkeypatch.delenv(plan.WEBHOOK, raising=False)
     key = next(j.key for j in plan.tonight(s, NOW, write=False).jobs if j.model == "known")
-    runs = [
-        {"run_id": f"{model}-1", "model": model, "suite": "sdg", "benchmark_id": "b1"}
-        for model in ("known", "moved")
-    ]
     for name in ("wanting", "waiting"):
         entry(tmp_path, name, state="candidate", reason=f"{name} for a GPU of its own")
     (tmp_path / "registry" / "watch.yaml").write_text("probe: {questions: 20}\n")
     row = ledger.Seen("lab/w", "0" * 40, "2026-11-01", watch.NEW_COMMIT, "", {}, "waiting", True)
     ledger.write(tmp_path, {"lab/w": row})
     when = datetime(2026, 11, 20, 2)
-    seen = {**runs[0], "night": "2026-11-20T0130", "outcome": "published", "key": key}
-    del seen["benchmark_id"]
-    for run in runs:
+    for run_id, model in ((key, "known"), ("moved-1", "moved")):
+        run = {"run_id": run_id, "model": model, "suite": "sdg", "benchmark_id": "b1"}
         store.publish(s.results, {**run, "finished_at": when, "n_failed": 0}, {})
-    store.upsert(s.results, {"night_outcomes": pd.DataFrame([seen])})
     command = ["nightly", "--dry-run", "--results", s.results, "--benchmark", s.benchmarks[0]]
     said = CliRunner().invoke(app, [str(part) for part in command], catch_exceptions=False).output
     lines = {" ".join(line.split()) for line in said.splitlines()}
     assert lines >= {
-        "known sdg unchanged: known-1",
-        "moved sdg will be started (cpu): unchanged if moved-1 still stands, else scored",
+        f"known sdg unchanged: {key}",
+        "moved sdg will be scored (cpu)",
         "new sdg will be scored (cpu)",
         "then: analyse, gate, report, wandb",
         f"announce: not due: no webhook address in {plan.WEBHOOK}",
@@ -129,31 +122,14 @@ def test_the_key_moves_with_what_can_change_a_score_and_with_nothing_else(tmp_pa
 
 
 def _finished(
-    s: plan.Settings, model: str, key: str, n_failed: int = 0, at: datetime = NOW
+    s: plan.Settings, model: str, run_id: str, n_failed: int = 0, at: datetime = NOW
 ) -> None:
-    store.publish(
-        s.results,
-        {
-            "run_id": f"{model}-1",
-            "model": model,
-            "benchmark_id": "b1",
-            "finished_at": at,
-            "n_failed": n_failed,
-        },
-        {},
-    )
-    row = {
-        "night": "2026-11-20T0130",
-        "model": model,
-        "suite": "sdg",
-        "outcome": "published",
-        "run_id": f"{model}-1",
-        "key": key,
-    }
-    store.upsert(s.results, {"night_outcomes": pd.DataFrame([row])})
+    run = {"run_id": run_id, "model": model, "benchmark_id": "b1", "finished_at": at}
+    store.publish(s.results, run | {"n_failed": n_failed}, {})
 
 
-def test_a_finished_run_of_the_same_key_is_known(tmp_path: Path) -> None:
+def test_a_complete_run_of_the_same_id_is_not_scored_again(tmp_path: Path) -> None:
+    """However it came about: by an earlier night, or by `sdgbias evaluate`."""
     s = settings(tmp_path, "a", "torn")
     entry(
         tmp_path,
@@ -167,9 +143,8 @@ def test_a_finished_run_of_the_same_key_is_known(tmp_path: Path) -> None:
     _finished(s, "a", keys["a"])
     _finished(s, "torn", keys["torn"], n_failed=1)
     _finished(s, "api", keys["api"])
-    known = {j.model: j.run_id for j in plan.tonight(s, NOW).jobs}
-    assert known == {
-        "a": "a-1",
+    assert {j.model: j.run_id for j in plan.tonight(s, NOW).jobs} == {
+        "a": keys["a"],
         "torn": "",
         "api": "",
     }, "failed prompts are asked again; an endpoint can change behind its name"
@@ -178,7 +153,7 @@ def test_a_finished_run_of_the_same_key_is_known(tmp_path: Path) -> None:
 def test_new_models_come_first_then_the_longest_unmeasured(tmp_path: Path) -> None:
     s = settings(tmp_path, "a", "b", "c", "new")
     for day, model in ((3, "a"), (1, "b"), (2, "c")):
-        _finished(s, model, "k", at=NOW + timedelta(days=day))
+        _finished(s, model, f"{model}-1", at=NOW + timedelta(days=day))
     assert [j.model for j in plan.tonight(s, NOW).jobs] == ["new", "b", "c", "a"]
 
 

@@ -175,15 +175,6 @@ def test_what_could_not_be_written_is_said_and_written_at_the_end(tmp_path: Path
     assert records.history(s.results)["run_id"].tolist() == ["a-1"]
 
 
-def test_the_last_night_in_one_line(tmp_path: Path) -> None:
-    s = settings(tmp_path, "a")
-    assert records.last_night(s.results) == "none yet" and records.starts_of(s.results, NIGHT) == 0
-    run_night(s, "done", good())
-    assert records.last_night(s.results) == (
-        f"{NIGHT}: done; 1 published; report: {s.report}/night.html"
-    )
-
-
 def month_of(s: Settings) -> None:
     """Three nights of October, one of November."""
     for day in ("10-02", "10-03", "10-30", "11-01"):

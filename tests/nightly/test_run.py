@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from sdgbias.analysis.nights import load
-from sdgbias.nightly import attempt, notify, process, quarantine, records
+from sdgbias.nightly import attempt, notify, quarantine, records
 from sdgbias.nightly import run as nights
 from sdgbias.nightly import steps as finish
 from sdgbias.nightly.plan import Job, Night, Settings, name_of, tonight
@@ -54,56 +54,8 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> dict[str, records.StepResult]:
 def run(
     s: Settings, argv, lines: list[str] | None = None, now: datetime = NOW
 ) -> nights.NightSummary:  # type: ignore[no-untyped-def]
-    hands = nights.Executor(ask=partial(attempt.keep_trying, sleep=lambda seconds: None, argv=argv))
-    return nights.run(s, lambda: now, (lines if lines is not None else []).append, hands)
-
-
-def test_one_bad_model_never_spoils_the_night(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    s = settings(tmp_path, "killed", "hung", "garbage", "bug", "fine", jobs=2)
-    monkeypatch.setattr(process, "GRACE", 0.2)
-    edit = (
-        f"pathlib.Path({str(tmp_path)!r}, 'registry/models/garbage.yaml').write_text('name: [');"
-        " sys.exit(5)"
-    )
-    codes = by_model(
-        killed="os.kill(os.getpid(), 9)", hung="time.sleep(600)", garbage=edit, fine=PUBLISH, bug=""
-    )
-
-    def argv(job: Job, results: Path, number: int) -> Sequence[str]:
-        if job.model == "bug":
-            raise ZeroDivisionError("in the code around it")
-        return codes(job, results, number)
-
-    def ask(job: Job, results: Path, device: str | None) -> attempt.JobOutcome:
-        patient = replace(
-            job, timeout_s=1.5 if job.model == "hung" else 600.0
-        )  # on a busy machine good models take their time as well
-        return attempt.keep_trying(patient, results, device, sleep=lambda seconds: None, argv=argv)
-
-    lines: list[str] = []
-    done = nights.run(s, lambda: NOW, lines.append, nights.Executor(ask=ask))
-    assert {o.model: o.kind for o in done.outcomes} == {
-        "bug": "Unexpected",
-        "fine": "",
-        "garbage": "ModelError",
-        "hung": "TimedOut",
-        "killed": "Killed",
-    }
-    assert (done.status, done.exit_code) == ("done", 0)
-    states = {name: spec.state for name, spec in entries.load_readable(tmp_path)[0].items()}
-    assert states == {
-        "killed": "quarantined",
-        "hung": "quarantined",
-        "bug": "quarantined",
-        "fine": "enabled",
-    }
-    assert entries.load(tmp_path, "hung").reason.startswith("TimedOut: not done within")
-    assert records.history(s.results).set_index("model")["outcome"].to_dict()["fine"] == "published"
-    assert records.status(s.results, NIGHT) == "done" and any(
-        "fine: published" in line for line in lines
-    )
+    score = partial(attempt.keep_trying, sleep=lambda seconds: None, argv=argv)
+    return nights.run(s, lambda: now, (lines if lines is not None else []).append, score)
 
 
 def test_a_night_that_is_done_is_left_alone(tmp_path: Path) -> None:
@@ -291,7 +243,7 @@ def test_a_model_that_goes_on_is_neither_quarantined_nor_a_failed_night(
         made = replace(blank, outcome=outcome, kind=kind, message="by a person")
         return replace(made, scored=620, planned=1000)
 
-    done = nights.run(s, lambda: NOW, told.append, nights.Executor(ask=ask))
+    done = nights.run(s, lambda: NOW, told.append, ask)
     assert (done.status, done.exit_code) == ("done", 0)
     assert "by a person" in "".join(told)
     assert entries.load(tmp_path, "big").state == "enabled"
@@ -317,7 +269,7 @@ def test_what_the_nights_hours_leave_waits_and_is_no_failure(
             return replace(made, outcome="published", run_id="a-1")
         return replace(made, kind="TimedOut", message="not done within 3600 s")
 
-    done = nights.run(s, lambda: NOW, [].append, nights.Executor(ask=ask), steps=())
+    done = nights.run(s, lambda: NOW, [].append, ask, steps=())
     assert limits == {"a": 7200.0, "b": 3600.0}
     assert {o.model: (o.outcome, o.kind) for o in done.outcomes} == {
         "a": ("published", ""),

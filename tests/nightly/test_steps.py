@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from typer.testing import CliRunner
 from sdgbias.cli import app
 from sdgbias.nightly import process, records, steps
 from sdgbias.nightly import run as nights
-from sdgbias.nightly.attempt import JobOutcome
 from sdgbias.nightly.plan import Night, Settings, tonight
 from tests.builders.night_stubs import NIGHT, NOW, settings
 
@@ -29,7 +27,6 @@ def somebody_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_page_and_wandb_are_made_at_the_same_time_and_told_in_order(tmp_path: Path) -> None:
     both = threading.Barrier(2, timeout=600)
     began: list[str] = []
-    seen: list[tuple[str, tuple[str, ...]]] = []
     lines: list[str] = []
 
     def step(name: str, settings: Settings, night: Night) -> records.StepResult:
@@ -38,17 +35,7 @@ def test_page_and_wandb_are_made_at_the_same_time_and_told_in_order(tmp_path: Pa
             both.wait()  # one after the other would wait here in vain
         return FULL if name == "wandb" else steps.DONE
 
-    def look(
-        event: str,
-        night: Night,
-        outcomes: Sequence[JobOutcome],
-        said: Mapping[str, records.StepResult],
-    ) -> None:
-        seen.append((event, tuple(said)))
-
-    done = nights.run(
-        settings(tmp_path), lambda: NOW, lines.append, nights.Executor(step=step, seen=look)
-    )
+    done = nights.run(settings(tmp_path), lambda: NOW, lines.append, step=step)
     assert done.steps == {
         name: FULL if name == "wandb" else steps.DONE for name in (steps.CHECK, *steps.STEPS)
     }
@@ -59,7 +46,6 @@ def test_page_and_wandb_are_made_at_the_same_time_and_told_in_order(tmp_path: Pa
         and set(began[3:5]) == set(steps.PARALLEL_STEPS)
     )
     assert [line.split(":")[0] for line in lines] == list(steps.STEPS)
-    assert [event for event, _ in seen if event in steps.STEPS] == list(steps.STEPS)
 
 
 def test_what_is_told_last_knows_how_the_steps_before_it_ended(tmp_path: Path) -> None:
@@ -70,7 +56,7 @@ def test_what_is_told_last_knows_how_the_steps_before_it_ended(tmp_path: Path) -
         known[name] = records.nights(settings.results)["steps"].iloc[0]
         return records.StepResult("failed", "no room") if name == "wandb" else steps.DONE
 
-    nights.run(asked, lambda: NOW, lambda text: None, nights.Executor(step=step))
+    nights.run(asked, lambda: NOW, lambda text: None, step=step)
     before = json.loads(str(known["announce"]))
     assert before["wandb"] == "no room" and before["report"] == "done"
     assert json.loads(str(known["report"]))["gate"] == "done"
@@ -94,7 +80,7 @@ def test_a_night_that_is_ended_in_its_closing_steps_ends_both(tmp_path: Path) ->
     asked = settings(tmp_path)
     try:
         with pytest.raises((KeyboardInterrupt, process.Stopped)):
-            nights.run(asked, lambda: NOW, lambda text: None, nights.Executor(step=step))
+            nights.run(asked, lambda: NOW, lambda text: None, step=step)
     finally:
         process.begin()
     assert ended == ["report"] and records.status(asked.results, NIGHT) == records.INTERRUPTED
@@ -112,7 +98,7 @@ def test_the_page_of_a_night_that_ended_says_how(tmp_path: Path) -> None:
             pages.append((asked.report / "night.html").read_text(encoding="utf-8"))
         return FULL if name == "wandb" else steps.DONE
 
-    nights.run(asked, lambda: NOW, lambda text: None, nights.Executor(step=step))
+    nights.run(asked, lambda: NOW, lambda text: None, step=step)
     before, after = pages
     assert "scoring ended; publishing was under way" in before and "Ended" not in before
     assert "finished" in after and "Ended" in after and "under way" not in after
@@ -146,7 +132,7 @@ def test_without_an_address_nobody_is_told(
 
     monkeypatch.delenv("SDGBIAS_WEBHOOK")
     lines: list[str] = []
-    done = nights.run(asked, lambda: NOW, lines.append, nights.Executor(step=step))
+    done = nights.run(asked, lambda: NOW, lines.append, step=step)
     assert "announce" not in began and "announce" not in (done.steps or {})
     assert "announce: not due: no webhook address in SDGBIAS_WEBHOOK or TEAM_HOOK" in lines
     monkeypatch.setenv(variable, "http://127.0.0.1:9/hook")
@@ -154,6 +140,6 @@ def test_without_an_address_nobody_is_told(
         replace(asked, night="2026-11-23T0130"),
         lambda: NOW,
         lambda text: None,
-        nights.Executor(step=step),
+        step=step,
     )
     assert began[-2:] == ["announce", steps.LAST_PAGE]

@@ -49,7 +49,7 @@ def run(s: Settings) -> dict[str, tuple[str, str]]:
         made = attempt._blank(job, NOW, 1)
         return replace(made, outcome="published", run_id=f"{job.model}-1")
 
-    done = nights.run(s, lambda: NOW, [].append, nights.Executor(ask=ask), steps=())
+    done = nights.run(s, lambda: NOW, [].append, ask, steps=())
     assert done.exit_code == 0
     return {o.model: (o.outcome, o.message) for o in done.outcomes}
 

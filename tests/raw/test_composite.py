@@ -248,16 +248,3 @@ def test_sixteen_bits_of_grey_are_grey(name: str) -> None:
     seen = np.asarray(open_picture(out.getvalue()))
     assert seen.shape == (64, 64, 3)
     assert np.abs(seen[..., 0] - shades / 257).max() <= 1.0
-
-
-def test_a_picture_stands_upright_by_its_exif_tag() -> None:
-    """As phones store portraits: turned, with a note that says so."""
-    lying = Image.new("RGB", (40, 20), "white")
-    lying.paste("black", (0, 0, 40, 10))
-    tag = Image.Exif()
-    tag[0x0112] = 6  # a quarter to the right
-    out = io.BytesIO()
-    lying.save(out, "JPEG", exif=tag)
-    seen = np.asarray(open_picture(out.getvalue()))
-    assert seen.shape == (40, 20, 3)
-    assert seen[:, :5].mean() > 250 and seen[:, -5:].mean() < 5

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sdgbias.errors import InputError, UsageError
 from sdgbias.raw.images.near_duplicates import groups
 
 Rows = list[tuple[str, ...]]
@@ -110,19 +109,3 @@ def test_many_copies_cost_nothing() -> None:
 
 def test_nothing_in_nothing_out() -> None:
     assert groups([], []) == []
-
-
-@pytest.mark.parametrize(
-    ("keys", "hashes", "threshold", "words"),
-    [
-        (["a"], [("xyz",)], 4, "'xyz' is no perceptual hash; wants 16 hex digits"),
-        (["a"], [("0" * 15 + "G",)], 4, "no perceptual hash"),
-        (["a", "b"], [("0" * 16,)], 4, "2 keys but 1 rows"),
-        (["a", "b"], [("0" * 16,), ()], 4, "different numbers of hashes"),
-        (["a"], [("0" * 16,)], 64, "threshold 64: .*0 to 63"),
-        (["a"], [("0" * 16,)], -1, "threshold -1"),
-    ],
-)
-def test_bad_input(keys: list[str], hashes: Rows, threshold: int, words: str) -> None:
-    with pytest.raises((InputError, UsageError), match=words):
-        groups(keys, hashes, threshold)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from sdgbias.errors import RegistryError
 from sdgbias.registry import changes, entries
@@ -47,6 +50,12 @@ def test_unpinned_entry_is_completed_without_overwrite(root: Path) -> None:
 # ----------------------------------------------------------------------
 # states
 
+LINE = st.text(
+    st.characters(blacklist_categories=("Cs", "Cc"), blacklist_characters="\u2028\u2029\x85\ufeff"),
+    min_size=1,
+    max_size=40,
+)
+
 BY_HAND = """# looked at by A
 name: m   # as the file
 title: M
@@ -66,44 +75,63 @@ notes: >-
 """
 
 
-def test_set_state_changes_three_fields_and_nothing_else(root: Path) -> None:
+def test_set_state_changes_three_fields_and_keeps_comments_and_order(root: Path) -> None:
     path = put(root, BY_HAND)
     before = entries.load(root, "m")
+
     assert changes.set_state(root, "m", "enabled") == path
-    now = path.read_text().splitlines()
-    assert now == [
-        line.replace("state: candidate  #", "state: enabled  #")
-        for line in BY_HAND.splitlines()
-        if not line.startswith("reason")
-    ]
+    enabled = path.read_text()
+    assert entries.load(root, "m") == replace(before, state="enabled", reason="")
+    kept = ["looked at by A", "as the file", "not yet", "why it waits:", "places"]
+    assert re.findall(r"# (.+)", enabled) == kept
+
     changes.set_state(root, "m", **QUARANTINED)
-    at = now.index("state: enabled  # not yet")
-    three = [
-        "state: quarantined  # not yet",
-        "reason: 'OutOfMemory: needs 40 GiB: really'",
-        "until: '2026-11-30'",
+    lines = path.read_text().splitlines()
+    (at,) = (n for n, line in enumerate(lines) if line.startswith("state: quarantined "))
+    assert lines[at].endswith("# not yet")
+    assert lines[at + 1 : at + 3] == [
+        'reason: "OutOfMemory: needs 40 GiB: really"',
+        'until: "2026-11-30"',
     ]
-    assert path.read_text().splitlines() == [*now[:at], *three, *now[at + 1 :]]
     assert entries.load(root, "m") == replace(before, **QUARANTINED)
     changes.set_state(root, "m", "quarantined", reason="again", until=date(2026, 12, 2))
-    assert (entries.load(root, "m").reason, entries.load(root, "m").until) == (
-        "again",
-        "2026-12-02",
-    )
+    again = entries.load(root, "m")
+    assert (again.reason, again.until) == ("again", "2026-12-02")
+
     changes.set_state(root, "m", "enabled")
-    assert path.read_text().splitlines() == now
+    # a comment keeps its column where the value before it becomes shorter
+    assert re.sub(" +#", " #", path.read_text()) == re.sub(" +#", " #", enabled)
     assert [p.name for p in path.parent.iterdir()] == ["m.yaml"]
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(old=LINE, new=LINE, comment=LINE, after=st.booleans())
+def test_whatever_stands_in_a_reason_or_a_comment_is_read_back(
+    root: Path, old: str, new: str, comment: str, after: bool
+) -> None:
+    lines = [f"# {comment}", "name: m   # as it is", "title: M", "backend: planted", "repo: p"]
+    lines += ["revision: r", yaml.safe_dump({"reason": old}, width=10_000, allow_unicode=True)]
+    path = put(
+        root, "\n".join([*lines, "state: candidate"] if after else ["state: candidate", *lines])
+    )
+
+    changes.set_state(root, "m", "retired", reason=new)
+
+    assert entries.load(root, "m").reason == new.strip()
+    assert path.read_text().splitlines().count(f"# {comment}".rstrip()) == 1
 
 
 @pytest.mark.parametrize(
     ("before", "after"),
     [
         (
-            "options:\n    suites: [sdg]  # why\n",
-            "options:\n    share_prefix: true\n    suites: [sdg]  # why\n",
+            "options:\n  suites: [sdg]  # why\n",
+            "options:\n  suites: [sdg]  # why\n  share_prefix: true\n",
         ),
-        ("options: {max_images: 1}\n", "options: {share_prefix: true, max_images: 1}\n"),
-        ("options:\n  share_prefix: false  # then\n", "options:\n  share_prefix: true  # then\n"),
+        ("options: {max_images: 1}\n", "options: {max_images: 1, share_prefix: true}\n"),
+        ("options:\n  share_prefix: false  # then\n", "options:\n  share_prefix: true   # then\n"),
         ("", "options:\n  share_prefix: true\n"),
     ],
 )
@@ -135,8 +163,8 @@ def test_set_state_of_other_ways_to_write_it(root: Path, reason: str) -> None:
         yaml.safe_load(f"{top}state: enabled\nfamily: f"), "m"
     )
     path.write_text(f"{{{', '.join(top.splitlines())}, state: enabled}}")
-    with pytest.raises(RegistryError, match="into it yourself"):
-        changes.set_state(root, "m", "quarantined", reason="x")
+    changes.set_state(root, "m", "quarantined", reason="x")
+    assert entries.load(root, "m").reason == "x", "all on one line"
 
 
 @pytest.mark.parametrize("old", STATES)

@@ -174,7 +174,10 @@ def test_on_the_command_line(root: Path, spec: ModelSpec, monkeypatch: pytest.Mo
     monkeypatch.setenv("SDGBIAS_REGISTRY", str(root))
     run = CliRunner().invoke
     assert isinstance(run(models_app, ["fetch"]).exception, UsageError)
-    assert run(models_app, ["fetch", "--enabled"]).output == "no model is enabled\n"
+    assert (
+        run(models_app, ["fetch", "--enabled"]).output
+        == "No model is enabled. Next: sdgbias models enable NAME\n"
+    )
     put(root, "on", spec.revision, state="enabled", reason="")
     done = run(models_app, ["fetch", "vlm", "--enabled"])
     assert done.exit_code == 0

@@ -177,7 +177,7 @@ def test_enabled_only_when_its_probes_pass(commands: Path, monkeypatch: pytest.M
     where = ["--results", str(commands / "r.duckdb")]
     ask(admission.Verdict(True, "all agree"), monkeypatch)
     dry = run.invoke(APP, ["register-model", "local:w", "--dry-run", *where])
-    assert "nothing written (--dry-run)" in dry.output and "state: enabled" in dry.output
+    assert "Nothing is written (--dry-run)." in dry.output and "state: enabled" in dry.output
     assert not list((commands / "registry" / "models").iterdir())
     good = run.invoke(APP, ["register-model", "local:w", "--name", "good", *where])
     assert "Next: sdgbias evaluate good" in good.output and entries.load(commands, "good").enabled

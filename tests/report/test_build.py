@@ -109,6 +109,15 @@ def test_a_model_has_a_page_of_its_own(page: str, folder: Path, results: Path) -
     assert f"{100 * value:.1f}\u00a0%<small>{100 * low:.1f}–{100 * high:.1f}</small>" in text
 
 
+def test_the_first_screens_answers_are_told_as_the_page_has_them(
+    results: Path, page: str, tmp_path: Path
+) -> None:
+    told: list[str] = []
+    write_report(results, tmp_path, tell=told.append)
+    shown = " ".join(re.sub(r"<[^>]+>", "", page).split())
+    assert len(told) >= 3 and all(" ".join(answer.split()) in shown for answer in told)
+
+
 def test_inline_data_cannot_leave_its_element(results: Path, page: str, tmp_path: Path) -> None:
     inline = re.compile(r'<script type="application/json" id="pairs">(.*?)</script>', re.DOTALL)
     [pairs] = inline.findall(page)

@@ -319,16 +319,12 @@ def test_leaderboard_values_are_those_of_the_store(three: Path) -> None:
         )
 
 
-def test_a_table_of_models_has_no_column_without_a_value(three: Path) -> None:
+def test_models_that_lack_an_answer_say_why(three: Path) -> None:
     board = compared(three)
-    measured = (board.places["kind"] == "measured") & (board.places["method"] == "Full")
-    one = board.places[measured & (board.places["test"] == "T1")].assign(method="Full, generated")
-    more = dataclasses.replace(board, places=pd.concat([board.places, one]))
-    [made, _] = pages.leaderboard(more)
-    columns = {t["test"]: t["columns"] for t in made["tests"]}
-    assert columns["T1"] == ["Full, generated", "Full", "CADE"]
-    assert columns["all tests"] == ["Full", "CADE"]
-    assert {len(m["cells"]) for t in made["tests"] if t["test"] != "T1" for m in t["models"]} == {2}
+    alone = board.lacking.assign(**{"Full": ["needs pictures", "", ""]})
+    [said, *_] = pages.not_compared(dataclasses.replace(board, lacking=alone))
+    assert said["what"] == "Full" and said["why"] == "needs pictures"
+    assert said["models"] == board.lacking["model"].iloc[0]
 
 
 def test_planted_models_stand_apart_unless_asked(three: Path) -> None:

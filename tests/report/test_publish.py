@@ -324,7 +324,7 @@ def test_the_command(results: Path, small_benchmark: Path, tmp_path: Path) -> No
     shown = ok("publish", *where)
     assert "about " in shown and "dataset/data/mcq/test-00000-of-00001.parquet" in shown
     assert "licence of model tiny: apache-2.0" in shown and "withheld: coordinates" in shown
-    assert shown.endswith("nothing is written or sent; to write these files: --write DIR\n")
+    assert shown.endswith("Nothing is written or sent. To write these files: --write DIR\n")
     out = tmp_path / "out"
     made = json.loads(ok("publish", "every-eval-ever", *where, "--write", out, "--json"))
     assert {f["path"]: f["bytes"] for f in made["files"]} == {

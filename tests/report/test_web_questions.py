@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 from itertools import product
 from pathlib import Path
 from shutil import copytree
@@ -13,8 +14,8 @@ from starlette.testclient import TestClient
 from sdgbias import store
 from sdgbias.analysis import analyse, outcomes
 from sdgbias.methods import stats
-from sdgbias.raw.indicators import indicator
-from sdgbias.report.pages import compare, question
+from sdgbias.raw.indicators import indicator, letter_directions
+from sdgbias.report.pages import compare, question, questions
 from sdgbias.report.source import Results
 from sdgbias.types import Task
 from tests.builders.web_pages import BEFORE, RUN, text
@@ -52,6 +53,55 @@ def test_questions_are_filtered_in_the_results(client: TestClient, served: Path)
     assert (
         page.count('class="badge right"') + page.count('class="badge wrong"') == 20
     )  # 60 in pages of 40
+
+
+def test_questions_are_filtered_by_direction_and_by_what_cade_did(
+    client: TestClient, served: Path
+) -> None:
+    def ids(**filters: str) -> list[int]:
+        params = {"run": RUN, "test": "T2", "method": "full", **filters}
+        html = client.get("/questions", params=params).text
+        return [int(i) for i in re.findall(rf"/questions/{RUN}/mcq/(\d+)", html)]
+
+    rows = store.query(
+        served,
+        """SELECT item_id, f.pred, f.correct AS was, c.correct AS now, i.polarity,
+           json_array_length(i.options) AS n
+           FROM predictions f JOIN predictions c USING (run_id, task, test, item_id)
+           JOIN runs r USING (run_id)
+           JOIN items i ON i.benchmark_id = r.benchmark_id AND i.task = f.task
+           AND i.item_id = f.item_id
+           WHERE run_id = ? AND task = 'mcq' AND test = 'T2' AND f.method = 'full'
+           AND c.method = 'cade' ORDER BY item_id""",
+        [RUN],
+    )
+    ways = [
+        letter_directions(r.polarity, r.n)["ABC".index(r.pred)]
+        for r in rows.itertuples(index=False)
+    ]
+    for way in set(ways):
+        wanted = [int(i) for i, w in zip(rows["item_id"], ways, strict=True) if w == way]
+        assert ids(direction=way) == wanted[: questions.PAGE] and wanted
+    fixed = rows[rows["now"] & ~rows["was"]]["item_id"].tolist()
+    assert ids(cade="fixed") == fixed[: questions.PAGE] and fixed
+    assert client.get("/questions?direction=up").status_code == 400
+
+
+def test_one_question_leads_to_the_next_of_its_list(client: TestClient) -> None:
+    listed = client.get("/questions", params={"run": RUN, "test": "T2", "outcome": "wrong"}).text
+    first, second, *_ = (
+        unescape(at) for at in re.findall(rf'href="(/questions/{RUN}/mcq/[^"]+)"', listed)
+    )
+    page = client.get(first).text
+    onward = {rel: unescape(at) for at, rel in re.findall(r'href="([^"]+)" rel="(\w+)"', page)}
+    assert onward.keys() == {"next"} and onward["next"].split("?")[0] == second.split("?")[0]
+    after = client.get(onward["next"]).text
+    assert re.search(rf'href="{re.escape(first.split("?")[0])}[^"]*" rel="prev"', after)
+
+
+def test_options_say_their_direction(client: TestClient) -> None:
+    page = client.get(f"/questions/{RUN}/mcq/1?test=T2").text
+    assert all(f"</i> {way}" in page for way in ("pessimistic", "conservative", "optimistic"))
 
 
 def test_a_question_shows_what_was_stored(client: TestClient, served: Path) -> None:

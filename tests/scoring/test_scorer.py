@@ -90,6 +90,32 @@ def test_out_of_memory_halves_the_chunk_and_remembers_what_fits(tmp_path: Path) 
     assert max(engine.sizes[engine.sizes.index(4) + 4 :]) <= 5 and scorer.size == 4
 
 
+def test_the_next_chunk_is_named_before_one_is_scored_and_again_when_chunks_shrink(
+    tmp_path: Path,
+) -> None:
+    said: list[tuple[str, int]] = []
+
+    class Told(Engine):
+        def prefetch(self, prompts: Sequence[Prompt], answers: bool = False) -> None:
+            said.append(("next", len(prompts)))
+
+        def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
+            said.append(("score", len(prompts)))
+            return super().candidate_scores(prompts)
+
+    run(tmp_path / "whole", Told(), TEXTS)
+    assert said == [
+        *[("next", 16), ("next", 16), ("score", 16)],
+        *[("next", 8), ("score", 16), ("score", 8)],
+    ]
+    said.clear()
+    run(tmp_path / "halved", Told(room=8), TEXTS)
+    assert said[:6] == [
+        *[("next", 16), ("next", 16), ("score", 16), ("score", 8), ("score", 8)],
+        ("next", 8),
+    ]
+
+
 def test_one_bad_prompt_stops_nobody(tmp_path: Path) -> None:
     engine = Engine(bad=["text 07"])
     scorer, scores = run(tmp_path, engine, TEXTS)
@@ -105,20 +131,19 @@ def test_a_score_that_is_no_number_is_a_failure_and_no_score(tmp_path: Path) -> 
 
 
 def test_one_thread_watches_all_chunks_and_ends_with_them(tmp_path: Path) -> None:
-    seen: list[set[int | None]] = []
+    seen: list[set[threading.Thread]] = []
 
     class Counting(Engine):
         def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
-            seen.append({t.ident for t in threading.enumerate()} - before)
+            seen.append({*threading.enumerate()} - before)
             return super().candidate_scores(prompts)
 
-    before = {t.ident for t in threading.enumerate()}
+    before = {*threading.enumerate()}
     run(tmp_path, Counting(), TEXTS)
     assert len(seen) == 3 and len(seen[0]) == 1 and seen[0] == seen[1] == seen[2]
-    for thread in threading.enumerate():
-        if thread.ident in seen[0]:
-            thread.join(5)
-    assert not {t.ident for t in threading.enumerate()} & seen[0]
+    (watching,) = seen[0]
+    watching.join(60)
+    assert not watching.is_alive()
 
 
 @pytest.mark.parametrize(("every", "shards"), [(0.0, 3), (60.0, 1)])
@@ -231,7 +256,8 @@ def test_a_hung_engine_ends_and_its_prompts_are_tried_last_and_alone_then_given_
     counts = json.loads(note.read_text())
     assert len(counts) == 16 and sorted(counts.values()) == [1] * 15 + [2]
     (hung,) = (key for key, count in counts.items() if count == 2)
-    engine, cache, nothing = Engine(), ScoreCache(tmp_path, "m", "f"), plan([])
+    engine, cache = Engine(), ScoreCache(tmp_path, "m", "f")
+    nothing = plan([]).assign(forced="", limit=8)
     scorer, missing = Scorer(engine, cache, {}, SPEC), plan(TEXTS)
     left = missing[~missing["key"].isin(kept["key"])]
     scorer.run(left, nothing, lambda what, done, total: None)
@@ -261,13 +287,9 @@ def test_a_wrong_timeout_is_one_line(tmp_path: Path) -> None:
         Scorer(Engine(), ScoreCache(tmp_path, "m", "f"), {}, spec)
 
 
-def test_a_prompt_is_generated_when_its_free_answer_and_one_for_each_digit_are_there() -> None:
-    rows = pd.DataFrame(
-        {"key": ["free", "ten", "all", "none"], "forced": [False, True, True, True], "limit": 8}
-    )
-    keys = ["free"] + ["ten"] * 10 + ["all"] * (1 + 10)
-    decoded = pd.DataFrame({"key": keys, "limit": 8})
-    assert not_generated(rows, decoded)["key"].tolist() == ["ten", "none"]
-    assert not_generated(rows, decoded[:0])["key"].tolist() == ["free", "ten", "all", "none"]
-    longer = rows.assign(limit=16)
-    assert not_generated(longer, decoded)["key"].tolist() == ["free", "ten", "all", "none"]
+def test_a_prompt_is_generated_once_at_each_length() -> None:
+    rows = pd.DataFrame({"key": ["there", "none"], "limit": 8})
+    decoded = pd.DataFrame({"key": ["there"], "limit": 8})
+    assert not_generated(rows, decoded)["key"].tolist() == ["none"]
+    assert not_generated(rows, decoded[:0])["key"].tolist() == ["there", "none"]
+    assert not_generated(rows.assign(limit=16), decoded)["key"].tolist() == ["there", "none"]

@@ -15,8 +15,9 @@ from sdgbias.scoring.cache import ScoreCache
 from sdgbias.scoring.evaluate import Evaluation, Scoring, score_model
 from sdgbias.scoring.scorer import Scorer
 from sdgbias.scoring.timing import timings
+from sdgbias.suites import sdg
 from sdgbias.suites.suite import EvalSettings
-from sdgbias.types import ModelSpec
+from sdgbias.types import TESTS, ModelSpec, Task, View
 from tests.scoring.test_scorer import SPEC, Engine, plan
 
 PLANTED = ModelSpec(
@@ -86,7 +87,7 @@ def test_a_batch_is_divided_by_tokens(tmp_path: Path) -> None:
     rows = plan(["x" * 10, "x" * 30]).assign(run="mine")
     nothing = lambda what, done, total: None  # noqa: E731
     scorer.score(rows, nothing)
-    asked = rows.assign(forced=False, limit=8)
+    asked = rows.assign(forced="", limit=8)
     scorer.generate(asked, nothing)
     Scorer(Long(), cache, {}, SPEC).generate(  # a later start has the lengths from the cache
         asked.assign(limit=9, n_tokens=cache.lengths(asked["key"])), nothing
@@ -146,6 +147,22 @@ def test_a_run_from_the_cache_cost_nothing_and_knows_what_was_measured(
     assert set(starts[1].scored.scores) & {"seconds", "run"} == set(), "no result knows of time"
 
 
+def test_every_digit_is_decoded_on_val_and_the_chosen_one_on_test(
+    starts: list[Scoring], small_benchmark: Path
+) -> None:
+    scored = starts[0].scored
+    items = sdg.load_items(small_benchmark)[Task.REGRESSION]
+    is_val = (items["split"] == "val").to_numpy()
+    forced = scored.generations[scored.generations["start"] != ""]
+    of_key = forced.groupby("key")["start"].agg(set)
+
+    for test in TESTS[Task.REGRESSION]:
+        keys = sdg.view_logits(scored, items, Task.REGRESSION, test, View.FULL)[0]
+        chosen = sdg.run_test(scored, items, Task.REGRESSION, test, FORCED).choice["cade"]
+        assert is_val.any() and all(of_key[key] == set("0123456789") for key in keys[is_val])
+        assert [of_key[key] for key in keys[~is_val]] == [{str(at)} for at in chosen[~is_val]]
+
+
 class Clocked(Engine):
     """Each call takes eleven seconds of a clock that stands still in between."""
 
@@ -172,7 +189,7 @@ def decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **more: object) -> 
 def test_the_time_of_a_batch_is_divided_by_its_prompts_and_their_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = decoded(tmp_path, monkeypatch, forced=True)
+    found = decoded(tmp_path, monkeypatch, forced=",0,1,2,3,4,5,6,7,8,9")
 
     assert len(found) == 2 * 11, "a free answer and one after each digit"
     assert found["seconds"].tolist() == pytest.approx([0.5] * 22)
@@ -181,6 +198,6 @@ def test_the_time_of_a_batch_is_divided_by_its_prompts_and_their_starts(
 def test_a_batch_with_a_prompt_of_unknown_length_is_divided_evenly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = decoded(tmp_path, monkeypatch, forced=False, n_tokens=[0, 30])
+    found = decoded(tmp_path, monkeypatch, forced="", n_tokens=[0, 30])
 
     assert found["seconds"].tolist() == pytest.approx([5.5, 5.5])

@@ -174,7 +174,7 @@ def test_admission_decides_once_which_ways_are_right(load: Load, family: str) ->
 
 def test_words_are_scored_without_a_picture_where_the_processor_asks_for_one(load: Load) -> None:
     engine = load("paligemma", share=False)
-    assert not engine.reads_text
+    assert not engine.maker.reads_text
     scores = engine.candidate_scores(PROMPTS)
     assert np.isfinite(scores.logits[:, :2]).all()
 

@@ -331,7 +331,7 @@ def test_a_first_digit_goes_on_as_decoded_or_replaces_that_of_the_free_answer() 
     assert np.isnan(going_on[2:]).all() and np.isnan(replaced[2:]).all()
 
 
-def test_numbers_are_decoded_for_the_views_of_the_paper_and_forced_for_full_only() -> None:
+def test_numbers_are_decoded_for_the_views_of_the_paper() -> None:
     cells = pd.DataFrame(
         [
             ("regression", "T2", "full", "f"),
@@ -345,21 +345,18 @@ def test_numbers_are_decoded_for_the_views_of_the_paper_and_forced_for_full_only
     )
     distinct = pd.DataFrame({"key": ["f", "q", "x", "m1", "m3", "mq"]})
 
-    def forced(generated: str, mode: str = "continue", **abilities: bool) -> dict[str, bool]:
-        settings = sdg.EvalSettings(generated=generated, mode=mode)  # type: ignore[arg-type]
+    def decoded(generated: str, **abilities: bool) -> set[str]:
+        settings = sdg.EvalSettings(generated=generated)  # type: ignore[arg-type]
         able = sdg.Abilities(**abilities)
-        needed = sdg.generations_needed(cells, distinct, settings, able)
-        return needed.set_index("key")["forced"].to_dict()
+        return set(sdg.generations_needed(cells, distinct, settings, able)["key"])
 
-    assert forced("none") == {"f": True, "q": False}
-    assert forced("T1") == {"f": True, "q": False, "m1": False}
-    assert not any(forced("T1", mode="replace").values()), "CADE's digit goes into the free answer"
-    assert forced("T1", forces_starts=False) == {"f": False, "q": False, "m1": False}
-    assert set(forced("all")) == {"f", "q", "m1", "m3"}
-    assert set(forced("views")) == {"f", "q", "m1", "m3", "mq"}
+    assert decoded("none") == {"f", "q"}
+    assert decoded("T1") == {"f", "q", "m1"}
+    assert decoded("all") == {"f", "q", "m1", "m3"}
+    assert decoded("views") == {"f", "q", "m1", "m3", "mq"}
     for generated in ("none", "T1", "all"):  # without scores Full is all that is measured
-        assert forced(generated, gives_scores=False) == {"f": False, "m1": False, "m3": False}
-    assert set(forced("views", gives_scores=False)) == {"f", "q", "m1", "m3", "mq"}
+        assert decoded(generated, gives_scores=False) == {"f", "m1", "m3"}
+    assert decoded("views", gives_scores=False) == {"f", "q", "m1", "m3", "mq"}
 
 
 def test_logits_follow_the_items_and_lack_what_an_item_lacks() -> None:

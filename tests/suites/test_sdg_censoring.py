@@ -6,9 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sdgbias.methods.bounds import Bounds, between, exactly
+from sdgbias.methods.bounds import Bounds, between
 from sdgbias.suites.sdg_censoring import METRICS, judged
 from sdgbias.types import CadeParams, Task, View
+from tests.builders.bounded import exactly
 
 GATE_OPEN = CadeParams(
     0.0, 0.0, 0.0, 2.0

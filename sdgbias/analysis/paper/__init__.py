@@ -1,32 +1,43 @@
-"""The paper's tables and figures by name, each built from one results file: our values beside the
-printed ones where the same model was scored."""
+"""The papers' tables and figures by name, each built from one results file: our values beside the
+printed ones where the same model was scored. ``data/tables_<suite>.yaml`` describes them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sdgbias.analysis.paper import join
 from sdgbias.analysis.paper.cells import Table
-from sdgbias.analysis.paper.formats import HEAD
+from sdgbias.analysis.paper.printed import described
 from sdgbias.analysis.paper.results import PaperResults, load
+from sdgbias.errors import UsageError, one_of
 from sdgbias.types import SDG
 
-__all__ = ["HEAD", "ITEMS", "PLAIN", "build", "chosen", "load"]
-
-#: `--table` names: the paper's items in its order, then companion tables, then raw study rows.
-ITEMS = tuple(join.described(SDG)["tables"])
-#: Studies without a table in the paper, by their stored names.
-PLAIN = tuple(i for i in ITEMS if join.described(SDG)["tables"][i].get("rows") == "plain")
+__all__ = ["build", "chosen", "items", "load"]
 
 
-def chosen(names: Sequence[str]) -> list[str]:
-    """Items of these names (case-insensitive), in the given order. Table H also brings its
-    controls. Default: everything except the long tables of raw study rows; 'all' includes these."""
-    default = [name for name in ITEMS if name not in PLAIN]
-    return join.chosen(SDG, names, {"H": ("H", "controls"), "all": ITEMS}) if names else default
+def items(suite: str = SDG, *, studies: bool = True) -> list[str]:
+    """`--table` names: the paper's items in its order, then companion tables, then raw study rows,
+    which have no table in the paper (``studies``)."""
+    tables = described(suite)["tables"]
+    return [name for name, about in tables.items() if studies or about.get("rows") != "plain"]
+
+
+def chosen(names: Sequence[str], suite: str = SDG) -> list[str]:
+    """Items of these names (case-insensitive), in the given order; some names stand for several,
+    'all' for every one. Default: everything except the long tables of raw study rows. Raises
+    UsageError."""
+    aliases: Mapping[str, Sequence[str]] = described(suite)["aliases"]
+    every = {**{name: [name] for name in items(suite)}, **aliases, "all": items(suite)}
+    valid = {name.lower(): several for name, several in every.items()}
+    for name in names:
+        if name.lower() not in valid:
+            raise UsageError("--table: " + one_of("table", name, every))
+    if not names:
+        return items(suite, studies=False)
+    return list(dict.fromkeys(item for name in names for item in valid[name.lower()]))
 
 
 def build(e: PaperResults, names: Sequence[str] = ()) -> list[Table]:
     """The tables of these names, each with footnotes: the paper's contradictions and the limits of
     our values."""
-    return [join.table(e, name) for name in chosen(names)]
+    return [join.table(e, name) for name in chosen(names, e.suite)]

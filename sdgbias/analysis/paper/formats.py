@@ -13,14 +13,11 @@ from typing import Any
 import pandas as pd
 
 from sdgbias.analysis.paper.cells import NOT_RUN, Cell, Column, Kind, Row, Table, counts
+from sdgbias.analysis.paper.printed import described
 from sdgbias.analysis.paper.results import Run
 
 WIDTH = 120
-HEAD = (
-    "Ours: the newest finished run of each model, on its test split. n: questions or answers; CI:"
-    " 95 %, clustered by place, and by prompt where places share one. A line 'paper' without one of"
-    " ours: not run here. The paper's number stands only beside the same model's."
-)
+_HANGING: Any = {"subsequent_indent": "    "}
 CSV_COLUMNS = (
     "item",
     "row",
@@ -80,13 +77,13 @@ def summary(tables: Sequence[Table]) -> str:
 # ----------------------------------------------------------------------
 
 
-def text(tables: Sequence[Table], runs: Sequence[Run], said: str = HEAD) -> str:
-    """All tables for a terminal of 120 columns, preceded by reading instructions (``said``) and the
-    runs used."""
+def text(tables: Sequence[Table], runs: Sequence[Run]) -> str:
+    """All tables for a terminal of 120 columns, preceded by reading instructions and the runs
+    used."""
     head = ["No finished run of these models in the results file: the paper's numbers stand alone."]
     if runs:
         told = (textwrap.fill(f"  {r.says}", WIDTH, subsequent_indent="    ") for r in runs)
-        head = [*textwrap.wrap(said, WIDTH), *told]
+        head = [*textwrap.wrap(described(runs[0].suite)["head"], WIDTH), *told]
     return "\n\n".join(["\n".join(head), *(_text(t) for t in tables)]) + "\n"
 
 
@@ -106,26 +103,20 @@ def _text(t: Table) -> str:
 
 
 def _prose(t: Table) -> list[str]:
-    said: list[tuple[str, list[tuple[str, str]]]] = []
-    for r in t.rows:
-        lines = []
-        for column, c in zip(t.columns, r.cells, strict=True):
-            name = "" if len(t.columns) == 1 else f"{column.name}: "
-            same = c.paper is not None and c.paper.text == c.value
-            ours = str(c.value) if c.value is not None else c.status
-            lines.append((f"{name}ours = paper" if same else f"{name}ours", ours))
-            if c.paper is not None and not same:
-                lines.append((f"{name}paper", c.paper.text))
-        said.append((" / ".join(r.labels), lines))
-    width = max(len(who) for _, lines in said for who, _ in lines)
+    """Texts below each other: ours, then the paper's where it is another."""
     out = []
-    for label, lines in said:
-        out.append(label)
-        for who, words in lines:
-            for line in words.split("\n"):
-                for part in textwrap.wrap(line, WIDTH - width - 4) or [""]:
-                    out.append(f"  {who:{width}}  {part}")
-                    who = ""
+    for r in t.rows:
+        out.append(" / ".join(r.labels))
+        for column, c in zip(t.columns, r.cells, strict=True):
+            name = "" if len(t.columns) == 1 else f"{column.name}, "
+            same = c.paper is not None and c.paper.text == c.value
+            texts = {"ours = paper" if same else "ours": str(c.value or c.status)}
+            if c.paper is not None and not same:
+                texts["paper"] = c.paper.text
+            for who, words in texts.items():
+                lines = f"{name}{who}: {words}".split("\n")
+                for line in lines:
+                    out += textwrap.wrap(line, WIDTH - 4, initial_indent="  ", **_HANGING)
     return [*out, ""]
 
 
@@ -138,30 +129,17 @@ def _short(c: Cell, column: Column, reasons: dict[str, int]) -> str:
     return f"[{reasons.setdefault(c.status, len(reasons) + 1)}]"
 
 
-def _common_n(t: Table) -> list[str] | None:
-    """n of each column if it is the same in every row, so that it can be printed once below the
-    header; else None."""
-    known = [
-        {n for r in t.rows if r.cells[j].made and (n := r.cells[j].n) is not None}
-        for j in range(len(t.columns))
-    ]
-    if any(len(n) > 1 for n in known) or not any(known):
-        return None
-    return [f"{min(n):,}" if n else "" for n in known]
-
-
-def _lines(t: Table, r: Row, reasons: dict[str, int], with_n: bool) -> list[tuple[str, list[str]]]:
+def _lines(t: Table, r: Row, reasons: dict[str, int]) -> list[tuple[str, list[str]]]:
     """(label, n and one text per column) for each line of a row: our value, its interval, its n if
     columns differ, the paper's value. A row that was not run has only the paper's line, or a line
     stating that it was not run."""
     printed = ["", *(c.paper.text if c.paper else "" for c in r.cells)]
     if {c.status for c in r.cells} <= {"", NOT_RUN} and any(c.status for c in r.cells):
         return [("paper", printed)] if any(printed) else [("", ["", *(c.status for c in r.cells)])]
-    each = [f"{c.n:,}" if with_n and c.made and c.n is not None else "" for c in r.cells]
+    each = [f"{c.n:,}" if c.made and c.n is not None else "" for c in r.cells]
     alike = len({*each} - {""}) == 1
     pairs = list(zip(r.cells, t.columns, strict=True))
-    ours = (_short(c, k, reasons) for c, k in pairs)
-    lines = [("ours", [max(each) if alike else "", *ours])]
+    lines = [("ours", [max(each) if alike else "", *(_short(c, k, reasons) for c, k in pairs)])]
     if any(c.has_interval for c in r.cells):
         lines.append(("CI", ["", *(interval(c, k.kind) for c, k in pairs)]))
     if any(each) and not alike:
@@ -170,44 +148,21 @@ def _lines(t: Table, r: Row, reasons: dict[str, int], with_n: bool) -> list[tupl
 
 
 def _blocks(t: Table, reasons: dict[str, int]) -> list[str]:
-    """The table split into blocks of columns that fit the width, each with its labels. Empty
-    columns, and lines that are empty within a block, are left out; long labels are cut, the files
-    have them in full."""
-    common = _common_n(t)
-    lines = [
-        ((*r.labels, kind), cells)
-        for r in t.rows
-        for kind, cells in _lines(t, r, reasons, common is None)
-    ]
-    if common:
-        lines.insert(0, ((*("" for _ in t.labels), "n"), ["", *common]))
-    names = ["n", *(c.name for c in t.columns)]
-    widths = [max(map(len, column)) for column in zip(names, *(c for _, c in lines), strict=True)]
-    heads = [
-        max(map(len, column)) for column in zip(t.labels, *(r.labels for r in t.rows), strict=True)
-    ]
-    room = WIDTH - len(" paper ") - widths[0] - 1 - max(widths[1:])
-    while sum(heads) + len(heads) > room and max(heads) > 10:
-        heads[heads.index(max(heads))] -= 1
+    """The table in blocks of columns that fit the width, each with its labels. Empty columns are
+    left out; long labels are cut, the files have them in full."""
+    lines = [((*r.labels, kind), texts) for r in t.rows for kind, texts in _lines(t, r, reasons)]
+    longest = [max(map(len, labels)) for labels in zip(*(r.labels for r in t.rows), strict=True)]
+    while sum(longest) > WIDTH - 45:
+        longest[longest.index(max(longest))] -= 1
     keys = [
-        tuple(
-            word if len(word) <= head else word[: head - 1] + "…"
-            for word, head in zip(key, [*heads, WIDTH], strict=True)
-        )
+        tuple(textwrap.shorten(k, w, placeholder="…") for k, w in zip(key, widths, strict=True))
         for key, _ in lines
+        for widths in ([*longest, WIDTH],)
     ]
     index = pd.MultiIndex.from_tuples(keys, names=[*t.labels, ""])
-    frame = pd.DataFrame([cells for _, cells in lines], index, names)
-    frame, out = frame.loc[:, (frame != "").any()], list[str]()
-    while frame.shape[1]:
-        for many in range(frame.shape[1], 0, -1):
-            block = frame.iloc[:, :many]
-            said = block[(block != "").any(axis=1)].to_string().splitlines()
-            if max(map(len, said)) <= WIDTH:
-                break
-        out += [*said, ""]
-        frame = frame.iloc[:, many:]
-    return out
+    frame = pd.DataFrame([texts for _, texts in lines], index, ["n", *(c.name for c in t.columns)])
+    frame = frame.loc[:, (frame != "").any()]
+    return [*frame.to_string(line_width=WIDTH).splitlines(), ""] if frame.shape[1] else []
 
 
 # -- files

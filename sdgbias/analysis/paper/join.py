@@ -15,26 +15,25 @@ from the results, or a list of these; the lines are their product. A line, a col
   ``run_only``: not of a model that was not run; ``not_run: printed lines``: of it those alone that
   the paper prints a number of
 * ``blank``: columns that a line leaves empty; ``metrics``: its metrics in place of a column's
+* ``ours: false``: of the column there are printed values alone; ``absent: blank``: what a run has
+  no row of is left empty
 * ``stated``: a printed file whose numbers are of no model that it names
+
+Tables whose lines are no models are made by a function of own_rows.py (``rows``).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from itertools import product
 from typing import Any
 
-import yaml
-
 from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.cells import MADE, NOT_RUN, Cell, Column, Row, Table
-from sdgbias.analysis.paper.printed import Printed
+from sdgbias.analysis.paper.printed import Printed, described
 from sdgbias.analysis.paper.results import KEY, PaperResults, Run, Subject
-from sdgbias.errors import UsageError, one_of
-from sdgbias.files import packaged
-from sdgbias.types import FACET, GENERATED, NEEDS_PICTURES, NEEDS_SCORES, SDG, VIEWS
+from sdgbias.types import GENERATED, NEEDS_PICTURES, NEEDS_SCORES, VIEWS
 
 UNTUNED = "CADE was not tuned in this run (no val rows)"
 NO_NUMBER = "no such number in this run"
@@ -45,25 +44,6 @@ _SCORED = {"measured", "embedded", "planted"}
 Line = tuple[tuple[str, ...], Mapping[str, Any]]
 
 
-@cache
-def described(suite: str) -> Mapping[str, Any]:
-    """What is said of a suite's tables: ``tables`` by item, ``ours`` by the kind of our values."""
-    path = packaged("data", f"tables_{suite}.yaml")
-    found: Mapping[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return found
-
-
-def chosen(suite: str, names: Sequence[str], aliases: Mapping[str, Sequence[str]]) -> list[str]:
-    """Items of these names (case-insensitive), in the given order; ``aliases`` stand for several.
-    Raises UsageError."""
-    every = {**{name: (name,) for name in described(suite)["tables"]}, **aliases}
-    valid = {name.lower(): items for name, items in every.items()}
-    for name in names:
-        if name.lower() not in valid:
-            raise UsageError("--table: " + one_of("table", name, every))
-    return list(dict.fromkeys(item for name in names for item in valid[name.lower()]))
-
-
 def table(e: PaperResults, item: str) -> Table:
     """A table with its footnotes: what the paper leaves open, and the limits of our values."""
     from sdgbias.analysis.paper import own_rows
@@ -71,8 +51,7 @@ def table(e: PaperResults, item: str) -> Table:
     about, ours = (described(e.suite)[part] for part in ("tables", "ours"))
     about = about[item]
     columns = [column(name, given) for name, given in _pairs(about["columns"])]
-    if item == "data":
-        columns = own_rows.people_columns(e)
+    columns = columns or own_rows.people_columns(e)
     if "rows" in about:
         rows = tuple(own_rows.ROWS[about["rows"]](e, item))
     else:
@@ -162,17 +141,18 @@ def cell(
         return Cell(paper=printed, status=NOT_RUN)
     spoken = given.get("spoken", about.get("spoken")) and key["method"] in VIEWS
     read = key | ({"method": key["method"] + GENERATED} if spoken and not s.run.scored else {})
-    number, people = e.number(s.run, read), e.suite == FACET
-    if number is not None and not math.isnan(number.value):
-        n = number.n if people else number.n or None
-        return Cell(number.value, n, number.low, number.high, printed, s.run.kind)
-    if number is None and about.get("absent") == "blank":
+    row = e.row(s.run, read)
+    n = None if row is None or math.isnan(row["n"]) else int(row["n"])
+    if row is not None and not math.isnan(row["value"]):
+        return Cell(float(row["value"]), n, row["ci_low"], row["ci_high"], printed, s.run.kind)
+    if row is None and about.get("absent") == "blank":
         return Cell()
-    if number is None and about.get("show") == "stored":
+    if row is None and about.get("show") == "stored":
         return Cell(paper=printed)
-    why = e.missing_reason(s.run, read) or _lacks(e, s.run, about, given, key)
-    n = number.n if number is not None and people else None
-    return Cell(n=n, paper=printed, status=unavailable(s.run, why))
+    if row is not None and row["status"]:
+        return Cell(n=n, paper=printed, status=row["status"])
+    why = unavailable(s.run, _lacks(e, s.run, about, given, key))
+    return Cell(paper=printed, status=why)
 
 
 def _printed(
@@ -209,7 +189,7 @@ def _lacks(
 ) -> str:
     """Why the results hold no number of this key."""
     study, stated = key["study"], "lacks" in given
-    if key["method"] == "cade" and study in ("", "methods") and not stated and e.suite == SDG:
+    if key["method"] == "cade" and study in ("", "methods") and not stated:
         return f"not in store: {UNTUNED}"
     text = str(given.get("lacks", about.get("lacks", NO_NUMBER))).format(**key)
     if study in _ALWAYS:
@@ -225,4 +205,4 @@ def unavailable(run: Run, why: str) -> str:
     general = why == f"not in store: {UNTUNED}" or (
         why.startswith("not in store: no ") and "question" not in why
     )
-    return f"not in store: {needs}" if needs and general and run.suite == SDG else why
+    return f"not in store: {needs}" if needs and general else why

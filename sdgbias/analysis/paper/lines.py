@@ -9,11 +9,12 @@ import pandas as pd
 
 from sdgbias.analysis.paper import numbers
 from sdgbias.analysis.paper import printed as paper
+from sdgbias.analysis.paper.printed import described
 from sdgbias.analysis.paper.results import PaperResults, Subject
 from sdgbias.benchmark.people_items import CHOICE, DIRECT
 from sdgbias.raw.facet import GROUPS
 from sdgbias.suites.facet_groups import PAIRS
-from sdgbias.types import PILLARS, TOLERANCES
+from sdgbias.types import PILLARS, SDG, TOLERANCES
 
 Lines = list[tuple[tuple[str, ...], Mapping[str, Any]]]
 TASKS = {"p1": DIRECT, "p2": CHOICE, "p3": CHOICE}
@@ -65,25 +66,12 @@ def methods(e: PaperResults, s: Subject, about: Mapping[str, Any]) -> Lines:
     task = about["at"].get("task", "mcq")
     frame = e.study("methods")
     mine = frame[(frame["run_id"] == (s.run.run_id if s.run else "")) & (frame["task"] == task)]
-    every = sorted(set(mine["method"]) - CONTROLS)
+    [controls] = described(SDG)["tables"]["controls"]["lines"]  # these have a table of their own
+    every = sorted(set(mine["method"]) - {key["method"] for key in controls.values()})
     lines: Lines = [((method,), {"method": method}) for method in ["full", *every, "cade"]]
     nothing = {"mcq": "nothing to answer", "regression": "nothing decoded"}[task]
     other = (("every other method",), {"method": "", "lacks": nothing})
     return lines if every else [*lines, other]
-
-
-#: Methods of the study 'methods' that stand in the table of controls.
-CONTROLS = {"always_a", "always_b", "always_c", "best_letter", "prior_sampling", "mean_views"}
-CONTROLS |= {
-    "q_only",
-    "ctx_q",
-    "img_q",
-    "full",
-    "full_generated",
-    "full_first_token",
-    "pmi",
-    "cade",
-}
 
 
 def swept_tests(e: PaperResults, s: Subject, about: Mapping[str, Any]) -> Lines:

@@ -24,7 +24,7 @@ MCQ_TESTS = [test.value for test in TESTS[Task.MCQ]]
 _NAMES = [name for name in KEY if name != "study"]
 _VALUES = ["value", "n", "ci_low", "ci_high"]
 COLUMNS = ["run_id", *_NAMES, *_VALUES, "status"]
-TOO_FEW = f"not in store: a group of fewer than {SMALLEST} pictures has no value"
+TOO_FEW = f"a group of fewer than {SMALLEST} pictures has no value"
 
 
 def of_study(e: PaperResults, study: str) -> pd.DataFrame:
@@ -38,7 +38,7 @@ def _complete(frame: pd.DataFrame, **same: Any) -> pd.DataFrame:
     no interval. The first of rows with one key stays."""
     given: dict[str, Any] = {
         **KEY,
-        "n": 0,
+        "n": np.nan,
         "ci_low": np.nan,
         "ci_high": np.nan,
         "status": "",
@@ -50,15 +50,13 @@ def _complete(frame: pd.DataFrame, **same: Any) -> pd.DataFrame:
 
 def _stored(e: PaperResults, study: str) -> pd.DataFrame:
     frame = e.study(study)
-    return _complete(frame[frame["x"].isna()])
+    return _complete(frame[frame["x"].isna()].assign(n=frame["n"].where(frame["n"] > 0)))
 
 
 def _headline(e: PaperResults, study: str) -> pd.DataFrame:
     stored = e.ask("FROM metric_rows WHERE list_contains($runs, run_id)")
     reasons = stored["missing_reason"].fillna("")
-    status = ("not in store: " + reasons).where((reasons != "") & (reasons != FEWER), "")
-    if len(stored) and e.suite != "sdg":
-        status = status.mask(stored["value"].isna() & (status == ""), TOO_FEW)
+    status = ("not in store: " + reasons.mask(reasons == FEWER, TOO_FEW)).where(reasons != "", "")
     stored = _complete(stored.assign(status=status))
     whole = stored[(stored["pillar"] == "all") & (stored["indicator"] == "all")]
     mcq = whole[(whole["task"] == "mcq") & whole["metric"].isin(["accuracy", "accuracy_gain"])]
@@ -89,7 +87,7 @@ def _means_over_tests(rows: pd.DataFrame, pooled: bool = False) -> pd.DataFrame:
     if pooled:
         pool = rows[rows["test"] == "all"].set_index(same)[_VALUES].reindex(mean.index)
         agree = (pool["value"] - mean).abs() < 1e-9
-        made = pool.where(agree).assign(value=mean, n=pool["n"].fillna(0))
+        made = pool.where(agree).assign(value=mean, n=pool["n"])
     return _complete(made.reset_index(), test="mean")
 
 
@@ -117,6 +115,13 @@ def _with_headline(e: PaperResults, study: str) -> pd.DataFrame:
     return _complete(pd.concat([of_study(e, ""), _stored(e, study)]))
 
 
+def _fairness(e: PaperResults, study: str) -> pd.DataFrame:
+    """Groups of people that are too small have a row without a value."""
+    stored = _stored(e, study)
+    small = stored["value"].isna() & (stored["metric"] != "not_run")
+    return stored.assign(status=stored["status"].mask(small, f"not in store: {TOO_FEW}"))
+
+
 def _ablation(e: PaperResults, study: str) -> pd.DataFrame:
     """The steps of the ablation; the first is the plain accuracy, where it wasn't analysed."""
     headline = of_study(e, "")
@@ -137,7 +142,7 @@ def _leans(e: PaperResults, study: str) -> pd.DataFrame:
     plain = of_study(e, "")
     made = pd.concat([_stored(e, "wordings"), plain[~plain["run_id"].isin(worded)]])
     prompts = made["metric"] == "distinct_prompts"
-    return made.assign(n=made["n"].mask(prompts, 0), ci_low=made["ci_low"].mask(prompts, np.nan))
+    return made.assign(n=made["n"].mask(prompts), ci_low=made["ci_low"].mask(prompts, np.nan))
 
 
 def _letters(e: PaperResults, study: str) -> pd.DataFrame:
@@ -211,7 +216,7 @@ def _sweep(e: PaperResults, study: str) -> pd.DataFrame:
                 at | {"metric": metric} | row for row in points_there[_VALUES].to_dict("records")
             ]
     columns = ["run_id", "test", "by", "method", "metric", *_VALUES, "status"]
-    return _complete(pd.DataFrame(rows, columns=columns).fillna({"n": 0, "status": ""}))
+    return _complete(pd.DataFrame(rows, columns=columns).fillna({"status": ""}))
 
 
 def _costs(e: PaperResults, study: str) -> pd.DataFrame:
@@ -233,11 +238,9 @@ def _costs(e: PaperResults, study: str) -> pd.DataFrame:
                 rows += _by_question(run, part, task, timed=len(mine) > 0)
         tokens = counted[counted["run_id"] == run.run_id].set_index("view")
         rows += _by_view(run, mine[mine["phase"] == SCORE], tokens, timed=len(mine) > 0)
-    return _complete(
-        pd.DataFrame(
-            rows, columns=["run_id", *_NAMES[:2], "method", "metric", "value", "n", "status"]
-        ).fillna({"task": "mcq", "test": "all"})
-    )
+    columns = ["run_id", "task", "test", "method", "metric", "value", "n", "status"]
+    frame = pd.DataFrame(rows, columns=columns).fillna({"task": "mcq", "test": "all"})
+    return _complete(frame.assign(n=frame["n"].where(frame["value"].notna())))
 
 
 def _missing(run: Any, rows: pd.DataFrame, timed: bool, views: int) -> str:
@@ -314,5 +317,6 @@ _SOURCES: Mapping[str, Callable[[PaperResults, str], pd.DataFrame]] = {
     "leans": _leans,
     "letters": _letters,
     "sweep": _sweep,
+    "fairness": _fairness,
     "costs": _costs,
 }

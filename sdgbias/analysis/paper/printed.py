@@ -7,8 +7,12 @@ import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
+
+import yaml
 
 from sdgbias.files import packaged
+from sdgbias.types import SDG
 
 FOLDER = packaged("data", "paper")
 
@@ -23,6 +27,15 @@ class Printed:
 
 
 @cache
+def described(suite: str) -> Mapping[str, Any]:
+    """What is said of a suite's tables: ``tables`` by item, ``ours`` by the kind of our values,
+    ``models``, the file of the models that the suite's paper shows."""
+    path = packaged("data", f"tables_{suite}.yaml")
+    found: Mapping[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return found
+
+
+@cache
 def rows(item: str) -> tuple[Mapping[str, str], ...]:
     """All lines of one file, by its stem: 'table_h', 'figure_8', 'claims', 'models'."""
     with (FOLDER / f"{item}.csv").open(encoding="utf-8", newline="") as handle:
@@ -30,9 +43,9 @@ def rows(item: str) -> tuple[Mapping[str, str], ...]:
 
 
 @cache
-def names() -> Mapping[str, str]:
-    """Registry name -> the paper's name of the model, in the paper's order."""
-    return {r["model"]: r["name"] for r in rows("models")}
+def names(suite: str = SDG) -> Mapping[str, str]:
+    """Registry name (or key) -> name, of the models that a suite's paper shows, in its order."""
+    return {r["model"]: r["name"] for r in rows(described(suite)["models"])}
 
 
 @cache

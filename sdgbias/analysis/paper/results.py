@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from sdgbias.analysis.paper.cells import NOT_ANALYSED, NOT_RUN
 from sdgbias.benchmark.release.records import AUTHORS_REPO
 from sdgbias.errors import UsageError, one_of
 from sdgbias.methods.stats import Estimate
-from sdgbias.types import FACET, SDG
+from sdgbias.types import SDG
 
 #: What identifies a number of a run, and which one is meant where nothing else is said; headline
 #: metrics have no study.
@@ -52,12 +53,12 @@ class Run:
         name = paper.names().get(self.model, self.model) if self.kind == "measured" else self.model
         return f"{name} ({self.kind})"
 
-    @property
+    @cached_property
     def scored(self) -> bool:
         """Whether its model gave scores of candidates."""
         return gives_scores(self.record.get("config"))
 
-    @property
+    @cached_property
     def language(self) -> bool:
         """Whether its model was shown no pictures."""
         return language_model(self.record.get("config"))
@@ -122,8 +123,7 @@ class PaperResults:
         """The paper's models of an item that were run, in its order, then every other run, then
         those that were not run. A planted or embedded run never stands for a model of the paper,
         whatever its name; of several benchmarks, one of annotated people does first."""
-        people = self.suite == FACET
-        names, data = printed_names(self.suite), self.datasets()
+        names, data = paper.names(self.suite), self.datasets()
         ranked = sorted(self.runs, key=lambda r: data.get(r.benchmark_id) == "facet")
         measured = {r.model: r for r in ranked if r.kind == "measured"}
         kinds = [data.get(b, "") for b in {r.benchmark_id for r in self.runs}]
@@ -133,24 +133,18 @@ class PaperResults:
             name = names.get(run.model, run.model) if run.kind == "measured" else run.model
             kind = data.get(run.benchmark_id, "")
             which = f" {run.benchmark_id[:8]}" if kinds.count(kind) > 1 else ""
-            on = f" on {kind or 'people'}{which}" if people and len(kinds) > 1 else ""
-            return f"{name}{on} ({run.kind})"
+            return f"{name}{f' on {kind}{which}' if kind and len(kinds) > 1 else ''} ({run.kind})"
 
         models = paper.models(item) if item else ()
         shown = [m for m in models if not self.chosen or m in self.chosen]
-        run = [Subject(label(measured[m]), measured[m], m) for m in shown if m in measured]
-        missing = {m: Subject(f"{names[m]} ({NOT_RUN})", None, m) for m in shown}
-        taken = {s.run.run_id for s in run if s.run}
+        made = [Subject(label(measured[m]), measured[m], m) for m in shown if m in measured]
+        taken = {s.run.run_id for s in made if s.run}
         others = [Subject(label(r), r) for r in self.runs if r.run_id not in taken]
-        if people:  # in the paper's order
-            made = {s.model: s for s in run}
-            return [*(made.get(m, missing[m]) for m in shown), *others]
-        return [*run, *others, *(s for m, s in missing.items() if m not in measured)]
+        missing = (m for m in shown if m not in measured)
+        return [*made, *others, *(Subject(f"{names[m]} ({NOT_RUN})", None, m) for m in missing)]
 
     def datasets(self) -> dict[str, str]:
         """benchmark_id -> dataset, for the benchmarks of people that the runs were scored on."""
-        if self.suite != FACET:
-            return {}
         sql = """SELECT DISTINCT benchmark_id, dataset FROM people
                  WHERE list_contains($benchmarks, benchmark_id) ORDER BY ALL"""
         frame = self.kept("datasets", lambda: self.ask(sql))
@@ -158,14 +152,12 @@ class PaperResults:
 
     def number(self, run: Run | None, key: Mapping[str, str]) -> Estimate | None:
         """The estimate of a run at a key (``KEY``), None if it has none."""
-        found = self._at(run, key)
+        found = self.row(run, key)
         return None if found is None else Estimate.of_row(found)
 
-    def missing_reason(self, run: Run, key: Mapping[str, str]) -> str:
-        """Why a run's number has no value, as the results say it; '' if they don't."""
-        return str((self._at(run, key) or {}).get("status") or "")
-
-    def _at(self, run: Run | None, key: Mapping[str, str]) -> Mapping[Any, Any] | None:
+    def row(self, run: Run | None, key: Mapping[str, str]) -> Mapping[Any, Any] | None:
+        """The row of a run's number at a key: value, n (NaN: not counted), ci_low, ci_high, and
+        status, why there is no value, '' where the results don't say."""
         from sdgbias.analysis.paper import numbers
 
         names = [name for name in KEY if name != "study"]
@@ -233,13 +225,6 @@ class PaperResults:
         return store.query(self.path, sql, used, runs=[r.run_id for r in self.runs])
 
 
-def printed_names(suite: str) -> Mapping[str, str]:
-    """Registry name (or key) -> name, of the models that a suite's paper shows, in its order."""
-    if suite != FACET:
-        return paper.names()
-    return {r["model"]: r["name"] for r in paper.rows("fairness/models")}
-
-
 def load(
     path: Path,
     models: Sequence[str] = (),
@@ -259,7 +244,7 @@ def load(
     sql = "FROM runs WHERE list_contains($runs, run_id) ORDER BY model, benchmark_id"
     records = store.query(path, sql, {"runs": chosen}).to_dict("records")
     runs = tuple(_run({str(k): v for k, v in record.items()}) for record in records)
-    valid = {*printed_names(suite), *(r.model for r in runs)}
+    valid = {*paper.names(suite), *(r.model for r in runs)}
     for name in models:
         if name not in valid:
             raise UsageError("--model: " + one_of("model", name, valid))

@@ -36,12 +36,12 @@ from sdgbias.types import (
     LETTERS,
     PILLARS,
     TESTS,
-    VIEW_LABELS,
     CadeParams,
     ContextTest,
     Task,
     View,
 )
+from sdgbias.vocabulary import METHODS
 
 #: (view, test) combinations that differ; all others repeat one of these.
 CELLS = (
@@ -160,7 +160,7 @@ def _answers(found: Found, p: Population) -> Iterator[Check]:
         if chance is None:
             continue
         hit = chance[np.arange(len(rows)), p.gold[rows]]
-        where = f"{VIEW_LABELS[view]} at {test.value}"
+        where = f"{METHODS[view]} at {test.value}"
         e = found.estimate(Task.MCQ, test.value, view.value, "accuracy")
         first = view is View.FULL and test is ContextTest.T1
         yield from _share(found, f"accuracy, {where}", e, hit, headline=first)
@@ -216,7 +216,7 @@ def _numbers(found: Found, p: Population) -> Iterator[Check]:
             continue
         off = np.abs(truth.numbers(p, test, view)[rows] - p.answer[rows, None])  # (n, 10)
         near = (chance * (off <= p.tolerance[rows, None] + 1e-9)).sum(axis=1)
-        where = f"{VIEW_LABELS[view]} at {test.value}"
+        where = f"{METHODS[view]} at {test.value}"
         e = found.estimate(Task.REGRESSION, test.value, view.value, "interval_accuracy")
         shown = view is View.FULL and found.plant.name == "prior"
         yield from _share(found, f"interval accuracy, {where}", e, near, headline=shown)

@@ -52,9 +52,9 @@ class Facts:
     def rows(self, name: str) -> list[Row]:
         """The result of a query as records in plain Python types; percentages, which are all
         numbers with a fraction, with two decimals."""
-        found = self.con.execute(packaged_sql(_QUERIES)[name])
-        columns = [column for column, *_ in found.description or ()]
-        return [dict(zip(columns, map(_plain, row), strict=True)) for row in found.fetchall()]
+        result = self.con.execute(packaged_sql(_QUERIES)[name])
+        columns = [column for column, *_ in result.description or ()]
+        return [dict(zip(columns, map(_plain, row), strict=True)) for row in result.fetchall()]
 
     def counts(self, task: Task, column: str) -> dict[str, int]:
         """Value -> number of questions, by value."""
@@ -119,57 +119,57 @@ def counts(values: pd.Series) -> dict[str, int]:
 
 def _quota(facts: Facts, task: Task) -> Mapping[str, Any]:
     """The notes of the draw; {} when there are none."""
-    found = facts.notes.get(task.value)
-    return found if isinstance(found, Mapping) else {}
+    quota = facts.notes.get(task.value)
+    return quota if isinstance(quota, Mapping) else {}
 
 
-def _pillars(asked: Iterable[str]) -> list[str]:
-    return [*PILLARS, *sorted({*asked} - {*PILLARS})]
+def _pillars(names: Iterable[str]) -> list[str]:
+    return [*PILLARS, *sorted({*names} - {*PILLARS})]
 
 
 def table_a(facts: Facts) -> list[Row]:
     """Per task and pillar: the paper's count (multiple choice: of distinct questions x 5 tests),
     the requested count, the actual count."""
-    found: list[Row] = []
+    rows: list[Row] = []
     for task in Task:
         have = facts.counts(task, "pillar")
         quota = _quota(facts, task).get("pillar_quotas") or {}
         # the paper counts a regression question once
         tests = len(TESTS[Task.MCQ]) if task is Task.MCQ else 1
         for pillar in _pillars(have):
-            paper, asked = PILLAR_WEIGHTS[task].get(pillar), quota.get(pillar)
+            paper, wanted = PILLAR_WEIGHTS[task].get(pillar), quota.get(pillar)
             ours = have.get(pillar, 0)
             row = {
                 "task": task.value,
                 "pillar": pillar,
                 "paper": paper,
                 "paper_questions": paper // tests if paper else None,
-                "asked": asked,
+                "asked": wanted,
                 "ours_questions": ours,
                 "ours": ours * tests,
-                "missing": max(0, asked - ours) if asked is not None else None,
+                "missing": max(0, wanted - ours) if wanted is not None else None,
             }
-            found.append(row)
-    return found
+            rows.append(row)
+    return rows
 
 
 def label_shares(facts: Facts) -> dict[str, dict[str, float]]:
     """Percent of the answers per pillar."""
-    found: dict[str, dict[str, float]] = {}
+    shares: dict[str, dict[str, float]] = {}
     for row in facts.rows("label_shares"):
-        found.setdefault(row["pillar"], {})[row["answer"]] = row["percent"]
-    return found
+        shares.setdefault(row["pillar"], {})[row["answer"]] = row["percent"]
+    return shares
 
 
 def table_b(mcq: pd.DataFrame) -> list[Row]:
     """Per pillar and letter: the paper's percent, ours with n and a 95 % Wilson interval, and the
     gap between the two in percentage points."""
-    places, found = pd.factorize(mcq["cluster_id"])[0], []
+    places, rows = pd.factorize(mcq["cluster_id"])[0], []
     for pillar in _pillars(mcq["pillar"]):
-        own = (mcq["pillar"] == pillar).to_numpy()
+        of_pillar = (mcq["pillar"] == pillar).to_numpy()
         for at, letter in enumerate(LETTERS):
-            hits = (mcq["answer"].to_numpy() == letter)[own]
-            e = stats.share(hits, places[own])
+            hits = (mcq["answer"].to_numpy() == letter)[of_pillar]
+            e = stats.share(hits, places[of_pillar])
             printed = TABLE_B[pillar][at] if pillar in TABLE_B else None
             row = {
                 "pillar": pillar,
@@ -182,17 +182,17 @@ def table_b(mcq: pd.DataFrame) -> list[Row]:
                 "count": int(hits.sum()),
                 "n": e.n,
             }
-            found.append(row)
-    return found
+            rows.append(row)
+    return rows
 
 
 def splits(facts: Facts) -> dict[str, Any]:
     """Both split columns: questions, clusters and countries per side, and those on more than one
     side."""
-    found = {row.pop("name"): {**row, "sides": []} for row in facts.rows("on_both")}
+    sides = {row.pop("name"): {**row, "sides": []} for row in facts.rows("on_both")}
     for row in facts.rows("sides"):
-        found[row.pop("name")]["sides"].append(row)
-    return found
+        sides[row.pop("name")]["sides"].append(row)
+    return sides
 
 
 def missing_values(facts: Facts) -> list[Row]:
@@ -223,9 +223,9 @@ def templates(facts: Facts) -> list[Row]:
             "left_out": lost.get((task.value, entry.slug), 0),
         }
         for task in Task
-        for asked in [facts.counts(task, "indicator")]
+        for slugs in [facts.counts(task, "indicator")]
         for entry in entries[task]
-        if entry.slug in asked
+        if entry.slug in slugs
     ]
 
 
@@ -244,7 +244,7 @@ def series_not_found(notes: Mapping[str, Any]) -> list[Row]:
 def source_ids(texts: pd.Series, series: pd.DataFrame) -> pd.Series:
     """The source's id of every gold value. Its text begins with it; where it doesn't (a user's tidy
     CSV), its series (columns series, source) determines the source; else it is the text."""
-    known = {entry.id for entry in sources()}
+    ids = {entry.id for entry in sources()}
     by_text = {
         text: entry.id
         for name, text in series[["series", "source"]].drop_duplicates().itertuples(index=False)
@@ -253,7 +253,7 @@ def source_ids(texts: pd.Series, series: pd.DataFrame) -> pd.Series:
 
     def of(text: str) -> str:
         head = re.split(r"[\s,;:(]", text, maxsplit=1)[0]
-        return head if head in known else by_text.get(text, text)
+        return head if head in ids else by_text.get(text, text)
 
     return texts.astype(str).map({text: of(text) for text in texts.astype(str).unique()})
 
@@ -263,8 +263,8 @@ def sources_used(facts: Facts, images: str) -> list[Row]:
     multiple-choice questions based on each."""
     table = {entry.id: entry for entry in sources()}
     texts = facts.frame("sources")
-    found = texts["n"].groupby(source_ids(texts["source"], facts.frame("series"))).sum()
-    counts = {str(key): int(n) for key, n in found.items()}
+    sums = texts["n"].groupby(source_ids(texts["source"], facts.frame("series"))).sum()
+    counts = {str(key): int(n) for key, n in sums.items()}
     release = bool(facts.origin.get("release"))
     ours = [] if release else ["sustainbench_labels"]
     if ours and images != "none":
@@ -301,13 +301,13 @@ def source_lines(facts: Facts, used: list[Row]) -> list[str]:
 def review(facts: Facts) -> dict[str, Any]:
     """Human review: verdicts on the included questions, the number of questions removed by it, and
     the figures of reviews.json."""
-    found = {task.value: facts.counts(task, "review") for task in Task}
+    verdicts = {task.value: facts.counts(task, "review") for task in Task}
     words = {"accepted": "accepted", "rejected": "rejected", "not_reviewed": ""}
     left = {row["rule"]: row["n"] for row in facts.rows("quarantined")}
     return {
         "questions": [
             {"task": task, **{name: n.get(word, 0) for name, word in words.items()}}
-            for task, n in found.items()
+            for task, n in verdicts.items()
         ],
         "left_out": left.get("rejected-in-review", 0),
         "figures": dict(facts.reviews),

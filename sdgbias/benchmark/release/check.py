@@ -39,7 +39,7 @@ _OPTIONS, _TAIL, _CONTEXT = (
     r"(?m)^\s*(?:Answer |STRICT OUTPUT)",
     r"(?m)^\s*Context:",
 )
-_WHOLE_NUMBER = re.compile(r"(-?\d{1,18})(?:\.0+)?")
+_WHOLE_NUMBER = re.compile(r"(-?[0-9]{1,19})(?:\.0+)?")
 _TEXTS = tuple(name for name in FIELDS if name not in ("item_id", "images"))
 _STAGED = pa.schema(
     {
@@ -80,19 +80,19 @@ def database(**settings: str) -> Iterator[duckdb.DuckDBPyConnection]:
 
 def find_parts(folder: Path) -> dict[Part, Path]:
     """The existing data files, in the order of PARTS."""
-    found = {}
+    paths = {}
     for part in PARTS:
         name = f"{stem(*part)}.jsonl"
         for path in (folder / "data" / name, folder / name):
             if path.is_file():
-                found[part] = path
+                paths[part] = path
                 break
-    if not found:
+    if not paths:
         raise InputError(
             f"{folder}: no data file; expected data/{stem(*PARTS[0])}.jsonl to"
             f" data/{stem(*PARTS[-1])}.jsonl of the release"
         )
-    return found
+    return paths
 
 
 # ----------------------------------------------------------------------
@@ -138,7 +138,7 @@ def _staged(path: Path, number: int, line: bytes) -> dict[str, Any]:
     return {
         **values,
         **{"number": number, "line": text, "said": item, "bare": bare},
-        "item_id": int(whole[1]) if whole else None,
+        "item_id": int(whole[1]) if whole and abs(int(whole[1])) < 2**63 else None,
         "paths": [_text(name) or "" for name in listed],
     }
 

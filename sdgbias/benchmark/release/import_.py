@@ -113,8 +113,8 @@ def import_(
                 f"{folder / name}: this {what} was interrupted; finish it: sdgbias release"
                 f" {command} --out {folder}"
             )
-    found = find_parts(folder)
-    sizes = [(stem(*part), path.stat().st_size) for part, path in found.items()]
+    parts = find_parts(folder)
+    sizes = [(stem(*part), path.stat().st_size) for part, path in parts.items()]
     origin = {
         "synthetic": bool(manifest.get("synthetic")),
         "release": True,
@@ -133,7 +133,7 @@ def import_(
     work.mkdir()
     try:
         with database(temp_directory=str(work / "spill"), memory_limit="1GB") as con:
-            job = ReleaseImport(con, folder, out, work, found, progress, text_view)
+            job = ReleaseImport(con, folder, out, work, parts, progress, text_view)
             return _run(job, manifest.get("records") or {})
     except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
         line = str(error).splitlines()[0]
@@ -169,9 +169,9 @@ def _run(job: ReleaseImport, counts: Mapping[str, int]) -> Imported:
     for task, table in items.items():
         write_table(job.out, f"items_{task}", table)
     write_table(job.out, "clusters", clusters_of(items))
-    asked = ["task", "item_id", "test", "text", "image_id", "candidates"]
-    asked += ["blank_id"] if _blank_id(job) else []
-    _write(job, "prompts", asked, _prompts(job, items, kinds))
+    columns = ["task", "item_id", "test", "text", "image_id", "candidates"]
+    columns += ["blank_id"] if _blank_id(job) else []
+    _write(job, "prompts", columns, _prompts(job, items, kinds))
     kept = ("task", "test", "line", "item_id", "paths", "record")
     _write(job, "records", kept, _records(job, items))
     files = {stem(*part): (records[part], kinds[part]) for part in job.found}
@@ -182,8 +182,8 @@ def _run(job: ReleaseImport, counts: Mapping[str, int]) -> Imported:
         "questions_not_compared": uncompared,
         **notes,
     }
-    told = {"release": about, "series_not_found": [], "asked": {}, "review": {}}
-    write_json(job.out / "items_notes.json", told)
+    item_notes = {"release": about, "series_not_found": [], "asked": {}, "review": {}}
+    write_json(job.out / "items_notes.json", item_notes)
     card = build_card(job.out)
     sizes = {task.value: len(table) for task, table in items.items()}
     unknown = int((items[Task.MCQ]["polarity"] == "").sum())
@@ -266,11 +266,11 @@ def _pictures(
     photo = pictures["photo_id"].astype("str").where(pictures["photo_id"].notna(), "")
     rows = list(zip(pictures["paths"], pictures["place"], photo, strict=True))
     for paths, place, photo_id in each(job.progress, "storing images", rows, every=500):
-        found = _picture(job.folder, paths)
-        if isinstance(found, list):
-            yield str(place), str(photo_id), found
+        picture = _picture(job.folder, paths)
+        if isinstance(picture, list):
+            yield str(place), str(photo_id), picture
         else:
-            bad[paths] = found
+            bad[paths] = picture
 
 
 def _picture(folder: Path, paths: str) -> list[bytes] | tuple[str, str]:
@@ -345,13 +345,14 @@ def _prompts(
         texts = dict.fromkeys(("image_id", "candidates"), "str")
         job.con.register("items", pa.Table.from_pandas(shown.astype(texts), preserve_index=False))
         parts = job.parts(task)
-        asked = [_asked(job, part, part[1], table, kinds[part]) for part in parts]
+        selects = [_asked(job, part, part[1], table, kinds[part]) for part in parts]
         if (task, ContextTest.T5) not in job.found:  # a partial release
-            asked.append(_asked(job, parts[-1], ContextTest.T5, table, kinds[parts[-1]]))
+            selects.append(_asked(job, parts[-1], ContextTest.T5, table, kinds[parts[-1]]))
         blank = f", '{blank_id}' AS blank_id" if (blank_id := _blank_id(job)) else ""
         yield f"""SELECT '{task}' AS task, item_id, test, text, image_id::VARCHAR AS image_id,
             candidates::VARCHAR AS candidates{blank}
-            FROM ({" UNION ALL ".join(asked)}) JOIN items USING (item_id) ORDER BY item_id, test"""
+            FROM ({" UNION ALL ".join(selects)}) JOIN items USING (item_id)
+            ORDER BY item_id, test"""
 
 
 def _asked(
@@ -359,18 +360,18 @@ def _asked(
 ) -> str:
     """SQL that gives item_id, test, text of one part; of a ``test`` that isn't the part's, which is
     T5, without the context."""
-    task, own = part
+    task, of_part = part
     first = f"FROM '{job.staged(part)}' {ONCE}"
     text = "coalesce(question, '')"
     if kind == "complete":
-        if test is not own:
+        if test is not of_part:
             text = f"regexp_replace({text}, '(?m)^Context:.*\n?', '')"
         return f"SELECT item_id, '{test}' AS test, {text} AS text {first}"
     view = View.FULL
-    if test is own:
+    if test is of_part:
         bare = f"regexp_replace({text}, '^Question: ?', '')"
-        said = job.con.execute(f"SELECT item_id, {bare} AS question {first}").df()
-        question = items["item_id"].map(said.set_index("item_id")["question"]).astype("str")
+        questions = job.con.execute(f"SELECT item_id, {bare} AS question {first}").df()
+        question = items["item_id"].map(questions.set_index("item_id")["question"]).astype("str")
         items = items.assign(question=question)
         # a context that is already in the question isn't added again
         view = View.FULL if kind == "bare" else View.Q_ONLY

@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from sdgbias.benchmark.splits import authors_split
 from sdgbias.errors import InputError, UsageError
-from sdgbias.files import refuse_other_case
+from sdgbias.files import reading, refuse_other_case
 from sdgbias.methods.cade import Floats
-from sdgbias.raw.text_tables import separator
+from sdgbias.raw.text_tables import read_text, separator
 from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, ContextTest, Task
 
 _LARGEST_ID = 2**63 - 1
@@ -60,18 +59,15 @@ def _read_table(folder: Path, stem: str, columns: list[str]) -> pd.DataFrame | N
     if len(paths) > 1:
         raise InputError(f"{folder}: both {stem}.csv and {stem}.parquet exist; keep one of them")
     path = paths[0]
-    if not path.is_file():
-        raise InputError(f"{path}: no regular file; write the table there")
-    try:
-        if path.suffix == ".parquet":
+    if path.suffix == ".csv":
+        table = read_text(path, again="write the table again")
+        if separator(path) == ";":  # as spreadsheets of many languages export: decimal commas
+            logits = [column for column in columns if column in table]
+            table[logits] = table[logits].replace(",", ".", regex=True)
+    else:
+        with reading(path, "write the table again"):
             table = pd.read_parquet(path)
-            table = table.reset_index() if table.index.name == "index" else table
-        else:
-            table = _read_csv(path, columns)
-    except (OSError, ValueError, pd.errors.ParserError) as error:
-        raise InputError(
-            f"{path}: can't be read as a table ({str(error).splitlines()[0]})"
-        ) from None
+        table = table.reset_index() if table.index.name == "index" else table
     refuse_other_case(path, table.columns, (*TEXTS, *columns))
     if "index" not in table.columns:
         raise InputError(
@@ -89,7 +85,8 @@ def _read_table(folder: Path, stem: str, columns: list[str]) -> pd.DataFrame | N
     for column in columns:
         values = table[column] if column in table.columns else pd.Series(np.nan, index=table.index)
         numbers = pd.to_numeric(values, errors="coerce").astype(float)
-        unread = (numbers.isna() & values.notna()) | (numbers == np.inf)
+        empty = values.isna() | values.isin(["", "nan", "NaN"])
+        unread = (numbers.isna() & ~empty) | (numbers == np.inf)
         if unread.any():
             at = int(np.flatnonzero(unread)[0])
             raise InputError(
@@ -100,31 +97,14 @@ def _read_table(folder: Path, stem: str, columns: list[str]) -> pd.DataFrame | N
     return table.set_index("index").sort_index()
 
 
-def _read_csv(path: Path, columns: list[str]) -> pd.DataFrame:
-    """UTF-8, else Windows-1252; commas, or where the first line has none, semicolons (then perhaps
-    with decimal commas) or tabs."""
-    sep = separator(path)
-    how: dict[str, Any] = {
-        "sep": sep,
-        "decimal": "," if sep == ";" else ".",
-        "dtype": dict.fromkeys((*TEXTS, *OPTION_LETTERS), str),
-        "keep_default_na": False,
-        "na_values": {c: ["", "nan", "NaN"] for c in columns},
-    }
-    try:
-        return pd.read_csv(path, encoding="utf-8-sig", **how)
-    except UnicodeDecodeError:
-        return pd.read_csv(path, encoding="cp1252", encoding_errors="replace", **how)
-
-
 def _require_agreement(
-    folder: Path, stems: Mapping[str, str], found: Mapping[str, pd.DataFrame | None]
+    folder: Path, stems: Mapping[str, str], tables: Mapping[str, pd.DataFrame | None]
 ) -> None:
     """Raises InputError where two tables state different answers (letters, or numbers to the last
     digit but one) or splits of one question: their rows don't belong together."""
-    full = found["full"]
+    full = tables["full"]
     assert full is not None
-    for view, table in found.items():
+    for view, table in tables.items():
         for name in ("answer", "split"):
             if view == "full" or table is None:
                 continue
@@ -203,30 +183,30 @@ def read_tables(folder: Path, task: Task, level: ContextTest) -> PredictionTable
         "img": f"{task.value}_T5",
         "q": f"{task.value}_T5_text",
     }
-    found = {view: _read_table(folder, stem, columns) for view, stem in stems.items()}
-    full = found["full"]
+    tables = {view: _read_table(folder, stem, columns) for view, stem in stems.items()}
+    full = tables["full"]
     if full is None:
-        there = ", ".join(sorted(p.name for p in folder.glob("*_T*"))) or "nothing"
+        present_names = ", ".join(sorted(p.name for p in folder.glob("*_T*"))) or "nothing"
         raise InputError(
             f"{folder}: no table {stems['full']}.csv or .parquet (the Full view); found:"
-            f" {there if folder.is_dir() else 'no such folder'}"
+            f" {present_names if folder.is_dir() else 'no such folder'}"
         )
-    _require_agreement(folder, stems, found)
+    _require_agreement(folder, stems, tables)
     texts = None
     if task is Task.MCQ:  # A to C, and further letters up to the last one with a logit
-        filled = [t[columns].notna().any().to_numpy() for t in found.values() if t is not None]
+        filled = [t[columns].notna().any().to_numpy() for t in tables.values() if t is not None]
         last = int(np.flatnonzero(np.any(filled, axis=0)).max(initial=-1))
         candidates = candidates[: max(len(LETTERS), last + 1)]
         columns = columns[: len(candidates)]
         if all(c in full.columns for c in ("AB" if candidates == LETTERS else candidates)):
             texts = np.column_stack([(_text_column(full, c) != "").to_numpy() for c in candidates])
     notes = {"rows": len(full)}
-    absent = tuple(stems[view] for view, table in found.items() if table is None)
+    absent = tuple(stems[view] for view, table in tables.items() if table is None)
     views: dict[str, Floats] = {}
-    for view, table in found.items():
-        own = (full.iloc[:0] if table is None else table).reindex(full.index)
-        _require_logits(folder, stems[view], own, texts, columns)
-        views[view] = own[columns].to_numpy(dtype=float)
+    for view, table in tables.items():
+        aligned = (full.iloc[:0] if table is None else table).reindex(full.index)
+        _require_logits(folder, stems[view], aligned, texts, columns)
+        views[view] = aligned[columns].to_numpy(dtype=float)
         notes[f"rows_without_{view}"] = int((~np.isfinite(views[view]).any(axis=1)).sum())
         if table is not None and view != "full":
             notes[f"{view}_rows_not_in_full"] = int((~table.index.isin(full.index)).sum())

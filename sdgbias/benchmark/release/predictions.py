@@ -51,11 +51,13 @@ def prepare(t: PredictionTables, numerics: Numerics) -> Prepared:
         )
         ok = (gold >= 0) & t.present[np.arange(n), np.maximum(gold, 0)]
         payoff = ((np.arange(k) == gold[:, None]) & ok[:, None]).astype(float)
-        said: list[Any] = []
+        stated: list[Any] = []
         for text, row in zip(texts, t.present, strict=True):
-            letters = "".join(c for c, there in zip(t.candidates, row, strict=True) if there)
-            said.append(parse_letter(text, letters, reference) or "")
-        generated = pd.Series(said, index=t.frame.index, dtype=object)
+            letters = "".join(
+                c for c, is_present in zip(t.candidates, row, strict=True) if is_present
+            )
+            stated.append(parse_letter(text, letters, reference) or "")
+        generated = pd.Series(stated, index=t.frame.index, dtype=object)
         unknown = np.full((n, k), np.nan)
         return Prepared(s, payoff, unknown, gold, unknown[:, 0], ok, generated)
     gold_value = pd.to_numeric(answers, errors="coerce").to_numpy(dtype=float)
@@ -63,8 +65,8 @@ def prepare(t: PredictionTables, numerics: Numerics) -> Prepared:
     values = np.array([[with_first_digit(text, d, reference) for d in DIGITS] for text in texts])
     values = values.reshape(n, k)
     payoff = np.where(ok[:, None], -np.abs(values - gold_value[:, None]), 0.0)
-    said = [parse_number(text, reference) for text in texts]
-    generated = pd.Series(said, index=t.frame.index, dtype=float)
+    stated = [parse_number(text, reference) for text in texts]
+    generated = pd.Series(stated, index=t.frame.index, dtype=float)
     return Prepared(s, payoff, values, np.full(n, -1), gold_value, ok, generated)
 
 
@@ -104,13 +106,13 @@ def search(
         if t.task is not Task.REGRESSION:
             raise UsageError("--objective tolerance is for --task regression")
         limit = limits_of(t, tolerance)
-        known = limit > 0
-        if not known.any():
+        has_limit = limit > 0
+        if not has_limit.any():
             raise InputError(
                 f"{t.task.value} {t.level.value}: no row's target has a tolerance (known:"
                 f" {', '.join(TOLERANCES)}); give one for all: --tolerance NUMBER"
             )
-        rows, payoff = rows & known, payoff / np.where(known, limit, 1.0)[:, None]
+        rows, payoff = rows & has_limit, payoff / np.where(has_limit, limit, 1.0)[:, None]
     if not rows.any():
         unread = t.frame["answer"][(t.frame["split"] == "val").to_numpy() & ~p.gold_ok]
         valid = f"one of {', '.join(t.candidates)}" if t.task is Task.MCQ else "a number"
@@ -168,23 +170,23 @@ def apply(
             "cade": metrics.absolute_error(p.gold_value, chosen),
         }
     for split in ("val", "test"):
-        mine = (t.frame["split"] == split).to_numpy()
-        use = mine & p.gold_ok & p.streams.valid.any(axis=1)
+        of_split = (t.frame["split"] == split).to_numpy()
+        use = of_split & p.gold_ok & p.streams.valid.any(axis=1)
         m: dict[str, object] = {}
         if t.task is Task.MCQ:
             for name, hit in hits.items():
                 m[f"{name}_accuracy"] = _summary(stats.share(hit[use], ids[use]))
         else:
-            known = use & np.isfinite(limit)
+            measurable = use & np.isfinite(limit)
             for name, error in errors.items():
                 m[f"{name}_mae"] = _summary(stats.amount(error[use], ids[use]))
-                if known.any():
-                    within = metrics.within_tolerance(error, limit)[known]
-                    m[f"{name}_interval_accuracy"] = _summary(stats.share(within, ids[known]))
-            m["without_tolerance"] = int((use & ~known).sum())
+                if measurable.any():
+                    within = metrics.within_tolerance(error, limit)[measurable]
+                    m[f"{name}_interval_accuracy"] = _summary(stats.share(within, ids[measurable]))
+            m["without_tolerance"] = int((use & ~measurable).sum())
         out[split] = m | {
             "n": int(use.sum()),
-            "n_split": int(mine.sum()),
+            "n_split": int(of_split.sum()),
             "kept_by_gate": int((decision.kept & use).sum()),
             "changed": int(((decision.choice != p.streams.base) & use).sum()),
             "unparsed": int((unparsed & use).sum()),
@@ -229,9 +231,9 @@ def not_usable(params: CadeParams) -> str:
 def check_out(out: Path) -> None:
     """Raise UsageError when results can't be written to `out` because it, or a folder above it, is
     a file."""
-    there = next(place for place in (out, *out.parents) if place.exists())
-    if not there.is_dir():
-        raise UsageError(f"--out {out}: {there} is a file; name a folder")
+    existing = next(place for place in (out, *out.parents) if place.exists())
+    if not existing.is_dir():
+        raise UsageError(f"--out {out}: {existing} is a file; name a folder")
 
 
 def write_results(out: Path, predictions: pd.DataFrame, config: Mapping[str, object]) -> None:
@@ -240,7 +242,7 @@ def write_results(out: Path, predictions: pd.DataFrame, config: Mapping[str, obj
     changed."""
     text = json.dumps(_finite(config), indent=2, sort_keys=True, allow_nan=False) + "\n"
     onward = "nothing was changed there; make room or name another folder with --out"
-    made = not out.exists()
+    is_new = not out.exists()
     try:
         with (
             writing(out / "cade_predictions.csv", onward) as table,
@@ -249,7 +251,7 @@ def write_results(out: Path, predictions: pd.DataFrame, config: Mapping[str, obj
             predictions.to_csv(table, index=False, lineterminator="\n")
             settings.write_text(text, encoding="utf-8")
     except StoreError:
-        if made:
+        if is_new:
             with suppress(OSError):
                 out.rmdir()
         raise
@@ -306,12 +308,12 @@ def run(
     prepared = prepare(tables, numerics)
     how: dict[str, object] | None = None
     if isinstance(params, Tuning):
-        found = search(tables, prepared, params, tolerance)
-        how = {"kind": params.kind, **asdict(found)}
+        tuned = search(tables, prepared, params, tolerance)
+        how = {"kind": params.kind, **asdict(tuned)}
         if task is Task.REGRESSION:
             how["objective"] = _OBJECTIVES[params.objective]
         del how["params"]
-        params = found.params
+        params = tuned.params
     predictions, measured = apply(tables, prepared, params, tolerance)
     config: dict[str, object] = {
         "task": task.value,

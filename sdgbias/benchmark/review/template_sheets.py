@@ -19,6 +19,7 @@ from sdgbias.benchmark.review.verdicts import VERDICTS
 from sdgbias.errors import InputError, UsageError, one_of
 from sdgbias.files import reading, write_atomically
 from sdgbias.raw.indicators import load_indicators, load_regression_tasks
+from sdgbias.raw.text_tables import read_text
 from sdgbias.types import LETTERS, Task
 
 COLUMNS = (
@@ -30,7 +31,7 @@ COLUMNS = (
 def template_rows(benchmark: Path) -> pd.DataFrame:
     """COLUMNS of every template that a built benchmark asks, with the options of its questions;
     verdict and comment are empty. Raises InputError."""
-    found = []
+    rows = []
     for task, entries in (
         (Task.MCQ, load_indicators()),
         (Task.REGRESSION, load_regression_tasks()),
@@ -50,13 +51,13 @@ def template_rows(benchmark: Path) -> pd.DataFrame:
             template = entry.template
             evidence = (", ".join(template.required), ", ".join(template.used), template.reasoning)
             better = getattr(entry, "polarity", "")
-            found.append((f"{task}-{entry.slug}", *about, better, *evidence, "", ""))
-    if not found:
+            rows.append((f"{task}-{entry.slug}", *about, better, *evidence, "", ""))
+    if not rows:
         raise InputError(
             f"{benchmark}: no question is made from one of our templates (an imported release?);"
             " build one: sdgbias build"
         )
-    return pd.DataFrame(found, columns=list(COLUMNS))
+    return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
 def write_template_sheets(benchmark: Path, out: Path, reviewers: Sequence[str]) -> list[Path]:
@@ -94,19 +95,11 @@ def template_agreement(first: Path, second: Path) -> dict[str, Any]:
 
 def _read(path: Path) -> pd.DataFrame:
     """template, verdict ('accept', 'reject' or '') of a reviewer's CSV."""
-    with reading(path, "name a CSV of sdgbias review templates"):
-        try:
-            table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
-        except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-            raise InputError(
-                f"{path}: no CSV ({str(error).splitlines()[0]}); save it as CSV in UTF-8"
-            ) from None
-    if lost := [name for name in ("template", "verdict") if name not in table.columns]:
-        raise InputError(
-            f"{path}: missing column(s) {', '.join(lost)}; write it again: sdgbias review templates"
-        )
-    table["verdict"] = table["verdict"].str.strip().str.lower()
+    if not path.is_file():
+        raise InputError(f"{path}: not there; name a CSV of sdgbias review templates")
+    table = read_text(path, ("template", "verdict"), "write it again: sdgbias review templates")
+    table["verdict"] = table["verdict"].str.lower()
     for line, verdict in enumerate(table["verdict"], 2):
         if verdict not in ("", *VERDICTS):
             raise InputError(f"{path}, line {line}: {one_of('verdict', verdict, VERDICTS)}")
-    return table[["template", "verdict"]]
+    return table

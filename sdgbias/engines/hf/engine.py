@@ -6,8 +6,9 @@ batches; `generate` counts positions, begins the answers of encoder-decoder mode
 pictures as each family does. Where the registry entry says so, the beginning that the prompts about
 one picture share is computed once and its cache repeated for them, and so is a prompt for the
 starts of its answers. Whether batches and shared beginnings give a model's scores was decided at
-its admission (ways.py): nothing is tried here. Safetensors only; remote code only when the entry
-allows it.
+its admission (ways.py): nothing is tried here. Beside an accelerator the next batches are
+decoded and processed while it computes one (inputs.py). Safetensors only; remote code only when
+the entry allows it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers import LogitsProcessorList
@@ -27,20 +28,19 @@ from transformers import LogitsProcessorList
 from sdgbias.engines import Backend
 from sdgbias.engines.fingerprint import VERSIONS, fingerprint
 from sdgbias.engines.hf import decoding, prompting
+from sdgbias.engines.hf.inputs import Batch, InputMaker
 from sdgbias.engines.hf.loading import (
     accepted,
     attention,
     language_part,
     load_model,
     memory_errors,
-    too_many,
 )
 from sdgbias.engines.hf.processor import load_processor
 from sdgbias.engines.hf.tokens import decoded, find_candidates
 from sdgbias.engines.options import HfOptions, read
 from sdgbias.errors import ModelError
 from sdgbias.methods.answers import thought_begun
-from sdgbias.raw.images.composite import open_picture
 from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, Generated, ModelSpec, Prompt, ScoreBatch
 
 _VERSION = VERSIONS["hf"]
@@ -51,6 +51,17 @@ _OF_TOKENS = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_id
 _PLACES = 512
 
 _Scored = tuple[list[int], torch.Tensor, torch.Tensor | None, list[int]]
+
+
+class _Rows(NamedTuple):
+    """A batch: rows of the prompts that an engine was given, and how they are computed."""
+
+    rows: list[int]
+    behind_picture: bool = False
+    spaced: bool = False
+
+    def of(self, prompts: Sequence[Prompt]) -> Batch:
+        return self.behind_picture, tuple(prompts[row] for row in self.rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,15 +84,10 @@ class HuggingFace(Backend):
         options = read(spec, HfOptions)
         self.name, self.dtype = spec.name, getattr(torch, spec.dtype)
         self.batch_size, self.share_prefix = spec.batch_size, bool(options.share_prefix)
-        self.max_images = options.max_images
         self.processor, self.template = load_processor(spec, root), prompting.template_of(spec)
         prompting.check_template(self.processor, self.template, spec)
         self.model, self.device = load_model(spec, root)
         self.tokenizer = self.processor.tokenizer
-        self.tokenizer.padding_side = "left"
-        if self.tokenizer.pad_token is None:  # any will do: no score depends on padding
-            first = self.tokenizer.convert_ids_to_tokens(0)
-            self.tokenizer.pad_token = self.tokenizer.eos_token or first
         self.candidates = find_candidates(
             self.tokenizer, LETTERS + DIGITS, optional=LETTERS.lower() + OPTION_LETTERS
         )
@@ -94,18 +100,13 @@ class HuggingFace(Backend):
             "pixel_values" in parameters
             and parameters["pixel_values"].default is inspect.Parameter.empty
         )
-        #: Whether the processor takes prompts without a picture (PaliGemma's doesn't).
-        self.reads_text = prompting.supports_text_only(self.processor)
-        #: Whether pictures have to be marked in the text here, which no chat template does.
-        self.marks_pictures = prompting.marks_pictures(self.processor)
-        #: Whether the processor takes one picture per prompt, not a list of them.
-        self.flat_pictures = not (
-            getattr(self.processor, "chat_template", None)
-            or getattr(self.processor, "image_token", None)
-        )
-        #: Whether the kinds of tokens are inputs, which some processors return on request only.
-        self.marks_kinds = "mm_token_type_ids" in parameters and (
-            "mm_token_type_ids" in getattr(self.processor, "model_input_names", ())
+        self.maker = InputMaker(
+            self.processor,
+            self.template,
+            self.name,
+            parameters,
+            options.max_images,
+            ahead=self.device.type != "cpu",
         )
         self.counts: Counter[str] = Counter()
         self.fingerprint = fingerprint(
@@ -121,53 +122,24 @@ class HuggingFace(Backend):
     def render(self, prompt: Prompt) -> str:
         return prompting.render(self.processor, prompt, self.template)
 
-    def _texts(self, prompts: Sequence[Prompt]) -> tuple[list[str], dict[str, Any]]:
-        """(rendered prompts, options of the tokenizer)."""
-        texts = [self.render(prompt) for prompt in prompts]
-        if self.marks_pictures:
-            mark = self.processor.image_token
-            texts = [mark * len(p.images) + t for p, t in zip(prompts, texts, strict=True)]
-        special = prompting.adds_special_tokens(self.processor, texts[0])
-        return texts, {} if special else {"add_special_tokens": False}
-
     def inputs(self, prompts: Sequence[Prompt]) -> dict[str, torch.Tensor]:
-        """A left-padded batch of prompts that all show pictures, or none: the processor's
-        output, the tokenizer's where the processor takes no text alone. ModelError for too many
+        """A left-padded batch of prompts that all show pictures, or none. ModelError for too many
         pictures."""
-        texts, options = self._texts(prompts)
-        options |= {"padding": True, "return_tensors": "pt"}
-        most = max(len(prompt.images) for prompt in prompts)
-        if most:
-            batch = self._with_pictures(prompts, texts, most, options)
-        elif self.reads_text:
-            batch = self.processor(images=None, text=texts, **options)
-        else:
-            batch = self.tokenizer(texts, **options)
-        made = {k: v for k, v in batch.items() if isinstance(v, torch.Tensor) and k != "labels"}
+        return self._on_device(self.maker.get(prompts).tensors)
+
+    def _on_device(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Copies, because a model may write into its inputs."""
         return {
-            k: v.to(self.device, self.dtype if v.is_floating_point() else v.dtype)
-            for k, v in made.items()
+            k: v.to(self.device, self.dtype if v.is_floating_point() else v.dtype, copy=True)
+            for k, v in tensors.items()
         }
 
-    def _with_pictures(
-        self, prompts: Sequence[Prompt], texts: list[str], most: int, options: dict[str, Any]
-    ) -> Any:
-        if self.max_images is not None and most > self.max_images:
-            raise ModelError(too_many(self.name, most, f"takes {self.max_images} at most"))
-        opened = {data: open_picture(data) for prompt in prompts for data in prompt.images}
-        images: list[Any] = [[opened[data] for data in prompt.images] for prompt in prompts]
-        if self.flat_pictures:
-            images = [picture for own in images for picture in own]
-        if self.marks_kinds:
-            options = {**options, "return_mm_token_type_ids": True}
-        try:
-            return self.processor(images=images, text=texts, **options)
-        except (ValueError, TypeError, IndexError) as error:
-            if most < 2:
-                raise
-            cause = (str(error).strip() or type(error).__name__).splitlines()[0]
-            why = f"its processor refuses: {cause}"
-            raise ModelError(too_many(self.name, most, why)) from error
+    def prefetch(self, prompts: Sequence[Prompt], answers: bool = False) -> None:
+        rows = self._answered(prompts) if answers else self._batches(prompts)
+        self.maker.prefetch([batch.of(prompts) for batch in rows])
+
+    def close(self) -> None:
+        self.maker.close()
 
     def _part(self, inputs: dict[str, Any]) -> Any:
         """The model, or its language model alone, which answers these inputs."""
@@ -257,13 +229,13 @@ class HuggingFace(Backend):
             ids = [top, int(after[b].argmax())] if after is not None and follows else [top]
             out.top_token[row] = self.tokenizer.decode(ids).strip()
 
-    def _scored(self, prompts: Sequence[Prompt]) -> Iterator[_Scored]:
-        """(rows, (B, V) logits of their first tokens, those behind a lone space or None, lengths in
-        tokens), batch by batch."""
-        alone: dict[tuple[bool, bool], list[int]] = {}
+    def _batches(self, prompts: Sequence[Prompt]) -> list[_Rows]:
+        """The batches in which N prompts are scored: their rows, whether behind the picture that
+        they share, whether a candidate may come behind a lone space."""
+        found, alone = [], dict[tuple[bool, bool], list[int]]()
         for rows in decoding.by_picture(prompts):
             if self.share_prefix and len(rows) > 1 and prompts[rows[0]].images:
-                yield from self._behind_picture(prompts, rows)
+                found.append(_Rows(rows, True))
                 continue
             for row in rows:
                 kind = bool(prompts[row].images), self.spaced(prompts[row])
@@ -271,9 +243,29 @@ class HuggingFace(Backend):
         for (_, spaced), rows in alone.items():
             long = [len(prompts[row].text) for row in rows]
             for batch in decoding.batches(long, self.batch_size):
-                part = [rows[b] for b in batch]
+                found.append(_Rows([rows[b] for b in batch], False, spaced))
+        return found
+
+    def _answered(self, prompts: Sequence[Prompt]) -> list[_Rows]:
+        """The batches in which N prompts are answered."""
+        found = []
+        for pictured in (True, False):
+            kind = [row for row, p in enumerate(prompts) if bool(p.images) is pictured]
+            for at in range(0, len(kind), self.batch_size):
+                found.append(_Rows(kind[at : at + self.batch_size]))
+        return found
+
+    def _scored(self, prompts: Sequence[Prompt]) -> Iterator[_Scored]:
+        """(rows, (B, V) logits of their first tokens, those behind a lone space or None, lengths in
+        tokens), batch by batch."""
+        batches = self._batches(prompts)
+        with self.maker.at_work([batch.of(prompts) for batch in batches]):
+            for rows, behind_picture, spaced in batches:
+                if behind_picture:
+                    yield from self._behind_picture(prompts, rows)
+                    continue
                 then = self.candidates.space if spaced else None
-                yield part, *self.first_tokens([prompts[row] for row in part], then)
+                yield rows, *self.first_tokens([prompts[row] for row in rows], then)
 
     def first_tokens(
         self, prompts: Sequence[Prompt], then: int | None
@@ -300,11 +292,10 @@ class HuggingFace(Backend):
         which no token in front of it sees; so the model counts positions itself. ModelError where
         the picture's tokens are not in the common beginning.
         """
-        texts, options = self._texts([prompts[row] for row in rows])
-        ids: list[list[int]] = self.tokenizer(texts, **options)["input_ids"]
+        tensors, ids = self.maker.get([prompts[row] for row in rows], behind_picture=True)
+        whole = self._on_device(tensors)
         begin = decoding.common_length(ids)
         tails = [own[begin:] for own in ids]
-        whole = self.inputs([prompts[rows[0]]])
         first = whole["input_ids"][0].tolist()
         length = len(first) - len(tails[0])
         if first[length:] != tails[0]:
@@ -354,17 +345,16 @@ class HuggingFace(Backend):
     ) -> Generated:
         texts = [[""] * len(starts) for _ in prompts]
         truncated = [[False] * len(starts) for _ in prompts]
-        for pictured in (True, False):
-            kind = [row for row, p in enumerate(prompts) if bool(p.images) is pictured]
-            for at in range(0, len(kind), self.batch_size):
-                rows = kind[at : at + self.batch_size]
+        answer = self._branched if self.share_prefix and len(starts) > 1 else self._plain
+        batches = self._answered(prompts)
+        with self.maker.at_work([batch.of(prompts) for batch in batches]):
+            for rows, *_ in batches:
                 own = [prompts[row] for row in rows]
-                answer = self._branched if self.share_prefix and len(starts) > 1 else self._plain
                 for b, answers in enumerate(answer(own, starts, max_new_tokens)):
                     begun = thought_begun(self.render(own[b]))
                     for s, (ids, cut) in enumerate(answers):
-                        said = decoded(self.tokenizer, ids).strip()
-                        texts[rows[b]][s], truncated[rows[b]][s] = begun + said, cut
+                        text = decoded(self.tokenizer, ids).strip()
+                        texts[rows[b]][s], truncated[rows[b]][s] = begun + text, cut
         return Generated(texts, truncated)
 
     def _plain(
@@ -378,9 +368,11 @@ class HuggingFace(Backend):
             spaced = None if behind is None else (first, behind)
         choices = decoding.choices_of(starts, known, self.minus_ids, len(prompts), spaced)
         answers: list[list[decoding.Answer]] = [[] for _ in prompts]
+        tensors = self.maker.get(prompts).tensors
         for s in range(len(starts)):
             forced = [own[s] for own in choices]
-            new, _ = self._generate(self.inputs(prompts), limit + max(map(len, forced)), forced)
+            inputs, most = self._on_device(tensors), limit + max(map(len, forced))
+            new, _ = self._generate(inputs, most, forced)
             for b, ids in enumerate(new):
                 answers[b].append(decoding.cut(ids, len(forced[b]), limit, self.ends))
         return answers

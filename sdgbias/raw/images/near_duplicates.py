@@ -14,15 +14,10 @@ from itertools import pairwise
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from sdgbias.errors import InputError, UsageError
-
 BITS = 64
-_HEX = f"^[0-9a-f]{{{BITS // 4}}}$"
 
 
 def groups(keys: Sequence[str], hashes: Sequence[Sequence[str]], threshold: int = 4) -> list[str]:
@@ -31,62 +26,22 @@ def groups(keys: Sequence[str], hashes: Sequence[Sequence[str]], threshold: int 
 
     ``keys``: N texts. ``hashes``: per row (N) its hashes, 16 hex digits (64 bits) each, the same
     number for every row. Two rows are near when every pair of hashes differs in at most
-    ``threshold`` bits; a row with an empty hash is near to none. The order of the rows never
-    matters. Raises UsageError for a threshold outside 0 to 63, InputError for an invalid hash.
+    ``threshold`` bits, 0 to 63; a row with an empty hash is near to none. The order of the rows
+    never matters.
     """
-    if not 0 <= threshold < BITS:
-        raise UsageError(f"threshold {threshold}: bits that may differ, 0 to {BITS - 1}")
-    if len(keys) != len(hashes):
-        raise InputError(
-            f"{len(keys)} keys but {len(hashes)} rows of hashes; give one row of hashes for"
-            " every key"
-        )
-    names = np.asarray(list(keys), dtype=object)
-    if not len(names):
+    names = pd.Series(list(keys), dtype=object)
+    if names.empty:
         return []
-    numbers, known = _numbers(hashes)
+    numbers = np.array([[int(text or "0", 16) for text in row] for row in hashes], dtype=np.uint64)
     label = np.arange(len(names), dtype=np.int64)
-    at = np.flatnonzero(known)
+    at = np.flatnonzero([all(row) for row in hashes])
     distinct, first, inverse = np.unique(
         numbers[at], axis=0, return_index=True, return_inverse=True
     )
     if len(distinct):
         label[at] = at[first[_components(distinct, threshold)[inverse]]]
-    order = np.argsort(names, kind="stable")
-    rank = np.empty(len(names), dtype=np.int64)
-    rank[order] = np.arange(len(names))
-    lowest = np.full(len(names), len(names), dtype=np.int64)
-    np.minimum.at(lowest, label, rank)
-    return [str(name) for name in names[order[lowest[label]]]]
-
-
-def _numbers(hashes: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
-    """((N, K) uint64, (N,) bool: no hash is missing)."""
-    try:
-        columns = list(zip(*hashes, strict=True))
-    except ValueError:
-        raise InputError(
-            "rows with different numbers of hashes; give every row the same kinds of hashes"
-        ) from None
-    if not columns:
-        return np.zeros((len(hashes), 0), dtype=np.uint64), np.zeros(len(hashes), dtype=bool)
-    numbers = np.zeros((len(hashes), len(columns)), dtype=np.uint64)
-    known = np.ones(len(hashes), dtype=bool)
-    for number, column in enumerate(columns):
-        texts = pa.array(column, pa.string()).fill_null("")
-        empty = pc.equal(texts, "")
-        bad = pc.invert(pc.or_(empty, pc.match_substring_regex(texts, _HEX)))
-        if pc.any(bad).as_py():
-            value = texts.filter(bad)[0].as_py()
-            raise InputError(
-                f"{value!r} is no perceptual hash; wants {BITS // 4} hex digits; render the images"
-                " again: sdgbias build"
-            )
-        blank = empty.to_numpy(zero_copy_only=False)
-        whole = np.where(blank, "0" * (BITS // 4), texts.to_numpy(zero_copy_only=False)).tolist()
-        numbers[:, number] = np.frombuffer(bytes.fromhex("".join(whole)), dtype=">u8")
-        known &= ~blank
-    return numbers, known
+    leaders: list[str] = names.groupby(label).transform("min").tolist()
+    return leaders
 
 
 def _components(hashes: np.ndarray, threshold: int) -> np.ndarray:

@@ -24,22 +24,9 @@ from sdgbias.methods.stats import Estimate
 from sdgbias.report import labels
 from sdgbias.report.charts import marks
 from sdgbias.report.data import Studies
+from sdgbias.vocabulary import WORDS
 
 T = TypeVar("T")
-#: Column -> label of its select and head of its table column.
-FILTERS = {
-    "model": "Model",
-    "task": "Task",
-    "test": "Test",
-    "pillar": "Pillar",
-    "by": "By",
-    "method": "Method",
-    "bins": "Bins",
-    "term": "Counted by",
-    "between": "Between",
-    "score": "Score",
-    "data": "People",
-}
 #: The last columns of every table and tooltip.
 NUMBERS = {"said": "Value", "ci": "95 % CI", "n": "n"}
 #: Columns of the store that an estimate is made of; not every table has clusters.
@@ -294,7 +281,7 @@ def live(figure: Figure) -> list[dict[str, Any]]:
             pick["bind"] = {
                 "input": "select",
                 "options": options,
-                "name": FILTERS[column],
+                "name": WORDS.columns[column],
                 "element": element,
             }
         spec = {
@@ -346,6 +333,7 @@ def inline(svg: str, name: str) -> str:
     svg = re.sub(
         r' xmlns(?::xlink)?="[^"]*"| version="[^"]*"| (?:aria-[a-z]+|role)="[^"]*"', "", svg
     )
+    svg = svg.replace("<svg ", '<svg aria-hidden="true" ', 1)
     return _own_ids(svg, name).replace(TEXT, "currentColor").replace(_GRID, "var(--grid)")
 
 

@@ -14,21 +14,11 @@ from sdgbias.report.charts import Figure, NoRows, drawn, figure, holm, named, sh
 from sdgbias.report.charts.methods import title_of
 from sdgbias.suites.facet import NONE_RIGHT, NOT_UNDERSTOOD
 from sdgbias.suites.facet_groups import PAIRS
+from sdgbias.vocabulary import WORDS
 
-POOLS = {
-    "all": "13 classes pooled",
-    "macro": "mean over 13 classes",
-    "all-52": "all classes pooled",
-}
+#: Reading of an answer, and pool of classes -> its name.
+READINGS, CLASSES = dict(WORDS.readings), dict(WORDS.classes)
 _ASKED = ["data", "model", "test", "method"]
-NAMES = {"gender": "gender presentation", "skin": "skin tone", "age": "age group"}
-METHODS = {
-    "full": "generated answer",
-    "full:clip": "generated answer, read by CLIP",
-    "full:t5": "generated answer, read by T5",
-    "full_argmax": "first-token scores",
-    "q_only": "first-token scores, no picture",
-}
 
 
 def figures(metrics: pd.DataFrame, studies: pd.DataFrame) -> list[Figure]:
@@ -99,22 +89,22 @@ def _apart(metrics: pd.DataFrame, attribute: str) -> Figure:
     own = metrics[
         (metrics["metric"] == "disparity")
         & metrics["pillar"].str.startswith(f"{attribute}:")
-        & metrics["indicator"].isin(list(POOLS))
+        & metrics["indicator"].isin(list(CLASSES))
     ]
     frame = shaped(own, signed=True)
     frame = frame.assign(
         by=frame["pillar"].str.removeprefix(f"{attribute}:"),
-        term=frame["indicator"].map(POOLS),
-        method=frame["method"].replace(METHODS),
+        term=frame["indicator"].map(CLASSES),
+        method=frame["method"].replace(READINGS),
         prompt=frame["test"],
     )
     one, other = PAIRS[attribute]
-    frame = _ordered(frame, method=METHODS.values(), by=[f"{one}-{other}"], term=POOLS.values())
+    frame = _ordered(frame, method=READINGS.values(), by=[f"{one}-{other}"], term=CLASSES.values())
     made = figure(
         "fairness",
         frame,
         step=48 if frame["model"].nunique() <= 6 else 33,
-        attribute=NAMES[attribute],
+        attribute=WORDS.attributes[attribute],
         one=one,
         other=other,
         **_without(own, "differences have no value: a group or a class has"),
@@ -148,9 +138,9 @@ def _classes(metrics: pd.DataFrame) -> Figure:
     frame = frame.sort_index().assign(
         source=lambda f: f["pillar"].map(pairs),
         target=lambda f: f["indicator"],
-        method=lambda f: f["method"].replace(METHODS),
+        method=lambda f: f["method"].replace(READINGS),
     )
-    frame = _ordered(frame, method=METHODS.values())
+    frame = _ordered(frame, method=READINGS.values())
     absent = f" Not shown, for want of 20 people in both groups: {', '.join(classes)}."
     return figure(
         "fairness-classes",
@@ -166,8 +156,8 @@ def _prompts(metrics: pd.DataFrame) -> Figure:
     whole = (metrics["pillar"] == "all") & (metrics["indicator"] == "all-52")
     shares = metrics[whole & metrics["metric"].isin(["recall", "false_yes_rate"])]
     frame, silent = shaped(shares), _silent(metrics)
-    frame = named(frame, "fairness-prompts").assign(method=frame["method"].replace(METHODS))
-    frame = _ordered(frame, method=METHODS.values())
+    frame = named(frame, "fairness-prompts").assign(method=frame["method"].replace(READINGS))
+    frame = _ordered(frame, method=READINGS.values())
     return figure("fairness-prompts", frame, silent=silent)
 
 

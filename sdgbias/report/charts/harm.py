@@ -17,18 +17,11 @@ from sdgbias.report.charts import (
 )
 from sdgbias.report.charts.marks import stacked
 from sdgbias.report.data import Studies
+from sdgbias.vocabulary import WORDS
 
 ORIGINS = ("image", "context", "prior")
-#: Scores of the table below the calibration figures: metric -> (name, scale, digits).
-SCORES = {
-    "ece_width": ("ECE, bins of equal width, points", 100.0, 1),
-    "ece_mass": ("ECE, bins of equal mass, points", 100.0, 1),
-    "brier": ("Brier score", 1.0, 3),
-    "nll": ("Negative log-likelihood, nats", 1.0, 3),
-    "confidence": ("Mean confidence, %", 100.0, 1),
-    "accuracy": ("Accuracy, %", 100.0, 1),
-    "aurc": ("Area under risk–coverage, points", 100.0, 1),
-}
+#: Scores of the table below the calibration figures.
+SCORES = ("ece_width", "ece_mass", "brier", "nll", "confidence", "accuracy", "aurc")
 
 
 def figures(s: Studies) -> list[Figure]:
@@ -88,11 +81,13 @@ def _risk(s: Studies) -> Figure:
 
 def _scores(s: Studies) -> Figure:
     own = pd.concat([s.of("calibration", *SCORES), s.of("selective", "aurc")])
-    parts = [
-        shaped(own[own["metric"] == m], scale=scale, digits=digits).assign(score=name)
-        for m, (name, scale, digits) in SCORES.items()
-        if (own["metric"] == m).any()
-    ]
+    parts = []
+    for metric in SCORES:
+        word, rows = WORDS.metrics[metric], own[own["metric"] == metric]
+        share = word.unit == "%"
+        if len(rows):
+            shown = shaped(rows, scale=100 if share else 1, digits=1 if share else word.digits)
+            parts.append(shown.assign(score=f"{word.name}, %" if share else word.name))
     if not parts:
         raise NoRows
     frame = s.ordered(pd.concat(parts, ignore_index=True))

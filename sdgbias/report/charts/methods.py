@@ -10,7 +10,8 @@ import pandas as pd
 
 from sdgbias.report.charts import Figure, NoRows, drawn, figure, like_first, shaped
 from sdgbias.report.charts.marks import stacked
-from sdgbias.report.data import DIRECTIONS, METHODS, Studies, method_name
+from sdgbias.report.data import DIRECTIONS, Studies, method_name
+from sdgbias.vocabulary import METHODS
 
 _VIEWS = ("q_only", "ctx_q", "img_q", "full")
 

@@ -16,9 +16,9 @@ from sdgbias import suites
 from sdgbias.methods import stats
 from sdgbias.methods.stats.intervals import difference_error
 from sdgbias.methods.stats.paired import p_of_sums
-from sdgbias.report import labels
 from sdgbias.report.pages.questions import SAID
 from sdgbias.report.source import Reader, Row, paged
+from sdgbias.vocabulary import METHODS
 
 PAGE = 50
 #: Questions with identical wording and gold answer in both runs: one benchmark, or equal items of
@@ -108,7 +108,7 @@ def differences(reader: Reader, old: Row, new: Row) -> list[dict[str, Any]]:
                list(places ORDER BY s, m) AS places, sum(was)::DOUBLE AS was,
                sum(now)::DOUBLE AS now, sum(better)::BIGINT AS better, sum(worse)::BIGINT AS worse
         FROM alike GROUP BY task, test, method"""
-    order = list(labels.VIEWS)
+    order = list(METHODS)
     rows = sorted(
         reader.ask(sql, _named(old, new), runs=_both(old, new)),
         key=lambda r: (

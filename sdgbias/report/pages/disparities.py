@@ -26,6 +26,7 @@ from sdgbias.report.data import NOT_ANALYSED
 from sdgbias.report.layout import terms_in
 from sdgbias.report.pages.studies import drawn
 from sdgbias.types import FACET
+from sdgbias.vocabulary import WORDS
 
 EXAMPLES = 60
 #: Pictures on the page at a time.
@@ -176,7 +177,7 @@ def _examples(asked: pd.DataFrame) -> list[dict[str, Any]]:
                 "model": a["model"],
                 "text": str(a["text"] or ""),
                 "label": str(a["label"] or ""),
-                "how": labels.PARSED_BY.get(a["how"], a["how"]),
+                "how": WORDS.parsed.get(a["how"], a["how"]),
                 "right": a["label"] == a["gold"],
                 "read": a["how"] not in UNREAD,
             }

@@ -9,11 +9,12 @@ from typing import Any
 from sdgbias.analysis.asked import gives_scores, language_model, needs
 from sdgbias.report import labels
 from sdgbias.report.charts import places, still_figure
-from sdgbias.report.data import METHODS, ReportData
+from sdgbias.report.data import ReportData
 from sdgbias.types import NEEDS_PICTURES, NEEDS_SCORES, Task, View
+from sdgbias.vocabulary import METHODS, WORDS
 
 _SCALE = {"mae": 1.0}
-_TASKS = {"mcq": "Choice", "regression": "Estimate"}
+_COLUMNS = {name: title for name, title in METHODS.items() if name != "full_argmax"}
 
 
 def of_model(d: ReportData, model: str) -> ReportData:
@@ -33,7 +34,7 @@ def findings(d: ReportData, model: str) -> dict[str, Any]:
     """Everything of the page's first part. ``d``: with this model among its runs."""
     own = of_model(d, model)
     return _headline(own, model) | {
-        "methods": METHODS,
+        "methods": _COLUMNS,
         "figures": [still_figure(f) for f in places.of_model(own)],
         "regression": _regression_table(own, model),
         "params": own.params.to_dict("records"),
@@ -89,7 +90,7 @@ def _regression_table(d: ReportData, model: str) -> dict[str, Any] | None:
                     {"model": model, "task": "regression", "method": m, "metric": metric, **place},
                     digits,
                 )
-                for m in METHODS
+                for m in _COLUMNS
             ]
             if _known(cells):
                 out.append({"label": label, "unit": unit, "cells": cells, "n": _counts(cells)})
@@ -137,7 +138,7 @@ def _answer_rows(d: ReportData) -> list[dict[str, Any]]:
                 if _known(cells):
                     out.append(
                         {
-                            "task": _TASKS[task.value],
+                            "task": WORDS.tasks[task.value].short.capitalize(),
                             "view": METHODS[view.value],
                             "cells": cells,
                             "n": _counts(cells),

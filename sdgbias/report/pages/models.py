@@ -16,6 +16,7 @@ from sdgbias.report.charts import over_nights
 from sdgbias.report.pages.findings import findings
 from sdgbias.report.source import AMONG, Reader, Row
 from sdgbias.types import PILLARS, SDG, ModelSpec
+from sdgbias.vocabulary import METHODS
 
 RUNS, NIGHTS = 30, 60
 DIRECTIONS = ("pessimistic", "conservative", "optimistic")
@@ -215,7 +216,7 @@ def _tests(cells: list[Row]) -> list[str]:
 
 def _methods(cells: list[Row]) -> list[str]:
     there = {c["method"] for c in cells}
-    return [m for m in labels.VIEWS if m in there]
+    return [m for m in METHODS if m in there]
 
 
 def _signature(cells: list[Row], test: str) -> Grid:

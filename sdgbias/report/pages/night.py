@@ -26,6 +26,7 @@ from sdgbias.analysis.nights import (
 from sdgbias.report import labels
 from sdgbias.report.charts import described, over_nights, still
 from sdgbias.report.pages.questions import option_rows
+from sdgbias.vocabulary import METHODS, WORDS
 
 #: Number of flipped questions shown per model, and of models whose breaches are shown in full.
 SHOWN, EXPLAINED = 6, 20
@@ -64,7 +65,7 @@ def context(night: NightRecord, query: nights.Query, pictures: Pictures) -> dict
         "text": words,
         "headline": words.headline(night),
         "tone": _tone(night),
-        "tiles": {name.capitalize(): len(night.of(name)) for name in words.OUTCOMES}
+        "tiles": {name.capitalize(): len(night.of(name)) for name in WORDS.outcomes}
         | {"Breaches": sum(len(m.breaches) for m in night.breached)},
         "seconds": _seconds(night.row),
         "facts": _facts(night),
@@ -181,8 +182,7 @@ def _breach(m: ModelNight, examples: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "m": m,
         "private": suites.named(m.suite).private,
-        # the element around it says in words what it draws
-        "chart": still(figure)[0].replace("<svg ", '<svg aria-hidden="true" ', 1) if figure else "",
+        "chart": still(figure)[0] if figure else "",
         "alt": described(figure) if figure else "",
         "legend": figure.legend if figure else (),
         "flips": _flips(m),
@@ -318,7 +318,7 @@ _CARDS = {"items": _place, "people": _person}
 
 
 def _said(r: Mapping[Any, Any]) -> dict[str, Any]:
-    method = words.METHODS.get(str(r["method"]), str(r["method"]))
+    method = METHODS.get(str(r["method"]), str(r["method"]))
     return {
         "gold": r["gold"],
         "was": r["was"] or "nothing",

@@ -13,11 +13,12 @@ import pandas as pd
 
 from sdgbias import store
 from sdgbias.methods.stats import Estimate
-from sdgbias.report import data, labels
+from sdgbias.report import labels
 from sdgbias.report.charts import holm
 from sdgbias.suites import SUITES
+from sdgbias.vocabulary import METHODS
 
-METHODS = ("q_only", "ctx_q", "img_q", "full_generated", "full", "cade")
+_COLUMNS = ("q_only", "ctx_q", "img_q", "full_generated", "full", "cade")
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def context(own: Own, checked: Mapping[str, str] | None = None) -> dict[str, Any
     suites = [_suite(name, part, own) for name, part in own.runs.groupby("suite")]
     return {
         "suites": [s | {"checked": (checked or {}).get(s["name"], "")} for s in suites],
-        "heads": [data.METHODS[method] for method in METHODS],
+        "heads": [METHODS[method] for method in _COLUMNS],
     }
 
 
@@ -76,9 +77,7 @@ def _suite(name: object, runs: pd.DataFrame, own: Own) -> dict[str, Any]:
     """One suite's part of the page."""
     first = facts(runs["config"].iloc[0])
     left = dict(first.get("views_left_out") or {})
-    notes = [
-        f"View {data.METHODS.get(view, view)} is left out: {why}." for view, why in left.items()
-    ]
+    notes = [f"View {METHODS.get(view, view)} is left out: {why}." for view, why in left.items()]
     if first.get("cade_left_out"):
         notes.append(f"CADE is left out: {first['cade_left_out']}.")
     mine = own.metrics[own.metrics["run_id"].isin(runs["run_id"])]
@@ -109,17 +108,17 @@ def _suite(name: object, runs: pd.DataFrame, own: Own) -> dict[str, Any]:
 
 
 def _table(rows: pd.DataFrame, names: Mapping[str, str], column: str) -> list[dict[str, Any]]:
-    """Rows (model, name, cells by method) in the order of METHODS; '' if there is no number."""
+    """Rows (model, name, cells by method) in the order of _COLUMNS; '' if there is no number."""
     made = []
     for (run, name), part in rows.groupby(["run_id", column], sort=True):
         cells = {
-            str(r["method"]): _cell(r) for r in part.to_dict("records") if r["method"] in METHODS
+            str(r["method"]): _cell(r) for r in part.to_dict("records") if r["method"] in _COLUMNS
         }
         made.append(
             {
                 "model": names[str(run)],
                 "name": labels.title(str(name)) if column == "metric" else str(name),
-                "cells": [cells.get(method, "") for method in METHODS],
+                "cells": [cells.get(method, "") for method in _COLUMNS],
             }
         )
     return made

@@ -17,9 +17,10 @@ from sdgbias.methods import cade
 from sdgbias.raw.indicators import Template, load_indicators, load_regression_tasks
 from sdgbias.report import labels
 from sdgbias.report.labels import number
-from sdgbias.report.pages.questions import layout_of
+from sdgbias.report.pages.questions import layout_of, option_directions
 from sdgbias.report.source import Reader, Row
 from sdgbias.types import MODALITIES, OPTION_LETTERS, CadeParams, Task, View
+from sdgbias.vocabulary import WORDS
 
 _SHOWN = {
     "photo": "a street photo",
@@ -108,13 +109,14 @@ def _question(
         "shown": caption(item.get("modalities")),
         "template": template_of(task, item) if suite.items_table == "items" else None,
         "options": options,
+        "ways": option_directions(item) if task == Task.MCQ.value and options else {},
         "context": context,
         "prompts": prompts(item, task, options, context, [v["name"] for v in views]),
         "cade": _cade(run, task, params, said, by_view),
         "letters": layout.letters,
         "decoded": [d for d in rows["decoded"] if d["test"] == test],
         "spoken": [
-            s | {"how_said": labels.PARSED_BY.get(s["how"], s["how"])}
+            s | {"how_said": WORDS.parsed.get(s["how"], s["how"])}
             for s in rows["spoken"]
             if s["test"] == test
         ],

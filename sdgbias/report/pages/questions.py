@@ -14,6 +14,7 @@ from typing import Any
 from sdgbias import suites
 from sdgbias.benchmark.people_items import CHOICES, P1
 from sdgbias.raw.facet import CLASSES
+from sdgbias.raw.indicators import POLARITIES, letter_directions
 from sdgbias.report import labels
 from sdgbias.report.pages import runs as known
 from sdgbias.report.source import Reader, Row, paged
@@ -28,6 +29,16 @@ def _asked(item: Row) -> str:
     if prompt in CHOICES:
         return CHOICES[prompt].format(name=item["asked"])
     return P1.format(list=f"the {len(CLASSES)} classes")
+
+
+def option_directions(item: Mapping[Any, Any]) -> dict[str, str]:
+    """Letter -> the direction that it says of the place, of a multiple-choice question about an
+    indicator with a better end; else {}."""
+    options = labels.parsed(item["options"], list)
+    if item.get("polarity") not in POLARITIES or len(options) < 2:
+        return {}
+    ways = letter_directions(str(item["polarity"]), len(options))
+    return dict(zip(OPTION_LETTERS, ways, strict=False))
 
 
 def option_rows(item: Row) -> list[tuple[str, str]]:
@@ -68,7 +79,7 @@ _LAYOUTS = {
         searched="concat_ws(' ', i.question, i.indicator_title, i.options::VARCHAR)",
         shown=(
             "coalesce(i.indicator_title, i.indicator) AS what, concat_ws(', ', i.country, i.year,"
-            " i.urban) AS place, i.question"
+            " i.urban) AS place, i.question, i.options::VARCHAR AS options, i.polarity"
         ),
         asked=lambda item: str(item["question"] or ""),
         options=option_rows,
@@ -85,7 +96,7 @@ _LAYOUTS = {
         searched="concat_ws(' ', i.asked, i.class1, i.prompt)",
         shown=(
             "coalesce(nullif(i.asked, ''), i.class1) AS what, concat_ws(', ', i.gender, i.skin,"
-            " i.age) AS place, i.prompt AS question"
+            " i.age) AS place, i.prompt AS question, '[]' AS options, NULL AS polarity"
         ),
         asked=_asked,
         options=lambda item: [],
@@ -100,7 +111,7 @@ _CUSTOM = replace(
     shown=(
         "coalesce(i.source_id, i.item_id::VARCHAR) AS what,"
         " coalesce(array_to_string(json_extract_string(i.groups, '$.*'), ', '), '') AS place,"
-        " i.question"
+        " i.question, i.options::VARCHAR AS options, NULL AS polarity"
     ),
 )
 #: The answer of a prediction (by its alias): the number of an estimate, else the letter or label.
@@ -109,6 +120,16 @@ SAID = (
     """ ELSE printf('%.4g', {0}."value") END"""
 )
 RIGHT_OR_WRONG = {"right": "Right", "wrong": "Wrong"}
+#: What CADE did to the answer of Full -> its condition on their answers c and f.
+CADE_CHANGES = {
+    "fixed": "c.correct AND NOT f.correct",
+    "broken": "f.correct AND NOT c.correct",
+    "changed": "c.pred IS DISTINCT FROM f.pred",
+}
+#: Direction of the answer p to a question i, as `option_directions`: options ascend.
+_DIRECTION = """CASE WHEN i.polarity NOT IN ('higher', 'lower') OR p.pred NOT IN ('A', 'B', 'C')
+    THEN NULL WHEN json_array_length(i.options) = 3 AND p.pred = 'B' THEN 'conservative'
+    WHEN (p.pred = 'A') = (i.polarity = 'lower') THEN 'optimistic' ELSE 'pessimistic' END"""
 PLACES = {"U": "urban", "R": "rural"}
 
 
@@ -163,20 +184,31 @@ def choices(reader: Reader, run: Row) -> dict[str, list[str]]:
 @dataclass(frozen=True)
 class Selection:
     """Which answers of a run are listed. cell: task, test, method. outcome: right, wrong, or '' for
-    both. flipped: only answers that differ from the previous run. text: part of the question's
-    text, case-insensitive. page: from 1. filters: name of one of `filters_of` -> value."""
+    both. direction: of the answer. cade: one of CADE_CHANGES. flipped: only answers that differ
+    from the previous run. text: part of the question's text, case-insensitive. page: from 1.
+    filters: name of one of `filters_of` -> value."""
 
     cell: tuple[str, str, str]
     outcome: str = ""
+    direction: str = ""
+    cade: str = ""
     flipped: bool = False
     text: str = ""
     page: int = 1
     filters: Mapping[str, str] = field(default_factory=dict)
 
 
-def page(reader: Reader, run: Row, listed: Selection) -> dict[str, Any]:
-    """rows (item_id, what, place, question, gold, said, correct, was, was_right, split), total,
-    page, pages, previous (run before; None without one)."""
+@dataclass(frozen=True)
+class _Listed:
+    """The answers of a selection as SQL: p, the question i, and o, the answer of the run before."""
+
+    sql: str
+    params: list[Any]
+    runs: tuple[str, ...]
+    previous: str | None
+
+
+def _listed(reader: Reader, run: Row, listed: Selection) -> _Listed:
     suite = suites.named(run["suite"])
     layout, columns = layout_of(suite), filters_of(reader, run)
     task, test, method = listed.cell
@@ -190,17 +222,26 @@ def page(reader: Reader, run: Row, listed: Selection) -> dict[str, Any]:
     if listed.outcome:
         where.append("p.correct = ?")
         params.append(listed.outcome == "right")
+    if listed.direction:
+        where.append(f"{_DIRECTION} = ?")
+        params.append(listed.direction)
+    if listed.cade:
+        where.append(
+            f"""p.item_id IN (SELECT item_id FROM predictions c JOIN predictions f
+            USING (run_id, task, test, item_id) WHERE run_id = ? AND task = ? AND test = ?
+            AND c.method = 'cade' AND f.method = 'full' AND {CADE_CHANGES[listed.cade]})"""
+        )
+        params += [run["run_id"], task, test]
     if listed.text:
         where.append(f"contains(lower({layout.searched}), lower(?))")
         params.append(listed.text)
     previous = known.before(reader, run)
     mine = "SELECT * FROM predictions WHERE run_id = ? AND task = ? AND test = ? AND method = ?"
     head: list[Any] = [run["run_id"], task, test, method]
-    own = (run["run_id"], previous) if previous else (run["run_id"],)
-    join, was = "", "NULL AS was, NULL AS was_right"
+    runs = (run["run_id"], previous) if previous else (run["run_id"],)
+    join = ""
     if previous:
         join = f"LEFT JOIN ({mine}) o ON o.item_id = p.item_id"
-        was = f"{SAID.format('o')} AS was, o.correct AS was_right"
         head += [previous, task, test, method]
     if listed.flipped:
         where.append(
@@ -208,15 +249,51 @@ def page(reader: Reader, run: Row, listed: Selection) -> dict[str, Any]:
             if previous
             else "false"
         )
-    body = (
+    sql = (
         f"FROM ({mine}) p JOIN {suite.items_table} i ON i.item_id = p.item_id {join} WHERE"
         f" {' AND '.join(where)}"
     )
-    total = reader.ask(f"SELECT count(*) AS n {body}", [*head, *params], runs=own)[0]["n"]
+    return _Listed(sql, [*head, *params], runs, previous)
+
+
+def page(reader: Reader, run: Row, listed: Selection) -> dict[str, Any]:
+    """rows (item_id, what, place, question, gold, said, correct, was, was_right, split, texts:
+    letter -> option, ways: letter -> direction), total, page, pages, previous (run before; None
+    without one)."""
+    shown = layout_of(suites.named(run["suite"])).shown
+    of = _listed(reader, run, listed)
+    was = f"{SAID.format('o')} AS was, o.correct AS was_right"
+    total = reader.ask(f"SELECT count(*) AS n {of.sql}", of.params, runs=of.runs)[0]["n"]
     rows = reader.ask(
         f"""SELECT p.item_id, {SAID.format("p")} AS said, p.correct, p.split, i.gold,
-            {layout.shown}, {was} {body} ORDER BY p.item_id LIMIT {PAGE} OFFSET ?""",
-        [*head, *params, (listed.page - 1) * PAGE],
-        runs=own,
+            {shown}, {was if of.previous else "NULL AS was, NULL AS was_right"} {of.sql}
+            ORDER BY p.item_id LIMIT {PAGE} OFFSET ?""",
+        [*of.params, (listed.page - 1) * PAGE],
+        runs=of.runs,
     )
-    return paged(rows, total, listed.page, PAGE) | {"previous": previous}
+    choice = listed.cell[0] == "mcq"
+    told = [
+        r
+        | {
+            "texts": dict(option_rows(r)) if choice else {},
+            "ways": option_directions(r) if choice else {},
+        }
+        for r in rows
+    ]
+    return paged(told, total, listed.page, PAGE) | {"previous": of.previous}
+
+
+def neighbours(
+    reader: Reader, run: Row, listed: Selection, item_id: int
+) -> tuple[int | None, int | None]:
+    """The questions before and after one in the list of a selection; None at its ends, and where
+    the list doesn't have it."""
+    of = _listed(reader, run, listed)
+    found = reader.one(
+        f"""SELECT * FROM (SELECT p.item_id, lag(p.item_id) OVER by_id AS before,
+            lead(p.item_id) OVER by_id AS after {of.sql} WINDOW by_id AS (ORDER BY p.item_id))
+            WHERE item_id = ?""",
+        [*of.params, item_id],
+        runs=of.runs,
+    )
+    return (None, None) if found is None else (found["before"], found["after"])

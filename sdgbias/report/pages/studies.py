@@ -16,8 +16,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 from sdgbias.files import cached_text, write_atomically
 from sdgbias.report.charts import (
     Figure,
@@ -30,13 +28,13 @@ from sdgbias.report.charts import (
     parameters,
     still,
 )
-from sdgbias.report.data import ALL_TESTS, NOT_ANALYSED, Studies, method_name
+from sdgbias.report.data import NOT_ANALYSED, Studies, method_name
 from sdgbias.report.labels import DASH, number
 from sdgbias.report.layout import (
     COMPARE,
     GROUPS,
     HARM,
-    METHODS,
+    METHOD_PAGE,
     PARAMETERS,
     TABLES,
     TEMPLATES,
@@ -44,12 +42,13 @@ from sdgbias.report.layout import (
     terms_in,
 )
 from sdgbias.report.leaderboard import Board
+from sdgbias.vocabulary import METHODS
 
 if TYPE_CHECKING:
     from sdgbias.analysis.paper.cells import Cell, Table
 
 #: The pages of this module, in the order of the navigation.
-PAGES = (METHODS, PARAMETERS, GROUPS, HARM, COMPARE, TABLES)
+PAGES = (METHOD_PAGE, PARAMETERS, GROUPS, HARM, COMPARE, TABLES)
 #: Inputs of a figure beyond the scores of the four views: study -> text shown if it is absent.
 _LACKS = {
     "wordings": "Which way answers lean over the wordings of a question",
@@ -87,8 +86,7 @@ def context(
         "runs": s.runs.to_dict("records"),
         "planted": [m for m in s.runs["label"] if m.endswith("(planted)")],
         "missing": missing(page, s),
-        "lacking": lacking(page, s),
-        "boards": leaderboard(board) if page == COMPARE else [],
+        "lacking": not_compared(board) if page == COMPARE else lacking(page, s),
         "tables": tables if tables and page == TABLES else [],
         "cell": _cell,
         "inside": inside,
@@ -204,54 +202,16 @@ def lacking(page: Page, s: Studies) -> list[dict[str, str]]:
     return made
 
 
-#: Columns of the leaderboard; the generated answer stands there where a model has one.
-BOARD = ("Full, generated", "Full", "CADE")
-
-
-def leaderboard(board: Board) -> list[dict[str, Any]]:
-    """Per benchmark and kind of model: rows by test and model with accuracy, interval, n and
-    letters, sorted by Full; models without a place come last, and say why."""
-    out = []
-    for (benchmark, kind), part in board.places.groupby(["benchmark_id", "kind"], sort=True):
-        own = board.lacking
-        own = own[(own["benchmark_id"] == benchmark) & (own["kind"] == kind)]
-        columns = [m for m in BOARD if m in set(part["method"]) | {"Full", "CADE"}]
-        lacks: dict[tuple[str, str], dict[Any, Any]] = {
-            (r["model"], x): {"missing": r[x]}
-            for r in own.to_dict("records")
-            for x in columns
-            if r[x]
-        }
-        out.append(
-            {
-                "benchmark": benchmark,
-                "kind": kind,
-                "tests": [
-                    {"test": test, **_of_test(part[part["test"] == test], columns, lacks)}
-                    for test in sorted(set(part["test"]), key=lambda t: (t != ALL_TESTS, t))
-                ],
-                "models": int(part["model"].nunique()),
-            }
-        )
-    return out
-
-
-def _of_test(
-    places: pd.DataFrame, columns: list[str], lacks: dict[tuple[str, str], dict[Any, Any]]
-) -> dict[str, Any]:
-    """The columns and models of one test."""
-    measured = set(places["model"])
-    cells = lacks | {(r["model"], r["method"]): r for r in places.to_dict("records")}
-
-    def order(model: str) -> tuple[Any, ...]:
-        full = cells.get((model, "Full"), {}).get("value")
-        return full is None, model not in measured, -(full or 0.0), model
-
-    models = sorted(measured | {model for model, _ in lacks}, key=order)
-    # answers are generated for one test, so that the column may be empty for the others
-    kept = [x for x in columns if any((m, x) in cells for m in models)]
-    rows = [{"model": m, "cells": [cells.get((m, x)) for x in kept]} for m in models]
-    return {"columns": kept, "models": rows}
+def not_compared(board: Board) -> list[dict[str, str]]:
+    """Answers that models can't be compared by, since they are shown no pictures or give no
+    scores: one entry per kind of answer and reason."""
+    made = []
+    for method in METHODS.values():
+        if method in board.lacking:
+            for why, part in board.lacking[board.lacking[method] != ""].groupby(method, sort=True):
+                names = ", ".join(part["model"])
+                made.append({"what": method, "task": "choice", "why": str(why), "models": names})
+    return made
 
 
 def write(path: Path, text: str | None) -> Path:

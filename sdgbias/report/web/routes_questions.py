@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote, urlsplit
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import HTMLResponse, Response
 
 from sdgbias import suites
+from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.report import labels, layout, leaderboard
 from sdgbias.report.pages import compare, question, questions, runs
 from sdgbias.report.source import Reader, Row
 from sdgbias.report.web.routes import READ, Page, Text, chosen_from
 from sdgbias.report.web.site import Missing, Site, near
+from sdgbias.vocabulary import METHODS
 
 #: Selects in order, each with the values that it prefers.
 _SELECTS = {
@@ -24,7 +26,7 @@ _SELECTS = {
     "method": ("full", "cade", "full_argmax", "q_only"),
 }
 #: What a select may name, whether or not a run has it.
-_EVERY = {*labels.TASKS, *labels.VIEWS, "T1", "T2", "T3", "T4", "T5"}
+_EVERY = {*labels.TASKS, *METHODS, "T1", "T2", "T3", "T4", "T5"}
 _SIGNS = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"RIFF": "image/webp"}
 
 
@@ -41,6 +43,8 @@ def question_router(site: Site) -> APIRouter:
         test: Text = "",
         method: Text = "",
         outcome: Text = "",
+        direction: Text = "",
+        cade: Text = "",
         flipped: Annotated[bool, Query()] = False,
         q: Annotated[str, Query(max_length=100)] = "",
         page: Page = 1,
@@ -53,7 +57,9 @@ def question_router(site: Site) -> APIRouter:
                 reader,
                 request.query_params,
                 chosen,
-                questions.Selection((task, test, method), outcome, flipped, q.strip(), page),
+                questions.Selection(
+                    (task, test, method), outcome, direction, cade, flipped, q.strip(), page
+                ),
             )
             return site.html(
                 reader,
@@ -83,11 +89,10 @@ def question_router(site: Site) -> APIRouter:
                 chosen_from("test", test, found["tests"])
                 [found] = question.load(reader, chosen, [(task, item_id, test)])
                 assert found is not None
-            back = (
-                labels.url("/questions", run=run, task=task)
-                if not back.startswith("/questions?")
-                else back
-            )
+            if not back.startswith("/questions?"):
+                back = labels.url("/questions", run=run, task=task)
+            selection = _selection_of(reader, chosen, back, (task, found["test"]))
+            before, after = questions.neighbours(reader, chosen, selection, item_id)
             others = [
                 r
                 for r in leaderboard.newest_runs(reader, chosen["suite"], chosen["benchmark_id"])
@@ -98,6 +103,8 @@ def question_router(site: Site) -> APIRouter:
                 "q": found,
                 "others": others,
                 "back": back,
+                "before": before,
+                "after": after,
                 "places": questions.PLACES,
             }
             return site.html(
@@ -191,6 +198,10 @@ def _browse(
             filters[name] = chosen_from(known[name][1], value, options)
     if wanted.outcome:
         chosen_from("outcome", wanted.outcome, list(questions.RIGHT_OR_WRONG))
+    if wanted.direction:
+        chosen_from("direction", wanted.direction, list(DIRECTIONS))
+    if wanted.cade:
+        chosen_from("cade", wanted.cade, list(questions.CADE_CHANGES))
     task, test, method = chosen.values()
     listed = replace(wanted, cell=(task, test, method), filters=filters)
     kept = {
@@ -200,6 +211,8 @@ def _browse(
         "method": method,
         **filters,
         "outcome": listed.outcome,
+        "direction": listed.direction,
+        "cade": listed.cade,
         "flipped": "true" if listed.flipped else "",
         "q": listed.text,
     }
@@ -210,6 +223,10 @@ def _browse(
         "choices": choices,
         "filters": filters,
         "outcome": listed.outcome,
+        "direction": listed.direction,
+        "directions": DIRECTIONS if task == "mcq" and not suites.named(run["suite"]).custom else (),
+        "cade": listed.cade,
+        "changes": list(questions.CADE_CHANGES) if ("cade" in valid["method"]) else [],
         "flipped": listed.flipped,
         "text": listed.text,
         "labels": {name: label for name, (_, label) in known.items()},
@@ -221,6 +238,34 @@ def _browse(
         "places": questions.PLACES,
         "quote": quote,
     }
+
+
+def _selection_of(
+    reader: Reader, run: Row, back: str, cell: tuple[str, str]
+) -> questions.Selection:
+    """The list that ``back`` leads to, of one task and test; what it asks for and the run doesn't
+    know is left out."""
+    given = dict(parse_qsl(urlsplit(back).query))
+    choices = questions.choices(reader, run)
+    filters = {k: v for k, v in given.items() if v in choices.get(k, ())}
+    methods = [m for t, test, m in questions.cells(reader, run) if (t, test) == cell]
+    method = given.get("method", "")
+    if method not in methods:
+        method = next((m for m in _SELECTS["method"] if m in methods), methods[0])
+
+    def valid(name: str, values: Collection[str]) -> str:
+        value = given.get(name, "")
+        return value if value in values else ""
+
+    return questions.Selection(
+        (*cell, method),
+        valid("outcome", questions.RIGHT_OR_WRONG),
+        valid("direction", DIRECTIONS),
+        valid("cade", questions.CADE_CHANGES),
+        given.get("flipped") == "true",
+        given.get("q", "")[:100],
+        filters=filters,
+    )
 
 
 def _compared(reader: Reader, old: Row, new: Row, cell: str, page: int) -> dict[str, Any]:

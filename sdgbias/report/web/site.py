@@ -26,7 +26,7 @@ REPORT_POLICY = "sandbox allow-scripts allow-popups; frame-ancestors 'none'"
 OF_REPORT = (
     layout.OVERVIEW,
     layout.FAIRNESS,
-    layout.METHODS,
+    layout.METHOD_PAGE,
     layout.PARAMETERS,
     layout.GROUPS,
     layout.HARM,

@@ -1,0 +1,237 @@
+"""Every night on one machine: Prefect's server with its page, the schedule, and what runs there.
+
+    python -m flows.nightly serve --cron "30 1 * * *" --timezone Africa/Nairobi
+
+It runs until it is ended, which ends everything that it started; a service manager starts it again
+(infra/README.md), and it goes on with the newest night that was due and isn't done. With
+PREFECT_API_URL set it uses that server and starts none. A night scores each model in a flow run of
+its own, and gives it the GPUs that it needs (sdgbias/nightly/gpus.py). For several machines:
+flows/deploy.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from flows import SETTINGS
+from sdgbias import locks
+from sdgbias.cli.night_options import OF_ONE_NIGHT, NightOptions, takes_night_options
+from sdgbias.errors import InfrastructureError, SdgbiasError
+from sdgbias.nightly import process, records, schedule
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+    from prefect.deployments.runner import RunnerDeployment
+
+ENV_API = "PREFECT_API_URL"
+NIGHTLY, SCORE = "nightly/nightly", "score/score"
+PATIENCE = 300.0  # seconds for a server to answer
+PAUSE = 5.0  # seconds before a server that ended is started again
+
+
+@takes_night_options(without=OF_ONE_NIGHT, selfcheck=True)
+def serve(
+    port: Annotated[int, typer.Option(min=1024, max=65535)] = 4200,
+    watch: Annotated[bool, typer.Option("--watch")] = False,
+    **options: Any,
+) -> None:
+    """Run the nights by their schedule, until this command is ended.
+
+    Args:
+        port: Port of Prefect's server and its page, on 127.0.0.1.
+        watch: Also look at the hub every day for new models (registry/watch.yaml).
+    """
+    night = NightOptions(**options)
+    # before anything starts: a wrong option is an error of this command
+    following = schedule.next_due(night.cron, night.zone, datetime.now(UTC))
+    night.settings("prefect")
+    if __name__ == "__main__":  # as `keep` runs it, with a server to use
+        register_and_run(night, options, watch)
+        return
+    print(f"page        http://127.0.0.1:{port}\nnext night  {following}", flush=True)
+    keep(port, (night.results.parent / ".prefect").absolute())
+
+
+def keep(port: int, home: Path) -> None:
+    """Run what registers and runs the nights, and a server where none is given; all of it ends with
+    this process, however that happens. Raises InfrastructureError: the port is taken, the server
+    doesn't come up, the runs ended, or another process is at work in ``home``."""
+
+    def unwritable(error: OSError) -> SdgbiasError:
+        return InfrastructureError(f"{home}: {error.strerror}; choose another folder: --results")
+
+    def busy(holder: str) -> SdgbiasError:
+        return InfrastructureError(f"the nights of {home} are served already, by {holder}")
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    home.mkdir(parents=True, exist_ok=True)
+    lock = locks.only_one(home / "lock", unwritable, busy, f"process {os.getpid()}")
+    with lock, ExitStack() as servers, suppress(KeyboardInterrupt):
+        process.sweep()
+        given, log = environment(port, home), home / "runs.log"
+        server = None
+        if ENV_API not in os.environ:
+            require_free(port)
+            server = servers.enter_context(_server(port, home))
+            wait_for(port, server, home)
+        print(f"log         {log}", flush=True)
+        itself = [sys.executable, "-m", "flows.serve", *sys.argv[1:]]
+        with process.beside(itself, log, given) as runs:
+            while runs.poll() is None:
+                time.sleep(1)
+                if server and server.poll() is not None:
+                    print("Prefect's server had ended and is started again", flush=True)
+                    time.sleep(PAUSE)
+                    server = servers.enter_context(_server(port, home))
+        raise InfrastructureError(f"the runs ended: {process.last_error(log)}; see {log}")
+
+
+def _server(port: int, home: Path) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    prefect = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1"]
+    log = home / "server.log"
+    return process.beside([*prefect, "--port", str(port)], log, environment(port, home))
+
+
+def require_free(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise InfrastructureError(
+                f"port {port} on 127.0.0.1: {error.strerror}; choose a free one: --port {port + 1}"
+            ) from None
+
+
+def wait_for(port: int, server: subprocess.Popen[bytes], home: Path) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while server.poll() is None and time.monotonic() < deadline:
+        with suppress(OSError):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/api/health", timeout=5).close()
+            return
+        time.sleep(0.2)
+    why = process.last_error(home / "server.log")
+    raise InfrastructureError(f"Prefect's server is not ready: {why}; see {home}/server.log")
+
+
+def environment(port: int, home: Path) -> dict[str, str]:
+    """The environment of the server and of all runs, beside this process's own, whose variables
+    come before the settings of sdgbias/data/prefect.yaml."""
+    page = f"http://127.0.0.1:{port}"
+    settings = SETTINGS["flows"] | SETTINGS["quiet"] | SETTINGS["lively"]
+    # tools of this environment are found even if it is not activated
+    tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    more = {name: os.environ.get(name, value) for name, value in settings.items()} | {"PATH": tools}
+    if ENV_API in os.environ:
+        return more
+    return {
+        **more,
+        ENV_API: f"{page}/api",
+        "PREFECT_UI_API_URL": f"{page}/api",
+        "PREFECT_HOME": str(home / "prefect"),
+        # Prefect looks for it in the user's own folder otherwise
+        "PREFECT_SERVER_MEMO_STORE_PATH": str(home / "prefect" / "memo_store.toml"),
+        # pages of other sites must not start flows
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"{page},http://localhost:{port}",
+    }
+
+
+def register_and_run(night: NightOptions, options: dict[str, Any], watch: bool) -> None:
+    """Register the deployments of this machine on the server and run what is due, without end."""
+    from prefect import serve as serve_deployments
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
+    from prefect.schedules import Cron
+
+    from flows.nightly import nightly
+    from flows.score import score
+    from flows.watch import watch as watch_flow
+
+    once = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
+    parameters = options | {"timezone": night.zone, "score_deployment": SCORE}
+    deployments = [
+        nightly.to_deployment(
+            "nightly",
+            schedule=Cron(night.cron, timezone=night.zone),
+            parameters=json.loads(json.dumps(parameters, default=str)),
+            concurrency_limit=once,
+            tags=["sdgbias", "nightly"],
+        ),
+        score.to_deployment("score", tags=["sdgbias", "score"]),
+    ]
+    if watch:
+        daily = Cron("0 0 * * *", timezone=night.zone)
+        deployments.append(watch_flow.to_deployment("watch", schedule=daily, tags=["sdgbias"]))
+    served = cast("list[RunnerDeployment]", deployments)
+    with get_client(sync_client=True) as client:
+        for deployment in served:
+            deployment.apply()
+        forget(client)
+        if name := catch_up(client, night, datetime.now(UTC)):
+            print(f"missed: night {name} is started now", flush=True)
+    serve_deployments(*served, pause_on_shutdown=False, limit=None)
+
+
+def forget(client: SyncPrefectClient) -> None:
+    """Mark runs as crashed that an earlier process served here and that ended with it."""
+    from prefect.client.schemas import filters
+    from prefect.client.schemas.objects import State, StateType
+    from prefect.states import Crashed
+
+    active = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
+    for name in (NIGHTLY, SCORE):
+        mine = client.read_deployment_by_name(name).id
+        runs = client.read_flow_runs(
+            flow_run_filter=filters.FlowRunFilter(
+                deployment_id=filters.FlowRunFilterDeploymentId(any_=[mine]),
+                state=filters.FlowRunFilterState(
+                    type=filters.FlowRunFilterStateType(any_=active),
+                ),
+            )
+        )
+        for run in runs:
+            gone: State[Any] = Crashed(message="the process that served it is gone")
+            client.set_flow_run_state(run.id, gone, force=True)
+
+
+def catch_up(client: SyncPrefectClient, night: NightOptions, now: datetime) -> str:
+    """Start the newest due night if it isn't done and was due since the schedule was first
+    registered; return its name, '' if there is none. Prefect itself starts the runs that became
+    late while nothing ran; this covers the night that was ended together with its server."""
+    registered = client.read_deployment_by_name(NIGHTLY)
+    due = schedule.missed(night.cron, night.zone, records.last_finished(night.results), now)
+    if due is None or registered.created is None or due <= registered.created:
+        return ""
+    client.create_flow_run_from_deployment(
+        registered.id, parameters={"catch_up": True}, tags=["catch-up"]
+    )
+    return schedule.night_id(due, night.zone, night.cron)
+
+
+def start(arguments: Sequence[str]) -> int:
+    """The command `python -m flows.nightly serve`: its exit code."""
+    sys.argv[1:] = arguments
+    try:
+        typer.run(serve)
+    except SdgbiasError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(start(sys.argv[1:]))

@@ -1,0 +1,144 @@
+"""From prompts to the inputs of a model: rendered, tokenised and padded, their pictures decoded and
+processed. Beside an accelerator this happens on one other thread, so that the next batches are
+ready when the device is.
+
+There all tokenising of an engine happens on that thread: two threads can't use one tokenizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+
+from sdgbias.engines.hf import prompting
+from sdgbias.engines.hf.loading import too_many
+from sdgbias.errors import ModelError
+from sdgbias.raw.images.composite import open_picture
+from sdgbias.types import Prompt
+
+#: Whether they are scored behind the picture that they share, and the prompts.
+Batch = tuple[bool, tuple[Prompt, ...]]
+
+
+class Inputs(NamedTuple):
+    """What a processor makes of a batch, on the CPU: the left-padded inputs of its B prompts; of
+    those behind a shared picture the first one's alone, and the token ids of each text."""
+
+    tensors: dict[str, torch.Tensor]
+    ids: list[list[int]]
+
+
+class InputMaker:
+    """The processor of a model, as it is used for prompts. parameters: names of what the model's
+    forward takes; max_images: the most pictures of one prompt, None for any number; ahead: whether
+    batches are made before they are needed, which a model on the same cores would pay for."""
+
+    def __init__(
+        self,
+        processor: Any,
+        template: prompting.ChatTemplate,
+        name: str,
+        parameters: Mapping[str, Any],
+        max_images: int | None,
+        ahead: bool,
+    ) -> None:
+        self.processor, self.template, self.name = processor, template, name
+        self.max_images, self.ahead = max_images, ahead
+        self.tokenizer = processor.tokenizer
+        self.tokenizer.padding_side = "left"
+        if self.tokenizer.pad_token is None:  # any will do: no score depends on padding
+            first = self.tokenizer.convert_ids_to_tokens(0)
+            self.tokenizer.pad_token = self.tokenizer.eos_token or first
+        #: Whether the processor takes prompts without a picture (PaliGemma's doesn't).
+        self.reads_text = prompting.supports_text_only(processor)
+        #: Whether pictures have to be marked in the text here, which no chat template does.
+        self.marks_pictures = prompting.marks_pictures(processor)
+        #: Whether the processor takes one picture per prompt, not a list of them.
+        self.flat_pictures = not (
+            getattr(processor, "chat_template", None) or getattr(processor, "image_token", None)
+        )
+        #: Whether the kinds of tokens are inputs, which some processors return on request only.
+        self.marks_kinds = "mm_token_type_ids" in parameters and (
+            "mm_token_type_ids" in getattr(processor, "model_input_names", ())
+        )
+        # more threads of torch here would take the cores of a model that runs on them
+        self._thread = ThreadPoolExecutor(
+            1, thread_name_prefix="processor", initializer=torch.set_num_threads, initargs=(1,)
+        )
+        #: Batches that are made or being made, and those of the newest request alone.
+        self._begun: dict[Batch, Future[Inputs]] = {}
+        self._newest: dict[Batch, Future[Inputs]] = {}
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def prefetch(self, batches: Sequence[Batch]) -> None:
+        """Begins to make batches, and forgets those of requests before the last one."""
+        newest = {batch: self._future(batch) for batch in batches if self.ahead}
+        self._begun, self._newest = self._newest | newest, newest
+
+    @contextmanager
+    def at_work(self, batches: Sequence[Batch]) -> Iterator[None]:
+        """Makes the batches one after the other while the first ones are used."""
+        self._begun |= {batch: self._future(batch) for batch in batches if self.ahead}
+        try:
+            yield
+        finally:
+            for batch in batches:
+                self._begun.pop(batch, None)
+
+    def _future(self, batch: Batch) -> Future[Inputs]:
+        return self._begun.get(batch) or self._thread.submit(self._make, *batch)
+
+    def get(self, prompts: Sequence[Prompt], behind_picture: bool = False) -> Inputs:
+        """The inputs of prompts that all show pictures, or none: the processor's output, the
+        tokenizer's where the processor takes no text alone. ModelError for too many pictures."""
+        if not self.ahead:
+            return self._make(behind_picture, prompts)
+        return self._future((behind_picture, tuple(prompts))).result()
+
+    def _make(self, behind_picture: bool, prompts: Sequence[Prompt]) -> Inputs:
+        texts = [prompting.render(self.processor, prompt, self.template) for prompt in prompts]
+        if self.marks_pictures:
+            mark = self.processor.image_token
+            texts = [mark * len(p.images) + t for p, t in zip(prompts, texts, strict=True)]
+        special = prompting.adds_special_tokens(self.processor, texts[0])
+        options: dict[str, Any] = {} if special else {"add_special_tokens": False}
+        ids: list[list[int]] = []
+        if behind_picture:
+            ids = self.tokenizer(texts, **options)["input_ids"]
+            prompts, texts = prompts[:1], texts[:1]
+        options |= {"padding": True, "return_tensors": "pt"}
+        most = max(len(prompt.images) for prompt in prompts)
+        if most:
+            made = self._with_pictures(prompts, texts, most, options)
+        elif self.reads_text:
+            made = self.processor(images=None, text=texts, **options)
+        else:
+            made = self.tokenizer(texts, **options)
+        tensors = {k: v for k, v in made.items() if isinstance(v, torch.Tensor) and k != "labels"}
+        return Inputs(tensors, ids)
+
+    def _with_pictures(
+        self, prompts: Sequence[Prompt], texts: list[str], most: int, options: dict[str, Any]
+    ) -> Any:
+        if self.max_images is not None and most > self.max_images:
+            raise ModelError(too_many(self.name, most, f"takes {self.max_images} at most"))
+        opened = {data: open_picture(data) for prompt in prompts for data in prompt.images}
+        images: list[Any] = [[opened[data] for data in prompt.images] for prompt in prompts]
+        if self.flat_pictures:
+            images = [picture for of_prompt in images for picture in of_prompt]
+        if self.marks_kinds:
+            options = {**options, "return_mm_token_type_ids": True}
+        try:
+            return self.processor(images=images, text=texts, **options)
+        except (ValueError, TypeError, IndexError) as error:
+            if most < 2:
+                raise
+            cause = (str(error).strip() or type(error).__name__).splitlines()[0]
+            why = f"its processor refuses: {cause}"
+            raise ModelError(too_many(self.name, most, why)) from error

@@ -1,0 +1,100 @@
+"""Beside an accelerator the next chunk is decoded and processed while one is computed."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sdgbias.engines.hf.engine import HuggingFace
+from sdgbias.types import LETTERS, ModelSpec, Prompt
+from tests.builders import tiny_models
+from tests.spec.test_backends import image
+
+#: Two chunks, each of two prompts about a picture and one without.
+CHUNKS = [
+    [
+        Prompt(f"Is it rich in {n}? A or B", LETTERS, (image(n),), f"p{n}"),
+        Prompt(f"Is it poor in {n}? A or B", LETTERS, (image(n),), f"p{n}"),
+        Prompt(f"And without a picture in {n}?", LETTERS),
+    ]
+    for n in (1, 2)
+]
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> HuggingFace:
+    folder = tmp_path_factory.mktemp("llava")
+    tiny_models.save(folder, "llava")
+    options = {"share_prefix": True}
+    spec = ModelSpec("m", "M", "hf", f"path:{folder}", "local", "enabled", options=options)
+    return HuggingFace(spec, Path())
+
+
+class Watched:
+    """The processor, which says when it begins with a second picture."""
+
+    def __init__(self, processor: Any) -> None:
+        self.processor, self.pictures = processor, 0
+        self.second_begins = threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.processor, name)
+
+    def __call__(self, images: Any = None, **given: Any) -> Any:
+        self.pictures += images is not None
+        if self.pictures == 2:
+            self.second_begins.set()
+        return self.processor(images=images, **given)
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_the_next_chunk_is_processed_while_the_model_computes_one(
+    engine: HuggingFace, answers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(engine.processor)
+    monkeypatch.setattr(engine.maker, "processor", watched)
+    monkeypatch.setattr(engine.maker, "ahead", True)
+    monkeypatch.setattr(engine, "share_prefix", not answers)
+    plain = engine.model.forward
+
+    def forward(*given: Any, **named: Any) -> Any:
+        # a model that ends only when the second picture is at the processor
+        assert watched.second_begins.wait(60), "the second chunk waits for the first"
+        return plain(*given, **named)
+
+    forward.__signature__ = inspect.signature(plain)  # type: ignore[attr-defined]
+    monkeypatch.setattr(engine.model, "forward", forward)
+
+    engine.prefetch(CHUNKS[0], answers)
+    engine.prefetch(CHUNKS[1], answers)
+    ask(engine, CHUNKS[0], answers)
+
+    assert watched.second_begins.is_set()
+
+
+def ask(engine: HuggingFace, prompts: Sequence[Prompt], answers: bool) -> Any:
+    return engine.generate(prompts, [""], 2) if answers else engine.candidate_scores(prompts)
+
+
+def test_what_is_made_ahead_scores_the_same_and_is_forgotten(
+    engine: HuggingFace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_turn = [engine.candidate_scores(chunk).logits for chunk in CHUNKS]
+    answers = engine.generate(CHUNKS[0], ["", "1"], 2).texts
+    monkeypatch.setattr(engine.maker, "ahead", True)
+
+    engine.prefetch(CHUNKS[0])
+    engine.prefetch(CHUNKS[1])
+    ahead = [engine.candidate_scores(chunk).logits for chunk in CHUNKS]
+    again = engine.candidate_scores(CHUNKS[0][:2]).logits  # as of a chunk that was halved
+
+    np.testing.assert_array_equal(np.stack(ahead), np.stack(in_turn))
+    np.testing.assert_allclose(again, in_turn[0][:2], atol=1e-5)
+    assert engine.generate(CHUNKS[0], ["", "1"], 2).texts == answers
+    assert not engine.maker._begun, "nothing keeps the pictures of finished chunks"
