@@ -102,11 +102,11 @@ def _write_quarantine(out: Path, stage: str, *parts: pd.DataFrame) -> None:
     ):
         connection.register("rows", rows.replace_schema_metadata(None))
         blocks = connection.sql("SELECT * FROM rows ORDER BY ALL").to_arrow_reader(GROUP)
-        found = (pa.Table.from_batches([block]).cast(text) for block in blocks)
+        tables_of_blocks = (pa.Table.from_batches([block]).cast(text) for block in blocks)
         none = text.empty_table()
         write_atomically(
             out / "quarantine" / f"{stage}.parquet",
-            lambda part: _write_parts(part, chain([none], found)),
+            lambda part: _write_parts(part, chain([none], tables_of_blocks)),
         )
 
 
@@ -245,7 +245,7 @@ def build_items(out: Path, draw: Draw = Draw(), reviewed: Reviewed | None = None
     An item that breaks a row rule is removed and replaced by the draw, until all items satisfy
     every rule.
     """
-    clusters, known = _read(out, "clusters"), _read(out, "series")
+    clusters, values = _read(out, "clusters"), _read(out, "series")
     images = _read(out, "images", ["cluster_id", "image_id", "image_group", "modalities"])
     clusters["gdl_region"], review = regions.match_regions(
         clusters, _read(out, "gdl_regions"), _read(out, "gdl_region_names")
@@ -256,7 +256,7 @@ def build_items(out: Path, draw: Draw = Draw(), reviewed: Reviewed | None = None
     candidates = items.find_candidates(
         clusters,
         images,
-        known,
+        values,
         seed=draw.seed,
         max_gap=draw.max_gap,
         options=draw.options(),
@@ -271,8 +271,8 @@ def build_items(out: Path, draw: Draw = Draw(), reviewed: Reviewed | None = None
         tables = {"clusters": clusters, "images": images}
         built, sifted = _until_clean(out, candidates, numbers, parts, draw.split, reviewed, tables)
     _write_quarantine(out, "items", *built.lost, *sifted)
-    absent = sorted(set(series.SERIES) - set(known["series"]))
-    asked: dict[str, Any] = {
+    absent = sorted(set(series.SERIES) - set(values["series"]))
+    settings: dict[str, Any] = {
         **{name: getattr(draw, name) for name in ("mcq", "regression", "seed", "max_gap")},
         "kept_bins": draw.keep_bins is not None,
         **({"cuts": draw.cuts} if draw.cuts != "ours" else {}),
@@ -280,7 +280,7 @@ def build_items(out: Path, draw: Draw = Draw(), reviewed: Reviewed | None = None
     }
     if free:
         every = "every question, as the raw folder can't fill the paper's quotas"
-        asked["by_default"] = {
+        settings["by_default"] = {
             task.value: every if numbers[task] is None else "the paper's quotas" for task in free
         }
     counts: dict[str, Any] = {}
@@ -290,7 +290,7 @@ def build_items(out: Path, draw: Draw = Draw(), reviewed: Reviewed | None = None
     notes = {
         **built.notes,
         "series_not_found": absent,
-        "asked": asked,
+        "asked": settings,
         "review": counts,
         "survey_regions": {str(name): int(n) for name, n in by_status.items()},
     }
@@ -358,12 +358,12 @@ def earlier_bins(benchmark: Path | None) -> dict[str, Bins]:
     path = benchmark / "items_notes.json"
     onward = "name a folder made by sdgbias build"
     with understood(path, "no options of an earlier benchmark", onward):
-        found = json.loads(path.read_text(encoding="utf-8"))["bins"]
+        entries = json.loads(path.read_text(encoding="utf-8"))["bins"]
         return {
             slug: Bins(
                 tuple(map(float, b["edges"])), tuple(map(str, b["labels"])), str(b["source"])
             )
-            for slug, b in found.items()
+            for slug, b in entries.items()
         }
 
 

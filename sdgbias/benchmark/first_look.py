@@ -47,11 +47,11 @@ def first_look(benchmark: Path, folder: Path, n: int) -> Path:
         anywhere = set().union(*kept.values())
         for path in benchmark.glob("prompts*.parquet"):
             prompts = pd.read_parquet(path)
-            mine = [
+            chosen_rows = [
                 item in kept.get(task, anywhere)
                 for task, item in zip(prompts["task"], prompts["item_id"], strict=True)
             ]
-            prompts[mine].to_parquet(part / path.name, index=False)
+            prompts[chosen_rows].to_parquet(part / path.name, index=False)
         for path in benchmark.glob("*.parquet"):
             if not (part / path.name).exists():
                 _link(path, part / path.name)

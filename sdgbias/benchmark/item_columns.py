@@ -58,12 +58,12 @@ def shared_texts(options: Mapping[str, Bins], task: Task) -> pd.DataFrame:
             (t.slug, t.pillar, t.title, t.sdg, t.unit, t.target, TOLERANCES[t.target], t.question)
             for t in load_regression_tasks()
         ]
-        own = ["target", "tolerance", "question"]
-        return pd.DataFrame(rows, columns=["indicator", *_SHARED, *own])
-    asked = [entry for entry in load_indicators() if entry.slug in options]
-    texts = {e.slug: [*options[e.slug].labels, "", "", ""][:3] for e in asked}
+        of_task = ["target", "tolerance", "question"]
+        return pd.DataFrame(rows, columns=["indicator", *_SHARED, *of_task])
+    indicators = [entry for entry in load_indicators() if entry.slug in options]
+    texts = {e.slug: [*options[e.slug].labels, "", "", ""][:3] for e in indicators}
     entries = [
         (e.slug, e.pillar, e.title, e.sdg, e.unit, e.polarity, e.question, *texts[e.slug])
-        for e in asked
+        for e in indicators
     ]
     return pd.DataFrame(entries, columns=["indicator", *_SHARED, "polarity", "question", *_OPTIONS])

@@ -161,13 +161,13 @@ def _questions(
             con.register(name, content)
         definitions, *rules = packaged_sql("own_faults.sql").values()
         con.execute(definitions)
-        found = [fault for rule in rules for fault in con.execute(rule).fetchall()]
+        faults = [fault for rule in rules for fault in con.execute(rule).fetchall()]
         letters = dict(con.execute("SELECT line, letter FROM golds").fetchall())
     rows["options"] = [tuple(filter(None, texts)) for texts in rows["options"]]
     rows["answer"] = pd.Series(letters, dtype=object).reindex(rows.index).fillna("")
     rows["cluster"] = rows["cluster_by" if suite.cluster_by else "id"]
     groups = {f"group {name}": table[name].replace("", UNKNOWN) for name in suite.groups}
-    return rows.assign(**groups), [Fault(suite.items, *fault) for fault in found]
+    return rows.assign(**groups), [Fault(suite.items, *fault) for fault in faults]
 
 
 def picture_fault(root: Path, name: str) -> str:

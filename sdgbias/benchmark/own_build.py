@@ -83,8 +83,8 @@ def _require_target(folder: Path, out: Path, spec: SuiteFile) -> None:
     card = out / "benchmark.json"
     if not card.exists():
         return
-    there = json_object(card)
-    if there.get("kind") != KIND or there.get("suite") != spec.name:
+    earlier = json_object(card)
+    if earlier.get("kind") != KIND or earlier.get("suite") != spec.name:
         raise UsageError(f"--out {out}: holds another benchmark; name another folder")
     try:
         card.unlink()

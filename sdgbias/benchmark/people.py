@@ -84,11 +84,11 @@ def build_people(
     Raises InputError (source), DataValidationError (a table rule of expectations/ is broken),
     StoreError (``out`` can't be written).
     """
-    found, files, lost = read_people(source)
-    people = found.people
+    annotations, files, lost = read_people(source)
+    people = annotations.people
     missing = people["file"].map(lost).dropna()
     absent = people.loc[missing.index]
-    gone = [found.quarantine, _left(absent["person_id"], missing, absent["file"])]
+    gone = [annotations.quarantine, _left(absent["person_id"], missing, absent["file"])]
     people = people[people["file"].isin(files)].sort_values("person_id", ignore_index=True)
     faults: list[tuple[str, ...]] = []
     boxes: dict[str, Box] = {}
@@ -136,7 +136,7 @@ def build_people(
     left = pd.concat([*gone, sifted, sifted_items], ignore_index=True).astype("str")
     left = left.sort_values(["table", "key", "rule"], kind="stable", ignore_index=True)
     write_table(out, "quarantine", left)
-    card = _card(out, people, items, left, found.n_rows, synthetic)
+    card = _card(out, people, items, left, annotations.n_rows, synthetic)
     write_json(out / "benchmark.json", card)  # last: its presence marks the folder as complete
     return card
 

@@ -60,13 +60,13 @@ def build_items(
     rows: list[tuple[object, ...]] = []
     fields = ["person_id", "image_id", "class1", "gender", "skin", "age", "race", "split"]
     for person, image, name, *groups in people[fields].itertuples(index=False, name=None):
-        asked: list[tuple[str, str, str]] = []
+        questions: list[tuple[str, str, str]] = []
         if name in SELECTED or not selected_only:
-            asked = [("p1", "", name), *((prompt, name, "yes") for prompt in CHOICES)]
+            questions = [("p1", "", name), *((prompt, name, "yes") for prompt in CHOICES)]
             if negatives:
                 other = wrong_class(person, name, seed)
-                asked += [(prompt, other, "no") for prompt in CHOICES]
-        for prompt, about, gold in asked:
+                questions += [(prompt, other, "no") for prompt in CHOICES]
+        for prompt, about, gold in questions:
             # 52 bits: exact in every number type
             item_id = _hash("people", person, prompt, about) >> 12
             rows.append((item_id, person, image, name, prompt, about, gold == "no", gold, *groups))

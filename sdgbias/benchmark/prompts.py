@@ -57,8 +57,8 @@ def context_variables(test: ContextTest, target: str = "") -> tuple[str, ...]:
 
 
 def _strings(values: pd.Series) -> pa.Array:
-    found = pa.array(values, pa.large_string(), from_pandas=True)
-    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+    texts = pa.array(values, pa.large_string(), from_pandas=True)
+    return texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
 
 
 def _text(word: str) -> pa.Scalar:

@@ -23,8 +23,8 @@ def authors_split(task: str, ids: Sequence[int] | np.ndarray | pd.Series) -> np.
     The rule ignores places: questions about one country can be on both sides (see
     split_by_country).
     """
-    if task not in [known.value for known in Task]:
-        raise InputError(one_of("task", task, [known.value for known in Task]))
+    if task not in [task_kind.value for task_kind in Task]:
+        raise InputError(one_of("task", task, [task_kind.value for task_kind in Task]))
     texts = f"{task}-" + pd.Series(np.asarray(ids, dtype="int64")).astype(str)
     return np.where(md5_numbers(texts, 15) / 16.0**15 < VAL_SHARE, "val", "test").astype(object)
 

@@ -229,8 +229,8 @@ def _photos(
     """Two findings, metadata tables and photos, and the clusters with photos."""
     tables, images = source("mapillary_metadata"), source("mapillary_imagery")
     root = folder / "mapillary"
-    known = places if places is not None else clusters.countries()
-    surveyed = set(known["cname"])
+    table = places if places is not None else clusters.countries()
+    surveyed = set(table["cname"])
     wanted = surveyed - set(images.none_for)
     listed: dict[str, pd.Series] = {}
     broken: list[str] = []

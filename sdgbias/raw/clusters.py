@@ -86,10 +86,10 @@ def read_clusters(raw: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     lost = [("clusters", *fault) for fault in faults.itertuples(index=False, name=None)]
     kept = table.drop(faults.index)
     if kept.empty:
-        found = ", ".join(sorted({rule for _, _, rule, _ in lost})) or "no rows"
+        rules = ", ".join(sorted({rule for _, _, rule, _ in lost})) or "no rows"
         first = f"; first: {lost[0][3]}" if lost else ""
         raise InputError(
-            f"{path}: none of its {len(table)} rows is usable ({found}{first}); get SustainBench's"
+            f"{path}: none of its {len(table)} rows is usable ({rules}{first}); get SustainBench's"
             " file or run 'sdgbias sample'"
         )
     _refuse_swapped(path, kept)
@@ -166,13 +166,13 @@ def _row_faults(table: pd.DataFrame) -> pd.DataFrame:
             return f"year {year!r} but DHSID_EA says {dhsid[3:7]}"
         return f"repeats line {kept_line[dhsid]}, which is kept"
 
-    found = table.assign(rule=rules)[rules != ""]
-    told = map(detail, *(found[name] for name in ("rule", "DHSID_EA", "cname", "year")))
-    lines = [f"line {line}: {text}" for line, text in zip(found["line"], told, strict=True)]
-    shown = found["rule"].replace(
+    faulty = table.assign(rule=rules)[rules != ""]
+    details = map(detail, *(faulty[name] for name in ("rule", "DHSID_EA", "cname", "year")))
+    lines = [f"line {line}: {text}" for line, text in zip(faulty["line"], details, strict=True)]
+    shown = faulty["rule"].replace(
         {"country": "inconsistent-metadata", "year": "inconsistent-metadata"}
     )
-    return pd.DataFrame({"key": found["DHSID_EA"], "rule": shown, "detail": lines})
+    return pd.DataFrame({"key": faulty["DHSID_EA"], "rule": shown, "detail": lines})
 
 
 def _fullest(table: pd.DataFrame) -> pd.DataFrame:
@@ -206,9 +206,9 @@ def _refuse_swapped(path: Path, kept: pd.DataFrame) -> None:
     given = kept[["lat", "lon"]].apply(pd.to_numeric, errors="coerce").to_numpy(dtype=float)
     apart = np.hypot(*(given - middle).T)
     swapped = np.hypot(*(given[:, ::-1] - middle).T)
-    known = np.isfinite(apart)
+    is_placed = np.isfinite(apart)
     far = (apart > 10.0) & (swapped < 12.0)
-    if known.any() and far[known].mean() > 0.5:
+    if is_placed.any() and far[is_placed].mean() > 0.5:
         row = kept[far].iloc[0]
         name = _countries().set_index("cname")["name"][row["cname"]]
         raise InputError(

@@ -115,9 +115,9 @@ def read_annotations(path: Path) -> Annotations:
             "class1": classes[keep],
             "class2": kept["class2"].map(normalise) if "class2" in kept else "",
             **{name: corners[:, j] for j, name in enumerate("xywh")},
-            **{name: found[0] for name, found in groups.items()},
+            **{name: votes[0] for name, votes in groups.items()},
             "race": "",
-            **{f"{name}_why": found[1] for name, found in groups.items()},
+            **{f"{name}_why": votes[1] for name, votes in groups.items()},
             "persons": 1,
         }
     )
@@ -187,7 +187,7 @@ def find_files(root: Path, names: pd.Series) -> tuple[dict[str, Path], dict[str,
         for path in sorted(folder.iterdir()):
             if path.is_file():
                 here.setdefault(path.name, []).append(path)
-    found, lost = {}, {}
+    paths, lost = {}, {}
     for name in sorted(set(names)):
         if Path(name).name != name or "\\" in name:
             lost[name] = "bad-name"
@@ -198,5 +198,5 @@ def find_files(root: Path, names: pd.Series) -> tuple[dict[str, Path], dict[str,
         elif not here[name][0].resolve().is_relative_to(root.resolve()):
             lost[name] = "bad-name"
         else:
-            found[name] = here[name][0]
-    return found, lost
+            paths[name] = here[name][0]
+    return paths, lost

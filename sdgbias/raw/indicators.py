@@ -304,8 +304,8 @@ def _load(path: Path | None) -> tuple[tuple[Indicator, ...], tuple[RegressionTas
         raise InputError(f"{path}: wants exactly the sections mcq and regression; {_COMPARE}")
 
     def entries(task: Task, kind: type[Q]) -> tuple[Q, ...]:
-        own: dict[str, Any] = table[task.value]
-        if not isinstance(own, dict) or not own:
+        fields_by_slug: dict[str, Any] = table[task.value]
+        if not isinstance(fields_by_slug, dict) or not fields_by_slug:
             raise InputError(f"{path}: section {task} holds no entries; {_COMPARE}")
         return tuple(
             formats.parse(
@@ -316,7 +316,7 @@ def _load(path: Path | None) -> tuple[tuple[Indicator, ...], tuple[RegressionTas
                 f"{path}: {task}.{slug}",
                 InputError,
             )
-            for slug, fields in own.items()
+            for slug, fields in fields_by_slug.items()
         )
 
     return entries(Task.MCQ, Indicator), entries(Task.REGRESSION, RegressionTask)

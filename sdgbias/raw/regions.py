@@ -67,8 +67,8 @@ def _gps_table(path: Path) -> pd.DataFrame:
         )
     region = pd.Series("", index=table.index, dtype="str")
     for name in names:
-        known = ~table[name].str.lower().isin(_UNKNOWN)
-        region = region.where((region != "") | ~known, table[name])
+        is_known = ~table[name].str.lower().isin(_UNKNOWN)
+        region = region.where((region != "") | ~is_known, table[name])
     return pd.DataFrame({"dhs_id": table["DHSID"], "region_name": region}, dtype="str")
 
 
@@ -93,13 +93,13 @@ def match_regions(
     index = _index_of(names)
     named = clusters[["iso3"]].assign(name=region_name)
     pairs = named.drop_duplicates(ignore_index=True)
-    found = [
+    matches = [
         _regions_named(index.get(iso3, {}), name)
         for iso3, name in pairs.itertuples(index=False, name=None)
     ]
-    pairs["by_name"] = [regions[0] if len(regions) == 1 else "" for regions in found]
-    pairs["candidates"] = [" ".join(regions) for regions in found]
-    pairs["status"] = [(NO_MATCH, BY_NAME, SEVERAL)[min(2, len(regions))] for regions in found]
+    pairs["by_name"] = [regions[0] if len(regions) == 1 else "" for regions in matches]
+    pairs["candidates"] = [" ".join(regions) for regions in matches]
+    pairs["status"] = [(NO_MATCH, BY_NAME, SEVERAL)[min(2, len(regions))] for regions in matches]
     pairs["status"] = pairs["status"].where(pairs["name"] != "", NO_NAME)
     rows = named.merge(pairs, on=["iso3", "name"], how="left").set_axis(clusters.index)
     region = by_map.where(by_map != "", rows["by_name"]).astype("str")
@@ -131,9 +131,9 @@ def _index_of(names: pd.DataFrame) -> Mapping[str, Mapping[str, _Known]]:
     for iso3, region, name in names[["iso3", "region", "name"]].itertuples(index=False, name=None):
         bare, _, members = name.partition("(")
         forms = {plain(name), plain(bare), *(plain(part) for part in re.split(r"[,;/)]", members))}
-        known = index.setdefault(iso3, {}).get(region, _Known(frozenset(), ()))
+        names_of = index.setdefault(iso3, {}).get(region, _Known(frozenset(), ()))
         index[iso3][region] = _Known(
-            known.names | (forms - {""}), (*known.members, f" {plain(members)} ")
+            names_of.names | (forms - {""}), (*names_of.members, f" {plain(members)} ")
         )
     return index
 
@@ -144,7 +144,7 @@ def _regions_named(regions: Mapping[str, _Known], name: str) -> tuple[str, ...]:
     wanted = plain(name)
     if not wanted:
         return ()
-    equal = tuple(sorted(r for r, known in regions.items() if wanted in known.names))
+    equal = tuple(sorted(r for r, entry in regions.items() if wanted in entry.names))
     if equal:
         return equal
     joined = f" {wanted} "

@@ -59,12 +59,12 @@ def read_series(folder: Path) -> tuple[pd.DataFrame, list[str]]:
         )
     parts = [part for reader in _READERS for part in reader(folder)]
     if not parts:
-        found = ""
+        example = ""
         for other in sorted(folder.rglob("*.csv"))[:1]:
             has = f"{other.relative_to(folder)} has the columns {', '.join(_header(other))}"
-            found = f" ({has}; a table of one's own wants {', '.join(COLUMNS)})"
+            example = f" ({has}; a table of one's own wants {', '.join(COLUMNS)})"
         raise InputError(
-            f"{folder} holds no indicator series{found}; wants unsd_sdg, uis, who_gho, ihme_haq,"
+            f"{folder} holds no indicator series{example}; wants unsd_sdg, uis, who_gho, ihme_haq,"
             " gdl_shdi, gdl_area or tidy/<series>.csv in it; pass --indicators data/indicators for"
             " the open series of this project"
         )
@@ -276,9 +276,9 @@ def _tidies(folder: Path) -> Iterator[pd.DataFrame]:
     """CSVs (or .csv.gz) with the tidy header: all of tidy/, and those of the folder with a `series`
     column."""
     others = (REGIONS_FILE, REGION_NAMES_FILE)
-    own = [p for p in _csvs(folder) if p.name not in others and "series" in _header(p)]
+    with_series = [p for p in _csvs(folder) if p.name not in others and "series" in _header(p)]
     copies = [path for path in _csvs(folder / "tidy") if path.name != REGION_NAMES_FILE]
-    for path in [*copies, *own]:
+    for path in [*copies, *with_series]:
         table = read_text(path, COLUMNS)
         unknown = sorted(set(table["series"]) - set(SERIES))
         if unknown:

@@ -15,16 +15,20 @@ from dataclasses import dataclass
 from datetime import datetime
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.builders.commands import free_port
 
+Found = TypeVar("Found")
 
-def wait_for(what: str, found: Callable[[], object], seconds: float = 600) -> None:
+
+def wait_for(what: str, look: Callable[[], Found], seconds: float = 600) -> Found:
+    """What ``look`` finds, as soon as it finds anything."""
     deadline = time.monotonic() + seconds
-    while not found():
+    while not (found := look()):
         assert time.monotonic() < deadline, f"{what}: not within {seconds:.0f} s"
         time.sleep(0.5)  # each look asks the server
+    return found
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,18 @@ def children(pid: int, part: str = "") -> list[int]:
     return found
 
 
+def below(pid: int, *words: str, **variables: str) -> list[psutil.Process]:
+    """The processes below one, of any depth, with these words in their command line and these
+    variables in their environment."""
+    found = []
+    for child in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.Error):
+            command, environment = child.cmdline(), child.environ()
+            if {*words} <= {*command} and variables.items() <= environment.items():
+                found.append(child)
+    return found
+
+
 def alive(pid: int) -> bool:
     """Whether a process is there and no zombie: an orphan's is left where nobody reaps it."""
     try:

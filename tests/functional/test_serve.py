@@ -15,13 +15,11 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import psutil
-
 from sdgbias import store
 from sdgbias.nightly import records
 from tests.builders.commands import REPOSITORY, add_model, free_port, metrics
 from tests.builders.prefect_server import Page, wait_for
-from tests.builders.processes import end
+from tests.builders.processes import below, end
 from tests.builders.slow_engine import asked, slow_planted
 from tests.builders.webhook import webhook
 
@@ -46,7 +44,7 @@ def served(folder: Path, benchmark: Path, port: int, hook: str) -> Iterator[subp
     with subprocess.Popen(
         command,
         cwd=REPOSITORY,
-        env=slow_planted(folder, 0.2) | {"SDGBIAS_WEBHOOK": hook},
+        env=slow_planted(folder, 0.5) | {"SDGBIAS_WEBHOOK": hook},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -84,22 +82,17 @@ def test_nights_are_served_through_what_happens(tiny_benchmark: Path, tmp_path: 
 
         page.late_run("nightly/nightly", DUE)
         wait_for("a model at work", lambda: len(asked(tmp_path)) > 8)
-        [run] = page.runs(["nightly"], "RUNNING")
-        for process in psutil.Process(command.pid).children(recursive=True):
-            with_run = process.environ().get("PREFECT__FLOW_RUN_ID") == run["id"]
-            if with_run and "prefect.engine" in process.cmdline():
-                process.kill()
+        [run] = wait_for("its night", lambda: page.runs(["nightly"], "RUNNING"))
+        [flow] = below(command.pid, "prefect.engine", PREFECT__FLOW_RUN_ID=run["id"])
+        flow.kill()
         wait_for("its state", lambda: page.runs(["nightly"], "CRASHED"))
-        assert ": Crashed: Process exited with status code: -9" in texts.get(timeout=60)
-        wait_for("the run that follows", lambda: page.runs(["nightly"], "SCHEDULED", catch_up=True))
-        [following] = page.runs(["nightly"], "SCHEDULED", catch_up=True)
-        page.answer(f"flow_runs/{following['id']}/set_state", {"state": {"type": "SCHEDULED"}})
+        assert ": Crashed: Process exited with status code: -9" in texts.get(timeout=600)
+        [following] = wait_for(
+            "the run that follows", lambda: page.runs(["nightly"], "SCHEDULED", catch_up=True)
+        )
+        page.ask(f"flow_runs/{following['id']}/set_state", {"state": {"type": "SCHEDULED"}})
         wait_for("its work", lambda: page.runs(["nightly"], "RUNNING"))
-        [server] = [
-            child
-            for child in psutil.Process(command.pid).children(recursive=True)
-            if child.cmdline()[1:5] == ["-m", "prefect", "server", "start"]
-        ]
+        _, server = below(command.pid, "prefect", "server", "start")  # below its supervisor
         server.kill()
         wait_for("the end of the night", lambda: records.status(results, night) == records.DONE)
         wait_for("its state", lambda: page.runs(["nightly"], "COMPLETED"))
@@ -110,6 +103,6 @@ def test_nights_are_served_through_what_happens(tiny_benchmark: Path, tmp_path: 
         assert json.loads(artifacts["outcomes"])[0]["run"] in artifacts["outcome"]
         assert (tmp_path / "report" / "night.html").resolve().as_uri() in artifacts["report"]
         assert (tmp_path / "report" / "night.html").exists()
-        everything = [p.pid for p in psutil.Process(command.pid).children(recursive=True)]
+        everything = [one.pid for one in below(command.pid)]
         os.kill(command.pid, signal.SIGKILL)
         assert end(everything, 30), "nothing outlives the command"

@@ -5,7 +5,6 @@ import pytest
 from PIL import Image
 
 from sdgbias.errors import InputError
-from sdgbias.files import confine
 from sdgbias.raw.images import composite
 from sdgbias.raw.images import photos as photos_module
 from sdgbias.raw.images.composite import TileError, read_tile
@@ -113,27 +112,6 @@ def test_disk_faults_are_not_the_photos_fault(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="can't be read") as caught:
         read_tile(tmp_path / "gone.npz")
     assert not isinstance(caught.value, TileError)
-
-
-@pytest.mark.parametrize(
-    "path", ["../x.jpeg", "a/../../x", "/etc/passwd", "..\\x", "C:\\x", "a/.."]
-)
-def test_confine_refuses(tmp_path: Path, path: str) -> None:
-    with pytest.raises(InputError, match="climbs out of"):
-        confine(tmp_path, path)
-
-
-def test_confine_and_links(tmp_path: Path) -> None:
-    (tmp_path / "root").mkdir()
-    (tmp_path / "secret.jpeg").write_bytes(b"x")
-    (tmp_path / "root" / "link.jpeg").symlink_to(tmp_path / "secret.jpeg")
-    (tmp_path / "alias").symlink_to(tmp_path / "root")
-    assert confine(tmp_path / "root", "a/b..c.jpeg") == tmp_path / "root" / "a" / "b..c.jpeg"
-    assert (
-        confine(tmp_path / "alias", "a") == tmp_path / "alias" / "a"
-    )  # the root itself may be a link
-    with pytest.raises(InputError, match="climbs out of"):
-        confine(tmp_path / "root", "link.jpeg")
 
 
 def test_index_from_folder_and_from_any_metadata(tmp_path: Path) -> None:

@@ -68,12 +68,12 @@ def build_card(out: Path) -> dict[str, Any]:
     with _tables(out, notes) as con:
         facts = figures.Facts(con, notes, origin, reviews)
         try:
-            found = figures.figures(facts)
+            content = figures.figures(facts)
         except duckdb.Error as error:
             path, cause = _path(out, "clusters"), str(error).splitlines()[0]
             raise InputError(f"{path}: can't be read ({cause}); {again(path)}") from None
-    licence = SYNTHETIC_LICENCE if found["synthetic"] else LICENCE
-    card = {"benchmark_id": benchmark_id(out), "licence": licence, **found}
+    licence = SYNTHETIC_LICENCE if content["synthetic"] else LICENCE
+    card = {"benchmark_id": benchmark_id(out), "licence": licence, **content}
     tracked.write(out, card)
     write_atomically(out / "README.md", readme(card))
     write_json(out / "benchmark.json", card, nan=False)  # last: it marks the folder as complete
@@ -167,9 +167,9 @@ def _tables(out: Path, notes: Mapping[str, Any]) -> Iterator[duckdb.DuckDBPyConn
     card requires. Raises InputError."""
     with _database(out) as con:
         for name, columns in _READ.items():
-            there = {column for column in columns if column in _NEEDED}
-            there |= {*_columns(_path(out, name), sorted(there))}
-            listed = ", ".join(_column(column, column in there) for column in columns)
+            present = {column for column in columns if column in _NEEDED}
+            present |= {*_columns(_path(out, name), sorted(present))}
+            listed = ", ".join(_column(column, column in present) for column in columns)
             con.execute(f"CREATE VIEW {name} AS SELECT {listed} FROM {_file(out, name)}")
         both = ", ".join(_ITEM)
         con.execute(

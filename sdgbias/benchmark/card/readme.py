@@ -31,12 +31,12 @@ _DISTANCES = {
 
 def readme(card: Card) -> str:
     """The whole page. Every number comes from `card` (figures.py)."""
-    known, prompts = load_indicators(), card["counts"]["prompts"]
+    indicators, prompts = load_indicators(), card["counts"]["prompts"]
     page = {
         **card,
         "tests": {task.value: len(tests) for task, tests in TESTS.items()},
         "size": next((name for limit, name in _SIZES if prompts < limit), "10M<n<100M"),
-        "terciles": f"{sum(not one.thresholds for one in known)} of {len(known)} indicators",
+        "terciles": f"{sum(not i.thresholds for i in indicators)} of {len(indicators)} indicators",
         "cuts": (card["notes"].get("asked") or {}).get("cuts", ""),
         "largest_gap": max(
             (abs(r["gap"]) for r in card["table_b"] if r["gap"] is not None), default=None

@@ -200,9 +200,9 @@ def has_passed(benchmark: Path, suites: Path | None = None) -> bool:
     """Whether `run_gate` passed these very tables under these very rules: quality.json holds a
     digest of both. False where anything differs or can't be read; the gate then has to run."""
     try:
-        found = json.loads((Path(benchmark) / "quality.json").read_text(encoding="utf-8"))
+        earlier = json.loads((Path(benchmark) / "quality.json").read_text(encoding="utf-8"))
         content = _content(Path(benchmark), suites or find_suites())
-        return found["passed"] is True and found["of"] == content
+        return earlier["passed"] is True and earlier["of"] == content
     except (OSError, ValueError, KeyError, TypeError, InputError):
         return False
 
@@ -260,10 +260,10 @@ def _split(benchmark: Path) -> str:
     if not path.is_file():
         return "id"
     onward = f"make it again: sdgbias build --out {benchmark}"
-    found = json_file(path, "can't be read", onward).get("split", "id")
-    if found not in SPLITS:
-        raise InputError(f"{path}: unknown split {found!r}; valid: {', '.join(SPLITS)}")
-    return str(found)
+    rule = json_file(path, "can't be read", onward).get("split", "id")
+    if rule not in SPLITS:
+        raise InputError(f"{path}: unknown split {rule!r}; valid: {', '.join(SPLITS)}")
+    return str(rule)
 
 
 def _rows(benchmark: Path, suite: RuleSet) -> Table:
@@ -297,5 +297,5 @@ def _write(report: Report, passed: bool, split: str, of: str) -> None:
         }
         for name, v in report.verdicts.items()
     }
-    found = {"passed": passed, "split": split, "of": of, "tables": tables}
-    write_json(report.path, found, "give a writable benchmark folder")
+    content = {"passed": passed, "split": split, "of": of, "tables": tables}
+    write_json(report.path, content, "give a writable benchmark folder")

@@ -59,8 +59,10 @@ class Available:
             return "built with --no-images" if _all_pending(rows) else ""
         if need == "stored":
             return "" if {*STORED} <= {*columns_of(rows)} else "the pictures aren't available"
-        known = table in self.tables and (not column or column in columns_of(self.tables[table]))
-        return "" if known else f"{need} isn't available"
+        is_available = table in self.tables and (
+            not column or column in columns_of(self.tables[table])
+        )
+        return "" if is_available else f"{need} isn't available"
 
 
 def _all_pending(rows: Table) -> bool:

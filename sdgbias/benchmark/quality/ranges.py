@@ -52,19 +52,19 @@ def option_range(text: str) -> Range | None:
 def _ranges(options: Sequence[str]) -> tuple[list[Range], bool]:
     """(the ranges of the options that state one, whether all non-empty options do)."""
     ranges = [option_range(text) for text in options if text.strip()]
-    found = [r for r in ranges if r is not None]
-    return found, len(found) == len(ranges)
+    stated = [r for r in ranges if r is not None]
+    return stated, len(stated) == len(ranges)
 
 
 def bins_ascend(options: Sequence[str]) -> bool:
     """Options ascend: no bound of an option is below that of the previous option, and the last is
     above the first."""
-    found, every = _ranges(options)
-    if not every or len(found) < 2:
-        return not found  # words only: nothing to compare; numbers in some options only: broken
+    stated, every = _ranges(options)
+    if not every or len(stated) < 2:
+        return not stated  # words only: nothing to compare; numbers in some options only: broken
     return (
-        all(a.low <= b.low and a.high <= b.high for a, b in pairwise(found))
-        and found[0][:2] != found[-1][:2]
+        all(a.low <= b.low and a.high <= b.high for a, b in pairwise(stated))
+        and stated[0][:2] != stated[-1][:2]
     )
 
 
@@ -72,12 +72,12 @@ def bins_cover(options: Sequence[str], unit: str) -> bool:
     """Options are exclusive and cover the scale: each range begins where the previous one ends, and
     that number belongs to exactly one of them; nothing is left below the first or above the last.
     """
-    found, every = _ranges(options)
-    if not every or not found:
+    stated, every = _ranges(options)
+    if not every or not stated:
         return True  # words can't be compared; mixtures are left to bins-ordered
     low, high = unit_range(unit)
-    touch = all(a.high == b.low and a.high_in != b.low_in for a, b in pairwise(found))
-    return touch and found[0].low <= low and found[-1].high >= high
+    touch = all(a.high == b.low and a.high_in != b.low_in for a, b in pairwise(stated))
+    return touch and stated[0].low <= low and stated[-1].high >= high
 
 
 def unit_range(unit: str) -> tuple[float, float]:

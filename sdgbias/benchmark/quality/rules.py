@@ -82,8 +82,8 @@ def find_suites(start: Path | None = None) -> Path:
     """
     here = (start or Path.cwd()).resolve()
     named = os.environ.get("SDGBIAS_REGISTRY", "") if start is None else ""
-    own = [] if start else [project_file()]
-    folders = (*([Path(named).resolve()] if named else []), here, *here.parents, *own)
+    packaged = [] if start else [project_file()]
+    folders = (*([Path(named).resolve()] if named else []), here, *here.parents, *packaged)
     for folder in folders:
         if (folder / "expectations" / "clusters.json").is_file():
             return folder / "expectations"

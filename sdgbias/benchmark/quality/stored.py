@@ -32,8 +32,8 @@ def stored_facts(benchmark: Path, index: pd.DataFrame) -> pd.DataFrame:
     or a name that leads out of the folder.
     """
     wanted = index.loc[~index["image_id"].fillna("").astype("str").str.startswith(shards.PENDING)]
-    found = [_shard(benchmark, str(name)) for name in sorted(wanted["shard"].fillna("").unique())]
-    table = pd.concat(found, ignore_index=True) if found else _facts([])
+    parts = [_shard(benchmark, str(name)) for name in sorted(wanted["shard"].fillna("").unique())]
+    table = pd.concat(parts, ignore_index=True) if parts else _facts([])
     rows = index.merge(
         table.drop_duplicates(["shard", "cluster_id"]),
         on=["shard", "cluster_id"],
@@ -43,10 +43,10 @@ def stored_facts(benchmark: Path, index: pd.DataFrame) -> pd.DataFrame:
     same = rows["image_id"] == rows["image_id_stored"]
     for name in _SAME:
         same &= rows[name] == rows[f"{name}_stored"]
-    there = rows["image_id_stored"].notna()
+    is_stored = rows["image_id_stored"].notna()
     facts = {
-        "stored": same & there,
-        **{name: (rows[name] == True) | ~there for name in STORED[1:]},  # noqa: E712
+        "stored": same & is_stored,
+        **{name: (rows[name] == True) | ~is_stored for name in STORED[1:]},  # noqa: E712
     }
     return index.assign(**{name: fact.to_numpy(dtype=bool) for name, fact in facts.items()})
 

@@ -35,9 +35,9 @@ def fetch(
     with asking_hub(repo, wanted, out, ONWARD, again):
         from huggingface_hub import HfApi
 
-        found = HfApi().dataset_info(repo, revision=wanted, timeout=seconds())
-        commit = str(found.sha)
-        licence = str(getattr(found.card_data, "license", "") or "")
+        dataset = HfApi().dataset_info(repo, revision=wanted, timeout=seconds())
+        commit = str(dataset.sha)
+        licence = str(getattr(dataset.card_data, "license", "") or "")
         about = {"repo": repo, "commit": commit, "licence": licence}
         tell(f"{repo}: commit {commit}, licence {licence or 'not stated'}")
         write_json(out / FETCHED, {**about, "complete": False}, ONWARD)

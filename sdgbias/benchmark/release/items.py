@@ -108,17 +108,17 @@ def clusters_of(items: Mapping[Task, pd.DataFrame]) -> pd.DataFrame:
 
 def _fill_place(rows: pd.DataFrame) -> None:
     """Country and year from a cluster id in DHS's form, split_place from the country; in place."""
-    known = countries().set_index("cname")
+    table = countries().set_index("cname")
     dhs = rows["cluster_id"].str.fullmatch(ID_PATTERN.pattern)
-    code = rows["cluster_id"].str[:2].where(dhs & rows["cluster_id"].str[:2].isin(known.index), "")
+    code = rows["cluster_id"].str[:2].where(dhs & rows["cluster_id"].str[:2].isin(table.index), "")
     rows["cname"] = rows["cname"].where(rows["cname"] != "", code)
     for name, source in (("iso3", "iso3"), ("country", "name")):
-        rows[name] = rows[name].where(rows[name] != "", rows["cname"].map(known[source]).fillna(""))
+        rows[name] = rows[name].where(rows[name] != "", rows["cname"].map(table[source]).fillna(""))
     year = rows["cluster_id"].str[3:7].where(dhs, "0")
     rows["year"] = rows["year"].where(rows["year"] != "", year)
-    there = pd.DataFrame({"cname": sorted(set(rows["cname"]) - {""})})
+    codes = pd.DataFrame({"cname": sorted(set(rows["cname"]) - {""})})
     place, _ = split_by_country(
-        there.assign(official_split=there["cname"].map(known["official_split"]).fillna(""))
+        codes.assign(official_split=codes["cname"].map(table["official_split"]).fillna(""))
     )
     rows["split_place"] = rows["split_place"].where(
         rows["split_place"] != "", rows["cname"].map(place).fillna("")
@@ -140,17 +140,17 @@ def _targets(rows: pd.DataFrame) -> pd.Series:
 def _match(task: Task, rows: pd.DataFrame, field: str) -> pd.Series:
     """A field of our indicator table for every row, '' where neither `indicator` nor `task_name`
     names an entry."""
-    found: dict[str, str] = {}
+    field_of: dict[str, str] = {}
     entries = load_indicators() if task is Task.MCQ else load_regression_tasks()
     for name in ("sdg", "title", "slug"):  # a slug wins
         for entry in entries:
-            found[_key(str(getattr(entry, name)))] = str(getattr(entry, field, ""))
+            field_of[_key(str(getattr(entry, name)))] = str(getattr(entry, field, ""))
     codes = Counter(_key(entry.sdg) for entry in entries)
     for code, n in codes.items():
         if n > 1:  # two tasks of one SDG indicator: the code names neither
-            found.pop(code)
-    first = rows["indicator"].map(_key).map(found)
-    return first.fillna(rows["task_name"].map(_key).map(found)).fillna("").astype("str")
+            field_of.pop(code)
+    first = rows["indicator"].map(_key).map(field_of)
+    return first.fillna(rows["task_name"].map(_key).map(field_of)).fillna("").astype("str")
 
 
 def _key(name: str) -> str:

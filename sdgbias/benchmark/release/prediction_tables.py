@@ -98,13 +98,13 @@ def _read_table(folder: Path, stem: str, columns: list[str]) -> pd.DataFrame | N
 
 
 def _require_agreement(
-    folder: Path, stems: Mapping[str, str], found: Mapping[str, pd.DataFrame | None]
+    folder: Path, stems: Mapping[str, str], tables: Mapping[str, pd.DataFrame | None]
 ) -> None:
     """Raises InputError where two tables state different answers (letters, or numbers to the last
     digit but one) or splits of one question: their rows don't belong together."""
-    full = found["full"]
+    full = tables["full"]
     assert full is not None
-    for view, table in found.items():
+    for view, table in tables.items():
         for name in ("answer", "split"):
             if view == "full" or table is None:
                 continue
@@ -183,30 +183,30 @@ def read_tables(folder: Path, task: Task, level: ContextTest) -> PredictionTable
         "img": f"{task.value}_T5",
         "q": f"{task.value}_T5_text",
     }
-    found = {view: _read_table(folder, stem, columns) for view, stem in stems.items()}
-    full = found["full"]
+    tables = {view: _read_table(folder, stem, columns) for view, stem in stems.items()}
+    full = tables["full"]
     if full is None:
-        there = ", ".join(sorted(p.name for p in folder.glob("*_T*"))) or "nothing"
+        present_names = ", ".join(sorted(p.name for p in folder.glob("*_T*"))) or "nothing"
         raise InputError(
             f"{folder}: no table {stems['full']}.csv or .parquet (the Full view); found:"
-            f" {there if folder.is_dir() else 'no such folder'}"
+            f" {present_names if folder.is_dir() else 'no such folder'}"
         )
-    _require_agreement(folder, stems, found)
+    _require_agreement(folder, stems, tables)
     texts = None
     if task is Task.MCQ:  # A to C, and further letters up to the last one with a logit
-        filled = [t[columns].notna().any().to_numpy() for t in found.values() if t is not None]
+        filled = [t[columns].notna().any().to_numpy() for t in tables.values() if t is not None]
         last = int(np.flatnonzero(np.any(filled, axis=0)).max(initial=-1))
         candidates = candidates[: max(len(LETTERS), last + 1)]
         columns = columns[: len(candidates)]
         if all(c in full.columns for c in ("AB" if candidates == LETTERS else candidates)):
             texts = np.column_stack([(_text_column(full, c) != "").to_numpy() for c in candidates])
     notes = {"rows": len(full)}
-    absent = tuple(stems[view] for view, table in found.items() if table is None)
+    absent = tuple(stems[view] for view, table in tables.items() if table is None)
     views: dict[str, Floats] = {}
-    for view, table in found.items():
-        own = (full.iloc[:0] if table is None else table).reindex(full.index)
-        _require_logits(folder, stems[view], own, texts, columns)
-        views[view] = own[columns].to_numpy(dtype=float)
+    for view, table in tables.items():
+        aligned = (full.iloc[:0] if table is None else table).reindex(full.index)
+        _require_logits(folder, stems[view], aligned, texts, columns)
+        views[view] = aligned[columns].to_numpy(dtype=float)
         notes[f"rows_without_{view}"] = int((~np.isfinite(views[view]).any(axis=1)).sum())
         if table is not None and view != "full":
             notes[f"{view}_rows_not_in_full"] = int((~table.index.isin(full.index)).sum())

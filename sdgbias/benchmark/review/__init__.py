@@ -210,8 +210,8 @@ def _notes(
 ) -> list[str]:
     notes = []
     for path, frame in zip(paths, given, strict=True):
-        said = (frame["reason"] != "") | (frame["comment"] != "")
-        if half := int(((frame["verdict"] == "") & said).sum()):
+        is_filled = (frame["reason"] != "") | (frame["comment"] != "")
+        if half := int(((frame["verdict"] == "") & is_filled).sum()):
             notes.append(
                 f"{path.name}: {half:,} rows have a reason or a comment and no verdict; they count"
                 " as not reviewed."
@@ -234,13 +234,15 @@ def _notes(
 def _write_waiting(out: Path, waiting: pd.DataFrame, names: Sequence[str]) -> Path:
     """Write the open disagreements as a CSV for the adjudicator; column `said` has each reviewer's
     verdict."""
-    told = []
+    verdicts = []
     for at, name in enumerate(names[:2], start=1):
         verdict, reason, comment = (waiting[f"{n}_{at}"] for n in ("verdict", "reason", "comment"))
         comment = comment.str.replace(r"\s+", " ", regex=True)
         reason = (" (" + reason + ")").where(reason != "", "")
-        told.append(name + " " + verdict + reason + (": " + comment).where(comment != "", ""))
-    rows = waiting[_KEY].assign(verdict="", reason="", comment="", said=told[0] + " | " + told[1])
+        verdicts.append(name + " " + verdict + reason + (": " + comment).where(comment != "", ""))
+    rows = waiting[_KEY].assign(
+        verdict="", reason="", comment="", said=verdicts[0] + " | " + verdicts[1]
+    )
     number, path = 1, out.with_name(f"{out.stem}-disagreements.csv")
     while written_in(path):
         number += 1
@@ -260,12 +262,12 @@ def _by_stratum(
     """A measure of all rows; per task; per task and pillar; per task, pillar and indicator. Missing
     levels read 'all'."""
     every = dict.fromkeys(_STRATA, "all")
-    found = [{**every, **measure(rows)}] if len(rows) else []
+    strata = [{**every, **measure(rows)}] if len(rows) else []
     for depth in (1, 2, 3):
         for names, part in rows.groupby(_STRATA[:depth], sort=True):
             levels = dict(zip(_STRATA, map(str, names), strict=False))
-            found.append({**every, **levels, **measure(part)})
-    return found
+            strata.append({**every, **levels, **measure(part)})
+    return strata
 
 
 def _agreement(rows: pd.DataFrame) -> dict[str, Any]:
@@ -283,8 +285,8 @@ def _rate(rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def _interval(name: str, prefix: str, e: stats.Estimate) -> dict[str, float | None]:
-    found = {name: e.value, f"{prefix}low": e.low, f"{prefix}high": e.high}
-    return {k: round(float(v), 6) if np.isfinite(v) else None for k, v in found.items()}
+    numbers = {name: e.value, f"{prefix}low": e.low, f"{prefix}high": e.high}
+    return {k: round(float(v), 6) if np.isfinite(v) else None for k, v in numbers.items()}
 
 
 def kappa(one: np.ndarray, two: np.ndarray) -> stats.Estimate:

@@ -114,8 +114,8 @@ def write_sheets(
         "of": of,
     }
     write_atomically(out / "sheet.html", _page(facts, names, items))
-    told = {**facts, "verdicts": VERDICTS, "reasons": REASONS, "csvs": csvs}
-    page = templates.render("benchmark/review/review_readme.md.j2", **told)
+    about = {**facts, "verdicts": VERDICTS, "reasons": REASONS, "csvs": csvs}
+    page = templates.render("benchmark/review/review_readme.md.j2", **about)
     write_atomically(out / "README.md", page)
     strata = sample.groupby(["task", "pillar", "indicator"]).size().rename("n").reset_index()
     write_json(out / "sample.json", {**facts, "strata": strata.to_dict("records")})
@@ -165,13 +165,13 @@ def _items(benchmark: Path, sample: pd.DataFrame) -> tuple[list[dict[str, Any]],
         table = read_table(Path(benchmark) / f"items_{task}.parquet")
         of += len(table)
         drawn = sample.loc[sample["task"] == task.value, ["item_id", "no"]]
-        own = table.merge(drawn, on="item_id").merge(index, on="image_id", how="left")
-        if len(own):
-            own["context"] = _contexts(own, TESTS[task][0])
-            own["n_parts"] = own["n_parts"].fillna(0).astype(int)
-            texts = own.select_dtypes(exclude="number").columns
-            own[texts] = own[texts].fillna("")
-            records += [(row["no"], _shown(row, task)) for row in own.to_dict("records")]
+        rows = table.merge(drawn, on="item_id").merge(index, on="image_id", how="left")
+        if len(rows):
+            rows["context"] = _contexts(rows, TESTS[task][0])
+            rows["n_parts"] = rows["n_parts"].fillna(0).astype(int)
+            texts = rows.select_dtypes(exclude="number").columns
+            rows[texts] = rows[texts].fillna("")
+            records += [(row["no"], _shown(row, task)) for row in rows.to_dict("records")]
     shown = [record for _, record in sorted(records, key=lambda pair: pair[0])]
     for record in shown:
         if record["parts"] and not _DIGEST.fullmatch(record["image"]):
@@ -184,8 +184,8 @@ def _items(benchmark: Path, sample: pd.DataFrame) -> tuple[list[dict[str, Any]],
 
 def _contexts(own: pd.DataFrame, test: ContextTest) -> pd.Series:
     groups = own.groupby("target", sort=True) if "target" in own else [("", own)]
-    found = [prompts.context_lines(part, test, str(target)) for target, part in groups]
-    return pd.concat(found).reindex(own.index)
+    lines = [prompts.context_lines(part, test, str(target)) for target, part in groups]
+    return pd.concat(lines).reindex(own.index)
 
 
 def _shown(row: dict[Any, Any], task: Task) -> dict[str, Any]:

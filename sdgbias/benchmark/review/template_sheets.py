@@ -31,7 +31,7 @@ COLUMNS = (
 def template_rows(benchmark: Path) -> pd.DataFrame:
     """COLUMNS of every template that a built benchmark asks, with the options of its questions;
     verdict and comment are empty. Raises InputError."""
-    found = []
+    rows = []
     for task, entries in (
         (Task.MCQ, load_indicators()),
         (Task.REGRESSION, load_regression_tasks()),
@@ -51,13 +51,13 @@ def template_rows(benchmark: Path) -> pd.DataFrame:
             template = entry.template
             evidence = (", ".join(template.required), ", ".join(template.used), template.reasoning)
             better = getattr(entry, "polarity", "")
-            found.append((f"{task}-{entry.slug}", *about, better, *evidence, "", ""))
-    if not found:
+            rows.append((f"{task}-{entry.slug}", *about, better, *evidence, "", ""))
+    if not rows:
         raise InputError(
             f"{benchmark}: no question is made from one of our templates (an imported release?);"
             " build one: sdgbias build"
         )
-    return pd.DataFrame(found, columns=list(COLUMNS))
+    return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
 def write_template_sheets(benchmark: Path, out: Path, reviewers: Sequence[str]) -> list[Path]:

@@ -55,9 +55,11 @@ def read_verdicts(path: Path) -> pd.DataFrame:
         data = Path(path).read_bytes()
     text = _decode(data)
     header, *_ = text.splitlines() or [""]
-    found = {sep: [name.strip().strip('"').lower() for name in header.split(sep)] for sep in ",;\t"}
-    sep = max(found, key=lambda s: len(set(found[s]) & set(COLUMNS)))
-    names = found[sep]
+    headers = {
+        sep: [name.strip().strip('"').lower() for name in header.split(sep)] for sep in ",;\t"
+    }
+    sep = max(headers, key=lambda s: len(set(headers[s]) & set(COLUMNS)))
+    names = headers[sep]
     if missing := [name for name in COLUMNS[:3] if name not in names]:
         raise InputError(
             f"{path}: missing column(s) {', '.join(missing)}; the first row must read"

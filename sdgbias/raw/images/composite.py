@@ -82,9 +82,9 @@ def read_tile(path: Path, data: bytes | None = None) -> np.ndarray:
                 info.filename.removesuffix(".npy"): info.file_size for info in archive.infolist()
             }
             if "x" not in sizes:
-                found = ", ".join(sorted(sizes)) or "nothing"
+                names = ", ".join(sorted(sizes)) or "nothing"
                 fix = "save it as np.savez(path, x=tile)"
-                raise TileError("tile-missing-key", f"{path}: no array 'x' (found: {found}); {fix}")
+                raise TileError("tile-missing-key", f"{path}: no array 'x' (found: {names}); {fix}")
             if sizes["x"] > MAX_ARRAY_BYTES:
                 detail = f"x has {sizes['x']} bytes, expected float32 (8, 255, 255)"
                 raise TileError("tile-wrong-shape", f"{path}: {detail}; cut the tile again")

@@ -115,10 +115,10 @@ def render_store(
     misplaced = photos.misplaced[
         photos.misplaced["key"].str.replace("/[^/]*$", "", regex=True).isin(table["cluster_id"])
     ]
-    found = pd.DataFrame(
+    faults = pd.DataFrame(
         [row for one in results for row in one.quarantine], columns=QUARANTINE_COLUMNS, dtype="str"
     )
-    quarantine = pd.concat([missing, misplaced, found]).sort_values(
+    quarantine = pd.concat([missing, misplaced, faults]).sort_values(
         QUARANTINE_COLUMNS, ignore_index=True
     )
     index = join_index([one.index for one in results])
@@ -146,14 +146,14 @@ def _without(
     no_tile, no_photo = ids[~has_tile], ids[~has_photo]
     if not required:
         no_photo = no_photo[no_photo.isin(photos.named)]
-    said = no_photo.isin(photos.named)
-    rule = said.map({True: "photo-missing-file", False: "missing-photo"})
-    told = {True: "metadata names photos, but no file is there", False: "no street photo"}
+    is_named = no_photo.isin(photos.named)
+    rule = is_named.map({True: "photo-missing-file", False: "missing-photo"})
+    details = {True: "metadata names photos, but no file is there", False: "no street photo"}
     path = "no file dhs_npzs/" + no_tile.str[:10] + "/" + no_tile + ".npz"
     where = "images" if required else "photos"
     rows = (
         {"table": "images", "key": no_tile, "rule": "missing-tile", "detail": path},
-        {"table": where, "key": no_photo, "rule": rule, "detail": said.map(told)},
+        {"table": where, "key": no_photo, "rule": rule, "detail": is_named.map(details)},
     )
     drawable = table[has_tile & has_photo if required else has_tile]
     return pd.concat(map(pd.DataFrame, rows), ignore_index=True).astype("str"), drawable

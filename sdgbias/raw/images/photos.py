@@ -210,25 +210,25 @@ def index_photos(raw: Path) -> PhotoIndex:
     misplaced = [pd.DataFrame(columns=QUARANTINE_COLUMNS, dtype="str")]
     named: set[str] = set()
     for cc, path in tables.items():
-        rows, mine = _metadata(raw, path), listed[listed["cc"] == cc]
-        found = mine.merge(rows, on=["cluster_id", "photo_id"])
-        rest = rows.merge(found[["cluster_id", "photo_id"]], how="left", indicator=True)
+        rows, of_country = _metadata(raw, path), listed[listed["cc"] == cc]
+        matched = of_country.merge(rows, on=["cluster_id", "photo_id"])
+        rest = rows.merge(matched[["cluster_id", "photo_id"]], how="left", indicator=True)
         rest = rest[rest["_merge"] == "left_only"].drop(columns="_merge")
-        wrong = _of_others(rest, rows, mine, path.relative_to(raw).as_posix())
+        wrong = _of_others(rest, rows, of_country, path.relative_to(raw).as_posix())
         extra = rest[(rest["path_given"] != "") & ~rest.index.isin(wrong.index)]
-        there = np.array(
+        exists = np.array(
             [confine(raw / IMAGERY, given).is_file() for given in extra["path_given"]], dtype=bool
         )
-        extra = extra.loc[there]
+        extra = extra.loc[exists]
         extra = extra.assign(path=[(IMAGERY / given).as_posix() for given in extra["path_given"]])
-        if len(rows) and found.empty and extra.empty and len(mine):
+        if len(rows) and matched.empty and extra.empty and len(of_country):
             example = f"{rows['cluster_id'].iloc[0]}/{rows['photo_id'].iloc[0]}"
             raise InputError(
                 f"{path}: none of its {len(rows)} rows names a photo of {raw / IMAGERY / cc} (first"
                 f" row: {example}); expected the photo's id and the DHSID_EA, or remove the table"
                 " to use the folder as it is"
             )
-        parts += [found, extra]
+        parts += [matched, extra]
         misplaced.append(wrong)
         named.update(rows["cluster_id"])
     index = pd.concat([part[["cluster_id", "photo_id", "path"]] for part in parts]).astype("str")
@@ -316,11 +316,11 @@ def read_metadata(path: Path) -> pd.DataFrame:
         ("photo_id", "photo's id", ID_NAMES),
         ("cluster_id", "cluster's DHSID_EA", CLUSTER_NAMES),
     ):
-        found = next((present[n.lower()] for n in usual if n.lower() in present), None)
-        if found is None:
+        column = next((present[n.lower()] for n in usual if n.lower() in present), None)
+        if column is None:
             raise InputError(
                 f"{path}: no column for the {what}; name it {' or '.join(usual)}; found:"
                 f" {', '.join(table.columns)}"
             )
-        named[found] = name
+        named[column] = name
     return table[list(named)].rename(columns=named)

@@ -146,10 +146,10 @@ def _kept(path: Path, record: Path, digest: str) -> tuple[pd.DataFrame, list[lis
     """(index, quarantine) of a shard that was drawn from inputs of this digest and is whole, as far
     as its size and its rows tell: the quality check compares every picture with its id."""
     try:
-        made = json.loads(record.read_text(encoding="utf-8"))
-        if made["inputs"] != digest or made["bytes"] != path.stat().st_size:
+        kept = json.loads(record.read_text(encoding="utf-8"))
+        if kept["inputs"] != digest or kept["bytes"] != path.stat().st_size:
             return None
-        return index_of(read_rows(path), path.stem), [list(row) for row in made["quarantine"]]
+        return index_of(read_rows(path), path.stem), [list(row) for row in kept["quarantine"]]
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException):
         return None
 
@@ -217,14 +217,14 @@ def _row(shard: Shard, cluster: Cluster, tile: Any, choice: Choice) -> Row:
             image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
         shown += [Image.fromarray(tile_rgb(tile)), Image.fromarray(night)]
     parts = [encode_png(image) for image in shown]
-    found = zip(MODALITIES, (photo, panel, night), strict=True)
+    shown_parts = zip(MODALITIES, (photo, panel, night), strict=True)
     return {
         "cluster_id": cluster.cluster_id,
         "image_id": image_id(parts),
         "photo_id": ",".join(key for key, _ in choice.photos),
         "n_photos": len(cluster.photos),
         "n_parts": len(parts),
-        "modalities": ", ".join(name for name, part in found if part is not None),
+        "modalities": ", ".join(name for name, part in shown_parts if part is not None),
         "tile_hash": perceptual_hash(panel),
         "photo_hash": "" if photo is None else perceptual_hash(photo),
         "parts": parts,

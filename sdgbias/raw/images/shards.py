@@ -117,8 +117,8 @@ def publish(out: Path, names: Collection[str]) -> None:
                 record = records / f"{path.stem}.json"
                 record.unlink(missing_ok=True)  # a shard without one is drawn again
                 path.replace(out / FOLDER / path.name)
-                if (made := path.with_suffix(".json")).is_file():
-                    made.replace(record)
+                if (new_record := path.with_suffix(".json")).is_file():
+                    new_record.replace(record)
         for path in [*list_shards(out), *records.glob("*.json")]:
             if path.stem not in names:
                 path.unlink()
@@ -195,8 +195,8 @@ def store_images(out: Path, rows: Iterable[tuple[str, str, Sequence[bytes]]]) ->
         for _, chunk in groupby(enumerate(group), lambda numbered: numbered[0] // PER_SHARD):
             name = f"{prefix}-{counts[prefix]:03d}"
             counts[prefix] += 1
-            made = (row_of(*row) for _, row in chunk)
-            written = write_shard(staging(out) / f"{name}.parquet", made)
+            shard_rows = (row_of(*row) for _, row in chunk)
+            written = write_shard(staging(out) / f"{name}.parquet", shard_rows)
             parts.append(index_of(written, name))
     index = join_index(parts)
     publish(out, set(index["shard"]))
@@ -252,14 +252,14 @@ class ImageReader(Mapping[str, tuple[bytes, ...]]):
 
     def require(self, wanted: Iterable[str]) -> None:
         """Raise InputError unless every id of ``wanted`` (except '') exists with its images."""
-        asked = {key for key in wanted if key}
+        ids = {key for key in wanted if key}
         path = self.benchmark / "images.parquet"
-        if any(key.startswith(PENDING) for key in asked):
+        if any(key.startswith(PENDING) for key in ids):
             raise InputError(
                 f"{path}: built with --no-images, so there is nothing to show a model; build it"
                 " with images: sdgbias build"
             )
-        lost = sorted(asked - set(self._shard) - set(self._blank))
+        lost = sorted(ids - set(self._shard) - set(self._blank))
         if lost:
             raise InputError(
                 f"{path}: no image {lost[0]} ({len(lost)} missing); build the benchmark again:"

@@ -124,9 +124,9 @@ def _claim(out: Path, readme: str) -> None:
 
 def _metadata(folder: Path, rows: Sequence[SyntheticCluster]) -> None:
     for cc in dict.fromkeys(c.cname for c in rows):
-        found = (photo for c in rows if c.cname == cc for photo in photo_records(c))
+        photos = (photo for c in rows if c.cname == cc for photo in photo_records(c))
         header = "id,DHSID_EA,path,captured_at,lat,lon"
-        write_csv(folder / f"{cc}.csv", header, (tuple(photo.values()) for photo in found))
+        write_csv(folder / f"{cc}.csv", header, (tuple(photo.values()) for photo in photos))
 
 
 def _draw_files(out: Path, seed: int, key: tuple[str, int]) -> None:

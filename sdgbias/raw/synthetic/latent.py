@@ -138,11 +138,11 @@ def region_aridity(seed: int, cc: str, region: int) -> float:
 def surveys(seed: int, cc: str) -> tuple[Survey, Survey]:
     """Two rounds per country: one of 2000-2011 (DMSP night lights), one of 2012-2018 (VIIRS)."""
     rng = keyed(seed, "surveys", cc)
-    found = []
+    rounds = []
     for year in (int(rng.integers(2000, 2012)), int(rng.integers(2012, 2019))):
         version = 4 if year < 2005 else 5 if year < 2010 else 6 if year < 2013 else 7
-        found.append(Survey(year, f"{cc}-{year}-{version}{'#' if rng.random() < 0.6 else 'Z'}"))
-    return found[0], found[1]
+        rounds.append(Survey(year, f"{cc}-{year}-{version}{'#' if rng.random() < 0.6 else 'Z'}"))
+    return rounds[0], rounds[1]
 
 
 def urban_share(seed: int, cc: str) -> float:

@@ -45,14 +45,14 @@ def write_example(out: Path, seed: int = 0, progress: Progress = silent) -> int:
 
 def _places(seed: int) -> list[SyntheticCluster]:
     """The first places of the sample's countries, in turn, that have a photo."""
-    found: list[SyntheticCluster] = []
+    clusters: list[SyntheticCluster] = []
     for k in count():
         for country in DEFAULT_COUNTRIES:
             cluster = draw_cluster(seed, country, k)
             if cluster.photos:
-                found.append(cluster)
-            if len(found) == PLACES:
-                return found
+                clusters.append(cluster)
+            if len(clusters) == PLACES:
+                return clusters
     raise AssertionError  # count() has no end
 
 

@@ -167,33 +167,33 @@ def _hut(s: _Scene, x: float, side: int, z: float) -> None:
 def _house(s: _Scene, x: float, side: int, z: float) -> None:
     """A box with a front towards the camera and a flank along the road; roof and storeys by wealth
     and urbanity."""
-    own = s.rich + s.rng.normal(0, 0.05)
-    if own < 0.2 or (own < 0.36 and s.urban < 0.6 and s.rng.random() < 0.85):
+    wealth = s.rich + s.rng.normal(0, 0.05)
+    if wealth < 0.2 or (wealth < 0.36 and s.urban < 0.6 and s.rng.random() < 0.85):
         _hut(s, x, side, z)
         return
-    wall = s.pick("mud" if own < 0.3 else "brick" if own < 0.48 else "paint")
-    floors = 1 + int(np.clip((own - 0.42) * 9 * s.urban, 0, 6) * s.rng.uniform(0.5, 1.0))
-    floors = max(floors, 2) if own > 0.72 else floors
-    storey = 2.4 + 0.6 * own
-    width, depth = s.rng.uniform(3.5, 5) + 5 * own, s.rng.uniform(4, 6) + 4 * own
+    wall = s.pick("mud" if wealth < 0.3 else "brick" if wealth < 0.48 else "paint")
+    floors = 1 + int(np.clip((wealth - 0.42) * 9 * s.urban, 0, 6) * s.rng.uniform(0.5, 1.0))
+    floors = max(floors, 2) if wealth > 0.72 else floors
+    storey = 2.4 + 0.6 * wealth
+    width, depth = s.rng.uniform(3.5, 5) + 5 * wealth, s.rng.uniform(4, 6) + 4 * wealth
     h = floors * storey
     x1, back = x + side * width, z + depth
     s.flank(x, (0, h), (z, back), _mix(wall, (40, 36, 40), 0.25))
     s.front((x, x1), (0, h), z, wall)
-    if own > 0.33:
+    if wealth > 0.33:
         _windows(s, (x, x1), z, floors, storey)
         for floor in range(floors):  # and along the flank
             for zw in np.arange(z + 1, back - 1, 2.6).tolist():
                 up = (storey * floor + 1.0, storey * floor + 2.2)
                 s.flank(x, up, (zw, zw + 1.3), (66, 78, 92))
     door = x + side * width * 0.45
-    s.front((door, door + side), (0, 2), z, _mix((66, 46, 34), (120, 70, 50), own))
-    if floors >= 3 or (own > 0.6 and s.urban > 0.6):  # flat roof with a parapet
+    s.front((door, door + side), (0, 2), z, _mix((66, 46, 34), (120, 70, 50), wealth))
+    if floors >= 3 or (wealth > 0.6 and s.urban > 0.6):  # flat roof with a parapet
         s.front((x, x1), (h, h + 0.5), z, _mix(wall, (255, 255, 255), 0.3))
         return
-    rise = 0.5 if own < 0.5 else 1.6
-    tin = _mix((142, 96, 72), (196, 200, 204), (own - 0.28) / 0.25)
-    roof = tin if own < 0.55 else _mix((178, 84, 58), (150, 66, 50), s.rng.random())
+    rise = 0.5 if wealth < 0.5 else 1.6
+    tin = _mix((142, 96, 72), (196, 200, 204), (wealth - 0.28) / 0.25)
+    roof = tin if wealth < 0.55 else _mix((178, 84, 58), (150, 66, 50), s.rng.random())
     mid, top = (x + x1) / 2, h + rise
     eaves, far_eaves = x - side * 0.4, x1 + side * 0.4
     s.face(_mix(roof, (20, 20, 20), 0.2), (eaves, h, z), (far_eaves, h, z), (mid, top, z))

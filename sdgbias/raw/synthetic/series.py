@@ -95,8 +95,8 @@ def write_csv(path: Path, header: str, rows: Iterable[Sequence[object]], **form:
 
 def _places(seed: int, countries: Sequence[str]) -> list[tuple[str, int, float]]:
     """(country, M49, wealth) with the World first, as the real files have it."""
-    own = sorted((int(crosswalk()[cc]["m49"]), cc) for cc in countries)
-    return [(WORLD, 1, WORLD_WEALTH), *((cc, m49, country_wealth(seed, cc)) for m49, cc in own)]
+    codes = sorted((int(crosswalk()[cc]["m49"]), cc) for cc in countries)
+    return [(WORLD, 1, WORLD_WEALTH), *((cc, m49, country_wealth(seed, cc)) for m49, cc in codes)]
 
 
 def _sparse(seed: int, series: str, cc: str) -> list[int]:
@@ -183,7 +183,7 @@ def _others(out: Path, seed: int, countries: Sequence[str]) -> None:
         (gdl_code(cc, r), cc, str(r), country_wealth(seed, cc) + region_offset(seed, cc, r))
         for cc, r in regions
     ]
-    for series, (kind, found) in product(
+    for series, (kind, places_of_kind) in product(
         ("shdi", "edindex", "healthindex"), (("national", of_nations), ("subnat", of_regions))
     ):
         write_csv(
@@ -191,7 +191,7 @@ def _others(out: Path, seed: int, countries: Sequence[str]) -> None:
             f"{kind},year,{series}",
             (
                 (code, year, value_at(seed, series, cc, place, wealth, year))
-                for code, cc, place, wealth in found
+                for code, cc, place, wealth in places_of_kind
                 for year in range(1990, 2020)
             ),
         )
