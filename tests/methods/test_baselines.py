@@ -141,7 +141,9 @@ def test_4_m3id_is_nothing_at_the_first_step_and_next_to_nothing_at_the_second(e
     np.testing.assert_array_equal(
         predict(scores("m3id", e, t=0)), cade.argmax_view(e.full, e.present)
     )
-    np.testing.assert_allclose(scores("m3id", e), scores("vdd", e, a=0.02020134), atol=1e-6)  # t = 1
+    np.testing.assert_allclose(
+        scores("m3id", e), scores("vdd", e, a=0.02020134), atol=1e-6
+    )  # t = 1
 
 
 @settings(max_examples=80, deadline=None)
@@ -165,23 +167,6 @@ def test_5_at_t5_cade_is_the_image_over_the_prior(
         expected[s.valid],
         atol=1e-9 * (1 + np.abs(expected[s.valid]).max(initial=0.0)),
     )
-
-
-@settings(max_examples=80, deadline=None)
-@given(views())
-def test_6_the_gate_and_the_penalties_switched_off(e: Evidence) -> None:
-    s = cade.streams(e.full, e.ctx, e.img, e.q, e.present)
-    assert np.array_equal(
-        cade.decide(s, CadeParams(2.0, 5.0, 1.5, 0.0)).choice, cade.argmax_view(e.full, e.present)
-    )
-    assert not cade.decide(s, CadeParams(2.0, 5.0, 1.5, GATE_OFF)).kept.any()
-
-
-def test_6_without_penalties_and_gate_cade_is_the_mixture_and_not_the_baseline() -> None:
-    full, img = logits([0.5, 0.4, 0.1]), logits([0.1, 0.8, 0.1])  # means 0.3, 0.6, 0.1
-    s = cade.streams(full, full, img, full)
-    assert cade.argmax_view(full, np.ones((1, 3), dtype=bool)).tolist() == [0]
-    assert cade.decide(s, CadeParams(0.0, 0.0, 0.0, GATE_OFF)).choice.tolist() == [1]
 
 
 @settings(max_examples=60, deadline=None)

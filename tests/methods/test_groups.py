@@ -8,10 +8,6 @@ import pytest
 
 from sdgbias.methods import metrics, stats
 
-RNG = np.random.default_rng(0)
-GOLD, SAID = RNG.integers(0, 3, 300), RNG.integers(0, 3, 300)
-GROUP = np.array(["north", "south", "west"])[RNG.integers(0, 3, 300)]
-PLACE = RNG.integers(0, 60, 300)
 
 
 def test_reductions_of_group_values() -> None:

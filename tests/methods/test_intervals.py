@@ -16,26 +16,6 @@ def test_share_of_independent_rows_is_close_to_wilson() -> None:
     assert (e.low, e.high) == (pytest.approx(0.2407, abs=0.002), pytest.approx(0.3668, abs=0.002))
 
 
-def test_clustered_rows_widen_the_interval() -> None:
-    hits = np.repeat(np.arange(40) < 12, 10)
-    one, many = stats.share(hits, np.arange(400)), stats.share(hits, np.repeat(np.arange(40), 10))
-    assert many.high - many.low > 2.5 * (one.high - one.low)
-
-
-def test_coverage_of_clustered_shares_and_means() -> None:
-    """95 % intervals of clustered data cover the truth in roughly 95 % of 400 draws (between 91 %
-    and 98.5 %)."""
-    rng = np.random.default_rng(0)
-    place = np.repeat(np.arange(60), 5)
-    covered = np.zeros(2)
-    for _ in range(400):
-        level = np.repeat(rng.normal(0, 1, 60), 5)
-        x = level + rng.normal(0, 1, 300)
-        m, s = stats.mean(x, place), stats.share(x > 0, place)
-        covered += [m.low <= 0 <= m.high, s.low <= 0.5 <= s.high]
-    assert ((covered / 400 > 0.91) & (covered / 400 < 0.985)).all()
-
-
 def test_edges() -> None:
     all_right = stats.share(np.ones(30, bool), np.arange(30) // 3)
     assert all_right.high == pytest.approx(1.0)
@@ -118,12 +98,6 @@ def test_macro_weighs_classes_alike() -> None:
     assert even.value == stats.mean([1.0, 2.0, 4.0, 7.0], [1, 2, 3, 4]).value, (
         "classes of one size: macro is micro"
     )
-
-
-def test_one_cluster_gives_a_value_and_no_interval() -> None:
-    e = stats.share([True, False] * 10, [7] * 20)
-    assert (e.value, e.n, e.clusters) == (0.5, 20, 1)
-    assert np.isnan(e.low) and np.isnan(e.high)
 
 
 def sizes(rng: np.random.Generator, clusters: int, kind: str) -> np.ndarray:

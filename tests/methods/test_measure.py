@@ -46,15 +46,6 @@ def test_a_group_has_the_numbers_of_its_rows_alone(kind: stats.Kind) -> None:
         assert table.p[i] == pytest.approx(stats.paired(hit[rows], PLACE[rows], test).p)
 
 
-def test_small_groups_have_no_value_and_say_so() -> None:
-    group = np.repeat([1, 0], [20, 19])
-
-    table = measured(np.ones(39), group, 2, [np.arange(39)], smallest=stats.SMALLEST)
-
-    assert (list(table.small), list(table.n)) == ([True, False], [19, 20])
-    assert np.isnan([table.value[0], table.low[0], table.high[0]]).all() and table.value[1] == 1.0
-
-
 def test_a_group_of_twenty_rows_has_a_value_and_one_of_nineteen_none() -> None:
     code = np.repeat([0, 1], [20, 19])
     hits = (np.arange(39) % 2).astype(float)
