@@ -55,20 +55,6 @@ def test_agrees_with_the_equations_row_by_row(k: int) -> None:
         assert s.divergence[i] == pytest.approx(d, abs=1e-12)
 
 
-def test_one_row_by_hand() -> None:
-    """The hazard example of the method digest: a candidate improbable in every view can win."""
-    z = [
-        np.log(np.array([row]))
-        for row in (
-            (0.5, 0.4999, 0.0001),
-            (0.55, 0.45, 1e-5),
-            (0.5, 0.4999, 0.0001),
-            (0.6, 0.39, 0.01),
-        )
-    ]
-    assert decide(streams(*z), CadeParams(0.7, 0.0, 1.0, OFF)).choice[0] == 2
-
-
 def test_gate_of_zero_is_the_full_argmax_and_above_one_never_keeps() -> None:
     full, ctx, img, q = views(2)
     s = streams(full, ctx, img, q)

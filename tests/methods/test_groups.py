@@ -9,7 +9,6 @@ import pytest
 from sdgbias.methods import metrics, stats
 
 
-
 def test_reductions_of_group_values() -> None:
     v = np.array([[0.5, 0.8, 0.2], [0.5, np.nan, 0.4], [np.nan, np.nan, 0.4]])
     assert metrics.max_min(v) == pytest.approx([0.8 - 0.2, 0.5 - 0.4, np.nan], nan_ok=True)
