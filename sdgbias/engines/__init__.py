@@ -62,10 +62,6 @@ class Loaded:
     #: `sdgbias plan` estimates the time of the next run.
     counts: Mapping[str, float] = MappingProxyType({})
 
-    def use_ledger(self, path: Path, run: str) -> None:
-        """Keeps the budget of ``run`` (its cost over all starts) in the JSON file ``path``; does
-        nothing where requests are free."""
-
     def prefetch(self, prompts: Sequence[Prompt], answers: bool = False) -> None:
         """Says that these prompts are scored next, or answered, so that an engine may prepare them
         while it works on others. Raises nothing: a prompt that can't be prepared fails when it is

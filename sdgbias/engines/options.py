@@ -22,7 +22,6 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
     field_validator,
-    model_validator,
 )
 from pydantic_core import PydanticCustomError
 
@@ -70,7 +69,7 @@ class Options(BaseModel):
     @classmethod
     def _refuse_null(cls, given: Any, info: ValidationInfo) -> Any:
         """YAML reads an empty value as null, and would so hide a default."""
-        if given is None and info.field_name != "budget":
+        if given is None:
             raise PydanticCustomError("null", "empty")
         return given
 
@@ -150,8 +149,7 @@ def _free(name: str) -> str:
 
 
 class ApiOptions(Options):
-    """Times in seconds; prices per million tokens, in any one currency, which is also that of
-    budget; limits are per minute. See docs/how-to/api-models.md for each."""
+    """Times in seconds; limits are per minute. See docs/how-to/api-models.md for each."""
 
     api_key_env: str = Field(pattern="^[A-Za-z0-9_]+$", examples=["OPENAI_API_KEY"])
     """the NAME of an environment variable that holds the key, which is never written or logged"""
@@ -197,14 +195,8 @@ class ApiOptions(Options):
         {}, examples=[{"requests": 500, "tokens": 30000}]
     )
     """requests are spaced so that no minute holds more"""
-    prices: dict[Literal["input", "cached", "output"], Amount] = Field(
-        {}, examples=[{"input": 2.5, "cached": 1.25, "output": 10}]
-    )
-    """per million tokens, in any one currency"""
-    budget: Amount | None = None
-    """the most that the runs on one benchmark may spend, in the currency of prices"""
     image_tokens: int = Field(1500, ge=0)
-    """the most tokens that one picture costs, for `limits` and `budget` before the first answers"""
+    """the most tokens that one picture costs, for `limits` before the first answers"""
     timeout: float = Field(60, ge=0.001)
     """seconds of one request"""
     retries: int = Field(6, ge=0, le=100)
@@ -242,14 +234,6 @@ class ApiOptions(Options):
                 " (127.0.0.1)"
             )
         return given.rstrip("/")
-
-    @model_validator(mode="after")
-    def _check_budget(self) -> ApiOptions:
-        if self.budget is not None and "input" not in self.prices:
-            raise ValueError(
-                f"budget is {self.budget:g} without prices; valid: prices: {{input: X, output: X}}"
-            )
-        return self
 
 
 class VitOptions(Options):

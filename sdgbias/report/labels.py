@@ -216,15 +216,6 @@ def amount(value: float | None, metric: str, unit: bool = True) -> str:
     return number(100 * value, 1, metric in SIGNED) + after
 
 
-def tick(value: float, metric: str) -> str:
-    """A value on an axis: '52.5 %', '+2.5', '14'."""
-    plain = metric in PLAIN
-    text = number(value if plain else 100 * value, 2, metric in SIGNED)
-    if "." in text:
-        text = text.rstrip("0").rstrip(".")
-    return text if plain or metric in SIGNED else f"{text}{NBSP}%"
-
-
 def interval_of(row: Mapping[str, Any], metric: str) -> str:
     """The 95 % interval in the metric's format, without the unit."""
     low, high = row.get("ci_low"), row.get("ci_high")

@@ -155,8 +155,6 @@ def score_model(engine: Backend, run: Evaluation, progress: Progress = silent) -
     cache = ScoreCache(run.results.parent, spec.name, engine.fingerprint)
     images.require(plan.distinct["image_id"].unique())
     with cache.exclusive():
-        # the budget covers all runs on this benchmark, over all starts
-        engine.use_ledger(cache.folder / "spent.json", str(run.card["benchmark_id"]))
         scorer = Scorer(engine, cache, images, spec)
         try:
             return _score(scorer, run, plan, engine.gives_scores, progress)

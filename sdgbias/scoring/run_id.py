@@ -19,7 +19,7 @@ from sdgbias.types import ModelSpec
 PLACEMENT = (
     *("chunk_timeout", "gpu", "num_gpus", "parity", "python", "suites", "device_map"),
     *("enforce_eager", "gpu_memory_utilization", "kv_cache_gib", "max_num_seqs"),
-    *("api_key_env", "concurrency", "limits", "prices", "budget", "image_tokens", "timeout"),
+    *("api_key_env", "concurrency", "limits", "image_tokens", "timeout"),
     *("retries", "backoff", "patience", "limit_field"),
 )
 #: Backends whose answers come from no library.

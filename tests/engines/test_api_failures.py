@@ -241,7 +241,7 @@ def test_a_number_of_tokens_that_cannot_be_is_not_counted(
     server: Server, make: Callable[..., Api], tokens: float
 ) -> None:
     server.script = lambda body, n: ok(completion([("A", -0.1), ("B", -3.0)], prompt_tokens=tokens))
-    api = make(prices={"input": 2.0}, limits={"tokens": 10**9})
+    api = make(limits={"tokens": 10**9})
     assert api.candidate_scores(prompts(1)).n_tokens.tolist() == [0]
     assert api.counters()["prompt_tokens"] == 0
 

@@ -167,13 +167,8 @@ class Api(Backend):
         self._loop.run(self.transport.close())
         self._loop.loop.call_soon_threadsafe(self._loop.loop.stop)
 
-    def use_ledger(self, path: Path, run: str) -> None:
-        """Applies options.budget to a run over all starts of the program; the amount spent is
-        recorded in the JSON file at `path`."""
-        self.transport.use_ledger(path, run)
-
     def counters(self) -> dict[str, object]:
-        """Requests, answers and costs of this process; see http.Counters."""
+        """Requests and answers of this process; see http.Counters."""
         counted = asdict(self.transport.counters)
         return {**counted, "served": sorted(counted["served"])}
 

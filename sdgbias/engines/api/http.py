@@ -1,4 +1,4 @@
-"""The transport of the API engine: rate limits, budget, retries and typed failures.
+"""The transport of the API engine: rate limits, retries and typed failures.
 
 One request is in flight per slot. A reply is an answer, a reason to wait and retry (429, 5xx,
 time-outs, dropped connections, broken JSON), a refusal of this one prompt, or a reason to stop
@@ -16,7 +16,6 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import httpx
@@ -28,9 +27,7 @@ from sdgbias.errors import (
     ModelError,
     NoScores,
     SdgbiasError,
-    StoreError,
 )
-from sdgbias.files import json_file, understood, write_atomically
 
 #: After this many consecutive prompts that used up their attempts, the endpoint counts as down for
 #: the rest of the process.
@@ -62,15 +59,10 @@ class PromptRefused(SdgbiasError):
     continue."""
 
 
-class BudgetSpent(InfrastructureError):
-    """The next request might cost more than the rest of options.budget; nothing was sent."""
-
-
 @dataclass
 class Counters:
-    """Requests, answers and costs of a process. cost is in the currency of the prices and counts
-    requests that may have been billed without an answer at their largest price. served: names and
-    system fingerprints found in the answers."""
+    """Requests and answers of a process. served: names and system fingerprints found in the
+    answers."""
 
     requests: int = 0
     retries: int = 0
@@ -79,16 +71,14 @@ class Counters:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
-    cost: float = 0.0
     served: set[str] = field(default_factory=set)
 
 
 class _Again(Exception):
-    """Retry; `wait` seconds if the server sent a delay, `billed` if the request may have been
-    processed."""
+    """Retry; `wait` seconds if the server sent a delay."""
 
-    def __init__(self, why: str, wait: float | None = None, billed: bool = False) -> None:
-        self.why, self.wait, self.billed = why, wait, billed
+    def __init__(self, why: str, wait: float | None = None) -> None:
+        self.why, self.wait = why, wait
 
 
 class Transport:
@@ -101,11 +91,6 @@ class Transport:
         self._key = key or read_key(options, name)
         self.counters = Counters()
         self._slots = asyncio.Semaphore(options.concurrency)
-        self._money = asyncio.Condition()
-        self._held = 0.0
-        self._ledger: Path | None = None
-        self._run = ""
-        self._spent: dict[str, float] = {}  # by run, before this start
         self._next = self._hold = 0.0
         self._factor = 1.0
         self._limit_field: str = options.limit_field
@@ -133,52 +118,30 @@ class Transport:
         """Takes requests again, of another kind."""
         self._fatal = None
 
-    def price(self, usage: Mapping[str, Any]) -> float:
-        p = self.options.prices
-        cached = count(usage.get("prompt_tokens_details"), "cached_tokens")
-        fresh = max(0, count(usage, "prompt_tokens") - cached)
-        full = p.get("input", 0.0)
-        return (
-            fresh * full
-            + cached * p.get("cached", full)
-            + count(usage, "completion_tokens") * p.get("output", 0.0)
-        ) / 1e6
-
     async def ask(
         self, make: Callable[[], dict[str, Any]], tokens: int, answer_tokens: int
     ) -> dict[str, Any]:
         """The parsed answer to one request. `make` builds the body when the request's turn comes;
-        `tokens` is an upper limit on the prompt's tokens. Raises PromptRefused, BudgetSpent,
+        `tokens` is an upper limit on the prompt's tokens. Raises PromptRefused,
         ModelError or InfrastructureError."""
         async with self._slots:
             for tries in range(self.options.retries + 1):
                 if self._fatal is not None:
                     raise type(self._fatal)(str(self._fatal))
                 expected = round(tokens * self._factor)
-                held = self.price({"prompt_tokens": expected, "completion_tokens": answer_tokens})
-                await self._reserve(held)
-                cost = 0.0
                 try:
                     await self._turn(expected + answer_tokens)
                     self.counters.requests += 1
                     self.counters.retries += tries > 0
-                    cost = held  # from here on the request may be billed, whatever happens
                     answer = await self._send(make())
-                    cost = self._account(answer, tokens, expected + answer_tokens, held)
+                    self._account(answer, tokens, expected + answer_tokens)
                     self._failed = 0
                     return answer
                 except _Again as again:
-                    cost = held if again.billed else 0.0
                     why, wait = again.why, self._wait(again, tries)
                 except ModelError as error:
-                    cost = 0.0
                     self.stop(error)
                     raise
-                except PromptRefused:
-                    cost = 0.0
-                    raise
-                finally:
-                    await self._settle(held, cost)
                 if tries < self.options.retries:
                     await asyncio.sleep(wait)
             self._failed += 1
@@ -220,58 +183,15 @@ class Transport:
         while (wait := max(start, self._hold) - time.monotonic()) > 0:
             await asyncio.sleep(wait)
 
-    def use_ledger(self, path: Path, run: str) -> None:
-        """Applies the budget to `run` over all starts of the program; `path` (JSON, run -> amount)
-        records the amount spent. Raises StoreError if it can't be read."""
-        fault = "can't be read as a record of what was spent"
-        onward = "fix it, or delete it to count from 0"
-        with understood(path, fault, onward, StoreError):
-            told = json_file(path, fault, onward, StoreError) if path.exists() else {}
-            self._spent = {name: float(told[name]) for name in told if float(told[name]) >= 0}
-        self._ledger, self._run = path, run
-
-    def _note(self) -> None:
-        """Records the amount spent, requests in flight at their largest price, so that a process
-        that dies leaves no gap."""
-        if self._ledger is None or not self.options.prices:
-            return
-        amount = self._spent.get(self._run, 0.0) + self.counters.cost + self._held
-        text = json.dumps({**self._spent, self._run: amount}, sort_keys=True)
-        write_atomically(self._ledger, text, "make room, then run the same command again")
-
-    async def _reserve(self, cost: float) -> None:
-        async with self._money:
-            while self.options.budget is not None:
-                spent = self._spent.get(self._run, 0.0) + self.counters.cost
-                if spent + self._held + cost <= self.options.budget * (1 + 1e-12):
-                    break
-                if self._held == 0.0:
-                    raise BudgetSpent(
-                        f"{self.name}: {spent:.4f} of the budget of {self.options.budget:g} is"
-                        f" spent and the next request may cost {cost:.4f}; raise options.budget,"
-                        " then run the same command again: what is scored is kept"
-                    )
-                await self._money.wait()
-            self._held += cost
-            self._note()
-
-    async def _settle(self, held: float, cost: float) -> None:
-        async with self._money:
-            self.counters.cost += cost
-            self._held = self._held - held if self._held - held > 1e-12 else 0.0
-            self._note()
-            self._money.notify_all()
-
-    def _account(self, answer: dict[str, Any], tokens: int, paced: int, held: float) -> float:
-        """Counts one answer; returns its cost. Estimates that turn out too small are raised for the
-        next requests."""
+    def _account(self, answer: dict[str, Any], tokens: int, paced: int) -> None:
+        """Counts one answer. Estimates that turn out too small are raised for the next requests."""
         usage, c = answer.get("usage"), self.counters
         c.answers += 1
         c.served.add(
             " ".join(str(answer[k]) for k in ("model", "system_fingerprint") if answer.get(k))
         )
         if not isinstance(usage, dict):
-            return held
+            return
         used = count(usage, "prompt_tokens")
         c.prompt_tokens += used
         c.completion_tokens += count(usage, "completion_tokens")
@@ -279,7 +199,6 @@ class Transport:
         self._factor = max(self._factor, used / max(tokens, 1))
         if limit := self.options.limits.get("tokens"):
             self._next += 60.0 * (used + count(usage, "completion_tokens") - paced) / limit
-        return self.price(usage)
 
     async def _send(self, body: dict[str, Any]) -> dict[str, Any]:
         field = self._limit_field
@@ -297,9 +216,7 @@ class Transport:
                 self.counters.refused += 1
                 raise PromptRefused(f"{self.name}: an answer without a choice")
             kind = reply.headers.get("content-type", "none").split(";")[0]
-            raise _Again(
-                f"an answer that is not a chat completion (content type {kind})", billed=True
-            )
+            raise _Again(f"an answer that is not a chat completion (content type {kind})")
         raise self._failure(reply, answer)
 
     async def _post(self, body: dict[str, Any], field: str) -> tuple[httpx.Response, Any]:
@@ -312,11 +229,11 @@ class Transport:
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             raise _Again(f"no connection ({type(error).__name__})") from None
         except httpx.TimeoutException:
-            raise _Again(f"no answer within {self.options.timeout:g} s", billed=True) from None
+            raise _Again(f"no answer within {self.options.timeout:g} s") from None
         except httpx.TransportError as error:
-            raise _Again(f"the connection broke ({type(error).__name__})", billed=True) from None
+            raise _Again(f"the connection broke ({type(error).__name__})") from None
         except httpx.DecodingError:
-            raise _Again("an answer that can't be unpacked", billed=True) from None
+            raise _Again("an answer that can't be unpacked") from None
         try:
             answer = json.loads(reply.content)
         except (ValueError, RecursionError):
