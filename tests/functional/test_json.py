@@ -62,7 +62,7 @@ def test_what_the_file_holds(results: Path) -> None:
     assert "ci_low" in next(t for t in found["tables"] if t["name"] == "metrics")["columns"]
 
 
-def test_the_other_tables(results: Path, tmp_path: Path) -> None:
+def test_the_other_tables(results: Path) -> None:
     where = ("--results", results)
     shown = printed("models", "show", "tiny-llava", *where)
     assert shown["name"] == "tiny-llava" and shown["nights"] == [] == shown["runs"]
