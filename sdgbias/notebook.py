@@ -80,20 +80,14 @@ def compare(one: str, other: str, results: Path | str | None = None) -> pd.DataF
     """``one`` minus ``other`` on the questions that both answered (multiple choice, test split), by
     method and test: value with n, paired 95 % interval clustered by place, p, and mde, the smallest
     difference that the test detects with 80 % power. What the report's page of pairs shows, but for
-    the adjustment of p over all its pairs."""
+    the adjustment of p over all its pairs. ``one``, ``other``: run ids, or models, of which the
+    newest runs on one benchmark are compared. Raises UsageError where there are none."""
     from sdgbias.report import leaderboard
     from sdgbias.report.data import load_studies
 
     path = _file(results)
-    chosen = [_run(path, name) for name in (one, other)]
-    if chosen[0] == chosen[1]:
-        raise UsageError(f"{one} and {other} are one run, {chosen[0]}; name two")
+    chosen = _pair(path, one, other)
     runs = load_studies(path, chosen).runs.set_index("run_id").loc[chosen].reset_index()
-    if runs["benchmark_id"].nunique() > 1:
-        raise UsageError(
-            f"{chosen[0]} and {chosen[1]} were asked on different benchmarks:"
-            f" {', '.join(runs['benchmark_id'])}"
-        )
     board = leaderboard.compare(path, runs.assign(label=runs["run_id"]), rank_planted=True)
     return board.pairs.drop(columns=["benchmark_id", "kind"])
 
@@ -122,6 +116,30 @@ def _file(results: Path | str | None) -> Path:
     return Path(results or os.environ.get("SDGBIAS_RESULTS") or "results/sdgbias.duckdb")
 
 
+def _pair(path: Path, one: str, other: str) -> list[str]:
+    """The newest runs of two models, or two runs, that were asked the same questions of places."""
+    from sdgbias import store
+
+    named = [_run(path, name) for name in (one, other)]
+    if named[0] == named[1]:
+        raise UsageError(f"{one} and {other} are one run, {named[0]}; name two")
+    pairs = store.query(
+        path,
+        """SELECT a.run_id AS a, b.run_id AS b FROM runs a JOIN runs b USING (benchmark_id)
+           WHERE $one IN (a.run_id, a.model) AND $other IN (b.run_id, b.model)
+             AND a.run_id <> b.run_id AND a.finished_at IS NOT NULL AND b.finished_at IS NOT NULL
+             AND benchmark_id IN (SELECT benchmark_id FROM items)
+           ORDER BY a.finished_at DESC, b.finished_at DESC, a.run_id DESC, b.run_id DESC""",
+        {"one": one, "other": other},
+    )
+    if pairs.empty:
+        raise UsageError(
+            f"{one} and {other} were never asked the questions of one benchmark of places; evaluate"
+            " both on one"
+        )
+    return [str(pairs["a"][0]), str(pairs["b"][0])]
+
+
 def _run(path: Path, name: str) -> str:
     from sdgbias import store
 
@@ -132,5 +150,5 @@ def _run(path: Path, name: str) -> str:
     )
     mine = found["run_id"][(found["run_id"] == name) | (found["model"] == name)]
     if mine.empty:
-        raise UsageError(one_of("run or model", name, {*found["run_id"], *found["model"]}))
+        raise UsageError(one_of("run or model", name, set(found["model"])))
     return str(mine.iloc[0])

@@ -6,7 +6,7 @@ it needs when it runs, so that every command starts at once.
 * data, benchmark, people, suite: from raw data to a benchmark
 * models, register, fetch, watch, prompt: models
 * scoring, night, gate: evaluate, nightly, regression checks
-* results, analysis, cade, store: what was found
+* results, pair, analysis, cade, store: what was found
 * serve, publish, wandb: what is passed on
 * demo: all of it once
 """

@@ -12,13 +12,12 @@ from sdgbias.cli.options import (
     DEFAULT_RESULTS,
     JsonOption,
     ResultsOption,
-    choice,
     print_table,
     printed,
     say_json,
 )
 from sdgbias.cli.wandb import log_beside_report
-from sdgbias.errors import UsageError
+from sdgbias.errors import UsageError, one_of
 from sdgbias.types import FACET
 
 if TYPE_CHECKING:
@@ -34,17 +33,17 @@ def results(
 ) -> None:
     """Print the headline: a line a model for each suite, every number with its 95 % interval and n;
     or the answer to --sql. --json has every view, test and prompt, --csv those of questions;
-    `results tables` lists the tables, columns, metrics and methods that a query can name. Runs on
-    own questions have a table of their own, by suite.
+    `results tables` lists the tables, columns, metrics and methods that a query can name, `results
+    MODEL` has one model alone. Runs on own questions have a table of their own, by suite.
 
     Args:
-        what: headline, or tables: what the file holds.
+        what: headline; tables: what the file holds; or a model.
         sql: Any query; the public view is metrics(run_id, model, ..., ci_high).
         csv: Comma-separated instead of a table.
     """
     from sdgbias import store
 
-    if choice("WHAT", what, ("headline", "tables")) == "tables":
+    if what == "tables":
         from sdgbias.report import contents
 
         found = contents.read(results)
@@ -57,31 +56,43 @@ def results(
         say_json(table) if as_json else typer.echo(_text(table, csv))
         return
     with store.held_open(results):
+        model = "" if what == "headline" else _model(results, what)
+        runs = _newest(results, model)
         if csv:
-            typer.echo(_text(_metrics(results, _newest(results)), csv))
+            typer.echo(_text(_metrics(results, runs), csv))
         elif as_json:
-            runs = _newest(results)
-            parts = {"metrics": _metrics(results, runs), "people": _people(results)}
+            parts = {"metrics": _metrics(results, runs), "people": _people(results, model)}
             say_json(parts | {"own": _groups(results, runs)})
         else:
-            _headline(results)
+            _headline(results, runs, model)
 
 
 def _text(table: pd.DataFrame, csv: bool) -> str:
     return table.to_csv(index=False).rstrip("\n") if csv else table.to_string(index=False)
 
 
-def _newest(results: Path) -> dict[str, str]:
-    """Newest run of each model on questions -> its suite."""
+def _model(results: Path, name: str) -> str:
+    """A model that has a run. Raises UsageError for any other name."""
+    from sdgbias import store
+
+    models = set(store.query(results, "SELECT DISTINCT model FROM runs")["model"])
+    if name not in models:
+        raise UsageError(f"{one_of('model', name, models)}; or: headline, tables")
+    return name
+
+
+def _newest(results: Path, model: str) -> dict[str, str]:
+    """Newest run of each model, or of this one, on questions -> its suite."""
     from sdgbias import store, suites
 
+    sql = "SELECT run_id, suite FROM runs WHERE $model IN ('', model)"
     suite_of: dict[str, str] = dict(
-        store.query(results, "SELECT run_id, suite FROM runs").itertuples(index=False)
+        store.query(results, sql, {"model": model}).itertuples(index=False)
     )
     return {
         run: suite_of[run]
         for run in suites.newest_runs(results)
-        if suites.named(suite_of[run]).items_table == "items"
+        if run in suite_of and suites.named(suite_of[run]).items_table == "items"
     }
 
 
@@ -92,12 +103,15 @@ def _metrics(results: Path, runs: Mapping[str, str]) -> pd.DataFrame:
     return table if _own(runs) else table.drop(columns="suite")
 
 
-def _people(results: Path) -> pd.DataFrame | None:
-    """Disparities of the newest runs on people."""
+def _people(results: Path, model: str) -> pd.DataFrame | None:
+    """Disparities of the newest runs on people, or of those of this model."""
     from sdgbias import store
 
     chosen = store.latest_runs(results, FACET, per_benchmark=True)
-    return printed(results, "people", chosen) if chosen else None
+    if not chosen:
+        return None
+    table = printed(results, "people", chosen)
+    return table[table["model"] == model] if model else table
 
 
 def _own(runs: Mapping[str, str]) -> dict[str, str]:
@@ -113,19 +127,18 @@ def _groups(results: Path, runs: Mapping[str, str]) -> pd.DataFrame | None:
     return printed(results, "groups", custom) if custom else None
 
 
-def _headline(results: Path) -> None:
-    """Print the headline of every suite."""
+def _headline(results: Path, runs: Mapping[str, str], model: str) -> None:
+    """Print the headline of every suite, of all models or of this one."""
     from sdgbias.report import headlines
 
     said = False
-    for title, rows in headlines.sections(results):
+    for title, rows in headlines.sections(results, model):
         typer.echo(f"{chr(10) * said}{title}\n")
         print_table(rows)
         said = True
-    runs = _newest(results)
     if custom := _own(runs):
         typer.echo(f"{chr(10) * said}Own questions: accuracy and gain, 95 % interval\n")
-        typer.echo(_text(_metrics(results, custom), False))
+        typer.echo(_text(_metrics(results, custom).drop(columns="run_id"), False))
         said = True
     groups = _groups(results, runs)
     if groups is not None and len(groups):
@@ -135,8 +148,8 @@ def _headline(results: Path) -> None:
         typer.echo(f"{results}: no run is published yet. Next: sdgbias evaluate MODEL")
         return
     typer.echo(
-        "\nIntervals that overlap don't say that two models are alike; the report's page Models"
-        " compared has paired tests. Every view, test and prompt: sdgbias results --json"
+        "\nIntervals that overlap don't say that two models are alike: sdgbias compare ONE OTHER"
+        " has the paired test. Every view, test and prompt: sdgbias results --json"
     )
 
 

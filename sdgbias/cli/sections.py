@@ -32,6 +32,7 @@ WHERE = {
     "analyse": "analysis:analyse",
     "build": "benchmark:build",
     "cade": "cade:cade_app",
+    "compare": "pair:compare",
     "demo": "demo:demo",
     "evaluate": "scoring:evaluate",
     "gate": "gate:gate_app",

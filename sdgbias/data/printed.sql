@@ -1,7 +1,7 @@
 -- Tables that commands print: `sdgbias results`, `demo`, `evaluate` and `models show`. $runs: run ids.
 
 -- name: newest
-SELECT suite, model, task, test, method, metric, round(value, 4) AS value, n,
+SELECT suite, model, run_id, task, test, method, metric, round(value, 4) AS value, n,
        round(ci_low, 4) AS ci_low, round(ci_high, 4) AS ci_high
 FROM metrics
 WHERE pillar = 'all' AND indicator = 'all' AND list_contains($runs, run_id)

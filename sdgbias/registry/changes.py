@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ruamel.yaml import YAML
-from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
 from sdgbias import files as yaml_text
 from sdgbias.errors import RegistryError, one_of
@@ -115,6 +113,10 @@ def set_ways(root: Path | None, name: str, decided: ModelSpec) -> Path:
 
 def _rewrite(path: Path, new: ModelSpec) -> Path:
     """Gives an entry's file the values of another one, comments and order as they are."""
+    # an environment for vLLM alone reads entries and may lack what changes them
+    from ruamel.yaml import YAML
+    from ruamel.yaml.scalarstring import DoubleQuotedScalarString
+
     editor = YAML()
     editor.preserve_quotes, editor.width = True, 10_000
     entry, old = editor.load(path.read_text(encoding="utf-8")), read(path)

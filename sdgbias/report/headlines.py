@@ -42,9 +42,14 @@ OR (m.metric = 'disparity' AND list_contains($pillars, pillar)))
 ORDER BY r.provenance = 'planted', m.model, people, m.run_id, test"""
 
 
-def sections(results: Path) -> list[Section]:
-    """The tables of the suites that have a finished run. Raises StoreError."""
-    return [made for made in (_places(results), _people(results)) if len(made[1]) > 1]
+def sections(results: Path, model: str = "") -> list[Section]:
+    """The tables of the suites that have a finished run, or one of this model. Raises
+    StoreError."""
+    tables = []
+    for title, (heads, *rows) in (_places(results), _people(results)):
+        if rows := [row for row in rows if not model or row[0].removesuffix(_PLANTED) == model]:
+            tables.append((title, [heads, *rows]))
+    return tables
 
 
 def _places(results: Path) -> Section:

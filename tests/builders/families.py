@@ -10,6 +10,7 @@ token per byte, with the special tokens that the family's processor names.
 from __future__ import annotations
 
 import importlib
+import importlib
 import inspect
 import re
 from collections.abc import Mapping
@@ -145,7 +146,7 @@ def make_processor(name: str, family: Family) -> Any:
         raise ImportError("the library names no processor")
     kind = processing_auto.processor_class_from_name(wanted) or getattr(transformers, wanted)
     takes = inspect.signature(kind.__init__).parameters
-    source = inspect.getsource(inspect.getmodule(kind))
+    source = inspect.getsource(importlib.import_module(kind.__module__))
     parts: dict[str, Any] = {"image_processor": image_processor(name, family)}
     special = {**_read_off(source), **family.special} if family.named else {}
     marks = re.findall(r"<[^<>\s{}]+>", family.template or "")

@@ -43,6 +43,32 @@ def test_results_are_the_rows_of_the_table(results: Path) -> None:
     assert both.returncode == 2 and "--csv or --json" in both.stderr
 
 
+def test_one_model_alone(results: Path) -> None:
+    found = printed("results", "fake-optimist", "--results", results)
+    assert {row["model"] for row in found["metrics"]} == {"fake-optimist"}
+    text = sdgbias("results", "fake-optimist", "--results", results).stdout
+    assert "fake-optimist" in text and "fake-pessimist" not in text
+    unknown = sdgbias("results", "fake-optimis", "--results", results)
+    assert unknown.returncode == 2
+    assert "did you mean 'fake-optimist'?; or: headline, tables" in unknown.stderr
+
+
+def test_two_models_are_compared_in_a_table_and_in_words(results: Path) -> None:
+    pairs = printed("compare", "fake-pessimist", "fake-optimist", "--results", results)
+    pooled = next(p for p in pairs if (p["method"], p["test"]) == ("Full", "all tests"))
+    text = sdgbias("compare", "fake-pessimist", "fake-optimist", "--results", results).stdout
+    sentence = next(line for line in text.splitlines() if line.startswith("With all evidence,"))
+    if pooled["ci_low"] <= 0 <= pooled["ci_high"]:
+        said = f"no difference can be stated: {100 * pooled['value']:+.1f} points"
+    else:
+        order = ["fake-pessimist", "fake-optimist"][:: 1 if pooled["value"] > 0 else -1]
+        by = f"by {abs(100 * pooled['value']):.1f} points"
+        said = f"{order[0]} is more accurate than {order[1]} {by}"
+    assert said in sentence.replace("\u2212", "-") and f"n\u00a0=\u00a0{pooled['n']:,}" in sentence
+    same = sdgbias("compare", "fake-optimist", "fake-optimist", "--results", results)
+    assert same.returncode == 2 and "are one run" in same.stderr
+
+
 def test_the_headline_is_a_line_a_model_with_its_intervals_and_n(results: Path) -> None:
     lines = sdgbias("results", "--results", results).stdout.splitlines()
     shown = {line.split(" ")[0]: line for line in lines if "[" in line and "%" not in line}
@@ -62,7 +88,7 @@ def test_what_the_file_holds(results: Path) -> None:
     assert "ci_low" in next(t for t in found["tables"] if t["name"] == "metrics")["columns"]
 
 
-def test_the_other_tables(results: Path, tmp_path: Path) -> None:
+def test_the_other_tables(results: Path) -> None:
     where = ("--results", results)
     shown = printed("models", "show", "tiny-llava", *where)
     assert shown["name"] == "tiny-llava" and shown["nights"] == [] == shown["runs"]

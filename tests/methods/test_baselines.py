@@ -141,7 +141,8 @@ def test_4_m3id_is_nothing_at_the_first_step_and_next_to_nothing_at_the_second(e
     np.testing.assert_array_equal(
         predict(scores("m3id", e, t=0)), cade.argmax_view(e.full, e.present)
     )
-    np.testing.assert_allclose(scores("m3id", e), scores("vdd", e, a=0.02020134), atol=1e-6)  # t = 1
+    # t = 1
+    np.testing.assert_allclose(scores("m3id", e), scores("vdd", e, a=0.02020134), atol=1e-6)
 
 
 @settings(max_examples=80, deadline=None)

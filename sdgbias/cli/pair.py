@@ -1,0 +1,67 @@
+"""`sdgbias compare`: two models on the questions that both answered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from sdgbias.cli.options import DEFAULT_RESULTS, JsonOption, ResultsOption, print_table, say_json
+
+NameArgument = Annotated[str, typer.Argument(help="A model, or a run id.")]
+
+
+def compare(
+    one: NameArgument,
+    other: NameArgument,
+    results: ResultsOption = DEFAULT_RESULTS,
+    as_json: JsonOption = False,
+) -> None:
+    """The accuracy of one model minus that of another on the questions that both answered, by
+    method and test: difference with its 95 % interval, p and n, and the smallest difference that
+    so many questions show. Of a model, the newest run on a benchmark that both were asked.
+    """
+    from sdgbias import notebook
+    from sdgbias.methods.stats import Estimate
+    from sdgbias.report.labels import interval, number
+    from sdgbias.vocabulary import METHODS
+
+    pairs = notebook.compare(one, other, results)
+    if as_json:
+        say_json(pairs)
+        return
+    rows: list[tuple[str, ...]] = [
+        ("method", "test", "difference", "95 % interval", "p", "n", "smallest shown")
+    ]
+    for row in pairs.to_dict("records"):
+        e = Estimate.of_row(row)
+        points, least = number(100 * e.value, signed=True), number(100 * row["mde"])
+        span = interval(e, signed=True)
+        p, n = number(row["p"], 3), f"{e.n:,}"
+        rows.append((row["method"], row["test"], points, span, p, n, least))
+    typer.echo(f"Accuracy of {one} minus {other}, percentage points\n")
+    print_table(rows)
+    typer.echo()
+    for method, when in ((METHODS["full"], "With all evidence,"), (METHODS["cade"], "After CADE,")):
+        pooled = pairs[pairs["method"] == method].head(1).to_dict("records")
+        typer.echo("".join(f"{when} {_finding(one, other, row)}" for row in pooled))
+
+
+def _finding(one: str, other: str, row: Mapping[Any, Any]) -> str:
+    """'a is more accurate than b by 4.2 points (95 % CI ..., n = 325).'"""
+    from sdgbias.methods.stats import Estimate
+    from sdgbias.report.labels import aside, number, sign_of
+
+    e = Estimate.of_row(row)
+    if sign_of(e) > 0:
+        by = number(100 * e.value)
+        return f"{one} is more accurate than {other} by {by} points {aside(e, signed=True)}."
+    if sign_of(e) < 0:
+        turned = {**row, "value": -e.value, "ci_low": -e.high, "ci_high": -e.low}
+        return _finding(other, one, turned)
+    least = number(100 * row["mde"])
+    return (
+        f"no difference can be stated: {number(100 * e.value, signed=True)} points"
+        f" {aside(e, signed=True)}; so many questions show one of {least} points or more."
+    )
