@@ -10,7 +10,6 @@ token per byte, with the special tokens that the family's processor names.
 from __future__ import annotations
 
 import importlib
-import importlib
 import inspect
 import re
 from collections.abc import Mapping
