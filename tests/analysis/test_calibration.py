@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sdgbias.analysis.rows import KEY, AnalysisSettings
+from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.analysis.studies import calibration
 from sdgbias.types import CadeParams
 from tests.builders.analysis_run import OPEN, mcq_cell, one, run_of
@@ -16,42 +16,6 @@ SETTINGS = AnalysisSettings(bootstrap=300)
 def _sure(p: float) -> list[float]:
     """A with probability p, the rest shared."""
     return list(np.log([p, (1 - p) / 2, (1 - p) / 2]))
-
-
-FOUR = [_sure(0.95), _sure(0.9), _sure(0.5), _sure(0.45)]
-
-
-def test_before_by_hand() -> None:
-    rows = calibration.rows(run_of(mcq_cell({"full": FOUR}, "AABA")), SETTINGS)
-    pick = {"study": "calibration", "test": "T1", "method": "full"}
-    # 15 bins of equal width: 0.95 -> (14/15, 1], 0.9 -> (13/15, 14/15], 0.5 -> (7/15, 8/15], 0.45
-    # -> (6/15, 7/15]; one row each
-    ece = one(rows, **pick, metric="ece_width")
-    assert (ece["value"], ece["n"]) == (pytest.approx((0.05 + 0.1 + 0.5 + 0.55) / 4), 4)
-    assert one(rows, **pick, metric="confidence")["value"] == pytest.approx(
-        (0.95 + 0.9 + 0.5 + 0.45) / 4
-    )
-    assert one(rows, **pick, metric="nll")["value"] == pytest.approx(
-        -np.log([0.95, 0.9, 0.25, 0.45]).mean()
-    )
-    assert one(rows, **pick, metric="brier")["value"] == pytest.approx(
-        np.mean([0.05**2 * 1.5, 0.1**2 * 1.5, 0.5**2 + 0.75**2 + 0.25**2, 0.55**2 + 2 * 0.275**2])
-    )
-    point = one(rows, **pick, metric="reliability_width", by="bin", level="08")
-    assert (point["x"], point["value"], point["n"]) == (pytest.approx(0.5), 0.0, 1)
-    assert rows[rows["method"] == "cade"].empty and not rows.duplicated(list(KEY)).any()
-
-
-def test_risk_and_its_area() -> None:
-    rows = calibration.rows(run_of(mcq_cell({"full": FOUR}, "AABA")), SETTINGS)
-    curve = rows[
-        (rows["study"] == "selective") & (rows["metric"] == "risk") & (rows["test"] == "T1")
-    ].set_index("x")
-    # most confident first: right, right, wrong, right; a row enters every five steps
-    assert curve.loc[0.75, "value"] == pytest.approx(1 / 3) and curve.loc[0.75, "n"] == 3
-    assert curve.loc[1.0, "value"] == pytest.approx(1 / 4) and curve.loc[0.5, "value"] == 0.0
-    area = one(rows, study="selective", test="T1", method="full", metric="aurc")
-    assert area["value"] == pytest.approx(curve["value"].to_numpy().mean(), abs=0.1)
 
 
 def test_area_of_a_model_that_knows_is_smaller() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sdgbias.analysis.rows import KEY, AnalysisSettings
+from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.analysis.studies import directions
 from tests.builders.analysis_run import mcq_cell, one, run_of
 
@@ -27,20 +27,6 @@ def _rows():  # type: ignore[no-untyped-def]
         top_token={"full": ["A", " A", "The", "C", "C", "A"]},
     )
     return directions.rows(run_of(cell), AnalysisSettings())
-
-
-def test_directions_of_full() -> None:
-    rows = _rows()
-    # higher: A pessimistic, B conservative, C optimistic; lower: A optimistic; the last has no
-    # polarity, the fifth two options
-    for direction, count in (("pessimistic", 1), ("conservative", 1), ("optimistic", 2)):
-        r = one(rows, test="T1", method="full", metric=f"share_{direction}")
-        assert (r["value"], r["n"]) == (count / 4, 4)
-    two = one(rows, test="T1", method="full", metric="share_optimistic_two_option")
-    assert (two["value"], two["n"]) == (1.0, 1)
-    assert (
-        one(rows, test="T1", method="full", metric="share_pessimistic_two_option")["value"] == 0.0
-    )
 
 
 def test_invalid_answers_are_a_share_of_their_own() -> None:
@@ -93,22 +79,6 @@ def test_intervals_of_image_free_views_count_prompts(test: str) -> None:
         half = t / (1 + t**2 / n) * (0.25 / n + t**2 / (4 * n**2)) ** 0.5
         assert r["value"] == 1 / 2
         assert r["ci_high"] == pytest.approx(0.5 + half, rel=0.02), method
-
-
-def test_gaps_between_views() -> None:
-    rows = _rows()
-    gap = one(rows, test="T1", method="full", metric="full_minus_ctx_q")
-    assert (gap["value"], gap["n"]) == (
-        pytest.approx(5 / 6 - 3 / 6),
-        6,
-    ), "Full misses the fifth; CTX+Q also the first and last"
-    assert one(rows, test="T1", method="full", metric="full_minus_img_q")["value"] == 0.0
-    assert "Holm over" in gap["note"]
-
-
-def test_keys_are_unique_and_an_empty_run_has_no_rows() -> None:
-    assert not _rows().duplicated(list(KEY)).any()
-    assert directions.rows(run_of(), AnalysisSettings()).empty
 
 
 def test_a_gap_to_answers_that_share_a_prompt_counts_prompts() -> None:

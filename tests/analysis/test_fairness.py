@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 
 from sdgbias.analysis.rows import AnalysisSettings, table
-from sdgbias.analysis.studies import fairness
 from sdgbias.analysis.studies.fairness import (
     FULL,
     ChoiceQuestions,
@@ -64,16 +63,6 @@ def cell(rows: pd.DataFrame, method: str, metric: str, pillar: str = "all") -> p
     return found.iloc[0]
 
 
-def test_a_planted_disparity_lies_in_its_interval_and_no_other_is_found() -> None:
-    rows = table(question_rows(question(3_000, female=-0.3), FEW))
-    found = cell(rows, FULL, "disparity", "gender:male-female")
-    assert found["ci_low"] < 0.3 < found["ci_high"] and found["ci_low"] > 0.2
-    skin = cell(rows, FULL, "disparity", "skin:light-dark")
-    assert skin["ci_low"] < 0 < skin["ci_high"]
-    men, women = (cell(rows, FULL, "recall", f"gender={g}")["value"] for g in ("male", "female"))
-    assert found["value"] == pytest.approx(men - women)
-
-
 @pytest.mark.parametrize("method", ["pmi", "pmi_tuned", "cade", "cc_q", "bc"])
 def test_a_habit_of_saying_yes_is_taken_out(method: str) -> None:
     """Bias 4 beats the 3 of any No: Full says yes to everything, which earns one half. Without it:
@@ -86,13 +75,6 @@ def test_a_habit_of_saying_yes_is_taken_out(method: str) -> None:
     )
     change = cell(rows, method, "recall_change")
     assert change["value"] == pytest.approx(0.7 - 1.0, abs=0.03) and change["p"] < 0.001
-
-
-def test_few_val_rows_do_not_let_always_yes_win() -> None:
-    """40 people on val: in a fifth of their rows the kinds of question may stand 12 to 4."""
-    for seed in range(5):
-        rows = table(question_rows(question(160, yes_bias=4.0, seed=seed), FEW))
-        assert cell(rows, "pmi_tuned", "accuracy_balanced")["value"] > 0.7
 
 
 def test_a_method_that_changes_no_answer_changes_no_disparity() -> None:
@@ -135,15 +117,6 @@ def test_at_recall_meets_the_target_as_ties_allow() -> None:
     assert at_recall(score, rows, 0)[0].tolist() == [1, 1, 1, 1, 1, 1]
 
 
-def test_equal_recall_undoes_a_mere_shift() -> None:
-    """PMI moves every Yes by the same 4; at Full's recall nothing is left of that."""
-    rows = table(question_rows(question(800, yes_bias=4.0), FEW))
-    assert (
-        cell(rows, "pmi@recall", "recall")["value"] == 1.0
-        and cell(rows, "pmi", "recall")["value"] < 0.8
-    )
-
-
 def test_without_wrong_classes_nothing_is_tuned() -> None:
     rows = table(question_rows(question(400, negatives=False), FEW))
     assert set(rows.loc[rows["metric"] == "not_run", "method"]) >= {
@@ -165,11 +138,3 @@ def test_small_groups_say_nothing() -> None:
     assert np.isnan(found["value"]) and found["n"] == 0
     old = cell(rows, FULL, "recall", "age=old")
     assert np.isnan(old["value"]) and old["n"] == 5  # 7 of which every fourth is val
-
-
-def test_p_of_changes_is_corrected_once_for_all() -> None:
-    rows = table(question_rows(question(600, yes_bias=4.0, female=-0.3), FEW))
-    p = rows.loc[rows["metric"] == "disparity_change", "p"].to_numpy()
-    assert len(p) == 3 * (2 * (len(fairness.NAMES) + 1) + 1) and np.nanmax(p) <= 1.0
-    raw_smallest = 1 / (FEW.bootstrap + 1)
-    assert np.nanmin(p) >= raw_smallest * len(p) * 0.999 or np.nanmin(p) == 1.0

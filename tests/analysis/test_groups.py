@@ -7,7 +7,7 @@ import pytest
 
 from sdgbias.analysis.rows import KEY, AnalysisSettings
 from sdgbias.analysis.studies import groups
-from tests.builders.analysis_run import OPEN, mcq_cell, number_cell, one, run_of
+from tests.builders.analysis_run import OPEN, mcq_cell, one, run_of
 
 A, B = [3.0, 0.0, 0.0], [0.0, 9.0, 0.0]
 SETTINGS = AnalysisSettings(bootstrap=400)
@@ -81,38 +81,6 @@ def test_accuracy_and_lean_by_group() -> None:
     assert not rows.duplicated(list(KEY)).any()
 
 
-def test_disparities_and_their_change() -> None:
-    rows = groups.rows(_run(), SETTINGS)
-    for by, name in (
-        ("urban", "urban_minus_rural"),
-        ("photo", "with_minus_without_photo"),
-        ("wealth", "max_min"),
-        ("urban x wealth", "max_min"),
-    ):
-        full = one(rows, test="T1", method="full", by=by, metric=name)
-        assert full["value"] == pytest.approx(40 / (41 if by == "wealth" else 40) - 0.5), (
-            "one richest place has no urban flag"
-        )
-        assert full["ci_low"] > 0.2 and full["p"] < 0.1 and "of accuracy" in full["note"]
-    assert one(rows, test="T1", method="full", by="wealth", metric="richest_minus_poorest")[
-        "value"
-    ] == pytest.approx(40 / 41 - 0.5)
-    change = one(
-        rows,
-        test="T1",
-        method="cade",
-        by="urban",
-        level="urban_minus_rural",
-        metric="disparity_change",
-    )
-    assert change["value"] == pytest.approx(0 - 0.5) and change["ci_high"] < 0, (
-        "CADE closes the gap of one half"
-    )
-    assert one(rows, method="full", by="country", metric="max_min")["value"] == pytest.approx(
-        1 - 20 / 41
-    )
-
-
 def test_tests_side_by_side_give_what_each_gives_alone() -> None:
     both, alone = _run(), run_of(next(iter(_run().cells.values())))
     pick = {"test": "T1", "method": "full", "by": "urban", "metric": "urban_minus_rural"}
@@ -144,32 +112,3 @@ def test_small_groups_are_shown_without_a_value() -> None:
     assert np.isnan(
         one(rows, test="T1", method="full", by="urban", metric="urban_minus_rural")["value"]
     )
-
-
-def test_numbers_by_group_and_target() -> None:
-    n = 40
-    z = np.zeros((2 * n, 10)).tolist()
-    cell = number_cell(
-        {"full": [20.0] * 2 * n},
-        [20.5] * n + [23.0] * n,
-        np.full((2 * n, 10), 20.0).tolist(),
-        {"full": z},
-        urban=["U"] * n + ["R"] * n,
-        target=["women_bmi", "women_edu"] * n,
-    )
-    rows = groups.rows(run_of(cell), SETTINGS)
-    common = {"task": "regression", "test": "T2", "method": "full"}
-    mae = one(rows, **common, by="urban x target", level="rural x women_bmi", metric="mae")
-    assert (mae["value"], mae["n"]) == (pytest.approx(3.0), 20)
-    assert (
-        one(
-            rows,
-            **common,
-            by="urban x target",
-            level="urban x women_edu",
-            metric="interval_accuracy",
-        )["value"]
-        == 1.0
-    )
-    gap = one(rows, **common, by="urban", metric="urban_minus_rural")
-    assert gap["value"] == 1.0 and "of interval accuracy" in gap["note"]

@@ -31,6 +31,8 @@ from tests.builders.paper_tables import (
 )
 from tests.builders.results import copied
 
+REVERSED = "Reverse order C/B/A"
+
 # -- what stands beside what
 # ----------------------------------------------------------------------
 
@@ -54,27 +56,15 @@ def test_a_table_says_whose_questions_were_asked(bare: Path) -> None:
 
 
 def test_table_h_holds_the_stores_numbers_beside_the_papers(bare: Path) -> None:
-    t = build(bare, "H")
+    t, name = build(bare, "H"), "llava-1.5-7b"
     for test in TESTS:
         for method, setting in (("full", "Original"), ("cade", "Ours")):
-            c, s = (
-                cell(t, test, LLAVA, setting),
-                stored(bare, "llava-1.5-7b", "accuracy", method, test),
-            )
-            assert (c.value, c.n, c.low, c.high, c.status) == (
-                s["value"],
-                s["n"],
-                s["ci_low"],
-                s["ci_high"],
-                "measured",
-            )
-            assert c.paper == paper.find(
-                "table_h", model="llava-1.5-7b", method=method, test=test, metric="accuracy"
-            )
-        assert (
-            cell(t, test, LLAVA, "gain").value
-            == stored(bare, "llava-1.5-7b", "accuracy_gain", "cade", test)["value"]
-        )
+            c, s = cell(t, test, LLAVA, setting), stored(bare, name, "accuracy", method, test)
+            assert (c.value, c.n, c.low, c.high) == (s["value"], s["n"], s["ci_low"], s["ci_high"])
+            where = {"model": name, "method": method, "test": test, "metric": "accuracy"}
+            assert c.status == "measured" and c.paper == paper.find("table_h", **where)
+        gain = stored(bare, name, "accuracy_gain", "cade", test)["value"]
+        assert cell(t, test, LLAVA, "gain").value == gain
     assert cell(t, "T3", LLAVA, "Ours").paper.text == "0.55"  # type: ignore[union-attr]
 
 
@@ -113,19 +103,17 @@ def test_a_mean_without_equal_questions_has_no_interval(bare: Path, tmp_path: Pa
 
 def test_a_planted_run_never_stands_for_a_model_of_the_paper(bare: Path) -> None:
     t = build(bare, "H")
-    assert cell(t, "T1", "Qwen2.5-VL-7B (not run)", "Original") == Cell(
-        paper=paper.Printed(0.54, "0.54"), status=NOT_RUN
-    )
-    assert (
-        cell(t, "T1", QWEN, "Original").status == "planted"
-        and cell(t, "T1", TINY, "Original").status == "embedded"
-    )
+    missing = Cell(paper=paper.Printed(0.54, "0.54"), status=NOT_RUN)
+    assert cell(t, "T1", "Qwen2.5-VL-7B (not run)", "Original") == missing
+    statuses = [cell(t, "T1", model, "Original").status for model in (QWEN, TINY)]
+    assert statuses == ["planted", "embedded"]
 
 
-def test_what_was_run_comes_before_what_was_not(bare: Path) -> None:
-    labels = [r.labels[0] for r in build(bare, "H").rows]
-    missing = [label.endswith("(not run)") for label in labels]
+def test_what_was_run_comes_first_and_closed_models_have_the_full_view_alone(bare: Path) -> None:
+    labels = [r.labels for r in build(bare, "H").rows]
+    missing = [model.endswith("(not run)") for model, _ in labels]
     assert not missing[0] and missing[-1] and missing == sorted(missing)
+    assert [setting for model, setting in labels if model.startswith("GPT-4o")] == ["Original"]
 
 
 @pytest.mark.parametrize("item", tables.items())
@@ -140,11 +128,6 @@ def test_no_item_sets_a_planted_or_embedded_number_beside_the_paper(full: Path, 
                 "not in store: "
             )
             assert known and (c.value is not None) == c.made, (item, r.labels, c)
-
-
-def test_closed_models_have_the_full_view_alone(bare: Path) -> None:
-    settings = [r.labels[1] for r in build(bare, "H").rows if r.labels[0].startswith("GPT-4o")]
-    assert settings == ["Original"]
 
 
 def test_models_can_be_chosen_also_those_that_were_not_run(bare: Path) -> None:
@@ -183,48 +166,25 @@ def test_table_b_shares_add_up(bare: Path) -> None:
     assert all(c.low < c.value < c.high and c.n == 20 for c in shares)  # type: ignore[operator]
 
 
-def test_table_e_makes_the_papers_own_lines(bare: Path) -> None:
-    t = build(bare, "E")
-    for test in ("T1", "T2", "T3", "T4"):
-        c = cell(t, "the paper's place", test)
-        assert c.value == c.paper.text  # type: ignore[union-attr]
-    assert cell(t, "the paper's place", "T5").value == "(no Context line)"
-
-
 @pytest.mark.parametrize(
     ("task", "test"),
     [(Task.MCQ, ContextTest.T1), (Task.REGRESSION, ContextTest.T2), (Task.MCQ, ContextTest.T5)],
 )
 def test_a_stored_item_gives_back_the_prompt_that_was_asked(task: Task, test: ContextTest) -> None:
-    item = {
-        "item_id": 1,
-        "cluster_id": "c",
-        "country": "Kenya",
-        "year": 2014,
-        "urban": "U",
-        "pillar": PILLARS[0],
-        "indicator": "stunting",
-        "indicator_title": "Stunting",
-        "unit": "%",
-        "question": "How many?",
-        "split": "test",
-        "image_id": "i",
-        "polarity": "lower",
-        "option_a": "few",
-        "option_b": "many",
-        "option_c": "",
-        "asset_index": 0.25,
-        "water_index": np.nan,
-        "sanitation_index": 1.0,
-        "under5_mort": 12.0,
-        "women_edu": 3.0,
-        "women_bmi": 20.0,
-        "target": "under5_mort" if task is Task.REGRESSION else "",
-        "tolerance": 5.0,
-        "answer": 12.0 if task is Task.REGRESSION else "A",
-        "value": 1.0,
-        "wealth": "",
-    }
+    number = task is Task.REGRESSION
+    texts = {
+        "question": "How many?", "indicator_title": "Stunting", "unit": "%", "split": "test",
+        "option_a": "few", "option_b": "many", "option_c": "", "wealth": "", "polarity": "lower",
+        "target": "under5_mort" if number else "", "answer": 12.0 if number else "A",
+    }  # fmt: skip
+    place = {"cluster_id": "c", "country": "Kenya", "urban": "U", "image_id": "i"}
+    numbers = {"item_id": 1, "year": 2014, "tolerance": 5.0, "value": 1.0}
+    context = {
+        "asset_index": 0.25, "water_index": np.nan, "sanitation_index": 1.0, "under5_mort": 12.0,
+        "women_edu": 3.0, "women_bmi": 20.0,
+    }  # fmt: skip
+    about = {"pillar": PILLARS[0], "indicator": "stunting"}
+    item = texts | place | numbers | context | about
     items = pd.DataFrame([item])
     card = item_cards(task, items).iloc[0]
     assert (
@@ -233,25 +193,23 @@ def test_a_stored_item_gives_back_the_prompt_that_was_asked(task: Task, test: Co
     )
 
 
-def test_templates_beside_the_papers(bare: Path) -> None:
-    c = build(bare, "C")
-    same = [
-        r.labels[0]
-        for r in c.rows
-        if r.cells[0].paper and r.cells[0].value == r.cells[0].paper.text
-    ]
-    assert same == ["line 1", "line 5", "line 6"]  # the others name what the paper leaves open
-    assert all(r.cells[0].paper for r in c.rows[:-1]) and "VALID OPTIONS: A, B, C" in str(
-        c.rows[-1].cells[0].value
-    )
-
-
-@pytest.mark.parametrize("item", ["F", "G"])
-def test_constants_equal_the_papers(bare: Path, item: str) -> None:
+@pytest.mark.parametrize(("item", "count", "status"), [("F", 6, "code"), ("G", 16, "code")])
+def test_constants_equal_the_papers(bare: Path, item: str, count: int, status: str) -> None:
     cells = [c for r in build(bare, item).rows for c in r.cells if c.paper]
-    assert len(cells) == {"F": 6, "G": 16}[item] and all(
-        c.value == c.paper.value and c.status == "code" for c in cells
-    )  # type: ignore[union-attr]
+    assert len(cells) == count
+    assert all((c.value, c.status) == (c.paper.value, status) for c in cells)  # type: ignore[union-attr]
+
+
+def test_templates_beside_the_papers(bare: Path) -> None:
+    c, place = build(bare, "C").rows, build(bare, "E")
+    pairs = [(r.labels[0], r.cells[0].value, r.cells[0].paper) for r in c]
+    same = [label for label, ours, printed in pairs if printed and ours == printed.text]
+    assert same == ["line 1", "line 5", "line 6"]  # the others name what the paper leaves open
+    assert "VALID OPTIONS: A, B, C" in str(pairs[-1][1])
+    for test in ("T1", "T2", "T3", "T4"):
+        line = cell(place, "the paper's place", test)
+        assert line.value == line.paper.text  # type: ignore[union-attr]
+    assert cell(place, "the paper's place", "T5").value == "(no Context line)"
 
 
 # -- analyses
@@ -266,86 +224,66 @@ def test_without_an_analysis_the_next_command_stands_there(bare: Path, item: str
     ) and "sdgbias analyse" in formats.text([t], [])
 
 
-def test_studies_fill_their_tables(full: Path) -> None:
-    assert cell(build(full, "1"), "Post-Hoc", LLAVA, "T1-T5").value == 0.51
-    assert cell(build(full, "1"), "Post-Hoc", LLAVA, "T1-T5").paper.text == "0.34"  # type: ignore[union-attr]
-    assert cell(build(full, "1"), "Post-Hoc", LLAVA, "T1").paper is None
-    t = build(full, "2")
-    assert [cell(t, "retuned", LLAVA, r.labels[1]).value for r in t.rows[1:5]] == pytest.approx(
-        [0.55, 0.56, 0.57, 0.58]
-    )
-    assert (
-        cell(t, "retuned", LLAVA, "Baseline").value
-        == stored(full, "llava-1.5-7b", "accuracy", "full", "T1")["value"]
-    )
-    assert cell(t, "zeroed", LLAVA, "+ prior penalty").status == "not in store: no +beta zeroed"
-    assert cell(t, "step", LLAVA, "+ prior penalty").paper.text == "+0.06"  # type: ignore[union-attr]
-    mean = cell(build(full, "3"), "JS Img.", LLAVA, "T1-T5")
-    assert (
-        mean.value == pytest.approx((0.58 + 0.59 + 0.60 + 0.61 + 0.62) / 5)
-        and mean.n == 5 * 48
-        and mean.paper.text == "0.49"
-    )  # type: ignore[union-attr]
-    assert (
-        cell(build(full, "3"), "JS Img.", LLAVA, "T1").value == 0.58
-        and cell(build(full, "3"), "KL Img.", LLAVA, "T1").value is None
-    )
-    assert cell(build(full, "controls"), "T2", LLAVA, "always B").value == 0.34
-    assert cell(build(full, "controls"), "T2", TINY, "always B").status == NOT_ANALYSED
-    optimistic = cell(
-        build(full, "J"), "optimistic", "InstructBLIP-7B (not run)", "Reverse order C/B/A"
-    )
-    assert optimistic.paper.text == "52.8" and optimistic.status == NOT_RUN  # type: ignore[union-attr]
-    own = cell(build(full, "J"), "optimistic", LLAVA, "Reverse order C/B/A")
-    assert own.value == 0.61 and own.paper is None  # the paper has this table for another model
+#: Item, column, labels, what stands there (a value, or why there is none), what the paper printed.
+#: val of Figure 8: 0.50 at 0.5, 0.62 at 1.0 and 1.5, so the lower of the two best; its plateau: the
+#: text names a threshold of tau, no best value.
+STUDIED = [
+    ("1", "Post-Hoc", (LLAVA, "T1-T5"), 0.51, "0.34"),
+    ("1", "Post-Hoc", (LLAVA, "T1"), 0.51, ""),
+    ("2", "retuned", (LLAVA, "+ prior penalty"), 0.57, "0.52"),
+    ("2", "zeroed", (LLAVA, "+ prior penalty"), "not in store: no +beta zeroed", "0.52"),
+    ("2", "step", (LLAVA, "+ prior penalty"), 0.01, "+0.06"),
+    ("3", "JS Img.", (LLAVA, "T1-T5"), 0.60, "0.49"),
+    ("3", "JS Img.", (LLAVA, "T1"), 0.58, ""),
+    ("controls", "T2", (LLAVA, "always B"), 0.34, ""),
+    ("controls", "T2", (TINY, "always B"), NOT_ANALYSED, ""),
+    ("J", "optimistic", ("InstructBLIP-7B (not run)", REVERSED), NOT_RUN, "52.8"),
+    ("J", "optimistic", (LLAVA, REVERSED), 0.61, ""),
+    ("fig4", "the text says", (LLAVA, PILLARS[1]), "", "overwhelmingly optimistic"),
+    ("fig4", "optimistic", (LLAVA, PILLARS[0]), 1.0, ""),
+    ("fig5", "T1", (LLAVA, PILLARS[2]), 0.02, ""),
+    ("fig5", "T2", (LLAVA, "stunting"), 0.03, ""),
+    ("fig8", "best on val", (LLAVA, "T1", "alpha"), 1.0, "~0.7, peak"),
+    ("fig8", "best on val", (LLAVA, "T1", "tau"), "not in store: no sweep of tau at T1", ""),
+    ("intervals", "T2 MAE", (LLAVA, "target under5_mort", "Ours"), 12.5, ""),
+    ("intervals", "T5 MAE", (LLAVA, "macro: mean of targets", "Original"), 3.25, ""),
+    ("methods", "T1", (LLAVA, "post_hoc"), 0.51, ""),
+    ("methods", "T1", (LLAVA, "cc"), "not in store: extra pass content_free was not scored", ""),
+    ("methods-regression", "T2 MAE", (LLAVA, "vdd"), 8.5, ""),
+]
 
 
-def test_figures_4_and_5_by_pillar_and_indicator(full: Path) -> None:
-    own = cell(build(full, "fig4"), "optimistic", LLAVA, PILLARS[0])
-    assert own.value == 1.0 and np.isnan(own.low), "one prompt: a share without an interval"
-    share = store.query(
-        full,
-        "SELECT value FROM metrics WHERE model = 'tiny-llava' AND method = 'q_only' AND test = 'T1'"
-        " AND metric = 'share_optimistic' AND pillar = ?",
-        [PILLARS[0]],
-    )["value"][0]
-    assert cell(build(full, "fig4"), "optimistic", TINY, PILLARS[0]).value == share
-    said = cell(build(full, "fig4"), "the text says", LLAVA, PILLARS[1])
-    assert said.paper.text == "overwhelmingly optimistic" and said.value is None  # type: ignore[union-attr]
-    assert cell(build(full, "fig5"), "T1", LLAVA, PILLARS[2]).value == 0.02
-    assert cell(build(full, "fig5"), "T2", LLAVA, "stunting").value == 0.03
+@pytest.mark.parametrize(("item", "column", "labels", "shown", "printed"), STUDIED)
+def test_studies_fill_their_tables(
+    full: Path, item: str, column: str, labels: tuple[str, ...], shown: float | str, printed: str
+) -> None:
+    c = cell(build(full, item), column, *labels)
+
+    if isinstance(shown, str):
+        assert (c.value, c.status) == (None, shown)
+    else:
+        assert c.value == pytest.approx(shown)
+    assert (c.paper.text if c.paper else "") == printed
 
 
-def test_figure_8_reads_the_best_value_on_val_and_its_accuracy_on_test(full: Path) -> None:
+def test_figure_8_shows_the_accuracy_on_test_at_the_best_value_on_val(full: Path) -> None:
     t = build(full, "fig8")
-    # val: 0.50 at 0.5, 0.62 at 1.0 and 1.5: the lower of the two best; test there: 0.57, on the way
-    # 0.45 to 0.60
-    assert [cell(t, c.name, LLAVA, "T1", "alpha").value for c in t.columns] == [
-        0.82,
-        1.0,
-        1.0,
-        0.57,
-        0.45,
-        0.60,
-    ]
-    assert cell(t, "best on val", LLAVA, "T1", "alpha").paper == paper.Printed(0.7, "~0.7, peak")
-    assert (
-        cell(t, "best on val", LLAVA, "T1", "tau").status == "not in store: no sweep of tau at T1"
-    )
-    # of tau the text names a threshold before a plateau, no best value
-    assert cell(t, "best on val", LLAVA, "T1", "tau").paper is None
-    threshold = cell(t, "plateau from", LLAVA, "T1", "tau").paper
-    assert threshold is not None and threshold.value == 0.9
+    values = [cell(t, c.name, LLAVA, "T1", "alpha").value for c in t.columns]
+    assert values == [0.82, 1.0, 1.0, 0.57, 0.45, 0.60]
+    assert cell(t, "plateau from", LLAVA, "T1", "tau").paper.value == 0.9  # type: ignore[union-attr]
 
 
-def test_regression_by_target_and_over_targets(full: Path) -> None:
-    t = build(full, "intervals")
-    assert cell(t, "T2 MAE", LLAVA, "target under5_mort", "Ours").value == 12.5
-    assert cell(t, "T5 MAE", LLAVA, "macro: mean of targets", "Original").value == 3.25
-    assert (
-        cell(t, "T2 interval acc.", LLAVA, "target women_bmi", "Ours").status
-        == "not in store: no interval_accuracy of women_bmi"
-    )
+def test_a_mean_over_tests_counts_the_questions_of_all(full: Path) -> None:
+    assert cell(build(full, "3"), "JS Img.", LLAVA, "T1-T5").n == 5 * 48
+    one_prompt = cell(build(full, "fig4"), "optimistic", LLAVA, PILLARS[0])
+    assert np.isnan(one_prompt.low), "one prompt: a share without an interval"
+
+
+def test_a_study_as_it_is(full: Path) -> None:
+    [only] = build(full, "paired").rows
+    assert only.labels[:3] == (LLAVA, "mcq", "accuracy_gain")
+    assert (only.cells[0].value, only.cells[1].value) == (0.04, 0.03)
+    assert build(full, "search").empty == NOT_ANALYSED
 
 
 def test_table_i_changes_and_its_relative_values(bare: Path) -> None:
@@ -362,15 +300,6 @@ def test_table_i_changes_and_its_relative_values(bare: Path) -> None:
     )  # the paper doesn't say under which test
 
 
-def test_methods_that_could_not_run_are_named(full: Path) -> None:
-    assert cell(build(full, "methods"), "T1", LLAVA, "post_hoc").value == 0.51
-    assert (
-        cell(build(full, "methods"), "T1", LLAVA, "cc").status
-        == "not in store: extra pass content_free was not scored"
-    )
-    assert cell(build(full, "methods-regression"), "T2 MAE", LLAVA, "vdd").value == 8.5
-
-
 def test_an_analysed_run_is_told_from_one_that_was_not(bare: Path, tmp_path: Path) -> None:
     path = copied(bare, tmp_path / "r.duckdb")
     store.replace(path, "tiny-llava-0", {"analyses": pd.DataFrame([{"settings": {"draws": 500}}])})
@@ -384,15 +313,6 @@ def test_an_analysed_run_is_told_from_one_that_was_not(bare: Path, tmp_path: Pat
         "llava-1.5-7b": NOT_ANALYSED,
         "qwen2.5-vl-7b": NOT_ANALYSED,
     }
-
-
-def test_a_study_as_it_is(full: Path) -> None:
-    [only] = build(full, "paired").rows
-    assert only.labels[:3] == (LLAVA, "mcq", "accuracy_gain")
-    assert (only.cells[0].value, only.cells[1].value) == (0.04, 0.03)
-    assert build(full, "search").empty == NOT_ANALYSED and "search" not in tables.items(
-        studies=False
-    )
 
 
 # -- costs and letters
@@ -475,21 +395,3 @@ def test_times_that_a_model_cannot_have_say_why(timed: Path, tmp_path: Path) -> 
     assert cell(t, "s / question", LLAVA, "mcq", plain).value == 6.0, "its answers are generated"
     assert cell(t, "s / question", LLAVA, "mcq", four).status == "needs log-probabilities"
     assert cell(build(path, "L"), "runtime", LLAVA, "Full").status == "needs log-probabilities"
-
-
-def test_letters_are_shares_of_answers(bare: Path) -> None:
-    t = build(bare, "letters")
-    sql = (
-        "SELECT avg((pred = ?)::INT) AS v FROM predictions WHERE run_id = 'tiny-llava-0' AND method"
-        " = 'full' AND split = 'test'"
-    )
-    for letter in "ABC":
-        pooled = cell(t, f"T1-T5 {letter}", TINY, "full")
-        assert (
-            pooled.value == pytest.approx(store.query(bare, sql, [letter])["v"][0])
-            and pooled.n == 48 * 5
-        )
-
-
-# -- pages
-# ----------------------------------------------------------------------

@@ -3,9 +3,6 @@ beside the same model's only."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import shutil
 from pathlib import Path
 
@@ -100,40 +97,81 @@ def stored(
 
 
 @pytest.mark.parametrize("attribute", GROUPS)
-def test_table_2_holds_the_stores_numbers_beside_the_papers(full: Path, attribute: str) -> None:
-    t = everything(full)[attribute]
-    one, other = PAIRS[attribute]
-    for test, task in (("p1", "direct"), ("p2", "choice"), ("p3", "choice")):
-        for column, pillar in (
-            (one, f"{attribute}={one}"),
-            (f"{one} - {other}", f"{attribute}:{one}-{other}"),
-        ):
-            metric = "disparity" if ":" in pillar else "recall"
-            for reading, method in (("ours", "full"), ("paper", "full:paper")):
-                c = cell(t, column, LLAVA, test, reading)
-                s = stored(full, test, pillar, metric, method=method)
-                assert (c.value, c.n, c.low, c.high, c.status) == (
-                    s["value"],
-                    s["n"],
-                    s["ci_low"],
-                    s["ci_high"],
-                    "measured",
-                )
-                assert c.paper == (
-                    paper.find("fairness/table_2", model="llava-1.5-7b", task=task, pillar=pillar)
-                    if reading == "paper"
-                    else None
-                ), "printed numbers stand beside the paper's own reading alone"
-                assert cell(t, column, PLANTED, test, reading).paper is None
-    if attribute == "gender":
-        assert cell(t, "male - female", LLAVA, "p1", "paper").paper.text == "-0.0115"  # type: ignore[union-attr]
-        assert (
-            cell(t, "macro", LLAVA, "p1", "ours").value
-            == stored(full, "p1", "gender:male-female", "disparity", "macro")["value"]
-        )
-        assert [c.name for c in t.columns] == ["male", "female", "male - female", "macro"]
-    else:
-        assert t.columns[-1].name == "max - min" and len(t.columns) == 6
+@pytest.mark.parametrize(("test", "task"), [("p1", "direct"), ("p2", "choice"), ("p3", "choice")])
+@pytest.mark.parametrize(("reading", "method"), [("ours", "full"), ("paper", "full:paper")])
+def test_table_2_holds_the_stores_numbers_beside_the_papers(
+    full: Path, attribute: str, test: str, task: str, reading: str, method: str
+) -> None:
+    """Printed numbers stand beside the paper's own reading alone."""
+    t, (one, other) = everything(full)[attribute], PAIRS[attribute]
+    for column, pillar, metric in (
+        (one, f"{attribute}={one}", "recall"),
+        (f"{one} - {other}", f"{attribute}:{one}-{other}", "disparity"),
+    ):
+        c = cell(t, column, LLAVA, test, reading)
+        s = stored(full, test, pillar, metric, method=method)
+        assert (c.value, c.n, c.low, c.high) == (s["value"], s["n"], s["ci_low"], s["ci_high"])
+        where = {"model": "llava-1.5-7b", "task": task, "pillar": pillar}
+        printed = paper.find("fairness/table_2", **where) if reading == "paper" else None
+        assert (c.status, c.paper) == ("measured", printed)
+        assert cell(t, column, PLANTED, test, reading).paper is None
+
+
+def test_gender_has_a_mean_over_classes_and_three_groups_a_range(full: Path) -> None:
+    t = everything(full)
+    names = {attribute: [c.name for c in t[attribute].columns] for attribute in GROUPS}
+    assert names["gender"] == ["male", "female", "male - female", "macro"]
+    assert all(names[a][-1] == "max - min" and len(names[a]) == 6 for a in ("skin", "age"))
+
+
+FREE, FIRST = "free answer, packaged encoder", "first token"
+GENDER = "gender:male-female"
+#: Item, column, labels: (test, pillar, metric, indicator, method) of the number in the store.
+NUMBERS = [
+    ("gender", "macro", (LLAVA, "p1", "ours"), ("p1", GENDER, "disparity", "macro", "full")),
+    (
+        "classes-gender",
+        "dancer",
+        (LLAVA, "p2", "paper"),
+        ("p2", GENDER, "disparity", "dancer", "full:paper"),
+    ),
+    ("rates", "recall", (LLAVA, "p2", "all"), ("p2", "all", "recall", "all-52", "full")),
+    (
+        "rates",
+        "recall",
+        (LLAVA, "p2", "gender=male"),
+        ("p2", "gender=male", "recall", "all-52", "full"),
+    ),
+    ("rates", "recall", (LLAVA, "p2", GENDER), ("p2", GENDER, "disparity", "all-52", "full")),
+    (
+        "rates",
+        "false yes",
+        (LLAVA, "p2", "all"),
+        ("p2", "all", "false_yes_rate", "all-52", "full"),
+    ),
+    (
+        "rates",
+        "false yes, no picture",
+        (LLAVA, "p3", "skin=dark"),
+        ("p3", "skin=dark", "false_yes_rate", "all-52", "q_only"),
+    ),
+    (
+        "encoders",
+        "male - female",
+        (LLAVA, "p2", FIRST),
+        ("p2", GENDER, "disparity", "all", "full_argmax"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("item", "column", "labels", "where"), NUMBERS)
+def test_tables_hold_the_stores_numbers(
+    full: Path, item: str, column: str, labels: tuple[str, ...], where: tuple[str, ...]
+) -> None:
+    c = cell(everything(full)[item], column, *labels)
+    test, pillar, metric, indicator, method = where
+    s = stored(full, test, pillar, metric, indicator, method=method)
+    assert (c.value, c.n, c.low) == pytest.approx((s["value"], s["n"], s["ci_low"]), nan_ok=True)
 
 
 def test_a_model_that_was_not_run_has_the_papers_numbers_alone(full: Path, empty: Path) -> None:
@@ -178,88 +216,45 @@ def test_groups_that_are_too_small_have_no_value_but_their_n(full: Path) -> None
 def test_class_tables_have_thirteen_columns_and_the_printed_digits(full: Path) -> None:
     t = everything(full)["classes-gender"]
     assert [c.name for c in t.columns] == SELECTED
-    c, s = (
-        cell(t, "dancer", LLAVA, "p2", "paper"),
-        stored(full, "p2", "gender:male-female", "disparity", "dancer", method="full:paper"),
-    )
-    assert (c.value, c.n) == (s["value"], s["n"]) and c.paper.text == "-0.0501"  # type: ignore[union-attr]
+    assert cell(t, "dancer", LLAVA, "p2", "paper").paper.text == "-0.0501"  # type: ignore[union-attr]
 
 
-def test_rates_stand_beside_recall(full: Path) -> None:
+def test_a_free_answer_has_no_rate_of_yes_and_nothing_printed(full: Path) -> None:
     t = everything(full)["rates"]
-    for group, metric in (
-        ("all", "recall"),
-        ("gender=male", "recall"),
-        ("gender:male-female", "disparity"),
-    ):
-        assert (
-            cell(t, "recall", LLAVA, "p2", group).value
-            == stored(full, "p2", group, metric, "all-52")["value"]
-        )
-    false_yes = cell(t, "false yes", LLAVA, "p2", "all")
-    assert (
-        false_yes.value == stored(full, "p2", "all", "false_yes_rate", "all-52")["value"]
-        and false_yes.n == PEOPLE
-    )
-    blind = cell(t, "false yes, no picture", LLAVA, "p3", "skin=dark")
-    assert (
-        blind.value
-        == stored(full, "p3", "skin=dark", "false_yes_rate", "all-52", method="q_only")["value"]
-    )
     assert cell(t, "false yes", LLAVA, "p1", "all") == cell(t, "no", LLAVA, "p1", "all") == Cell()
     assert 0.05 < cell(t, "unparsed", LLAVA, "p1", "all").value < 0.15  # type: ignore[operator]
     assert all(c.paper is None for r in t.rows for c in r.cells)
 
 
 def test_readings(full: Path) -> None:
-    readings = [r.labels for r in everything(full)["encoders"].rows if r.labels[0] == PLANTED]
-    free, first = "free answer, packaged encoder", "first token"
-    assert readings == [
-        (PLANTED, "p1", free),
-        (PLANTED, "p2", free),
-        (PLANTED, "p2", first),
-        (PLANTED, "p3", free),
-        (PLANTED, "p3", first),
-    ]
-    c = cell(everything(full)["encoders"], "male - female", PLANTED, "p2", first)
-    s = stored(
-        full, "p2", "gender:male-female", "disparity", model="planted-people", method="full_argmax"
-    )
-    assert (c.value, c.low, c.status) == (s["value"], s["ci_low"], "planted")
-    assert cell(everything(full)["encoders"], "unparsed", PLANTED, "p2", first) == Cell()
+    t = everything(full)["encoders"]
+    readings = [r.labels[1:] for r in t.rows if r.labels[0] == PLANTED]
+    assert readings == [("p1", FREE), ("p2", FREE), ("p2", FIRST), ("p3", FREE), ("p3", FIRST)]
+    assert cell(t, "male - female", PLANTED, "p2", FIRST).status == "planted"
+    assert cell(t, "unparsed", PLANTED, "p2", FIRST) == Cell()
 
 
 def test_debiasing_shows_the_study_or_says_that_there_is_none(full: Path, tmp_path: Path) -> None:
     assert {c.status for r in everything(full)["debiasing"].rows for c in r.cells} == {NOT_ANALYSED}
     path = Path(shutil.copy(full, tmp_path / "r.duckdb"))
     base = {"task": "choice", "test": "p2"}
+    cade = base | {"method": "cade@recall", "pillar": "skin:light-dark", "p": 0.04}
+    recall, change = Estimate(0.5, 80, 0.4, 0.6), Estimate(-0.1, 20, -0.2, 0.0)
     made = [
-        row("fairness", "recall", Estimate(0.5, 80, 0.4, 0.6), **base, method="full_argmax"),
-        row(
-            "fairness",
-            "disparity_change",
-            Estimate(-0.1, 20, -0.2, 0.0),
-            **base,
-            method="cade@recall",
-            pillar="skin:light-dark",
-            p=0.04,
-        ),
+        row("fairness", "recall", recall, **base, method="full_argmax"),
+        row("fairness", "disparity_change", change, **cade),
         row("fairness", "not_run", float("nan"), **base, method="bc", note="no val questions"),
     ]
     store.replace(path, "planted-people-people", {"study_rows": table(made)})
+
     t = everything(path)["debiasing"]
-    assert [r.labels[2] for r in t.rows if r.labels[0] == PLANTED] == [
-        "full_argmax",
-        "bc",
-        "cade@recall",
-    ]
-    assert (
-        c := cell(t, "recall", PLANTED, "p2", "full_argmax")
-    ).value == 0.5 and c.status == "planted"
-    [cade] = [r for r in t.rows if r.labels[2] == "cade@recall"]
-    assert [(c.value, c.n) for c in cade.cells if c.made] == [(-0.1, 20)] and cade.cells[
-        7
-    ].value == -0.1
+
+    methods = [r.labels[2] for r in t.rows if r.labels[0] == PLANTED]
+    assert methods == ["full_argmax", "bc", "cade@recall"]
+    c = cell(t, "recall", PLANTED, "p2", "full_argmax")
+    assert (c.value, c.status) == (0.5, "planted")
+    [cade_row] = [r for r in t.rows if r.labels[2] == "cade@recall"]
+    assert [(at, c.value, c.n) for at, c in enumerate(cade_row.cells) if c.made] == [(7, -0.1, 20)]
     assert cell(t, "recall", PLANTED, "p2", "bc").status == "not in store: no val questions"
 
 
@@ -319,51 +314,31 @@ def test_unknown_names_are_refused(full: Path) -> None:
     )
 
 
-def test_footnotes_say_what_the_paper_leaves_open(full: Path) -> None:
-    notes = {name: " ".join(t.footnotes) for name, t in everything(full).items()}
-    assert (
-        "not for gender" in notes["gender"]
-        and "p2's or p3's isn't stated" in notes["skin"]
-        and "k/n" in notes["age"]
-        and "5 of the 13 classes" in notes["gender"]
-    )
-    assert "0.00 to 0.06" in notes["skin"] and "0.00 to 0.06" not in notes["age"]
-    assert (
-        "k/230" in notes["classes-age"]
-        and "no minimum group size" in notes["classes-gender"]
-        and "Planted:" in notes["rates"]
-    )
+@pytest.mark.parametrize(
+    ("item", "words"),
+    [
+        ("gender", "not for gender"),
+        ("gender", "5 of the 13 classes"),
+        ("skin", "p2's or p3's isn't stated"),
+        ("skin", "0.00 to 0.06"),
+        ("age", "k/n"),
+        ("classes-age", "k/230"),
+        ("classes-gender", "no minimum group size"),
+        ("rates", "Planted:"),
+    ],
+)
+def test_footnotes_say_what_the_paper_leaves_open(full: Path, item: str, words: str) -> None:
+    assert words in " ".join(everything(full)[item].footnotes)
 
 
-def test_the_command_prints_writes_and_keeps_the_other_paper(full: Path, tmp_path: Path) -> None:
+def test_the_command_has_the_tables_of_either_paper(full: Path) -> None:
     def run(*options: str) -> str:
-        found = CliRunner().invoke(
-            cli.app, ["reproduce", "--results", str(full), *options], catch_exceptions=False
-        )
-        assert found.exit_code == 0
-        return found.stdout
+        command = ["reproduce", "--results", str(full), *options]
+        return CliRunner().invoke(cli.app, command, catch_exceptions=False).stdout
 
     printed = run("--paper", "fairness", "--table", "2")
-    assert "clustered by picture" in printed and printed.rstrip().splitlines()[-1].startswith(
-        "3 tables, "
-    )
-    assert (
-        max(len(line) for line in printed.splitlines()) <= 120
-        and "planted-people (planted): run planted-people-people" in printed
-    )
-    assert "Table H" in run("--table", "H") and "clustered by place" in run("--table", "H")
-    lines = list(
-        csv.DictReader(io.StringIO(run("--paper", "fairness", "--table", "gender", "--csv")))
-    )
-    [line] = [
-        x for x in lines if x["row"] == "GPT-4o (not run) | p1 | paper" and x["column"] == "male"
-    ]
-    assert (line["paper_printed"], line["status"]) == ("0.7124", "not run")
-    assert {
-        t["item"]
-        for t in json.loads(run("--paper", "fairness", "--json", "--table", "rates"))["tables"]
-    } == {"rates"}
-    run("--paper", "fairness", "--table", "classes", "--out", str(tmp_path))
-    assert len(list(tmp_path.glob("classes-*.md"))) == 3
+    assert "clustered by picture" in printed
+    assert printed.rstrip().splitlines()[-1].startswith("3 tables, ")
+    assert "clustered by place" in run("--table", "H")
     with pytest.raises(UsageError, match="--paper: unknown value 'other'; valid: fairness, sdg"):
         run("--paper", "other")

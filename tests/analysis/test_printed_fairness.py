@@ -4,7 +4,6 @@ them; and what that arithmetic shows."""
 from __future__ import annotations
 
 from pathlib import Path
-from statistics import mean
 
 import pytest
 
@@ -43,19 +42,6 @@ def known(model: str, task: str, pillar: str) -> float:
     return value
 
 
-def by_class(task: str, attribute: str, **where: str) -> list[float]:
-    lines = [
-        r
-        for r in paper.rows("fairness/classes")
-        if r["task"] == task and r["pillar"] == DIFFERENCE[attribute]
-    ]
-    return [
-        float(r["value"])
-        for r in lines
-        if all(r[column] == value for column, value in where.items())
-    ]
-
-
 def fits(value: float, n: int) -> bool:
     """Whether |value|, printed with four digits, can be k/n."""
     nearest = round(abs(value) * n)
@@ -68,20 +54,8 @@ def fits(value: float, n: int) -> bool:
 
 @pytest.mark.parametrize("item", ITEMS)
 def test_lines_name_their_item_and_values_are_the_printed_digits(item: str) -> None:
-    columns = [
-        "item",
-        "row",
-        "column",
-        "task",
-        "model",
-        "test",
-        "method",
-        "pillar",
-        "indicator",
-        "metric",
-        "value",
-        "printed",
-    ]
+    about = "item row column task model test method pillar indicator metric value printed"
+    columns = about.split()
     for line in paper.rows(f"fairness/{item}"):
         assert list(line) == columns and line["item"] == item and line["printed"] and line["metric"]
         assert (
@@ -174,80 +148,5 @@ def test_every_recall_of_a_group_is_counted_over_the_same_pictures(group: str, n
     assert possible[0] == n and all(m % n == 0 for m in possible)
 
 
-def test_the_groups_say_who_was_scored() -> None:
-    totals = {a: sum(n for group, n in SIZES.items() if group.startswith(f"{a}=")) for a in GROUPS}
-    assert totals == {
-        "gender": 5_481,
-        "skin": 4_368,
-        "age": 4_899,
-    }  # all within the 5,481 whose gender is known
-
-
-@pytest.mark.parametrize(
-    ("attribute", "name", "n"),
-    [
-        ("age", "skateboarder", 230),
-        ("age", "student", 54),
-        ("skin", "nurse", 285),
-        ("skin", "student", 408),
-        ("age", "horseman", 190),
-    ],
-)
-def test_small_groups_leave_their_grid(attribute: str, name: str, n: int) -> None:
-    values = [
-        *by_class("direct", attribute, indicator=name),
-        *by_class("choice", attribute, indicator=name),
-    ]
-    assert len(values) == 16 and all(fits(v, n) for v in values)
-    assert not any(all(fits(v, m) for v in values) for m in range(1, n))
-
-
-def test_an_empty_group_was_taken_for_recall_0() -> None:
-    """Skateboarders and students: every difference is k/n of the young alone, and never negative,
-    so the old add nothing to it: there are none (or one who is always missed). 'Young 0.99 better
-    than old' compares with nobody."""
-    for name in ("skateboarder", "student"):
-        values = [
-            *by_class("direct", "age", indicator=name),
-            *by_class("choice", "age", indicator=name),
-        ]
-        assert min(values) > 0.18
-    assert max(by_class("direct", "age", indicator="skateboarder")) == 0.9957 == round(229 / 230, 4)
-
-
 # -- what doesn't
 # ----------------------------------------------------------------------
-
-
-def test_the_pooled_disparity_is_not_the_mean_over_classes() -> None:
-    assert round(mean(by_class("direct", "gender", model="gpt-4o")), 4) == -0.0372
-    assert pooled("gpt-4o", "direct", "gender:male-female") == -0.0262
-
-
-def test_most_of_the_skin_disparity_lies_between_classes() -> None:
-    """p1: 0.12 to 0.23 with the classes pooled, 0.00 to 0.06 in the mean class: groups are unlike
-    in what their people do."""
-    for model in LVLMS:
-        within = mean(by_class("direct", "skin", model=model))
-        assert 0.003 < within < 0.058 and 0.115 < known(model, "direct", "skin:light-dark") < 0.233
-        assert known(model, "direct", "skin:light-dark") > 2 * within
-
-
-def test_single_choice_is_not_consistently_less_disparate() -> None:
-    def larger(attribute: str) -> list[str]:
-        pillar = DIFFERENCE[attribute]
-        return [
-            m for m in LVLMS if abs(known(m, "choice", pillar)) > abs(known(m, "direct", pillar))
-        ]
-
-    assert larger("skin") == larger("age") == []
-    assert set(LVLMS) - set(larger("gender")) == {
-        "sharegpt4v-7b",
-        "llava-1.6-34b",
-    }  # lower for two of eight only
-
-
-def test_single_choice_recall_is_higher_almost_everywhere() -> None:
-    pairs = [(m, g) for m in LVLMS for g in SIZES]
-    lower = [(m, g) for m, g in pairs if known(m, "choice", g) < known(m, "direct", g)]
-    assert len(pairs) == 64 and lower == [("gpt-4o", "gender=female"), ("gpt-4o", "age=young")]

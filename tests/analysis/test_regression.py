@@ -13,70 +13,10 @@ from tests.builders.analysis_run import OPEN, number_cell, one, run_of
 
 TARGETS = ["under5_mort"] * 5 + ["women_bmi"] * 4
 SPLITS = ["test", "test", "test", "val", "val", "test", "test", "val", "val"]
-GOLD = [50.0, 70.0, 60.0, 40.0, 80.0, 22.0, 24.0, 21.0, 23.0]
 SAID = [60.0, 73.0, 61.0, 0.0, 0.0, 22.5, 22.0, 0.0, 0.0]
-TOLERANCE = [5.0] * 5 + [1.0] * 4
-
-
-def _rows(params=None):  # type: ignore[no-untyped-def]
-    digits = np.tile(np.array(GOLD)[:, None], (1, 10))
-    z = {"full": np.zeros((9, 10)).tolist()}
-    cell = number_cell(
-        {"full": SAID},
-        GOLD,
-        digits,
-        z,
-        params=params,
-        target=TARGETS,
-        tolerance=TOLERANCE,
-        split=SPLITS,
-    )
-    return regression.rows(run_of(cell), AnalysisSettings())
 
 
 PICK = {"task": "regression", "test": "T2"}
-
-
-def test_errors_of_the_full_view() -> None:
-    rows = _rows()
-    # errors of the test rows: 10, 3 and 1 deaths, 0.5 and 2 BMI points
-    expected = {
-        "mae_micro": (10 + 3 + 1 + 0.5 + 2) / 5,
-        "mae_macro": ((10 + 3 + 1) / 3 + (0.5 + 2) / 2) / 2,
-        "error_in_tolerances_micro": (10 / 5 + 3 / 5 + 1 / 5 + 0.5 / 1 + 2 / 1) / 5,
-        "interval_accuracy_micro": 3 / 5,
-        "interval_accuracy_macro": (2 / 3 + 1 / 2) / 2,
-        # standard deviation of the gold numbers of the val rows: 40 and 80; 21 and 23
-        "error_in_sd_macro": (
-            ((10 + 3 + 1) / 3 / np.std([40, 80], ddof=1) + (0.5 + 2) / 2 / np.std([21, 23], ddof=1))
-            / 2
-        ),
-    }
-    for metric, value in expected.items():
-        r = one(rows, **PICK, method="full", metric=metric)
-        assert (r["value"], r["n"]) == (pytest.approx(value), 5)
-    assert one(rows, **PICK, method="full", metric="mae_micro")["note"] == "mixes units"
-    assert one(rows, **PICK, method="full", by="target", level="women_bmi", metric="mae")[
-        "value"
-    ] == pytest.approx((0.5 + 2) / 2)
-    assert not rows.duplicated(list(KEY)).any() and rows[rows["method"] == "cade"].empty
-
-
-def test_changes_by_cade() -> None:
-    """Every digit leads to the gold number: CADE's errors are zero, and its change is minus the
-    error of Full."""
-    rows = _rows(OPEN)
-    change = one(rows, **PICK, method="cade", metric="error_in_tolerances_change")
-    assert (
-        change["value"] == pytest.approx(-(10 / 5 + 3 / 5 + 1 / 5 + 0.5 + 2) / 5)
-        and "Holm over" in change["note"]
-    )
-    assert one(rows, **PICK, method="cade", by="target", level="under5_mort", metric="mae_change")[
-        "value"
-    ] == pytest.approx(-14 / 3)
-    assert one(rows, **PICK, method="cade", metric="interval_accuracy_change")[
-        "value"
-    ] == pytest.approx(1 - 3 / 5)
 
 
 def test_a_target_without_spread_in_val_has_no_scaled_error() -> None:

@@ -13,11 +13,10 @@ from sdgbias.analysis.analyse import analyse
 from sdgbias.analysis.rows import COLUMNS, row, table
 from sdgbias.analysis.run import load
 from sdgbias.errors import StoreError
-from sdgbias.methods import cade
 from sdgbias.methods.stats import Estimate
 from sdgbias.types import ContextTest, Task, View
 from tests.builders.people import publish_people
-from tests.builders.results import PARAMS, publish_fake
+from tests.builders.results import publish_fake
 
 
 @pytest.fixture(scope="module")
@@ -39,25 +38,6 @@ def test_every_score_stands_at_its_item(results: Path) -> None:
             for item_id, logits in zip(stored["item_id"], stored["logits"], strict=True):
                 at = int(np.flatnonzero(cell.items["item_id"] == item_id)[0])
                 assert np.array_equal(cell.logits[view][at], np.asarray(logits, dtype=np.float64))
-
-
-def test_payoff_is_one_for_the_gold_letter_only(results: Path) -> None:
-    cell = load(results, "fake-optimist-1").cells[(Task.MCQ, ContextTest.T1)]
-    assert (cell.payoff.sum(axis=1) == 1).all()
-    assert ["ABC"[i] for i in cell.payoff.argmax(axis=1)] == list(cell.items["gold"])
-
-
-def test_cade_from_the_store_is_cade_of_the_run(results: Path) -> None:
-    cell = load(results, "fake-optimist-1").cells[(Task.MCQ, ContextTest.T2)]
-    assert cell.params == PARAMS
-    choice = cade.decide(cell.streams(), PARAMS).choice
-    sql = (
-        "SELECT pred FROM predictions WHERE run_id = ? AND test = 'T2' AND method = 'cade' ORDER BY"
-        " item_id"
-    )
-    assert ["ABC"[i] for i in choice] == list(
-        store.query(results, sql, ["fake-optimist-1"])["pred"]
-    )
 
 
 def test_an_unknown_run_is_named(results: Path) -> None:

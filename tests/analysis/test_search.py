@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from sdgbias.analysis.rows import KEY, AnalysisSettings
+from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.analysis.studies import search
 from sdgbias.analysis.tuning import PARAMETERS
 from sdgbias.methods.search import RANGES, random_search, take
@@ -48,31 +48,3 @@ def test_values_are_those_of_the_parameters_beside_them(table: pd.DataFrame, tas
     best = payoff_of(cell, params_of(rows, "exact"), cell.val)
     assert best >= payoff_of(cell, paper.params, cell.val) - 1e-12
     assert best == pytest.approx(payoff_of(cell, params_of(rows, "exact_centred"), cell.val))
-
-
-@pytest.mark.parametrize("task", list(Task))
-def test_optimism_is_what_val_says_over_held_out_places(table: pd.DataFrame, task: Task) -> None:
-    metric, sign = ("accuracy", 1) if task is Task.MCQ else ("mae", -1)
-    rows = table[(table["task"] == task.value) & (table["method"] == "exact_centred")]
-    held = value(rows, metric=f"held_out_{metric}")
-    assert value(rows, metric="optimism") == pytest.approx(
-        sign * (value(rows, metric=f"val_{metric}") - held)
-    )
-    assert value(rows, metric="optimism") > 0
-
-
-def test_gain_is_paired_with_the_paper_search(table: pd.DataFrame) -> None:
-    rows = table[table["task"] == "mcq"]
-    gain = rows[(rows["method"] == "exact") & (rows["metric"] == "gain_over_random")].iloc[0]
-    difference = value(rows, method="exact", metric="accuracy") - value(
-        rows, method="random", metric="accuracy"
-    )
-    assert gain["value"] == pytest.approx(difference)
-    assert gain["n"] == LETTERS.test_rows.sum()
-    assert 0 <= gain["p"] <= 1
-    assert not ((rows["method"] == "random") & (rows["metric"] == "gain_over_random")).any()
-
-
-def test_keys_are_unique_and_rows_repeat(table: pd.DataFrame) -> None:
-    assert not table.duplicated(list(KEY)).any()
-    pd.testing.assert_frame_equal(table, search.rows(run_of(LETTERS, NUMBERS), QUICK))

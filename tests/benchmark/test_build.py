@@ -11,15 +11,7 @@ from sdgbias.benchmark import build
 from sdgbias.errors import UsageError
 from sdgbias.raw.images.image_store import ImageSettings
 from sdgbias.raw.synthetic import write_sample
-from tests.builders.raw_folder import (
-    ONE,
-    THREE,
-    TWO,
-    clusters_of,
-    make_tile,
-    put_photo,
-    put_tile,
-)
+from tests.builders.raw_folder import ONE, THREE, TWO, clusters_of, make_tile, put_photo, put_tile
 
 
 def test_pictures_without_a_photo_are_near_duplicates_by_their_tiles(tmp_path: Path) -> None:

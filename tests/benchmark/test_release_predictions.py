@@ -6,12 +6,14 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
 from sdgbias.benchmark.release.prediction_tables import parse_level, read_tables
@@ -27,6 +29,8 @@ from sdgbias.cli import app
 from sdgbias.errors import InputError, StoreError, UsageError
 from sdgbias.methods.cade import Numerics, decide, streams
 from sdgbias.types import DIGITS, LETTERS, CadeParams, ContextTest, Task
+
+Change = Callable[[pd.DataFrame], pd.DataFrame]
 
 
 def tables(
@@ -79,24 +83,37 @@ def tables(
     return made
 
 
+APPLY = CadeParams(0.9, 1, 1, 0.9)
+
+
+@pytest.fixture
+def pred(tmp_path: Path) -> Path:
+    """The four tables of 300 multiple-choice questions."""
+    tables(tmp_path / "pred")
+    return tmp_path / "pred"
+
+
+def apply(
+    pred: Path, params: CadeParams | Tuning = APPLY, task: Task = Task.MCQ, **options: Any
+) -> Any:
+    """CADE on the tables; it writes beside them, into out."""
+    return run(pred, task, ContextTest.T2, pred.parent / "out", params=params, **options)
+
+
+def answers(pred: Path) -> pd.DataFrame:
+    return pd.read_csv(pred.parent / "out" / "cade_predictions.csv", keep_default_na=False)
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_search_writes_what_decide_says(tmp_path: Path, suffix: str) -> None:
-    made = tables(tmp_path / "pred", suffix=suffix)
-    config = run(
-        tmp_path / "pred", Task.MCQ, ContextTest.T2, tmp_path / "out", params=Tuning(draws=300)
-    )
+    pred = tmp_path / "pred"
+    made = tables(pred, suffix=suffix)
+    config = apply(pred, Tuning(draws=300))
     written = json.loads((tmp_path / "out" / "cade_config.json").read_text())
     assert written["params"] == config["params"]
-    rows = pd.read_csv(tmp_path / "out" / "cade_predictions.csv")
-    assert list(rows.columns) == [
-        "index",
-        "split",
-        "answer",
-        "baseline_pred",
-        "cade_pred",
-        "baseline_conf",
-        "kl",
-    ]
+    rows = answers(pred)
+    columns = ["index", "split", "answer", "baseline_pred", "cade_pred", "baseline_conf", "kl"]
+    assert list(rows.columns) == columns
     z = [made[v][[f"logit_{c}" for c in LETTERS]].to_numpy() for v in ("full", "ctx", "img", "q")]
     want = decide(streams(*z), CadeParams(**config["params"])).choice
     assert list(rows["cade_pred"]) == [LETTERS[i] for i in want]
@@ -106,79 +123,59 @@ def test_search_writes_what_decide_says(tmp_path: Path, suffix: str) -> None:
     assert got["n"] == len(test) == 240
     assert got["ci_low"] < got["value"] < got["ci_high"]
     assert got["value"] > written["metrics"]["test"]["baseline_accuracy"]["value"]
+    first = (tmp_path / "out" / "cade_predictions.csv").read_bytes()
+    apply(pred, read_params(tmp_path / "out" / "cade_config.json"))  # saved ones repeat the search
+    assert (tmp_path / "out" / "cade_predictions.csv").read_bytes() == first
 
 
-def test_the_command_prints_one_json_value(tmp_path: Path) -> None:
-    tables(tmp_path / "pred")
-    where = ["--pred-dir", str(tmp_path / "pred"), "--out", str(tmp_path / "out")]
-    done = CliRunner().invoke(app, ["cade", "apply", *where, "--task=mcq", "--level=T2", "--tau=1"])
+def command(pred: Path, *options: str) -> Result:
+    fixed = ["--pred-dir", str(pred), "--task", "mcq", "--level", "2"]
+    out = ["--out", str(pred.parent / "out")]
+    return CliRunner().invoke(app, ["cade", "apply", *fixed, *out, *options])
+
+
+def test_the_command_prints_one_json_value_and_names_the_rows_behind_it(tmp_path: Path) -> None:
+    pred = tmp_path / "pred"
+    tables(pred, n=45)
+    edit(pred / "mcq_T2.csv", lambda f: f.assign(logit_A=f["logit_A"].where(f["index"] > 9)))
+    done = command(pred, "--tau=1")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["params"]["tau"] == 1.0
     assert "wrote" in done.stderr and "cade_predictions.csv" in done.stderr
-
-
-def test_apply_with_saved_parameters_repeats_the_search(tmp_path: Path) -> None:
-    tables(tmp_path / "pred")
-    run(tmp_path / "pred", Task.MCQ, ContextTest.T2, tmp_path / "a", params=Tuning(draws=100))
-    params = read_params(tmp_path / "a" / "cade_config.json")
-    run(tmp_path / "pred", Task.MCQ, ContextTest.T2, tmp_path / "b", params=params)
-    name = "cade_predictions.csv"
-    assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    assert "note: 10 of 45 rows lack the logit of an option in some view" in done.stderr
 
 
 def test_regression_replaces_the_first_digit(tmp_path: Path) -> None:
-    tables(tmp_path / "pred", Task.REGRESSION)
-    config = run(
-        tmp_path / "pred",
-        Task.REGRESSION,
-        ContextTest.T2,
-        tmp_path / "out",
-        params=Tuning(draws=200),
-    )
-    rows = pd.read_csv(tmp_path / "out" / "cade_predictions.csv")
+    pred = tmp_path / "pred"
+    tables(pred, Task.REGRESSION)
+    config = apply(pred, Tuning(draws=200), Task.REGRESSION)
+    rows = answers(pred)
     assert config["mode"] == "replace"
     assert ((rows["cade_pred"] - 0.5).isin(range(10))).all()
     test = rows[rows["split"] == "test"]
+    error = (test["cade_pred"] - test["answer"]).abs()
     measured = config["metrics"]["test"]
-    assert measured["cade_mae"]["value"] == pytest.approx(
-        (test["cade_pred"] - test["answer"]).abs().mean()
-    )
-    assert measured["cade_interval_accuracy"]["value"] == pytest.approx(
-        ((test["cade_pred"] - test["answer"]).abs() <= 0.75).mean()
-    )
+    assert measured["cade_mae"]["value"] == pytest.approx(error.mean())
+    assert measured["cade_interval_accuracy"]["value"] == pytest.approx((error <= 0.75).mean())
 
 
 def test_regression_can_be_tuned_in_units_of_the_tolerance(tmp_path: Path) -> None:
-    tables(tmp_path / "pred", Task.REGRESSION)
+    pred = tmp_path / "pred"
+    tables(pred, Task.REGRESSION)
 
     def tuned(objective: Objective, tolerance: float | None = None) -> dict[str, Any]:
-        found: Any = run(
-            tmp_path / "pred",
-            Task.REGRESSION,
-            ContextTest.T2,
-            tmp_path / "out",
-            params=Tuning(draws=200, objective=objective),
-            tolerance=tolerance,
-        )
+        settings = Tuning(draws=200, objective=objective)
+        found = apply(pred, settings, Task.REGRESSION, tolerance=tolerance)
         return found["search"] | found["params"]
 
     mae, own, given = tuned("mae"), tuned("tolerance"), tuned("tolerance", 3.0)
-    assert (mae["objective"], own["objective"]) == (
-        "negative MAE",
-        "negative error in tolerances",
-    )
+    assert (mae["objective"], own["objective"]) == ("negative MAE", "negative error in tolerances")
     # one target: another unit and the same order of settings
     assert own["value"] == pytest.approx(mae["value"] / 0.75) and own["alpha"] == mae["alpha"]
     assert given["value"] == pytest.approx(mae["value"] / 3.0)
+    tables(pred, Task.MCQ)
     with pytest.raises(UsageError, match="--objective tolerance is for --task regression"):
-        tables(tmp_path / "mcq", Task.MCQ)
-        run(
-            tmp_path / "mcq",
-            Task.MCQ,
-            ContextTest.T2,
-            tmp_path / "b",
-            params=Tuning(draws=9, objective="tolerance"),
-        )
+        apply(pred, Tuning(draws=9, objective="tolerance"))
 
 
 def reference_number(text: str, digit: str) -> float:
@@ -197,27 +194,20 @@ def test_an_answer_without_a_number_says_the_same_under_every_digit(
 ) -> None:
     pred = tmp_path / "pred"
     tables(pred, Task.REGRESSION)
-    edit(
-        pred / "regression_T2.csv",
-        lambda f: f.assign(
-            prediction=f["prediction"].astype(str).where(f["index"] % 3 != 0, "no idea")
-        ),
-    )
+
+    def silence(f: pd.DataFrame) -> pd.DataFrame:
+        said = f["prediction"].astype(str)
+        return f.assign(prediction=said.where(f["index"] % 3 != 0, "no idea"))
+
+    edit(pred / "regression_T2.csv", silence)
     t = read_tables(pred, Task.REGRESSION, ContextTest.T2)
     p = prepare(t, numerics)
     gold = t.frame["answer"].astype(float).to_numpy()
     want = np.array([[reference_number(x, d) for d in DIGITS] for x in t.frame["prediction"]])
     np.testing.assert_array_equal(p.values, want)
     np.testing.assert_array_equal(p.payoff, -np.abs(want - gold[:, None]))  # what the search sees
-    config = run(
-        pred,
-        Task.REGRESSION,
-        ContextTest.T2,
-        tmp_path / "out",
-        params=CadeParams(1, 1, 1, 2),
-        numerics=numerics,
-    )
-    rows = pd.read_csv(tmp_path / "out" / "cade_predictions.csv")
+    config = apply(pred, CadeParams(1, 1, 1, 2), Task.REGRESSION, numerics=numerics)
+    rows = answers(pred)
     silent = rows["index"] % 3 == 0
     assert (rows.loc[silent, "cade_pred"] == 0.0).all()
     assert (rows.loc[~silent, "cade_pred"] != 0.0).all()
@@ -229,153 +219,123 @@ def test_an_answer_without_a_number_says_the_same_under_every_digit(
     assert measured["cade_mae"]["n"] == len(test)
 
 
-def test_tau_zero_is_the_full_view(tmp_path: Path) -> None:
-    tables(tmp_path / "pred")
-    run(
-        tmp_path / "pred", Task.MCQ, ContextTest.T2, tmp_path / "out", params=CadeParams(1, 1, 1, 0)
-    )
-    rows = pd.read_csv(tmp_path / "out" / "cade_predictions.csv")
+def test_tau_zero_is_the_full_view(pred: Path) -> None:
+    apply(pred, CadeParams(1, 1, 1, 0))
+    rows = answers(pred)
     assert (rows["baseline_pred"] == rows["cade_pred"]).all()
 
 
-def edit(path: Path, change) -> None:
+def edit(path: Path, change: Change) -> None:
     frame = pd.read_csv(path).sort_values("index", ignore_index=True)
-    changed = change(frame)
-    (frame if changed is None else changed).to_csv(path, index=False)
+    change(frame).to_csv(path, index=False)
 
 
-def test_missing_rows_views_and_options_are_counted_not_dropped(tmp_path: Path) -> None:
-    pred = tmp_path / "pred"
-    tables(pred)
+@pytest.mark.parametrize("numerics", ["exact", "reference"])
+def test_missing_rows_views_and_options_are_counted_not_dropped(
+    pred: Path, numerics: Numerics
+) -> None:
     edit(pred / "mcq_T5.csv", lambda f: f[f["index"] >= 10])
-    edit(
-        pred / "mcq_T2.csv",
-        lambda f: f.assign(
-            C=f["C"].where(f["index"] != 7, ""), answer=f["answer"].where(f["index"] != 8, "Z")
-        ),
-    )
+    edit(pred / "mcq_T2.csv", lambda f: f.assign(C=f["C"].where(f["index"] != 7, "")))
+    edit(pred / "mcq_T2.csv", lambda f: f.assign(answer=f["answer"].where(f["index"] != 8, "Z")))
     (pred / "mcq_T5_text.csv").unlink()
-    for numerics in ("exact", "reference"):
-        config = run(
-            pred,
-            Task.MCQ,
-            ContextTest.T2,
-            tmp_path / numerics,
-            params=CadeParams(0.9, 1, 1, 0.9),
-            numerics=numerics,
-        )
-        notes = config["notes"]
-        assert notes["rows_without_img"] == 10
-        assert notes["rows_without_q"] == 300
-        assert notes["gold_missing_or_not_an_option"] >= 1
-        rows = pd.read_csv(tmp_path / numerics / "cade_predictions.csv", keep_default_na=False)
-        assert len(rows) == 300
-        assert rows.loc[7, "cade_pred"] in ("A", "B")
+    notes = apply(pred, numerics=numerics)["notes"]
+    assert notes["rows_without_img"] == 10
+    assert notes["rows_without_q"] == 300
+    assert notes["gold_missing_or_not_an_option"] >= 1
+    rows = answers(pred)
+    assert len(rows) == 300
+    assert rows.loc[7, "cade_pred"] in ("A", "B")
 
 
-def test_nan_in_part_of_a_row_is_masked(tmp_path: Path) -> None:
-    pred = tmp_path / "pred"
-    tables(pred)
-    edit(
-        pred / "mcq_T2_text.csv",
-        lambda f: f.assign(logit_A=f["logit_A"].where(f["index"] != 3, np.nan)),
-    )
+def test_nan_in_part_of_a_row_is_masked(pred: Path) -> None:
+    edit(pred / "mcq_T2_text.csv", cell("logit_A", 3, np.nan))
     t = read_tables(pred, Task.MCQ, ContextTest.T2)
     assert t.notes["rows_with_masked_candidates"] == 1
-    run(pred, Task.MCQ, ContextTest.T2, tmp_path / "out", params=CadeParams(2, 5, 1.5, 2))
-    assert pd.read_csv(tmp_path / "out" / "cade_predictions.csv").loc[3, "cade_pred"] != "A"
+    apply(pred, CadeParams(2, 5, 1.5, 2))
+    assert answers(pred).loc[3, "cade_pred"] != "A"
 
 
-def test_split_by_rule_when_the_column_is_absent(tmp_path: Path) -> None:
-    pred = tmp_path / "pred"
-    tables(pred)
-    edit(pred / "mcq_T2.csv", lambda f: f.drop(columns="split"))
+def test_split_by_rule_when_the_column_is_absent(pred: Path) -> None:
+    edit(pred / "mcq_T2.csv", without("split"))
     t = read_tables(pred, Task.MCQ, ContextTest.T2)
     assert t.notes["rows_split_by_rule"] == 300
     assert list(t.frame["split"][:5]) == ["test", "val", "test", "test", "val"]
 
 
+def without(*columns: str) -> Change:
+    return lambda f: f.drop(columns=list(columns), errors="ignore")
+
+
+def cell(column: str, at: int, value: object) -> Change:
+    """One value of the row of index ``at``."""
+    return lambda f: f.assign(**{column: f[column].astype(object).where(f["index"] != at, value)})
+
+
+def with_id(text: str) -> Change:
+    """Row 7 with another id."""
+    return lambda f: f.assign(index=f["index"].astype(str).where(f["index"] != 7, text))
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda f: f.drop(columns="index"), "no column 'index'"),
+        (without("index"), "no column 'index'"),
         (lambda f: f.assign(index=f["index"].astype(str) + "x"), "not an integer"),
         (lambda f: f.assign(index=f["index"] + 0.5), "not an integer"),
         (lambda f: f.assign(index=f["index"].replace(5, 4)), "index 4 stands in more than one row"),
+        (with_id("100000000000000000000"), "too large"),
+        (with_id("1e20"), "not an integer"),
+        (with_id(""), "not an integer"),
         (lambda f: f.rename(columns=lambda c: c.replace("logit", "score")), "no logit columns"),
+        (without("logit_C"), "mcq_T2: no logit in column logit_C"),
+        (without("logit_C", "A", "B", "C"), "mcq_T2: no logit in column logit_C"),
+        (cell("logit_B", 7, "n/a"), r"mcq_T2\.csv: index 7: logit_B 'n/a' is not a number"),
+        (cell("logit_B", 7, np.inf), r"mcq_T2\.csv: index 7: logit_B 'inf' is not a number"),
         (lambda f: f.assign(split="train"), "split 'train'"),
-        (lambda f: f.assign(split="test"), "no validation row"),
-        (lambda f: f.assign(answer="0"), "index \\d+: answer '0' is not one of A, B, C"),
     ],
 )
-def test_bad_tables_get_one_clear_line(tmp_path: Path, change, words: str) -> None:
-    pred = tmp_path / "pred"
-    tables(pred)
+def test_bad_tables_get_one_clear_line(pred: Path, change: Change, words: str) -> None:
     edit(pred / "mcq_T2.csv", change)
     with pytest.raises(InputError, match=words) as caught:
-        run(pred, Task.MCQ, ContextTest.T2, tmp_path / "out", params=Tuning(draws=10))
-    assert "\n" not in str(caught.value)
-
-
-APPLY = CadeParams(0.9, 1, 1, 0.9)
+        apply(pred)
+    assert "\n" not in str(caught.value) and not (pred.parent / "out").exists()
 
 
 @pytest.mark.parametrize(
     ("table", "change", "words"),
     [
-        ("mcq_T2", lambda f: f.drop(columns="logit_C"), "mcq_T2: no logit in column logit_C"),
-        ("mcq_T5", lambda f: f.drop(columns="logit_C"), "mcq_T5: no logit in column logit_C"),
+        ("mcq_T5", without("logit_C"), "mcq_T5: no logit in column logit_C"),
         ("mcq_T2_text", lambda f: f.assign(logit_B=np.nan), "column logit_B, which 300 of 300"),
-        (
-            "mcq_T2",
-            lambda f: f.assign(logit_B=f["logit_B"].astype(object).where(f["index"] != 7, "n/a")),
-            "mcq_T2.csv: index 7: logit_B 'n/a' is not a number",
-        ),
-        (
-            "mcq_T2",
-            lambda f: f.assign(logit_B=f["logit_B"].where(f["index"] != 7, np.inf)),
-            "mcq_T2.csv: index 7: logit_B 'inf' is not a number",
-        ),
-        ("mcq_T2", lambda f: with_id(f, "100000000000000000000"), "too large"),
-        ("mcq_T2", lambda f: with_id(f, "1e20"), "not an integer"),
-        ("mcq_T2", lambda f: with_id(f, ""), "not an integer"),
+        ("regression_T2", without("logit_9"), "no logit in column logit_9"),
     ],
 )
-def test_what_would_shrink_options_or_bend_ids_is_refused(
-    tmp_path: Path, table: str, change, words: str
+def test_a_view_without_the_logits_of_an_option_is_refused(
+    pred: Path, table: str, change: Change, words: str
 ) -> None:
-    pred = tmp_path / "pred"
-    tables(pred)
+    tables(pred, Task.REGRESSION)
     edit(pred / f"{table}.csv", change)
-    with pytest.raises(InputError, match=re.escape(words)) as caught:
-        run(pred, Task.MCQ, ContextTest.T2, tmp_path / "out", params=APPLY)
-    assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
+    with pytest.raises(InputError, match=words):
+        apply(pred, task=Task(table.split("_")[0]))
 
 
-def with_id(frame: pd.DataFrame, text: str) -> pd.DataFrame:
-    """Row 7 with another id."""
-    return frame.assign(index=frame["index"].astype(str).where(frame["index"] != 7, text))
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda f: f.assign(split="test"), "no validation row"),
+        (lambda f: f.assign(answer="0"), r"index \d+: answer '0' is not one of A, B, C"),
+    ],
+)
+def test_nothing_to_search_on_is_refused(pred: Path, change: Change, words: str) -> None:
+    edit(pred / "mcq_T2.csv", change)
+    with pytest.raises(InputError, match=words):
+        apply(pred, Tuning(draws=10))
 
 
-def test_a_missing_column_is_refused_without_option_texts_and_for_digits(tmp_path: Path) -> None:
-    for task, column in ((Task.MCQ, "logit_C"), (Task.REGRESSION, "logit_9")):
-        pred = tmp_path / task.value
-        tables(pred, task)
-        for path in pred.glob("*.csv"):
-            edit(
-                path, lambda f, gone=column: f.drop(columns=[gone, "A", "B", "C"], errors="ignore")
-            )
-        with pytest.raises(InputError, match=f"no logit in column {column}"):
-            run(pred, task, ContextTest.T2, tmp_path / "out", params=APPLY)
-
-
-def test_a_column_that_no_question_needs_may_be_absent(tmp_path: Path) -> None:
-    pred = tmp_path / "pred"
-    tables(pred)
+def test_a_column_that_no_question_needs_may_be_absent(pred: Path) -> None:
     for path in pred.glob("*.csv"):
-        edit(path, lambda f: f.drop(columns="logit_C"))
+        edit(path, without("logit_C"))
     edit(pred / "mcq_T2.csv", lambda f: f.assign(C=""))
-    config = run(pred, Task.MCQ, ContextTest.T2, tmp_path / "out", params=APPLY)
+    config = apply(pred)
     lost = config["notes"]["gold_missing_or_not_an_option"]
     assert lost > 0
     assert f"{lost} of 300 rows have no gold answer among their options: in no metric" in (
@@ -397,7 +357,7 @@ def test_ids_beyond_2_to_53_stay_as_they_are(tmp_path: Path, suffix: str) -> Non
             frame.to_csv(path, index=False)
         else:
             frame.to_parquet(path, index=False)
-    run(pred, Task.MCQ, ContextTest.T2, tmp_path / "out", params=APPLY)
+    apply(pred)
     rows = pd.read_csv(tmp_path / "out" / "cade_predictions.csv")
     assert rows["index"].tolist() == [first + i for i in range(20)]
 
@@ -411,35 +371,22 @@ def test_floats_that_skip_integers_are_refused(tmp_path: Path) -> None:
         frame["index"] = frame["index"].astype(float).where(np.arange(20) != 4, value)
         frame.to_parquet(path, index=False)
         with pytest.raises(InputError, match=words):
-            run(pred, Task.MCQ, ContextTest.T2, tmp_path / "out", params=APPLY)
+            apply(pred)
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-1"])
 def test_parameters_that_are_no_numbers_are_refused(tmp_path: Path, value: str) -> None:
-    pred, out = tmp_path / "pred", tmp_path / "out"
+    pred = tmp_path / "pred"
     tables(pred, n=20)
-    base = ["cade", "apply", "--pred-dir", str(pred), "--task", "mcq", "--level", "2"]
-    for option in ("--alpha", "--lambda-kl", "--beta", "--tau"):
-        done = CliRunner().invoke(app, [*base, "--out", str(out), f"{option}={value}"])
+    for option in ("--alpha", "--lambda-kl", "--beta", "--tau", "--tolerance"):
+        done = command(pred, "--alpha=1", f"{option}={value}")
         assert isinstance(done.exception, UsageError)
         assert str(done.exception).startswith(f"{option} is {value}")
-    done = CliRunner().invoke(app, [*base, "--out", str(out), "--alpha=1", f"--tolerance={value}"])
-    assert isinstance(done.exception, UsageError) and "--tolerance is" in str(done.exception)
     saved = {"alpha": 1.0, "lambda_kl": 1.0, "beta": 1.0, "tau": float(value)}
     (tmp_path / "p.json").write_text(json.dumps(saved))
     with pytest.raises(InputError, match="tau is"):
         read_params(tmp_path / "p.json")
-    assert not out.exists()
-
-
-def test_the_command_names_the_rows_behind_its_figures(tmp_path: Path) -> None:
-    pred, out = tmp_path / "pred", tmp_path / "out"
-    tables(pred, n=45)
-    edit(pred / "mcq_T2.csv", lambda f: f.assign(logit_A=f["logit_A"].where(f["index"] > 9)))
-    base = ["cade", "apply", "--pred-dir", str(pred), "--task", "mcq", "--level", "2"]
-    done = CliRunner().invoke(app, [*base, "--out", str(out), "--alpha=1"])
-    assert done.exit_code == 0
-    assert "note: 10 of 45 rows lack the logit of an option in some view" in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_out_that_cannot_be_written_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:

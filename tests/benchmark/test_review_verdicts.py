@@ -183,11 +183,7 @@ def test_verdicts_for_the_next_build(tmp_path: Path) -> None:
     assert found.values.tolist() == [
         ["mcq", 9, "rejected"],
         ["regression", 3, "accepted"],
-    ] and list(found) == [
-        "task",
-        "item_id",
-        "verdict",
-    ]
+    ] and list(found) == ["task", "item_id", "verdict"]
     for broken, words in (
         (rows.drop(columns="verdict"), "missing column"),
         (rows.assign(verdict="reject"), "unknown verdict 'reject'; valid: accepted, rejected"),

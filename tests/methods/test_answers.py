@@ -26,6 +26,7 @@ from sdgbias.methods.answers import (
         ("SDG 3.2: 27.1", 27.1, 3.2),
         ("\u22121.5", -1.5, 1.5),
         ("-0.3", -0.3, -0.3),
+        ("about \u201312.5 degrees", -12.5, 12.5),
         ("about 40%.", 40.0, 40.0),
         ("none", None, None),
         ("", None, None),
@@ -42,6 +43,8 @@ def test_numbers(text: str, ours: float | None, reference: float | None) -> None
         ("45.0", "7", 75.0),
         ("0.3", "3", 3.3),
         ("-1.2", "4", -4.2),
+        ("\u221245", "7", -75.0),
+        ("\u201345", "7", -75.0),
         ("no idea", "6", 0.0),
         ("", "6", 0.0),
         ("The rate is 112.4", "9", 912.4),
@@ -49,7 +52,8 @@ def test_numbers(text: str, ours: float | None, reference: float | None) -> None
 )
 def test_replace_first_digit(text: str, digit: str, value: float) -> None:
     assert with_first_digit(text, digit) == value
-    assert with_first_digit(text, digit, reference=True) == value
+    if text.isascii():
+        assert with_first_digit(text, digit, reference=True) == value
 
 
 @pytest.mark.parametrize(
@@ -77,22 +81,19 @@ def test_an_option_the_item_lacks_is_no_answer() -> None:
     assert parse_letter("C", "AB") is None
 
 
-@pytest.mark.parametrize(
-    ("begin", "end"),
-    [
-        ("<think>", "</think>"),
-        ("<seed:think>\n", "\n</seed:think>"),
-        ("[THINK]", "[/THINK]"),
-        ("\u25c1think\u25b7", "\u25c1/think\u25b7"),
-        ("<|begin_of_thought|>", "<|end_of_thought|>"),
-        ("<|START_THINKING|>", "<|END_THINKING|>"),
-        ("<|channel>thought\n", "<channel|>"),
-        (
-            "<|channel|>analysis<|message|>",
-            "<|end|><|start|>assistant<|channel|>final<|message|>",
-        ),
-    ],
-)
+MARKS = [
+    ("<think>", "</think>"),
+    ("<seed:think>\n", "\n</seed:think>"),
+    ("[THINK]", "[/THINK]"),
+    ("\u25c1think\u25b7", "\u25c1/think\u25b7"),
+    ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|channel>thought\n", "<channel|>"),
+    ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
+]
+
+
+@pytest.mark.parametrize(("begin", "end"), MARKS)
 def test_thoughts_are_no_answer(begin: str, end: str) -> None:
     thought = f"{begin}B or 30? I can't help thinking 30.{end}"
     assert parse_number(f"{thought}-12.5") == -12.5
@@ -115,29 +116,12 @@ def test_what_looks_like_a_thought_is_part_of_the_answer() -> None:
     assert parse_letter("B <reason> low", "ABC") == "B"
 
 
-@pytest.mark.parametrize(
-    ("mark", "end"),
-    [
-        ("<think>", "</think>"),
-        ("<seed:think>", "</seed:think>"),
-        ("[THINK]", "[/THINK]"),
-        ("\u25c1think\u25b7", "\u25c1/think\u25b7"),
-        ("<|begin_of_thought|>", "<|end_of_thought|>"),
-        ("<|START_THINKING|>", "<|END_THINKING|>"),
-        ("<|channel>thought", "<channel|>"),
-        ("<|channel|>analysis<|message|>", "<|channel|>final<|message|>"),
-    ],
-)
-def test_a_thought_is_closed_by_its_own_mark(mark: str, end: str) -> None:
-    assert closing_mark(mark) == end
+@pytest.mark.parametrize(("begin", "end"), MARKS)
+def test_a_thought_is_closed_by_its_own_mark(begin: str, end: str) -> None:
+    mark, closing = begin.strip(), end.strip().removeprefix("<|end|><|start|>assistant")
+    assert closing_mark(mark) == closing
     assert thought_left_open(f"User: high?\nAssistant: {mark}\nHm. Answer: ") == mark
-    assert thought_left_open(f"User: high?\nAssistant: {mark}\n{end}\n") == ""
-
-
-def test_a_unicode_minus_is_a_minus() -> None:
-    for sign in ("-", "\u2212", "\u2013"):
-        assert parse_number(f"about {sign}12.5 degrees") == -12.5
-        assert with_first_digit(f"{sign}45", "7") == -75.0
+    assert thought_left_open(f"User: high?\nAssistant: {mark}\n{closing}\n") == ""
 
 
 def test_what_stands_between_two_thoughts_is_no_answer() -> None:

@@ -147,15 +147,6 @@ def test_censored_in_the_image_views_only_by_hand() -> None:
     assert harder.possible[0].tolist() == [True, False, True]
 
 
-def test_censored_in_the_context_is_open_unless_the_gate_keeps_the_baseline() -> None:
-    known = exactly(np.log(np.array([[0.9, 0.08, 0.02]])))
-    hidden = between(np.log(np.array([[0.9, 0.08, np.nan]])), np.log(np.array([[0.9, 0.08, 0.02]])))
-    wins = verdict(known, hidden, known, known, CadeParams(1.0, 0.0, 0.0, OFF))
-    assert wins.possible[0, 2] and not wins.certain[0]
-    kept = verdict(known, hidden, known, known, CadeParams(1.0, 0.0, 0.0, 0.85))
-    assert kept.certain[0] and kept.choice[0] == 0
-
-
 @settings(max_examples=40, deadline=None, phases=NO_SHRINKING)
 @given(
     seed=st.integers(0, 10**6),
@@ -183,33 +174,25 @@ def test_no_scores_within_the_bounds_change_a_certain_answer_of_one_view(
     )  # below the last one named, a withheld score can't be the largest
 
 
-def test_one_view_by_hand() -> None:
-    inf, nan = np.inf, np.nan
-    z = np.array(
-        [
-            [-1.0, -3.0, -inf],
-            [-1.0, -3.0, -inf],
-            [-inf, -inf, -inf],
-            [-2.0, -2.0, nan],
-            [nan, nan, nan],
-            [-1.0, -2.0, nan],
-        ]
-    )
-    upper = np.array(
-        [
-            [nan, nan, -2.0],
-            [nan, nan, -0.5],
-            [-4.0, -5.0, -4.0],
-            [nan, nan, nan],
-            [nan, nan, nan],
-            [-1.0, -0.9, nan],
-        ]
-    )
-    v = alone(between(z, upper), np.array([[True] * 3] * 3 + [[True, True, False]] * 3))
-    assert v.choice.tolist() == [0, -1, -1, 0, -1, -1]
-    # C may be the largest; nothing is named; a tie that is known goes to A; no view; another
-    # spelling may lift B above A
-    assert v.possible.tolist() == [[1, 0, 0], [1, 0, 1], [1, 1, 1], [1, 0, 0], [0, 0, 0], [1, 1, 0]]
+INF, NAN = np.inf, np.nan
+#: The scores of one row, what is known above the hidden ones, (choice, what is possible).
+ONE_VIEW = [
+    ([-1, -3, -INF], [NAN, NAN, -2], (0, [1, 0, 0])),
+    ([-1, -3, -INF], [NAN, NAN, -0.5], (-1, [1, 0, 1])),  # C may be the largest
+    ([-INF] * 3, [-4, -5, -4], (-1, [1, 1, 1])),  # nothing is named
+    ([-2, -2, NAN], [NAN] * 3, (0, [1, 0, 0])),  # a tie that is known goes to A
+    ([NAN] * 3, [NAN] * 3, (-1, [0, 0, 0])),  # no view
+    ([-1, -2, NAN], [-1, -0.9, NAN], (-1, [1, 1, 0])),  # another spelling may lift B above A
+]
+
+
+@pytest.mark.parametrize(("told", "upper", "expected"), ONE_VIEW)
+def test_one_view_by_hand(
+    told: list[float], upper: list[float], expected: tuple[int, list[int]]
+) -> None:
+    present = np.array([[True, True, not (np.isnan(told[2]) and np.isnan(upper[2]))]])
+    v = alone(between(np.array([told], float), np.array([upper], float)), present)
+    assert (v.choice[0], v.possible[0].tolist()) == expected
 
 
 def test_payoffs_lie_between_their_bounds() -> None:
@@ -288,15 +271,10 @@ def test_a_floor_above_what_is_known_of_a_score_leaves_what_is_known() -> None:
 def test_a_divergence_of_hidden_scores_reaches_as_far_as_the_scores_may() -> None:
     """The third candidate is hidden in Full and IMG+Q. Where it is far below its bounds the
     divergence is large, and the first candidate wins: it must stay possible."""
-    full, ctx, img, q = (
-        np.array([row])
-        for row in (
-            [-2.258, -0.289, -np.inf],
-            [-1.485, -0.454, -2.414],
-            [-4.557, -0.062, -np.inf],
-            [-0.492, -1.103, -4.814],
-        )
-    )
+    full = np.array([[-2.258, -0.289, -np.inf]])
+    ctx = np.array([[-1.485, -0.454, -2.414]])
+    img = np.array([[-4.557, -0.062, -np.inf]])
+    q = np.array([[-0.492, -1.103, -4.814]])
     full_view = between(full, np.array([[-2.258, -0.289, -2.258]]))
     img_view = between(img, np.array([[-4.557, -0.062, -4.557]]))
     params = CadeParams(1.267732437050385, 4.801854785303741, 0.04324788381589012, 2.0)

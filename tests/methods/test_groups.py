@@ -8,11 +8,6 @@ import pytest
 
 from sdgbias.methods import metrics, stats
 
-RNG = np.random.default_rng(0)
-GOLD, SAID = RNG.integers(0, 3, 300), RNG.integers(0, 3, 300)
-GROUP = np.array(["north", "south", "west"])[RNG.integers(0, 3, 300)]
-PLACE = RNG.integers(0, 60, 300)
-
 
 def test_reductions_of_group_values() -> None:
     v = np.array([[0.5, 0.8, 0.2], [0.5, np.nan, 0.4], [np.nan, np.nan, 0.4]])

@@ -46,15 +46,6 @@ def test_a_group_has_the_numbers_of_its_rows_alone(kind: stats.Kind) -> None:
         assert table.p[i] == pytest.approx(stats.paired(hit[rows], PLACE[rows], test).p)
 
 
-def test_small_groups_have_no_value_and_say_so() -> None:
-    group = np.repeat([1, 0], [20, 19])
-
-    table = measured(np.ones(39), group, 2, [np.arange(39)], smallest=stats.SMALLEST)
-
-    assert (list(table.small), list(table.n)) == ([True, False], [19, 20])
-    assert np.isnan([table.value[0], table.low[0], table.high[0]]).all() and table.value[1] == 1.0
-
-
 def test_a_group_of_twenty_rows_has_a_value_and_one_of_nineteen_none() -> None:
     code = np.repeat([0, 1], [20, 19])
     hits = (np.arange(39) % 2).astype(float)
@@ -66,32 +57,12 @@ def test_a_group_of_twenty_rows_has_a_value_and_one_of_nineteen_none() -> None:
     assert list(np.isnan(table.value)) == list(np.isnan(means.value[0])) == [False, True]
 
 
-def test_recall_skips_rows_of_other_classes() -> None:
-    """People in pictures: recall of the class 'nurse' by group, several people in one picture."""
-    truth = np.array(["nurse", "nurse", "singer", "nurse", "nurse", "nurse"])
-    said = np.array(["nurse", "singer", "singer", "nurse", "nurse", "singer"])
-    recall = np.where(truth == "nurse", said == truth, np.nan)
-
-    table = measured(recall, np.array([1, 1, 1, 2, 0, 2]), 3, [np.arange(6)])
-
-    assert list(table.value) == [1 / 1, 1 / 2, 1 / 2]
-    assert list(table.n) == [1, 2, 2], "the singer is no nurse"
-
-
 def test_rows_of_no_group_and_groups_of_no_row_count_nowhere() -> None:
     table = measured(np.array([1.0, 0.0, 1.0]), np.array([-1, 0, 2]), 4, [np.arange(3)])
 
     assert list(table.n) == [1, 0, 1, 0]
     assert list(np.isnan(table.value)) == [False, True, False, True]
     assert measured(np.zeros(0), np.zeros(0, int), 0, [np.zeros(0, int)]).n.size == 0
-
-
-def test_one_cluster_has_a_value_and_no_interval() -> None:
-    four = np.zeros(4, np.int64)
-
-    table = measured(np.array([1.0, 0, 0, 0]), four, 1, [four], "mean")
-
-    assert table.value[0] == 1 / 4 and np.isnan(table.low[0])
 
 
 def test_of_two_ways_to_cluster_each_group_takes_the_one_that_claims_less() -> None:

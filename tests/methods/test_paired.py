@@ -4,26 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import stats as scipy_stats
 
 from sdgbias.methods import stats
 from sdgbias.methods.stats.paired import p_of_draws
 from tests.builders.resampled import resampled
-
-
-def test_discordant_rows_against_a_fair_coin() -> None:
-    p = stats.sign_test(5, 1)
-    assert p == pytest.approx(2 * (1 + 6) / 2**6), "0 or 1 of 6 heads, both tails"
-    assert stats.sign_test(1, 5) == p
-    assert stats.sign_test(3, 3) == 1.0 and stats.sign_test(0, 0) == 1.0
-
-
-def test_paired_t_of_single_rows_is_scipys() -> None:
-    d = np.random.default_rng(0).normal(0.3, 1, 40)
-    found = stats.paired(d, np.arange(40))
-    theirs = scipy_stats.ttest_1samp(d, 0)
-    assert (found.p, found.df) == (pytest.approx(theirs.pvalue), 39)
-    assert found.se == pytest.approx(d.std(ddof=1) / np.sqrt(40))
 
 
 def test_copies_of_a_row_in_one_place_are_no_evidence() -> None:
@@ -35,14 +19,13 @@ def test_copies_of_a_row_in_one_place_are_no_evidence() -> None:
 
 
 def test_paired_edges() -> None:
+    assert stats.sign_test(3, 3) == stats.sign_test(0, 0) == 1.0
     assert stats.paired(np.zeros(5), np.arange(5)).p == 1.0
     assert stats.paired(np.ones(5), np.arange(5)).p == 2 / 2**5, "five signs alike"
     one = stats.paired([1.0, 0.0], [7, 7])
     assert one.estimate.value == 0.5 and np.isnan([one.p, one.se, one.estimate.low]).all()
-    assert (
-        np.isnan(stats.paired([], []).p)
-        and stats.paired([np.nan, 1.0, 0.0], [1, 2, 3]).estimate.n == 2
-    )
+    assert np.isnan(stats.paired([], []).p)
+    assert stats.paired([np.nan, 1.0, 0.0], [1, 2, 3]).estimate.n == 2
 
 
 def test_bootstrap_p_agrees_with_the_t_test() -> None:

@@ -13,7 +13,6 @@ from sdgbias.methods.cade import decide, streams
 from sdgbias.methods.protocol import two_stage
 from sdgbias.methods.search import (
     RANGES,
-    evaluate_draws,
     mean_payoff,
     pack,
     random_search,
@@ -32,31 +31,6 @@ def problem(seed: int, n: int = 200, k: int = 3):
     full, ctx = prior * 2 + evidence + noise(), prior * 2 + noise() * 0.3
     img, q = prior + evidence + noise(), np.tile(prior, (n, 1))
     return streams(full, ctx, img, q), (np.arange(k) == gold[:, None]).astype(float)
-
-
-@pytest.mark.parametrize(("task", "k"), [(Task.MCQ, 3), (Task.REGRESSION, 10)])
-def test_scores_equal_decide_exactly(task: Task, k: int) -> None:
-    s, payoff = problem(0, 150, k)
-    rng = np.random.default_rng(1)
-    low, high = np.array(RANGES[task]).T
-    draws = rng.uniform(low, high, (40, 4))
-    got = evaluate_draws(s, payoff, draws)
-    want = [payoff[np.arange(150), decide(s, CadeParams(*d)).choice].sum() / 150 for d in draws]
-    assert got == pytest.approx(want, abs=1e-12)
-
-
-def test_rows_without_a_full_view_are_decided_alike() -> None:
-    rng = np.random.default_rng(3)
-    full, ctx, img, q = (rng.normal(size=(30, 3)) for _ in range(4))
-    full[::3] = np.nan
-    s, payoff = (
-        streams(full, ctx, img, q, np.ones((30, 3), bool)),
-        np.eye(3)[rng.integers(3, size=30)],
-    )
-    for tau in (0.0, 0.7, 2.0):
-        p = CadeParams(0.9, 0.4, 0.3, tau)
-        want = payoff[np.arange(30), decide(s, p).choice].mean()
-        assert evaluate_draws(s, payoff, np.array([[0.9, 0.4, 0.3, tau]]))[0] == pytest.approx(want)
 
 
 def test_search_beats_the_biased_baseline_and_is_reproducible() -> None:
@@ -119,15 +93,6 @@ def test_every_choice_is_that_of_decide(seed: int, n: int, k: int, c: int, grain
     got = mean_payoff(rows, draws)
     assert np.array_equal(got, want.sum(axis=1) / n)  # small binary fractions add without rounding
     assert [one_payoff(rows, d) for d in draws] == got.tolist()
-
-
-def test_ties_go_to_the_lowest_candidate() -> None:
-    z = np.array([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0], [0.0, -1.0, 0.0]])
-    payoff = np.tile([1.0, 2.0, 4.0], (3, 1))
-    draws = np.array([[0.5, 0.0, 0.25, 2.0], [0.5, 1.0, 0.0, 2.0]])
-    rows = pack(streams(z, z, z, z), payoff)
-    assert row_payoff(rows, draws).tolist() == [[2.0, 1.0, 1.0]] * 2
-    assert mean_payoff(rows, draws).tolist() == [4 / 3] * 2
 
 
 def test_a_gate_keeps_the_rows_that_are_sure_enough() -> None:
