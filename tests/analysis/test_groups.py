@@ -81,6 +81,17 @@ def test_accuracy_and_lean_by_group() -> None:
     assert not rows.duplicated(list(KEY)).any()
 
 
+@pytest.mark.parametrize(
+    ("by", "name"), [("urban", "urban_minus_rural"), ("photo", "with_minus_without_photo")]
+)
+def test_the_gap_of_one_half_between_two_groups_is_closed_by_cade(by: str, name: str) -> None:
+    rows = groups.rows(_run(), SETTINGS)
+    full = one(rows, test="T1", method="full", by=by, metric=name)
+    change = one(rows, test="T1", method="cade", by=by, level=name, metric="disparity_change")
+    assert full["value"] == pytest.approx(1 - 0.5) and full["ci_low"] > 0.2
+    assert change["value"] == pytest.approx(0 - 0.5) and change["ci_high"] < 0
+
+
 def test_tests_side_by_side_give_what_each_gives_alone() -> None:
     both, alone = _run(), run_of(next(iter(_run().cells.values())))
     pick = {"test": "T1", "method": "full", "by": "urban", "metric": "urban_minus_rural"}
