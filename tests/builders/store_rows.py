@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+EARLIER = REPOSITORY / "tests" / "store" / "schema15"
 
 
 def run(run_id: str = "r1", **more: object) -> dict[str, object]:
@@ -23,42 +26,27 @@ def run(run_id: str = "r1", **more: object) -> dict[str, object]:
 
 def tables(value: float = 0.5, items: int = 3) -> dict[str, pd.DataFrame]:
     ids = list(range(items))
+    asked = {"task": "mcq", "item_id": ids}
+    options = {"options": [["a", "b"]] * items}
+    context = {"context": [{"asset_index": 1.5, "urban": "U"}] * items}
+    scores = {"test": "T1", "view": "full", "logits": [np.array([1.0, np.nan])] * items}
+    cell = {"task": ["mcq"], "test": "T1", "method": "full", "pillar": "all", "indicator": "all"}
+    fault = {"table": ["clusters"], "key": "k", "rule": "missing-tile", "detail": "d"}
     return {
-        "items": pd.DataFrame(
-            {
-                "task": "mcq",
-                "item_id": ids,
-                "options": [["a", "b"]] * items,
-                "context": [{"asset_index": 1.5, "urban": "U"}] * items,
-            }
-        ),
-        "scores": pd.DataFrame(
-            {
-                "task": "mcq",
-                "item_id": ids,
-                "test": "T1",
-                "view": "full",
-                "logits": [np.array([1.0, np.nan])] * items,
-                "mass": value,
-            }
-        ),
-        "metric_rows": pd.DataFrame(
-            {
-                "task": ["mcq"],
-                "test": ["T1"],
-                "method": ["full"],
-                "pillar": ["all"],
-                "indicator": ["all"],
-                "metric": ["accuracy"],
-                "value": [value],
-                "n": [items],
-            }
-        ),
+        "items": pd.DataFrame(asked | options | context),
+        "scores": pd.DataFrame(asked | scores | {"mass": value}),
+        "metric_rows": pd.DataFrame(cell | {"metric": "accuracy", "value": value, "n": items}),
         "previews": pd.DataFrame({"image_id": ["i"], "png": [b"\x89PNG\x00"]}),
-        "quarantine": pd.DataFrame(
-            {"table": ["clusters"], "key": ["k"], "rule": ["missing-tile"], "detail": ["d"]}
-        ),
+        "quarantine": pd.DataFrame(fault),
     }
+
+
+def unpacked_earlier(folder: Path) -> Path:
+    """The file of schema 15 of tests/store/test_migrate.py: six runs of three suites."""
+    shutil.copytree(EARLIER / "results.runs", folder / "results.runs")
+    path = folder / "results.duckdb"
+    path.write_bytes(gzip.decompress((EARLIER / "results.duckdb.gz").read_bytes()))
+    return path
 
 
 def child(code: str, **options: object) -> subprocess.Popen[str]:

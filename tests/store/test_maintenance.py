@@ -19,15 +19,8 @@ from tests.builders.store_rows import child, run, tables
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
 #: Model a has a run on each of these days, b one in January.
 DAYS = [
-    "2026-01-05",
-    "2026-01-06",
-    "2026-02-03",
-    "2026-02-04",
-    "2026-03-01",
-    "2026-03-02",
-    "2026-03-03",
-    "2026-03-04",
-    "2026-03-05",
+    *("2026-01-05", "2026-01-06", "2026-02-03", "2026-02-04"),
+    *(f"2026-03-0{day}" for day in range(1, 6)),
 ]
 
 
@@ -64,85 +57,39 @@ def kept(results: Path, nights: int, per_model: int) -> dict[str, str]:
 
 
 def test_what_is_kept(results: Path) -> None:
-    found = kept(results, nights=2, per_model=3)
-    assert {r for r, why in found.items() if not why} == {
-        "a-01-05",
-        "a-02-03",
-        "a-03-01",
-        "a-03-02",
+    assert kept(results, nights=2, per_model=3) == {
+        **dict.fromkeys(("a-01-05", "a-02-03", "a-03-01", "a-03-02"), ""),
+        **dict.fromkeys(("a-01-06", "a-02-04"), "one a month"),
+        **dict.fromkeys(("b", "a-03-05"), "newest of its model"),
+        "a-03-04": "recent night",
+        "a-03-03": "one of the last of its model",
     }
-    assert (
-        found["a-01-06"] == found["a-02-04"] == "one a month"
-        and found["b"] == found["a-03-05"] == "newest of its model"
-    )
-    assert found["a-03-04"] == "recent night" and found["a-03-03"] == "one of the last of its model"
-    assert {r for r, why in kept(results, 1, 1).items() if not why} == {
-        "a-01-05",
-        "a-02-03",
-        "a-03-01",
-        "a-03-02",
-        "a-03-03",
-        "a-03-04",
-    }
+    few = {run_id for run_id, why in kept(results, 1, 1).items() if not why}
+    assert few == {"a-01-05", "a-02-03", *(f"a-03-0{day}" for day in range(1, 5))}
     assert all(kept(results, nights=90, per_model=1).values())
 
 
 def test_what_verdicts_people_and_nights_refer_to_is_kept(results: Path) -> None:
-    nights = [("2026-03-05T0130", "a-03-05", "a-03-01"), ("2026-03-04T0130", "a-03-04", "a-01-05")]
-    store.upsert(
-        results,
-        {
-            "nights": pd.DataFrame(
-                {
-                    "night": [n for n, *_ in nights],
-                    "started_at": [pd.Timestamp(n[:10]) for n, *_ in nights],
-                }
-            ),
-            "verdicts": pd.DataFrame(
-                [
-                    {
-                        "night": n,
-                        "model": "a",
-                        "suite": "sdg",
-                        "run_id": r,
-                        "baseline": b,
-                        "rule": "x",
-                        "task": "mcq",
-                        "test": "T1",
-                        "method": "full",
-                        "level": "",
-                        "side": "",
-                        "metric": "accuracy",
-                        "verdict": "PASS",
-                    }
-                    for n, r, b in nights
-                ]
-            ),
-            "accepted": pd.DataFrame(
-                {
-                    "run_id": ["a-02-03"],
-                    "accepted_at": [pd.Timestamp("2026-03-01")],
-                    "reason": ["known"],
-                }
-            ),
-            "night_outcomes": pd.DataFrame(  # unchanged models are asked about without a new run
-                {
-                    "night": ["2026-03-05T0130"],
-                    "model": ["c"],
-                    "suite": ["sdg"],
-                    "run_id": ["a-01-05"],
-                    "outcome": ["unchanged"],
-                }
-            ),
-        },
-    )
-    found = kept(results, nights=1, per_model=1)
-    assert (
-        found["a-03-01"] == "newest verdicts"
-        and found["a-02-03"] == "accepted"
-        and found["a-01-05"] == "recent night"
-    )
-    assert found["a-03-04"] == ""  # what an older verdict compared
+    rule = {"rule": "x", "task": "mcq", "test": "T1", "method": "full", "level": "", "side": ""}
+    about = {"model": "a", "suite": "sdg", "metric": "accuracy", "verdict": "PASS"} | rule
+    accepted = {"accepted_at": pd.Timestamp("2026-03-01"), "reason": "known"}
+    # a model that did not change is asked about without a new run
+    unchanged = {"model": "c", "suite": "sdg", "run_id": "a-01-05", "outcome": "unchanged"}
+    old, new = "2026-03-04T0130", "2026-03-05T0130"
+    compared = [{"night": new, "run_id": "a-03-05", "baseline": "a-03-01"}]
+    compared += [{"night": old, "run_id": "a-03-04", "baseline": "a-01-05"}]
+    rows = {
+        "nights": [{"night": n, "started_at": pd.Timestamp(n[:10])} for n in (new, old)],
+        "verdicts": [about | runs for runs in compared],
+        "accepted": [{"run_id": "a-02-03"} | accepted],
+        "night_outcomes": [{"night": new} | unchanged],
+    }
+    store.upsert(results, {name: pd.DataFrame(lines) for name, lines in rows.items()})
+
+    why = kept(results, nights=1, per_model=1)
+
+    runs = ("a-03-01", "a-02-03", "a-01-05", "a-03-04")
+    assert [why[r] for r in runs] == ["newest verdicts", "accepted", "recent night", ""]
 
 
 def test_only_details_go_and_what_is_left_says_so(results: Path) -> None:

@@ -3,10 +3,8 @@ tests/golden, with a part of their numbers) becomes one of this version when it 
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
-from shutil import copytree
 
 import duckdb
 import pandas as pd
@@ -14,17 +12,12 @@ import pytest
 
 from sdgbias import store
 from sdgbias.store import database, migrate
-from tests.builders.store_rows import child
-
-EARLIER = Path(__file__).parent / "schema15"
+from tests.builders.store_rows import child, unpacked_earlier
 
 
 @pytest.fixture
 def earlier(tmp_path: Path) -> Path:
-    copytree(EARLIER / "results.runs", tmp_path / "results.runs")
-    path = tmp_path / "results.duckdb"
-    path.write_bytes(gzip.decompress((EARLIER / "results.duckdb.gz").read_bytes()))
-    return path
+    return unpacked_earlier(tmp_path)
 
 
 def raw(path: Path, sql: str) -> pd.DataFrame:
@@ -102,15 +95,12 @@ def test_settings_of_analyses_are_no_longer_studies(earlier: Path) -> None:
 
 
 def test_a_number_that_is_not_there_says_why(earlier: Path) -> None:
+    silenced = """UPDATE metric_rows SET note = 'no answer understood', "value" = NULL
+        WHERE run_id = 'tiny-qwen' AND test = 'p1' AND metric = 'disparity'"""
+    zero = """UPDATE metric_rows SET "value" = 0 WHERE run_id = 'tiny-qwen' AND test = 'p1'
+        AND method = 'full' AND metric = 'recall'"""
     with duckdb.connect(str(earlier)) as con:  # a model that wasn't understood, as it was stored
-        con.execute(
-            """UPDATE metric_rows SET note = 'no answer understood', "value" = NULL
-               WHERE run_id = 'tiny-qwen' AND test = 'p1' AND metric = 'disparity'"""
-        )
-        con.execute(
-            """UPDATE metric_rows SET "value" = 0 WHERE run_id = 'tiny-qwen' AND test = 'p1'
-               AND method = 'full' AND metric = 'recall'"""
-        )
+        con.execute(f"{silenced}; {zero}")
 
     rows = store.query(earlier, "FROM metric_rows WHERE method = 'full'")
 

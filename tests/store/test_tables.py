@@ -41,15 +41,8 @@ def parquet(path: Path, run_id: str) -> Path:
 
 
 def test_same_rows_same_bytes_same_name_whatever_their_order(tmp_path: Path) -> None:
-    rows = pa.table(
-        {
-            "run_id": ["r"] * 3,
-            "item_id": [2, 3, 1],
-            "test": ["T1"] * 3,
-            "view": ["full"] * 3,
-            "free": [1.0, 2.0, None],
-        }
-    )
+    keys = {"run_id": ["r"] * 3, "test": ["T1"] * 3, "view": ["full"] * 3}
+    rows = pa.table(keys | {"item_id": [2, 3, 1], "free": [1.0, 2.0, None]})
     one = files.write(tmp_path / "a.duckdb", "r", "decoded", rows)
     other = files.write(tmp_path / "b.duckdb", "r", "decoded", rows.take([2, 0, 1]))
     assert one == other and one.rows == 3
@@ -70,17 +63,12 @@ def test_run_ids_of_every_kind_stay_inside_and_come_back(tmp_path: Path, run_id:
 
 
 def test_big_tables_lie_in_parquet_and_small_ones_in_the_file(results: Path) -> None:
+    sql = "SELECT table_name FROM duckdb_tables() WHERE schema_name = 'main'"
     with duckdb.connect(str(results), read_only=True) as con:
-        names = {
-            r[0]
-            for r in con.execute(
-                "SELECT table_name FROM duckdb_tables() WHERE schema_name = 'main'"
-            ).fetchall()
-        }
+        names = set(con.execute(sql).df()["table_name"])
     assert not names & set(views.TABLES) and {"metric_rows", "study_rows", "details"} <= names
-    assert (
-        len(list(results.with_suffix(".runs").rglob("*"))) == 4
-    )  # two folders with one file each: what a run lacks has no file
+    lying = list(results.with_suffix(".runs").rglob("*"))
+    assert len(lying) == 4, "two folders with one file each: what a run lacks has no file"
 
 
 def test_tables_without_any_file_are_empty_and_typed(tmp_path: Path) -> None:
@@ -114,13 +102,9 @@ def test_a_broken_file_is_told_by_who_reads_its_run(results: Path, which: str, h
         with pytest.raises(StoreError) as error:
             masses(results, where)
         said = str(error.value)
-        assert (
-            f"run {which}: " in said
-            and broken.name in said
-            and how in said
-            and "sdgbias store" in said
-            and "\n" not in said
-        )
+        assert "\n" not in said
+        for words in (f"run {which}: ", broken.name, how, "sdgbias store"):
+            assert words in said
     assert [(d.run_id, why) for d, why in maintenance.check(results)] == [(which, how)]
     assert not store.has_run(results, which) and store.has_run(
         results, other

@@ -13,26 +13,23 @@ import pytest
 
 from sdgbias import store
 from sdgbias.errors import SdgbiasError, StoreError, UsageError
+from sdgbias.store import parquet
 
-SCORE = {
-    "task": "mcq",
-    "item_id": 1,
-    "test": "T1",
-    "view": "full",
-    "logits": [0.0, 1.0],
-    "candidates": "AB",
-}
+SCORE = {"task": "mcq", "item_id": 1, "test": "T1", "view": "full", "logits": [0.0, 1.0]}
+
+
+def published(results: Path, *runs: str) -> Path:
+    """A file with these runs of one score each."""
+    for run in runs:
+        record = {"run_id": run, "model": "m", "benchmark_id": "b"}
+        store.publish(results, record, {"scores": pd.DataFrame([SCORE | {"candidates": "AB"}])})
+    return results
 
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("stored")
-    for run in ("r", "a/b"):
-        store.publish(
-            folder / "r.duckdb",
-            {"run_id": run, "model": "m", "benchmark_id": "b"},
-            {"scores": pd.DataFrame([SCORE])},
-        )
+    published(folder / "r.duckdb", "r", "a/b")
     (folder / "f.txt").write_text("hello")
     return folder
 
@@ -150,13 +147,7 @@ def test_plans_and_descriptions_are_answered(stored: Path, sql: str) -> None:
 
 
 def test_a_query_tells_of_a_broken_file_of_the_runs_that_it_reads(tmp_path: Path) -> None:
-    results = tmp_path / "r.duckdb"
-    for run in ("good", "bad"):
-        store.publish(
-            results,
-            {"run_id": run, "model": "m", "benchmark_id": "b"},
-            {"scores": pd.DataFrame([SCORE])},
-        )
+    results = published(tmp_path / "r.duckdb", "good", "bad")
     next(results.with_suffix(".runs").glob("run_id=bad/*")).unlink()
     assert len(store.ask(results, "FROM scores WHERE run_id = 'good'")) == 1
     with pytest.raises(StoreError, match="^run bad: .* is missing"):
@@ -165,13 +156,7 @@ def test_a_query_tells_of_a_broken_file_of_the_runs_that_it_reads(tmp_path: Path
 
 def test_a_file_that_was_replaced_is_noticed(tmp_path: Path) -> None:
     """Also by a valid Parquet file of the same size, and whoever reads: a person or the report."""
-    results = tmp_path / "r.duckdb"
-    for run in ("good", "bad"):
-        store.publish(
-            results,
-            {"run_id": run, "model": "m", "benchmark_id": "b"},
-            {"scores": pd.DataFrame([SCORE])},
-        )
+    results = published(tmp_path / "r.duckdb", "good", "bad")
     kept = next(results.with_suffix(".runs").glob("run_id=bad/*"))
     bytes_then = kept.read_bytes()
     forged = bytes_then.replace(b"T1", b"T2")
@@ -188,14 +173,7 @@ def test_a_file_that_was_replaced_is_noticed(tmp_path: Path) -> None:
 def test_a_file_that_was_copied_without_its_times_is_hashed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sdgbias.store import parquet
-
-    results = tmp_path / "r.duckdb"
-    store.publish(
-        results,
-        {"run_id": "r", "model": "m", "benchmark_id": "b"},
-        {"scores": pd.DataFrame([SCORE])},
-    )
+    results = published(tmp_path / "r.duckdb", "r")
     hashed: list[Path] = []
     whole = parquet.sha256
     monkeypatch.setattr(parquet, "sha256", lambda path: hashed.append(path) or whole(path))

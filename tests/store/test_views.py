@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 from pathlib import Path
-from shutil import copytree
 
 import pandas as pd
 import pytest
 
 from sdgbias import store
 from tests.builders.commands import ok
-from tests.builders.store_rows import run
-
-EARLIER = Path(__file__).parent / "schema15"
+from tests.builders.store_rows import run, unpacked_earlier
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("views")
-    copytree(EARLIER / "results.runs", folder / "results.runs")
-    path = folder / "results.duckdb"
-    path.write_bytes(gzip.decompress((EARLIER / "results.duckdb.gz").read_bytes()))
-    return path
+    return unpacked_earlier(tmp_path_factory.mktemp("views"))
 
 
 def test_every_table_and_column_says_what_it_holds(results: Path) -> None:
