@@ -22,18 +22,9 @@ from sdgbias.raw.facet import (
 
 
 def line(person: str, file: str = "", **more: object) -> dict[str, object]:
-    empty = dict.fromkeys(COLUMNS, "")
     box = '{"x": 1, "y": 2, "width": 30, "height": 40}'
-    return (
-        empty
-        | {
-            "person_id": person,
-            "filename": file or f"{person}.jpg",
-            "class1": "nurse",
-            "bounding_box": box,
-        }
-        | more
-    )
+    named = {"person_id": person, "filename": file or f"{person}.jpg", "class1": "nurse"}
+    return dict.fromkeys(COLUMNS, "") | named | {"bounding_box": box} | more
 
 
 def read(tmp_path: Path, *lines: dict[str, object]) -> tuple[pd.DataFrame, dict[str, str]]:
@@ -66,52 +57,47 @@ def test_names_are_recognised_however_they_are_spaced(written: str, meant: str) 
     assert normalise(written) == meant
 
 
-def test_votes_become_groups_by_strict_maximum(tmp_path: Path) -> None:
-    people, _ = read(
-        tmp_path,
-        line(
-            "1",
-            gender_presentation_masc=1,
-            skin_tone_2=2,
-            skin_tone_3=1,
-            skin_tone_4=2,
-            age_presentation_older=1,
-        ),  # 3 light, 2 medium
-        line(
-            "2", gender_presentation_fem=1, skin_tone_3=2, skin_tone_4=2, age_presentation_young=1
-        ),  # 2 light, 2 medium: a tie
-        line("3", gender_presentation_non_binary=1, age_presentation_na=1),  # no skin votes at all
-        line(
-            "4",
-            gender_presentation_masc=1,
-            gender_presentation_fem=1,
-            skin_tone_7=1,
-            skin_tone_10=1,
-            skin_tone_5=1,
-            age_presentation_middle=1,
+@pytest.mark.parametrize(
+    ("votes", "groups", "whys"),
+    [
+        # 3 light, 2 medium
+        (
+            "gender_presentation_masc=1 skin_tone_2=2 skin_tone_3=1 skin_tone_4=2"
+            " age_presentation_older=1",
+            ["male", "light", "old"],
+            ["", "", ""],
         ),
-        line("5", gender_presentation_masc="yes", skin_tone_1=-1),
-    )
-    shown = people[["gender", "skin", "age", "gender_why", "skin_why", "age_why"]].to_dict("index")
-    assert list(shown["1"].values()) == ["male", "light", "old", "", "", ""]
-    assert list(shown["2"].values()) == ["female", "unknown", "young", "", "tie", ""]
-    assert list(shown["3"].values()) == [
-        "unknown",
-        "unknown",
-        "unknown",
-        "non-binary",
-        "no-votes",
-        "na",
-    ]
-    assert list(shown["4"].values()) == ["unknown", "dark", "middle", "tie", "", ""]
-    assert list(shown["5"].values()) == [
-        "unknown",
-        "unknown",
-        "unknown",
-        "unread",
-        "unread",
-        "no-votes",
-    ]
+        # 2 light, 2 medium: a tie
+        (
+            "gender_presentation_fem=1 skin_tone_3=2 skin_tone_4=2 age_presentation_young=1",
+            ["female", "unknown", "young"],
+            ["", "tie", ""],
+        ),
+        # no skin votes at all
+        (
+            "gender_presentation_non_binary=1 age_presentation_na=1",
+            ["unknown", "unknown", "unknown"],
+            ["non-binary", "no-votes", "na"],
+        ),
+        (
+            "gender_presentation_masc=1 gender_presentation_fem=1 skin_tone_7=1 skin_tone_10=1"
+            " skin_tone_5=1 age_presentation_middle=1",
+            ["unknown", "dark", "middle"],
+            ["tie", "", ""],
+        ),
+        (
+            "gender_presentation_masc=yes skin_tone_1=-1",
+            ["unknown", "unknown", "unknown"],
+            ["unread", "unread", "no-votes"],
+        ),
+    ],
+)
+def test_votes_become_groups_by_strict_maximum(
+    tmp_path: Path, votes: str, groups: list[str], whys: list[str]
+) -> None:
+    people, _ = read(tmp_path, line("1", **dict(vote.split("=") for vote in votes.split())))
+    assert people.loc["1", ["gender", "skin", "age"]].tolist() == groups
+    assert people.loc["1", ["gender_why", "skin_why", "age_why"]].tolist() == whys
 
 
 def test_every_row_that_leaves_says_why(tmp_path: Path) -> None:

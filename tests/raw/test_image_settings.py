@@ -10,14 +10,7 @@ import pytest
 from sdgbias.errors import UsageError
 from sdgbias.raw.images.composite import open_picture
 from sdgbias.raw.images.image_store import ImageReader, ImageSettings, StoredImages, render_store
-from tests.builders.raw_folder import (
-    ONE,
-    jpeg,
-    make_photo,
-    make_tile,
-    put_photo,
-    put_tile,
-)
+from tests.builders.raw_folder import ONE, jpeg, make_photo, make_tile, put_photo, put_tile
 
 
 @pytest.mark.parametrize(

@@ -38,16 +38,8 @@ def test_the_table_is_app_b() -> None:
     mcq, regression = load_indicators(), load_regression_tasks()
     assert [len({i.family for i in mcq if i.pillar == p}) for p in PILLARS] == [5, 4, 3]
     assert [sum(t.pillar == p for t in regression) for p in PILLARS] == [4, 4, 1]
-    assert {i.sdg for i in mcq} >= {
-        "2.2.1",
-        "2.2.2",
-        "3.8.1",
-        "7.1.1",
-        "6.1.1",
-        "6.2.1",
-        "3.9.2",
-        "4.1.2",
-    }
+    codes = "2.2.1 2.2.2 3.8.1 7.1.1 6.1.1 6.2.1 3.9.2 4.1.2"
+    assert {i.sdg for i in mcq} >= set(codes.split())
     asks = {(i.sdg, i.series[0].name) for i in mcq if i.family in ("water", "sanitation")}
     assert asks == {
         ("1.4.1", "sp_acs_bsrvh2o"),
@@ -100,19 +92,9 @@ def test_every_template_names_evidence_and_reasoning() -> None:
 def test_thresholds_make_the_labels_and_an_edge_belongs_to_the_upper_range() -> None:
     made = bins(indicator("stunting"), np.array([25.0]))
     assert made.labels == ("below 20 %", "20 % to under 30 %", "30 % or more")
-    assert list(made.letters(np.array([0, 19.999, 20, 29.999, 30, 99]))) == [
-        "A",
-        "A",
-        "B",
-        "B",
-        "C",
-        "C",
-    ]
-    assert bins(indicator("shdi"), np.array([])).labels == (
-        "below 0.550",
-        "0.550 to under 0.700",
-        "0.700 or more",
-    )
+    assert "".join(made.letters(np.array([0, 19.999, 20, 29.999, 30, 99]))) == "AABBCC"
+    shdi = bins(indicator("shdi"), np.array([]))
+    assert shdi.labels == ("below 0.550", "0.550 to under 0.700", "0.700 or more")
 
 
 def test_a_long_unit_is_said_once_in_the_middle_range() -> None:
@@ -250,11 +232,8 @@ def test_a_wrong_field_is_named(
     path.write_text(yaml.safe_dump(table), encoding="utf-8")
     with pytest.raises(InputError) as caught:
         load_indicators(path)
-    assert (
-        where in str(caught.value)
-        and message in str(caught.value)
-        and "\n" not in str(caught.value)
-    )
+    said = str(caught.value)
+    assert where in said and message in said and "\n" not in said
 
 
 def test_a_broken_table_is_one_line(tmp_path: Path) -> None:

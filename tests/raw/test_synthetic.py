@@ -13,12 +13,7 @@ from sdgbias.errors import StoreError, UsageError
 from sdgbias.raw.clusters import COLUMNS
 from sdgbias.raw.series import read_gdl_regions, read_series
 from sdgbias.raw.synthetic import DEFAULT_COUNTRIES, write_sample
-from sdgbias.raw.synthetic.latent import (
-    COUNTRIES,
-    country_wealth,
-    plan_clusters,
-    region_offset,
-)
+from sdgbias.raw.synthetic.latent import COUNTRIES, country_wealth, plan_clusters, region_offset
 from sdgbias.raw.synthetic.series import CURVES, crosswalk, curve, gdl_code, write_series
 
 LABELS = "dhs_final_labels.csv"
@@ -39,11 +34,7 @@ def written(
     folder = tmp_path_factory.mktemp("sample") / "raw"
     calls: list[tuple[int, int]] = []
     counts = write_sample(
-        folder,
-        10,
-        seed=11,
-        progress=lambda what, *at: calls.append(at),
-        workers=2,
+        folder, 10, seed=11, progress=lambda what, *at: calls.append(at), workers=2
     )
     return folder, counts, calls
 
@@ -135,11 +126,8 @@ def test_without_images_there_are_labels_and_series_only(tmp_path):
         "dhs_npzs",
         "mapillary",
     }
-    assert [
-        p.name
-        for folder in ("dhs_npzs", "mapillary")
-        for p in (tmp_path / "raw" / folder).rglob("*")
-    ] == ["README.txt"] * 2
+    for folder in ("dhs_npzs", "mapillary"):
+        assert [p.name for p in (tmp_path / "raw" / folder).rglob("*")] == ["README.txt"]
     assert (counts["tiles"], counts["photos"], counts["missing_tile"]) == (0, 0, 1000)
 
 

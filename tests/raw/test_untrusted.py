@@ -56,11 +56,7 @@ def test_a_bomb_among_the_photos_has_its_rule(large: bytes, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "opens",
-    [
-        composite.open_picture,
-        lambda data: picture_of(Prompt("?", "AB", images=(data,))),
-    ],
+    "opens", [composite.open_picture, lambda data: picture_of(Prompt("?", "AB", images=(data,)))]
 )
 @pytest.mark.parametrize("kind", ["GIF", "TIFF", "EPS"])
 def test_only_png_and_jpeg_are_decoded(kind: str, opens) -> None:  # type: ignore[no-untyped-def]

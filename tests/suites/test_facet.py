@@ -149,10 +149,9 @@ def test_questions_about_a_wrong_class_are_no_part_of_recall(items: pd.DataFrame
         "p2", "full", "all", "unknown_rate"
     ] == (2 / N, N)
     assert made["p2", "full", "all", "false_yes_rate"] == (0.25, N)
-    assert made["p2", "full", "all", "unparsed_rate"] == (
-        1 / (2 * N),
-        2 * N,
-    ), "of all answers to the prompt"
+    assert made["p2", "full", "all", "unparsed_rate"] == (1 / (2 * N), 2 * N), (
+        "of all answers to the prompt"
+    )
 
 
 def test_first_tokens_with_and_without_the_picture_are_kept_apart(items: pd.DataFrame) -> None:
@@ -164,10 +163,9 @@ def test_first_tokens_with_and_without_the_picture_are_kept_apart(items: pd.Data
         "p3 wrong alone": [yes] * N,
     }
     made = rows(items, scored(items, {"p3 right": ["C"] * N}, logits))
-    assert made["p3", "full_argmax", "all", "recall"] == (
-        26 / N,
-        N,
-    ), "a tie goes to the earlier letter"
+    assert made["p3", "full_argmax", "all", "recall"] == (26 / N, N), (
+        "a tie goes to the earlier letter"
+    )
     assert made["p3", "full_argmax", "all", "false_yes_rate"] == (0.0, N)
     assert made["p3", "q_only", "all", "recall"] == (0.0, N) and made[
         "p3", "q_only", "all", "false_yes_rate"

@@ -68,10 +68,7 @@ def test_the_packaged_floor_is_the_calibrated_one() -> None:
     # the figures that encoding.py and docs/explanation/fairness.md quote
     assert [
         (f"{100 * w.value:.1f}", f"{100 * r.value:.0f}", w.n, r.n) for w, r in (at[0.65], at[0.5])
-    ] == [
-        ("0.4", "25", 526, 308),
-        ("5.7", "55", 526, 308),
-    ]
+    ] == [("0.4", "25", 526, 308), ("5.7", "55", 526, 308)]
     assert all(
         a.value >= b.value for curve_of in (curve.wrong, curve.read) for a, b in pairwise(curve_of)
     )

@@ -223,12 +223,7 @@ def test_without_validation_rows_there_is_no_cade() -> None:
 def test_what_has_no_score_is_left_out_of_its_view_and_counted_by_n() -> None:
     """Under T1 item 4 lacks CTX+Q: CADE goes without. Under T3 item 5 lacks Full and IMG+Q, so CADE
     can't be asked; item 2 lacks Full only: CADE answers, and there is nothing to compare with."""
-    absent = [
-        (4, T1, View.CTX_Q),
-        (5, T3, View.FULL),
-        (5, T3, View.IMG_Q),
-        (2, T3, View.FULL),
-    ]
+    absent = [(4, T1, View.CTX_Q), (5, T3, View.FULL), (5, T3, View.IMG_Q), (2, T3, View.FULL)]
     rows = summary(mcq_items(), Task.MCQ, mcq_scored(absent=absent)).metrics
     assert cell(rows, "T1", "ctx_q")["accuracy"] == (1 / 5, 5)
     assert cell(rows, "T1", "cade")["accuracy"] == (5 / 6, 6)

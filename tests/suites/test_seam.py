@@ -20,9 +20,7 @@ from sdgbias.types import SUITES
 PACKAGES = [Path(str(package.__file__)).parent for package in (sdgbias, flows)]
 CONSTANTS = ("SDG", "FACET")
 #: Where "people" is the table of that name.
-TABLES = {
-    "cli/benchmark.py": "name == 'people'",
-}
+TABLES = {"cli/benchmark.py": "name == 'people'"}
 _SQL = re.compile(rf"suite\W*\s(=|!=|<>|IN)\s*\(?'({'|'.join(SUITES)})'", re.IGNORECASE)
 _TEMPLATE = re.compile(rf"""[!=]=\s*['"]({"|".join(SUITES)})['"]""")
 
@@ -98,8 +96,7 @@ def test_each_way_to_compare_is_seen(source: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "source",
-    ["x = SHOWN['people']", "ok = name in SUITES", "ok = suite.name == other", "f('sdg')"],
+    "source", ["x = SHOWN['people']", "ok = name in SUITES", "ok = suite.name == other", "f('sdg')"]
 )
 def test_looking_something_up_is_none(source: str) -> None:
     assert not list(comparisons(ast.parse(source)))
