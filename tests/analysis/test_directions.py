@@ -29,6 +29,20 @@ def _rows():  # type: ignore[no-untyped-def]
     return directions.rows(run_of(cell), AnalysisSettings())
 
 
+def test_directions_of_full() -> None:
+    rows = _rows()
+    # higher: A pessimistic, B conservative, C optimistic; lower: A optimistic; the last has no
+    # polarity, the fifth two options
+    for direction, count in (("pessimistic", 1), ("conservative", 1), ("optimistic", 2)):
+        r = one(rows, test="T1", method="full", metric=f"share_{direction}")
+        assert (r["value"], r["n"]) == (count / 4, 4)
+    two = one(rows, test="T1", method="full", metric="share_optimistic_two_option")
+    assert (two["value"], two["n"]) == (1.0, 1)
+    assert (
+        one(rows, test="T1", method="full", metric="share_pessimistic_two_option")["value"] == 0.0
+    )
+
+
 def test_invalid_answers_are_a_share_of_their_own() -> None:
     rows = _rows()
     shares = {

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from sdgbias.analysis.rows import AnalysisSettings, table
+from sdgbias.analysis.studies import fairness
 from sdgbias.analysis.studies.fairness import (
     FULL,
     ChoiceQuestions,
@@ -75,6 +76,24 @@ def test_a_habit_of_saying_yes_is_taken_out(method: str) -> None:
     )
     change = cell(rows, method, "recall_change")
     assert change["value"] == pytest.approx(0.7 - 1.0, abs=0.03) and change["p"] < 0.001
+
+
+def test_a_planted_disparity_lies_in_its_interval_and_no_other_is_found() -> None:
+    rows = table(question_rows(question(3_000, female=-0.3), FEW))
+    found = cell(rows, FULL, "disparity", "gender:male-female")
+    assert found["ci_low"] < 0.3 < found["ci_high"] and found["ci_low"] > 0.2
+    skin = cell(rows, FULL, "disparity", "skin:light-dark")
+    assert skin["ci_low"] < 0 < skin["ci_high"]
+    men, women = (cell(rows, FULL, "recall", f"gender={g}")["value"] for g in ("male", "female"))
+    assert found["value"] == pytest.approx(men - women)
+
+
+def test_p_of_changes_is_corrected_once_for_all() -> None:
+    rows = table(question_rows(question(600, yes_bias=4.0, female=-0.3), FEW))
+    p = rows.loc[rows["metric"] == "disparity_change", "p"].to_numpy()
+    assert len(p) == 3 * (2 * (len(fairness.NAMES) + 1) + 1) and np.nanmax(p) <= 1.0
+    raw_smallest = 1 / (FEW.bootstrap + 1)
+    assert np.nanmin(p) >= raw_smallest * len(p) * 0.999 or np.nanmin(p) == 1.0
 
 
 def test_a_method_that_changes_no_answer_changes_no_disparity() -> None:
