@@ -26,6 +26,8 @@ def read_text(
     last; numbers keep their decimal commas. Raises InputError for a file that
     is no CSV or lacks one of ``columns``; ``again``: what to do about it.
     """
+    if path.exists() and not path.is_file():  # a pipe may never end
+        raise InputError(f"{path}: no regular file; {again}")
     try:
         mark = separator(path)
         try:

@@ -147,7 +147,7 @@ def test_the_report_shows_its_number_and_says_why_there_is_no_other(
 def test_the_headline_table_has_its_answers(run: tuple[Path, str, int]) -> None:
     done = CliRunner().invoke(app, ["results", "--results", str(run[0]), "--csv"])
     assert done.exit_code == 0
-    rows = [line.split(",")[1:5] for line in done.stdout.splitlines()]
+    rows = [line.split(",")[2:6] for line in done.stdout.splitlines()]
     assert ["mcq", "T3", "full_generated", "accuracy"] in rows
 
 
