@@ -3,10 +3,13 @@ before installing anything.
 
     python scripts/sample_pages.py DEMO.duckdb BREACH.duckdb
 
-DEMO is what `sdgbias demo` leaves. BREACH is the same project two nights later: `planted-optimist`
-enabled (state: enabled) for one night, then made worse in registry/models/planted-optimist.yaml
-(optimism: 2.4, image_weight: 0.2, revision: planted-2) for the next. The digest of the templates
-stands beside the pages; tests/report/test_sample.py compares it.
+DEMO is what `sdgbias demo` leaves. BREACH is the same project two nights later (`sdgbias nightly`):
+registry/models/planted-optimist.yaml is enabled for the first, with options that know the right
+answers (oracle: data/benchmark, context_weight and image_weight 2, noise 0.3, context_noise and
+image_noise 0.5), and made worse for the second (both weights 0.3, prior: {all: [0.0, 0.5, 4.0]},
+revision: planted-2).
+
+The digest of the templates stands beside the pages; tests/report/test_sample.py compares it.
 """
 
 from __future__ import annotations
