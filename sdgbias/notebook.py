@@ -89,6 +89,11 @@ def compare(one: str, other: str, results: Path | str | None = None) -> pd.DataF
     chosen = _pair(path, one, other)
     runs = load_studies(path, chosen).runs.set_index("run_id").loc[chosen].reset_index()
     board = leaderboard.compare(path, runs.assign(label=runs["run_id"]), rank_planted=True)
+    if board.pairs.empty:
+        raise UsageError(
+            f"{' and '.join(chosen)} have no answers left of the same questions and method;"
+            " evaluate both models again, or compare other runs"
+        )
     return board.pairs.drop(columns=["benchmark_id", "kind"])
 
 

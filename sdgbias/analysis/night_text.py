@@ -24,6 +24,11 @@ def number(value: float, digits: int = 1, signed: bool = False) -> str:
     return (text.lstrip("+-") if float(text.replace(",", "")) == 0 else text).replace("-", _MINUS)
 
 
+def p_value(p: float | None) -> str:
+    """'0.042', '< 0.001'; '' for NaN and None."""
+    return "" if p is None or p != p else "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
 def what(r: Mapping[Any, Any]) -> str:
     """Label of a row of table ``verdicts``, e.g. 'accuracy, Full, choice, all tests'."""
     if r["rule"] == UNCHANGED:
@@ -83,7 +88,7 @@ def cells(r: Mapping[Any, Any]) -> dict[str, str]:
         "n": f"{int(r['n'] or 0):,}" if r["n"] == r["n"] else "",
         "mde": of("mde", points),
         "allowed": f"{floor(r)} {allowed}".strip(),
-        "p": "" if p != p else "< 0.001" if p < 0.001 else f"{p:.3f}",
+        "p": p_value(p),
     }
 
 

@@ -23,6 +23,7 @@ def compare(
     so many questions show. Of a model, the newest run on a benchmark that both were asked.
     """
     from sdgbias import notebook
+    from sdgbias.analysis.night_text import p_value
     from sdgbias.methods.stats import Estimate
     from sdgbias.report.labels import interval, number
     from sdgbias.vocabulary import METHODS
@@ -38,8 +39,9 @@ def compare(
         e = Estimate.of_row(row)
         points, least = number(100 * e.value, signed=True), number(100 * row["mde"])
         span = interval(e, signed=True)
-        p, n = number(row["p"], 3), f"{e.n:,}"
-        rows.append((row["method"], row["test"], points, span, p, n, least))
+        rows.append(
+            (row["method"], row["test"], points, span, p_value(row["p"]), f"{e.n:,}", least)
+        )
     typer.echo(f"Accuracy of {one} minus {other}, percentage points\n")
     print_table(rows)
     typer.echo()
@@ -60,8 +62,7 @@ def _finding(one: str, other: str, row: Mapping[Any, Any]) -> str:
     if sign_of(e) < 0:
         turned = {**row, "value": -e.value, "ci_low": -e.high, "ci_high": -e.low}
         return _finding(other, one, turned)
-    least = number(100 * row["mde"])
-    return (
-        f"no difference can be stated: {number(100 * e.value, signed=True)} points"
-        f" {aside(e, signed=True)}; so many questions show one of {least} points or more."
-    )
+    known = row["mde"] == row["mde"]  # not where a difference has no interval
+    least = f"; so many questions show one of {number(100 * row['mde'])} points or more" * known
+    points = number(100 * e.value, signed=True)
+    return f"no difference can be stated: {points} points {aside(e, signed=True)}{least}."

@@ -51,6 +51,8 @@ def results(
         return
     if csv and as_json:
         raise UsageError("give --csv or --json, not both")
+    if sql and what != "headline":
+        raise UsageError(f"give {what} or --sql, not both; a query names its model itself")
     if sql:
         table = store.ask(results, sql)
         say_json(table) if as_json else typer.echo(_text(table, csv))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pandas as pd
 import pytest
 
 from sdgbias import store
 from sdgbias.cli.options import say_json
-from tests.builders.commands import sdgbias
+from tests.builders.commands import refused, sdgbias
 from tests.builders.results import publish_fake
 
 
@@ -51,6 +53,8 @@ def test_one_model_alone(results: Path) -> None:
     unknown = sdgbias("results", "fake-optimis", "--results", results)
     assert unknown.returncode == 2
     assert "did you mean 'fake-optimist'?; or: headline, tables" in unknown.stderr
+    both = sdgbias("results", "fake-optimist", "--results", results, "--sql", "SELECT 1")
+    assert both.returncode == 2 and "fake-optimist or --sql, not both" in both.stderr
 
 
 def test_two_models_are_compared_in_a_table_and_in_words(results: Path) -> None:
@@ -67,6 +71,15 @@ def test_two_models_are_compared_in_a_table_and_in_words(results: Path) -> None:
     assert said in sentence.replace("\u2212", "-") and f"n\u00a0=\u00a0{pooled['n']:,}" in sentence
     same = sdgbias("compare", "fake-optimist", "fake-optimist", "--results", results)
     assert same.returncode == 2 and "are one run" in same.stderr
+
+
+def test_two_runs_without_answers_in_common_are_refused(results: Path, tmp_path: Path) -> None:
+    """As retention leaves an old run: its metrics stay, its answers are gone."""
+    copy = shutil.copytree(results.parent, tmp_path / "copy") / results.name
+    with duckdb.connect(copy) as file:
+        file.execute("DELETE FROM details WHERE run_id LIKE 'fake-optimist%'")
+    line = refused(2, "compare", "fake-pessimist", "fake-optimist", "--results", copy)
+    assert "have no answers left of the same questions" in line
 
 
 def test_the_headline_is_a_line_a_model_with_its_intervals_and_n(results: Path) -> None:

@@ -219,12 +219,6 @@ def of_study(name: str) -> Callable[[Studies], Figure]:
     return maker
 
 
-def holm(p: object) -> str:
-    """A p-value as text."""
-    value = float("nan") if p is None else float(p)  # type: ignore[arg-type]
-    return "" if value != value else "< 0.001" if value < 0.001 else f"{value:.3f}"
-
-
 # ----------------------------------------------------------------------
 # forms
 

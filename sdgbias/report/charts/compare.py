@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from sdgbias.report.charts import Figure, drawn, figure, holm, shaped
+from sdgbias.analysis.night_text import p_value
+from sdgbias.report.charts import Figure, drawn, figure, shaped
 from sdgbias.report.data import ALL_TESTS
 from sdgbias.report.labels import number
 from sdgbias.report.leaderboard import Board
@@ -54,7 +55,7 @@ def _pairs(board: Board) -> Figure:
         verdict=lambda f: [VERDICTS[0] if p < 0.05 else VERDICTS[1] for p in f["p"]],
         shade=lambda f: f["value"].where(f["p"].astype(float) < 0.05, None),
         mde=lambda f: [number(100 * v) for v in f["mde"]],
-        p=lambda f: f["p"].map(holm),
+        p=lambda f: f["p"].map(p_value),
     )
     order = _order(board)
     return figure("compare-pairs", frame, across=order, down=order)

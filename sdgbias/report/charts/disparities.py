@@ -9,8 +9,9 @@ from functools import partial
 
 import pandas as pd
 
+from sdgbias.analysis.night_text import p_value
 from sdgbias.raw.facet import SELECTED
-from sdgbias.report.charts import Figure, NoRows, drawn, figure, holm, named, shaped
+from sdgbias.report.charts import Figure, NoRows, drawn, figure, named, shaped
 from sdgbias.report.charts.methods import title_of
 from sdgbias.suites.facet import NONE_RIGHT, NOT_UNDERSTOOD
 from sdgbias.suites.facet_groups import PAIRS
@@ -174,7 +175,7 @@ def _debiased(studies: pd.DataFrame) -> Figure:
     change = studies[studies["metric"] == "disparity_change"]
     change = shaped(change, signed=True, some=False)
     change["change"] = [
-        f"{r['said']} ({r['ci']}), p {holm(r['p'])}" for r in change.to_dict("records")
+        f"{r['said']} ({r['ci']}), p {p_value(r['p'])}" for r in change.to_dict("records")
     ]
     frame = frame.merge(change[[*key, "change"]], on=key, how="left")
     frame = _point(frame).assign(

@@ -9,7 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from sdgbias.report.charts import Figure, drawn, figure, holm, like_first, named, of_study, shaped
+from sdgbias.analysis.night_text import p_value
+from sdgbias.report.charts import Figure, drawn, figure, like_first, named, of_study, shaped
 from sdgbias.report.data import Studies
 
 BY = {
@@ -73,13 +74,13 @@ def _spread(frame: pd.DataFrame) -> str:
 
 def _gaps(s: Studies) -> Figure:
     made = of_study("groups-gaps")(s)
-    return replace(made, frame=made.frame.assign(p=made.frame["p"].map(holm)))
+    return replace(made, frame=made.frame.assign(p=made.frame["p"].map(p_value)))
 
 
 def _change(s: Studies) -> Figure:
     own = s.of("groups", "disparity_change")
     frame = named(shaped(own, signed=True), "groups-change")
-    frame = frame.assign(p=frame["p"].map(holm))
+    frame = frame.assign(p=frame["p"].map(p_value))
     first = like_first(frame, "model", "test", "task")
     wider, narrower = (
         (first["low"].astype(float) > 0).sum(),

@@ -12,9 +12,9 @@ from typing import Any
 import pandas as pd
 
 from sdgbias import store
+from sdgbias.analysis.night_text import p_value
 from sdgbias.methods.stats import Estimate
 from sdgbias.report import labels
-from sdgbias.report.charts import holm
 from sdgbias.suites import SUITES
 from sdgbias.vocabulary import METHODS
 
@@ -95,7 +95,7 @@ def _suite(name: object, runs: pd.DataFrame, own: Own) -> dict[str, Any]:
         "groups": _table(grouped, labels_of, "group"),
         "changes": [
             {"model": labels_of[str(r["run_id"])], "name": r["by"], "cell": _cell(r, signed=True)}
-            | {"p": holm(r["p"])}
+            | {"p": p_value(r["p"])}
             for r in changes.to_dict("records")
         ],
         "letters": _table(
