@@ -18,7 +18,7 @@ import pytest
 
 from sdgbias import store
 from sdgbias.errors import StoreError
-from sdgbias.report.wandb import log
+from sdgbias.report.wandb import runs
 from sdgbias.types import PILLARS
 from tests.builders.results import BENCHMARK, publish_fake
 from tests.builders.wandb_files import Offline, read
@@ -91,7 +91,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def logged(results: Path, folder: Path, **chosen: Any) -> Path:
-    [one] = log.log_night(results, folder, **chosen)
+    [one] = runs.log_night(results, folder, **chosen)
     assert one.folder, one
     return one.folder
 
@@ -226,20 +226,20 @@ def test_artifacts_are_the_benchmark_the_model_and_the_scores(
     assert [a["type"] for a in (benchmark, model, scores)] == ["dataset", "model", "scores"]
     assert sorted(scores["aliases"]) == [NIGHTS[0], "latest"]
     assert model["files"]["weights"]["ref"] and not model["files"]["weights"]["size"]
-    items = pq.read_table(benchmark["files"]["items.parquet"]["at"]).to_pandas()
+    items = pq.read_table(benchmark["files"]["questions.parquet"]["at"]).to_pandas()
     stored = store.query(results, "FROM items WHERE benchmark_id = ?", [BENCHMARK])
     assert sorted(items["item_id"]) == sorted(stored["item_id"]) and set(items["gold"]) == set(
         stored["gold"]
     )
     made = pq.read_table(scores["files"]["scores.parquet"]["at"])
-    assert made.num_rows == scores["metadata"]["rows"]["scores"]
+    assert made.num_rows == scores["metadata"]["files"]["scores"]
     assert (
         made.num_rows
         == store.query(results, "SELECT count(*) AS n FROM scores WHERE run_id = ?", [RUN])["n"][0]
     )
-    for entry in (benchmark["files"]["items.parquet"], scores["files"]["scores.parquet"]):
+    for entry in (benchmark["files"]["questions.parquet"], scores["files"]["scores.parquet"]):
         path = Path(entry["at"])
-        assert path.is_relative_to(folder / "artifacts")
+        assert path.is_relative_to(folder / "wandb")
         assert base64.b64decode(entry["digest"]) == hashlib.md5(path.read_bytes()).digest()
 
 
@@ -252,29 +252,24 @@ def test_an_unchanged_night_is_a_point_of_the_history(second: tuple[Path, Offlin
 def test_what_was_logged_is_left_alone_until_asked_or_published_anew(
     results: Path, folder: Path, second: tuple[Path, Offline]
 ) -> None:
-    assert log.log_night(results, folder) == [log.Logged(RUN)]
+    assert runs.log_night(results, folder) == [runs.Logged(RUN)]
     again = logged(results, folder, again=True)
     assert list(folder.glob(f"wandb/offline-run-*-{NIGHTS[1]}-{RUN}")) == [again]
-    known = json.loads((folder / log.LOGGED).read_text())
+    known = json.loads((folder / runs.LOGGED).read_text())
     known[f"{NIGHTS[1]}-{RUN}"]["published"] = "earlier"
-    (folder / log.LOGGED).write_text(json.dumps(known))
+    (folder / runs.LOGGED).write_text(json.dumps(known))
     assert logged(results, folder).is_dir()
 
 
-def test_sent_runs_are_removed_and_what_they_referred_to_once_none_waits(tmp_path: Path) -> None:
-    for name in ("a", "b"):
+def test_only_sent_runs_are_removed(tmp_path: Path) -> None:
+    for name in ("sent", "waiting"):
         run = tmp_path / "wandb" / f"offline-run-20261121_013000-{name}"
         run.mkdir(parents=True)
         (run / f"run-{name}.wandb").write_bytes(b"")
-    (tmp_path / "artifacts" / "scores-a").mkdir(parents=True)
-    for name, left in (("a", True), ("b", False)):
-        (
-            tmp_path / "wandb" / f"offline-run-20261121_013000-{name}" / f"run-{name}.wandb.synced"
-        ).touch()
-        with log.service(tmp_path):
-            pass
-        assert (tmp_path / "artifacts").exists() == left
-    assert not list(tmp_path.glob("wandb/offline-run-*"))
+    (tmp_path / "wandb/offline-run-20261121_013000-sent/run-sent.wandb.synced").touch()
+    with runs.service(tmp_path):
+        pass
+    assert [run.name[-7:] for run in tmp_path.glob("wandb/offline-run-*")] == ["waiting"]
 
 
 def test_rows_about_people_stay_at_home(tmp_path: Path) -> None:
@@ -326,8 +321,9 @@ def test_rows_about_people_stay_at_home(tmp_path: Path) -> None:
     written = logged(path, tmp_path / "w", night="", run_ids=["f-1"])
     said = read(written)
     assert said.history["direct/p1/full/gender-male-female/all-52/disparity"] == 0.1
-    card = json.loads(Path(said.artifacts["benchmark-b2"]["files"]["card.json"]["at"]).read_text())
-    assert card["rows"] == 3 and "sha256_of_item_ids" in card and "skin" not in json.dumps(card)
+    benchmark = said.artifacts["benchmark-b2"]
+    assert benchmark["metadata"]["rows"] == 3 and "sha256_of_item_ids" in benchmark["metadata"]
+    assert benchmark["files"] == {} and "skin" not in json.dumps(benchmark["metadata"])
     assert list(said.artifacts["scores-f-1"]["files"]) == ["spoken.parquet"]
 
 
@@ -336,30 +332,30 @@ def test_rows_about_people_stay_at_home(tmp_path: Path) -> None:
 
 
 def test_which_runs_a_night_has(results: Path) -> None:
-    night, rows = log.runs_of(results, None)
+    night, rows = runs.runs_of(results, None)
     assert (night, [(r["run_id"], r["outcome"]) for r in rows]) == (
         NIGHTS[1],
         [(RUN, "unchanged")],
     ), "a failed model has no run"
-    assert [r["run_id"] for r in log.runs_of(results, NIGHTS[0])[1]] == [RUN]
-    assert [r["run_id"] for r in log.runs_of(results, None, ["fake-optimist-0"])[1]] == [
+    assert [r["run_id"] for r in runs.runs_of(results, NIGHTS[0])[1]] == [RUN]
+    assert [r["run_id"] for r in runs.runs_of(results, None, ["fake-optimist-0"])[1]] == [
         "fake-optimist-0"
     ]
     with pytest.raises(
         StoreError, match=rf"unknown night '2026-01-01T0000'; valid: {NIGHTS[0]}, {NIGHTS[1]}"
     ):
-        log.runs_of(results, "2026-01-01T0000")
+        runs.runs_of(results, "2026-01-01T0000")
     with pytest.raises(
         StoreError,
         match="unknown run 'x'; valid: fake-optimist-0, fake-optimist-1, fake-pessimist-2",
     ):
-        log.runs_of(results, None, ["x"])
+        runs.runs_of(results, None, ["x"])
 
 
 def test_a_night_in_which_nobody_answered_has_no_runs(tmp_path: Path) -> None:
     path = tmp_path / "r.duckdb"
     store.upsert(path, {"nights": pd.DataFrame([{"night": NIGHTS[0], "status": "failed"}])})
-    assert log.log_night(path, tmp_path / "w", night=NIGHTS[0]) == []
+    assert runs.log_night(path, tmp_path / "w", night=NIGHTS[0]) == []
 
 
 def test_a_file_without_nights_has_its_newest_runs(tmp_path: Path) -> None:
@@ -375,7 +371,7 @@ def test_a_file_without_nights_has_its_newest_runs(tmp_path: Path) -> None:
             },
             {},
         )
-    assert log.runs_of(path, None) == ("", [{"run_id": "a-2"}])
+    assert runs.runs_of(path, None) == ("", [{"run_id": "a-2"}])
 
 
 def test_a_broken_wandb_is_a_line(results: Path, tmp_path: Path) -> None:
@@ -383,8 +379,8 @@ def test_a_broken_wandb_is_a_line(results: Path, tmp_path: Path) -> None:
     (tmp_path / "wandb").mkdir()
     (tmp_path / "wandb" / "__init__.py").write_text("raise RuntimeError('broken\\nin many lines')")
     code = f"""from pathlib import Path
-from sdgbias.report.wandb import log
-print(log.log_night(Path({str(results)!r}), Path({str(tmp_path / "w")!r}))[0].failed)"""
+from sdgbias.report.wandb import runs
+print(runs.log_night(Path({str(results)!r}), Path({str(tmp_path / "w")!r}))[0].failed)"""
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ
@@ -398,9 +394,9 @@ print(log.log_night(Path({str(results)!r}), Path({str(tmp_path / "w")!r}))[0].fa
 
 def test_a_folder_that_cannot_be_written_is_a_line(results: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    [one] = log.log_night(results, tmp_path / "file" / "w")
+    [one] = runs.log_night(results, tmp_path / "file" / "w")
     assert one.failed == (
-        f"{tmp_path / 'file' / 'w' / log.LOGGED}: can't be written (Not a directory);"
+        f"{tmp_path / 'file' / 'w' / runs.LOGGED}: can't be written (Not a directory);"
         " choose another --dir"
     )
 
@@ -434,8 +430,8 @@ def test_the_runs_of_a_night_share_one_helper_and_are_whole_when_it_is_ended(
     marks = {
         f"{NIGHTS[0]}-{n}": {"run_id": n, "published": "2026-11-20", "small": False} for n in names
     }
-    (folder / log.LOGGED).write_text(json.dumps(marks))
-    *made, gone = log.log_night(path, folder)
+    (folder / runs.LOGGED).write_text(json.dumps(marks))
+    *made, gone = runs.log_night(path, folder)
     assert gone.failed.endswith("unknown run 'gone-1'; valid: a-1, b-1")
     for one in made:
         assert one.folder, one.failed
