@@ -12,7 +12,7 @@ from sdgbias.errors import InfrastructureError, SdgbiasError
 from sdgbias.progress import update
 
 if TYPE_CHECKING:
-    from sdgbias.report.wandb.runs import Logged
+    from sdgbias.report.wandb.log import Logged
 
 wandb_app = group("Weights & Biases: a run per model and night, offline where no key is set.")
 
@@ -50,7 +50,7 @@ def log(
     They belong to the team and project that WANDB_ENTITY and WANDB_PROJECT name now (default: the
     key's own, sdgbias). WANDB_MODE=offline sends nothing.
     """
-    from sdgbias.report.wandb.runs import log_night
+    from sdgbias.report.wandb.log import log_night
 
     target = _folder(results, folder)
     runs = log_night(results, target, night=night, run_ids=run or (), again=again, progress=update)
@@ -83,7 +83,7 @@ def _print_outcome(runs: list[Logged], target: Path) -> list[Logged]:
 def log_beside_report(results: Path, target: Path) -> None:
     """What `sdgbias report --wandb` does: log the newest runs; whatever goes wrong is one line, the
     report stands."""
-    from sdgbias.report.wandb.runs import log_night
+    from sdgbias.report.wandb.log import log_night
 
     try:
         for run in _print_outcome(log_night(results, target), target):

@@ -26,7 +26,7 @@ from sdgbias.nightly.regression.measured import paired
 from sdgbias.registry import entries
 from sdgbias.report import build
 from sdgbias.report.source import Results
-from sdgbias.report.wandb import runs, team_report
+from sdgbias.report.wandb import log, team_report
 from sdgbias.report.web import app
 from sdgbias.report.web.site import Site
 from sdgbias.scoring.evaluate import evaluate
@@ -225,7 +225,7 @@ def test_weights_and_biases_tells_the_levels_apart(walk: Path) -> None:
     results = walk / "r.duckdb"
     [run_id] = store.run_ids(results)
     numbers = store.query(results, packaged_sql("wandb.sql")["numbers"], {"run_id": run_id})
-    names = runs.summary(numbers)
+    names = log.summary(numbers)
     levels = [n for n in names if n.startswith("mcq/all/full/sprach-region") and "accuracy" in n]
     assert len([n for n in levels if n.endswith("/accuracy")]) == 4
     assert "mcq/all/full/sprach-region-日本-語/accuracy" in levels

@@ -16,7 +16,7 @@ import pytest
 from sdgbias import store
 from sdgbias.cli import wandb
 from sdgbias.errors import InfrastructureError, UsageError
-from sdgbias.report.wandb import runs, team_report
+from sdgbias.report.wandb import log, team_report
 from tests.builders.commands import environment, ok, refused, sdgbias
 from tests.builders.results import BENCHMARK, publish_fake
 from tests.builders.wandb_server import KEY, Server, wandb_server
@@ -96,7 +96,7 @@ def test_a_week_offline_is_sent_by_wandb_itself(
     folder = tmp_path / "wandb"
     logged_in.setenv("WANDB_MODE", "offline")
     for night in NIGHTS:
-        [one] = runs.log_night(results, folder, night=night)
+        [one] = log.log_night(results, folder, night=night)
         assert one.folder, one.failed
     with wandb_server() as server:
         logged_in.setenv("WANDB_BASE_URL", server.address)
@@ -116,7 +116,7 @@ def test_a_week_offline_is_sent_by_wandb_itself(
     assert steps(server) == STEPS
     assert len([path for path in server.uploads if path.endswith("questions.parquet")]) == 1
     assert len([path for path in server.uploads if path.endswith("scores.parquet")]) == 1
-    with runs.service(folder):
+    with log.service(folder):
         pass
     assert not list(folder.glob("wandb/offline-run-*"))
     assert not any(
@@ -129,7 +129,7 @@ def test_a_key_in_the_environment_sends_at_once_and_links_the_scores(
 ) -> None:
     with wandb_server() as server:
         logged_in.setenv("WANDB_BASE_URL", server.address)
-        logged_in.setenv(runs.REGISTRY, "team/sdgbias/scores")
+        logged_in.setenv(log.REGISTRY, "team/sdgbias/scores")
         for night in NIGHTS:
             said = ok(
                 "wandb", "log", "--results", results, "--night", night, "--dir", tmp_path / "w"
@@ -157,7 +157,7 @@ def test_a_server_that_cannot_be_used_leaves_the_run_waiting(
     logged_in.setenv("WANDB_INIT_TIMEOUT", "4")
     before = {"x": {"run_id": RUN, "published": "", "small": False}}
     (tmp_path / "w").mkdir()
-    (tmp_path / "w" / runs.LOGGED).write_text(json.dumps(before))
+    (tmp_path / "w" / log.LOGGED).write_text(json.dumps(before))
     with wandb_server(mood) as server:
         logged_in.setenv(
             "WANDB_BASE_URL", "http://127.0.0.1:9" if mood == "gone" else server.address
@@ -174,7 +174,7 @@ def test_a_login_for_other_work_sends_nothing(monkeypatch: pytest.MonkeyPatch) -
     for mode, key, sent in (("", "", False), ("", KEY, True), ("offline", KEY, False)):
         monkeypatch.setenv("WANDB_MODE", mode)
         monkeypatch.setenv("WANDB_API_KEY", key)
-        assert runs.online() == sent
+        assert log.online() == sent
 
 
 def test_a_night_goes_on_without_wandb(

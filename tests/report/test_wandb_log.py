@@ -18,7 +18,7 @@ import pytest
 
 from sdgbias import store
 from sdgbias.errors import StoreError
-from sdgbias.report.wandb import runs
+from sdgbias.report.wandb import log
 from sdgbias.types import PILLARS
 from tests.builders.results import BENCHMARK, publish_fake
 from tests.builders.wandb_files import Offline, read
@@ -91,7 +91,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def logged(results: Path, folder: Path, **chosen: Any) -> Path:
-    [one] = runs.log_night(results, folder, **chosen)
+    [one] = log.log_night(results, folder, **chosen)
     assert one.folder, one
     return one.folder
 
@@ -252,12 +252,12 @@ def test_an_unchanged_night_is_a_point_of_the_history(second: tuple[Path, Offlin
 def test_what_was_logged_is_left_alone_until_asked_or_published_anew(
     results: Path, folder: Path, second: tuple[Path, Offline]
 ) -> None:
-    assert runs.log_night(results, folder) == [runs.Logged(RUN)]
+    assert log.log_night(results, folder) == [log.Logged(RUN)]
     again = logged(results, folder, again=True)
     assert list(folder.glob(f"wandb/offline-run-*-{NIGHTS[1]}-{RUN}")) == [again]
-    known = json.loads((folder / runs.LOGGED).read_text())
+    known = json.loads((folder / log.LOGGED).read_text())
     known[f"{NIGHTS[1]}-{RUN}"]["published"] = "earlier"
-    (folder / runs.LOGGED).write_text(json.dumps(known))
+    (folder / log.LOGGED).write_text(json.dumps(known))
     assert logged(results, folder).is_dir()
 
 
@@ -267,7 +267,7 @@ def test_only_sent_runs_are_removed(tmp_path: Path) -> None:
         run.mkdir(parents=True)
         (run / f"run-{name}.wandb").write_bytes(b"")
     (tmp_path / "wandb/offline-run-20261121_013000-sent/run-sent.wandb.synced").touch()
-    with runs.service(tmp_path):
+    with log.service(tmp_path):
         pass
     assert [run.name[-7:] for run in tmp_path.glob("wandb/offline-run-*")] == ["waiting"]
 
@@ -332,30 +332,30 @@ def test_rows_about_people_stay_at_home(tmp_path: Path) -> None:
 
 
 def test_which_runs_a_night_has(results: Path) -> None:
-    night, rows = runs.runs_of(results, None)
+    night, rows = log.runs_of(results, None)
     assert (night, [(r["run_id"], r["outcome"]) for r in rows]) == (
         NIGHTS[1],
         [(RUN, "unchanged")],
     ), "a failed model has no run"
-    assert [r["run_id"] for r in runs.runs_of(results, NIGHTS[0])[1]] == [RUN]
-    assert [r["run_id"] for r in runs.runs_of(results, None, ["fake-optimist-0"])[1]] == [
+    assert [r["run_id"] for r in log.runs_of(results, NIGHTS[0])[1]] == [RUN]
+    assert [r["run_id"] for r in log.runs_of(results, None, ["fake-optimist-0"])[1]] == [
         "fake-optimist-0"
     ]
     with pytest.raises(
         StoreError, match=rf"unknown night '2026-01-01T0000'; valid: {NIGHTS[0]}, {NIGHTS[1]}"
     ):
-        runs.runs_of(results, "2026-01-01T0000")
+        log.runs_of(results, "2026-01-01T0000")
     with pytest.raises(
         StoreError,
         match="unknown run 'x'; valid: fake-optimist-0, fake-optimist-1, fake-pessimist-2",
     ):
-        runs.runs_of(results, None, ["x"])
+        log.runs_of(results, None, ["x"])
 
 
 def test_a_night_in_which_nobody_answered_has_no_runs(tmp_path: Path) -> None:
     path = tmp_path / "r.duckdb"
     store.upsert(path, {"nights": pd.DataFrame([{"night": NIGHTS[0], "status": "failed"}])})
-    assert runs.log_night(path, tmp_path / "w", night=NIGHTS[0]) == []
+    assert log.log_night(path, tmp_path / "w", night=NIGHTS[0]) == []
 
 
 def test_a_file_without_nights_has_its_newest_runs(tmp_path: Path) -> None:
@@ -371,7 +371,7 @@ def test_a_file_without_nights_has_its_newest_runs(tmp_path: Path) -> None:
             },
             {},
         )
-    assert runs.runs_of(path, None) == ("", [{"run_id": "a-2"}])
+    assert log.runs_of(path, None) == ("", [{"run_id": "a-2"}])
 
 
 def test_a_broken_wandb_is_a_line(results: Path, tmp_path: Path) -> None:
@@ -379,8 +379,8 @@ def test_a_broken_wandb_is_a_line(results: Path, tmp_path: Path) -> None:
     (tmp_path / "wandb").mkdir()
     (tmp_path / "wandb" / "__init__.py").write_text("raise RuntimeError('broken\\nin many lines')")
     code = f"""from pathlib import Path
-from sdgbias.report.wandb import runs
-print(runs.log_night(Path({str(results)!r}), Path({str(tmp_path / "w")!r}))[0].failed)"""
+from sdgbias.report.wandb import log
+print(log.log_night(Path({str(results)!r}), Path({str(tmp_path / "w")!r}))[0].failed)"""
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ
@@ -394,9 +394,9 @@ print(runs.log_night(Path({str(results)!r}), Path({str(tmp_path / "w")!r}))[0].f
 
 def test_a_folder_that_cannot_be_written_is_a_line(results: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    [one] = runs.log_night(results, tmp_path / "file" / "w")
+    [one] = log.log_night(results, tmp_path / "file" / "w")
     assert one.failed == (
-        f"{tmp_path / 'file' / 'w' / runs.LOGGED}: can't be written (Not a directory);"
+        f"{tmp_path / 'file' / 'w' / log.LOGGED}: can't be written (Not a directory);"
         " choose another --dir"
     )
 
@@ -430,8 +430,8 @@ def test_the_runs_of_a_night_share_one_helper_and_are_whole_when_it_is_ended(
     marks = {
         f"{NIGHTS[0]}-{n}": {"run_id": n, "published": "2026-11-20", "small": False} for n in names
     }
-    (folder / runs.LOGGED).write_text(json.dumps(marks))
-    *made, gone = runs.log_night(path, folder)
+    (folder / log.LOGGED).write_text(json.dumps(marks))
+    *made, gone = log.log_night(path, folder)
     assert gone.failed.endswith("unknown run 'gone-1'; valid: a-1, b-1")
     for one in made:
         assert one.folder, one.failed

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from sdgbias import store
-from sdgbias.report.wandb import runs, team_report
+from sdgbias.report.wandb import log, team_report
 
 COLUMNS = [
     "task",
@@ -77,7 +77,7 @@ def test_people_are_told_by_model_and_benchmark(results: Path) -> None:
 def test_a_file_without_nights_gives_a_wandb_run_per_model_and_benchmark_of_people(
     results: Path,
 ) -> None:
-    assert runs.runs_of(results, None) == (
+    assert log.runs_of(results, None) == (
         "",
         [{"run_id": run} for run in ("a-1", "a-3", "b-1")],
     )

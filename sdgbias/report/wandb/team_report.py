@@ -17,7 +17,7 @@ from sdgbias.report import headlines
 from sdgbias.report.build import ReportPages
 from sdgbias.report.layout import OVERVIEW
 from sdgbias.report.pages import own_suite
-from sdgbias.report.wandb import runs
+from sdgbias.report.wandb import log
 from sdgbias.suites.facet_groups import PAIRS
 from sdgbias.types import FACET, SDG
 
@@ -128,7 +128,7 @@ def blocks(results: Path, entity: str, project: str) -> list[Any]:
         panels = [
             wr.LinePlot(
                 title=title,
-                x=runs.NIGHT_YEAR,
+                x=log.NIGHT_YEAR,
                 y=[metric],
                 groupby=wr.Config(name="model"),
                 title_x="night (decimal year)",
@@ -150,7 +150,7 @@ def publish(results: Path, entity: str, project: str, folder: Path, *, draft: bo
     import wandb_workspaces.reports.v2 as wr
 
     for option, name in (("--entity", entity), ("--project", project)):
-        if not name or runs.safe(name, 128) != name:
+        if not name or log.safe(name, 128) != name:
             raise UsageError(
                 f"{option} {name!r}: letters, digits, '-', '_' and '.' only; it stands in the"
                 " project's address"
@@ -160,7 +160,7 @@ def publish(results: Path, entity: str, project: str, folder: Path, *, draft: bo
     place = f"{entity}/{project}"
     key, ids = f"{server} {place}{' draft' if draft else ''}", json_object(folder / REPORTS)
     try:
-        with runs.service(folder.resolve()):
+        with log.service(folder.resolve()):
             report = wr.Report(
                 entity=entity,
                 project=project,
@@ -179,7 +179,7 @@ def publish(results: Path, entity: str, project: str, folder: Path, *, draft: bo
         raise InfrastructureError(
             f"no Report was made: {type(error).__name__}: {line}; nothing is lost, run this again"
         ) from None
-    again = f"the Report is at {report.url}; {runs.OTHER_DIR}"
+    again = f"the Report is at {report.url}; {log.OTHER_DIR}"
     write_json(folder / REPORTS, ids | {key: str(report.id)}, again)
     return str(report.url)
 
