@@ -33,14 +33,14 @@ def watch_models(
         webhook_env: Variable with the address that news are sent to, in one message.
     """
     from sdgbias.registry import entries, watch
-    from sdgbias.scoring import parity
+    from sdgbias.scoring import admission
 
     address = os.environ.get(webhook_env, "") if webhook_env else ""
     if webhook_env and not address:
         raise UsageError(f"--webhook-env {webhook_env}: not set; export it: the address is secret")
     root = entries.find_root()
     given = watch.read(rules or root / "registry" / "watch.yaml")
-    here = parity.here(root)
+    here = admission.here(root)
     found = watch.watch(root, given, here, dry_run=dry_run)
     lines = [one.line() for one in found if one.news]
     tried = []

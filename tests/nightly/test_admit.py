@@ -20,7 +20,7 @@ from sdgbias.nightly import admit
 from sdgbias.nightly.admit import ADMITTED, NOT_ADMITTED, WAITING
 from sdgbias.registry import changes, entries, seen, watch
 from sdgbias.registry.watch import Everyone, Owner, Probe, Rules
-from sdgbias.scoring import parity
+from sdgbias.scoring import admission
 from tests.builders.hub import Hub, Repo, commit
 from tests.builders.hub_repositories import BIG, VLM
 
@@ -180,7 +180,7 @@ def test_what_was_tried_is_in_the_answer_and_in_the_flow_s_message(
         "{owners: [{owner: lab}], probe: {}, enable: when_admitted}"
     )
     monkeypatch.setenv("SDGBIAS_REGISTRY", str(root))
-    monkeypatch.setattr(parity, "here", lambda _: HERE)
+    monkeypatch.setattr(admission, "here", lambda _: HERE)
     monkeypatch.setattr(admit, "_ask", answers(root, []))
     told = CliRunner().invoke(models_app, ["watch", "--json"])
     found = json.loads(told.stdout)
@@ -200,7 +200,7 @@ def test_of_a_gated_release_everything_is_told_that_a_person_decides_by(
     served.repos = {f"lab/{n}": replace(model(n, b), gated=True) for n, b in (("a", 7), ("z", 900))}
     (root / "registry" / "watch.yaml").write_text("owners: [{owner: lab}]")
     monkeypatch.setenv("SDGBIAS_REGISTRY", str(root))
-    monkeypatch.setattr(parity, "here", lambda _: HERE)
+    monkeypatch.setattr(admission, "here", lambda _: HERE)
     small, large = CliRunner().invoke(models_app, ["watch"]).stdout.splitlines()[:2]
     assert "gated" in small.split("(7 ")[0], "why it can't be read"
     facts = "(7 billion parameters, apache-2.0, gated, 1 x 19 GiB in bfloat16); about "
