@@ -7,8 +7,8 @@ Qwen2.5-VL-7B and InternVL3-8B with random weights.
 Pictures, questions and tokenizer are made here. Each model is written to a folder in the files of
 a hub repository (15 to 16 GB of weights for a moment; FOLDER, else the roomier of /dev/shm and the
 temporary folder) and loaded from there by the hf engine. Time does not depend on the weights.
-Needs torch, transformers, torchvision, pandas and pyyaml beside this package's folder; neither
-DuckDB nor the rest of the installation.
+Needs torch, transformers, torchvision, pandas, pydantic and pyyaml beside this package's folder;
+neither DuckDB, Arrow nor the rest of the installation.
 
 Printed for each shape: prompts per second of the score plan, of the Full view prompt by prompt,
 and of plain `model.generate` for one token on the prompts of each; naive / plan and plan / Full in

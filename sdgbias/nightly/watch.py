@@ -33,7 +33,6 @@ from sdgbias.nightly import process
 from sdgbias.nightly.attempt import CLI
 from sdgbias.nightly.watch_rules import Owner, Rules
 from sdgbias.registry import changes, entries, fetch, hub, machine, propose
-from sdgbias.scoring import estimate
 from sdgbias.types import CANDIDATE, ENABLED, QUARANTINED, RETIRED, ModelSpec
 
 NEW_COMMIT, NEW_REPOSITORY, GONE, SAME = "new commit", "new repository", "gone", "same"
@@ -249,7 +248,7 @@ def _register(
     spec = replace(proposal.spec, reason=f"{kind} of {base}; {onward}")
     if not dry_run:
         changes.write(root, spec)
-    told = f"candidate {name}: {spec.reason}{facts}{_hours(spec)}"
+    told = f"candidate {name}: {spec.reason}{facts}"
     at = (spec.repo, spec.revision, name)
     return Finding(kind, *at, told, not dry_run, ready=not proposal.obstacle)
 
@@ -263,20 +262,14 @@ def _described(one: Finding, listed: hub.Listed, here: propose.Host) -> Finding:
     devices = sizes.devices(here.machine)
     fit = f"{devices} x {sizes.need(devices):.0f} GiB" if devices else "too large for this machine"
     params_b = float(f"{listed.params / 1e9:.3g}")
-    bare = ModelSpec("", "", "hf", "", "", CANDIDATE, params_b=params_b, dtype="bfloat16")
     facts = f"{_facts(listed, params_b)}, {fit} in bfloat16"
-    return replace(one, told=f"{one.told} ({facts}){_hours(bare)}")
+    return replace(one, told=f"{one.told} ({facts})")
 
 
 def _facts(listed: hub.Listed, params_b: float | None) -> str:
     size = f"{params_b:g} billion parameters" if params_b else "size unknown"
     access = "gated" if listed.gated else "not gated"
     return f"{size}, {listed.licence or 'licence not stated'}, {access}"
-
-
-def _hours(spec: ModelSpec) -> str:
-    hours = estimate.at_a_glance(spec)
-    return f"; {hours}" if hours else ""
 
 
 # ----------------------------------------------------------------------
