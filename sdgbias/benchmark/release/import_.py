@@ -78,7 +78,7 @@ _PATH_SEPARATOR = "\x1f"
 
 
 @dataclass(frozen=True)
-class Job:
+class ReleaseImport:
     con: duckdb.DuckDBPyConnection
     folder: Path
     out: Path
@@ -155,7 +155,7 @@ def import_(
     try:
         with duckdb.connect(work / "records.duckdb", config={"memory_limit": "600MB"}) as con:
             con.execute("SET enable_progress_bar = false")
-            job = Job(con, folder, out, text_view, progress)
+            job = ReleaseImport(con, folder, out, text_view, progress)
             return _import(job, paths, manifest.get("records") or {})
     except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
         line = str(error).splitlines()[0]
@@ -181,7 +181,9 @@ def _data_files(folder: Path) -> dict[str, Path]:
     return paths
 
 
-def _import(job: Job, paths: Mapping[str, Path], announced: Mapping[str, int]) -> Imported:
+def _import(
+    job: ReleaseImport, paths: Mapping[str, Path], announced: Mapping[str, int]
+) -> Imported:
     con = job.con
     job.run("tables")
     for name, path in each(job.progress, "reading records", paths.items()):
@@ -240,7 +242,7 @@ def _import(job: Job, paths: Mapping[str, Path], announced: Mapping[str, int]) -
     )
 
 
-def _read_records(job: Job, path: Path) -> int:
+def _read_records(job: ReleaseImport, path: Path) -> int:
     """Parse a data file into table `records`; returns how many there are. Raises InputError with
     the first bad line."""
     job.con.execute("TRUNCATE lines")
@@ -267,7 +269,7 @@ def _read_records(job: Job, path: Path) -> int:
 # pictures
 
 
-def _store_pictures(job: Job) -> None:
+def _store_pictures(job: ReleaseImport) -> None:
     """Write the image shards and images.parquet; table `places` (paths, cluster_id, image_id) holds
     what is stored, table `faults` the items whose picture can't be."""
     pictures = job.run("pictures").df().astype("str").fillna("")
@@ -295,7 +297,7 @@ def _store_pictures(job: Job) -> None:
 
 
 def _pictures(
-    job: Job, pictures: pd.DataFrame, broken: list[tuple[str, str, str]]
+    job: ReleaseImport, pictures: pd.DataFrame, broken: list[tuple[str, str, str]]
 ) -> Iterator[tuple[str, str, Sequence[bytes]]]:
     """(cluster id, photo id, encoded images) of all usable pictures; paths, rule and detail of the
     others go into ``broken``."""
@@ -344,7 +346,7 @@ def _picture(folder: Path, name: str) -> tuple[bytes, str, str]:
 
 
 def _write_prompts_and_records(
-    job: Job, items: Mapping[Task, pd.DataFrame], kinds: Mapping[tuple[str, str], str]
+    job: ReleaseImport, items: Mapping[Task, pd.DataFrame], kinds: Mapping[tuple[str, str], str]
 ) -> None:
     """prompts.parquet: the original question where it is complete, else completed by prompts.py;
     records.parquet: the lines of all items, file by file in their order, without repeated ones."""
@@ -382,7 +384,7 @@ def _write_prompts_and_records(
 
 
 def _write(
-    job: Job, name: str, parts: Sequence[Mapping[str, str]], constants: Mapping[str, str]
+    job: ReleaseImport, name: str, parts: Sequence[Mapping[str, str]], constants: Mapping[str, str]
 ) -> None:
     """A table from the rows of its query for every part, and columns that are the same in every
     row."""
