@@ -18,6 +18,7 @@ from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.benchmark import quality
 from sdgbias.benchmark.own_build import build_own
 from sdgbias.cli import app as cli
+from sdgbias.files import packaged_sql
 from sdgbias.nightly import regression
 from sdgbias.nightly.regression import measured, policy
 from sdgbias.nightly.regression.baseline import Target
@@ -25,7 +26,7 @@ from sdgbias.nightly.regression.measured import paired
 from sdgbias.registry import entries
 from sdgbias.report import build
 from sdgbias.report.source import Results
-from sdgbias.report.wandb import contents, team_report
+from sdgbias.report.wandb import log, team_report
 from sdgbias.report.web import app
 from sdgbias.report.web.site import Site
 from sdgbias.scoring.evaluate import evaluate
@@ -221,20 +222,18 @@ def test_a_question_with_another_picture_is_another_question(walk: Path, tmp_pat
 
 
 def test_weights_and_biases_tells_the_levels_apart(walk: Path) -> None:
-    metrics = store.query(walk / "r.duckdb", "FROM numbers WHERE study = 'headline'")
-    names = contents.summary(metrics)
+    results = walk / "r.duckdb"
+    [run_id] = store.run_ids(results)
+    numbers = store.query(results, packaged_sql("wandb.sql")["numbers"], {"run_id": run_id})
+    names = log.summary(numbers)
     levels = [n for n in names if n.startswith("mcq/all/full/sprach-region") and "accuracy" in n]
     assert len([n for n in levels if n.endswith("/accuracy")]) == 4
-    [(suite, plotted)] = team_report.plots(walk / "r.duckdb").items()
+    assert "mcq/all/full/sprach-region-日本-語/accuracy" in levels
+    [(suite, plotted)] = team_report.plots(results).items()
     assert suite == "fotos" and plotted.keys() <= names.keys()
     assert {"mcq/all/full/accuracy", "mcq/all/full/gender-max-min/disparity"} <= plotted.keys()
-    text = dict(team_report.sections(walk / "r.duckdb"))["Own questions: Fotos & <Regionen>"]
+    text = dict(team_report.sections(results))["Own questions: Fotos & <Regionen>"]
     assert "Sprach region: 日本 語" in text and "gender: best minus worst" in text
-
-
-def test_names_of_levels_keep_their_letters() -> None:
-    assert contents.slug("a=日本") == "a-日本"
-    assert contents.slug("Good Health & Well-being_2") == "good-health-well-being-2"
 
 
 def test_results_prints_the_disparities(walk: Path) -> None:
