@@ -16,6 +16,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+#: Stage of a build -> what it does, while it does it.
+_STAGES = {
+    "clusters": "reading clusters",
+    "images": "drawing pictures",
+    "series": "reading indicator series",
+    "items": "drawing questions",
+    "prompts": "writing prompts",
+    "card": "writing the card",
+    "check": "checking the benchmark",
+}
+
+
 def sample(
     out: Path = DEFAULT_RAW,
     clusters: Annotated[int, typer.Option(min=1)] = 300,
@@ -110,8 +122,6 @@ def build(
             raw / "indicators" if (raw / "indicators").is_dir() else Path("data/indicators")
         )
     source = indicators
-    if stage:
-        update(f"stage {stage}")
     if images is None and (images := not stages.made_without_images(raw)) is False:
         typer.echo(
             f"{raw}: a sample without pictures; questions are built without them and can't be"
@@ -141,10 +151,12 @@ def build(
     if stage in ("", "items"):
         _say_how_many(mcq, regression, every)
     for name in [stage] if stage else list(steps):
+        update(_STAGES[name])
         steps[name]()
     if not stage or stage == "check":
         card = json.loads((out / "benchmark.json").read_text(encoding="utf-8"))
         tell("benchmark", out=out, **card)
+        typer.echo(f"Next: sdgbias evaluate MODEL --benchmark {out} (sdgbias models lists them)")
 
 
 def _say_how_many(mcq: int | None, regression: int | None, every: bool) -> None:

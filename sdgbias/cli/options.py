@@ -115,6 +115,18 @@ def print_table(rows: list[tuple[str, ...]], indent: str = "") -> None:
         typer.echo(indent + "  ".join(cells).rstrip())
 
 
+def print_findings(results: Path, run_ids: Iterable[object], onward: str) -> None:
+    """Print what those of the runs that are on places show, in sentences, and the next command."""
+    from sdgbias import store
+    from sdgbias.report import data, labels
+
+    sql = "SELECT run_id FROM runs WHERE suite = 'sdg' AND list_contains(?, run_id)"
+    places = list(store.query(results, sql, [list(run_ids)])["run_id"])
+    for sentence in labels.findings(data.load(results, places)) if places else ():
+        typer.echo(sentence)
+    typer.echo(f"Next: {onward}")
+
+
 def printed(
     results: Path, name: str, runs: Iterable[object] | None = None, **given: object
 ) -> pd.DataFrame:
@@ -142,6 +154,7 @@ def check_quality(benchmark: Path, data_docs: bool = False) -> None:
     """The quality gate of a benchmark; prints its warnings. Raises DataValidationError."""
     from sdgbias.benchmark import quality
 
+    update("checking the benchmark")
     for warning in quality.run_gate(benchmark, data_docs=data_docs).warnings:
         typer.echo(f"  warning: {warning}", err=True)
 

@@ -131,7 +131,7 @@ def register_model(
         f" {spec.state}{f': {spec.reason}' if spec.reason else ''}\n\n{changes.to_yaml(spec)}"
     )
     if dry_run:
-        typer.echo("Nothing is written (--dry-run).")
+        typer.echo("Nothing is written (--dry-run). Next: the same command without it.")
         return
     if (
         not yes

@@ -17,6 +17,7 @@ from sdgbias.cli.options import (
     ResultsOption,
     SearchOption,
     choice,
+    print_findings,
     printed,
     say_json,
     tell,
@@ -78,6 +79,7 @@ def plan(
         say_json(estimate.as_json(found, rate))
     else:
         typer.echo("\n".join(estimate.lines(found, rate)))
+        typer.echo(f"Next: sdgbias evaluate {' '.join(model)} --benchmark {benchmark}")
 
 
 def evaluate(
@@ -184,7 +186,9 @@ def evaluate(
         if as_json:
             say_json({"results": str(results), "runs": runs, "metrics": table})
         else:
-            typer.echo("\n" + table.to_string(index=False))
+            typer.echo(f"\n{table.to_string(index=False)}\n")
+            ids = [run["run_id"] for run in runs]
+            print_findings(results, ids, f"sdgbias report --results {results}")
 
 
 def _named(name: str) -> bool:

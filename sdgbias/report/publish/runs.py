@@ -121,7 +121,7 @@ def load(results: Path, run_id: str, folder: Path, benchmark: Benchmark | None) 
     record = records[0] | {"config": json.loads(records[0]["config"] or "{}")}
     suite = suites.named(str(record["suite"]))
     query = packaged_sql("publish.sql")["numbers"]
-    rows: list[dict[str, Any]]
+    rows: Any
     rows = store.arrow(results, query, {"run": run_id, "people": suite.private}).to_pylist()
     reason = ""
     if suite.private:
@@ -135,5 +135,8 @@ def load(results: Path, run_id: str, folder: Path, benchmark: Benchmark | None) 
             f"asked on benchmark {record['benchmark_id']}, and {folder} is {benchmark.id}: name"
             " the folder it was asked on with --benchmark"
         )
-    numbers = tuple(Number(**{k: None if v != v else v for k, v in row.items()}) for row in rows)
+    numbers = tuple(
+        Number(**{k: None if v != v else v for k, v in row.items()})  # type: ignore[arg-type]
+        for row in rows
+    )
     return PublishedRun(results, record, numbers, None if reason else benchmark, reason)
