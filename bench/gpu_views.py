@@ -235,6 +235,7 @@ def measure(shape: str, args: argparse.Namespace) -> None:
     began = time.perf_counter()
     engine = loaded(*SHAPES[shape](tokens, args.tiny), dtype, args)
     ready = time.perf_counter() - began
+    print(f"{shape}: written and loaded in {ready:.0f} s", flush=True)
     work = works(table, pngs, args.batch)
     # kernels are chosen before anything is timed
     first = work["plan"].batches
@@ -247,6 +248,7 @@ def measure(shape: str, args: argparse.Namespace) -> None:
         for name, part in work.items():
             took[name].append(clock(score, engine, part))
             counted[name] = engine.counts["tokens_prefilled"], engine.counts["tokens_of_prompts"]
+            print(f"{name}: {took[name][-1]:.2f} s", flush=True)  # stands if the rest is cut off
         for name in ("full", "plan"):
             part = work[name]
             seconds = clock(generate, engine, part, args.batch)

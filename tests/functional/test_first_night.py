@@ -1,6 +1,5 @@
-"""A team's first days on a simulated host of eight GPUs, with a hub on loopback: from an empty
-registry to a published night of three released models in five commands; then a model that is too
-long for one night, and nights that are killed."""
+"""A model that is too long for one night on a simulated host of eight GPUs, and nights that are
+killed."""
 
 from __future__ import annotations
 
@@ -17,18 +16,14 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
 from sdgbias import store
-from sdgbias.cli.models import models_app
 from sdgbias.nightly import records
 from sdgbias.scoring.scorer import COMMIT_EVERY
 from tests.builders.commands import REPOSITORY, add_model
-from tests.builders.hub import Hub, Repo, commit, folder
 from tests.builders.processes import children, end
 from tests.builders.slow_engine import asked, cached, slow_planted
 
-RELEASED = ("released-a", "released-b", "released-c")
 #: `sdgbias` in a process where the time of a model ends on the prompt LAST ('': never), on which
 #: its engine hangs: however fast the machine is, it comes that far and no further.
 SDGBIAS = """
@@ -110,33 +105,6 @@ def team(tiny_benchmark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.chdir(tmp_path)
     return Team(tmp_path, tiny_benchmark)
-
-
-@pytest.mark.long
-def test_three_releases_in_five_commands(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
-    (team.home / "registry" / "watch.yaml").write_text("owners: [{owner: lab}]\n")
-    files = folder(REPOSITORY / "registry" / "weights" / "tiny-llava")
-    repos = {f"lab/{name}": Repo([commit(files, name)]) for name in RELEASED}
-    with Hub(repos) as hub:
-        hub.into(monkeypatch, team.home / "hf")
-        commands = [["watch"], *(["enable", name, "--no-check"] for name in RELEASED)]
-        for command in commands:
-            done = CliRunner().invoke(models_app, command)
-            assert done.exit_code == 0, done.output
-        monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # as evaluations are; the night's fetch isn't
-        night = team.night("2026-11-21T0130", "--fetch", "yes", "--jobs", "3")
-        told, _ = night.communicate()
-    assert night.returncode == 0, told
-    for number, name in enumerate(RELEASED):
-        assert f"weights: {name}: fetched" in told
-        assert f"{name}: started on GPU {number}; log" in told
-    assert team.outcomes("2026-11-21T0130") == dict.fromkeys(RELEASED, ("published", ""))
-    assert set(store.query(team.results, "SELECT DISTINCT model FROM metrics")["model"]) == {
-        *RELEASED
-    }
-    page = (team.home / "report" / "night.html").read_text(encoding="utf-8")
-    assert all(name in page for name in RELEASED)
-    assert (team.home / "report" / "index.html").is_file()
 
 
 @pytest.mark.long
