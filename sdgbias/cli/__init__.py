@@ -30,7 +30,7 @@ from sdgbias.errors import InfrastructureError, SdgbiasError, StoreError
 app = typer.Typer(
     name="sdgbias",
     cls=Sections,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     help=(
         "How biased is a vision-language model about sustainable development, and how much of it"
         " can be taken out?\n\nA first run: make demo. Step by step: sample, build, evaluate,"

@@ -36,8 +36,8 @@ PassesOption = Annotated[
     str,
     typer.Option(
         help=(
-            "Extra prompts: none, all, or names with commas: table_j, content_free (contextual"
-            " calibration), paraphrases (other wordings of each question)."
+            "Extra prompts: all, none, or names with commas: table_j, content_free (contextual"
+            " calibration), paraphrases (other wordings)."
         )
     ),
 ]
@@ -113,13 +113,11 @@ def evaluate(
         draws: Random-search draws for CADE (paper: 10,000).
         seed: Seed of the search.
         numerics: exact, or reference (the authors' floors).
-        mode: Regression answers: replace (CADE's digit in the free answer, as the authors do) or
-            continue (decode on after the digit, at some twice the cost).
-        limit: A first look at so many questions of each kind: stored in first-look.duckdb beside
-            the results, on no leaderboard.
+        mode: Regression: replace (CADE's digit in the free answer, as the authors do) or continue
+            (decode on after the digit; twice the cost).
+        limit: A first look at so many questions of each kind, in first-look.duckdb.
         batch_size: Prompts per batch; default: the registry entry's.
-        entry: Registry file to read instead of registry/models/MODEL.yaml, e.g. a night's copy of
-            it.
+        entry: Registry file to read instead of registry/models/MODEL.yaml.
         outcome_file: Write the outcome as JSON; the process then ends with its parent.
     """
     from dataclasses import asdict, replace
