@@ -1,7 +1,7 @@
 """One attempt on one model as a flow run of its own: in the work pool of the machine type that the
 model needs, or beside the night on one machine (flows/serve.py).
 
-The night (flows/nightly.py) starts it and waits. Its log, Cancel, Pause, Retry, heartbeat and the
+The night (flows/night.py) starts it and waits. Its log, Cancel, Pause, Retry, heartbeat and the
 state of a run whose machine is gone are Prefect's own. Night and attempt share the benchmark, the
 results folder and Prefect's server: the outcome is an artifact of the run.
 """

@@ -23,7 +23,7 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows import SETTINGS, pages, score, serve
-from flows import nightly as night_flow
+from flows import night as night_flow
 from sdgbias import store
 from sdgbias.cli.night_options import NightOptions
 from sdgbias.files import json_object
