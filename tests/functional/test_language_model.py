@@ -69,7 +69,8 @@ def asked(results: Path, model: str, sql: str) -> list[str]:
 
 def test_two_views_are_asked_and_no_other_number_is_stored(results: Path) -> None:
     views = "SELECT DISTINCT view FROM scores JOIN runs r USING (run_id) WHERE r.model = ?"
-    methods = "SELECT DISTINCT method FROM metric_rows JOIN runs r USING (run_id) WHERE r.model = ?"
+    methods = """SELECT DISTINCT method FROM numbers JOIN runs r USING (run_id)
+        WHERE study = 'headline' AND r.model = ?"""
     assert asked(results, "planted-language", views) == sorted(IMAGE_FREE)
     assert asked(results, "planted-language", methods) == sorted(IMAGE_FREE)
     assert asked(results, "planted-seeing", methods) == sorted([*VIEWS, "cade", "full_generated"])

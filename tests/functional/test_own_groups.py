@@ -94,17 +94,17 @@ def test_a_stored_question_keeps_its_id_and_its_levels(walk: Path) -> None:
 
 def test_the_study_compares_the_levels_of_every_column(walk: Path) -> None:
     rows = store.query(
-        walk / "r.duckdb", "FROM study_rows WHERE study = 'groups' AND test = 'all'"
-    ).set_index(["by", "metric"])
+        walk / "r.duckdb", "FROM numbers WHERE study = 'groups' AND test = 'all'"
+    ).set_index(["attribute", "metric"])
     levels = rows.loc[("Sprach region", "accuracy")]
-    assert set(levels["level"]) == set(REGIONS[:3])  # an unknown level is no group
+    assert set(levels["group"]) == set(REGIONS[:3])  # an unknown level is no group
     for by in ("Sprach region", "gender"):
-        apart = rows.loc[(by, "max_min")]
+        apart = rows.loc[(by, "disparity")]
         assert set(apart["method"]) == {"full", "cade"} and apart["value"].notna().all()
-        assert (apart["ci_low"] <= apart["value"]).all() and (apart["n"] > 60).all()
+        assert (apart["low"] <= apart["value"]).all() and (apart["n"] > 60).all()
         assert len(rows.loc[(by, "disparity_change")]) >= 1
-    assert "Holm over 4 tests" in rows.loc[("gender", "max_min"), "note"].iloc[0]
-    assert store.query(walk / "r.duckdb", "SELECT 1 FROM study_rows WHERE \"by\" = 'country'").empty
+    assert "Holm over 4 tests" in rows.loc[("gender", "disparity"), "note"].iloc[0]
+    assert store.query(walk / "r.duckdb", "SELECT 1 FROM numbers WHERE attribute = 'country'").empty
 
 
 def test_the_web_app_filters_and_shows_by_group(walk: Path) -> None:

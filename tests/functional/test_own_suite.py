@@ -178,7 +178,7 @@ def test_without_pictures_there_is_no_cade_and_it_is_said(tmp_path: Path) -> Non
     found = metrics(results, "metric = 'accuracy' AND pillar = 'all'")
     assert set(found["method"]) == {"q_only", "ctx_q"} and set(found["test"]) == {"T1", "all"}
     ok("analyse", "--results", results, "--draws", 100, "--bootstrap", 100)
-    why = store.query(results, "SELECT note FROM study_rows WHERE method = 'vdd'")["note"]
+    why = store.query(results, "SELECT note FROM numbers WHERE method = 'vdd'")["note"]
     assert why.tolist() == ["needs scores of the Full view, which no question has"]
 
 
