@@ -1,7 +1,7 @@
 """A hundred registered models in one night, ten of them failing in ten different ways: who is
 published, who is put aside and why.
 
-    python -m bench.hundred_models [--good 90] [--jobs 2] [--questions 6] [--nights 2]
+    python -m bench.hundred_models [--good 90] [--jobs 2] [--questions 24] [--nights 2]
 
 Models are planted formulas on a tiny synthetic benchmark, each in a process of its own, as `sdgbias
 nightly` runs them. Of the ten, seven fail by themselves (folders of weights and a loopback hub that
@@ -171,7 +171,7 @@ def main() -> None:
     )
     parser.add_argument("--good", type=int, default=90)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--questions", type=int, default=6)
+    parser.add_argument("--questions", type=int, default=24)
     parser.add_argument("--nights", type=int, default=2)
     args = parser.parse_args()
     from sdgbias import store
