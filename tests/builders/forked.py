@@ -125,9 +125,9 @@ def nested(environment: Mapping[str, str]) -> dict[str, str]:
 
 def inside(program: str) -> None:
     """A night of this process runs its models and steps by this program from now on."""
-    from sdgbias.nightly import admit, attempt, steps
+    from sdgbias.nightly import attempt, steps, watch
 
-    for module in (admit, attempt, steps):
+    for module in (attempt, steps, watch):
         module.CLI = (program,)  # type: ignore[attr-defined]
 
 
