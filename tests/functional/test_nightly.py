@@ -100,7 +100,7 @@ def test_two_nights_of_a_team(tiny_benchmark: Path, tmp_path: Path) -> None:
     assert "2026-11-22T0130" in (tmp_path / "report" / "night.html").read_text()
 
 
-# tests/test_lifeline.py kills the process around a model, test_ledger.py and test_run.py a night
+# tests/test_lifeline.py kills the process around a model, test_supervisor.py a night
 @pytest.mark.long
 def test_a_killed_night_takes_its_models_along_and_the_next_goes_on(
     tiny_benchmark: Path, tmp_path: Path
