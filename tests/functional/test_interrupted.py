@@ -23,6 +23,8 @@ from pathlib import Path
 
 import pytest
 
+from sdgbias.cli import _interrupted
+from sdgbias.progress import Record
 from tests.builders.commands import environment, ok
 
 STAGES = ("clusters", "images", "series", "items", "prompts", "card", "check")
@@ -204,3 +206,25 @@ def test_the_whole_command_killed_from_outside(reference: Reference, tmp_path: P
     assert killed, "it was always faster than the signal"
     ok(*arguments, tmp_path / "killed")
     assert _digests(tmp_path / "killed") == _digests(tmp_path / "whole")
+
+
+def test_ctrl_c_says_what_is_kept(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sdgbias.cli", "sample", "--clusters", "100000"]
+    child = subprocess.Popen(
+        [*command, "--out", str(tmp_path / "raw")],
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stderr is not None
+    while "drawing clusters" not in child.stderr.readline():
+        assert child.poll() is None
+    child.send_signal(signal.SIGINT)
+    told = child.communicate(timeout=600)[1].splitlines()[-1]
+    assert child.returncode == 130
+    assert told == (
+        "interrupted: what is finished is kept (drawing clusters); run the same command again to"
+        " go on"
+    )
+    scoring = Record("", "scoring prompts", 640, 1762)
+    assert _interrupted(scoring).startswith("interrupted: 640 of 1,762 prompts are kept; run")
