@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 import sdgbias.engines  # noqa: F401  before the tests import transformers, and so torchvision
-from tests.builders import forked
 from tests.builders import once as shared_by_workers
 from tests.builders.once import once
 
@@ -43,7 +42,7 @@ LONGEST = (
 )
 
 #: Tests that drive whole commands belong to the slow tier, but for these.
-QUICK = ("test_exit_codes.py", "test_models_lifecycle.py")
+QUICK = ("test_commands.py", "test_models_lifecycle.py", "test_refusals.py")
 #: Files elsewhere that take half a minute each, and so belong to it as well.
 SLOW = (
     "analysis/test_baselines.py",
@@ -130,6 +129,12 @@ def small_benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return once(tmp_path_factory, "small", make) / "benchmark"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--write-golden", action="store_true", help="write the golden files of the tests that run"
+    )
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Files without a test of the tier that is asked for aren't imported, which takes some 10 s of
     every worker."""
@@ -164,9 +169,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _cpu() -> float:
-    """CPU seconds so far: of this process, of its children that have ended, of the commands that
-    forks ran for it."""
-    return sum(os.times()[:4]) + forked.spent()
+    """CPU seconds so far, of this process and of its children that have ended."""
+    return sum(os.times()[:4])
 
 
 _BEFORE = [_cpu()]
