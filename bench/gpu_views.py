@@ -7,8 +7,8 @@ Qwen2.5-VL-7B and InternVL3-8B with random weights.
 Pictures, questions and tokenizer are made here. Each model is written to a folder in the files of
 a hub repository (15 to 16 GB of weights for a moment; FOLDER, else the roomier of /dev/shm and the
 temporary folder) and loaded from there by the hf engine. Time does not depend on the weights.
-Needs torch, transformers, torchvision, pandas and pyyaml beside this package's folder; neither
-DuckDB nor the rest of the installation.
+Needs torch, transformers, torchvision, pandas, pydantic and pyyaml beside this package's folder;
+neither DuckDB, Arrow nor the rest of the installation.
 
 Printed for each shape: prompts per second of the score plan, of the Full view prompt by prompt,
 and of plain `model.generate` for one token on the prompts of each; naive / plan and plan / Full in
@@ -235,6 +235,7 @@ def measure(shape: str, args: argparse.Namespace) -> None:
     began = time.perf_counter()
     engine = loaded(*SHAPES[shape](tokens, args.tiny), dtype, args)
     ready = time.perf_counter() - began
+    print(f"{shape}: written and loaded in {ready:.0f} s", flush=True)
     work = works(table, pngs, args.batch)
     # kernels are chosen before anything is timed
     first = work["plan"].batches
@@ -247,6 +248,7 @@ def measure(shape: str, args: argparse.Namespace) -> None:
         for name, part in work.items():
             took[name].append(clock(score, engine, part))
             counted[name] = engine.counts["tokens_prefilled"], engine.counts["tokens_of_prompts"]
+            print(f"{name}: {took[name][-1]:.2f} s", flush=True)  # stands if the rest is cut off
         for name in ("full", "plan"):
             part = work[name]
             seconds = clock(generate, engine, part, args.batch)

@@ -48,6 +48,21 @@ def hide(text: str) -> str:
     return text
 
 
+def cleaned(data: Any, name: str = "") -> Any:
+    """Nested data that may leave this machine: *** for texts below a name that looks like a
+    credential (names of environment variables stay) and for what `hide` hides, and of the path of a
+    ``path:`` model only the last folder."""
+    if isinstance(data, Mapping):
+        return {str(k): cleaned(v, str(k)) for k, v in data.items()}
+    if isinstance(data, list | tuple):
+        return [cleaned(v, name) for v in data]
+    if not isinstance(data, str):
+        return data
+    if _NAME.search(name) and not name.endswith("_env"):
+        return "***"
+    return hide(re.sub(r"^path:.*/", "path:.../", data))
+
+
 @cache
 def patterns() -> tuple[re.Pattern[str], ...]:
     """Expressions for values that look like a credential."""

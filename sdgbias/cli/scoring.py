@@ -23,9 +23,13 @@ from sdgbias.cli.options import (
 )
 from sdgbias.errors import UsageError
 from sdgbias.progress import silent, update
+from sdgbias.types import NEEDS_PICTURES
 
 if TYPE_CHECKING:
     from sdgbias.types import ModelSpec
+
+#: Results of first looks, beside the results file.
+FIRST_LOOK = "first-look.duckdb"
 
 PassesOption = Annotated[
     str,
@@ -45,39 +49,38 @@ def plan(
     image_tokens: Annotated[int | None, typer.Option(min=1)] = None,
     task: str = "",
     passes: PassesOption = "all",
-    gpu: str = "",
     rate: Annotated[float | None, typer.Option(min=0)] = None,
     as_json: JsonOption = False,
 ) -> None:
     """What scoring would cost: prompts and tokens, naive and planned, counted with the model's
-    tokenizer, no weights loaded; memory, GPU hours with an interval, and money at --rate.
+    tokenizer, no weights loaded; the memory of each GPU, GPU hours, and money at --rate.
 
-    Hours are judged by the model's measured runs in --results, else by the stated throughput of the
-    GPU: an estimate within a factor of three or so.
+    Hours are those of the model's timed runs in --results, first looks (evaluate --limit) included,
+    for as many prompts.
 
     Args:
         model: Names of registered models (sdgbias models).
         image_tokens: Tokens a picture, instead of the model's own (LLaVA-1.5: 576).
         task: mcq or regression alone; default: both.
-        gpu: Kind of GPU, such as h100 or l4; default: the entry's, else h100.
         rate: Price of one GPU for an hour, in any currency.
     """
     from sdgbias.registry import entries
-    from sdgbias.scoring import cost, estimate
+    from sdgbias.scoring.cost import Counted, cost, hours
     from sdgbias.suites.extra_prompts import choose
 
     root = entries.find_root()
     chosen = choice("--task", task, ("", "mcq", "regression"))
-    counted = cost.Counted(chosen, image_tokens, choose(passes))
+    counted = Counted(chosen, image_tokens, choose(passes))
     progress = silent if as_json else update
-    found = []
+    costs = []
     for spec in [entries.load(root, name) for name in model]:
-        one = cost.cost(spec, root, benchmark, counted, progress=progress)
-        found.append((one, estimate.estimate(spec, one, results, gpu)))
+        counts = cost(spec, root, benchmark, counted, progress)
+        estimate = hours(spec, counts["asked"], (results, results.with_name(FIRST_LOOK)), rate)
+        costs.append({**counts, "estimate": estimate})
     if as_json:
-        say_json(estimate.as_json(found, rate))
+        say_json(costs[0] if len(costs) == 1 else costs)
     else:
-        typer.echo("\n".join(estimate.lines(found, rate)))
+        tell("plan", costs=costs, rate=rate, needs_pictures=NEEDS_PICTURES)
 
 
 def evaluate(
@@ -132,13 +135,12 @@ def evaluate(
 
         benchmark_card(benchmark)  # a folder that is no benchmark is named before it is read
         benchmark = first_look(benchmark, results.parent / "first-look", limit)
-        results = results.parent / "first-look.duckdb"
+        results = results.with_name(FIRST_LOOK)
     runs: list[dict[str, object]] = []
     for name in model:
         with process.report_outcome(outcome_file) as told:
             update("importing the engine")
             from sdgbias.registry import entries
-            from sdgbias.scoring import estimate
             from sdgbias.scoring import evaluate as evaluation
             from sdgbias.suites.extra_prompts import choose
             from sdgbias.suites.suite import EvalSettings
@@ -177,7 +179,6 @@ def evaluate(
                 o=outcome,
                 results=results,
                 failed=reasons.to_dict("records"),
-                time=estimate.compared(results, outcome.run_id, spec),
             )
     if outcome_file is None or as_json:
         table = printed(results, "evaluated", [run["run_id"] for run in runs])

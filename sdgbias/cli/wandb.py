@@ -53,30 +53,31 @@ def log(
     from sdgbias.report.wandb.log import log_night
 
     target = _folder(results, folder)
-    made = log_night(results, target, night=night, run_ids=run or (), again=again, progress=update)
-    failed = _print_outcome(made, target)
+    runs = log_night(results, target, night=night, run_ids=run or (), again=again, progress=update)
+    failed = _print_outcome(runs, target)
     if failed:
         more = f" --night {night}" if night else ""
         raise InfrastructureError(
-            f"W&B: {len(failed)} of {len(made)} runs left out, {failed[0].run_id}:"
+            f"W&B: {len(failed)} of {len(runs)} runs left out, {failed[0].run_id}:"
             f" {failed[0].failed}; the results are as before, again: sdgbias wandb log --results"
             f" {results}{more}"
         )
 
 
-def _print_outcome(made: list[Logged], target: Path) -> list[Logged]:
+def _print_outcome(runs: list[Logged], target: Path) -> list[Logged]:
     """Print what was logged; returns the runs that were not."""
-    written = [m for m in made if m.folder]
-    before = sum(1 for m in made if not m.folder and not m.failed)
-    waiting = [m for m in written if m.folder and m.folder.name.startswith("offline-run-")]
-    for why in sorted({m.offline for m in waiting if m.offline}):
-        typer.echo(f"W&B can't be reached, the runs wait: {why}", err=True)
+    waiting = [run for run in runs if run.folder and run.folder.name.startswith("offline-run-")]
+    for reason in sorted({run.offline for run in waiting} - {""}):
+        typer.echo(f"W&B can't be reached, the runs wait: {reason}", err=True)
+    before = sum(1 for run in runs if not run.folder and not run.failed)
+    failed = [run for run in runs if run.failed]
+    sent = len(runs) - len(waiting) - before - len(failed)
     typer.echo(
-        f"W&B: {len(written) - len(waiting)} runs sent, {len(waiting)} wait in {target}"
+        f"W&B: {sent} runs sent, {len(waiting)} wait in {target}"
         + (f", {before} logged before" if before else "")
         + (f". To send them: wandb sync {target}/wandb/offline-run-*" if waiting else "")
     )
-    return [m for m in made if m.failed]
+    return failed
 
 
 def log_beside_report(results: Path, target: Path) -> None:
@@ -85,12 +86,10 @@ def log_beside_report(results: Path, target: Path) -> None:
     from sdgbias.report.wandb.log import log_night
 
     try:
-        failed = _print_outcome(log_night(results, target), target)
+        for run in _print_outcome(log_night(results, target), target):
+            typer.echo(f"W&B left out: {run.run_id}: {run.failed}", err=True)
     except SdgbiasError as error:
         typer.echo(f"W&B left out: {error}", err=True)
-        return
-    for one in failed:
-        typer.echo(f"W&B left out: {one.run_id}: {one.failed}", err=True)
 
 
 @wandb_app.command("report")

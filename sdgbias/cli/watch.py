@@ -5,15 +5,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from sdgbias.cli.options import JsonOption, say_json
-from sdgbias.errors import InfrastructureError, RegistryError, UsageError
-
-if TYPE_CHECKING:
-    from sdgbias.registry.watch import Finding
+from sdgbias.errors import InfrastructureError, UsageError
 
 
 def watch_models(
@@ -45,7 +42,7 @@ def watch_models(
     given = watch.read(rules or root / "registry" / "watch.yaml")
     here = parity.here(root)
     found = watch.watch(root, given, here, dry_run=dry_run)
-    lines = [_line(root, one) for one in found if one.news]
+    lines = [one.line() for one in found if one.news]
     tried = []
     if not dry_run:
         from sdgbias.nightly import admit
@@ -69,24 +66,3 @@ def watch_models(
             f"{len(failed)} of {len(found)} could not be queried, the first: {failed[0].repo};"
             " later again: sdgbias models watch"
         )
-
-
-def _line(root: Path, one: Finding) -> str:
-    """A finding; of a new candidate, or a gated repository, with the GPU hours of the full
-    benchmark."""
-    from sdgbias.registry import entries, watch
-    from sdgbias.scoring import estimate
-    from sdgbias.types import CANDIDATE, ModelSpec
-
-    if one.params_b:
-        bare = ModelSpec(
-            "", "", "hf", one.repo, "", CANDIDATE, params_b=one.params_b, dtype="bfloat16"
-        )
-        return f"{one.line()}; {estimate.at_a_glance(bare)}"
-    if not (one.written and one.kind in (watch.NEW_COMMIT, watch.NEW_REPOSITORY)):
-        return one.line()
-    try:
-        hours = estimate.at_a_glance(entries.load(root, one.name))
-    except RegistryError:
-        hours = ""
-    return one.line() + (f"; {hours}" if hours else "")

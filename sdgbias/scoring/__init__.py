@@ -3,5 +3,5 @@
 * plan, cache, scorer: distinct prompts, what is known of them, and asking the rest
 * evaluate, run_id: one model on one benchmark, from the plan to the published run, and its id
 * probes, parity, admission: a fixed set of prompts, two engines on it, and a new model on it
-* cost, estimate, timing: what scoring takes, before and after
+* cost, timing: what scoring takes, before and after
 """

@@ -1,5 +1,5 @@
-"""The cost of scoring a benchmark before any model is loaded: prompts and tokens, under the paper's
-protocol and as planned.
+"""What scoring a benchmark costs, before any model is loaded: prompts and tokens, under the paper's
+protocol and as planned, and hours by the time that the model's earlier runs took.
 
 Naive is the paper's protocol: every cell (view x test of an item) is a separate forward pass.
 Planned is what sdgbias does: each distinct prompt once, and what the prompts about one picture
@@ -10,69 +10,32 @@ separately. Tokens are exact: counted with the model's tokenizer and chat templa
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from sdgbias import suites, templates
+from sdgbias import store, suites
 from sdgbias.engines.options import HfOptions, WeightOptions, read
 from sdgbias.errors import ModelError, UsageError, first_line
 from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images.shards import ImageReader
-from sdgbias.scoring.plan import Plan, as_prompts, askable, chunks, make_plan
-from sdgbias.types import (
-    ANSWER_TOKENS,
-    NEEDS_PICTURES,
-    ModelSpec,
-    View,
-)
+from sdgbias.registry import machine
+from sdgbias.scoring.plan import as_prompts, askable, chunks, make_plan
+from sdgbias.types import ModelSpec, View
 
 TOKENIZED = ("hf", "vllm")
 _ENCODED = 4096  # prompts tokenized at once
-
-
-@dataclass(frozen=True)
-class Cost:
-    """*_naive, *_full, *_distinct, *_planned: the paper's views without extra prompts. *_full:
-    Full-view prompts alone, the plain evaluation that the paper compares CADE's price with.
-    images_*: encodings of a picture. *_extra: what extra prompts add to the planned counts.
-    asked: task -> distinct prompts of each view, summed; answer_tokens: the most that generated
-    answers may have."""
-
-    model: str
-    items: int
-    prompts_naive: int
-    prompts_full: int
-    prompts_planned: int
-    prompts_extra: int
-    tokens_naive: int
-    tokens_full: int
-    tokens_distinct: int
-    tokens_planned: int
-    tokens_extra: int
-    images_naive: int
-    images_full: int
-    images_planned: int
-    images_extra: int
-    image_tokens: int
-    asked: dict[str, int]
-    answer_tokens: int
-
-    def json(self) -> str:
-        ratios = {
-            "ratio_naive": self.tokens_naive / max(self.tokens_planned, 1),
-            "ratio_full": self.tokens_planned / self.tokens_full if self.tokens_full else None,
-        }
-        rounded = {k: v if v is None else round(v, 3) for k, v in ratios.items()}
-        return json.dumps({**asdict(self), **rounded}, indent=2)
-
-    def lines(self) -> list[str]:
-        return templates.lines("cost", c=self, needs_pictures=NEEDS_PICTURES)
+#: Seconds per prompt of each task of a model's runs.
+_PACE = """
+SELECT run_id, task, sum(seconds_measured) / sum(prompts) FILTER (phase = 'score') AS pace
+FROM timings JOIN runs USING (run_id) WHERE model = ?
+GROUP BY ALL HAVING pace > 0 AND bool_and(untimed = 0) ORDER BY ALL
+"""
 
 
 @dataclass(frozen=True)
@@ -90,114 +53,114 @@ def cost(
     root: Path,
     benchmark: Path,
     counted: Counted = Counted(),
-    *,
     progress: Progress = silent,
-) -> Cost:
-    """Counts for one registered model on one benchmark. Raises UsageError for an engine without a
-    tokenizer here."""
+) -> dict[str, Any]:
+    """Counts for one registered model on one benchmark. prompts_*, tokens_*, images_* (encodings of
+    a picture): *_naive, *_full (Full-view prompts alone, the plain evaluation that the paper
+    compares CADE's price with), *_distinct and *_planned of the paper's views; *_extra, what extra
+    prompts add to the planned counts. asked: task -> distinct prompts of each view, summed. Raises
+    UsageError for an engine without a tokenizer here."""
     if spec.backend not in TOKENIZED:
         raise UsageError(
             f"{spec.name}: backend {spec.backend} has no tokenizer to count with; plan works for:"
             f" {', '.join(TOKENIZED)}"
         )
+    cells = suites.of(benchmark).cells(benchmark, suites.EvalSettings(passes=counted.passes))
+    cells = askable(cells[cells["task"] == counted.task] if counted.task else cells, spec)
+    cells = cells.reset_index(drop=True)
+    plan = make_plan(cells, spec.name)
+    paths, parts = _tokenize(spec, root, ImageReader(benchmark), plan.distinct, counted, progress)
+    options = read(spec, WeightOptions)
+    # vLLM shares beginnings by itself
+    shares = bool(options.share_prefix) if isinstance(options, HfOptions) else True
+
+    def planned(cells: pd.DataFrame) -> tuple[int, int, int]:
+        rows = make_plan(cells, spec.name).distinct
+        of_rows = [paths[key] for key in rows["key"]]
+        return len(rows), *_shared(rows["image_id"].tolist(), of_rows, spec.batch_size, shares)
+
+    paper = cells["view"].isin([view.value for view in View])
+    full = cells["view"] == "full"
+    shown = cells["image_id"] != ""
+    lengths = plan.cells["key"].map({key: len(path) for key, path in paths.items()})
+    prompts, tokens, images = planned(cells[paper])
+    all_prompts, all_tokens, all_images = planned(cells)
+    image_tokens = int((next(iter(paths.values())) == -1).sum()) if paths else 0
+    asked = plan.cells.groupby(["task", "view"])["key"].nunique().groupby("task").sum()
+    return {
+        "model": spec.name,
+        "items": len(cells[["task", "item_id"]].drop_duplicates()),
+        "prompts_naive": int(paper.sum()),
+        "prompts_full": int(full.sum()),
+        "prompts_planned": prompts,
+        "prompts_extra": all_prompts - prompts,
+        "tokens_naive": int(lengths[paper].sum()),
+        "tokens_full": int(lengths[full].sum()),
+        "tokens_distinct": sum(len(paths[key]) for key in set(plan.cells.loc[paper, "key"])),
+        "tokens_planned": tokens,
+        "tokens_extra": all_tokens - tokens,
+        "images_naive": int((shown & paper).sum()) * parts,
+        "images_full": int((shown & full).sum()) * parts,
+        "images_planned": images * parts,
+        "images_extra": (all_images - images) * parts,
+        "image_tokens": image_tokens // parts + 1 if image_tokens else 0,
+        "asked": {str(task): int(n) for task, n in asked.items()},
+        "ratio_naive": round(int(lengths[paper].sum()) / max(tokens, 1), 3),
+        "ratio_full": round(tokens / int(lengths[full].sum()), 3) if full.any() else None,
+    }
+
+
+def _tokenize(
+    spec: ModelSpec,
+    root: Path,
+    images: ImageReader,
+    rows: pd.DataFrame,
+    counted: Counted,
+    progress: Progress,
+) -> tuple[dict[str, np.ndarray], int]:
+    """(key -> the tokens of each distinct prompt, -1 for those of a picture; pictures a question).
+    Every picture has as many tokens as the first."""
     from sdgbias.engines.hf.processor import load_processor
     from sdgbias.engines.hf.prompting import template_of, token_paths
     from sdgbias.engines.hub_errors import BROKEN
 
     processor, template = load_processor(spec, root), template_of(spec)
-    image_tokens, task = counted.image_tokens, counted.task
-    asked = suites.EvalSettings(passes=counted.passes)
-    cells = suites.of(benchmark).cells(benchmark, asked)
-    cells = askable(cells[cells["task"] == task] if task else cells, spec)
-    plan = make_plan(cells, spec.name)
-    paper = cells["view"].isin([view.value for view in View]).to_numpy()
-    rows = plan.distinct
-    picture: tuple[bytes, ...] = (b"",)
     pictured = rows.loc[rows["image_id"] != "", "image_id"]
-    if image_tokens is None and len(pictured):
-        picture = ImageReader(benchmark)[str(pictured.iloc[0])]
-    parts = len(picture)
+    picture: tuple[bytes, ...] = (b"",)
+    if counted.image_tokens is None and len(pictured):
+        picture = images[str(pictured.iloc[0])]
     paths: list[np.ndarray] = []
     for start in each(progress, "counting tokens", range(0, len(rows), _ENCODED)):
-        part = rows.iloc[start : start + _ENCODED]
-        prompts = as_prompts(part.to_dict("records"), defaultdict(lambda: picture))
+        part = rows.iloc[start : start + _ENCODED].to_dict("records")
+        prompts = as_prompts(part, defaultdict(lambda: picture))
         try:
-            paths += token_paths(processor, prompts, image_tokens, template)
+            paths += token_paths(processor, prompts, counted.image_tokens, template)
         except (ValueError, *BROKEN) as error:
             why = first_line(error)
             raise ModelError(
                 f"{spec.name}: its processor can't take these prompts ({type(error).__name__}:"
                 f" {why}); try them one by one: sdgbias models parity {spec.name}"
             ) from None
-    lengths = pd.Series([len(path) for path in paths], index=rows["key"])
-    of_cells = plan.cells["key"].map(lengths)
-    full = cells["view"].to_numpy() == "full"
-    by_key = dict(zip(rows["key"], paths, strict=True))
-    options = read(spec, WeightOptions)  # vLLM shares beginnings by itself
-    shares = bool(options.share_prefix) if isinstance(options, HfOptions) else True
-    bare = plan if paper.all() else make_plan(cells[paper], spec.name)
-    of_bare = [by_key[key] for key in bare.distinct["key"]]
-    tokens_planned, images = _planned(bare, of_bare, spec.batch_size, shares)
-    tokens_all, images_all = (
-        (tokens_planned, images) if bare is plan else _planned(plan, paths, spec.batch_size, shares)
-    )
-    shown = (cells["image_id"] != "").to_numpy()
-    one = int((paths[0] == -1).sum()) if len(paths) else 0
-    return Cost(
-        model=spec.name,
-        items=int(cells[["task", "item_id"]].drop_duplicates().shape[0]),
-        prompts_naive=int(paper.sum()),
-        prompts_full=int(full.sum()),
-        prompts_planned=bare.planned,
-        prompts_extra=plan.planned - bare.planned,
-        tokens_naive=int(of_cells[paper].sum()),
-        tokens_full=int(of_cells[full].sum()),
-        tokens_distinct=sum(map(len, of_bare)),
-        tokens_planned=tokens_planned,
-        tokens_extra=tokens_all - tokens_planned,
-        images_naive=int((shown & paper).sum()) * parts,
-        images_full=int((shown & full).sum()) * parts,
-        images_planned=images * parts,
-        images_extra=(images_all - images) * parts,
-        image_tokens=one // parts + 1 if one else 0,
-        asked=_asked(plan),
-        answer_tokens=_answer_tokens(plan, spec),
-    )
+    return dict(zip(rows["key"], paths, strict=True)), len(picture)
 
 
-def _asked(plan: Plan) -> dict[str, int]:
-    counts = plan.cells.groupby(["task", "view"], sort=True)["key"].nunique()
-    return {str(task): int(n) for task, n in counts.groupby("task", sort=True).sum().items()}
-
-
-def _answer_tokens(plan: Plan, spec: ModelSpec) -> int:
-    """Tokens of the answers that are generated by default: letters of the Full view at T1, a number
-    for every prompt of regression, free words about every picture of people."""
-    limits, total = {**ANSWER_TOKENS, **spec.max_new_tokens}, 0
-    for task, cells in plan.cells.groupby("task"):
-        letters = task == "mcq"
-        if letters:
-            cells = cells[(cells["view"] == "full") & (cells["test"] == "T1")]
-        limit = limits[str(task) if str(task) in limits else "people"]
-        total += cells["key"].nunique() * limit
-    return int(total)
-
-
-def _planned(plan: Plan, paths: Sequence[np.ndarray], size: int, shares: bool) -> tuple[int, int]:
+def _shared(
+    ids: Sequence[str], paths: Sequence[np.ndarray], size: int, shares: bool
+) -> tuple[int, int]:
     """(tokens prefilled, pictures encoded) when the chunks of the plan are scored, those about one
     picture behind one beginning where the engine shares it."""
-    ids = plan.distinct["image_id"].tolist()
     tokens = pictures = start = 0
+    ids = list(ids)
     while start < len(ids):
         end = chunks(ids, start, size)
         groups: dict[str, list[np.ndarray]] = {}
         for image_id, path in zip(ids[start:end], paths[start:end], strict=True):
             groups.setdefault(image_id, []).append(path)
-        for image_id, own in groups.items():
-            together = shares and bool(image_id) and len(own) > 1
-            shared = _common(own) if together else 0
-            tokens += sum(map(len, own)) - shared * (len(own) - 1)
-            pictures += bool(image_id) * (1 if together else len(own))
+        for image_id, group in groups.items():
+            together = shares and bool(image_id) and len(group) > 1
+            begun = _common(group) if together else 0
+            tokens += sum(map(len, group)) - begun * (len(group) - 1)
+            pictures += bool(image_id) * (1 if together else len(group))
         start = end
     return tokens, pictures
 
@@ -208,3 +171,28 @@ def _common(paths: Sequence[np.ndarray]) -> int:
     heads = np.stack([path[:most] for path in paths])
     same = (heads == heads[0]).all(axis=0)
     return most if same.all() else int(same.argmin())
+
+
+def hours(
+    spec: ModelSpec, asked: Mapping[str, int], results: Sequence[Path], rate: float | None = None
+) -> dict[str, Any]:
+    """GPU hours (without a GPU: hours) for so many prompts of each task, at the pace of the model's
+    runs in ``results`` whose prompts were all timed: mean, lowest and highest, None without such a
+    run. devices: GPUs of one engine; gib: memory needed on each, 0: not known; money: what the
+    hours cost at ``rate`` for one."""
+    devices = max(1, machine.gpus_of(spec))
+    weights = machine.weights_gib((spec.params_b or 0) * 1e9, spec.dtype)
+    stored = [store.query(path, _PACE, [spec.name]) for path in results if path.is_file()]
+    runs = [run.set_index("task")["pace"] for rows in stored for _, run in rows.groupby("run_id")]
+    runs = [pace for pace in runs if set(asked) <= set(pace.index)]
+    took = [devices * sum(n * pace[task] for task, n in asked.items()) / 3600 for pace in runs]
+    mean = sum(took) / len(took) if took else None
+    return {
+        "hours": mean,
+        "low": min(took, default=None),
+        "high": max(took, default=None),
+        "devices": devices,
+        "gib": machine.need(weights, devices) if weights else 0.0,
+        "basis": f"{len(took)} measured run{'s' * (len(took) > 1)}" if took else "",
+        "money": None if rate is None or mean is None else mean * rate,
+    }

@@ -15,7 +15,6 @@ from typing import Any
 
 import pandas as pd
 
-from sdgbias.suites.extra_prompts import VIEWS as EXTRA
 from sdgbias.types import IMAGE_FREE, VIEWS, ModelSpec, Prompt, View
 
 _SAME = ["candidates", "image_id", "text"]
@@ -59,9 +58,9 @@ def askable(prompts: pd.DataFrame, spec: ModelSpec) -> pd.DataFrame:
     if spec.pictured:
         return prompts
     useless = [view for view in VIEWS if view not in IMAGE_FREE]
-    useless += EXTRA["content_free"]
-    asked = ~prompts["view"].isin(useless) & (prompts["image_id"] == "")
-    return prompts[asked].reset_index(drop=True)
+    pictured = prompts["view"].isin(useless) | (prompts["image_id"] != "")
+    calibrating = prompts["view"].str.startswith("content_free:")
+    return prompts[~pictured & ~calibrating].reset_index(drop=True)
 
 
 def as_prompts(

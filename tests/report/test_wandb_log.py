@@ -226,20 +226,20 @@ def test_artifacts_are_the_benchmark_the_model_and_the_scores(
     assert [a["type"] for a in (benchmark, model, scores)] == ["dataset", "model", "scores"]
     assert sorted(scores["aliases"]) == [NIGHTS[0], "latest"]
     assert model["files"]["weights"]["ref"] and not model["files"]["weights"]["size"]
-    items = pq.read_table(benchmark["files"]["items.parquet"]["at"]).to_pandas()
+    items = pq.read_table(benchmark["files"]["questions.parquet"]["at"]).to_pandas()
     stored = store.query(results, "FROM items WHERE benchmark_id = ?", [BENCHMARK])
     assert sorted(items["item_id"]) == sorted(stored["item_id"]) and set(items["gold"]) == set(
         stored["gold"]
     )
     made = pq.read_table(scores["files"]["scores.parquet"]["at"])
-    assert made.num_rows == scores["metadata"]["rows"]["scores"]
+    assert made.num_rows == scores["metadata"]["files"]["scores"]
     assert (
         made.num_rows
         == store.query(results, "SELECT count(*) AS n FROM scores WHERE run_id = ?", [RUN])["n"][0]
     )
-    for entry in (benchmark["files"]["items.parquet"], scores["files"]["scores.parquet"]):
+    for entry in (benchmark["files"]["questions.parquet"], scores["files"]["scores.parquet"]):
         path = Path(entry["at"])
-        assert path.is_relative_to(folder / "artifacts")
+        assert path.is_relative_to(folder / "wandb")
         assert base64.b64decode(entry["digest"]) == hashlib.md5(path.read_bytes()).digest()
 
 
@@ -261,20 +261,15 @@ def test_what_was_logged_is_left_alone_until_asked_or_published_anew(
     assert logged(results, folder).is_dir()
 
 
-def test_sent_runs_are_removed_and_what_they_referred_to_once_none_waits(tmp_path: Path) -> None:
-    for name in ("a", "b"):
+def test_only_sent_runs_are_removed(tmp_path: Path) -> None:
+    for name in ("sent", "waiting"):
         run = tmp_path / "wandb" / f"offline-run-20261121_013000-{name}"
         run.mkdir(parents=True)
         (run / f"run-{name}.wandb").write_bytes(b"")
-    (tmp_path / "artifacts" / "scores-a").mkdir(parents=True)
-    for name, left in (("a", True), ("b", False)):
-        (
-            tmp_path / "wandb" / f"offline-run-20261121_013000-{name}" / f"run-{name}.wandb.synced"
-        ).touch()
-        with log.service(tmp_path):
-            pass
-        assert (tmp_path / "artifacts").exists() == left
-    assert not list(tmp_path.glob("wandb/offline-run-*"))
+    (tmp_path / "wandb/offline-run-20261121_013000-sent/run-sent.wandb.synced").touch()
+    with log.service(tmp_path):
+        pass
+    assert [run.name[-7:] for run in tmp_path.glob("wandb/offline-run-*")] == ["waiting"]
 
 
 def test_rows_about_people_stay_at_home(tmp_path: Path) -> None:
@@ -326,8 +321,9 @@ def test_rows_about_people_stay_at_home(tmp_path: Path) -> None:
     written = logged(path, tmp_path / "w", night="", run_ids=["f-1"])
     said = read(written)
     assert said.history["direct/p1/full/gender-male-female/all-52/disparity"] == 0.1
-    card = json.loads(Path(said.artifacts["benchmark-b2"]["files"]["card.json"]["at"]).read_text())
-    assert card["rows"] == 3 and "sha256_of_item_ids" in card and "skin" not in json.dumps(card)
+    benchmark = said.artifacts["benchmark-b2"]
+    assert benchmark["metadata"]["rows"] == 3 and "sha256_of_item_ids" in benchmark["metadata"]
+    assert benchmark["files"] == {} and "skin" not in json.dumps(benchmark["metadata"])
     assert list(said.artifacts["scores-f-1"]["files"]) == ["spoken.parquet"]
 
 

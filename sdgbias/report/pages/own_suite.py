@@ -19,6 +19,7 @@ from sdgbias.suites import SUITES
 from sdgbias.vocabulary import METHODS
 
 _COLUMNS = ("q_only", "ctx_q", "img_q", "full_generated", "full", "cade")
+HEADS = [METHODS[method] for method in _COLUMNS]
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def context(own: Own, checked: Mapping[str, str] | None = None) -> dict[str, Any
     suites = [_suite(name, part, own) for name, part in own.runs.groupby("suite")]
     return {
         "suites": [s | {"checked": (checked or {}).get(s["name"], "")} for s in suites],
-        "heads": [METHODS[method] for method in _COLUMNS],
+        "heads": HEADS,
     }
 
 

@@ -12,13 +12,12 @@ from typing import Any
 from sdgbias import store
 from sdgbias.analysis import night_text
 from sdgbias.errors import InfrastructureError, StoreError, UsageError, first_line
-from sdgbias.files import json_object, write_atomically, write_json
+from sdgbias.files import json_object, packaged_sql, write_atomically, write_json
 from sdgbias.report import headlines
 from sdgbias.report.build import ReportPages
 from sdgbias.report.layout import OVERVIEW
 from sdgbias.report.pages import own_suite
 from sdgbias.report.wandb import log
-from sdgbias.report.wandb.contents import NIGHT_YEAR, history, safe
 from sdgbias.suites.facet_groups import PAIRS
 from sdgbias.types import FACET, SDG
 
@@ -42,8 +41,14 @@ PLOTS = {
         for name, (one, other) in PAIRS.items()
     },
 }
-
 _RUN = ("model", "suite", "provenance", "benchmark_id", "n_scored", "n_failed", "run_id")
+#: What W&B's client says -> our sentence.
+_REFUSALS = {
+    "not found": "W&B has no project {place}; send runs first: sdgbias wandb log with WANDB_API_KEY"
+    " set, or wandb sync",
+    "not logged in|api_key not configured": "not logged in to W&B: set WANDB_API_KEY (or run `wandb"
+    " login`), then again: sdgbias wandb report",
+}
 
 
 def write_markdown(results: Path, path: Path) -> Path:
@@ -63,46 +68,44 @@ def sections(results: Path) -> list[tuple[str, str]]:
     if overview is None:
         raise StoreError(f"{results} holds no finished run; run `sdgbias evaluate NAME` first")
     answers = [f"**{a.question}** {_plain(a.text)}" for a in overview[1]["answers"]]
-    made = [("In short", "\n\n".join(answers))]
+    parts = [("In short", "\n\n".join(answers))]
     for title, rows in headlines.sections(results):
         heading, note = title.split(": ", 1)
-        made.append((heading, f"{_plain(note)}.\n\n{_table(rows)}"))
-    if pages.asked is not None:
-        context = own_suite.context(pages.asked)
-        for suite in context["suites"]:
-            rows = [
-                (r["model"], r["name"], *r["cells"]) for r in suite["accuracy"] + suite["groups"]
-            ]
-            note = "Share of right answers in %, test split; best minus worst group in points."
-            heads = ("model", "questions", *context["heads"])
-            made.append((f"Own questions: {suite['title']}", f"{note}\n\n{_table([heads, *rows])}"))
+        parts.append((heading, f"{_plain(note)}.\n\n{_table(rows)}"))
+    for suite in own_suite.context(pages.asked)["suites"] if pages.asked is not None else ():
+        heads = ("model", "questions", *own_suite.HEADS)
+        rows = [(r["model"], r["name"], *r["cells"]) for r in suite["accuracy"] + suite["groups"]]
+        note = "Share of correct answers in %, test split; best minus worst group in points."
+        parts.append((f"Own questions: {suite['title']}", f"{note}\n\n{_table([heads, *rows])}"))
     if pages.last_night is not None and pages.last_night.breached:
         breaches = [
-            f"* {_plain(m.model)}: {_plain(night_text.moved(row))}"
-            for m in pages.last_night.breached
-            for row in m.breaches
+            f"* {_plain(model.model)}: {_plain(night_text.moved(row))}"
+            for model in pages.last_night.breached
+            for row in model.breaches
         ]
-        made.append((f"Breaches of night {pages.last_night.night}", "\n".join(breaches)))
-    runs = [[run[column] or "" for column in _RUN] for run in overview[1]["runs"]]
-    return [*made, ("Runs", _table([_RUN, *runs]))]
+        parts.append((f"Breaches of night {pages.last_night.night}", "\n".join(breaches)))
+    behind = [[run[column] or "" for column in _RUN] for run in overview[1]["runs"]]
+    return [*parts, ("Runs", _table([_RUN, *behind]))]
 
 
 def plots(results: Path) -> dict[str, dict[str, str]]:
     """Suite -> metric of the history -> title of its plot. Of own questions accuracy with most
     evidence, CADE's gain, and the best minus the worst group."""
-    suites = store.query(
-        results, "SELECT DISTINCT suite FROM runs WHERE finished_at IS NOT NULL ORDER BY suite DESC"
-    )["suite"]
-    made = {str(suite): PLOTS[suite] for suite in suites if suite in PLOTS}
-    own = own_suite.load(results)
-    for suite, runs in () if own is None else own.runs.groupby("suite", sort=True):
-        metrics = own.metrics[own.metrics["run_id"].isin(runs["run_id"])]  # type: ignore[union-attr]
-        names = history(metrics[metrics["metric"].isin(["accuracy", "accuracy_gain", "disparity"])])
-        plain = [n for n in names if n.endswith(("/accuracy", "/accuracy_gain", "/disparity"))]
-        view = next(v for v in ("full", "ctx_q", "q_only") if any(f"/{v}/" in n for n in plain))
-        wanted = [n for n in plain if f"/{view}/" in n or n.endswith("/cade/accuracy_gain")]
-        made[str(suite)] = {n: f"{suite}: {n.removeprefix('mcq/all/')}" for n in wanted}
-    return made
+    sql = "SELECT suite, list(run_id) AS runs FROM latest_run GROUP BY suite ORDER BY suite DESC"
+    found = {}
+    for suite, run_ids in store.query(results, sql).itertuples(index=False, name=None):
+        names: set[str] = set()
+        for run_id in () if suite in PLOTS else run_ids:
+            numbers = store.query(results, packaged_sql("wandb.sql")["numbers"], {"run_id": run_id})
+            shown = numbers["metric"].isin(["accuracy", "accuracy_gain", "disparity"])
+            names |= set(numbers.loc[shown & numbers["over_nights"], "name"])
+        views = [v for v in ("full", "ctx_q", "q_only") if any(f"/{v}/" in name for name in names)]
+        found[suite] = PLOTS.get(suite) or {
+            name: f"{suite}: {name.removeprefix('mcq/all/')}"
+            for name in sorted(names)
+            if f"/{views[0]}/" in name or name.endswith("/cade/accuracy_gain")
+        }
+    return found
 
 
 def blocks(results: Path, entity: str, project: str) -> list[Any]:
@@ -110,12 +113,12 @@ def blocks(results: Path, entity: str, project: str) -> list[Any]:
     suite, since metrics of two suites may share a name."""
     import wandb_workspaces.reports.v2 as wr
 
-    made: list[Any] = [wr.TableOfContents()]
+    parts: list[Any] = [wr.TableOfContents()]
     for title, text in sections(results):
-        made += [wr.H1(text=title), wr.MarkdownBlock(text=text)]
-    made.append(wr.H1(text="Night by night"))
+        parts += [wr.H1(text=title), wr.MarkdownBlock(text=text)]
+    parts.append(wr.H1(text="Night by night"))
     for suite, titles in plots(results).items():
-        runs = wr.Runset(
+        runset = wr.Runset(
             entity=entity,
             project=project,
             name=f"suite {suite}: every model, every night",
@@ -125,7 +128,7 @@ def blocks(results: Path, entity: str, project: str) -> list[Any]:
         panels = [
             wr.LinePlot(
                 title=title,
-                x=NIGHT_YEAR,
+                x=log.NIGHT_YEAR,
                 y=[metric],
                 groupby=wr.Config(name="model"),
                 title_x="night (decimal year)",
@@ -133,8 +136,8 @@ def blocks(results: Path, entity: str, project: str) -> list[Any]:
             )
             for at, (metric, title) in enumerate(titles.items())
         ]
-        made.append(wr.PanelGrid(runsets=[runs], panels=panels))
-    return made
+        parts.append(wr.PanelGrid(runsets=[runset], panels=panels))
+    return parts
 
 
 def publish(results: Path, entity: str, project: str, folder: Path, *, draft: bool = False) -> str:
@@ -144,57 +147,41 @@ def publish(results: Path, entity: str, project: str, folder: Path, *, draft: bo
     Raises StoreError for results without a run, UsageError for a name that W&B rejects,
     InfrastructureError if there is no login, or the server can't be reached or refuses.
     """
+    import wandb_workspaces.reports.v2 as wr
+
     for option, name in (("--entity", entity), ("--project", project)):
-        if not name or safe(name, 128) != name:
+        if not name or log.safe(name, 128) != name:
             raise UsageError(
                 f"{option} {name!r}: letters, digits, '-', '_' and '.' only; it stands in the"
                 " project's address"
             )
-    made = blocks(results, entity, project)
+    content = blocks(results, entity, project)
     server = os.environ.get("WANDB_BASE_URL", "").rstrip("/") or "https://api.wandb.ai"
-    ids = json_object(folder / REPORTS)
-    place = f"{server} {entity}/{project}{' draft' if draft else ''}"
-    with log.service(folder.resolve()):
-        report = _save(made, (entity, project), draft, ids.get(place, ""))
-    ids |= {place: str(report.id)}
-    write_json(folder / REPORTS, ids, f"the Report is at {report.url}; {log.OTHER_DIR}")
-    return str(report.url)
-
-
-def _save(made: Sequence[Any], place: tuple[str, str], draft: bool, before: str) -> Any:
-    """The saved Report. ``place``: entity and project. ``before``: id of the one to replace, '' for
-    a new one."""
-    entity, project = place
+    place = f"{entity}/{project}"
+    key, ids = f"{server} {place}{' draft' if draft else ''}", json_object(folder / REPORTS)
     try:
-        import wandb_workspaces.reports.v2 as wr
-
-        about = "Written by sdgbias wandb report."
-        report = wr.Report(
-            entity=entity,
-            project=project,
-            title=TITLE,
-            description=about,
-            blocks=list(made),
-            width="fluid",
-        )
-        report.id = before
-        report.save(draft=draft)
+        with log.service(folder.resolve()):
+            report = wr.Report(
+                entity=entity,
+                project=project,
+                title=TITLE,
+                description="Written by sdgbias wandb report.",
+                blocks=content,
+                width="fluid",
+            )
+            report.id = ids.get(key, "")
+            report.save(draft=draft)
     except Exception as error:  # the client may raise anything: one line
-        if "not found" in str(error):
-            raise InfrastructureError(
-                f"W&B has no project {entity}/{project}; send runs first: sdgbias wandb log with"
-                " WANDB_API_KEY set, or wandb sync"
-            ) from None
-        if "not logged in" in str(error) or "api_key not configured" in str(error):
-            raise InfrastructureError(
-                "not logged in to W&B: set WANDB_API_KEY (or run `wandb login`), then again:"
-                " sdgbias wandb report"
-            ) from None
+        for pattern, message in _REFUSALS.items():
+            if re.search(pattern, str(error)):
+                raise InfrastructureError(message.format(place=place)) from None
         line = first_line(error).replace(os.environ.get("WANDB_API_KEY") or "\0", "(key)")
         raise InfrastructureError(
             f"no Report was made: {type(error).__name__}: {line}; nothing is lost, run this again"
         ) from None
-    return report
+    again = f"the Report is at {report.url}; {log.OTHER_DIR}"
+    write_json(folder / REPORTS, ids | {key: str(report.id)}, again)
+    return str(report.url)
 
 
 def _table(rows: Sequence[Sequence[object]]) -> str:

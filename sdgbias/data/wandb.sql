@@ -1,0 +1,33 @@
+-- What `sdgbias wandb` reads. $run_id: a run; $night, $model, $suite: its model in a night.
+
+-- name: nights
+SELECT night, bool_or(run_id <> '') AS has_runs
+FROM (SELECT night, '' AS run_id FROM nights UNION SELECT night, run_id FROM night_outcomes)
+GROUP BY night ORDER BY night
+
+-- name: outcomes
+SELECT run_id, outcome, attempts, seconds, scored, planned, failed
+FROM night_outcomes WHERE night = ? AND run_id <> '' ORDER BY model, suite
+
+-- name: numbers
+-- Over all indicators, by flat names. over_nights: those of the history, a selection, so that plots have few lines.
+SELECT concat_ws('/', task, test, method, nullif(trim(regexp_replace(lower(pillar), '[^\pL\pN.]+', '-', 'g'), '-'), 'all'),
+                 nullif(trim(regexp_replace(lower(indicator), '[^\pL\pN.]+', '-', 'g'), '-'), 'all'), metric) AS name,
+       metric, "value", n, ci_low, ci_high,
+       metric = 'disparity' OR (pillar = 'all' AND
+           metric IN ('accuracy', 'accuracy_gain', 'mae', 'mae_change', 'interval_accuracy', 'candidate_mass', 'off_candidate_rate',
+                      'tie_rate', 'near_tie_rate', 'unparsed_rate', 'recall', 'share_optimistic', 'share_conservative',
+                      'share_pessimistic')) AS over_nights
+FROM metric_rows
+WHERE run_id = $run_id AND (starts_with(indicator, 'all') OR indicator = 'macro')
+ORDER BY ALL
+
+-- name: metrics
+FROM metric_rows WHERE run_id = $run_id ORDER BY ALL
+
+-- name: params
+SELECT * EXCLUDE (run_id) FROM cade_params WHERE run_id = $run_id ORDER BY task, test
+
+-- name: verdicts
+SELECT * EXCLUDE (night, model, suite, run_id, baseline)
+FROM verdicts WHERE night = $night AND model = $model AND suite = $suite ORDER BY ALL
