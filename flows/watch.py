@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from prefect import flow
 from prefect.artifacts import create_table_artifact
@@ -33,29 +33,18 @@ def watch(rules: str = "", webhook_env: str = "") -> State[list[dict[str, object
     """
     given = {"--rules": rules, "--webhook-env": webhook_env}
     options = [part for name, value in given.items() if value for part in (name, value)]
-    command = [*CLI, "models", "watch", "--json", *options]
     try:
-        code, text, why = run_captured(command, TIMEOUT)
+        code, text, why = run_captured([*CLI, "models", "watch", "--json", *options], TIMEOUT)
     except subprocess.TimeoutExpired:
         return Failed(message=f"not done within {TIMEOUT} s", data=[])
-    try:
-        found: list[dict[str, object]] = json.loads(text)
-    except ValueError:
-        found = []
-    words = summed(found)
-    create_table_artifact(found or [{"told": "nothing to watch"}], key="watch", description=words)
-    if code:
-        return Failed(message=redact(why), data=found)
-    return Completed(message=words, data=found)
-
-
-def summed(found: Sequence[Mapping[str, object]]) -> str:
-    """'1 of 3 new: name; admitted: name', of the command's answer: repositories that were looked
-    at, and after them candidates that were tried."""
-    looked = [one for one in found if one["repo"]]
-    new = [str(one["name"]) for one in looked if one["written"]]
-    tried = [f"; {one['kind']}: {one['name']}" for one in found if not one["repo"]]
-    return f"{len(new)} of {len(looked)} new{': ' if new else ''}{', '.join(new)}{''.join(tried)}"
+    findings: list[dict[str, object]] = []
+    with suppress(ValueError):
+        findings = json.loads(text)
+    news = [f"{one['kind']}: {one['name'] or one['repo']}" for one in findings if one["news"]]
+    words = "; ".join(news) or f"nothing new in {len(findings)} repositories"
+    create_table_artifact(findings or [{"told": "nothing to watch"}], "watch", words)
+    state = Failed if code else Completed
+    return state(message=redact(why) if code else words, data=findings)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ from sdgbias import formats
 from sdgbias.benchmark.own_spec import SuiteFile
 from sdgbias.engines import options
 from sdgbias.nightly.regression.policy import Policy
+from sdgbias.nightly.watch_rules import Rules
 from sdgbias.registry.entries import Entry
-from sdgbias.registry.watch import Rules
 
 REGISTRY = Path(__file__).resolve().parents[1] / "registry"
 FORMATS = {"model": Entry, "policy": Policy, "suite": SuiteFile, "watch": Rules}

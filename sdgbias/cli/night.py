@@ -100,8 +100,7 @@ def _dry_run(settings: Settings, as_json: bool) -> None:
 
 def _probed(settings: Settings) -> list[str]:
     """The candidates that the next look at the hub would ask a few questions."""
-    from sdgbias.nightly import admit
-    from sdgbias.registry import watch
+    from sdgbias.nightly import watch, watch_rules
 
     rules = settings.root / "registry" / "watch.yaml"
-    return admit.next_tried(settings.root, watch.read(rules)) if rules.is_file() else []
+    return watch.next_tried(settings.root, watch_rules.read(rules)) if rules.is_file() else []

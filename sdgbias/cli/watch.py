@@ -32,31 +32,25 @@ def watch_models(
         dry_run: Show what would be registered, and write nothing.
         webhook_env: Variable with the address that news are sent to, in one message.
     """
-    from sdgbias.registry import entries, watch
+    from sdgbias.nightly import notify, watch, watch_rules
+    from sdgbias.registry import entries
     from sdgbias.scoring import parity
 
     address = os.environ.get(webhook_env, "") if webhook_env else ""
     if webhook_env and not address:
         raise UsageError(f"--webhook-env {webhook_env}: not set; export it: the address is secret")
     root = entries.find_root()
-    given = watch.read(rules or root / "registry" / "watch.yaml")
+    given = watch_rules.read(rules or root / "registry" / "watch.yaml")
     here = parity.here(root)
-    found = watch.watch(root, given, here, dry_run=dry_run)
-    lines = [one.line() for one in found if one.news]
-    tried = []
-    if not dry_run:
-        from sdgbias.nightly import admit
-
-        tried = admit.admit(root, given, here)
-    lines += [one.line() for one in tried]
+    found = watch.look(root, given, here, dry_run)
+    tried = [] if dry_run else watch.try_candidates(root, given, here.versions)
+    lines = [one.line() for one in (*found, *tried) if one.news]
     if as_json:
-        say_json([*found, *(watch.Finding(t.verdict, "", "", t.name, t.why) for t in tried)])
+        say_json([*found, *tried])
     else:
         quiet = f"nothing new in {len(found)} repositories" if found else ""
         typer.echo("\n".join(lines) or quiet or "nothing to watch: no pinned hub models, no owners")
     if address and lines and not dry_run:
-        from sdgbias.nightly import notify
-
         notify.target(address)
         if why := notify.post(address, "\n".join(["New on the hub:", *lines]))[1]:
             raise InfrastructureError(f"the news could not be sent: {why}; they are printed above")

@@ -14,9 +14,8 @@ from typer.testing import CliRunner
 from sdgbias import store
 from sdgbias.cli import app
 from sdgbias.errors import InputError, RegistryError, UsageError
-from sdgbias.nightly import plan
-from sdgbias.registry import entries, watch
-from sdgbias.registry import seen as ledger
+from sdgbias.nightly import plan, watch
+from sdgbias.registry import entries
 from tests.builders.night_stubs import NIGHT, NOW, entry, settings
 
 
@@ -60,8 +59,8 @@ def test_a_dry_run_says_what_the_night_then_does(
     for name in ("wanting", "waiting"):
         entry(tmp_path, name, state="candidate", reason=f"{name} for a GPU of its own")
     (tmp_path / "registry" / "watch.yaml").write_text("probe: {questions: 20}\n")
-    row = ledger.Seen("lab/w", "0" * 40, "2026-11-01", watch.NEW_COMMIT, "", {}, "waiting", True)
-    ledger.write(tmp_path, {"lab/w": row})
+    row = watch.Seen("lab/w", "0" * 40, "2026-11-01", watch.WAITING, "", {}, "waiting")
+    watch.write_ledger(tmp_path, {"lab/w": row})
     when = datetime(2026, 11, 20, 2)
     for run_id, model in ((key, "known"), ("moved-1", "moved")):
         run = {"run_id": run_id, "model": model, "suite": "sdg", "benchmark_id": "b1"}

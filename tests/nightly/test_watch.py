@@ -13,10 +13,8 @@ import pytest
 import yaml
 
 from sdgbias.errors import ExpiredToken, HubUnreachable, RegistryError
-from sdgbias.registry import changes, entries, watch
-from sdgbias.registry.machine import Machine
-from sdgbias.registry.propose import Host
-from sdgbias.registry.watch import (
+from sdgbias.nightly import watch, watch_rules
+from sdgbias.nightly.watch import (
     GONE,
     NEW_COMMIT,
     NEW_REPOSITORY,
@@ -24,9 +22,11 @@ from sdgbias.registry.watch import (
     SAME,
     TROUBLE,
     Finding,
-    Owner,
-    Rules,
 )
+from sdgbias.nightly.watch_rules import Everyone, Owner, Rules
+from sdgbias.registry import changes, entries
+from sdgbias.registry.machine import Machine
+from sdgbias.registry.propose import Host
 from tests.builders.hub import Hub, Repo, commit, weights
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -92,10 +92,10 @@ def test_a_new_commit_becomes_a_candidate_once(root: Path, served: Hub) -> None:
         options={"suites": ["people"]},
     )
     before = texts(root)
-    assert kinds(watch.watch(root, Rules(), HERE)) == [(SAME, "")]
+    assert kinds(watch.look(root, Rules(), HERE)) == [(SAME, "")]
 
     repo.commits.append(commit({**VLM, "README.md": b"new words"}, "second"))
-    (same,) = watch.watch(root, Rules(), HERE)
+    (same,) = watch.look(root, Rules(), HERE)
     assert (
         same.kind == SAME
         and "weights and settings are those of vlm" in same.told
@@ -104,11 +104,11 @@ def test_a_new_commit_becomes_a_candidate_once(root: Path, served: Hub) -> None:
 
     repo.commits.append(commit({**VLM, "model.safetensors": weights(11)}, "third"))
     head = repo.commits[-1].sha
-    (dry,) = watch.watch(root, Rules(), HERE, dry_run=True)
+    (dry,) = watch.look(root, Rules(), HERE, dry_run=True)
     assert (dry.kind, dry.name, dry.written) == (NEW_COMMIT, f"vlm-{head[:8]}", False) and texts(
         root
     ) == before
-    (seen,) = watch.watch(root, Rules(), HERE)
+    (seen,) = watch.look(root, Rules(), HERE)
     assert seen.written and seen.name == dry.name and f"@{head[:8]}" in seen.line()
     made = entries.load(root, seen.name)
     assert (made.state, made.revision, made.batch_size, made.dtype, made.options) == (
@@ -124,13 +124,13 @@ def test_a_new_commit_becomes_a_candidate_once(root: Path, served: Hub) -> None:
         and f"models enable {made.name}" in made.reason
     )
     assert texts(root)["vlm"] == before["vlm"], "an entry never changes in place"
-    assert kinds(watch.watch(root, Rules(), HERE)) == [(SAME, "")], (
+    assert kinds(watch.look(root, Rules(), HERE)) == [(SAME, "")], (
         "the second time there is nothing new"
     )
 
     changes.set_state(root, "vlm", "retired", reason="superseded")
     changes.set_state(root, made.name, "retired", reason="superseded, too")
-    assert watch.watch(root, Rules(), HERE) == [], "what is retired isn't watched"
+    assert watch.look(root, Rules(), HERE) == [], "what is retired isn't watched"
 
 
 def test_a_withdrawn_commit_is_quarantined(
@@ -143,10 +143,10 @@ def test_a_withdrawn_commit_is_quarantined(
         commit({**VLM, "model.safetensors": weights(12)}, "forced")
     ]
     before = texts(root)
-    dry = watch.watch(root, Rules(), HERE, dry_run=True)
+    dry = watch.look(root, Rules(), HERE, dry_run=True)
     assert [one.kind for one in dry] == [GONE, GONE, NEW_COMMIT] and texts(root) == before
     assert not any(one.written for one in dry)
-    found = watch.watch(root, Rules(), HERE)
+    found = watch.look(root, Rules(), HERE)
     head = served.repos["lab/vlm"].commits[0].sha
     assert kinds(found) == [(GONE, "vlm"), (GONE, "try"), (NEW_COMMIT, f"vlm-{head[:8]}")]
     vlm = entries.load(root, "vlm")
@@ -157,7 +157,7 @@ def test_a_withdrawn_commit_is_quarantined(
         and "force-pushed" in entries.load(root, "try").reason
     )
     before = texts(root)
-    again = watch.watch(root, Rules(), HERE)
+    again = watch.look(root, Rules(), HERE)
     assert (
         kinds(again) == [(GONE, "vlm"), (GONE, "try")]
         and not any(one.written for one in again)
@@ -167,12 +167,12 @@ def test_a_withdrawn_commit_is_quarantined(
 
     put(root, "vlm", "lab/vlm", old)
     del served.repos["lab/vlm"]
-    (seen,) = watch.watch(root, Rules(), HERE)
+    (seen,) = watch.look(root, Rules(), HERE)
     assert (
         seen.kind == REFUSED and "not logged in" in seen.told and entries.load(root, "vlm").enabled
     ), "it may be private"
     monkeypatch.setenv("HF_TOKEN", "hf_member0000000000")
-    assert {one.kind for one in watch.watch(root, Rules(), HERE)} == {GONE}
+    assert {one.kind for one in watch.look(root, Rules(), HERE)} == {GONE}
     assert "no longer on the hub, or no longer shown" in entries.load(root, "vlm").reason
 
 
@@ -206,7 +206,7 @@ def test_new_repositories_by_rule(root: Path, served: Hub) -> None:
         suites=("people",),
         gpu="a100",
     )
-    found = watch.watch(root, Rules(owners=(owner,)), HERE)
+    found = watch.look(root, Rules(owners=(owner,)), HERE)
     assert {one.repo: one.kind for one in found} == {
         "lab/vlm-3b": NEW_REPOSITORY,
         "lab/vlm-down": TROUBLE,
@@ -221,14 +221,14 @@ def test_new_repositories_by_rule(root: Path, served: Hub) -> None:
     )
     assert made.reason == "new repository of lab; not checked yet: sdgbias models enable lab-vlm-3b"
     assert "lab/vlm-3b" not in [
-        one.repo for one in watch.watch(root, Rules(commits=False, owners=(owner,)), HERE)
+        one.repo for one in watch.look(root, Rules(commits=False, owners=(owner,)), HERE)
     ]
-    everything = watch.watch(root, Rules(commits=False, owners=(Owner("lab"),)), HERE, dry_run=True)
+    everything = watch.look(root, Rules(commits=False, owners=(Owner("lab"),)), HERE, dry_run=True)
     assert {"lab/vlm-30b", "lab/vlm-old", "lab/other-3b"} <= {
         one.repo for one in everything if one.kind == NEW_REPOSITORY
     }
     assert "lab/asr-3b" not in {one.repo for one in everything}
-    assert watch.watch(root, Rules(commits=False, owners=(Owner("nobody"),)), HERE) == []
+    assert watch.look(root, Rules(commits=False, owners=(Owner("nobody"),)), HERE) == []
 
 
 def test_trouble_of_one_repository_stops_no_other(
@@ -240,22 +240,22 @@ def test_trouble_of_one_repository_stops_no_other(
         put(root, name, repo, sha)
     put(root, "folder", "local:w", "local")
     put(root, "unpinned", "lab/new", "unpinned", "candidate")
-    assert [(one.kind, one.repo) for one in watch.watch(root, Rules(), HERE)] == [
+    assert [(one.kind, one.repo) for one in watch.look(root, Rules(), HERE)] == [
         (TROUBLE, "lab/down"),
         (SAME, "lab/vlm"),
     ]
-    assert [one.repo for one in watch.watch(root, Rules(skip=("a-down",)), HERE)] == ["lab/vlm"]
+    assert [one.repo for one in watch.look(root, Rules(skip=("a-down",)), HERE)] == ["lab/vlm"]
     before = texts(root)
     monkeypatch.setenv("HF_TOKEN", "hf_old0000000000000")
     with pytest.raises(ExpiredToken):
-        watch.watch(root, Rules(), HERE)
+        watch.look(root, Rules(), HERE)
     monkeypatch.setenv("HF_TOKEN", "")
     served.slow = 30.0
     served.into(monkeypatch, tmp_path / "hf", seconds=1)
-    several = ({"owners": (Owner("lab"),)}, {"everyone": (watch.Everyone(),)})
+    several = ({"owners": (Owner("lab"),)}, {"everyone": (Everyone(),)})
     for rules in (Rules(), *(Rules(commits=False, **more) for more in several)):
         with pytest.raises(HubUnreachable, match="can't be reached"):
-            watch.watch(root, rules, HERE)
+            watch.look(root, rules, HERE)
     assert texts(root) == before, "nobody is put aside because the hub is down"
 
 
@@ -321,10 +321,10 @@ def test_rules(name: str, tmp_path: Path) -> None:
         words is None
     )
     if words is None:
-        assert len(watch.read(path).owners) == len((data or {}).get("owners", []))
+        assert len(watch_rules.read(path).owners) == len((data or {}).get("owners", []))
         return
     with pytest.raises(RegistryError, match=words) as caught:
-        watch.read(path)
+        watch_rules.read(path)
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -342,16 +342,16 @@ def test_rules_that_the_schema_can_t_judge(text: str, words: str, tmp_path: Path
     path = tmp_path / "watch.yaml"
     path.write_text(text)
     with pytest.raises(RegistryError, match=words):
-        watch.read(path)
+        watch_rules.read(path)
     with pytest.raises(RegistryError, match="--rules FILE"):
-        watch.read(tmp_path / "gone.yaml")
+        watch_rules.read(tmp_path / "gone.yaml")
 
 
 def test_the_shipped_rules() -> None:
     path = REPOSITORY / "registry" / "watch.yaml"
     schema = json.loads((REPOSITORY / "registry" / "watch.schema.json").read_text(encoding="utf-8"))
     jsonschema.validate(yaml.safe_load(path.read_text(encoding="utf-8")), schema)
-    rules = watch.read(path)
+    rules = watch_rules.read(path)
     assert rules.commits and {owner.owner for owner in rules.owners} == {
         "llava-hf",
         "Qwen",
@@ -372,7 +372,7 @@ def test_conditions_at_their_bounds(root: Path, served: Hub) -> None:
 
     def found(**conditions: Any) -> set[str]:
         rules = Rules(commits=False, owners=(Owner("lab", **conditions),))
-        return {one.repo[8:] for one in watch.watch(root, rules, HERE, dry_run=True)}
+        return {one.repo[8:] for one in watch.look(root, rules, HERE, dry_run=True)}
 
     assert found(max_params_b=7) == {"7b", "7b-same-day", "7b-gguf"}
     assert found(newer_than="2026-01-31") == {"7b", "7b-more", "7b-gguf"}

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 from sdgbias.cli.models import models_app
 from sdgbias.errors import RegistryError
-from sdgbias.nightly import admit
-from sdgbias.nightly.admit import ADMITTED, NOT_ADMITTED, WAITING
-from sdgbias.registry import changes, entries, seen, watch
-from sdgbias.registry.watch import Everyone, Owner, Probe, Rules
+from sdgbias.nightly import watch
+from sdgbias.nightly.watch import ADMITTED, NOT_ADMITTED, WAITING
+from sdgbias.nightly.watch_rules import Everyone, Owner, Probe, Rules
+from sdgbias.registry import changes, entries
 from sdgbias.scoring import parity
 from tests.builders.hub import Hub, Repo, commit
 from tests.builders.hub_repositories import BIG, VLM
@@ -99,10 +99,11 @@ def test_thirty_days(root: Path, served: Hub, monkeypatch: pytest.MonkeyPatch) -
             good.append(commit({**good[-1].files, "model.safetensors": b"better"}, "better"))
         if day == 27:
             del served.repos["else/trendy"]
-        found = watch.watch(root, RULES, here, today=FIRST + timedelta(days=day - 1))
+        found = watch.look(root, RULES, here, today=FIRST + timedelta(days=day - 1))
         told = [(one.kind, one.repo.split("/")[1]) for one in found if one.news]
         done = [
-            (one.verdict, one.name) for one in admit.admit(root, RULES, here, answers(root, asked))
+            (one.kind, one.name)
+            for one in watch.try_candidates(root, RULES, here.versions, answers(root, asked))
         ]
         news |= {day: told} if told else {}
         tried |= {day: done} if done else {}
@@ -134,7 +135,7 @@ def test_thirty_days(root: Path, served: Hub, monkeypatch: pytest.MonkeyPatch) -
     )
     huge = entries.load(root, "huge")
     assert huge.state == "candidate" and "too large" in huge.reason and "huge" not in asked
-    ledger = seen.read(root)
+    ledger = watch.read_ledger(root)
     assert ledger["lab/odd"].first_seen == "2026-11-01", "though it was registered on the 12th"
     assert ledger["lab/gated"].first_seen == "2026-11-15"
     assert {one.versions.get("transformers") for one in ledger.values()} == {"5.19.0", "5.20.0"}
@@ -142,46 +143,51 @@ def test_thirty_days(root: Path, served: Hub, monkeypatch: pytest.MonkeyPatch) -
 
 def test_what_a_look_may_spend(root: Path, served: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     served.repos["lab/second"] = model("second")
-    watch.watch(root, RULES, HERE, today=FIRST)
+    watch.look(root, RULES, HERE, today=FIRST)
     now, asked = [0.0], list[str]()
-    monkeypatch.setattr(admit.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(watch.time, "monotonic", lambda: now[0])
     patient = answers(root, asked)
 
     def slow(name: str, questions: int, enable: bool, seconds: float) -> tuple[bool | None, str]:
         now[0] += 1200.0
         return patient(name, questions, enable, seconds)
 
-    assert admit.next_tried(root, RULES) == ["good", "second"]
-    assert admit.next_tried(root, replace(RULES, probe=None)) == []
-    first = admit.admit(root, RULES, HERE, slow)
-    assert admit.next_tried(root, RULES) == ["second"], "the other one is enabled"
-    assert [(one.name, one.verdict) for one in first] == [("good", ADMITTED), ("second", WAITING)]
-    assert "20 minutes of this look are spent" in first[1].why
-    assert [one.name for one in admit.admit(root, RULES, HERE, slow)] == ["second"]
-    assert admit.admit(root, RULES, HERE, slow) == [] and asked == ["good", "second"]
+    assert watch.next_tried(root, RULES) == ["good", "second"]
+    assert watch.next_tried(root, replace(RULES, probe=None)) == []
+    first = watch.try_candidates(root, RULES, HERE.versions, slow)
+    assert watch.next_tried(root, RULES) == ["second"], "the other one is enabled"
+    assert [(one.name, one.kind) for one in first] == [("good", ADMITTED), ("second", WAITING)]
+    assert "20 minutes of this look are spent" in first[1].told
+    assert [one.name for one in watch.try_candidates(root, RULES, HERE.versions, slow)] == [
+        "second"
+    ]
+    assert watch.try_candidates(root, RULES, HERE.versions, slow) == [] and asked == [
+        "good",
+        "second",
+    ]
 
     served.repos["lab/third"] = model("third")
-    watch.watch(root, RULES, HERE, today=FIRST)
+    watch.look(root, RULES, HERE, today=FIRST)
     with monkeypatch.context() as full:
         full.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10))
-        (waits,) = admit.admit(root, RULES, HERE, slow)
-    assert waits.verdict == WAITING and "has 0.0 GiB left" in waits.why and asked[-1] != "third"
-    (stuck,) = admit.admit(root, RULES, HERE, lambda *_: (None, "no expectations folder"))
-    assert (stuck.verdict, stuck.why) == (WAITING, "no expectations folder"), "not its fault"
-    assert admit.admit(root, replace(RULES, probe=None), HERE, slow) == []
+        (waits,) = watch.try_candidates(root, RULES, HERE.versions, slow)
+    assert waits.kind == WAITING and "has 0.0 GiB left" in waits.told and asked[-1] != "third"
+    (stuck,) = watch.try_candidates(
+        root, RULES, HERE.versions, lambda *_: (None, "no expectations folder")
+    )
+    assert (stuck.kind, stuck.told) == (WAITING, "no expectations folder"), "not its fault"
+    assert watch.try_candidates(root, replace(RULES, probe=None), HERE.versions, slow) == []
 
 
-def test_what_was_tried_is_in_the_answer_and_in_the_flow_s_message(
+def test_what_was_tried_is_in_the_answer(
     root: Path, served: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from flows.watch import summed
-
     (root / "registry" / "watch.yaml").write_text(
         "{owners: [{owner: lab}], probe: {}, enable: when_admitted}"
     )
     monkeypatch.setenv("SDGBIAS_REGISTRY", str(root))
     monkeypatch.setattr(parity, "here", lambda _: HERE)
-    monkeypatch.setattr(admit, "_ask", answers(root, []))
+    monkeypatch.setattr(watch.try_candidates, "__defaults__", (answers(root, []),))
     told = CliRunner().invoke(models_app, ["watch", "--json"])
     found = json.loads(told.stdout)
     assert [(one["kind"], one["name"]) for one in found] == [
@@ -190,7 +196,6 @@ def test_what_was_tried_is_in_the_answer_and_in_the_flow_s_message(
         ("refused", ""),
         (ADMITTED, "good"),
     ]
-    assert summed(found) == "2 of 3 new: good, huge; admitted: good"
     assert len({frozenset(one) for one in found}) == 1, "rows of one table"
 
 
@@ -203,12 +208,11 @@ def test_of_a_gated_release_everything_is_told_that_a_person_decides_by(
     monkeypatch.setattr(parity, "here", lambda _: HERE)
     small, large = CliRunner().invoke(models_app, ["watch"]).stdout.splitlines()[:2]
     assert "gated" in small.split("(7 ")[0], "why it can't be read"
-    facts = "(7 billion parameters, apache-2.0, gated, 1 x 19 GiB in bfloat16); about "
-    assert facts in small and "hours of one h100 for the full benchmark" in small
+    assert "(7 billion parameters, apache-2.0, gated, 1 x 19 GiB in bfloat16)" in small
     assert "gated, too large for this machine in bfloat16)" in large
 
 
 def test_a_broken_ledger_is_one_line(root: Path) -> None:
-    (root / seen.FILE).write_text("{")
+    (root / watch.LEDGER).write_text("{")
     with pytest.raises(RegistryError, match=r"seen.json: not a ledger .* remove it"):
-        watch.watch(root, Rules(), HERE)
+        watch.look(root, Rules(), HERE)

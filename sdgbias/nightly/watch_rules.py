@@ -1,0 +1,147 @@
+"""What the watch looks for: the rules of registry/watch.yaml (watch.schema.json describes them)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from sdgbias import formats
+from sdgbias.errors import RegistryError
+from sdgbias.formats import STRICT, Count, Day, Flag, Positive, Text
+from sdgbias.registry import entries, hub
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        fault = f"{text!r} is no regular expression ({error})"
+        raise ValueError(f"{fault}; valid: such as 'llava-.*-hf'") from None
+    return text
+
+
+def _suites(names: tuple[str, ...]) -> tuple[str, ...]:
+    for fault in filter(None, map(entries.suite_fault, names)):
+        raise ValueError(fault)
+    return names
+
+
+@dataclass(frozen=True)
+class Owner:
+    """An owner whose new repositories become candidates, and the conditions on them. Empty or null:
+    no condition."""
+
+    __pydantic_config__ = STRICT
+    owner: Annotated[
+        str,
+        Field(
+            description="An account of the hub, such as llava-hf.",
+            pattern="^[A-Za-z0-9_][A-Za-z0-9._-]*$",
+        ),
+    ]
+    pipelines: Annotated[
+        tuple[Text, ...], Field(description="Pipeline tags, one of which the repository has.")
+    ] = ("image-text-to-text",)
+    max_params_b: Annotated[
+        Positive | None,
+        Field(
+            description="At most so many billion parameters, by the hub's count of its safetensors."
+        ),
+    ] = None
+    licences: Annotated[
+        tuple[Text, ...], Field(description="Licences, one of which its card names; empty: any.")
+    ] = ()
+    match: Annotated[
+        str,
+        AfterValidator(_pattern),
+        Field(
+            description="A regular expression that the whole name (without the owner) has to"
+            " match; empty: any."
+        ),
+    ] = ""
+    newer_than: Annotated[
+        Day, Field(description="Created after this day, such as 2026-01-31; empty: any.")
+    ] = ""
+    suites: Annotated[
+        tuple[Text, ...],
+        AfterValidator(_suites),
+        Field(description="The suites that the nightly scores; empty: the default."),
+    ] = ()
+    gpu: Annotated[
+        str, Field(description="GPU kind of the work pool that would run it; empty: cpu.")
+    ] = ""
+
+    def listed(self) -> Iterator[hub.Listed]:
+        """The repositories that the hub lists. Errors: as hub.listed."""
+        for pipeline in self.pipelines:
+            yield from hub.listed(pipeline, self.owner)
+
+    def admits(self, one: hub.Listed) -> bool:
+        """Whether a repository meets every condition. A value missing on the hub doesn't meet its
+        condition."""
+        small = self.max_params_b is None or 0 < one.params <= self.max_params_b * 1e9
+        licensed = not self.licences or one.licence in self.licences
+        named = not self.match or re.fullmatch(self.match, one.repo.split("/")[-1]) is not None
+        new = not self.newer_than or (
+            one.created is not None and one.created > date.fromisoformat(self.newer_than)
+        )
+        return small and licensed and named and new
+
+
+@dataclass(frozen=True)
+class Everyone(Owner):
+    """The first repositories of the hub's own list, of any account, and the conditions on them."""
+
+    owner: Literal[""] = ""
+    apps: tuple[Text, ...] = ("vllm",)
+    """Software that the hub lists it for; empty: any."""
+    sort: Literal["trending_score", "created_at"] = "trending_score"
+    """Which come first."""
+    limit: Count = 50
+    """So many repositories are looked at."""
+
+    def listed(self) -> Iterator[hub.Listed]:
+        for pipeline in self.pipelines:
+            yield from hub.listed(pipeline, "", self.apps, self.sort, self.limit)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """How new candidates that fit this machine are tried, and what a look may spend on that."""
+
+    __pydantic_config__ = STRICT
+    questions: Count = 200
+    """Questions per model."""
+    minutes: Positive = 20.0
+    """Of a look, for all models together."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What `sdgbias models watch` looks for (registry/watch.yaml)."""
+
+    __pydantic_config__ = STRICT
+    commits: Flag = True
+    """Look for new commits of the registered hub models."""
+    skip: tuple[Text, ...] = ()
+    """Names of entries that are not watched."""
+    owners: tuple[Owner, ...] = ()
+    """Accounts whose new repositories become candidates, each with `owner`."""
+    everyone: tuple[Everyone, ...] = ()
+    """Lists of the hub whose repositories become candidates, of any account."""
+    probe: Probe | None = None
+    """Fetch and try new candidates; null: only register them."""
+    enable: Literal["", "when_admitted"] = ""
+    """when_admitted: candidates that pass are enabled; empty: by hand."""
+
+
+def read(path: Path) -> Rules:
+    """The rules of a YAML file. RegistryError names the file and the invalid value."""
+    data = formats.load(path, RegistryError, "give the rules with --rules FILE")
+    return formats.parse({} if data is None else data, Rules, path, RegistryError)
