@@ -19,26 +19,16 @@ from tests.builders import once as shared_by_workers
 from tests.builders.once import once
 
 #: The files that take longest start first, the longest before all others, so that no worker is
-#: left alone with one of them at the end; see the table at the end of a run. Files of one or two
-#: long tests come early too: xdist queues the next file behind them.
+#: left alone with one of them at the end; see the table at the end of a run.
 LONGEST = (
     "test_serve.py",
     "test_readme_tour.py",
     "test_flows.py",
-    "test_interrupted.py",
-    "test_nightly.py",
+    "test_nights.py",
     "test_bad_raw.py",
     "test_own_suite.py",
-    "test_pages.py",
-    "test_branches.py",
     "test_dvc.py",
-    "test_language_model.py",
-    "test_page_heights.py",
-    "test_gate.py",
-    "test_store_commands.py",
-    "test_images_build.py",
-    "test_parity_gate.py",
-    "test_censored_run.py",
+    "test_demo.py",
 )
 
 #: Tests that drive whole commands belong to the slow tier, but for these.
@@ -50,16 +40,23 @@ SLOW = (
     "benchmark/test_items.py",
     "benchmark/test_quality_defects.py",
     "engines/test_head.py",
+    "engines/test_numbers.py",
+    "engines/test_text_encoders.py",
+    "engines/test_text_only.py",
+    "nightly/test_flow_defaults.py",
+    "nightly/test_pages.py",
     "nightly/test_regression.py",
     "raw/test_check.py",
     "raw/test_images_build.py",
     "report/test_build.py",
     "report/test_fairness.py",
     "report/test_pages.py",
+    "scoring/test_admission.py",
     "scoring/test_cost.py",
     "scoring/test_parity.py",
     "spec/test_backends.py",
     "spec/test_branches.py",
+    "spec/test_gpu_views.py",
     "spec/test_shared_prefixes.py",
     "spec/test_text_only.py",
 )
@@ -136,15 +133,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Files without a test of the tier that is asked for aren't imported, which takes some 10 s of
+    """Files without a test of the tier that is asked for aren't imported, which takes seconds of
     every worker."""
     if not collection_path.name.startswith("test_"):
         return None
-    tier = config.getoption("markexpr")
-    slow = _slow(collection_path)
-    if tier == "slow and not long" and not slow:  # a file may hold a slow test among others
+    tier, slow = config.getoption("markexpr"), _slow(collection_path)
+    if tier == "slow" and not slow:  # a file may hold a slow test among others
         return "mark.slow" not in collection_path.read_text(encoding="utf-8") or None
-    return (tier == "not slow and not long" and slow) or None
+    return (tier == "not slow" and slow) or None
 
 
 def _slow(path: Path) -> bool:

@@ -94,7 +94,8 @@ def _set_environment(variables: Mapping[str, str]) -> None:
 @contextmanager
 def _captured(name: str, handle: int) -> Iterator[IO[bytes]]:
     """A file that holds, after the block, what was written to the standard stream ``name``."""
-    stream, saved, file = getattr(sys, name), os.dup(handle), tempfile.TemporaryFile()
+    stream, saved = getattr(sys, name), os.dup(handle)
+    file = tempfile.TemporaryFile()  # noqa: SIM115
     stream.flush()
     os.dup2(file.fileno(), handle)
     # never closed: a logger that is set up meanwhile keeps it

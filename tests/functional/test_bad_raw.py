@@ -277,9 +277,9 @@ def test_what_two_reviewers_reject_is_left_out_of_the_next_build(raw: Path, tmp_
     assert "kappa" in (out / "README.md").read_text().lower()
 
 
-# -- kill -9 at every moment that matters. A process that dies can leave no trace between two changes
-# of the disk: each stage is killed (by itself, from an audit hook) right before files that it opens
-# for writing, renames or removes below the benchmark folder.
+# -- kill -9 at moments that matter. A process that dies can leave no trace between two changes of
+# the disk: each stage is killed (by itself, from an audit hook) right before it opens a file for
+# writing, renames or removes one below the benchmark folder.
 
 WATCHED = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree", "os.truncate"}
 

@@ -161,7 +161,9 @@ def test_the_other_commands_print_json_alone(results: Path, tmp_path: Path) -> N
     shown = printed(f"models show tiny-llava {where}")
     assert shown["name"] == "tiny-llava" and shown["nights"] == [] == shown["runs"]
     assert "tiny-llava" in {model["name"] for model in printed("models list")["models"]}
-    judged = printed(f"gate {where}")
+    judged = printed(
+        f"gate --results {copied(results, tmp_path / 'r.duckdb')}"
+    )  # it keeps verdicts
     assert {j["model"] for j in judged} == {"fake-optimist", "fake-pessimist"}
     assert all(rule["verdict"] for j in judged for rule in j["rules"])
     (tmp_path / "suite.yaml").write_text("name: dots\n")
@@ -257,7 +259,7 @@ def test_retention_removes_details_and_says_what_is_left(results: Path, tmp_path
     store.upsert(path, {"nights": nights})
     size = printed(f"store info --results {path}")
     assert (size["runs"], size["models"]) == (3, 2)
-    files = [p for p in path.with_suffix(".runs").rglob("*.parquet")]
+    files = list(path.with_suffix(".runs").rglob("*.parquet"))
     assert size["details_bytes"] == sum(p.stat().st_size for p in files)
     assert ok(f"store info --results {path}").splitlines()[-1].endswith("sdgbias store compact")
     kept = printed(f"store keep --results {path}")

@@ -20,8 +20,6 @@ from sdgbias import store
 from sdgbias.registry import entries
 from sdgbias.scoring import evaluate
 from sdgbias.suites.suite import EvalSettings
-from tests.builders import chromium
-from tests.builders import regressions as gate_results
 from tests.builders.commands import add_model, ok, refused, sdgbias
 
 FIRST, SECOND = "2026-11-20T0130", "2026-11-21T0130"
@@ -210,33 +208,3 @@ def test_a_planted_loss_is_caught_told_and_explained(
         registry=nights.folder,
     )
     assert "accepted: wanted: new prompts" in ok(*gate, registry=nights.folder)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    not (chromium.CHROMIUM and chromium.DRIVER),
-    reason="chromium and chromedriver are not installed",
-)
-def test_the_morning_page_in_a_browser(tmp_path: Path) -> None:
-    from sdgbias.report import build
-
-    results = gate_results.told_night(tmp_path / "r.duckdb")
-    page = build.write_night(results, tmp_path / "out")
-    chrome = chromium.start(tmp_path / "profile")
-    try:
-        for screen in ((1280, 900, False, "light"), (390, 844, True, "dark")):
-            chromium.emulate(chrome, screen)
-            chrome.get(page.as_uri())
-            wide = chrome.execute_script(
-                "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
-            )
-            assert wide <= 0, screen
-            cut = chrome.execute_script(
-                "return [...document.querySelectorAll('.plot svg text')].filter(t =>"
-                " t.getBoundingClientRect().left < t.closest('.plot').getBoundingClientRect().left"
-                " - 1).map(t => t.textContent)"
-            )
-            assert cut == [], screen
-        assert [e["message"] for e in chrome.get_log("browser")] == []
-    finally:
-        chrome.quit()

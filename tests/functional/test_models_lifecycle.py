@@ -81,7 +81,7 @@ def test_the_states_by_hand(root: Path) -> None:
     path = add_model(root, "m", title="M", options={"suites": ["sdg", "people"]})
     path.write_text("# kept\n" + path.read_text())
     add_model(root, "shy", state="candidate", reason="not looked at")
-    columns = "model backend state until suites reason".split()
+    columns = ["model", "backend", "state", "until", "suites", "reason"]
     table = ok("models", registry=root)
     assert table == ok("models list", registry=root) and table.splitlines()[0].split() == columns
     assert ok("models list --state candidate", registry=root).count("\n") == 2

@@ -14,7 +14,7 @@ from tests.builders.commands import add_model, metrics, ok, refused
 
 PLANTED = {
     "recall": 0.75,
-    "effects": {"dark": -0.4},
+    "effects": {"female": -0.3},
     "false_yes": 0.2,
     "refusals": 0.1,
     "ramblings": 0.08,
@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("test", "method", "group", "metric", "planted"),
     [
         # nothing is refused there, so the difference of chances is that of recalls
-        ("p2", "full_argmax", "skin:light-dark", "disparity", 0.4),
+        ("p2", "full_argmax", "gender:male-female", "disparity", 0.3),
         ("p1", "full", "all", "refusal_rate", 0.1),
         ("p1", "full", "all", "unparsed_rate", 0.08),
         ("p3", "full_argmax", "all", "false_yes_rate", 0.2),
@@ -49,11 +49,9 @@ def test_what_was_planted_lies_in_the_interval(
     folder: Path, test: str, method: str, group: str, metric: str, planted: float
 ) -> None:
     where = f"test = '{test}' AND method = '{method}' AND pillar = '{group}'"
-    rows = metrics(
-        folder / "r.duckdb", f"{where} AND metric = '{metric}' AND indicator = 'all-52'"
-    )
+    rows = metrics(folder / "r.duckdb", f"{where} AND metric = '{metric}' AND indicator = 'all-52'")
     [row] = rows.itertuples()
-    assert 0 < row.ci_low < planted < row.ci_high and row.n > 100, row
+    assert 0 < row.ci_low < planted < row.ci_high and row.n > 80, row
 
 
 def test_every_question_has_an_answer_read_or_not_and_a_page(folder: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the command line refuses: each is an exit code and one line, which names the file or value at
+"""What the command line refuses: an exit code and one line each, which names the file or value at
 fault and, where there is one, the next command. The lines are in refusals.yaml; after rewording
 one, write the file anew: pytest tests/functional/test_refusals.py --write-golden."""
 
