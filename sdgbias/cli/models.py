@@ -114,8 +114,8 @@ def show_model(
 ) -> None:
     """One model: its entry, the memory it needs, the last check of its engines, its last nights and
     runs."""
-    from sdgbias.engines.agreement import read_verdict, verdict_path
     from sdgbias.registry import changes, entries, machine
+    from sdgbias.scoring.parity import read_verdict, verdict_path
 
     spec = entries.load(entries.find_root(), name)
     if as_json:
@@ -172,10 +172,10 @@ def enable_model(
     if check:
         verdict = probed(spec, root, benchmark, probes)
         typer.echo(f"{name}: {verdict.line}")
-        if verdict.told:
-            parity.save(results.parent, dict(verdict.told))
+        if verdict.stored:
+            parity.save(results.parent, dict(verdict.stored))
         if not verdict.passed:
-            kind = EnginesDisagree if verdict.told else InfrastructureError
+            kind = EnginesDisagree if verdict.stored else InfrastructureError
             raise kind(
                 f"{name} is not enabled: {verdict.line}; fix that, or: sdgbias models enable"
                 f" {name} --no-check"
@@ -185,7 +185,7 @@ def enable_model(
         return
     changes.set_state(root, name, ENABLED)
     if check:
-        changes.set_ways(root, name, verdict.applied_to(spec))
+        changes.set_ways(root, name, verdict.entry or spec)
     typer.echo(f"{path}: {name} is enabled. Next: sdgbias evaluate {name}")
 
 

@@ -16,7 +16,7 @@ from sdgbias.progress import update
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sdgbias.scoring.parity import Verdict
+    from sdgbias.scoring.admission import Verdict
     from sdgbias.types import ModelSpec
 
 RawOption = Annotated[
@@ -100,11 +100,11 @@ def probed(spec: ModelSpec, root: Path, benchmark: Path | None, probes: int) -> 
     """Asks a model a few questions, on GPUs that nothing else holds."""
     from sdgbias.nightly import gpus
     from sdgbias.nightly.regression.policy import least_mass
-    from sdgbias.scoring import parity
+    from sdgbias.scoring import admission
 
     gpus.claim(spec)
     folder, floor = probed_benchmark(benchmark), least_mass(root)
-    return parity.probe(spec, root, folder, probes, floor=floor, progress=update)
+    return admission.probe(spec, root, folder, probes, floor=floor, progress=update)
 
 
 def print_table(rows: list[tuple[str, ...]], indent: str = "") -> None:

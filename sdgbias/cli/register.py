@@ -87,7 +87,7 @@ def register_model(
     root = entries.find_root()
     propose.check_folder(repo, root)  # before engines are imported to look at the machine
     from sdgbias.registry import changes
-    from sdgbias.scoring import parity
+    from sdgbias.scoring import admission, parity
 
     asked = tuple(part.strip() for part in suites.split(",") if part.strip())
     for fault in filter(None, map(entries.suite_fault, asked)):
@@ -104,7 +104,7 @@ def register_model(
         suites=asked,
         gpu=gpu,
     )
-    found = propose.propose(repo, root, parity.here(root), wanted)
+    found = propose.propose(repo, root, admission.here(root), wanted)
     spec = found.spec
     changes.require_free(root, spec, overwrite)
     typer.echo("\n".join(found.verdicts))
@@ -120,7 +120,7 @@ def register_model(
         said = "not probed: it can't run here"
     else:
         verdict = probed(spec, root, benchmark, probes)
-        said, spec = verdict.line, verdict.applied_to(spec)
+        said, spec = verdict.line, verdict.entry or spec
         spec = (
             replace(spec, state=ENABLED, reason="")
             if verdict.passed
@@ -141,8 +141,8 @@ def register_model(
         typer.echo("Nothing is written.")
         return
     path = changes.write(root, spec, overwrite=overwrite)
-    if verdict and verdict.told:
-        parity.save(results.parent, dict(verdict.told))
+    if verdict and verdict.stored:
+        parity.save(results.parent, dict(verdict.stored))
     onward = f"sdgbias evaluate {spec.name}" if spec.enabled else f"sdgbias models show {spec.name}"
     typer.echo(
         f"{path}: {spec.name} ({spec.backend}, {spec.dtype}, {spec.revision}), {spec.state}. Next:"

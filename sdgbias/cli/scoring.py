@@ -213,9 +213,9 @@ def _spec(root: Path, name: str) -> ModelSpec:
     if _named(name):
         return entries.load(root, name)
     from sdgbias.registry import propose
-    from sdgbias.scoring import parity
+    from sdgbias.scoring import admission
 
-    host = parity.here(root)
+    host = admission.here(root)
     found = propose.propose(name, root, host, propose.Request(), propose.NO_ENTRY)
     if found.obstacle:
         raise RegistryError(

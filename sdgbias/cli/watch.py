@@ -34,14 +34,14 @@ def watch_models(
     """
     from sdgbias.nightly import notify, watch, watch_rules
     from sdgbias.registry import entries
-    from sdgbias.scoring import parity
+    from sdgbias.scoring import admission
 
     address = os.environ.get(webhook_env, "") if webhook_env else ""
     if webhook_env and not address:
         raise UsageError(f"--webhook-env {webhook_env}: not set; export it: the address is secret")
     root = entries.find_root()
     given = watch_rules.read(rules or root / "registry" / "watch.yaml")
-    here = parity.here(root)
+    here = admission.here(root)
     found = watch.look(root, given, here, dry_run)
     tried = [] if dry_run else watch.try_candidates(root, given, here.versions)
     lines = [one.line() for one in (*found, *tried) if one.news]

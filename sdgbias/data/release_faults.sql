@@ -1,6 +1,5 @@
--- What can be wrong with the records of a release (benchmark/release/check.py), by rule: task,
--- item_id, key, detail. Tables: records (of every file, the fields that are compared), differ (per
--- item: whether its questions differ, and the other fields that do), files (task, n).
+-- What can be wrong with the records of a release (benchmark/release/import_.py), by rule: task,
+-- item_id, key, detail. The tables are those of release_import.sql.
 
 -- name: no-item-id
 SELECT task, NULL::BIGINT AS item_id, task || '_' || test || ' line ' || number AS key,
@@ -10,26 +9,23 @@ WHERE item_id IS NULL
 
 -- name: duplicate-record
 SELECT task, item_id, item_id::VARCHAR AS key,
-       task || '_' || test || ': ' || count(*) || ' records' AS detail
-FROM records
-WHERE item_id IS NOT NULL
-GROUP BY task, test, item_id
-HAVING count(*) > 1 AND count(DISTINCT digest) = 1
+       task || '_' || test || ': ' || n || ' records' AS detail
+FROM repeated
+WHERE NOT conflict
 
 -- name: conflicting-records
 SELECT task, item_id, item_id::VARCHAR AS key,
-       task || '_' || test || ': ' || count(*) || ' records' AS detail
-FROM records
-WHERE item_id IS NOT NULL
-GROUP BY task, test, item_id
-HAVING count(DISTINCT digest) > 1
+       task || '_' || test || ': ' || n || ' records' AS detail
+FROM repeated
+WHERE conflict
 
 -- name: inconsistent-item
 SELECT task, item_id, item_id::VARCHAR AS key,
        'differs between files: '
-         || concat_ws(', ', CASE WHEN asked THEN 'question' END, nullif(what, '')) AS detail
-FROM differ
-WHERE asked OR what <> ''
+         || concat_ws(', ', CASE WHEN compared AND asked THEN 'question' END, nullif(what, ''))
+         AS detail
+FROM (SELECT *, task NOT IN (FROM by_design) AS compared FROM differ)
+WHERE compared AND asked OR what <> ''
 
 -- name: incomplete-item
 SELECT task, item_id, item_id::VARCHAR AS key,

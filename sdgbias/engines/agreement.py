@@ -1,59 +1,96 @@
-"""Compares two ways of scoring the same prompts, and stores the verdict on a model beside its
-results.
-
-The verdict, parity/<model>.json, is written by `sdgbias models parity` and read before a run is
-published.
-"""
+"""Two ways of scoring the same prompts, compared: what counts as the same score, for the parity
+check, for admission and for the ways in which the engine hf may score a model's prompts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from sdgbias.errors import EnginesDisagree, StoreError
-from sdgbias.files import json_file, understood
+from sdgbias.engines import Backend
+from sdgbias.errors import (
+    InfrastructureError,
+    InputError,
+    ModelError,
+    OutOfMemory,
+    RegistryError,
+    SdgbiasError,
+    StoreError,
+    first_line,
+)
 from sdgbias.methods.cade import log_softmax
 from sdgbias.methods.metrics import margin
-from sdgbias.types import ScoreBatch
+from sdgbias.types import Prompt, ScoreBatch
 
 #: Largest difference of a log-probability, or of the candidate mass, that still counts as the same
 #: score, by dtype. Two candidates that are no farther apart are a near tie.
 TOLERANCES = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 5e-2}
-AGREE, DISAGREE, ALONE = "agree", "disagree", "only one backend here"
+#: Kind and message of a prompt's failure where a candidate has neither a score nor a bound of one.
+NOT_FINITE = ("NonFiniteLogits", "a candidate logit is NaN or infinite")
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Two ways of scoring N probes. n: probes compared; left_out: those without an exact score on
-    one side. logp_*: largest and median over probes of a probe's largest difference in
-    log-probability among its candidates; mass_*: of the candidate mass. flips: probes with another
-    best candidate; near_ties: those flips, not among the former, where on one side the best two lie
-    within the tolerance.
-    lengths: probes with another number of prompt tokens. worst: row of the probe with the largest
-    difference, -1 without one."""
+def scored(batch: ScoreBatch, widths: np.ndarray) -> np.ndarray:
+    """(N,) whether each prompt has a score or a bound of it for all its candidates, of which there
+    are ``widths`` (N,). A model that overflows gives NaN or infinity."""
+    inside = np.arange(batch.logits.shape[1]) < widths[:, None]
+    known = np.isfinite(batch.logits)
+    if batch.upper is not None:  # a censored candidate has -inf and a finite bound
+        known |= np.isneginf(batch.logits) & np.isfinite(batch.upper)
+    complete: np.ndarray = (known | ~inside).all(axis=1)
+    return complete
 
-    what: str
-    n: int
-    left_out: int
-    logp_max: float
-    logp_median: float
-    mass_max: float
-    mass_median: float
-    flips: int
-    near_ties: int
-    lengths: int
-    worst: int
 
-    def agrees(self, tolerance: float) -> bool:
-        return (
-            self.n > 0
-            and self.logp_max <= tolerance
-            and self.mass_max <= tolerance
-            and self.flips == 0
-        )
+class Probed(NamedTuple):
+    """What N prompts got in one way of scoring. scores: NaN for a prompt that fails alone;
+    failures: one line of each of those; refused: why a batch failed whose prompts don't all fail
+    alone, None where none did."""
+
+    scores: ScoreBatch
+    failures: list[str]
+    refused: Exception | None
+
+
+def score(engine: Backend, prompts: Sequence[Prompt], order: Sequence[int], size: int) -> Probed:
+    """The scores of the prompts when they are sent in this order, ``size`` at a time. Where all
+    fail, the first error is raised, as a ModelError where it is not the package's own."""
+    scores = ScoreBatch.empty(prompts)
+    failures: list[Exception] = []
+    refused: Exception | None = None
+
+    def ask(rows: Sequence[int]) -> None:
+        nonlocal refused
+        try:
+            batch = engine.candidate_scores([prompts[row] for row in rows])
+        except (InputError, RegistryError, StoreError):
+            raise
+        except Exception as error:
+            if isinstance(error, InfrastructureError) and not isinstance(error, OutOfMemory):
+                raise
+            if len(rows) == 1:
+                failures.append(error)
+                return
+            before, half = len(failures), len(rows) // 2
+            ask(rows[:half])
+            ask(rows[half:])
+            if len(failures) == before:
+                refused = error
+            return
+        widths = np.array([len(prompts[row].candidates) for row in rows])
+        failures.extend(ModelError(": ".join(NOT_FINITE)) for ok in scored(batch, widths) if not ok)
+        for at, row in enumerate(rows):
+            scores.logits[row, : batch.logits.shape[1]] = batch.logits[at]
+            scores.mass[row], scores.n_tokens[row] = batch.mass[at], batch.n_tokens[at]
+            scores.top_token[row] = batch.top_token[at]
+
+    for start in range(0, len(order), size):
+        ask(order[start : start + size])
+    lines = [f"{getattr(e, 'kind', type(e).__name__)}: {first_line(e)[:200]}" for e in failures]
+    if len(failures) == len(prompts):
+        if isinstance(failures[0], SdgbiasError):
+            raise failures[0]
+        raise ModelError(f"each of {len(prompts)} probes fails, the first: {lines[0]}")
+    return Probed(scores, lines, refused)
 
 
 def log_shares(logits: np.ndarray) -> np.ndarray:
@@ -62,64 +99,48 @@ def log_shares(logits: np.ndarray) -> np.ndarray:
     return np.where(known, log_softmax(logits.astype(np.float64), known), np.nan)
 
 
-def compare(what: str, one: ScoreBatch, two: ScoreBatch, tolerance: float) -> Comparison:
-    """Compares two score batches over the same N prompts, (N, K) logits each. Probes with a
-    censored (-inf) or missing score are left out."""
+def compare(
+    what: str, prompts: Sequence[Prompt], one: ScoreBatch, two: ScoreBatch, tolerance: float
+) -> dict[str, Any]:
+    """The verdict on two score batches over the same N prompts, (N, K) logits each.
+
+    what: the two ways. n: prompts compared; left_out: those with a censored (-inf) or missing score
+    on one side. logp_*: largest and median over prompts of a prompt's largest difference in
+    log-probability among its candidates; mass_*: of the candidate mass. flips: prompts with another
+    best candidate; near_ties: those flips, not among the former, where on one side the best two lie
+    within the tolerance. lengths: prompts with another number of tokens. agrees: whether all
+    differences are within the ``tolerance`` and nothing flips. worst: the prompt that differs most,
+    None without one.
+    """
     p, q = log_shares(one.logits), log_shares(two.logits)
     asked = ~np.isnan(p) | ~np.isnan(q)
-    told = asked.any(axis=1) & (np.isfinite(p) & np.isfinite(q) | ~asked).all(axis=1)
-    rows = np.flatnonzero(told)
+    exact = asked.any(axis=1) & (np.isfinite(p) & np.isfinite(q) | ~asked).all(axis=1)
+    rows = np.flatnonzero(exact)
+    row: dict[str, Any] = {"what": what, "n": len(rows), "left_out": len(p) - len(rows)}
+    row |= dict.fromkeys(("logp_max", "logp_median", "mass_max", "mass_median"), float("nan"))
+    row |= {"flips": 0, "near_ties": 0, "lengths": 0, "tolerance": tolerance, "agrees": False}
+    row["worst"] = None
     if not len(rows):
-        nan = float("nan")
-        return Comparison(
-            what, 0, len(p), nan, nan, nan, nan, flips=0, near_ties=0, lengths=0, worst=-1
-        )
+        return row
     apart = np.nanmax(np.abs(p[rows] - q[rows]), axis=1)
     mass = np.abs(one.mass[rows].astype(np.float64) - two.mass[rows])
     flipped = np.nanargmax(p[rows], axis=1) != np.nanargmax(q[rows], axis=1)
     # of a single candidate there is no margin, and no flip either
     tie = np.fmin(margin(p[rows]), margin(q[rows])) <= tolerance
-    return Comparison(
-        what,
-        n=len(rows),
-        left_out=len(p) - len(rows),
-        logp_max=float(apart.max()),
-        logp_median=float(np.median(apart)),
-        mass_max=float(mass.max()),
-        mass_median=float(np.median(mass)),
-        flips=int((flipped & ~tie).sum()),
-        near_ties=int((flipped & tie).sum()),
-        lengths=int((one.n_tokens[rows] != two.n_tokens[rows]).sum()),
-        worst=int(rows[int(apart.argmax())]),
-    )
-
-
-def verdict_path(folder: Path, model: str) -> Path:
-    """Path of a model's verdict; `folder` is that of the results file."""
-    return folder / "parity" / f"{model}.json"
-
-
-def read_verdict(folder: Path, model: str) -> dict[str, Any]:
-    """The stored verdict; {} without one."""
-    path = verdict_path(folder, model)
-    if not path.exists():
-        return {}
-    fault, onward = "can't be read as a verdict", f"remove it, then: sdgbias models parity {model}"
-    with understood(path, fault, onward, StoreError):
-        told = json_file(path, fault, onward, StoreError)
-        for name in ("fingerprint", "verdict", "reasons"):
-            told[name]
-    return told
-
-
-def require_agreement(folder: Path, model: str, fingerprint: str) -> None:
-    """The check before a run is published: EnginesDisagree when the engines of exactly this model
-    were found to disagree. A model that was never checked passes, and so does one whose weights,
-    versions or settings have changed since."""
-    told = read_verdict(folder, model)
-    if told.get("verdict") != DISAGREE or told["fingerprint"] != fingerprint:
-        return
-    raise EnginesDisagree(
-        f"{model}: {told['reasons'][0]}; nothing is published, scores are kept: fix or disable"
-        f" that engine, then check again: {told.get('again') or f'sdgbias models parity {model}'}"
-    )
+    row |= {"logp_max": float(apart.max()), "logp_median": float(np.median(apart))}
+    row |= {"mass_max": float(mass.max()), "mass_median": float(np.median(mass))}
+    row |= {"flips": int((flipped & ~tie).sum()), "near_ties": int((flipped & tie).sum())}
+    row["lengths"] = int((one.n_tokens[rows] != two.n_tokens[rows]).sum())
+    largest = max(row["logp_max"], row["mass_max"])
+    row["agrees"] = largest <= tolerance and row["flips"] == 0
+    worst = int(rows[int(apart.argmax())])
+    prompt = prompts[worst]
+    row["worst"] = {
+        "probe": worst,
+        "text": prompt.text,
+        "candidates": prompt.candidates,
+        "image_id": prompt.image_id,
+        "one": np.round(p[worst, : len(prompt.candidates)], 6).tolist(),
+        "two": np.round(q[worst, : len(prompt.candidates)], 6).tolist(),
+    }
+    return row

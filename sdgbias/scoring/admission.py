@@ -1,8 +1,11 @@
-"""What a model answers before it may run at night: a hundred questions in all four views.
+"""Whether a model may run at night: a few probes on its engine, and a hundred questions in all
+views.
 
-A model that thinks aloud or talks before it answers puts little probability on the candidates; its
-nights would cost as much as any and be quarantined afterwards. Admission refuses it first, and
-names the option of its registry entry that would change that.
+A model whose probes differ (alone, in batches, in another order) or have no score, or that can't
+run here, stays a candidate with that as its reason. So does one that thinks aloud or talks before
+it answers: it puts little probability on the candidates, and its nights would cost as much as any
+and be quarantined afterwards. Admission names the option of its registry entry that would change
+that, and finds out how its prompts may be scored together (engines/hf/ways.py).
 """
 
 from __future__ import annotations
@@ -11,22 +14,136 @@ import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from sdgbias.engines import Backend
+from sdgbias.engines import Backend, load, vllm_support
+from sdgbias.engines.agreement import TOLERANCES
+from sdgbias.engines.fingerprint import installed
 from sdgbias.engines.options import HfOptions, read
-from sdgbias.errors import SdgbiasError, first_line
+from sdgbias.errors import (
+    InfrastructureError,
+    ModelError,
+    RegistryError,
+    SdgbiasError,
+    first_line,
+)
 from sdgbias.methods.answers import begins_thought, closing_mark, thought_left_open
 from sdgbias.methods.metrics import tie_flags
+from sdgbias.progress import Progress, silent
+from sdgbias.registry import machine
+from sdgbias.registry.propose import Host
+from sdgbias.scoring.parity import compare_with_itself, describe
+from sdgbias.scoring.probes import Probes, probes
 from sdgbias.types import ModelSpec, Prompt
 
-QUESTIONS = 100
+PROBES, QUESTIONS = 12, 100
 #: Least candidate mass; the default policy quarantines a model below it (rule candidate-mass).
 FLOOR = 0.2
+#: Backends whose probes are informative about the entry; those of others cost money, or send
+#: prompts that the engine isn't made for.
+PROBED = ("hf", "planted", "vllm")
 _SWITCH = re.compile(r"think|reason", re.I)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """passed: nothing prevents enabling the model; line: the reason, in one line; stored: what
+    parity.save stores, None without a probe; entry: the model's, with the ways of scoring that
+    the probes showed to be right."""
+
+    passed: bool
+    line: str
+    stored: Mapping[str, Any] | None = None
+    entry: ModelSpec | None = None
+
+
+def probe(
+    spec: ModelSpec,
+    root: Path,
+    benchmark: Path | None = None,
+    n: int = PROBES,
+    floor: float = FLOOR,
+    progress: Progress = silent,
+) -> Verdict:
+    """Loads the model, scores n prompts of a benchmark (None: of one generated for this) and asks
+    admission's questions; below ``floor`` of candidate mass it doesn't pass. Never raises for a
+    fault of the model."""
+    if spec.backend not in PROBED:
+        return Verdict(True, f"not probed: backend {spec.backend}")
+    chosen = probes(benchmark, n, 0, spec.views, QUESTIONS)
+    try:
+        with closing(load(spec, root)) as engine:
+            return _probe(engine, spec, root, chosen, floor, progress)
+    except (ModelError, InfrastructureError, RegistryError) as error:
+        return Verdict(False, f"{type(error).__name__}: {first_line(error)}")
+    except SdgbiasError:
+        raise
+    except Exception as error:  # the code of a model raises anything
+        return Verdict(False, f"{type(error).__name__}: {first_line(error)[:200]}")
+
+
+def _probe(
+    engine: Backend,
+    spec: ModelSpec,
+    root: Path,
+    probes: Probes,
+    floor: float,
+    progress: Progress,
+) -> Verdict:
+    n, limit = len(probes.prompts), TOLERANCES[spec.dtype]
+    entry, ways = decide(engine, spec, probes.prompts)
+    rows, _, failed = compare_with_itself(engine, entry, probes, limit, progress)
+    stored = describe(entry, engine.fingerprint, probes, limit, rows, failed)
+    if ways:
+        settings = {"batch_size": entry.batch_size, "options": entry.options, "line": ways}
+        stored["ways"] = settings
+    worst = max(rows, key=lambda row: float(row["logp_max"]))
+    why = ""
+    if failed:
+        why = f"{len(failed)} of {n} probes have no score, the first: {failed[0]}"
+    elif not all(row["agrees"] for row in rows):
+        why = (
+            f"probes differ: {worst['what']}: log-probabilities by up to {worst['logp_max']:.2g}"
+            f" (tolerance {limit:g}), {worst['flips']} of {worst['n']} best candidates"
+        )
+    line = (
+        f"{n} of {probes.origin} agree alone, in batches and shuffled: log-probabilities to"
+        f" {worst['logp_max']:.2g}"
+    )
+    if probes.questions:
+        asked = ask(engine, probes.questions, probes.views, probes.items)
+        stored["admission"] = asdict(asked)
+        line += f"; {asked.line()}"
+        why = why or refusal(asked, spec, root, floor)
+    line += f"; {ways}" if ways else ""
+    return Verdict(not why, why or line, stored, entry)
+
+
+def here(root: Path) -> Host:
+    """This machine, as registry/propose.py needs it."""
+    vllm = ModelSpec(name="vllm", title="", backend="vllm", repo="", revision="", state="")
+    python, no_vllm, versions = None, "", {"transformers": installed("transformers")}
+    try:
+        python = vllm_support.interpreter(vllm, root)
+        versions["vllm"] = vllm_support.version(python)
+    except InfrastructureError:
+        no_vllm = "vLLM isn't installed here"
+    served = cache(lambda: vllm_support.served(python))
+    known, language = partial(_types, "known"), partial(_types, "language")
+    return Host(machine.this(), known, no_vllm, language, served, versions)
+
+
+def _types(kind: str) -> frozenset[str]:
+    from sdgbias.engines.hf import auto_class  # seconds, and nothing new on the hub asks for it
+
+    types: frozenset[str] = getattr(auto_class, kind)()
+    return types
 
 
 @dataclass(frozen=True)
@@ -73,9 +190,9 @@ def decide(engine: Backend, spec: ModelSpec, prompts: Sequence[Prompt]) -> tuple
 
     if not isinstance(engine, HuggingFace):  # one in a child process shares nothing
         return spec, ""
-    found = ways.decide(engine, prompts)
-    options = {**spec.options, "share_prefix": found.share_prefix}
-    return replace(spec, batch_size=found.batch_size, options=options), found.line
+    right = ways.decide(engine, prompts)
+    options = {**spec.options, "share_prefix": right.share_prefix}
+    return replace(spec, batch_size=right.batch_size, options=options), right.line
 
 
 def decide_now(
@@ -122,24 +239,24 @@ def _means(values: np.ndarray, of: Sequence[str]) -> dict[str, float]:
     return {name: float(np.nanmean(values[names == name])) for name in dict.fromkeys(of)}
 
 
-def refusal(found: Admission, spec: ModelSpec, root: Path, floor: float = FLOOR) -> str:
+def refusal(asked: Admission, spec: ModelSpec, root: Path, floor: float = FLOOR) -> str:
     """Why the model may not run at night, with the option that would change it; '' where it may."""
-    often = found.thinks * 2 > found.prompts
+    often = asked.thinks * 2 > asked.prompts
     switches, begun = _template(spec, root)
-    if found.mass >= floor and not often and not begun:
+    if asked.mass >= floor and not often and not begun:
         return ""
-    why = f"candidate mass {found.mass:.3f} of {found.prompts} prompts is below {floor:g}"
+    why = f"candidate mass {asked.mass:.3f} of {asked.prompts} prompts is below {floor:g}"
     if often:
         why = (
-            f"it thinks before it answers: {found.thinks} of {found.prompts} prompts begin with a"
-            f" reasoning tag, candidate mass {found.mass:.3f}"
+            f"it thinks before it answers: {asked.thinks} of {asked.prompts} prompts begin with a"
+            f" reasoning tag, candidate mass {asked.mass:.3f}"
         )
     elif begun:
         why = (
             f"its prompts end inside a thought, which {begun} begins, so that no answer is scored:"
-            f" candidate mass {found.mass:.3f}"
+            f" candidate mass {asked.mass:.3f}"
         )
-    token = found.first[0][0]
+    token = asked.first[0][0]
     option = _option(spec, switches, begun, often)
     return f"{why}, the commonest first token is {token!r}; {option}"
 

@@ -16,7 +16,7 @@ import pandas as pd
 
 from sdgbias import __version__, store, suites
 from sdgbias.engines import Backend, load, release_memory
-from sdgbias.engines.agreement import TOLERANCES, require_agreement
+from sdgbias.engines.agreement import NOT_FINITE, TOLERANCES
 from sdgbias.errors import (
     InfrastructureError,
     ModelError,
@@ -29,10 +29,11 @@ from sdgbias.progress import Progress, silent
 from sdgbias.raw.images.image_store import ImageReader
 from sdgbias.scoring import admission
 from sdgbias.scoring.cache import TIMED, ScoreCache
+from sdgbias.scoring.parity import require_agreement
 from sdgbias.scoring.plan import Plan, as_prompts, askable, make_plan
 from sdgbias.scoring.probes import draw
 from sdgbias.scoring.run_id import run_id
-from sdgbias.scoring.scorer import DECODING, NOT_FINITE, SCORING, Scorer, not_generated
+from sdgbias.scoring.scorer import DECODING, SCORING, Scorer, not_generated
 from sdgbias.scoring.timing import timings
 from sdgbias.suites.sdg import read_table
 from sdgbias.suites.suite import Abilities, EvalSettings, StoredScores

@@ -1,10 +1,9 @@
-"""The fixed set of prompts on which engines are compared, drawn from a benchmark or from a small
+"""The fixed set of prompts that a model is probed with, drawn from a benchmark or from a small
 synthetic one."""
 
 from __future__ import annotations
 
 import hashlib
-import re
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -23,29 +22,19 @@ from sdgbias.types import VIEWS, Prompt
 _PER_PICTURE = 16  # probes per picture, so that prompts share a prefix
 
 
-_THIRD = re.compile(r"; C\. [^\n]*(?=\n)")
-
-
-@dataclass(frozen=True)
-class ProbedQuestion:
-    """One prompt of an admission: the question that it belongs to, in one view."""
-
-    item: str
-    view: str
-    prompt: Prompt
-
-
 @dataclass(frozen=True)
 class Probes:
     """prompts in plan order; origin: the benchmark's id, or that they were generated for this
-    check; strata: the number of each kind; seed: of the draw; questions: for admission, each in
-    every view."""
+    check; kinds: the number of each; seed: of the draw; questions, items, views: prompts of
+    admission, each with its question and its view."""
 
     prompts: list[Prompt]
     origin: str
-    strata: dict[str, int]
+    kinds: dict[str, int]
     seed: int = 0
-    questions: tuple[ProbedQuestion, ...] = ()
+    questions: tuple[Prompt, ...] = ()
+    items: tuple[str, ...] = ()
+    views: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -55,13 +44,13 @@ class Probes:
 
 def draw(distinct: pd.DataFrame, n: int, seed: int) -> pd.DataFrame:
     """At most n of a plan's distinct prompts, in its order: equal shares of each kind (with and
-    without a picture, two options, three options, digits); of each kind the shortest, the longest,
-    and then by the seed, those with pictures about a few pictures.
+    without a picture, by the number of candidates); of each kind the shortest, the longest, and
+    then by the seed, those with pictures about a few pictures.
 
-    distinct: text, image_id, candidates. Where it holds no question with two options, some of three
-    lose their last one. A kind with too few prompts leaves its share to the others.
+    distinct: text, image_id, candidates. A kind with too few prompts leaves its share to the
+    others.
     """
-    table = _with_two_options(distinct[["text", "image_id", "candidates"]].reset_index(drop=True))
+    table = distinct[["text", "image_id", "candidates"]].reset_index(drop=True)
     keys = [_hash(seed, *row) for row in table.itertuples(index=False)]
     pictures = sorted(set(table["image_id"]) - {""}, key=lambda picture: _hash(seed, picture))
     near = table["image_id"].isin(["", *pictures[: max(1, n // _PER_PICTURE)]])
@@ -81,25 +70,12 @@ def _hash(*parts: object) -> str:
     return hashlib.sha256("\x1f".join(map(str, parts)).encode()).hexdigest()
 
 
-def _with_two_options(table: pd.DataFrame) -> pd.DataFrame:
-    three = table[(table["candidates"] == "ABC") & table["text"].str.contains(_THIRD)]
-    if (table["candidates"].str.len() == 2).any() or three.empty:
-        return table
-    text = (
-        three["text"]
-        .str.replace(_THIRD, "", regex=True)
-        .str.replace("VALID OPTIONS: A, B, C", "VALID OPTIONS: A, B")
-    )
-    made = three.assign(text=text, candidates="AB")
-    both = pd.concat([table, made], ignore_index=True).assign(at=[*range(len(table)), *three.index])
-    return both.sort_values(["at"], kind="stable", ignore_index=True).drop(columns="at")
-
-
 def probes(
     benchmark: Path | None, n: int, seed: int, views: Sequence[str] = VIEWS, questions: int = 0
 ) -> Probes:
     """Probes of a benchmark folder; None: of a small temporary one, generated from synthetic
-    places. ``views``: of these alone; ``questions``: how many to draw for admission."""
+    places. ``views``: of these alone; ``questions``: how many to draw for admission, each in every
+    view."""
     if benchmark is None:
         with tempfile.TemporaryDirectory() as folder:
             _make_benchmark(Path(folder))
@@ -127,9 +103,9 @@ def _probes(
     images = ImageReader(benchmark)
     images.require(pd.concat([rows["image_id"], asked["image_id"]]))
     prompts, shown = (as_prompts(r.to_dict("records"), images) for r in (rows, asked))
-    strata = Counter(map(_kind, prompts))
-    whole = map(ProbedQuestion, asked["item"], asked["view"], shown)
-    return Probes(prompts, origin, dict(sorted(strata.items())), seed, tuple(whole))
+    kinds = dict(sorted(Counter(map(_kind, prompts)).items()))
+    items, asked_views = tuple(asked["item"]), tuple(asked["view"])
+    return Probes(prompts, origin, kinds, seed, tuple(shown), items, asked_views)
 
 
 def _kind(p: Prompt) -> str:

@@ -29,6 +29,7 @@ import pandas as pd
 import pyarrow as pa
 
 from sdgbias.engines import Backend, Restartable
+from sdgbias.engines.agreement import NOT_FINITE, scored
 from sdgbias.engines.options import Options, read
 from sdgbias.errors import (
     EngineDied,
@@ -43,7 +44,7 @@ from sdgbias.files import replacing
 from sdgbias.progress import Progress
 from sdgbias.scoring.cache import SCHEMAS, ScoreCache
 from sdgbias.scoring.plan import as_prompts, chunks
-from sdgbias.types import ModelSpec, ScoreBatch
+from sdgbias.types import ModelSpec
 
 #: Some rows of the plan: column -> value, and `prompt`.
 Chunk = list[dict[str, Any]]
@@ -54,21 +55,6 @@ USED = ("key", "text", "candidates", "image_id", "run", "n_tokens", "forced", "l
 #: Seconds of finished work that may wait for its commit: an fsync for every few prompts would take
 #: a quarter of the time of a fast engine. A process that is killed scores at most so much again.
 COMMIT_EVERY = 0.25
-#: Kind and message of a prompt's failure where a candidate has neither a score nor a bound of one.
-NOT_FINITE = ("NonFiniteLogits", "a candidate logit is NaN or infinite")
-
-
-def scored(batch: ScoreBatch, widths: np.ndarray) -> np.ndarray:
-    """(N,) whether each prompt has a score or a bound of it for all its candidates, of which there
-    are ``widths`` (N,). A model that overflows gives NaN or infinity."""
-    inside = np.arange(batch.logits.shape[1]) < widths[:, None]
-    known = np.isfinite(batch.logits)
-    if batch.upper is not None:  # a censored candidate has -inf and a finite bound
-        known |= np.isneginf(batch.logits) & np.isfinite(batch.upper)
-    told: np.ndarray = (known | ~inside).all(axis=1)
-    return told
-
-
 SCORING, DECODING = "scoring prompts", "decoding answers"
 #: Kind of the failure of a prompt that no engine answered in time.
 HUNG = "Hung"

@@ -1,17 +1,18 @@
-"""What counts as the same score, and the gate that reads the verdict."""
+"""What counts as the same score, and scores that are asked for in several ways."""
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
-from sdgbias.engines.agreement import compare, log_shares, require_agreement
-from sdgbias.errors import EnginesDisagree, StoreError
-from sdgbias.types import ScoreBatch
+from sdgbias.engines import Backend
+from sdgbias.engines.agreement import compare, log_shares, score
+from sdgbias.errors import InfrastructureError, ModelError, OutOfMemory
+from sdgbias.types import Generated, Prompt, ScoreBatch
 
 NAN, INF = float("nan"), float("inf")
 
@@ -30,6 +31,11 @@ def batch(
     )
 
 
+def compared(one: ScoreBatch, two: ScoreBatch, tolerance: float = 1e-3) -> dict[str, Any]:
+    prompts = [Prompt(str(at), "ABC"[: one.logits.shape[1]]) for at in range(len(one.logits))]
+    return compare("x", prompts, one, two, tolerance)
+
+
 def test_log_shares_are_a_log_softmax_over_the_candidates_there_are() -> None:
     shares = log_shares(np.array([[math.log(1), math.log(3), NAN], [500.0, 500.0, 500.0]]))
     assert shares[0, :2] == pytest.approx([math.log(1 / 4), math.log(3 / 4)]) and np.isnan(
@@ -41,94 +47,122 @@ def test_log_shares_are_a_log_softmax_over_the_candidates_there_are() -> None:
 def test_a_constant_per_prompt_is_no_difference() -> None:
     """Logits of one engine, log-probabilities of the other."""
     one = [[2.0, 1.0, NAN], [0.0, 4.0, 1.0]]
-    found = compare("x", batch(one), batch([[z - 7.25 for z in row] for row in one]), 1e-3)
-    assert found.logp_max == pytest.approx(0, abs=1e-12) and found.agrees(1e-3)
-    assert (found.n, found.left_out, found.flips, found.near_ties, found.lengths) == (2, 0, 0, 0, 0)
+    row = compared(batch(one), batch([[z - 7.25 for z in row] for row in one]))
+    assert row["logp_max"] == pytest.approx(0, abs=1e-12) and row["agrees"]
+    counts = [row[name] for name in ("n", "left_out", "flips", "near_ties", "lengths")]
+    assert counts == [2, 0, 0, 0, 0]
 
 
-def test_differences_are_told_probe_by_probe() -> None:
-    """Shares 1/2 and 1/2 against 1/4 and 3/4: log(2) apart at most, at the second of three
-    probes."""
+def test_differences_are_those_of_each_prompt() -> None:
+    """Shares 1/2 and 1/2 against 1/4 and 3/4: log(2) apart at most, at the second of three."""
     one = batch([[0.0, 1.0], [0.0, 0.0], [3.0, 0.0]], mass=[0.2, 0.9, 0.4], tokens=[5, 6, 7])
     two = batch(
         [[0.0, 1.0], [0.0, math.log(3)], [3.0, 0.0]], mass=[0.2, 0.8, 0.4], tokens=[5, 6, 8]
     )
-    found = compare("x", one, two, 1e-3)
-    assert found.logp_max == pytest.approx(math.log(2), rel=1e-6) and found.logp_median == 0
-    assert found.mass_max == pytest.approx(0.1, rel=1e-5) and found.mass_median == 0
-    assert (found.worst, found.lengths) == (1, 1)
-    assert not found.agrees(0.69) and found.agrees(0.70)
+    row = compared(one, two)
+    assert row["logp_max"] == pytest.approx(math.log(2), rel=1e-6) and row["logp_median"] == 0
+    assert row["mass_max"] == pytest.approx(0.1, rel=1e-5) and row["mass_median"] == 0
+    assert (row["worst"]["probe"], row["lengths"]) == (1, 1)
+    assert not compared(one, two, 0.69)["agrees"] and compared(one, two, 0.70)["agrees"]
 
 
-def test_a_flip_between_two_that_tie_is_counted_apart() -> None:
-    tie = compare("x", batch([[0.0, 0.0004, -5.0]]), batch([[0.0004, 0.0, -5.0]]), 1e-3)
-    assert (tie.flips, tie.near_ties) == (0, 1) and tie.agrees(1e-3)
-    real = compare("x", batch([[0.0, 0.4, -5.0]]), batch([[0.4, 0.0, -5.0]]), 1e-3)
-    assert (real.flips, real.near_ties) == (1, 0) and not real.agrees(1e-3)
-    one_sided = compare("x", batch([[0.0, 0.0004]]), batch([[0.5, 0.0]]), 1e-3)
-    assert (one_sided.flips, one_sided.near_ties) == (0, 1) and not one_sided.agrees(1e-3), (
-        "the difference itself is too large"
-    )
+@pytest.mark.parametrize(
+    ("one", "two", "flips", "near_ties", "agrees"),
+    [
+        pytest.param([0.0, 0.0004, -5.0], [0.0004, 0.0, -5.0], 0, 1, True, id="tie"),
+        pytest.param([0.0, 0.4, -5.0], [0.4, 0.0, -5.0], 1, 0, False, id="real"),
+        pytest.param([0.0, 0.0004], [0.5, 0.0], 0, 1, False, id="a tie on one side alone"),
+    ],
+)
+def test_a_flip_between_two_that_tie_is_counted_apart(
+    one: list[float], two: list[float], flips: int, near_ties: int, agrees: bool
+) -> None:
+    row = compared(batch([one]), batch([two]))
+    assert (row["flips"], row["near_ties"], row["agrees"]) == (flips, near_ties, agrees)
 
 
 def test_within_the_tolerance_no_flip_can_be_a_real_one() -> None:
     random = np.random.default_rng(0)
     z = random.normal(size=(4000, 3)) * 0.002
     moved = z + random.uniform(-4e-4, 4e-4, z.shape)
-    found = compare("x", batch(z.tolist()), batch(moved.tolist()), 1e-3)
-    assert found.logp_max <= 1e-3 and found.near_ties > 50 and found.flips == 0
+    row = compared(batch(z.tolist()), batch(moved.tolist()))
+    assert row["logp_max"] <= 1e-3 and row["near_ties"] > 50 and row["flips"] == 0
 
 
-def test_probes_without_an_exact_score_are_left_out_and_counted() -> None:
+def test_prompts_without_an_exact_score_are_left_out_and_counted() -> None:
     one = batch([[1.0, 2.0, NAN], [1.0, 2.0, 3.0], [NAN, NAN, NAN], [1.0, 2.0, 3.0]])
     two = batch([[1.0, 2.0, NAN], [1.0, -INF, 3.0], [1.0, 2.0, 3.0], [1.0, 2.0, 3.0]])
-    found = compare("x", one, two, 1e-3)
-    assert (found.n, found.left_out) == (2, 2) and found.agrees(1e-3)
-    nothing = compare("x", batch([[NAN, NAN]]), batch([[1.0, 2.0]]), 1e-3)
-    assert (nothing.n, nothing.left_out, nothing.worst) == (0, 1, -1) and not nothing.agrees(1e-3)
+    row = compared(one, two)
+    assert (row["n"], row["left_out"], row["agrees"]) == (2, 2, True)
+    nothing = compared(batch([[NAN, NAN]]), batch([[1.0, 2.0]]))
+    shown = [nothing[name] for name in ("n", "left_out", "worst", "agrees")]
+    assert shown == [0, 1, None, False]
 
 
 def test_equal_scores_and_another_mass_disagree() -> None:
-    assert not compare("x", batch([[1.0, 2.0]], [0.5]), batch([[1.0, 2.0]], [0.4]), 1e-3).agrees(
-        1e-3
-    )
+    assert not compared(batch([[1.0, 2.0]], [0.5]), batch([[1.0, 2.0]], [0.4]))["agrees"]
 
 
-def stored(folder: Path, **more: object) -> None:
-    told = {
-        "fingerprint": "f1",
-        "verdict": "disagree",
-        "reasons": ["hf / vllm: differ by 0.3"],
-        "again": "sdgbias models parity m",
-    }
-    (folder / "parity").mkdir()
-    (folder / "parity" / "m.json").write_text(json.dumps({**told, **more}))
+class Engine(Backend):
+    """Scores by the length of the text, and fails where it is told to."""
+
+    def __init__(self, bad: Sequence[str] = (), error: Exception | None = None) -> None:
+        self.bad, self.error = bad, error or ValueError("bad")
+
+    def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
+        if any(p.text in self.bad for p in prompts):
+            raise self.error
+        lengths = [len(p.text) for p in prompts]
+        return batch([[float(n), 5.0] for n in lengths], tokens=lengths)
+
+    def generate(
+        self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
+    ) -> Generated:
+        return Generated.whole([])
 
 
-def test_the_gate(tmp_path: Path) -> None:
-    require_agreement(tmp_path, "m", "f1")  # never checked
-    stored(tmp_path)
-    with pytest.raises(
-        EnginesDisagree,
-        match=(
-            r"^m: hf / vllm: differ by 0.3; nothing is published, scores are kept: .*: sdgbias"
-            r" models parity m$"
-        ),
-    ):
-        require_agreement(tmp_path, "m", "f1")
-    require_agreement(tmp_path, "m", "f2")  # other weights or versions by now
-    require_agreement(tmp_path, "n", "f1")
+PROMPTS = [Prompt("x" * n, "AB") for n in range(1, 10)]
 
 
-@pytest.mark.parametrize("verdict", ["agree", "only one backend here"])
-def test_the_gate_is_open(tmp_path: Path, verdict: str) -> None:
-    stored(tmp_path, verdict=verdict)
-    require_agreement(tmp_path, "m", "f1")
+@pytest.mark.parametrize("order", [range(9), (8, 0, 3, 1, 2, 7, 6, 5, 4)])
+def test_scores_stand_at_their_prompts_in_whatever_order_they_were_asked_for(
+    order: Sequence[int],
+) -> None:
+    scores, failures, refused = score(Engine(), PROMPTS, order, 4)
+    assert scores.logits[:, 0].tolist() == scores.n_tokens.tolist() == list(range(1, 10))
+    assert (failures, refused) == ([], None)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", "\xff"])
-def test_a_verdict_that_cannot_be_read_is_not_passed_over(tmp_path: Path, text: str) -> None:
-    (tmp_path / "parity").mkdir()
-    (tmp_path / "parity" / "m.json").write_text(text, encoding="latin-1")
-    with pytest.raises(StoreError, match=r"m\.json: can't be read .*sdgbias models parity m"):
-        require_agreement(tmp_path, "m", "f1")
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("bad\nand more"), "ValueError: bad"),
+        (OutOfMemory("large"), "OutOfMemory: large"),
+    ],
+)
+def test_a_prompt_that_fails_leaves_the_others_alone(error: Exception, line: str) -> None:
+    scores, failures, refused = score(Engine(["xxx"], error), PROMPTS, range(9), 4)
+    assert np.isnan(scores.logits[2]).all() and failures == [line] and refused is None
+    assert np.isfinite(np.delete(scores.logits, 2, axis=0)).all()
+
+
+def test_a_batch_that_fails_though_its_prompts_do_not_is_named() -> None:
+    class Single(Engine):
+        def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
+            if len(prompts) > 1:
+                raise ValueError("one at a time")
+            return super().candidate_scores(prompts)
+
+    scores, failures, refused = score(Single(), PROMPTS, range(9), 4)
+    assert np.isfinite(scores.logits).all() and not failures
+    assert str(refused) == "one at a time"
+
+
+def test_an_outage_and_a_model_that_scores_nothing_are_raised() -> None:
+    with pytest.raises(InfrastructureError, match="gone"):
+        score(Engine(["xxx"], InfrastructureError("gone")), PROMPTS, range(9), 4)
+    everything = [prompt.text for prompt in PROMPTS]
+    with pytest.raises(ModelError, match="no token"):
+        score(Engine(everything, ModelError("no token")), PROMPTS, range(9), 4)
+    with pytest.raises(ModelError, match="each of 9 probes fails, the first: ValueError: bad"):
+        score(Engine(everything), PROMPTS, range(9), 4)

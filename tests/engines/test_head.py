@@ -122,8 +122,8 @@ def test_other_neighbours_flip_nothing_beyond_the_tolerance(folder: Path) -> Non
         mass=mixed.mass[back],
         n_tokens=mixed.n_tokens[back],
     )
-    found = compare("8 / 32", one, two, limit)
-    assert found.n == 64 and found.flips == 0 and found.agrees(limit)
+    row = compare("8 / 32", prompts, one, two, limit)
+    assert row["n"] == 64 and row["flips"] == 0 and row["agrees"]
     ordered = np.sort(log_shares(one.logits), axis=1)
     assert (ordered[:, -1] - ordered[:, -2] > limit).mean() > 0.5, (
         "few margins exceed the tolerance"

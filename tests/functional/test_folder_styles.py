@@ -9,7 +9,7 @@ import pytest
 
 from sdgbias.engines import load
 from sdgbias.registry.propose import propose
-from sdgbias.scoring import parity
+from sdgbias.scoring import admission
 from tests.builders import families, folder_styles
 from tests.builders.bare_model import Bare, four_views, largest_difference
 from tests.builders.folder_styles import Style
@@ -29,7 +29,7 @@ def test_other_files_of_the_same_model_give_its_scores(name: str, tmp_path: Path
     for rewrite in CASES[name]:
         rewrite(folder)
     (tmp_path / "registry" / "models").mkdir(parents=True)
-    found = propose(f"path:{folder}", tmp_path, parity.here(tmp_path))
+    found = propose(f"path:{folder}", tmp_path, admission.here(tmp_path))
     assert found.obstacle == ""
     engine = load(found.spec, tmp_path)
     bare, prompts = Bare(folder), four_views()

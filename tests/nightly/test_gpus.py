@@ -27,7 +27,7 @@ from sdgbias.nightly import steps as finish
 from sdgbias.nightly.gpus import GpuHost
 from sdgbias.nightly.plan import Job
 from sdgbias.registry import entries, machine
-from sdgbias.scoring import parity
+from sdgbias.scoring import admission
 from tests.builders.night_stubs import NOW, PUBLISH, entry, settings, stub
 
 EIGHT = GpuHost(tuple("01234567"))
@@ -335,11 +335,11 @@ def test_whoever_asks_a_model_keeps_off_the_gpus_of_others(
     held.communicate("\n")
     asked = []
 
-    def probe(*_: object, **__: object) -> parity.Verdict:
+    def probe(*_: object, **__: object) -> admission.Verdict:
         asked.append(os.environ["CUDA_VISIBLE_DEVICES"])
-        return parity.Verdict(True, "all agree")
+        return admission.Verdict(True, "all agree")
 
-    monkeypatch.setattr(parity, "probe", probe)
+    monkeypatch.setattr(admission, "probe", probe)
     assert CliRunner().invoke(models_app, ["enable", "m"]).exit_code == 0 and asked == ["0"]
 
 

@@ -20,7 +20,7 @@ from sdgbias.nightly import watch
 from sdgbias.nightly.watch import ADMITTED, NOT_ADMITTED, WAITING
 from sdgbias.nightly.watch_rules import Everyone, Owner, Probe, Rules
 from sdgbias.registry import changes, entries
-from sdgbias.scoring import parity
+from sdgbias.scoring import admission
 from tests.builders.hub import Hub, Repo, commit
 from tests.builders.hub_repositories import BIG, VLM
 
@@ -186,7 +186,7 @@ def test_what_was_tried_is_in_the_answer(
         "{owners: [{owner: lab}], probe: {}, enable: when_admitted}"
     )
     monkeypatch.setenv("SDGBIAS_REGISTRY", str(root))
-    monkeypatch.setattr(parity, "here", lambda _: HERE)
+    monkeypatch.setattr(admission, "here", lambda _: HERE)
     monkeypatch.setattr(watch.try_candidates, "__defaults__", (answers(root, []),))
     told = CliRunner().invoke(models_app, ["watch", "--json"])
     found = json.loads(told.stdout)
@@ -205,7 +205,7 @@ def test_of_a_gated_release_everything_is_told_that_a_person_decides_by(
     served.repos = {f"lab/{n}": replace(model(n, b), gated=True) for n, b in (("a", 7), ("z", 900))}
     (root / "registry" / "watch.yaml").write_text("owners: [{owner: lab}]")
     monkeypatch.setenv("SDGBIAS_REGISTRY", str(root))
-    monkeypatch.setattr(parity, "here", lambda _: HERE)
+    monkeypatch.setattr(admission, "here", lambda _: HERE)
     small, large = CliRunner().invoke(models_app, ["watch"]).stdout.splitlines()[:2]
     assert "gated" in small.split("(7 ")[0], "why it can't be read"
     assert "(7 billion parameters, apache-2.0, gated, 1 x 19 GiB in bfloat16)" in small

@@ -20,8 +20,7 @@ from sdgbias.errors import (
     UsageError,
 )
 from sdgbias.registry import entries
-from sdgbias.scoring import parity, probes
-from sdgbias.scoring import parity as admission
+from sdgbias.scoring import admission, parity, probes
 from sdgbias.types import Generated, ModelSpec
 from tests.builders.hub_repositories import BIG, VLM, saved
 from tests.builders.tiny_models import save_llava
@@ -93,9 +92,9 @@ def test_probes_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
     def verdict(rule: Any) -> admission.Verdict:
-        monkeypatch.setattr(parity, "load", lambda *_: Engine(rule))
+        monkeypatch.setattr(admission, "load", lambda *_: Engine(rule))
         with monkeypatch.context() as patched:
-            patched.setattr(parity, "probes", lambda *_: found)
+            patched.setattr(admission, "probes", lambda *_: found)
             return admission.probe(spec, Path())
 
     assert verdict(steady).passed
@@ -103,7 +102,7 @@ def test_probes_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (
         not differs.passed
         and "probes differ: hf: alone / in batches" in differs.line
-        and differs.told
+        and differs.stored
     )
     assert verdict(broken) == admission.Verdict(False, "ModelError: m: no single token for 'A'")
     some = verdict(sometimes)
@@ -127,7 +126,7 @@ def test_weights_that_are_none_have_no_score(
     from sdgbias.types import Prompt
 
     monkeypatch.setattr(
-        parity, "probes", lambda *_: probes.Probes([Prompt("x", "AB")] * 6, "made by hand", {})
+        admission, "probes", lambda *_: probes.Probes([Prompt("x", "AB")] * 6, "made by hand", {})
     )
     shutil.copytree(
         Path(__file__).parents[2] / "registry" / "weights" / "tiny-llava", tmp_path / "odd"
@@ -146,7 +145,9 @@ def test_weights_that_are_none_have_no_score(
     )
     told = admission.probe(spec, tmp_path)
     assert (
-        not told.passed and told.line.startswith("ModelError: m: can't load") and told.told is None
+        not told.passed
+        and told.line.startswith("ModelError: m: can't load")
+        and told.stored is None
     )
 
 

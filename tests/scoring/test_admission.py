@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sdgbias.scoring import admission, parity
+from sdgbias.scoring import admission
 from sdgbias.types import ModelSpec, ScoreBatch
 from tests.builders import thinker
 
@@ -23,28 +23,28 @@ def test_a_thinker_passes_once_its_template_is_told_not_to_think(
     spec: ModelSpec, small_benchmark: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission, "QUESTIONS", 4)
-    refused = parity.probe(spec, Path(), small_benchmark, n=6)
+    refused = admission.probe(spec, Path(), small_benchmark, n=6)
     assert not refused.passed
     assert "begin with a reasoning tag" in refused.line
     assert "registry/models/thinker.yaml" in refused.line
     assert "options: template: {enable_thinking: false}" in refused.line
-    assert refused.told is not None
-    assert refused.told["admission"]["first"][0][0] == "<think>"
+    assert refused.stored is not None
+    assert refused.stored["admission"]["first"][0][0] == "<think>"
 
     told = replace(spec, options={"template": {"enable_thinking": False}})
-    passed = parity.probe(told, Path(), small_benchmark, n=6)
+    passed = admission.probe(told, Path(), small_benchmark, n=6)
     assert passed.passed, passed.line
-    assert passed.told is not None
-    assert passed.told["ways"]["options"]["share_prefix"] is True
-    assert passed.applied_to(told).options["share_prefix"] is True
-    asked = passed.told["admission"]
+    assert passed.stored is not None and passed.entry is not None
+    assert passed.stored["ways"]["options"]["share_prefix"] is True
+    assert passed.entry.options["share_prefix"] is True
+    asked = passed.stored["admission"]
     # letters have 3/13 of the mass where they are asked for, digits 10/13
     assert 3 / 13 - 0.01 < asked["mass"] < 10 / 13 + 0.01 and asked["thinks"] == 0
     assert asked["ties"] == asked["prompts"]
     assert (asked["questions"], asked["prompts"]) == (4, 16)
     assert set(asked["by_view"]) == {"full", "img_q", "ctx_q", "q_only"}
     assert f"candidate mass {asked['mass']:.3f} (95 % " in passed.line
-    assert refused.told["fingerprint"] != passed.told["fingerprint"]
+    assert refused.stored["fingerprint"] != passed.stored["fingerprint"]
 
 
 def test_without_a_switch_the_beginning_of_the_answer_is_named(spec: ModelSpec) -> None:

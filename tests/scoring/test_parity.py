@@ -13,15 +13,15 @@ import pytest
 
 from sdgbias.engines import Backend
 from sdgbias.errors import (
+    EnginesDisagree,
     InfrastructureError,
     InputError,
-    ModelError,
-    OutOfMemory,
     RegistryError,
+    StoreError,
     UsageError,
 )
 from sdgbias.registry import entries
-from sdgbias.scoring import parity, probes
+from sdgbias.scoring import admission, parity, probes
 from sdgbias.scoring.plan import make_plan
 from sdgbias.suites import sdg
 from sdgbias.types import Generated, ModelSpec, Prompt, ScoreBatch
@@ -61,18 +61,13 @@ def test_every_kind_has_its_share_and_its_extremes() -> None:
     drawn = probes.draw(table(), 48, 0)
     assert len(drawn) == 48 and not drawn.duplicated().any()
     kinds = drawn.groupby([drawn["image_id"] != "", drawn["candidates"].str.len()])
-    assert sorted(kinds.groups) == [(shown, k) for shown in (False, True) for k in (2, 3, 10)]
-    assert set(kinds.size()) == {8}
+    assert sorted(kinds.groups) == [(shown, k) for shown in (False, True) for k in (3, 10)]
+    assert set(kinds.size()) == {12}
     whole = table()
     for (shown, k), part in kinds:
-        if k != 2:
-            same = whole[
-                (whole["candidates"].str.len() == k) & ((whole["image_id"] != "") == shown)
-            ]["text"].str.len()
-            assert (part["text"].str.len().min(), part["text"].str.len().max()) == (
-                same.min(),
-                same.max(),
-            )
+        same = whole[(whole["candidates"].str.len() == k) & ((whole["image_id"] != "") == shown)]
+        one, all_of_kind = part["text"].str.len(), same["text"].str.len()
+        assert (one.min(), one.max()) == (all_of_kind.min(), all_of_kind.max())
     few = drawn.loc[drawn["image_id"] != "", "image_id"].value_counts()
     assert few.iloc[:3].sum() >= 24 - 6, "but for the extremes, 48 // 16 pictures"
 
@@ -89,20 +84,6 @@ def test_the_draw_hangs_on_the_seed_alone() -> None:
     assert set(one[one["image_id"] == ""]["text"]) != set(other[other["image_id"] == ""]["text"])
 
 
-def test_two_options_are_made_only_where_there_are_none() -> None:
-    made = probes.draw(table(), 48, 0)
-    two = made[made["candidates"] == "AB"]["text"]
-    assert (
-        two.str.contains("Options: A. low; B. mid\nVALID OPTIONS: A, B\n", regex=False).all()
-        and not two.str.contains("mid; C|B, C").any()
-    )
-    real = pd.DataFrame(
-        {"text": texts(3, "A. no; B. yes", "A, B"), "image_id": "", "candidates": "AB"}
-    )
-    both = probes.draw(pd.concat([table(), real]), 48, 0)
-    assert set(both[both["candidates"] == "AB"]["text"]) == set(real["text"])
-
-
 def test_fewer_prompts_than_probes() -> None:
     few = pd.DataFrame(
         {"text": ["one", "two"], "image_id": ["", "p"], "candidates": ["ABC", "ABC"]}
@@ -115,9 +96,9 @@ def test_probes_of_a_benchmark(small_benchmark: Path) -> None:
     assert (
         found.origin == json.loads((small_benchmark / "benchmark.json").read_text())["benchmark_id"]
     )
-    assert sum(found.strata.values()) == len(found.prompts) == 32 and len(found.strata) == 6
+    assert sum(found.kinds.values()) == len(found.prompts) == 32 and len(found.kinds) >= 4
     known = set(make_plan(sdg.load_prompts(small_benchmark), "").distinct["text"])
-    assert all(p.text in known for p in found.prompts if p.candidates != "AB")
+    assert all(p.text in known for p in found.prompts)
     assert all(bool(p.images) == bool(p.image_id) for p in found.prompts)
     assert (
         found.digest
@@ -131,9 +112,7 @@ def test_probes_of_a_benchmark(small_benchmark: Path) -> None:
 def test_probes_of_a_bare_clone() -> None:
     found = probes.probes(None, 24, 0)
     assert (
-        found.origin == "24 synthetic places"
-        and len(found.prompts) == 24
-        and len(found.strata) == 6
+        found.origin == "24 synthetic places" and len(found.prompts) == 24 and len(found.kinds) >= 4
     )
 
 
@@ -164,30 +143,18 @@ def test_what_a_model_is_compared_with(tmp_path: Path) -> None:
 
 
 class Engine(Backend):
-    """Scores by the length of the text, and fails where it is told to."""
+    """Scores by the length of the text, and by the place in the batch."""
 
     fingerprint = "f"
 
-    def __init__(
-        self, bad: Sequence[str] = (), error: Exception | None = None, by_place: float = 0.0
-    ) -> None:
-        self.bad, self.error, self.by_place = bad, error or ValueError("bad"), by_place
+    def __init__(self, by_place: float = 0.0) -> None:
+        self.by_place = by_place
 
     def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
-        if any(p.text in self.bad for p in prompts):
-            raise self.error
-        logits = np.array(
-            [[len(p.text), 5.0 + self.by_place * at] for at, p in enumerate(prompts)],
-            dtype=np.float32,
-        )
-        n = np.array([len(p.text) for p in prompts])
-        return ScoreBatch(
-            logits,
-            n.astype(np.float32) / 100,
-            n.astype(np.float32),
-            ["A"] * len(n),
-            n.astype(np.int32),
-        )
+        rows = [[len(p.text), 5.0 + self.by_place * at] for at, p in enumerate(prompts)]
+        n = np.array([len(p.text) for p in prompts], np.float32)
+        logits = np.array(rows, dtype=np.float32)
+        return ScoreBatch(logits, n / 100, n, ["A"] * len(n), n.astype(np.int32))
 
     def generate(
         self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
@@ -198,37 +165,6 @@ class Engine(Backend):
 PROMPTS = [Prompt("x" * n, "AB") for n in range(1, 10)]
 
 
-def test_scores_stand_at_their_prompts_in_whatever_order_they_were_asked_for() -> None:
-    for order in (range(9), (8, 0, 3, 1, 2, 7, 6, 5, 4)):
-        found, failed = parity.score(Engine(), PROMPTS, list(order), 4)
-        assert (
-            found.logits[:, 0].tolist() == found.n_tokens.tolist() == list(range(1, 10))
-            and not failed
-        )
-
-
-def test_a_probe_that_fails_leaves_the_others_alone() -> None:
-    found, failed = parity.score(Engine(bad=["xxx"]), PROMPTS, range(9), 4)
-    assert (
-        np.isnan(found.logits[2]).all()
-        and np.isfinite(np.delete(found.logits, 2, axis=0)).all()
-        and failed == ["ValueError: bad"]
-    )
-    _, failed = parity.score(
-        Engine(bad=["xxx"], error=OutOfMemory("too large")), PROMPTS, range(9), 4
-    )
-    assert failed == ["OutOfMemory: too large"]
-    with pytest.raises(InfrastructureError, match="gone"):
-        parity.score(Engine(bad=["xxx"], error=InfrastructureError("gone")), PROMPTS, range(9), 4)
-    with pytest.raises(ModelError, match="no token"):
-        parity.score(
-            Engine(bad=[p.text for p in PROMPTS], error=ModelError("no token")),
-            PROMPTS,
-            range(9),
-            4,
-        )
-
-
 def test_a_model_whose_code_raises_on_every_probe_says_so(
     monkeypatch: pytest.MonkeyPatch, small_benchmark: Path
 ) -> None:
@@ -236,8 +172,8 @@ def test_a_model_whose_code_raises_on_every_probe_says_so(
         def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
             raise TypeError("forward() got an unexpected\nkeyword")
 
-    monkeypatch.setattr(parity, "load", lambda spec, root: Raises())
-    verdict = parity.probe(SPEC, ROOT, small_benchmark, 6)
+    monkeypatch.setattr(admission, "load", lambda spec, root: Raises())
+    verdict = admission.probe(SPEC, ROOT, small_benchmark, 6)
     assert not verdict.passed and verdict.line == (
         "ModelError: each of 6 probes fails, the first: TypeError: forward() got an unexpected"
     )
@@ -245,8 +181,8 @@ def test_a_model_whose_code_raises_on_every_probe_says_so(
     def broken(spec: ModelSpec, root: Path) -> Engine:
         raise AttributeError("no such part")
 
-    monkeypatch.setattr(parity, "load", broken)
-    verdict = parity.probe(SPEC, ROOT, small_benchmark, 6)
+    monkeypatch.setattr(admission, "load", broken)
+    verdict = admission.probe(SPEC, ROOT, small_benchmark, 6)
     assert not verdict.passed and verdict.line == "AttributeError: no such part"
 
 
@@ -258,8 +194,8 @@ def test_a_model_that_overflows_says_so(
             batch = super().candidate_scores(prompts)
             return replace(batch, logits=np.full_like(batch.logits, np.inf))
 
-    monkeypatch.setattr(parity, "load", lambda spec, root: Overflows())
-    verdict = parity.probe(SPEC, ROOT, small_benchmark, 6)
+    monkeypatch.setattr(admission, "load", lambda spec, root: Overflows())
+    verdict = admission.probe(SPEC, ROOT, small_benchmark, 6)
     assert not verdict.passed and verdict.line == (
         "ModelError: NonFiniteLogits: a candidate logit is NaN or infinite"
     )
@@ -352,3 +288,34 @@ class _Date:
 
 
 parity_date = _Date()
+
+
+def stored(folder: Path, **more: object) -> None:
+    verdict = {"fingerprint": "f1", "verdict": "disagree", "again": "sdgbias models parity m"}
+    verdict |= {"reasons": ["hf / vllm: differ by 0.3"], **more}
+    (folder / "parity").mkdir()
+    (folder / "parity" / "m.json").write_text(json.dumps(verdict))
+
+
+def test_nothing_of_a_model_that_disagrees_is_published(tmp_path: Path) -> None:
+    parity.require_agreement(tmp_path, "m", "f1")  # never checked
+    stored(tmp_path)
+    line = "^m: hf / vllm: differ by 0.3; nothing is published, .*: sdgbias models parity m$"
+    with pytest.raises(EnginesDisagree, match=line):
+        parity.require_agreement(tmp_path, "m", "f1")
+    parity.require_agreement(tmp_path, "m", "f2")  # other weights or versions by now
+    parity.require_agreement(tmp_path, "n", "f1")
+
+
+@pytest.mark.parametrize("verdict", ["agree", "only one backend here"])
+def test_what_agrees_is_published(tmp_path: Path, verdict: str) -> None:
+    stored(tmp_path, verdict=verdict)
+    parity.require_agreement(tmp_path, "m", "f1")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "\xff"])
+def test_a_verdict_that_cannot_be_read_is_not_passed_over(tmp_path: Path, text: str) -> None:
+    (tmp_path / "parity").mkdir()
+    (tmp_path / "parity" / "m.json").write_text(text, encoding="latin-1")
+    with pytest.raises(StoreError, match=r"m\.json: can't be read .*sdgbias models parity m"):
+        parity.require_agreement(tmp_path, "m", "f1")

@@ -1,24 +1,26 @@
 """A folder in the layout of the authors' release -> a benchmark folder that `sdgbias evaluate`
 accepts like a built one.
 
-DuckDB compares and joins the records; only one block of them is in memory. Every imported line is
-stored unchanged in records.parquet (task, test, line, item_id, paths, record), so that export loses
-nothing. Unusable rows go to quarantine/release.parquet with the broken rule; a broken item is
-removed from all its tests.
+DuckDB reads, compares and joins the records (data/release_import.sql; the rules that they must keep
+are data/release_faults.sql). Every imported line is stored unchanged in records.parquet (task,
+test, line, item_id, paths, record), so that export loses nothing. Unusable rows go to
+quarantine/release.parquet with the broken rule; a broken item is removed from all its tests.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import json
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import duckdb
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,42 +29,65 @@ from PIL import Image
 from sdgbias import templates
 from sdgbias.benchmark.build import write_table
 from sdgbias.benchmark.card import build_card
-from sdgbias.benchmark.card.figures import counts as counted
+from sdgbias.benchmark.card.figures import counts
 from sdgbias.benchmark.prompts import prompt_texts
-from sdgbias.benchmark.release.check import (
-    FIELDS,
-    Part,
-    ReleaseImport,
-    database,
-    find_faults,
-    find_parts,
-    question_kind,
-    stage_records,
+from sdgbias.benchmark.release.items import (
+    clusters_of,
+    complete_items,
+    place_of_paths,
+    register,
+    register_names,
 )
-from sdgbias.benchmark.release.items import clusters_of, item_table, place_of_paths
 from sdgbias.benchmark.release.records import (
     BLANK,
     FETCHED,
+    FIELDS,
     MANIFEST,
     ONWARD,
     PARTS,
-    TEXT_VIEWS,
+    check_text_view,
     refuse_foreign,
     stem,
 )
-from sdgbias.errors import InputError, StoreError, UsageError, one_of
-from sdgbias.files import confine, json_object, write_atomically, write_json, writing
+from sdgbias.errors import InputError, StoreError
+from sdgbias.files import (
+    confine,
+    json_object,
+    packaged_sql,
+    refuse_other_case,
+    write_atomically,
+    write_json,
+    writing,
+)
 from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images import near_duplicates
 from sdgbias.raw.images.composite import MAX_PIXELS
 from sdgbias.raw.images.image_store import store_images
 from sdgbias.raw.images.shards import image_id
-from sdgbias.types import DIGITS, LETTERS, QUARANTINE_COLUMNS, ContextTest, Task, View
+from sdgbias.types import (
+    DIGITS,
+    LETTERS,
+    QUARANTINE_COLUMNS,
+    ContextTest,
+    Task,
+    View,
+)
 
-_PICTURES = ("PNG", "JPEG")
-_PLACE = "\x1f"
-#: SQL: the first record of each item in a file.
-ONCE = "QUALIFY row_number() OVER (PARTITION BY item_id ORDER BY number) = 1"
+_COPY_AGAIN = "copy that file again from its source"
+_PATH_SEPARATOR = "\x1f"
+
+
+@dataclass(frozen=True)
+class ReleaseImport:
+    con: duckdb.DuckDBPyConnection
+    folder: Path
+    out: Path
+    text_view: str
+    progress: Progress
+
+    def run(self, query: str, **values: object) -> Any:
+        """The result of a query of release_import.sql."""
+        return self.con.execute(packaged_sql("release_import.sql")[query], values)
 
 
 @dataclass(frozen=True)
@@ -99,27 +124,23 @@ def import_(
     code does. Raises InputError (no data file, a line that is no JSON record, nothing usable),
     UsageError (text view, ``out`` holds something else), StoreError.
     """
-    if text_view not in TEXT_VIEWS:
-        raise UsageError(one_of("text view", text_view, TEXT_VIEWS))
+    check_text_view(text_view)
     if text_view != "none" and not (folder / BLANK).is_file():
         raise InputError(
             f"{folder / BLANK}: not there; the authors' blank picture is needed for --text-view"
             f" {text_view}: fetch the whole release, or leave the option out"
         )
     manifest, fetched = (json_object(folder / name) for name in (MANIFEST, FETCHED))
-    for name, what, command in ((MANIFEST, "export", "export"), (FETCHED, "download", "fetch")):
+    for name, step, command in ((MANIFEST, "export", "export"), (FETCHED, "download", "fetch")):
         if json_object(folder / name).get("complete") is False:
             raise InputError(
-                f"{folder / name}: this {what} was interrupted; finish it: sdgbias release"
+                f"{folder / name}: this {step} was interrupted; finish it: sdgbias release"
                 f" {command} --out {folder}"
             )
-    parts = find_parts(folder)
-    sizes = [(stem(*part), path.stat().st_size) for part, path in parts.items()]
-    origin = {
-        "synthetic": bool(manifest.get("synthetic")),
-        "release": True,
-        "source": hashlib.sha256(repr(sizes).encode()).hexdigest(),
-    }
+    paths = _data_files(folder)
+    sizes = [(name, path.stat().st_size) for name, path in paths.items()]
+    origin: dict[str, Any] = {"synthetic": bool(manifest.get("synthetic")), "release": True}
+    origin["source"] = hashlib.sha256(repr(sizes).encode()).hexdigest()
     if fetched:
         origin["hub"] = {name: fetched.get(name) for name in ("repo", "commit", "licence")}
     if text_view != "none":
@@ -132,9 +153,10 @@ def import_(
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
     try:
-        with database(temp_directory=str(work / "spill"), memory_limit="1GB") as con:
-            job = ReleaseImport(con, folder, out, work, parts, progress, text_view)
-            return _run(job, manifest.get("records") or {})
+        with duckdb.connect(work / "records.duckdb", config={"memory_limit": "600MB"}) as con:
+            con.execute("SET enable_progress_bar = false")
+            job = ReleaseImport(con, folder, out, text_view, progress)
+            return _import(job, paths, manifest.get("records") or {})
     except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
         line = str(error).splitlines()[0]
         raise StoreError(
@@ -144,23 +166,50 @@ def import_(
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _run(job: ReleaseImport, counts: Mapping[str, int]) -> Imported:
-    con, kinds, records = job.con, {}, {}
-    for part, path in each(job.progress, "reading records", job.found.items()):
-        records[part] = stage_records(path, job.work / f"{stem(*part)}.parquet")
-        wanted = counts.get(stem(*part))
-        if wanted is not None and wanted != records[part]:
+def _data_files(folder: Path) -> dict[str, Path]:
+    """Stem -> path of the existing data files, in the order of PARTS."""
+    paths = {}
+    for name in (stem(*part) for part in PARTS):
+        for path in (folder / f"{name}.jsonl", folder / "data" / f"{name}.jsonl"):
+            if path.is_file():
+                paths[name] = path
+    if not paths:
+        raise InputError(
+            f"{folder}: no data file; expected data/{stem(*PARTS[0])}.jsonl to"
+            f" data/{stem(*PARTS[-1])}.jsonl of the release"
+        )
+    return paths
+
+
+def _import(
+    job: ReleaseImport, paths: Mapping[str, Path], announced: Mapping[str, int]
+) -> Imported:
+    con = job.con
+    job.run("tables")
+    for name, path in each(job.progress, "reading records", paths.items()):
+        records = _read_records(job, path)
+        if announced.get(name, records) != records:
             raise InputError(
-                f"{path}: {records[part]} records, release.json says {wanted}; copy that file again"
+                f"{path}: {records} records, release.json says {announced[name]}; copy that file"
+                " again"
             )
-        kinds[part] = question_kind(con, part[0], job.staged(part))
-    uncompared = find_faults(job)
-    items, lost, notes = _with_images(job, {task: _one_per_item(job, task) for task in Task})
-    faults = con.execute('SELECT tbl AS "table", key, rule, detail FROM faults').df()
-    quarantine = pd.concat([faults, lost], ignore_index=True)[QUARANTINE_COLUMNS].astype("str")
-    quarantine = quarantine.sort_values(QUARANTINE_COLUMNS, ignore_index=True)
+    kinds = {(task, test): (n, kind) for task, test, n, kind in job.run("kinds").fetchall()}
+    job.run("differ")
+    uncompared = [task for (task,) in con.execute("FROM by_design").fetchall()]
+    for rule, select in packaged_sql("release_faults.sql").items():
+        con.execute(
+            f"INSERT INTO faults SELECT 'items_' || task, item_id, key, '{rule}', detail FROM"
+            f" ({select})"
+        )
+    job.run("keep")
+    register_names(con)
+    _store_pictures(job)
+    tables = [complete_items(con, task) for task in Task]
+    items = {task: table for task, (table, _) in zip(Task, tables, strict=True)}
+    quarantine = con.execute('SELECT tbl AS "table", key, rule, detail FROM faults').df()
+    quarantine = quarantine.astype("str").sort_values(QUARANTINE_COLUMNS, ignore_index=True)
     write_table(job.out / "quarantine", "release", quarantine)
-    by_rule = counted(quarantine["rule"])
+    by_rule = counts(quarantine["rule"])
     if not sum(map(len, items.values())):
         raise InputError(
             f"{job.folder}: no usable item ({', '.join(f'{k} {v}' for k, v in by_rule.items())});"
@@ -169,223 +218,185 @@ def _run(job: ReleaseImport, counts: Mapping[str, int]) -> Imported:
     for task, table in items.items():
         write_table(job.out, f"items_{task}", table)
     write_table(job.out, "clusters", clusters_of(items))
-    columns = ["task", "item_id", "test", "text", "image_id", "candidates"]
-    columns += ["blank_id"] if _blank_id(job) else []
-    _write(job, "prompts", columns, _prompts(job, items, kinds))
-    kept = ("task", "test", "line", "item_id", "paths", "record")
-    _write(job, "records", kept, _records(job, items))
-    files = {stem(*part): (records[part], kinds[part]) for part in job.found}
-    missing = [stem(*part) for part in PARTS if part not in job.found]
-    about = {
+    _write_prompts_and_records(job, items, {part: kind for part, (_, kind) in kinds.items()})
+    files = {stem(*part): kinds[part] for part in PARTS if part in kinds}
+    missing = [stem(*part) for part in PARTS if part not in kinds]
+    release: dict[str, Any] = {
         "files": {name: {"records": n, "question": kind} for name, (n, kind) in files.items()},
         "missing": missing,
         "questions_not_compared": uncompared,
-        **notes,
+        **{task.value: notes for task, (_, notes) in zip(Task, tables, strict=True)},
     }
-    item_notes = {"release": about, "series_not_found": [], "asked": {}, "review": {}}
+    item_notes = {"release": release, "series_not_found": [], "asked": {}, "review": {}}
     write_json(job.out / "items_notes.json", item_notes)
-    card = build_card(job.out)
-    sizes = {task.value: len(table) for task, table in items.items()}
-    unknown = int((items[Task.MCQ]["polarity"] == "").sum())
-    identity = str(card["benchmark_id"])
-    odd = notes[Task.REGRESSION.value]["without_tolerance"]
-    return Imported(job.out, sizes, files, missing, uncompared, by_rule, unknown, odd, identity)
+    return Imported(
+        job.out,
+        {task.value: len(table) for task, table in items.items()},
+        files,
+        missing,
+        uncompared,
+        by_rule,
+        unknown=int((items[Task.MCQ]["polarity"] == "").sum()),
+        without_tolerance=release[Task.REGRESSION.value]["without_tolerance"],
+        benchmark_id=str(build_card(job.out)["benchmark_id"]),
+    )
+
+
+def _read_records(job: ReleaseImport, path: Path) -> int:
+    """Parse a data file into table `records`; returns how many there are. Raises InputError with
+    the first bad line."""
+    job.con.execute("TRUNCATE lines")
+    try:
+        job.run("lines", path=str(path))
+        [(damaged,)] = job.run("damaged").fetchall()
+    except duckdb.InvalidInputException as error:  # bytes that are no text
+        line = re.search(r"on Line: (\d+)", str(error))
+        damaged = line[1] if line else "1 or later"
+    if damaged is not None:
+        raise InputError(
+            f"{path} line {damaged}: no JSON record (cut off or damaged); {_COPY_AGAIN}"
+        )
+    first = job.con.execute("SELECT line FROM lines ORDER BY number LIMIT 1").fetchone()
+    if first is None:
+        raise InputError(f"{path}: no record in it; {_COPY_AGAIN}, or remove it")
+    refuse_other_case(path, json.loads(first[0]), FIELDS)
+    task, test = path.stem.split("_")
+    [(records,)] = job.run("parse", task=task, test=test).fetchall()
+    return int(records)
 
 
 # ----------------------------------------------------------------------
-# items
+# pictures
 
 
-def _one_per_item(job: ReleaseImport, task: Task) -> pd.DataFrame:
-    """One record per good item with all its fields, from the last test's file, whose question has
-    the least context."""
-    parts = job.parts(task)
-    if not parts:
-        names = ["paths", "bare", *FIELDS]
-        none = pd.DataFrame(columns=names, dtype="str").drop(columns="images")
-        return none.astype({"item_id": "int64"})
-    query = f"""SELECT * EXCLUDE (number, said, line, question, id, image, level, task,
-            num_options) REPLACE (array_to_string(paths, chr(31)) AS paths)
-        FROM '{job.staged(parts[-1])}'
-            SEMI JOIN (SELECT item_id FROM good WHERE task = '{task}') USING (item_id)
-        {ONCE} ORDER BY item_id"""
-    frame: pd.DataFrame = job.con.sql(query).to_arrow_table().to_pandas()
-    return frame
-
-
-# ----------------------------------------------------------------------
-# items and images
-
-
-def _with_images(
-    job: ReleaseImport, rows: Mapping[Task, pd.DataFrame]
-) -> tuple[dict[Task, pd.DataFrame], pd.DataFrame, dict[str, Any]]:
-    """(item tables, quarantine rows, notes). Writes the image shards and images.parquet."""
-    wanted = ["paths", "cluster_id", "photo_id", "modalities"]
-    both = pd.concat([table[wanted] for table in rows.values()], ignore_index=True)
-    pictures = both.drop_duplicates("paths").sort_values("paths", ignore_index=True)
-    given = pictures["cluster_id"].astype("str").where(pictures["cluster_id"].notna(), "")
-    alone = (given != "") & ~given.duplicated(keep=False)
-    first = pictures["paths"].str.split(_PLACE).str[0].astype("str")
-    place = given.where(alone, place_of_paths(first))
+def _store_pictures(job: ReleaseImport) -> None:
+    """Write the image shards and images.parquet; table `places` (paths, cluster_id, image_id) holds
+    what is stored, table `faults` the items whose picture can't be."""
+    pictures = job.run("pictures").df().astype("str").fillna("")
+    named = pictures["cluster_id"]
+    unique = (named != "") & ~named.duplicated(keep=False)
+    place = named.where(unique, place_of_paths(pictures["paths"].str.split(_PATH_SEPARATOR).str[0]))
     pictures["place"] = place.where(~place.duplicated(keep=False), pictures["paths"])
-    bad: dict[str, tuple[str, str]] = {}
-    index = store_images(job.out, _pictures(job, pictures.sort_values("place"), bad))
+    pictures = pictures.sort_values("place")
+    broken: list[tuple[str, str, str]] = []
+    index = store_images(job.out, _pictures(job, pictures, broken))
     index["image_group"] = near_duplicates.groups(
         index["image_id"].tolist(), index[["tile_hash", "photo_hash"]].to_numpy().tolist()
     )
-    shown_in = pictures.drop_duplicates("place").set_index("place")["modalities"]
-    index["modalities"] = index["cluster_id"].map(shown_in).fillna("").astype("str")
+    modalities = pictures.set_index("place")["modalities"]
+    index["modalities"] = index["cluster_id"].map(modalities).astype("str")
     write_table(job.out, "images", index)
     if (job.folder / BLANK).is_file():
         blank = confine(job.folder, BLANK).read_bytes()
         write_atomically(job.out / "blank.png", blank, ONWARD)
-    place = pictures.set_index("paths")["place"]
-    ids = index.set_index("cluster_id")["image_id"]
-    items, lost, notes = {}, [], {}
-    for task, table in rows.items():
-        table = table.assign(cluster_id=table["paths"].map(place).astype("str"))
-        table["image_id"] = table["cluster_id"].map(ids)
-        shown = table["image_id"].notna()
-        items[task], notes[task.value] = item_table(task, table[shown].reset_index(drop=True))
-        why = table.loc[~shown, "paths"].map(bad)
-        key = table.loc[~shown, "item_id"].astype("str")
-        about = {"key": key, "rule": why.str[0], "detail": why.str[1]}
-        lost.append(pd.DataFrame({"table": f"items_{task}", **about}, columns=QUARANTINE_COLUMNS))
-        if task is Task.REGRESSION:
-            odd = items[task].loc[items[task]["tolerance"].isna(), "target"]
-            notes[task.value]["without_tolerance"] = counted(odd.replace("", "missing"))
-    return items, pd.concat(lost, ignore_index=True), notes
+    stored = pictures.rename(columns={"place": "cluster_id", "cluster_id": "named"})
+    places = stored.merge(index, on="cluster_id")[["paths", "cluster_id", "image_id"]]
+    register(job.con, "places", places)
+    register(job.con, "broken", pd.DataFrame(broken, columns=["paths", "rule", "detail"]))
+    job.run("broken")
 
 
 def _pictures(
-    job: ReleaseImport, pictures: pd.DataFrame, bad: dict[str, tuple[str, str]]
+    job: ReleaseImport, pictures: pd.DataFrame, broken: list[tuple[str, str, str]]
 ) -> Iterator[tuple[str, str, Sequence[bytes]]]:
-    """(cluster id, photo id, encoded images) of all usable images; rule and detail of the others go
-    into ``bad``."""
-    photo = pictures["photo_id"].astype("str").where(pictures["photo_id"].notna(), "")
-    rows = list(zip(pictures["paths"], pictures["place"], photo, strict=True))
+    """(cluster id, photo id, encoded images) of all usable pictures; paths, rule and detail of the
+    others go into ``broken``."""
+    rows = list(zip(pictures["paths"], pictures["place"], pictures["photo_id"], strict=True))
     for paths, place, photo_id in each(job.progress, "storing images", rows, every=500):
-        picture = _picture(job.folder, paths)
-        if isinstance(picture, list):
-            yield str(place), str(photo_id), picture
+        parts = []
+        for name in paths.split(_PATH_SEPARATOR):
+            data, rule, detail = _picture(job.folder, name)
+            if rule:
+                broken.append((paths, rule, detail))
+                break
+            parts.append(data)
         else:
-            bad[paths] = picture
+            yield place, photo_id, parts
 
 
-def _picture(folder: Path, paths: str) -> list[bytes] | tuple[str, str]:
-    """The bytes of one image's files, or (rule, detail)."""
-    parts = []
-    for name in paths.split(_PLACE):
-        if not name:
-            return "missing-modality", "no image named"
-        try:
-            path = confine(folder, name)
-        except InputError:
-            return "image-outside-folder", f"image {name!r} is no path inside the release"
-        if not path.is_file():
-            return "missing-modality", f"no file {name}"
-        parts.append(path.read_bytes())
-        if fault := _undecodable(parts[-1]):
-            return "broken-image", f"{name} {fault}"
-    return parts
-
-
-def _undecodable(data: bytes) -> str:
-    """Why a picture can't be decoded; '' when it can."""
+def _picture(folder: Path, name: str) -> tuple[bytes, str, str]:
+    """The bytes of one picture, and the rule that it breaks ('' none) with the detail."""
+    if not name:
+        return b"", "missing-modality", "no image named"
     try:
-        with Image.open(io.BytesIO(data), formats=_PICTURES) as image:
+        path = confine(folder, name)
+    except InputError:
+        return b"", "image-outside-folder", f"image {name!r} is no path inside the release"
+    if not path.is_file():
+        return b"", "missing-modality", f"no file {name}"
+    data = path.read_bytes()
+    try:
+        with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
             width, height = image.size
             if width * height > MAX_PIXELS:
-                return f"has {width} x {height} pixels, at most {MAX_PIXELS} are decoded"
+                large = f"has {width} x {height} pixels, at most {MAX_PIXELS} are decoded"
+                return b"", "broken-image", f"{name} {large}"
             if image.format == "PNG":
                 image.verify()
             else:  # a JPEG has no checksum; an eighth of its size shows whether it is truncated
                 image.draft("RGB", (max(1, width // 8), max(1, height // 8)))
                 image.load()
     except Exception:  # Pillow raises whatever its decoders raise
-        return "is no readable PNG or JPEG"
-    return ""
+        return b"", "broken-image", f"{name} is no readable PNG or JPEG"
+    return data, "", ""
 
 
 # ----------------------------------------------------------------------
 # prompts and records
 
 
-def _blank_id(job: ReleaseImport) -> str:
-    """The image id of the blank picture that the views without the picture show; '' none."""
-    return image_id([(job.folder / BLANK).read_bytes()]) if job.text_view != "none" else ""
-
-
-def _write(job: ReleaseImport, name: str, columns: Sequence[str], queries: Iterator[str]) -> None:
-    """A table from the rows of several queries, each of which is run before the next one is
-    made."""
-    kinds = {"item_id": pa.int64(), "line": pa.int64(), "paths": pa.list_(pa.string())}
-    schema = pa.schema([(column, kinds.get(column, pa.string())) for column in columns])
-    with (
-        writing(job.out / f"{name}.parquet", ONWARD) as part,
-        pq.ParquetWriter(part, schema, compression="zstd") as writer,
-    ):
-        for query in queries:
-            for batch in job.con.sql(query).to_arrow_reader(65_536):
-                writer.write_table(pa.Table.from_batches([batch]).cast(schema))
-
-
-def _prompts(
-    job: ReleaseImport, items: Mapping[Task, pd.DataFrame], kinds: Mapping[Part, str]
-) -> Iterator[str]:
-    """SQL of prompts.parquet per task: the original question when it is complete, else completed by
-    prompts.py."""
+def _write_prompts_and_records(
+    job: ReleaseImport, items: Mapping[Task, pd.DataFrame], kinds: Mapping[tuple[str, str], str]
+) -> None:
+    """prompts.parquet: the original question where it is complete, else completed by prompts.py;
+    records.parquet: the lines of all items, file by file in their order, without repeated ones."""
+    shown = []
     for task, table in items.items():
-        if table.empty:
-            continue
-        mcq = task is Task.MCQ
-        candidates = np.where(table["option_c"] == "", "AB", LETTERS) if mcq else DIGITS
-        shown = table[["item_id", "image_id"]].assign(candidates=candidates)
-        texts = dict.fromkeys(("image_id", "candidates"), "str")
-        job.con.register("items", pa.Table.from_pandas(shown.astype(texts), preserve_index=False))
-        parts = job.parts(task)
-        selects = [_asked(job, part, part[1], table, kinds[part]) for part in parts]
-        if (task, ContextTest.T5) not in job.found:  # a partial release
-            selects.append(_asked(job, parts[-1], ContextTest.T5, table, kinds[parts[-1]]))
-        blank = f", '{blank_id}' AS blank_id" if (blank_id := _blank_id(job)) else ""
-        yield f"""SELECT '{task}' AS task, item_id, test, text, image_id::VARCHAR AS image_id,
-            candidates::VARCHAR AS candidates{blank}
-            FROM ({" UNION ALL ".join(selects)}) JOIN items USING (item_id)
-            ORDER BY item_id, test"""
+        few = table["option_c"] == "" if task is Task.MCQ else None
+        letters = DIGITS if few is None else few.map({True: LETTERS[:2], False: LETTERS})
+        shown.append(table[["item_id", "image_id"]].assign(task=task.value, candidates=letters))
+        tests = sorted(test for of_task, test in kinds if of_task == task)
+        pairs = [(test, test) for test in tests]
+        if tests and ContextTest.T5 not in tests:  # a partial release
+            pairs.append((tests[-1], ContextTest.T5.value))
+        for of_file, test in pairs:
+            kind = kinds[task, of_file]
+            if kind == "complete":
+                bare = of_file != test
+                job.run("prompts-complete", task=task, of_file=of_file, test=test, bare=bare)
+                continue
+            view, questions = View.FULL, table
+            if of_file == test:
+                rows = job.run("questions", task=task, of_file=of_file).df()
+                texts = table["item_id"].map(rows.set_index("item_id")["question"])
+                questions = table.assign(question=texts.astype("str"))
+                # a context that is already in the question isn't added again
+                view = View.FULL if kind == "bare" else View.Q_ONLY
+            texts = prompt_texts(questions, task, ContextTest(test), view).astype("str")
+            register(job.con, "texts", pd.DataFrame({"item_id": table["item_id"], "text": texts}))
+            job.run("prompts-completed", task=task, test=test)
+    register(job.con, "shown", pd.concat(shown))
+    blank = {}
+    if job.text_view != "none":
+        blank["blank_id"] = image_id([(job.folder / BLANK).read_bytes()])
+    _write(job, "prompts", [{"task": task} for task in Task], blank)
+    _write(job, "records", [{"task": task, "test": test} for task, test in PARTS], {})
 
 
-def _asked(
-    job: ReleaseImport, part: Part, test: ContextTest, items: pd.DataFrame, kind: str
-) -> str:
-    """SQL that gives item_id, test, text of one part; of a ``test`` that isn't the part's, which is
-    T5, without the context."""
-    task, of_part = part
-    first = f"FROM '{job.staged(part)}' {ONCE}"
-    text = "coalesce(question, '')"
-    if kind == "complete":
-        if test is not of_part:
-            text = f"regexp_replace({text}, '(?m)^Context:.*\n?', '')"
-        return f"SELECT item_id, '{test}' AS test, {text} AS text {first}"
-    view = View.FULL
-    if test is of_part:
-        bare = f"regexp_replace({text}, '^Question: ?', '')"
-        questions = job.con.execute(f"SELECT item_id, {bare} AS question {first}").df()
-        question = items["item_id"].map(questions.set_index("item_id")["question"]).astype("str")
-        items = items.assign(question=question)
-        # a context that is already in the question isn't added again
-        view = View.FULL if kind == "bare" else View.Q_ONLY
-    texts = prompt_texts(items, task, test, view).astype("str")
-    job.con.register(f"texts_{test}", pa.table({"item_id": items["item_id"], "text": texts}))
-    return f"SELECT item_id, '{test}' AS test, text FROM texts_{test}"
-
-
-def _records(job: ReleaseImport, items: Mapping[Task, pd.DataFrame]) -> Iterator[str]:
-    """SQL of records.parquet: the lines of all retained items, file by file in their order, without
-    repeated lines."""
-    for part in job.found:
-        task, test = part
-        job.con.register("kept", pa.table({"item_id": items[task]["item_id"]}))
-        yield f"""SELECT '{task}' AS task, '{test}' AS test, number AS line, item_id, paths,
-            line AS record
-            FROM '{job.staged(part)}' SEMI JOIN kept USING (item_id) {ONCE} ORDER BY number"""
+def _write(
+    job: ReleaseImport, name: str, parts: Sequence[Mapping[str, str]], constants: Mapping[str, str]
+) -> None:
+    """A table from the rows of its query for every part, and columns that are the same in every
+    row."""
+    query = packaged_sql("release_import.sql")[name]
+    with writing(job.out / f"{name}.parquet", ONWARD) as draft, ExitStack() as stack:
+        writer = None
+        for values in parts:
+            for batch in job.con.sql(query, params=dict(values)).to_arrow_reader(65_536):
+                table = pa.Table.from_batches([batch])
+                for column, value in constants.items():
+                    table = table.append_column(column, pa.array([value] * len(table)))
+                if writer is None:
+                    writer = pq.ParquetWriter(draft, table.schema, compression="zstd")
+                    stack.enter_context(writer)
+                writer.write_table(table)

@@ -8,28 +8,64 @@ survey year. The rest is '' or NaN, and counted.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
+import duckdb
 import numpy as np
 import pandas as pd
 
 from sdgbias.benchmark.card.figures import counts
-from sdgbias.benchmark.release.records import COLUMNS, FIELD_OF
+from sdgbias.benchmark.release.records import COLUMNS, FIELD_OF, FIELDS
 from sdgbias.benchmark.splits import authors_split, split_by_country
+from sdgbias.files import packaged_sql
 from sdgbias.raw.clusters import ID_PATTERN, LABELS, UNKNOWN_ADM1, countries
 from sdgbias.raw.indicators import load_indicators, load_regression_tasks
 from sdgbias.types import CONTEXT_NAMES, PILLARS, TOLERANCES, Task
 
-#: Every column that isn't text.
+#: Every column that isn't text; an `answer` is a number where it is asked for.
 NUMBERS = {
     **dict.fromkeys(("year", "value_year"), "int32"),
     **dict.fromkeys(("value", "tolerance", *LABELS), "float64"),
-    "item_id": "int64",
 }
 _CLUSTER = ("cluster_id", "cname", "iso3", "country", "year", "urban", *LABELS)
+_ENTRY = ("slug", "title", "sdg", "unit", "polarity", "pillar", "target")
+
+
+def register(con: duckdb.DuckDBPyConnection, name: str, frame: pd.DataFrame) -> None:
+    """A table of that name in the database, of the frame's rows."""
+    con.register("_frame", frame)
+    con.execute(f"CREATE OR REPLACE TABLE {name} AS FROM _frame")
+    con.unregister("_frame")
+
+
+def register_names(con: duckdb.DuckDBPyConnection) -> None:
+    """Tables of what our own tables know: names (of indicators and regression tasks), targets,
+    pillars, countries. Of two entries of one name the first wins."""
+    names, targets, tasks = [], [], load_regression_tasks()
+    for task, entries in ((Task.MCQ, load_indicators()), (Task.REGRESSION, tasks)):
+        codes = Counter(entry.sdg for entry in entries)
+        for by in ("slug", "title", "sdg"):
+            for entry in entries:
+                if by != "sdg" or codes[entry.sdg] == 1:  # else the code names neither
+                    fields = [str(getattr(entry, field, "")) for field in _ENTRY]
+                    names.append((task.value, getattr(entry, by), *fields))
+    for target, context_name in CONTEXT_NAMES.items():
+        targets += [(target, target), (context_name, target)] if target in TOLERANCES else []
+    targets += [(name, t.target) for t in tasks for name in (t.slug, t.title)]
+    tables = {
+        "names": (["task", "name", *_ENTRY], names),
+        "targets": (["name", "target"], targets),
+        "pillars": (["name"], [(pillar,) for pillar in PILLARS]),
+    }
+    for table, (columns, rows) in tables.items():
+        register(con, table, pd.DataFrame(rows, columns=columns).reset_index(names="rank"))
+        keyed = packaged_sql("release_import.sql")["keyed"]
+        con.execute(keyed.format(table=table, of_task="task, " if table == "names" else ""))
+    register(con, "countries", countries())
 
 
 def place_of_paths(paths: pd.Series) -> pd.Series:
@@ -42,136 +78,64 @@ def place_of_paths(paths: pd.Series) -> pd.Series:
     return short.where(~short.duplicated(keep=False) & (short != ""), paths)
 
 
-def item_table(task: Task, records: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """(the columns of items_<task> sorted by item_id, notes). ``records``: one row per item;
-    item_id, image_id, cluster_id, bare (the question without context and options) and the record's
-    other fields as text, missing ones as NaN or None."""
-    rows = pd.DataFrame(
-        {name: _text(records[name]) for name in records.columns if name != "item_id"},
-        index=records.index,
+def complete_items(
+    con: duckdb.DuckDBPyConnection, task: Task
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """(the columns of items_<task> sorted by item_id, notes), from the tables of
+    release_import.sql."""
+    fields = {name: "VARCHAR" for name in FIELDS if name not in ("item_id", "images")}
+    values = {"task": task.value, "fields": json.dumps(fields), "dhs_id": ID_PATTERN.pattern}
+    query = packaged_sql("release_import.sql")["items"]
+    rows: pd.DataFrame = con.sql(query, params=values).to_arrow_table().to_pandas()
+    not_ours = counts(rows["not_ours"].dropna())
+    rows = rows.fillna({name: "" for name in rows.columns if name != "item_id"})
+    by_rule = rows["split"] == ""
+    rows["split"] = rows["split"].where(~by_rule, authors_split(task.value, rows["item_id"]))
+    codes = pd.DataFrame({"cname": sorted(set(rows["cname"]) - {""})})
+    official = countries().set_index("cname")["official_split"]
+    sides, _ = split_by_country(
+        codes.assign(official_split=codes["cname"].map(official).fillna(""))
     )
-    rows["item_id"] = records["item_id"].astype("int64")
-    ours = rows["item_question"] != ""
-    rows["item_question"] = rows["item_question"].where(ours, rows["bare"])
-    if task is Task.REGRESSION:
-        rows["target"] = _targets(rows)
-    rows["indicator"] = rows["indicator"].where(rows["indicator"] != "", rows["task_name"])
-    named = rows["indicator"].copy()
-    slug = _match(task, rows, "slug")
-    rows["indicator"] = slug.where(slug != "", rows["indicator"])
-    title = _match(task, rows, "title")
-    rows["task_name"] = rows["task_name"].where(ours, title.where(title != "", named))
-    for name in ("unit", "sdg", "polarity"):
-        if name in rows:
-            rows[name] = rows[name].where(rows[name] != "", _match(task, rows, name))
-    pillars = {_key(name): name for name in PILLARS}
-    canonical = rows["pillar"].map(_key).map(pillars).fillna(rows["pillar"])
-    rows["pillar"] = canonical.where(canonical != "", _match(task, rows, "pillar"))
-    given = rows["split"].str.lower()
-    by_rule = pd.Series(authors_split(task.value, rows["item_id"]), index=rows.index)
-    rows["split"] = given.where(given != "", by_rule)
-    notes = {
-        "indicators_not_ours": counts(named[slug == ""]),
-        "split_by_rule": int((given == "").sum()),
-    }
-    _fill_place(rows)
-    if task is Task.REGRESSION:
-        rows["tolerance"] = _number(rows["tolerance"]).fillna(rows["target"].map(TOLERANCES))
+    given = rows["split_place"] != ""
+    rows["split_place"] = rows["split_place"].where(given, rows["cname"].map(sides).fillna(""))
+    notes: dict[str, Any] = {"indicators_not_ours": not_ours, "split_by_rule": int(by_rule.sum())}
     items = pd.DataFrame(
         {name: _typed(rows[FIELD_OF.get(name, name)], name, task) for name in COLUMNS[task]}
     )
-    return items.sort_values("item_id", ignore_index=True), notes
+    if task is Task.REGRESSION:
+        limits = items["target"].map(TOLERANCES).astype("float64")
+        items["tolerance"] = items["tolerance"].fillna(limits)
+        without = items.loc[items["tolerance"].isna(), "target"]
+        notes["without_tolerance"] = counts(without.replace("", "missing"))
+    return items, notes
+
+
+def _typed(values: pd.Series, name: str, task: Task) -> pd.Series:
+    is_number = name in NUMBERS or (name == "answer" and task is Task.REGRESSION)
+    if name == "item_id":
+        return values.astype("int64")
+    if not is_number:
+        return values.astype("str")
+    numbers = pd.to_numeric(values, errors="coerce").astype("float64")
+    if NUMBERS.get(name) == "int32":  # years: 0 is unknown
+        return numbers.where(numbers.abs() < 10_000, 0.0).astype("int32")
+    return numbers
 
 
 def clusters_of(items: Mapping[Task, pd.DataFrame]) -> pd.DataFrame:
     """clusters.parquet: the places as far as the items contain them, sorted; coordinates
     unknown."""
     tables = [table[list(_CLUSTER)] for table in items.values() if len(table)]
-    both = pd.concat(tables, ignore_index=True)
-    rows = both.groupby("cluster_id", sort=True).first().reset_index()
-    split = rows["cname"].map(countries().set_index("cname")["official_split"]).fillna("")
-    dhs = rows["cluster_id"].str.fullmatch(ID_PATTERN.pattern)
-    return pd.DataFrame(
-        {
-            **{name: rows[name] for name in ("cluster_id", "cname", "iso3", "country")},
-            "survey": rows["cluster_id"].str[:10].where(dhs, ""),
-            "year": rows["year"].astype("int32"),
-            "lat": np.nan,
-            "lon": np.nan,
-            "urban": rows["urban"],
-            "adm1dhs": pd.Series(UNKNOWN_ADM1, index=rows.index, dtype="int32"),
-            "official_split": split.astype("str"),
-            **{name: rows[name].astype("float64") for name in LABELS},
-        }
+    rows = pd.concat(tables).groupby("cluster_id", sort=True).first().reset_index()
+    official = rows["cname"].map(countries().set_index("cname")["official_split"]).fillna("")
+    is_dhs_id = rows["cluster_id"].str.fullmatch(ID_PATTERN.pattern)
+    table = rows.assign(
+        survey=rows["cluster_id"].str[:10].where(is_dhs_id, ""),
+        lat=np.nan,
+        lon=np.nan,
+        adm1dhs=np.int32(UNKNOWN_ADM1),
+        official_split=official.astype("str"),
     )
-
-
-def _fill_place(rows: pd.DataFrame) -> None:
-    """Country and year from a cluster id in DHS's form, split_place from the country; in place."""
-    table = countries().set_index("cname")
-    dhs = rows["cluster_id"].str.fullmatch(ID_PATTERN.pattern)
-    code = rows["cluster_id"].str[:2].where(dhs & rows["cluster_id"].str[:2].isin(table.index), "")
-    rows["cname"] = rows["cname"].where(rows["cname"] != "", code)
-    for name, source in (("iso3", "iso3"), ("country", "name")):
-        rows[name] = rows[name].where(rows[name] != "", rows["cname"].map(table[source]).fillna(""))
-    year = rows["cluster_id"].str[3:7].where(dhs, "0")
-    rows["year"] = rows["year"].where(rows["year"] != "", year)
-    codes = pd.DataFrame({"cname": sorted(set(rows["cname"]) - {""})})
-    place, _ = split_by_country(
-        codes.assign(official_split=codes["cname"].map(table["official_split"]).fillna(""))
-    )
-    rows["split_place"] = rows["split_place"].where(
-        rows["split_place"] != "", rows["cname"].map(place).fillna("")
-    )
-
-
-def _targets(rows: pd.DataFrame) -> pd.Series:
-    """The label that a regression item asks for: `target` by a label of SustainBench, its name in a
-    context (Table E), or slug or title of one of our tasks, else that of the task that `indicator`
-    or `task_name` names; a target of another name stays as it is."""
-    entries = load_regression_tasks()
-    labels = {_key(name): entry.target for entry in entries for name in (entry.title, entry.slug)}
-    labels |= {_key(CONTEXT_NAMES[target]): target for target in TOLERANCES}
-    labels |= {_key(target): target for target in TOLERANCES}
-    named = rows["target"].map(_key).map(labels).fillna(_match(Task.REGRESSION, rows, "target"))
-    return named.where(named != "", rows["target"]).astype("str")
-
-
-def _match(task: Task, rows: pd.DataFrame, field: str) -> pd.Series:
-    """A field of our indicator table for every row, '' where neither `indicator` nor `task_name`
-    names an entry."""
-    field_of: dict[str, str] = {}
-    entries = load_indicators() if task is Task.MCQ else load_regression_tasks()
-    for name in ("sdg", "title", "slug"):  # a slug wins
-        for entry in entries:
-            field_of[_key(str(getattr(entry, name)))] = str(getattr(entry, field, ""))
-    codes = Counter(_key(entry.sdg) for entry in entries)
-    for code, n in codes.items():
-        if n > 1:  # two tasks of one SDG indicator: the code names neither
-            field_of.pop(code)
-    first = rows["indicator"].map(_key).map(field_of)
-    return first.fillna(rows["task_name"].map(_key).map(field_of)).fillna("").astype("str")
-
-
-def _key(name: str) -> str:
-    return "".join(c for c in name.casefold().replace("&", "and") if c.isalnum())
-
-
-def _text(values: pd.Series) -> pd.Series:
-    return values.astype("str").where(values.notna(), "").astype("str")
-
-
-def _number(values: pd.Series) -> pd.Series:
-    return pd.to_numeric(values, errors="coerce").astype("float64")
-
-
-def _typed(values: pd.Series, name: str, task: Task) -> pd.Series:
-    kind = NUMBERS.get(name, "str")
-    if name == "answer" and task is Task.REGRESSION:
-        kind = "float64"
-    if kind == "str":
-        return values.astype("str")
-    if kind == "int32":  # years: 0 is unknown
-        whole = _number(values)
-        return whole.where(np.isfinite(whole) & (whole.abs() < 10_000), 0.0).astype("int32")
-    return values.astype("int64") if kind == "int64" else _number(values)
+    first = ("cluster_id", "cname", "iso3", "country", "survey", "year", "lat", "lon", "urban")
+    kinds = {"year": "int32", "adm1dhs": "int32", **dict.fromkeys(LABELS, "float64")}
+    return table[[*first, "adm1dhs", "official_split", *LABELS]].astype(kinds)

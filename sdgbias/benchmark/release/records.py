@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 
 from sdgbias.benchmark.item_columns import MCQ_COLUMNS, REGRESSION_COLUMNS
-from sdgbias.errors import UsageError
+from sdgbias.errors import UsageError, one_of
 from sdgbias.types import TESTS, Task
 
 MANIFEST = "release.json"
@@ -44,6 +44,14 @@ OWN_FIELDS = (
     ),
     *("photo_id", "images"),
 )
+#: Every field that is read.
+FIELDS = tuple(dict.fromkeys((*AUTHORS_FIELDS, *OWN_FIELDS)))
+
+
+def check_text_view(text_view: str) -> None:
+    """Raise UsageError unless it is one of TEXT_VIEWS."""
+    if text_view not in TEXT_VIEWS:
+        raise UsageError(one_of("text view", text_view, TEXT_VIEWS))
 
 
 def stem(task: Task, test: str) -> str:

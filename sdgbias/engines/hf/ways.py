@@ -10,16 +10,16 @@ what gives the same scores is written into the registry entry. The tolerance is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from sdgbias.engines.agreement import TOLERANCES, Comparison, compare
+from sdgbias.engines.agreement import TOLERANCES, Probed, compare, score
 from sdgbias.engines.hf.engine import HuggingFace
 from sdgbias.errors import OutOfMemory, first_line
-from sdgbias.types import Prompt, ScoreBatch
+from sdgbias.types import Prompt
 
 
 @dataclass(frozen=True)
@@ -34,75 +34,59 @@ class Ways:
 
 def decide(engine: HuggingFace, prompts: Sequence[Prompt], seed: int = 0) -> Ways:
     """Which ways of scoring give the probes the scores that each has alone; the engine is left
-    with these settings. Raises what the engine raises for a prompt alone, and OutOfMemory."""
-    limit = TOLERANCES[str(engine.dtype).removeprefix("torch.")]
-    size, engine.batch_size, engine.share_prefix = engine.batch_size, 1, False
-    alone = engine.candidate_scores(prompts)
-    engine.batch_size = size
-    order = np.random.default_rng(seed).permutation(len(prompts)).tolist()
-
-    def shuffled() -> ScoreBatch:
-        return _in_order(engine, prompts, order)
-
-    why = _differs("in batches", alone, lambda: engine.candidate_scores(prompts), limit)
-    why = why or _differs("shuffled", alone, shuffled, limit)
-    if why:
-        engine.batch_size = 1
-        return Ways(1, False, f"each prompt alone, in batches of 1: {why}")
+    with these settings. Raises what the engine raises where each prompt fails alone, and
+    OutOfMemory where a batch is too large."""
+    limit, size = TOLERANCES[str(engine.dtype).removeprefix("torch.")], engine.batch_size
+    order = list(range(len(prompts)))
+    shuffled = np.random.default_rng(seed).permutation(len(prompts)).tolist()
+    engine.share_prefix = False
+    alone = score(engine, prompts, order, 1)
+    for way, rows in (("in batches", order), ("shuffled", shuffled)):
+        if why := _differs(way, prompts, alone, score(engine, prompts, rows, len(rows)), limit):
+            engine.batch_size = 1
+            return Ways(1, False, f"each prompt alone, in batches of 1: {why}")
     engine.share_prefix = True
-    why = _differs("behind shared beginnings", alone, shuffled, limit)
+    shared = score(engine, prompts, shuffled, len(prompts))
+    why = _differs("behind shared beginnings", prompts, alone, shared, limit)
     why = why or _branches_differ(engine, prompts, limit)
     engine.share_prefix = not why
-    told = f"the same scores alone, in batches of {size} and shuffled (to {limit:g})"
-    told += f"; beginnings aren't shared: {why}" if why else ", and behind shared beginnings"
-    return Ways(size, not why, told)
+    line = f"the same scores alone, in batches of {size} and shuffled (to {limit:g})"
+    line += f"; beginnings aren't shared: {why}" if why else ", and behind shared beginnings"
+    return Ways(size, not why, line)
 
 
-def _in_order(engine: HuggingFace, prompts: Sequence[Prompt], order: list[int]) -> ScoreBatch:
-    """Scores in the order of the prompts, which are asked in another."""
-    mixed = engine.candidate_scores([prompts[row] for row in order])
-    back = np.argsort(order)
-    return ScoreBatch(
-        mixed.logits[back],
-        mixed.mass[back],
-        mixed.minus_logit[back],
-        [mixed.top_token[at] for at in back],
-        mixed.n_tokens[back],
-    )
-
-
-def _differs(way: str, alone: ScoreBatch, score: Callable[[], ScoreBatch], limit: float) -> str:
-    """Why a way of scoring is not the same as each prompt alone; '' where it is. A model that
-    can't be asked so raises nearly anything."""
-    try:
-        found: Comparison = compare(way, alone, score(), limit)
-    except OutOfMemory:
-        raise
-    except Exception as error:
-        return f"{way}: {type(error).__name__}: {first_line(error)}"
-    if found.agrees(limit) and not found.lengths:
+def _differs(
+    way: str, prompts: Sequence[Prompt], alone: Probed, other: Probed, limit: float
+) -> str:
+    """Why a way of scoring is not the same as each prompt alone; '' where it is."""
+    if isinstance(other.refused, OutOfMemory):
+        raise other.refused
+    if other.refused is not None:
+        return f"{way}: {type(other.refused).__name__}: {first_line(other.refused)}"
+    row = compare(way, prompts, alone.scores, other.scores, limit)
+    if row["lengths"]:
+        return f"{way}: {row['lengths']} of {row['n']} prompts have another number of tokens"
+    if row["agrees"]:
         return ""
-    if found.lengths:
-        return f"{way}: {found.lengths} of {found.n} prompts have another number of tokens"
     return (
-        f"{way}: log-probabilities differ by up to {found.logp_max:.2g}, {found.flips} of"
-        f" {found.n} best candidates"
+        f"{way}: log-probabilities differ by up to {row['logp_max']:.2g}, {row['flips']} of"
+        f" {row['n']} best candidates"
     )
 
 
 def _branches_differ(engine: HuggingFace, prompts: Sequence[Prompt], limit: float) -> str:
     """Why answers that branch off one prompt differ from those of the prompt alone, by what follows
     a digit; '' where they don't."""
-    ids = sorted({token for own in engine.candidates.ids.values() for token in own})
+    ids = sorted({token for tokens in engine.candidates.ids.values() for token in tokens})
     token = engine.candidates.ids["1"][0]
     for pictured in (True, False):
-        own = [prompt for prompt in prompts if bool(prompt.images) is pictured][:2]
-        if not own:
+        pair = [prompt for prompt in prompts if bool(prompt.images) is pictured][:2]
+        if not pair:
             continue
         try:
             with torch.inference_mode():
-                _, plain, _ = engine.first_tokens(own, token)
-                state = engine.repeat(engine.prefill(own), 2)
+                _, plain, _ = engine.first_tokens(pair, token)
+                state = engine.repeat(engine.prefill(pair), 2)
                 branched = engine.follow(state, token)
         except OutOfMemory:
             raise
