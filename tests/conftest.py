@@ -33,26 +33,36 @@ LONGEST = (
 
 #: Tests that drive whole commands belong to the slow tier, but for these.
 QUICK = ("test_commands.py", "test_models_lifecycle.py", "test_refusals.py")
-#: Files elsewhere that take half a minute each, and so belong to it as well.
+#: Files elsewhere that take five seconds of CPU or more, of what a journey passes through as well.
 SLOW = (
     "analysis/test_baselines.py",
     "analysis/test_paper_fairness.py",
     "benchmark/test_items.py",
     "benchmark/test_quality_defects.py",
+    "benchmark/test_quality_page.py",
+    "benchmark/test_release.py",
+    "benchmark/test_review.py",
+    "engines/test_half.py",
     "engines/test_head.py",
     "engines/test_numbers.py",
     "engines/test_text_encoders.py",
     "engines/test_text_only.py",
+    "engines/test_zero_shot.py",
     "nightly/test_flow_defaults.py",
     "nightly/test_pages.py",
+    "nightly/test_records.py",
     "nightly/test_regression.py",
+    "nightly/test_scenarios.py",
+    "nightly/test_unchanged.py",
     "raw/test_check.py",
     "raw/test_images_build.py",
     "report/test_build.py",
     "report/test_fairness.py",
+    "report/test_layout.py",
     "report/test_pages.py",
     "scoring/test_admission.py",
     "scoring/test_cost.py",
+    "scoring/test_evaluate.py",
     "scoring/test_parity.py",
     "spec/test_backends.py",
     "spec/test_branches.py",

@@ -15,12 +15,12 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-import pandas as pd
 import yaml
 
-from sdgbias import cli
+if TYPE_CHECKING:  # the environment of vLLM has no pandas
+    import pandas as pd
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -62,6 +62,8 @@ def run_here(
     """What a process would be given is set for the time of the command and put back after it:
     arguments, folder, environment, streams (down to their handles, which its children inherit)
     and what main() sets of the process."""
+    from sdgbias import cli
+
     argv, folder, before = sys.argv, os.getcwd(), dict(os.environ)
     handler, threshold = signal.getsignal(signal.SIGTERM), gc.get_threshold()
     code: Any = 0

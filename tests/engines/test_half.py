@@ -32,8 +32,6 @@ def load(folder: Path, dtype: str) -> HuggingFace:
     )
 
 
-# half precision is slow without the units for it
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "dtype"), [("llava", "float16"), ("gemma3", "bfloat16")])
 def test_half_precision_only_rounds(name: str, dtype: str, tmp_path: Path) -> None:
     """Gemma's picture tokens see each other."""
