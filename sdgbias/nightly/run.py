@@ -1,7 +1,7 @@
 """Run one night: score every due model (up to `jobs` in parallel), then analyse, check for
 regressions, build the report, log to W&B and notify.
 
-Needs no server; flows/nightly.py gives it functions that do the same work as Prefect's tasks and
+Needs no server; flows/night.py gives it functions that do the same work as Prefect's tasks and
 flow runs.
 
 plan.tonight                  the jobs of the night and snapshots of their registry entries

@@ -181,14 +181,14 @@ ALL_TESTS, ALL_PILLARS = "all tests", "all pillars"
 #: Rows of some runs about all indicators, sorted by run, test (all first), pillar (all first), then
 #: key. before, after: keys that only one table has.
 _ROWS = f"""
-    SELECT * EXCLUDE (place) FROM (
-        SELECT rowid AS place, run_id, coalesce(COLUMNS('^(study|task|method|by|level|note)$'), ''),
+    FROM (
+        SELECT run_id, coalesce(COLUMNS('^(study|task|method|by|level|note)$'), ''),
         CASE test WHEN 'all' THEN '{ALL_TESTS}' ELSE coalesce(test, '') END AS test,
         CASE pillar WHEN 'all' THEN '{ALL_PILLARS}' ELSE coalesce(pillar, '') END AS pillar,
         COLUMNS('^(indicator|x|metric|value|n|ci_low|ci_high|p|clusters)$')
         FROM {{table}} WHERE list_contains($runs, run_id) AND indicator = 'all')
     ORDER BY list_position($runs, run_id), {{before}} task, if(test = '{ALL_TESTS}', '', test),
-    coalesce(list_position($pillars, pillar), 99), method, {{after}} metric, place"""
+    coalesce(list_position($pillars, pillar), 99), method, {{after}} metric, pillar"""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import yaml
 
@@ -21,6 +20,7 @@ from sdgbias.cli.options import printed
 from sdgbias.errors import InfrastructureError
 from sdgbias.suites import facet
 from tests.builders.commands import REPOSITORY, sdgbias
+from tests.builders.numbers import numbers_of
 
 
 def git(folder: Path, *command: str) -> str:
@@ -47,8 +47,8 @@ def test_the_table_of_groups_says_why_a_disparity_is_missing(tmp_path: Path) -> 
     run = store.RunRecord("m-1", "m", "b1", "people", finished_at="2026-11-21")
     row = {"task": "direct", "test": "p1", "method": "full", "indicator": "all-52"}
     row |= {"pillar": "gender:male-female", "metric": "disparity", "n": 33}
-    rows = pd.DataFrame([{**row, "value": np.nan, "missing_reason": facet.NOT_UNDERSTOOD}])
-    store.publish(path, run, {"metric_rows": rows})
+    rows = numbers_of([{**row, "value": np.nan, "missing_reason": facet.NOT_UNDERSTOOD}])
+    store.publish(path, run, {"numbers": rows})
     table = printed(path, "people", ["m-1"])
     assert table[["n", "note"]].values.tolist() == [[33, "no answer understood"]]
     assert table[["disparity", "low", "high"]].isna().all(axis=None)

@@ -23,7 +23,7 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows import SETTINGS, pages, score, serve
-from flows import nightly as night_flow
+from flows import night as night_flow
 from sdgbias import store
 from sdgbias.cli.night_options import NightOptions
 from sdgbias.files import json_object
@@ -314,6 +314,26 @@ def test_a_model_ends_where_prefect_does_not_end_its_run(
         outcome = attempt.attempt(mine, tmp_path / "r.duckdb", argv=argv, look=look)
     assert (outcome.outcome, outcome.kind) == ("skipped", "Cancelled")
     assert outcome.message.startswith(words)
+
+
+@pytest.mark.slow
+def test_a_model_whose_machine_is_gone_ends_with_that_reason(
+    server: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pool that has no worker, or none any more: its run would wait without end."""
+    monkeypatch.setattr(score, "PATIENCE", 1.0)
+    monkeypatch.setattr(score, "LOOK", 0.2)
+    server.ask("work_pools/", {"name": "sdgbias-gone", "type": "process"})
+    flow = server.ask("flows/", {"name": "score"})["id"]
+    deployment = {"name": "score-gone", "flow_id": flow, "work_pool_name": "sdgbias-gone"}
+    server.ask("deployments/", deployment)
+    mine = night_stubs.job(tmp_path, "alone", gpu="gone")
+    with temporary_settings({PREFECT_API_URL: server.api}):
+        made = night_flow.evaluated(mine, tmp_path / "r.duckdb", None, "score/score-{gpu}")
+    assert (made.outcome, made.kind, made.attempts) == ("failed", "NoWorker", 1)
+    assert made.message.startswith("no worker of the pool sdgbias-gone for 1 s")
+    assert not attempt.failure(made.kind).model, "no model is put aside for it"
+    wait_for("its state", lambda: server.runs(["model:alone"], "CANCELLED"))
 
 
 @pytest.mark.slow

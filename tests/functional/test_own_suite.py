@@ -153,7 +153,7 @@ def test_without_pictures_there_is_no_cade_and_every_step_says_so(tmp_path: Path
     rows = metrics(results, "metric = 'accuracy' AND pillar = 'all'")
     assert set(rows["method"]) == {"q_only", "ctx_q"} and set(rows["test"]) == {"T1", "all"}
     ok(f"analyse --results {results} --draws 100 --bootstrap 100")
-    why = store.query(results, "SELECT note FROM study_rows WHERE method = 'vdd'")["note"]
+    why = store.query(results, "SELECT note FROM numbers WHERE method = 'vdd'")["note"]
     assert why.tolist() == ["needs scores of the Full view, which no question has"]
 
 
@@ -239,16 +239,16 @@ def test_the_study_compares_the_levels_of_every_column(fotos: Path) -> None:
     assert groups["Q 4/ü"] == {"Sprach region": "日本 語", "gender": "female"}
     assert groups["Q 3/ü"] == {"Sprach region": "unknown", "gender": "male"}
     rows = store.query(
-        fotos / "r.duckdb", "FROM study_rows WHERE study = 'groups' AND test = 'all'"
-    ).set_index(["by", "metric"])
+        fotos / "r.duckdb", "FROM numbers WHERE study = 'groups' AND test = 'all'"
+    ).set_index(["attribute", "metric"])
     levels = rows.loc[("Sprach region", "accuracy")]
-    assert set(levels["level"]) == set(REGIONS[:3]), "an unknown level is no group"
+    assert set(levels["group"]) == set(REGIONS[:3]), "an unknown level is no group"
     for by in ("Sprach region", "gender"):
-        apart = rows.loc[(by, "max_min")]
+        apart = rows.loc[(by, "disparity")]
         assert set(apart["method"]) == {"full", "cade"} and apart["value"].notna().all()
-        assert (apart["ci_low"] <= apart["value"]).all() and (apart["n"] > 60).all()
+        assert (apart["low"] <= apart["value"]).all() and (apart["n"] > 60).all()
         assert len(rows.loc[(by, "disparity_change")]) >= 1
-    assert "Holm over 4 tests" in rows.loc[("gender", "max_min"), "note"].iloc[0]
+    assert "Holm over 4 tests" in rows.loc[("gender", "disparity"), "note"].iloc[0]
 
 
 def test_the_web_app_filters_and_shows_by_group(fotos: Path) -> None:

@@ -64,6 +64,14 @@ class Estimate:
             0 if clusters is None or clusters != clusters else int(clusters),
         )
 
+    def columns(self, unit: str = "cluster") -> dict[str, object]:
+        """The columns of a row of results: value, n, low, high, clusters, and as note why there is
+        no interval."""
+        return {
+            **{"value": self.value, "n": self.n, "low": self.low, "high": self.high},
+            **{"clusters": self.clusters, "note": self.missing_interval(unit)},
+        }
+
     @property
     def too_few(self) -> bool:
         """Whether there is a value, but too few clusters for its interval."""
