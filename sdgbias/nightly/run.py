@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from sdgbias import progress
-from sdgbias.errors import InfrastructureError, RegressionBreach, SdgbiasError
+from sdgbias.errors import InfrastructureError, RegressionBreach
 from sdgbias.nightly import attempt, gpus, process, quarantine, records, schedule, weights
 from sdgbias.nightly import steps as finish
 from sdgbias.nightly.attempt import FAILED, JobOutcome
@@ -319,13 +319,3 @@ def _close(
             said[name], seconds = ended.result()
             came_to = said[name]
             tell(f"{name}: {came_to} ({seconds:.0f} s)")
-            if name == "gate":
-                _put_aside(settings, night, tell)
-
-
-def _put_aside(settings: Settings, night: Night, tell: Callable[[str], None]) -> None:
-    try:
-        for model, reason in quarantine.from_verdicts(settings, night.night).items():
-            tell(f"{model}: quarantined until a person enables it: {reason}")
-    except SdgbiasError as error:
-        tell(f"quarantine: {error}")

@@ -176,6 +176,22 @@ def cade_change(data: ReportData, model: str) -> tuple[str, str] | None:
     return verdict, "; ".join([text, *notes])
 
 
+def findings(data: ReportData) -> list[str]:
+    """What the newest runs on places show, in sentences: the lean of each model over all pillars,
+    what the image adds, what CADE does."""
+    sentences = []
+    for model in data.models:
+        for lean_ in leaning(data, model, ("all",)):
+            sentences.append(
+                f"{model} {lean_.verdict} without evidence: {lean_.shares}; {lean_.prompts}."
+            )
+        for finding in (image_use(data, model), cade_change(data, model)):
+            if finding is not None:
+                verdict, evidence = finding
+                sentences.append(f"{verdict} ({model}): {evidence}.")
+    return sentences
+
+
 #: Metrics with a unit of their own; all others are shares, shown in per cent.
 PLAIN = {name for name, word in WORDS.metrics.items() if word.unit in ("own", "change")}
 #: Differences, shown with their sign.

@@ -73,7 +73,8 @@ _WRITER = threading.RLock()
 _HELD: ContextVar[tuple[Path, duckdb.DuckDBPyConnection] | None] = ContextVar("held", default=None)
 
 
-_SMALL = tuple(name for name in RUN_TABLES if name not in DETAILS)
+#: Tables of a run in the DuckDB file itself, not in Parquet files.
+SMALL_TABLES = tuple(name for name in RUN_TABLES if name not in DETAILS)
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,7 @@ def publish(
         ready["details"] = _write_details(path, run_id, ready)
         with connect(path, details=()) as con:
             con.execute("BEGIN")
-            for name in ("runs", "details", *_SMALL):
+            for name in ("runs", "details", *SMALL_TABLES):
                 con.execute(f"DELETE FROM {name} WHERE run_id = ?", [run_id])
             for name, rows in ready.items():
                 rows = database.first_seen(con, rows) if name == "previews" else rows

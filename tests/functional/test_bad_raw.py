@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
@@ -20,9 +21,11 @@ import pandas as pd
 import pytest
 
 from sdgbias.benchmark import build, quality
+from sdgbias.cli import _interrupted
+from sdgbias.progress import Record
 from sdgbias.raw.check import check_raw
 from sdgbias.raw.images.image_store import ImageSettings
-from tests.builders.commands import ok, refused
+from tests.builders.commands import environment, ok, refused
 
 LABELS = "dhs_final_labels.csv"
 STAGES = ("clusters", "images", "series", "items", "prompts", "card", "check")
@@ -351,6 +354,21 @@ def test_killed_at_changes_of_the_disk_a_build_goes_on_to_the_same_bytes(
             code, _ = _go(server, stage, raw, out, 0)
             assert code == 0, f"{stage} doesn't go on after a kill at {moment} of {changes}"
             assert _digests(out) == _digests(whole), f"{stage}, killed at {moment} of {changes}"
+
+
+def test_ctrl_c_says_what_is_kept(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m sdgbias.cli sample --clusters 100000 --out {tmp_path / 'raw'}"
+    child = subprocess.Popen(command.split(), env=environment(), stderr=subprocess.PIPE, text=True)
+    assert child.stderr is not None
+    while "drawing clusters" not in child.stderr.readline():
+        assert child.poll() is None, "it ended before it was interrupted"
+    child.send_signal(signal.SIGINT)
+    line = child.communicate(timeout=600)[1].splitlines()[-1]
+    assert child.returncode == 130
+    kept = "what is finished is kept (drawing clusters); run the same command again to go on"
+    assert line == f"interrupted: {kept}"
+    scoring = Record("", "scoring prompts", 640, 1762)
+    assert _interrupted(scoring).startswith("interrupted: 640 of 1,762 prompts are kept; run")
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ import duckdb
 import pandas as pd
 import pytest
 import typer.main
+from typer.testing import CliRunner
 
 from sdgbias import __version__, store
 from sdgbias.cli import app, project
@@ -53,6 +54,21 @@ def test_every_command_stands_in_one_section_of_the_help() -> None:
         assert f"{title}:\n" in help_page
         for text in section.values():
             assert text in help_page, "no line is cut"
+
+
+def test_the_help_of_every_command_is_one_screen_with_an_example() -> None:
+    pages = {}
+
+    def visit(commands: dict[str, Any], path: tuple[str, ...] = ()) -> None:
+        for name, command in commands.items():
+            if not getattr(command, "commands", {}):
+                shown = CliRunner().invoke(app, [*path, name, "--help"], terminal_width=100)
+                pages[" ".join((*path, name))] = shown.output
+            visit(getattr(command, "commands", {}), (*path, name))
+
+    visit(dict(typer.main.get_command(app).commands))  # type: ignore[attr-defined]
+    assert {name: page.count("\n") for name, page in pages.items() if page.count("\n") > 40} == {}
+    assert [name for name, page in pages.items() if "\n  Example: sdgbias" not in page] == []
 
 
 def test_every_option_says_what_it_is_for() -> None:

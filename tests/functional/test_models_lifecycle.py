@@ -84,7 +84,9 @@ def test_the_states_by_hand(root: Path) -> None:
     columns = ["model", "backend", "state", "until", "suites", "reason"]
     table = ok("models", registry=root)
     assert table == ok("models list", registry=root) and table.splitlines()[0].split() == columns
-    assert ok("models list --state candidate", registry=root).count("\n") == 2
+    candidates = ok("models list --state candidate", registry=root).splitlines()
+    assert [line.split()[0] for line in candidates[:2]] == ["model", "shy"]
+    assert candidates[-1] == "1 models: 1 candidate. Next: sdgbias models show NAME"
 
     days = {(date.today() + timedelta(days=more)).isoformat() for more in (1, 2)}
     printed = ok("models quarantine m --reason 'OOM at 40 GiB' --days 1", registry=root)
@@ -107,6 +109,21 @@ def test_the_states_by_hand(root: Path) -> None:
     assert entry(root, "m")["state"] == "candidate"
 
 
+def test_a_model_added_by_mistake_is_removed(root: Path, tmp_path: Path) -> None:
+    path = add_model(root, "typo")
+    add_model(root, "m")
+    assert "unknown model 'tpyo'" in refused(4, "models remove tpyo", registry=root)
+    results = tmp_path / "r.duckdb"
+    record = {"run_id": "typo-1", "model": "typo", "benchmark_id": "b", "suite": "sdg"}
+    store.publish(results, record | {"finished_at": "2026-11-20T00:00:00"}, {})
+    printed = ok(f"models remove typo --results {results}", registry=root)
+    assert not path.exists() and (root / "registry/models/m.yaml").exists()
+    assert f"1 of its runs stay in {results}. Next: sdgbias store remove typo-1" in printed
+    printed = ok(f"store remove typo-1 --results {results}")
+    assert "1 runs of typo are removed" in printed and store.run_ids(results) == []
+    assert "unknown run 'typo-1'" in refused(7, f"store remove typo-1 --results {results}")
+
+
 def test_entries_edited_into_nonsense_are_named_and_the_others_listed(root: Path) -> None:
     add_model(root, "good")
     models = root / "registry" / "models"
@@ -120,7 +137,8 @@ def test_entries_edited_into_nonsense_are_named_and_the_others_listed(root: Path
     done = sdgbias("models", registry=root)
 
     assert done.returncode == 4 and "Traceback" not in done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["model", "good"]
+    listed = [line.split()[0] for line in done.stdout.splitlines()[:2]]
+    assert listed == ["model", "good"], "the others are listed"
     for words in (
         "unknown state 'asleep'; valid: candidate, enabled, quarantined, retired",
         "silent.yaml: state is quarantined without a reason",
