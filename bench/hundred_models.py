@@ -269,7 +269,9 @@ def main() -> None:
             )["n"][0]
             print(f"  wrong reason or not put aside: {', '.join(wrong) or 'none'}")
             figure = f"{seconds:.0f} s, {runs} good ones published"
-            figure += f", {len(reasons) - len(wrong)} of {len(reasons)} put aside for the right reason"
+            figure += (
+                f", {len(reasons) - len(wrong)} of {len(reasons)} put aside for the right reason"
+            )
             first = first or seconds
             what, asked = f"a hundred models, night {n + 1}", f"{len(done.outcomes)} asked, once"
             beside = f"the first night: {first:.0f} s"
