@@ -24,7 +24,10 @@ CREATE TEMP MACRO group_of(pillar, suite) AS CASE
 CREATE TEMP MACRO other_of(pillar, suite) AS if(suite <> 'sdg' AND regexp_matches(pillar, '^[^=:]*:'), regexp_extract(pillar, '-([^-]*)$', 1), '');
 
 INSERT INTO numbers BY NAME
-SELECT run_id, 'headline' AS study, m.task, m.test, m.method, '' AS versus, attribute_of(pillar, r.suite) AS attribute,
+SELECT run_id, 'headline' AS study, m.task, m.test, m.method,
+       CASE WHEN metric IN ('accuracy_gain', 'mae_change', 'changed_rate', 'fixed_rate', 'broken_rate') THEN 'full'
+            WHEN metric = 'gain_over_generated' THEN 'full_generated' ELSE '' END AS versus,
+       attribute_of(pillar, r.suite) AS attribute,
        group_of(pillar, r.suite) AS "group", other_of(pillar, r.suite) AS other, if(indicator = 'all-52', 'all', indicator) AS indicator,
        if(r.suite = 'people' AND indicator IN ('all', 'all-52'), 'classes', '') AS parameter,
        CASE WHEN r.suite <> 'people' THEN NULL WHEN indicator = 'all' THEN 13 WHEN indicator = 'all-52' THEN 52 END AS x,

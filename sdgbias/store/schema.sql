@@ -43,54 +43,27 @@ CREATE TABLE timings (                                                 -- by tas
     seconds DOUBLE, seconds_measured DOUBLE, seconds_alone DOUBLE
 );
 
--- numbers by the columns of earlier schemas. pillar: a pillar, or a group of people as 'gender=male', a difference as 'gender:male-female'.
+-- The questions of a row as one name: 'all', a pillar, 'gender=male', 'gender:male-female' (a difference), 'gender=male & age=old'.
+CREATE MACRO pillar_of(attribute, named, other) AS
+    CASE WHEN attribute = '' THEN 'all' WHEN attribute = 'pillar' THEN named
+         WHEN contains(attribute, ' x ') AND contains(named, ' x ') THEN
+             concat(split_part(attribute, ' x ', 1), '=', split_part(named, ' x ', 1), ' & ',
+                    split_part(attribute, ' x ', 2), '=', split_part(named, ' x ', 2))
+         WHEN other = '' THEN concat(attribute, '=', named) ELSE concat(attribute, ':', named, '-', other) END;
+
+-- The headline metrics, with the questions of a row as one name.
 CREATE VIEW metric_rows AS
-SELECT run_id, model, suite, task, test, method,
-       CASE WHEN attribute = '' THEN 'all' WHEN attribute = 'pillar' THEN "group"
-            WHEN contains(attribute, ' x ') AND contains("group", ' x ') THEN
-                concat(split_part(attribute, ' x ', 1), '=', split_part("group", ' x ', 1), ' & ',
-                       split_part(attribute, ' x ', 2), '=', split_part("group", ' x ', 2))
-            WHEN other = '' THEN concat(attribute, '=', "group") ELSE concat(attribute, ':', "group", '-', other) END AS pillar,
+SELECT run_id, model, suite, task, test, method, pillar_of(attribute, "group", other) AS pillar,
        if(parameter = 'classes' AND x = 52, 'all-52', indicator) AS indicator,
        metric, "value", n, low AS ci_low, high AS ci_high, clusters, missing_reason, note
 FROM numbers JOIN runs USING (run_id) WHERE study = 'headline';
 
-CREATE VIEW study_rows AS
-SELECT run_id, study, task, test, method,
-       CASE WHEN attribute = 'pillar' THEN "group" WHEN study <> 'fairness' OR attribute = '' THEN 'all'
-            WHEN other = '' THEN concat(attribute, '=', "group") ELSE concat(attribute, ':', "group", '-', other) END AS pillar,
-       if(study = 'regression' OR (study = 'groups' AND attribute <> 'pillar'), 'all', indicator) AS indicator,
-       CASE WHEN study = 'ablation' THEN 'mode' WHEN study = 'streams' THEN 'divergence' WHEN study IN ('sweep', 'paired', 'selective') THEN parameter
-            WHEN study = 'perturbation' AND parameter <> '' THEN 'order' WHEN study = 'regression' AND indicator <> 'all' THEN 'target'
-            WHEN contains(metric, '_by_first_term') THEN 'first term' WHEN contains(metric, '_by_largest_term') THEN 'largest term'
-            WHEN study = 'groups' AND indicator <> 'all' THEN attribute || ' x target'
-            WHEN study IN ('groups', 'divergence', 'calibration') THEN attribute ELSE '' END AS "by",
-       CASE WHEN study IN ('ablation', 'streams', 'perturbation', 'harm') THEN parameter WHEN study = 'paired' THEN method || ' minus ' || versus
-            WHEN study = 'regression' AND indicator <> 'all' THEN indicator
-            WHEN study = 'divergence' THEN if(other = '', "group" || ' of 5', '')
-            WHEN study = 'groups' AND metric = 'disparity_change' THEN CASE WHEN "group" = 'max' THEN 'max_min'
-                WHEN "group" = 'with photo' THEN 'with_minus_without_photo' ELSE "group" || '_minus_' || other END
-            WHEN study = 'groups' AND metric = 'disparity' THEN ''
-            WHEN study = 'groups' AND indicator <> 'all' THEN "group" || ' x ' || indicator
-            WHEN study IN ('groups', 'calibration') THEN "group" ELSE '' END AS level,
-       x,
-       CASE WHEN study = 'ablation' AND metric = 'gain' THEN 'step_gain' WHEN study = 'search' AND metric = 'gain' THEN 'gain_over_random'
-            WHEN study = 'directions' AND metric = 'accuracy_gain' THEN 'full_minus_' || versus
-            WHEN study = 'divergence' AND other <> '' THEN 'gain_most_minus_least'
-            WHEN study = 'harm' AND versus = 'cade' THEN regexp_replace(metric, '_(gain|change)$', '_over_cade')
-            WHEN study = 'harm' THEN regexp_replace(metric, '_by_(first|largest)_term$', '')
-            WHEN study = 'groups' AND metric = 'disparity' THEN CASE WHEN "group" = 'max' THEN 'max_min'
-                WHEN "group" = 'with photo' THEN 'with_minus_without_photo' ELSE "group" || '_minus_' || other END
-            ELSE metric END AS metric,
-       "value", n, low AS ci_low, high AS ci_high, coalesce(p_adjusted, p) AS p, note
-FROM numbers WHERE study <> 'headline';
-
 -- The public face of the results: exactly these 13 columns, in this order; debiasing methods beside the views and CADE.
 CREATE VIEW metrics AS
-SELECT run_id, model, suite, task, test, method, pillar, indicator, metric, "value", n, ci_low, ci_high FROM metric_rows
-UNION ALL
-SELECT run_id, model, suite, task, test, method, pillar, indicator, metric, "value", n, ci_low, ci_high
-FROM study_rows JOIN runs USING (run_id) WHERE study = 'methods';
+SELECT run_id, model, suite, task, test, method, pillar_of(attribute, "group", other) AS pillar,
+       if(parameter = 'classes' AND x = 52, 'all-52', indicator) AS indicator,
+       metric, "value", n, low AS ci_low, high AS ci_high
+FROM numbers JOIN runs USING (run_id) WHERE study IN ('headline', 'methods');
 
 -- The big tables of runs are Parquet files beside this file, of exactly these columns; `details` is their catalogue.
 CREATE SCHEMA detail;

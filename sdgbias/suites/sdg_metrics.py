@@ -30,12 +30,14 @@ Answers = Mapping[str, np.ndarray]
 @dataclass(frozen=True)
 class AnswerMetric:
     """A metric of results. values: the answers -> (R,) numbers, NaN where an answer doesn't count
-    for it. shown: (R,) bool; a group without any such answer has no row."""
+    for it. shown: (R,) bool; a group without any such answer has no row. versus: the method that it
+    compares with."""
 
     name: str
     values: Callable[[Answers], np.ndarray]
     kind: stats.Kind = "share"
     shown: Callable[[Answers], np.ndarray] | None = None
+    versus: str = ""
 
 
 def among(rows: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -181,13 +183,15 @@ _SCORED = (
     AnswerMetric("near_tie_rate", lambda a: among(~np.isnan(a["tie"]), a["near_tie"])),
 )
 #: CADE against the Full view on the same rows.
-_CHANGED = AnswerMetric("changed_rate", lambda a: among(a["compared"], a["changed"]))
+_FULL = View.FULL.value
+_CHANGED = AnswerMetric("changed_rate", lambda a: among(a["compared"], a["changed"]), versus=_FULL)
 #: A method against the generated answer to the Full prompt, on the same questions: of Full, what
 #: choosing among the candidates gains; of CADE, its whole gain over standard inference.
 _OVER_GENERATED = AnswerMetric(
     "gain_over_generated",
     lambda a: among(a["over_generated"], a["correct"] - a["correct_generated"]),
     "difference",
+    versus=f"{View.FULL}{GENERATED}",
 )
 #: The metrics of a task in their order. A new one is a line here.
 METRICS: Mapping[Task, Sequence[AnswerMetric]] = {
@@ -198,10 +202,12 @@ METRICS: Mapping[Task, Sequence[AnswerMetric]] = {
         *_READ,
         AnswerMetric("refusal_rate", lambda a: a["refused"], shown=lambda a: a["parsed"]),
         *_SCORED,
-        AnswerMetric("accuracy_gain", lambda a: among(a["compared"], a["gain"]), "difference"),
+        AnswerMetric(
+            "accuracy_gain", lambda a: among(a["compared"], a["gain"]), "difference", versus=_FULL
+        ),
         _CHANGED,
-        AnswerMetric("fixed_rate", lambda a: among(a["compared"], a["gain"] > 0)),
-        AnswerMetric("broken_rate", lambda a: among(a["compared"], a["gain"] < 0)),
+        AnswerMetric("fixed_rate", lambda a: among(a["compared"], a["gain"] > 0), versus=_FULL),
+        AnswerMetric("broken_rate", lambda a: among(a["compared"], a["gain"] < 0), versus=_FULL),
         AnswerMetric("kept_rate", lambda a: among(a["compared"], a["kept"])),
         _OVER_GENERATED,
     ),
@@ -210,7 +216,7 @@ METRICS: Mapping[Task, Sequence[AnswerMetric]] = {
         AnswerMetric("interval_accuracy", lambda a: a["correct"]),
         *_READ,
         *_SCORED,
-        AnswerMetric("mae_change", lambda a: among(a["compared"], a["gain"]), "mean"),
+        AnswerMetric("mae_change", lambda a: among(a["compared"], a["gain"]), "mean", versus=_FULL),
         _CHANGED,
         _OVER_GENERATED,
     ),
@@ -324,7 +330,7 @@ def measured(
             if metric.shown is not None:
                 rows = (groups.code >= 0) & metric.shown(answers)
                 shown &= np.bincount(groups.code[rows], minlength=size) > 0
-            parts.append(_numbers(found, np.flatnonzero(shown)))
+            parts.append(_numbers(found, np.flatnonzero(shown), metric.versus))
         # one frame of all metrics: a frame of each takes ten times as long as its numbers
         columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         names = groups.names.take(columns.pop("at")).reset_index(drop=True)
@@ -332,11 +338,12 @@ def measured(
     return blocks
 
 
-def _numbers(found: stats.MeansByGroup, shown: np.ndarray) -> dict[str, np.ndarray]:
+def _numbers(found: stats.MeansByGroup, shown: np.ndarray, versus: str) -> dict[str, np.ndarray]:
     """The numbers of the shown groups, an array each."""
     columns = {
         "at": shown,
         "metric": np.full(len(shown), found.metric, dtype=object),
+        "versus": np.full(len(shown), versus, dtype=object),
         **{"value": found.value[shown], "n": found.n[shown]},
         **{"low": found.low[shown], "high": found.high[shown]},
         "clusters": found.clusters[shown],
