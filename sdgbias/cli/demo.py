@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -146,10 +146,13 @@ def demo(
             (0, RegressionBreach.exit_code),
             as_json,
         )
-    runs = store.latest_runs(results)
+    from sdgbias.report.build import ReportPages
+    from sdgbias.report.layout import OVERVIEW
+
+    runs, overview = store.latest_runs(results), ReportPages(results).page(OVERVIEW)
     people_runs = store.latest_runs(results, FACET, per_benchmark=True)
     found = {
-        "directions": directions(results, runs),
+        "findings": [answer.text for answer in overview[1]["answers"]] if overview else [],
         "accuracy": printed(results, "accuracy", runs),
         "people": _marked(printed(results, "people", people_runs)),
         "report": str(report / "index.html"),
@@ -166,40 +169,3 @@ def _marked(people: pd.DataFrame) -> pd.DataFrame:
     clear = np.where(people["low"] * people["high"] > 0, "yes", "")
     empty = [] if people["note"].any() else ["note"]
     return people.assign(clear=clear).drop(columns=empty)
-
-
-def directions(results: Path, runs: Iterable[object]) -> list[str]:
-    """In which direction each model is biased, in a sentence: what it answers without any evidence,
-    with picture and context, and after CADE; and the pillars in which it leans without evidence."""
-    from sdgbias.methods import lean
-    from sdgbias.methods.stats import Estimate
-    from sdgbias.report import data, labels
-
-    sentences, reported = [], data.load(results)
-    for model, rows in printed(results, "directions", runs).groupby("model", sort=True):
-        shares = {
-            (row["method"], row["direction"]): Estimate.of_row(row)
-            for row in rows.to_dict("records")
-        }
-        prior = {way: share for (method, way), share in shares.items() if method == "q_only"}
-        percent = {key: f"{share.value:.0%}".replace("%", " %") for key, share in shares.items()}
-        text = f"{model} {lean.verdict(prior)}."
-        if prior:
-            counted = max(share.clusters for share in prior.values())
-            parts = ", ".join(f"{percent['q_only', way]} {way}" for way in prior)
-            text += f" Without any evidence its answers are {parts} ({counted} prompts)."
-        ways = ("optimistic", "pessimistic")
-        if all((method, way) in shares for method in ("full", "cade") for way in ways):
-            told = " and ".join(
-                f"{percent['full', way]} {way} ({percent['cade', way]} after CADE)" for way in ways
-            )
-            text += f" With picture and context they are {told}."
-        pillars = [
-            f"{one.pillar} {one.evidence}"
-            for one in (labels.leaning(reported, str(model)) if reported is not None else ())
-            if one.verdict.startswith("leans ")
-        ]
-        if pillars:
-            text += f" By pillar, without evidence: {'; '.join(pillars)}."
-        sentences.append(text)
-    return sentences

@@ -29,7 +29,7 @@ from sdgbias.cli.night_options import NightOptions
 from sdgbias.files import json_object
 from sdgbias.nightly import attempt, process, records, schedule
 from tests.builders import night_stubs
-from tests.builders.commands import REPOSITORY, add_model, environment, metrics
+from tests.builders.commands import REPOSITORY, add_model, environment
 from tests.builders.hub import Hub, Repo, commit, weights
 from tests.builders.prefect_server import Page, prefect_server, wait_for
 from tests.builders.slow_engine import asked, slow_planted
@@ -62,24 +62,6 @@ def nightly(
         timeout=900,
         check=False,
     )
-
-
-@pytest.mark.long
-def test_ephemeral_night_goes_on_when_one_model_fails(tiny_benchmark: Path, tmp_path: Path) -> None:
-    add_model(tmp_path, "good")
-    absent = add_model(
-        tmp_path, "absent", backend="hf", repo="path:/nowhere/at/all", notes="a folder that is gone"
-    )
-    add_model(tmp_path, "asleep", state="candidate", reason="not tonight")
-    done = nightly(tmp_path, tiny_benchmark)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "absent: failed" in done.stdout and "ModelError" in done.stdout
-    assert "1 failed, 1 published" in done.stdout.splitlines()[-1]
-    assert (
-        "state: quarantined" in absent.read_text() and "reason: 'ModelError" in absent.read_text()
-    )
-    assert set(metrics(tmp_path / "results" / "r.duckdb")["model"]) == {"good"}
-    assert (tmp_path / "report" / "index.html").exists()
 
 
 @pytest.fixture(scope="module")

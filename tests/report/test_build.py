@@ -223,7 +223,7 @@ def test_numbers_as_text() -> None:
     assert words.interval(Estimate(0.5, 1, float("nan"), float("nan"))) == "no interval"
     few = Estimate(0.5, 40, float("nan"), float("nan"), 3)
     assert words.interval(few) == "no interval: 3 clusters"
-    assert words.aside(few).startswith("(no interval: 3 clusters, n")
+    assert words.written(few).aside.startswith("(no interval: 3 clusters, n")
 
 
 def test_headline_sentences(results: Path) -> None:

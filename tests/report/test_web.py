@@ -274,7 +274,7 @@ def test_while_the_file_is_written_old_answers_serve_or_a_page_asks_again(
         assert held.get("/health").json()["results"] == "busy"
         path.touch()
         stale = held.get("/models")
-        assert stale.status_code == 200 and "This page shows what they said at" in text(stale.text)
+        assert stale.status_code == 200 and "This page shows them as of" in text(stale.text)
     assert held.get("/runs").status_code == 200
     assert (
         text(held.get("/models").text).split("Read-only")[0]

@@ -136,8 +136,5 @@ def _cell(row: Mapping[Any, Any], signed: bool = False) -> str:
     """A share as percent, or a signed difference in points, with its interval and n."""
     if pd.isna(row["value"]):
         return f"{row['missing_reason']} (n {int(row['n'])})"
-    e = Estimate.of_row(row)
-    bounds = f"{100 * e.low:.1f}, {100 * e.high:.1f}"
-    span = labels.interval(e) if pd.isna(e.low) else bounds
-    value = labels.number(100 * e.value, signed=True) if signed else labels.percent(e)
-    return f"{value} [{span}], n {e.n}"
+    shown = labels.written(Estimate.of_row(row), "disparity" if signed else "accuracy")
+    return f"{shown.value}{'' if signed else shown.unit} [{shown.ci}], n {shown.n}"
