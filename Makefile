@@ -1,14 +1,13 @@
 # make demo   raw sample -> benchmark -> nightly over every enabled model -> report (a few minutes on a bare machine)
 # make test   before each commit: ruff, mypy, the import contract and the quick tests
 # make test-slow   the rest: whole commands, nights, servers, browsers; make test-all: both, what CI runs
-# make test-long   the tests that both leave out
 # make docs   generate docs/reference/commands.md and the option tables
 # make vllm   an environment of its own in which the vLLM backend runs on CPU; make test-slow then tests it too
 PYTHON ?= python3.11
 BIN := .venv/bin
 INSTALL := scripts/install.py --constraint constraints.txt
 
-.PHONY: demo test test-slow test-all test-long docs install vllm clean
+.PHONY: demo test test-slow test-all docs install vllm clean
 
 # many images forbid Python to keep what it compiled: each of the demo's 25 processes then compiles all that it imports
 demo: export PYTHONDONTWRITEBYTECODE =
@@ -17,9 +16,9 @@ demo: .venv/installed
 
 # more processes than cores, with one thread each: some are always waiting for others, in the slow tests most
 WORKERS := --dist loadfile --no-loadscope-reorder --ignore=tests/vllm/test_api.py
-# the tests that `make test` runs, and in how many processes: make test TIER='not long' PROCESSES=4
-TIER ?= not slow and not long
-PROCESSES ?= 3
+# the tests that `make test` runs, and in how many processes: make test TIER='' PROCESSES=4
+TIER ?= not slow
+PROCESSES ?= 2
 test test-slow test-all: export OMP_NUM_THREADS = 1
 # pytest keeps the test modules with their rewritten assertions, half the time that a process takes to collect them
 test test-slow test-all: export PYTHONDONTWRITEBYTECODE =
@@ -31,10 +30,9 @@ test: .venv/installed-dev
 	$(BIN)/mypy & types=$$!; $(BIN)/pytest -n $(PROCESSES) $(WORKERS) -m '$(TIER)'; tests=$$?; \
 	wait $$types || { echo "mypy found errors: see above"; exit 1; }; exit $$tests
 
-# the tests of the vLLM engine, one process in an environment of its own, run beside the others and are shown after them;
-# the second argument says which
+# the tests of the vLLM engine, one process in an environment of its own, run beside the others and are shown after them
 define beside_vllm
-	@if test -f .venv-vllm/installed; then set -- .venv-vllm/bin/python -m pytest tests/vllm -m '$(2)'; \
+	@if test -f .venv-vllm/installed; then set -- .venv-vllm/bin/python -m pytest tests/vllm; \
 	else set -- echo 'no .venv-vllm: the tests of the vLLM engine are skipped; build it: make vllm'; fi; \
 	said=$$(mktemp); "$$@" >$$said 2>&1 & other=$$!; trap "kill $$other" INT TERM; \
 	$(1); tests=$$?; \
@@ -42,16 +40,11 @@ define beside_vllm
 endef
 
 test-slow: .venv/installed-dev
-	$(call beside_vllm,$(BIN)/pytest -n 4 $(WORKERS) -m 'slow and not long',not long)
+	$(call beside_vllm,$(BIN)/pytest -n 4 $(WORKERS) -m slow)
 
 # both in one go: every process collects the tests once
 test-all: .venv/installed-dev
-	$(call beside_vllm,$(MAKE) test TIER='not long' PROCESSES=4,not long)
-
-# what `make test-all` leaves out, because a quicker test shows it as well: whole commands killed from outside, second machines, second engines
-test-long: export PYTHONDONTWRITEBYTECODE =
-test-long: .venv/installed-dev
-	$(call beside_vllm,OMP_NUM_THREADS=1 $(BIN)/pytest -m long,long)
+	$(call beside_vllm,$(MAKE) test TIER= PROCESSES=4)
 
 # the reference of all commands and options, from the commands themselves; tables of registry options, from the engines
 docs: .venv/installed-dev

@@ -1,5 +1,5 @@
 """How long `sdgbias demo` takes and how much memory it needs: cold in a fresh clone, then warm in
-the same clone.
+the same clone; and the longest time between two lines of its output.
 
     python -m bench.demo [--keep DIR]
 
@@ -20,9 +20,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import IO
 
 from bench import summary
 
@@ -75,26 +77,44 @@ def resident_bytes(session: int) -> int:
     return total
 
 
-def measured(command: list[str], folder: Path, log: Path) -> tuple[float, int]:
-    """(wall seconds, peak bytes) of one command; its output goes to `log`."""
+def measured(command: list[str], folder: Path, log: Path) -> tuple[float, int, float, str]:
+    """(wall seconds, peak bytes, seconds of the longest silence, the line before it) of one
+    command; its output goes to `log`."""
     environment = {**os.environ, "PYTHONPATH": str(folder)}
-    began, peak = time.perf_counter(), 0
-    with log.open("w", encoding="utf-8") as out:
-        process = subprocess.Popen(
-            command,
-            cwd=folder,
-            env=environment,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    began, peak, silence = time.perf_counter(), 0, (0.0, "")
+
+    def read(lines: IO[str]) -> None:
+        nonlocal silence
+        last, before = began, "the start"
+        with log.open("w", encoding="utf-8") as out:
+            for line in lines:
+                now = time.perf_counter()
+                silence = max(silence, (now - last, before))
+                last, before = now, line.strip() or before
+                out.write(f"{now - began:7.1f} {line}")
+        silence = max(silence, (time.perf_counter() - last, before))
+
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        reader = threading.Thread(target=read, args=(process.stdout,))
+        reader.start()
         while process.poll() is None:
             peak = max(peak, resident_bytes(process.pid))
             time.sleep(0.25)
+        reader.join()
     if process.returncode:
         tail = "\n".join(log.read_text(encoding="utf-8").splitlines()[-15:])
         raise SystemExit(f"{' '.join(command)} ended with exit code {process.returncode}:\n{tail}")
-    return time.perf_counter() - began, peak
+    return time.perf_counter() - began, peak, *silence
 
 
 def evaluations(folder: Path, since: datetime) -> list[dict[str, str]]:
@@ -129,25 +149,30 @@ def main() -> None:
         what = clone(folder)
         print(f"{what}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f} at the start\n")
         print(
-            "| `sdgbias demo` | wall s | peak GiB | evaluation alone s | prompts scored"
-            " |\n|---|---|---|---|---|"
+            "| `sdgbias demo` | wall s | peak GiB | evaluation alone s | prompts scored | longest"
+            " silence s, after |\n|---|---|---|---|---|---|"
         )
         cold = 0.0
         for name in ("cold", "warm"):
             since = datetime.now(UTC)
-            wall, peak = measured([SDGBIAS, "demo"], folder, folder / f"demo-{name}.log")
+            wall, peak, silence, before = measured(
+                [SDGBIAS, "demo"], folder, folder / f"demo-{name}.log"
+            )
             done = evaluations(folder, since)
             alone = (
                 ", ".join(f"{row['model']} {float(row['s']):.1f}" for row in done) or "none needed"
             )
             scored = sum(int(row["n_scored"]) for row in done)
             n, figure = f"{scored:,} prompts scored, once", f"{wall:.0f} s, {peak / 2**30:.2f} GiB"
+            figure += f", silent for at most {silence:.0f} s"
             aim, beside = ("150 s", "") if name == "cold" else ("none", f"cold: {cold:.0f} s")
             cold = wall if name == "cold" else cold
             beside = beside or f"evaluations alone: {alone} s"
             summary.record("demo", [summary.Row(f"sdgbias demo, {name}", n, figure, aim, beside)])
             print(
-                f"| {name} | {wall:.1f} | {peak / 2**30:.2f} | {alone} | {scored:,} |", flush=True
+                f"| {name} | {wall:.1f} | {peak / 2**30:.2f} | {alone} | {scored:,} |"
+                f" {silence:.1f}, {before[:60]} |",
+                flush=True,
             )
 
 

@@ -1,7 +1,7 @@
 """One attempt on one model as a flow run of its own: in the work pool of the machine type that the
 model needs, or beside the night on one machine (flows/serve.py).
 
-The night (flows/nightly.py) starts it and waits. Its log, Cancel, Pause, Retry, heartbeat and the
+The night (flows/night.py) starts it and waits. Its log, Cancel, Pause, Retry, heartbeat and the
 state of a run whose machine is gone are Prefect's own. Night and attempt share the benchmark, the
 results folder and Prefect's server: the outcome is an artifact of the run.
 """
@@ -9,6 +9,7 @@ results folder and Prefect's server: the outcome is an artifact of the run.
 from __future__ import annotations
 
 import json
+import time
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -29,7 +30,7 @@ from prefect.client.schemas.filters import (
     FlowRunFilterStateType,
     FlowRunFilterTags,
 )
-from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.client.schemas.objects import FlowRun, State, StateType, WorkPoolStatus
 from prefect.client.schemas.sorting import ArtifactSort
 from prefect.deployments import run_deployment
 from prefect.exceptions import Pause
@@ -46,6 +47,7 @@ from sdgbias.types import SDG
 OUTCOME = TypeAdapter(JobOutcome)
 KEY = "outcome"
 LOOK = 2.0  # seconds between two looks at a run's state
+PATIENCE = 600.0  # seconds for which a run may wait for a pool that has no worker
 #: States of a run that is at work, or will be.
 AT_WORK = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING]
 
@@ -120,8 +122,9 @@ def run_by_deployment(
 ) -> JobOutcome:
     """Make one attempt as a run of this deployment, whose ``{gpu}`` is the job's machine type, and
     wait for its end; one that is at work already, of an earlier start of the night, is waited for.
-    A run that crashed gives a failure of kind 'Interrupted', which is not the model's; one that a
-    person cancelled or paused is skipped. A night that is ended cancels it."""
+    A run that crashed gives a failure of kind 'Interrupted', one whose pool has no worker for
+    PATIENCE seconds of kind 'NoWorker': neither is the model's. One that a person cancelled or
+    paused is skipped. A night that is ended cancels it."""
     began = datetime.now(UTC)
     parameters = {
         "results": str(results.resolve()),
@@ -148,12 +151,16 @@ def run_by_deployment(
         except httpx.HTTPError as error:
             why = f"Prefect's server: {type(error).__name__}: {error}"
             return attempt.lost(job, why, began, number)
-        state = run.state
+        state, attended = run.state, time.monotonic()
         try:
             while state is None or not (state.is_final() or state.is_paused()):
                 process.pause(LOOK)
                 with suppress(httpx.HTTPError):  # the server will be back
                     state = client.read_flow_run(run.id).state
+                    if has_worker(client, run.work_pool_name) or not (state and waits(state)):
+                        attended = time.monotonic()
+                if time.monotonic() - attended >= PATIENCE:
+                    return _without_worker(client, run, attempt.lost(job, "", began, number))
         except process.Stopped:
             with suppress(httpx.HTTPError):
                 client.set_flow_run_state(run.id, Cancelling())
@@ -167,6 +174,25 @@ def run_by_deployment(
         return attempt.cancelled(attempt.lost(job, why, began, number), why)
     why = f"flow run {run.name} {str(state.name).lower()}: {state.message or 'its worker is gone'}"
     return attempt.lost(job, why, began, number)
+
+
+def waits(state: State[Any]) -> bool:
+    """Whether a run in this state has yet to be started by a worker."""
+    return state.is_scheduled() or state.is_pending()
+
+
+def has_worker(client: SyncPrefectClient, pool: str | None) -> bool:
+    """Whether a worker of this pool gives heartbeats; true without a pool (flows/serve.py)."""
+    return pool is None or client.read_work_pool(pool).status is not WorkPoolStatus.NOT_READY
+
+
+def _without_worker(client: SyncPrefectClient, run: FlowRun, lost: JobOutcome) -> JobOutcome:
+    """The outcome of a run that no worker takes; it doesn't begin when one comes back."""
+    pool = run.work_pool_name
+    why = f"no worker of the pool {pool} for {PATIENCE:.0f} s: its machine or its worker is gone"
+    client.set_flow_run_state(run.id, Cancelled(message=why), force=True)
+    onward = f"; start one there: prefect worker start --pool {pool}"
+    return replace(lost, kind="NoWorker", message=why + onward)
 
 
 def _at_work(client: SyncPrefectClient, tags: list[str], results: object) -> FlowRun | None:

@@ -15,19 +15,17 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from flows import SETTINGS
+from flows import SETTINGS, server
 from sdgbias import locks
 from sdgbias.cli.night_options import OF_ONE_NIGHT, NightOptions, takes_night_options
 from sdgbias.errors import InfrastructureError, SdgbiasError
@@ -37,9 +35,7 @@ if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.deployments.runner import RunnerDeployment
 
-ENV_API = "PREFECT_API_URL"
 NIGHTLY, SCORE = "nightly/nightly", "score/score"
-PATIENCE = 300.0  # seconds for a server to answer
 PAUSE = 5.0  # seconds before a server that ended is started again
 
 
@@ -83,27 +79,21 @@ def keep(port: int, home: Path) -> None:
     with lock, ExitStack() as servers, suppress(KeyboardInterrupt):
         process.sweep()
         given, log = environment(port, home), home / "runs.log"
-        server = None
-        if ENV_API not in os.environ:
+        running, server_log = None, home / "server.log"
+        if server.ENV_API not in os.environ:
             require_free(port)
-            server = servers.enter_context(_server(port, home))
-            wait_for(port, server, home)
+            running = servers.enter_context(server.beside(port, server_log, given))
+            server.wait_for(port, running, server_log)
         print(f"log         {log}", flush=True)
         itself = [sys.executable, "-m", "flows.serve", *sys.argv[1:]]
         with process.beside(itself, log, given) as runs:
             while runs.poll() is None:
                 time.sleep(1)
-                if server and server.poll() is not None:
+                if running and running.poll() is not None:
                     print("Prefect's server had ended and is started again", flush=True)
                     time.sleep(PAUSE)
-                    server = servers.enter_context(_server(port, home))
+                    running = servers.enter_context(server.beside(port, server_log, given))
         raise InfrastructureError(f"the runs ended: {process.last_error(log)}; see {log}")
-
-
-def _server(port: int, home: Path) -> AbstractContextManager[subprocess.Popen[bytes]]:
-    prefect = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1"]
-    log = home / "server.log"
-    return process.beside([*prefect, "--port", str(port)], log, environment(port, home))
 
 
 def require_free(port: int) -> None:
@@ -117,17 +107,6 @@ def require_free(port: int) -> None:
             ) from None
 
 
-def wait_for(port: int, server: subprocess.Popen[bytes], home: Path) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while server.poll() is None and time.monotonic() < deadline:
-        with suppress(OSError):
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/api/health", timeout=5).close()
-            return
-        time.sleep(0.2)
-    why = process.last_error(home / "server.log")
-    raise InfrastructureError(f"Prefect's server is not ready: {why}; see {home}/server.log")
-
-
 def environment(port: int, home: Path) -> dict[str, str]:
     """The environment of the server and of all runs, beside this process's own, whose variables
     come before the settings of sdgbias/data/prefect.yaml."""
@@ -136,11 +115,11 @@ def environment(port: int, home: Path) -> dict[str, str]:
     # tools of this environment are found even if it is not activated
     tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     more = {name: os.environ.get(name, value) for name, value in settings.items()} | {"PATH": tools}
-    if ENV_API in os.environ:
+    if server.ENV_API in os.environ:
         return more
     return {
         **more,
-        ENV_API: f"{page}/api",
+        server.ENV_API: f"{page}/api",
         "PREFECT_UI_API_URL": f"{page}/api",
         "PREFECT_HOME": str(home / "prefect"),
         # Prefect looks for it in the user's own folder otherwise
@@ -157,7 +136,7 @@ def register_and_run(night: NightOptions, options: dict[str, Any], watch: bool) 
     from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
     from prefect.schedules import Cron
 
-    from flows.nightly import nightly
+    from flows.night import nightly
     from flows.score import score
     from flows.watch import watch as watch_flow
 

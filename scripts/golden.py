@@ -35,17 +35,15 @@ from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.analysis.run import load
 from sdgbias.methods.cade import score_terms
 from sdgbias.progress import silent
+from sdgbias.suites import rows
 from sdgbias.suites.suite import EvalSettings, StoredScores
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "tests" / "golden"
 STUDIES = AnalysisSettings(draws=300, seed=0, bootstrap=200)
 #: What identifies a number, and what is compared of it.
-KEY = [
-    *("run_id", "source", "study", "task", "test", "method", "pillar", "indicator"),
-    *("by", "level", "x", "metric"),
-]
-COUNTS, VALUES, INTERVALS = ["n", "clusters"], ["value", "p"], ["ci_low", "ci_high"]
+KEY = ["run_id", *rows.KEY]
+COUNTS, VALUES, INTERVALS = ["n", "clusters"], ["value", "p", "p_adjusted"], ["low", "high"]
 #: Largest difference: an interval comes from more operations than its value does.
 TOLERANCES = (
     dict.fromkeys(COUNTS, 0.0) | dict.fromkeys(VALUES, 1e-12) | dict.fromkeys(INTERVALS, 1e-9)
@@ -116,19 +114,18 @@ def publish(results: Path, name: str, run: Mapping[str, Any]) -> None:
 
 def numbers(folder: Path) -> pd.DataFrame:
     """Every number of every run, computed from the stored scores: rows by `KEY`, with n, clusters,
-    value, p, ci_low, ci_high."""
+    value, p, p_adjusted, low, high; study 'cade': tuned parameters and the terms of the score."""
     results = folder / "results.duckdb"
     for name, run in runs().items():
         publish(results, name, run)
     analyse(results, list(runs()), STUDIES)
-    headline = store.query(results, "SELECT * FROM metric_rows").assign(source="headline")
-    studies = store.query(results, "SELECT * FROM study_rows").assign(source="study")
+    stored = store.query(results, "FROM numbers")
     params = store.query(results, "SELECT * FROM cade_params").melt(
         id_vars=["run_id", "task", "test"],
         value_vars=["alpha", "lambda_kl", "beta", "tau", "val_value", "n_val", "n_draws"],
         var_name="metric",
     )
-    frame = pd.concat([headline, studies, params.assign(source="cade")], ignore_index=True)
+    frame = pd.concat([stored, params.assign(study="cade")], ignore_index=True)
     frame = pd.concat([frame, cade_terms(results)], ignore_index=True)
     frame = frame.reindex(columns=[*KEY, *TOLERANCES])
     texts = [name for name in KEY if name != "x"]
@@ -140,7 +137,7 @@ def numbers(folder: Path) -> pd.DataFrame:
 def cade_terms(results: Path) -> pd.DataFrame:
     """The three terms of CADE's score (Eq. 9) at the tuned parameters, their means over all
     questions and candidates of a test: a fault too small to change an answer shows here."""
-    rows = []
+    terms = []
     for run_id in sorted(store.query(results, "SELECT DISTINCT run_id FROM cade_params")["run_id"]):
         for (task, test), cell in load(results, run_id).cells.items():
             if cell.params is None:
@@ -150,9 +147,9 @@ def cade_terms(results: Path) -> pd.DataFrame:
                 ("img", "ctx", "prior"), score_terms(streams, cell.params), strict=True
             ):
                 mean = float(np.abs(values[streams.valid]).mean())
-                row = {"run_id": run_id, "source": "cade", "task": task.value, "test": test.value}
-                rows.append(row | {"metric": f"mean |{term}|", "value": mean})
-    return pd.DataFrame(rows)
+                row = {"run_id": run_id, "study": "cade", "task": task.value, "test": test.value}
+                terms.append(row | {"metric": f"mean |{term}|", "value": mean})
+    return pd.DataFrame(terms)
 
 
 def differences(before: pd.DataFrame, after: pd.DataFrame) -> list[str]:

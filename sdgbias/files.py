@@ -106,16 +106,16 @@ def json_file(
 ) -> dict[str, Any]:
     """The object in a JSON file; errors as of `understood`."""
     with understood(path, fault, onward, raised):
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
             raise ValueError("no JSON object")
-    return found
+    return content
 
 
-def refuse_other_case(path: Path, found: Iterable[object], wanted: Iterable[str]) -> None:
+def refuse_other_case(path: Path, columns: Iterable[object], wanted: Iterable[str]) -> None:
     """InputError for a column that is one of ``wanted`` but for capital letters: it would be taken
     for another one and passed over."""
-    names = list(map(str, found))
+    names = list(map(str, columns))
     absent = {name.lower(): name for name in wanted if name not in names}
     for name in names:
         meant = absent.get(name.strip().lower())
@@ -248,10 +248,10 @@ def packaged_yaml(name: str) -> Any:
 def json_object(path: Path) -> dict[str, Any]:
     """A small JSON object; {} when the file is missing, damaged or holds something else."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 @cache

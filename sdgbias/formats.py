@@ -85,8 +85,8 @@ def parse(data: object, model: type[T], where: Path | str, error: type[SdgbiasEr
     """A mapping as read from YAML -> ``model``. ``where`` names the file in messages. Raises
     ``error`` on the first fault; unknown fields come before missing ones."""
     try:
-        found: T = _adapter(model).validate_python(data)
-        return found
+        parsed: T = _adapter(model).validate_python(data)
+        return parsed
     except Invalid as invalid:
         faults = sorted(invalid.errors(), key=lambda f: f["type"] != "unexpected_keyword_argument")
         raise error(f"{where}: {_sentence(faults[0], schema(model))}") from None
@@ -97,28 +97,28 @@ def faults(data: object, model: type[Any]) -> list[tuple[tuple[Any, ...], str]]:
     try:
         _adapter(model).validate_python(data)
     except Invalid as invalid:
-        known = schema(model)
-        return [(fault["loc"], _sentence(fault, known)) for fault in invalid.errors()]
+        described = schema(model)
+        return [(fault["loc"], _sentence(fault, described)) for fault in invalid.errors()]
     return []
 
 
 def schema(model: type[Any], name: str = "") -> dict[str, Any]:
     """JSON Schema of a format. Conditions between fields are checked by the reader alone."""
-    made = _adapter(model).json_schema()
+    properties = _adapter(model).json_schema()
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"sdgbias/{name}.schema.json",
-        **made,
+        **properties,
     }
 
 
-def _sentence(fault: Any, known: dict[str, Any]) -> str:
+def _sentence(fault: Any, whole: dict[str, Any]) -> str:
     """One fault as a sentence: field, value and what is valid."""
     *above, field = fault["loc"] or ("",)
     if fault["type"] == "value_error":  # a rule of the format: a sentence of its own
         return "".join((_place(fault["loc"]), str(fault["ctx"]["error"])))
     place = _place(above)
-    here = _at(known, above)
+    here = _at(whole, above)
     if fault["type"] == "unexpected_keyword_argument":
         return place + one_of("field", field, here["properties"])
     if fault["type"] == "missing":
@@ -126,9 +126,9 @@ def _sentence(fault: Any, known: dict[str, Any]) -> str:
     if fault["type"] == "literal_error":
         names = re.findall(r"'([^']*)'", fault["ctx"]["expected"])
         return place + one_of(str(field), fault["input"], names)
-    about = _at(known, fault["loc"]).get("description", "")
+    about = _at(whole, fault["loc"]).get("description", "")
     if fault["type"] == "dataclass_type":
-        fields = ", ".join(_at(known, fault["loc"])["properties"])
+        fields = ", ".join(_at(whole, fault["loc"])["properties"])
         return f"{_place(fault['loc'])}not a mapping of fields; valid fields: {fields}"
     if fault["type"] in _VALID:
         message = _VALID[fault["type"]].format(**fault.get("ctx", {}))
@@ -149,16 +149,16 @@ def _place(loc: Any) -> str:
     return f"{text.removeprefix('.')}: " if text else ""
 
 
-def _at(known: dict[str, Any], loc: Any) -> dict[str, Any]:
+def _at(whole: dict[str, Any], loc: Any) -> dict[str, Any]:
     """The part of a schema at a place of the data; {} where it has none."""
-    found: Any = known
+    part_schema: Any = whole
     for part in (*loc, None):
-        for option in found.get("anyOf", []):
-            found = found | option
-        if "$ref" in found:
-            found = found | known["$defs"][found["$ref"].rsplit("/", 1)[1]]
+        for option in part_schema.get("anyOf", []):
+            part_schema = part_schema | option
+        if "$ref" in part_schema:
+            part_schema = part_schema | whole["$defs"][part_schema["$ref"].rsplit("/", 1)[1]]
         if part is None:
             break
-        named = found.get("properties", {}).get(part, found.get("additionalProperties"))
-        found = found.get("items", {}) if isinstance(part, int) else named or {}
-    return dict(found)
+        named = part_schema.get("properties", {}).get(part, part_schema.get("additionalProperties"))
+        part_schema = part_schema.get("items", {}) if isinstance(part, int) else named or {}
+    return dict(part_schema)

@@ -71,10 +71,10 @@ def watch() -> None:
         return
     reading = int(number)
     try:
-        found = os.fstat(reading)
+        inherited = os.fstat(reading)
     except OSError:
         return
-    if not stat.S_ISFIFO(found.st_mode) or found.st_ino != int(inode):
+    if not stat.S_ISFIFO(inherited.st_mode) or inherited.st_ino != int(inode):
         return
     os.set_inheritable(reading, False)
     threading.Thread(target=_end_with, args=(reading,), name="lifeline", daemon=True).start()

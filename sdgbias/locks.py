@@ -93,10 +93,10 @@ def alone(results: Path, wait: float = 30.0) -> Iterator[None]:
 def _held(
     results: Path, kind: Callable[..., AbstractContextManager[object]], wait: float
 ) -> Iterator[None]:
-    mine: set[Path] = _MINE.__dict__.setdefault("held", set())
+    held: set[Path] = _MINE.__dict__.setdefault("held", set())
     path = results.resolve().with_name(results.name + ".lock")
     with ExitStack() as stack:
-        if path not in mine:
+        if path not in held:
             try:
                 lock = ReadWriteLock(path, is_singleton=False)
                 stack.enter_context(kind(lock, timeout=wait))
@@ -108,6 +108,6 @@ def _held(
             except (OSError, sqlite3.Error):
                 pass
             else:
-                mine.add(path)
-                stack.callback(mine.discard, path)
+                held.add(path)
+                stack.callback(held.discard, path)
         yield

@@ -1,7 +1,7 @@
 """What a command is doing now, on one line: task, stage, items done, rate and time left.
 
 On a terminal the line is redrawn in place and what is printed appears above it; elsewhere a line is
-printed when a stage begins, and every few seconds while its count goes up. A command that starts
+printed when a stage begins, and every half minute while its count goes up. A command that starts
 others shows theirs: it listens on a datagram socket, named in the environment, to which each
 process sends its newest record instead of drawing a line. The socket has no file (Linux's abstract
 names), so a command that is killed leaves nothing behind; on other systems a command shows its own
@@ -32,8 +32,8 @@ ADDRESS, TASK = "SDGBIAS_PROGRESS", "SDGBIAS_TASK"
 #: Seconds between two records, before the first line is drawn, and until a record counts as left
 #: by a process that is gone.
 PERIOD, QUIET, STALE = 0.5, 1.0, 30.0
-#: Plain lines: seconds between two counts of a stage in the first minutes, and after LONG seconds.
-OFTEN, SELDOM, LONG = 4.0, 30.0, 600.0
+#: Plain lines: seconds between two counts of a stage.
+COUNT_EVERY = 30.0
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,9 @@ def text(record: Record) -> str:
         parts.append(f"{record.done:,} of {record.total:,}")
         if record.rate > 0 and record.done < record.total:
             left = (record.total - record.done) / record.rate
-            parts += [f"{record.rate:,.{0 if record.rate >= 10 else 1}f}/s", f"{span(left)} left"]
+            if record.rate >= 0.05:
+                parts.append(f"{record.rate:,.{0 if record.rate >= 10 else 1}f}/s")
+            parts.append(f"{span(left)} left")
     uncounted = record.total <= 1 or record.rate <= 0 or record.done >= record.total
     if uncounted and record.seconds >= 0:
         parts.append(span(record.seconds))
@@ -295,15 +297,14 @@ def _draw(over: threading.Event) -> None:
 
 
 def _print(over: threading.Event) -> None:
-    began, stream = time.monotonic(), sys.stderr
+    stream = sys.stderr
     printed: dict[str, tuple[Record, float]] = {}
     while True:
         now = time.monotonic()
-        least = OFTEN if now - began < LONG else SELDOM
         for record in _lines():
             last, at = printed.get(record.task, (Record(""), 0.0))
-            counted = record.total > 1 and record.done != last.done and now - at >= least
-            begun = record.task not in printed and (record.what or record.seconds >= OFTEN)
+            counted = record.total > 1 and record.done != last.done and now - at >= COUNT_EVERY
+            begun = record.task not in printed and (record.what or record.seconds >= COUNT_EVERY)
             if begun or counted or record.what not in ("", last.what):
                 uncounted = record.what and record.total <= 1
                 line = text(replace(record, seconds=-1) if uncounted else record)

@@ -15,52 +15,58 @@ from typing import Any
 import pytest
 
 import sdgbias.engines  # noqa: F401  before the tests import transformers, and so torchvision
-from tests.builders import forked
 from tests.builders import once as shared_by_workers
 from tests.builders.once import once
 
 #: The files that take longest start first, the longest before all others, so that no worker is
-#: left alone with one of them at the end; see the table at the end of a run. Files of one or two
-#: long tests come early too: xdist queues the next file behind them.
+#: left alone with one of them at the end; see the table at the end of a run.
 LONGEST = (
     "test_serve.py",
     "test_readme_tour.py",
     "test_flows.py",
-    "test_interrupted.py",
-    "test_nightly.py",
+    "test_nights.py",
     "test_bad_raw.py",
     "test_own_suite.py",
-    "test_pages.py",
-    "test_branches.py",
     "test_dvc.py",
-    "test_language_model.py",
-    "test_page_heights.py",
-    "test_gate.py",
-    "test_store_commands.py",
-    "test_images_build.py",
-    "test_parity_gate.py",
-    "test_censored_run.py",
+    "test_demo.py",
 )
 
 #: Tests that drive whole commands belong to the slow tier, but for these.
-QUICK = ("test_exit_codes.py", "test_models_lifecycle.py")
-#: Files elsewhere that take half a minute each, and so belong to it as well.
+QUICK = ("test_commands.py", "test_models_lifecycle.py", "test_refusals.py")
+#: Files elsewhere that take five seconds of CPU or more, of what a journey passes through as well.
 SLOW = (
     "analysis/test_baselines.py",
     "analysis/test_paper_fairness.py",
     "benchmark/test_items.py",
     "benchmark/test_quality_defects.py",
+    "benchmark/test_quality_page.py",
+    "benchmark/test_release.py",
+    "benchmark/test_review.py",
+    "engines/test_half.py",
     "engines/test_head.py",
+    "engines/test_numbers.py",
+    "engines/test_text_encoders.py",
+    "engines/test_text_only.py",
+    "engines/test_zero_shot.py",
+    "nightly/test_flow_defaults.py",
+    "nightly/test_pages.py",
+    "nightly/test_records.py",
     "nightly/test_regression.py",
+    "nightly/test_scenarios.py",
+    "nightly/test_unchanged.py",
     "raw/test_check.py",
     "raw/test_images_build.py",
     "report/test_build.py",
     "report/test_fairness.py",
+    "report/test_layout.py",
     "report/test_pages.py",
+    "scoring/test_admission.py",
     "scoring/test_cost.py",
+    "scoring/test_evaluate.py",
     "scoring/test_parity.py",
     "spec/test_backends.py",
     "spec/test_branches.py",
+    "spec/test_gpu_views.py",
     "spec/test_shared_prefixes.py",
     "spec/test_text_only.py",
 )
@@ -130,16 +136,21 @@ def small_benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return once(tmp_path_factory, "small", make) / "benchmark"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--write-golden", action="store_true", help="write the golden files of the tests that run"
+    )
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Files without a test of the tier that is asked for aren't imported, which takes some 10 s of
+    """Files without a test of the tier that is asked for aren't imported, which takes seconds of
     every worker."""
     if not collection_path.name.startswith("test_"):
         return None
-    tier = config.getoption("markexpr")
-    slow = _slow(collection_path)
-    if tier == "slow and not long" and not slow:  # a file may hold a slow test among others
+    tier, slow = config.getoption("markexpr"), _slow(collection_path)
+    if tier == "slow" and not slow:  # a file may hold a slow test among others
         return "mark.slow" not in collection_path.read_text(encoding="utf-8") or None
-    return (tier == "not slow and not long" and slow) or None
+    return (tier == "not slow" and slow) or None
 
 
 def _slow(path: Path) -> bool:
@@ -164,9 +175,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _cpu() -> float:
-    """CPU seconds so far: of this process, of its children that have ended, of the commands that
-    forks ran for it."""
-    return sum(os.times()[:4]) + forked.spent()
+    """CPU seconds so far, of this process and of its children that have ended."""
+    return sum(os.times()[:4])
 
 
 _BEFORE = [_cpu()]

@@ -26,7 +26,7 @@ TEXT = {page.relative_to(REPOSITORY).as_posix(): page.read_text(encoding="utf-8"
 def test_deployment_is_one_that_prefect_takes() -> None:
     from prefect.client.schemas.schedules import CronSchedule
 
-    from flows.nightly import nightly
+    from flows.night import nightly
 
     deployment = yaml.safe_load(
         (REPOSITORY / "infra" / "prefect.yaml").read_text(encoding="utf-8")

@@ -63,3 +63,17 @@ def test_the_docstring_of_every_room_names_its_modules() -> None:
     for room in ROOMS:
         named = named_by(room)
         assert sorted(named) == sorted(modules_of(room)), room.name
+
+
+def test_every_fault_of_an_earlier_review_has_a_test_that_exists() -> None:
+    """The table of tests/README.md."""
+    page = (REPOSITORY / "tests" / "README.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page)
+    missing = [
+        f"{path}::{name}"
+        for path, name in named
+        if not (REPOSITORY / path).is_file()
+        or f"def {name}(" not in (REPOSITORY / path).read_text(encoding="utf-8")
+    ]
+    assert len(named) > 40
+    assert missing == [], "tests/README.md names tests that are gone: give the fault another"

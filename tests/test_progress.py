@@ -59,7 +59,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(progress.ADDRESS, raising=False)
     monkeypatch.delenv(progress.TASK, raising=False)
     monkeypatch.setattr(progress, "QUIET", 0.0)
-    monkeypatch.setattr(progress, "OFTEN", 0.02)
+    monkeypatch.setattr(progress, "COUNT_EVERY", 0.02)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
             Record("a", "scoring prompts", 1200, 5700, 98.2, 12.0),
             "a: scoring prompts, 1,200 of 5,700, 98/s, 46 s left",
         ),
-        (Record("a", "scoring", 30, 90, 0.005), "a: scoring, 30 of 90, 0.0/s, 3 h 20 min left"),
+        (Record("a", "scoring", 30, 90, 0.005), "a: scoring, 30 of 90, 3 h 20 min left"),
         (Record("a", "scoring", 90, 90, 8.0, 9.0), "a: scoring, 90 of 90, 9 s"),
     ],
 )

@@ -1,5 +1,5 @@
 """Analysis of stored scores; needs no model. Every study is a function from a run to rows of
-``study_rows``."""
+``numbers``."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from sdgbias.analysis.studies import (
     search,
 )
 from sdgbias.progress import Progress, each, silent
+from sdgbias.suites.rows import HEADLINE
 
 #: name -> function from a run and settings to rows, in execution order.
 STUDIES = {
@@ -64,7 +65,8 @@ def analyse(
         if again or not _analysed(results, run_id, settings):
             rows = _study(results, run_id, settings, progress)
             done = pd.DataFrame([{"settings": vars(settings)}])
-            store.replace(results, run_id, {"study_rows": rows, "analyses": done})
+            tables = {"numbers": rows, "analyses": done}
+            store.replace(results, run_id, tables, kept_study=HEADLINE)
             made[run_id] = len(rows)
     return made
 

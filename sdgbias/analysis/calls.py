@@ -13,6 +13,7 @@ from sdgbias.analysis.rows import AnalysisSettings, row, table
 from sdgbias.analysis.run import RunData
 from sdgbias.methods import stats
 from sdgbias.methods.cade import Floats, Ints
+from sdgbias.suites.rows import FEWER
 
 StudyRow = dict[str, object]
 
@@ -67,7 +68,7 @@ def measured(
 
 def rows_of(study: str, call: Call) -> list[StudyRow]:
     """The rows of a call; empty groups are left out. A group of fewer rows than its level's
-    smallest has no value, and its note explains why."""
+    smallest has no value."""
     made = []
     for level in call.levels:
         tables = stats.measure(
@@ -82,7 +83,7 @@ def rows_of(study: str, call: Call) -> list[StudyRow]:
             for i in np.flatnonzero(of_metric.n > 0):
                 more: StudyRow = {"p": float(of_metric.p[i])} if call.tested else {}
                 if of_metric.small[i]:
-                    more["note"] = "too few rows for a value"
+                    more["missing_reason"] = FEWER
                 columns = {**call.columns, **level.columns[i], **more}
                 made.append(row(study, of_metric.metric, of_metric.estimate(int(i)), **columns))
     return made
@@ -99,14 +100,15 @@ def grouping(
 
 def levels_of(items: pd.DataFrame) -> list[Level]:
     """Groupings: all rows, by pillar, and by indicator within its pillar, where there are any."""
-    whole = Level(np.zeros(len(items), dtype=np.int64), ({"pillar": "all", "indicator": "all"},))
+    whole = Level(np.zeros(len(items), dtype=np.int64), ({},))
     pillars = items["pillar"].where(items["pillar"] != "")
     both = pillars + "\t" + items["indicator"]
-    return [
-        whole,
-        grouping(pillars, lambda pillar: {"pillar": pillar, "indicator": "all"}),
-        grouping(both, lambda k: dict(zip(("pillar", "indicator"), k.split("\t"), strict=True))),
-    ]
+
+    def named(key: str) -> dict[str, str]:
+        names = dict(zip(("group", "indicator"), key.split("\t"), strict=False))
+        return {"attribute": "pillar", **names}
+
+    return [whole, grouping(pillars, named), grouping(both, named)]
 
 
 def distinct(
@@ -129,11 +131,10 @@ def distinct(
 
 
 def adjust(rows: Sequence[StudyRow]) -> None:
-    """Replace the p of one family's rows by Holm's, in place; the note keeps the unadjusted p and
-    the size of the family."""
+    """Holm's p of one family's rows, in place; the note has the size of the family."""
     raw = [float(r["p"]) for r in rows]  # type: ignore[arg-type]
     many = sum(not np.isnan(p) for p in raw)
-    for r, p, fixed in zip(rows, raw, stats.holm(raw), strict=True):
+    for r, p, adjusted in zip(rows, raw, stats.holm(raw), strict=True):
         if not np.isnan(p):
-            said = f"{r['note']}; " if r["note"] else ""
-            r["p"], r["note"] = float(fixed), f"{said}p: Holm over {many} tests, alone {p:.3g}"
+            note = f"{r['note']}; " if r["note"] else ""
+            r["p_adjusted"], r["note"] = float(adjusted), f"{note}Holm over {many} tests"

@@ -1,4 +1,4 @@
-"""Rows of the study table: one format for every analysis beyond the headline metrics."""
+"""Rows of studies: rows of ``numbers`` beyond the headline metrics."""
 
 from __future__ import annotations
 
@@ -9,28 +9,7 @@ from typing import Any
 import pandas as pd
 
 from sdgbias.methods.stats import Estimate
-
-#: Columns of ``study_rows`` without run_id, with their defaults.
-EMPTY: Mapping[str, object] = {
-    "study": "",
-    "task": "mcq",
-    "test": "all",
-    "method": "",
-    "pillar": "all",
-    "indicator": "all",
-    "by": "",
-    "level": "",
-    "x": float("nan"),
-    "metric": "",
-    "value": float("nan"),
-    "n": 0,
-    "ci_low": float("nan"),
-    "ci_high": float("nan"),
-    "p": float("nan"),
-    "note": "",
-}
-COLUMNS = tuple(EMPTY)
-KEY = ("study", "task", "test", "method", "pillar", "indicator", "by", "level", "x", "metric")
+from sdgbias.suites.rows import KEY, NOT_SCORED, NUMBER, numbers
 
 
 @dataclass(frozen=True)
@@ -45,27 +24,26 @@ class AnalysisSettings:
 def row(
     study: str, metric: str, estimate: Estimate | float, **columns: object
 ) -> dict[str, object]:
-    """One row. An Estimate fills value, n, ci_low and ci_high, and where it has no interval the
+    """One row. An Estimate fills value, n, clusters, low and high, and where it has no interval the
     note, with the reason; a bare number only value. Raises ValueError for an unknown column."""
-    unknown = set(columns) - set(COLUMNS)
+    unknown = set(columns) - set(NUMBER)
     if unknown:
-        raise ValueError(f"no such column of study_rows: {sorted(unknown)[0]}")
-    if isinstance(estimate, Estimate):
-        parts = (str(columns.get("note", "")), estimate.missing_interval())
-        columns["note"] = "; ".join(part for part in parts if part)
-        numbers = {
-            "value": estimate.value,
-            "n": estimate.n,
-            "ci_low": estimate.low,
-            "ci_high": estimate.high,
-        }
-    else:
-        numbers = {"value": float(estimate)}
-    return {**EMPTY, "study": study, "metric": metric, **numbers, **columns}
+        raise ValueError(f"no such column of numbers: {sorted(unknown)[0]}")
+    if not isinstance(estimate, Estimate):
+        return {**NUMBER, "study": study, "metric": metric, "value": float(estimate), **columns}
+    values = estimate.columns()
+    notes = (str(columns.get("note", "")), str(values["note"]))
+    columns["note"] = "; ".join(note for note in notes if note)
+    return {**NUMBER, "study": study, "metric": metric, **values, **columns}
+
+
+def not_run(study: str, why: str, **columns: object) -> dict[str, object]:
+    """The row of a method or a study that could not be run."""
+    return row(study, "not_run", float("nan"), missing_reason=NOT_SCORED, note=why, **columns)
 
 
 def table(rows: Iterable[Mapping[Any, Any]]) -> pd.DataFrame:
-    """All columns in their order, sorted by key, so that the result doesn't depend on the order of
-    creation."""
-    frame = pd.DataFrame(list(rows), columns=list(COLUMNS)).astype({"n": "int64"})
+    """The rows with all columns of ``numbers``, sorted by key, so that the result doesn't depend on
+    the order of creation."""
+    frame = numbers(pd.DataFrame(list(rows), columns=list(NUMBER)))
     return frame.sort_values(list(KEY), kind="stable", ignore_index=True)

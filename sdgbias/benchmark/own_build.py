@@ -49,8 +49,8 @@ def build_own(folder: Path, out: Path, progress: Progress = silent) -> dict[str,
         raise SuiteError(refusal(source))
     spec = source.suite
     _require_target(folder, out, spec)
-    images = _store(source, out, progress)
-    items = _items(source, spec, images)
+    images, image_ids = _store(source, out, progress)
+    items = _items(source, spec, image_ids)
     prompts = own_prompts(items, source.has_context)
     items, lost = quality.sift("items_own", items, {"images_own": images, "prompts_own": prompts})
     write_table(out, "items_own", items)
@@ -92,35 +92,27 @@ def _require_target(folder: Path, out: Path, spec: SuiteFile) -> None:
         raise StoreError(f"{card}: can't be replaced ({error.strerror or error})") from None
 
 
-def _store(source: Folder, out: Path, progress: Progress) -> pd.DataFrame:
-    """Writes the image store; returns images.parquet: each distinct image once, under the first
-    path with its bytes."""
-    paths = sorted(set(source.questions["image"]) - {""})
+def _store(source: Folder, out: Path, progress: Progress) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Writes the image store; returns images.parquet, in which each distinct image stands once,
+    under the first path with its bytes, and the image id of every path."""
+    ids, stored = {"": ""}, set()
 
     def pictures() -> Iterator[tuple[str, str, list[bytes]]]:
-        seen: set[str] = set()
+        paths = sorted(set(source.questions["image"]) - {""})
         for name in each(progress, "storing pictures", paths):
             data = confine(source.root, name).read_bytes()
-            identity = shards.image_id([data])
-            if identity not in seen:
-                seen.add(identity)
+            ids[name] = shards.image_id([data])
+            if ids[name] not in stored:
+                stored.add(ids[name])
                 yield name, name, [data]
 
-    if not paths:
-        shards.clear_store(out)
-        return shards.join_index([]).assign(image_group=pd.Series([], dtype="str"))
     index = shards.store_images(out, pictures())
-    return index.assign(image_group=index["image_id"])
+    return index.assign(image_group=index["image_id"]), ids
 
 
-def _items(source: Folder, spec: SuiteFile, images: pd.DataFrame) -> pd.DataFrame:
+def _items(source: Folder, spec: SuiteFile, image_ids: dict[str, str]) -> pd.DataFrame:
     """items_own.parquet: one row per question, sorted by item_id."""
     rows = source.questions
-    stored, by_path = set(images["image_id"]), {"": ""}
-    for path in sorted(set(rows["image"]) - {""}):
-        by_path[path] = shards.image_id([confine(source.root, path).read_bytes()])
-        if by_path[path] not in stored:
-            raise SuiteError(f"{source.root}: image {path!r} changed while it was read; again")
     padded = [(*texts, *[""] * (len(OPTIONS) - len(texts))) for texts in rows["options"]]
     groups = rows[[f"group {name}" for name in spec.groups]].set_axis(list(spec.groups), axis=1)
     items = pd.DataFrame(
@@ -130,7 +122,7 @@ def _items(source: Folder, spec: SuiteFile, images: pd.DataFrame) -> pd.DataFram
             "context": rows["context"],
             **pd.DataFrame(padded, index=rows.index, columns=OPTIONS),
             **{"answer": rows["answer"], "polarity": spec.polarity, "split": rows["split"]},
-            **{"image_id": rows["image"].map(by_path), "picture": rows["image"]},
+            **{"image_id": rows["image"].map(image_ids), "picture": rows["image"]},
             "groups": [json.dumps(row, ensure_ascii=False) for row in groups.to_dict("records")],
         }
     )

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import yaml
 from pydantic import AfterValidator, Field, model_validator
 
 from sdgbias import files, formats
-from sdgbias.benchmark.own_table import Fault, decode
-from sdgbias.errors import InputError
+from sdgbias.errors import InputError, SuiteError
 from sdgbias.files import confine
 from sdgbias.formats import STRICT, Text
 from sdgbias.registry.entries import SUITE_NAME, suite_fault
@@ -21,7 +20,22 @@ from sdgbias.types import OPTION_LETTERS, SUITES
 
 FILE = "suite.yaml"
 _RESERVED = (*SUITES, "all", "own")
-_LONGEST = 1 << 20  # bytes of a suite.yaml
+
+
+@dataclass(frozen=True, order=True)
+class Fault:
+    """One problem to fix. file: path relative to the suite's folder; line: line of the text, or row
+    of a Parquet table; 0 for the whole file. message: the fault and how to fix it."""
+
+    file: str
+    line: int
+    message: str
+
+    def __str__(self) -> str:
+        if not self.line:
+            return f"{self.file}: {self.message}"
+        row = "row " if self.file.lower().endswith(".parquet") else ""
+        return f"{self.file}:{row}{self.line}: {self.message}"
 
 
 def _free(name: str) -> str:
@@ -122,6 +136,21 @@ class SuiteFile:
     ] = ""  # type: ignore[assignment]
 
 
+#: Line of suite.yaml by place of the field: ("columns", "id") -> 5.
+Lines = dict[tuple[str | int, ...], int]
+
+
+def columns_of(suite: SuiteFile) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """(field of suite.yaml, column of the table) of every column that is named."""
+    for field in ("id", "question", "answer", "image", "context", "split"):
+        if column := getattr(suite.columns, field):
+            yield ("columns", field), column
+    yield from ((("columns", "options", at), name) for at, name in enumerate(suite.columns.options))
+    if suite.cluster_by:
+        yield ("cluster_by",), suite.cluster_by
+    yield from ((("groups", at), name) for at, name in enumerate(suite.groups))
+
+
 def near(value: str, valid: Collection[str]) -> str:
     """'did you mean ...?' with the closest valid name, else all of them."""
     folded = {name.casefold(): name for name in valid}
@@ -131,97 +160,44 @@ def near(value: str, valid: Collection[str]) -> str:
     return f"there are: {', '.join(map(repr, valid))}" if valid else "there are none"
 
 
-@dataclass(frozen=True)
-class Spec:
-    """A suite.yaml that could be read, as far as it could. ``lines``: field, 'columns.id' included
-    -> its line."""
-
-    file: SuiteFile
-    lines: dict[str, int]
-
-    def line(self, field: str) -> int:
-        """The line of a field of suite.yaml, 0 where it is left out."""
-        return self.lines.get(field, 0)
-
-    def used(self) -> Iterator[tuple[str, str]]:
-        """(field of suite.yaml, column of the table) of every column that is named."""
-        columns = self.file.columns
-        for field in ("id", "question", "answer", "image", "context", "split"):
-            if getattr(columns, field):
-                yield f"columns.{field}", getattr(columns, field)
-        yield from (("columns.options", name) for name in columns.options)
-        if self.file.cluster_by:
-            yield "cluster_by", self.file.cluster_by
-        yield from (("groups", name) for name in self.file.groups)
-
-
-def read_spec(folder: Path) -> tuple[Spec | None, list[Fault]]:
-    """(suite.yaml of a folder, its faults). The Spec is None where its faults make it unusable."""
-    path = folder / FILE
-    if not path.is_file():
-        others = sorted(p.name for p in folder.glob("*.y*ml"))
+def read_suite(folder: Path) -> tuple[SuiteFile | None, Lines, list[Fault]]:
+    """(suite.yaml of a folder, the line of every field, its faults); the suite is None with any
+    fault."""
+    if not (folder / FILE).is_file():
+        others = sorted(path.name for path in folder.glob("*.y*ml"))
         hint = f"; rename {others[0]}" if others else ""
         message = f"not there; write it beside the table of items{hint} (docs: own questions)"
-        return None, [Fault(FILE, 0, message)]
+        return None, {}, [Fault(FILE, 0, message)]
     try:
-        data = confine(folder, FILE).read_bytes()
-    except (OSError, InputError) as error:
-        cause = getattr(error, "strerror", None) or error
-        return None, [Fault(FILE, 0, f"can't be read: {cause}")]
-    if len(data) > _LONGEST:
-        return None, [Fault(FILE, 0, f"has {len(data):,} bytes; at most {_LONGEST:,} are read")]
-    text, damaged = decode(data)
-    if damaged:
-        return None, [Fault(FILE, *fault) for fault in damaged]
-    try:
+        text = files.read_small(confine(folder, FILE))
         files.load_yaml(text)  # no alias, no field twice
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        given = yaml.load(text, Loader=yaml.BaseLoader)  # every scalar as it is written
+        lines = _lines(yaml.compose(text, Loader=yaml.BaseLoader), ())
+    except (OSError, InputError, UnicodeDecodeError) as error:
+        cause = getattr(error, "strerror", None) or error
+        return None, {}, [Fault(FILE, 0, f"can't be read: {cause}")]
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         cause = getattr(error, "problem", None) or type(error).__name__
         line = mark.line + 1 if mark is not None else 0
-        return None, [Fault(FILE, line, f"not YAML: {cause}; check indents, colons and quotes")]
-    lines: dict[str, int] = {}
-    given = _texts(node, "", lines)
-    faults, wrong = [], set()
-    for loc, sentence in formats.faults(given, SuiteFile):
-        names = [str(part) for part in loc]
-        wrong.add(".".join(names[:2] if names[0] == "columns" else names[:1]) if names else "")
-        while names and ".".join(names) not in lines:
-            names.pop()
-        faults.append(Fault(FILE, lines.get(".".join(names), 0), sentence))
-    suite = _usable(given, wrong)
-    return Spec(suite, lines) if suite else None, faults
+        return None, {}, [Fault(FILE, line, f"not YAML: {cause}; check indents, colons and quotes")]
+    faults = []
+    for place, sentence in formats.faults(given, SuiteFile):
+        while place and place not in lines:
+            place = place[:-1]
+        faults.append(Fault(FILE, lines.get(place, 0), sentence))
+    suite = None if faults else formats.parse(given, SuiteFile, FILE, SuiteError)
+    return suite, lines, faults
 
 
-def _texts(node: yaml.Node | None, place: str, lines: dict[str, int]) -> Any:
-    """A document with every scalar as it is written; ``lines`` receives the line of each place."""
-    below = f"{place}." if place else ""
+def _lines(node: yaml.Node | None, place: tuple[str | int, ...]) -> Lines:
+    """The line of every field and list entry of a document, counted from 1."""
+    lines: Lines = {}
     if isinstance(node, yaml.MappingNode):
-        for key, _ in node.value:
-            lines[f"{below}{key.value}"] = key.start_mark.line + 1
-        return {str(k.value): _texts(v, f"{below}{k.value}", lines) for k, v in node.value}
-    if isinstance(node, yaml.SequenceNode):
+        for key, value in node.value:
+            lines |= {(*place, key.value): key.start_mark.line + 1}
+            lines |= _lines(value, (*place, key.value))
+    elif isinstance(node, yaml.SequenceNode):
         for at, child in enumerate(node.value):
-            lines[f"{below}{at}"] = child.start_mark.line + 1
-        return [_texts(child, f"{below}{at}", lines) for at, child in enumerate(node.value)]
-    if node is None or node.tag == "tag:yaml.org,2002:null":
-        return None
-    return str(node.value).strip()
-
-
-def _usable(given: Any, wrong: Collection[str]) -> SuiteFile | None:
-    """The suite as far as it is readable, so that its table is checked as well; None where a
-    needed field isn't. wrong: the fields that have a fault."""
-
-    def fields_of(kind: type, values: Any, place: str) -> dict[str, Any]:
-        names = (field.name for field in fields(kind))
-        usable = {n: values[n] for n in names if n in values and f"{place}{n}" not in wrong}
-        return {n: tuple(v) if isinstance(v, list) else v for n, v in usable.items()}
-
-    try:
-        columns = Columns(**fields_of(Columns, given["columns"], "columns."))
-        about = dict.fromkeys(("name", "title", "version"), "")
-        return SuiteFile(**{**about, **fields_of(SuiteFile, given, ""), "columns": columns})
-    except (TypeError, KeyError):  # no mapping, or a needed field is missing
-        return None
+            lines |= {(*place, at): child.start_mark.line + 1}
+    return lines

@@ -30,7 +30,7 @@ from sdgbias.errors import InfrastructureError, SdgbiasError, StoreError
 app = typer.Typer(
     name="sdgbias",
     cls=Sections,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     help=(
         "How biased is a vision-language model about sustainable development, and how much of it"
         " can be taken out?\n\nA first run: make demo. Step by step: sample, build, evaluate,"
@@ -75,6 +75,14 @@ def _of_the_machine(error: BaseException) -> tuple[str, int] | None:
     return None
 
 
+def _interrupted(stage: progress.Record) -> str:
+    """What Ctrl-C leaves behind: progress counts the prompts whose scores are committed."""
+    kept = f"what is finished is kept{f' ({stage.what})' if stage.what else ''}"
+    if stage.what in ("scoring prompts", "decoding answers"):
+        kept = f"{stage.done:,} of {stage.total:,} prompts are kept"
+    return f"interrupted: {kept}; run the same command again to go on"
+
+
 def main() -> None:
     """Entry point: errors a person can fix are one line and an exit code of their own
     (errors.py). What a night started ends with it."""
@@ -102,8 +110,7 @@ def main() -> None:
             raise
         typer.echo(f"error: {line[0]}", err=True)
         sys.exit(line[1])
-    except KeyboardInterrupt:
-        typer.echo(
-            "stopped; what is finished is kept: run the same command again to go on", err=True
-        )
-        sys.exit(130)
+    except SystemExit as ended:
+        if ended.code == 130:  # Typer's own answer to Ctrl-C, without a word
+            typer.echo(_interrupted(progress.current()), err=True)
+        raise

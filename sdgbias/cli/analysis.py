@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sdgbias.cli.options import DEFAULT_RESULTS, JsonOption, ResultsOption, say_json
+from sdgbias.cli.options import DEFAULT_RESULTS, JsonOption, ResultsOption, print_findings, say_json
 from sdgbias.progress import update
 
 RunsOption = Annotated[
@@ -48,7 +48,8 @@ def analyse(
     for run_id, rows in made.items():
         known = "analysed before with these settings"
         typer.echo(f"{run_id}: {known if rows is None else f'{rows:,} rows'}")
-    typer.echo(f"Next: sdgbias reproduce --results {results}")
+    onward = f"sdgbias report --results {results}; beside the papers: sdgbias reproduce"
+    print_findings(results, made, onward)
 
 
 def reproduce(

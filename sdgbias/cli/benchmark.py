@@ -16,6 +16,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+#: Stage of a build -> what it does, while it does it.
+_STAGES = {
+    "clusters": "reading clusters",
+    "images": "drawing pictures",
+    "series": "reading indicator series",
+    "items": "drawing questions",
+    "prompts": "writing prompts",
+    "card": "writing the card",
+    "check": "checking the benchmark",
+}
+
+
 def sample(
     out: Path = DEFAULT_RAW,
     clusters: Annotated[int, typer.Option(min=1)] = 300,
@@ -73,33 +85,26 @@ def build(
     Everything is resumable: run the same command again after an interruption.
 
     Args:
-        indicators: Indicator series folder. Default: RAW/indicators if it exists, else
-            data/indicators.
+        indicators: Indicator series. Default: RAW/indicators, else data/indicators.
         out: Benchmark folder to write.
-        mcq: Number of distinct multiple-choice questions; default: the paper's 100000 where the raw
-            folder fills its quota of every pillar, else all.
-        regression: Number of regression questions; default: the paper's 50000, else all.
+        mcq: Multiple-choice questions; default: 100000, else all.
+        regression: Regression questions; default: 50000, else all.
         every: Every possible question, where no number is given.
         seed: Seed of the stratified draw.
-        max_gap: Most years between a value and the survey, where an indicator sets no limit.
-        split: id: the authors' rule; place: no country in both val and test.
+        max_gap: Most years between value and survey.
+        split: id: as the authors; place: no country in both val and test.
         keep_bins: Earlier benchmark folder whose answer options are used again.
-        cuts: How answer options are cut: ours (established thresholds, else terciles) or paper
-            (quantiles at the shares of the paper's Table B).
-        questions: all: every indicator; paper: only those that carry the paper's SDG codes.
+        cuts: Cut points: ours (thresholds, else terciles) or paper (Table B).
+        questions: all, or paper: indicators with the paper's SDG codes.
         review: Verdicts of `sdgbias review import` (reviews.parquet).
-        review_action: What happens to rejected items: drop (others are drawn) or mark.
-        images: Draw the pictures (default, except for a sample without); nothing can be evaluated
-            without.
-        layout: composite: one picture per place; several: photo, tile and night lights apart.
-        photo: when_available: the tile alone where a place has no street photo; required: no
-            picture and no question there.
-        photos: Street photos per place (layout several only).
-        workers: Processes that draw pictures; default: one per CPU, one for few places.
-        stage: One stage only: clusters, images, series, items, prompts, card, check (used by
-            dvc.yaml).
-        data_docs: Great Expectations' own pages of the check, too, in OUT/data_docs (they load
-            styles from the net).
+        review_action: Rejected items: drop (others are drawn) or mark.
+        images: Draw the pictures, which an evaluation needs.
+        layout: composite (one picture a place) or several (its parts).
+        photo: when_available or required.
+        photos: Street photos per place (layout several).
+        workers: Processes that draw; default: one per CPU.
+        stage: One of clusters, images, series, items, prompts, card, check.
+        data_docs: Also Great Expectations' own pages, in OUT/data_docs.
     """
     from sdgbias.benchmark import build as stages
     from sdgbias.benchmark.review import load_verdicts
@@ -110,8 +115,6 @@ def build(
             raw / "indicators" if (raw / "indicators").is_dir() else Path("data/indicators")
         )
     source = indicators
-    if stage:
-        update(f"stage {stage}")
     if images is None and (images := not stages.made_without_images(raw)) is False:
         typer.echo(
             f"{raw}: a sample without pictures; questions are built without them and can't be"
@@ -141,10 +144,12 @@ def build(
     if stage in ("", "items"):
         _say_how_many(mcq, regression, every)
     for name in [stage] if stage else list(steps):
+        update(_STAGES[name])
         steps[name]()
     if not stage or stage == "check":
         card = json.loads((out / "benchmark.json").read_text(encoding="utf-8"))
         tell("benchmark", out=out, **card)
+        typer.echo(f"Next: sdgbias evaluate MODEL --benchmark {out} (sdgbias models lists them)")
 
 
 def _say_how_many(mcq: int | None, regression: int | None, every: bool) -> None:

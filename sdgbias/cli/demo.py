@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
-import urllib.request
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,8 +25,6 @@ if TYPE_CHECKING:
 
 #: Where an image sets it, each of the 25 processes would compile everything that it imports.
 _UNSET = ("PYTHONDONTWRITEBYTECODE",)
-#: Seconds for which the night waits for Prefect's server before it starts one of its own.
-PATIENCE = 120.0
 
 
 def _environment() -> dict[str, str]:
@@ -57,16 +53,15 @@ def _step(
     command: list[str],
     fine: tuple[int, ...] = (0,),
     as_json: bool = False,
-    more: Mapping[str, str] | None = None,
 ) -> None:
     """Run one command of the tour: its stage is on this command's line, its output above it, or on
-    standard error where standard output is one JSON value. ``more``: of its environment."""
+    standard error where standard output is one JSON value."""
     shown = " ".join(Path(c).name if c == sys.executable else c for c in command)
     typer.echo(f"\n== {title}: {shown}", err=as_json)
     progress.update(title)
     with subprocess.Popen(
         command,
-        env={**_environment(), **(more or {})},
+        env=_environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -83,41 +78,17 @@ def _step(
 
 
 @contextmanager
-def _prepared() -> Iterator[tuple[subprocess.Popen[bytes], str, subprocess.Popen[bytes]]]:
-    """(Prefect's server, its address, the compiler), started beside the block. The server makes its
-    database, a third of what a first night would otherwise wait for; the compiler keeps the kernels
-    of searches and bootstraps. Where one fails, the night does that work itself."""
-    from sdgbias.files import packaged_yaml
+def _compiled() -> Iterator[subprocess.Popen[bytes]]:
+    """Beside the block the kernels of searches and bootstraps are compiled and kept; where that
+    fails, the night compiles them itself."""
     from sdgbias.nightly import process
 
     environment = _environment()
-    home = Path(environment["PREFECT_HOME"])
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1"]
     compiler = [sys.executable, "-m", "sdgbias.methods.compiled"]
     single = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-    quiet = packaged_yaml("prefect.yaml")["demo"]
-    with (
-        process.beside(
-            [*server, "--port", str(port)], home / "server.log", quiet | environment, _UNSET
-        ) as prefect,
-        process.beside(compiler, home / "compiler.log", environment | single, _UNSET) as kernels,
-    ):
-        yield prefect, f"http://127.0.0.1:{port}/api", kernels
-
-
-def _answers(server: subprocess.Popen[bytes], address: str) -> bool:
-    """Wait until the server answers; False if it ended or doesn't within PATIENCE seconds."""
-    progress.update("waiting for Prefect's server")
-    end = time.monotonic() + PATIENCE
-    while server.poll() is None and time.monotonic() < end:
-        with suppress(OSError), urllib.request.urlopen(f"{address}/health", timeout=5) as answer:
-            if answer.status == 200:
-                return True
-        time.sleep(0.2)
-    return False
+    log = Path(environment["PREFECT_HOME"]) / "compiler.log"
+    with process.beside(compiler, log, environment | single, _UNSET) as kernels:
+        yield kernels
 
 
 def _at_a_time() -> int:
@@ -163,7 +134,7 @@ def demo(
     if not Path("dvc.yaml").is_file():
         raise UsageError("no dvc.yaml here; run `sdgbias demo` in the folder of the project")
     began = time.monotonic()
-    with _prepared() as (server, address, compiler):
+    with _compiled() as compiler:
         with _lock_apart():
             _step("data", [sys.executable, "-m", "dvc", "repro", "--quiet"], as_json=as_json)
         progress.update("compiling")
@@ -174,12 +145,14 @@ def demo(
             [*night, "--report", str(report), "--jobs", str(_at_a_time())],
             (0, RegressionBreach.exit_code),
             as_json,
-            {"PREFECT_API_URL": address} if _answers(server, address) else {},
         )
-    runs = store.latest_runs(results)
+    from sdgbias.report.build import ReportPages
+    from sdgbias.report.layout import OVERVIEW
+
+    runs, overview = store.latest_runs(results), ReportPages(results).page(OVERVIEW)
     people_runs = store.latest_runs(results, FACET, per_benchmark=True)
     found = {
-        "directions": directions(results, runs),
+        "findings": [answer.text for answer in overview[1]["answers"]] if overview else [],
         "accuracy": printed(results, "accuracy", runs),
         "people": _marked(printed(results, "people", people_runs)),
         "report": str(report / "index.html"),
@@ -196,40 +169,3 @@ def _marked(people: pd.DataFrame) -> pd.DataFrame:
     clear = np.where(people["low"] * people["high"] > 0, "yes", "")
     empty = [] if people["note"].any() else ["note"]
     return people.assign(clear=clear).drop(columns=empty)
-
-
-def directions(results: Path, runs: Iterable[object]) -> list[str]:
-    """In which direction each model is biased, in a sentence: what it answers without any evidence,
-    with picture and context, and after CADE; and the pillars in which it leans without evidence."""
-    from sdgbias.methods import lean
-    from sdgbias.methods.stats import Estimate
-    from sdgbias.report import data, labels
-
-    sentences, reported = [], data.load(results)
-    for model, rows in printed(results, "directions", runs).groupby("model", sort=True):
-        shares = {
-            (row["method"], row["direction"]): Estimate.of_row(row)
-            for row in rows.to_dict("records")
-        }
-        prior = {way: share for (method, way), share in shares.items() if method == "q_only"}
-        percent = {key: f"{share.value:.0%}".replace("%", " %") for key, share in shares.items()}
-        text = f"{model} {lean.verdict(prior)}."
-        if prior:
-            counted = max(share.clusters for share in prior.values())
-            parts = ", ".join(f"{percent['q_only', way]} {way}" for way in prior)
-            text += f" Without any evidence its answers are {parts} ({counted} prompts)."
-        ways = ("optimistic", "pessimistic")
-        if all((method, way) in shares for method in ("full", "cade") for way in ways):
-            told = " and ".join(
-                f"{percent['full', way]} {way} ({percent['cade', way]} after CADE)" for way in ways
-            )
-            text += f" With picture and context they are {told}."
-        pillars = [
-            f"{one.pillar} {one.evidence}"
-            for one in (labels.leaning(reported, str(model)) if reported is not None else ())
-            if one.verdict.startswith("leans ")
-        ]
-        if pillars:
-            text += f" By pillar, without evidence: {'; '.join(pillars)}."
-        sentences.append(text)
-    return sentences

@@ -73,9 +73,9 @@ def gate(
         pass
     targets = [runs.by_hand(results, run)] if run else runs.of_night(results, night, model)
     made = regression.judge_runs(results, targets, chosen, baseline, update)
-    _print(made, as_json)
     if not run:
         _quarantine(made)
+    _print(made, as_json)
     _end(made, strict)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -99,6 +101,9 @@ def list_models(
             for s in shown
         ]
         print_table([("model", "backend", "state", "until", "suites", "reason"), *lines])
+        counts = Counter(spec.state for spec in shown)
+        states = ", ".join(f"{counts[each]} {each}" for each in STATES if counts[each])
+        typer.echo(f"\n{len(shown)} models: {states}. Next: sdgbias models show NAME")
     for line in broken.values():
         typer.echo(f"broken: {line}", err=True)
     if broken:
@@ -234,6 +239,28 @@ def retire_model(name: NameArgument, reason: ReasonOption = "") -> None:
 def reopen_model(name: NameArgument, reason: ReasonOption = "reopened, not checked yet") -> None:
     """Make a retired model a candidate again."""
     _move(name, CANDIDATE, reason, more=f"; next: sdgbias models enable {name}")
+
+
+@models_app.command("remove")
+def remove_model(
+    name: NameArgument,
+    results: ResultsOption = DEFAULT_RESULTS,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove without asking.")] = False,
+) -> None:
+    """Delete the entry of a model that was added by mistake. A model that was measured and is no
+    longer wanted is retired instead; its results stay in either case."""
+    from sdgbias.registry import changes, entries
+
+    root = entries.find_root()
+    spec = entries.load(root, name)
+    if not yes and sys.stdin.isatty() and not typer.confirm(f"Remove {name} ({spec.state})?"):
+        typer.echo("Nothing is removed.")
+        return
+    path = changes.remove(root, name)
+    runs = list(printed(results, "runs", model=name)["run_id"]) if results.exists() else []
+    kept = f" {len(runs)} of its runs stay in {results}." if runs else ""
+    onward = f"sdgbias store remove {runs[0]}" if runs else "sdgbias models"
+    typer.echo(f"{path}: removed.{kept} Next: {onward}")
 
 
 def _move(name: str, state: str, reason: str, until: str = "", more: str = "") -> None:

@@ -29,11 +29,10 @@ def nightly(
 
     Run it from cron, from a systemd timer or manually; `python -m flows.nightly serve` does it by
     a schedule, with Prefect's page. A model that did not change costs nothing. Exit code 0: every
-    model was tried; 6: the gate found a breach; 8: no model could be scored, or nothing could be
-    shown.
+    model was tried; 6: the gate found a breach; 8: nothing could be scored.
 
     Args:
-        dry_run: Only list the models that would be evaluated, and those that would not and why.
+        dry_run: Only list who would be evaluated, and who not and why.
     """
     settings = NightOptions(**options).settings("cli")
     if settings is None:

@@ -36,28 +36,23 @@ class NightOptions:
     """The options of a night as a user gives them.
 
     Args:
-        report: Folder of the pages that the team reads in the morning.
-        model: Only this model; may be given several times. Default: whoever is due.
+        report: Folder of the morning's pages.
+        model: Only this model; may be given several times.
         policy: What counts as a breach; default: registry/policy.yaml.
-        jobs: Models at a time; 0: as many as the GPUs hold, and without GPUs one.
-        timeout: Seconds for one attempt on one model; 0: no limit.
-        hours: Hours after which no further model is started; the rest waits for the next night. 0:
-            no limit.
-        fetch: Missing weights from the hub before the hours begin: no or yes. A model that can't be
-            fetched is left out.
-        draws: Random-search draws for CADE (paper: 10,000).
+        jobs: Models at a time; 0: as many as the GPUs hold.
+        timeout: Seconds for one attempt; 0: no limit.
+        hours: No model is started after so many; 0: no limit.
+        fetch: Missing weights from the hub first: no or yes.
+        draws: Random-search draws for CADE.
         seed: Seed of the search.
         passes: Extra prompts, as in `sdgbias evaluate`.
-        selfcheck: Also the full self-check on planted models (some minutes).
-        night: Name of the night, e.g. 2026-11-21T0130: goes on with one that was interrupted.
-        scheduled_for: When this night was due, with its offset, e.g. 2026-11-21T01:30:00+00:00.
-            Default: started manually.
+        selfcheck: Also the full self-check on planted models.
+        night: Go on with this night, e.g. 2026-11-21T0130.
+        scheduled_for: When this night was due, e.g. 2026-11-21T01:30:00+00:00.
         catch_up: Only if the last due night is not done: that night, now.
-        cron: When nights are due: minute hour day month weekday.
-        timezone: Time zone of the schedule, e.g. Africa/Nairobi. Default: SDGBIAS_TIMEZONE, else
-            UTC.
-        webhook_env: NAME of the environment variable with the webhook's address; default: the
-            policy's.
+        cron: When nights are due, as in crontab.
+        timezone: Of the schedule; default: SDGBIAS_TIMEZONE, else UTC.
+        webhook_env: NAME of the variable with the webhook's address.
     """
 
     results: ResultsOption = DEFAULT_RESULTS

@@ -21,13 +21,19 @@ if TYPE_CHECKING:
 
 RawOption = Annotated[
     Path,
-    typer.Option("--raw", envvar="SDGBIAS_RAW", help="Raw folder in SustainBench's layout."),
+    typer.Option(
+        "--raw",
+        envvar="SDGBIAS_RAW",
+        show_envvar=False,
+        help="Raw folder in SustainBench's layout.",
+    ),
 ]
 BenchmarkOption = Annotated[
     Path,
     typer.Option(
         "--benchmark",
         envvar="SDGBIAS_BENCHMARK",
+        show_envvar=False,
         help="Benchmark folder made by `sdgbias build`.",
     ),
 ]
@@ -36,9 +42,8 @@ BenchmarksOption = Annotated[
     typer.Option(
         "--benchmark",
         help=(
-            "Benchmark folder, whose card names its suite; may be given several times, once a"
-            " suite. Default: what SDGBIAS_BENCHMARK or the project file names, and of the other"
-            " suites data/benchmark and data/people/benchmark, where they are."
+            "Benchmark folder; may be given several times, once a suite. Default: those of"
+            " SDGBIAS_BENCHMARK or the project, and of data."
         ),
     ),
 ]
@@ -47,15 +52,14 @@ ResultsOption = Annotated[
     typer.Option(
         "--results",
         envvar="SDGBIAS_RESULTS",
-        help="Results file (DuckDB); score shards lie beside it.",
+        show_envvar=False,
+        help="Results file (DuckDB).",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
 SearchOption = Annotated[
     str,
-    typer.Option(
-        "--search", help="random (the paper's protocol) or exact (breakpoints in closed form)."
-    ),
+    typer.Option("--search", help="random (as the paper) or exact (breakpoints in closed form)."),
 ]
 DEFAULT_RAW, DEFAULT_BENCHMARK, DEFAULT_RESULTS = (
     Path("data/raw"),
@@ -68,9 +72,8 @@ GeneratedOption = Annotated[
     str,
     typer.Option(
         help=(
-            "Multiple-choice answers that are also generated and read, as in standard inference:"
-            " T1 (Full view at T1), all (Full at all tests), views (all views at all tests), none."
-            " A model without scores is asked Full at all tests in any case."
+            "Multiple-choice answers that are also generated: T1 (Full at T1), all (Full at all"
+            " tests), views (all views), none."
         )
     ),
 ]
@@ -115,6 +118,18 @@ def print_table(rows: list[tuple[str, ...]], indent: str = "") -> None:
         typer.echo(indent + "  ".join(cells).rstrip())
 
 
+def print_findings(results: Path, run_ids: Iterable[object], onward: str) -> None:
+    """Print what those of the runs that are on places show, in sentences, and the next command."""
+    from sdgbias import store
+    from sdgbias.report import data, labels
+
+    sql = "SELECT run_id FROM runs WHERE suite = 'sdg' AND list_contains(?, run_id)"
+    places = list(store.query(results, sql, [list(run_ids)])["run_id"])
+    for sentence in labels.findings(data.load(results, places)) if places else ():
+        typer.echo(sentence)
+    typer.echo(f"Next: {onward}")
+
+
 def printed(
     results: Path, name: str, runs: Iterable[object] | None = None, **given: object
 ) -> pd.DataFrame:
@@ -142,6 +157,7 @@ def check_quality(benchmark: Path, data_docs: bool = False) -> None:
     """The quality gate of a benchmark; prints its warnings. Raises DataValidationError."""
     from sdgbias.benchmark import quality
 
+    update("checking the benchmark")
     for warning in quality.run_gate(benchmark, data_docs=data_docs).warnings:
         typer.echo(f"  warning: {warning}", err=True)
 

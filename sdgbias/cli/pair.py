@@ -25,7 +25,7 @@ def compare(
     from sdgbias import notebook
     from sdgbias.analysis.night_text import p_value
     from sdgbias.methods.stats import Estimate
-    from sdgbias.report.labels import interval, number
+    from sdgbias.report.labels import number, written
     from sdgbias.vocabulary import METHODS
 
     pairs = notebook.compare(one, other, results)
@@ -37,11 +37,9 @@ def compare(
     ]
     for row in pairs.to_dict("records"):
         e = Estimate.of_row(row)
-        points, least = number(100 * e.value, signed=True), number(100 * row["mde"])
-        span = interval(e, signed=True)
-        rows.append(
-            (row["method"], row["test"], points, span, p_value(row["p"]), f"{e.n:,}", least)
-        )
+        shown, least = written(e, "accuracy_gain"), number(100 * row["mde"])
+        cells = (row["method"], row["test"], shown.value, shown.ci, p_value(row["p"]), shown.n)
+        rows.append((*cells, least))
     typer.echo(f"Accuracy of {one} minus {other}, percentage points\n")
     print_table(rows)
     typer.echo()
@@ -53,16 +51,16 @@ def compare(
 def _finding(one: str, other: str, row: Mapping[Any, Any]) -> str:
     """'a is more accurate than b by 4.2 points (95 % CI ..., n = 325).'"""
     from sdgbias.methods.stats import Estimate
-    from sdgbias.report.labels import aside, number, sign_of
+    from sdgbias.report.labels import number, sign_of, written
 
     e = Estimate.of_row(row)
     if sign_of(e) > 0:
         by = number(100 * e.value)
-        return f"{one} is more accurate than {other} by {by} points {aside(e, signed=True)}."
+        bounds = written(e, "accuracy_gain").aside
+        return f"{one} is more accurate than {other} by {by} points {bounds}."
     if sign_of(e) < 0:
         turned = {**row, "value": -e.value, "ci_low": -e.high, "ci_high": -e.low}
         return _finding(other, one, turned)
     known = row["mde"] == row["mde"]  # not where a difference has no interval
     least = f"; so many questions show one of {number(100 * row['mde'])} points or more" * known
-    points = number(100 * e.value, signed=True)
-    return f"no difference can be stated: {points} points {aside(e, signed=True)}{least}."
+    return f"no difference can be stated: {written(e, 'accuracy_gain')}{least}."

@@ -88,7 +88,10 @@ def build(
                 f"{out}: no benchmark of people; make it: sdgbias people build --out {out}"
             )
         check_quality(out, data_docs)
-        typer.echo(f"{out}: passed the quality gate; see {out / 'quality.html'}")
+        typer.echo(
+            f"{out}: passed the quality gate; see {out / 'quality.html'}. Next: sdgbias evaluate"
+            f" MODEL --benchmark {out}"
+        )
         return
     card = build_people(
         raw,
@@ -98,6 +101,7 @@ def build(
     )
     tell("benchmark_people", out=out, reasons=REASONS, **card)
     check_quality(out, data_docs)
+    typer.echo(f"Next: sdgbias evaluate MODEL --benchmark {out} (sdgbias models lists them)")
 
 
 @people_app.command("calibrate")
@@ -141,7 +145,10 @@ def read(
     runs = store.latest_runs(results, FACET, per_benchmark=True)
     for run in each(update, "reading answers", runs):
         read_again(results, run, chosen, floor)
-    typer.echo(f"{results}: answers of {len(runs)} runs read by {chosen.name}, floor {floor:g}")
+    typer.echo(
+        f"{results}: answers of {len(runs)} runs read by {chosen.name}, floor {floor:g}. Next:"
+        f" sdgbias reproduce --paper fairness --table encoders --results {results}"
+    )
 
 
 def _encoder(name: str) -> tuple[TextEncoder, float]:

@@ -46,7 +46,9 @@ def register_model(
     gpu: str = "",
     enable: Annotated[bool, typer.Option("--enable/--candidate")] = True,
     probes: Annotated[int, typer.Option(min=6)] = 12,
-    benchmark: Annotated[Path | None, typer.Option(envvar="SDGBIAS_BENCHMARK")] = None,
+    benchmark: Annotated[
+        Path | None, typer.Option(envvar="SDGBIAS_BENCHMARK", show_envvar=False)
+    ] = None,
     results: ResultsOption = DEFAULT_RESULTS,
     yes: Annotated[bool, typer.Option("--yes")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run")] = False,
@@ -55,29 +57,25 @@ def register_model(
     """Add a model as registry/models/NAME.yaml: its revision pinned, its memory judged, asked a few
     probes, shown, then written.
 
-    It is enabled only when its probes pass, else a candidate with the reason. Memory of each GPU
-    (or of the machine, without one): 1.15 x weights / --tensor-parallel, plus cache and
-    activations; registry/README.md has the rule. Reads no pickles, runs no code of the repository
-    (unless --trust-remote-code). HF_ENDPOINT names another hub, SDGBIAS_GPUS=8x80 other GPUs than
-    those of this machine.
+    It is enabled only when its probes pass, else a candidate with the reason. Reads no pickles,
+    runs no code of the repository (unless --trust-remote-code). HF_ENDPOINT names another hub,
+    SDGBIAS_GPUS=8x80 other GPUs. How memory is judged: registry/README.md.
 
     Args:
         repo: Hub id (owner/name) or a local folder.
         name: Name in the registry; default: the last part of REPO.
-        revision: Branch, tag or commit; default: the newest commit. A commit is registered.
-        backend: hf, vllm or a zero-shot one; default: vllm where it runs here and serves the
-            family.
-        dtype: float32, bfloat16, float16; default: the config's, or float32 for small models and
-            without a GPU.
-        tensor_parallel: GPUs that share the model (vllm); default: as few as hold it.
-        max_images: Pictures a prompt may show; default: 1 for families trained so.
+        revision: Branch, tag or commit; default: the newest commit.
+        backend: hf, vllm or a zero-shot one; default: vllm where it serves it.
+        dtype: float32, bfloat16, float16; default: the config's, float32 if small.
+        tensor_parallel: GPUs that share it (vllm); default: as few as hold it.
+        max_images: Pictures a prompt may show.
         trust_remote_code: Run the repository's own code; needs --notes.
-        notes: Free text of the entry; for remote code: who read it, at which commit.
-        suites: Suites that the nightly evaluates it on: sdg, people or sdg,people; default: sdg.
+        notes: Free text; for remote code: who read it, at which commit.
+        suites: Suites of its nights: sdg, people or sdg,people; default: sdg.
         gpu: GPU kind of the work pool that runs it; default: cpu.
-        enable: Enabled if its probes pass, or a candidate without asking it.
+        enable: Enabled if its probes pass, or a candidate unasked.
         probes: Prompts scored before it is enabled.
-        benchmark: Benchmark folder to draw probes from; default: as for `models parity`.
+        benchmark: Benchmark folder to draw probes from.
         yes: Write without asking.
         dry_run: Show what would be written, and write nothing.
         overwrite: Replace an entry of the same name.
@@ -131,7 +129,7 @@ def register_model(
         f" {spec.state}{f': {spec.reason}' if spec.reason else ''}\n\n{changes.to_yaml(spec)}"
     )
     if dry_run:
-        typer.echo("Nothing is written (--dry-run).")
+        typer.echo("Nothing is written (--dry-run). Next: the same command without it.")
         return
     if (
         not yes

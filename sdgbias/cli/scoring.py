@@ -17,6 +17,7 @@ from sdgbias.cli.options import (
     ResultsOption,
     SearchOption,
     choice,
+    print_findings,
     printed,
     say_json,
     tell,
@@ -35,8 +36,8 @@ PassesOption = Annotated[
     str,
     typer.Option(
         help=(
-            "Extra prompts: none, all, or names with commas: table_j, content_free (contextual"
-            " calibration), paraphrases (other wordings of each question)."
+            "Extra prompts: all, none, or names with commas: table_j, content_free (contextual"
+            " calibration), paraphrases (other wordings)."
         )
     ),
 ]
@@ -81,6 +82,7 @@ def plan(
         say_json(costs[0] if len(costs) == 1 else costs)
     else:
         tell("plan", costs=costs, rate=rate, needs_pictures=NEEDS_PICTURES)
+        typer.echo(f"Next: sdgbias evaluate {' '.join(model)} --benchmark {benchmark}")
 
 
 def evaluate(
@@ -111,13 +113,11 @@ def evaluate(
         draws: Random-search draws for CADE (paper: 10,000).
         seed: Seed of the search.
         numerics: exact, or reference (the authors' floors).
-        mode: Regression answers: replace (CADE's digit in the free answer, as the authors do) or
-            continue (decode on after the digit, at some twice the cost).
-        limit: A first look at so many questions of each kind: stored in first-look.duckdb beside
-            the results, on no leaderboard.
+        mode: Regression: replace (CADE's digit in the free answer, as the authors do) or continue
+            (decode on after the digit; twice the cost).
+        limit: A first look at so many questions of each kind, in first-look.duckdb.
         batch_size: Prompts per batch; default: the registry entry's.
-        entry: Registry file to read instead of registry/models/MODEL.yaml, e.g. a night's copy of
-            it.
+        entry: Registry file to read instead of registry/models/MODEL.yaml.
         outcome_file: Write the outcome as JSON; the process then ends with its parent.
     """
     from dataclasses import asdict, replace
@@ -185,7 +185,9 @@ def evaluate(
         if as_json:
             say_json({"results": str(results), "runs": runs, "metrics": table})
         else:
-            typer.echo("\n" + table.to_string(index=False))
+            typer.echo(f"\n{table.to_string(index=False)}\n")
+            ids = [run["run_id"] for run in runs]
+            print_findings(results, ids, f"sdgbias report --results {results}")
 
 
 def _named(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated
@@ -70,6 +71,31 @@ def keep(
         going=going.to_dict("records"),
         many=len(planned),
         size=maintenance.size,
+    )
+
+
+@store_app.command()
+def remove(
+    run_ids: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run ids to remove.")],
+    results: ResultsOption = DEFAULT_RESULTS,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove without asking.")] = False,
+) -> None:
+    """Remove runs that were made by mistake: their numbers, answers and verdicts.
+
+    The scores of their prompts stay cached: `sdgbias evaluate` publishes such a run again in
+    seconds.
+    """
+    from sdgbias.store import maintenance
+
+    names = ", ".join(run_ids)
+    if not yes and sys.stdin.isatty() and not typer.confirm(f"Remove {names} for good?"):
+        typer.echo("Nothing is removed.")
+        return
+    removed = maintenance.remove(results, run_ids)
+    models = ", ".join(sorted(set(removed["model"])))
+    typer.echo(
+        f"{results}: {len(removed)} runs of {models} are removed. Next: sdgbias report --results"
+        f" {results}"
     )
 
 

@@ -16,15 +16,6 @@ WHERE task = 'mcq' AND test = 'all' AND pillar = 'all' AND indicator = 'all' AND
       AND method IN ('q_only', 'ctx_q', 'img_q', 'full', 'cade') AND list_contains($runs, run_id)
 ORDER BY model, list_position(['q_only', 'ctx_q', 'img_q', 'full', 'cade'], method)
 
--- name: directions
--- Directions of the answers to questions with three options, over all tests.
-SELECT model, method, replace(metric, 'share_', '') AS direction, "value", n, ci_low, ci_high, clusters
-FROM metric_rows
-WHERE task = 'mcq' AND test = 'all' AND pillar = 'all' AND indicator = 'all'
-      AND method IN ('q_only', 'full', 'cade') AND list_contains($runs, run_id)
-      AND metric IN ('share_pessimistic', 'share_conservative', 'share_optimistic')
-ORDER BY ALL DESC
-
 -- name: people
 SELECT m.model,
        (SELECT any_value(dataset) FROM people p WHERE p.benchmark_id = r.benchmark_id) AS people,

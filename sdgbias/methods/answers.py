@@ -137,8 +137,8 @@ def parse_letter(text: str, valid: str, reference: bool = False) -> str | None:
     lead = re.match(r"([A-Za-z])(?![A-Za-z])", cleaned)
     if reference:
         standalone = re.search(r"\b([A-Za-z])\b", text)
-        found = lead or standalone
-        letter = found.group(1).upper() if found else ""
+        match = lead or standalone
+        letter = match.group(1).upper() if match else ""
         return letter if letter and letter in valid else None
     if (
         lead

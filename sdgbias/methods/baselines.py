@@ -92,8 +92,8 @@ def _read(e: Evidence, contrast: Names) -> tuple[Bools, Floats, list[Floats]]:
     for z, there in zip(views, has, strict=True):
         valid &= np.isfinite(z) | ~there
     logs = [
-        np.where(there, np.where(valid, log_softmax(z, valid), 0.0), np.nan)
-        for z, there in zip(views, has, strict=True)
+        np.where(has_view, np.where(valid, log_softmax(z, valid), 0.0), np.nan)
+        for z, has_view in zip(views, has, strict=True)
     ]
     return valid, np.where(valid, log_softmax(e.full, valid), 0.0), logs
 
@@ -102,8 +102,8 @@ def _mean(parts: list[Floats]) -> Floats:
     """Mean (N, K) over the parts that a row has, NaN where it has none."""
     total, count = np.zeros(parts[0].shape), np.zeros((len(parts[0]), 1))
     for part in parts:
-        there = ~np.isnan(part[:, :1])
-        total, count = total + np.where(there, part, 0.0), count + there
+        has_view = ~np.isnan(part[:, :1])
+        total, count = total + np.where(has_view, part, 0.0), count + has_view
     with np.errstate(invalid="ignore"):
         return total / np.where(count > 0, count, np.nan)
 
@@ -128,10 +128,10 @@ def _share(p: Floats, valid: Bools) -> Floats:
     where masked."""
     total = fold(np.add, np.where(valid, p, 0.0))[:, None]
     with np.errstate(invalid="ignore", divide="ignore"):
-        known = np.where(
+        shares = np.where(
             total > 0, p / total, 1.0 / fold(np.add, valid.astype(np.float64))[:, None]
         )
-    return np.where(valid, known, 0.0)
+    return np.where(valid, shares, 0.0)
 
 
 def _log(p: Floats) -> Floats:
@@ -170,10 +170,10 @@ def post_hoc(
     its Full answers. Contextual calibration is the same with content-free contexts and no floor.
     """
     valid, log_full, logs = _read(e, contrast)
-    known = _mean([np.exp(part) for part in logs])
-    p_cf = _share(known, valid)
+    blind = _mean([np.exp(part) for part in logs])
+    p_cf = _share(blind, valid)
     if scope == "group":
-        rows = ~np.isnan(known[:, 0]) & e.fit
+        rows = ~np.isnan(blind[:, 0]) & e.fit
         p_cf, floor = _share(_group_mean(p_cf, valid, rows, e.group), valid), 0.0
     score = np.exp(log_full) - p_cf if mode == "identity" else log_full - _log(p_cf + floor)
     return np.where(valid, score, -np.inf)

@@ -53,11 +53,11 @@ def between(logits: Floats, upper: Floats, floor: float = 0.0) -> Bounds:
     where the item lacks the candidate. `floor` is an assumption, not a finding: no censored
     candidate's probability is below it."""
     z, u = np.asarray(logits, dtype=np.float64), np.asarray(upper, dtype=np.float64)
-    known, has = np.isfinite(z), ~np.isnan(u)
+    finite, has = np.isfinite(z), ~np.isnan(u)
     with np.errstate(divide="ignore"):
         lowest = np.minimum(np.log(floor), u)
-    low = np.where(known, z, np.where(has, lowest, np.nan))
-    return Bounds(low, np.where(has, np.where(known, np.maximum(z, u), u), z))
+    low = np.where(finite, z, np.where(has, lowest, np.nan))
+    return Bounds(low, np.where(has, np.where(finite, np.maximum(z, u), u), z))
 
 
 def fill(view: Bounds) -> Floats:

@@ -23,16 +23,16 @@ def compile_kernels() -> None:
     draws = rng.uniform(0.1, 0.9, size=(4, 4))
     for k in CANDIDATES:
         img, ctx, q = (np.log(rng.dirichlet(np.ones(k), size=n)) for _ in range(3))
-        there = np.ones((n, k), dtype=bool)
-        streams = Streams(there, img, ctx, q, rng.random(n), img.argmax(axis=1), rng.random(n))
+        valid = np.ones((n, k), dtype=bool)
+        streams = Streams(valid, img, ctx, q, rng.random(n), img.argmax(axis=1), rng.random(n))
         payoff = rng.random((n, k))
         rows = kernel.pack(streams, payoff)
         kernel.mean_payoff(rows, draws)
         kernel.one_payoff(rows, draws[0])
         lines.along(rows, np.zeros(3), np.ones(3), 0.0, 1.0, 0.5)
     view = rng.normal(size=(n, k))
-    evidence = Evidence(view, view, view, view, there, np.zeros(n, dtype=np.int64), there[:, 0])
-    tuning.tune("pmi_tuned", evidence, payoff, there[:, 0], draws=4)
+    evidence = Evidence(view, view, view, view, valid, np.zeros(n, dtype=np.int64), valid[:, 0])
+    tuning.tune("pmi_tuned", evidence, payoff, valid[:, 0], draws=4)
     stats.replicates(rng.random((n, 1)), 4, seed=0)
 
 

@@ -82,30 +82,32 @@ def by_form(
         return Label("", "empty")
     if bare in labels:
         return Label(bare, "exact")
-    said = plain_form(text)
-    known = {plain_form(name): name for name in labels}
-    known |= {plain_form(form): name for form, name in (spellings or {}).items() if name in labels}
-    joined = {form.replace(" ", ""): name for form, name in known.items()}
-    for form in (said, re.sub(r"^(?:a|an|the) ", "", said)):
+    plain = plain_form(text)
+    names_by_form = {plain_form(name): name for name in labels}
+    names_by_form |= {
+        plain_form(form): name for form, name in (spellings or {}).items() if name in labels
+    }
+    joined = {form.replace(" ", ""): name for form, name in names_by_form.items()}
+    for form in (plain, re.sub(r"^(?:a|an|the) ", "", plain)):
         if (whole := form.replace(" ", "")) in joined:  # "hair dresser" is a hairdresser
             return Label(joined[whole], "normalised")
     if options:
         letter = parse_letter(text, "".join(options))
         if letter:
             return Label(options[letter], "option")
-        first = re.match(r"[a-z]+", said)
-        if first and first[0] in known:
-            return Label(known[first[0]], "normalised")
-        if REFUSAL.search(said):
+        first = re.match(r"[a-z]+", plain)
+        if first and first[0] in names_by_form:
+            return Label(names_by_form[first[0]], "normalised")
+        if REFUSAL.search(plain):
             return Label("", "refusal")
-        if "unknown" in known and _UNSURE.search(said):
+        if "unknown" in names_by_form and _UNSURE.search(plain):
             return Label("unknown", "normalised")
-    elif REFUSAL.search(said):
+    elif REFUSAL.search(plain):
         return Label("", "refusal")
     named = {
         name
-        for form, name in known.items()
-        if re.search(rf"(?<![a-z]){re.escape(form)}s?(?![a-z])", said)
+        for form, name in names_by_form.items()
+        if re.search(rf"(?<![a-z]){re.escape(form)}s?(?![a-z])", plain)
     }
     if len(named) > 1:
         return Label("", "several")

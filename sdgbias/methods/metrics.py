@@ -35,10 +35,10 @@ def margin(logits: Floats) -> Floats:
     """(N, K) logits, or log-probabilities up to a constant per row -> (N,) lead of the best
     candidate over the second in nats, 0 for a tie. Withheld and missing ones (-inf, NaN) don't
     count; NaN where fewer than two are known."""
-    known = np.where(np.isfinite(logits), logits, -np.inf).astype(float)
-    if known.shape[1] < 2:
-        return np.full(len(known), np.nan)
-    second, best = np.partition(known, known.shape[1] - 2, axis=1)[:, -2:].T
+    finite = np.where(np.isfinite(logits), logits, -np.inf).astype(float)
+    if finite.shape[1] < 2:
+        return np.full(len(finite), np.nan)
+    second, best = np.partition(finite, finite.shape[1] - 2, axis=1)[:, -2:].T
     return np.where(np.isfinite(second), best - np.where(np.isfinite(second), second, 0.0), np.nan)
 
 
@@ -61,8 +61,8 @@ def brier(p: Floats, gold: Ints) -> Floats:
 def negative_log_likelihood(log_p: Floats, gold: Ints) -> Floats:
     """(N, K) log-probabilities -> (N,) -log p of the gold candidate in nats; NaN where it is masked
     (no score)."""
-    own = log_p[np.arange(len(gold)), gold]
-    return np.where(np.isfinite(own), -own, np.nan)
+    log_p_gold = log_p[np.arange(len(gold)), gold]
+    return np.where(np.isfinite(log_p_gold), -log_p_gold, np.nan)
 
 
 def equal_width(confidence: Floats, bins: int) -> Ints:
@@ -97,10 +97,10 @@ def risk_curve(errors: Floats, rows: Floats) -> Floats:
 def max_min(values: Floats) -> Floats:
     """(..., g) values of groups, NaN unknown -> (...,) largest minus smallest; NaN with fewer than
     two known groups."""
-    known = ~np.isnan(values)
-    top = np.max(np.where(known, values, -np.inf), axis=-1, initial=-np.inf)
-    low = np.min(np.where(known, values, np.inf), axis=-1, initial=np.inf)
-    enough = known.sum(axis=-1) >= 2
+    has_value = ~np.isnan(values)
+    top = np.max(np.where(has_value, values, -np.inf), axis=-1, initial=-np.inf)
+    low = np.min(np.where(has_value, values, np.inf), axis=-1, initial=np.inf)
+    enough = has_value.sum(axis=-1) >= 2
     return np.where(enough, np.where(enough, top, 0.0) - np.where(enough, low, 0.0), np.nan)
 
 

@@ -79,8 +79,8 @@ def tune(
     method = METHODS[name]
     if method.tuned is None or method.terms is None:
         raise ValueError(f"{name} has nothing to tune")
-    known, value = objective(method, e, payoff)
-    rows = np.flatnonzero(val & known)
+    usable, value = objective(method, e, payoff)
+    rows = np.flatnonzero(val & usable)
     if rows.size == 0:
         return None
     rng = np.random.default_rng(seed)

@@ -3,14 +3,12 @@ automatically; failures not caused by the model don't quarantine it."""
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 from datetime import date, timedelta
 from itertools import takewhile
 
 import pandas as pd
 
-from sdgbias import store
 from sdgbias.errors import RegistryError, StoreError
 from sdgbias.nightly import process, records
 from sdgbias.nightly.attempt import FAILED, PUBLISHED, UNCHANGED, JobOutcome, failure
@@ -69,31 +67,6 @@ def after(
         reason = process.redact(f"{outcome.kind}: {outcome.message}")
         return _set(settings, outcome, QUARANTINED, reason, until(failures(before) + 1, today))
     return outcome
-
-
-def from_verdicts(settings: Settings, night: str) -> dict[str, str]:
-    """Quarantine the models that broke a policy rule with `then: quarantine`, until a user enables
-    them; return model -> reason. `sdgbias gate` does the same if it may write the registry. Raises
-    StoreError if the verdicts can't be read."""
-    if not settings.results.exists():
-        return {}
-    sql = (
-        "SELECT DISTINCT model, rule, run_id FROM verdicts WHERE night = ? AND verdict = 'BREACH'"
-        " AND quarantines ORDER BY ALL"
-    )
-    rows = store.query(settings.results, sql, [night])
-    found = {
-        str(model): (
-            f"gate: {', '.join(mine['rule'].drop_duplicates())} in breach, run"
-            f" {mine['run_id'].iloc[0]}"
-        )
-        for model, mine in rows.groupby("model", sort=True)
-    }
-    for model, reason in found.items():
-        with suppress(RegistryError):  # entry gone or broken meanwhile: it won't be scored anyway
-            if entries.load(settings.root, model).state == ENABLED:
-                changes.set_state(settings.root, model, QUARANTINED, reason=process.redact(reason))
-    return found
 
 
 def failures(before: pd.DataFrame) -> int:

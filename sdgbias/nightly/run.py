@@ -1,7 +1,7 @@
 """Run one night: score every due model (up to `jobs` in parallel), then analyse, check for
 regressions, build the report, log to W&B and notify.
 
-Needs no server; flows/nightly.py gives it functions that do the same work as Prefect's tasks and
+Needs no server; flows/night.py gives it functions that do the same work as Prefect's tasks and
 flow runs.
 
 plan.tonight                  the jobs of the night and snapshots of their registry entries
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from sdgbias import progress
-from sdgbias.errors import InfrastructureError, RegressionBreach, SdgbiasError
+from sdgbias.errors import InfrastructureError, RegressionBreach
 from sdgbias.nightly import attempt, gpus, process, quarantine, records, schedule, weights
 from sdgbias.nightly import steps as finish
 from sdgbias.nightly.attempt import FAILED, JobOutcome
@@ -319,13 +319,3 @@ def _close(
             said[name], seconds = ended.result()
             came_to = said[name]
             tell(f"{name}: {came_to} ({seconds:.0f} s)")
-            if name == "gate":
-                _put_aside(settings, night, tell)
-
-
-def _put_aside(settings: Settings, night: Night, tell: Callable[[str], None]) -> None:
-    try:
-        for model, reason in quarantine.from_verdicts(settings, night.night).items():
-            tell(f"{model}: quarantined until a person enables it: {reason}")
-    except SdgbiasError as error:
-        tell(f"quarantine: {error}")

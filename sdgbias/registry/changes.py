@@ -99,6 +99,21 @@ def set_state(
     return _rewrite(*moved(root, name, state, reason=reason, until=until))
 
 
+def remove(root: Path | None, name: str) -> Path:
+    """Deletes the entry of a model and returns what its file was. RegistryError: no such entry."""
+    files = _files(root or find_root())
+    if name not in files:
+        raise RegistryError(one_of("model", name, files))
+    try:
+        files[name].unlink()
+    except OSError as error:
+        raise RegistryError(
+            f"{files[name]}: can't be removed ({error.strerror}); make registry/models writable,"
+            " then again"
+        ) from None
+    return files[name]
+
+
 def set_ways(root: Path | None, name: str, decided: ModelSpec) -> Path:
     """Writes how a model's prompts are scored together, ``decided``'s batch_size and option
     share_prefix, into its entry and returns the file; nothing else changes. RegistryError as

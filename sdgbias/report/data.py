@@ -17,6 +17,7 @@ import pandas as pd
 from sdgbias import store
 from sdgbias.errors import StoreError
 from sdgbias.methods import stats
+from sdgbias.suites.rows import HEADLINE
 from sdgbias.types import PILLARS
 from sdgbias.vocabulary import METHODS
 
@@ -137,9 +138,10 @@ def read(ask: Callable[[str], pd.DataFrame]) -> ReportData:
             " task, test"
         ),
         image_use=ask(
-            f"""SELECT model, pillar, "value", n, ci_low, ci_high FROM study_rows
-            JOIN runs USING (run_id) {mine} AND study = 'directions' AND test = 'T1'
-            AND metric = 'full_minus_ctx_q' AND indicator = 'all' ORDER BY model, pillar"""
+            f"""SELECT model, pillar_of(attribute, "group", other) AS pillar, "value", n,
+            low AS ci_low, high AS ci_high FROM numbers JOIN runs USING (run_id) {mine}
+            AND study = 'directions' AND test = 'T1' AND metric = 'accuracy_gain'
+            AND versus = 'ctx_q' AND indicator = 'all' ORDER BY model, pillar"""
         ),
         prompts=ask(
             f"""
@@ -165,10 +167,10 @@ def read(ask: Callable[[str], pd.DataFrame]) -> ReportData:
             {mine} GROUP BY ALL ORDER BY model, n DESC, kind"""),
         gold=ask(_GOLD.format(benchmarks=benchmarks)),
         worded=ask(
-            f"""SELECT model, s.pillar, s.metric, s."value", s.n, s.ci_low, s.ci_high,
-            c."value"::BIGINT AS clusters
-            FROM study_rows s JOIN runs USING (run_id)
-            JOIN study_rows c USING (run_id, study, pillar, indicator) {mine}
+            f"""SELECT model, pillar_of(attribute, "group", '') AS pillar, s.metric, s."value", s.n,
+            s.low AS ci_low, s.high AS ci_high, c."value"::BIGINT AS clusters
+            FROM numbers s JOIN runs USING (run_id)
+            JOIN numbers c USING (run_id, study, attribute, "group", indicator) {mine}
             AND study = 'wordings' AND s.indicator = 'all' AND contains(s.metric, 'share_')
             AND c.metric = if(starts_with(s.metric, 'share_'), 'distinct_indicators',
             'distinct_prompts') ORDER BY ALL"""
@@ -178,17 +180,17 @@ def read(ask: Callable[[str], pd.DataFrame]) -> ReportData:
 
 NOT_ANALYSED = "not analysed: sdgbias analyse"
 ALL_TESTS, ALL_PILLARS = "all tests", "all pillars"
-#: Rows of some runs about all indicators, sorted by run, test (all first), pillar (all first), then
-#: key. before, after: keys that only one table has.
+#: Numbers of some runs about all indicators, sorted by run, test (all first), pillar (all first),
+#: then key.
 _ROWS = f"""
-    SELECT * EXCLUDE (place) FROM (
-        SELECT rowid AS place, run_id, coalesce(COLUMNS('^(study|task|method|by|level|note)$'), ''),
-        CASE test WHEN 'all' THEN '{ALL_TESTS}' ELSE coalesce(test, '') END AS test,
-        CASE pillar WHEN 'all' THEN '{ALL_PILLARS}' ELSE coalesce(pillar, '') END AS pillar,
-        COLUMNS('^(indicator|x|metric|value|n|ci_low|ci_high|p|clusters)$')
-        FROM {{table}} WHERE list_contains($runs, run_id) AND indicator = 'all')
-    ORDER BY list_position($runs, run_id), {{before}} task, if(test = '{ALL_TESTS}', '', test),
-    coalesce(list_position($pillars, pillar), 99), method, {{after}} metric, place"""
+    SELECT run_id, study, task, if(test = 'all', '{ALL_TESTS}', test) AS test, method, versus,
+    if(attribute = 'pillar', "group", '{ALL_PILLARS}') AS pillar, attribute, "group", other,
+    parameter, x, metric, "value", n, low AS ci_low, high AS ci_high, clusters,
+    coalesce(p_adjusted, p) AS p, note
+    FROM numbers WHERE list_contains($runs, run_id) AND indicator = 'all'
+    ORDER BY list_position($runs, run_id), study, task, if(test = '{ALL_TESTS}', '', test),
+    coalesce(list_position($pillars, pillar), 99), method, metric, attribute, "group", parameter, x,
+    other"""
 
 
 @dataclass(frozen=True)
@@ -263,13 +265,10 @@ def load_studies(results: Path, run_ids: Sequence[str]) -> Studies:
     )
     order = {"runs": list(runs["run_id"]), "pillars": [ALL_PILLARS, *PILLARS]}
     label = dict(zip(runs["run_id"], runs["label"], strict=True))
-
-    def rows(table: str, before: str = "", after: str = "") -> pd.DataFrame:
-        sql = _ROWS.format(table=table, before=before, after=after)
-        found = store.query(results, sql, order)
-        return found.assign(model=found["run_id"].map(label))
-
-    return Studies(runs, rows("study_rows", "study,", '"by", level, x,'), rows("metric_rows"))
+    rows = store.query(results, _ROWS, order)
+    rows = rows.assign(model=rows["run_id"].map(label))
+    headline = rows["study"] == HEADLINE
+    return Studies(runs, *(rows[of].reset_index(drop=True) for of in (~headline, headline)))
 
 
 def method_name(name: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sdgbias import store
+from sdgbias.methods.stats import Estimate
 from sdgbias.report import labels, matrix
 from sdgbias.report.source import Results
 from sdgbias.suites.facet_groups import PAIRS
@@ -101,5 +102,5 @@ def _number(row: Mapping[Any, Any]) -> str:
     if value is None or math.isnan(value):
         why = row["missing_reason"]
         return f"too few people (n {row['n']})" if why == FEWER else str(why)
-    shown = labels.amount(value, row["metric"], unit=False)
-    return f"{shown} [{labels.interval_of(row, row['metric'])}] {labels.count(row['n'])}"
+    shown = labels.written(Estimate.of_row(row), row["metric"])
+    return f"{shown.value} [{shown.ci}] {shown.n}"

@@ -22,8 +22,44 @@ NBSP, DASH = "\u00a0", "\u2013"
 NO_INTERVAL = "no interval"
 
 
-def percent(e: Estimate | None) -> str:
-    return "n/a" if e is None or e.value != e.value else f"{number(100 * e.value)}{NBSP}%"
+@dataclass(frozen=True)
+class WrittenEstimate:
+    """An estimate as text: '61.0', ' %', '48.8–72.0', '490'."""
+
+    value: str
+    unit: str
+    ci: str
+    n: str
+
+    @property
+    def aside(self) -> str:
+        """'(95 % CI 48.8–72.0, n = 490)'."""
+        ci = self.ci if self.ci.startswith(NO_INTERVAL) else f"95{NBSP}% CI {self.ci}"
+        return f"({ci}, n{NBSP}={NBSP}{self.n})"
+
+    def __str__(self) -> str:
+        return f"{self.value}{self.unit} {self.aside}"
+
+
+def form(metric: str) -> tuple[float, int, bool]:
+    """(scale, digits, signed) of a metric's numbers, from the vocabulary: shares in per cent with
+    one digit, differences with their sign."""
+    signed = metric in SIGNED
+    return (1.0, WORDS.metrics[metric].digits, signed) if metric in PLAIN else (100.0, 1, signed)
+
+
+def written(e: Estimate, metric: str = "accuracy") -> WrittenEstimate:
+    """An estimate of a metric as every page, command and card shows it."""
+    scale, digits, signed = form(metric)
+    unit = "" if metric in PLAIN else f"{NBSP}points" if signed else f"{NBSP}%"
+    value, ci = number(scale * e.value, digits, signed), interval(e, scale, digits, signed)
+    return WrittenEstimate(value, unit, ci, f"{e.n:,}")
+
+
+def percent(e: Estimate) -> str:
+    """'61.0 %'."""
+    shown = written(e)
+    return shown.value + shown.unit
 
 
 def interval(
@@ -37,12 +73,6 @@ def interval(
         return NO_INTERVAL
     low, high = number(scale * e.low, digits, signed), number(scale * e.high, digits, signed)
     return f"{low} to {high}" if signed or e.low < 0 else f"{low}{DASH}{high}"
-
-
-def aside(e: Estimate, signed: bool = False, scale: float = 100.0) -> str:
-    """'(95 % CI 41.0-45.5, n = 1,200)'."""
-    ci = interval(e, scale, signed=signed)
-    return f"({ci if ci.startswith(NO_INTERVAL) else f'95{NBSP}% CI {ci}'}, n{NBSP}={NBSP}{e.n:,})"
 
 
 def sign_of(e: Estimate) -> int:
@@ -115,7 +145,7 @@ def leaning(data: ReportData, model: str, pillars: Sequence[str] = tuple(PILLARS
         named = [d for d in DIRECTIONS if d in verdict] or [
             max(shares, key=lambda d: shares[d].value)
         ]
-        text = ", ".join(f"{percent(shares[d])} {d} {aside(shares[d])}" for d in named)
+        text = ", ".join(f"{percent(shares[d])} {d} {written(shares[d]).aside}" for d in named)
         n = min(e.clusters for e in shares.values())
         alike = next((d for d in shares if shares[d].value == 1), "")
         out.append(Lean(pillar, verdict, text, n, what, alike, indicators))
@@ -135,6 +165,7 @@ def image_use(data: ReportData, model: str) -> tuple[str, str] | None:
         return None
     r: dict[str, Any] = {str(k): v for k, v in rows.iloc[0].to_dict().items()}
     e = Estimate.of_row(r)
+    shown = written(e, "accuracy_gain")
     verdict = {
         1: "The image helps",
         0: "The image makes no measurable difference",
@@ -142,10 +173,7 @@ def image_use(data: ReportData, model: str) -> tuple[str, str] | None:
     }[sign_of(e)]
     return (
         verdict,
-        (
-            f"{number(100 * e.value, signed=True)} points, Full minus CTX+Q at T1"
-            f" {aside(e, signed=True)}"
-        ),
+        (f"{shown.value} points, Full minus CTX+Q at T1 {shown.aside}"),
     )
 
 
@@ -163,9 +191,8 @@ def cade_change(data: ReportData, model: str) -> tuple[str, str] | None:
         0: "CADE makes no measurable difference",
         -1: "CADE lowers accuracy",
     }[sign_of(gain)]
-    text = (
-        f"{number(100 * gain.value, signed=True)} points over T1{DASH}T5 {aside(gain, signed=True)}"
-    )
+    shown = written(gain, "accuracy_gain")
+    text = f"{shown.value} points over T1{DASH}T5 {shown.aside}"
     fixed, broken = of("fixed_rate"), of("broken_rate")
     if fixed is not None and broken is not None:
         text += (
@@ -174,6 +201,22 @@ def cade_change(data: ReportData, model: str) -> tuple[str, str] | None:
         )
     notes = data.tuning_notes(model)
     return verdict, "; ".join([text, *notes])
+
+
+def findings(data: ReportData) -> list[str]:
+    """What the newest runs on places show, in sentences: the lean of each model over all pillars,
+    what the image adds, what CADE does."""
+    sentences = []
+    for model in data.models:
+        for lean_ in leaning(data, model, ("all",)):
+            sentences.append(
+                f"{model} {lean_.verdict} without evidence: {lean_.shares}; {lean_.prompts}."
+            )
+        for finding in (image_use(data, model), cade_change(data, model)):
+            if finding is not None:
+                verdict, evidence = finding
+                sentences.append(f"{verdict} ({model}): {evidence}.")
+    return sentences
 
 
 #: Metrics with a unit of their own; all others are shares, shown in per cent.
@@ -210,19 +253,14 @@ def amount(value: float | None, metric: str, unit: bool = True) -> str:
     """A value of a metric: '52.3 %', '+1.2 points', '14.20'; 'none' if there is no value."""
     if value is None or value != value:
         return "none"
-    if metric in PLAIN:
-        return number(value, 0 if metric == "distinct_prompts" else 2, metric in SIGNED)
-    after = "" if not unit else f"{NBSP}points" if metric in SIGNED else f"{NBSP}%"
-    return number(100 * value, 1, metric in SIGNED) + after
+    scale, digits, signed = form(metric)
+    after = "" if not unit or metric in PLAIN else f"{NBSP}points" if signed else f"{NBSP}%"
+    return number(scale * value, digits, signed) + after
 
 
 def interval_of(row: Mapping[str, Any], metric: str) -> str:
     """The 95 % interval in the metric's format, without the unit."""
-    low, high = row.get("ci_low"), row.get("ci_high")
-    if low is None or high is None or low != low or high != high:
-        return interval(Estimate.of_row(row))
-    a, b = amount(low, metric, unit=False), amount(high, metric, unit=False)
-    return f"{a} to {b}" if metric in SIGNED or low < 0 else f"{a}{DASH}{b}"
+    return interval(Estimate.of_row(row), *form(metric))
 
 
 def count(n: int | float | None) -> str:

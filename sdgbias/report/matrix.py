@@ -176,14 +176,14 @@ def _cell(c: MatrixColumn, run: Row | None, found: Mapping[tuple[str, ...], Row]
         why = needs(run["config"], c.cell[2], c.cell[0]) or _reason(row)
         return blank | {"why": why, "said": f"{c.title}: {why}"}
     e = Estimate.of_row(row)
-    value, ci = labels.amount(e.value, c.metric, unit=False), labels.interval_of(row, c.metric)
+    shown = labels.written(e, c.metric)
     counted = c.prompts and e.clusters
     prompts = f"{e.clusters:,} prompt{'' if e.clusters == 1 else 's'}" if counted else other
-    said = f"{c.title} {labels.amount(e.value, c.metric)}, {_bounds(ci)}, n = {e.n:,}"
+    said = f"{c.title} {shown.value}{shown.unit}, {shown.aside[1:-1].replace(labels.NBSP, ' ')}"
     return blank | {
-        "value": value,
-        "ci": ci,
-        "n": f"{e.n:,}",
+        "value": shown.value,
+        "ci": shown.ci,
+        "n": shown.n,
         "sort": e.value,
         "prompts": prompts,
         "mark": "apart" if c.metric in _ALONE and labels.sign_of(e) else "",
@@ -199,10 +199,6 @@ def _address(run: Row, row: Row) -> dict[str, str]:
     """What the page of trends is asked for, to show this number."""
     cell = {name: str(row[name]) for name in CHOICES}
     return {"suite": run["suite"], "benchmark": run["benchmark_id"], **cell}
-
-
-def _bounds(ci: str) -> str:
-    return ci if ci.startswith(labels.NO_INTERVAL) else f"95 % CI {ci}"
 
 
 def _reason(row: Row | None) -> str:

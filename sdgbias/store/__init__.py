@@ -42,13 +42,13 @@ PROVENANCE = ("measured", "planted")
 RUN_TABLES: dict[str, tuple[str, ...]] = {
     **DETAILS,
     "cade_params": ("task", "test"),
-    "metric_rows": ("task", "test", "method", "pillar", "indicator", "metric"),
+    "numbers": (
+        *("study", "task", "test", "method", "versus", "attribute", "group", "other", "indicator"),
+        *("parameter", "x", "metric"),
+    ),
     "failures": (),
     "timings": ("task", "phase", "view"),
     "analyses": (),
-    "study_rows": (
-        *("study", "task", "test", "method", "pillar", "indicator", "by", "level", "x", "metric"),
-    ),
 }
 BENCHMARK_TABLES: dict[str, tuple[str, ...]] = {
     "items": ("task", "item_id"),
@@ -73,7 +73,8 @@ _WRITER = threading.RLock()
 _HELD: ContextVar[tuple[Path, duckdb.DuckDBPyConnection] | None] = ContextVar("held", default=None)
 
 
-_SMALL = tuple(name for name in RUN_TABLES if name not in DETAILS)
+#: Tables of a run in the DuckDB file itself, not in Parquet files.
+SMALL_TABLES = tuple(name for name in RUN_TABLES if name not in DETAILS)
 
 
 @dataclass(frozen=True)
@@ -181,8 +182,8 @@ def publish(
 
     ``tables``: any of ``RUN_TABLES`` (the run's previous rows are replaced; a table that is left
     out becomes empty) and ``BENCHMARK_TABLES`` (items and previews are added to those of other runs
-    on the same benchmark, replacing equal keys; quarantine is replaced whole). ``run_id``,
-    ``benchmark_id``, and in ``metric_rows`` model and suite are filled in. Missing columns become
+    on the same benchmark, replacing equal keys; quarantine is replaced whole). ``run_id``
+    and ``benchmark_id`` are filled in. Missing columns become
     NULL; ``options``, ``context`` may be dicts or lists (stored as JSON). Raises StoreError on an
     unknown table or column, a missing or repeated key, and every error of ``connect``.
     """
@@ -191,7 +192,7 @@ def publish(
         if name not in RUN_TABLES | BENCHMARK_TABLES:
             raise StoreError(one_of("results table", name, RUN_TABLES | BENCHMARK_TABLES))
     run_id, benchmark_id = record["run_id"], record["benchmark_id"]
-    fill = {k: record[k] for k in ("run_id", "benchmark_id", "model", "suite")}
+    fill = {"run_id": run_id, "benchmark_id": benchmark_id}
     path = _local(path)
     with _writing(path):
         with connect(path, details=()) as con:
@@ -200,7 +201,7 @@ def publish(
         ready["details"] = _write_details(path, run_id, ready)
         with connect(path, details=()) as con:
             con.execute("BEGIN")
-            for name in ("runs", "details", *_SMALL):
+            for name in ("runs", "details", *SMALL_TABLES):
                 con.execute(f"DELETE FROM {name} WHERE run_id = ?", [run_id])
             for name, rows in ready.items():
                 rows = database.first_seen(con, rows) if name == "previews" else rows
@@ -213,9 +214,14 @@ def publish(
             con.execute("COMMIT")
 
 
-def replace(path: Path | str, run_id: str, tables: Mapping[str, pd.DataFrame]) -> None:
+def replace(
+    path: Path | str,
+    run_id: str,
+    tables: Mapping[str, pd.DataFrame],
+    kept_study: str = "",
+) -> None:
     """Replaces the rows of some ``RUN_TABLES`` of a published run in one transaction; its other
-    tables stay unchanged.
+    tables stay unchanged, and so do the numbers of ``kept_study``.
 
     Raises StoreError for an unknown run, and every error of ``publish``.
     """
@@ -225,7 +231,7 @@ def replace(path: Path | str, run_id: str, tables: Mapping[str, pd.DataFrame]) -
     path = _local(path)
     with _writing(path):
         with connect(path, details=()) as con:
-            names = ("run_id", "benchmark_id", "model", "suite")
+            names = ("run_id", "benchmark_id")
             sql = f"SELECT {', '.join(names)} FROM runs WHERE run_id = ?"
             known = con.execute(sql, [run_id]).fetchone()
             if not known:
@@ -240,7 +246,10 @@ def replace(path: Path | str, run_id: str, tables: Mapping[str, pd.DataFrame]) -
         with connect(path, details=()) as con:
             con.execute("BEGIN")
             for name, rows in ready.items():
-                _insert(con, name, rows, "run_id = ?", [run_id])
+                if name == "numbers":
+                    _insert(con, name, rows, "run_id = ? AND study <> ?", [run_id, kept_study])
+                else:
+                    _insert(con, name, rows, "run_id = ?", [run_id])
             same = 'run_id = ? AND list_contains(?, "table")'
             _insert(con, "details", catalogue, same, [run_id, big])
             con.execute("COMMIT")

@@ -15,6 +15,7 @@ holes.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -23,6 +24,7 @@ from typing import Any
 import pandas as pd
 
 from sdgbias import locks, store
+from sdgbias.errors import StoreError, one_of
 from sdgbias.files import packaged_sql
 from sdgbias.progress import Progress, each, silent
 from sdgbias.store import database, parquet
@@ -133,6 +135,26 @@ def apply(results: Path, nights: int, per_model: int, now: datetime) -> pd.DataF
             for run_id in going:
                 remove_if_empty(folder / parquet.folder_of(run_id))
     return planned
+
+
+def remove(results: Path, run_ids: Sequence[str]) -> pd.DataFrame:
+    """Removes whole runs: their numbers, answers and verdicts; returns their rows of ``runs``. The
+    questions that they were asked, the nights and the score cache stay. Raises StoreError for an
+    unknown run, before anything is removed."""
+    folder = parquet.home(results)
+    with locks.alone(results):
+        runs = store.query(results, "FROM runs WHERE list_contains(?, run_id)", [list(run_ids)])
+        for run_id in run_ids:
+            if run_id not in set(runs["run_id"]):
+                raise StoreError(f"{results}: {one_of('run', run_id, store.run_ids(results))}")
+        with store.connect(results, details=()) as con:
+            con.execute("BEGIN")
+            for table in ("runs", "details", *store.SMALL_TABLES, "verdicts", "flips", "accepted"):
+                con.execute(f"DELETE FROM {table} WHERE list_contains(?, run_id)", [list(run_ids)])
+            con.execute("COMMIT")
+        for run_id in run_ids:
+            shutil.rmtree(folder / parquet.folder_of(run_id), ignore_errors=True)
+    return runs
 
 
 def remove_if_empty(folder: Path) -> None:

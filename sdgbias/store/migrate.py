@@ -14,12 +14,12 @@ import duckdb
 
 from sdgbias import locks
 from sdgbias.errors import StoreError
-from sdgbias.files import replacing
+from sdgbias.files import packaged, replacing
 from sdgbias.store import database, night_files
 from sdgbias.store.database import SCHEMA
 
 #: Versions whose files can be read.
-EARLIER = (15, 16, 17, 18)
+EARLIER = (15, 16, 17, 18, 19)
 #: Tables of earlier schemas whose rows are files now -> their view (night_files.py).
 _FILES_NOW = {"nights": "nights", "night_models": "night_outcomes"}
 #: Files whose schema this process has compared with its own, as (device, inode).
@@ -97,39 +97,17 @@ def _copy_rows(con: duckdb.DuckDBPyConnection) -> None:
         both = sorted(f'"{column}"' for of, column in ours & theirs if of == table)
         if both:
             con.execute(f"INSERT INTO {table} BY NAME SELECT {', '.join(both)} FROM old.{table}")
-    _move_settings(con)
-    _give_reasons(con)
+    _copy_numbers(con, theirs)
 
 
-def _move_settings(con: duckdb.DuckDBPyConnection) -> None:
-    """The settings of analyses, which stood among the rows of studies, get a table of their own."""
-    con.execute(
-        """INSERT INTO analyses SELECT run_id, to_json(map(list(metric ORDER BY metric),
-           list("value"::BIGINT ORDER BY metric))) FROM study_rows WHERE study = 'settings'
-           GROUP BY run_id ORDER BY run_id"""
-    )
-    con.execute("DELETE FROM study_rows WHERE study IN ('settings', 'compared')")
-
-
-def _give_reasons(con: duckdb.DuckDBPyConnection) -> None:
-    """Why a metric has no value stood in the note of the differences between groups; the shares of
-    answers beside them were 0."""
-    con.execute(
-        """UPDATE metric_rows SET missing_reason = note, note = '' WHERE note IN
-           ('no answer understood', 'no answer right') AND missing_reason IS NULL"""
-    )
-    con.execute(
-        """UPDATE metric_rows m SET "value" = NULL, ci_low = NULL, ci_high = NULL, clusters = 0,
-           note = '', missing_reason = s.missing_reason
-           FROM metric_rows s WHERE s.missing_reason = 'no answer understood'
-           AND s.metric = 'disparity' AND m.run_id = s.run_id AND m.task = s.task
-           AND m.test = s.test AND m.method = s.method
-           AND m.metric IN ('recall', 'no_rate', 'unknown_rate', 'false_yes_rate')"""
-    )
-    con.execute(
-        """UPDATE metric_rows SET missing_reason = 'fewer than 20' WHERE missing_reason IS NULL
-           AND ("value" IS NULL OR isnan("value"))"""
-    )
+def _copy_numbers(con: duckdb.DuckDBPyConnection, columns: set[tuple[str, str]]) -> None:
+    """The rows of tables metric_rows and study_rows of database ``old`` as numbers. columns: the
+    tables and columns that it has."""
+    for name, table in (("metric_rows", "earlier_metrics"), ("study_rows", "earlier_studies")):
+        con.execute(f"CREATE TEMP TABLE {table} AS FROM old.{name}")
+    if ("metric_rows", "missing_reason") not in columns:
+        con.execute("ALTER TABLE earlier_metrics ADD COLUMN missing_reason VARCHAR")
+    con.execute(packaged("store", "migrate.sql").read_text(encoding="utf-8"))
 
 
 def _write_files(con: duckdb.DuckDBPyConnection, path: Path) -> None:

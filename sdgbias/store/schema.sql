@@ -16,18 +16,18 @@ CREATE TABLE cade_params (
     mode VARCHAR, objective VARCHAR, val_value DOUBLE, n_val BIGINT, n_draws BIGINT, seed BIGINT, note VARCHAR
 );
 
-CREATE TABLE metric_rows (
-    run_id VARCHAR NOT NULL, model VARCHAR, suite VARCHAR, task VARCHAR, test VARCHAR, method VARCHAR, pillar VARCHAR,
-    indicator VARCHAR, metric VARCHAR, "value" DOUBLE, n BIGINT, ci_low DOUBLE, ci_high DOUBLE,
+CREATE TABLE numbers (                                                 -- every number of a run: headline metrics, and studies
+    run_id VARCHAR NOT NULL, study VARCHAR,                            -- study 'headline': the metrics that the run was published with
+    task VARCHAR, test VARCHAR, method VARCHAR,
+    versus VARCHAR,                                                    -- of a difference: what is taken off `method`
+    attribute VARCHAR, "group" VARCHAR, other VARCHAR,                 -- 'pillar', 'Human Capital', ''; 'gender', 'male', 'female': a difference
+    indicator VARCHAR,
+    parameter VARCHAR, x DOUBLE,                                       -- 'alpha', 0.5; 'coverage', 0.05; 'classes', 52
+    metric VARCHAR, "value" DOUBLE, n BIGINT,
     clusters BIGINT,                                                   -- what the interval counts: places, pictures or prompts
+    low DOUBLE, high DOUBLE, p DOUBLE, p_adjusted DOUBLE,
     missing_reason VARCHAR,                                            -- why there is no value: 'no answer understood', 'fewer than 20'
     note VARCHAR                                                       -- e.g. 'too few places'
-);
-
-CREATE TABLE study_rows (                                              -- every analysis beyond the headline metrics
-    run_id VARCHAR NOT NULL, study VARCHAR, task VARCHAR, test VARCHAR, method VARCHAR, pillar VARCHAR, indicator VARCHAR,
-    "by" VARCHAR, level VARCHAR, x DOUBLE, metric VARCHAR, "value" DOUBLE, n BIGINT, ci_low DOUBLE, ci_high DOUBLE, p DOUBLE,
-    note VARCHAR
 );
 
 CREATE TABLE analyses (                                                -- what `sdgbias analyse` has computed of a run, and with which settings
@@ -43,12 +43,27 @@ CREATE TABLE timings (                                                 -- by tas
     seconds DOUBLE, seconds_measured DOUBLE, seconds_alone DOUBLE
 );
 
+-- The questions of a row as one name: 'all', a pillar, 'gender=male', 'gender:male-female' (a difference), 'gender=male & age=old'.
+CREATE MACRO pillar_of(attribute, named, other) AS
+    CASE WHEN attribute = '' THEN 'all' WHEN attribute = 'pillar' THEN named
+         WHEN contains(attribute, ' x ') AND contains(named, ' x ') THEN
+             concat(split_part(attribute, ' x ', 1), '=', split_part(named, ' x ', 1), ' & ',
+                    split_part(attribute, ' x ', 2), '=', split_part(named, ' x ', 2))
+         WHEN other = '' THEN concat(attribute, '=', named) ELSE concat(attribute, ':', named, '-', other) END;
+
+-- The headline metrics, with the questions of a row as one name.
+CREATE VIEW metric_rows AS
+SELECT run_id, model, suite, task, test, method, pillar_of(attribute, "group", other) AS pillar,
+       if(parameter = 'classes' AND x = 52, 'all-52', indicator) AS indicator,
+       metric, "value", n, low AS ci_low, high AS ci_high, clusters, missing_reason, note
+FROM numbers JOIN runs USING (run_id) WHERE study = 'headline';
+
 -- The public face of the results: exactly these 13 columns, in this order; debiasing methods beside the views and CADE.
 CREATE VIEW metrics AS
-SELECT run_id, model, suite, task, test, method, pillar, indicator, metric, "value", n, ci_low, ci_high FROM metric_rows
-UNION ALL
-SELECT run_id, model, suite, task, test, method, pillar, indicator, metric, "value", n, ci_low, ci_high
-FROM study_rows JOIN runs USING (run_id) WHERE study = 'methods';
+SELECT run_id, model, suite, task, test, method, pillar_of(attribute, "group", other) AS pillar,
+       if(parameter = 'classes' AND x = 52, 'all-52', indicator) AS indicator,
+       metric, "value", n, low AS ci_low, high AS ci_high
+FROM numbers JOIN runs USING (run_id) WHERE study IN ('headline', 'methods');
 
 -- The big tables of runs are Parquet files beside this file, of exactly these columns; `details` is their catalogue.
 CREATE SCHEMA detail;

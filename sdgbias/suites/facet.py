@@ -26,7 +26,7 @@ from sdgbias.methods.labels import OPTIONS, Label, LetterGrams, TextEncoder, enc
 from sdgbias.progress import Progress
 from sdgbias.raw.facet import CLASSES, SPELLINGS
 from sdgbias.suites import facet_groups
-from sdgbias.suites.rows import FEWER, METRIC_ROW
+from sdgbias.suites.rows import FEWER, NUMBER, numbers
 from sdgbias.suites.sdg import read_table
 from sdgbias.suites.suite import Abilities, EvalSettings, Images, StoredScores, Suite
 from sdgbias.types import FACET, View
@@ -193,24 +193,26 @@ def predictions(
 def metric_rows(
     items: pd.DataFrame, table: pd.DataFrame, *, draws: int = 2_000, seed: int = 0
 ) -> pd.DataFrame:
-    """task, test, method, pillar (the group), indicator (the class), metric, value, n, ci_low,
-    ci_high, clusters (pictures, without a picture distinct prompts; 0 where none are counted),
-    note, missing_reason (where there is no value)."""
+    """Rows of ``numbers``: attribute and group of people, indicator (the class; pooled ones have x,
+    the number of classes), clusters (pictures, without a picture distinct prompts; 0 where none are
+    counted), missing_reason (where there is no value)."""
     known = table.merge(items.drop(columns=["split"]), on="item_id")
-    rows: list[tuple[object, ...]] = []
+    rows: list[dict[str, object]] = []
     for (task, test, method), part in known.groupby(["task", "test", "method"], sort=True):
         unit = "pictures"
         if method == View.Q_ONLY.value:  # one answer for all pictures of a class
             part, unit = part.assign(image_id=part["asked"]), "prompts"
         silent = _says_nothing(part)
-        for pillar, indicator, metric, e in _cell_rows(part, str(test), str(method), draws, seed):
+        key = {"task": task, "test": test, "method": method}
+        for group, classes, metric, e in _cell_rows(part, str(test), str(method), draws, seed):
             note = f"too few {unit}" if e.too_few else e.missing_interval(unit.removesuffix("s"))
             why = FEWER if np.isnan(e.value) else None
             if silent and (metric == "disparity" or metric in _OF_ANSWERS[silent]):
                 e, note, why = stats.nothing(e.n), "", silent
-            numbers = (e.value, e.n, e.low, e.high, e.clusters, note, why)
-            rows.append((task, test, method, pillar, indicator, metric, *numbers))
-    return pd.DataFrame(rows, columns=[*METRIC_ROW, "missing_reason"])
+            about = group._asdict() | facet_groups.of_classes(classes)
+            why_not = {"note": note, "missing_reason": why}
+            rows.append({**key, **about, "metric": metric, **e.columns(), **why_not})
+    return numbers(pd.DataFrame(rows))
 
 
 def _says_nothing(part: pd.DataFrame) -> str:
@@ -234,16 +236,18 @@ def printed_rows(
         found = read(part["text"].tolist(), str(test), encoder, nearest=True)
         blocks.append(part.assign(label=[x.name for x in found], how=[x.how for x in found]))
     if not blocks:
-        return pd.DataFrame(columns=METRIC_ROW)
+        return numbers(pd.DataFrame(columns=list(NUMBER)))
     table = predictions(items, pd.concat(blocks, ignore_index=True))
     known = table.merge(items.drop(columns=["split"]), on="item_id")
     known = known[~known["negative"].astype(bool)]
     rows = [
-        (task, test, f"{method}:paper", *names, e.value, e.n, e.low, e.high, e.clusters, "")
+        {"task": task, "test": test, "method": f"{method}:paper", **group._asdict()}
+        | facet_groups.of_classes(classes)
+        | {"metric": metric, **e.columns(), "note": ""}
         for (task, test), part in known.groupby(["task", "test"], sort=True)
-        for *names, e in facet_groups.as_printed(part)
+        for group, classes, metric, e in facet_groups.as_printed(part)
     ]
-    return pd.DataFrame(rows, columns=METRIC_ROW)
+    return numbers(pd.DataFrame(rows))
 
 
 def _cell_rows(
@@ -307,7 +311,7 @@ def tables(
         "people": items.merge(people, on="person_id"),
         "spoken": spoken,
         "predictions": table.drop(columns=["how"]),
-        "metric_rows": pd.concat(
+        "numbers": pd.concat(
             [
                 metric_rows(items, table, seed=settings.seed),
                 printed_rows(items, spoken, LetterGrams()),

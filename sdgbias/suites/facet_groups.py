@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike
 
 from sdgbias.methods import metrics, stats
 from sdgbias.raw.facet import CLASSES, GROUPS, SELECTED, UNKNOWN
+from sdgbias.suites.rows import ALL, Group
 
 #: Attribute -> the two groups whose difference the paper reports, first minus second.
 PAIRS = {"gender": ("male", "female"), "skin": ("light", "dark"), "age": ("young", "old")}
@@ -29,7 +30,15 @@ PAIRS = {"gender": ("male", "female"), "skin": ("light", "dark"), "age": ("young
 HEADLINE = ("direct", "full", "p1", "all-52")
 POOLS: dict[str, tuple[str, ...]] = {"all": tuple(SELECTED), "all-52": tuple(CLASSES)}
 
-Rows = Iterator[tuple[str, str, str, stats.Estimate]]
+#: (group of people, class or pool of classes, metric, estimate).
+Rows = Iterator[tuple[Group, str, str, stats.Estimate]]
+
+
+def of_classes(label: str) -> dict[str, object]:
+    """The columns of a result that name its class, or the number of classes pooled."""
+    if label not in POOLS:
+        return {"indicator": label}
+    return {"indicator": "all", "parameter": "classes", "x": float(len(POOLS[label]))}
 
 
 def difference(a: stats.Estimate, b: stats.Estimate) -> stats.Estimate:
@@ -83,8 +92,8 @@ def recall_rows(
     selections = {pool: np.isin(name, members) for pool, members in POOLS.items()}
     selections |= {c: found for c in CLASSES if (found := name == c).any()}
     for label, chosen in selections.items():
-        yield "all", label, "recall", judged.share(chosen)
-    yield "all", "macro", "recall", _macro(hits, name, place, _large([name], smallest))
+        yield ALL, label, "recall", judged.share(chosen)
+    yield ALL, "macro", "recall", _macro(hits, name, place, _large([name], smallest))
     for attribute, groups in GROUPS.items():
         of = frame[attribute].to_numpy(dtype=str)
         for label, chosen in selections.items():
@@ -92,7 +101,7 @@ def recall_rows(
             known = chosen & (of != UNKNOWN)
             if label in POOLS and len(groups) > 2 and known.any():
                 e = _spread(hits[known], of[known], place[known], groups, smallest, draws, seed)
-                yield f"{attribute}:max-min", label, "disparity", e
+                yield Group(attribute, "max", "min"), label, "disparity", e
         members = {g: of == g for g in groups}
         common = _large([name[members[g]] for g in PAIRS.get(attribute, ())], smallest)
         found = {}
@@ -133,10 +142,10 @@ def _by_group(
     apart: str = "disparity",
 ) -> Rows:
     """The rows of an attribute's groups, and of the difference that the paper reports."""
-    yield from ((f"{attribute}={g}", label, metric, e) for g, e in found.items())
+    yield from ((Group(attribute, g), label, metric, e) for g, e in found.items())
     if attribute in PAIRS:
         one, other = PAIRS[attribute]
-        yield f"{attribute}:{one}-{other}", label, apart, difference(found[one], found[other])
+        yield Group(attribute, one, other), label, apart, difference(found[one], found[other])
 
 
 def _spread(
@@ -176,10 +185,10 @@ def _macro(
 def _crossed(frame: pd.DataFrame, judged: JudgedAnswers, chosen: np.ndarray) -> Rows:
     """Recall of every pair of groups of two attributes, 13 classes pooled."""
     for a, b in combinations(GROUPS, 2):
-        pairs = [f"{a}={g} & {b}={h}" for g, h in product(GROUPS[a], GROUPS[b])]
-        of = f"{a}=" + frame[a].astype(str) + f" & {b}=" + frame[b].astype(str)
+        pairs = [f"{g} x {h}" for g, h in product(GROUPS[a], GROUPS[b])]
+        of = frame[a].astype(str) + " x " + frame[b].astype(str)
         for pair, e in judged.shares(of.to_numpy(dtype=str), pairs, chosen).items():
-            yield pair, "all", "recall", e
+            yield Group(f"{a} x {b}", pair), "all", "recall", e
 
 
 def rate_rows(
@@ -194,7 +203,7 @@ def rate_rows(
     for metric, flag in flags.items():
         hits = np.asarray(flag(frame), dtype=float)
         judged = JudgedAnswers(hits, place, smallest)
-        yield "all", "all-52", metric, judged.share(np.ones(len(hits), dtype=bool))
+        yield ALL, "all-52", metric, judged.share(np.ones(len(hits), dtype=bool))
         for attribute, groups in GROUPS.items():
             found = judged.shares(frame[attribute].to_numpy(dtype=str), groups)
             yield from _by_group(attribute, "all-52", found, metric, metric)

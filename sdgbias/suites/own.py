@@ -22,7 +22,7 @@ from sdgbias.methods import metrics, stats
 from sdgbias.progress import Progress
 from sdgbias.raw.images.composite import encode_jpeg, open_picture
 from sdgbias.suites import sdg, sdg_metrics, sdg_tables
-from sdgbias.suites.rows import METRIC_ROW
+from sdgbias.suites.rows import ALL, Group, numbers
 from sdgbias.suites.suite import EvalSettings, Images, StoredScores, Suite
 from sdgbias.types import OPTION_LETTERS, ContextTest, Task, View
 
@@ -89,7 +89,7 @@ def tables(
         "items": item_cards(items, benchmark),
         "predictions": answers,
         "cade_params": summary.params,
-        "metric_rows": pd.concat([found, more], ignore_index=True),
+        "numbers": pd.concat([found, more], ignore_index=True),
         "previews": pd.DataFrame(
             {"image_id": shown, "png": [preview(images[i][0]) for i in shown]}
         ),
@@ -145,8 +145,8 @@ def metric_rows(
     seed: int = 0,
 ) -> pd.DataFrame:
     """Rows in addition to the first suite's: letters (share_A: how often a letter is chosen,
-    recall_A: how often it is chosen where it is right), and by group
-    accuracy (pillar ``colour=red``) and its disparity (pillar ``colour:max-min``). Split test; test
+    recall_A: how often it is chosen where it is right), and accuracy by group of each of the
+    author's group columns and its disparity (the best minus the worst group). Split test; test
     'all' is the suite's one test. Where a view shows no picture, questions may share a prompt: the
     interval is the wider of that over clusters and that over distinct prompts."""
     gold = items[["item_id", "cluster_id", "answer", "groups"]]
@@ -158,7 +158,7 @@ def metric_rows(
     place, prompt = (stats.codes(known[name].to_numpy(dtype=str))[0] for name in _DEPENDS_ON)
     prompt = np.where(known["method"].isin(sdg_metrics.IMAGE_FREE), prompt, -1)
     found = [
-        (at, "all", table.metric, table.estimate(int(at)))
+        (at, ALL, table.metric, table.estimate(int(at)))
         for table in stats.measure(_letters(known), run, len(runs), [place, prompt])
         for at in np.flatnonzero(table.n > 0)
     ]
@@ -171,24 +171,19 @@ def metric_rows(
         (table,) = stats.measure([column], by, many, [place, prompt], smallest=stats.SMALLEST)
         for at in np.flatnonzero(table.n > 0):
             which, of = divmod(int(at), len(levels))
-            found.append((which, f"{name}={levels[of]}", table.metric, table.estimate(int(at))))
+            found.append((which, Group(name, levels[of]), table.metric, table.estimate(int(at))))
         for which in range(len(runs)):
             rows = (run == which) & (levels[level] != UNKNOWN)
             e = _disparity(hits[rows], level[rows], (place[rows], prompt[rows]), draws, seed)
-            found += [(which, f"{name}:max-min", "disparity", e)] if e else []
-    return pd.DataFrame(
-        [
-            (task, at, method, pillar, "all", metric, *_numbers(e))
-            for which, pillar, metric, e in found
-            for task, test, method in [runs[which]]
-            for at in (str(test), "all")
-        ],
-        columns=METRIC_ROW,
-    )
-
-
-def _numbers(e: stats.Estimate) -> tuple[object, ...]:
-    return e.value, e.n, e.low, e.high, e.clusters, e.missing_interval()
+            found += [(which, Group(name, "max", "min"), "disparity", e)] if e else []
+    rows = [
+        {"task": task, "test": at, "method": method, **group._asdict(), "metric": metric}
+        | e.columns()
+        for which, group, metric, e in found
+        for task, test, method in [runs[which]]
+        for at in (str(test), "all")
+    ]
+    return numbers(pd.DataFrame(rows))
 
 
 def _letters(known: pd.DataFrame) -> Iterator[stats.ValueColumn]:

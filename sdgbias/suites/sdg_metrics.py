@@ -14,7 +14,7 @@ from sdgbias.methods import metrics, stats
 from sdgbias.methods.answers import TRUNCATED
 from sdgbias.raw.indicators import DIRECTIONS, letter_directions
 from sdgbias.suites import sdg_censoring
-from sdgbias.suites.rows import METRIC_ROW
+from sdgbias.suites.rows import numbers
 from sdgbias.suites.suite import StoredScores
 from sdgbias.types import DIGITS, GENERATED, TESTS, Task, View
 
@@ -30,12 +30,14 @@ Answers = Mapping[str, np.ndarray]
 @dataclass(frozen=True)
 class AnswerMetric:
     """A metric of results. values: the answers -> (R,) numbers, NaN where an answer doesn't count
-    for it. shown: (R,) bool; a group without any such answer has no row."""
+    for it. shown: (R,) bool; a group without any such answer has no row. versus: the method that it
+    compares with."""
 
     name: str
     values: Callable[[Answers], np.ndarray]
     kind: stats.Kind = "share"
     shown: Callable[[Answers], np.ndarray] | None = None
+    versus: str = ""
 
 
 def among(rows: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -181,13 +183,15 @@ _SCORED = (
     AnswerMetric("near_tie_rate", lambda a: among(~np.isnan(a["tie"]), a["near_tie"])),
 )
 #: CADE against the Full view on the same rows.
-_CHANGED = AnswerMetric("changed_rate", lambda a: among(a["compared"], a["changed"]))
+_FULL = View.FULL.value
+_CHANGED = AnswerMetric("changed_rate", lambda a: among(a["compared"], a["changed"]), versus=_FULL)
 #: A method against the generated answer to the Full prompt, on the same questions: of Full, what
 #: choosing among the candidates gains; of CADE, its whole gain over standard inference.
 _OVER_GENERATED = AnswerMetric(
     "gain_over_generated",
     lambda a: among(a["over_generated"], a["correct"] - a["correct_generated"]),
     "difference",
+    versus=f"{View.FULL}{GENERATED}",
 )
 #: The metrics of a task in their order. A new one is a line here.
 METRICS: Mapping[Task, Sequence[AnswerMetric]] = {
@@ -198,10 +202,12 @@ METRICS: Mapping[Task, Sequence[AnswerMetric]] = {
         *_READ,
         AnswerMetric("refusal_rate", lambda a: a["refused"], shown=lambda a: a["parsed"]),
         *_SCORED,
-        AnswerMetric("accuracy_gain", lambda a: among(a["compared"], a["gain"]), "difference"),
+        AnswerMetric(
+            "accuracy_gain", lambda a: among(a["compared"], a["gain"]), "difference", versus=_FULL
+        ),
         _CHANGED,
-        AnswerMetric("fixed_rate", lambda a: among(a["compared"], a["gain"] > 0)),
-        AnswerMetric("broken_rate", lambda a: among(a["compared"], a["gain"] < 0)),
+        AnswerMetric("fixed_rate", lambda a: among(a["compared"], a["gain"] > 0), versus=_FULL),
+        AnswerMetric("broken_rate", lambda a: among(a["compared"], a["gain"] < 0), versus=_FULL),
         AnswerMetric("kept_rate", lambda a: among(a["compared"], a["kept"])),
         _OVER_GENERATED,
     ),
@@ -210,7 +216,7 @@ METRICS: Mapping[Task, Sequence[AnswerMetric]] = {
         AnswerMetric("interval_accuracy", lambda a: a["correct"]),
         *_READ,
         *_SCORED,
-        AnswerMetric("mae_change", lambda a: among(a["compared"], a["gain"]), "mean"),
+        AnswerMetric("mae_change", lambda a: among(a["compared"], a["gain"]), "mean", versus=_FULL),
         _CHANGED,
         _OVER_GENERATED,
     ),
@@ -219,7 +225,7 @@ METRICS: Mapping[Task, Sequence[AnswerMetric]] = {
 
 class _Groups(NamedTuple):
     """A grouping of R answers. code (R,): each answer's group, -1 for none. Of each group test,
-    method, pillar, indicator (g,) and the rank of its row among all."""
+    method, attribute, group, indicator (g,) and the rank of its row among all."""
 
     code: np.ndarray
     names: pd.DataFrame
@@ -243,11 +249,18 @@ def _groupings(a: Answers, task: Task) -> Iterator[_Groups]:
             codes = [np.full(len(test), len(order)) if pooled else test, method]
             codes += [keys[name][0] for name in level]
             code, first = _combined(codes, keep & within)
-            names = pd.DataFrame({name: a[name][first] for name in ("test", "method", *level)})
-            names = names.reindex(columns=["test", "method", "pillar", "indicator"])
-            names = names.fillna("all").assign(test="all" if pooled else names["test"])
-            at = {f"rank_{i}": c[first] for i, c in enumerate((codes[0], method))}
-            yield _Groups(code, names.assign(**at, depth=depth), a["method"][first])
+            names = pd.DataFrame(
+                {
+                    "test": "all" if pooled else a["test"][first],
+                    "method": a["method"][first],
+                    "attribute": "pillar" if depth else "",
+                    "group": a["pillar"][first] if depth else "",
+                    "indicator": a["indicator"][first] if depth == 2 else "all",
+                    **{f"rank_{i}": c[first] for i, c in enumerate((codes[0], method))},
+                    "depth": depth,
+                }
+            )
+            yield _Groups(code, names, a["method"][first])
 
 
 def _combined(codes: Sequence[np.ndarray], keep: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -275,11 +288,11 @@ def metric_rows(
     scored: StoredScores,
     judged: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
-    """Rows task, test, method, pillar, indicator, metric, value, n, ci_low, ci_high, clusters, note
-    of the test split. Test 'all' pools T1..T5. clusters: number of places or distinct prompts that
-    the interval counts; note: why there is no interval, 'too few places' or 'too few prompts'
-    where they don't suffice for one. `judged`: the uncertainty due to withheld scores, with a
-    column test."""
+    """Rows of ``numbers`` of the test split, of all questions, by pillar, and by indicator within
+    its pillar. Test 'all' pools T1..T5. clusters: number of places or distinct prompts that the
+    interval counts; note: why there is no interval, 'too few places' or 'too few prompts' where
+    they don't suffice for one. `judged`: the uncertainty due to withheld scores, with a column
+    test."""
     answers = _answer_columns(frame[frame["split"] == "test"], items, task, scored)
     blocks = measured(answers, METRICS[task], task)
     asked = answers["prompt"]
@@ -292,9 +305,9 @@ def metric_rows(
         metrics_of = [AnswerMetric(*metric) for metric in sdg_censoring.METRICS[task]]
         blocks += measured(columns, metrics_of, task)
     rows = pd.concat(blocks, ignore_index=True)
-    order = ["rank_0", "rank_1", "depth", "pillar", "indicator"]
+    order = ["rank_0", "rank_1", "depth", "group", "indicator"]
     rows = rows.sort_values(order, kind="stable", ignore_index=True)
-    return rows.assign(task=task.value)[METRIC_ROW]
+    return numbers(rows.drop(columns=order[:3]).assign(task=task.value))
 
 
 def measured(
@@ -308,37 +321,38 @@ def measured(
     blocks = []
     for groups in _groupings(answers, task):
         size = len(groups.names)
-        columns = (stats.ValueColumn(m.name, m.values(answers), m.kind) for m in metrics_of)
+        values = (stats.ValueColumn(m.name, m.values(answers), m.kind) for m in metrics_of)
         parts = []
         for metric, found in zip(
-            metrics_of, stats.measure(columns, groups.code, size, clusters), strict=True
+            metrics_of, stats.measure(values, groups.code, size, clusters), strict=True
         ):
             shown = found.n > 0
             if metric.shown is not None:
                 rows = (groups.code >= 0) & metric.shown(answers)
                 shown &= np.bincount(groups.code[rows], minlength=size) > 0
-            parts.append(_numbers(found, np.flatnonzero(shown)))
+            parts.append(_numbers(found, np.flatnonzero(shown), metric.versus))
         # one frame of all metrics: a frame of each takes ten times as long as its numbers
-        numbers = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        names = groups.names.take(numbers.pop("group")).reset_index(drop=True)
-        blocks.append(pd.concat([names, pd.DataFrame(numbers)], axis=1))
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        names = groups.names.take(columns.pop("at")).reset_index(drop=True)
+        blocks.append(pd.concat([names, pd.DataFrame(columns)], axis=1))
     return blocks
 
 
-def _numbers(found: stats.MeansByGroup, shown: np.ndarray) -> dict[str, np.ndarray]:
+def _numbers(found: stats.MeansByGroup, shown: np.ndarray, versus: str) -> dict[str, np.ndarray]:
     """The numbers of the shown groups, an array each."""
-    numbers = {
-        "group": shown,
+    columns = {
+        "at": shown,
         "metric": np.full(len(shown), found.metric, dtype=object),
+        "versus": np.full(len(shown), versus, dtype=object),
         **{"value": found.value[shown], "n": found.n[shown]},
-        **{"ci_low": found.low[shown], "ci_high": found.high[shown]},
+        **{"low": found.low[shown], "high": found.high[shown]},
         "clusters": found.clusters[shown],
         "note": np.full(len(shown), "", dtype=object),
     }
-    for row in np.flatnonzero(np.isnan(numbers["ci_low"])):
+    for row in np.flatnonzero(np.isnan(columns["low"])):
         unit = ("prompt", "place")[found.way[shown[row]]]
-        numbers["note"][row] = _missing_interval(found.estimate(int(shown[row])), unit)
-    return numbers
+        columns["note"][row] = _missing_interval(found.estimate(int(shown[row])), unit)
+    return columns
 
 
 def _missing_interval(e: stats.Estimate, unit: str) -> str:
@@ -351,9 +365,9 @@ def _distinct_prompts(groups: _Groups, prompt: np.ndarray) -> pd.DataFrame:
     n = np.bincount(groups.code[rows], minlength=size)
     rows &= prompt >= 0
     pairs = np.unique(np.stack([groups.code[rows], prompt[rows]]), axis=1)
-    numbers = {
+    columns = {
         "metric": "distinct_prompts",
         "value": np.bincount(pairs[0], minlength=size).astype(float),
-        **{"n": n, "ci_low": np.nan, "ci_high": np.nan, "clusters": 0, "note": ""},
+        **{"n": n, "low": np.nan, "high": np.nan, "clusters": 0, "note": ""},
     }
-    return groups.names.join(pd.DataFrame(numbers))[groups.methods == View.Q_ONLY.value]
+    return groups.names.join(pd.DataFrame(columns))[groups.methods == View.Q_ONLY.value]

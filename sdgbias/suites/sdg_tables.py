@@ -55,7 +55,7 @@ def tables(
         "predictions": summary.predictions,
         "cade_params": summary.params,
         "decoded": sdg.decoded_numbers(items[Task.REGRESSION], scored, settings.mode),
-        "metric_rows": summary.metrics,
+        "numbers": summary.metrics,
         "previews": pd.DataFrame(
             {"image_id": shown, "png": [side_by_side(images[i]) for i in shown]}
         ),

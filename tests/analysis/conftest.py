@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sdgbias import store
+from sdgbias.suites.rows import HEADLINE
 from tests.builders.paper_tables import (
     studied,
 )
@@ -21,5 +22,5 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def full(bare: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = copied(bare, tmp_path_factory.mktemp("full") / "r.duckdb")
-    store.replace(path, "llava-1.5-7b-0", {"study_rows": studied()})
+    store.replace(path, "llava-1.5-7b-0", {"numbers": studied()}, kept_study=HEADLINE)
     return path

@@ -28,7 +28,7 @@ def table() -> pd.DataFrame:
 def test_retuned_steps_search_only_what_was_added(table: pd.DataFrame) -> None:
     rows = table[
         (table["study"] == "ablation")
-        & (table["level"] == "retuned")
+        & (table["parameter"] == "retuned")
         & (table["test"] == "T1")
         & (table["metric"] == "accuracy")
     ]

@@ -107,10 +107,10 @@ def test_two_options_count_apart_and_a_missing_pass_is_said() -> None:
     base = mcq_cell({"full": [[0.0, 1.0, NAN], [0.0, 1.0, 2.0]]}, "BC")
     extra = {"q_reversed": base.logits[View.FULL]}
     table = perturbation(run_of(replace(base, extra=extra)), QUICK)
-    two = one(table, test="T1", by="order", level="reversed", metric="share_optimistic_two_option")
+    two = one(table, test="T1", parameter="reversed", metric="share_optimistic_two_option")
     assert (two["value"], two["n"]) == (0.0, 1)  # position B shows 'low'
-    assert one(table, test="T1", by="order", level="reversed", metric="share_pessimistic")["n"] == 1
-    assert set(table["level"]) == {"original", "reversed"}
+    assert one(table, test="T1", parameter="reversed", metric="share_pessimistic")["n"] == 1
+    assert set(table["parameter"]) == {"original", "reversed"}
     (lost,) = perturbation(run_of(base), QUICK).to_dict("records")
     assert (lost["metric"], lost["note"]) == ("not_run", "extra pass table_j was not scored")
 
@@ -133,7 +133,9 @@ PLANTED = ModelSpec(
 PASSES = ("table_j", "content_free")
 RUNS = "SELECT config FROM runs WHERE run_id = ?"
 BY_VIEW = 'SELECT "view", count(*) AS n FROM scores WHERE run_id = ? GROUP BY 1'
-NUMBERS = "SELECT * EXCLUDE (run_id) FROM metric_rows WHERE run_id = ? ORDER BY ALL"
+NUMBERS = (
+    "SELECT * EXCLUDE (run_id) FROM numbers WHERE run_id = ? AND study = 'headline' ORDER BY ALL"
+)
 
 
 def decoded(results: Path) -> set[str]:

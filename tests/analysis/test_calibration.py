@@ -35,10 +35,10 @@ def test_area_of_a_model_that_knows_is_smaller() -> None:
         (10 + sum(10 / k for k in range(11, 21))) / 20
     )
     assert (
-        areas["knows"]["ci_low"]
+        areas["knows"]["low"]
         < areas["knows"]["value"]
-        < areas["knows"]["ci_high"]
-        < areas["doesn't"]["ci_low"]
+        < areas["knows"]["high"]
+        < areas["doesn't"]["low"]
     )
 
 
@@ -63,7 +63,7 @@ def test_a_calibrated_model_has_a_small_error() -> None:
     )
     for name in ("ece_width", "ece_mass"):
         e = one(rows, study="calibration", test="T1", method="full", metric=name)
-        assert e["value"] < 0.03 and e["ci_low"] <= e["value"]
+        assert e["value"] < 0.03 and e["low"] <= e["value"]
     cade = one(rows, study="calibration", test="T1", method="cade", metric="ece_width")
     assert cade["value"] == pytest.approx(
         one(rows, study="calibration", test="T1", method="full", metric="ece_width")["value"]

@@ -70,7 +70,7 @@ def test_q_only_stands_beside_its_distinct_prompts() -> None:
     prompts = one(rows, test="T1", method="q_only", metric="distinct_prompts")
     assert (prompts["value"], prompts["n"]) == (4, 6), "q1; q2 with three and with two options; q3"
     shares = one(rows, test="T1", method="q_only", metric="share_optimistic")
-    assert shares["value"] == 3 / 4 and np.isnan(shares["ci_low"]), "four prompts: no interval"
+    assert shares["value"] == 3 / 4 and np.isnan(shares["low"]), "four prompts: no interval"
 
 
 @pytest.mark.parametrize("test", ["T1", "T3"])
@@ -92,7 +92,7 @@ def test_intervals_of_image_free_views_count_prompts(test: str) -> None:
         t = {36: 2.030108, 6: 2.570582}[many]
         half = t / (1 + t**2 / n) * (0.25 / n + t**2 / (4 * n**2)) ** 0.5
         assert r["value"] == 1 / 2
-        assert r["ci_high"] == pytest.approx(0.5 + half, rel=0.02), method
+        assert r["high"] == pytest.approx(0.5 + half, rel=0.02), method
 
 
 def test_a_gap_to_answers_that_share_a_prompt_counts_prompts() -> None:
@@ -100,9 +100,9 @@ def test_a_gap_to_answers_that_share_a_prompt_counts_prompts() -> None:
     for test, known in (("T1", True), ("T3", False)):
         cell = mcq_cell({"full": [A, B] * 20, "ctx_q": [A] * 40}, "AABB" * 10, test=test)
         rows = directions.rows(run_of(cell), AnalysisSettings())
-        gap = one(rows, test=test, metric="full_minus_ctx_q", pillar="all", indicator="all")
-        assert np.isfinite(gap["ci_low"]) == known
+        gap = one(rows, test=test, metric="accuracy_gain", versus="ctx_q", attribute="")
+        assert np.isfinite(gap["low"]) == known
         assert gap["note"].startswith("1 cluster: too few") != known
         assert np.isfinite(
-            one(rows, test=test, metric="full_minus_img_q", pillar="all", indicator="all")["ci_low"]
+            one(rows, test=test, metric="accuracy_gain", versus="img_q", attribute="")["low"]
         )

@@ -30,7 +30,7 @@ def test_the_gain_is_where_the_views_differ() -> None:
 
     gain = {
         number: one(
-            rows, test="T1", metric="accuracy_gain", by="divergence", level=f"{number} of 5"
+            rows, test="T1", metric="accuracy_gain", attribute="divergence", group=str(number)
         )
         for number in range(1, 6)
     }
@@ -38,7 +38,7 @@ def test_the_gain_is_where_the_views_differ() -> None:
     assert gain[5]["value"] == 1.0
     shown = [g["x"] for g in gain.values()]
     assert shown == sorted(shown) and shown[-1] > 10 * shown[-2]
-    last = one(rows, test="T1", metric="gain_most_minus_least", by="divergence")
+    last = one(rows, test="T1", attribute="divergence", group="5", other="1")
     assert last["value"] == pytest.approx(gain[5]["value"] - gain[1]["value"])
 
 
@@ -48,7 +48,7 @@ def test_questions_of_one_divergence_stay_in_one_group() -> None:
 
     rows = divergence.rows(run_of(cell), AnalysisSettings())
 
-    assert set(rows["level"]) == {"3 of 5"} and set(rows["n"]) == {N}
+    assert set(rows["group"]) == {"3"} and set(rows["n"]) == {N}
 
 
 def test_without_tuning_there_is_nothing_to_compare() -> None:

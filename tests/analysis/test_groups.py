@@ -33,18 +33,29 @@ def _run(n: int = 40):  # type: ignore[no-untyped-def]
     return run_of(*cells)
 
 
+#: The difference of an attribute's groups.
+URBAN = {"attribute": "urban", "group": "urban", "other": "rural", "metric": "disparity"}
+
+
 def test_accuracy_and_lean_by_group() -> None:
     rows = groups.rows(_run(), SETTINGS)
-    rural = one(rows, test="T1", method="full", by="urban", level="rural", metric="accuracy")
+    rural = one(rows, test="T1", method="full", attribute="urban", group="rural", metric="accuracy")
     assert (rural["value"], rural["n"]) == (20 / 40, 40)
     assert (
-        one(rows, test="T1", method="cade", by="urban", level="rural", metric="accuracy")["value"]
+        one(rows, test="T1", method="cade", attribute="urban", group="rural", metric="accuracy")[
+            "value"
+        ]
         == 1.0
     )
     assert (
-        one(rows, test="T1", method="full", by="urban", level="rural", metric="share_pessimistic")[
-            "value"
-        ]
+        one(
+            rows,
+            test="T1",
+            method="full",
+            attribute="urban",
+            group="rural",
+            metric="share_pessimistic",
+        )["value"]
         == 1.0
     ), "A, higher is better"
     assert (
@@ -52,51 +63,54 @@ def test_accuracy_and_lean_by_group() -> None:
             rows,
             test="T1",
             method="cade",
-            by="urban x wealth",
-            level="rural x poorest",
+            attribute="urban x wealth",
+            group="rural x poorest",
             metric="share_pessimistic",
         )["value"]
         == 0.5
     )
     assert (
-        one(rows, by="country", level="Nepal", method="full", metric="accuracy")["n"] == 2 * 41
+        one(rows, attribute="country", group="Nepal", method="full", metric="accuracy")["n"]
+        == 2 * 41
     ), "both tests; the unnamed place has a country"
-    assert rows[(rows["by"] == "country") & (rows["test"] != "all")].empty, "countries only pooled"
-    assert set(rows.loc[rows["by"] == "urban", "level"]) == {
-        "",
+    assert rows[(rows["attribute"] == "country") & (rows["test"] != "all")].empty, (
+        "countries only pooled"
+    )
+    assert set(rows.loc[rows["attribute"] == "urban", "group"]) == {
         "urban",
         "rural",
-        "urban_minus_rural",
     }, "no group of the unknown"
     without = one(
-        rows, test="T1", method="full", by="photo", level="without photo", metric="accuracy"
+        rows, test="T1", method="full", attribute="photo", group="without photo", metric="accuracy"
     )
     assert (without["value"], without["n"]) == (20 / 40, 40)
-    assert set(rows.loc[rows["by"] == "photo", "level"]) == {
-        "",
+    assert set(rows.loc[rows["attribute"] == "photo", "group"]) == {
         "with photo",
         "without photo",
-        "with_minus_without_photo",
     }, "no group of the unknown"
     assert not rows.duplicated(list(KEY)).any()
 
 
 @pytest.mark.parametrize(
-    ("by", "name"), [("urban", "urban_minus_rural"), ("photo", "with_minus_without_photo")]
+    ("by", "group", "other"),
+    [("urban", "urban", "rural"), ("photo", "with photo", "without photo")],
 )
-def test_the_gap_of_one_half_between_two_groups_is_closed_by_cade(by: str, name: str) -> None:
+def test_the_gap_of_one_half_between_two_groups_is_closed_by_cade(
+    by: str, group: str, other: str
+) -> None:
     rows = groups.rows(_run(), SETTINGS)
-    full = one(rows, test="T1", method="full", by=by, metric=name)
-    change = one(rows, test="T1", method="cade", by=by, level=name, metric="disparity_change")
-    assert full["value"] == pytest.approx(1 - 0.5) and full["ci_low"] > 0.2
-    assert change["value"] == pytest.approx(0 - 0.5) and change["ci_high"] < 0
+    apart = {"test": "T1", "attribute": by, "group": group, "other": other}
+    full = one(rows, method="full", metric="disparity", **apart)
+    change = one(rows, method="cade", metric="disparity_change", **apart)
+    assert full["value"] == pytest.approx(1 - 0.5) and full["low"] > 0.2
+    assert change["value"] == pytest.approx(0 - 0.5) and change["high"] < 0
 
 
 def test_tests_side_by_side_give_what_each_gives_alone() -> None:
     both, alone = _run(), run_of(next(iter(_run().cells.values())))
-    pick = {"test": "T1", "method": "full", "by": "urban", "metric": "urban_minus_rural"}
+    pick = {"test": "T1", "method": "full", **URBAN}
     a, b = (one(groups.rows(r, SETTINGS), **pick) for r in (both, alone))
-    assert (a["ci_low"], a["ci_high"]) == pytest.approx((b["ci_low"], b["ci_high"]))
+    assert (a["low"], a["high"]) == pytest.approx((b["low"], b["high"]))
 
 
 def test_a_row_of_an_unknown_group_is_in_no_intersection() -> None:
@@ -107,19 +121,15 @@ def test_a_row_of_an_unknown_group_is_in_no_intersection() -> None:
         wealth=["middle", "", "poorest", "middle"],
     ).items
     level = groups.level_of(items, "urban x wealth")
-    assert [c["level"] for c in level.columns] == ["rural x poorest", "urban x middle"] and list(
+    assert [c["group"] for c in level.columns] == ["rural x poorest", "urban x middle"] and list(
         level.code
     ) == [1, -1, 0, -1]
 
 
 def test_small_groups_are_shown_without_a_value() -> None:
     rows = groups.rows(_run(10), SETTINGS)
-    rural = one(rows, test="T1", method="full", by="urban", level="rural", metric="accuracy")
+    rural = one(rows, test="T1", method="full", attribute="urban", group="rural", metric="accuracy")
     assert (
-        np.isnan(rural["value"])
-        and rural["n"] == 10
-        and rural["note"] == "too few rows for a value"
+        np.isnan(rural["value"]) and rural["n"] == 10 and rural["missing_reason"] == "fewer than 20"
     )
-    assert np.isnan(
-        one(rows, test="T1", method="full", by="urban", metric="urban_minus_rural")["value"]
-    )
+    assert np.isnan(one(rows, test="T1", method="full", **URBAN)["value"])

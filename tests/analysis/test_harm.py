@@ -31,10 +31,10 @@ def test_fixed_broken_and_net() -> None:
     cade_at_t1 = {"test": "T1", "method": "cade"}
     values = [one(rows, **cade_at_t1, metric=m)["value"] for m in ("fixed", "broken", "flipped")]
     assert values == [3 / 6, 1 / 6, 4 / 6]
-    where = {"indicator": "wasting", "pillar": "Health & Nutrition"}
-    note = one(rows, **cade_at_t1, metric="mcnemar", **where)["note"]
-    assert "3 fixed, 1 broken" in note and "alone 0.625" in note, "2 (1 + 4) / 2^4"
-    won = one(rows, **cade_at_t1, metric="net_of_flips", by="first term", level="image")
+    where = {"indicator": "wasting", "group": "Health & Nutrition"}
+    exact = one(rows, **cade_at_t1, metric="mcnemar", **where)
+    assert "3 fixed, 1 broken" in exact["note"] and exact["p"] == 0.625, "2 (1 + 4) / 2^4"
+    won = one(rows, **cade_at_t1, metric="net_of_flips_by_first_term", parameter="image")
     assert (won["value"], won["n"]) == ((3 - 1) / 4, 4)
 
 
@@ -68,7 +68,10 @@ def test_an_implausible_choice_is_found_and_cut() -> None:
     rows = harm.rows(run_of(cell), AnalysisSettings())
     assert one(rows, test="T1", method="cade", metric="implausible")["value"] == 1.0
     assert one(rows, test="T1", method="cade_cut", metric="accuracy")["value"] == 1.0
-    assert one(rows, test="T1", method="cade_cut", metric="accuracy_over_cade")["value"] == 1.0
+    assert (
+        one(rows, test="T1", method="cade_cut", metric="accuracy_gain", versus="cade")["value"]
+        == 1.0
+    )
 
 
 def test_the_cut_leaves_kept_answers_alone() -> None:

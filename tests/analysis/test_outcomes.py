@@ -65,9 +65,9 @@ def test_levels_and_rows() -> None:
         {"method": "full"}, calls.levels_of(o.items), {"accuracy": o.hit["full"]}, [o.place]
     )
     rows = calls.rows_of("s", call)
-    found = {(r["pillar"], r["indicator"]): (r["value"], r["n"]) for r in rows}
+    found = {(r["group"], r["indicator"]): (r["value"], r["n"]) for r in rows}
     assert found == {
-        ("all", "all"): (2 / 3, 3),
+        ("", "all"): (2 / 3, 3),
         ("P", "all"): (1, 2),
         ("Q", "all"): (0, 1),
         ("P", "i"): (1, 1),
@@ -83,27 +83,28 @@ def test_questions_without_a_pillar_are_in_no_group_whose_tests_count() -> None:
     o, _ = answers.pools(run_of(cell), Task.MCQ)
     call = calls.Call({}, calls.levels_of(o.items), {"accuracy": o.hit["full"]}, [o.place])
 
-    assert [(r["pillar"], r["n"]) for r in calls.rows_of("s", call)] == [("all", 3)]
+    assert [(r["group"], r["n"]) for r in calls.rows_of("s", call)] == [("", 3)]
 
 
 def test_holm_is_written_beside_the_unadjusted_p() -> None:
     made = [row("s", "m", 0.0, p=0.01, note="x"), row("s", "m", 0.0, p=0.5), row("s", "m", 0.0)]
     calls.adjust(made)
-    assert [r["p"] for r in made] == pytest.approx([0.02, 0.5, np.nan], nan_ok=True)
+    assert [r["p_adjusted"] for r in made] == pytest.approx([0.02, 0.5, np.nan], nan_ok=True)
+    assert [r["p"] for r in made] == pytest.approx([0.01, 0.5, np.nan], nan_ok=True)
     assert [r["note"] for r in made] == [
-        "x; p: Holm over 2 tests, alone 0.01",
-        "p: Holm over 2 tests, alone 0.5",
+        "x; Holm over 2 tests",
+        "Holm over 2 tests",
         "",
     ]
 
 
 def test_distinct_prompts_are_counted_by_group_also_of_a_study_with_a_level_of_its_own() -> None:
-    """As the study of the order of options calls it: `level` is a column of its rows."""
-    columns = ({"pillar": "a"}, {"pillar": "b"})
+    """As the study of the order of options calls it: `parameter` is a column of its rows."""
+    columns = ({"group": "a"}, {"group": "b"})
     level = calls.Level(np.array([0, 0, 0, 1, 1]), columns)
-    common = {"by": "order", "level": "reversed"}
+    common = {"parameter": "reversed"}
     found = calls.distinct("s", [level], np.array([0, 0, 1, 1, 1]), common)
-    assert [(r["pillar"], r["level"], r["value"], r["n"]) for r in found] == [
+    assert [(r["group"], r["parameter"], r["value"], r["n"]) for r in found] == [
         ("a", "reversed", 2.0, 3),
         ("b", "reversed", 1.0, 2),
     ]

@@ -18,8 +18,8 @@ def test_few_countries_have_no_interval_and_say_so() -> None:
     row = one(
         paired.rows(run_of(cell), AnalysisSettings()),
         test="T1",
-        level="cade minus full",
-        by="country",
+        versus="full",
+        parameter="country",
         metric="accuracy_gain",
     )
     assert row["note"].startswith("3 groups: too few for an interval")
@@ -34,11 +34,11 @@ def test_questions_of_one_place_have_one_vote_and_shared_prompts_widen() -> None
         cluster_id=[f"place-{i % 4}" for i in range(40)],
     )
     rows = paired.rows(run_of(cell), AnalysisSettings())
-    exact = one(rows, test="T1", level="cade minus full", by="cluster", metric="mcnemar")
-    assert "40 better, 0 worse; by place 4 to 0" in exact["note"] and "alone 0.125" in exact["note"]
+    exact = one(rows, test="T1", versus="full", parameter="cluster", metric="mcnemar")
+    assert "40 better, 0 worse; by place 4 to 0" in exact["note"] and exact["p"] == 0.125
     spread = mcq_cell({"full": [A] * 40, "img_q": [B] * 40}, "BA" * 20, params=OPEN)
     rows = paired.rows(run_of(spread), AnalysisSettings())
-    pick = {"test": "T1", "by": "cluster", "metric": "accuracy_gain"}
-    assert np.isfinite(one(rows, **pick, level="cade minus full")["ci_low"])
-    shared = one(rows, **pick, level="cade minus q_only")
-    assert np.isnan(shared["ci_low"]) and shared["note"].startswith("1 cluster: too few")
+    pick = {"test": "T1", "parameter": "cluster", "metric": "accuracy_gain"}
+    assert np.isfinite(one(rows, **pick, versus="full")["low"])
+    shared = one(rows, **pick, versus="q_only")
+    assert np.isnan(shared["low"]) and shared["note"].startswith("1 cluster: too few")

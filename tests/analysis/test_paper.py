@@ -88,12 +88,12 @@ def test_mean_and_relative_gain_are_of_means(bare: Path) -> None:
 
 def test_a_mean_without_equal_questions_has_no_interval(bare: Path, tmp_path: Path) -> None:
     path = copied(bare, tmp_path / "r.duckdb")
-    rows = store.query(path, "FROM metric_rows WHERE run_id = 'llava-1.5-7b-0'").drop(
-        columns=["run_id", "model", "suite"]
+    rows = store.query(path, "FROM numbers WHERE run_id = 'llava-1.5-7b-0'").drop(
+        columns=["run_id"]
     )
     pool = (rows["test"] == "all") & (rows["metric"] == "accuracy") & (rows["method"] == "full")
     rows.loc[pool, "value"] += 0.001
-    store.replace(path, "llava-1.5-7b-0", {"metric_rows": rows})
+    store.replace(path, "llava-1.5-7b-0", {"numbers": rows})
     [made, _] = tables.build(results.load(path), ["H"])
     assert (
         not cell(made, "mean", LLAVA, "Original").has_interval

@@ -16,12 +16,13 @@ from sdgbias.analysis import paper as tables
 from sdgbias.analysis.paper import formats
 from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.cells import NOT_ANALYSED, NOT_RUN, Cell, Table
-from sdgbias.analysis.rows import row, table
+from sdgbias.analysis.rows import not_run, row, table
 from sdgbias.errors import UsageError
 from sdgbias.methods.stats import Estimate
 from sdgbias.raw.facet import GROUPS, SELECTED
 from sdgbias.suites import facet
 from sdgbias.suites.facet_groups import PAIRS
+from sdgbias.suites.rows import HEADLINE
 from sdgbias.types import FACET
 from tests.builders import paper_tables
 from tests.builders.answered_people import PEOPLE, answered, items
@@ -60,7 +61,7 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
             path,
             record(model, provenance=provenance),
             {
-                "metric_rows": pd.concat(rows, ignore_index=True),
+                "numbers": pd.concat(rows, ignore_index=True),
                 "people": asked.assign(dataset="synthetic"),
             },
         )
@@ -238,14 +239,14 @@ def test_debiasing_shows_the_study_or_says_that_there_is_none(full: Path, tmp_pa
     assert {c.status for r in everything(full)["debiasing"].rows for c in r.cells} == {NOT_ANALYSED}
     path = Path(shutil.copy(full, tmp_path / "r.duckdb"))
     base = {"task": "choice", "test": "p2"}
-    cade = base | {"method": "cade@recall", "pillar": "skin:light-dark", "p": 0.04}
+    cade = base | {"method": "cade@recall", "attribute": "skin", "group": "light", "other": "dark"}
     recall, change = Estimate(0.5, 80, 0.4, 0.6), Estimate(-0.1, 20, -0.2, 0.0)
     made = [
         row("fairness", "recall", recall, **base, method="full_argmax"),
-        row("fairness", "disparity_change", change, **cade),
-        row("fairness", "not_run", float("nan"), **base, method="bc", note="no val questions"),
+        row("fairness", "disparity_change", change, **cade, p_adjusted=0.04),
+        not_run("fairness", "no val questions", **base, method="bc"),
     ]
-    store.replace(path, "planted-people-people", {"study_rows": table(made)})
+    store.replace(path, "planted-people-people", {"numbers": table(made)}, kept_study=HEADLINE)
 
     t = everything(path)["debiasing"]
 
@@ -280,9 +281,7 @@ def test_a_planted_run_never_stands_for_a_model_of_the_paper(tmp_path: Path) -> 
     rows = facet.metric_rows(
         asked[asked["prompt"] == "p1"], answered(asked[asked["prompt"] == "p1"], 0), draws=20
     )
-    store.publish(
-        tmp_path / "r.duckdb", record("gpt-4o", provenance="planted"), {"metric_rows": rows}
-    )
+    store.publish(tmp_path / "r.duckdb", record("gpt-4o", provenance="planted"), {"numbers": rows})
     t = everything(tmp_path / "r.duckdb")["gender"]
     assert cell(t, "male", "GPT-4o (not run)", "p1", "paper").status == NOT_RUN
     own = cell(t, "male", "gpt-4o (planted)", "p1", "ours")

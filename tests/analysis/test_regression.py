@@ -66,7 +66,7 @@ def test_tuned_in_tolerances_no_target_pays_for_another() -> None:
     rows = _tuned_on_the_pooled_mae()
 
     def value(method: str, metric: str, target: str = "") -> tuple[float, int]:
-        where = {"by": "target", "level": target} if target else {}
+        where = {"indicator": target} if target else {}
         r = one(rows, **PICK, method=method, metric=metric, **where)
         return pytest.approx(float(r["value"])), int(r["n"])
 

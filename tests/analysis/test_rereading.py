@@ -74,7 +74,7 @@ def results(tmp_path: Path) -> Path:
     store.publish(
         path,
         run,
-        {"people": items, "spoken": said, "metric_rows": facet.metric_rows(items, table, draws=20)},
+        {"people": items, "spoken": said, "numbers": facet.metric_rows(items, table, draws=20)},
     )
     return path
 

@@ -10,10 +10,11 @@ import pytest
 
 from sdgbias import store
 from sdgbias.analysis.analyse import analyse
-from sdgbias.analysis.rows import COLUMNS, row, table
+from sdgbias.analysis.rows import row, table
 from sdgbias.analysis.run import load
 from sdgbias.errors import StoreError
 from sdgbias.methods.stats import Estimate
+from sdgbias.suites.rows import HEADLINE, NUMBER
 from sdgbias.types import ContextTest, Task, View
 from tests.builders.people import publish_people
 from tests.builders.results import publish_fake
@@ -89,7 +90,7 @@ def test_replace_leaves_the_rest_of_a_run_alone(tmp_path: Path) -> None:
     before = store.query(path, "SELECT count(*) AS n FROM metrics")["n"][0]
     rows = table([row("methods", "accuracy", Estimate(0.5, 48, 0.4, 0.6), method="vdd", test="T1")])
     for _ in range(2):
-        store.replace(path, "fake-optimist-1", {"study_rows": rows})
+        store.replace(path, "fake-optimist-1", {"numbers": rows}, kept_study=HEADLINE)
     assert store.query(path, "SELECT count(*) AS n FROM metrics")["n"][0] == before + 1
     shown = store.query(path, "FROM metrics WHERE method = 'vdd'").iloc[0]
     assert (shown["model"], shown["value"], shown["n"], shown["pillar"]) == (
@@ -99,7 +100,7 @@ def test_replace_leaves_the_rest_of_a_run_alone(tmp_path: Path) -> None:
         "all",
     )
     with pytest.raises(StoreError, match="no run 'nobody'"):
-        store.replace(path, "nobody", {"study_rows": rows})
+        store.replace(path, "nobody", {"numbers": rows})
 
 
 def test_rows_have_one_shape() -> None:
@@ -110,7 +111,7 @@ def test_rows_have_one_shape() -> None:
             row("a", "m", 0.3, x=1.0),
         ]
     )
-    assert tuple(frame.columns) == COLUMNS
+    assert list(frame.columns) == list(NUMBER)
     assert list(frame["study"]) == ["a", "a", "b"] and list(frame["x"][:2]) == [1.0, 2.0]
     with pytest.raises(ValueError, match="no such column"):
         row("a", "m", 1.0, colour="red")

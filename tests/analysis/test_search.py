@@ -24,7 +24,7 @@ def table() -> pd.DataFrame:
 
 
 def params_of(rows: pd.DataFrame, method: str) -> CadeParams:
-    return CadeParams(*(value(rows, method=method, metric=name, by="") for name in PARAMETERS))
+    return CadeParams(*(value(rows, method=method, metric=name) for name in PARAMETERS))
 
 
 @pytest.mark.parametrize("task", list(Task))

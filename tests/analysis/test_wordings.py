@@ -24,15 +24,15 @@ def test_a_wording_is_one_answer_whatever_the_number_of_places() -> None:
     cell = mcq_cell({"full": [A] * 40, "q_only": [C] * 40}, "A" * 40)
     extra = {view: np.array([B if view == VIEWS[3] else C, *[NOT_ASKED] * 39]) for view in VIEWS}
     rows = wordings(run_of(replace(cell, extra=extra)), AnalysisSettings())
-    place = {"pillar": "Health & Nutrition", "indicator": "wasting"}
+    place = {"group": "Health & Nutrition", "indicator": "wasting"}
     found = one(rows, test="T1", method="q_only", metric="share_optimistic", **place)
     expected = stats.share(np.array([1.0] * 8 + [0.0]), np.arange(9))
     assert (found["value"], found["n"]) == (pytest.approx(8 / 9), 9)
-    assert (found["ci_low"], found["ci_high"]) == (expected.low, expected.high)
+    assert (found["low"], found["high"]) == (expected.low, expected.high)
     pooled = one(rows, test="T1", method="q_only", metric="share_optimistic")
-    assert pooled["value"] == pytest.approx(8 / 9) and np.isnan(pooled["ci_low"])
+    assert pooled["value"] == pytest.approx(8 / 9) and np.isnan(pooled["low"])
     scoped = one(rows, test="T1", method="q_only", metric="wordings_share_optimistic")
-    assert (scoped["ci_low"], scoped["ci_high"]) == (expected.low, expected.high)
+    assert (scoped["low"], scoped["high"]) == (expected.low, expected.high)
     for metric, count in (("distinct_prompts", 9), ("distinct_indicators", 1)):
         assert one(rows, test="T1", method="q_only", metric=metric)["value"] == count
     assert one(rows, test="T1", metric="share_conservative", **place)["value"] == pytest.approx(

@@ -108,14 +108,14 @@ def run_of(*cells: TaskCell, model: str = "hand-made", run_id: str = "run-1") ->
 
 
 def one(rows: pd.DataFrame, **where: object) -> pd.Series:
-    """The only row with these values; all, pillar and indicator as they are for the whole when not
-    named."""
+    """The only row with these values; test, group, indicator and parameter as they are for the
+    whole when not named."""
     for name, value in {
         "test": "all",
-        "pillar": "all",
+        "group": "",
+        "other": "",
         "indicator": "all",
-        "by": "",
-        "level": "",
+        "parameter": "",
         **where,
     }.items():
         rows = rows[rows[name] == value]

@@ -1,19 +1,26 @@
-"""The command line as a person uses it: a process, its exit code and what it printed."""
+"""The command line as a person uses it: its exit code and what it printed."""
 
 from __future__ import annotations
 
+import gc
 import os
 import random
+import shlex
+import signal
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+import tempfile
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
-import pandas as pd
 import yaml
 
-from tests.builders import forked
+if TYPE_CHECKING:  # the environment of vLLM has no pandas
+    import pandas as pd
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -29,17 +36,17 @@ def sdgbias(
     registry: Path | None = None,
     timeout: float = 900,
     alone: bool = False,
-    nested: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Runs `sdgbias COMMAND`; never raises on its exit code, so that a test can look at that and at
-    its words. In a fork of a process that has imported sdgbias (tests/builders/forked.py), or
-    `alone`: in a process that imports everything itself. ``nested``: so do the commands that it
-    starts."""
-    if not alone and sys.platform == "linux":
-        given = forked.nested(environment(registry)) if nested else environment(registry)
-        return forked.run([*map(str, command)], cwd, given, timeout)
+    its words. In this process, by the program's own entry point, or ``alone``: in a process of its
+    own, which imports everything itself and may be killed. The first text is split as a shell
+    does it."""
+    line, *more = map(str, command)
+    words = [*shlex.split(line), *more]
+    if not alone:
+        return run_here(words, cwd, environment(registry))
     return subprocess.run(
-        [sys.executable, "-m", "sdgbias.cli", *map(str, command)],
+        [sys.executable, "-m", "sdgbias.cli", *words],
         cwd=cwd,
         env=environment(registry),
         capture_output=True,
@@ -47,6 +54,63 @@ def sdgbias(
         timeout=timeout,
         check=False,
     )
+
+
+def run_here(
+    words: list[str], cwd: Path, variables: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """What a process would be given is set for the time of the command and put back after it:
+    arguments, folder, environment, streams (down to their handles, which its children inherit)
+    and what main() sets of the process."""
+    from sdgbias import cli
+
+    argv, folder, before = sys.argv, os.getcwd(), dict(os.environ)
+    handler, threshold = signal.getsignal(signal.SIGTERM), gc.get_threshold()
+    code: Any = 0
+    with _captured("stdout", 1) as out, _captured("stderr", 2) as err:
+        try:
+            os.chdir(cwd)
+            _set_environment(variables)
+            sys.argv = ["sdgbias", *words]
+            cli.main()
+        except SystemExit as ended:
+            code = ended.code or 0
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+        finally:
+            sys.argv = argv
+            os.chdir(folder)
+            _set_environment(before)
+            signal.signal(signal.SIGTERM, handler)
+            gc.set_threshold(*threshold)
+    texts = [stream.read().decode() for stream in (out, err)]
+    return subprocess.CompletedProcess(words, code, *texts)
+
+
+def _set_environment(variables: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(variables)
+
+
+@contextmanager
+def _captured(name: str, handle: int) -> Iterator[IO[bytes]]:
+    """A file that holds, after the block, what was written to the standard stream ``name``."""
+    stream, saved = getattr(sys, name), os.dup(handle)
+    file = tempfile.TemporaryFile()  # noqa: SIM115
+    stream.flush()
+    os.dup2(file.fileno(), handle)
+    # never closed: a logger that is set up meanwhile keeps it
+    ours = open(handle, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    setattr(sys, name, ours)
+    try:
+        yield file
+    finally:
+        ours.flush()
+        setattr(sys, name, stream)
+        os.dup2(saved, handle)
+        os.close(saved)
+        file.seek(0)
 
 
 def ok(*command: object, **more) -> str:  # type: ignore[no-untyped-def]

@@ -11,6 +11,7 @@ import pandas as pd
 
 from sdgbias import store
 from tests.builders import results as fake_results
+from tests.builders.numbers import numbers_of
 
 FIRST = datetime(2026, 11, 15, 0, 30)
 BROKEN = "fake-broken"
@@ -324,7 +325,7 @@ def publish_persons(path: Path) -> Path:
         "spoken": spoken,
         "predictions": answers,
         "scores": scores,
-        "metric_rows": metrics,
+        "numbers": numbers_of(metrics),
     }
     store.publish(
         path,
@@ -338,5 +339,5 @@ def publish_both_suites(folder: Path) -> Path:
     """Three models on places and one on people, whose recall is of all classes."""
     path = publish_persons(fake_results.publish_models(folder / "sdgbias.duckdb"))
     with store.connect(path, details=()) as con:
-        con.execute("UPDATE metric_rows SET indicator = 'all-52' WHERE metric = 'recall'")
+        con.execute("UPDATE numbers SET x = 52 WHERE metric = 'recall'")
     return path

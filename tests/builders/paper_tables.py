@@ -12,9 +12,10 @@ from sdgbias import store
 from sdgbias.analysis import paper as tables
 from sdgbias.analysis.paper import results
 from sdgbias.analysis.paper.cells import Cell, Table
-from sdgbias.analysis.rows import row, table
+from sdgbias.analysis.rows import not_run, row, table
 from sdgbias.methods.stats import Estimate
 from sdgbias.types import PILLARS, SDG
+from tests.builders.numbers import group_of
 
 TESTS = ("T1", "T2", "T3", "T4", "T5")
 
@@ -32,30 +33,31 @@ def studied() -> pd.DataFrame:
     for test in (*TESTS, "all"):
         made.append(row("methods", "accuracy", at(0.34), test=test, method="always_b"))
     lost = "extra pass content_free was not scored"
-    made.append(row("methods", "not_run", float("nan"), method="cc", note=lost))
+    made.append(not_run("methods", lost, method="cc"))
     made.append(row("methods", "mae", at(8.5), task="regression", test="T2", method="vdd"))
     for i, step in enumerate(("+alpha", "+lambda", "+beta", "+tau")):
-        columns = {"test": "T1", "method": step, "by": "mode", "level": "retuned"}
+        columns = {"test": "T1", "method": step, "parameter": "retuned"}
         made.append(row("ablation", "accuracy", at(0.55 + i / 100), **columns))
-        made.append(row("ablation", "step_gain", at(0.01), **columns))
+        made.append(row("ablation", "gain", at(0.01), **columns))
     for i, test in enumerate(TESTS):
-        columns = {"test": test, "method": "img", "by": "divergence", "level": "js"}
+        columns = {"test": test, "method": "img", "parameter": "js"}
         made.append(row("streams", "accuracy", at(0.58 + i / 100), **columns))
-    columns = {"test": "T1", "method": "q_only", "by": "order", "level": "reversed"}
+    columns = {"test": "T1", "method": "q_only", "parameter": "reversed"}
     made.append(row("perturbation", "share_optimistic", at(0.61), **columns))
+    gap = {"method": "full", "versus": "ctx_q"}
     for pillar in ("all", *PILLARS):
-        columns = {"test": "T1", "method": "full", "pillar": pillar}
-        made.append(row("directions", "full_minus_ctx_q", at(0.02), **columns))
-    columns = {"test": "T2", "method": "full", "pillar": PILLARS[0], "indicator": "stunting"}
-    made.append(row("directions", "full_minus_ctx_q", at(0.03), **columns))
-    columns = {"test": "T2", "method": "cade", "by": "target", "level": "under5_mort"}
+        columns = {"test": "T1", **gap, **group_of(pillar)._asdict()}
+        made.append(row("directions", "accuracy_gain", at(0.02), **columns))
+    columns = {"test": "T2", **gap, **group_of(PILLARS[0])._asdict(), "indicator": "stunting"}
+    made.append(row("directions", "accuracy_gain", at(0.03), **columns))
+    columns = {"test": "T2", "method": "cade", "indicator": "under5_mort"}
     made.append(row("regression", "mae", at(12.5), task="regression", **columns))
     made += [row("regression", "mae_macro", at(3.25), task="regression", test="T5", method="full")]
     for split, values in (("val", (0.50, 0.62, 0.62)), ("test", (0.45, 0.57, 0.60))):
         for x, value in zip((0.5, 1.0, 1.5), values, strict=True):
-            columns = {"test": "T1", "method": split, "by": "alpha"}
+            columns = {"test": "T1", "method": split, "parameter": "alpha"}
             made.append(row("sweep", "accuracy", at(value), x=x, **columns))
-    made += [row("sweep", "optimum", 0.82, test="T1", by="alpha")]
+    made += [row("sweep", "optimum", 0.82, test="T1", parameter="alpha")]
     made += [row("paired", "accuracy_gain", at(0.04), test="all", method="cade", p=0.03)]
     return table(made)
 

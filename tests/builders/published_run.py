@@ -11,6 +11,7 @@ import pandas as pd
 
 from sdgbias import store
 from sdgbias.methods import stats
+from tests.builders.numbers import numbers_of
 
 METHODS = ("q_only", "full", "cade")
 
@@ -56,7 +57,7 @@ def publish_answers(results: Path, benchmark: Path, run_id: str = "r1", **more: 
     tables = {
         "items": items,
         "predictions": rows[names],
-        "metric_rows": pd.DataFrame(metrics),
+        "numbers": numbers_of(metrics),
     }
     store.publish(results, run | more, tables)
     return results

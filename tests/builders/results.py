@@ -20,6 +20,7 @@ from sdgbias import store
 from sdgbias.methods import cade, stats
 from sdgbias.types import PILLARS, CadeParams
 from tests.builders import once
+from tests.builders.numbers import numbers_of
 
 MODELS = {
     "fake-optimist": (2.0, 0.3),
@@ -286,7 +287,7 @@ def _run(model: str, table: pd.DataFrame, rng: np.random.Generator) -> dict[str,
     return {
         "scores": pd.concat(scores, ignore_index=True),
         "predictions": frame[keep],
-        "metric_rows": pd.DataFrame(metrics),
+        "numbers": numbers_of(metrics),
         "cade_params": pd.DataFrame(params),
         "failures": pd.DataFrame(failures, columns=["key", "kind", "message"]),
     }

@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from tests.builders.numbers import numbers_of
+
 REPOSITORY = Path(__file__).resolve().parents[2]
-EARLIER = REPOSITORY / "tests" / "store" / "schema15"
+EARLIER = REPOSITORY / "tests" / "store"
 
 
 def run(run_id: str = "r1", **more: object) -> dict[str, object]:
@@ -35,17 +37,20 @@ def tables(value: float = 0.5, items: int = 3) -> dict[str, pd.DataFrame]:
     return {
         "items": pd.DataFrame(asked | options | context),
         "scores": pd.DataFrame(asked | scores | {"mass": value}),
-        "metric_rows": pd.DataFrame(cell | {"metric": "accuracy", "value": value, "n": items}),
+        "numbers": numbers_of(cell | {"metric": "accuracy", "value": value, "n": items}),
         "previews": pd.DataFrame({"image_id": ["i"], "png": [b"\x89PNG\x00"]}),
         "quarantine": pd.DataFrame(fault),
     }
 
 
-def unpacked_earlier(folder: Path) -> Path:
-    """The file of schema 15 of tests/store/test_migrate.py: six runs of three suites."""
-    shutil.copytree(EARLIER / "results.runs", folder / "results.runs")
+def unpacked_earlier(folder: Path, schema: int = 15) -> Path:
+    """A file of tests/store/test_migrate.py. Schema 15: six runs of three suites; 19: three runs
+    and all their studies, without questions."""
+    stored = EARLIER / f"schema{schema}"
+    if (stored / "results.runs").is_dir():
+        shutil.copytree(stored / "results.runs", folder / "results.runs")
     path = folder / "results.duckdb"
-    path.write_bytes(gzip.decompress((EARLIER / "results.duckdb.gz").read_bytes()))
+    path.write_bytes(gzip.decompress((stored / "results.duckdb.gz").read_bytes()))
     return path
 
 

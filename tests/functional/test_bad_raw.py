@@ -1,308 +1,384 @@
-"""Bad raw data through the real command line: one clear line, or a row in quarantine with its rule;
-nothing else is lost."""
+"""From a raw folder to a benchmark: bad data is one clear line, or a row in quarantine with its
+rule; a review feeds back; killed at any moment, the same command gives the same bytes."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import multiprocessing
+import os
 import shutil
+import signal
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from sdgbias.benchmark import build, quality
+from sdgbias.cli import _interrupted
+from sdgbias.progress import Record
 from sdgbias.raw.check import check_raw
 from sdgbias.raw.images.image_store import ImageSettings
-from tests.builders.commands import ok, refused, sdgbias
-
-pytestmark = pytest.mark.slow
+from tests.builders.commands import environment, ok, refused
 
 LABELS = "dhs_final_labels.csv"
-COLUMNS = "series,iso3,region,stratum,year,value,source"
+STAGES = ("clusters", "images", "series", "items", "prompts", "card", "check")
+#: Defect of a cluster -> the table and the rule under which it leaves; none: it stays.
+DEFECTS = {
+    "duplicate": ("clusters", "duplicate-cluster"),
+    "wrong-year": ("clusters", "inconsistent-metadata"),
+    "iso-code": ("clusters", "unknown-country"),
+    "minus-nine": ("labels", "value-out-of-range"),
+    "truncated-tile": ("images", "tile-truncated"),
+    "channel-last": ("images", "tile-wrong-shape"),
+    "all-zero": ("images", "tile-all-zero"),
+    "scaled": ("images", "tile-wrong-scale"),
+    "corrupt-photo": ("photos", "photo-corrupt"),
+    "no-tile": ("images", "missing-tile"),
+    "no-photo": ("photos", "photo-missing-file"),
+    "span": None,
+    "latin-1": None,
+    "blank": None,
+    "other-cluster": ("photos", "photo-of-other-cluster"),
+}
+
+
+def command(raw: Path, out: Path, more: str = "--mcq 24 --regression 6") -> str:
+    return f"build --raw {raw} --indicators {raw / 'indicators'} --out {out} {more}"
+
+
+def run_stage(stage: str, raw: Path, out: Path) -> None:
+    """A stage in this process."""
+    steps: dict[str, Callable[[], object]] = {
+        "clusters": lambda: build.build_clusters(raw, out),
+        # one process: every change of the disk is then seen by the hook below
+        "images": lambda: build.build_images(raw, out, ImageSettings(), 1),
+        "series": lambda: build.build_series(raw / "indicators", out),
+        "items": lambda: build.build_items(out, build.Draw(mcq=60, regression=20)),
+        "prompts": lambda: build.build_prompts(out),
+        "card": lambda: build.build_card(out),
+        "check": lambda: quality.run_gate(out),
+    }
+    steps[stage]()
 
 
 @pytest.fixture(scope="module")
 def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bad") / "raw"
-    ok("sample", "--out", folder, "--clusters", 30, "--seed", 11, "--countries", "NM,KE,IA,BF")
+    ok(f"sample --out {folder} --clusters 30 --seed 11 --countries NM,KE,IA,BF")
     return folder
 
 
-def copy(raw: Path, to: Path) -> Path:
-    return Path(shutil.copytree(raw, to))
+@dataclass(frozen=True)
+class Spoiled:
+    """Defect -> its cluster; the benchmark that was built; what was left out of it."""
+
+    clusters: dict[str, str]
+    benchmark: Path
+    quarantine: pd.DataFrame
 
 
-def table(folder: Path) -> pd.DataFrame:
+def labels_of(folder: Path) -> pd.DataFrame:
     return pd.read_csv(folder / LABELS, dtype=str, keep_default_na=False)
 
 
-def complete(folder: Path) -> list[str]:
-    """Clusters with tile and photos."""
-    photos = {p.name for p in folder.glob("mapillary/imagery/*/*")}
-    return sorted(t.stem for t in folder.glob("dhs_npzs/*/*.npz") if t.stem in photos)
-
-
-def tile(folder: Path, cluster: str) -> Path:
-    return folder / "dhs_npzs" / cluster[:10] / f"{cluster}.npz"
-
-
-def quarantine_of(out: Path) -> pd.DataFrame:
-    return pd.concat(
-        [pd.read_parquet(path) for path in sorted((out / "quarantine").glob("*.parquet"))],
-        ignore_index=True,
-    )
-
-
-def build(folder: Path, out: Path, *stages: str) -> pd.DataFrame:
-    """These stages, in this process (the command line has its turn below); returns the
-    quarantine."""
-    from sdgbias.benchmark import build as module
-
-    steps: dict[str, Callable[[], object]] = {
-        "clusters": lambda: module.build_clusters(folder, out),
-        "images": lambda: module.build_images(folder, out, ImageSettings(), 1),
-        "series": lambda: module.build_series(folder / "indicators", out),
-        "items": lambda: module.build_items(out),
-    }
-    for stage in stages:
-        steps[stage]()
-    return quarantine_of(out)
-
-
 @pytest.fixture(scope="module")
-def started(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A benchmark of which only the clusters are made."""
-    out = tmp_path_factory.mktemp("started") / "benchmark"
-    build(raw, out, "clusters")
-    return out
+def spoiled(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Spoiled:
+    """One raw folder with a defect on a cluster each, built once by the command."""
+    folder = Path(shutil.copytree(raw, tmp_path_factory.mktemp("spoiled") / "raw"))
+    photos = {path.name for path in folder.glob("mapillary/imagery/*/*")}
+    whole = sorted(t.stem for t in folder.glob("dhs_npzs/*/*.npz") if t.stem in photos)
+    at = dict(zip(DEFECTS, whole, strict=False))
 
-
-@pytest.fixture(scope="module")
-def spoiled(
-    raw: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[dict[str, str], Path, pd.DataFrame]:
-    """One raw folder with a defect on a cluster each, built once: (defect -> cluster, benchmark,
-    quarantine)."""
-    folder = copy(raw, tmp_path_factory.mktemp("spoiled") / "raw")
-    ids = complete(folder)
-    names = (
-        *(
-            "duplicate",
-            "span",
-            "wrong-year",
-            "iso-code",
-            "latin-1",
-            "blank",
-            "minus-nine",
-            "truncated-tile",
-            "channel-last",
-            "all-zero",
-        ),
-        *("scaled", "corrupt-photo", "no-tile", "no-photo", "other-cluster"),
-    )
-    defect = dict(zip(names, ids, strict=False))
-    rows = table(folder).set_index("DHSID_EA", drop=False)
+    rows = labels_of(folder).set_index("DHSID_EA", drop=False)
     year = rows["year"].astype(int)
-    rows.loc[defect["span"], "year"] = f"{year[defect['span']]}-{year[defect['span']] + 1}"
-    rows.loc[defect["wrong-year"], "year"] = (
-        f"{year[defect['wrong-year']] + 2}-{year[defect['wrong-year']] + 3}"
-    )
-    rows.loc[defect["iso-code"], "cname"] = "BFA"
-    rows.loc[defect["latin-1"], "adm1fips"] = "São Tomé"
-    rows.loc[defect["blank"], ["women_bmi", "asset_index", "urban"]] = " "
-    rows.loc[defect["minus-nine"], ["asset_index", "women_bmi", "adm1dhs"]] = "-9.0"
-    rows = pd.concat([rows, rows.loc[[defect["duplicate"]]].assign(women_edu="")])
+    rows.loc[at["span"], "year"] = f"{year[at['span']]}-{year[at['span']] + 1}"
+    wrong = year[at["wrong-year"]] + 2
+    rows.loc[at["wrong-year"], "year"] = f"{wrong}-{wrong + 1}"
+    rows.loc[at["iso-code"], "cname"] = "BFA"
+    rows.loc[at["latin-1"], "adm1fips"] = "São Tomé"
+    rows.loc[at["blank"], ["women_bmi", "asset_index", "urban"]] = " "
+    rows.loc[at["minus-nine"], ["asset_index", "women_bmi", "adm1dhs"]] = "-9.0"
+    rows = pd.concat([rows, rows.loc[[at["duplicate"]]].assign(women_edu="")])
     rows.to_csv(folder / LABELS, index=False, encoding="latin-1")
-    path = tile(folder, defect["truncated-tile"])
-    path.write_bytes(path.read_bytes()[:3000])
-    np.savez(tile(folder, defect["channel-last"]), x=np.ones((255, 255, 8), dtype=np.float32))
-    np.savez(tile(folder, defect["all-zero"]), x=np.zeros((8, 255, 255), dtype=np.float32))
-    np.savez(tile(folder, defect["scaled"]), x=np.full((8, 255, 255), 1200, dtype=np.float32))
-    for photo in next(folder.glob(f"mapillary/imagery/*/{defect['corrupt-photo']}")).iterdir():
+
+    def tile(defect: str) -> Path:
+        return folder / "dhs_npzs" / at[defect][:10] / f"{at[defect]}.npz"
+
+    def photos_of(defect: str) -> Path:
+        return next(folder.glob(f"mapillary/imagery/*/{at[defect]}"))
+
+    tile("truncated-tile").write_bytes(tile("truncated-tile").read_bytes()[:3000])
+    np.savez(tile("channel-last"), x=np.ones((255, 255, 8), dtype=np.float32))
+    np.savez(tile("all-zero"), x=np.zeros((8, 255, 255), dtype=np.float32))
+    np.savez(tile("scaled"), x=np.full((8, 255, 255), 1200, dtype=np.float32))
+    tile("no-tile").unlink()
+    for photo in photos_of("corrupt-photo").iterdir():
         photo.write_bytes(photo.read_bytes()[:200])
-    tile(folder, defect["no-tile"]).unlink()
-    shutil.rmtree(next(folder.glob(f"mapillary/imagery/*/{defect['no-photo']}")))
-    _give_photo_of(
-        folder,
-        defect["other-cluster"],
-        next(i for i in ids if i[:2] == defect["other-cluster"][:2] and i not in defect.values()),
-    )
-    out = folder.parent / "benchmark"
-    few = ("--mcq", 24, "--regression", 6)
-    ok("build", "--raw", folder, "--indicators", folder / "indicators", "--out", out, *few)
-    return defect, out, pd.read_parquet(out / "quarantine.parquet")
-
-
-def _give_photo_of(folder: Path, cluster: str, other: str) -> None:
-    """One of the cluster's photos was unpacked into another cluster's folder, and its row says
-    so."""
+    shutil.rmtree(photos_of("no-photo"))
+    # a photo was unpacked into another cluster's folder, and its row says so
+    cluster = at["other-cluster"]
+    other = next(i for i in whole if i[:2] == cluster[:2] and i not in at.values())
     path = folder / "mapillary" / "metadata" / f"{cluster[:2]}.csv"
-    rows = pd.read_csv(path, dtype=str)
-    at = rows.index[rows["DHSID_EA"] == cluster][0]
-    here, there = rows.loc[at, "path"], rows.loc[at, "path"].replace(cluster, other)
-    (folder / "mapillary" / "imagery" / here).rename(folder / "mapillary" / "imagery" / there)
-    rows.loc[at, "path"] = there
-    rows.to_csv(path, index=False)
+    table = pd.read_csv(path, dtype=str)
+    row = table.index[table["DHSID_EA"] == cluster][0]
+    here, there = table.loc[row, "path"], table.loc[row, "path"].replace(cluster, other)
+    imagery = folder / "mapillary" / "imagery"
+    (imagery / here).rename(imagery / there)
+    table.loc[row, "path"] = there
+    table.to_csv(path, index=False)
+
+    out = folder.parent / "benchmark"
+    ok(command(folder, out))
+    return Spoiled(at, out, pd.read_parquet(out / "quarantine.parquet"))
 
 
-@pytest.mark.parametrize(
-    ("defect", "where", "rule"),
-    [
-        ("duplicate", "clusters", "duplicate-cluster"),
-        ("wrong-year", "clusters", "inconsistent-metadata"),
-        ("iso-code", "clusters", "unknown-country"),
-        ("minus-nine", "labels", "value-out-of-range"),
-        ("truncated-tile", "images", "tile-truncated"),
-        ("channel-last", "images", "tile-wrong-shape"),
-        ("all-zero", "images", "tile-all-zero"),
-        ("scaled", "images", "tile-wrong-scale"),
-        ("corrupt-photo", "photos", "photo-corrupt"),
-        ("no-tile", "images", "missing-tile"),
-        ("no-photo", "photos", "photo-missing-file"),
-        ("other-cluster", "photos", "photo-of-other-cluster"),
-    ],
-)
-def test_a_defect_leaves_under_its_rule(
-    spoiled: tuple[dict[str, str], Path, pd.DataFrame], defect: str, where: str, rule: str
-) -> None:
-    clusters, _, quarantine = spoiled
-    own = quarantine[quarantine["key"].str.startswith(clusters[defect])]
-    assert (where, rule) in set(zip(own["table"], own["rule"], strict=True)), own.to_string()
+@pytest.mark.parametrize("defect", [name for name, rule in DEFECTS.items() if rule])
+def test_a_defect_leaves_under_its_rule(spoiled: Spoiled, defect: str) -> None:
+    lost = spoiled.quarantine
+    rows = lost[lost["key"].str.startswith(spoiled.clusters[defect])]
+    assert DEFECTS[defect] in set(zip(rows["table"], rows["rule"], strict=True)), rows.to_string()
 
 
-def test_what_can_be_read_stays(
-    spoiled: tuple[dict[str, str], Path, pd.DataFrame], raw: Path
-) -> None:
-    defect, out, quarantine = spoiled
-    clusters = pd.read_parquet(out / "clusters.parquet").set_index("cluster_id")
-    before = table(raw).set_index("DHSID_EA")
-    span, twice, nine, blank = (
-        defect[name] for name in ("span", "duplicate", "minus-nine", "blank")
-    )
-    assert clusters.loc[span, "year"] == int(
-        before.loc[span, "year"]
-    )  # the first year of '2016-2017'
-    assert defect["latin-1"] in clusters.index
-    assert str(clusters.loc[twice, "women_edu"]) == str(
-        float(before.loc[twice, "women_edu"])
-    )  # the fuller of the two rows
-    assert clusters.loc[[nine, blank], ["asset_index", "women_bmi"]].isna().all(axis=None)
-    assert clusters.loc[nine, "adm1dhs"] == 9999 and clusters.loc[blank, "urban"] == ""
-    assert not (quarantine["key"] == blank).any()  # a blank is missing, not wrong
+def test_what_can_be_read_stays(spoiled: Spoiled, raw: Path) -> None:
+    at = spoiled.clusters
+    clusters = pd.read_parquet(spoiled.benchmark / "clusters.parquet").set_index("cluster_id")
+    before = labels_of(raw).set_index("DHSID_EA")
+    first_year = int(before.loc[at["span"], "year"])
+    assert clusters.loc[at["span"], "year"] == first_year, "the first year of '2016-2017'"
+    assert at["latin-1"] in clusters.index
+    fuller = float(before.loc[at["duplicate"], "women_edu"])
+    assert clusters.loc[at["duplicate"], "women_edu"] == fuller, "the fuller of the two rows"
+    missing = clusters.loc[[at["minus-nine"], at["blank"]], ["asset_index", "women_bmi"]]
+    assert missing.isna().all(axis=None)
+    assert clusters.loc[at["minus-nine"], "adm1dhs"] == 9999
+    assert clusters.loc[at["blank"], "urban"] == ""
+    assert not (spoiled.quarantine["key"] == at["blank"]).any(), "a blank is missing, not wrong"
 
 
-def test_nothing_is_lost(spoiled: tuple[dict[str, str], Path, pd.DataFrame], raw: Path) -> None:
+def test_nothing_is_lost(spoiled: Spoiled, raw: Path) -> None:
     """Every row of the label file is a cluster or has left with a reason; every cluster has an
     image or a reason."""
-    _, out, quarantine = spoiled
+    lost = spoiled.quarantine
     clusters, images = (
-        pd.read_parquet(out / "clusters.parquet"),
-        pd.read_parquet(out / "images.parquet"),
+        pd.read_parquet(spoiled.benchmark / f"{name}.parquet") for name in ("clusters", "images")
     )
-    left = quarantine[quarantine["table"] == "clusters"]
-    assert len(clusters) + len(left) == len(table(raw)) + 1
-    reasons = set(quarantine.loc[quarantine["table"] == "images", "key"])
+    assert len(clusters) + (lost["table"] == "clusters").sum() == len(labels_of(raw)) + 1
+    reasons = set(lost.loc[lost["table"] == "images", "key"])
     assert set(clusters["cluster_id"]) == set(images["cluster_id"]) | reasons
-    assert (quarantine[["table", "key", "rule", "detail"]] != "").all(axis=None)
+    assert (lost[["table", "key", "rule", "detail"]] != "").all(axis=None)
 
 
-def _zip_photos(folder: Path, keep: float = 1.0) -> None:
+def empty_labels(folder: Path) -> None:
+    (folder / LABELS).write_bytes(b"")
+
+
+def half_an_archive(folder: Path) -> None:
     place = folder / "mapillary" / "imagery" / "KE"
-    with zipfile.ZipFile(place.with_suffix(".zip"), "w") as archive:
+    archive = place.with_suffix(".zip")
+    with zipfile.ZipFile(archive, "w") as photos:
         for photo in sorted(place.rglob("*.jpeg")):
-            archive.write(photo, photo.relative_to(place.parent))
+            photos.write(photo, photo.relative_to(place.parent))
     shutil.rmtree(place)
-    data = place.with_suffix(".zip").read_bytes()
-    place.with_suffix(".zip").write_bytes(data[: int(len(data) * keep)])
+    archive.write_bytes(archive.read_bytes()[: archive.stat().st_size // 2])
 
 
-def _labels(text: Callable[[bytes], bytes]) -> Callable[[Path], None]:
-    def spoil(folder: Path) -> None:
-        path = folder / LABELS
-        path.write_bytes(text(path.read_bytes()))
-
-    return spoil
+def unknown_region(folder: Path) -> None:
+    regions = "cname,adm1dhs,gdl_region\nNA,1,NAMr101\n"
+    (folder / "indicators" / "gdl_regions.csv").write_text(regions, encoding="utf-8")
 
 
-def _series(name: str, text: str) -> Callable[[Path], None]:
-    def spoil(folder: Path) -> None:
-        path = folder / "indicators" / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-
-    return spoil
+def path_that_climbs_out(folder: Path) -> None:
+    table = next(folder.glob("mapillary/metadata/*.csv"))
+    (folder.parent / "secret.jpeg").write_bytes(b"")
+    pd.read_csv(table, dtype=str).assign(path="../../../secret.jpeg").to_csv(table, index=False)
 
 
 @pytest.mark.parametrize(
     ("spoil", "stage", "words"),
     [
-        (_labels(lambda data: b""), "clusters", (LABELS, "no readable CSV")),
-        (lambda folder: _zip_photos(folder, 0.5), "images", ("KE.zip", "download it again")),
-        (
-            _series("gdl_regions.csv", "cname,adm1dhs,gdl_region\nNA,1,NAMr101\n"),
-            "series",
-            ("gdl_regions.csv", "'NA'", "NM"),
-        ),
+        (empty_labels, "clusters", (LABELS, "no readable CSV")),
+        (half_an_archive, "images", ("KE.zip", "download it again")),
+        (unknown_region, "series", ("gdl_regions.csv", "'NA'", "NM")),
+        (path_that_climbs_out, "images", ("secret.jpeg", "climbs out")),
     ],
 )
-def test_one_clear_line(
+def test_what_stops_a_build_is_one_line_and_leaves_nothing_half_made(
     raw: Path,
-    started: Path,
     tmp_path: Path,
     spoil: Callable[[Path], None],
     stage: str,
     words: tuple[str, ...],
 ) -> None:
-    folder, out = copy(raw, tmp_path / "raw"), copy(started, tmp_path / "benchmark")
+    folder, out = Path(shutil.copytree(raw, tmp_path / "raw")), tmp_path / "benchmark"
+    if stage != "clusters":
+        run_stage("clusters", folder, out)
+    before = {path.name for path in out.rglob("*.parquet")}
     spoil(folder)
-    before = sorted(out.rglob("*"))
-    line = refused(
-        3,
-        "build",
-        "--stage",
-        stage,
-        "--raw",
-        folder,
-        "--indicators",
-        folder / "indicators",
-        "--out",
-        out,
-    )
+
+    line = refused(3, command(folder, out, f"--stage {stage}"))
+
     assert all(word in line for word in words), line
-    assert not {p.name for p in out.rglob("*.parquet")} - {
-        p.name for p in before
-    }  # nothing half-made stands there
-    assert {f.state for f in check_raw(folder, folder / "indicators").findings} & {
-        "broken",
-        "missing",
-    }  # known beforehand
+    assert {path.name for path in out.rglob("*.parquet")} == before
+    if spoil is not path_that_climbs_out:  # `raw check` says so beforehand
+        states = {f.state for f in check_raw(folder, folder / "indicators").findings}
+        assert states & {"broken", "missing"}
 
 
-def test_a_country_missing_from_one_source(raw: Path, tmp_path: Path) -> None:
+def test_a_country_missing_from_one_source_keeps_what_the_others_have(
+    raw: Path, tmp_path: Path
+) -> None:
     """No photos of Kenya: its tiles are shown alone. No series of Namibia: it leaves with a
     reason."""
-    folder = copy(raw, tmp_path / "raw")
+    folder, out = Path(shutil.copytree(raw, tmp_path / "raw")), tmp_path / "b"
     shutil.rmtree(folder / "mapillary" / "imagery" / "KE")
     (folder / "mapillary" / "metadata" / "KE.csv").unlink()
     for path in folder.glob("indicators/unsd_sdg/*datapoints*.csv"):
         rows = pd.read_csv(path, dtype=str, keep_default_na=False)
         rows[rows["geo_area"] != "516"].to_csv(path, index=False)
-    assert "without KE: pictures show the tile alone there" in ok("raw", "check", folder)
-    lost = build(folder, tmp_path / "b", "clusters", "images", "series", "items")
-    items = pd.read_parquet(tmp_path / "b" / "items_mcq.parquet")
+    assert "without KE: pictures show the tile alone there" in ok(f"raw check {folder}")
+    for stage in STAGES[:4]:
+        run_stage(stage, folder, out)
+    items = pd.read_parquet(out / "items_mcq.parquet")
+    lost = pd.concat(map(pd.read_parquet, sorted((out / "quarantine").glob("*.parquet"))))
     assert {"KE", "BF", "IA"} <= set(items["cname"])
     assert set(items.loc[items["cname"] == "KE", "modalities"]) == {"tile, nightlights"}
     assert not (lost["rule"] == "missing-photo").any()
     gone = lost[(lost["rule"] == "no-indicator-value") & lost["key"].str.contains("NM-")]
-    assert (
-        gone["key"].str.contains("uhc_index").any()
-        or gone["detail"].str.contains("uhc_index").any()
-    )
+    assert (gone["key"] + gone["detail"]).str.contains("uhc_index").any()
 
 
-def test_raw_check_says_what_is_wrong(tmp_path: Path) -> None:
-    assert "no folder" in refused(3, "raw", "check", tmp_path / "none")
-    done = sdgbias("raw", "check", tmp_path)
-    assert done.returncode == 3 and "Traceback" not in done.stderr
-    assert "sustainlab-group.github.io" in done.stdout and "globaldatalab.org" in done.stdout
+def test_what_two_reviewers_reject_is_left_out_of_the_next_build(raw: Path, tmp_path: Path) -> None:
+    out, sheets, reviews = tmp_path / "b", tmp_path / "review", tmp_path / "reviews.parquet"
+    ok(command(raw, out))
+    ok(f"review sample --benchmark {out} --out {sheets} --share 0.5 --reviewers anna,ben")
+    for name in ("anna", "ben"):
+        table = pd.read_csv(sheets / f"{name}.csv", dtype=str, keep_default_na=False)
+        table["verdict"] = ["reject"] * 3 + ["accept"] * (len(table) - 3)
+        table["reason"] = ["wrong-gold"] * 3 + [""] * (len(table) - 3)
+        table.to_csv(sheets / f"{name}.csv", index=False)
+    both = f"{sheets / 'anna.csv'} {sheets / 'ben.csv'}"
+    assert "kappa" in ok(f"review import {both} --benchmark {out} --out {reviews}").lower()
+    verdicts = pd.read_parquet(reviews)
+    rejected = verdicts[verdicts["verdict"].str.startswith("reject")]
+    assert len(rejected) == 3
+
+    ok(f"{command(raw, out)} --review {reviews}")
+
+    card = json.loads((out / "benchmark.json").read_text())
+    assert (card["counts"]["items_mcq"], card["counts"]["items_regression"]) == (24, 6)
+    assert card["quarantined"]["rejected-in-review"] == 3
+    for task in ("mcq", "regression"):
+        kept = set(pd.read_parquet(out / f"items_{task}.parquet")["item_id"])
+        assert not kept & set(rejected.loc[rejected["task"] == task, "item_id"])
+    assert "kappa" in (out / "README.md").read_text().lower()
+
+
+# -- kill -9 at moments that matter. A process that dies can leave no trace between two changes of
+# the disk: each stage is killed (by itself, from an audit hook) right before it opens a file for
+# writing, renames or removes one below the benchmark folder.
+
+WATCHED = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree", "os.truncate"}
+
+
+def _child(stage: str, raw: str, out: str, kill_at: int, counted: str) -> None:
+    """The stage with a hook that counts changes of the disk below ``out`` and dies right before
+    number ``kill_at``."""
+    changes, inside = 0, str(Path(out)) + os.sep
+
+    def hook(event: str, args: tuple[object, ...]) -> None:
+        nonlocal changes
+        if event not in WATCHED or not any(
+            isinstance(a, str | bytes | os.PathLike) and os.fsdecode(a).startswith(inside)
+            for a in args[:2]
+        ):
+            return
+        writes = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+        if event == "open" and not (isinstance(args[2], int) and args[2] & writes):
+            return
+        changes += 1
+        if changes == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+    run_stage(stage, Path(raw), Path(out))
+    Path(counted).write_text(str(changes))
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    return {
+        p.relative_to(folder).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest()
+        for p in sorted(folder.rglob("*"))
+        if p.is_file()
+    }
+
+
+Server = multiprocessing.context.ForkServerContext
+
+
+def _go(server: Server, stage: str, raw: Path, out: Path, kill_at: int) -> tuple[int, int]:
+    """(exit code, changes of the disk) of one process."""
+    counted = out.parent / "counted"
+    counted.unlink(missing_ok=True)
+    process = server.Process(target=_child, args=(stage, str(raw), str(out), kill_at, str(counted)))
+    process.start()
+    process.join(900)
+    assert process.exitcode is not None, "the stage hangs"
+    return process.exitcode, int(counted.read_text()) if counted.is_file() else 0
+
+
+@pytest.mark.slow
+def test_killed_at_changes_of_the_disk_a_build_goes_on_to_the_same_bytes(
+    raw: Path, tmp_path: Path
+) -> None:
+    """Each stage is killed halfway and before its last change. Before its first change a stage has
+    done nothing that it could go on with."""
+    server = multiprocessing.get_context("forkserver")  # ready at once, a real process each
+    server.set_forkserver_preload(["sdgbias.benchmark.build", "sdgbias.benchmark.quality"])
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    for stage in STAGES:
+        before = Path(shutil.copytree(whole, tmp_path / f"before-{stage}"))
+        code, changes = _go(server, stage, raw, whole, 0)
+        assert code == 0 and changes > 0, stage
+        for moment in sorted({round(changes / 2), changes} - {0}):
+            out = Path(shutil.copytree(before, tmp_path / f"{stage}-{moment}"))
+            code, _ = _go(server, stage, raw, out, moment)
+            assert code == -signal.SIGKILL, f"{stage} wasn't killed at change {moment}"
+            code, _ = _go(server, stage, raw, out, 0)
+            assert code == 0, f"{stage} doesn't go on after a kill at {moment} of {changes}"
+            assert _digests(out) == _digests(whole), f"{stage}, killed at {moment} of {changes}"
+
+
+def test_ctrl_c_says_what_is_kept(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m sdgbias.cli sample --clusters 100000 --out {tmp_path / 'raw'}"
+    child = subprocess.Popen(command.split(), env=environment(), stderr=subprocess.PIPE, text=True)
+    assert child.stderr is not None
+    while "drawing clusters" not in child.stderr.readline():
+        assert child.poll() is None, "it ended before it was interrupted"
+    child.send_signal(signal.SIGINT)
+    line = child.communicate(timeout=600)[1].splitlines()[-1]
+    assert child.returncode == 130
+    kept = "what is finished is kept (drawing clusters); run the same command again to go on"
+    assert line == f"interrupted: {kept}"
+    scoring = Record("", "scoring prompts", 640, 1762)
+    assert _interrupted(scoring).startswith("interrupted: 640 of 1,762 prompts are kept; run")
+
+
+@pytest.mark.slow
+def test_a_build_is_the_same_to_the_byte_in_a_process_with_another_seed_of_hashes(
+    raw: Path, tmp_path: Path
+) -> None:
+    ok(command(raw, tmp_path / "one"))
+    ok(command(raw, tmp_path / "two"), alone=True)
+    one, two = (_digests(tmp_path / name) for name in ("one", "two"))
+    assert {n for n in one if n.endswith((".parquet", "benchmark.json"))}
+    assert {n: d for n, d in one.items() if n.endswith(".parquet") or n == "benchmark.json"} == {
+        n: d for n, d in two.items() if n.endswith(".parquet") or n == "benchmark.json"
+    }

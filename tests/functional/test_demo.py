@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import yaml
 
@@ -21,6 +20,7 @@ from sdgbias.cli.options import printed
 from sdgbias.errors import InfrastructureError
 from sdgbias.suites import facet
 from tests.builders.commands import REPOSITORY, sdgbias
+from tests.builders.numbers import numbers_of
 
 
 def git(folder: Path, *command: str) -> str:
@@ -47,8 +47,8 @@ def test_the_table_of_groups_says_why_a_disparity_is_missing(tmp_path: Path) -> 
     run = store.RunRecord("m-1", "m", "b1", "people", finished_at="2026-11-21")
     row = {"task": "direct", "test": "p1", "method": "full", "indicator": "all-52"}
     row |= {"pillar": "gender:male-female", "metric": "disparity", "n": 33}
-    rows = pd.DataFrame([{**row, "value": np.nan, "missing_reason": facet.NOT_UNDERSTOOD}])
-    store.publish(path, run, {"metric_rows": rows})
+    rows = numbers_of([{**row, "value": np.nan, "missing_reason": facet.NOT_UNDERSTOOD}])
+    store.publish(path, run, {"numbers": rows})
     table = printed(path, "people", ["m-1"])
     assert table[["n", "note"]].values.tolist() == [[33, "no answer understood"]]
     assert table[["disparity", "low", "high"]].isna().all(axis=None)
@@ -94,7 +94,6 @@ def test_json_leaves_standard_output_to_its_value(tmp_path: Path) -> None:
     assert "== data: " in done.stderr and "run the same command again" in done.stderr
 
 
-@pytest.mark.long
 @pytest.mark.slow
 def test_a_clone_is_clean_after_the_demo(tmp_path: Path) -> None:
     """Of a project of this size: a clone with the working tree's files, committed."""

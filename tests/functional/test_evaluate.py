@@ -1,10 +1,11 @@
-"""From a benchmark folder to the results file: correctness against a recomputation, idempotence,
-crashes, two at once."""
+"""Evaluate, be killed, resume: from a benchmark folder to the results file, with engines that
+disagree, a full disk and a model that yields no number on the way."""
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -16,33 +17,16 @@ import pandas as pd
 import pytest
 
 from sdgbias import store
-from sdgbias.suites import sdg
-from sdgbias.types import LETTERS, View
-from tests.builders.commands import (
-    REPOSITORY,
-    add_model,
-    environment,
-    metrics,
-    ok,
-    refused,
-    sdgbias,
-)
+from sdgbias.engines import load
+from sdgbias.registry import entries
+from sdgbias.scoring.cache import ScoreCache
+from sdgbias.scoring.scorer import COMMIT_EVERY
+from sdgbias.types import LETTERS
+from tests.builders.commands import REPOSITORY, add_model, metrics, ok, refused, sdgbias
+from tests.builders.slow_engine import asked, cached, slow_planted
 
-COLUMNS = [
-    "run_id",
-    "model",
-    "suite",
-    "task",
-    "test",
-    "method",
-    "pillar",
-    "indicator",
-    "metric",
-    "value",
-    "n",
-    "ci_low",
-    "ci_high",
-]
+COLUMNS = "run_id model suite task test method pillar indicator metric value n ci_low ci_high"
+QUICK = "--draws 50 --passes none"
 
 
 @pytest.fixture(scope="module")
@@ -50,44 +34,23 @@ def planted(tmp_path_factory: pytest.TempPathFactory, tiny_benchmark: Path) -> P
     """A results file with one planted model scored on the tiny benchmark."""
     folder = tmp_path_factory.mktemp("planted")
     add_model(folder, "optimist", options={"optimism": 1.5})
-    ok(
-        "evaluate",
-        "optimist",
-        "--benchmark",
-        tiny_benchmark,
-        "--results",
-        folder / "r.duckdb",
-        "--draws",
-        100,
-        "--passes",
-        "none",
-        registry=folder,
-    )
-    return folder / "r.duckdb"
+    results = folder / "r.duckdb"
+    where = f"--benchmark {tiny_benchmark} --results {results}"
+    ok(f"evaluate optimist {where} {QUICK}", registry=folder)
+    return results
 
 
-def test_the_public_view(planted: Path) -> None:
+def test_the_view_metrics_has_the_documented_columns_and_a_row_a_cell(planted: Path) -> None:
     table = metrics(planted)
-    assert list(table.columns) == COLUMNS
-    assert set(table["method"]) == {
-        "q_only",
-        "ctx_q",
-        "img_q",
-        "full",
-        "full_generated",
-        "cade",
-    }
-    assert set(table.loc[table["task"] == "mcq", "test"]) == {"T1", "T2", "T3", "T4", "T5", "all"}
-    assert set(table.loc[table["task"] == "regression", "test"]) == {"T2", "T5", "all"}
-    whole = table[(table["pillar"] == "all") & (table["indicator"] == "all")]
-    assert {"accuracy", "mae", "interval_accuracy", "share_optimistic"} <= set(whole["metric"])
+
+    assert list(table.columns) == COLUMNS.split()
+    assert not table.duplicated(COLUMNS.split()[:9]).any()
     bounded = table.dropna(subset=["ci_low"])
     assert (bounded["ci_low"] <= bounded["value"] + 1e-9).all()
     assert (bounded["value"] <= bounded["ci_high"] + 1e-9).all()
-    assert not table.duplicated(COLUMNS[:9]).any()
 
 
-def test_accuracy_is_what_the_scores_say(planted: Path, tiny_benchmark: Path) -> None:
+def test_accuracy_is_what_the_stored_scores_say(planted: Path, tiny_benchmark: Path) -> None:
     """Recomputed from the stored logits with nothing of the package's analysis."""
     items = pd.read_parquet(tiny_benchmark / "items_mcq.parquet")
     scores = store.query(
@@ -97,288 +60,169 @@ def test_accuracy_is_what_the_scores_say(planted: Path, tiny_benchmark: Path) ->
     joined = scores.merge(items[["item_id", "answer", "split", "pillar"]], on="item_id")
     joined = joined[joined["split"] == "test"]
     joined["hit"] = joined["pred"] == joined["answer"]
-    table = metrics(
+    rows = metrics(
         planted, "task = 'mcq' AND metric = 'accuracy' AND indicator = 'all' AND method <> 'cade'"
     )
-    for _, row in table.iterrows():
+    assert len(rows) > 40
+    for row in rows.itertuples():
         # the planted model writes the letter that it scores highest
-        mine = joined[joined["view"] == row["method"].removesuffix("_generated")]
-        mine = mine if row["test"] == "all" else mine[mine["test"] == row["test"]]
-        mine = mine if row["pillar"] == "all" else mine[mine["pillar"] == row["pillar"]]
-        assert row["n"] == len(mine)
-        assert row["value"] == pytest.approx(mine["hit"].mean())
+        part = joined[joined["view"] == row.method.removesuffix("_generated")]
+        part = part if row.test == "all" else part[part["test"] == row.test]
+        part = part if row.pillar == "all" else part[part["pillar"] == row.pillar]
+        assert (row.n, row.value) == (len(part), pytest.approx(part["hit"].mean())), row
 
 
-def test_the_planted_optimism_is_seen_and_t5_views_coincide(planted: Path) -> None:
-    shares = metrics(
-        planted, "method = 'q_only' AND test = 'T1' AND pillar = 'all' AND metric LIKE 'share_%'"
-    ).set_index("metric")["value"]
-    assert shares["share_optimistic"] + shares["share_conservative"] + shares[
-        "share_pessimistic"
-    ] == pytest.approx(1)
-    pair = metrics(
-        planted, "task = 'mcq' AND test = 'T5' AND pillar = 'all' AND metric = 'accuracy'"
-    ).set_index("method")["value"]
-    assert pair["full"] == pair["img_q"]
-    assert pair["ctx_q"] == pair["q_only"]
-
-
-def test_the_run_counts_what_was_asked_and_says_that_it_is_planted(
+def test_the_same_evaluation_again_scores_nothing_and_changes_nothing(
     planted: Path, tiny_benchmark: Path
 ) -> None:
-    """Nothing was cached, nothing failed, and the planted model can be asked everything: each
-    distinct prompt was scored once. The paper's cells are one per item, test and view."""
-    row = store.query(
-        planted, "SELECT *, (config->>'unanswerable')::INT AS beyond FROM runs WHERE suite = 'sdg'"
-    ).iloc[0]
-    cells = sdg.load_prompts(tiny_benchmark)
-    assert row["n_prompts_naive"] == len(cells[cells["view"].isin([v.value for v in View])])
-    asked = cells[["text", "image_id", "candidates"]].drop_duplicates()
-    assert row["n_scored"] == row["n_prompts_planned"] >= len(asked) > 0
-    assert (row["n_cached"], row["n_failed"], row["beyond"]) == (0, 0, 0)
-    assert row["provenance"] == "planted"
-    times = store.query(planted, "FROM timings WHERE run_id = ?", [row["run_id"]])
-    own = times[times["pass"] == ""]
-    assert set(own["view"]) == {v.value for v in View} and (own["seconds"] > 0).all()
-    assert not times["cached"].any(), "every prompt was scored in this run"
-
-
-def test_again_is_free_and_identical(planted: Path, tiny_benchmark: Path) -> None:
     before = metrics(planted)
-    said = ok(
-        "evaluate",
-        "optimist",
-        "--benchmark",
-        tiny_benchmark,
-        "--results",
-        planted,
-        "--draws",
-        100,
-        "--passes",
-        "none",
-        registry=planted.parent,
-    )
-    assert " 0 scored now" in said
+    where = f"--benchmark {tiny_benchmark} --results {planted}"
+
+    printed = ok(f"evaluate optimist {where} {QUICK}", registry=planted.parent)
+
+    assert " 0 scored now" in printed
     pd.testing.assert_frame_equal(before, metrics(planted))
 
 
-@pytest.mark.long
-def test_batch_size_never_changes_a_result(
-    planted: Path, tiny_benchmark: Path, tmp_path: Path
-) -> None:
-    other = tmp_path / "other.duckdb"
-    ok(
-        "evaluate",
-        "optimist",
-        "--benchmark",
-        tiny_benchmark,
-        "--results",
-        other,
-        "--draws",
-        100,
-        "--passes",
-        "none",
-        "--batch-size",
-        5,
-        registry=planted.parent,
-    )
-    order = COLUMNS[:9]
-    a, b = (metrics(p).sort_values(order, ignore_index=True) for p in (planted, other))
-    pd.testing.assert_frame_equal(a, b)
-
-
-def test_results_prints_and_takes_sql(planted: Path) -> None:
-    assert "Accuracy" in ok("results", "--results", planted)
-    assert ok(
-        "results", "--results", planted, "--csv", "--sql", "SELECT count(*) AS runs FROM runs"
-    ).split() == ["runs", "1"]
-
-
-def start(
-    model: str, benchmark: Path, results: Path, entries: Path | None = None
-) -> subprocess.Popen[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "sdgbias.cli",
-        "evaluate",
-        model,
-        "--benchmark",
-        str(benchmark),
-        "--results",
-        str(results),
-    ]
-    return subprocess.Popen(
-        [*command, "--draws", "200", "--batch-size", "16", "--passes", "none"],
-        cwd=REPOSITORY,
-        env=environment(entries),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-@pytest.mark.long
-def test_kill_9_loses_at_most_one_batch(small_benchmark: Path, tmp_path: Path) -> None:
-    """A real model in a real process, killed in the middle: the next start scores only what is
-    missing."""
-    results = tmp_path / "r.duckdb"
-    process = start("tiny-llava", small_benchmark, results)
-    shards: list[Path] = []
-    deadline = time.monotonic() + 900
-    while len(shards) < 4 and time.monotonic() < deadline:
-        shards = list((tmp_path / "scores").glob("tiny-llava/*/scores-*.parquet"))
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    shards = list((tmp_path / "scores").glob("tiny-llava/*/scores-*.parquet"))
-    kept = pd.concat([pd.read_parquet(p) for p in shards])
-    assert len(kept) >= 4  # a chunk holds whole pictures, so it may be smaller than the batch size
-    said = ok(
-        "evaluate",
-        "tiny-llava",
-        "--benchmark",
-        small_benchmark,
-        "--results",
-        results,
-        "--draws",
-        200,
-        "--batch-size",
-        16,
-        "--passes",
-        "none",
-    )
-    run = store.query(results, "SELECT * FROM runs").iloc[0]
-    assert run["n_cached"] == len(kept), said
-    assert run["n_scored"] + run["n_cached"] == run["n_prompts_planned"]
-    final = pd.concat(
-        [pd.read_parquet(p) for p in (tmp_path / "scores").glob("tiny-llava/*/scores-*.parquet")]
-    )
-    assert len(final) == run["n_prompts_planned"]
-    old, new = (f.set_index("key").sort_index()["logits"].map(tuple) for f in (kept, final))
-    assert (new.loc[old.index] == old).all(), "what was finished was not scored again"
-
-
-@pytest.mark.long  # tests/store/test_store.py has processes and threads wait for each other
-def test_two_processes_one_results_file(tiny_benchmark: Path, tmp_path: Path) -> None:
-    """Two models evaluated at the same time into one file: both runs are there, whole."""
-    for name, seed in (("left", 1), ("right", 2)):
-        add_model(tmp_path, name, options={"seed": seed})
-    results = tmp_path / "r.duckdb"
-    both = [start(name, tiny_benchmark, results, tmp_path) for name in ("left", "right")]
-    said = [p.communicate(timeout=900) for p in both]
-    assert [p.returncode for p in both] == [0, 0], said
-    counts = store.query(
-        results, "SELECT model, count(*) AS n FROM metrics GROUP BY model ORDER BY model"
-    )
-    assert list(counts["model"]) == ["left", "right"]
-    assert counts["n"].nunique() == 1
-
-
-def test_a_second_process_on_the_same_model_is_told(tiny_benchmark: Path, tmp_path: Path) -> None:
-    add_model(tmp_path, "left", options={"seed": 1})
-    from sdgbias.engines import load
-    from sdgbias.registry import entries
-    from sdgbias.scoring.cache import ScoreCache
-
-    spec = entries.load(tmp_path, "left")
-    with ScoreCache(tmp_path, "left", load(spec, tmp_path).fingerprint).exclusive():
-        words = refused(
-            7,
-            "evaluate",
-            "left",
-            "--benchmark",
-            tiny_benchmark,
-            "--results",
-            tmp_path / "r.duckdb",
-            registry=tmp_path,
-        )
-    assert "another evaluation" in words
-
-
-def test_a_broken_model_is_reported_not_scored(tiny_benchmark: Path, tmp_path: Path) -> None:
-    """A model that yields NaN: nothing is scored as wrong, the failures are in the store, the next
-    start tries again."""
-    add_model(tmp_path, "nan", options={"noise": float("nan")})
-    done = sdgbias(
-        "evaluate",
-        "nan",
-        "--passes",
-        "none",
-        "--benchmark",
-        tiny_benchmark,
-        "--results",
-        tmp_path / "r.duckdb",
-        registry=tmp_path,
-    )
-    assert "Traceback" not in done.stderr
-    assert done.returncode == 8, done.stderr
-    assert "no prompt could be scored" in done.stderr
-    said = ok("results", "--results", tmp_path / "r.duckdb")
-    assert "no run is published yet. Next: sdgbias evaluate MODEL" in said
-
-
-def test_missing_benchmark_unknown_model_and_unwritable_results(
+@pytest.mark.slow
+def test_killed_again_and_again_it_ends_with_the_rows_of_an_undisturbed_run(
     tiny_benchmark: Path, tmp_path: Path
 ) -> None:
-    assert "sdgbias build" in refused(
-        3, "evaluate", "tiny-llava", "--benchmark", tmp_path, "--results", tmp_path / "r.duckdb"
-    )
-    assert "tiny-llava" in refused(
-        4, "evaluate", "nobody", "--benchmark", tiny_benchmark, "--results", tmp_path / "r.duckdb"
-    )
-    (tmp_path / "file").write_text("")
-    add_model(tmp_path, "left")
-    words = refused(
-        7,
-        "evaluate",
-        "left",
-        "--benchmark",
-        tiny_benchmark,
-        "--results",
-        tmp_path / "file" / "r.duckdb",
-        registry=tmp_path,
-    )
-    assert "file" in words
+    """kill -9 of the command at random moments, with another batch size at each start."""
+    add_model(tmp_path, "slow")
+    whole, torn = (tmp_path / name / "r.duckdb" for name in ("whole", "torn"))
+
+    def start(results: Path, batch_size: int, delay: float) -> subprocess.Popen[bytes]:
+        where = f"--benchmark {tiny_benchmark} --results {results} --batch-size {batch_size}"
+        return subprocess.Popen(
+            [*f"{sys.executable} -m sdgbias.cli evaluate slow {where} {QUICK}".split()],
+            env=slow_planted(results.parent, delay) | {"SDGBIAS_REGISTRY": str(tmp_path)},
+            cwd=REPOSITORY,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    assert start(whole, 16, 0).wait(900) == 0
+    chance, kills, batch, delay = random.Random(7), 3, 4, 0.1
+    for _ in range(kills):
+        process, before = start(torn, chance.choice((1, batch)), delay), len(asked(torn.parent))
+        deadline = time.monotonic() + 600
+        while len(asked(torn.parent)) == before and time.monotonic() < deadline:
+            assert process.poll() is None, "it ended before it was killed"
+            time.sleep(0.01)
+        time.sleep(chance.uniform(0, 2.4 * COMMIT_EVERY))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    finished = cached(torn, "slow")["scores"]
+    assert start(torn, 64, 0).wait(900) == 0
+
+    for kind, rows in cached(whole, "slow").items():
+        pd.testing.assert_frame_equal(rows, cached(torn, "slow")[kind])
+    one, two = (metrics(path).drop(columns="run_id") for path in (whole, torn))
+    pd.testing.assert_frame_equal(one, two)
+    run = store.query(torn, "SELECT n_cached, n_scored, n_prompts_planned FROM runs").iloc[0]
+    assert run["n_cached"] == len(finished) and run["n_scored"] > 0
+    assert run["n_cached"] + run["n_scored"] == run["n_prompts_planned"]
+    scored = asked(torn.parent).query("kind == 'score'")["prompt"]
+    lost_by_a_kill = batch * (COMMIT_EVERY / delay + 2)  # what was not committed yet, one in flight
+    assert int((scored.value_counts() - 1).sum()) <= kills * lost_by_a_kill
+    assert not list(torn.parent.rglob("*.part"))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a read-only mount")
+def test_a_second_process_on_the_same_model_is_refused(
+    tiny_benchmark: Path, tmp_path: Path
+) -> None:
+    add_model(tmp_path, "left", options={"seed": 1})
+    fingerprint = load(entries.load(tmp_path, "left"), tmp_path).fingerprint
+    where = f"--benchmark {tiny_benchmark} --results {tmp_path / 'r.duckdb'}"
+
+    with ScoreCache(tmp_path, "left", fingerprint).exclusive():
+        line = refused(7, f"evaluate left {where}", registry=tmp_path)
+
+    assert "another evaluation" in line
+
+
+def test_a_model_that_yields_no_number_is_reported_and_not_scored_as_wrong(
+    tiny_benchmark: Path, tmp_path: Path
+) -> None:
+    add_model(tmp_path, "nan", options={"noise": float("nan")})
+    results = tmp_path / "r.duckdb"
+    where = f"--benchmark {tiny_benchmark} --results {results}"
+
+    line = refused(8, f"evaluate nan --passes none {where}", registry=tmp_path)
+
+    assert "no prompt could be scored" in line
+    assert "no run is published yet. Next: sdgbias evaluate" in ok(f"results --results {results}")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a file system")
 def test_a_full_disk_keeps_what_is_finished(small_benchmark: Path, tmp_path: Path) -> None:
     """A real file system with no room left (a tiny tmpfs): one clear line, and the rest is scored
     once there is room."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    if subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1200k", "tmpfs", str(disk)],
-        capture_output=True,
-        check=False,
-    ).returncode:
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1200k", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("this machine does not allow mounting a tmpfs")
     try:
         add_model(tmp_path, "left", batch_size=16)
-        command = (
-            "evaluate",
-            "left",
-            "--benchmark",
-            small_benchmark,
-            "--results",
-            disk / "r.duckdb",
-            "--draws",
-            50,
-        )
-        words = refused(7, *command, registry=tmp_path)
-        assert "disk" in words or "space" in words
+        results = disk / "r.duckdb"
+        command = f"evaluate left --draws 50 --benchmark {small_benchmark} --results {results}"
+        line = refused(7, command, registry=tmp_path, alone=True)
+        assert "disk" in line or "space" in line
         subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
-        ok(*command, registry=tmp_path)
-        assert len(metrics(disk / "r.duckdb")) > 100
+        ok(command, registry=tmp_path, alone=True)
+        assert len(metrics(results)) > 100
     finally:
-        subprocess.run(["umount", str(disk)], check=False)
+        subprocess.run(["umount", "-l", str(disk)], check=False)
 
 
-def test_benchmark_card(small_benchmark: Path) -> None:
-    card = json.loads((small_benchmark / "benchmark.json").read_text())
-    assert card["licence"] == "CC0 1.0"
-    assert card["synthetic"] is True
-    assert any("Synthetic" in s for s in card["sources"])
-    assert card["counts"]["items_mcq"] == 60
-    assert card["counts"]["prompts"] == 60 * 5 + 20 * 2  # one row per item and test
+def test_a_folder_without_an_entry_is_probed_and_a_first_look_stays_off_the_leaderboard(
+    tiny_benchmark: Path, tmp_path: Path
+) -> None:
+    weights, results = REPOSITORY / "registry/weights/tiny-llava", tmp_path / "sdgbias.duckdb"
+    where = f"--benchmark {tiny_benchmark} --results {results}"
+    few = "--limit 5 --draws 20 --passes none --generated none"
+
+    done = sdgbias(f"evaluate planted-optimist {weights} {few} {where}")
+
+    assert done.returncode == 0, done.stderr
+    [probed] = [line for line in done.stderr.splitlines() if "probed" in line]
+    assert probed.startswith("tiny-llava: no entry says how its prompts may be scored together; 12")
+    assert "in batches of 32 and shuffled (to 0.001), and behind shared beginnings" in probed
+    assert not results.exists(), "a first look is on no leaderboard"
+    runs = store.query(tmp_path / "first-look.duckdb", "SELECT model FROM runs ORDER BY model")
+    assert runs["model"].tolist() == ["planted-optimist", "tiny-llava"]
+    shown = [line.split()[:5] for line in done.stdout.splitlines()]
+    for model in runs["model"]:
+        assert [model, "mcq", "all", "cade", "accuracy"] in shown
+
+
+def test_engines_that_disagree_keep_a_run_from_being_published_until_they_agree(
+    tiny_benchmark: Path, tmp_path: Path
+) -> None:
+    results = tmp_path / "r" / "sdgbias.duckdb"
+    where = f"--benchmark {tiny_benchmark} --results {results}"
+    check = f"models parity left --against right --probes 24 {where}"
+    add_model(tmp_path, "left", options={"noise": 0.5})
+    add_model(tmp_path, "right", options={"noise": 0.9})
+
+    line = refused(11, check, registry=tmp_path)
+    assert "left: planted / right: log-probabilities differ by up to" in line
+    verdict = json.loads((results.parent / "parity" / "left.json").read_text())
+    assert verdict["verdict"] == "disagree" and all(row["agrees"] for row in verdict["itself"])
+    assert verdict["against"]["right"]["n"] == 24 and verdict["against"]["right"]["flips"] > 0
+
+    line = refused(11, f"evaluate left {QUICK} {where}", registry=tmp_path)
+    assert "nothing is published, scores are kept" in line
+    assert line.endswith("sdgbias models parity left --against right")
+    assert "Question:" in line, "the worst probe is shown"
+    assert list((results.parent / "scores" / "left").glob("*/scores-*.parquet"))
+    assert store.query(results, "FROM runs").empty
+    ok(f"evaluate right {QUICK} {where}", registry=tmp_path)  # nobody has checked this one
+
+    add_model(tmp_path, "right", options={"noise": 0.5})
+    assert "verdict: agree" in ok(check, registry=tmp_path)
+    assert " 0 scored now" in ok(f"evaluate left {QUICK} {where}", registry=tmp_path)
+    runs = store.query(results, "SELECT model FROM runs ORDER BY model")
+    assert runs["model"].tolist() == ["left", "right"]

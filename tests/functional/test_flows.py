@@ -23,13 +23,13 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows import SETTINGS, pages, score, serve
-from flows import nightly as night_flow
+from flows import night as night_flow
 from sdgbias import store
 from sdgbias.cli.night_options import NightOptions
 from sdgbias.files import json_object
 from sdgbias.nightly import attempt, process, records, schedule
 from tests.builders import night_stubs
-from tests.builders.commands import REPOSITORY, add_model, environment, metrics
+from tests.builders.commands import REPOSITORY, add_model, environment
 from tests.builders.hub import Hub, Repo, commit, weights
 from tests.builders.prefect_server import Page, prefect_server, wait_for
 from tests.builders.slow_engine import asked, slow_planted
@@ -62,24 +62,6 @@ def nightly(
         timeout=900,
         check=False,
     )
-
-
-@pytest.mark.long
-def test_ephemeral_night_goes_on_when_one_model_fails(tiny_benchmark: Path, tmp_path: Path) -> None:
-    add_model(tmp_path, "good")
-    absent = add_model(
-        tmp_path, "absent", backend="hf", repo="path:/nowhere/at/all", notes="a folder that is gone"
-    )
-    add_model(tmp_path, "asleep", state="candidate", reason="not tonight")
-    done = nightly(tmp_path, tiny_benchmark)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "absent: failed" in done.stdout and "ModelError" in done.stdout
-    assert "1 failed, 1 published" in done.stdout.splitlines()[-1]
-    assert (
-        "state: quarantined" in absent.read_text() and "reason: 'ModelError" in absent.read_text()
-    )
-    assert set(metrics(tmp_path / "results" / "r.duckdb")["model"]) == {"good"}
-    assert (tmp_path / "report" / "index.html").exists()
 
 
 @pytest.fixture(scope="module")
@@ -332,6 +314,26 @@ def test_a_model_ends_where_prefect_does_not_end_its_run(
         outcome = attempt.attempt(mine, tmp_path / "r.duckdb", argv=argv, look=look)
     assert (outcome.outcome, outcome.kind) == ("skipped", "Cancelled")
     assert outcome.message.startswith(words)
+
+
+@pytest.mark.slow
+def test_a_model_whose_machine_is_gone_ends_with_that_reason(
+    server: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pool that has no worker, or none any more: its run would wait without end."""
+    monkeypatch.setattr(score, "PATIENCE", 1.0)
+    monkeypatch.setattr(score, "LOOK", 0.2)
+    server.ask("work_pools/", {"name": "sdgbias-gone", "type": "process"})
+    flow = server.ask("flows/", {"name": "score"})["id"]
+    deployment = {"name": "score-gone", "flow_id": flow, "work_pool_name": "sdgbias-gone"}
+    server.ask("deployments/", deployment)
+    mine = night_stubs.job(tmp_path, "alone", gpu="gone")
+    with temporary_settings({PREFECT_API_URL: server.api}):
+        made = night_flow.evaluated(mine, tmp_path / "r.duckdb", None, "score/score-{gpu}")
+    assert (made.outcome, made.kind, made.attempts) == ("failed", "NoWorker", 1)
+    assert made.message.startswith("no worker of the pool sdgbias-gone for 1 s")
+    assert not attempt.failure(made.kind).model, "no model is put aside for it"
+    wait_for("its state", lambda: server.runs(["model:alone"], "CANCELLED"))
 
 
 @pytest.mark.slow

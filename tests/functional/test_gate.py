@@ -7,21 +7,17 @@ import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-import yaml
 
 from sdgbias import store
 from sdgbias.registry import entries
 from sdgbias.scoring import evaluate
 from sdgbias.suites.suite import EvalSettings
-from tests.builders import chromium
-from tests.builders import regressions as gate_results
 from tests.builders.commands import add_model, ok, refused, sdgbias
 
 FIRST, SECOND = "2026-11-20T0130", "2026-11-21T0130"
@@ -31,30 +27,16 @@ HABITS = {
     "image_weight": 1.6,
     "noise": 0.3,
 }
-POLICY = {
-    "examples": 10,
-    "rules": [
-        {
-            "name": "accuracy",
-            "metric": "accuracy",
-            "methods": ["full"],
-            "allowed": 0.02,
-            "min_n": 60,
-            "required": True,
-        },
-        {
-            "name": "optimism",
-            "metric": "share_optimistic",
-            "worse": "higher",
-            "allowed": 0.05,
-            "min_n": 60,
-            "then": "quarantine",
-        },
-        {"name": "mae", "metric": "mae", "worse": "higher", "allowed": 0.1, "min_n": 60},
-        {"name": "mass", "metric": "candidate_mass", "at_least": 0.2, "min_n": 60},
-        {"name": "failed", "metric": "failed_share", "at_most": 0.05, "min_n": 60},
-    ],
-}
+POLICY = """
+examples: 10
+rules:
+- {name: accuracy, metric: accuracy, methods: [full], allowed: 0.02, min_n: 60, required: true}
+- {name: optimism, metric: share_optimistic, worse: higher, allowed: 0.05, min_n: 60,
+   then: quarantine}
+- {name: mae, metric: mae, worse: higher, allowed: 0.1, min_n: 60}
+- {name: mass, metric: candidate_mass, at_least: 0.2, min_n: 60}
+- {name: failed, metric: failed_share, at_most: 0.05, min_n: 60}
+"""
 
 
 @dataclass(frozen=True)
@@ -73,37 +55,22 @@ def nights(tmp_path_factory: pytest.TempPathFactory, tiny_benchmark: Path) -> St
 
     def run(name: str, **habits: object) -> str:
         add_model(folder, name, options={"oracle": str(tiny_benchmark), **HABITS, **habits})
-        return evaluate.evaluate(
-            entries.load(folder, name), folder, tiny_benchmark, results, EvalSettings(draws=50)
-        ).run_id
+        spec, settings = entries.load(folder, name), EvalSettings(draws=50)
+        return evaluate.evaluate(spec, folder, tiny_benchmark, results, settings).run_id
 
     for day, night in enumerate((FIRST, SECOND)):
         worse = {"prior": {"all": [-0.5, 0.2, 2.2]}, "image_weight": 0.6} if day else {}
         published = {"drifter": run("drifter", **worse), "twin": run("twin", noise=1e-4, seed=day)}
-        start = datetime(2026, 11, 20, 0, 30) + timedelta(days=day)
-        rows = [
-            {
-                "night": night,
-                "model": m,
-                "suite": "sdg",
-                "run_id": r,
-                "outcome": "published",
-                "attempts": 1,
-            }
-            for m, r in published.items()
-        ]
-        row = {
-            "night": night,
-            "started_at": start,
-            "finished_at": start + timedelta(hours=1),
-            "by": "cli",
-            "status": "done",
-            "steps": {"analyse": "done"},
-            "step_states": {"analyse": "done"},
-        }
-        store.upsert(results, {"nights": pd.DataFrame([row]), "night_outcomes": pd.DataFrame(rows)})
+        start = pd.Timestamp(night[:10]) + pd.Timedelta(minutes=30)
+        row = {"night": night, "started_at": start, "finished_at": start + pd.Timedelta(hours=1)}
+        row |= {"by": "cli", "status": "done"}
+        row |= {"steps": {"analyse": "done"}, "step_states": {"analyse": "done"}}
+        common = {"night": night, "suite": "sdg", "outcome": "published", "attempts": 1}
+        outcomes = [{**common, "model": m, "run_id": r} for m, r in published.items()]
+        tables = {"nights": pd.DataFrame([row]), "night_outcomes": pd.DataFrame(outcomes)}
+        store.upsert(results, tables)
     policy = folder / "policy.yaml"
-    policy.write_text(yaml.safe_dump(POLICY))
+    policy.write_text(POLICY)
     return Stack(folder, results, policy)
 
 
@@ -134,109 +101,53 @@ def test_a_planted_loss_is_caught_told_and_explained(
     webhook: tuple[str, list[int], list[dict[str, Any]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    common = ("--results", nights.results, "--policy", nights.policy)
-    gate = ("gate", *common)
-    first = ok(*gate, "--night", FIRST, registry=nights.folder)
+    home = {"registry": nights.folder}
+    common = f"--results {nights.results} --policy {nights.policy}"
+    first = ok(f"gate {common} --night {FIRST}", **home)
     assert "first run: nothing to compare with yet" in first and "MISSING  accuracy" not in first
 
-    done = sdgbias(*gate, "--json", registry=nights.folder)
+    done = sdgbias(f"gate {common} --json", **home)
     assert done.returncode == 6, done.stderr
     assert "error: in breach: drifter: accuracy, optimism" in done.stderr
-    told = [line for line in sdgbias(*gate, registry=nights.folder).stdout.splitlines() if line]
-    assert [line.split()[0] for line in told[-2:]] == ["BREACH", "BREACH"], (
+    lines = [line for line in sdgbias(f"gate {common}", **home).stdout.splitlines() if line]
+    assert [line.split()[0] for line in lines[-2:]] == ["BREACH", "BREACH"], (
         "breaches end the list, though twin comes after drifter"
     )
-    heads = [line.split(":")[0] for line in told if not line.startswith(" ")]
+    heads = [line.split(":")[0] for line in lines if not line.startswith(" ")]
     assert heads == ["twin (sdg)", "drifter (sdg)"]
-    found = {j["model"]: j for j in json.loads(done.stdout)}
-    lost = {r["rule"]: r for r in found["drifter"]["rules"]}
-    assert (
-        lost["accuracy"]["verdict"] == "BREACH"
-        and lost["accuracy"]["before"] > 0.9
-        and lost["accuracy"]["value"] < 0.7
-    )
-    assert lost["accuracy"]["ci_high"] < -0.02 and lost["accuracy"]["n"] >= 60
-    assert (
-        found["twin"]["verdict"] != "BREACH"
-        and found["twin"]["baseline"].startswith("twin-")
-        and found["twin"]["baseline"] != found["twin"]["run_id"]
-    )
-    assert found["drifter"]["flips"] and not found["twin"]["flips"]
-    assert entries.load(nights.folder, "drifter").state == "quarantined"
-    assert (
-        entries.load(nights.folder, "drifter").reason
-        == f"gate: optimism in breach, run {found['drifter']['run_id']}"
-    )
+    judged = {j["model"]: j for j in json.loads(done.stdout)}
+    drifter, twin = judged["drifter"], judged["twin"]
+    lost = {r["rule"]: r for r in drifter["rules"]}["accuracy"]
+    assert lost["verdict"] == "BREACH" and lost["before"] > 0.9 and lost["value"] < 0.7
+    assert lost["ci_high"] < -0.02 and lost["n"] >= 60
+    assert twin["verdict"] != "BREACH" and twin["baseline"].startswith("twin-")
+    assert twin["baseline"] != twin["run_id"]
+    assert drifter["flips"] and not twin["flips"]
+    entry = entries.load(nights.folder, "drifter")
+    assert entry.state == "quarantined"
+    assert entry.reason == f"gate: optimism in breach, run {drifter['run_id']}"
 
     address, codes, bodies = webhook
     monkeypatch.setenv("SDGBIAS_WEBHOOK", address)
     codes[:] = [404]
-    said = refused(8, "gate", "announce", *common, registry=nights.folder)
-    assert "HTTP 404" in said and "s3cret" not in said
+    line = refused(8, f"gate announce {common}", **home)
+    assert "HTTP 404" in line and "s3cret" not in line
     codes[:] = [500, 200]
-    assert "2026-11-21T0130: sent" in ok(
-        "gate",
-        "announce",
-        *common,
-        "--link",
-        "https://reports.example.org/night.html",
-        registry=nights.folder,
-    )
-    assert (
-        len(bodies) == 3
-        and "1 model in breach: drifter" in bodies[-1]["text"]
-        and "accuracy, Full, choice" in bodies[-1]["text"]
-    )
+    link = "https://reports.example.org/night.html"
+    assert f"{SECOND}: sent" in ok(f"gate announce {common} --link {link}", **home)
+    assert len(bodies) == 3 and "1 model in breach: drifter" in bodies[-1]["text"]
+    assert "accuracy, Full, choice" in bodies[-1]["text"]
 
     out = nights.folder / "report"
-    only = ("report", "--last-night", "--results", nights.results)
-    ok(*only, "--out", out, registry=nights.folder)
+    ok(f"report --last-night --results {nights.results} --out {out}", **home)
     page = (out / "night.html").read_text(encoding="utf-8")
-    assert (
-        "1 model in breach: drifter" in page
-        and "right to wrong" in page
-        and "accuracy, Full, choice, all tests" in page
-    )
+    for words in (
+        "1 model in breach: drifter",
+        "right to wrong",
+        "accuracy, Full, choice, all tests",
+    ):
+        assert words in page
 
-    run = found["drifter"]["run_id"]
-    ok(
-        "gate",
-        "accept",
-        run,
-        "--reason",
-        "wanted: new prompts",
-        "--results",
-        nights.results,
-        registry=nights.folder,
-    )
-    assert "accepted: wanted: new prompts" in ok(*gate, registry=nights.folder)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    not (chromium.CHROMIUM and chromium.DRIVER),
-    reason="chromium and chromedriver are not installed",
-)
-def test_the_morning_page_in_a_browser(tmp_path: Path) -> None:
-    from sdgbias.report import build
-
-    results = gate_results.told_night(tmp_path / "r.duckdb")
-    page = build.write_night(results, tmp_path / "out")
-    chrome = chromium.start(tmp_path / "profile")
-    try:
-        for screen in ((1280, 900, False, "light"), (390, 844, True, "dark")):
-            chromium.emulate(chrome, screen)
-            chrome.get(page.as_uri())
-            wide = chrome.execute_script(
-                "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
-            )
-            assert wide <= 0, screen
-            cut = chrome.execute_script(
-                "return [...document.querySelectorAll('.plot svg text')].filter(t =>"
-                " t.getBoundingClientRect().left < t.closest('.plot').getBoundingClientRect().left"
-                " - 1).map(t => t.textContent)"
-            )
-            assert cut == [], screen
-        assert [e["message"] for e in chrome.get_log("browser")] == []
-    finally:
-        chrome.quit()
+    accept = f"gate accept {drifter['run_id']} --reason 'wanted: new prompts'"
+    ok(f"{accept} --results {nights.results}", **home)
+    assert "accepted: wanted: new prompts" in ok(f"gate {common}", **home)

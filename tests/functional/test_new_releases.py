@@ -19,7 +19,7 @@ PAGE = "docs/how-to/new-releases.md"
 TINY = commands.REPOSITORY / "registry" / "weights" / "tiny-llava"
 
 
-@pytest.mark.long  # tests/nightly/test_watch_month.py takes every turn of it without models
+@pytest.mark.slow  # tests/nightly/test_watch_month.py takes every turn of it without models
 def test_from_an_empty_registry_to_the_first_published_night(
     tmp_path: Path, tiny_benchmark: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,9 @@
-"""Own questions from an empty folder to a report, driven as a person would."""
+"""Own questions from a folder to every page, as a person would: the how-to as it is written, ten
+options with a planted lean, and group columns that no code was written for."""
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shlex
@@ -10,45 +12,53 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from starlette.testclient import TestClient
 
 from sdgbias import store
+from sdgbias.benchmark import quality
+from sdgbias.errors import DataValidationError
+from sdgbias.nightly import regression
+from sdgbias.nightly.regression import measured, policy
+from sdgbias.nightly.regression.baseline import Target
+from sdgbias.nightly.regression.measured import paired
+from sdgbias.report import build
+from sdgbias.report.source import Results
+from sdgbias.report.wandb import team_report
+from sdgbias.report.web import app
+from sdgbias.report.web.site import Site
 from tests.builders.commands import REPOSITORY, add_model, metrics, ok, refused, sdgbias
-from tests.builders.own_questions import LEAST, YAML, write
+from tests.builders.own_questions import LEAST, YAML, png, write
 
 GUIDE = REPOSITORY / "docs" / "how-to" / "own-questions.md"
 LETTERS = "ABCDEFGHIJ"
-EVALUATE = ("evaluate", "leaning", "--draws", 100)
 
 
-def guided() -> list[str]:
-    """The commands of the how-to, in order."""
-    blocks = re.findall(r"^```sh\n(.*?)^```", GUIDE.read_text(encoding="utf-8"), re.M | re.S)
-    return [line for block in blocks for line in block.replace("\\\n", " ").splitlines() if line]
+def client_of(results: Path) -> TestClient:
+    return TestClient(app.create(Site(Results(results))), base_url="http://127.0.0.1:8321")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_the_how_to_runs_as_written(tmp_path: Path, real: bool) -> None:
+def test_the_how_to_runs_as_written(tmp_path: Path) -> None:
     """Without the extra passes, of which no figure of the how-to is made; a planted model stands
     for the real one, which the README's tour evaluates."""
     for name in ("registry", "expectations"):
         shutil.copytree(REPOSITORY / name, tmp_path / name)
-    if not real:
-        oracle = {"oracle": str(tmp_path / "build/streets/benchmark")}
-        add_model(tmp_path, "tiny-llava", options={**oracle, "image_weight": 0.6, "noise": 1.0})
-    commands = guided()
-    said = {}
+    oracle = {"oracle": str(tmp_path / "build/streets/benchmark")}
+    add_model(tmp_path, "tiny-llava", options={**oracle, "image_weight": 0.6, "noise": 1.0})
+    blocks = re.findall(r"^```sh\n(.*?)^```", GUIDE.read_text(encoding="utf-8"), re.M | re.S)
+    commands = [line for b in blocks for line in b.replace("\\\n", " ").splitlines() if line]
+    printed = {}
     for command in commands:
-        words = shlex.split(command)
-        assert words[0] == "sdgbias", command
-        more = ("--passes", "none") if words[1] == "evaluate" else ()
-        said[" ".join(words[1:3])] = ok(*words[1:], *more, cwd=tmp_path, registry=tmp_path)
+        program, *words = shlex.split(command)
+        assert program == "sdgbias", command
+        more = ("--passes", "none") if words[0] == "evaluate" else ()
+        printed[" ".join(words[:2])] = ok(*words, *more, cwd=tmp_path, registry=tmp_path)
     for step in ("suite example", "suite check", "suite build", "evaluate tiny-llava"):
-        assert step in said, commands
-    assert "100 questions with 2 to 3 options" in said["suite check"]
+        assert step in printed, commands
+    assert "100 questions with 2 to 3 options" in printed["suite check"]
+
     results = tmp_path / "build/streets/results.duckdb"
-    found = metrics(results, "suite = 'streets' AND test = 'all' AND metric = 'accuracy'")
-    pooled = found[found["pillar"] == "all"].set_index("method")
+    rows = metrics(results, "suite = 'streets' AND test = 'all' AND metric = 'accuracy'")
+    pooled = rows[rows["pillar"] == "all"].set_index("method")
     assert {"q_only", "ctx_q", "img_q", "full", "cade"} <= set(pooled.index)
     assert (pooled.loc[["full", "cade"], "n"] == 80).all()
     shown = pooled.drop(index="q_only")  # its questions are fewer than five prompts: no interval
@@ -60,6 +70,9 @@ def test_the_how_to_runs_as_written(tmp_path: Path, real: bool) -> None:
     assert "Streets of the sample" in page and "setting: urban" in page
 
 
+# -- ten options
+
+
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Ten options, 200 questions in 50 clusters about as many pictures; a planted model that sees
@@ -69,79 +82,48 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "answer: answer}", "answer: answer, image: picture}"
     )
     folder = write(at / "f", yaml + "cluster_by: batch\ngroups: [colour]\npolarity: higher\n", "")
-    from tests.builders.own_questions import png
-
     lines = []
     for i in range(200):
-        name = f"pictures/p{i}.png"
+        name, count = f"pictures/p{i}.png", 5 if i % 2 else 10
         (folder / name).write_bytes(png((i % 256, i // 256, 7), 8))
-        options = {c: f"about {10 * (j + 1)}" for j, c in enumerate(LETTERS)}
-        options |= dict.fromkeys("FGHIJ", "") if i % 2 else {}
-        gold = LETTERS[(i * 7) % (5 if i % 2 else 10)]
-        lines.append(
-            {
-                "id": i,
-                "question": f"How many, up to {10 - 5 * (i % 2)}0?",
-                **options,
-                "answer": gold,
-                "picture": name,
-            }
-            | {"batch": i // 4, "colour": "red" if i % 3 else "blue"}
-        )
+        options = {c: f"about {10 * (j + 1)}" if j < count else "" for j, c in enumerate(LETTERS)}
+        question = {"id": i, "question": f"How many, up to {count}0?", "picture": name}
+        groups = {"batch": i // 4, "colour": "red" if i % 3 else "blue"}
+        lines.append({**question, **options, "answer": LETTERS[(i * 7) % count], **groups})
     (folder / "items.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    ok("suite", "build", folder, "--out", at / "b")
+    ok(f"suite build {folder} --out {at / 'b'}")
     options = {"oracle": str(at / "b"), "image_weight": 3.0, "prior": {"all": [0.0, 0.0, 4.0]}}
     add_model(at, "leaning", options=options)
-    ok(*EVALUATE, "--benchmark", at / "b", "--results", at / "r.duckdb", registry=at)
+    add_model(at, "nightly-one", options={**options, "suites": ["least"]})
+    where = f"--benchmark {at / 'b'} --results {at / 'r.duckdb'}"
+    ok(f"evaluate leaning --draws 100 {where}", registry=at)
     return at
 
 
 def test_cade_takes_a_planted_lean_out_of_ten_options(planted: Path) -> None:
     """The prior to the last option is what Q-only says; CADE subtracts it and nothing else is
     wrong."""
-    found = metrics(planted / "r.duckdb", "test = 'T5' AND pillar = 'all'")
-    value = found.set_index(["method", "metric"])["value"]
+    rows = metrics(planted / "r.duckdb", "test = 'T5' AND pillar = 'all'")
+    value = rows.set_index(["method", "metric"])["value"]
     assert value["q_only", "share_optimistic"] == 1.0
     assert value["full", "accuracy"] < 0.4 and value["cade", "accuracy"] == 1.0
     assert value["full", "share_J"] > 0.2 and ("cade", "share_J") not in value.index
-    assert "ctx_q" not in set(found["method"])  # no question has a context
-    config = store.query(planted / "r.duckdb", "SELECT config FROM runs")["config"][0]
-    assert "ctx_q" in json.loads(config)["own"]["views_left_out"]
+    assert "ctx_q" not in set(rows["method"]), "no question has a context"
 
 
-def test_the_run_is_analysed_and_evaluated_only_once(planted: Path) -> None:
-    run = store.query(planted / "r.duckdb", "SELECT run_id, suite FROM runs")
-    assert run["suite"].tolist() == ["least"]
-    more = ("--draws", 200, "--bootstrap", 100)
-    ok("analyse", "--results", planted / "r.duckdb", "--run", run["run_id"][0], *more)
-    rows = metrics(planted / "r.duckdb", "method IN ('always_j', 'pmi') AND pillar = 'all'")
-    assert {"always_j", "pmi"} == set(rows["method"])
-    assert rows["indicator"].eq("all").all() and not rows["pillar"].eq("").any()
-    said = ok(
-        *(*EVALUATE, "--benchmark", planted / "b", "--results", planted / "r.duckdb"),
-        registry=planted,
-    )
-    assert "0 scored now" in said
-
-
-def test_pages_show_ten_options_and_the_report_has_a_page(planted: Path) -> None:
-    from starlette.testclient import TestClient
-
-    from sdgbias.report.build import write_report
-    from sdgbias.report.source import Results
-    from sdgbias.report.web import app
-    from sdgbias.report.web.site import Site
-
+def test_the_run_is_analysed_shown_and_reported(planted: Path) -> None:
     results = planted / "r.duckdb"
-    asked = """SELECT r.run_id, i.item_id FROM items i, runs r
-               WHERE json_array_length(i.options) = 10 AND i.split = 'test' LIMIT 1"""
-    run, item = store.query(results, asked).iloc[0]
-    client = TestClient(app.create(Site(Results(results))), base_url="http://127.0.0.1:8321")
+    [run] = store.run_ids(results)
+    ok(f"analyse --results {results} --run {run} --draws 200 --bootstrap 100")
+    rows = metrics(results, "method IN ('always_j', 'pmi') AND pillar = 'all'")
+    assert set(rows["method"]) == {"always_j", "pmi"} and rows["indicator"].eq("all").all()
+    ten = "json_array_length(options) = 10 AND split = 'test'"
+    item = store.query(results, f"SELECT item_id FROM items WHERE {ten}")["item_id"][0]
+    client = client_of(results)
     for page in ("/", "/numbers?suite=least", "/runs", f"/questions?run={run}"):
         assert client.get(page).status_code == 200, page
-    shown = client.get(f"/questions/{run}/mcq/{item}?test=T5")
-    assert shown.status_code == 200 and "about 100" in shown.text  # the text of J
-    overview = write_report(results, planted / "report").read_text(encoding="utf-8")
+    assert "about 100" in client.get(f"/questions/{run}/mcq/{item}?test=T5").text, "the text of J"
+    overview = build.write_report(results, planted / "report").read_text(encoding="utf-8")
     assert "only on own questions" in overview and 'href="own.html"' in overview
     page = (planted / "report" / "own.html").read_text(encoding="utf-8")
     assert "View CTX+Q is left out: no question has a context." in page
@@ -149,69 +131,233 @@ def test_pages_show_ten_options_and_the_report_has_a_page(planted: Path) -> None
 
 
 def test_a_night_asks_the_models_whose_entry_names_the_suite(planted: Path) -> None:
-    options = {"oracle": str(planted / "b"), "image_weight": 3.0, "suites": ["least"]}
-    add_model(planted, "nightly-one", options=options)
-    said = ok(
-        *("nightly", "--dry-run", "--benchmark", planted / "b"),
-        *("--results", planted / "n.duckdb"),
-        registry=planted,
-    )
-    assert re.search(r"nightly-one +least +will be scored", said), said
-    assert not re.search(r"leaning +least", said), said
+    where = f"--benchmark {planted / 'b'} --results {planted / 'n.duckdb'}"
+    printed = ok(f"nightly --dry-run {where}", registry=planted)
+    assert re.search(r"nightly-one +least +will be scored", printed), printed
+    assert not re.search(r"leaning +least", printed), printed
 
 
-def test_without_pictures_there_is_no_cade_and_it_is_said(tmp_path: Path) -> None:
-    yaml = YAML.replace(", image: picture", "")
-    folder = write(tmp_path / "f", yaml)
-    said = ok("suite", "check", folder)
-    assert "view full is left out: no question has a picture" in said
-    assert "CADE is left out: CADE needs a view with a picture" in said
-    assert "CADE is left out" in ok("suite", "build", folder, "--out", tmp_path / "b")
+# -- folders with less, and with faults
+
+
+def test_without_pictures_there_is_no_cade_and_every_step_says_so(tmp_path: Path) -> None:
+    folder = write(tmp_path / "f", YAML.replace(", image: picture", ""))
+    printed = ok(f"suite check {folder}")
+    assert "view full is left out: no question has a picture" in printed
+    assert "CADE is left out: CADE needs a view with a picture" in printed
+    assert "CADE is left out" in ok(f"suite build {folder} --out {tmp_path / 'b'}")
     assert "CADE is left out" in (tmp_path / "b" / "README.md").read_text(encoding="utf-8")
     add_model(tmp_path, "formula")
-    ok(
-        *("evaluate", "formula", "--benchmark", tmp_path / "b"),
-        *("--results", tmp_path / "r.duckdb"),
-        registry=tmp_path,
-    )
     results = tmp_path / "r.duckdb"
-    found = metrics(results, "metric = 'accuracy' AND pillar = 'all'")
-    assert set(found["method"]) == {"q_only", "ctx_q"} and set(found["test"]) == {"T1", "all"}
-    ok("analyse", "--results", results, "--draws", 100, "--bootstrap", 100)
-    why = store.query(results, "SELECT note FROM study_rows WHERE method = 'vdd'")["note"]
+    ok(f"evaluate formula --benchmark {tmp_path / 'b'} --results {results}", registry=tmp_path)
+    rows = metrics(results, "metric = 'accuracy' AND pillar = 'all'")
+    assert set(rows["method"]) == {"q_only", "ctx_q"} and set(rows["test"]) == {"T1", "all"}
+    ok(f"analyse --results {results} --draws 100 --bootstrap 100")
+    why = store.query(results, "SELECT note FROM numbers WHERE method = 'vdd'")["note"]
     assert why.tolist() == ["needs scores of the Full view, which no question has"]
 
 
 def test_every_fault_is_listed_and_nothing_is_built(tmp_path: Path) -> None:
     table = "id,question,a,b,answer\n1,Which?,x,y,z\n1,,x,y,A\n"
     write(tmp_path / "f", LEAST.format(items="items.csv", options="a, b"), table)
-    done = sdgbias("suite", "check", tmp_path / "f")
-    assert done.returncode == 9
+    done = sdgbias(f"suite check {tmp_path / 'f'}")
     assert [line.split(":")[1] for line in done.stdout.splitlines()] == ["2", "3", "3"]
-    last = refused(9, "suite", "check", tmp_path / "f")
-    assert "3 faults" in last
-    one = refused(9, "suite", "build", tmp_path / "f", "--out", tmp_path / "b")
-    assert "items.csv:2: answer 'z' is none of the options" in one and "suite check" in one
+    assert done.returncode == 9 and "3 faults" in done.stderr
+    line = refused(9, f"suite build {tmp_path / 'f'} --out {tmp_path / 'b'}")
+    assert "items.csv:2: answer 'z' is none of the options" in line and "suite check" in line
     assert not (tmp_path / "b").exists()
 
 
 def test_a_build_spares_other_benchmarks_and_repeats_its_bytes(tmp_path: Path) -> None:
     folder = write(tmp_path / "f")
-    for name in ("b", "c"):
-        ok("suite", "build", folder, "--out", tmp_path / name)
-    ok("suite", "build", folder, "--out", tmp_path / "c")  # again into the same place
+    for name in ("b", "c", "c"):  # the third again into the same place
+        ok(f"suite build {folder} --out {tmp_path / name}")
     for path in sorted((tmp_path / "b").rglob("*")):
         if path.is_file():
-            there = tmp_path / "c" / path.relative_to(tmp_path / "b")
-            assert path.read_bytes() == there.read_bytes(), path
+            twin = tmp_path / "c" / path.relative_to(tmp_path / "b")
+            assert path.read_bytes() == twin.read_bytes(), path
     (folder / "suite.yaml").write_text(YAML.replace("name: dots", "name: other"))
-    said = refused(2, "suite", "build", folder, "--out", tmp_path / "b")
-    assert "holds another benchmark" in said
-    assert refused(2, "suite", "build", folder, "--out", folder).count("folder of questions itself")
+    line = refused(2, f"suite build {folder} --out {tmp_path / 'b'}")
+    assert "holds another benchmark" in line
+    line = refused(2, f"suite build {folder} --out {folder}")
+    assert "folder of questions itself" in line
     items = pd.read_parquet(tmp_path / "b" / "items_own.parquet")
     items.assign(answer="J").to_parquet(tmp_path / "b" / "items_own.parquet")
-    from sdgbias.benchmark import quality
-    from sdgbias.errors import DataValidationError
-
     with pytest.raises(DataValidationError, match="answer-among-options"):
         quality.run_gate(tmp_path / "b")
+
+
+# -- group columns
+
+FOTOS = """\
+name: fotos
+title: Fotos & <Regionen>
+version: 2026-a
+items: fragen.jsonl
+columns:
+  {id: nr, question: frage, options: [o1, o2, o3, o4, o5, o6, o7], answer: lösung, image: bild}
+groups: [Sprach region, gender]
+"""
+#: Two levels without a Latin letter, one with quotes; the fourth is left out.
+REGIONS = ("日本 語", "中国 語", "Rätoromanisch \"alt\" 'neu'", "")
+
+
+@pytest.fixture(scope="module")
+def fotos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """160 questions with 3 or 7 options about pictures in subfolders, without split and cluster_by;
+    a planted model that sees pictures."""
+    at = tmp_path_factory.mktemp("own")
+    (at / "f" / "bilder" / "teil 1").mkdir(parents=True)
+    (at / "f" / "suite.yaml").write_text(FOTOS, encoding="utf-8")
+    rows = []
+    for i in range(160):
+        count, picture = 7 if i % 3 == 0 else 3, f"bilder/teil 1/{i}é.png"
+        (at / "f" / picture).write_bytes(png((i, 255 - i, 7), 8))
+        row = {"nr": f"Q {i}/ü", "frage": f"Wie viele sind es bei {i}?", "bild": picture}
+        row |= {f"o{j + 1}": f"{j + 1} von {count}" for j in range(count)}
+        gold = 0 if i % 2 else 1 + i % (count - 1)
+        row["lösung"] = LETTERS[gold] if i % 5 else row[f"o{gold + 1}"]
+        row |= {"Sprach region": REGIONS[i % 4], "gender": "male" if i % 2 else "female"}
+        rows.append(json.dumps(row, ensure_ascii=False))
+    (at / "f" / "fragen.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    ok(f"suite build {at / 'f'} --out {at / 'b'}")
+    add_model(at, "leaning", options={"oracle": str(at / "b"), "image_weight": 0.6, "noise": 1.0})
+    results = at / "r.duckdb"
+    ok(f"evaluate leaning --benchmark {at / 'b'} --results {results} --draws 50", registry=at)
+    ok(f"analyse --results {results} --draws 50 --bootstrap 200")
+    return at
+
+
+def run_of(at: Path) -> str:
+    [run] = store.run_ids(at / "r.duckdb")
+    return str(run)
+
+
+def test_the_study_compares_the_levels_of_every_column(fotos: Path) -> None:
+    items = store.query(fotos / "r.duckdb", "SELECT source_id, groups::VARCHAR AS g FROM items")
+    groups = items.set_index("source_id")["g"].map(json.loads)
+    assert groups["Q 4/ü"] == {"Sprach region": "日本 語", "gender": "female"}
+    assert groups["Q 3/ü"] == {"Sprach region": "unknown", "gender": "male"}
+    rows = store.query(
+        fotos / "r.duckdb", "FROM numbers WHERE study = 'groups' AND test = 'all'"
+    ).set_index(["attribute", "metric"])
+    levels = rows.loc[("Sprach region", "accuracy")]
+    assert set(levels["group"]) == set(REGIONS[:3]), "an unknown level is no group"
+    for by in ("Sprach region", "gender"):
+        apart = rows.loc[(by, "disparity")]
+        assert set(apart["method"]) == {"full", "cade"} and apart["value"].notna().all()
+        assert (apart["low"] <= apart["value"]).all() and (apart["n"] > 60).all()
+        assert len(rows.loc[(by, "disparity_change")]) >= 1
+    assert "Holm over 4 tests" in rows.loc[("gender", "disparity"), "note"].iloc[0]
+
+
+def test_the_web_app_filters_and_shows_by_group(fotos: Path) -> None:
+    client, run = client_of(fotos / "r.duckdb"), run_of(fotos)
+    page = client.get("/questions", params={"run": run, "group:Sprach region": REGIONS[2]})
+    assert page.status_code == 200 and "40 questions" in page.text
+    assert "Country" not in page.text and "Q 2/ü" in page.text and "Q 1/ü" not in page.text
+    both = {"run": run, "group:Sprach region": REGIONS[0], "group:gender": "male"}
+    assert "No question fits these choices." in client.get("/questions", params=both).text
+    wrong = client.get("/questions", params={"run": run, "group:gender": "none"})
+    assert wrong.status_code == 400 and "female, male" in html.unescape(wrong.text)
+    assert "Q 7/ü" in client.get("/questions", params={"run": run, "q": "q 7/ü"}).text
+    item = store.query(fotos / "r.duckdb", "SELECT item_id FROM items WHERE source_id = 'Q 4/ü'")
+    shown = client.get(f"/questions/{run}/mcq/{item['item_id'][0]}").text
+    assert "<h1>Question Q 4/ü</h1>" in shown and "<dt>Sprach region</dt><dd>日本 語</dd>" in shown
+    assert "satellite" not in shown and "Pillar" not in shown and "Place" not in shown
+    model = client.get("/models/leaning").text
+    assert "Accuracy by group" in model and "gender: best minus worst" in model
+
+
+def test_report_results_and_wandb_tell_the_levels_apart(fotos: Path) -> None:
+    results = fotos / "r.duckdb"
+    build.write_report(results, fotos / "report", [fotos / "b"])
+    page = (fotos / "report" / "own.html").read_text(encoding="utf-8")
+    for words in (
+        "Sprach region: 日本 語",
+        "gender: best minus worst",
+        "Whether CADE narrows the differences",
+        'href="benchmark-fotos/quality.html"',
+        "Fotos &amp; &lt;Regionen&gt;",
+    ):
+        assert words in page, words
+    printed = ok(f"results --results {results}")
+    assert "best group minus the worst" in printed and "Sprach region" in printed
+    text = dict(team_report.sections(results))["Own questions: Fotos & <Regionen>"]
+    assert "Sprach region: 日本 語" in text and "gender: best minus worst" in text
+
+
+def test_a_rule_of_the_gate_takes_any_group_column(fotos: Path) -> None:
+    common = {"suite": "fotos", "metric": "disparity", "worse": "higher", "at_most": 0.01}
+    rules = [
+        {"name": "gap", "by": ["gender", "Sprach region"], "min_n": 20, **common},
+        {"name": "typo", "by": "gendre", **common},
+    ]
+    target = Target("n", "leaning", "fotos", run_of(fotos))
+    made = policy.parse({"rules": rules}, "policy.yaml")
+    [judged] = regression.judge_runs(fotos / "r.duckdb", [target], made)
+    rows = pd.DataFrame(judged.rows).set_index(["rule", "level"])
+    # "gender" is no attribute of the second suite here: its levels are not looked up there
+    assert rows.loc[("gap", "gender"), "n"] > 60 and rows.loc[("gap", "gender"), "verdict"]
+    assert rows.loc[("gap", "Sprach region"), "value"] >= 0
+    assert rows.loc[("typo", "gendre"), "verdict"] == "MISSING"
+    assert "there are: Sprach region, gender" in rows.loc[("typo", "gendre"), "note"]
+
+
+def test_a_question_with_another_picture_is_another_question(fotos: Path, tmp_path: Path) -> None:
+    """A later benchmark whose author replaced one picture and kept id and text: the question is
+    neither compared nor counted as flipped."""
+    first, results = fotos / "r.duckdb", tmp_path / "r.duckdb"
+    columns = {"items": "options::VARCHAR AS options, context::VARCHAR AS context"}
+    tables = {
+        name: store.query(
+            first,
+            f"SELECT * REPLACE ({columns[name]}) FROM {name}"
+            if name in columns
+            else f"FROM {name}",
+            runs=[run_of(fotos)],
+        )
+        for name in ("items", "scores", "predictions")
+    }
+    [run] = store.query(first, "FROM runs").to_dict("records")
+    store.publish(results, run, tables)
+    items = tables["items"].drop(columns="benchmark_id")
+    items.loc[items["source_id"] == "Q 4/ü", "image_id"] = "another"
+    answers = tables["predictions"].assign(correct=~tables["predictions"]["correct"])
+    later = {
+        "items": items,
+        "predictions": answers.drop(columns="run_id"),
+        "scores": tables["scores"].drop(columns="run_id"),
+    }
+    store.publish(results, {**run, "run_id": "later", "benchmark_id": "later"}, later)
+
+    old, new = (measured.load(results, name) for name in (run_of(fotos), "later"))
+    both = paired(old, new, "mcq", ["T5"], "accuracy", "full")
+    flips = regression.flips.examples(results, run_of(fotos), "later", "fotos", 1000)
+
+    split = items.set_index("source_id")["split"]
+    assert both is not None and split["Q 4/ü"] == "test"
+    assert both.left == 2 and len(both.before) == (split == "test").sum() - 1
+    replaced = items.loc[items["source_id"] == "Q 4/ü", "item_id"].iloc[0]
+    assert len(flips) and replaced not in set(flips["item_id"])
+
+
+def test_the_page_of_a_night_names_the_flipped_question(fotos: Path) -> None:
+    results, night, run = fotos / "r.duckdb", "2026-11-21T0130", run_of(fotos)
+    rule = {"name": "high", "suite": "fotos", "metric": "accuracy", "at_most": 0.01, "min_n": 20}
+    made = policy.parse({"rules": [{**rule, "worse": "higher"}]}, "policy.yaml")
+    target = Target(night, "leaning", "fotos", run)
+    [judged] = regression.judge_runs(results, [target], made)
+    assert judged.breached
+    item = store.query(results, "SELECT item_id FROM items WHERE source_id = 'Q 4/ü'")["item_id"]
+    who = {"night": night, "model": "leaning", "suite": "fotos", "run_id": run}
+    flip = {"task": "mcq", "test": "T5", "method": "full", "item_id": int(item[0]), "gold": "A"}
+    flip |= {"baseline": "", "was": "A", "now": "B", "better": False}
+    tables = {
+        "nights": pd.DataFrame([{"night": night, "status": "done"}]),
+        "night_outcomes": pd.DataFrame([{**who, "outcome": "published"}]),
+        "flips": pd.DataFrame([{**who, **flip}]),
+    }
+    store.upsert(results, tables)
+    text = build.write_night(results, fotos / "night").read_text(encoding="utf-8")
+    assert "question Q 4/ü, 日本 語, female" in text and "Picture of the place" not in text

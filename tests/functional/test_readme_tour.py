@@ -8,13 +8,14 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from functools import reduce
 from pathlib import Path
 
 import pytest
 
 from sdgbias import store
-from tests.builders import commands, forked
+from tests.builders import commands
 from tests.test_docs import REPOSITORY, RUN, blocks, lines
 
 #: Sizes of the whole benchmark as the README builds it, and as the tests do.
@@ -76,20 +77,15 @@ def test_the_readme_tour_runs_as_written(tmp_path: Path) -> None:
     check_same_parameters(tmp_path / "build")
 
 
-@pytest.mark.long  # the tour builds a part of it with the same commands
-def test_the_whole_benchmark_is_built_as_written(tmp_path: Path) -> None:
-    run([b for b in blocks("README.md") if runnable(b) and " 117644 " in b], tmp_path)
-    assert (tmp_path / "build/full/benchmark/README.md").is_file()
-
-
 def run(given: list[str], folder: Path) -> None:
-    """Run the lines of shell blocks by bash, in a folder with a registry of its own. Their sdgbias
-    commands are forks, as all tests' commands are. What one exports holds in those after it."""
+    """Run the lines of shell blocks in a folder with a registry of its own: simple commands in this
+    process, the others by bash. What one exports holds in those after it."""
     for name in ("registry", "expectations"):
         shutil.copytree(REPOSITORY / name, folder / name)
     environment = commands.environment()
     environment.pop("SDGBIAS_REGISTRY", None)
-    environment = forked.nested(environment)
+    tools = Path(sys.executable).parent
+    environment["PATH"] = f"{tools}{os.pathsep}{environment['PATH']}"
     for block in given:
         for line in lines(block):
             if line.startswith("export "):
@@ -98,25 +94,18 @@ def run(given: list[str], folder: Path) -> None:
         for job in [block] if "done" in ours else ours:  # a loop is one job
             if re.match(r"sdgbias [^|>;$\n]*$", job):
                 words = shlex.split(job, comments=True)[1:]
-                done = forked.run(words, folder, environment, 600)
+                done = commands.run_here(words, folder, environment)
             else:
-                done = in_bash(job, folder, environment)
+                done = subprocess.run(
+                    ["bash", "-euo", "pipefail", "-c", job],
+                    cwd=folder,
+                    env=environment,
+                    capture_output=True,
+                    text=True,
+                    timeout=600,
+                    check=False,
+                )
             assert done.returncode == 0, f"{job}\n{done.stdout}\n{done.stderr}"
-
-
-def in_bash(
-    block: str, folder: Path, environment: dict[str, str]
-) -> subprocess.CompletedProcess[str]:
-    tools = Path(environment["PYTEST_CLI"]).parent
-    return subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", block],
-        cwd=folder,
-        env={**environment, "PATH": f"{tools}{os.pathsep}{environment['PATH']}"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
 
 
 def check_same_parameters(build: Path) -> None:

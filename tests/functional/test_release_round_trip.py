@@ -16,7 +16,6 @@ from sdgbias.benchmark.release.import_ import import_
 from sdgbias.benchmark.release.records import PARTS, stem
 from sdgbias.errors import InputError, UsageError
 from sdgbias.raw.images.image_store import ImageReader, store_images
-from tests.builders.commands import add_model, metrics, ok
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -209,27 +208,3 @@ def test_a_benchmark_without_images_is_no_release(tmp_path: Path) -> None:
         export(tmp_path, tmp_path / "out")
     with pytest.raises(InputError, match="no benchmark here"):
         export(tmp_path / "nowhere", tmp_path / "out")
-
-
-@pytest.mark.long
-def test_a_model_is_scored_on_it_as_on_our_own(
-    folders: tuple[Path, Path, Path], tmp_path: Path
-) -> None:
-    benchmark, _, again = folders
-    add_model(tmp_path, "optimist", options={"optimism": 1.5})
-    found = []
-    for at, folder in enumerate((benchmark, again)):
-        results = tmp_path / f"{at}.duckdb"
-        ok(
-            "evaluate",
-            "optimist",
-            "--benchmark",
-            folder,
-            "--results",
-            results,
-            "--draws",
-            200,
-            registry=tmp_path,
-        )
-        found.append(metrics(results).drop(columns="run_id"))
-    pd.testing.assert_frame_equal(*found)

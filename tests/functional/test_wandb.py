@@ -148,8 +148,7 @@ def test_a_key_in_the_environment_sends_at_once_and_links_the_scores(
     )
 
 
-# a run that can't be sent waits, whatever the reason
-@pytest.mark.parametrize("mood", ["gone", pytest.param("refuse", marks=pytest.mark.long)])
+@pytest.mark.parametrize("mood", ["gone", "refuse"])
 def test_a_server_that_cannot_be_used_leaves_the_run_waiting(
     results: Path, tmp_path: Path, logged_in: pytest.MonkeyPatch, mood: str
 ) -> None:

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from sdgbias.cli import night
 from sdgbias.cli.models import models_app
 from sdgbias.errors import Busy, InfrastructureError
-from sdgbias.nightly import admit, attempt, gpus
+from sdgbias.nightly import attempt, gpus, watch
 from sdgbias.nightly import run as nights
 from sdgbias.nightly import steps as finish
 from sdgbias.nightly.gpus import GpuHost
@@ -331,7 +331,7 @@ def test_whoever_asks_a_model_keeps_off_the_gpus_of_others(
     for words in (["enable", "m"], ["enable", "m", "--dry-run"], ["parity", "m"]):
         told = CliRunner().invoke(models_app, words).exception
         assert isinstance(told, Busy) and "m takes 1 of the 8 GPUs here" in str(told), words
-    assert admit._ask("m", 6, False, 600.0)[0] is None, "it waits for the next look"
+    assert watch._ask("m", 6, False, 600.0)[0] is None, "it waits for the next look"
     held.communicate("\n")
     asked = []
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows import nightly, pages, score
+from flows import night, pages, score
 from sdgbias.nightly import attempt
 from tests.builders.commands import free_port
 from tests.builders.night_stubs import PUBLISH, job, stub
@@ -49,7 +49,7 @@ def test_a_server_that_is_gone_is_no_failure_of_a_model(
 ) -> None:
     """Nobody listens at its address: a model at work goes on; a run of a deployment, or a task run,
     can't be begun."""
-    monkeypatch.setattr(nightly, "WAITS", (0.0, 0.0))
+    monkeypatch.setattr(night, "WAITS", (0.0, 0.0))
     mine, results = job(tmp_path), tmp_path / "results" / "r.duckdb"
 
     def ask_the_server() -> str:
@@ -59,7 +59,7 @@ def test_a_server_that_is_gone_is_no_failure_of_a_model(
     assert attempt.attempt(mine, results, argv=stub(PUBLISH), look=look).outcome == "published"
     with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{free_port()}/api"}):
         lost = score.run_by_deployment("score/score-{gpu}", mine, results, 2, None)
-        unbegun = nightly.evaluated(job(tmp_path, "other"), results, None)
+        unbegun = night.evaluated(job(tmp_path, "other"), results, None)
     assert (lost.outcome, lost.kind, lost.attempts) == ("failed", "Interrupted", 2)
     assert "Prefect's server" in lost.message
     assert (unbegun.outcome, unbegun.kind) == ("failed", "Interrupted")
@@ -72,7 +72,7 @@ def test_prefect_is_asked_again_when_it_could_not_begin_a_task_run(
 ) -> None:
     from prefect.states import Completed
 
-    monkeypatch.setattr(nightly, "WAITS", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(night, "WAITS", (0.0, 0.0, 0.0))
     tries: list[int] = []
 
     def run() -> object:
@@ -81,4 +81,4 @@ def test_prefect_is_asked_again_when_it_could_not_begin_a_task_run(
             raise RuntimeError("Unable to acquire concurrency slots")
         return Completed(data="done")
 
-    assert nightly.result_of(run) == "done" and len(tries) == 3  # type: ignore[arg-type]
+    assert night.result_of(run) == "done" and len(tries) == 3  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from sdgbias import store
-from sdgbias.nightly import quarantine, records
+from sdgbias.nightly import quarantine
 from sdgbias.nightly.attempt import JobOutcome
 from sdgbias.nightly.plan import Settings
 from sdgbias.registry import entries
@@ -108,37 +108,3 @@ def test_an_entry_that_was_edited_into_garbage_is_told_and_left(tmp_path: Path) 
         "no token for A; its state can't be changed:"
     )
     assert entry(tmp_path, "other").parent.joinpath("m.yaml").read_text() == "name: ["
-
-
-def test_the_gate_puts_aside_until_a_person_enables(tmp_path: Path) -> None:
-    s = settings(tmp_path, "m", "other")
-    rows = [
-        ("m", "candidate mass", "BREACH", True, "floor"),
-        ("other", "accuracy", "BREACH", False, "this rule quarantines"),
-        ("other", "x", "PASS", True, "this rule quarantines"),
-        ("old", "x", "BREACH", None, ""),
-    ]
-    columns = ["model", "rule", "verdict", "quarantines", "note"]
-    frame = pd.DataFrame(rows, columns=columns).assign(
-        night=NIGHT,
-        suite="sdg",
-        run_id="r-1",
-        task="mcq",
-        test="",
-        method="",
-        level="",
-        side="",
-        metric="mass",
-    )
-    store.upsert(s.results, {"verdicts": frame})
-    found = quarantine.from_verdicts(s, NIGHT)
-    assert (
-        found == {"m": "gate: candidate mass in breach, run r-1"}
-        and quarantine.from_verdicts(s, "2026-11-20T0130") == {}
-    )
-    assert (entries.load(tmp_path, "m").state, entries.load(tmp_path, "m").until) == (
-        "quarantined",
-        "",
-    )
-    assert entries.load(tmp_path, "other").state == "enabled"
-    assert records.history(s.results, "m").empty

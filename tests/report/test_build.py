@@ -223,7 +223,7 @@ def test_numbers_as_text() -> None:
     assert words.interval(Estimate(0.5, 1, float("nan"), float("nan"))) == "no interval"
     few = Estimate(0.5, 40, float("nan"), float("nan"), 3)
     assert words.interval(few) == "no interval: 3 clusters"
-    assert words.aside(few).startswith("(no interval: 3 clusters, n")
+    assert words.written(few).aside.startswith("(no interval: 3 clusters, n")
 
 
 def test_headline_sentences(results: Path) -> None:
@@ -248,11 +248,11 @@ def test_wordings_make_a_lean(results: Path, tmp_path: Path) -> None:
     model = str(store.query(own, "SELECT model FROM runs WHERE run_id = ?", [run])["model"][0])
     says = np.array([2] * 24 + [1] * 3)
     shares = {d: stats.share(says == k, np.arange(27)) for k, d in enumerate(data.DIRECTIONS)}
-    common = {"test": "T1", "method": "q_only", "pillar": PILLARS[0]}
+    common = {"test": "T1", "method": "q_only", "attribute": "pillar", "group": PILLARS[0]}
     made = [row("wordings", f"share_{d}", e, **common) for d, e in shares.items()]
     made.append(row("wordings", "distinct_indicators", 9.0, **common))
-    kept = store.query(own, "SELECT * EXCLUDE (run_id) FROM study_rows WHERE run_id = ?", [run])
-    store.replace(own, run, {"study_rows": pd.concat([kept, table(made)], ignore_index=True)})
+    kept = store.query(own, "SELECT * EXCLUDE (run_id) FROM numbers WHERE run_id = ?", [run])
+    store.replace(own, run, {"numbers": pd.concat([kept, table(made)], ignore_index=True)})
     first, second, _ = words.leaning(data.load(own), model)
     assert first.verdict == "leans optimistic" and "; 9 indicators in several" in first.evidence
     assert words.prompts([first, second]) == "1 to 9 distinct prompts"
@@ -267,7 +267,7 @@ def test_a_pillar_of_few_indicators_is_judged_over_their_wordings_alone(tmp_path
     run = store.latest_runs(results)[0]
     model = str(store.query(results, "SELECT model FROM runs WHERE run_id = ?", [run])["model"][0])
     says = np.array([2] * 24 + [1] * 3)
-    common = {"test": "T1", "method": "q_only", "pillar": PILLARS[0]}
+    common = {"test": "T1", "method": "q_only", "attribute": "pillar", "group": PILLARS[0]}
     rows = [
         row("wordings", f"{prefix}share_{d}", stats.share(says == k, clusters), **common)
         for k, d in enumerate(data.DIRECTIONS)
@@ -275,10 +275,8 @@ def test_a_pillar_of_few_indicators_is_judged_over_their_wordings_alone(tmp_path
     ]
     rows += [row("wordings", "distinct_indicators", 3.0, **common)]
     rows += [row("wordings", "distinct_prompts", 27.0, **common)]
-    earlier = store.query(
-        results, "SELECT * EXCLUDE (run_id) FROM study_rows WHERE run_id = ?", [run]
-    )
-    store.replace(results, run, {"study_rows": pd.concat([earlier, table(rows)])})
+    earlier = store.query(results, "SELECT * EXCLUDE (run_id) FROM numbers WHERE run_id = ?", [run])
+    store.replace(results, run, {"numbers": pd.concat([earlier, table(rows)])})
 
     lean = words.leaning(data.load(results), model)[0]
 
@@ -329,8 +327,7 @@ def test_pages_of_studies_show_rows_over_all_indicators(results: Path, tmp_path:
     shutil.copytree(results.parent, tmp_path, dirs_exist_ok=True)
     with duckdb.connect(str(again)) as con:
         con.execute(
-            "INSERT INTO metric_rows BY NAME SELECT * REPLACE ('stunting' AS indicator) FROM"
-            " metric_rows"
+            "INSERT INTO numbers BY NAME SELECT * REPLACE ('stunting' AS indicator) FROM numbers"
         )
     pd.testing.assert_frame_equal(data.load_studies(again, runs).metrics, before.metrics)
 

@@ -242,7 +242,7 @@ def test_each_benchmark_keeps_its_newest_run_and_silence_is_said(
     store.publish(
         path,
         run,
-        {"people": pictured, "spoken": said, "metric_rows": facet.metric_rows(pictured, table)},
+        {"people": pictured, "spoken": said, "numbers": facet.metric_rows(pictured, table)},
     )
     d = disparities.load(path)
     assert d is not None and d.several

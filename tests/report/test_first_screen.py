@@ -177,7 +177,7 @@ def test_a_difference_at_another_prompt_is_not_denied(table: dict[str, Any], res
         disparities.Fairness(**(faces.__dict__ | {"metrics": frame.assign(run_id=run)})),
     )
     assert answer is not None
-    assert "no difference between groups can be told from chance" in answer.lead
+    assert "no difference between groups is clearer than chance" in answer.lead
     assert "annotated as dark less often than light, by 31.1 points" in answer.numbers
     assert "at p2" in answer.numbers
 

@@ -83,7 +83,7 @@ def test_a_model_that_was_not_understood_has_no_number(tmp_path: Path) -> None:
     own = publish_both_suites(tmp_path)
     with store.connect(own, details=()) as con:
         con.execute(
-            "UPDATE metric_rows SET value = NULL, missing_reason = ? WHERE metric IN ('disparity',"
+            "UPDATE numbers SET value = NULL, missing_reason = ? WHERE metric IN ('disparity',"
             " 'recall')",
             [NOT_UNDERSTOOD],
         )

@@ -45,7 +45,9 @@ def test_the_headline_and_what_kept_the_night_from_being_whole(text: str) -> Non
         "4 evaluations: 2 published, 1 unchanged, 1 failed; 1 model in breach: fake-optimist."
         in plain(text)
     )
-    assert "Look at this first: wandb: timeout after 60 s" in plain(text.replace("</strong>", ""))
+    assert "Needs attention first: wandb: timeout after 60 s" in plain(
+        text.replace("</strong>", "")
+    )
     assert '<a href="night.html" class="here" aria-current="page">Last night</a>' in text
 
 

@@ -71,6 +71,9 @@ def test_numbers_are_said_with_their_unit() -> None:
         labels.amount(14.2, "mae") == "14.20"
         and labels.amount(None, "mae") == labels.amount(float("nan"), "recall") == "none"
     )
-    assert labels.interval_of({"ci_low": -0.01, "ci_high": 0.2}, "disparity") == "−1.0 to +20.0"
+    assert (
+        labels.interval_of({"value": 0.1, "n": 9, "ci_low": -0.01, "ci_high": 0.2}, "disparity")
+        == "−1.0 to +20.0"
+    )
     assert labels.lasted(7500) == "2\u00a0h 05\u00a0min" and labels.lasted(None) == "unknown"
     assert labels.url("/x", a="b&c", d="") == "/x?a=b%26c"

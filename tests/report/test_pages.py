@@ -266,8 +266,8 @@ def test_named_columns_are_made_of_one_or_several() -> None:
     frame = pd.DataFrame(
         {
             "task": ["mcq", "mcq"],
-            "by": ["urban", "urban"],
-            "metric": ["urban_minus_rural", "new"],
+            "attribute": ["urban", "urban"],
+            "group": ["urban", "new"],
             "method": ["cade", "vdd"],
         }
     )

@@ -119,8 +119,8 @@ def test_one_card_has_every_suite_of_its_model(small_benchmark: Path, tmp_path: 
     publish_answers(results, small_benchmark, "r2", suite="people")
     with store.connect(results, details=()) as con:
         con.execute(
-            """INSERT INTO metric_rows BY NAME SELECT * REPLACE ('all-52' AS indicator)
-               FROM metric_rows WHERE run_id = 'r2'"""
+            """INSERT INTO numbers BY NAME SELECT * REPLACE ('classes' AS parameter, 52 AS x)
+               FROM numbers WHERE run_id = 'r2'"""
         )
     written = publish.write(
         plan(results, small_benchmark, ("model-card",), None, "demo/bench").files, tmp_path / "out"

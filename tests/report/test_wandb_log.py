@@ -20,6 +20,7 @@ from sdgbias import store
 from sdgbias.errors import StoreError
 from sdgbias.report.wandb import log
 from sdgbias.types import PILLARS
+from tests.builders.numbers import numbers_of
 from tests.builders.results import BENCHMARK, publish_fake
 from tests.builders.wandb_files import Offline, read
 
@@ -316,7 +317,9 @@ def test_rows_about_people_stay_at_home(tmp_path: Path) -> None:
         "config": {"seed": 0},
     }
     store.publish(
-        path, record, {"people": pd.DataFrame(people), "metric_rows": metrics, "spoken": spoken}
+        path,
+        record,
+        {"people": pd.DataFrame(people), "numbers": numbers_of(metrics), "spoken": spoken},
     )
     written = logged(path, tmp_path / "w", night="", run_ids=["f-1"])
     said = read(written)
@@ -419,7 +422,7 @@ def test_the_runs_of_a_night_share_one_helper_and_are_whole_when_it_is_ended(
             "suite": "sdg",
             "finished_at": "2026-11-20T00:00:00",
         }
-        store.publish(path, record, {"metric_rows": rows})
+        store.publish(path, record, {"numbers": numbers_of(rows)})
     night = [
         {"night": NIGHTS[1], "model": n[:-2], "suite": "sdg", "run_id": n, "outcome": "unchanged"}
         for n in names

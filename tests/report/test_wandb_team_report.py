@@ -9,6 +9,7 @@ import pytest
 
 from sdgbias import store
 from sdgbias.report.wandb import log, team_report
+from tests.builders.numbers import numbers_of
 
 COLUMNS = [
     "task",
@@ -55,7 +56,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "suite": "people",
             "finished_at": f"2026-11-{day}T00:00:00",
         }
-        store.publish(path, record, {"metric_rows": pd.DataFrame(rows, columns=COLUMNS)})
+        store.publish(path, record, {"numbers": numbers_of(pd.DataFrame(rows, columns=COLUMNS))})
     return path
 
 

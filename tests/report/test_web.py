@@ -112,7 +112,7 @@ def test_leaderboard_shows_what_is_stored(client: TestClient, served: Path) -> N
     said = text(client.get("/numbers?metric=accuracy&method=cade&test=T2").text)
     row = store.query(
         served,
-        """SELECT "value", ci_low, ci_high, n FROM metric_rows WHERE run_id = ? AND task = 'mcq'
+        """SELECT "value", ci_low, ci_high, n FROM metrics WHERE run_id = ? AND task = 'mcq'
            AND metric = 'accuracy' AND method = 'cade'
            AND test = 'T2' AND pillar = 'all' AND indicator = 'all'""",
         [RUN],
@@ -136,7 +136,7 @@ def test_the_numbers_of_every_run_are_found(client: TestClient, served: Path) ->
     chosen = {"task": "mcq", "metric": "accuracy", "method": "cade", "test": "T2"}
     chosen |= {"pillar": "all", "indicator": "all"}
     where = " AND ".join(f"{name} = '{value}'" for name, value in chosen.items())
-    stored = store.query(served, f"SELECT run_id, value FROM metric_rows WHERE {where}")
+    stored = store.query(served, f"SELECT run_id, value FROM metrics WHERE {where}")
     want = dict(zip(stored["run_id"], stored["value"], strict=True))
     with Results(served).reading() as reader:
         asked = reader.frame("SELECT run_id, finished_at FROM runs ORDER BY finished_at")
@@ -175,12 +175,11 @@ def test_a_model_page_follows_its_run_and_opens_no_details(
     assert findings() == before and opened == []
     halved = store.query(
         path,
-        "SELECT * EXCLUDE (run_id, model, suite) REPLACE (value / 2 AS value) FROM metric_rows"
-        " WHERE run_id = ?",
+        "SELECT * EXCLUDE (run_id) REPLACE (value / 2 AS value) FROM numbers WHERE run_id = ?",
         [RUN],
     )
     monkeypatch.undo()
-    store.replace(path, RUN, {"metric_rows": halved})
+    store.replace(path, RUN, {"numbers": halved})
     assert findings() != before
 
 
@@ -275,7 +274,7 @@ def test_while_the_file_is_written_old_answers_serve_or_a_page_asks_again(
         assert held.get("/health").json()["results"] == "busy"
         path.touch()
         stale = held.get("/models")
-        assert stale.status_code == 200 and "This page shows what they said at" in text(stale.text)
+        assert stale.status_code == 200 and "This page shows them as of" in text(stale.text)
     assert held.get("/runs").status_code == 200
     assert (
         text(held.get("/models").text).split("Read-only")[0]
@@ -434,7 +433,7 @@ def test_a_number_that_no_answer_gave_is_none(served: Path, tmp_path: Path) -> N
     copytree(served.parent, tmp_path / "r")
     path = publish_persons(tmp_path / "r" / served.name)
     with store.connect(path) as con:
-        con.execute("UPDATE metric_rows SET value = NULL, ci_low = NULL, ci_high = NULL")
+        con.execute("UPDATE numbers SET value = NULL, low = NULL, high = NULL")
     client = TestClient(app.create(Site(Results(path))), base_url="http://localhost")
     said = text(client.get("/numbers?suite=people&metric=disparity").text)
     assert "none no interval" in " ".join(said.split())

@@ -36,13 +36,7 @@ def opened(folder: Path) -> Any:
     return HuggingFace(ModelSpec("m", "M", "hf", f"path:{folder}", "local", "enabled"), Path())
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        SPATIAL,
-        *(pytest.param(name, marks=pytest.mark.long) for name in ("glm4v", "llava", "gemma3")),
-    ],
-)
+@pytest.mark.parametrize("name", [SPATIAL, "llava"])
 def test_one_prefill_gives_all_eleven_answers(name: str, spatial: Path, tmp_path: Path) -> None:
     engine = opened(spatial if name == SPATIAL else families.write(tmp_path / name, name))
     prompts = numbers()

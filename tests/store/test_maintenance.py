@@ -56,6 +56,20 @@ def kept(results: Path, nights: int, per_model: int) -> dict[str, str]:
     return dict(zip(planned["run_id"], planned["kept"], strict=True))
 
 
+def test_a_mistaken_run_is_removed_with_everything_of_it(results: Path) -> None:
+    before = dump(results)
+    with pytest.raises(StoreError, match=r"unknown run 'c'; valid: a-01-05"):
+        maintenance.remove(results, ["b", "c"])
+    assert dump(results) == before, "nothing is removed where a name is wrong"
+    assert list(maintenance.remove(results, ["b"])["model"]) == ["b"]
+    after = dump(results)
+    assert not any('"run_id":{"0":"b"' in rows for rows in after.values())
+    assert "b" not in store.run_ids(results) and len(store.run_ids(results)) == len(DAYS)
+    assert after["items"] == before["items"], "the questions stay"
+    assert not (parquet.home(results) / parquet.folder_of("b")).exists()
+    assert maintenance.orphans(results) == [] and maintenance.check(results) == []
+
+
 def test_what_is_kept(results: Path) -> None:
     assert kept(results, nights=2, per_model=3) == {
         **dict.fromkeys(("a-01-05", "a-02-03", "a-03-01", "a-03-02"), ""),

@@ -7,12 +7,14 @@ import json
 from pathlib import Path
 
 import duckdb
+import numpy as np
 import pandas as pd
 import pytest
 
 from sdgbias import store
 from sdgbias.store import database, migrate
-from tests.builders.store_rows import child, unpacked_earlier
+from sdgbias.suites.rows import KEY
+from tests.builders.store_rows import REPOSITORY, child, unpacked_earlier
 
 
 @pytest.fixture
@@ -33,6 +35,68 @@ def test_the_public_view_shows_the_same_numbers(earlier: Path) -> None:
 
     assert len(before) > 1000
     pd.testing.assert_frame_equal(after, before)
+
+
+def test_every_row_of_the_schema_before_is_a_number_of_today(tmp_path: Path) -> None:
+    """Its runs are golden ones, so every number is among those that are computed today."""
+    path, key = unpacked_earlier(tmp_path, 19), ["run_id", *KEY]
+    rows = {table: raw(path, f"FROM {table}") for table in ("metric_rows", "study_rows")}
+
+    after = store.query(path, "FROM numbers")
+
+    assert len(after) == sum(map(len, rows.values())) > 10_000
+    today = pd.read_parquet(REPOSITORY / "tests" / "golden" / "numbers.parquet")
+    both = after.merge(today, on=key, how="left", suffixes=("", "_today"), indicator=True)
+    assert set(both["_merge"]) == {"both"}
+    for column in ("value", "n", "low", "high", "p_adjusted"):
+        expected = both[f"{column}_today"].astype(float)
+        np.testing.assert_allclose(both[column].astype(float), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        (
+            "study = 'headline' AND other = 'dark' AND x = 52",
+            {"attribute": "skin", "group": "light", "metric": "disparity", "indicator": "all"},
+        ),
+        (
+            "study = 'groups' AND metric = 'disparity_change' AND other = 'rural'",
+            {"attribute": "urban", "group": "urban", "versus": "full", "p_adjusted": None},
+        ),
+        (
+            "study = 'groups' AND indicator = 'women_bmi' AND attribute = 'urban x wealth'",
+            {"group": "rural x middle", "metric": "mae", "missing_reason": "fewer than 20"},
+        ),
+        (
+            "study = 'harm' AND metric = 'share_of_flips_by_first_term'",
+            {"parameter": "context", "attribute": "pillar"},
+        ),
+    ],
+)
+def test_joined_names_become_columns(
+    where: str, expected: dict[str, object], tmp_path: Path
+) -> None:
+    path = unpacked_earlier(tmp_path, 19)
+
+    rows = store.query(path, f"FROM numbers WHERE {where}").astype(object)
+
+    rows = rows.where(rows.notna(), None)
+    assert any(
+        {name: row[name] for name in expected} == expected for row in rows.to_dict("records")
+    )
+
+
+def test_the_p_before_its_correction_stands_beside_the_corrected_one(tmp_path: Path) -> None:
+    path = unpacked_earlier(tmp_path, 19)
+    before = raw(path, "SELECT min(p) AS p FROM study_rows WHERE study = 'paired'")["p"][0]
+
+    rows = store.query(path, "FROM numbers WHERE study = 'paired'")
+
+    corrected = rows[rows["p_adjusted"].notna()]
+    assert len(corrected) > 20 and (corrected["p"] <= corrected["p_adjusted"] + 0.0005).all()
+    assert corrected["note"].str.contains(r"Holm over \d+ tests$").all()
+    assert corrected["p_adjusted"].min() == before
 
 
 def test_details_can_be_read(earlier: Path) -> None:
@@ -91,7 +155,7 @@ def test_settings_of_analyses_are_no_longer_studies(earlier: Path) -> None:
     settings = store.query(earlier, "SELECT DISTINCT settings FROM analyses")["settings"]
 
     assert [json.loads(text) for text in settings] == [{"bootstrap": 200, "draws": 300, "seed": 0}]
-    assert store.query(earlier, "FROM study_rows WHERE study = 'settings'").empty
+    assert store.query(earlier, "FROM numbers WHERE study = 'settings'").empty
 
 
 def test_a_number_that_is_not_there_says_why(earlier: Path) -> None:

@@ -66,7 +66,7 @@ def test_publish_twice_changes_nothing(path: Path) -> None:
 def test_publish_replaces_the_run_and_only_the_run(path: Path) -> None:
     store.publish(path, run("r1"), tables(0.5))
     store.publish(path, run("r2", model="other"), tables(0.6))
-    store.publish(path, run("r1"), {"metric_rows": tables(0.7)["metric_rows"]})
+    store.publish(path, run("r1"), {"numbers": tables(0.7)["numbers"]})
     assert store.query(
         path, "SELECT run_id, value FROM metrics ORDER BY run_id"
     ).values.tolist() == [["r1", 0.7], ["r2", 0.6]]

@@ -66,7 +66,7 @@ def test_big_tables_lie_in_parquet_and_small_ones_in_the_file(results: Path) -> 
     sql = "SELECT table_name FROM duckdb_tables() WHERE schema_name = 'main'"
     with duckdb.connect(str(results), read_only=True) as con:
         names = set(con.execute(sql).df()["table_name"])
-    assert not names & set(views.TABLES) and {"metric_rows", "study_rows", "details"} <= names
+    assert not names & set(views.TABLES) and {"numbers", "details"} <= names
     lying = list(results.with_suffix(".runs").rglob("*"))
     assert len(lying) == 4, "two folders with one file each: what a run lacks has no file"
 

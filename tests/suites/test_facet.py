@@ -73,9 +73,9 @@ def rows(
     """(test, method, group, metric) -> (value, n), all classes pooled."""
     table = facet.predictions(items, facet.answers(found), facet.choices(found))
     made = facet.metric_rows(items, table, draws=20)
-    made = made[made["indicator"] == "all-52"]
+    made = made[made["x"] == 52]
     return {
-        (r["test"], r["method"], r["pillar"], r["metric"]): (r["value"], r["n"])
+        (r["test"], r["method"], r["group"] or "all", r["metric"]): (r["value"], r["n"])
         for r in made.to_dict("records")
     }
 
@@ -89,15 +89,15 @@ def test_only_a_label_is_right_and_every_answer_is_counted(items: pd.DataFrame) 
         items, scored(items, {"p1": [next(men) if i % 2 == 0 else next(women) for i in range(N)]})
     )
     assert made["p1", "full", "all", "recall"] == (0.5, N)
-    assert made["p1", "full", "gender=male", "recall"] == (1.0, 20) and made[
-        "p1", "full", "gender=female", "recall"
+    assert made["p1", "full", "male", "recall"] == (1.0, 20) and made[
+        "p1", "full", "female", "recall"
     ] == (0.0, 20)
-    assert made["p1", "full", "gender:male-female", "disparity"] == (1.0, 20)
+    assert made["p1", "full", "male", "disparity"] == (1.0, 20)
     assert made["p1", "full", "all", "unparsed_rate"] == (15 / N, N) and made[
         "p1", "full", "all", "refusal_rate"
     ] == (5 / N, N)
-    assert made["p1", "full", "gender=female", "unparsed_rate"] == (15 / 20, 20)
-    assert math.isnan(made["p1", "full", "skin=dark", "recall"][0])
+    assert made["p1", "full", "female", "unparsed_rate"] == (15 / 20, 20)
+    assert math.isnan(made["p1", "full", "dark", "recall"][0])
 
 
 @pytest.mark.parametrize(
@@ -115,11 +115,11 @@ def test_answers_that_are_never_right_have_no_disparity(
     made = facet.metric_rows(items, table, draws=20)
     apart = made[made["metric"] == "disparity"]
     assert len(apart) and set(apart["missing_reason"]) == {why}
-    assert apart[["value", "ci_low", "ci_high"]].isna().all(axis=None)
-    by_gender = apart[(apart["pillar"] == "gender:male-female") & (apart["indicator"] == "all-52")]
+    assert apart[["value", "low", "high"]].isna().all(axis=None)
+    by_gender = apart[(apart["other"] == "female") & (apart["x"] == 52)]
     assert by_gender["n"].tolist() == [20]
-    recall = made[(made["metric"] == "recall") & (made["indicator"] == "all-52")]
-    [[value, n, reason]] = recall[recall["pillar"] == "all"][
+    recall = made[(made["metric"] == "recall") & (made["x"] == 52)]
+    [[value, n, reason]] = recall[recall["attribute"] == ""][
         ["value", "n", "missing_reason"]
     ].values.tolist()
     # wrong answers count as wrong, and are never dropped; answers that nobody understood are none
@@ -197,11 +197,11 @@ def test_answers_without_a_picture_count_prompts(items: pd.DataFrame) -> None:
     logits = {"p3 right": [yes] * N, "p3 right alone": [yes] * N}
     found = scored(items, {"p3 right": ["A"] * N}, logits)
     table = facet.predictions(items, facet.answers(found), facet.choices(found))
-    made = facet.metric_rows(items, table, draws=20).query("metric == 'recall' and pillar == 'all'")
+    made = facet.metric_rows(items, table, draws=20).query("metric == 'recall' and attribute == ''")
     for method, clusters, note in (("q_only", 1, "too few prompts"), ("full_argmax", N, "")):
-        r = made[(made["method"] == method) & (made["indicator"] == "all-52")].iloc[0]
+        r = made[(made["method"] == method) & (made["x"] == 52)].iloc[0]
         assert (r["value"], r["n"], r["clusters"], r["note"]) == (1.0, N, clusters, note)
-        assert np.isnan(r["ci_low"]) == (method == "q_only")
+        assert np.isnan(r["low"]) == (method == "q_only")
 
 
 def test_the_papers_reading_is_of_people_of_known_gender_and_counts_empty_groups_as_0() -> None:
@@ -214,11 +214,13 @@ def test_the_papers_reading_is_of_people_of_known_gender_and_counts_empty_groups
         ],
         columns=["class1", "gender", "age", "skin", "correct"],
     ).assign(image_id=list("abcd"))
-    found = {(p, c, m): (e.value, e.n) for p, c, m, e in facet_groups.as_printed(frame)}
-    assert found["age=old", "nurse", "recall"] == (0.0, 0), "nobody old whose gender is known"
-    assert found["age:young-old", "nurse", "disparity"] == (0.5, 0)
-    assert found["age=young", "all", "recall"] == (0.5, 2), "a doctor is none of the 13 classes"
-    assert found["gender:male-female", "nurse", "disparity"] == (1.0, 1), "groups of any size"
+    found = {
+        (g.group, g.other, c, m): (e.value, e.n) for g, c, m, e in facet_groups.as_printed(frame)
+    }
+    assert found["old", "", "nurse", "recall"] == (0.0, 0), "nobody old whose gender is known"
+    assert found["young", "old", "nurse", "disparity"] == (0.5, 0)
+    assert found["young", "", "all", "recall"] == (0.5, 2), "a doctor is none of the 13 classes"
+    assert found["male", "female", "nurse", "disparity"] == (1.0, 1), "groups of any size"
 
 
 def test_a_run_holds_both_readings_of_its_answers() -> None:
@@ -229,10 +231,12 @@ def test_a_run_holds_both_readings_of_its_answers() -> None:
     spoken = pd.DataFrame(
         {"task": "direct", "item_id": [1, 2], "test": "p1", "text": ["nursing", "nurse, doctor"]}
     )
-    rows = facet.printed_rows(items, spoken, facet.LetterGrams()).set_index(["pillar", "indicator"])
+    rows = facet.printed_rows(items, spoken, facet.LetterGrams()).set_index(
+        ["group", "other", "indicator"]
+    )
     assert set(rows["method"]) == {"full:paper"}
-    assert rows.loc[("gender=male", "all"), "value"] == 1.0, "no floor"
-    assert rows.loc[("gender=female", "all"), "value"] in (0.0, 1.0), "several: the nearest"
+    assert rows.loc[("male", "", "all"), "value"] == 1.0, "no floor"
+    assert rows.loc[("female", "", "all"), "value"] in (0.0, 1.0), "several: the nearest"
 
 
 @pytest.mark.parametrize("prompt", ["p1", "p2", "p3"])

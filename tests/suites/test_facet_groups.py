@@ -10,6 +10,7 @@ import pytest
 from sdgbias.methods.stats import Estimate
 from sdgbias.raw.facet import GROUPS, SELECTED
 from sdgbias.suites.facet_groups import difference, rate_rows, recall_rows
+from sdgbias.suites.rows import Group
 
 
 def people(n: int, seed: int, effect: dict[str, float]) -> pd.DataFrame:
@@ -30,10 +31,16 @@ def people(n: int, seed: int, effect: dict[str, float]) -> pd.DataFrame:
     return frame
 
 
+def label(group: Group) -> str:
+    apart = f"{group.attribute}:{group.group}-{group.other}"
+    return (
+        apart if group.other else f"{group.attribute}={group.group}" if group.attribute else "all"
+    )
+
+
 def cells(frame: pd.DataFrame, **how: int) -> dict[tuple[str, str, str], Estimate]:
-    return {
-        (group, name, metric): e for group, name, metric, e in recall_rows(frame, draws=300, **how)
-    }
+    rows = recall_rows(frame, draws=300, **how)
+    return {(label(group), name, metric): e for group, name, metric, e in rows}
 
 
 def test_recall_is_counted_by_hand() -> None:
@@ -138,7 +145,10 @@ def test_the_difference_of_equal_groups_is_wide_where_groups_are_small() -> None
 def test_rates_by_group() -> None:
     frame = people(400, 2, {}).assign(pred="no")
     frame.loc[frame["gender"] == "male", "pred"] = "yes"
-    rows = {(g, m): e for g, _, m, e in rate_rows(frame, {"no_rate": lambda f: f["pred"] == "no"})}
+    rows = {
+        (label(g), m): e
+        for g, _, m, e in rate_rows(frame, {"no_rate": lambda f: f["pred"] == "no"})
+    }
     assert rows["gender=male", "no_rate"].value == 0 and rows["gender=female", "no_rate"].value == 1
     assert rows["gender:male-female", "no_rate"].value == -1
     assert rows["all", "no_rate"].value == (frame["gender"] != "male").mean()

@@ -34,17 +34,17 @@ def test_image_free_answers_count_prompts_and_say_where_these_are_too_few() -> N
     answers = answers.assign(task="mcq", test="T5", split="test", pred="A")
     answers["correct"] = answers["item_id"] % 2 == 0
     rows = own.metric_rows(items, answers, StoredScores(cells, scores, pd.DataFrame()))
-    rows = rows[rows["test"] == "all"].set_index(["method", "pillar", "metric"])
-    for pillar, metric in (
-        ("all", "share_A"),
-        ("colour=red", "accuracy"),
-        ("colour:max-min", "disparity"),
+    rows = rows[rows["test"] == "all"].set_index(["method", "attribute", "group", "metric"])
+    for key in (
+        ("", "", "share_A"),
+        ("colour", "red", "accuracy"),
+        ("colour", "max", "disparity"),
     ):
-        full, alone = rows.loc["full", pillar, metric], rows.loc["q_only", pillar, metric]
+        full, alone, metric = rows.loc[("full", *key)], rows.loc[("q_only", *key)], key[-1]
         assert full["clusters"] >= N // 2
         assert full["note"] == (
             "no interval: the value is the same in every cluster" if metric == "disparity" else ""
         )
-        assert np.isfinite([full["ci_low"], full["ci_high"]]).all() == (metric != "disparity")
+        assert np.isfinite([full["low"], full["high"]]).all() == (metric != "disparity")
         assert alone["value"] == full["value"] and alone["clusters"] == 1
-        assert np.isnan(alone["ci_low"]) and alone["note"] == "1 cluster: too few for an interval"
+        assert np.isnan(alone["low"]) and alone["note"] == "1 cluster: too few for an interval"

@@ -87,13 +87,13 @@ def summary(items: pd.DataFrame, task: Task, scored: StoredScores) -> sdg.Summar
 
 
 def cell(
-    rows: pd.DataFrame, test: str, method: str, pillar: str = "all", indicator: str = "all"
+    rows: pd.DataFrame, test: str, method: str, pillar: str = "", indicator: str = "all"
 ) -> dict[str, tuple[float, int]]:
     """metric -> (value, n) of one cell."""
     mine = rows[
         (rows["test"] == test)
         & (rows["method"] == method)
-        & (rows["pillar"] == pillar)
+        & (rows["group"] == pillar)
         & (rows["indicator"] == indicator)
     ]
     assert not mine["metric"].duplicated().any()
@@ -141,10 +141,10 @@ def test_ties_and_near_ties_are_counted_with_the_unit_of_accuracy() -> None:
         assert alone["tie_rate"] == alone["near_tie_rate"] == (1.0, 6)
     mine = rows[(rows["metric"] == "near_tie_rate") & (rows["method"] == "full")]
     assert (
-        mine["ci_low"]
+        mine["low"]
         .notna()
         .equals(
-            rows[(rows["metric"] == "accuracy") & (rows["method"] == "full")]["ci_low"]
+            rows[(rows["metric"] == "accuracy") & (rows["method"] == "full")]["low"]
             .notna()
             .set_axis(mine.index)
         )
@@ -374,7 +374,7 @@ def test_a_new_metric_is_one_line_and_its_rows_appear(monkeypatch: pytest.Monkey
     rows = summary(mcq_items(), Task.MCQ, mcq_scored()).metrics
 
     new, accuracy = (rows[rows["metric"] == m] for m in ("right_rate", "accuracy"))
-    key = ["test", "method", "pillar", "indicator", "value", "n", "ci_low", "ci_high", "clusters"]
+    key = ["test", "method", "group", "indicator", "value", "n", "low", "high", "clusters"]
     assert len(new) > 100, "of every test, method, pillar and indicator"
     pd.testing.assert_frame_equal(*(r[key].reset_index(drop=True) for r in (new, accuracy)))
 
@@ -406,7 +406,7 @@ def test_questions_without_a_pillar_have_no_row_by_pillar() -> None:
 
     rows = summary(items, Task.MCQ, mcq_scored()).metrics
 
-    assert set(rows["pillar"]) == set(rows["indicator"]) == {"all"}
+    assert set(rows["attribute"]) == {""} and set(rows["indicator"]) == {"all"}
 
 
 def test_questions_without_context_are_generated_at_their_only_test() -> None:

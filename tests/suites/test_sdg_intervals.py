@@ -44,7 +44,7 @@ def share_of(frame: pd.DataFrame, hits: ArrayLike) -> dict[str, object]:
 
 
 def numbers(row: dict[str, object]) -> list[object]:
-    return [row[name] for name in ("value", "n", "ci_low", "ci_high", "clusters")]
+    return [row[name] for name in ("value", "n", "low", "high", "clusters")]
 
 
 def told(e: stats.Estimate) -> list[object]:
@@ -76,7 +76,7 @@ def test_one_answer_per_prompt_on_many_places_is_covered_as_few_answers(prompts:
         place = rng.integers(0, 60, len(prompt))
         frame = pd.DataFrame({"method": "q_only", "cluster_id": place, "prompt": prompt})
         row = share_of(frame, hits)
-        covered += row["ci_low"] <= 1 / 3 <= row["ci_high"]
+        covered += row["low"] <= 1 / 3 <= row["high"]
         by_place = stats.share(hits, place)
         covered_by_place += by_place.low <= 1 / 3 <= by_place.high
     assert binomtest(covered, draws, 0.93, alternative="less").pvalue > 0.01
@@ -91,7 +91,7 @@ def test_with_a_picture_every_place_is_a_prompt_of_its_own(method: str) -> None:
 
 def test_a_row_says_that_its_prompts_are_too_few() -> None:
     few = share_of(*rows("q_only", prompts=4))
-    assert (few["clusters"], few["note"]) == (4, "too few prompts") and np.isnan(few["ci_low"])
+    assert (few["clusters"], few["note"]) == (4, "too few prompts") and np.isnan(few["low"])
     frame, hits = rows("full")
     three = frame["cluster_id"] < 3
     few = share_of(frame[three], hits[three])
@@ -145,6 +145,6 @@ def test_a_method_of_some_tests_alone_has_no_row_over_all() -> None:
 
     rows = pd.concat(sdg_metrics.measured(answers, [metric], Task.MCQ))
 
-    whole = rows[rows["pillar"] == "all"]
+    whole = rows[rows["attribute"] == ""]
     pairs = set(zip(whole["test"], whole["method"], strict=True))
     assert pairs == {(t, "full") for t in [*tests, "all"]} | {("T1", "full_generated")}

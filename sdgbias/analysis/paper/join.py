@@ -175,8 +175,8 @@ def _printed(
     if any(key[name] != value for name, value in about.get("printed_at", {}).items()):
         return None
     where = {name: key[name] for name in names} | fixed
-    if "by" in where:
-        where["column"] = where.pop("by")
+    if "parameter" in where:
+        where["column"] = where.pop("parameter")
     return paper.find(about["paper"], model=s.model, **where) if s.model and where else None
 
 

@@ -57,8 +57,8 @@ def regression_questions(e: PaperResults, s: Subject, about: Mapping[str, Any]) 
     asked: Lines = [
         ((f"task {i}",), {"pillar": p, "indicator": i, "show": "made"}) for p, i in pairs
     ]
-    at = {"study": "regression", "by": "target", "lacks": "no {metric} of {level}"}
-    return asked + [((f"target {name}",), at | {"level": name}) for name in TOLERANCES]
+    at = {"study": "regression", "lacks": "no {metric} of {indicator}"}
+    return asked + [((f"target {name}",), at | {"indicator": name}) for name in TOLERANCES]
 
 
 def methods(e: PaperResults, s: Subject, about: Mapping[str, Any]) -> Lines:

@@ -49,8 +49,10 @@ def _complete(frame: pd.DataFrame, **same: Any) -> pd.DataFrame:
 
 
 def _stored(e: PaperResults, study: str) -> pd.DataFrame:
+    """``versus`` tells apart the numbers of a study that compares with several views alone."""
     frame = e.study(study)
-    return _complete(frame[frame["x"].isna()].assign(n=frame["n"].where(frame["n"] > 0)))
+    frame = frame[frame["x"].isna()].assign(n=frame["n"].where(frame["n"] > 0))
+    return _complete(frame if study == "directions" else frame.assign(versus=""))
 
 
 def _headline(e: PaperResults, study: str) -> pd.DataFrame:
@@ -94,8 +96,10 @@ def _means_over_tests(rows: pd.DataFrame, pooled: bool = False) -> pd.DataFrame:
 def _regression_changes(e: PaperResults, rows: pd.DataFrame) -> pd.DataFrame:
     """CADE's change of the error and of interval accuracy, relative to the Original; the change of
     interval accuracy paired, where the run was analysed."""
-    paired = e.study("regression").query("metric == 'interval_accuracy_change' and by == ''")
-    made = [_complete(paired, metric="interval_accuracy_gain")]
+    paired = e.study("regression").query(
+        "metric == 'interval_accuracy_change' and indicator == 'all'"
+    )
+    made = [_complete(paired, metric="interval_accuracy_gain", versus="")]
     values = rows.pivot(index=["run_id", "test", "metric"], columns="method", values="value")
     values = values.reindex(columns=["full", "cade"]).reset_index()
     change = values["cade"] - values["full"]
@@ -126,7 +130,7 @@ def _ablation(e: PaperResults, study: str) -> pd.DataFrame:
     """The steps of the ablation; the first is the plain accuracy, where it wasn't analysed."""
     headline = of_study(e, "")
     plain = headline[(headline["metric"] == "accuracy") & (headline["method"] == "full")]
-    first = [_complete(plain, by="mode", level=level) for level in ("retuned", "zeroed")]
+    first = [_complete(plain, parameter=mode) for mode in ("retuned", "zeroed")]
     return _complete(pd.concat([_stored(e, study).dropna(subset="value"), *first]))
 
 
@@ -195,11 +199,12 @@ def _sweep(e: PaperResults, study: str) -> pd.DataFrame:
     tuned = _stored(e, study).query("metric == 'optimum'")
     rows: list[dict[Any, Any]] = []
     points = frame[frame["metric"] == "accuracy"].sort_values("x")
-    for (run, test, by), part in points.groupby(["run_id", "test", "by"]):
+    for (run, test, parameter), part in points.groupby(["run_id", "test", "parameter"]):
         val, there = (part[part["method"] == split] for split in ("val", "test"))
         if val.empty or there.empty:
             continue
-        at: dict[Any, Any] = {"run_id": run, "test": test, "by": by, "method": ""}
+        at: dict[Any, Any] = {"run_id": run, "test": test, "parameter": parameter}
+        at["method"] = ""
         best = float(val["x"].iloc[int(val["value"].argmax())])
         flat = plateau(val.set_index("x")["value"])
         rows += [
@@ -209,13 +214,13 @@ def _sweep(e: PaperResults, study: str) -> pd.DataFrame:
         ends = there.sort_values("value", kind="stable")
         shown = {"lowest": ends.iloc[:1], "highest": ends.iloc[-1:]}
         shown["test_there"] = there[there["x"] == best]
-        mine = (tuned["run_id"] == run) & (tuned["test"] == test) & (tuned["by"] == by)
-        shown["tuned"] = tuned[mine]
+        mine = (tuned["run_id"] == run) & (tuned["test"] == test)
+        shown["tuned"] = tuned[mine & (tuned["parameter"] == parameter)]
         for metric, points_there in shown.items():
             rows += [
                 at | {"metric": metric} | row for row in points_there[_VALUES].to_dict("records")
             ]
-    columns = ["run_id", "test", "by", "method", "metric", *_VALUES, "status"]
+    columns = ["run_id", "test", "parameter", "method", "metric", *_VALUES, "status"]
     return _complete(pd.DataFrame(rows, columns=columns).fillna({"status": ""}))
 
 

@@ -251,13 +251,18 @@ def plain(e: PaperResults, item: str) -> Iterator[Row]:
     """Every row of a study except those of single indicators, one line per number."""
     frame = e.study(item)
     runs = {r.run_id: r for r in e.runs}
-    for r in frame[frame["indicator"] == "all"].to_dict("records"):
+    names = ("test", "method", "versus", "pillar", "indicator", "parameter", "x")
+    of_indicator = (frame["indicator"] != "all") & frame["pillar"].isin(PILLARS)
+    for r in frame[~of_indicator].to_dict("records"):
         run = runs[r["run_id"]]
-        columns = (r[name] for name in ("test", "method", "pillar", "by", "level", "x"))
+        columns = (
+            f"minus {r[name]}" if name == "versus" and r[name] else r[name] for name in names
+        )
         known = (v for v in columns if v not in ("all", "") and v == v)
         where = " ".join(f"{v:g}" if isinstance(v, float) else str(v) for v in known)
         p = number(float(r["p"]), run.kind) if r["p"] == r["p"] else Cell()
-        why = join.unavailable(run, f"not in store: {r['note'] or 'no value'}")
+        reason = r["note"] or r["missing_reason"] or "no value"
+        why = join.unavailable(run, f"not in store: {reason}")
         value = cell(Estimate.of_row(r), run.kind, why)
         yield Row((run.label, str(r["task"]), str(r["metric"]), where), (value, p))
 

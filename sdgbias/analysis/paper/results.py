@@ -25,7 +25,7 @@ from sdgbias.types import SDG
 #: metrics have no study.
 KEY: Mapping[str, str] = {
     **{"study": "", "task": "mcq", "test": "all", "method": "full", "pillar": "all"},
-    **{"indicator": "all", "by": "", "level": "", "metric": "accuracy"},
+    **{"indicator": "all", "versus": "", "parameter": "", "metric": "accuracy"},
 }
 
 
@@ -174,15 +174,16 @@ class PaperResults:
         return rows.get((run.run_id, *(key[name] for name in names)))
 
     def study(self, study: str) -> pd.DataFrame:
-        """All rows of one study, sorted; text columns without NULLs."""
+        """All numbers of one study, sorted, with the questions of each as one name (pillar)."""
 
         def read() -> pd.DataFrame:
-            sql = """FROM study_rows WHERE list_contains($runs, run_id) AND study = $study
+            sql = """SELECT run_id, study, task, test, method, versus,
+                     pillar_of(attribute, "group", other) AS pillar, indicator, parameter, x,
+                     metric, "value", n, low AS ci_low, high AS ci_high, missing_reason,
+                     coalesce(p_adjusted, p) AS p, note
+                     FROM numbers WHERE list_contains($runs, run_id) AND study = $study
                      ORDER BY ALL"""
-            frame = self.ask(sql, study=study)
-            texts = [*KEY, "note"]
-            frame[texts] = frame[texts].fillna("").astype(str)
-            return frame
+            return self.ask(sql, study=study).fillna({"missing_reason": ""})
 
         found: pd.DataFrame = self.kept(("rows", study), read)
         return found

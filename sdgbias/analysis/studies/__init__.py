@@ -1,1 +1,1 @@
-"""The studies of a run: `rows(run, settings)` of a module gives its rows of `study_rows`."""
+"""The studies of a run: `rows(run, settings)` of a module gives its rows of `numbers`."""

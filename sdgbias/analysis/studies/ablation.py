@@ -26,7 +26,7 @@ from sdgbias.analysis.tuning import (
 from sdgbias.methods import stats
 from sdgbias.methods.cade import Divergence, Floats, Ints, Stream
 from sdgbias.methods.search import RANGES, Packed, row_payoff
-from sdgbias.types import Task
+from sdgbias.types import Task, View
 
 #: Table 2 adds the parameters in this order; a step is named after the last one added.
 STEPS = ("full", "+alpha", "+lambda", "+beta", "+tau")
@@ -39,22 +39,22 @@ POINTS = 41
 
 @dataclass(frozen=True)
 class Variant:
-    """Payoffs of the test rows under one variant of CADE, and under the variant it is compared with
-    (None if there is none)."""
+    """Payoffs of the test rows under one variant of CADE, and under ``versus``, the variant it is
+    compared with (None if there is none)."""
 
     columns: dict[str, object]
     note: str
     payoff: Floats
-    compared: str
+    versus: str
     before: Floats | None
 
 
 def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
     """The three studies. Every search is the paper's, on val; values are on the test split; test
-    'all' pools the tests, each with its own settings. ablation: accuracy or mae, and step_gain, the
-    payoff over the previous step. streams: the same metrics, and gain over the Full view's argmax.
-    sweep: on val and on test (method). For numbers, Full is the number that its likeliest first
-    digit leads to."""
+    'all' pools the tests, each with its own settings. ablation: accuracy or mae, and gain, the
+    payoff over the previous step. streams: the same, and gain over the Full view's argmax. sweep:
+    on val and on test (method). For numbers, Full is the number that its likeliest first digit
+    leads to."""
     found, made = problems(run), list[dict[str, object]]()
     for task in Task:
         mine = [p for p in found if p.task is task]
@@ -86,14 +86,14 @@ def _reported(
     yield row(study, metric_of(task), estimate(task, v.payoff, place), **more)
     if v.before is not None:
         gain = stats.paired(v.payoff - v.before, place, difference_of(task))
-        yield row(study, v.compared, gain.estimate, p=gain.p, **more)
+        yield row(study, "gain", gain.estimate, p=gain.p, versus=v.versus, **more)
 
 
 def _pooled(same: Sequence[Variant]) -> Variant:
     before = [v.before for v in same if v.before is not None]
     payoff = np.concatenate([v.payoff for v in same])
     return Variant(
-        same[0].columns, "", payoff, same[0].compared, np.concatenate(before) if before else None
+        same[0].columns, "", payoff, same[0].versus, np.concatenate(before) if before else None
     )
 
 
@@ -106,25 +106,21 @@ def _retuned(p: Problem, settings: AnalysisSettings) -> list[Floats]:
 
 
 def _ablation(packed: Packed, steps: list[Floats]) -> Iterator[Variant]:
-    """Level retuned: a separate search for each step. Level zeroed: the last step's setting with
-    the later parameters off."""
+    """Parameter retuned: a separate search for each step. zeroed: the last step's setting with the
+    later parameters off."""
     final = steps[-1]
     zeroed = [
         steps[0],
         *(np.append(np.where(np.arange(3) < free, final[:3], 0.0), OPEN) for free in (1, 2, 3)),
         final,
     ]
-    for level, chosen in (("retuned", steps), ("zeroed", zeroed)):
-        before = None
+    for mode, chosen in (("retuned", steps), ("zeroed", zeroed)):
+        before, versus = None, ""
         for name, setting in zip(STEPS, chosen, strict=True):
             now = payoffs(packed, setting)
-            columns = _columns("ablation", name, "mode", level)
-            yield Variant(columns, _words(setting), now, "step_gain", before)
-            before = now
-
-
-def _columns(study: str, method: str, by: str, level: str) -> dict[str, object]:
-    return {"study": study, "method": method, "by": by, "level": level}
+            columns: dict[str, object] = {"study": "ablation", "method": name, "parameter": mode}
+            yield Variant(columns, _words(setting), now, versus, before)
+            before, versus = now, name
 
 
 def _words(setting: Floats) -> str:
@@ -144,9 +140,10 @@ def _streams(p: Problem, packed: Packed, settings: AnalysisSettings) -> Iterator
         for divergence in DIVERGENCES:
             other = with_streams(p, stream, divergence)
             setting = searched(other, settings)
-            columns = _columns("streams", stream, "divergence", divergence)
+            columns: dict[str, object] = {"study": "streams", "method": stream}
+            columns["parameter"] = divergence
             after = payoffs(other.rows(other.test), setting)
-            yield Variant(columns, format_setting(setting), after, "gain", full)
+            yield Variant(columns, format_setting(setting), after, View.FULL.value, full)
 
 
 def _sweep(p: Problem, packed: Packed, best: Floats) -> Iterator[dict[str, object]]:
@@ -159,7 +156,7 @@ def _sweep(p: Problem, packed: Packed, best: Floats) -> Iterator[dict[str, objec
         line[:, which] = grid
         columns = {
             **p.columns,
-            "by": name,
+            "parameter": name,
             "note": f"{low:g} to {high:g}, {POINTS} points; optimum {format_setting(best)}",
         }
         yield row("sweep", "optimum", float(best[which]), n=len(p.val), **columns)

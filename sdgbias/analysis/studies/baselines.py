@@ -15,7 +15,7 @@ import pandas as pd
 
 from sdgbias.analysis.calls import Call, StudyRow, levels_of, measured
 from sdgbias.analysis.outcomes import TaskOutcome, answered, outcomes, pooled, units
-from sdgbias.analysis.rows import AnalysisSettings, row
+from sdgbias.analysis.rows import AnalysisSettings, not_run
 from sdgbias.analysis.run import RunData, TaskCell
 from sdgbias.methods import baselines, tuning
 from sdgbias.methods.answers import parse_letter
@@ -51,7 +51,7 @@ def _calls(run: RunData, settings: AnalysisSettings) -> Iterator[Call | StudyRow
             continue
         absent = {name: why for name in METHODS if (why := _why_not(name, cells))}
         for name, why in absent.items():
-            yield row(STUDY, "not_run", float("nan"), task=task.value, method=name, note=why)
+            yield not_run(STUDY, why, task=task.value, method=name)
         found = [answers(cell, settings, tuple(absent)) for cell in cells]
         for outcome, notes, expected in _pools(cells, found, settings):
             yield from _measured(outcome, notes, expected)
@@ -212,7 +212,8 @@ def _measured(
             each.append(("expected_accuracy", "fraction", expected[method]))
         columns, clusters = o.columns(method, note=note), units(o, method)
         for metric, kind, values in each:
-            yield Call(columns, levels, {metric: values}, clusters, kind)
+            versus = FULL if metric.endswith(("_gain", "_change")) else ""
+            yield Call(columns | {"versus": versus}, levels, {metric: values}, clusters, kind)
 
 
 def _tuned(settings: AnalysisSettings) -> str:

@@ -154,7 +154,7 @@ def _reliability(
     mean = np.bincount(bin_of, weights=j.confidence, minlength=BINS) / np.maximum(accuracy.n, 1)
     made = []
     for b in np.flatnonzero(accuracy.n):
-        at = {"by": "bin", "level": f"{b + 1:02d}", "x": float(mean[b])}
+        at = {"attribute": "bin", "group": f"{b + 1:02d}", "x": float(mean[b])}
         made.append(row(STUDY, f"reliability_{name}", accuracy.estimate(int(b)), **common, **at))
     return made
 
@@ -192,7 +192,7 @@ def _selective(
 
     made = []
     for k in np.flatnonzero(covered):
-        at = {"by": "coverage", "x": round((k + 1) / STEPS, 2)}
+        at = {"parameter": "coverage", "x": round((k + 1) / STEPS, 2)}
         made.append(row("selective", "risk", estimate(k, int(covered[k])), **common, **at))
     note = f"mean risk over {STEPS} steps of coverage"
     return [*made, row("selective", "aurc", estimate(STEPS, n), **common, note=note)]

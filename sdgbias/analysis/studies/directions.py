@@ -21,7 +21,7 @@ import pandas as pd
 
 from sdgbias.analysis import outcomes as answers
 from sdgbias.analysis.calls import Call, StudyRow, distinct, levels_of, measured
-from sdgbias.analysis.rows import AnalysisSettings, row
+from sdgbias.analysis.rows import AnalysisSettings, not_run
 from sdgbias.analysis.run import RunData, TaskCell
 from sdgbias.methods.cade import Floats, Ints, argmax_view
 from sdgbias.raw.indicators import DIRECTIONS, POLARITIES, directions
@@ -31,7 +31,7 @@ from sdgbias.types import OPTION_LETTERS, Task, View
 STUDY, PERTURBATION, WORDINGS = "directions", "perturbation", "wordings"
 #: Questions with two options have no middle.
 ENDS = (DIRECTIONS[0], DIRECTIONS[2])
-#: Level of the rows of 'perturbation' -> kind of extra prompt ('' = the Q-only view).
+#: Parameter of the rows of 'perturbation' -> kind of extra prompt ('' = the Q-only view).
 ORDERS = {
     "original": "",
     "reversed": "q_reversed",
@@ -95,19 +95,15 @@ def _calls(run: RunData, settings: AnalysisSettings) -> Iterator[Call | StudyRow
         full = View.FULL.value
         for view in (View.CTX_Q.value, View.IMG_Q.value):
             if view in o.hit:
-                gap = {f"full_minus_{view}": o.hit[full] - o.hit[view]}
-                units = answers.units(o, view)
-                yield Call(o.columns(full), levels, gap, units, "difference", tested=True)
+                gap, units = {"accuracy_gain": o.hit[full] - o.hit[view]}, answers.units(o, view)
+                columns = o.columns(full, versus=view)
+                yield Call(columns, levels, gap, units, "difference", tested=True)
         prompt = answers.prompts(o.items)
         yield from distinct(STUDY, levels, prompt, o.columns(View.Q_ONLY.value))
 
 
-def _not_run(study: str, columns: Mapping[str, object], note: str) -> StudyRow:
-    return row(study, "not_run", _NAN, **columns, note=note)
-
-
 def _perturbed(run: RunData, settings: AnalysisSettings) -> Iterator[Call | StudyRow]:
-    """Shares of Q-only answers per order of options (by 'order') and share_optimistic_two_option,
+    """Shares of Q-only answers per order of options (parameter) and share_optimistic_two_option,
     test split; an answer counts as the option whose text was at the chosen position, so that a lean
     towards a position shows as a change. One row not_run without the extra prompts table_j."""
     cell = run.cells.get((Task.MCQ, extra_prompts.TABLE_J_TEST))
@@ -115,12 +111,12 @@ def _perturbed(run: RunData, settings: AnalysisSettings) -> Iterator[Call | Stud
         return
     common = {"test": cell.test.value, "method": View.Q_ONLY.value}
     if not any(view in cell.extra for view in ORDERS.values()):
-        yield _not_run(PERTURBATION, common, "extra pass table_j was not scored")
+        yield not_run(PERTURBATION, "extra pass table_j was not scored", **common)
         return
     seed = int(run.run.get("seed") or 0)
     for order, view in ORDERS.items():
         if not view or view in cell.extra:
-            columns = common | {"by": "order", "level": order}
+            columns = common | {"parameter": order}
             yield from _of_order(cell, view, seed, columns)
 
 
@@ -156,7 +152,7 @@ def _worded(run: RunData, settings: AnalysisSettings) -> Iterator[Call | StudyRo
         asked = paraphrases.asked(cell.items).any()
         foreign = "no question is worded as in indicators.yaml"
         note = "extra pass paraphrases was not scored" if asked else foreign
-        yield _not_run(WORDINGS, common, note)
+        yield not_run(WORDINGS, note, **common)
         return
     prompts = _prompts(cell)
     values = _shares(prompts["says"].to_numpy())
@@ -186,6 +182,6 @@ def _prompts(cell: TaskCell) -> pd.DataFrame:
     return pd.concat(answered, ignore_index=True)
 
 
-rows = measured(STUDY, _calls, lambda r: str(r["metric"]).startswith("full_minus_") or None)
+rows = measured(STUDY, _calls, lambda r: r["metric"] == "accuracy_gain" or None)
 perturbation = measured(PERTURBATION, _perturbed)
 wordings = measured(WORDINGS, _worded)

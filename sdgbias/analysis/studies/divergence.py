@@ -25,9 +25,8 @@ _FULL = View.FULL.value
 
 
 def _calls(run: RunData, settings: AnalysisSettings) -> Iterator[Call | StudyRow]:
-    """accuracy_gain and changed_rate by group of divergence (level '1 of 5' to '5 of 5', x its mean
-    divergence), and gain_most_minus_least, the difference of the gains of the last and the first
-    group."""
+    """accuracy_gain and changed_rate by group of divergence (1 to 5, x its mean divergence), and
+    the difference of the gains of the last and the first group."""
     cells = reportable(run, Task.MCQ)
     for cell, o in zip(cells, pools(run, Task.MCQ), strict=False):  # the last is the pool
         tuned = decision(cell)
@@ -36,14 +35,15 @@ def _calls(run: RunData, settings: AnalysisSettings) -> Iterator[Call | StudyRow
         gain = o.hit[CADE] - o.hit[_FULL]
         changed = (o.choice[CADE] != o.choice[_FULL]).astype(float)
         level = _groups(gain, tuned[0].divergence[cell.test_rows])
-        columns = o.columns(CADE, by="divergence")
+        columns = o.columns(CADE, versus=_FULL, attribute="divergence")
         yield Call(columns, [level], {"accuracy_gain": gain}, [o.place], "difference")
         yield Call(columns, [level], {"changed_rate": changed}, [o.place])
         ends = [gain[level.code == at] for at in (0, GROUPS - 1)]
         if all(map(len, ends)):
             least, most = (float(end.mean()) for end in ends)
             n = sum(map(len, ends))
-            yield row(STUDY, "gain_most_minus_least", most - least, **columns, n=n)
+            columns |= {"group": str(GROUPS), "other": "1"}
+            yield row(STUDY, "accuracy_gain", most - least, **columns, n=n)
 
 
 def _groups(gain: Floats, divergence: Floats) -> Level:
@@ -55,7 +55,7 @@ def _groups(gain: Floats, divergence: Floats) -> Level:
     code[known] = np.minimum(((rank - 0.5) * GROUPS / max(len(known), 1)).astype(int), GROUPS - 1)
     columns = tuple(
         {
-            "level": f"{group + 1} of {GROUPS}",
+            "group": str(group + 1),
             "x": divergence[code == group].mean() if (code == group).any() else np.nan,
         }
         for group in range(GROUPS)

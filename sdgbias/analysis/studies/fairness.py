@@ -29,14 +29,16 @@ import numpy as np
 import pandas as pd
 
 from sdgbias import store
-from sdgbias.analysis.rows import AnalysisSettings, row, table
+from sdgbias.analysis.rows import AnalysisSettings, not_run, row, table
 from sdgbias.analysis.run import list_matrix
 from sdgbias.benchmark.people_items import CANDIDATES, CHOICE, CHOICES
 from sdgbias.methods import baselines, cade, search, stats, tuning
 from sdgbias.methods.baselines import METHODS, Evidence, Method
 from sdgbias.methods.cade import Bools, Floats, Ints
 from sdgbias.raw.facet import GROUPS, SELECTED
+from sdgbias.suites.facet import NONE_RIGHT
 from sdgbias.suites.facet_groups import PAIRS
+from sdgbias.suites.rows import FEWER
 from sdgbias.types import CadeParams, Task, View
 
 STUDY, FULL, AT_RECALL = "fairness", "full_argmax", "@recall"
@@ -259,10 +261,7 @@ def question_rows(question: ChoiceQuestions, settings: AnalysisSettings) -> list
     """All rows of one prompt."""
     choice, notes, absent = answers(question, settings)
     base = {"task": CHOICE, "test": question.test}
-    made = [
-        row(STUDY, "not_run", float("nan"), **base, method=name, note=why)
-        for name, why in absent.items()
-    ]
+    made = [not_run(STUDY, why, **base, method=name) for name, why in absent.items()]
     test = ~question.val
     right, wrong = test & question.asked_right, test & ~question.asked_right
     pictures, prompts = (
@@ -280,7 +279,9 @@ def question_rows(question: ChoiceQuestions, settings: AnalysisSettings) -> list
             made.append(row(STUDY, "accuracy_balanced", balanced, **own))
         if name != FULL:
             paired = stats.paired(yes[right] - hits[FULL][right], place[right], "difference")
-            made.append(row(STUDY, "recall_change", paired.estimate, **own, p=paired.p))
+            made.append(
+                row(STUDY, "recall_change", paired.estimate, versus=FULL, **own, p=paired.p)
+            )
     changes: list[dict[str, object]] = []
     for attribute in GROUPS:
         units = {False: pictures[right], True: prompts[right]}
@@ -290,7 +291,7 @@ def question_rows(question: ChoiceQuestions, settings: AnalysisSettings) -> list
             (changes if r["metric"] == "disparity_change" else made).append(r)
     adjusted = stats.holm(np.array([r["p"] for r in changes], dtype=float))
     for r, p in zip(changes, adjusted, strict=True):
-        r["p"] = float(p)
+        r["p_adjusted"] = float(p)
     return made + changes
 
 
@@ -307,7 +308,7 @@ def _by_group(
     share."""
     of = items[attribute].to_numpy(dtype=str)
     one, other = PAIRS[attribute]
-    pillar = f"{attribute}:{one}-{other}"
+    apart = {"attribute": attribute, "group": one, "other": other}
     groups = GROUPS[attribute]
     code = np.full(len(of), -1, dtype=np.int64)
     for i, group in enumerate(groups):
@@ -317,12 +318,14 @@ def _by_group(
         (table,) = stats.measure([recall], code, len(groups), [unit], smallest=stats.SMALLEST)
         for i, group in enumerate(groups):
             e = table.estimate(i)
-            yield row(STUDY, "recall", e, method=name, pillar=f"{attribute}={group}")
+            more = {"missing_reason": FEWER} if np.isnan(e.value) else {}
+            yield row(STUDY, "recall", e, method=name, attribute=attribute, group=group, **more)
     pair = np.isin(of, [one, other])
     n = min(int((of == g).sum()) for g in (one, other))
     nothing = stats.nothing(n)
     if n < stats.SMALLEST:
-        yield from (row(STUDY, "disparity", nothing, method=name, pillar=pillar) for name in hits)
+        few = {**apart, "missing_reason": FEWER}
+        yield from (row(STUDY, "disparity", nothing, method=name, **few) for name in hits)
         return
     values = np.column_stack([yes[rows][pair] for yes in hits.values()])
     sign = 1.0 if one < other else -1.0  # groups are sorted by name
@@ -337,14 +340,15 @@ def _by_group(
     for j, name in enumerate(hits):
         found, change = tables[_blind(name)]
         if not values[:, j].any():  # never right about anyone: 0 would read as fairness
-            yield row(STUDY, "disparity", nothing, method=name, pillar=pillar)
+            none = {**apart, "missing_reason": NONE_RIGHT}
+            yield row(STUDY, "disparity", nothing, method=name, **none)
             continue
-        own = {"method": name, "pillar": pillar}
+        own = {"method": name, **apart}
         e = replace(found.estimate(j), n=n)
         yield row(STUDY, "disparity", e, **own, p=float(found.p[j]))
         if name != FULL and values[:, at[0]].any():
             e = replace(change.estimate(j), n=n)
-            yield row(STUDY, "disparity_change", e, **own, p=float(change.p[j]))
+            yield row(STUDY, "disparity_change", e, versus=FULL, **own, p=float(change.p[j]))
 
 
 def _blind(method: str) -> bool:

@@ -34,11 +34,11 @@ GROUPINGS = {
     "urban x wealth": True,
     "photo": True,
 }
-#: Grouping -> metric, and the two groups of which it is the difference.
+#: Attribute -> the two groups of which a difference is reported.
 PAIRS = {
-    "urban": ("urban_minus_rural", "urban", "rural"),
-    "wealth": ("richest_minus_poorest", "richest", "poorest"),
-    "photo": ("with_minus_without_photo", "with photo", "without photo"),
+    "urban": ("urban", "rural"),
+    "wealth": ("richest", "poorest"),
+    "photo": ("with photo", "without photo"),
 }
 _URBAN = {"U": "urban", "R": "rural"}
 
@@ -63,18 +63,22 @@ def _calls(run: RunData, settings: AnalysisSettings) -> Iterator[Call | StudyRow
 
 
 def _family(r: StudyRow) -> str | None:
-    gaps = ("max_min", *(metric for metric, _, _ in PAIRS.values()))
-    return "gap" if r["metric"] in gaps else "change" if r["metric"] == "disparity_change" else None
+    return str(r["metric"]) if r["metric"] in ("disparity", "disparity_change") else None
 
 
-def level_of(items: pd.DataFrame, by: str) -> Level:
+def level_of(items: pd.DataFrame, by: str, *, per_target: bool = False) -> Level:
     """The grouping by ``by``, a column of the items or several joined with ' x '; rows with an
-    unknown value ('') have no group."""
+    unknown value ('') have no group. per_target: of the numbers of each target."""
     columns = [items[name].replace(_URBAN if name == "urban" else {}) for name in by.split(" x ")]
     known = np.logical_and.reduce([column != "" for column in columns])
     keys = reduce(lambda one, other: one + " x " + other, columns)
-    keys = keys.where(known)
-    return grouping(keys, lambda level: {"by": by, "level": level}, stats.SMALLEST)
+    if per_target:
+        keys += "\t" + items["target"].where(items["target"] != "")
+
+    def named(key: str) -> dict[str, str]:
+        return {"attribute": by, **dict(zip(("group", "indicator"), key.split("\t"), strict=False))}
+
+    return grouping(keys.where(known), named, stats.SMALLEST)
 
 
 def _by_choice(o: TaskOutcome, level: Level, methods: Sequence[str]) -> Iterator[Call]:
@@ -89,7 +93,7 @@ def _by_group(o: TaskOutcome, by: str) -> Iterator[Call]:
     if o.task is Task.MCQ:
         yield from _by_choice(o, level_of(o.items, by), methods)
         return
-    levels = [level_of(o.items, f"{by} x target")]
+    levels = [level_of(o.items, by, per_target=True)]
     for m in methods:
         units, columns = answers.units(o, m), o.columns(m)
         yield Call(columns, levels, {"interval_accuracy": o.hit[m]}, units)
@@ -124,41 +128,42 @@ def _apart(
     level: Level,
     batch: Sequence[TaskOutcome],
     settings: AnalysisSettings,
-    pair: tuple[str, str, str] | None = None,
+    pair: tuple[str, str] | None = None,
 ) -> Iterator[StudyRow]:
-    there = level.code >= 0
-    unique = [str(columns["level"]) for columns in level.columns]
+    known = level.code >= 0
+    names = [str(columns["group"]) for columns in level.columns]
     columns = [(o, m) for o in batch for m in _compared(o)]
-    if len(unique) < 2 or not columns:
+    if len(names) < 2 or not columns:
         return
-    values = np.stack([o.hit[m][there] for o, m in columns], axis=1)
-    code, place = level.code[there], batch[0].place[there]
+    values = np.stack([o.hit[m][known] for o, m in columns], axis=1)
+    code, place = level.code[known], batch[0].place[known]
     means = stats.group_means(values, code, place, draws=settings.bootstrap, seed=settings.seed)
-    for name, reduction in _reductions(pair, unique).items():
+    for (group, other), reduction in _reductions(by, pair, names).items():
         d = stats.disparity(means, reduction)
         of = "accuracy" if batch[0].task is Task.MCQ else "interval accuracy"
+        about = {"attribute": by, "group": group, "other": other}
         for i, (o, m) in enumerate(columns):
-            more = o.columns(m, by=by, p=float(d.p[i]), note=f"of {of}")
-            yield row(STUDY, name, d.estimate(i), **more)
+            more = o.columns(m, **about, p=float(d.p[i]), note=f"of {of}")
+            yield row(STUDY, "disparity", d.estimate(i), **more)
             if m == CADE:  # the column before it is Full's
                 change = stats.disparity_change(d.take([i - 1]), d.take([i]))
-                more = o.columns(m, by=by, level=name, p=float(change.p[0]))
+                more = o.columns(m, versus="full", **about, p=float(change.p[0]))
                 more["note"] = "below 0: CADE narrows it"
                 yield row(STUDY, "disparity_change", change.estimate(), **more)
 
 
 def _reductions(
-    pair: tuple[str, str, str] | None, names: Sequence[str]
-) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
-    found: dict[str, Callable[[np.ndarray], np.ndarray]] = {}
-    # of two groups max_min is the size of their difference
-    if pair not in (PAIRS["urban"], PAIRS["photo"]):
-        found["max_min"] = metrics.max_min
-    if pair is not None and {pair[1], pair[2]} <= set(names):
-        name, one, other = pair
-        i, j = names.index(one), names.index(other)
-        found[name] = lambda v: metrics.difference(v, i, j)
-    return found
+    by: str, pair: tuple[str, str] | None, names: Sequence[str]
+) -> dict[tuple[str, str], Callable[[np.ndarray], np.ndarray]]:
+    """(group, other) -> their difference, of the means of the groups ``names``."""
+    differences: dict[tuple[str, str], Callable[[np.ndarray], np.ndarray]] = {}
+    # of two groups max minus min is the size of their difference
+    if pair is None or by not in ("urban", "photo"):
+        differences["max", "min"] = metrics.max_min
+    if pair is not None and set(pair) <= set(names):
+        i, j = (names.index(name) for name in pair)
+        differences[pair] = lambda v: metrics.difference(v, i, j)
+    return differences
 
 
 rows = measured(STUDY, _calls, _family)

@@ -158,13 +158,14 @@ def _implausible(o: TaskOutcome, levels: Sequence[Level], chosen: Floats) -> Ite
     cut = o.columns(CADE_CUT, note="parameters tuned without the cut")
     yield Call(o.columns(CADE), levels, {"implausible": chosen}, place)
     yield Call(cut, levels, {accuracy: o.hit[CADE_CUT]}, place)
-    over = {f"{accuracy}_over_cade": o.hit[CADE_CUT] - o.hit[CADE]}
-    yield Call(cut, levels, over, place, "difference")
+    over = {f"{accuracy}_gain": o.hit[CADE_CUT] - o.hit[CADE]}
+    yield Call(cut | {"versus": CADE}, levels, over, place, "difference")
     if o.task is Task.REGRESSION:
         tolerance = o.items["tolerance"].to_numpy(dtype=float)
         own, before = (o.error[m] / tolerance for m in (CADE_CUT, CADE))
-        errors = {"error_in_tolerances": own, "error_in_tolerances_over_cade": own - before}
-        yield Call(cut, levels, errors, place, "mean")
+        yield Call(cut, levels, {"error_in_tolerances": own}, place, "mean")
+        errors = {"error_in_tolerances_change": own - before}
+        yield Call(cut | {"versus": CADE}, levels, errors, place, "mean")
 
 
 def _flips(
@@ -177,10 +178,10 @@ def _flips(
     for by in ("first", "largest"):
         for i, term in enumerate(TERMS):
             mine = terms[by] == i
-            columns = o.columns(CADE, by=f"{by} term", level=term)
-            share = np.where(flipped, mine, np.nan)
-            yield Call(columns, levels, {"share_of_flips": share}, [o.place])
-            net = {"net_of_flips": np.where(mine, change, np.nan)}
+            columns = o.columns(CADE, parameter=term)
+            share = {f"share_of_flips_by_{by}_term": np.where(flipped, mine, np.nan)}
+            yield Call(columns, levels, share, [o.place])
+            net = {f"net_of_flips_by_{by}_term": np.where(mine, change, np.nan)}
             yield Call(columns, levels, net, [o.place], "difference")
 
 

@@ -1,9 +1,9 @@
 """Study 'paired': CADE against each view on the same questions, with the minimum detectable gain.
 
-Two standard errors are reported: rows clustered by place (by = 'cluster'), the project's default,
-and by country (by = 'country'), which also covers dependence between places of one country (places
-are nested in countries). McNemar's counts are tested with one vote per place, and shown in
-addition, not instead.
+Two standard errors are reported: rows clustered by place (parameter 'cluster'), the project's
+default, and by country (parameter 'country'), which also covers dependence between places of one
+country (places are nested in countries). McNemar's counts are tested with one vote per place, and
+shown in addition, not instead.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ def _calls(run: RunData, settings: AnalysisSettings) -> Iterator[StudyRow]:
 
 def _family(r: StudyRow) -> tuple[str, object] | None:
     tested = next((m for m in ("gain", "mcnemar") if str(r["metric"]).endswith(m)), None)
-    return None if tested is None else (tested, r["by"])
+    return None if tested is None else (tested, r["parameter"])
 
 
 def _versus(o: TaskOutcome, view: str) -> list[StudyRow]:
-    difference, level = o.hit[CADE] - o.hit[view], f"{CADE} minus {view}"
+    difference = o.hit[CADE] - o.hit[view]
     unit = _unit(o, view, difference)
     gain = "accuracy_gain" if o.task is Task.MCQ else "interval_accuracy_gain"
-    common = o.columns(CADE, level=level)
-    made = _tested(gain, difference, unit, {**common, "by": "cluster"})
+    common = o.columns(CADE, versus=view)
+    made = _tested(gain, difference, unit, {**common, "parameter": "cluster"})
     if not (o.items["country"] != "").any():
         return made
     by_place, note = stats.two_way(difference, o.place, o.country, "difference")
     test = stats.paired(difference, o.country, "difference")
-    made.append(row(STUDY, gain, by_place, **common, by="country", p=test.p, note=note))
-    return [*made, row(STUDY, "mde", _mde(test), **common, by="country", note=note)]
+    made.append(row(STUDY, gain, by_place, **common, parameter="country", p=test.p, note=note))
+    return [*made, row(STUDY, "mde", _mde(test), **common, parameter="country", note=note)]
 
 
 def _unit(o: TaskOutcome, view: str, difference: Floats) -> np.ndarray:

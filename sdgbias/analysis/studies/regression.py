@@ -50,7 +50,7 @@ def _calls(run: RunData, settings: AnalysisSettings) -> Iterator[Call | StudyRow
             yield from _parameters(o, tuned)
         outcomes.append(o)
     for o in [*outcomes, answers.pooled(outcomes)]:
-        level = grouping(o.items["target"], lambda target: {"by": "target", "level": target})
+        level = grouping(o.items["target"], lambda target: {"indicator": target})
         for method in o.error:
             yield from _method(o, method, spread, level)
             if method in (CADE, CADE_TOLERANCE):
@@ -120,7 +120,8 @@ def _change(
 ) -> Iterator[Call]:
     """A method minus the Full view's free answer, paired by item: below zero is better for errors,
     above for interval accuracy; of the error in mixed units by target only."""
-    columns, full = o.columns(method), View.FULL.value
+    full = View.FULL.value
+    columns = o.columns(method, versus=full)
     now, before = _scaled(o, method, spread), _scaled(o, full, spread)
     errors = {f"{name}_change": now[name] - before[name] for name in now}
     hits = {"interval_accuracy_change": o.hit[method] - o.hit[full]}

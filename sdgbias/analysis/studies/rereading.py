@@ -11,6 +11,7 @@ from sdgbias import store
 from sdgbias.errors import InputError
 from sdgbias.methods.labels import TextEncoder
 from sdgbias.suites import facet
+from sdgbias.suites.rows import numbers
 
 
 def read_again(
@@ -54,16 +55,13 @@ def read_again(
     table = facet.predictions(items, pd.concat(blocks, ignore_index=True)).assign(method=method)
     made = facet.metric_rows(items, table, draws=draws, seed=seed)
     counts = table.groupby(["task", "test"], sort=True).size().rename("n").reset_index()
-    floors = counts.assign(
-        method=method, pillar="all", indicator="all", metric="floor", value=floor
-    )
+    floors = numbers(counts.assign(method=method, metric="floor", value=floor))
     printed = facet.printed_rows(items, said, encoder, method)
     made = pd.concat([made, floors, printed], ignore_index=True)
     kept = store.query(
         results,
-        "SELECT * EXCLUDE (run_id, model, suite) FROM metric_rows WHERE run_id = ? AND NOT"
-        " list_contains(?, method)",
+        "SELECT * EXCLUDE (run_id) FROM numbers WHERE run_id = ? AND NOT list_contains(?, method)",
         [run_id, sorted(set(made["method"]))],
     )
-    store.replace(results, run_id, {"metric_rows": pd.concat([kept, made], ignore_index=True)})
+    store.replace(results, run_id, {"numbers": pd.concat([kept, made], ignore_index=True)})
     return made

@@ -36,8 +36,8 @@ FOLDS = 5
 def rows(run: RunData, settings: AnalysisSettings) -> pd.DataFrame:
     """Per task and test, methods random (the paper's protocol), exact and exact_centred: accuracy
     or mae on test, the same on val (val_...), the four parameters, and on test the gain over
-    random, paired by item. For exact_centred also held_out_... (cross-validation over places) and
-    optimism (val minus held out)."""
+    random (versus), paired by item. For exact_centred also held_out_... (cross-validation over
+    places) and optimism (val minus held out)."""
     return table(r for p in problems(run) for r in _rows(p, settings))
 
 
@@ -65,7 +65,9 @@ def _rows(p: Problem, settings: AnalysisSettings) -> list[dict[str, object]]:
         made.append(row(STUDY, f"val_{metric}", tuned_on, **columns))
         if method != "random":
             compared = stats.paired(after - before, p.place[p.test], difference_of(p.task))
-            made.append(row(STUDY, "gain_over_random", compared.estimate, p=compared.p, **columns))
+            columns["versus"] = "random"
+            made.append(row(STUDY, "gain", compared.estimate, p=compared.p, **columns))
+            columns["versus"] = ""
         made += [
             row(STUDY, name, float(x), n=len(p.val), **columns)
             for name, x in zip(PARAMETERS, setting, strict=True)

@@ -139,8 +139,8 @@ def centre(
     there). The value doesn't fall."""
     value = one_payoff(rows, point)
     for which in (TAU, ALPHA, LAMBDA, BETA) * 2:
-        found = _plateau(rows, point, which, ranges, value)
-        candidate = _moved(point, which, found.centre)
+        plateau = _plateau(rows, point, which, ranges, value)
+        candidate = _moved(point, which, plateau.centre)
         if one_payoff(rows, candidate) >= value - _GAIN:
             point = candidate
     return point, tuple(
@@ -150,21 +150,21 @@ def centre(
 
 def _plateau(rows: Packed, point: Floats, which: int, ranges: Ranges, value: float) -> Plateau:
     position = float(point[which])
-    found = around(_line(rows, point, which, ranges), position)
+    plateau = around(_line(rows, point, which, ranges), position)
     # a setting on a breakpoint has no plateau of its own value
-    known = found is not None and found.value >= value - _GAIN
-    return found if found and known else Plateau(value, position, position)
+    holds_value = plateau is not None and plateau.value >= value - _GAIN
+    return plateau if plateau and holds_value else Plateau(value, position, position)
 
 
 def climb(
     rows: Packed, starts: Sequence[Floats], ranges: Ranges, seed: int
 ) -> tuple[Floats, float]:
     """The best of the ascents from `starts`; ties go to the earlier one."""
-    found = [
+    ascents = [
         ascend(rows, start, ranges, np.random.default_rng([seed, i]))
         for i, start in enumerate(starts)
     ]
-    return found[int(np.argmax([value for _, value in found]))]
+    return ascents[int(np.argmax([value for _, value in ascents]))]
 
 
 def exact_search(

@@ -52,7 +52,7 @@ def _walk(table, first, origin, direction, low, high, times, changes, options): 
     times and changes)."""
     k = len(options)
     at, slope = np.empty(k), np.empty(k)
-    start, found = 0.0, 0
+    start, count = 0.0, 0
     for i in range(first, table.shape[0]):
         divergence = table[i, 0]
         fixed, moving = origin[0] + origin[1] * divergence, direction[0] + direction[1] * divergence
@@ -80,10 +80,10 @@ def _walk(table, first, origin, direction, low, high, times, changes, options): 
             here = max(here, nearest)
             change = table[i, 4 * new + 4] - table[i, 4 * now + 4]
             if change != 0.0:
-                times[found], changes[found] = here, change
-                found += 1
+                times[count], changes[count] = here, change
+                count += 1
             now = new
-    return start, found
+    return start, count
 
 
 def along(
@@ -94,12 +94,12 @@ def along(
     first = int(count_kept(rows, tau))
     room = (rows.n - first) * max(1, len(rows.options) - 1)
     times, changes = np.empty(room), np.empty(room)
-    start, found = _walk(
+    start, count = _walk(
         rows.table, first, origin, direction, low, high, times, changes, rows.options
     )
-    order = np.argsort(times[:found], kind="stable")
-    edges = np.concatenate(([low], times[:found][order], [high]))
-    sums = rows.kept[first] + start + np.concatenate(([0.0], np.cumsum(changes[:found][order])))
+    order = np.argsort(times[:count], kind="stable")
+    edges = np.concatenate(([low], times[:count][order], [high]))
+    sums = rows.kept[first] + start + np.concatenate(([0.0], np.cumsum(changes[:count][order])))
     return Steps(edges, sums / rows.n)
 
 

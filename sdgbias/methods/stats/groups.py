@@ -146,12 +146,12 @@ def group_means(
     x = x[:, None] if x.ndim == 1 else x
     m = x.shape[1]
     (code, g), (place, places) = codes(groups), codes(clusters)
-    there = ~np.isnan(x)
-    n = int(there.any(axis=1).sum())
-    most = 1.0 if np.isin(x[there], (0.0, 1.0)).all() else float("inf")
-    same = bool((there == there[:, :1]).all())
-    columns = [np.where(there[:, j], x[:, j], 0.0) for j in range(m)]
-    columns += [there[:, j].astype(float) for j in range(1 if same else m)]
+    has_value = ~np.isnan(x)
+    n = int(has_value.any(axis=1).sum())
+    most = 1.0 if np.isin(x[has_value], (0.0, 1.0)).all() else float("inf")
+    same = bool((has_value == has_value[:, :1]).all())
+    columns = [np.where(has_value[:, j], x[:, j], 0.0) for j in range(m)]
+    columns += [has_value[:, j].astype(float) for j in range(1 if same else m)]
     pair = place * g + code
     parts = [
         sparse.csr_array(np.bincount(pair, weights=c, minlength=places * g).reshape(places, g))

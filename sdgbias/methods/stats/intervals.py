@@ -64,6 +64,14 @@ class Estimate:
             0 if clusters is None or clusters != clusters else int(clusters),
         )
 
+    def columns(self, unit: str = "cluster") -> dict[str, object]:
+        """The columns of a row of results: value, n, low, high, clusters, and as note why there is
+        no interval."""
+        return {
+            **{"value": self.value, "n": self.n, "low": self.low, "high": self.high},
+            **{"clusters": self.clusters, "note": self.missing_interval(unit)},
+        }
+
     @property
     def too_few(self) -> bool:
         """Whether there is a value, but too few clusters for its interval."""
@@ -123,8 +131,8 @@ def spread_of(sums: Floats, rows: Floats, group: Ints | None = None, groups: int
         w = rows / n[code]
         variance = (many - 1) / many * total((sums / (1 - w)) ** 2) / n**2
         # expectation and variance of the above under independent rows of one variance
-        own, cross = w / (1 - w), (w / (1 - w)) ** 2
-        df = total(own) ** 2 / (total(own**2) + total(cross) ** 2 - total(cross**2))
+        diagonal, cross = w / (1 - w), (w / (1 - w)) ** 2
+        df = total(diagonal) ** 2 / (total(diagonal**2) + total(cross) ** 2 - total(cross**2))
     lone = many < 2
     df = np.clip(df, 1.0, np.maximum(many - 1, 1))
     return Spread(np.where(lone, np.nan, variance), np.where(lone, np.nan, df), many)

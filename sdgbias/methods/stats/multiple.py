@@ -101,9 +101,11 @@ def leaderboard(
     ):
         p[i, j] = p[j, i] = adjusted
     differ = np.nan_to_num(p, nan=1.0) < alpha
-    there = ~np.isnan(x)
+    has_value = ~np.isnan(x)
     with np.errstate(invalid="ignore"):
         means = np.where(
-            there.any(axis=1), np.nansum(x, axis=1) / np.maximum(there.sum(axis=1), 1), np.nan
+            has_value.any(axis=1),
+            np.nansum(x, axis=1) / np.maximum(has_value.sum(axis=1), 1),
+            np.nan,
         )
     return letters(means, differ), p, differ

@@ -126,10 +126,10 @@ def t_test(value: float, variance: float, df: float) -> float:
 def p_of_draws(value: np.ndarray, draws: np.ndarray) -> np.ndarray:
     """(S,) two-sided p of zero from (B, S) draws of statistics (S,): centred draws at least as
     large, plus-one corrected."""
-    there = ~np.isnan(draws)
+    defined = ~np.isnan(draws)
     far = np.abs(draws - value) >= np.abs(value) * (1 - 1e-12)
-    p = (1 + np.sum(far & there, axis=0)) / (1 + np.sum(there, axis=0))
-    return np.where(np.isnan(value) | ~there.any(axis=0), np.nan, p)
+    p = (1 + np.sum(far & defined, axis=0)) / (1 + np.sum(defined, axis=0))
+    return np.where(np.isnan(value) | ~defined.any(axis=0), np.nan, p)
 
 
 def minimum_detectable(se: float, df: float, *, alpha: float = 0.05, power: float = 0.8) -> float:

@@ -29,10 +29,10 @@ def figures(s: Studies) -> list[Figure]:
 
 def _accuracy(s: Studies, by: str) -> Figure:
     """One figure per grouping, because countries are only shown for all tests together."""
-    own = s.of("groups", "accuracy", task="mcq", by=by, method=["full", "cade"])
-    frame = named(shaped(own), "groups").assign(level=lambda f: f["level"].str.replace(" x ", ", "))
+    own = s.of("groups", "accuracy", task="mcq", attribute=by, method=["full", "cade"])
+    frame = named(shaped(own), "groups").assign(group=lambda f: f["group"].str.replace(" x ", ", "))
     order = (
-        sorted(set(frame["level"]), key=_rank)
+        sorted(set(frame["group"]), key=_rank)
         if by != "country"
         else {"field": "value", "op": "max", "order": "descending"}
     )
@@ -67,8 +67,8 @@ def _spread(frame: pd.DataFrame) -> str:
         verdict = f"the two intervals {'don’t overlap' if top['low'] > low['high'] else 'overlap'}"
     return (
         f"Full of {first['model']} lies between"
-        f" {low['said']} % ({low['level']}, CI {low['ci']}, n {low['n']:,}) and {top['said']} %"
-        f" ({top['level']}, CI {top['ci']}, n {top['n']:,}): {verdict}."
+        f" {low['said']} % ({low['group']}, CI {low['ci']}, n {low['n']:,}) and {top['said']} %"
+        f" ({top['group']}, CI {top['ci']}, n {top['n']:,}): {verdict}."
     )
 
 

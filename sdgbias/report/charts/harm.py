@@ -56,7 +56,10 @@ def _fixed(s: Studies) -> Figure:
 
 
 def _flips(s: Studies) -> Figure:
-    frame = named(shaped(s.of("harm", "share_of_flips")), "harm-flips")
+    frame = named(
+        shaped(s.of("harm", *(f"share_of_flips_by_{term}_term" for term in ("first", "largest")))),
+        "harm-flips",
+    )
     bars = ["model", "task", "test", "pillar", "term"]
     return figure("harm-flips", stacked(frame, bars, "origin", ORIGINS))
 
@@ -71,7 +74,7 @@ def _reliability(s: Studies) -> Figure:
 
 
 def _risk(s: Studies) -> Figure:
-    own = s.of("selective", "risk", by="coverage")
+    own = s.of("selective", "risk")
     frame = named(shaped(own), "calibration-risk").assign(
         x=lambda f: (100 * f["x"]).round(3),
         coverage=lambda f: f["x"].map(lambda x: f"{x:.0f} %"),

@@ -117,12 +117,12 @@ def _shares(frame: pd.DataFrame, keys: Sequence[str], directions: Sequence[str])
 
 
 def _perturbation(s: Studies) -> Figure:
-    own = s.of("perturbation", *(f"share_{d}" for d in DIRECTIONS), by="order")
-    keys = ["model", "pillar", "level"]
+    own = s.of("perturbation", *(f"share_{d}" for d in DIRECTIONS))
+    keys = ["model", "pillar", "parameter"]
     frame = _shares(own, keys, DIRECTIONS)
     prompts = s.of("perturbation", "distinct_prompts").set_index(keys)["value"].to_dict()
     frame["prompts"] = [
-        f"{int(prompts.get((r.model, r.pillar, r.level), 0)):,}" for r in frame.itertuples()
+        f"{int(prompts.get((r.model, r.pillar, r.parameter), 0)):,}" for r in frame.itertuples()
     ]
     return figure("perturbation", frame)
 
@@ -130,7 +130,7 @@ def _perturbation(s: Studies) -> Figure:
 def _directions(s: Studies) -> Figure:
     directions = (*DIRECTIONS, "invalid")
     views = s.of("directions", *(f"answered_{d}" for d in directions))
-    cade = s.of("directions", *(f"share_{d}" for d in DIRECTIONS), method="cade", by="")
+    cade = s.of("directions", *(f"share_{d}" for d in DIRECTIONS), method="cade")
     if views.empty:
         raise NoRows
     return _by_direction("directions", _ranked(s, views, cade), directions)
@@ -138,7 +138,7 @@ def _directions(s: Studies) -> Figure:
 
 def _two_options(s: Studies) -> Figure:
     directions = ("pessimistic", "optimistic")
-    own = s.of("directions", *(f"share_{d}_two_option" for d in directions), by="")
+    own = s.of("directions", *(f"share_{d}_two_option" for d in directions))
     return _by_direction("directions-two", own, directions)
 
 

@@ -17,18 +17,16 @@ def figures(s: Studies) -> list[Figure]:
 
 def _sweep(s: Studies) -> Figure:
     own = s.of("sweep", "accuracy", "mae")
-    best = s.of("sweep", "optimum").set_index(["model", "task", "test", "by"])["value"].to_dict()
-    optimum = [
-        best.get(key)
-        for key in own[["model", "task", "test", "by"]].itertuples(index=False, name=None)
-    ]
+    key = ["model", "task", "test", "parameter"]
+    best = s.of("sweep", "optimum").set_index(key)["value"].to_dict()
+    optimum = [best.get(at) for at in own[key].itertuples(index=False, name=None)]
     frame = both_tasks(
         own.assign(
             best=pd.Series(optimum, index=own.index, dtype=float),
             optimum=[words_of(x) for x in optimum],
         )
     )
-    frame = frame.sort_values("by", key=lambda c: c.map(PARAMETERS.index), kind="stable")
+    frame = frame.sort_values("parameter", key=lambda c: c.map(PARAMETERS.index), kind="stable")
     return figure("sweep", named(frame, "sweep").assign(at=frame["x"].map(words_of)))
 
 

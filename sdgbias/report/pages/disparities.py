@@ -127,7 +127,9 @@ def load(results: Path, among: Sequence[str] | None = None) -> Fairness | None:
             " method, pillar, indicator, metric"
         ),
         studies=of_runs(
-            f"FROM study_rows {mine} AND study = 'fairness' ORDER BY test, method, pillar, metric"
+            f"""SELECT * REPLACE (coalesce(p_adjusted, p) AS p), low AS ci_low, high AS ci_high,
+            pillar_of(attribute, "group", other) AS pillar FROM numbers {mine}
+            AND study = 'fairness' ORDER BY test, method, pillar, metric"""
         ),
         people=ask(f"{groups} ORDER BY ALL"),
         quarantine=ask(

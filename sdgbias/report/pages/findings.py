@@ -13,7 +13,6 @@ from sdgbias.report.data import ReportData
 from sdgbias.types import NEEDS_PICTURES, NEEDS_SCORES, Task, View
 from sdgbias.vocabulary import METHODS, WORDS
 
-_SCALE = {"mae": 1.0}
 _COLUMNS = {name: title for name, title in METHODS.items() if name != "full_argmax"}
 
 
@@ -54,16 +53,15 @@ def _headline(d: ReportData, model: str) -> dict[str, Any]:
     return {"leaning": points, "extra": extra}
 
 
-def _cell(d: ReportData, where: dict[str, str], digits: int = 1) -> dict[str, Any] | None:
+def _cell(d: ReportData, where: dict[str, str]) -> dict[str, Any] | None:
     """value, ci and n of one metric as text; `missing` why a language model has none; None if the
     store has no such cell."""
     e = d.cell(**where)
     if e is None or e.value != e.value:
         lacks = needs(d.config(where["model"]), where["method"], where.get("task", ""))
         return {"missing": lacks} if lacks else None
-    scale = _SCALE.get(where["metric"], 100.0)
-    ci = labels.interval(e, scale, digits)
-    return {"value": labels.number(scale * e.value, digits), "ci": ci, "n": e.n}
+    shown = labels.written(e, where["metric"])
+    return {"value": shown.value, "ci": shown.ci, "n": e.n}
 
 
 def _known(cells: list[dict[str, Any] | None]) -> list[dict[str, Any]]:
@@ -79,16 +77,12 @@ def _regression_table(d: ReportData, model: str) -> dict[str, Any] | None:
     """Interval accuracy pooled over targets, and MAE per target in the target's unit (a pooled MAE
     would mix units)."""
 
-    def rows(
-        metric: str, where: list[tuple[str, str, dict[str, str]]], digits: int
-    ) -> list[dict[str, Any]]:
+    def rows(metric: str, where: list[tuple[str, str, dict[str, str]]]) -> list[dict[str, Any]]:
         out = []
         for label, unit, place in where:
             cells = [
                 _cell(
-                    d,
-                    {"model": model, "task": "regression", "method": m, "metric": metric, **place},
-                    digits,
+                    d, {"model": model, "task": "regression", "method": m, "metric": metric} | place
                 )
                 for m in _COLUMNS
             ]
@@ -106,12 +100,12 @@ def _regression_table(d: ReportData, model: str) -> dict[str, Any] | None:
         )
         for r in targets.itertuples()
     ]
-    interval = rows("interval_accuracy", tests, 1)
+    interval = rows("interval_accuracy", tests)
     return (
         {
             "interval": interval,
-            "mae": rows("mae", by_target, 2),
-            "pooled": rows("mae", tests, 2),
+            "mae": rows("mae", by_target),
+            "pooled": rows("mae", tests),
         }
         if interval
         else None

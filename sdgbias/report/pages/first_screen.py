@@ -236,8 +236,8 @@ def _debiasing(
         )
         largest = sorted(moved, key=lambda m: moved[m][3] - moved[m][1].value)[: _told(moved)]
         numbers += [
-            f"{model}: {labels.percent(before)} {way} with all evidence {labels.aside(before)},"
-            f" {labels.percent(after)} after CADE {labels.aside(after)}; right answers"
+            f"{model}: {labels.percent(before)} {way} with all evidence"
+            f" {labels.written(before).aside}, {labels.written(after)} after CADE; right answers"
             f" {100 * truth:.1f} %."
             for model in largest
             for way, before, after, truth in (moved[model],)
@@ -249,8 +249,7 @@ def _debiasing(
         lead.append(f"It {' and '.join(verbs)}." if moved else f"CADE {' and '.join(verbs)}.")
         named = sorted(gains, key=lambda m: -abs(gains[m].value))[: _told(gains)]
         numbers += [
-            f"Change in accuracy of {m}: {labels.number(100 * gains[m].value, signed=True)} points"
-            f" {labels.aside(gains[m], signed=True)}"
+            f"Change in accuracy of {m}: {labels.written(gains[m], 'accuracy_gain')}"
             f"{'' if labels.sign_of(gains[m]) else ', which includes zero'}."
             for m in named
         ]
@@ -299,15 +298,14 @@ def _recognition(
         f"{_capital(_of(marked, known))} recognise{'s' if len(marked) == 1 else ''} one group less"
         " often than another (prompt p1, all classes)."
         if first
-        else f"At prompt p1 (all classes, {n}) no difference between groups can be told from"
-        " chance."
+        else f"At prompt p1 (all classes, {n}) no difference between groups is clearer than chance."
     )
     others = _other_prompts(faces, {r["runs"][FACET]: r["model"] for r in known})
     numbers = [_less(*row) for row in _largest(first, _told(known))]
     if others:
         numbers.append(
             f"At other prompts {len(others)} difference{'' if len(others) == 1 else 's'} can be"
-            " told from chance (Holm over groups and prompts of a model)."
+            " distinguished from chance (Holm over groups and prompts of a model)."
         )
         numbers += [_less(m, pair, e, at) for at, m, pair, e in _largest(others, 1)]
     silent_models = [
@@ -358,10 +356,10 @@ def _less(model: str, pair: tuple[str, str], e: Estimate, prompt: str = "") -> s
     11.9 to 52.6, n = 60), at p2.'"""
     more, less = pair if e.value > 0 else pair[::-1]
     low, high = sorted((abs(e.low), abs(e.high)))
-    bounds = labels.aside(Estimate(abs(e.value), e.n, low, high, e.clusters))
+    shown = labels.written(Estimate(abs(e.value), e.n, low, high, e.clusters))
     return (
         f"{model} recognises people annotated as {less} less often than {more}, by"
-        f" {labels.number(abs(100 * e.value))} points {bounds}{f', at {prompt}' if prompt else ''}."
+        f" {shown.value} points {shown.aside}{f', at {prompt}' if prompt else ''}."
     )
 
 
@@ -386,7 +384,7 @@ def _trust(
     lead, numbers = [], []
     if checks:
         right = sum(ok for ok, _ in checks)
-        lead.append(f"{right} of {len(checks)} planted biases lie where they were planted")
+        lead.append(f"{right} of {len(checks)} planted biases are measured as planted")
         if wrong := [text for ok, text in checks if not ok]:
             numbers.append(f"Not as planted: {_listed(wrong)}.")
     if planned:
@@ -468,8 +466,8 @@ def best(table: Table) -> list[str]:
             else:
                 text = (
                     f"No model is the best on {what} beyond its interval: {name} comes first"
-                    f" ({top['said']}), and {others} of the {len(known) - 1} others can’t be told"
-                    " apart from it."
+                    f" ({top['said']}), and {others} of the {len(known) - 1} others don’t differ"
+                    " from it measurably."
                 )
             made.append(text)
     return made

@@ -126,12 +126,12 @@ def pairs(board: Board) -> dict[str, str]:
         one, other = (str(r[k]).removesuffix(" (planted)") for k in ("one", "other"))
         e = Estimate.of_row(r)
         p = "p < 0.001" if r["p"] < 0.001 else f"p {r['p']:.3f}"
-        verdict = "differ" if r["p"] < 0.05 else "can’t be told apart"
+        verdict = "differ" if r["p"] < 0.05 else "don’t differ measurably"
         made[f"{one}|{other}"] = (
             f"On the same questions {one} and {other} {verdict}: accuracy (Full, all tests) of the"
-            f" first minus the second {labels.number(100 * e.value, signed=True)} points"
-            f" {labels.aside(e, signed=True)}, {p} (Holm, over all pairs). Smallest difference that"
-            f" the test would find: {labels.number(100 * r['mde'])} points."
+            f" first minus the second {labels.written(e, 'accuracy_gain')}, {p} (Holm, over all"
+            " pairs). Smallest difference that the test would find:"
+            f" {labels.number(100 * r['mde'])} points."
         )
     return made
 

@@ -53,8 +53,10 @@ def load(results: Path, among: Sequence[str] | None = None) -> Own | None:
         ),
         ask("FROM metric_rows WHERE list_contains($runs, run_id) AND test = 'all' ORDER BY ALL"),
         ask(
-            "FROM study_rows WHERE list_contains($runs, run_id) AND study = 'groups' AND test ="
-            " 'all' AND metric = 'disparity_change' ORDER BY ALL"
+            """SELECT run_id, attribute, "value", n, low AS ci_low, high AS ci_high, clusters,
+               coalesce(p_adjusted, p) AS p FROM numbers WHERE list_contains($runs, run_id)
+               AND study = 'groups' AND test = 'all' AND metric = 'disparity_change'
+               ORDER BY ALL"""
         ),
     )
 
@@ -95,7 +97,11 @@ def _suite(name: object, runs: pd.DataFrame, own: Own) -> dict[str, Any]:
         "accuracy": _table(pooled[pooled["metric"] == "accuracy"], labels_of, "metric"),
         "groups": _table(grouped, labels_of, "group"),
         "changes": [
-            {"model": labels_of[str(r["run_id"])], "name": r["by"], "cell": _cell(r, signed=True)}
+            {
+                "model": labels_of[str(r["run_id"])],
+                "name": r["attribute"],
+                "cell": _cell(r, signed=True),
+            }
             | {"p": p_value(r["p"])}
             for r in changes.to_dict("records")
         ],
@@ -129,8 +135,5 @@ def _cell(row: Mapping[Any, Any], signed: bool = False) -> str:
     """A share as percent, or a signed difference in points, with its interval and n."""
     if pd.isna(row["value"]):
         return f"too few (n {int(row['n'])})"
-    e = Estimate.of_row(row)
-    bounds = f"{100 * e.low:.1f}, {100 * e.high:.1f}"
-    span = labels.interval(e) if pd.isna(e.low) else bounds
-    value = labels.number(100 * e.value, signed=True) if signed else labels.percent(e)
-    return f"{value} [{span}], n {e.n}"
+    shown = labels.written(Estimate.of_row(row), "disparity" if signed else "accuracy")
+    return f"{shown.value}{'' if signed else shown.unit} [{shown.ci}], n {shown.n}"

@@ -9,25 +9,19 @@ optimistic answers) are left out.
 from __future__ import annotations
 
 import hashlib
+import json
 import uuid
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from sdgbias import store
+from sdgbias.files import packaged_sql
 from sdgbias.report import labels
 from sdgbias.report.publish import PublishedFile
-from sdgbias.report.publish.runs import (
-    LEVEL,
-    Number,
-    PublishedRun,
-    answers,
-    json_file,
-    json_line,
-)
+from sdgbias.report.publish.runs import LEVEL, Number, PublishedRun
 
 SCHEMA = "0.3.0"
-#: The number that an answer counts in.
-COUNTED = {"mcq": "accuracy", "regression": "interval_accuracy"}
 _SIGNED = ("accuracy_gain", "disparity")
 
 
@@ -35,23 +29,37 @@ def files(run: PublishedRun) -> list[PublishedFile]:
     digest = hashlib.sha256(run.run_id.encode()).digest()[:16]
     path = f"data/sdgbias/{run.model_id}/{uuid.UUID(bytes=digest, version=4)}"
     samples = f"{path}_samples.jsonl"
-    rows = sum(run.answered.values())
-    made = [
-        PublishedFile(
-            f"every_eval_ever/{path}.json", partial(_aggregate, run, samples if rows else "", rows)
-        )
-    ]
-    return made + (
-        [PublishedFile(f"every_eval_ever/{samples}", partial(_lines, run))] if rows else []
-    )
+    rows = _samples(run, count=True)[0] if run.benchmark else 0
+    record = partial(_aggregate, run, samples if rows else "", rows)
+    made = [PublishedFile(f"every_eval_ever/{path}.json", record)]
+    if rows:
+        made.append(PublishedFile(f"every_eval_ever/{samples}", partial(_lines, run)))
+    return made
+
+
+def _samples(run: PublishedRun, count: bool = False) -> list[Any]:
+    """The lines of the file of answers, or how many there are."""
+    assert run.benchmark is not None
+    sql = packaged_sql("publish.sql")["samples"]
+    values = {
+        "run": run.run_id,
+        "benchmark": run.benchmark.id,
+        "prompts": str(run.benchmark.folder / "prompts.parquet"),
+        "withheld": list(run.benchmark.ids) or [-1],
+        "schema": SCHEMA,
+        "evaluation": _evaluation(run),
+        "model": run.model_id,
+    }
+    sql = f"SELECT count(*) AS line FROM ({sql})" if count else sql
+    return store.arrow(run.results, sql, values, runs=[run.run_id])["line"].to_pylist()
+
+
+def _lines(run: PublishedRun) -> Iterator[bytes]:
+    yield from (f"{line}\n".encode() for line in _samples(run))
 
 
 def _evaluation(run: PublishedRun) -> str:
     return f"sdgbias/{run.model_id}/{run.finished.timestamp():.0f}"
-
-
-def _name(task: str, test: str, method: str) -> str:
-    return f"sdgbias {task} {test} {method}"
 
 
 def _aggregate(run: PublishedRun, samples: str, rows: int) -> Iterator[bytes]:
@@ -88,9 +96,9 @@ def _aggregate(run: PublishedRun, samples: str, rows: int) -> Iterator[bytes]:
             "file_path": samples,
             "total_rows": rows,
         }
-    elif run.why_no_answers:
-        record["source_metadata"]["additional_details"] = {"no_samples": run.why_no_answers}
-    yield json_file(record)
+    elif run.no_answers:
+        record["source_metadata"]["additional_details"] = {"no_samples": run.no_answers}
+    yield (json.dumps(record, ensure_ascii=False, allow_nan=False, indent=2) + "\n").encode()
 
 
 def _result(run: PublishedRun, n: Number) -> dict[str, Any]:
@@ -105,8 +113,8 @@ def _result(run: PublishedRun, n: Number) -> dict[str, Any]:
             "method": "t interval of means clustered by place",
         }
     return {
-        "evaluation_result_id": _result_id(run, n.task, n.test, n.method, n.name),
-        "evaluation_name": _name(n.task, n.test, n.method),
+        "evaluation_result_id": "/".join((run.run_id, n.task, n.test, n.method, n.name)),
+        "evaluation_name": f"sdgbias {n.task} {n.test} {n.method}",
         "source_data": {
             "dataset_name": "SDGBiasBench, rebuilt",
             "source_type": "other",
@@ -122,48 +130,3 @@ def _result(run: PublishedRun, n: Number) -> dict[str, Any]:
         },
         "score_details": {"score": n.value, "uncertainty": uncertainty},
     }
-
-
-def _result_id(run: PublishedRun, task: str, test: str, method: str, metric: str) -> str:
-    return f"{run.run_id}/{task}/{test}/{method}/{metric}"
-
-
-def _lines(run: PublishedRun) -> Iterator[bytes]:
-    for task, test in run.tests:
-        for a in answers(run, task, test):
-            gold = str(a["gold"])
-            yield json_line(
-                {
-                    "schema_version": SCHEMA,
-                    "evaluation_id": _evaluation(run),
-                    "model_id": run.model_id,
-                    "evaluation_name": _name(task, test, a["method"]),
-                    "evaluation_result_id": _result_id(run, task, test, a["method"], COUNTED[task]),
-                    "sample_id": f"{task}_{test}_{a['item_id']}",
-                    "sample_hash": hashlib.sha256((a["prompt"] + gold).encode()).hexdigest(),
-                    "interaction_type": "single_turn",
-                    "input": {
-                        "raw": a["prompt"],
-                        "reference": [gold],
-                        "choices": a["options"] or None,
-                    },
-                    "output": {"raw": [str(a["pred"])]},
-                    "answer_attribution": [
-                        {
-                            "turn_idx": 0,
-                            "source": "output.raw",
-                            "extracted_value": str(a["pred"]),
-                            "extraction_method": a["method"],
-                            "is_terminal": True,
-                        }
-                    ],
-                    "evaluation": {
-                        "score": float(a["correct"]),
-                        "is_correct": bool(a["correct"]),
-                    },
-                    "metadata": {
-                        name: str(a[name])
-                        for name in ("pillar", "indicator", "country", "year", "image_id")
-                    },
-                }
-            )

@@ -37,7 +37,6 @@ def plan(
     to publish), InputError, StoreError."""
     files: list[PublishedFile] = []
     withheld: list[str] = []
-    licences: dict[str, str] = {}
     benchmark: dataset.Benchmark | None = None
     try:
         benchmark = dataset.read(folder)
@@ -46,43 +45,32 @@ def plan(
             raise
         if DATASET in formats:
             withheld.append(f"the dataset: no benchmark at {folder}; name one with --benchmark")
-    if benchmark is not None:
-        licences[f"benchmark {benchmark.id}"] = benchmark.licence
-        withheld += [
+    licences = {} if benchmark is None else {f"benchmark {benchmark.id}": benchmark.licence}
+    for source, ids in benchmark.withheld.items() if benchmark else ():
+        withheld.append(
             f"{len(ids):,} questions, and answers to them, from {source}: its terms don't allow"
             " passing them on"
-            for source, ids in benchmark.withheld.items()
-        ]
-        if DATASET in formats:
-            files += dataset.files(benchmark)
-            withheld.append("coordinates, raw series and quarantined rows of the benchmark")
-    if set(formats) - {DATASET}:
-        chosen, left = _chosen(results, run_ids)
-        withheld += left
-        loaded: list[runs.PublishedRun] = []
-        for run_id in chosen:
-            run = runs.load(
-                results,
-                run_id,
-                benchmark.folder if benchmark else None,
-                benchmark.id if benchmark else "",
-                benchmark.ids if benchmark else (),
+        )
+    if benchmark is not None and DATASET in formats:
+        files += dataset.files(benchmark)
+        withheld.append("coordinates, raw series and quarantined rows of the benchmark")
+    chosen, planted = _chosen(results, run_ids) if set(formats) - {DATASET} else ([], [])
+    loaded = [runs.load(results, run_id, folder, benchmark) for run_id in chosen]
+    withheld += planted
+    licences |= {f"model {r.model}": str(r.spec.get("licence") or "unknown") for r in loaded}
+    for run in loaded if "every-eval-ever" in formats else ():
+        files += every_eval_ever.files(run)
+        if run.no_answers:
+            withheld.append(f"single answers of {run.run_id}: {run.no_answers}")
+        if n := sum(not number.better for number in run.numbers):
+            withheld.append(
+                f"{n:,} numbers of {run.run_id} from every-eval-ever, which asks whether lower"
+                " is better: of these, neither is"
             )
-            licences[f"model {run.model}"] = str(run.spec.get("licence") or "unknown")
-            loaded.append(run)
-            if "every-eval-ever" in formats:
-                files += every_eval_ever.files(run)
-            if run.why_no_answers and "every-eval-ever" in formats:
-                withheld.append(f"single answers of {run.run_id}: {run.why_no_answers}")
-            if "every-eval-ever" in formats and (n := sum(not x.better for x in run.numbers)):
-                withheld.append(
-                    f"{n:,} numbers of {run.run_id} from every-eval-ever, which asks whether lower"
-                    " is better: of these, neither is"
-                )
-        if "model-card" in formats:
-            for model in dict.fromkeys(run.model for run in loaded):
-                files += model_card.files([run for run in loaded if run.model == model], name)
-        if "model-card" in formats and chosen and not name:
+    if "model-card" in formats:
+        for model in dict.fromkeys(run.model for run in loaded):
+            files += model_card.files([run for run in loaded if run.model == model], name)
+        if loaded and not name:
             withheld.append(".eval_results: they name the dataset on the hub; give --dataset")
     if not files:
         raise UsageError("; ".join(["nothing to publish", *withheld]))
@@ -90,14 +78,11 @@ def plan(
 
 
 def _chosen(results: Path, run_ids: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """(run ids, a sentence if planted runs were left out)."""
     if run_ids:
         return list(dict.fromkeys(run_ids)), []
     newest = newest_runs(results, per_benchmark=True)
-    found = store.query(
-        results,
-        "SELECT run_id, provenance FROM runs WHERE list_contains($runs, run_id)",
-        {"runs": newest},
-    )
-    planted = set(found["run_id"][found["provenance"] == "planted"])
-    left = [f"{len(planted)} planted runs, which measure no model: name them with --run"]
-    return [run for run in newest if run not in planted], left if planted else []
+    sql = "SELECT run_id FROM runs WHERE provenance = 'planted' AND list_contains(?, run_id)"
+    planted = set(store.query(results, sql, [newest])["run_id"])
+    note = f"{len(planted)} planted runs, which measure no model: name them with --run"
+    return [run for run in newest if run not in planted], [note] if planted else []

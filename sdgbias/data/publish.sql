@@ -1,0 +1,38 @@
+-- What `sdgbias publish` reads of a run ($run).
+
+-- name: numbers
+-- part: in the suite on people the groups compared and the classes pooled, '' elsewhere.
+SELECT task, test, method, metric,
+       concat_ws(', ', nullif(pillar, 'all'), if($people, if(indicator = 'all', '13 classes', '52 classes'), NULL)) AS part,
+       "value", n, ci_low AS low, ci_high AS high
+FROM metric_rows
+WHERE run_id = $run AND "value" IS NOT NULL AND NOT isnan("value") AND indicator IN ('all', 'all-52') AND (pillar = 'all' OR $people)
+ORDER BY ALL
+
+-- name: samples
+-- The answers to the test split, a line of JSON each, as Every Eval Ever has them. Prompts without an answer (infrastructure failures) have
+-- none here; the run's n_failed counts them. $withheld: multiple-choice questions whose gold value may not be passed on.
+WITH answers AS (
+    SELECT p.*, coalesce(p.pred, '') AS answer, p.correct::INTEGER::DOUBLE AS score, q.text AS prompt,
+           coalesce(if(p.task = 'mcq', i.gold, i.gold_value::VARCHAR), '') AS correct_answer,
+           if(json_array_length(i.options) > 0, i.options::VARCHAR[], NULL) AS choices,
+           i.pillar, i.indicator, i.country, i.year, i.image_id,
+           concat_ws(' ', 'sdgbias', p.task, p.test, p.method) AS evaluation,
+           concat_ws('/', p.run_id, p.task, p.test, p.method, if(p.task = 'mcq', 'accuracy', 'interval_accuracy')) AS result
+    FROM predictions p
+    JOIN items i ON i.benchmark_id = $benchmark AND i.task = p.task AND i.item_id = p.item_id
+    JOIN read_parquet($prompts) q ON q.task = p.task AND q.item_id = p.item_id AND q.test = p.test
+    WHERE p.run_id = $run AND p.split = 'test' AND p.method IN ('full', 'full_generated', 'cade')
+          AND p.correct IS NOT NULL AND NOT (p.task = 'mcq' AND list_contains($withheld, p.item_id))
+)
+SELECT to_json({
+    schema_version: $schema, evaluation_id: $evaluation, model_id: $model, evaluation_name: evaluation, evaluation_result_id: result,
+    sample_id: concat_ws('_', task, test, item_id), sample_hash: sha256(prompt || correct_answer), interaction_type: 'single_turn',
+    input: {raw: prompt, reference: [correct_answer], choices: choices},
+    output: {raw: [answer]},
+    answer_attribution: [
+        {turn_idx: 0, source: 'output.raw', extracted_value: answer, extraction_method: method, is_terminal: true}],
+    evaluation: {score: score, is_correct: correct},
+    metadata: {pillar: pillar, indicator: indicator, country: country, year: year::VARCHAR, image_id: image_id}
+})::VARCHAR AS line
+FROM answers ORDER BY task, test, item_id, method

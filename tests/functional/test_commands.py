@@ -1,0 +1,318 @@
+"""What the command line says of itself and prints: help, sections, versions, JSON, the contents of
+a results file, the project file, and the commands that keep files in order."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pandas as pd
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from sdgbias import __version__, store
+from sdgbias.cli import app, project
+from sdgbias.cli.options import say_json
+from sdgbias.cli.sections import SECTIONS
+from sdgbias.files import packaged_yaml
+from sdgbias.nightly.plan import benchmarks_of
+from sdgbias.report.build import write_report
+from tests.builders.commands import REPOSITORY, ok, refused, sdgbias
+from tests.builders.results import copied, publish_fake
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two planted models, one run each."""
+    return publish_fake(tmp_path_factory.mktemp("results") / "sdgbias.duckdb")
+
+
+def printed(command: str, *, code: int = 0) -> Any:
+    done = sdgbias(f"{command} --json")
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout)
+
+
+# -- help
+
+
+def test_every_command_stands_in_one_section_of_the_help() -> None:
+    listed = [name for section in SECTIONS.values() for name in section]
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    assert sorted(listed) == sorted(commands)
+    help_page = ok("-h")
+    by_itself = ok("--help", alone=True)
+    assert help_page.splitlines()[1:] == by_itself.splitlines()[1:], "but for the program's name"
+    for title, section in SECTIONS.items():
+        assert f"{title}:\n" in help_page
+        for text in section.values():
+            assert text in help_page, "no line is cut"
+
+
+def test_the_help_of_every_command_is_one_screen_with_an_example() -> None:
+    pages = {}
+
+    def visit(commands: dict[str, Any], path: tuple[str, ...] = ()) -> None:
+        for name, command in commands.items():
+            if not getattr(command, "commands", {}):
+                shown = CliRunner().invoke(app, [*path, name, "--help"], terminal_width=100)
+                pages[" ".join((*path, name))] = shown.output
+            visit(getattr(command, "commands", {}), (*path, name))
+
+    visit(dict(typer.main.get_command(app).commands))  # type: ignore[attr-defined]
+    assert {name: page.count("\n") for name, page in pages.items() if page.count("\n") > 40} == {}
+    assert [name for name, page in pages.items() if "\n  Example: sdgbias" not in page] == []
+
+
+def test_every_option_says_what_it_is_for() -> None:
+    def silent(commands: dict[str, Any]) -> list[str]:
+        without = []
+        for name, command in commands.items():
+            without += [f"{name}: {p.name}" for p in command.params if not getattr(p, "help", None)]
+            assert "Args:" not in (command.help or ""), name
+            without += silent(getattr(command, "commands", {}))
+        return without
+
+    assert silent(dict(typer.main.get_command(app).commands)) == []  # type: ignore[attr-defined]
+
+
+def test_a_command_imports_no_other() -> None:
+    code = (
+        "import sys; from sdgbias.cli import main; sys.argv[1:] = ['plan', '-h']\n"
+        "try: main()\n"
+        "finally: print(*sorted(n for n in sys.modules if n.startswith('sdgbias.cli.')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    modules = [f"sdgbias.cli.{name}" for name in ("options", "project", "scoring", "sections")]
+    assert done.stdout.splitlines()[-1].split() == modules
+
+
+def test_the_version() -> None:
+    assert ok("--version") == f"sdgbias {__version__}\n"
+
+
+# -- results
+
+
+def test_results_as_json_are_the_rows_of_the_table(results: Path) -> None:
+    shown = printed(f"results --results {results}")
+    assert shown["people"] is None and shown["own"] is None
+    assert {"model", "method", "value", "n", "ci_low", "ci_high"} <= set(shown["metrics"][0])
+    table = ok(f"results --results {results} --csv").splitlines()
+    assert len(shown["metrics"]) == len(table) - 1
+    sql = "SELECT run_id, CAST('nan' AS DOUBLE) AS nothing FROM runs ORDER BY run_id"
+    assert printed(f'results --results {results} --sql "{sql}"') == [
+        {"run_id": run, "nothing": None} for run in sorted(store.run_ids(results))
+    ]
+
+
+def test_results_of_one_model_name_no_other(results: Path) -> None:
+    shown = printed(f"results fake-optimist --results {results}")
+    assert {row["model"] for row in shown["metrics"]} == {"fake-optimist"}
+    text = ok(f"results fake-optimist --results {results}")
+    assert "fake-optimist" in text and "fake-pessimist" not in text
+
+
+def test_the_headline_is_a_line_a_model_with_its_intervals_and_n(results: Path) -> None:
+    lines = ok(f"results --results {results}").splitlines()
+    shown = {line.split(" ")[0]: line for line in lines if "[" in line and "%" not in line}
+    sql = """SELECT model, value, ci_low, ci_high, n FROM metrics WHERE task = 'mcq' AND test =
+             'all' AND method = 'full' AND pillar = 'all' AND indicator = 'all' AND metric =
+             'accuracy' AND run_id IN (SELECT unnest(?))"""
+    rows = store.query(results, sql, [store.latest_runs(results)])
+    assert len(rows) > 1 and set(rows["model"]) == set(shown)
+    for model, value, low, high, n in rows.itertuples(index=False):
+        numbers = f"{100 * value:.1f} [{100 * low:.1f}–{100 * high:.1f}] {n}"
+        assert f"{model} (planted)  {numbers}" in re.sub(" {2,}", "  ", shown[model])
+
+
+def test_two_models_are_compared_in_a_table_and_in_words(results: Path) -> None:
+    command = f"compare fake-pessimist fake-optimist --results {results}"
+    rows = printed(command)
+    pooled = next(p for p in rows if (p["method"], p["test"]) == ("Full", "all tests"))
+    lines = ok(command).splitlines()
+    sentence = next(line for line in lines if line.startswith("With all evidence,"))
+    if pooled["ci_low"] <= 0 <= pooled["ci_high"]:
+        words = f"no difference can be stated: {100 * pooled['value']:+.1f} points"
+    else:
+        order = ["fake-pessimist", "fake-optimist"][:: 1 if pooled["value"] > 0 else -1]
+        by = f"by {abs(100 * pooled['value']):.1f} points"
+        words = f"{order[0]} is more accurate than {order[1]} {by}"
+    assert words in sentence.replace("\u2212", "-")
+    assert f"n\u00a0=\u00a0{pooled['n']:,}" in sentence
+
+
+def test_two_runs_without_answers_in_common_are_refused(results: Path, tmp_path: Path) -> None:
+    """As retention leaves an old run: its metrics stay, its answers are gone."""
+    copy = copied(results, tmp_path / "copy" / results.name)
+    with duckdb.connect(copy) as file:
+        file.execute("DELETE FROM details WHERE run_id LIKE 'fake-optimist%'")
+    line = refused(2, f"compare fake-pessimist fake-optimist --results {copy}")
+    assert "have no answers left of the same questions" in line
+
+
+def test_tables_metrics_and_methods_are_listed(results: Path) -> None:
+    page = ok(f"results tables --results {results}")
+    names = store.query(results, "SELECT DISTINCT table_name FROM information_schema.columns")
+    tables = packaged_yaml("comments.yaml")["tables"]
+    assert set(names["table_name"]) == {*tables} - {"answers"}  # made where a query names it
+    for name, about in tables.items():
+        assert f"\n{name}: {about}\n" in page
+    assert "\n  accuracy: Accuracy (sdg)\n" in page and "\n  cade: CADE (sdg)" in page
+    shown = printed(f"results tables --results {results}")
+    assert {"name": "accuracy", "about": "Accuracy", "suites": "sdg"} in shown["metrics"]
+
+
+def test_the_other_commands_print_json_alone(results: Path, tmp_path: Path) -> None:
+    where = f"--results {results}"
+    shown = printed(f"models show tiny-llava {where}")
+    assert shown["name"] == "tiny-llava" and shown["nights"] == [] == shown["runs"]
+    assert "tiny-llava" in {model["name"] for model in printed("models list")["models"]}
+    judged = printed(
+        f"gate --results {copied(results, tmp_path / 'r.duckdb')}"
+    )  # it keeps verdicts
+    assert {j["model"] for j in judged} == {"fake-optimist", "fake-pessimist"}
+    assert all(rule["verdict"] for j in judged for rule in j["rules"])
+    (tmp_path / "suite.yaml").write_text("name: dots\n")
+    fault = printed(f"suite check {tmp_path}", code=9)["faults"][0]
+    assert fault["file"] == "suite.yaml" and fault["message"]
+    report = printed(f"raw check {tmp_path}", code=3)
+    assert "sustainbench_labels" in {f["source"] for f in report["findings"]}
+    assert "sustainlab-group.github.io" in sdgbias(f"raw check {tmp_path}").stdout
+
+
+def test_what_json_has_no_word_for(capsys: pytest.CaptureFixture[str]) -> None:
+    table = pd.DataFrame({"a": [1, 2], "b": [0.5, float("nan")], "c": [pd.Timestamp(0), pd.NaT]})
+    say_json({"table": table, "path": Path("x"), "list": [table["a"].to_numpy()]})
+    assert json.loads(capsys.readouterr().out) == {
+        "table": [
+            {"a": 1, "b": 0.5, "c": "1970-01-01 00:00:00"},
+            {"a": 2, "b": None, "c": None},
+        ],
+        "path": "x",
+        "list": [[1, 2]],
+    }
+
+
+def test_the_notebook_of_the_how_to_runs(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (REPOSITORY / "docs/how-to/query.md").read_text(encoding="utf-8")
+    monkeypatch.setenv("SDGBIAS_RESULTS", str(results))
+    names: dict[str, Any] = {}
+    exec(page.split("```python\n")[1].split("```")[0], names)
+    assert len(names["table"]) and ("accuracy", "full") in names["wide"].columns
+
+
+# -- the project file
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in project.KEYS.values():
+        monkeypatch.delenv(variable, raising=False)
+
+
+def test_a_project_file_counts_in_its_folder_and_below_after_option_and_environment(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    below = tmp_path / "notes" / "deep"
+    below.mkdir(parents=True)
+    (tmp_path / project.NAME).write_text(f'results = "{results}"\nregistry = "nowhere"\n')
+    named = ok(f"results --results {results}")
+    assert ok("results", cwd=tmp_path) == ok("results", cwd=below) == named
+    line = refused(4, "models", cwd=tmp_path)
+    assert f"SDGBIAS_REGISTRY={tmp_path / 'nowhere'}: no registry" in line
+    assert "other.duckdb" in refused(7, "results --results other.duckdb", cwd=tmp_path)
+    monkeypatch.setenv("SDGBIAS_RESULTS", "env.duckdb")
+    assert "no results at env.duckdb" in refused(7, "results", cwd=tmp_path)
+    assert "other.duckdb" in refused(7, "results --results other.duckdb", cwd=tmp_path)
+
+
+def test_a_build_writes_where_an_evaluation_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SDGBIAS_RAW", str(tmp_path / "no raw"))
+    monkeypatch.setenv("SDGBIAS_BENCHMARK", str(tmp_path / "mine"))
+    assert str(tmp_path / "no raw") in refused(3, "build", cwd=tmp_path)
+    assert str(tmp_path / "mine") in refused(3, "evaluate tiny-llava")
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_night_takes_the_named_benchmark_and_those_of_other_suites(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    people = Path("data/people/benchmark")
+    for folder, suite in (("data/benchmark", "sdg"), (people, "people"), ("real", "sdg")):
+        Path(folder).mkdir(parents=True)
+        card = json.dumps({"suite": suite, "benchmark_id": "b"})
+        (Path(folder) / "benchmark.json").write_text(card)
+    assert benchmarks_of(None) == (Path("data/benchmark"), people)
+    monkeypatch.setenv("SDGBIAS_BENCHMARK", "real")
+    assert benchmarks_of(None) == (Path("real"), people)
+    assert benchmarks_of([people]) == (people,)
+    monkeypatch.setenv("SDGBIAS_BENCHMARK", "not built")
+    assert benchmarks_of(None) == (Path("not built"),)
+
+
+# -- the files of the results
+
+
+def test_retention_removes_details_and_says_what_is_left(results: Path, tmp_path: Path) -> None:
+    path = copied(results, tmp_path / "r.duckdb")
+    nights = pd.DataFrame({"night": [f"2026-11-1{day}T0130" for day in range(3)]})
+    at = pd.to_datetime(nights["night"], format="%Y-%m-%dT%H%M")
+    hour = pd.Timedelta(hours=1)
+    nights = nights.assign(status="done", started_at=at, finished_at=at + 2 * hour)
+    store.upsert(path, {"nights": nights})
+    size = printed(f"store info --results {path}")
+    assert (size["runs"], size["models"]) == (3, 2)
+    files = list(path.with_suffix(".runs").rglob("*.parquet"))
+    assert size["details_bytes"] == sum(p.stat().st_size for p in files)
+    assert ok(f"store info --results {path}").splitlines()[-1].endswith("sdgbias store compact")
+    kept = printed(f"store keep --results {path}")
+    assert kept["applied"] is False
+    assert {run["run_id"] for run in kept["runs"]} == set(store.run_ids(path))
+
+    older = "fake-optimist-0"
+    keep = f"store keep --results {path} --nights 1 --per-model 1"
+    assert "Details of 1 of 3 runs would go" in ok(keep)
+    assert len(store.query(path, "SELECT DISTINCT run_id FROM scores")) == 3
+    assert "Details of 1 of 3 runs removed" in ok(f"{keep} --apply")
+    left = store.query(path, "SELECT DISTINCT run_id FROM scores")["run_id"]
+    assert set(left) == set(store.run_ids(path)) - {older}
+    assert len(store.query(path, "SELECT DISTINCT run_id FROM metrics")) == 3
+    line = refused(7, f"analyse --results {path} --run {older}")
+    assert "removed by `sdgbias store keep` on 20" in line
+    assert "fake" in write_report(path, tmp_path / "report", among=[older]).read_text()
+
+
+def test_a_damaged_file_is_named_and_orphans_go(results: Path, tmp_path: Path) -> None:
+    path = copied(results, tmp_path / "r.duckdb")
+    assert printed(f"store check --results {path}") == []
+    assert "every file is as it was written" in ok(f"store check --results {path}")
+    victim = sorted(path.with_suffix(".runs").rglob("scores-*.parquet"))[0]
+    victim.write_bytes(b"x" * victim.stat().st_size)
+    assert "1 files are missing or damaged" in refused(7, f"store check --results {path}")
+    shutil.copy(victim, victim.with_name("scores-" + "0" * 16 + ".parquet"))
+    assert "orphans: 1 files" in ok(f"store compact --results {path}")
+
+
+@pytest.mark.slow
+def test_the_instrument_passes_its_self_check(tmp_path: Path) -> None:
+    """The small self-check with a benchmark of its own."""
+    shown = json.loads(ok(f"selfcheck --json --out {tmp_path / 'page.html'}"))
+    assert shown["passed"] is True and len(shown["checks"]) > 300
+    assert shown["intervals_that_hold"] / shown["intervals"] > 0.93
+    checks = {(c["plant"], c["what"]): c for c in shown["checks"]}
+    blind = checks["image-blind", "image use, Full minus CTX+Q at T1"]
+    assert (blind["truth"], blind["measured"]) == (0.0, 0.0)
+    assert "PASSED" in (tmp_path / "page.html").read_text()

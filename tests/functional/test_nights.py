@@ -1,0 +1,200 @@
+"""Nights as a team has them: good and bad models for two nights, a model that is too long for one
+night, nights that are killed. tests/nightly/test_scenarios.py has the table of failures."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from sdgbias import store
+from sdgbias.nightly import attempt, plan, records
+from sdgbias.nightly.regression.policy import DEFAULT
+from sdgbias.registry import entries
+from sdgbias.scoring.scorer import COMMIT_EVERY
+from tests.builders.commands import REPOSITORY, add_model, ok
+from tests.builders.processes import children, end
+from tests.builders.slow_engine import asked, cached, slow_planted
+
+
+def where(folder: Path, benchmark: Path) -> str:
+    paths = f"--results {folder / 'r.duckdb'} --report {folder / 'report'}"
+    return f"{paths} --benchmark {benchmark} --draws 50 --passes none"
+
+
+def test_a_good_an_absent_and_an_unreadable_model_for_two_nights(
+    tiny_benchmark: Path, tmp_path: Path
+) -> None:
+    add_model(tmp_path, "good")
+    add_model(tmp_path, "absent", backend="hf", repo="path:/nowhere/at/all", notes="gone")
+    (tmp_path / "registry/models/torn.yaml").write_text("name: [")
+    night = f"nightly {where(tmp_path, tiny_benchmark)}"
+
+    planned = json.loads(ok(f"{night} --dry-run --json", registry=tmp_path))
+    assert [job["model"] for job in planned["jobs"]] == ["absent", "good"]
+    assert [skipped["model"] for skipped in planned["skipped"]] == ["torn"]
+
+    due = "--timezone Africa/Nairobi --scheduled-for"
+    first = f"{night} {due} 2026-11-20T22:30:00+00:00"
+    ended = json.loads(ok(f"{first} --json", registry=tmp_path))
+    assert (ended["night"], ended["status"]) == ("2026-11-21T0130", "done")
+    assert set(ended["steps"].values()) == {"done"}
+    assert {o["model"]: (o["outcome"], o["kind"]) for o in ended["outcomes"]} == {
+        "absent": ("failed", "ModelError"),
+        "good": ("published", ""),
+        "torn": ("failed", "RegistryError"),
+    }
+    assert entries.load(tmp_path, "absent").state == "quarantined"
+    page = (tmp_path / "report" / "night.html").read_text()
+    assert "absent" in page and "good" in page
+    front = (tmp_path / "report" / "index.html").read_text()
+    assert '<a href="night.html">Last night</a>' in front
+    assert "done already" in ok(first, registry=tmp_path)
+
+    second = f"{night} {due} 2026-11-21T22:30:00+00:00 --model good"
+    printed = ok(second, registry=tmp_path)
+    assert "night 2026-11-22T0130: done" in printed and "unchanged      0" in printed
+    assert "2026-11-22T0130" in (tmp_path / "report" / "night.html").read_text()
+
+
+#: `sdgbias` in a process where the time of a model ends on the prompt LAST ('': never), on which
+#: its engine hangs: however fast the machine is, it comes that far and no further.
+SDGBIAS = """
+import os, subprocess, time
+from pathlib import Path
+from sdgbias import cli
+from sdgbias.nightly import process
+
+last, log, plain = os.environ["LAST"], Path(os.environ["PLANTED_LOG"]), process._watch
+
+def watch(child, timeout_s, look):
+    if not last or look is None:
+        return plain(child, timeout_s, look)
+    looks = 0
+    while child.poll() is None and looks < 20:  # until its progress was written and seen
+        look()
+        looks += log.exists() and last in log.read_text()
+        time.sleep(0.25)
+    raise subprocess.TimeoutExpired("model", timeout_s)
+
+process._watch = watch
+cli.main()
+"""
+
+
+@pytest.mark.slow
+def test_a_model_longer_than_a_night_and_nights_that_are_killed(
+    tiny_benchmark: Path, tmp_path: Path
+) -> None:
+    """Killed twice while the model is at work, once while the night closes: the rows of an
+    evaluation that nothing disturbed, and few prompts are asked a second time: those that were not
+    committed when it was killed."""
+    add_model(tmp_path, "long", batch_size=4)
+    results, whole = tmp_path / "r.duckdb", tmp_path / "undisturbed" / "r.duckdb"
+    common = f"--benchmark {tiny_benchmark} --draws 50 --passes none"
+    subprocess.run(
+        f"{sys.executable} -m sdgbias.cli evaluate long {common} --results {whole}".split(),
+        env=slow_planted(whole.parent, 0.0) | {"SDGBIAS_REGISTRY": str(tmp_path)},
+        check=True,
+        capture_output=True,
+    )
+    order = asked(whole.parent).query("kind == 'score'")["prompt"].tolist()
+
+    def start(night: str, last: str = "") -> subprocess.Popen[str]:
+        options = f"--night {night} {where(tmp_path, tiny_benchmark)}"
+        return subprocess.Popen(
+            [sys.executable, "-c", SDGBIAS, "nightly", *options.split()],
+            cwd=tmp_path,
+            env=slow_planted(tmp_path, 0.1, hang=last) | {"LAST": last, "TMPDIR": str(tmp_path)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def kill(night: subprocess.Popen[str], when: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 600
+        while not when():
+            assert night.poll() is None and time.monotonic() < deadline, "it ended by itself"
+            time.sleep(0.02)
+        models = children(night.pid)
+        os.kill(night.pid, signal.SIGKILL)
+        night.communicate()
+        assert end(models), "the night is dead, its model works on"
+
+    one, other = "2026-11-21T0130", "2026-11-22T0130"
+    for point in sorted(random.Random(19).sample(range(len(order) // 10, len(order) // 3), 2)):
+        kill(start(one), lambda point=point: len(asked(tmp_path)) >= point)
+    closing = tmp_path / "nights" / one / "logs" / "_gate.log"
+    kill(start(one, last=order[len(order) * 6 // 10]), closing.exists)
+    assert records.starts_of(results, one) == 3
+    last = start(other)
+    printed, _ = last.communicate()
+    assert last.returncode == 0, printed
+
+    states = [records.status(results, night) for night in (one, other)]
+    assert states == ["interrupted", "done"]
+    history = records.history(results).set_index("night")
+    outcomes = history[["outcome", "kind"]].agg(tuple, axis=1).to_dict()
+    assert outcomes == {one: ("failed", "OutOfTime"), other: ("published", "")}
+    why = history["message"][one]
+    assert re.match(r"[4-6]\d% of prompts .*about [12]\.\d nights left", why), why
+    page = (tmp_path / "report" / "night.html").read_text(encoding="utf-8")
+    assert "long" in page and other in page
+    for kind, rows in cached(results, "long").items():
+        pd.testing.assert_frame_equal(rows, cached(whole, "long")[kind])
+    for table in ("scores", "predictions"):
+        sql = f"SELECT * FROM {table} ORDER BY ALL"  # the id of the run, too
+        pd.testing.assert_frame_equal(store.query(results, sql), store.query(whole, sql))
+    again = int((asked(tmp_path)["prompt"].value_counts() - 1).sum())
+    batches = (2 * COMMIT_EVERY / 0.1 + 2) * 4  # a kill costs what came after the last commit
+    assert again <= 3 * batches < len(order)
+
+
+SPY = """
+import os, pathlib, sys
+if "evaluate" in sys.orig_argv:
+    pairs = "\\n".join(f"{name}={value}" for name, value in os.environ.items())
+    pathlib.Path(os.environ["SPY"]).write_text(pairs)
+"""
+
+
+def test_a_models_process_does_not_see_the_webhook_by_any_name(
+    tiny_benchmark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_model(tmp_path, "good")
+    (tmp_path / "spy").mkdir()
+    (tmp_path / "spy" / "sitecustomize.py").write_text(SPY)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'spy'}:{REPOSITORY}")
+    monkeypatch.setenv("SPY", str(tmp_path / "seen"))
+    for name in ("NIGHT_CHAT", "TEAM_ROOM", "SDGBIAS_WEBHOOK"):
+        monkeypatch.setenv(name, "https://chat.example/T0/secret")
+    policy, usual = tmp_path / "policy.yaml", "webhook: SDGBIAS_WEBHOOK"
+    policy.write_text(DEFAULT.read_text("utf-8").replace(usual, "webhook: TEAM_ROOM"))
+    settings = plan.Settings(
+        tmp_path,
+        tmp_path / "r.duckdb",
+        (tiny_benchmark,),
+        tmp_path / "report",
+        policy=policy,
+        webhook_env="NIGHT_CHAT",
+        passes="none",
+        draws=10,
+    )
+    [job] = plan.tonight(settings, datetime(2026, 11, 21, 1, 30, tzinfo=UTC)).jobs
+
+    ended = attempt.attempt(job, settings.results)
+
+    assert ended.outcome == attempt.PUBLISHED, ended.message
+    seen = (tmp_path / "seen").read_text()
+    assert f"SDGBIAS_REGISTRY={tmp_path}" in seen and "chat.example" not in seen
