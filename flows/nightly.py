@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import typer
@@ -24,17 +24,19 @@ from sdgbias.errors import InfrastructureError, RegressionBreach
 @takes_night_options()
 def main(**options: Any) -> None:
     log = NightOptions(**options).results.parent / ".prefect" / "server.log"
-    # below another command, the models and steps write to its line themselves
-    with nullcontext() if progress.ADDRESS in os.environ else progress.shown("nightly"):
+    below = progress.ADDRESS in os.environ  # the models and steps write to its line themselves
+    with ExitStack() as started:
         try:
-            with server.of_one_night(log) as wait:
+            with progress.shown("nightly"):
+                wait = started.enter_context(server.of_one_night(log))
                 from flows.night import BREACH, nightly  # as long as the server needs
 
                 wait()
-                state = nightly(**options, return_state=True)
         except InfrastructureError as error:
             print(f"error: {error}", file=sys.stderr)
             sys.exit(error.exit_code)
+        with nullcontext() if below else progress.shown("nightly"):
+            state = nightly(**options, return_state=True)
     print(state.message, file=sys.stderr if state.is_failed() else sys.stdout)
     if not state.is_completed():
         sys.exit(InfrastructureError.exit_code)

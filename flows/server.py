@@ -53,10 +53,10 @@ def of_one_night(log: Path) -> Iterator[Callable[[], None]]:
     """A server of what one night on one machine needs, for this process and those that it starts,
     and a function that waits until it answers; nothing where the environment names a server. Import
     Prefect in the block: it reads its environment when it is imported."""
+    progress.update("starting Prefect")
     if ENV_API in os.environ:
         yield lambda: None
         return
-    progress.update("starting Prefect and its server")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -64,44 +64,24 @@ class ProcessEnd:
     ended: str = ""
 
 
-class _Unwanted(Exception):
-    """`look` gave a reason to end the process."""
-
-
 def run(
     command: Sequence[str],
     log: Path,
     timeout_s: float,
     environment: Mapping[str, str] | None = None,
     without: Collection[str] = (),
-    look: Callable[[], str] | None = None,
+    look: Callable[[], str] = lambda: "",
 ) -> ProcessEnd:
-    """Run a command to its end or to the timeout (0: none); its output is appended to ``log``. No
-    descendant of it survives it, the timeout, or this process.
-    ``without``: environment variables that are not passed on. ``look`` is called every second while
-    it runs; a reason that it returns ('': none) ends it. Raises Stopped if `stop_all` ended
-    it."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    began = time.monotonic()
-    with log.open("ab") as sink:
-        sink.write(f"{_STARTED}{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC\n".encode())
-        sink.flush()
-        more = {"PYTHONUNBUFFERED": "1", **(environment or {})}
-        child = _start(command, str(log), more, without, sink)
-        with _LOCK:
-            _RUNNING.add(child)
-        if _STOPPING.is_set():
-            child.terminate()
-        timed_out, reason = False, ""
+    """Run a command to its end or to the timeout (0: none). ``look`` is called every second while
+    it runs; a reason that it returns ('': none) ends it. The rest as of `beside`. Raises Stopped if
+    `stop_all` ended it."""
+    began, timed_out, reason = time.monotonic(), False, ""
+    more = {"PYTHONUNBUFFERED": "1", **(environment or {})}
+    with beside(command, log, more, without) as child, _running(child):
         try:
-            _watch(child, timeout_s, look)
-        except (subprocess.TimeoutExpired, _Unwanted) as error:
-            timed_out = isinstance(error, subprocess.TimeoutExpired)
-            reason = "" if timed_out else str(error)
-        finally:
-            _end([child])
-            with _LOCK:
-                _RUNNING.discard(child)
+            reason = _watch(child, timeout_s, look)
+        except subprocess.TimeoutExpired:
+            timed_out = True
     if _STOPPING.is_set():
         raise Stopped
     return ProcessEnd(child.returncode, timed_out, time.monotonic() - began, reason)
@@ -114,15 +94,32 @@ def beside(
     environment: Mapping[str, str] | None = None,
     without: Collection[str] = (),
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command beside the block; it ends with the block at the latest, with all its
-    descendants. Arguments as of `run`; yields its supervisor, which ends as the command does."""
+    """Run a command beside the block; its output is appended to ``log``. No descendant of it
+    survives the command, the block, or this process. ``without``: environment variables that are
+    not passed on. Yields its supervisor, which ends as the command does."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as sink:
+        sink.write(f"{_STARTED}{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC\n".encode())
+        sink.flush()
         child = _start(command, str(log), environment or {}, without, sink)
     try:
         yield child
     finally:
         _end([child])
+
+
+@contextmanager
+def _running(child: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Within the block `stop_all` ends it."""
+    with _LOCK:
+        _RUNNING.add(child)
+    try:
+        if _STOPPING.is_set():
+            child.terminate()
+        yield
+    finally:
+        with _LOCK:
+            _RUNNING.discard(child)
 
 
 def _start(
@@ -173,20 +170,18 @@ def sweep() -> int:
     return count
 
 
-def _watch(
-    child: subprocess.Popen[bytes], timeout_s: float, look: Callable[[], str] | None
-) -> None:
-    """Wait for the end; raises TimeoutExpired after ``timeout_s`` seconds (0: never), _Unwanted."""
+def _watch(child: subprocess.Popen[bytes], timeout_s: float, look: Callable[[], str]) -> str:
+    """Wait for the end, or for a reason of ``look``, which is returned; raises TimeoutExpired after
+    ``timeout_s`` seconds (0: never)."""
     deadline = time.monotonic() + (timeout_s or float("inf"))
-    while look is not None and child.poll() is None:
+    while child.poll() is None:
         with suppress(subprocess.TimeoutExpired):
             child.wait(min(LOOK, max(0.0, deadline - time.monotonic())))
         if reason := look():
-            raise _Unwanted(reason)
-        if time.monotonic() >= deadline:
-            break
-    left = deadline - time.monotonic()
-    child.wait(max(0.0, left) if timeout_s else None)
+            return reason
+        if child.poll() is None and time.monotonic() >= deadline:
+            raise subprocess.TimeoutExpired(child.args, timeout_s)
+    return ""
 
 
 def run_captured(command: Sequence[str], seconds: float) -> tuple[int, str, str]:

@@ -102,6 +102,7 @@ def test_a_gap_to_answers_that_share_a_prompt_counts_prompts() -> None:
         rows = directions.rows(run_of(cell), AnalysisSettings())
         gap = one(rows, test=test, metric="accuracy_gain", versus="ctx_q", attribute="")
         assert np.isfinite(gap["low"]) == known
+        assert ("Holm over" in gap["note"]) == np.isfinite(gap["p_adjusted"]) == known
         assert gap["note"].startswith("1 cluster: too few") != known
         assert np.isfinite(
             one(rows, test=test, metric="accuracy_gain", versus="img_q", attribute="")["low"]

@@ -36,8 +36,10 @@ def test_questions_of_one_place_have_one_vote_and_shared_prompts_widen() -> None
     rows = paired.rows(run_of(cell), AnalysisSettings())
     exact = one(rows, test="T1", versus="full", parameter="cluster", metric="mcnemar")
     assert "40 better, 0 worse; by place 4 to 0" in exact["note"] and exact["p"] == 0.125
-    spread = mcq_cell({"full": [A] * 40, "img_q": [B] * 40}, "BA" * 20, params=OPEN)
+    spread = mcq_cell({"full": [A] * 42, "img_q": [B] * 42}, "BAC" * 14, params=OPEN)
     rows = paired.rows(run_of(spread), AnalysisSettings())
+    counts = one(rows, test="T1", versus="full", parameter="cluster", metric="mcnemar")["note"]
+    assert counts.startswith("14 better, 14 worse"), "an answer that stays wrong is neither"
     pick = {"test": "T1", "parameter": "cluster", "metric": "accuracy_gain"}
     assert np.isfinite(one(rows, **pick, versus="full")["low"])
     shared = one(rows, **pick, versus="q_only")

@@ -137,3 +137,21 @@ def test_equal_remainders_go_to_the_earlier_entry() -> None:
 def test_the_larger_remainder_goes_first_wherever_it_stands() -> None:
     assert largest_remainder(10, [14, 15, 71]) == [1, 2, 7]
     assert largest_remainder(10, [71, 15, 14]) == [7, 2, 1]
+
+
+def test_pillars_get_the_shares_of_table_a() -> None:
+    pillars, plenty = dict(zip(PILLARS, PILLARS, strict=True)), dict.fromkeys(PILLARS, 10**6)
+    for task, counts in (
+        (Task.MCQ, (44_580, 32_520, 22_900)),
+        (Task.REGRESSION, (19_427, 16_761, 13_812)),
+    ):
+        kept, _ = quotas(task, pillars, plenty, sum(counts))
+        assert tuple(kept.values()) == counts
+
+
+def test_an_indicator_without_candidates_is_named_where_all_are_kept() -> None:
+    made = with_ids(candidates(), Task.MCQ, 1)
+    pillars = {"shdi": PILLARS[2], "wasting": PILLARS[0], "nothing": PILLARS[0]}
+    kept, notes = draw(made, Task.MCQ, pillars, None)
+    assert len(kept) == notes["available"] == len(made)
+    assert notes["short"] == [f"{PILLARS[0]}, nothing: the data gives no item"]

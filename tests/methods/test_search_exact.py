@@ -219,6 +219,43 @@ def test_climbing_and_centring_never_go_down_and_stay_in_range() -> None:
                 assert mean_payoff(rows, near[None])[0] >= value - 1e-12
 
 
+def test_oblique_lines_reach_to_the_edge_of_the_ranges_and_their_best_point_is_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    s, payoff = problem(3, 150)
+    rows, ranges = pack(s, payoff), ((0.5, 2.0), (0.5, 5.0), (0.25, 1.5), (0.65, 0.99))
+    (a0, a1), (l0, l1), (b0, b1), _ = ranges
+    lines, tried = [], []
+
+    def record_line(rows: object, origin: np.ndarray, direction: np.ndarray, *more: float) -> Steps:
+        steps = along(rows, origin, direction, *more)  # type: ignore[arg-type]
+        if np.count_nonzero(direction) == 3:
+            lines.append((origin, direction, *more, best(steps)))
+        return steps
+
+    def record_point(rows: object, point: np.ndarray) -> float:
+        tried.append(point)
+        return float(mean_payoff(rows, point[None])[0])  # type: ignore[arg-type]
+
+    monkeypatch.setattr("sdgbias.methods.search.exact.along", record_line)
+    monkeypatch.setattr("sdgbias.methods.search.exact.one_payoff", record_point)
+
+    ascend(rows, [1.0, 1.0, 0.5, 0.8], ranges, np.random.default_rng(0))
+
+    assert len(lines) > 3
+    for origin, direction, low, high, tau, top in lines:
+        assert low < 0 < high
+        for end in (low, high):
+            alpha, gamma, beta = origin + end * direction
+            room = (alpha - a0, a1 - alpha, beta - b0, b1 - beta)
+            room += (gamma - l0 * alpha, l1 * alpha - gamma)
+            assert min(room) == pytest.approx(0.0, abs=1e-9), "inside all bounds, and on one"
+        assert top is not None
+        alpha, gamma, beta = origin + top.centre * direction
+        point = pytest.approx([alpha, gamma / alpha, beta, tau])
+        assert any(point == list(one) for one in tried), "the best point of the line is tried"
+
+
 def test_a_line_is_believed_only_when_the_scores_confirm_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -113,21 +113,6 @@ def test_its_accelerator_is_all_that_it_sees(
     assert made.run_id == f"32{tmp_path}"
 
 
-def test_secrets_of_others_are_not_in_its_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in (*attempt.NOT_FOR_MODELS, "HF_TOKEN"):
-        monkeypatch.setenv(name, "a-secret-of-the-team")
-    code = (
-        f"assert not set(os.environ) & {set(attempt.NOT_FOR_MODELS)!r}, 'leak'; assert 'HF_TOKEN'"
-        f" in os.environ; {PUBLISH}"
-    )
-    assert (
-        attempt.attempt(job(tmp_path), tmp_path / "r.duckdb", argv=stub(code)).outcome
-        == "published"
-    )
-
-
 def test_stopping_ends_what_runs_and_is_nobodys_failure(tmp_path: Path) -> None:
     threading.Timer(0.5, process.stop_all).start()
     try:

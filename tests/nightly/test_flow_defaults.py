@@ -1,12 +1,14 @@
-"""Prefect's settings in a flow that is started by hand."""
+"""Prefect's settings in a flow that is started by hand, and what is shown while it starts."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import time
 
-from tests.builders.commands import REPOSITORY
+from sdgbias import progress
+from tests.builders.commands import REPOSITORY, free_port
 
 SETTINGS = """
 import flows
@@ -30,3 +32,19 @@ def test_prefect_reads_the_defaults() -> None:
         check=True,
     )
     assert found.stdout.splitlines() == ["300 False ERROR"]
+
+
+def test_given_a_command_above_then_its_line_says_that_prefect_starts() -> None:
+    """`sdgbias demo` was silent from its step to the first model's start."""
+    nobody = {"PREFECT_API_URL": f"http://127.0.0.1:{free_port()}/api"}
+    with progress.listening():
+        command = [sys.executable, "-m", "flows.nightly"]
+        night = subprocess.Popen(command, cwd=REPOSITORY, env={**os.environ, **nobody})
+        try:
+            deadline = time.monotonic() + 300
+            while "starting Prefect" not in [record.what for record in progress.records()]:
+                assert night.poll() is None and time.monotonic() < deadline
+                time.sleep(0.02)
+        finally:
+            night.kill()
+            night.wait()

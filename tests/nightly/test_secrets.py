@@ -1,5 +1,5 @@
-"""The webhook's address is no business of a model's process, whatever variable the team keeps it
-in."""
+"""Secrets of others are no business of a model's process: the webhook's address, whatever variable
+the team keeps it in, and the tokens of services that a model doesn't need."""
 
 from __future__ import annotations
 
@@ -9,89 +9,55 @@ from pathlib import Path
 import pytest
 
 from sdgbias.nightly import attempt, plan
-from sdgbias.nightly.plan import Job, Settings
 from sdgbias.nightly.regression.policy import DEFAULT
 from tests.builders.night_stubs import NOW, PUBLISH, settings, stub
 
-NAMES = ("NIGHT_CHAT", "TEAM_ROOM", "SDGBIAS_WEBHOOK")
-SAID = (
-    f"assert not set(os.environ) & {set(NAMES)!r}, 'leak'; assert os.environ['OTHER'] == 'seen';"
-    f" {PUBLISH}"
+SECRETS = ("NIGHT_CHAT", "TEAM_ROOM", *attempt.NOT_FOR_MODELS)
+SEEN = (
+    f"assert not set(os.environ) & {set(SECRETS)!r}, 'leak'; assert os.environ['HF_TOKEN'] =="
+    f" 'seen'; {PUBLISH}"
+)
+USUAL = "".join(
+    line
+    for line in DEFAULT.read_text(encoding="utf-8").splitlines(keepends=True)
+    if not line.startswith("webhook:")
 )
 
 
-@pytest.fixture(autouse=True)
-def secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in NAMES:
+def test_given_secrets_then_none_reaches_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in SECRETS:
         monkeypatch.setenv(name, "https://chat.example/secret")
-    monkeypatch.setenv("OTHER", "seen")
-
-
-def only_job(asked: Settings) -> Job:
-    [job] = plan.tonight(asked, NOW).jobs
-    return job
-
-
-def policy(root: Path, line: str, rest: str | None = None) -> Path:
-    """The default policy with its line `webhook` replaced; ``rest``: in place of everything
-    else."""
-    kept = [
-        text
-        for text in DEFAULT.read_text(encoding="utf-8").splitlines()
-        if not text.startswith("webhook:")
-    ]
-    path = root / "own.yaml"
-    path.write_text("\n".join([line, *(kept if rest is None else [rest])]) + "\n")
-    return path
-
-
-def test_neither_the_settings_variable_nor_the_policys_reaches_a_model(tmp_path: Path) -> None:
-    asked = settings(
-        tmp_path, "m", webhook_env="NIGHT_CHAT", policy=policy(tmp_path, "webhook: TEAM_ROOM")
-    )
-    job = only_job(asked)
-    assert job.withheld == ("NIGHT_CHAT", "TEAM_ROOM")
-    assert attempt.attempt(job, asked.results, argv=stub(SAID)).outcome == attempt.PUBLISHED
-    [there] = plan.load(asked.results, job.night).jobs  # as the worker in another pool has it
-    assert there == job
+    monkeypatch.setenv("HF_TOKEN", "seen")
+    policy = tmp_path / "own.yaml"
+    policy.write_text(f"webhook: TEAM_ROOM\n{USUAL}")
+    asked = settings(tmp_path, "m", webhook_env="NIGHT_CHAT", policy=policy)
+    night = plan.tonight(asked, NOW)
+    [job] = night.jobs
+    assert attempt.attempt(job, asked.results, argv=stub(SEEN)).outcome == attempt.PUBLISHED
+    assert plan.load(asked.results, job.night).jobs == (job,), "as a worker in another pool has it"
+    written = (night.folder / "plan.json").read_text()
+    assert json.loads(written)["jobs"][0]["withheld"] == ["NIGHT_CHAT", "TEAM_ROOM"]
+    assert "chat.example" not in written
 
 
 @pytest.mark.parametrize(
-    ("line", "rest"),
+    ("text", "withheld"),
     [
-        ("webhook: TEAM_ROOM", "rules: ["),
-        ('{"webhook": "TEAM_ROOM", "rules": 3}', ""),
-        ("webhook : 'TEAM_ROOM'", "rules: {}"),
+        ("webhook: TEAM_ROOM\nrules: [", ("TEAM_ROOM",)),
+        ('{"webhook": "TEAM_ROOM", "rules": 3}', ("TEAM_ROOM",)),
+        ("webhook : 'TEAM_ROOM'\nrules: {}", ("TEAM_ROOM",)),
+        (f"webhook: >-\n  TEAM_ROOM\n{USUAL}", ("TEAM_ROOM",)),
+        (None, ()),
     ],
+    ids=["no YAML", "no rules", "no list of rules", "a folded text", "no policy"],
 )
-def test_a_policy_that_cannot_be_read_keeps_its_secret_too(
-    tmp_path: Path, line: str, rest: str
+def test_given_the_registrys_policy_then_its_variable_is_withheld_even_if_it_is_broken(
+    tmp_path: Path, text: str | None, withheld: tuple[str, ...]
 ) -> None:
-    assert only_job(settings(tmp_path, "m", policy=policy(tmp_path, line, rest))).withheld == (
-        "TEAM_ROOM",
-    )
-
-
-def test_without_a_policy_there_is_the_usual_name(tmp_path: Path) -> None:
-    """Which no model gets anyway."""
-    assert "SDGBIAS_WEBHOOK" in attempt.NOT_FOR_MODELS
-    assert only_job(settings(tmp_path, "m")).withheld == ()
-    assert only_job(settings(tmp_path, "m", policy=tmp_path, webhook_env="X")).withheld == ("X",)
-
-
-def test_the_registrys_policy_counts_where_none_is_named(tmp_path: Path) -> None:
     asked = settings(tmp_path, "m")
-    policy(tmp_path / "registry", "webhook: >-\n  TEAM_ROOM").rename(
-        tmp_path / "registry" / "policy.yaml"
-    )
-    assert only_job(asked).withheld == ("TEAM_ROOM",)
-
-
-def test_the_plan_names_variables_and_no_address(tmp_path: Path) -> None:
-    night = plan.tonight(settings(tmp_path, "m", webhook_env="NIGHT_CHAT"), NOW)
-    said = (night.folder / "plan.json").read_text()
-    assert (
-        "NIGHT_CHAT" in said
-        and "chat.example" not in said
-        and json.loads(said)["jobs"][0]["withheld"]
-    )
+    if text is not None:
+        (tmp_path / "registry" / "policy.yaml").write_text(text)
+    [job] = plan.tonight(asked, NOW).jobs
+    assert job.withheld == withheld

@@ -3,19 +3,17 @@ whatever it did to stay; its log has a limit."""
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from sdgbias.nightly import process
 from tests.builders.commands import REPOSITORY
-from tests.builders.processes import end
+from tests.builders.processes import alive, end
 
 #: Code of a model that leaves a process behind, whose id it prints.
 STAYS = {
@@ -66,7 +64,7 @@ def printed(log: Path, patience: float = 120.0) -> int:
 def test_given_a_command_that_ends_then_nothing_of_it_is_left(code: str, tmp_path: Path) -> None:
     ended = process.run(model(code, "sys.exit(3)"), tmp_path / "log", 0)
     assert ended.code == 3
-    assert not psutil.pid_exists(printed(tmp_path / "log"))
+    assert not alive(printed(tmp_path / "log"))
 
 
 @stays
@@ -81,7 +79,7 @@ def test_given_a_time_limit_then_nothing_is_left_after_it(
         look=lambda: "enough" if (tmp_path / "log").read_text().count("\n") > 1 else "",
     )
     assert ended.ended == "enough"
-    assert not psutil.pid_exists(printed(tmp_path / "log"))
+    assert not alive(printed(tmp_path / "log"))
 
 
 @stays
@@ -142,4 +140,4 @@ def test_given_a_captured_command_past_its_time_then_nothing_of_it_is_left(
     command = model(f"{STAYS['a session of its own']}; {kept}")
     with pytest.raises(subprocess.TimeoutExpired):
         process.run_captured(command, 5)
-    assert not psutil.pid_exists(int((tmp_path / "pid").read_text() or os.getpid()))
+    assert not alive(int((tmp_path / "pid").read_text()))
