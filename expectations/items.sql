@@ -21,6 +21,9 @@ CREATE VIEW grouped AS
   FROM worded w
   LEFT JOIN (SELECT DISTINCT ON (image_id) image_id, image_group FROM images) g USING (image_id);
 
+-- question-present (gate): an item needs a question
+length(question) >= 10;
+
 -- item-country-known (gate, needs own build): cname and iso3 must be one of the 56 countries
 (cname, iso3) IN (SELECT cname, iso3 FROM countries);
 

@@ -2,13 +2,12 @@
   "use strict";
   const data = JSON.parse(document.getElementById("data").textContent);
   const $ = (id) => document.getElementById(id);
-  const index = new Map(data.keys.map((key, i) => [key, i]));
-  const pages = new Map();
-  const waiting = new Map();
+  const items = new Map(data.items.map((item) => [item.key, item]));
+  const keys = [...items.keys()];
   let verdicts = new Map(); // key -> [verdict, reason, comment]
   let said = new Map(); // key -> what the two reviewers said, from the adjudicator's CSV
   let file = new Set(); // keys of the loaded CSV
-  let list = data.keys; // keys that the filter shows
+  let list = keys; // keys that the filter shows
   let at = 0;
   let unsaved = false;
   let typing = false; // the last input was a key
@@ -73,7 +72,7 @@
     verdicts = new Map();
     const start = prefix();
     for (const [name, value] of kept) {
-      if (name.startsWith(start) && index.has(name.slice(start.length))) verdicts.set(name.slice(start.length), value);
+      if (name.startsWith(start) && items.has(name.slice(start.length))) verdicts.set(name.slice(start.length), value);
     }
   }
 
@@ -83,27 +82,6 @@
     else verdicts.set(key, value);
     unsaved = true;
     remember(prefix() + key, empty ? null : value);
-  }
-
-  // The item files are scripts, because a page opened from a folder may not fetch.
-  window.page = (number, items) => {
-    pages.set(number, items);
-    (waiting.get(number) || []).forEach((go) => go());
-    waiting.delete(number);
-  };
-
-  function need(number, then) {
-    if (number < 0 || number * data.size >= data.keys.length) return;
-    if (pages.has(number)) return then();
-    if (waiting.has(number)) return void waiting.get(number).push(then);
-    waiting.set(number, [then]);
-    const script = document.createElement("script");
-    script.src = `items/${String(number).padStart(3, "0")}.js`;
-    script.onerror = () => {
-      waiting.delete(number);
-      notice(`${script.getAttribute("src")} is missing: copy the whole folder, or write the sheets again.`);
-    };
-    document.head.append(script);
   }
 
   function filter(key) {
@@ -117,7 +95,7 @@
   // Without a key: the first item that is open. After a click the keys belong to the item again; who steps through a list
   // with the arrow keys stays in it until Escape.
   function choose(key) {
-    list = data.keys.filter(filter);
+    list = keys.filter(filter);
     at = Math.max(0, key ? list.indexOf(key) : list.findIndex((other) => !(verdicts.get(other) || [""])[0]));
     show();
     if (!typing) document.activeElement.blur();
@@ -131,16 +109,14 @@
     $("empty").hidden = list.length > 0;
     count();
     if (!key) return void ($("item").hidden = true);
-    const number = index.get(key);
-    need(Math.floor(number / data.size), () => list[at] === key && draw(pages.get(Math.floor(number / data.size))[number % data.size]));
-    need(Math.floor(number / data.size) + 1, () => {});
+    draw(items.get(key));
   }
 
   function count() {
     const done = [...verdicts.values()].filter(([verdict]) => verdict).length;
-    $("bar").max = data.keys.length;
+    $("bar").max = keys.length;
     $("bar").value = done;
-    $("done").textContent = `${done.toLocaleString("en")} of ${data.keys.length.toLocaleString("en")}`;
+    $("done").textContent = `${done.toLocaleString("en")} of ${keys.length.toLocaleString("en")}`;
   }
 
   function draw(item) {
@@ -213,7 +189,7 @@
   const quoted = (text) => (/[",;\r\n\t]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
 
   function save() {
-    const rows = data.keys.filter((key) => !file.size || file.has(key) || verdicts.has(key));
+    const rows = keys.filter((key) => !file.size || file.has(key) || verdicts.has(key));
     const lines = rows.map((key) => [key.split("-")[0], key, ...(verdicts.get(key) || ["", "", ""])].map(quoted).join(","));
     const text = `\ufeff${[data.columns.join(","), ...lines].join("\r\n")}\r\n`;
     const link = document.createElement("a");
@@ -267,7 +243,7 @@
       if (!id) continue;
       const key = /^\d+$/.test(id) ? `${get(row, "task").toLowerCase()}-${id}` : id;
       const value = [get(row, "verdict").toLowerCase(), get(row, "reason").toLowerCase(), get(row, "comment")];
-      if (!index.has(key) || !["", "accept", "reject"].includes(value[0]) || (value[1] && !data.reasons.includes(value[1]))) {
+      if (!items.has(key) || !["", "accept", "reject"].includes(value[0]) || (value[1] && !data.reasons.includes(value[1]))) {
         strange++;
         continue;
       }
@@ -276,7 +252,7 @@
       if (value.some((text) => text)) keep(key, value);
       if (value[0]) given++;
     }
-    if (file.size === data.keys.length) file = new Set();
+    if (file.size === keys.length) file = new Set();
     document.querySelector("#show [value=file]").disabled = !file.size;
     $("show").value = file.size ? "file" : "all";
     choose();

@@ -3,8 +3,7 @@ reviewer.
 
     sheet.html           one item at a time, keys and buttons; keeps the verdicts in the browser,
                          saves them as a CSV, needs no server
-    items/<nnn>.js       the items, 100 a file, loaded on demand
-    images/<id>-<k>.jpg  the images
+    images/<id>-<k>.jpg  the pictures
     <reviewer>.csv       empty verdicts, for use in a spreadsheet; never replaced once it contains
                          verdicts
     sample.json          identifies the sample and its benchmark
@@ -17,10 +16,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,27 +28,25 @@ from PIL import Image
 from sdgbias import templates
 from sdgbias.benchmark import prompts
 from sdgbias.benchmark.review import SHARE, benchmark_id, draw_sample, read_table
-from sdgbias.benchmark.review.verdicts import (
-    COLUMNS,
-    REASONS,
-    VERDICTS,
-    csv_text,
-    written_in,
-)
+from sdgbias.benchmark.review.verdicts import COLUMNS, REASONS, VERDICTS, csv_text, written_in
 from sdgbias.errors import InputError, UsageError
-from sdgbias.files import json_object, packaged, writable, write_atomically, write_json
+from sdgbias.files import (
+    confine,
+    json_object,
+    packaged,
+    writable,
+    write_atomically,
+    write_json,
+)
 from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images.composite import encode_jpeg, open_picture
 from sdgbias.raw.images.image_store import ImageReader
 from sdgbias.types import LETTERS, TESTS, ContextTest, Task
 
-PAGE = 100
 SIDE, QUALITY = 800, 85
 ADJUDICATOR = "adjudicator"
 _DATA = packaged("benchmark", "review")
 _NAME = re.compile(r"\w[\w-]{0,39}")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
-_OURS = {"items": re.compile(r"\d{3,}\.js"), "images": re.compile(r"[0-9a-f]{64}-\d+\.jpg")}
 
 
 @dataclass(frozen=True)
@@ -78,7 +73,6 @@ def write_sheets(
     share: float = SHARE,
     seed: int = 0,
     reviewers: Sequence[str] = ("one", "two"),
-    workers: int | None = None,
     progress: Progress = silent,
 ) -> Sheets:
     """Draw the sample and write the sheet and a CSV per reviewer into `out`. The same benchmark
@@ -89,31 +83,29 @@ def write_sheets(
     names = _names(reviewers)
     sample = draw_sample(benchmark, share, seed)
     items, of = _items(benchmark, sample)
-    pages = [items[at : at + PAGE] for at in range(0, len(items), PAGE)]
-    scripts = {
-        f"{number:03d}.js": f"page({number},{_inline(page)})\n" for number, page in enumerate(pages)
-    }
-    sample_id = hashlib.sha256("".join(scripts.values()).encode()).hexdigest()[:16]
+    sample_id = hashlib.sha256(_inline(items).encode()).hexdigest()[:16]
     csvs = [f"{name}.csv" for name in names]
     kept = _written(out, sample_id, csvs)
     parts = {item["image"]: item["parts"] for item in items if item["parts"]}
-    _write_images(benchmark, out / "images", parts, workers or os.cpu_count() or 1, progress)
-    _clear(out / "images", {_file(image, k) for image, n in parts.items() for k in range(n)})
-    for name, script in scripts.items():
-        write_atomically(out / "items" / name, script)
-    _clear(out / "items", set(scripts))
+    _write_images(benchmark, out, parts, progress)
     for name in csvs:
         if name not in kept:
             write_atomically(out / name, csv_text(sample.reindex(columns=list(COLUMNS)).fillna("")))
     facts = {
-        "sample_id": sample_id,
-        "benchmark_id": benchmark_id(benchmark),
-        "share": share,
-        "seed": seed,
-        "items": len(items),
-        "of": of,
+        **{"sample_id": sample_id, "benchmark_id": benchmark_id(benchmark)},
+        **{"share": share, "seed": seed, "items": len(items), "of": of},
     }
-    write_atomically(out / "sheet.html", _page(facts, names, items))
+    data = {"sample": sample_id, "reasons": list(REASONS), "columns": COLUMNS, "items": items}
+    page = templates.render(
+        "benchmark/review/review.html.j2",
+        **facts,
+        people=[*names, ADJUDICATOR],
+        reasons=REASONS,
+        data=_inline(data),
+        style=(_DATA / "review.css").read_text(encoding="utf-8"),
+        script=(_DATA / "review.js").read_text(encoding="utf-8"),
+    )
+    write_atomically(out / "sheet.html", page)
     about = {**facts, "verdicts": VERDICTS, "reasons": REASONS, "csvs": csvs}
     page = templates.render("benchmark/review/review_readme.md.j2", **about)
     write_atomically(out / "README.md", page)
@@ -172,14 +164,7 @@ def _items(benchmark: Path, sample: pd.DataFrame) -> tuple[list[dict[str, Any]],
             texts = rows.select_dtypes(exclude="number").columns
             rows[texts] = rows[texts].fillna("")
             records += [(row["no"], _shown(row, task)) for row in rows.to_dict("records")]
-    shown = [record for _, record in sorted(records, key=lambda pair: pair[0])]
-    for record in shown:
-        if record["parts"] and not _DIGEST.fullmatch(record["image"]):
-            raise InputError(
-                f"{benchmark}: image_id {record['image']!r} is no sha256; build the images again"
-                " with 'sdgbias build'"
-            )
-    return shown, of
+    return [record for _, record in sorted(records, key=lambda pair: pair[0])], of
 
 
 def _contexts(own: pd.DataFrame, test: ContextTest) -> pd.Series:
@@ -224,58 +209,33 @@ def _shown(row: dict[Any, Any], task: Task) -> dict[str, Any]:
     }
 
 
-def _file(image: str, part: int) -> str:
-    return f"{image}-{part}.jpg"
-
-
-def _write_images(
-    benchmark: Path, folder: Path, parts: dict[str, int], workers: int, progress: Progress
-) -> None:
-    """Write every part of every image as a JPEG; existing files stay. Read in storage (cluster)
-    order, encoded by threads."""
-    missing = {
-        image
-        for image, count in parts.items()
-        if not all((folder / _file(image, k)).is_file() for k in range(count))
+def _write_images(benchmark: Path, out: Path, parts: dict[str, int], progress: Progress) -> None:
+    """Write every part of every picture as a JPEG, encoded anew, so that no metadata of a photo is
+    copied; existing files stay, those of an earlier sample go. Read in storage (cluster) order."""
+    index = read_table(benchmark / "images.parquet", ["cluster_id", "image_id"])
+    stored = index.sort_values("cluster_id")["image_id"].drop_duplicates()
+    files = {
+        image: [confine(out, f"images/{image}-{k}.jpg") for k in range(parts[image])]
+        for image in stored
+        if image in parts
     }
-    if not missing:
-        return
-    index = read_table(Path(benchmark) / "images.parquet", ["cluster_id", "image_id"]).sort_values(
-        "cluster_id"
-    )
-    wanted = [image for image in index["image_id"].drop_duplicates() if image in missing]
-    reader = ImageReader(Path(benchmark))
-    step = 16 * workers  # bounds memory
-    with ThreadPoolExecutor(workers) as pool:
-        for at in each(progress, "writing pictures", range(0, len(wanted), step)):
-            jobs = [
-                pool.submit(_write_image, benchmark, folder / _file(image, k), part)
-                for image in wanted[at : at + step]
-                for k, part in enumerate(reader[image])
-            ]
-            for job in jobs:
-                job.result()
-
-
-def _write_image(benchmark: Path, path: Path, data: bytes) -> None:
-    """Re-encode the image, so that no photo metadata is copied."""
-    try:
-        picture = encode_jpeg(open_picture(data), QUALITY, SIDE)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise InputError(
-            f"{benchmark}: image {path.stem} can't be decoded ({error}); build the images again"
-            " with 'sdgbias build'"
-        ) from None
-    write_atomically(path, picture)
-
-
-def _clear(folder: Path, wanted: set[str]) -> None:
-    """Remove images and item files of an earlier sample: they contain no reviewer's work."""
-    with writable(folder):
-        for path in folder.glob("*"):
-            if path.name not in wanted and _OURS[folder.name].fullmatch(
-                path.name.removesuffix(".part").removeprefix(".")
-            ):
+    reader = ImageReader(benchmark)
+    for image, paths in each(progress, "writing pictures", files.items(), every=100):
+        if all(path.is_file() for path in paths):
+            continue
+        for path, data in zip(paths, reader[image], strict=True):
+            try:
+                picture = encode_jpeg(open_picture(data), QUALITY, SIDE)
+            except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+                raise InputError(
+                    f"{benchmark}: image {path.stem} can't be decoded ({error}); build the images"
+                    " again with 'sdgbias build'"
+                ) from None
+            write_atomically(path, picture)
+    wanted = {path for paths in files.values() for path in paths}
+    with writable(out):
+        for path in (out / "images").glob(f"{'[0-9a-f]' * 64}-*.jpg"):
+            if path not in wanted:
                 path.unlink()
 
 
@@ -284,22 +244,3 @@ def _inline(value: object) -> str:
     JavaScript are escaped."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     return text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-
-
-def _page(facts: dict[str, Any], names: Sequence[str], items: Sequence[dict[str, Any]]) -> str:
-    data = {
-        "sample": facts["sample_id"],
-        "size": PAGE,
-        "reasons": list(REASONS),
-        "columns": COLUMNS,
-        "keys": [i["key"] for i in items],
-    }
-    return templates.render(
-        "benchmark/review/review.html.j2",
-        **facts,
-        people=[*names, ADJUDICATOR],
-        reasons=REASONS,
-        data=_inline(data),
-        style=(_DATA / "review.css").read_text(encoding="utf-8"),
-        script=(_DATA / "review.js").read_text(encoding="utf-8"),
-    )

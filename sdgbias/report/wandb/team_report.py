@@ -84,7 +84,7 @@ def sections(results: Path) -> list[tuple[str, str]]:
             for row in model.breaches
         ]
         parts.append((f"Breaches of night {pages.last_night.night}", "\n".join(breaches)))
-    behind = [[run[column] or "" for column in _RUN] for run in overview[1]["runs"]]
+    behind = [["" if run[c] is None else run[c] for c in _RUN] for run in overview[1]["runs"]]
     return [*parts, ("Runs", _table([_RUN, *behind]))]
 
 
