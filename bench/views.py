@@ -16,7 +16,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ import pandas as pd
 
 from bench import summary
 from sdgbias.benchmark import build
+from sdgbias.engines import Backend
 from sdgbias.engines.hf.engine import HuggingFace
 from sdgbias.raw.images.image_store import ImageReader, ImageSettings
 from sdgbias.raw.synthetic import write_sample
@@ -173,7 +174,11 @@ def main() -> None:
 
 
 def through_harness(
-    engine: HuggingFace, reader: ImageReader, spec: Any, distinct: pd.DataFrame, folder: Path
+    engine: Backend,
+    reader: Mapping[str, tuple[bytes, ...]],
+    spec: Any,
+    distinct: pd.DataFrame,
+    folder: Path,
 ) -> None:
     with tempfile.TemporaryDirectory(dir=folder) as results:
         Scorer(

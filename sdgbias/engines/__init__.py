@@ -4,7 +4,7 @@ Engines score prompts. Only this package imports torch or transformers.
 
 * hf: transformers, in this process
 * vllm, vllm_server, vllm_support: vLLM, as a server that is started here
-* api: endpoints that speak the OpenAI format
+* api, requests: endpoints that speak the OpenAI format, and their requests in flight
 * planted, planted_people: no weights, known biases
 * agreement, fingerprint: two ways of scoring compared, and what scores depend on
 * options, hub_errors, torchvision_ops: options of entries, errors told apart, an import mended
@@ -62,10 +62,12 @@ class Loaded:
     #: `sdgbias plan` estimates the time of the next run.
     counts: Mapping[str, float] = MappingProxyType({})
 
-    def prefetch(self, prompts: Sequence[Prompt], answers: bool = False) -> None:
-        """Says that these prompts are scored next, or answered, so that an engine may prepare them
-        while it works on others. Raises nothing: a prompt that can't be prepared fails when it is
-        asked."""
+    def prefetch(
+        self, prompts: Sequence[Prompt], starts: Sequence[str] = (), max_new_tokens: int = 0
+    ) -> None:
+        """Says that these prompts are scored next, or with ``starts`` answered, so that an engine
+        may prepare them, or send them, while it works on others. Raises nothing: a prompt that
+        can't be prepared fails when it is asked."""
 
     def close(self) -> None:
         """Releases processes and connections."""

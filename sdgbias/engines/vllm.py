@@ -9,12 +9,11 @@ exact and nothing is sampled. docs/how-to/vllm.md describes the installation and
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from sdgbias.engines import Restartable
-from sdgbias.engines.api.engine import EventLoop
 from sdgbias.engines.api.http import Transport, count
 from sdgbias.engines.fingerprint import VERSIONS, accelerator, fingerprint, installed, local_folder
 from sdgbias.engines.hf.loading import too_many
@@ -41,6 +39,7 @@ from sdgbias.engines.hf.prompting import (
 from sdgbias.engines.hf.text_only import TextProcessor
 from sdgbias.engines.hf.tokens import SPACE_MARKS, decoded, find_candidates
 from sdgbias.engines.options import ApiOptions, VllmOptions, read
+from sdgbias.engines.requests import Requests
 from sdgbias.engines.vllm_server import Server
 from sdgbias.errors import EngineDied, InfrastructureError, ModelError
 from sdgbias.methods.answers import thought_begun
@@ -50,6 +49,8 @@ _MOST_IDS = 128  # of one request's logprob_token_ids: more become several reque
 #: Requests in flight where the entry sets no max_num_seqs.
 _IN_FLIGHT = 256
 Scores = dict[int, float]  # token id -> log-probability
+#: A prompt, what it goes on with, and the parameters of the request as JSON.
+Request = tuple[Prompt, str, str]
 Choices = list[tuple[int, ...]]  # the tokens that each position of a start may be
 
 
@@ -83,7 +84,7 @@ class VLLM(Restartable):
         self.minus = minus_ids(self.tokenizer)
         self.ends = sorted(end_ids(_stated_ends(spec, root), self.tokenizer))
         self._sums = {"requests": 0, "prompt_tokens": 0, "cached_tokens": 0}
-        self._loop = EventLoop()
+        self._requests: Requests[Request] = Requests(self._send)
         self.fingerprint = identity(
             spec, root, accelerator(), probe_hash(self.processor, self.template)
         )
@@ -108,15 +109,20 @@ class VLLM(Restartable):
         self.transport = Transport(options, self.name, key)
 
     def restart(self) -> None:
-        self.close()
+        self._disconnect()
         self._connect()
 
     def kill(self) -> None:
         self.server.stop(patience=0)
 
-    def close(self) -> None:
-        self._loop.run(self.transport.close())
+    def _disconnect(self) -> None:
+        self._requests.forget()
+        self._requests.run(self.transport.close())
         self.server.stop()
+
+    def close(self) -> None:
+        self._disconnect()
+        self._requests.close()
 
     # ------------------------------------------------------------------
     # requests
@@ -124,9 +130,7 @@ class VLLM(Restartable):
     def _text(self, prompt: Prompt) -> str:
         return render(self.processor, prompt, self.template)
 
-    def _body(
-        self, prompt: Prompt, text: str, ending: str, parameters: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    def _body(self, prompt: Prompt, text: str, ending: str, parameters: str) -> dict[str, Any]:
         """A request about a rendered prompt that goes on with ``ending``. A picture is identified
         to the server, so that its encoding for one prompt is reused for the next."""
         content: list[dict[str, Any]] = []
@@ -144,29 +148,41 @@ class VLLM(Restartable):
             "add_special_tokens": adds_special_tokens(self.processor, text),
             "temperature": 0,
             "return_token_ids": True,
-            **parameters,
+            **json.loads(parameters),
         }
 
-    def _ask(self, requests: Sequence[tuple[Prompt, str, Mapping[str, Any]]]) -> list[Any]:
-        """The only choice of each answer, with `n_tokens`, in the order of the requests (prompt,
-        what it goes on with, parameters). Raises EngineDied when the server has ended."""
+    async def _send(self, request: Request) -> dict[str, Any]:
+        prompt, ending, parameters = request
+        text = self._text(prompt)
+        return await self.transport.ask(lambda: self._body(prompt, text, ending, parameters), 0, 0)
 
-        shown = max((len(prompt.images) for prompt, _, _ in requests), default=0)
-        if self.max_images is not None and shown > self.max_images:
+    def _too_many(self, prompts: Iterable[Prompt]) -> int:
+        """Pictures of the prompt that has most, where these are more than the server takes; else
+        0."""
+        shown = max((len(prompt.images) for prompt in prompts), default=0)
+        return shown if self.max_images is not None and shown > self.max_images else 0
+
+    def prefetch(
+        self, prompts: Sequence[Prompt], starts: Sequence[str] = (), max_new_tokens: int = 0
+    ) -> None:
+        if self._too_many(prompts):
+            return
+        if not starts:
+            for ending in ("", *self._lone_space()):
+                asked = [p for p in prompts if not ending or self._spaced_candidate(p)]
+                self._requests.begin([r for p in asked for r in self._scoring(p, ending)])
+        elif "" in starts:
+            self._requests.begin([(p, "", self._answering(max_new_tokens)) for p in prompts])
+
+    def _ask(self, requests: Sequence[Request]) -> list[Any]:
+        """The only choice of each answer, with `n_tokens`, in the order of the requests. Raises
+        EngineDied when the server has ended."""
+        if shown := self._too_many(prompt for prompt, _, _ in requests):
             raise ModelError(too_many(self.name, shown, f"takes {self.max_images} at most"))
-
-        async def one(prompt: Prompt, ending: str, parameters: Mapping[str, Any]) -> Any:
-            text = self._text(prompt)
-            return await self.transport.ask(
-                lambda: self._body(prompt, text, ending, parameters), 0, 0
-            )
-
-        async def every() -> list[Any]:
-            return await asyncio.gather(*(one(*r) for r in requests), return_exceptions=True)
-
-        answers = self._loop.run(every())
-        failures = [a for a in answers if isinstance(a, BaseException)]
+        answers = self._requests.answers(requests)
+        failures = [a for a in answers if isinstance(a, Exception)]
         if failures:
+            self._requests.forget()
             if self.server.ended:
                 raise EngineDied(f"{self.name}: {self.server.last_words()}") from None
             self.transport.resume()  # the fault of one request isn't that of the next batch
@@ -205,16 +221,13 @@ class VLLM(Restartable):
         if not prompts:
             return batch
         first, firsts = self._first_tokens(prompts, "")
-        spaced = [
-            i for i, p in enumerate(prompts) if self.candidates.needs_space & set(p.candidates)
-        ]
         after: dict[int, Scores] = {}
         following: dict[int, Any] = {}
-        if spaced and self.candidates.space is not None:
-            ending = self._written([self.candidates.space])
-            second, behind = self._first_tokens([prompts[i] for i in spaced], ending)
-            after = dict(zip(spaced, second, strict=True))
-            following = dict(zip(spaced, behind, strict=True))
+        for ending in self._lone_space():
+            rows = [i for i, prompt in enumerate(prompts) if self._spaced_candidate(prompt)]
+            second, behind = self._first_tokens([prompts[i] for i in rows], ending)
+            after = dict(zip(rows, second, strict=True))
+            following = dict(zip(rows, behind, strict=True))
         for row, (prompt, scores) in enumerate(zip(prompts, first, strict=True)):
             merged = np.array([self._merged(c, scores, after.get(row)) for c in prompt.candidates])
             batch.logits[row, : len(merged)] = merged
@@ -233,24 +246,37 @@ class VLLM(Restartable):
     ) -> tuple[list[Scores], list[Any]]:
         """For each prompt and what it goes on with: log-probabilities of the tokens that can begin
         an answer, and the first of its answers."""
-        requests: list[tuple[Prompt, str, Mapping[str, Any]]] = []
-        owners: list[int] = []
-        for row, prompt in enumerate(prompts):
-            wanted = {*self.minus}.union(*(self.candidates.ids[c] for c in prompt.candidates))
-            if self.candidates.space is not None:
-                wanted.add(self.candidates.space)
-            ids = sorted(wanted)
-            for at in range(0, len(ids), _MOST_IDS):
-                named = {"logprobs": True, "logprob_token_ids": ids[at : at + _MOST_IDS]}
-                named |= {"top_logprobs": 1, "return_tokens_as_token_ids": True, "max_tokens": 1}
-                requests.append((prompt, ending, named))
-                owners.append(row)
+        asked = [self._scoring(prompt, ending) for prompt in prompts]
+        owners = [row for row, requests in enumerate(asked) for _ in requests]
+        answers = self._ask([request for requests in asked for request in requests])
         scores: list[Scores] = [{} for _ in prompts]
         firsts: dict[int, Any] = {}
-        for row, choice in zip(owners, self._ask(requests), strict=True):
+        for row, choice in zip(owners, answers, strict=True):
             scores[row] |= _log_probabilities(self.name, choice)
             firsts.setdefault(row, choice)
         return scores, [firsts[row] for row in range(len(prompts))]
+
+    def _scoring(self, prompt: Prompt, ending: str) -> list[Request]:
+        """The requests for the scores of a prompt that goes on with ``ending``."""
+        wanted = {*self.minus}.union(*(self.candidates.ids[c] for c in prompt.candidates))
+        if self.candidates.space is not None:
+            wanted.add(self.candidates.space)
+        ids = sorted(wanted)
+        one = {"logprobs": True, "top_logprobs": 1, "return_tokens_as_token_ids": True}
+        parts = [ids[at : at + _MOST_IDS] for at in range(0, len(ids), _MOST_IDS)]
+        return [
+            (prompt, ending, json.dumps({**one, "max_tokens": 1, "logprob_token_ids": part}))
+            for part in parts
+        ]
+
+    def _lone_space(self) -> list[str]:
+        """The text of a lone space token; nothing without one."""
+        space = self.candidates.space
+        return [] if space is None else [self._written([space])]
+
+    def _spaced_candidate(self, prompt: Prompt) -> bool:
+        """Whether a candidate may come second, behind a lone space token."""
+        return bool(self.candidates.needs_space & set(prompt.candidates))
 
     def _merged(self, candidate: str, scores: Scores, after: Scores | None) -> float:
         ids, space = self.candidates.ids[candidate], self.candidates.space
@@ -273,7 +299,7 @@ class VLLM(Restartable):
             return Generated.whole([[] for _ in prompts])
         owners = [prompt for prompt in prompts for _ in starts]
         forced = self._forced(owners, self._spaced(prompts, starts, choices))
-        parameters = {"max_tokens": max_new_tokens, "stop_token_ids": self.ends}
+        parameters = self._answering(max_new_tokens)
         answers = self._ask(
             [(p, self._written(ids), parameters) for p, ids in zip(owners, forced, strict=True)]
         )
@@ -287,6 +313,9 @@ class VLLM(Restartable):
         return Generated(
             [texts[i : i + len(starts)] for i in rows], [cut[i : i + len(starts)] for i in rows]
         )
+
+    def _answering(self, max_new_tokens: int) -> str:
+        return json.dumps({"max_tokens": max_new_tokens, "stop_token_ids": self.ends})
 
     def _written(self, ids: Sequence[int]) -> str:
         """Tokens as the text that a prompt goes on with."""
@@ -330,7 +359,9 @@ class VLLM(Restartable):
                     (
                         prompts[row],
                         self._written(forced[row]),
-                        {"max_tokens": 1, "allowed_token_ids": list(choices[row][position])},
+                        json.dumps(
+                            {"max_tokens": 1, "allowed_token_ids": list(choices[row][position])}
+                        ),
                     )
                     for row in several
                 ]

@@ -18,7 +18,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -39,8 +39,10 @@ from sdgbias.progress import Progress, silent
 from sdgbias.registry import machine
 from sdgbias.registry.propose import Host
 from sdgbias.scoring.parity import compare_with_itself, describe
-from sdgbias.scoring.probes import Probes, probes
 from sdgbias.types import ModelSpec, Prompt
+
+if TYPE_CHECKING:
+    from sdgbias.scoring.probes import Probes
 
 PROBES, QUESTIONS = 12, 100
 #: Least candidate mass; the default policy quarantines a model below it (rule candidate-mass).
@@ -76,6 +78,8 @@ def probe(
     fault of the model."""
     if spec.backend not in PROBED:
         return Verdict(True, f"not probed: backend {spec.backend}")
+    from sdgbias.scoring.probes import probes  # an environment for vLLM alone has no pandas
+
     chosen = probes(benchmark, n, 0, spec.views, QUESTIONS)
     try:
         with closing(load(spec, root)) as engine:

@@ -17,7 +17,7 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,8 +35,10 @@ from sdgbias.errors import (
 from sdgbias.files import json_file, understood, write_json
 from sdgbias.progress import Progress, each, silent
 from sdgbias.registry import entries
-from sdgbias.scoring.probes import Probes
 from sdgbias.types import ModelSpec, ScoreBatch
+
+if TYPE_CHECKING:
+    from sdgbias.scoring.probes import Probes
 
 #: Which other engines serve the same weights.
 SAME_WEIGHTS = {"hf": ("vllm",), "vllm": ("hf",)}

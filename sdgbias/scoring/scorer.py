@@ -201,7 +201,10 @@ class Scorer:
                 row["prompt"] = prompt
             if chunk:
                 prompts = [row["prompt"] for row in chunk]
-                self.engine.prefetch(prompts, answers=kind == "generations")
+                if kind == "scores":
+                    self.engine.prefetch(prompts)
+                else:
+                    self.engine.prefetch(prompts, *_starts_and_limit(chunk))
             return chunk
 
         def commit() -> None:
@@ -260,7 +263,7 @@ class Scorer:
     def _generate_batch(self, chunk: Chunk) -> pa.RecordBatch:
         """Free answers, or the answer after each forced start: all rows of a chunk have the same
         starts and limit."""
-        starts, limit = chunk[0]["forced"].split(","), chunk[0]["limit"]
+        starts, limit = _starts_and_limit(chunk)
         began = time.perf_counter()
         answers = self.engine.generate([row["prompt"] for row in chunk], starts, limit)
         took = time.perf_counter() - began
@@ -277,6 +280,11 @@ class Scorer:
     def _lengths(self, chunk: Chunk) -> np.ndarray:
         """(N,) tokens of N prompts, 0 where no start has scored them."""
         return np.array([self.lengths.get(row["key"], row.get("n_tokens", 0)) for row in chunk])
+
+
+def _starts_and_limit(chunk: Chunk) -> tuple[list[str], int]:
+    """The forced starts and the longest answer of all rows of a chunk."""
+    return chunk[0]["forced"].split(","), int(chunk[0]["limit"])
 
 
 def _rows(kind: str, *columns: Any) -> pa.RecordBatch:

@@ -14,7 +14,7 @@ import pytest
 from sdgbias.engines.hf.engine import HuggingFace
 from sdgbias.types import LETTERS, ModelSpec, Prompt
 from tests.builders import tiny_models
-from tests.spec.test_backends import image
+from tests.spec.engine_spec import image
 
 #: Two chunks, each of two prompts about a picture and one without.
 CHUNKS = [
@@ -71,8 +71,8 @@ def test_the_next_chunk_is_processed_while_the_model_computes_one(
     forward.__signature__ = inspect.signature(plain)  # type: ignore[attr-defined]
     monkeypatch.setattr(engine.model, "forward", forward)
 
-    engine.prefetch(CHUNKS[0], answers)
-    engine.prefetch(CHUNKS[1], answers)
+    engine.prefetch(CHUNKS[0], [""] * answers)
+    engine.prefetch(CHUNKS[1], [""] * answers)
     ask(engine, CHUNKS[0], answers)
 
     assert watched.second_begins.is_set()

@@ -134,7 +134,7 @@ def test_an_endpoint_that_is_down_is_left_alone(server: Server, make: Callable[.
             api.candidate_scores(prompts(40)[start : start + 10])
     assert len(server.times) == DOWN_AFTER
     with pytest.raises(InfrastructureError, match="down"):
-        api.candidate_scores(prompts(1))
+        api.candidate_scores(prompts(41)[40:])
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from sdgbias.engines.hf.ways import decide
 from sdgbias.types import LETTERS, ModelSpec, Prompt
 from tests.builders import families
 from tests.builders.bare_model import Bare
-from tests.spec.test_backends import image
+from tests.spec.engine_spec import image
 
 #: Largest difference of a log-score: rounding of 11 and of 8 bits, through two layers.
 NEAR = {"float32": 1e-4, "float16": 0.01, "bfloat16": 0.05}

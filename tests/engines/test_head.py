@@ -17,7 +17,7 @@ from sdgbias.engines.hf.head import keep_precise
 from sdgbias.errors import NonFiniteLogits
 from sdgbias.types import LETTERS, ModelSpec, Prompt
 from tests.builders.tiny_models import save
-from tests.spec.test_backends import image
+from tests.spec.engine_spec import image
 
 
 @pytest.fixture(scope="module")

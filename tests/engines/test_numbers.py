@@ -19,7 +19,7 @@ from sdgbias.engines.hf.prompting import minus_ids, start_choices
 from sdgbias.engines.hf.tokens import SPACE_MARKS, find_candidates
 from sdgbias.types import DIGITS, LETTERS, ModelSpec, Prompt
 from tests.builders import tiny_models
-from tests.spec.test_backends import image
+from tests.spec.engine_spec import image
 
 #: How Llama 3 and tekken, and how Qwen cut numbers; and a SentencePiece-like cut at spaces alone.
 PATTERNS = {"three": r"\p{N}{1,3}|\p{L}+|[^\s\p{L}\p{N}]|\s", "one": r"\p{N}|\p{L}+|\S|\s"}

@@ -94,7 +94,7 @@ def test_probes_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     def verdict(rule: Any) -> admission.Verdict:
         monkeypatch.setattr(admission, "load", lambda *_: Engine(rule))
         with monkeypatch.context() as patched:
-            patched.setattr(admission, "probes", lambda *_: found)
+            patched.setattr(probes, "probes", lambda *_: found)
             return admission.probe(spec, Path())
 
     assert verdict(steady).passed
@@ -126,7 +126,7 @@ def test_weights_that_are_none_have_no_score(
     from sdgbias.types import Prompt
 
     monkeypatch.setattr(
-        admission, "probes", lambda *_: probes.Probes([Prompt("x", "AB")] * 6, "made by hand", {})
+        probes, "probes", lambda *_: probes.Probes([Prompt("x", "AB")] * 6, "made by hand", {})
     )
     shutil.copytree(
         Path(__file__).parents[2] / "registry" / "weights" / "tiny-llava", tmp_path / "odd"

@@ -14,8 +14,10 @@ from sdgbias.engines.planted import Planted
 from sdgbias.errors import InfrastructureError, ModelError
 from sdgbias.registry import entries
 from sdgbias.scoring import evaluate as evaluation
-from sdgbias.scoring.evaluate import Evaluation, _nothing_scored, evaluate
+from sdgbias.scoring import session
+from sdgbias.scoring.evaluate import _nothing_scored, evaluate
 from sdgbias.scoring.scorer import NOT_FINITE
+from sdgbias.scoring.session import Evaluation
 from sdgbias.suites.suite import EvalSettings
 from sdgbias.types import Prompt, ScoreBatch, View
 from tests.builders.planted_people import planted
@@ -71,7 +73,7 @@ def test_an_evaluation_that_loses_a_whole_view_is_no_success(
 
 @pytest.fixture
 def first_look_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "FIRST_LOOK", 0.0)
+    monkeypatch.setattr(session, "FIRST_LOOK", 0.0)
 
 
 RUN = """SELECT run_id, n_prompts_planned AS planned, n_scored, n_cached, n_failed,

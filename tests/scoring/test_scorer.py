@@ -96,7 +96,7 @@ def test_the_next_chunk_is_named_before_one_is_scored_and_again_when_chunks_shri
     said: list[tuple[str, int]] = []
 
     class Told(Engine):
-        def prefetch(self, prompts: Sequence[Prompt], answers: bool = False) -> None:
+        def prefetch(self, prompts: Sequence[Prompt], *_: object) -> None:
             said.append(("next", len(prompts)))
 
         def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:

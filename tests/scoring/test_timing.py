@@ -12,8 +12,8 @@ from sdgbias.engines import load
 from sdgbias.progress import Progress
 from sdgbias.scoring import scorer as scorer_module
 from sdgbias.scoring.cache import ScoreCache
-from sdgbias.scoring.evaluate import Evaluation, Scoring, score_model
 from sdgbias.scoring.scorer import Scorer
+from sdgbias.scoring.session import Evaluation, Scoring, score_model
 from sdgbias.scoring.timing import timings
 from sdgbias.suites import sdg
 from sdgbias.suites.suite import EvalSettings

@@ -1,4 +1,4 @@
-"""One specification, run on every engine: what `Backend` promises, whatever is behind it."""
+"""One specification, run on every engine, and what the engine hf promises beyond it."""
 
 from __future__ import annotations
 
@@ -14,43 +14,14 @@ from PIL import Image
 
 from sdgbias.engines import Backend, load
 from sdgbias.errors import ModelError, RegistryError
-from sdgbias.types import DIGITS, ModelSpec, Prompt
+from sdgbias.registry import entries
+from sdgbias.types import DIGITS, ModelSpec
+from tests.builders import endpoint, served_model
 from tests.builders.tiny_models import save_llava
+from tests.spec.engine_spec import *  # noqa: F403
+from tests.spec.engine_spec import PAIRS, PROMPTS
 
-
-def image(seed: int) -> bytes:
-    pixels = np.random.default_rng(seed).integers(0, 255, (40, 40, 3), dtype=np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG")
-    return buffer.getvalue()
-
-
-PROMPTS = [
-    Prompt("Question: how high?\nOptions: A. low; B. high", "AB"),
-    Prompt(
-        "Question: how high is it in this place, all things considered?\nOptions: A. low; B. mid;"
-        " C. high",
-        "ABC",
-    ),
-    Prompt("Q", "ABC", (image(1),), "one"),
-    Prompt(
-        "Question: a longer text about asset_index=1.5 with a picture", "ABC", (image(2),), "two"
-    ),
-    Prompt("How many years?", DIGITS, (image(1),), "one"),
-    Prompt("How many years of schooling?", DIGITS),
-]
-#: A street and a map, as the image layout `several` gives them; the second shares a picture with
-#: the first.
-PAIRS = [
-    Prompt("Question: which of the two?", "AB", (image(4), image(5)), "four-five"),
-    Prompt(
-        "Question: which of the two, all things considered?",
-        "ABC",
-        (image(5), image(4)),
-        "five-four",
-    ),
-    Prompt("How many years?", DIGITS, (image(4), image(6)), "four-six"),
-]
+ROOT = entries.find_root()
 
 
 def spec(backend: str, repo: str = "planted") -> ModelSpec:
@@ -59,88 +30,41 @@ def spec(backend: str, repo: str = "planted") -> ModelSpec:
     )
 
 
-@pytest.fixture(scope="module", params=["planted", "hf-byte", "hf-metaspace", "tiny-llava"])
+@pytest.fixture(
+    scope="module", params=["planted", "hf-byte", "hf-metaspace", "tiny-llava", "endpoint"]
+)
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Backend:
     kind = str(request.param)
     if kind == "planted":
         return load(spec("planted"), Path())
     if kind == "tiny-llava":
-        from sdgbias.registry import entries
-
-        root = entries.find_root()
-        return load(entries.load(root, "tiny-llava"), root)
+        return load(entries.load(ROOT, "tiny-llava"), ROOT)
+    if kind == "endpoint":
+        server = served_model.serve(load(entries.load(ROOT, "tiny-llava"), ROOT))
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv("UNIT_KEY", endpoint.KEY)
+            return load(endpoint.spec(server, **served_model.OPTIONS), Path())
     folder = save_llava(tmp_path_factory.mktemp(kind), kind.removeprefix("hf-"))
     return load(spec("hf", f"path:{folder}"), Path())
 
 
-def test_shapes_and_meaning(engine: Backend) -> None:
-    batch = engine.candidate_scores(PROMPTS)
-    assert batch.logits.shape == (len(PROMPTS), 10)
-    assert batch.logits.dtype == np.float32
-    for row, prompt in zip(batch.logits, PROMPTS, strict=True):
+def test_an_endpoint_gives_the_scores_and_answers_of_the_model_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = load(entries.load(ROOT, "tiny-llava"), ROOT)
+    server = served_model.serve(model)
+    monkeypatch.setenv("UNIT_KEY", endpoint.KEY)
+    api = load(endpoint.spec(server, **served_model.OPTIONS), Path())
+    for prompt in (*PROMPTS, *PAIRS):
         k = len(prompt.candidates)
-        assert np.isfinite(row[:k]).all()
-        assert np.isnan(row[k:]).all()
-    assert ((batch.mass > 0) & (batch.mass <= 1 + 1e-6)).all()
-    assert (batch.n_tokens > 0).all()
-    assert len(batch.top_token) == len(PROMPTS)
-
-
-def test_neighbours_padding_and_order_never_change_a_score(engine: Backend) -> None:
-    together = engine.candidate_scores(PROMPTS)
-    alone = [engine.candidate_scores([p]) for p in PROMPTS]
-    backward = engine.candidate_scores(PROMPTS[::-1])
-    for i, (prompt, one) in enumerate(zip(PROMPTS, alone, strict=True)):
-        k = len(prompt.candidates)
-        assert together.logits[i, :k] == pytest.approx(one.logits[0, :k], abs=1e-4)
-        assert together.logits[i, :k] == pytest.approx(backward.logits[-1 - i, :k], abs=1e-4)
-        assert together.mass[i] == pytest.approx(one.mass[0], abs=1e-4)
-        assert together.n_tokens[i] == one.n_tokens[0]
-
-
-def test_the_image_and_the_text_matter(engine: Backend) -> None:
-    p = PROMPTS[2]
-    variants = [
-        p,
-        Prompt(p.text, p.candidates, (image(3),), "three"),
-        Prompt(p.text + "?", p.candidates, p.images, p.image_id),
-        Prompt(p.text, p.candidates),
-    ]
-    scores = engine.candidate_scores(variants).logits
-    assert len({tuple(np.round(row, 3)) for row in scores}) == 4
-
-
-def test_several_pictures_and_their_order_matter(engine: Backend) -> None:
-    """The same promises for prompts of two pictures, alone, together and beside prompts of one or
-    none."""
-    mixed = [PROMPTS[0], PAIRS[0], PROMPTS[2], PAIRS[1], PAIRS[2]]
-    together = engine.candidate_scores(mixed)
-    for i, prompt in enumerate(mixed):
-        alone = engine.candidate_scores([prompt])
-        k = len(prompt.candidates)
-        assert together.logits[i, :k] == pytest.approx(alone.logits[0, :k], abs=1e-4)
-        assert together.n_tokens[i] == alone.n_tokens[0]
-    p = PAIRS[1]
-    variants = [
-        p,
-        Prompt(p.text, p.candidates, p.images[::-1], "four-five"),
-        Prompt(p.text, p.candidates, p.images[:1], "five"),
-    ]
-    scores = engine.candidate_scores(variants).logits
-    assert len({tuple(np.round(row, 3)) for row in scores}) == 3
-
-
-def test_forced_starts(engine: Backend) -> None:
-    prompts = PROMPTS[4:]
-    starts = ["", "0", "7", "-3"]
-    answers = engine.generate(prompts, starts, 4).texts
-    assert [len(a) for a in answers] == [4, 4]
-    for said in answers:
-        for start, text in zip(starts, said, strict=True):
-            assert text.startswith(start)
-    assert engine.generate(prompts[:1], [""], 4).texts[0][0] == answers[0][0], (
-        "neighbours don't change an answer"
-    )
+        near, far = (e.candidate_scores([prompt]) for e in (model, api))
+        shares = [row - row.max() for row in (near.logits[0, :k], far.logits[0, :k])]
+        assert shares[0] == pytest.approx(shares[1], abs=1e-4)
+        assert near.mass == pytest.approx(far.mass, abs=1e-4)
+        assert near.n_tokens.tolist() == far.n_tokens.tolist()
+    starts = ["", "7"]
+    assert api.generate(PROMPTS[4:], starts, 4) == model.generate(PROMPTS[4:], starts, 4)
+    server.httpd.shutdown()
 
 
 def test_fingerprint_is_stable_and_covers_the_weights(tmp_path: Path) -> None:

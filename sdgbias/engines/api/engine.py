@@ -10,16 +10,14 @@ docs/how-to/api-models.md for options, costs and the limits of closed endpoints.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import json
 import re
-import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -29,6 +27,7 @@ from sdgbias.engines.api.http import PromptRefused, Transport, count
 from sdgbias.engines.fingerprint import VERSIONS
 from sdgbias.engines.hf.tokens import SPACE_MARKS
 from sdgbias.engines.options import SPELLINGS, ApiOptions, read
+from sdgbias.engines.requests import Requests
 from sdgbias.errors import ModelError, NoScores
 from sdgbias.methods.answers import FILTERED, begins_thought
 from sdgbias.types import DIGITS, Generated, ModelSpec, Prompt, ScoreBatch
@@ -53,7 +52,6 @@ _FILTERS = (
 _BY_NUMBER = re.compile(r"token_id:\d+")
 #: Answers of which most must not begin with the mark of a thought.
 _PROBES = 8
-_T = TypeVar("_T")
 Job = tuple[Prompt, str, int]  # prompt, forced start, most new tokens; 0 = score it
 
 
@@ -119,23 +117,6 @@ def first_token(
     )
 
 
-class EventLoop:
-    """An event loop on a separate thread, so that the engine also works where a loop is already
-    running (notebooks)."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        threading.Thread(target=self.loop.run_forever, name="api", daemon=True).start()
-
-    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-
 class Api(Backend):
     """One endpoint. `forces_starts` says whether `generate` can take forced starts
     (options.prefill)."""
@@ -147,8 +128,7 @@ class Api(Backend):
         self.transport = Transport(o, spec.name)
         self.forces_starts, self.gives_scores = o.prefill, o.top_logprobs > 0
         self._served = o.served_model
-        self._kept: dict[Job, dict[str, Any] | Exception] = {}
-        self._loop = EventLoop()
+        self._requests: Requests[Job] = Requests(self._one)
         self._scored_any = False
         self._first_tokens: list[str] = []  # of the first answers, in which thoughts are looked for
         # On this machine the port does not identify the model; elsewhere one name may mean other
@@ -164,8 +144,16 @@ class Api(Backend):
 
     def close(self) -> None:
         """Drops the connections; not needed at the end of a process."""
-        self._loop.run(self.transport.close())
-        self._loop.loop.call_soon_threadsafe(self._loop.loop.stop)
+        self._requests.run(self.transport.close())
+        self._requests.close()
+
+    def prefetch(
+        self, prompts: Sequence[Prompt], starts: Sequence[str] = (), max_new_tokens: int = 0
+    ) -> None:
+        if starts:
+            self._requests.begin([(p, start, max_new_tokens) for p in prompts for start in starts])
+        else:
+            self._requests.begin([(p, "", 0) for p in prompts])
 
     def counters(self) -> dict[str, object]:
         """Requests and answers of this process; see http.Counters."""
@@ -175,7 +163,7 @@ class Api(Backend):
     def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
         """Scores of N prompts, bounds where the endpoint withholds them. ModelError when it gives
         no log-probabilities."""
-        answers = self._ask_all([(p, "", 0) for p in prompts], len(prompts) > 1)
+        answers = self._ask_all([(p, "", 0) for p in prompts])
         batch = ScoreBatch.empty(prompts)
         upper = batch.logits.copy()
         for i, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
@@ -206,51 +194,38 @@ class Api(Backend):
                 " digit (options.prefill is false), so CADE's digit can only replace that of the"
                 f" free answer: sdgbias evaluate {self.name} --mode replace"
             )
-        answers = self._ask_all(
-            [(p, start, max_new_tokens) for p in prompts for start in starts], len(prompts) > 1
-        )
+        answers = self._ask_all([(p, start, max_new_tokens) for p in prompts for start in starts])
         rows = [answers[i : i + len(starts)] for i in range(0, len(answers), len(starts))]
         return Generated(
             [[answer["text"] for answer in row] for row in rows],
             [[answer["truncated"] for answer in row] for row in rows],
         )
 
-    def _ask_all(self, jobs: list[Job], several: bool) -> list[dict[str, Any]]:
-        """All answers in the order of the jobs. When some fail, the first failure is raised
-        (failures that stop everything before those of a single prompt) and the other answers are
-        stored for a caller that then retries prompt by prompt, so nothing is paid twice."""
-        if several:
-            self._kept.clear()
-        results = self._loop.run(self._gather(jobs))
+    def _ask_all(self, jobs: list[Job]) -> list[dict[str, Any]]:
+        """All answers in the order of the jobs. When some fail, the first failure is raised:
+        failures that stop everything before those of a single prompt."""
+        results = self._requests.answers(jobs)
         failures = [r for r in results if isinstance(r, Exception)]
         if not failures:
-            return [r for r in results if isinstance(r, dict)]
+            return results
         if any(isinstance(f, NoScores) for f in failures):
             self.transport.resume()  # it may still be asked for text
-        if several:
-            self._kept = dict(zip(jobs, results, strict=True))
+            self._requests.forget()
         raise next((f for f in failures if isinstance(f, ModelError)), failures[0])
 
-    async def _gather(self, jobs: list[Job]) -> list[dict[str, Any] | Exception]:
-        return await asyncio.gather(*(self._one(job) for job in jobs))
-
-    async def _one(self, job: Job) -> dict[str, Any] | Exception:
-        if job in self._kept:
-            return self._kept.pop(job)
+    async def _one(self, job: Job) -> dict[str, Any]:
         prompt, start, limit = job
+        # No tokenizer has more tokens than bytes; a chat template adds a few.
+        of_pictures = len(prompt.images) * self.options.image_tokens
+        most = len((prompt.text + start).encode()) + 64 + of_pictures
         try:
-            # No tokenizer has more tokens than bytes; a chat template adds a few.
-            of_pictures = len(prompt.images) * self.options.image_tokens
-            most = len((prompt.text + start).encode()) + 64 + of_pictures
             answer = await self.transport.ask(
                 lambda: self._body(prompt, start, limit), most, max(limit, 1)
             )
             return self._scored(answer) if limit == 0 else self._said(answer, start)
         except ModelError as error:
             self.transport.stop(error)
-            return error
-        except Exception as error:  # whatever it is, the answers to the others are kept
-            return error
+            raise
 
     def _by_id(self, prompt: Prompt) -> bool:
         """Whether the entry gives token ids for all candidates of a prompt, so that these ids are

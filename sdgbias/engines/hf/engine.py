@@ -134,8 +134,10 @@ class HuggingFace(Backend):
             for k, v in tensors.items()
         }
 
-    def prefetch(self, prompts: Sequence[Prompt], answers: bool = False) -> None:
-        rows = self._answered(prompts) if answers else self._batches(prompts)
+    def prefetch(
+        self, prompts: Sequence[Prompt], starts: Sequence[str] = (), max_new_tokens: int = 0
+    ) -> None:
+        rows = self._answered(prompts) if starts else self._batches(prompts)
         self.maker.prefetch([batch.of(prompts) for batch in rows])
 
     def close(self) -> None:

@@ -1,0 +1,289 @@
+"""What an evaluation asks of an engine: the plan of a run, the prompts of it that the cache lacks,
+the paper's views before extra prompts, and what became of them all."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+
+from sdgbias import suites
+from sdgbias.engines import Backend
+from sdgbias.engines.agreement import TOLERANCES
+from sdgbias.errors import NoScores, NotAnswerable
+from sdgbias.progress import Progress, silent
+from sdgbias.raw.images.image_store import ImageReader
+from sdgbias.scoring import admission
+from sdgbias.scoring.cache import TIMED, ScoreCache
+from sdgbias.scoring.plan import Plan, as_prompts, askable, make_plan
+from sdgbias.scoring.probes import draw
+from sdgbias.scoring.scorer import DECODING, SCORING, Scorer, not_generated
+from sdgbias.scoring.timing import timings
+from sdgbias.suites.suite import Abilities, EvalSettings, StoredScores
+from sdgbias.types import ModelSpec, View
+from sdgbias.vocabulary import METHODS
+
+#: Prompts that show how an undecided model's may be scored together.
+_PROBES = 12
+#: Why an engine that only chooses labels can't score a prompt.
+NO_LIST = "not a question that this model can answer: it chooses one of listed labels"
+#: Extra prompts that take longer than so many seconds wait until the paper's views are published.
+FIRST_LOOK = 120.0
+#: Kind and message of the prompts that wait. They count as failed, so that a run which ends there
+#: is evaluated again.
+WAITING = ("NotAskedYet", "an extra prompt, asked after the paper's views are published")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """run_id of the published run, and its cost: naive, the cells of the paper's views; planned,
+    distinct prompts, of which ``extra`` belong to extra prompts alone; scored now, found in the
+    cache, failed; and unanswerable prompts, which no engine of this kind can answer: they are not
+    part of the planned ones and no reason to retry."""
+
+    run_id: str
+    naive: int
+    planned: int
+    scored: int
+    cached: int
+    failed: int
+    unanswerable: int = 0
+    extra: int = 0
+    published: bool = True  # False: the complete run was there already and nothing was done
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """A plan and what its prompts got, without the engine: the scores of all cells, or of the
+    paper's alone in a first look; the prompts without an answer (key, kind, message); keys of those
+    that were ``sent`` for the first time; gives_scores: False where the model is measured by its
+    answers alone; times: rows of the table ``timings``; engine: its fingerprint, and what it
+    counted, with the seconds spent inside it."""
+
+    plan: Plan
+    scored: StoredScores
+    failed: list[tuple[str, str, str]]
+    sent: frozenset[str]
+    gives_scores: bool
+    times: pd.DataFrame
+    fingerprint: str
+    counts: Mapping[str, float]
+
+    @cached_property
+    def failures(self) -> dict[str, str]:
+        """Key -> kind of every prompt without an answer."""
+        return {key: kind for key, kind, _ in self.failed}
+
+    @cached_property
+    def lost_view(self) -> str:
+        """A view none of whose prompts has a score, with the first reason; '' without one. Prompts
+        that no engine of this kind can answer are no loss."""
+        lost = {key for key, kind, _ in self.failed if kind != NotAnswerable.kind}
+        for view, keys in self.scored.cells.groupby("view", sort=True)["key"]:
+            if set(keys) <= lost:
+                first = next(f for f in self.failed if f[0] in set(keys))
+                return f"{METHODS.get(str(view), str(view))} ({first[1]}: {first[2]})"
+        return ""
+
+    def outcome(self, run_id: str) -> Outcome:
+        """Counts of prompts; unanswerable prompts are not among the planned ones."""
+        extra = set(self.plan.distinct["key"]) - self.plan.paper()
+        never = {key for key, kind in self.failures.items() if kind == NotAnswerable.kind}
+        planned, failed = self.plan.planned - len(never), len(self.failures) - len(never)
+        fresh = len(self.sent - set(self.failures))
+        return Outcome(
+            run_id,
+            naive=int(of_paper(self.plan.cells).sum()),
+            planned=planned,
+            scored=fresh,
+            cached=planned - fresh - failed,
+            failed=failed,
+            unanswerable=len(never),
+            extra=len(extra - never),
+        )
+
+
+def of_paper(cells: pd.DataFrame) -> pd.Series:
+    """Which cells are the suite's views; the others belong to extra prompts."""
+    return cells["view"].isin([view.value for view in View])
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What is evaluated, and where it goes. run_id '' and ``results`` serve the cache alone;
+    first_look: publishes the paper's views while extra prompts wait."""
+
+    spec: ModelSpec
+    benchmark: Path
+    results: Path
+    settings: EvalSettings
+    run_id: str = ""
+    first_look: Callable[[Scoring], object] = lambda scoring: None
+
+    @cached_property
+    def suite(self) -> suites.Suite:
+        return suites.of(self.benchmark)
+
+    @cached_property
+    def card(self) -> Mapping[str, object]:
+        return suites.benchmark_card(self.benchmark)
+
+
+def score_model(engine: Backend, run: Evaluation, progress: Progress = silent) -> Scoring:
+    """What needs the model: scores every prompt of the run that is missing from the cache beside
+    its results, the paper's views before extra prompts, and commits the rows to it, as paid by that
+    run."""
+    spec, images = run.spec, ImageReader(run.benchmark)
+    cells = run.suite.cells(run.benchmark, run.settings)
+    plan = make_plan(askable(cells, spec), engine.fingerprint)
+    cache = ScoreCache(run.results.parent, spec.name, engine.fingerprint)
+    images.require(plan.distinct["image_id"].unique())
+    with cache.exclusive():
+        scorer = Scorer(engine, cache, images, spec)
+        try:
+            return Session(scorer, run, plan, engine.gives_scores, progress).score()
+        except NoScores:
+            if not cache.lacks("scores", plan.distinct["key"]).all():
+                raise  # the endpoint gave scores before
+            return Session(scorer, run, plan, False, progress).score()
+
+
+class Session:
+    """The prompts of a run that the cache lacks. needed: those that are answered in words, with
+    their limits; missing, wanted: those to score and to answer; never: key -> why no engine of this
+    kind can answer it."""
+
+    def __init__(
+        self, scorer: Scorer, run: Evaluation, plan: Plan, gives_scores: bool, progress: Progress
+    ) -> None:
+        self.scorer, self.run, self.cache, self.progress = scorer, run, scorer.cache, progress
+        self.gives_scores = gives_scores
+        self.abilities = Abilities(gives_scores, scorer.engine.forces_starts)
+        self.needed = run.suite.to_decode(
+            run.spec, plan.cells, plan.distinct, run.settings, self.abilities
+        )
+        self.plan = plan = plan if gives_scores else plan.only(self.needed["key"])
+        distinct = plan.distinct
+        lacking = self.cache.lacks("scores", distinct["key"]) & (distinct["candidates"] != "")
+        missing = distinct[lacking & gives_scores]
+        wanted = not_generated(self.needed, self.cache.decoded())
+        self.never = _unanswerable(scorer.engine, run, plan, wanted)
+        self.missing, self.wanted = (
+            rows[~rows["key"].isin(list(self.never))].assign(run=run.run_id)
+            for rows in (missing, wanted)
+        )
+        if len(self.wanted):
+            self.wanted = self.wanted.assign(n_tokens=self.cache.lengths(self.wanted["key"]))
+        free = self.wanted.loc[(self.wanted["candidates"] == "") | (not gives_scores), "key"]
+        self.sent = frozenset(self.missing["key"]) | frozenset(free)
+        #: Prompts of the run, and those of them that are not done yet, by kind of work.
+        self.totals = {SCORING: len(distinct), DECODING: len(self.needed)}
+        self.left = {SCORING: len(self.missing), DECODING: len(self.wanted)}
+
+    def score(self) -> Scoring:
+        """Asks the paper's views, which are published while extra prompts wait that take long, and
+        then these."""
+        run, plan, scorer = self.run, self.plan, self.scorer
+        if len(self.missing) and admission.undecided(run.spec):
+            self._decide_size()
+        if len(self.missing):
+            self._report(SCORING, 0, 0)
+        paper = plan.paper()
+        self._ask(paper, inside=True)
+        if self.gives_scores and self.abilities.forces_starts and run.settings.mode == "continue":
+            self._force_starts("val")  # CADE is tuned on these
+            self._force_starts("test")
+        waiting = {*self.missing["key"], *self.wanted["key"]} - paper
+        if paper and len(waiting) * scorer.pace > FIRST_LOOK:
+            # the device waits for some minutes of CADE, the results don't wait for hours
+            cells = plan.cells[of_paper(plan.cells)].reset_index(drop=True)
+            run.first_look(self._summarise(cells, sorted(waiting)))
+        self._ask(paper, inside=False)
+        scorer.forget_hangs()
+        return self._summarise(plan.cells, [])
+
+    def _ask(self, paper: frozenset[str], inside: bool) -> None:
+        """Scores and answers the prompts that are among these, or those that are not."""
+        to_score, to_decode = (
+            rows[rows["key"].isin(paper) == inside] for rows in (self.missing, self.wanted)
+        )
+        self.scorer.run(to_score, to_decode, self._report)
+        self.left[SCORING] -= len(to_score)
+        self.left[DECODING] -= len(to_decode)
+
+    def _force_starts(self, split: str) -> None:
+        """Decodes answers of the paper's views that begin as the suite asks."""
+        run, scored = self.run, self._stored(self.plan.cells)[2]
+        starts = run.suite.starts_needed(run.benchmark, scored, run.settings, split)
+        rows = self.needed[self.needed["key"].isin(list(starts))].assign(run=run.run_id)
+        rows = rows.assign(forced=[",".join(starts[key]) for key in rows["key"]])
+        rows = rows.assign(n_tokens=self.cache.lengths(rows["key"]))
+        for kind in (self.totals, self.left):
+            kind[DECODING] += len(rows)
+        self.scorer.run(self.missing[:0], rows, self._report)
+        self.left[DECODING] -= len(rows)
+
+    def _report(self, what: str, done: int, total: int) -> None:
+        """In all prompts of the run, those that were scored earlier included."""
+        self.progress(what, self.totals[what] - self.left[what] + done, self.totals[what])
+
+    def _stored(self, cells: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, StoredScores]:
+        """The cache's rows of scores and answers, and what the suite reads of them."""
+        scores, answers = self.cache.compact("scores"), self.cache.compact("generations")
+        answers = answers.merge(self.needed[["key", "limit"]], on=["key", "limit"])
+        times = [name for name, _ in TIMED]
+        rows = (scores.drop(columns=times), answers.drop(columns=times))
+        return scores, answers, StoredScores(cells, *rows, TOLERANCES[self.run.spec.dtype])
+
+    def _summarise(self, cells: pd.DataFrame, waiting: list[str]) -> Scoring:
+        run, plan, engine = self.run, self.plan, self.scorer.engine
+        scores, answers, scored = self._stored(cells)
+        failed = [
+            *self.scorer.failures,
+            *((key, NotAnswerable.kind, reason) for key, reason in self.never.items()),
+            *((key, *WAITING) for key in waiting),
+        ]
+        return Scoring(
+            # the texts are a seventh of a run's memory, and nothing reads them from here on
+            Plan(plan.distinct.drop(columns="text"), plan.cells),
+            scored,
+            failed,
+            self.sent,
+            self.gives_scores,
+            timings(cells, scores, answers, run.run_id, run.settings.passes),
+            engine.fingerprint,
+            {**engine.counts, "seconds": round(self.scorer.seconds, 3)},
+        )
+
+    def _decide_size(self) -> None:
+        """Finds out on a few prompts how those of a model without an admitted entry may be scored
+        together, and says so."""
+        scorer, rows = self.scorer, draw(self.missing, _PROBES, 0).to_dict("records")
+        prompts = as_prompts(rows, scorer.images)
+        decided, line = admission.decide_now(scorer.engine, scorer.spec, prompts)
+        scorer.size = decided.batch_size
+        print(
+            f"{scorer.spec.name}: no entry says how its prompts may be scored together; {len(rows)}"
+            f" of them probed: {line}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def _unanswerable(
+    engine: Backend, run: Evaluation, plan: Plan, wanted: pd.DataFrame
+) -> dict[str, str]:
+    """Key -> reason of the prompts that this engine can never answer: prompts with candidates where
+    it only chooses one of the listed labels, and prompts whose right answer is not among the few
+    names it can give."""
+    named = {}
+    if engine.names is not None:
+        named = run.suite.unanswerable(run.benchmark, wanted, engine.names)
+    if not engine.chooses_labels:
+        return named
+    scored = plan.distinct.loc[plan.distinct["candidates"] != "", "key"]
+    return named | dict.fromkeys(scored.tolist(), NO_LIST)
