@@ -125,8 +125,6 @@ def evaluated(
 ) -> JobOutcome:
     """Evaluate one model as a task run of its own."""
     started = datetime.now(UTC)
-    if known := work.already(job, started):
-        return known
     run = evaluate.with_options(tags={f"model:{job.model}", f"suite:{job.suite}"})
     result = result_of(lambda: run(job, results, device, score_deployment, return_state=True))
     if isinstance(result, JobOutcome):

@@ -7,12 +7,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 from prefect.artifacts import create_link_artifact, create_table_artifact
 from prefect.logging import get_logger
+from pydantic import TypeAdapter
 
-from sdgbias.nightly import plan
+from sdgbias.nightly import attempt, plan
 from sdgbias.nightly.attempt import JobOutcome
 from sdgbias.nightly.plan import Job
 from sdgbias.nightly.process import redact
@@ -73,29 +75,17 @@ def show(summary: NightSummary, results: Path, report_address: str) -> None:
 
 
 def _outcomes(summary: NightSummary, results: Path) -> None:
-    """One row per model and suite, including the skipped ones."""
-    skipped = plan.load(results, summary.night).skipped
-    rows: list[dict[str, object]] = [
-        {
-            "model": o.model,
-            "suite": o.suite,
-            "outcome": o.outcome,
-            "tries": o.attempts,
-            "seconds": round(o.seconds, 1),
-            "scored": o.scored,
-            "failed prompts": o.failed,
-            "why": f"{o.kind}: {o.message}" if o.kind else "",
-            "quarantined until": o.quarantined_until,
-            "run": o.run_id,
-            "log": o.log,
-        }
-        for o in sorted(summary.outcomes, key=lambda o: (o.good, o.model, o.suite))
+    """One row per model and suite, with the columns of night_outcomes, also for those that had no
+    job."""
+    now = datetime.now(UTC)
+    skipped = [
+        attempt.unplanned(summary.night, one, now)
+        for one in plan.load(results, summary.night).skipped
+        if one.state != plan.BROKEN  # a failure, among the outcomes
     ]
-    rows += [
-        {"model": s.model, "suite": s.suite, "outcome": "skipped", "why": s.reason} for s in skipped
-    ]
+    tried = sorted(summary.outcomes, key=lambda o: (o.good, o.model, o.suite))
     create_table_artifact(
-        rows,
+        TypeAdapter(list[JobOutcome]).dump_python([*tried, *skipped], mode="json"),
         key="outcomes",
         description=f"night {summary.night}: {counts(summary.outcomes)}, {len(skipped)} skipped",
     )

@@ -22,7 +22,7 @@ from typing import Annotated
 
 import typer
 
-from sdgbias import __version__, lifeline, progress
+from sdgbias import __version__, exits, progress
 from sdgbias.cli import project
 from sdgbias.cli.sections import Sections
 from sdgbias.errors import InfrastructureError, SdgbiasError, StoreError
@@ -70,8 +70,8 @@ def _of_the_machine(error: BaseException) -> tuple[str, int] | None:
             "out of memory; free some, or raise the limit (ulimit -v), then run this again",
             InfrastructureError.exit_code,
         )
-    if isinstance(error, OSError) and error.filename is None and error.errno in lifeline.UNWRITABLE:
-        return lifeline.unwritable(error), StoreError.exit_code
+    if isinstance(error, OSError) and error.filename is None and error.errno in exits.UNWRITABLE:
+        return exits.unwritable(error), StoreError.exit_code
     return None
 
 
@@ -85,11 +85,10 @@ def _interrupted(stage: progress.Record) -> str:
 
 def main() -> None:
     """Entry point: errors a person can fix are one line and an exit code of their own
-    (errors.py). What a night started ends with it."""
+    (errors.py)."""
     # torch and Great Expectations are a million objects that stay: walking them again and again
     # is a tenth of what a short command takes
     gc.set_threshold(50_000, 20, 100)
-    lifeline.watch()
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     if sys.stdout is None:

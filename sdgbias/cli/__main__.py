@@ -1,11 +1,11 @@
 """`python -m sdgbias.cli` is the command `sdgbias`."""
 
-from sdgbias import lifeline
+from sdgbias import exits
 from sdgbias.cli import main
 
 
 def run() -> None:
-    with lifeline.quick_exit():
+    with exits.quick_exit():
         main()
 
 

@@ -31,9 +31,9 @@ def _environment() -> dict[str, str]:
     """The environment of everything that the tour starts."""
     from sdgbias.files import packaged_yaml
 
-    quiet: dict[str, dict[str, str]] = packaged_yaml("prefect.yaml")
+    quiet: dict[str, str] = packaged_yaml("prefect.yaml")["quiet"]
     # a key in the environment is for other work than synthetic data
-    made = {**quiet["flows"], **quiet["quiet"], "WANDB_MODE": "offline", **os.environ}
+    made = {**quiet, "WANDB_MODE": "offline", **os.environ}
     home = Path(made.setdefault("PREFECT_HOME", str(Path("results/.prefect").resolve())))
     home.mkdir(parents=True, exist_ok=True)
     # Prefect looks for it in the user's own folder otherwise, and warns where there is none

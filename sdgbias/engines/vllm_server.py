@@ -19,7 +19,7 @@ from typing import Any
 
 import httpx
 
-from sdgbias import lifeline
+from sdgbias import exits
 from sdgbias.engines.fingerprint import accelerator, pinned
 from sdgbias.engines.options import VllmOptions
 from sdgbias.engines.vllm_support import interpreter
@@ -181,11 +181,11 @@ class Server:
         code = self._process.poll() if self._process else None
         how = "still runs" if code is None else f"ended with exit code {code}"
         if code is not None and code < 0:
-            how = f"was killed by {lifeline.died_of(code)}"
+            how = f"was killed by {exits.died_of(code)}"
         lines = self._lines()
         # of a chain of tracebacks, the last lines only say that a child ended
         errors = [line for line in lines if "Error: " in line or "Error(" in line]
-        line = lifeline.crash(lines) or (errors or lines or [""])[0]
+        line = exits.crash(lines) or (errors or lines or [""])[0]
         return f"the server {how}" + (f": {line[:300]}" if line else "")
 
     def _refusal(self) -> InfrastructureError | ModelError:

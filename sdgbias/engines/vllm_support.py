@@ -18,7 +18,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sdgbias import lifeline
+from sdgbias import exits
 from sdgbias.errors import InfrastructureError, RegistryError
 from sdgbias.files import cached_text
 from sdgbias.registry.propose import Served
@@ -156,5 +156,5 @@ def _compatible(transformers: object, name: str, processor: object, pictured: bo
 
 
 if __name__ == "__main__":
-    with lifeline.quick_exit():
+    with exits.quick_exit():
         main()

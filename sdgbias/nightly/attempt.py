@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from sdgbias import errors, lifeline, progress
+from sdgbias import errors, exits, progress
 from sdgbias.files import json_object, packaged_yaml
 from sdgbias.nightly import gpus, process
 from sdgbias.nightly.plan import BROKEN, WEBHOOK, Job, Skipped
@@ -121,19 +121,17 @@ def left_out(job: Job, now: datetime, why: str) -> JobOutcome:
 def unplanned(night: str, skipped: Skipped, now: datetime) -> JobOutcome:
     """'skipped' for a model and suite that have no job tonight; 'failed' for an unreadable registry
     entry, which is not quarantined: there is no valid entry to write that into."""
-    made = JobOutcome(
+    broken = skipped.state == BROKEN
+    return JobOutcome(
         skipped.model,
         skipped.suite,
-        SKIPPED,
-        message=skipped.reason,
+        FAILED if broken else SKIPPED,
+        kind="RegistryError" if broken else "",
+        message=process.redact(skipped.reason),
         night=night,
         started_at=now,
         finished_at=now,
     )
-    if skipped.state != BROKEN:
-        return made
-    message = process.redact(skipped.reason)
-    return replace(made, outcome=FAILED, kind="RegistryError", message=message)
 
 
 def command(job: Job, results: Path, number: int) -> list[str]:
@@ -265,10 +263,8 @@ def keep_trying(
     argv: Callable[[Job, Path, int], Sequence[str]] = command,
 ) -> JobOutcome:
     """Make attempts on this machine until one succeeds or none is left for the last kind of
-    failure; with Prefect, its retries do this. A job with a finished run starts no process."""
+    failure; with Prefect, its retries do this."""
     started = datetime.now(UTC)
-    if known := already(job, started):
-        return known
     made = attempt(job, results, 1, device, argv)
     while worth_another_try(made):
         sleep(WAITS[min(made.attempts, len(WAITS)) - 1])
@@ -329,7 +325,7 @@ def _classified(
             " on from them; more time: --timeout"
         )
     elif ended.code < 0:
-        name = lifeline.died_of(ended.code)
+        name = exits.died_of(ended.code)
         perhaps = " (perhaps for want of memory)" if name == "SIGKILL" else ""
         last = f"; its last words: {words}" if words else ""
         kind, message = "Killed", f"ended by {name}{perhaps}{last}"

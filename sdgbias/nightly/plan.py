@@ -135,7 +135,6 @@ class Night:
     jobs: tuple[Job, ...]
     skipped: tuple[Skipped, ...]
     scheduled_for: datetime | None = None
-    started_at: datetime | None = None
     benchmarks: dict[str, str] = field(default_factory=dict)
 
 
@@ -222,7 +221,6 @@ def tonight(settings: Settings, now: datetime, write: bool = True) -> Night:
         planned,
         tuple(skipped),
         settings.scheduled_for and settings.scheduled_for.astimezone(UTC),
-        now.astimezone(UTC),
         ids,
     )
     if write:
@@ -268,12 +266,11 @@ def webhooks(settings: Settings) -> tuple[str, ...]:
     return tuple(sorted(named - {""}))
 
 
-def save(night: Night) -> Path:
+def save(night: Night) -> None:
     """Write the plan as JSON to the night's folder, for processes that run one of its jobs. Raises
     StoreError."""
     path = night.folder / "plan.json"
     files.write_atomically(path, json.dumps(asdict(night), default=str, indent=1), _ONWARD)
-    return path
 
 
 def load(results: Path, night: str) -> Night:
@@ -388,9 +385,4 @@ def check(settings: Settings) -> None:
         raise UsageError(f"--jobs {settings.jobs}; valid: 0 or more")
     if not 0 <= settings.hours < math.inf:
         raise UsageError(f"--hours {settings.hours}; valid: 0 (no limit) or more")
-    if settings.scheduled_for is not None and settings.scheduled_for.tzinfo is None:
-        raise UsageError(
-            f"scheduled for {settings.scheduled_for.isoformat()}: no offset; valid: e.g."
-            " 2026-11-21T01:30:00+00:00"
-        )
     schedule.zone(settings.timezone)

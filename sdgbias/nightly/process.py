@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from sdgbias import credentials, lifeline
+from sdgbias import credentials, exits
 from sdgbias.errors import OutOfMemory, SdgbiasError, StoreError
 from sdgbias.files import replacing
 from sdgbias.nightly import supervisor
@@ -46,6 +46,7 @@ _RAISED = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b")
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e\xa0-\uffff]")
 _RUNNING: set[subprocess.Popen[bytes]] = set()
 _LOCK = threading.Lock()
+_PIPE: list[int] = []  # one for all children; never closed
 _STOPPING = threading.Event()
 
 
@@ -131,17 +132,34 @@ def _start(
 ) -> subprocess.Popen[bytes]:
     """The supervisor of a command; ``log``: '-' for its output on the supervisor's own."""
     passed_on = {name: value for name, value in os.environ.items() if name not in without}
-    environment, passed = lifeline.given({**passed_on, **more})
     script = [sys.executable, "-I", "-S", supervisor.__file__, log, str(LOG_BYTES), str(GRACE)]
     return subprocess.Popen(
         [*script, *command],
-        stdin=subprocess.DEVNULL,
+        stdin=_lifeline(),
         stdout=subprocess.PIPE if log == "-" else subprocess.DEVNULL,
         stderr=errors,
         start_new_session=True,
-        env=environment,
-        pass_fds=passed,
+        env={**passed_on, **more},
     )
+
+
+def _lifeline() -> int:
+    """The reading end of a pipe that supervisors have as standard input. Its end of file means that
+    this process is gone, however it ended: they have it before their first instruction, and no
+    child inherits the writing end."""
+    with _LOCK:
+        if not _PIPE:
+            _PIPE.extend(os.pipe())
+        return _PIPE[0]
+
+
+def _forget() -> None:
+    """A forked child must not hold its parent's pipe open."""
+    while _PIPE:
+        os.close(_PIPE.pop())
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
@@ -247,7 +265,7 @@ def last_error(log: Path) -> str:
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     raised = [line for line in lines if _RAISED.match(line)]
     spoken = [line for line in lines if line.strip()]
-    crashed = [line] if (line := lifeline.crash(lines)) else []
+    crashed = [line] if (line := exits.crash(lines)) else []
     return redact((errors or crashed or raised or spoken or [""])[-1])
 
 

@@ -77,9 +77,10 @@ def begin(settings: Settings, night: Night, now: datetime) -> None:
     is made where there is none, for the steps that read it. Raises StoreError if the night's files
     can't be written."""
     results = settings.results
-    others = "FROM nights WHERE status = ? AND night != ?"
-    for earlier in night_files.rows(results, others, [RUNNING, night.night]):
-        night_files.write(results, "nights", earlier | {"status": INTERRUPTED})
+    others = "SELECT night FROM nights WHERE status = ? AND night != ?"
+    for earlier in night_files.query(results, others, [RUNNING, night.night])["night"]:
+        before = night_files.read(results, "nights", {"night": earlier})
+        night_files.write(results, "nights", before | {"night": earlier, "status": INTERRUPTED})
     row = {
         "night": night.night,
         "scheduled_for": night.scheduled_for,

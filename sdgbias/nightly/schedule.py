@@ -101,8 +101,7 @@ def latest(cron: str, tz: str, start: datetime, now: datetime) -> datetime:
     """When the night is due that a run scheduled for ``start`` and at work at ``now`` stands for:
     the newest due time by now, so that of several late runs the first does the newest night and the
     others find it done; else ``start``, for a run that begins a little early."""
-    past = due(cron, tz, start, now)
-    return past[-1] if past and night_id(past[-1], tz, cron) > night_id(start, tz, cron) else start
+    return missed(cron, tz, night_id(start, tz, cron), now) or start
 
 
 def next_due(cron: str, tz: str, now: datetime) -> str:

@@ -7,10 +7,11 @@ within some 20 ms and can't be stopped by what it watches. It adopts every orpha
 descendants of its command (PR_SET_CHILD_SUBREAPER), so that neither a session of their own nor a
 double fork takes them out of its sight; it needs none of them to co-operate, so a process that
 holds its interpreter ends as well. It ends all of them when the command ends, on SIGTERM (first
-politely, after GRACE_SECONDS for good), and when the process that started it is gone (lifeline.py);
-then it ends as its command did, with the same exit code or by the same signal. Should the
-supervisor itself be killed, the kernel kills the command (PR_SET_PDEATHSIG), and `process.sweep`
-ends the rest by the mark that they inherited: the supervisor's id and start.
+politely, after GRACE_SECONDS for good), and at the end of its standard input, which means that the
+process that started it is gone; then it ends as its command did, with the same exit code or by the
+same signal. Should the supervisor itself be killed, the kernel kills the command
+(PR_SET_PDEATHSIG), and `process.sweep` ends the rest by the mark that they inherited: the
+supervisor's id and start.
 
 The command's output goes to LOG, which is renamed to LOG.1 when it holds LOG_BYTES; LOG '-' leaves
 the output alone. Where the system isn't Linux, what left the command's process group isn't found.
@@ -29,7 +30,7 @@ import time
 from collections.abc import Iterator
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_LIFELINE = "SDGBIAS_LIFELINE"  # as in lifeline.py, which a script outside the package can't import
+_PARENT = 0  # standard input: nothing is ever written to it
 MARK = "SDGBIAS_SUPERVISOR"
 #: Seconds for which it tries to end what can't be ended now (a process in uninterruptible sleep).
 PATIENCE = 10.0
@@ -37,7 +38,6 @@ PATIENCE = 10.0
 
 def main() -> None:
     log, log_bytes, grace, *command = sys.argv[1:]
-    parent = _lifeline()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     os.environ[MARK] = f"{os.getpid()}:{started(os.getpid())}"
     wake, written = os.pipe()
@@ -49,20 +49,8 @@ def main() -> None:
     pid = _start(command, inner)
     if inner is not None:
         os.close(inner)
-    status = _watch(pid, parent, wake, _Log(log, int(log_bytes), output), float(grace))
+    status = _watch(pid, wake, _Log(log, int(log_bytes), output), float(grace))
     _end_as(status)
-
-
-def _lifeline() -> int | None:
-    """The reading end of the pipe that closes when the parent is gone."""
-    number, _, inode = os.environ.pop(_LIFELINE, "").partition(":")
-    try:
-        if os.fstat(int(number)).st_ino != int(inode):
-            return None
-    except (OSError, ValueError):
-        return None
-    os.set_inheritable(int(number), False)
-    return int(number)
 
 
 def started(pid: int) -> str:
@@ -90,6 +78,7 @@ def _start(command: list[str], output: int | None) -> int:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), _PARENT)
         if output is not None:
             os.dup2(output, 1)
             os.dup2(output, 2)
@@ -135,20 +124,20 @@ class _Log:
         self.size += os.write(self.file, part)
 
 
-def _watch(pid: int, parent: int | None, wake: int, log: _Log, grace: float) -> int:
+def _watch(pid: int, wake: int, log: _Log, grace: float) -> int:
     """Wait for the end of the command, of the parent, or SIGTERM; end all descendants; return the
     command's wait status."""
     status: int | None = None
     asked = gone = False
     deadline = float("inf")
     while status is None:
-        sources = [source for source in (wake, parent, log.source) if source is not None]
+        sources = [source for source in (wake, _PARENT, log.source) if source is not None]
         left = max(0.0, deadline - time.monotonic())
         ready, _, _ = select.select(sources, [], [], None if left == float("inf") else left)
         log.copy()
         if wake in ready:
             asked |= bytes([signal.SIGTERM]) in os.read(wake, 1024)
-        gone |= parent in ready
+        gone |= _PARENT in ready
         if gone or time.monotonic() >= deadline:
             _signal_all(pid, signal.SIGKILL)
         elif asked and deadline == float("inf"):

@@ -182,12 +182,6 @@ def query(results: Path, sql: str, params: Sequence[Any] = ()) -> pd.DataFrame:
         raise StoreError(f"{home(results)}: can't be read: {first_line(error)}") from None
 
 
-def rows(results: Path, sql: str, params: Sequence[Any] = ()) -> list[dict[str, Any]]:
-    """As `query`, each row as a mapping."""
-    records = query(results, sql, params).to_dict("records")
-    return [{str(name): value for name, value in row.items()} for row in records]
-
-
 def compact(results: Path, before: str) -> list[str]:
     """Bring the nights of every month before this one ('2026-11') into two Parquet files, and
     return those months. Logs stay. Killed at any instant, no row is lost or doubled. Call it while

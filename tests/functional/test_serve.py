@@ -100,7 +100,7 @@ def test_nights_are_served_through_what_happens(tiny_benchmark: Path, tmp_path: 
         assert set(metrics(results)["model"]) == {"first"}
         assert len(store.query(results, "SELECT * FROM runs")) == 1, "nothing twice"
         artifacts = {a["key"]: str(a["data"]) for a in page.ask("artifacts/latest/filter", {})}
-        assert json.loads(artifacts["outcomes"])[0]["run"] in artifacts["outcome"]
+        assert json.loads(artifacts["outcomes"])[0]["run_id"] in artifacts["outcome"]
         assert (tmp_path / "report" / "night.html").resolve().as_uri() in artifacts["report"]
         assert (tmp_path / "report" / "night.html").exists()
         everything = [one.pid for one in below(command.pid)]

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from sdgbias import store
 from sdgbias.cli import app
+from sdgbias.cli.night_options import NightOptions
 from sdgbias.errors import InputError, RegistryError, UsageError
 from sdgbias.nightly import plan, watch
 from sdgbias.registry import entries
@@ -160,8 +161,8 @@ def test_what_makes_no_sense_is_told_before_anybody_is_asked(tmp_path: Path) -> 
     s = settings(tmp_path, "a")
     with pytest.raises(RegistryError, match="nobody"):
         plan.tonight(replace(s, models=("nobody",)), NOW)
-    with pytest.raises(UsageError, match="offset"):
-        plan.check(replace(s, scheduled_for=datetime(2026, 11, 21)))
+    with pytest.raises(UsageError, match="a time with its offset"):
+        NightOptions(scheduled_for="2026-11-21T01:30").settings("cli")
     with pytest.raises(UsageError, match="sideways"):
         plan.tonight(replace(s, passes="sideways"), NOW)
     (tmp_path / "benchmark" / "benchmark.json").write_text(

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sdgbias import lifeline, store
+from sdgbias import store
 from sdgbias.files import json_object
 from tests.builders.commands import REPOSITORY, add_model
 from tests.builders.processes import end
@@ -73,35 +73,16 @@ def test_the_child_of_a_killed_night_ends_and_publishes_nothing(
     assert store.run_ids(results) == []
 
 
-def test_a_number_that_is_another_file_here_is_no_lifeline(tmp_path: Path) -> None:
-    """The variable reaches grandchildren, the pipe need not."""
-    code = (
-        "import os, threading; from sdgbias import lifeline; lifeline.watch();"
-        " print(threading.active_count(), sorted(k for k in os.environ if 'LIFELINE' in k))"
-    )
-    environment, passed = lifeline.given({**os.environ, "PYTHONPATH": str(REPOSITORY)})
-    for given, threads in ((passed, 2), ((), 1)):
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env=environment,
-            pass_fds=given,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert done.stdout.split(maxsplit=1) == [str(threads), "[]\n"]
-
-
 PROGRAM = textwrap.dedent("""
     import atexit, sys, threading, time
-    from sdgbias import lifeline
+    from sdgbias import exits
     class Module:
         def __del__(self): print("taken apart")
     kept = Module()
     def work():
         time.sleep(0.2)
         print("thread")
-    with lifeline.quick_exit():
+    with exits.quick_exit():
         atexit.register(print, "at exit")
         threading.Thread(target=work).start()
         {end}
