@@ -21,7 +21,8 @@ from sdgbias.engines import load
 from sdgbias.registry import entries
 from sdgbias.scoring.cache import ScoreCache
 from sdgbias.scoring.scorer import COMMIT_EVERY
-from sdgbias.types import LETTERS
+from sdgbias.suites import sdg
+from sdgbias.types import LETTERS, View
 from tests.builders.commands import REPOSITORY, add_model, metrics, ok, refused, sdgbias
 from tests.builders.slow_engine import asked, cached, slow_planted
 
@@ -70,6 +71,25 @@ def test_accuracy_is_what_the_stored_scores_say(planted: Path, tiny_benchmark: P
         part = part if row.test == "all" else part[part["test"] == row.test]
         part = part if row.pillar == "all" else part[part["pillar"] == row.pillar]
         assert (row.n, row.value) == (len(part), pytest.approx(part["hit"].mean())), row
+
+
+def test_the_run_counts_what_was_asked_and_says_that_it_is_planted(
+    planted: Path, tiny_benchmark: Path
+) -> None:
+    """Nothing was cached, nothing failed, and the planted model can be asked everything: each
+    distinct prompt was scored once. The paper's cells are one per item, test and view."""
+    sql = "SELECT *, (config->>'unanswerable')::INT AS beyond FROM runs WHERE suite = 'sdg'"
+    [run] = store.query(planted, sql).to_dict("records")
+    cells = sdg.load_prompts(tiny_benchmark)
+    assert run["n_prompts_naive"] == cells["view"].isin([view.value for view in View]).sum()
+    prompts = cells[["text", "image_id", "candidates"]].drop_duplicates()
+    assert run["n_scored"] == run["n_prompts_planned"] >= len(prompts) > 0
+    assert (run["n_cached"], run["n_failed"], run["beyond"]) == (0, 0, 0)
+    assert run["provenance"] == "planted"
+    times = store.query(planted, "FROM timings WHERE run_id = ?", [run["run_id"]])
+    paper = times[times["pass"] == ""]
+    assert set(paper["view"]) == {view.value for view in View} and (paper["seconds"] > 0).all()
+    assert not times["cached"].any(), "every prompt was scored in this run"
 
 
 def test_the_same_evaluation_again_scores_nothing_and_changes_nothing(
