@@ -120,11 +120,13 @@ def print_table(rows: list[tuple[str, ...]], indent: str = "") -> None:
 
 def print_findings(results: Path, run_ids: Iterable[object], onward: str) -> None:
     """Print what those of the runs that are on places show, in sentences, and the next command."""
-    from sdgbias import store
+    from sdgbias import store, suites
     from sdgbias.report import data, labels
 
-    sql = "SELECT run_id FROM runs WHERE suite = 'sdg' AND list_contains(?, run_id)"
-    places = list(store.query(results, sql, [list(run_ids)])["run_id"])
+    sql = "SELECT run_id, suite FROM runs WHERE list_contains(?, run_id)"
+    runs = store.query(results, sql, [list(run_ids)]).astype(str)
+    suite_of = dict(zip(runs["run_id"], runs["suite"], strict=True))
+    places = [run for run, suite in suite_of.items() if suites.named(suite).signatures]
     for sentence in labels.findings(data.load(results, places)) if places else ():
         typer.echo(sentence)
     typer.echo(f"Next: {onward}")

@@ -33,7 +33,7 @@ from sdgbias import locks
 from sdgbias.errors import StoreError, UsageError, one_of
 from sdgbias.store import database, migrate, night_files, parquet, untrusted, views
 from sdgbias.store.tables import TABLES as DETAILS
-from sdgbias.store.tables import arrow_table, json_text
+from sdgbias.store.tables import arrow_table, check_reasons, json_text
 
 PROVENANCE = ("measured", "planted")
 
@@ -478,6 +478,8 @@ def _rows_of_run(
     con: duckdb.DuckDBPyConnection, tables: Mapping[str, pd.DataFrame], fill: Mapping[str, str]
 ) -> dict[str, pa.Table]:
     """Arrow tables by name, by `_arrow`."""
+    if (frame := tables.get("numbers")) is not None and len(frame):
+        check_reasons(frame)
     return {name: _arrow(con, name, frame, fill) for name, frame in sorted(tables.items())}
 
 

@@ -81,7 +81,7 @@ SELECT run_id, study, task, test, method,
             ELSE p END AS p,
        CASE WHEN holm['many'] <> '' OR study = 'fairness' AND metric = 'disparity_change' THEN p END AS p_adjusted,
        CASE WHEN metric = 'not_run' THEN 'not scored' WHEN "value" IS NOT NULL AND NOT isnan("value") THEN NULL
-            WHEN note = 'too few rows for a value' OR n < 20 THEN 'fewer than 20' WHEN study = 'fairness' THEN 'no answer right'
+            WHEN note = 'too few rows for a value' OR n < 20 OR study = 'groups' THEN 'fewer than 20' WHEN study = 'fairness' THEN 'no answer right'
             END AS missing_reason,
        CASE WHEN note = 'too few rows for a value' THEN ''
             ELSE regexp_replace(note, 'p: Holm over (\d+) tests, alone \S+$', 'Holm over \1 tests') END AS note

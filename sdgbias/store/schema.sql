@@ -120,7 +120,7 @@ SELECT benchmark_id, suite, task, item_id, cluster_id, image_id, question, optio
                          ELSE 'without photo' END)],
               lambda entry: coalesce(entry[2], '') <> '')),
           coalesce(groups::MAP(VARCHAR, VARCHAR), MAP {})) AS attributes,
-       false AS negative,
+       coalesce(source_id, indicator_title) AS about, false AS negative,
        md5(concat_ws(chr(31), item_id, gold, gold_value, question, options::VARCHAR,
                      if(source_id IS NULL, '', concat_ws(chr(31), image_id, context::VARCHAR)))) AS content_key,
        md5(concat_ws(chr(31), question, options::VARCHAR)) AS prompt_key
@@ -131,10 +131,14 @@ SELECT benchmark_id, suite, if("prompt" = 'p1', 'direct', 'choice') AS task, ite
        map_from_entries(list_filter(
            [('gender', gender), ('skin', skin), ('age', age), ('race', race), ('class', class1)],
            lambda entry: coalesce(entry[2], '') <> '')) AS attributes,
-       coalesce(negative, false) AS negative,
+       coalesce(nullif(asked, ''), class1) AS about, coalesce(negative, false) AS negative,
        md5(concat_ws(chr(31), item_id, image_id, "prompt", asked, negative, gold)) AS content_key,
        md5(asked) AS prompt_key
 FROM people JOIN suites USING (benchmark_id);
+
+-- What errors of an answer are clustered by: the prompt where it holds neither a picture nor a value of the place, else the cluster.
+CREATE MACRO unit_of(method, test, prompt_key, cluster_id) AS
+    if(starts_with(method, 'q_only') OR (starts_with(method, 'ctx_q') AND test NOT IN ('T1', 'T2')), prompt_key, cluster_id);
 
 CREATE VIEW latest_run AS                                              -- the newest finished run of each model on each benchmark
 SELECT * FROM runs WHERE finished_at IS NOT NULL

@@ -95,6 +95,18 @@ def arrow_table(
     )
 
 
+def check_reasons(numbers: pd.DataFrame) -> None:
+    """A number has a value, or the reason why there is none. Raises StoreError."""
+    stated = numbers.reindex(columns=["value", "missing_reason"])
+    wrong = stated["value"].isna() != stated["missing_reason"].notna()
+    if wrong.any():
+        row = numbers[wrong].iloc[0].reindex(["study", "task", "test", "method", "group", "metric"])
+        named = ", ".join(str(part) for part in row if part == part and part)
+        raise StoreError(
+            f"table numbers: {named} has neither a value nor a missing_reason, or it has both"
+        )
+
+
 #: Table -> sort columns of its files, which also identify a row within its run.
 TABLES: dict[str, tuple[str, ...]] = {
     "scores": ("task", "item_id", "test", "view"),

@@ -13,15 +13,12 @@ from sdgbias.store import parquet
 from sdgbias.store.parquet import RunTable
 from sdgbias.store.tables import TABLES
 
-#: Of each answer the question that it answers; ``unit`` is what its errors are clustered by: the
-#: prompt where it holds neither a picture nor a value of the place, else the cluster.
+#: Of each answer the question that it answers, and what its errors are clustered by.
 ANSWERS = """
     CREATE OR REPLACE TEMP VIEW answers AS
     SELECT p.* EXCLUDE (split), r.model, r.suite, r.benchmark_id,
            q.* EXCLUDE (benchmark_id, suite, task, item_id),
-           if(starts_with(method, 'q_only')
-              OR (starts_with(method, 'ctx_q') AND test NOT IN ('T1', 'T2')), prompt_key,
-              cluster_id) AS unit
+           unit_of(method, test, prompt_key, cluster_id) AS unit
     FROM predictions p JOIN runs r USING (run_id) JOIN questions q
       ON q.benchmark_id = r.benchmark_id AND q.task = p.task AND q.item_id = p.item_id"""
 _WORD = re.compile(rf"\b({'|'.join(TABLES)}|answers)\b", re.IGNORECASE)

@@ -22,7 +22,7 @@ from sdgbias.methods import metrics, stats
 from sdgbias.progress import Progress
 from sdgbias.raw.images.composite import encode_jpeg, open_picture
 from sdgbias.suites import sdg, sdg_metrics, sdg_tables
-from sdgbias.suites.rows import ALL, Group, numbers
+from sdgbias.suites.rows import ALL, FEWER, Group, numbers
 from sdgbias.suites.suite import EvalSettings, Images, StoredScores, Suite
 from sdgbias.types import OPTION_LETTERS, ContextTest, Task, View
 
@@ -179,6 +179,7 @@ def metric_rows(
     rows = [
         {"task": task, "test": at, "method": method, **group._asdict(), "metric": metric}
         | e.columns()
+        | {"missing_reason": FEWER if np.isnan(e.value) else None}
         for which, group, metric, e in found
         for task, test, method in [runs[which]]
         for at in (str(test), "all")

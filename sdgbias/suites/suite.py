@@ -222,11 +222,6 @@ class Suite:
         card."""
         return self.docs or f"benchmark-{self.name}"
 
-    def same_question(self, question: str, answer: str) -> str:
-        """SQL: a row of ``items_table`` (by its alias) is the question of an answer, ignoring
-        benchmarks."""
-        return " AND ".join(f"{question}.{key} = {answer}.{key}" for key in self.question_keys)
-
     def reported(self, *answers: str) -> str:
         """SQL, beginning with AND: the answers (by their aliases) are among the reported ones; ''
         where all are."""

@@ -17,6 +17,11 @@ from tests.test_docs import FENCE, TEXT, blocks, lines
 
 PAGE = "docs/how-to/new-releases.md"
 TINY = commands.REPOSITORY / "registry" / "weights" / "tiny-llava"
+#: Command of the page -> what the test adds: a message to look at, and fewer prompts.
+MORE = {
+    "sdgbias models watch": "--webhook-env SDGBIAS_WEBHOOK",
+    "sdgbias nightly --fetch yes --report reports/latest": "--passes none --draws 50",
+}
 
 
 @pytest.mark.slow  # tests/nightly/test_watch_month.py takes every turn of it without models
@@ -40,12 +45,13 @@ def test_from_an_empty_registry_to_the_first_published_night(
         hub.into(monkeypatch, tmp_path / "hf")
         for command in (line for block in blocks(PAGE) for line in lines(block)):
             if command.startswith("sdgbias "):  # not `serve`, which doesn't end
-                more = " --webhook-env SDGBIAS_WEBHOOK" if command.endswith("models watch") else ""
-                said[command] = commands.ok(*f"{command}{more}".split()[1:], cwd=tmp_path)
+                line = f"{command} {MORE.get(command, '')}".removeprefix("sdgbias ")
+                said[command] = commands.ok(line, cwd=tmp_path)
             if command == "sdgbias init":
                 rules = tmp_path / "registry" / "watch.yaml"
                 rules.write_text(policy.replace("questions: 200", "questions: 12"))
 
+    assert MORE.keys() <= said.keys()
     assert "candidate llava-tiny" in said["sdgbias models watch --dry-run"]
     assert "admitted        llava-tiny: enabled" in said["sdgbias models watch"]
     message = messages.get_nowait()

@@ -335,3 +335,15 @@ def test_no_extension_is_ever_fetched(path: Path) -> None:
     with store.connect(path) as con:
         row = con.execute("SELECT current_setting('autoinstall_known_extensions')").fetchone()
     assert row == (False,)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"), [(float("nan"), None), (0.5, "fewer than 20"), (None, None)]
+)
+def test_a_number_has_a_value_or_the_reason_why_it_has_none(
+    value: float | None, reason: str | None, tmp_path: Path
+) -> None:
+    wrong = tables()["numbers"].assign(value=value, missing_reason=reason)
+
+    with pytest.raises(StoreError, match="mcq, T1, full, accuracy has neither a value nor"):
+        store.publish(tmp_path / "r.duckdb", run(), {"numbers": wrong})

@@ -51,15 +51,21 @@ def _complete(frame: pd.DataFrame, **same: Any) -> pd.DataFrame:
 def _stored(e: PaperResults, study: str) -> pd.DataFrame:
     """``versus`` tells apart the numbers of a study that compares with several views alone."""
     frame = e.study(study)
-    frame = frame[frame["x"].isna()].assign(n=frame["n"].where(frame["n"] > 0))
+    frame = _with_status(frame[frame["x"].isna()])
+    frame = frame.assign(n=frame["n"].where(frame["n"] > 0))
     return _complete(frame if study == "directions" else frame.assign(versus=""))
+
+
+def _with_status(stored: pd.DataFrame) -> pd.DataFrame:
+    """Stored numbers with the status of those that have a reason in place of a value."""
+    reasons = stored["missing_reason"].fillna("")
+    status = ("not in store: " + reasons.mask(reasons == FEWER, TOO_FEW)).where(reasons != "", "")
+    return stored.assign(status=status)
 
 
 def _headline(e: PaperResults, study: str) -> pd.DataFrame:
     stored = e.ask("FROM metric_rows WHERE list_contains($runs, run_id)")
-    reasons = stored["missing_reason"].fillna("")
-    status = ("not in store: " + reasons.mask(reasons == FEWER, TOO_FEW)).where(reasons != "", "")
-    stored = _complete(stored.assign(status=status))
+    stored = _complete(_with_status(stored))
     whole = stored[(stored["pillar"] == "all") & (stored["indicator"] == "all")]
     mcq = whole[(whole["task"] == "mcq") & whole["metric"].isin(["accuracy", "accuracy_gain"])]
     means = _means_over_tests(mcq, pooled=True)
@@ -117,13 +123,6 @@ def _regression_changes(e: PaperResults, rows: pd.DataFrame) -> pd.DataFrame:
 def _with_headline(e: PaperResults, study: str) -> pd.DataFrame:
     """Debiasing methods beside the views and CADE."""
     return _complete(pd.concat([of_study(e, ""), _stored(e, study)]))
-
-
-def _fairness(e: PaperResults, study: str) -> pd.DataFrame:
-    """Groups of people that are too small have a row without a value."""
-    stored = _stored(e, study)
-    small = stored["value"].isna() & (stored["metric"] != "not_run")
-    return stored.assign(status=stored["status"].mask(small, f"not in store: {TOO_FEW}"))
 
 
 def _ablation(e: PaperResults, study: str) -> pd.DataFrame:
@@ -322,6 +321,5 @@ _SOURCES: Mapping[str, Callable[[PaperResults, str], pd.DataFrame]] = {
     "leans": _leans,
     "letters": _letters,
     "sweep": _sweep,
-    "fairness": _fairness,
     "costs": _costs,
 }

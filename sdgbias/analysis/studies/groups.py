@@ -21,6 +21,7 @@ from sdgbias.analysis.rows import AnalysisSettings, row
 from sdgbias.analysis.run import RunData, group_columns
 from sdgbias.analysis.studies.directions import ENDS, directed, share_of
 from sdgbias.methods import metrics, stats
+from sdgbias.suites.rows import FEWER
 from sdgbias.types import Task
 
 STUDY = "groups"
@@ -144,12 +145,17 @@ def _apart(
         about = {"attribute": by, "group": group, "other": other}
         for i, (o, m) in enumerate(columns):
             more = o.columns(m, **about, p=float(d.p[i]), note=f"of {of}")
-            yield row(STUDY, "disparity", d.estimate(i), **more)
+            yield row(STUDY, "disparity", d.estimate(i), **more, **_reason(d.estimate(i)))
             if m == CADE:  # the column before it is Full's
                 change = stats.disparity_change(d.take([i - 1]), d.take([i]))
                 more = o.columns(m, versus="full", **about, p=float(change.p[0]))
                 more["note"] = "below 0: CADE narrows it"
-                yield row(STUDY, "disparity_change", change.estimate(), **more)
+                e = change.estimate()
+                yield row(STUDY, "disparity_change", e, **more, **_reason(e))
+
+
+def _reason(e: stats.Estimate) -> dict[str, object]:
+    return {"missing_reason": FEWER} if np.isnan(e.value) else {}
 
 
 def _reductions(

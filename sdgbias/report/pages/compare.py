@@ -21,33 +21,14 @@ from sdgbias.report.source import Reader, Row, paged
 from sdgbias.vocabulary import METHODS
 
 PAGE = 50
-#: Questions with identical wording and gold answer in both runs: one benchmark, or equal items of
-#: two.
-_SAME_SDG = """SELECT x.task, x.item_id, x.cluster_id AS place,
-               x.question || x.options::VARCHAR AS prompt,
-               coalesce(x.source_id, x.indicator_title) AS what FROM
-               items x JOIN items y USING (task, item_id)
-    WHERE x.benchmark_id = $old AND y.benchmark_id = $new AND x.gold IS NOT DISTINCT FROM y.gold
-    AND x.question IS NOT DISTINCT FROM y.question
-    AND (x.source_id IS NULL OR (x.image_id IS NOT DISTINCT FROM y.image_id AND x.context::VARCHAR
-    IS NOT DISTINCT FROM y.context::VARCHAR))
-    AND x.gold_value IS NOT DISTINCT FROM y.gold_value AND x.options::VARCHAR IS NOT DISTINCT FROM
-    y.options::VARCHAR"""
-_ONE_SDG = (
-    "SELECT task, item_id, cluster_id AS place, question || options::VARCHAR AS prompt,"
-    " coalesce(source_id, indicator_title) AS what FROM items WHERE benchmark_id = $old AND $old ="
-    " $new"
-)
-_ONE_FACET = """SELECT item_id, image_id AS place, asked AS prompt,
-                coalesce(nullif(asked, ''), class1) AS what
-                FROM people
-    WHERE benchmark_id = $old AND NOT negative AND $old = $new"""
-#: What answers are clustered by: places (pictures of people); prompts where many places share one.
-_UNIT = """CASE WHEN a.method = 'q_only' OR (a.method = 'ctx_q' AND a.test NOT IN ('T1', 'T2'))
-           THEN 'prompt ' || q.prompt ELSE q.place::VARCHAR END"""
-#: Where a suite's questions are stored -> the questions of two runs on one benchmark, and on two.
-_ONE = {"items": _ONE_SDG, "people": _ONE_FACET}
-_SAME = {"items": _SAME_SDG}
+#: The answers a and b of two runs to a question q that they were asked word for word alike; of
+#: people those about the class that a person has.
+_PAIRS = """(SELECT * FROM predictions WHERE run_id = $a) a
+    JOIN (SELECT * FROM predictions WHERE run_id = $b) b USING (task, item_id, test, method)
+    JOIN (FROM questions WHERE benchmark_id = $old AND NOT negative{alike}) q USING (task, item_id)
+"""
+_ALIKE = """ AND (task, item_id, content_key) IN
+    (SELECT (task, item_id, content_key) FROM questions WHERE benchmark_id = $new)"""
 
 
 def pairable(old: Row, new: Row) -> str:
@@ -59,15 +40,10 @@ def pairable(old: Row, new: Row) -> str:
             f"One run is of suite {old['suite']}, the other of suite {new['suite']}: their"
             " questions differ."
         )
-    table = suites.named(old["suite"]).items_table
-    if old["benchmark_id"] != new["benchmark_id"] and table not in _SAME:
-        return f"The two runs were made on different benchmarks of {table}."
+    apart = suites.named(old["suite"]).per_benchmark
+    if apart and old["benchmark_id"] != new["benchmark_id"]:
+        return f"The two runs were made on different benchmarks of {old['suite']}."
     return ""
-
-
-def _questions(old: Row, new: Row) -> str:
-    one = old["benchmark_id"] == new["benchmark_id"]
-    return (_ONE if one else _SAME)[suites.named(old["suite"]).items_table]
 
 
 def differences(reader: Reader, old: Row, new: Row) -> list[dict[str, Any]]:
@@ -79,14 +55,10 @@ def differences(reader: Reader, old: Row, new: Row) -> list[dict[str, Any]]:
     """
     suite = suites.named(old["suite"])
     sql = f"""
-        WITH q AS ({_questions(old, new)}),
-        pairs AS (
-            SELECT a.task, a.test, a.method, {_UNIT} AS place, a.correct::INT AS was,
-            b.correct::INT AS now
-            FROM (SELECT * FROM predictions WHERE run_id = $a) a JOIN (SELECT * FROM predictions
-            WHERE run_id = $b) b
-            USING (task, item_id, test, method) JOIN q ON {suite.same_question("q", "a")} WHERE
-            true{suite.reported("a", "b")}
+        WITH pairs AS (
+            SELECT task, test, method, unit_of(method, test, prompt_key, cluster_id) AS place,
+            a.correct::INT AS was, b.correct::INT AS now
+            FROM {_pairs(old, new)} WHERE true{suite.reported("a", "b")}
         ),
         places AS (
             SELECT task, test, method, place, sum(now - was) AS s, count(*) AS m, sum(was) AS was,
@@ -156,17 +128,13 @@ def flips(
     item_id, what, gold, was, now, better."""
     suite = suites.named(old["suite"])
     sql = f"""
-        WITH q AS ({_questions(old, new)})
-        SELECT a.item_id, q.what, i.gold, {SAID.format("a")} AS was, {SAID.format("b")} AS now,
-               a.correct AS was_right, b.correct AS now_right, count(*) OVER () AS total
-        FROM (SELECT * FROM predictions WHERE run_id = $a AND task = $task AND test = $test AND
-        method = $method) a
-        JOIN (SELECT * FROM predictions WHERE run_id = $b AND task = $task AND test = $test AND
-        method = $method) b USING (item_id)
-        JOIN q ON {suite.same_question("q", "a")}
-        JOIN {suite.items_table} i ON i.benchmark_id = $new AND {suite.same_question("i", "a")}
-        WHERE {SAID.format("a")} IS DISTINCT FROM {SAID.format("b")}{suite.reported("a")}
-        ORDER BY was_right = now_right, now_right, a.item_id LIMIT {PAGE} OFFSET $skip"""
+        SELECT item_id, about AS what, gold, {SAID.format("a")} AS was,
+               {SAID.format("b")} AS now, a.correct AS was_right, b.correct AS now_right,
+               count(*) OVER () AS total
+        FROM {_pairs(old, new)}
+        WHERE task = $task AND test = $test AND method = $method
+              AND {SAID.format("a")} IS DISTINCT FROM {SAID.format("b")}{suite.reported("a")}
+        ORDER BY was_right = now_right, now_right, item_id LIMIT {PAGE} OFFSET $skip"""
     task, test, method = cell
     more = {"task": task, "test": test, "method": method, "skip": (page - 1) * PAGE}
     rows = reader.ask(sql, _named(old, new) | more, runs=_both(old, new))
@@ -178,10 +146,12 @@ def _both(old: Row, new: Row) -> tuple[str, str]:
     return old["run_id"], new["run_id"]
 
 
+def _pairs(old: Row, new: Row) -> str:
+    one = old["benchmark_id"] == new["benchmark_id"]
+    return _PAIRS.format(alike="" if one else _ALIKE)
+
+
 def _named(old: Row, new: Row) -> dict[str, Any]:
-    return {
-        "a": old["run_id"],
-        "b": new["run_id"],
-        "old": old["benchmark_id"],
-        "new": new["benchmark_id"],
-    }
+    named = {"a": old["run_id"], "b": new["run_id"], "old": old["benchmark_id"]}
+    one = old["benchmark_id"] == new["benchmark_id"]
+    return named if one else named | {"new": new["benchmark_id"]}

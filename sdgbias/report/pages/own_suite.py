@@ -53,8 +53,9 @@ def load(results: Path, among: Sequence[str] | None = None) -> Own | None:
         ),
         ask("FROM metric_rows WHERE list_contains($runs, run_id) AND test = 'all' ORDER BY ALL"),
         ask(
-            """SELECT run_id, attribute, "value", n, low AS ci_low, high AS ci_high, clusters,
-               coalesce(p_adjusted, p) AS p FROM numbers WHERE list_contains($runs, run_id)
+            """SELECT run_id, attribute, "value", n, missing_reason, low AS ci_low,
+               high AS ci_high, clusters, coalesce(p_adjusted, p) AS p
+               FROM numbers WHERE list_contains($runs, run_id)
                AND study = 'groups' AND test = 'all' AND metric = 'disparity_change'
                ORDER BY ALL"""
         ),
@@ -134,6 +135,6 @@ def _table(rows: pd.DataFrame, names: Mapping[str, str], column: str) -> list[di
 def _cell(row: Mapping[Any, Any], signed: bool = False) -> str:
     """A share as percent, or a signed difference in points, with its interval and n."""
     if pd.isna(row["value"]):
-        return f"too few (n {int(row['n'])})"
+        return f"{row['missing_reason']} (n {int(row['n'])})"
     shown = labels.written(Estimate.of_row(row), "disparity" if signed else "accuracy")
     return f"{shown.value}{'' if signed else shown.unit} [{shown.ci}], n {shown.n}"
