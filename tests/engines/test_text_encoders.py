@@ -251,7 +251,7 @@ def test_the_commands_take_an_encoder_of_the_registry(
     shown = run("calibrate", "enc")
     assert shown.startswith("clip: shares with 95 % intervals of 526") and shown.count("<-") == 1
     assert "answers of 1 runs read by clip, floor" in run("read", "enc", *results)
-    assert run("read", "strict", *results).rstrip().endswith("floor 1")
+    assert "floor 1. Next: sdgbias" in run("read", "strict", *results)
     counts = [
         len(store.query(tmp_path / "r.duckdb", "FROM metrics WHERE method = ?", [m]))
         for m in ("full", "full:clip")
