@@ -127,6 +127,12 @@ def test_given_a_command_that_cannot_be_started_then_its_log_says_so(tmp_path: P
     assert "nowhere: can't be started" in process.last_error(tmp_path / "log")
 
 
+def test_given_a_command_that_reads_its_input_then_there_is_none(tmp_path: Path) -> None:
+    """The supervisor's own input stays open for as long as the night lives."""
+    ended = process.run([sys.executable, "-c", "input()"], tmp_path / "log", 120)
+    assert not ended.timed_out and "EOFError" in process.last_error(tmp_path / "log")
+
+
 def test_given_a_captured_command_then_its_output_and_error_come_back(tmp_path: Path) -> None:
     code = "print('answer')\nsys.exit('error: why')"
     assert process.run_captured(model("", code), 600) == (1, "answer\n", "why")
