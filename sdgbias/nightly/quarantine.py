@@ -28,27 +28,20 @@ def until(failures: int, today: date) -> date:
 
 
 def update_quarantine(settings: Settings, outcome: JobOutcome, today: date) -> JobOutcome:
-    """``after`` with the model's recorded history; one that can't be read counts as none."""
-    columns = ["night", "model", "suite", "outcome", "run_id", "quarantined_until"]
-    try:
-        past = records.history(settings.results, outcome.model)[columns]
-    except StoreError:
-        past = pd.DataFrame(columns=columns)
-    return after(settings, outcome, past, today)
-
-
-def after(
-    settings: Settings, outcome: JobOutcome, history: pd.DataFrame, today: date
-) -> JobOutcome:
     """Update the registry's state after an outcome; return the outcome with ``quarantined_until``
     filled in.
 
     A failure caused by the model: quarantined for 1, 2, 4, 8, then 14 days from today, by the
     number of consecutive failed nights. Success of a model quarantined until a date: enabled,
     unless its other suite failed tonight. A quarantine without a date is only lifted by a user.
-    Candidates stay candidates. ``history``: records.history of this model. If the registry file
-    can't be changed, the outcome's message reports it and the night continues.
+    Candidates stay candidates. If the registry file can't be changed, the outcome's message reports
+    it and the night continues; a history that can't be read counts as none.
     """
+    columns = ["night", "model", "suite", "outcome", "run_id", "quarantined_until"]
+    try:
+        history = records.history(settings.results, outcome.model)[columns]
+    except StoreError:
+        history = pd.DataFrame(columns=columns)
     try:
         spec = entries.load(settings.root, outcome.model)
     except RegistryError as error:
