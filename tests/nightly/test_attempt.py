@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -92,10 +93,9 @@ def test_after_want_of_memory_the_batch_is_halved(tmp_path: Path) -> None:
     assert third[third.index("--batch-size") + 1] == "2"
 
 
-def test_a_finished_run_starts_no_process(tmp_path: Path) -> None:
-    made = attempt.keep_trying(
-        job(tmp_path, run_id="m-1"), tmp_path / "r.duckdb", argv=stub("raise SystemExit(9)")
-    )
+def test_a_finished_run_is_unchanged(tmp_path: Path) -> None:
+    made = attempt.already(job(tmp_path, run_id="m-1"), datetime.now(UTC))
+    assert made is not None
     assert (made.outcome, made.run_id, made.attempts) == ("unchanged", "m-1", 0)
 
 
