@@ -275,7 +275,7 @@ def _card(r: Mapping[Any, Any], uris: Mapping[str, str], private: bool) -> dict[
     about = ", ".join(filter(None, (str(r["about"] or ""), attribute_words(r["attributes"]))))
     return {
         "picture": uris.get(str(r["image_id"]), ""),
-        "alt": "Picture of a person, blurred unless shown" if private else f"Picture of {about}",
+        "alt": "Picture of a person, blurred unless shown" if private else f"Picture with {about}",
         "blur": private,
         "question": r["question"] or "any of the listed classes",
         "task": r["task"],
@@ -284,7 +284,7 @@ def _card(r: Mapping[Any, Any], uris: Mapping[str, str], private: bool) -> dict[
             {
                 "letter": k,
                 "text": text,
-                "tags": [tag for tag, letter in said.items() if letter == k],
+                "tags": [tag for tag in letters if letters[tag] == k],
             }
             for k, text in option_rows(r)
         ],

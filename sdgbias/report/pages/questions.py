@@ -21,9 +21,17 @@ from sdgbias.types import OPTION_LETTERS
 PAGE = 40
 #: Names of the filters of custom questions begin with it: an author may name a column 'run' or 'q'.
 GROUP = "group:"
-#: What a question is about, name -> value, by which questions are filtered.
-_ABOUT = """map_concat(i.attributes, if({custom} OR i.indicator IS NULL OR i.about IS NULL,
-    MAP {{}}::MAP(VARCHAR, VARCHAR), MAP {{'indicator': i.about}}))"""
+#: Table of a suite's questions -> its filters, name -> column. Of a column DuckDB reads a million
+#: rows in a second; the map `attributes` of the view `questions` it first builds for each of them.
+_FILTERS = {
+    "items": {
+        "pillar": "pillar",
+        "indicator": "indicator_title",
+        "country": "country",
+        "urban": "urban",
+    },
+    "people": {"class": "class1", "gender": "gender", "skin": "skin", "age": "age"},
+}
 #: The answer of a prediction (by its alias): the number of an estimate, else the letter or label.
 SAID = (
     'CASE WHEN {0}."value" IS NULL OR isnan({0}."value") THEN {0}.pred'
@@ -83,17 +91,34 @@ def cells(reader: Reader, run: Row) -> list[tuple[str, str, str]]:
     return [(r["task"], r["test"], r["method"]) for r in rows]
 
 
-def choices(reader: Reader, run: Row) -> dict[str, list[str]]:
-    """Filter -> its values in the run's benchmark: the attributes of its questions, and the
-    indicators of places."""
-    custom = suites.named(run["suite"]).custom
-    rows = reader.ask(
-        f"""SELECT key AS name, list_sort(list(DISTINCT value)) AS options
-            FROM (SELECT unnest(map_entries({_ABOUT.format(custom=custom)}), recursive := true)
-            FROM questions i WHERE benchmark_id = ?) WHERE value <> '' GROUP BY ALL ORDER BY ALL""",
+def filters_of(reader: Reader, run: Row) -> dict[str, str]:
+    """Filters of a run's questions, name -> SQL of the value. Custom questions are filtered by
+    their group columns. Their names are their author's, so they are quoted twice: as a JSON pointer
+    and as an SQL string."""
+    suite = suites.named(run["suite"])
+    if not suite.custom:
+        return _FILTERS[suite.items_table]
+    found = reader.one(
+        "SELECT json_keys(groups) AS names FROM items WHERE benchmark_id = ? AND groups IS NOT NULL"
+        " LIMIT 1",
         [run["benchmark_id"]],
     )
-    return {f"{GROUP if custom else ''}{r['name']}": r["options"] for r in rows}
+    names = found["names"] if found else []
+    pointers = {name: name.replace("~", "~0").replace("/", "~1") for name in names}
+    return {
+        f"{GROUP}{name}": "json_extract_string(groups, '/{}')".format(pointer.replace("'", "''"))
+        for name, pointer in pointers.items()
+    }
+
+
+def choices(reader: Reader, run: Row) -> dict[str, list[str]]:
+    """Filter -> its values in the run's benchmark."""
+    sql = f"""SELECT DISTINCT {{0}} AS value FROM {suites.named(run["suite"]).items_table}
+        WHERE benchmark_id = ? AND {{0}} <> '' ORDER BY 1"""
+    return {
+        name: [r["value"] for r in reader.ask(sql.format(column), [run["benchmark_id"]])]
+        for name, column in filters_of(reader, run).items()
+    }
 
 
 def _listed(
@@ -101,8 +126,8 @@ def _listed(
 ) -> tuple[str, dict[str, Any], list[str]]:
     """The answers of a selection as SQL: p, the question i, and o, the answer of the run before;
     its parameters, and the runs whose answers it reads."""
-    about = _ABOUT.format(custom=suites.named(run["suite"]).custom)
-    previous = known.before(reader, run)
+    suite, previous = suites.named(run["suite"]), known.before(reader, run)
+    filters = filters_of(reader, run)
     params: dict[str, Any] = {"benchmark": run["benchmark_id"], "previous": previous}
     where = ["i.benchmark_id = $benchmark"]
     for at, (name, value) in enumerate(selection.items()):
@@ -112,8 +137,12 @@ def _listed(
             params[name] = value
             where.append(_CONDITIONS[name])
         elif value:
-            params |= {f"name{at}": name.removeprefix(GROUP), f"value{at}": value}
-            where.append(f"{about}[$name{at}] = $value{at}")
+            params[f"value{at}"] = value
+            where.append(
+                f"""p.item_id IN (SELECT item_id FROM {suite.items_table}
+                WHERE benchmark_id = $benchmark AND {filters[name]} = $value{at}
+                {"AND task = $task" if "task" in suite.question_keys else ""})"""
+            )
     sql = f"""FROM {_ANSWERS.format("$run")} p
         JOIN questions i ON i.task = p.task AND i.item_id = p.item_id
         LEFT JOIN {_ANSWERS.format("$previous")} o ON o.item_id = p.item_id
@@ -127,19 +156,25 @@ def page(reader: Reader, run: Row, selection: Mapping[str, str], page: int) -> d
     without one)."""
     sql, params, runs = _listed(reader, run, selection)
     rows = reader.ask(
-        f"""SELECT p.item_id, i.about AS what, i.attributes, i.question, i.options, i.polarity,
-            i.gold, p.split, {SAID.format("p")} AS said, p.correct, {SAID.format("o")} AS was,
-            o.correct AS was_right, count(*) OVER () AS total {sql}
+        f"""SELECT p.item_id, p.split, {SAID.format("p")} AS said, p.correct,
+            {SAID.format("o")} AS was, o.correct AS was_right, count(*) OVER () AS total {sql}
             ORDER BY p.item_id LIMIT {PAGE} OFFSET $skip""",
         params | {"skip": (page - 1) * PAGE},
         runs=runs,
     )
+    asked = reader.ask(
+        """SELECT item_id, about AS what, attributes, question, options, polarity, gold
+           FROM questions WHERE benchmark_id = ? AND task = ? AND list_contains(?, item_id)""",
+        [run["benchmark_id"], selection["task"], [r["item_id"] for r in rows]],
+    )
+    items = {i["item_id"]: i for i in asked}
     shown = [
         r
+        | (item := items[r["item_id"]])
         | {
-            "place": attribute_words(r["attributes"]),
-            "texts": dict(option_rows(r)),
-            "ways": option_directions(r),
+            "place": attribute_words(item["attributes"]),
+            "texts": dict(option_rows(item)),
+            "ways": option_directions(item),
         }
         for r in rows
     ]
