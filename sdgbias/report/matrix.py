@@ -202,7 +202,7 @@ def _address(run: Row, row: Row) -> dict[str, str]:
     return {"suite": run["suite"], "benchmark": run["benchmark_id"], **cell}
 
 
-def reason(row: Row | None) -> str:
+def reason(row: Mapping[Any, Any] | None) -> str:
     """Why a number isn't there."""
     if row is None:
         return "not scored"
