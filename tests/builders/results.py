@@ -242,6 +242,7 @@ def _run(model: str, table: pd.DataFrame, rng: np.random.Generator) -> dict[str,
                         "ci_high": e.high,
                     }
                     for m, e in found.items()
+                    if e.n
                 ]
     params = [
         {

@@ -73,7 +73,7 @@ def test_a_processor_without_a_patch_size_has_that_of_config_json(tmp_path: Path
     build(
         tmp_path / "raw", tmp_path / "raw" / "indicators", tmp_path / "b", Draw(mcq=6, regression=3)
     )
-    assert cost.cost(spec, entries.find_root(), tmp_path / "b").image_tokens == 36
+    assert cost.cost(spec, entries.find_root(), tmp_path / "b")["image_tokens"] == 36
 
 
 def test_a_processor_that_stumbles_over_no_picture_does_not_take_words_alone() -> None:

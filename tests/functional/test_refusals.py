@@ -99,8 +99,10 @@ def test_a_machine_at_its_limits_is_named_in_one_line(case: str, unbuffered: str
         ["bash", "-c", f"{limit}{sys.executable} -m sdgbias.cli {arguments}"],
         cwd=REPOSITORY,
         env=environment() | {"PYTHONUNBUFFERED": unbuffered, "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
+        timeout=600,
         check=False,
     )
     assert done.returncode == code, done.stderr

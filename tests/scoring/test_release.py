@@ -35,6 +35,6 @@ def test_nothing_holds_the_engine_while_the_metrics_are_computed(
         return suite.tables(*given)
 
     monkeypatch.setattr(evaluation, "load", load)
-    monkeypatch.setattr(evaluation.suites, "of", lambda _: replace(suite, tables=tables))
+    monkeypatch.setattr(suites, "of", lambda _: replace(suite, tables=tables))
     outcome = evaluation.evaluate(spec, tmp_path, tmp_path / "b", tmp_path / "r.duckdb")
     assert outcome.failed == 0 and alive == [False]
