@@ -28,6 +28,9 @@ KEY = tuple(NUMBER)[: tuple(NUMBER).index("metric") + 1]
 FEWER = f"fewer than {SMALLEST}"
 #: Why a study has no number.
 NOT_SCORED = "not scored"
+#: Why a number has no value where its writer gives no other reason: nothing to divide by, as the
+#: spread of gold numbers that are all equal.
+UNDEFINED = "not defined"
 
 
 class Group(NamedTuple):
@@ -44,10 +47,13 @@ ALL = Group()
 
 
 def numbers(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with all columns of ``numbers``. Raises ValueError for an unknown column."""
+    """The rows with all columns of ``numbers``, each with a value or the reason why it has none.
+    Raises ValueError for an unknown column."""
     unknown = set(rows.columns) - set(NUMBER)
     if unknown:
         raise ValueError(f"no such column of numbers: {sorted(unknown)[0]}")
     frame = rows.reindex(columns=list(NUMBER))
+    stated = frame["value"].notna() | frame["missing_reason"].notna()
+    frame["missing_reason"] = frame["missing_reason"].astype(object).where(stated, UNDEFINED)
     named = {name: default for name, default in NUMBER.items() if isinstance(default, str | int)}
     return frame.fillna(named).astype({"n": "int64", "clusters": "int64"})

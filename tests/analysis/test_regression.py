@@ -30,7 +30,9 @@ def test_a_target_without_spread_in_val_has_no_scaled_error() -> None:
     )
     assert all(np.isnan(v) for v in regression.gold_spread(cell.items).values())
     rows = regression.rows(run_of(cell), AnalysisSettings())
-    assert one(rows, **PICK, method="full", metric="error_in_sd_micro")["n"] == 0
+    scaled = one(rows, **PICK, method="full", metric="error_in_sd_micro")
+    assert scaled["n"] == 0 and scaled["missing_reason"] == "not defined"
+    assert (rows["value"].isna() == rows["missing_reason"].notna()).all()
     assert regression.rows(run_of(), AnalysisSettings()).empty
 
 
