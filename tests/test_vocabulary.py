@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.report import labels
+from sdgbias.suites.rows import HEADLINE
 from sdgbias.vocabulary import METHODS, WORDS, MetricWord, metric_in_sentence
 
 GOLDEN = pd.read_parquet(Path(__file__).parent / "golden" / "numbers.parquet")
@@ -19,7 +20,7 @@ OF_A_LETTER = re.compile(r"(share|recall)_[A-Z]?$")
 
 
 def test_every_headline_metric_and_method_has_a_word() -> None:
-    headline = GOLDEN[GOLDEN["source"] == "headline"]
+    headline = GOLDEN[GOLDEN["study"] == HEADLINE]
     metrics = {m for m in headline["metric"] if not OF_A_LETTER.match(m)}
     assert metrics <= WORDS.metrics.keys()
     generated = {m for m in headline["method"] if m.endswith("_generated")}

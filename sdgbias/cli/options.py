@@ -118,17 +118,12 @@ def print_table(rows: list[tuple[str, ...]], indent: str = "") -> None:
         typer.echo(indent + "  ".join(cells).rstrip())
 
 
-def print_findings(results: Path, run_ids: Iterable[object], onward: str) -> None:
-    """Print what those of the runs that are on places show, in sentences, and the next command."""
-    from sdgbias import store, suites
-    from sdgbias.report import data, labels
+def print_findings(results: Path, run_ids: Iterable[str], onward: str) -> None:
+    """Print the answers of the report's first screen on these runs alone, and the next command."""
+    from sdgbias.report.build import ReportPages
 
-    sql = "SELECT run_id, suite FROM runs WHERE list_contains(?, run_id)"
-    runs = store.query(results, sql, [list(run_ids)]).astype(str)
-    suite_of = dict(zip(runs["run_id"], runs["suite"], strict=True))
-    places = [run for run, suite in suite_of.items() if suites.named(suite).signatures]
-    for sentence in labels.findings(data.load(results, places)) if places else ():
-        typer.echo(sentence)
+    for answer in ReportPages(results, list(run_ids), night=None).shared["answers"]:
+        typer.echo(answer.text)
     typer.echo(f"Next: {onward}")
 
 

@@ -186,7 +186,7 @@ def evaluate(
             say_json({"results": str(results), "runs": runs, "metrics": table})
         else:
             typer.echo(f"\n{table.to_string(index=False)}\n")
-            ids = [run["run_id"] for run in runs]
+            ids = [str(run["run_id"]) for run in runs]
             print_findings(results, ids, f"sdgbias report --results {results}")
 
 

@@ -15,7 +15,7 @@ import pandas as pd
 from sdgbias import store, suites
 from sdgbias.analysis import nights
 from sdgbias.errors import InputError, StoreError
-from sdgbias.report import data, layout, matrix
+from sdgbias.report import data, labels, layout, matrix
 from sdgbias.report import leaderboard as boards
 from sdgbias.report.charts import Figure
 from sdgbias.report.layout import FAIRNESS, NIGHT, OVERVIEW, OWN, QUESTIONS, TABLES, Front, Page
@@ -116,32 +116,34 @@ class ReportPages:
         figures = self.drawn.get(page.file, [])
         return "page.html.j2", studies.context(page, self.studies, self.board, figures, tables)
 
+    @cached_property
+    def shared(self) -> dict[str, Any]:
+        """The leaderboard and the answers of the overview's first screen."""
+        found = self.found if self.latest else None
+        with self._source.opened() as reader:
+            return overview.shared(reader, self.among, found, self.last_night, self.faces)
+
     def _overview(self) -> Filled:
         absent = [p.title for p in studies.PAGES if p.studies and p not in self.present]
         with self._source.opened() as reader:
-            return "overview.html.j2", overview.context(
-                reader,
-                self.among,
-                self.board,
-                self.checked.get(SDG, ""),
-                (absent, self.studies.unanalysed),
-                self.found,
-                (self.last_night, self.faces),
-            )
+            made = overview.context(reader, self.among, self.shared, self.found, self.board)
+        return "overview.html.j2", made | {
+            "checks": self.checked.get(SDG, ""),
+            "absent": absent,
+            "unanalysed": self.studies.unanalysed,
+        }
 
     def _without_places(self) -> Filled:
+        """The overview of results without the first suite: it states what they cover, and shows the
+        leaderboard if they are of people."""
         on = (("on pictures of people", self.faces), ("on own questions", self.asked))
-        runs = [part.runs for _, part in on if part is not None]
-        with self._source.opened() as reader:
-            return "people_alone.html.j2", overview.context_without_places(
-                reader,
-                self.among,
-                pd.concat(runs, ignore_index=True),
-                self.beside,
-                " and ".join(what for what, part in on if part is not None),
-                self.last_night,
-                self.faces,
-            )
+        runs = pd.concat([part.runs for _, part in on if part is not None], ignore_index=True)
+        return "people_alone.html.j2", self.shared | {
+            "runs": runs.to_dict("records"),
+            "beside": self.beside,
+            "what": " and ".join(what for what, part in on if part is not None),
+            "date": labels.when(runs["finished_at"].max()),
+        }
 
     @cached_property
     def _source(self) -> Results:

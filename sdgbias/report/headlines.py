@@ -14,7 +14,6 @@ from sdgbias.methods.stats import Estimate
 from sdgbias.report import labels, matrix
 from sdgbias.report.source import Results
 from sdgbias.suites.facet_groups import PAIRS
-from sdgbias.suites.rows import FEWER
 from sdgbias.types import FACET, SDG
 
 #: A title, and the rows of a table below it, the first one its heads.
@@ -56,10 +55,7 @@ def sections(results: Path, model: str = "") -> list[Section]:
 def _places(results: Path) -> Section:
     with Results(results, wait=30.0).opened() as reader:
         table = matrix.matrix(reader)
-    columns: dict[str, list[int]] = {}
-    for i, c in enumerate(table["columns"]):
-        columns.setdefault(c.suite, []).append(i)
-    at = columns.get(SDG, [])
+    at = [i for i, c in enumerate(table["columns"]) if c.suite == SDG]
     rows = [("model", *(table["columns"][i].title for i in at))]
     for row in table["rows"]:
         if row["runs"].get(SDG):
@@ -98,9 +94,7 @@ def _shown(cell: Mapping[str, Any]) -> str:
 
 def _number(row: Mapping[Any, Any]) -> str:
     """As `_shown`, of a row of the store."""
-    value = row["value"]
-    if value is None or math.isnan(value):
-        why = row["missing_reason"]
-        return f"too few people (n {row['n']})" if why == FEWER else str(why)
+    if row["value"] is None or math.isnan(row["value"]):
+        return matrix.reason(row)
     shown = labels.written(Estimate.of_row(row), row["metric"])
     return f"{shown.value} [{shown.ci}] {shown.n}"

@@ -1,5 +1,5 @@
-"""Formats numbers, times and names for the pages, and builds the headline sentences; every sentence
-follows from the data by a stated rule."""
+"""Formats numbers, times and names for the pages, and states which way a model leans by the rule of
+`methods.lean`."""
 
 from __future__ import annotations
 
@@ -48,18 +48,20 @@ def form(metric: str) -> tuple[float, int, bool]:
     return (1.0, WORDS.metrics[metric].digits, signed) if metric in PLAIN else (100.0, 1, signed)
 
 
+def unit_of(metric: str) -> str:
+    """' %', ' points' of a difference, '' of a metric with a unit of its own."""
+    return "" if metric in PLAIN else f"{NBSP}points" if metric in SIGNED else f"{NBSP}%"
+
+
 def written(e: Estimate, metric: str = "accuracy") -> WrittenEstimate:
     """An estimate of a metric as every page, command and card shows it."""
-    scale, digits, signed = form(metric)
-    unit = "" if metric in PLAIN else f"{NBSP}points" if signed else f"{NBSP}%"
-    value, ci = number(scale * e.value, digits, signed), interval(e, scale, digits, signed)
-    return WrittenEstimate(value, unit, ci, f"{e.n:,}")
+    value, unit = amount(e.value, metric, unit=False), unit_of(metric)
+    return WrittenEstimate(value, unit, interval(e, *form(metric)), f"{e.n:,}")
 
 
 def percent(e: Estimate) -> str:
     """'61.0 %'."""
-    shown = written(e)
-    return shown.value + shown.unit
+    return amount(e.value, "accuracy")
 
 
 def interval(
@@ -158,67 +160,6 @@ def _bare(data: ReportData, model: str, pillar: str) -> dict[str, Estimate]:
     return {d: e for d, e in cells.items() if e is not None and e.value == e.value}
 
 
-def image_use(data: ReportData, model: str) -> tuple[str, str] | None:
-    """('adds little', evidence) about Acc(Full) - Acc(CTX+Q) at T1."""
-    rows = data.image_use[(data.image_use["model"] == model) & (data.image_use["pillar"] == "all")]
-    if rows.empty:
-        return None
-    r: dict[str, Any] = {str(k): v for k, v in rows.iloc[0].to_dict().items()}
-    e = Estimate.of_row(r)
-    shown = written(e, "accuracy_gain")
-    verdict = {
-        1: "The image helps",
-        0: "The image makes no measurable difference",
-        -1: "The image hurts",
-    }[sign_of(e)]
-    return (
-        verdict,
-        (f"{shown.value} points, Full minus CTX+Q at T1 {shown.aside}"),
-    )
-
-
-def cade_change(data: ReportData, model: str) -> tuple[str, str] | None:
-    """('CADE raises accuracy', evidence), pooled over T1-T5."""
-
-    def of(metric: str) -> Estimate | None:
-        return data.cell(model=model, task="mcq", test="all", method="cade", metric=metric)
-
-    gain = of("accuracy_gain")
-    if gain is None:
-        return None
-    verdict = {
-        1: "CADE raises accuracy",
-        0: "CADE makes no measurable difference",
-        -1: "CADE lowers accuracy",
-    }[sign_of(gain)]
-    shown = written(gain, "accuracy_gain")
-    text = f"{shown.value} points over T1{DASH}T5 {shown.aside}"
-    fixed, broken = of("fixed_rate"), of("broken_rate")
-    if fixed is not None and broken is not None:
-        text += (
-            f"; {percent(fixed)} of answers fixed (CI {interval(fixed)}), {percent(broken)} broken"
-            f" (CI {interval(broken)})"
-        )
-    notes = data.tuning_notes(model)
-    return verdict, "; ".join([text, *notes])
-
-
-def findings(data: ReportData) -> list[str]:
-    """What the newest runs on places show, in sentences: the lean of each model over all pillars,
-    what the image adds, what CADE does."""
-    sentences = []
-    for model in data.models:
-        for lean_ in leaning(data, model, ("all",)):
-            sentences.append(
-                f"{model} {lean_.verdict} without evidence: {lean_.shares}; {lean_.prompts}."
-            )
-        for finding in (image_use(data, model), cade_change(data, model)):
-            if finding is not None:
-                verdict, evidence = finding
-                sentences.append(f"{verdict} ({model}): {evidence}.")
-    return sentences
-
-
 #: Metrics with a unit of their own; all others are shares, shown in per cent.
 PLAIN = {name for name, word in WORDS.metrics.items() if word.unit in ("own", "change")}
 #: Differences, shown with their sign.
@@ -254,8 +195,7 @@ def amount(value: float | None, metric: str, unit: bool = True) -> str:
     if value is None or value != value:
         return "none"
     scale, digits, signed = form(metric)
-    after = "" if not unit or metric in PLAIN else f"{NBSP}points" if signed else f"{NBSP}%"
-    return number(scale * value, digits, signed) + after
+    return number(scale * value, digits, signed) + (unit_of(metric) if unit else "")
 
 
 def interval_of(row: Mapping[str, Any], metric: str) -> str:

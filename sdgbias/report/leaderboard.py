@@ -223,12 +223,12 @@ class Board:
     benchmark and kind that share a letter can't be distinguished at 5 % (clustered t tests of every
     pair, Holm). pairs: one row per pair with the difference one - other, its Holm-adjusted p and
     the smallest difference that the test detects with 80 % power. kind: 'measured' or 'planted'
-    ('all' when mixed). lacking: benchmark_id, kind, model, and by method why a model has no place:
-    it is shown no pictures, or gives no scores ('' for neither)."""
+    ('all' when mixed). lacking: what (kind of answer), task, why, models of those without a place,
+    since they are shown no pictures or give no scores."""
 
     places: pd.DataFrame
     pairs: pd.DataFrame
-    lacking: pd.DataFrame
+    lacking: list[dict[str, str]]
 
 
 def compare(results: Path, runs: pd.DataFrame, *, rank_planted: bool = False) -> Board:
@@ -267,15 +267,18 @@ def compare(results: Path, runs: pd.DataFrame, *, rank_planted: bool = False) ->
                 one_places, one_pairs = _one(hits, place, list(labels.values()))
                 places += [{**columns, **r} for r in one_places]
                 pairs += [{**columns, **r} for r in one_pairs]
-    why = {
-        METHODS[method]: [needs(configs.get(r), method) for r in runs["run_id"]]
-        for method in COMPARED
-    }
-    without = runs.assign(kind=kind, **why)
+    asked_of = [
+        {"run_id": run, "model": label, "config": configs.get(run)}
+        for run, label in zip(runs["run_id"], runs["label"], strict=True)
+    ]
+    without = [
+        {"what": METHODS[method], "task": "choice", "why": why, "models": ", ".join(names)}
+        for method in METHODS
+        if method in COMPARED
+        for why, names in sorted(lacking(asked_of, [], method).items())
+    ]
     return Board(
-        pd.DataFrame(places, columns=_PLACES),
-        pd.DataFrame(pairs, columns=_PAIRS),
-        without[["benchmark_id", "kind", "label", *why]].rename(columns={"label": "model"}),
+        pd.DataFrame(places, columns=_PLACES), pd.DataFrame(pairs, columns=_PAIRS), without
     )
 
 

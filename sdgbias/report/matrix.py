@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from sdgbias import suites
@@ -173,7 +174,7 @@ def _cell(c: MatrixColumn, run: Row | None, found: Mapping[tuple[str, ...], Row]
     if run is None:
         return blank | {"why": "not scored", "said": f"{c.title}: not scored"}
     if row is None or row["value"] is None or math.isnan(row["value"]):
-        why = needs(run["config"], c.cell[2], c.cell[0]) or _reason(row)
+        why = needs(run["config"], c.cell[2], c.cell[0]) or reason(row)
         return blank | {"why": why, "said": f"{c.title}: {why}"}
     e = Estimate.of_row(row)
     shown = labels.written(e, c.metric)
@@ -201,7 +202,7 @@ def _address(run: Row, row: Row) -> dict[str, str]:
     return {"suite": run["suite"], "benchmark": run["benchmark_id"], **cell}
 
 
-def _reason(row: Row | None) -> str:
+def reason(row: Mapping[Any, Any] | None) -> str:
     """Why a number isn't there."""
     if row is None:
         return "not scored"
@@ -210,10 +211,8 @@ def _reason(row: Row | None) -> str:
 
 
 def _rank(row: Mapping[str, Any]) -> tuple[bool, float, str]:
-    values = [c["sort"] for c in row["cells"]]
-    first = next((v for v in values if v is not None), -math.inf) if values else -math.inf
-    first = first if values and values[0] is not None else -math.inf
-    return row["provenance"] == "planted", -first, row["model"]
+    first = row["cells"][0]["sort"] if row["cells"] else None
+    return row["provenance"] == "planted", math.inf if first is None else -first, row["model"]
 
 
 def _mark_highest(columns: Sequence[MatrixColumn], rows: Sequence[dict[str, Any]]) -> None:
@@ -226,7 +225,8 @@ def _mark_highest(columns: Sequence[MatrixColumn], rows: Sequence[dict[str, Any]
                 continue
             known = [r["cells"][at] for r in mine if r["cells"][at]["sort"] is not None]
             known = [cell for cell in known if not cell["other"]]
-            if len(known) > 1 and (top := highest(known)) is not None:
+            top = max(known, key=itemgetter("sort"), default=None)
+            if top and len(known) > 1 and not reach(top, known):
                 top["mark"] = "highest"
 
 
@@ -238,12 +238,6 @@ def _mark_apart(columns: Sequence[MatrixColumn], rows: Sequence[dict[str, Any]])
         family = [Estimate.of_row(cell["row"]) for cell in cells]
         for cell, apart in zip(cells, stats.apart_from_zero(family), strict=True):
             cell["mark"] = "apart" if apart else ""
-
-
-def highest(cells: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """The cell whose interval lies above all others', None if there is none."""
-    top = max(cells, key=lambda cell: cell["sort"])
-    return None if reach(top, cells) else top
 
 
 def reach(top: Mapping[str, Any], cells: Iterable[Mapping[str, Any]]) -> int:

@@ -234,9 +234,8 @@ def test_headline_sentences(results: Path) -> None:
     assert words.leaning(found, "fake-optimist")[0].evidence.endswith(
         "; 1 distinct prompt in one wording: holds for other questions in this wording"
     )
-    use = words.image_use(found, "fake-pessimist")
-    assert use is not None
-    assert use[0] == "The image helps"
+    verdict, _ = findings.findings(found, "fake-pessimist")["extra"][0]
+    assert verdict == "The image helps"
 
 
 def test_wordings_make_a_lean(results: Path, tmp_path: Path) -> None:

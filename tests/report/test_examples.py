@@ -11,6 +11,7 @@ import pytest
 
 from sdgbias import store
 from sdgbias.report.pages import examples, question
+from sdgbias.report.pages import questions as questions_page
 from sdgbias.suites import sdg, sdg_tables
 from sdgbias.types import PILLARS, Task, View
 from tests.builders.results import MODELS, publish_fake
@@ -84,7 +85,7 @@ def test_the_prompt_shown_is_the_benchmarks(small_benchmark: Path, task: Task) -
     views = [view.value for view in View]
     seen = 0
     for item in cards.to_dict("records"):
-        options = question.layout_of(question.suites.named("sdg")).options(item)
+        options = questions_page.option_rows(item)
         mine = cells[(cells["task"] == task.value) & (cells["item_id"] == item["item_id"])]
         for test, asked in mine.groupby("test"):
             context = str(json.loads(item["context"])[test] or "")

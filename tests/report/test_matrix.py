@@ -106,10 +106,10 @@ def at(value: float, low: float | None, high: float | None) -> dict[str, Any]:
 
 def test_the_highest_is_so_only_beyond_its_interval() -> None:
     top = at(0.9, 0.85, 0.95)
-    assert matrix.highest([at(0.5, 0.4, 0.6), top]) is top
-    assert matrix.highest([at(0.8, 0.7, 0.86), top]) is None, "intervals overlap"
-    assert matrix.highest([at(0.5, None, None), top]) is None, "nothing is known of the other"
-    assert matrix.highest([at(0.5, 0.4, 0.6), at(0.9, None, None)]) is None
+    assert matrix.reach(top, [at(0.5, 0.4, 0.6), top]) == 0
+    assert matrix.reach(top, [at(0.8, 0.7, 0.86), top]) == 1, "intervals overlap"
+    assert matrix.reach(top, [at(0.5, None, None), top]) == 1, "nothing is known of the other"
+    assert matrix.reach(at(0.9, None, None), [at(0.5, 0.4, 0.6)]) == 1
     assert matrix.reach(top, [top, at(0.8, 0.7, 0.86), at(0.2, 0.1, 0.3)]) == 1
 
 
@@ -131,7 +131,7 @@ def test_no_guide_to_a_figure_calls_a_side_better_without_an_interval() -> None:
 def test_the_best_model_is_named_only_beyond_its_interval(table: dict[str, Any]) -> None:
     [best] = [s for s in first_screen.best(table) if "questions about places" in s]
     known = [cell(table, m, "Accuracy") for m, (kind, _) in NAMED.items() if kind == "measured"]
-    if matrix.highest(known) is None:
+    if matrix.reach(max(known, key=lambda c: c["sort"]), known):
         assert best.startswith("No model is the best on questions about places beyond its interval")
     else:
         assert "is the most accurate on questions about places" in best

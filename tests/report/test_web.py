@@ -193,7 +193,7 @@ def test_a_choice_that_does_not_fit_is_said_and_an_unknown_one_refused(client: T
         "/numbers?nights=0": "nights",
         "/runs?page=x": "page",
         "/runs?model=x": "unknown model",
-        "/questions?country=Atlantis": "unknown Country",
+        "/questions?country=Atlantis": "unknown country",
         "/questions?test=T9": "unknown test",
         f"/questions/{RUN}/mcq/1?test=T9": "unknown test",
         "/questions?outcome=maybe": "unknown outcome",

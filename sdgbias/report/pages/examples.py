@@ -24,9 +24,9 @@ WAIT = 30.0
 LIMIT = 36
 
 
-#: Total size of all pictures, base64-encoded, so that the page stays below 6 MB.
-PICTURE_BYTES = 4_000_000
-
+#: Total size of all pictures, base64-encoded, so that the page stays below 6 MB: pictures of this
+#: size have about 20 kB each.
+PICTURE_BYTES, PICTURE_SIZE = 4_000_000, (336, 336)
 
 OUTCOMES = {
     "fixed": "Fixed by CADE",
@@ -42,7 +42,7 @@ def context(results: Path, run_ids: list[str], limit: int = LIMIT) -> dict[str, 
 
     At most ``limit`` questions, taken in turn from every model x pillar x test x outcome; within a
     group they are ordered by hash of the item, so that models are shown on the same items where
-    possible. Pictures are re-encoded to fit ``PICTURE_BYTES``.
+    possible. Pictures have at most ``PICTURE_BYTES``.
     """
     rows = _pick(_candidates(results, run_ids), limit)
     found: list[dict[str, Any]] = []
@@ -125,32 +125,24 @@ def _pick(rows: pd.DataFrame, limit: int) -> pd.DataFrame:
 
 
 def pictures(query: Query, rows: pd.DataFrame) -> dict[str, str]:
-    """image_id -> data URI, all at the highest quality that keeps them below PICTURE_BYTES.
-    Unreadable pictures are left out."""
+    """image_id -> data URI, in the order of the ids until PICTURE_BYTES are reached. Unreadable
+    pictures are left out."""
     sql = (
         "SELECT DISTINCT ON (image_id) image_id, png FROM previews WHERE list_contains($ids,"
         " image_id) ORDER BY image_id"
     )
     table = query(sql, {"ids": sorted(set(rows["image_id"]))})
-    images = {}
+    encoded, left = {}, PICTURE_BYTES
     for image_id, png in zip(table["image_id"], table["png"], strict=True):
+        buffer = io.BytesIO()
         try:
-            images[str(image_id)] = Image.open(
-                io.BytesIO(bytes(png)), formats=("PNG", "JPEG")
-            ).convert("RGB")
+            image = Image.open(io.BytesIO(bytes(png)), formats=("PNG", "JPEG")).convert("RGB")
         except OSError:
             continue
-    encoded: dict[str, str] = {}
-    for quality, size in ((80, 448), (65, 448), (45, 448), (35, 336), (25, 224)):
-        encoded = {}
-        for image_id, image in images.items():
-            buffer = io.BytesIO()
-            (image if size == 448 else image.resize((size, size))).save(
-                buffer, "WEBP", quality=quality, method=4
-            )
-            encoded[image_id] = (
-                "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode()
-            )
-        if sum(map(len, encoded.values())) <= PICTURE_BYTES:
+        image.resize(PICTURE_SIZE).save(buffer, "WEBP", quality=60, method=4)
+        uri = "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode()
+        left -= len(uri)
+        if left < 0:
             break
+        encoded[str(image_id)] = uri
     return encoded

@@ -25,7 +25,7 @@ from sdgbias.analysis.nights import (
 )
 from sdgbias.report import labels
 from sdgbias.report.charts import described, over_nights, still
-from sdgbias.report.pages.questions import option_rows
+from sdgbias.report.pages.questions import attribute_words, option_rows
 from sdgbias.vocabulary import METHODS, WORDS
 
 #: Number of flipped questions shown per model, and of models whose breaches are shown in full.
@@ -246,15 +246,14 @@ def _examples(
     for m in models:
         if m.flips.empty:
             continue
-        suite = suites.named(m.suite)
-        sql = f"""SELECT i.*, i.benchmark_id IN (SELECT benchmark_id FROM previews v WHERE
-                  v.image_id = i.image_id) AS pictured
-                  FROM {suite.items_table} i JOIN runs r USING (benchmark_id)
-                  WHERE r.run_id = $run AND list_contains($items, i.item_id)"""
+        sql = """SELECT task, item_id, benchmark_id, image_id, question, options, about, attributes,
+                 q.benchmark_id IN (SELECT benchmark_id FROM previews v WHERE
+                 v.image_id = q.image_id) AS pictured
+                 FROM questions q JOIN runs r USING (benchmark_id)
+                 WHERE r.run_id = $run AND list_contains($items, q.item_id)"""
         flipped = {"run": m.run_id, "items": [int(i) for i in m.flips["item_id"]]}
-        items = query(sql, flipped)
         part = m.flips.assign(at=range(len(m.flips))).merge(
-            items.drop(columns="gold"), on=list(suite.question_keys)
+            query(sql, flipped), on=["task", "item_id"]
         )
         part = part.assign(again=part.groupby("item_id").cumcount()).sort_values(
             ["again", "pictured", "at"], ascending=[True, False, True]
@@ -264,66 +263,36 @@ def _examples(
     uris = pictures(pd.concat([part[keys] for _, part in found])) if found else {}
     return {
         (m.model, m.suite): [
-            _CARDS[suites.named(m.suite).items_table](r, uris) for r in part.to_dict("records")
+            _card(r, uris, suites.named(m.suite).private) for r in part.to_dict("records")
         ]
         for m, part in found
     }
 
 
-def _place(r: Mapping[Any, Any], uris: Mapping[str, str]) -> dict[str, Any]:
-    said = {"right": r["gold"], "was": r["was"], "now": r["now"]}
-    options = [
-        {"letter": k, "text": text, "tags": [tag for tag, letter in said.items() if letter == k]}
-        for k, text in (option_rows(dict(r)) if r["task"] == "mcq" else ())
-    ]
-    where = ", ".join(
-        x for x in (str(r["country"] or ""), "" if pd.isna(r["year"]) else str(int(r["year"]))) if x
-    )
-    custom = isinstance(r["source_id"], str)
-    if custom:
-        levels = [str(v) for v in labels.parsed(r["groups"]).values()]
-        where = ", ".join([f"question {r['source_id']}", *levels])
+def _card(r: Mapping[Any, Any], uris: Mapping[str, str], private: bool) -> dict[str, Any]:
+    """A flipped question; ``private``: it shows a person."""
+    letters = {"right": r["gold"], "was": r["was"], "now": r["now"]}
+    about = ", ".join(filter(None, (str(r["about"] or ""), attribute_words(r["attributes"]))))
     return {
         "picture": uris.get(str(r["image_id"]), ""),
-        "alt": f"Picture of {'' if custom else 'the place: '}{where}",
-        "blur": False,
-        "question": r["question"],
+        "alt": "Picture of a person, blurred unless shown" if private else f"Picture with {about}",
+        "blur": private,
+        "question": r["question"] or "any of the listed classes",
         "task": r["task"],
         "item_id": int(r["item_id"]),
-        "options": options,
-        "place": ", ".join(
-            x for x in (str(r["indicator_title"] or r["indicator"] or ""), where) if x
-        ),
-        **_said(r),
-    }
-
-
-def _person(r: Mapping[Any, Any], uris: Mapping[str, str]) -> dict[str, Any]:
-    about = f"about {r['asked']}" if r["asked"] else "any of the listed classes"
-    return {
-        "picture": uris.get(str(r["image_id"]), ""),
-        "alt": "Picture of a person, blurred unless shown",
-        "blur": True,
-        "task": r["task"],
-        "item_id": int(r["item_id"]),
-        "options": [],
-        "question": f"{r['prompt']}, {about}",
-        "place": ", ".join(f"{a} {r[a]}" for a in ("gender", "skin", "age")),
-        **_said(r),
-    }
-
-
-#: Table of a suite's questions -> query that shows a flipped question.
-_CARDS = {"items": _place, "people": _person}
-
-
-def _said(r: Mapping[Any, Any]) -> dict[str, Any]:
-    method = METHODS.get(str(r["method"]), str(r["method"]))
-    return {
+        "options": [
+            {
+                "letter": k,
+                "text": text,
+                "tags": [tag for tag in letters if letters[tag] == k],
+            }
+            for k, text in option_rows(r)
+        ],
+        "place": about,
         "gold": r["gold"],
         "was": r["was"] or "nothing",
         "now": r["now"] or "nothing",
         "better": bool(r["better"]),
-        "method": method,
+        "method": METHODS.get(str(r["method"]), str(r["method"])),
         "test": r["test"],
     }

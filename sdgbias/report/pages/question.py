@@ -14,10 +14,11 @@ from sdgbias import suites
 from sdgbias.benchmark import people_items
 from sdgbias.benchmark.prompts import REGRESSION_TAIL, choice_texts, question_lines
 from sdgbias.methods import cade
+from sdgbias.raw.facet import CLASSES
 from sdgbias.raw.indicators import Template, load_indicators, load_regression_tasks
 from sdgbias.report import labels
 from sdgbias.report.labels import number
-from sdgbias.report.pages.questions import layout_of, option_directions
+from sdgbias.report.pages.questions import option_directions, option_rows
 from sdgbias.report.source import Reader, Row
 from sdgbias.types import MODALITIES, OPTION_LETTERS, CadeParams, Task, View
 from sdgbias.vocabulary import WORDS
@@ -27,6 +28,8 @@ _SHOWN = {
     "tile": "the satellite tile, north up",
     "nightlights": "the night lights",
 }
+#: The meaning of single letters, of a question about a person.
+_LETTERS = {"A": "yes", "B": "no", "C": "unknown"}
 #: task, item_id and test of a question; test '': the first that was scored.
 Wanted = tuple[str, int, str]
 
@@ -39,12 +42,10 @@ def load(reader: Reader, run: Row, wanted: Sequence[Wanted]) -> list[dict[str, A
     answer.
     """
     suite = suites.named(run["suite"])
-    layout = layout_of(suite)
     ids = sorted({item_id for _, item_id, _ in wanted})
     marks = ", ".join("?" for _ in ids) or "NULL"
     items = reader.ask(
-        f"SELECT {layout.columns} FROM {suite.items_table} WHERE benchmark_id = ? AND item_id IN"
-        f" ({marks})",
+        f"SELECT * FROM {suite.items_table} WHERE benchmark_id = ? AND item_id IN ({marks})",
         [run["benchmark_id"], *ids],
     )
     own, key = (run["run_id"],), [run["run_id"], *ids]
@@ -82,7 +83,6 @@ def _question(
     run: Row, task: str, test: str, item: Row, rows: dict[str, list[Row]], there: set[str]
 ) -> dict[str, Any]:
     suite = suites.named(run["suite"])
-    layout = layout_of(suite)
     tests = sorted({a["test"] for a in rows["predictions"]})
     test = test or (tests[0] if tests else "")
     said = {a["method"]: a for a in rows["predictions"] if a["test"] == test}
@@ -92,14 +92,14 @@ def _question(
         for v in View
         if v.value in by_view or v.value in said
     ]
-    options = layout.options(item)
+    options = option_rows(item)
     context = str(labels.parsed(item.get("context")).get(test) or "")
     params = next((p for p in rows["params"] if p["test"] == test), None)
     return {
         "item": item,
         "people": suite.private,
         "groups": labels.parsed(item.get("groups")) if suite.custom else None,
-        "asked": layout.asked(item),
+        "asked": _asked(item),
         "task": task,
         "tests": tests,
         "test": test,
@@ -113,7 +113,7 @@ def _question(
         "context": context,
         "prompts": prompts(item, task, options, context, [v["name"] for v in views]),
         "cade": _cade(run, task, params, said, by_view),
-        "letters": layout.letters,
+        "letters": _LETTERS if suite.private else {},
         "decoded": [d for d in rows["decoded"] if d["test"] == test],
         "spoken": [
             s | {"how_said": WORDS.parsed.get(s["how"], s["how"])}
@@ -121,6 +121,15 @@ def _question(
             if s["test"] == test
         ],
     }
+
+
+def _asked(item: Row) -> str:
+    """The exact question; of one about a person the list of classes is only named."""
+    if "prompt" not in item:
+        return str(item["question"] or "")
+    if item["prompt"] in people_items.CHOICES:
+        return people_items.CHOICES[item["prompt"]].format(name=item["asked"])
+    return people_items.P1.format(list=f"the {len(CLASSES)} classes")
 
 
 def prompts(

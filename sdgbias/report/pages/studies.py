@@ -42,7 +42,6 @@ from sdgbias.report.layout import (
     terms_in,
 )
 from sdgbias.report.leaderboard import Board
-from sdgbias.vocabulary import METHODS
 
 if TYPE_CHECKING:
     from sdgbias.analysis.paper.cells import Cell, Table
@@ -86,7 +85,7 @@ def context(
         "runs": s.runs.to_dict("records"),
         "planted": [m for m in s.runs["label"] if m.endswith("(planted)")],
         "missing": missing(page, s),
-        "lacking": not_compared(board) if page == COMPARE else lacking(page, s),
+        "lacking": board.lacking if page == COMPARE else lacking(page, s),
         "tables": tables if tables and page == TABLES else [],
         "cell": _cell,
         "inside": inside,
@@ -199,18 +198,6 @@ def lacking(page: Page, s: Studies) -> list[dict[str, str]]:
                 "models": ", ".join(models),
             }
         )
-    return made
-
-
-def not_compared(board: Board) -> list[dict[str, str]]:
-    """Answers that models can't be compared by, since they are shown no pictures or give no
-    scores: one entry per kind of answer and reason."""
-    made = []
-    for method in METHODS.values():
-        if method in board.lacking:
-            for why, part in board.lacking[board.lacking[method] != ""].groupby(method, sort=True):
-                names = ", ".join(part["model"])
-                made.append({"what": method, "task": "choice", "why": str(why), "models": names})
     return made
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Annotated, Any
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import HTMLResponse, Response
@@ -27,6 +26,13 @@ _SELECTS = {
 }
 #: What a select may name, whether or not a run has it.
 _EVERY = {*labels.TASKS, *METHODS, "T1", "T2", "T3", "T4", "T5"}
+#: What each further parameter may say.
+_OPTIONS = {
+    "outcome": ["right", "wrong"],
+    "direction": list(DIRECTIONS),
+    "cade": list(questions.CADE_CHANGES),
+    "flipped": ["true"],
+}
 _SIGNS = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"RIFF": "image/webp"}
 
 
@@ -39,35 +45,29 @@ def question_router(site: Site) -> APIRouter:
         request: Request,
         run: Text = "",
         model: Text = "",
-        task: Text = "",
-        test: Text = "",
-        method: Text = "",
-        outcome: Text = "",
-        direction: Text = "",
-        cade: Text = "",
         flipped: Annotated[bool, Query()] = False,
         q: Annotated[str, Query(max_length=100)] = "",
         page: Page = 1,
     ) -> HTMLResponse:
         with site.results.reading() as reader:
             chosen = _run(reader, run, model)
-            if chosen is None:
-                return site.html(reader, "questions.html.j2", layout.QUESTIONS, run=None)
-            context = _browse(
-                reader,
-                request.query_params,
-                chosen,
-                questions.Selection(
-                    (task, test, method), outcome, direction, cade, flipped, q.strip(), page
-                ),
-            )
-            return site.html(
-                reader,
-                "questions.html.j2",
-                layout.QUESTIONS,
-                run=chosen,
-                **context,
-            )
+            context: dict[str, Any] = {"run": chosen}
+            if chosen is not None:
+                given = {**request.query_params, "flipped": "true" if flipped else "", "q": q}
+                selection, valid, choices = _selection(reader, chosen, given)
+                at = page if page > 1 else ""
+                context |= {
+                    "selection": selection,
+                    "valid": valid,
+                    "choices": choices,
+                    "listed": questions.page(reader, chosen, selection, page),
+                    "offered": runs.offered(reader, (chosen["run_id"],)),
+                    "back": labels.url("/questions", **selection, page=at),
+                    "suite": suites.named(chosen["suite"]),
+                    "directions": DIRECTIONS,
+                    "places": questions.PLACES,
+                }
+            return site.html(reader, "questions.html.j2", layout.QUESTIONS, **context)
 
     @made.api_route("/questions/{run}/{task}/{item_id}", methods=READ)
     def one_question(
@@ -91,7 +91,9 @@ def question_router(site: Site) -> APIRouter:
                 assert found is not None
             if not back.startswith("/questions?"):
                 back = labels.url("/questions", run=run, task=task)
-            selection = _selection_of(reader, chosen, back, (task, found["test"]))
+            given = dict(parse_qsl(urlsplit(back).query))
+            cell = {"task": task, "test": found["test"]}
+            selection, _, _ = _selection(reader, chosen, given | cell)
             before, after = questions.neighbours(reader, chosen, selection, item_id)
             others = [
                 r
@@ -177,95 +179,24 @@ def _run(reader: Reader, run_id: str, model: str) -> Row | None:
     )
 
 
-def _browse(
-    reader: Reader,
-    given: Mapping[str, str],
-    run: Row,
-    wanted: questions.Selection,
-) -> dict[str, Any]:
+def _selection(
+    reader: Reader, run: Row, given: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, list[str]], dict[str, list[str]]]:
+    """The selection of `questions` that an address gives, the values of its selects and those of
+    its filters. Raises Refused."""
     cells = questions.cells(reader, run)
-    asked = dict(zip(_SELECTS, wanted.cell, strict=True))
-    chosen, valid, replaced = leaderboard.choose(cells, asked, _SELECTS)
+    chosen, valid, replaced = leaderboard.choose(cells, given, _SELECTS)
     for at, name in enumerate(_SELECTS):
         # a value that other runs have is replaced; one that none can have is refused
-        if name in replaced and asked[name] not in _EVERY | {c[at] for c in cells}:
-            chosen_from(name, asked[name], valid[name])
-    choices, known = questions.choices(reader, run), questions.filters_of(reader, run)
-    filters = {}
-    for name, options in choices.items():
-        value = given.get(name, "")[:200]
-        if value:
-            filters[name] = chosen_from(known[name][1], value, options)
-    if wanted.outcome:
-        chosen_from("outcome", wanted.outcome, list(questions.RIGHT_OR_WRONG))
-    if wanted.direction:
-        chosen_from("direction", wanted.direction, list(DIRECTIONS))
-    if wanted.cade:
-        chosen_from("cade", wanted.cade, list(questions.CADE_CHANGES))
-    task, test, method = chosen.values()
-    listed = replace(wanted, cell=(task, test, method), filters=filters)
-    kept = {
-        "run": run["run_id"],
-        "task": task,
-        "test": test,
-        "method": method,
-        **filters,
-        "outcome": listed.outcome,
-        "direction": listed.direction,
-        "cade": listed.cade,
-        "flipped": "true" if listed.flipped else "",
-        "q": listed.text,
-    }
-    return {
-        "listed": questions.page(reader, run, listed),
-        "cell": listed.cell,
-        "valid": list(valid.values()),
-        "choices": choices,
-        "filters": filters,
-        "outcome": listed.outcome,
-        "direction": listed.direction,
-        "directions": DIRECTIONS if task == "mcq" and not suites.named(run["suite"]).custom else (),
-        "cade": listed.cade,
-        "changes": list(questions.CADE_CHANGES) if ("cade" in valid["method"]) else [],
-        "flipped": listed.flipped,
-        "text": listed.text,
-        "labels": {name: label for name, (_, label) in known.items()},
-        "offered": runs.offered(reader, (run["run_id"],)),
-        "kept": kept,
-        "back": labels.url("/questions", **kept, page=listed.page if listed.page > 1 else ""),
-        "people": suites.named(run["suite"]).private,
-        "custom": suites.named(run["suite"]).custom,
-        "places": questions.PLACES,
-        "quote": quote,
-    }
-
-
-def _selection_of(
-    reader: Reader, run: Row, back: str, cell: tuple[str, str]
-) -> questions.Selection:
-    """The list that ``back`` leads to, of one task and test; what it asks for and the run doesn't
-    know is left out."""
-    given = dict(parse_qsl(urlsplit(back).query))
+        if name in replaced and given[name] not in _EVERY | {c[at] for c in cells}:
+            chosen_from(name, given[name], valid[name])
     choices = questions.choices(reader, run)
-    filters = {k: v for k, v in given.items() if v in choices.get(k, ())}
-    methods = [m for t, test, m in questions.cells(reader, run) if (t, test) == cell]
-    method = given.get("method", "")
-    if method not in methods:
-        method = next((m for m in _SELECTS["method"] if m in methods), methods[0])
-
-    def valid(name: str, values: Collection[str]) -> str:
-        value = given.get(name, "")
-        return value if value in values else ""
-
-    return questions.Selection(
-        (*cell, method),
-        valid("outcome", questions.RIGHT_OR_WRONG),
-        valid("direction", DIRECTIONS),
-        valid("cade", questions.CADE_CHANGES),
-        given.get("flipped") == "true",
-        given.get("q", "")[:100],
-        filters=filters,
-    )
+    selection = {"run": str(run["run_id"]), **chosen}
+    for name, options in (_OPTIONS | choices).items():
+        value = given.get(name, "")[:200]
+        shown = name.removeprefix(questions.GROUP)
+        selection[name] = chosen_from(shown, value, options) if value else ""
+    return selection | {"q": given.get("q", "").strip()[:100]}, valid, choices
 
 
 def _compared(reader: Reader, old: Row, new: Row, cell: str, page: int) -> dict[str, Any]:
