@@ -307,13 +307,3 @@ def test_photos_of_another_cluster(tmp_path: Path) -> None:
         == f"mapillary/metadata/AL.csv names it, but it lies in the folder of {TWO}; correct the"
         " row or move the photo"
     )
-
-
-def test_a_truncated_archive_member(tmp_path: Path) -> None:
-    """A photo cut short before it was packed, beside a good one: the good one is taken."""
-    put_photo(tmp_path, ONE, "1", jpeg(make_photo(1))[:-600])
-    put_photo(tmp_path, ONE, "2")
-    zipped(tmp_path)
-    choice = choose_photos(tmp_path, candidates(tmp_path))
-    assert [photo_id for photo_id, _ in choice.photos] == ["2"]
-    assert [photo_id for photo_id, _ in choice.broken] == ["1"]

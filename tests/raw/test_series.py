@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from sdgbias.errors import InputError
-from sdgbias.raw.series import COLUMNS, SERIES, iso3_of_name, read_gdl_regions, read_series
+from sdgbias.raw.series import COLUMNS, iso3_of_name, read_gdl_regions, read_series
 
 REPO = Path(__file__).resolve().parents[2]
 SHARED = REPO.parent / "shared" / "data"
@@ -211,12 +211,6 @@ def test_shdi_regions_national_and_the_alignment_score(tmp_path: Path) -> None:
             ("AGO", "", "all", 2011, nation),
             ("AGO", "agor101", "all", 2011, region),
         ]
-
-
-def test_missing_series_are_named(tmp_path: Path) -> None:
-    write(tmp_path, "uis/cr_2_f.csv", "location,time,cr_2_f\nago,2015,31.9\n")
-    _, missing = read_series(tmp_path)
-    assert missing == [name for name in SERIES if name != "cr_2_f"]
 
 
 def test_tidy_files_in_the_folder_and_in_tidy_and_a_dump_wins(tmp_path: Path) -> None:

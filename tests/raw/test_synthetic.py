@@ -13,7 +13,7 @@ from sdgbias.errors import StoreError, UsageError
 from sdgbias.raw.clusters import COLUMNS
 from sdgbias.raw.series import read_gdl_regions, read_series
 from sdgbias.raw.synthetic import DEFAULT_COUNTRIES, write_sample
-from sdgbias.raw.synthetic.latent import COUNTRIES, country_wealth, plan_clusters, region_offset
+from sdgbias.raw.synthetic.latent import COUNTRIES, country_wealth, region_offset
 from sdgbias.raw.synthetic.series import CURVES, crosswalk, curve, gdl_code, write_series
 
 LABELS = "dhs_final_labels.csv"
@@ -131,11 +131,6 @@ def test_without_images_there_are_labels_and_series_only(tmp_path):
     assert (counts["tiles"], counts["photos"], counts["missing_tile"]) == (0, 0, 1000)
 
 
-def test_clusters_are_split_evenly():
-    assert plan_clusters(5, ("SN", "KE")) == [("SN", 0), ("SN", 1), ("SN", 2), ("KE", 0), ("KE", 1)]
-    assert plan_clusters(1, ("SN", "KE")) == [("SN", 0)]
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -222,14 +217,3 @@ def test_regions_of_the_labels_lead_to_regions_of_the_series(written):
         }
     )
     assert own.corr(wealth) > 0.97
-
-
-def test_aggregates_and_decoys_are_in_the_files(written):
-    unsd = written[0] / "indicators" / "unsd_sdg"
-    for path in unsd.glob("*sh_acs_unhc*"):
-        assert any(line.startswith("1,e,index") for line in path.read_text().splitlines())
-    who = pd.read_csv(
-        written[0] / "indicators" / "who_gho" / "NCD_PAC.csv", dtype=str, keep_default_na=False
-    )
-    assert len(who) == 3 * len(DEFAULT_COUNTRIES)
-    assert set(who["SEX"]) == {"MLE", "FMLE", "BTSX"}
