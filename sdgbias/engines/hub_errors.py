@@ -103,7 +103,7 @@ def _never(spec: ModelSpec, folder: Path | None, error: BaseException) -> str:
         r"(?:requires(?: the)?|Package) `?([\w-]+?)`? (?:library|is required|to be installed)", text
     )
     missing = re.search(r"No module named '([\w.]+)'", text)
-    package = (wanted or missing or [""] * 2)[1]
+    package = (wanted or missing or [""] * 2)[1].partition(".")[0]
     if package.lower() == "torchvision":
         return (
             "its processor needs torchvision, which is not installed here:"

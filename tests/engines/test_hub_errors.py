@@ -122,6 +122,10 @@ def test_a_folder_is_always_the_models_own_fault() -> None:
             'the extra families: pip install --constraint constraints.txt ".[families]"',
         ),
         (
+            ModuleNotFoundError("No module named 'timm.data'"),
+            "needs the package timm, of the extra families: pip install",
+        ),
+        (
             ImportError("ParakeetFeatureExtractor requires the librosa library. But that was not"),
             "it needs the package librosa: pip install librosa",
         ),
