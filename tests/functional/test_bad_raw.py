@@ -358,7 +358,14 @@ def test_killed_at_changes_of_the_disk_a_build_goes_on_to_the_same_bytes(
 
 def test_ctrl_c_says_what_is_kept(tmp_path: Path) -> None:
     command = f"{sys.executable} -m sdgbias.cli sample --clusters 100000 --out {tmp_path / 'raw'}"
-    child = subprocess.Popen(command.split(), env=environment(), stderr=subprocess.PIPE, text=True)
+    child = subprocess.Popen(
+        command.split(),
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+        # a shell's background job, as a runner of tests may be one, ignores the signal
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     assert child.stderr is not None
     while "drawing clusters" not in child.stderr.readline():
         assert child.poll() is None, "it ended before it was interrupted"
