@@ -2,12 +2,13 @@
 # make test   before each commit: ruff, mypy, the import contract and the quick tests
 # make test-slow   the rest: whole commands, nights, servers, browsers; make test-all: both, what CI runs
 # make docs   generate docs/reference/commands.md and the option tables
+# make test-long   journeys of minutes, whose parts quicker tests show
 # make vllm   an environment of its own in which the vLLM backend runs on CPU; make test-slow then tests it too
 PYTHON ?= python3.11
 BIN := .venv/bin
 INSTALL := scripts/install.py --constraint constraints.txt
 
-.PHONY: demo test test-slow test-all docs install vllm clean
+.PHONY: demo test test-slow test-all test-long docs install vllm clean
 
 # many images forbid Python to keep what it compiled: each of the demo's 25 processes then compiles all that it imports
 demo: export PYTHONDONTWRITEBYTECODE =
@@ -16,8 +17,8 @@ demo: .venv/installed
 
 # more processes than cores, with one thread each: some are always waiting for others, in the slow tests most
 WORKERS := --dist loadfile --no-loadscope-reorder --ignore=tests/vllm/test_api.py
-# the tests that `make test` runs, and in how many processes: make test TIER='' PROCESSES=4
-TIER ?= not slow
+# the tests that `make test` runs, and in how many processes: make test TIER='not long' PROCESSES=4
+TIER ?= not slow and not long
 PROCESSES ?= 2
 test test-slow test-all: export OMP_NUM_THREADS = 1
 # pytest keeps the test modules with their rewritten assertions, half the time that a process takes to collect them
@@ -40,11 +41,16 @@ define beside_vllm
 endef
 
 test-slow: .venv/installed-dev
-	$(call beside_vllm,$(BIN)/pytest -n 4 $(WORKERS) -m slow)
+	$(call beside_vllm,$(BIN)/pytest -n 4 $(WORKERS) -m 'slow and not long')
 
 # both in one go: every process collects the tests once
 test-all: .venv/installed-dev
-	$(call beside_vllm,$(MAKE) test TIER= PROCESSES=4)
+	$(call beside_vllm,$(MAKE) test TIER='not long' PROCESSES=4)
+
+# journeys of minutes, whose parts quicker tests show: the demo from a bare clone, a second machine, vLLM beside transformers
+test-long: export PYTHONDONTWRITEBYTECODE =
+test-long: .venv/installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m long
 
 # the reference of all commands and options, from the commands themselves; tables of registry options, from the engines
 docs: .venv/installed-dev

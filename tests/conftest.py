@@ -154,7 +154,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     every worker."""
     if not collection_path.name.startswith("test_"):
         return None
-    tier, slow = config.getoption("markexpr"), _slow(collection_path)
+    tier = config.getoption("markexpr").removesuffix(" and not long")
+    slow = _slow(collection_path)
     if tier == "slow" and not slow:  # a file may hold a slow test among others
         return "mark.slow" not in collection_path.read_text(encoding="utf-8") or None
     return (tier == "not slow" and slow) or None

@@ -55,7 +55,10 @@ def sections(results: Path, model: str = "") -> list[Section]:
 def _places(results: Path) -> Section:
     with Results(results, wait=30.0).opened() as reader:
         table = matrix.matrix(reader)
-    at = [i for i, c in enumerate(table["columns"]) if c.suite == SDG]
+    columns: dict[str, list[int]] = {}
+    for i, c in enumerate(table["columns"]):
+        columns.setdefault(c.suite, []).append(i)
+    at = columns.get(SDG, [])
     rows = [("model", *(table["columns"][i].title for i in at))]
     for row in table["rows"]:
         if row["runs"].get(SDG):

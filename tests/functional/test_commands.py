@@ -306,6 +306,7 @@ def test_a_damaged_file_is_named_and_orphans_go(results: Path, tmp_path: Path) -
     assert "orphans: 1 files" in ok(f"store compact --results {path}")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_instrument_passes_its_self_check(tmp_path: Path) -> None:
     """The small self-check with a benchmark of its own."""

@@ -94,6 +94,7 @@ def test_json_leaves_standard_output_to_its_value(tmp_path: Path) -> None:
     assert "== data: " in done.stderr and "run the same command again" in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_clone_is_clean_after_the_demo(tmp_path: Path) -> None:
     """Of a project of this size: a clone with the working tree's files, committed."""

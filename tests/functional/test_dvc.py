@@ -135,6 +135,7 @@ def test_a_second_machine_has_nothing_to_do(first: Path, tmp_path: Path) -> None
     assert run(second, "git", "status", "--porcelain", "dvc.lock") == ""
 
 
+@pytest.mark.long
 def test_one_series_and_one_knob_rebuild_only_what_depends_on_them(
     first: Path, tmp_path: Path
 ) -> None:

@@ -30,6 +30,7 @@ def entry(root: Path, name: str) -> dict[str, Any]:
     return dict(yaml.safe_load((root / "registry" / "models" / f"{name}.yaml").read_text()))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_from_the_hub_to_the_results_at_the_pinned_commit(
     root: Path, tiny_benchmark: Path, monkeypatch: pytest.MonkeyPatch
