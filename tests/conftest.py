@@ -112,6 +112,14 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 SHARED = REPOSITORY.parent / "shared" / "data"
 
 
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with an empty registry."""
+    monkeypatch.delenv("SDGBIAS_REGISTRY", raising=False)
+    (tmp_path / "registry" / "models").mkdir(parents=True)
+    return tmp_path
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _kept(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Where builders keep what they make for the other tests of this run."""

@@ -38,13 +38,6 @@ VLM = {
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.delenv("SDGBIAS_REGISTRY", raising=False)
-    (tmp_path / "registry" / "models").mkdir(parents=True)
-    return tmp_path
-
-
-@pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     with Hub(
         {"lab/vlm": Repo([commit(VLM, "first")], params=7_000_000_000)},

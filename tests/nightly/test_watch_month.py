@@ -40,13 +40,6 @@ def model(name: str, params: int = 7, **config: Any) -> Repo:
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.delenv("SDGBIAS_REGISTRY", raising=False)
-    (tmp_path / "registry" / "models").mkdir(parents=True)
-    return tmp_path
-
-
-@pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     repos = {
         "lab/good": model("good"),

@@ -79,16 +79,13 @@ def question_router(site: Site) -> APIRouter:
     ) -> HTMLResponse:
         with site.results.reading() as reader:
             chosen = _known(reader, run)
-            wanted = (task, item_id if abs(item_id) < 2**63 else -1, "")
+            wanted = (task, item_id if abs(item_id) < 2**63 else -1, test)
             [found] = question.load(reader, chosen, [wanted])
             if found is None or not found["tests"]:
                 raise Missing(
                     "question", f"{task}/{item_id}", [], labels.url("/questions", run=run)
                 )
-            if test:
-                chosen_from("test", test, found["tests"])
-                [found] = question.load(reader, chosen, [(task, item_id, test)])
-                assert found is not None
+            chosen_from("test", found["test"], found["tests"])
             if not back.startswith("/questions?"):
                 back = labels.url("/questions", run=run, task=task)
             given = dict(parse_qsl(urlsplit(back).query))
