@@ -231,3 +231,21 @@ def test_questions_of_two_benchmarks_are_paired_where_they_have_the_same_right_a
 
 def test_runs_that_can_not_be_paired_say_why(client: TestClient) -> None:
     assert "The same run was chosen twice" in text(client.get(f"/compare?a={RUN}&b={RUN}").text)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"test": "T9"}, "unknown test"),
+        ({"back": "/questions?urban=nowhere"}, "unknown urban"),
+    ],
+)
+def test_a_question_refuses_what_its_run_does_not_have(
+    client: TestClient, served: Path, asked: dict[str, str], words: str
+) -> None:
+    [item] = store.query(served, "SELECT min(item_id) AS i FROM items WHERE task = 'mcq'")["i"]
+
+    answer = client.get(f"/questions/{RUN}/mcq/{item}", params=asked)
+
+    assert answer.status_code == 400
+    assert words in text(answer.text) and "valid: " in text(answer.text)
