@@ -234,18 +234,19 @@ def test_runs_that_can_not_be_paired_say_why(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("task", "asked", "words"),
     [
-        ({"test": "T9"}, "unknown test"),
-        ({"back": "/questions?urban=nowhere"}, "unknown urban"),
+        ("mcq", {"test": "T9"}, "unknown test"),
+        ("regression", {"test": "T1"}, "unknown test 'T1'; valid: T2"),
+        ("mcq", {"back": "/questions?urban=nowhere"}, "unknown urban"),
     ],
 )
 def test_a_question_refuses_what_its_run_does_not_have(
-    client: TestClient, served: Path, asked: dict[str, str], words: str
+    client: TestClient, served: Path, task: str, asked: dict[str, str], words: str
 ) -> None:
-    [item] = store.query(served, "SELECT min(item_id) AS i FROM items WHERE task = 'mcq'")["i"]
+    [item] = store.query(served, f"SELECT min(item_id) AS i FROM items WHERE task = '{task}'")["i"]
 
-    answer = client.get(f"/questions/{RUN}/mcq/{item}", params=asked)
+    answer = client.get(f"/questions/{RUN}/{task}/{item}", params=asked)
 
     assert answer.status_code == 400
-    assert words in text(answer.text) and "valid: " in text(answer.text)
+    assert words in unescape(text(answer.text)) and "valid: " in text(answer.text)
