@@ -20,6 +20,7 @@ import psutil
 import pytest
 import yaml
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.logging.handlers import APILogWorker
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows import SETTINGS, pages, score, serve
@@ -68,6 +69,8 @@ def nightly(
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     with prefect_server(tmp_path_factory.mktemp("prefect")) as address:
         yield Page(address)
+        # this process's log worker outlives the server: it would complain in a later test's output
+        APILogWorker.drain_all()
 
 
 @pytest.fixture
