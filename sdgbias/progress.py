@@ -1,8 +1,9 @@
 """What a command is doing now, on one line: task, stage, items done, rate and time left.
 
 On a terminal the line is redrawn in place and what is printed appears above it; elsewhere a line is
-printed when a stage begins, and every half minute while its count goes up. A command that starts
-others shows theirs: it listens on a datagram socket, named in the environment, to which each
+printed when a stage begins, 4 s later with its count or its seconds, and ever more rarely while it
+goes on, up to every half minute; a count that stands still isn't printed again. A command that
+starts others shows theirs: it listens on a datagram socket, named in the environment, to which each
 process sends its newest record instead of drawing a line. The socket has no file (Linux's abstract
 names), so a command that is killed leaves nothing behind; on other systems a command shows its own
 line alone.
@@ -32,8 +33,8 @@ ADDRESS, TASK = "SDGBIAS_PROGRESS", "SDGBIAS_TASK"
 #: Seconds between two records, before the first line is drawn, and until a record counts as left
 #: by a process that is gone.
 PERIOD, QUIET, STALE = 0.5, 1.0, 30.0
-#: Plain lines: seconds between two counts of a stage.
-COUNT_EVERY = 30.0
+#: Plain lines of one stage: seconds from the first to the second, doubled after each, and the most.
+AGAIN, RAREST = 4.0, 30.0
 
 
 @dataclass(frozen=True)
@@ -298,17 +299,24 @@ def _draw(over: threading.Event) -> None:
 
 def _print(over: threading.Event) -> None:
     stream = sys.stderr
-    printed: dict[str, tuple[Record, float]] = {}
+    printed: dict[str, tuple[Record, float, float]] = {}  # with its time and the wait for the next
+    newest = 0.0  # time of the newest line of any task
     while True:
         now = time.monotonic()
         for record in _lines():
-            last, at = printed.get(record.task, (Record(""), 0.0))
-            counted = record.total > 1 and record.done != last.done and now - at >= COUNT_EVERY
-            begun = record.task not in printed and (record.what or record.seconds >= COUNT_EVERY)
-            if begun or counted or record.what not in ("", last.what):
-                uncounted = record.what and record.total <= 1
-                line = text(replace(record, seconds=-1) if uncounted else record)
+            last, at, wait = printed.get(record.task, (Record(""), 0.0, AGAIN))
+            if record.task in printed:
+                begun = record.what not in ("", last.what)
+            else:
+                begun = bool(record.what) or record.seconds >= AGAIN
+            # without a count a line says only that the work goes on: nobody needs it below others
+            since = newest if record.total <= 1 else at
+            goes_on = record.total <= 1 or record.done != last.done
+            if begun or (record.task in printed and goes_on and now - since >= wait):
+                bare = begun and record.what and record.total <= 1
+                line = text(replace(record, seconds=-1) if bare else record)
                 print(line, file=stream, flush=True)
-                printed[record.task] = record, now
+                printed[record.task] = record, now, AGAIN if begun else min(2 * wait, RAREST)
+                newest = now
         if over.wait(PERIOD):
             return

@@ -59,7 +59,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(progress.ADDRESS, raising=False)
     monkeypatch.delenv(progress.TASK, raising=False)
     monkeypatch.setattr(progress, "QUIET", 0.0)
-    monkeypatch.setattr(progress, "COUNT_EVERY", 0.02)
+    monkeypatch.setattr(progress, "AGAIN", 0.02)
 
 
 @pytest.mark.parametrize(
@@ -147,12 +147,25 @@ def test_elsewhere_a_line_is_printed_for_what_changed_alone(
 ) -> None:
     monkeypatch.setattr(progress, "PERIOD", 0.01)
     with progress.shown("build"):
-        for what, done, total in (("reading", 0, 0), ("drawing", 1, 9), ("drawing", 9, 9)):
-            progress.update(what, done, total)
-            text = f"build: {what}" + f", {done} of {total}" * (total > 0)
-            printed(text, capsys)
+        for done in (1, 9):
+            progress.update("drawing", done, 9)
+            printed(f"build: drawing, {done} of 9", capsys)
             time.sleep(0.1)
             assert capsys.readouterr().err == "", "nothing changed"
+
+
+def test_elsewhere_a_stage_without_a_count_is_shown_again_ever_more_rarely(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "PERIOD", 0.01)
+    monkeypatch.setattr(progress, "AGAIN", 0.5)
+    with progress.shown("nightly"):
+        progress.update("waiting for a server")
+        printed("nightly: waiting for a server\n", capsys)
+        began = time.monotonic()
+        printed("nightly: waiting for a server, ", capsys)
+        printed("nightly: waiting for a server, ", capsys)
+    assert time.monotonic() - began >= 1.4, "after 0.5 s and 1 s more"
 
 
 def test_a_killed_command_leaves_nothing_in_the_temporary_folder(tmp_path: Path) -> None:

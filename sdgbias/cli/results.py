@@ -189,7 +189,9 @@ def report(
         return
     from sdgbias.analysis import paper
     from sdgbias.analysis.paper import results as stored
+    from sdgbias.progress import update
 
+    update("tables of the paper")
     with store.held_open(results):  # a night that publishes meanwhile waits for its end
         made = (
             paper.build(stored.load(results, among=among))

@@ -15,6 +15,7 @@ import pandas as pd
 from sdgbias import store, suites
 from sdgbias.analysis import nights
 from sdgbias.errors import InputError, StoreError
+from sdgbias.progress import each, update
 from sdgbias.report import data, labels, layout, matrix
 from sdgbias.report import leaderboard as boards
 from sdgbias.report.charts import Figure
@@ -196,10 +197,10 @@ def write_report(
         files = {layout.model_file(name): name for name in made.models}
         front = Front([*(page.file for page in made.present), *files], inline=True)
         texts: dict[str, str | None] = {p.name: None for p in out.glob("model-*.html")}
-        for file, name in files.items():
+        for file, name in each(update, "pages of models", files.items()):
             filled = made.model(name)
             texts[file] = filled and layout.render(filled[0], layout.MODELS, front, **filled[1])
-        for page in layout.PAGES:
+        for page in each(update, "pages of studies", layout.PAGES):
             if page.file:
                 filled = made.page(page)
                 for answer in filled[1]["answers"] if filled and page == OVERVIEW else ():
