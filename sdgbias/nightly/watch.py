@@ -258,9 +258,10 @@ def _described(one: Finding, listed: hub.Listed, here: propose.Host) -> Finding:
     person decides by that whether to accept its conditions."""
     if not listed.gated or not listed.params:
         return one
-    sizes = machine.Sizes(machine.weights_gib(listed.params, "bfloat16"))
-    devices = sizes.devices(here.machine)
-    fit = f"{devices} x {sizes.need(devices):.0f} GiB" if devices else "too large for this machine"
+    weights = machine.weights_gib(listed.params, "bfloat16")
+    devices = machine.devices_for(weights, here.machine)
+    each = f"{devices} x {machine.need(weights, devices or 1):.0f} GiB"
+    fit = each if devices else "too large for this machine"
     params_b = float(f"{listed.params / 1e9:.3g}")
     facts = f"{_facts(listed, params_b)}, {fit} in bfloat16"
     return replace(one, told=f"{one.told} ({facts})")

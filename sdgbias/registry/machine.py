@@ -1,11 +1,9 @@
 """The resources of this machine, and the memory that a model needs: the rule used by `sdgbias
 register-model`.
 
-A device needs 1.15 x its share of the weights (parameters x bytes of the dtype, divided by the
-devices that share the model), plus room. Room is as much as the weights, at least 0.5 and at most 4
-GiB; or, where config.json gives the shapes and this is more, the share of a key-value cache of
-8,192 tokens, the activations of eight pictures in the vision tower, and 0.5 GiB. An estimate, not a
-measurement.
+A device needs 1.2 x its share of the weights (parameters x bytes of the dtype, divided by the
+devices that share the model): accelerate's rule of thumb for inference, which allows a fifth of the
+weights for everything else; at least 0.5 GiB. An estimate, not a measurement.
 """
 
 from __future__ import annotations
@@ -27,9 +25,8 @@ from sdgbias.types import ModelSpec
 
 GIB = 2**30
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-OVERHEAD, LEAST_ROOM, MOST_ROOM = 1.15, 0.5, 4.0
-#: What the room has to hold at once, where the shapes are known.
-CACHED_TOKENS, PICTURES = 8192, 8
+#: LEAST: GiB that the libraries take by themselves.
+OVERHEAD, LEAST = 1.2, 0.5
 #: Numbers of GPUs that may share a model.
 DEGREES = (1, 2, 4, 8)
 #: Names the GPUs to judge for instead of those of this machine, such as 8x80: eight of 80 GiB.
@@ -50,55 +47,25 @@ class Machine:
         return f"{len(self.gpus)} GPU{'s' * (len(self.gpus) > 1)} of {sizes} GiB"
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """GiB that a model takes over all its devices: weights, key-value cache; vision: activations of
-    the vision tower, on each of them. 0: not known. heads: attention heads of the decoder, which
-    the devices divide among them; 0: not known."""
-
-    weights: float
-    cache: float = 0.0
-    vision: float = 0.0
-    heads: int = 0
-
-    def need(self, devices: int = 1) -> float:
-        """GiB needed on each of the devices that share the model."""
-        known = self.cache / devices + self.vision + LEAST_ROOM
-        return max(need(self.weights, devices), OVERHEAD * self.weights / devices + known)
-
-    def devices(self, here: Machine) -> int:
-        """The fewest GPUs of this machine that the model fits on; 0 where it fits on none."""
-        for devices in DEGREES if here.gpus else (1,):
-            if self.heads % devices == 0 and fits(self.need(devices), devices, here):
-                return devices
-        return 0
+def devices_for(weights: float, here: Machine, heads: int = 0) -> int:
+    """The fewest GPUs of this machine that weights of so many GiB fit on; 0 where they fit on none.
+    The devices divide the decoder's attention ``heads`` among them (0: not known)."""
+    for devices in DEGREES if here.gpus else (1,):
+        if heads % devices == 0 and fits(need(weights, devices), devices, here):
+            return devices
+    return 0
 
 
-def sizes(config: Mapping[str, Any], weights: float, dtype: str) -> Sizes:
-    """Sizes of a model of ``weights`` GiB, from the shapes in its config.json where these are
-    given."""
+def heads_of(config: Mapping[str, Any]) -> int:
+    """Attention heads of the decoder by config.json; 0: not known."""
     thinker = config.get("thinker_config")  # of a model that also speaks, the part that is loaded
     config = thinker if isinstance(thinker, dict) else config
     parts = [config.get(name) for name in ("text_config", "llm_config", "language_config")]
-    dicts = [part for part in (*parts, config) if isinstance(part, dict)]
-    text = next((part for part in dicts if _whole(part, "num_hidden_layers")), {})
-    heads, width = _whole(text, "num_attention_heads"), _whole(text, "hidden_size")
-    wide = _whole(text, "head_dim") or (width // heads if heads else 0)
-    kept = (_whole(text, "num_key_value_heads") or heads) * wide  # of one layer, keys alone
-    cache = 2 * _whole(text, "num_hidden_layers") * kept * CACHED_TOKENS * BYTES[dtype]
-    tower = config.get("vision_config")
-    tower = tower if isinstance(tower, dict) else {}
-    inner = _whole(tower, "hidden_size") or _whole(tower, "embed_dim")
-    across = (_whole(tower, "image_size") or 448) // (_whole(tower, "patch_size") or 14)
-    states = 4 * inner + (_whole(tower, "intermediate_size") or 4 * inner)  # q, k, v, sum, inner
-    vision = PICTURES * across**2 * states * BYTES[dtype]
-    return Sizes(weights, cache / GIB, vision / GIB, heads)
-
-
-def _whole(part: Mapping[str, Any], name: str) -> int:
-    value = part.get(name)
-    value = value[0] if isinstance(value, list) and value else value  # height and width
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+    for part in (*parts, config):
+        heads = part.get("num_attention_heads") if isinstance(part, dict) else None
+        if isinstance(heads, int) and not isinstance(heads, bool) and heads > 0:
+            return heads
+    return 0
 
 
 def this() -> Machine:
@@ -177,7 +144,7 @@ def weights_gib(params: float, dtype: str) -> float:
 
 def need(weights: float, devices: int = 1) -> float:
     """GiB needed on each of the devices that share weights of this many GiB."""
-    return OVERHEAD * weights / devices + min(MOST_ROOM, max(LEAST_ROOM, weights / devices))
+    return max(LEAST, OVERHEAD * weights / devices)
 
 
 def fits(gib: float, devices: int, machine: Machine) -> bool:

@@ -119,22 +119,23 @@ def propose(
     dtype, why_dtype = _dtype(wanted, base, facts, here)
     views = IMAGE_FREE if _language(facts, here) else base.views
     params = facts.params or int((base.params_b or 0) * 1e9)
-    sizes = machine.sizes(facts.config, facts.weights(dtype, params), dtype)
+    weights, heads = facts.weights(dtype, params), machine.heads_of(facts.config)
     kept = base.options.get("tensor_parallel_size", base.options.get("num_gpus", 0))
     devices = wanted.tensor_parallel or (kept if isinstance(kept, int) else 0)
-    devices = devices or (sizes.devices(here.machine) if backend in _WEIGHTED else 0) or 1
+    if not devices and backend in _WEIGHTED:
+        devices = machine.devices_for(weights, here.machine, heads)
+    devices = devices or 1
     wanted = replace(wanted, dtype=dtype, tensor_parallel=devices)
     spec = _entry(repo, revision, backend, wanted, base, facts, views)
     trusted = spec.trust_remote_code and bool(spec.notes.strip())
     code = _judge(repo, backend, facts, here, trusted)
     spec = parse(to_dict(spec), f"register-model {repo}")
-    gib = sizes.need(devices)
+    gib = machine.need(weights, devices)
     obstacle, enable = facts.unread, f"sdgbias models enable {spec.name}"
     each = f" for each of {devices} devices" if devices > 1 else ""
-    rest = f", cache {sizes.cache:.1f}, vision {sizes.vision:.1f}"
-    parts = f"weights {sizes.weights:.1f} GiB{rest if sizes.cache + sizes.vision else ''}"
+    parts = f"weights {weights:.1f} GiB"
     room = f"about {gib:.1f} GiB{each} ({parts}); seen here: {here.machine.words()}"
-    if not sizes.weights:
+    if not weights:
         room = "not known: neither parameters nor sizes of weights were found"
     elif not machine.fits(gib, devices, here.machine):
         obstacle = obstacle or f"too large for this machine: {room}; where it fits: {enable}"
@@ -158,7 +159,7 @@ def propose(
         f"memory    {room}{'; too large' if obstacle.startswith('too large') else ''}",
     )
     waits = obstacle or f"not checked yet: {enable}"
-    gib = gib if sizes.weights else 0.0
+    gib = gib if weights else 0.0
     return Proposal(replace(spec, reason=waits), verdicts, obstacle, gib, devices)
 
 

@@ -201,7 +201,7 @@ def test_of_a_gated_release_everything_is_told_that_a_person_decides_by(
     monkeypatch.setattr(admission, "here", lambda _: HERE)
     small, large = CliRunner().invoke(models_app, ["watch"]).stdout.splitlines()[:2]
     assert "gated" in small.split("(7 ")[0], "why it can't be read"
-    assert "(7 billion parameters, apache-2.0, gated, 1 x 19 GiB in bfloat16)" in small
+    assert "(7 billion parameters, apache-2.0, gated, 1 x 16 GiB in bfloat16)" in small
     assert "gated, too large for this machine in bfloat16)" in large
 
 

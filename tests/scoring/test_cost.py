@@ -171,7 +171,7 @@ def test_hours_and_money_are_printed_and_summed_up(benchmark: Path) -> None:
     timed = {**counts, "estimate": took}
     shown = printed(timed, timed, rate=2.5)
     assert "GPU hours: 10 (5 to 30), by a run" in shown
-    assert "memory: about 19.1 GiB on each of 1 GPU(s)" in shown
+    assert "memory: about 15.8 GiB on each of 1 GPU(s)" in shown
     assert "money: 25.00 (12.50 to 75.00) at 2.5 a GPU hour" in shown
     assert "2 models: GPU hours: 20 (10 to 60), by the runs above" in shown
     assert shown.endswith("money: 50.00 (25.00 to 150.00) at 2.5 a GPU hour")
