@@ -30,7 +30,7 @@ import transformers
 
 from sdgbias.engines.hf import ways
 from sdgbias.errors import SdgbiasError
-from sdgbias.types import ModelSpec
+from sdgbias.registry.spec import ModelSpec
 from tests.builders import families
 from tests.builders.bare_model import Bare, four_views, largest_difference
 

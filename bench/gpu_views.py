@@ -41,8 +41,9 @@ from PIL import Image
 from bench.gpu_shapes import SHAPES, tokenizer
 from sdgbias.benchmark.prompts import MCQ_TAIL, view_cells
 from sdgbias.engines.hf import ways
+from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring.plan import chunks, make_plan
-from sdgbias.types import LETTERS, ModelSpec, Prompt
+from sdgbias.types import LETTERS, Prompt
 from tests.builders.hub_files import write_hub_files
 
 TABLE_K = "Full .144, CADE .324 (2.25 x)"

@@ -32,9 +32,9 @@ from sdgbias.engines.api.engine import Api
 from sdgbias.engines.hf.engine import HuggingFace
 from sdgbias.raw.images.image_store import ImageReader
 from sdgbias.registry import entries
+from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring.plan import make_plan
 from sdgbias.suites import sdg
-from sdgbias.types import ModelSpec
 
 #: Seconds in which the stand-in server answers, and requests that it answers at a time.
 ANSWER, AT_ONCE = 0.2, 8

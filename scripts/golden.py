@@ -271,8 +271,8 @@ def _note(line: str) -> None:
 def write_scores() -> None:
     """Build the three benchmarks, ask every model of runs.yaml, and keep scores and answers."""
     from sdgbias import engines
+    from sdgbias.registry.spec import ModelSpec
     from sdgbias.scoring.session import Evaluation, score_model
-    from sdgbias.types import ModelSpec
     from tests.builders.text_only import Endpoint
 
     os.environ["GOLDEN_KEY"] = "not-a-real-key"

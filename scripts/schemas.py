@@ -15,10 +15,10 @@ from sdgbias.benchmark.own_spec import SuiteFile
 from sdgbias.engines import options
 from sdgbias.nightly.regression.policy import Policy
 from sdgbias.nightly.watch_rules import Rules
-from sdgbias.registry.entries import Entry
+from sdgbias.registry.spec import ModelSpec
 
 REGISTRY = Path(__file__).resolve().parents[1] / "registry"
-FORMATS = {"model": Entry, "policy": Policy, "suite": SuiteFile, "watch": Rules}
+FORMATS = {"model": ModelSpec, "policy": Policy, "suite": SuiteFile, "watch": Rules}
 
 
 def _named(model: type[options.Options], schema: dict[str, Any]) -> dict[str, Any]:

@@ -3,8 +3,8 @@ beyond names."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -190,39 +190,3 @@ class CadeParams:
 #: Longest answer that is generated, in tokens, by kind of question: a letter with a few words
 #: around it, a number, and free words about a picture of people (512 as in the authors' code).
 ANSWER_TOKENS = {"mcq": 16, "regression": 8, "people": 512}
-
-
-@dataclass(frozen=True)
-class ModelSpec:
-    """One registry entry: everything needed to load and score a model. See registry/README.md for
-    the fields and the states. max_new_tokens: kind of question -> limit, in place of
-    ANSWER_TOKENS."""
-
-    name: str
-    title: str
-    backend: str
-    repo: str
-    revision: str
-    state: str
-    reason: str = ""
-    until: str = ""
-    family: str = ""
-    params_b: float | None = None
-    dtype: str = "float32"
-    batch_size: int = 8
-    max_new_tokens: Mapping[str, int] = field(default_factory=dict)
-    trust_remote_code: bool = False
-    licence: str = ""
-    notes: str = ""
-    options: dict[str, object] = field(default_factory=dict)
-    views: tuple[str, ...] = VIEWS
-
-    @property
-    def pictured(self) -> bool:
-        """Whether the model is asked any view with a picture; a language model isn't."""
-        return any(View(view).has_image for view in self.views)
-
-    @property
-    def enabled(self) -> bool:
-        """Whether the model is scored every night."""
-        return self.state == ENABLED

@@ -18,7 +18,7 @@ import yaml
 
 from sdgbias import cli
 from sdgbias.raw.indicators import load_indicators, load_regression_tasks
-from sdgbias.types import ModelSpec
+from sdgbias.registry.spec import ModelSpec
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGES = sorted(

@@ -16,8 +16,8 @@ from sdgbias.progress import update
 if TYPE_CHECKING:
     import pandas as pd
 
+    from sdgbias.registry.spec import ModelSpec
     from sdgbias.scoring.admission import Verdict
-    from sdgbias.types import ModelSpec
 
 RawOption = Annotated[
     Path,

@@ -14,7 +14,7 @@ from sdgbias.errors import InfrastructureError, UsageError
 from sdgbias.types import CANDIDATE, ENABLED
 
 if TYPE_CHECKING:
-    from sdgbias.types import ModelSpec
+    from sdgbias.registry.spec import ModelSpec
 
 
 def _try_processor(spec: ModelSpec, root: Path) -> str:

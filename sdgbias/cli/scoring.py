@@ -27,7 +27,7 @@ from sdgbias.progress import silent, update
 from sdgbias.types import NEEDS_PICTURES
 
 if TYPE_CHECKING:
-    from sdgbias.types import ModelSpec
+    from sdgbias.registry.spec import ModelSpec
 
 #: Results of first looks, beside the results file.
 FIRST_LOOK = "first-look.duckdb"

@@ -24,7 +24,8 @@ from sdgbias.engines import torchvision_ops as torchvision_ops  # before any tra
 from sdgbias.engines.fingerprint import local_folder
 from sdgbias.engines.options import Options, read
 from sdgbias.errors import RegistryError, one_of
-from sdgbias.types import Generated, ModelSpec, Prompt, ScoreBatch
+from sdgbias.registry.spec import ModelSpec
+from sdgbias.types import Generated, Prompt, ScoreBatch
 
 #: Backend -> the module of this package that has its class, imported where it is needed, and the
 #: class. A text encoder of the registry reads answers instead (text_encoders.py).

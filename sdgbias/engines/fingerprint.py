@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from sdgbias.errors import ModelError
+from sdgbias.registry.spec import ModelSpec
 from sdgbias.registry.weights import checked_digest
-from sdgbias.types import ModelSpec
 
 #: Backend -> the version of its engine's code, raised with whatever can change a score.
 VERSIONS = {

@@ -23,7 +23,7 @@ from sdgbias.errors import (
 )
 from sdgbias.registry import hub
 from sdgbias.registry.facts import missing_shards
-from sdgbias.types import ModelSpec
+from sdgbias.registry.spec import ModelSpec
 
 #: Errors raised inside transformers where a repository's files lack or misstate a setting; retrying
 #: does not help.

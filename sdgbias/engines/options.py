@@ -27,7 +27,7 @@ from pydantic_core import PydanticCustomError
 
 from sdgbias.errors import RegistryError, one_of
 from sdgbias.files import confine
-from sdgbias.types import ModelSpec
+from sdgbias.registry.spec import ModelSpec
 
 #: Fields of a request that the engine sets itself.
 _SET_HERE = (

@@ -66,7 +66,8 @@ from sdgbias.engines.options import of_engine, oracle_folder
 from sdgbias.errors import InputError, RegistryError, one_of
 from sdgbias.formats import STRICT, Number
 from sdgbias.raw.indicators import DIRECTIONS, letter_directions
-from sdgbias.types import DIGITS, PILLARS, Generated, ModelSpec, Prompt, ScoreBatch
+from sdgbias.registry.spec import ModelSpec
+from sdgbias.types import DIGITS, PILLARS, Generated, Prompt, ScoreBatch
 
 _ASSET = re.compile(r"asset_index=(-?\d+\.\d)")
 _PARTS = re.compile(

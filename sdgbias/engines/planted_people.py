@@ -36,7 +36,8 @@ from sdgbias.engines.planted import PlantedEngine
 from sdgbias.errors import InputError, RegistryError, one_of
 from sdgbias.formats import STRICT, Number, Text
 from sdgbias.raw.facet import CLASSES, GROUPS
-from sdgbias.types import Generated, ModelSpec, Prompt
+from sdgbias.registry.spec import ModelSpec
+from sdgbias.types import Generated, Prompt
 
 _VERSION = VERSIONS["planted-people"]
 _SAYS = {"yes": "A", "no": "B", "unknown": "C"}

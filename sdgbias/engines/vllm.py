@@ -43,7 +43,8 @@ from sdgbias.engines.requests import Requests
 from sdgbias.engines.vllm_server import Server
 from sdgbias.errors import EngineDied, InfrastructureError, ModelError
 from sdgbias.methods.answers import thought_begun
-from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, Generated, ModelSpec, Prompt, ScoreBatch
+from sdgbias.registry.spec import ModelSpec
+from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, Generated, Prompt, ScoreBatch
 
 _MOST_IDS = 128  # of one request's logprob_token_ids: more become several requests
 #: Requests in flight where the entry sets no max_num_seqs.

@@ -24,7 +24,7 @@ from sdgbias.engines.fingerprint import accelerator, pinned
 from sdgbias.engines.options import VllmOptions
 from sdgbias.engines.vllm_support import interpreter
 from sdgbias.errors import InfrastructureError, ModelError
-from sdgbias.types import ModelSpec
+from sdgbias.registry.spec import ModelSpec
 
 #: A chat template that hands a rendered prompt on as it is.
 _AS_IT_IS = (

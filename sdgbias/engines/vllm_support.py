@@ -22,7 +22,7 @@ from sdgbias import exits
 from sdgbias.errors import InfrastructureError, RegistryError
 from sdgbias.files import cached_text
 from sdgbias.registry.propose import Served
-from sdgbias.types import ModelSpec
+from sdgbias.registry.spec import ModelSpec
 
 NATIVE, BACKEND = "by a class of its own", "with its Transformers backend"
 _TIMEOUT = 600  # seconds; the first import on a slow disk takes minutes

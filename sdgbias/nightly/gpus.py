@@ -18,7 +18,7 @@ from pathlib import Path
 from sdgbias import locks
 from sdgbias.errors import Busy, InfrastructureError
 from sdgbias.registry import machine
-from sdgbias.types import ModelSpec
+from sdgbias.registry.spec import ModelSpec
 
 #: Names the folder of the locks, one for all users of a host.
 ENV_LOCKS = "SDGBIAS_GPU_LOCKS"

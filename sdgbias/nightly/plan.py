@@ -29,10 +29,11 @@ from sdgbias.errors import (
 )
 from sdgbias.nightly import schedule
 from sdgbias.registry import changes, entries, machine
+from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring.run_id import run_id
 from sdgbias.suites import EvalSettings
 from sdgbias.suites.suite import Generation
-from sdgbias.types import NEEDS_PICTURES, QUARANTINED, ModelSpec
+from sdgbias.types import NEEDS_PICTURES, QUARANTINED
 
 #: Default timeout of one attempt on one model, in seconds.
 TIMEOUT = 6 * 3600.0

@@ -33,7 +33,8 @@ from sdgbias.nightly import process
 from sdgbias.nightly.attempt import CLI
 from sdgbias.nightly.watch_rules import Owner, Rules
 from sdgbias.registry import changes, entries, fetch, hub, machine, propose
-from sdgbias.types import CANDIDATE, ENABLED, QUARANTINED, RETIRED, ModelSpec
+from sdgbias.registry.spec import ModelSpec
+from sdgbias.types import CANDIDATE, ENABLED, QUARANTINED, RETIRED
 
 NEW_COMMIT, NEW_REPOSITORY, GONE, SAME = "new commit", "new repository", "gone", "same"
 REFUSED, TROUBLE = "refused", "trouble"

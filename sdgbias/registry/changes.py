@@ -27,7 +27,8 @@ from sdgbias.registry.entries import (
     parse,
     read,
 )
-from sdgbias.types import RETIRED, STATES, ModelSpec
+from sdgbias.registry.spec import ModelSpec
+from sdgbias.types import RETIRED, STATES
 
 
 def to_dict(spec: ModelSpec) -> dict[str, Any]:

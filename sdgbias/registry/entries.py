@@ -16,20 +16,16 @@ import difflib
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal, get_args
-
-from pydantic import BeforeValidator, Field
+from typing import Any
 
 from sdgbias import credentials, formats
 from sdgbias import files as yaml_text
 from sdgbias.errors import InputError, RegistryError, one_of
 from sdgbias.files import project_file
-from sdgbias.formats import STRICT, Count, Day, Flag, Positive, Text
+from sdgbias.registry.spec import VALID_REPOS, VALID_VIEWS, ModelSpec
 from sdgbias.types import (
-    ANSWER_TOKENS,
     CANDIDATE,
     ENABLED,
     IMAGE_FREE,
@@ -38,27 +34,11 @@ from sdgbias.types import (
     SDG,
     SUITES,
     VIEWS,
-    ModelSpec,
 )
 
-Backend = Literal[
-    "hf",
-    "planted",
-    "planted-people",
-    "vllm",
-    "api",
-    "clip-zero-shot",
-    "vit-zero-shot",
-    "text-encoder",
-]
-BACKENDS: tuple[str, ...] = get_args(Backend)
 #: The nightly suites of a model whose entry has no option `suites`.
 DEFAULT_SUITES = (SDG,)
-Dtype = Literal["float32", "bfloat16", "float16"]
-DTYPES: tuple[str, ...] = get_args(Dtype)
 UNPINNED = "unpinned"
-VALID_REPOS = "OWNER/NAME on the hub, local:FOLDER below the repository root, path:/ABSOLUTE/FOLDER"
-VALID_VIEWS = f"[{', '.join(VIEWS)}] (the default), or [{', '.join(IMAGE_FREE)}]"
 ENV_ROOT = "SDGBIAS_REGISTRY"
 _GO_THERE = (
     f"change to the project, make one (sdgbias init), or: export {ENV_ROOT}=/path/to/project"
@@ -79,95 +59,11 @@ REQUIRED = ("name", "title", "backend", "repo", "revision", "state")
 #: model
 _ALWAYS = (*REQUIRED, "dtype", "batch_size")
 FIELDS = tuple(f.name for f in dataclasses.fields(ModelSpec))
-NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 HUB_ID = re.compile(r"(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*")
 #: Valid names of suites.
 SUITE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 ENV_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
-
-
-_Names = Literal["mcq", "regression", "people"]
-_Limits = Annotated[
-    dict[_Names, Count],
-    BeforeValidator(
-        lambda v: dict.fromkeys(ANSWER_TOKENS, v) if isinstance(v, int | float | str) else v,
-        json_schema_input_type=Count | dict[_Names, Count],
-    ),
-]
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One model of the sdgbias registry (registry/models/<name>.yaml)."""
-
-    __pydantic_config__ = STRICT
-    name: Annotated[
-        str,
-        Field(
-            pattern=f"^{NAME.pattern}$",
-            description="The file's stem: lower-case letters, digits, '.', '_', '-'.",
-        ),
-    ]
-    title: Annotated[Text, Field(description="What tables and figures show.")]
-    backend: Backend
-    repo: Annotated[str, Field(description=VALID_REPOS)]
-    revision: Annotated[
-        str,
-        Field(
-            description="Hub: a commit of 40 hex digits, or 'unpinned' for a candidate. Folder:"
-            " the 40 hex digits that register-model writes, checked before every run; 'local' or"
-            " any other text isn't checked."
-        ),
-    ]
-    state: Annotated[
-        Literal["candidate", "enabled", "quarantined", "retired"],
-        Field(
-            description="candidate: not in the nightly yet. enabled: scored every night."
-            " quarantined: left out for a while. retired: left out for good."
-        ),
-    ]
-    reason: Annotated[
-        str,
-        Field(
-            description="One line: why it is in this state, and what would change it; needed"
-            " unless enabled."
-        ),
-    ] = ""
-    until: Annotated[
-        Day,
-        Field(
-            description="Quarantined only: a date such as 2026-11-30 from which on the nightly"
-            " scores it again; empty: until a person enables it."
-        ),
-    ] = ""
-    family: Annotated[str, Field(description="model_type of the model's config.")] = ""
-    params_b: Annotated[Positive | None, Field(description="Parameters in billions.")] = None
-    dtype: Dtype = "float32"
-    batch_size: Annotated[Count, Field(description="Prompts per batch.")] = 8
-    max_new_tokens: Annotated[
-        _Limits,
-        Field(
-            description="Longest generated answer in tokens, for all kinds of question or by kind;"
-            f" default: {', '.join(f'{kind} {n}' for kind, n in ANSWER_TOKENS.items())}."
-        ),
-    ] = field(default_factory=dict)
-    trust_remote_code: Flag = False
-    licence: Annotated[
-        str, Field(description="As the publisher states it; empty: not verified.")
-    ] = ""
-    notes: str = ""
-    options: Annotated[
-        dict[str, Any],
-        Field(description="Settings of the backend. Never a credential."),
-    ] = field(default_factory=dict)
-    views: Annotated[
-        tuple[str, ...],
-        Field(
-            description=f"The views that are scored: {VALID_VIEWS}.",
-            json_schema_extra={"enum": [list(VIEWS), list(IMAGE_FREE)]},
-        ),
-    ] = VIEWS
 
 
 # ----------------------------------------------------------------------
@@ -294,8 +190,7 @@ def parse(data: object, where: Path | str) -> ModelSpec:
     on any fault."""
     if isinstance(data, dict):
         _refuse_secrets(data, where)
-    entry = formats.parse(data, Entry, where, RegistryError)
-    spec = ModelSpec(**{name: getattr(entry, name) for name in FIELDS})
+    spec = formats.parse(data, ModelSpec, where, RegistryError)
     for fault in _faults(spec):
         raise RegistryError(f"{where}: {fault}")
     return spec

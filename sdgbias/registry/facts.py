@@ -13,7 +13,8 @@ from typing import Any
 from sdgbias.errors import HubUnreachable, RegistryError
 from sdgbias.files import json_file
 from sdgbias.registry import hub, machine
-from sdgbias.registry.entries import COMMIT, DTYPES
+from sdgbias.registry.entries import COMMIT
+from sdgbias.registry.spec import DTYPES
 from sdgbias.registry.weights import folder_digest
 
 _SAVED = "give a folder saved with save_pretrained()"

@@ -14,7 +14,7 @@ from typing import Any
 from sdgbias.errors import DiskFull, RegistryError, SdgbiasError
 from sdgbias.files import writable
 from sdgbias.registry import entries, hub, weights
-from sdgbias.types import ModelSpec
+from sdgbias.registry.spec import ModelSpec
 
 #: Copies of the weights in formats of other libraries.
 _NOT = ("original/*", "consolidated*", "onnx/*", "openvino/*", "gguf/*")

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from sdgbias.errors import UsageError
-from sdgbias.types import ModelSpec
+from sdgbias.registry.spec import ModelSpec
 
 GIB = 2**30
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}

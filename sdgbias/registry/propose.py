@@ -16,15 +16,14 @@ from sdgbias.errors import HubUnreachable, RegistryError, UsageError, one_of
 from sdgbias.registry import hub, machine
 from sdgbias.registry.changes import to_dict
 from sdgbias.registry.entries import (
-    BACKENDS,
     HUB_ID,
-    VALID_REPOS,
     load_readable,
     parse,
 )
 from sdgbias.registry.facts import ModelFacts, classifies, code_elsewhere, look
 from sdgbias.registry.machine import Machine
-from sdgbias.types import CANDIDATE, ENABLED, IMAGE_FREE, QUARANTINED, ModelSpec
+from sdgbias.registry.spec import BACKENDS, VALID_REPOS, ModelSpec
+from sdgbias.types import CANDIDATE, ENABLED, IMAGE_FREE, QUARANTINED
 
 #: What an entry says that isn't there.
 NO_ENTRY = ModelSpec("", "", "", "", "", state="", dtype="", batch_size=0)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sdgbias.errors import ModelError
 from sdgbias.files import cached_text
-from sdgbias.types import ModelSpec
+from sdgbias.registry.spec import ModelSpec
 
 #: Weights, configurations, tokenizers, chat templates, remote code; also in subfolders. A commit
 #: that touches no others is the same model with different documentation.

@@ -38,8 +38,9 @@ from sdgbias.methods.metrics import tie_flags
 from sdgbias.progress import Progress, silent
 from sdgbias.registry import machine
 from sdgbias.registry.propose import Host
+from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring.parity import compare_with_itself, describe
-from sdgbias.types import ModelSpec, Prompt
+from sdgbias.types import Prompt
 
 if TYPE_CHECKING:
     from sdgbias.scoring.probes import Probes

@@ -25,8 +25,9 @@ from sdgbias.errors import ModelError, UsageError, first_line
 from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images.shards import ImageReader
 from sdgbias.registry import machine
+from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring.plan import as_prompts, askable, chunks, make_plan
-from sdgbias.types import ModelSpec, View
+from sdgbias.types import View
 
 TOKENIZED = ("hf", "vllm")
 _ENCODED = 4096  # prompts tokenized at once

@@ -24,12 +24,13 @@ from sdgbias.errors import (
 )
 from sdgbias.progress import Progress, silent
 from sdgbias.raw.images.image_store import ImageReader
+from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring.parity import require_agreement
 from sdgbias.scoring.run_id import run_id
 from sdgbias.scoring.session import WAITING, Evaluation, Outcome, Scoring, of_paper, score_model
 from sdgbias.suites.sdg import read_table
 from sdgbias.suites.suite import EvalSettings
-from sdgbias.types import NEEDS_PICTURES, ModelSpec
+from sdgbias.types import NEEDS_PICTURES
 
 
 def evaluate(

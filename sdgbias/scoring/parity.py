@@ -35,7 +35,8 @@ from sdgbias.errors import (
 from sdgbias.files import json_file, understood, write_json
 from sdgbias.progress import Progress, each, silent
 from sdgbias.registry import entries
-from sdgbias.types import ModelSpec, ScoreBatch
+from sdgbias.registry.spec import ModelSpec
+from sdgbias.types import ScoreBatch
 
 if TYPE_CHECKING:
     from sdgbias.scoring.probes import Probes

@@ -15,7 +15,8 @@ from typing import Any
 
 import pandas as pd
 
-from sdgbias.types import IMAGE_FREE, VIEWS, ModelSpec, Prompt, View
+from sdgbias.registry.spec import ModelSpec
+from sdgbias.types import IMAGE_FREE, VIEWS, Prompt, View
 
 _SAME = ["candidates", "image_id", "text"]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from sdgbias.engines.fingerprint import LIBRARIES, VERSIONS, accelerator, weights
 from sdgbias.engines.options import ApiOptions, oracle_folder, read
 from sdgbias.engines.vllm_support import interpreter
+from sdgbias.registry.spec import ModelSpec
 from sdgbias.suites.suite import EvalSettings, Suite
-from sdgbias.types import ModelSpec
 
 #: Options that say where and how fast an engine runs, on which no score depends.
 PLACEMENT = (

@@ -42,9 +42,9 @@ from sdgbias.errors import (
 )
 from sdgbias.files import replacing
 from sdgbias.progress import Progress
+from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring.cache import SCHEMAS, ScoreCache
 from sdgbias.scoring.plan import as_prompts, chunks
-from sdgbias.types import ModelSpec
 
 #: Some rows of the plan: column -> value, and `prompt`.
 Chunk = list[dict[str, Any]]

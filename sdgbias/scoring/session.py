@@ -17,6 +17,7 @@ from sdgbias.engines.agreement import TOLERANCES
 from sdgbias.errors import NoScores, NotAnswerable
 from sdgbias.progress import Progress, silent
 from sdgbias.raw.images.image_store import ImageReader
+from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring import admission
 from sdgbias.scoring.cache import TIMED, ScoreCache
 from sdgbias.scoring.plan import Plan, as_prompts, askable, make_plan
@@ -24,7 +25,7 @@ from sdgbias.scoring.probes import draw
 from sdgbias.scoring.scorer import DECODING, SCORING, Scorer, not_generated
 from sdgbias.scoring.timing import timings
 from sdgbias.suites.suite import Abilities, EvalSettings, StoredScores
-from sdgbias.types import ModelSpec, View
+from sdgbias.types import View
 from sdgbias.vocabulary import METHODS
 
 #: Prompts that show how an undecided model's may be scored together.

@@ -14,7 +14,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from sdgbias.progress import Progress
-from sdgbias.types import ANSWER_TOKENS, ModelSpec
+from sdgbias.registry.spec import ModelSpec
+from sdgbias.types import ANSWER_TOKENS
 
 if TYPE_CHECKING:
     from sdgbias.methods.cade import Numerics

@@ -18,9 +18,10 @@ from sdgbias.analysis.studies import baselines
 from sdgbias.analysis.studies.directions import perturbation
 from sdgbias.methods.baselines import METHODS
 from sdgbias.registry import entries
+from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring import evaluate
 from sdgbias.suites.suite import EvalSettings
-from sdgbias.types import ModelSpec, View
+from sdgbias.types import View
 from tests.builders.analysis_run import mcq_cell, one, run_of
 
 QUICK = AnalysisSettings(draws=50, bootstrap=100)

@@ -13,7 +13,8 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from sdgbias.types import ModelSpec, Prompt
+from sdgbias.registry.spec import ModelSpec
+from sdgbias.types import Prompt
 
 KEY = "unit-test-key-0123456789abcdef"
 

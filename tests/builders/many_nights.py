@@ -16,9 +16,9 @@ from sdgbias.benchmark.build import Draw, build
 from sdgbias.benchmark.people import build_people
 from sdgbias.raw.synthetic import write_sample
 from sdgbias.raw.synthetic.schematic_people import write_people_sample
+from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring import evaluate
 from sdgbias.suites.suite import EvalSettings
-from sdgbias.types import ModelSpec
 
 #: name, title, billions of parameters: names as long as real ones are.
 MODELS = (

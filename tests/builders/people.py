@@ -8,8 +8,8 @@ from pathlib import Path
 
 from sdgbias.benchmark.people import build_people
 from sdgbias.raw.synthetic.schematic_people import write_people_sample
+from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring import evaluate
-from sdgbias.types import ModelSpec
 from tests.builders import once
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sdgbias.benchmark.people import build_people
 from sdgbias.raw.synthetic.schematic_people import write_people_sample
-from sdgbias.types import ModelSpec
+from sdgbias.registry.spec import ModelSpec
 
 
 def planted(folder: Path) -> ModelSpec:

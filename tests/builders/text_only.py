@@ -13,7 +13,8 @@ from typing import Any
 
 from sdgbias.engines import load
 from sdgbias.raw.images.shards import image_id
-from sdgbias.types import DIGITS, ModelSpec, Prompt
+from sdgbias.registry.spec import ModelSpec
+from sdgbias.types import DIGITS, Prompt
 
 ROOT = Path(__file__).resolve().parents[2]
 PLANTED = ModelSpec("planted", "Planted", "planted", "planted", "planted-1", "enabled")

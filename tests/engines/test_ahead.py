@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from sdgbias.engines.hf.engine import HuggingFace
-from sdgbias.types import LETTERS, ModelSpec, Prompt
+from sdgbias.registry.spec import ModelSpec
+from sdgbias.types import LETTERS, Prompt
 from tests.builders import tiny_models
 from tests.spec.engine_spec import image
 

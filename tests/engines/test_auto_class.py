@@ -14,7 +14,7 @@ from sdgbias.engines import load
 from sdgbias.engines.hf.loading import load_model
 from sdgbias.errors import ModelError, RegistryError
 from sdgbias.registry.propose import Request, propose
-from sdgbias.types import ModelSpec
+from sdgbias.registry.spec import ModelSpec
 from tests.builders import own_code
 from tests.builders.bare_model import four_views
 from tests.builders.hub_repositories import SMALL, saved

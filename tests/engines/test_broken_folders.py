@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from sdgbias.engines import load
 from sdgbias.errors import ModelError
-from sdgbias.types import ModelSpec
+from sdgbias.registry.spec import ModelSpec
 from tests.builders import families
 
 

@@ -13,7 +13,7 @@ from sdgbias.engines import fingerprint, vllm
 from sdgbias.engines.hf import engine
 from sdgbias.engines.hf.prompting import ChatTemplate, probe_hash
 from sdgbias.registry import entries
-from sdgbias.types import ModelSpec
+from sdgbias.registry.spec import ModelSpec
 
 ROOT = entries.find_root()
 SPEC = replace(entries.load(ROOT, "tiny-llava"), options={})

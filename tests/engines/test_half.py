@@ -11,7 +11,8 @@ import pytest
 
 from sdgbias.engines.hf.engine import HuggingFace
 from sdgbias.engines.hf.ways import decide
-from sdgbias.types import LETTERS, ModelSpec, Prompt
+from sdgbias.registry.spec import ModelSpec
+from sdgbias.types import LETTERS, Prompt
 from tests.builders import families
 from tests.builders.bare_model import Bare
 from tests.spec.engine_spec import image

@@ -15,7 +15,8 @@ from sdgbias.engines.agreement import TOLERANCES, compare, log_shares
 from sdgbias.engines.hf.engine import HuggingFace
 from sdgbias.engines.hf.head import keep_precise
 from sdgbias.errors import NonFiniteLogits
-from sdgbias.types import LETTERS, ModelSpec, Prompt
+from sdgbias.registry.spec import ModelSpec
+from sdgbias.types import LETTERS, Prompt
 from tests.builders.tiny_models import save
 from tests.spec.engine_spec import image
 

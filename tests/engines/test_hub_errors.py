@@ -10,7 +10,7 @@ import pytest
 from huggingface_hub import errors as hub
 
 from sdgbias.engines.hub_errors import translate
-from sdgbias.types import ModelSpec
+from sdgbias.registry.spec import ModelSpec
 
 SPEC = ModelSpec(
     name="m", title="m", backend="hf", repo="owner/m", revision="a" * 40, state="enabled"

@@ -17,7 +17,8 @@ from transformers import PreTrainedTokenizerFast
 from sdgbias.engines.hf.engine import HuggingFace
 from sdgbias.engines.hf.prompting import minus_ids, start_choices
 from sdgbias.engines.hf.tokens import SPACE_MARKS, find_candidates
-from sdgbias.types import DIGITS, LETTERS, ModelSpec, Prompt
+from sdgbias.registry.spec import ModelSpec
+from sdgbias.types import DIGITS, LETTERS, Prompt
 from tests.builders import tiny_models
 from tests.spec.engine_spec import image
 

@@ -19,7 +19,7 @@ from sdgbias.engines.options import (
     schema,
 )
 from sdgbias.errors import RegistryError
-from sdgbias.types import ModelSpec
+from sdgbias.registry.spec import ModelSpec
 
 NEEDED: dict[str, dict[str, Any]] = {
     "api": {"api_key_env": "KEY", "base_url": "https://example.org/v1", "limits": {"requests": 1}},

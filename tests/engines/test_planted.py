@@ -13,7 +13,8 @@ import pytest
 from sdgbias.engines import load
 from sdgbias.engines.planted import Habits, Planted, parts, read_habits, rounded
 from sdgbias.errors import InputError, RegistryError
-from sdgbias.types import DIGITS, PILLARS, ModelSpec, Prompt
+from sdgbias.registry.spec import ModelSpec
+from sdgbias.types import DIGITS, PILLARS, Prompt
 
 SPEC = ModelSpec(
     name="m", title="M", backend="planted", repo="planted", revision="local", state="enabled"

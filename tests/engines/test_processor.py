@@ -14,7 +14,7 @@ from PIL import Image
 from transformers import PreTrainedConfig
 
 from sdgbias.engines.hf.processor import fill_from_config, load_processor
-from sdgbias.types import ModelSpec
+from sdgbias.registry.spec import ModelSpec
 from tests.builders.tiny_models import MAKERS, save
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -30,8 +30,9 @@ from sdgbias.engines.hf.tokens import CandidateTokens, find_candidates
 from sdgbias.errors import ModelError
 from sdgbias.raw.synthetic import write_sample
 from sdgbias.registry import entries
+from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring import cost
-from sdgbias.types import ModelSpec, Prompt
+from sdgbias.types import Prompt
 
 
 @pytest.fixture(scope="module")

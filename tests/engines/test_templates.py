@@ -19,7 +19,8 @@ from sdgbias.engines.hf.processor import load_processor
 from sdgbias.engines.hf.prompting import ChatTemplate, probe_hash, render, template_of
 from sdgbias.errors import ModelError, RegistryError
 from sdgbias.registry import entries
-from sdgbias.types import ModelSpec, Prompt
+from sdgbias.registry.spec import ModelSpec
+from sdgbias.types import Prompt
 from tests.builders import families
 from tests.builders.commands import ok, sdgbias
 from tests.builders.tiny_models import save

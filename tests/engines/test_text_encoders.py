@@ -24,8 +24,8 @@ from sdgbias.errors import InfrastructureError, ModelError, RegistryError
 from sdgbias.methods.labels import encode
 from sdgbias.raw.facet import SELECTED
 from sdgbias.raw.synthetic.schematic_people import write_people_sample
+from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring import evaluate
-from sdgbias.types import ModelSpec
 from tests.builders.tiny_clip import byte_tokenizer, save_clip, save_t5
 
 TEXTS = ["nurse", "a person who plays the guitar on a stage", "x", "Die Gärtnerin", "nurse"]

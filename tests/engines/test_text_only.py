@@ -19,7 +19,8 @@ from sdgbias.engines.hf.engine import HuggingFace
 from sdgbias.engines.hf.processor import load_processor
 from sdgbias.engines.hf.ways import decide
 from sdgbias.errors import ModelError
-from sdgbias.types import DIGITS, IMAGE_FREE, VIEWS, ModelSpec, Prompt
+from sdgbias.registry.spec import ModelSpec
+from sdgbias.types import DIGITS, IMAGE_FREE, VIEWS, Prompt
 from tests.builders import language_models
 from tests.builders.bare_model import four_views
 from tests.builders.tiny_models import save_llava

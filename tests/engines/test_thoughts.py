@@ -10,7 +10,8 @@ import pytest
 
 from sdgbias.engines.hf.engine import HuggingFace
 from sdgbias.methods.answers import parse_number
-from sdgbias.types import DIGITS, ModelSpec, Prompt
+from sdgbias.registry.spec import ModelSpec
+from sdgbias.types import DIGITS, Prompt
 from tests.builders import thinker
 
 PROMPTS = [Prompt("How many?", DIGITS), Prompt("How many years?", DIGITS)]

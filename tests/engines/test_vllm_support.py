@@ -12,7 +12,7 @@ import pytest
 
 from sdgbias.engines import vllm_support
 from sdgbias.errors import InfrastructureError, RegistryError
-from sdgbias.types import ModelSpec
+from sdgbias.registry.spec import ModelSpec
 
 #: An interpreter whose vLLM has a version and serves one architecture, and which counts questions.
 ENVIRONMENT = """#!/bin/sh

@@ -22,8 +22,9 @@ from sdgbias.engines.hf.zero_shot import ClipZeroShot, VitZeroShot, labels_of, p
 from sdgbias.errors import ModelError, NotAnswerable, RegistryError
 from sdgbias.raw.facet import CLASSES
 from sdgbias.raw.synthetic.schematic_people import write_people_sample
+from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring import evaluate
-from sdgbias.types import ModelSpec, Prompt
+from sdgbias.types import Prompt
 from tests.builders.tiny_clip import byte_tokenizer, save_clip, save_vit
 
 HEAD = ["ballplayer, baseball player", "groom, bridegroom", "scuba diver", "tench"]

@@ -23,6 +23,7 @@ from sdgbias.errors import UsageError
 from sdgbias.nightly import plan
 from sdgbias.nightly.regression import measured
 from sdgbias.registry import changes
+from sdgbias.registry.spec import ModelSpec
 from sdgbias.report import build as report
 from sdgbias.report.source import Results
 from sdgbias.report.web import app as web
@@ -30,7 +31,7 @@ from sdgbias.report.web.site import Site
 from sdgbias.scoring.evaluate import evaluate
 from sdgbias.scoring.run_id import run_id
 from sdgbias.suites.suite import EvalSettings
-from sdgbias.types import IMAGE_FREE, NEEDS_PICTURES, VIEWS, ModelSpec
+from sdgbias.types import IMAGE_FREE, NEEDS_PICTURES, VIEWS
 from tests.builders import language_models
 from tests.builders.commands import ok
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from sdgbias.errors import RegistryError
 from sdgbias.registry import changes, entries
-from sdgbias.types import STATES, ModelSpec
+from sdgbias.registry.spec import ModelSpec
+from sdgbias.types import STATES
 from tests.builders.entries import COMMIT, GOOD, OFF, QUARANTINED, put
 
 

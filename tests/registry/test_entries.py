@@ -21,7 +21,8 @@ from sdgbias import files
 from sdgbias.analysis.paper import printed
 from sdgbias.errors import RegistryError
 from sdgbias.registry import changes, entries
-from sdgbias.types import IMAGE_FREE, STATES, VIEWS, ModelSpec
+from sdgbias.registry.spec import ModelSpec
+from sdgbias.types import IMAGE_FREE, STATES, VIEWS
 from tests.builders.entries import API, COMMIT, GOOD, OFF, QUARANTINED, REPOSITORY, put
 
 # (change to GOOD, text of the error or None): the same table is put to the code and to the

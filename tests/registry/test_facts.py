@@ -9,7 +9,7 @@ import pytest
 from sdgbias.engines.hf.loading import load_model
 from sdgbias.errors import ModelError, RegistryError
 from sdgbias.registry.propose import propose
-from sdgbias.types import ModelSpec
+from sdgbias.registry.spec import ModelSpec
 from tests.builders.hub_repositories import SMALL, saved
 
 

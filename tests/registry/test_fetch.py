@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from sdgbias.cli.models import models_app
 from sdgbias.errors import DiskFull, HubUnreachable, InfrastructureError, StoreError, UsageError
 from sdgbias.registry import entries, fetch
-from sdgbias.types import ModelSpec
+from sdgbias.registry.spec import ModelSpec
 from tests.builders.hub import Hub, Repo, commit
 
 MIB = 2**20

@@ -25,8 +25,9 @@ from sdgbias.registry import changes, entries, hub
 from sdgbias.registry import propose as register
 from sdgbias.registry.machine import Machine
 from sdgbias.registry.propose import NO_ENTRY, Host, Request, propose
+from sdgbias.registry.spec import ModelSpec
 from sdgbias.registry.weights import folder_digest
-from sdgbias.types import IMAGE_FREE, VIEWS, ModelSpec
+from sdgbias.types import IMAGE_FREE, VIEWS
 from tests.builders.hub import Hub, Repo, commit, weights
 from tests.builders.hub_repositories import BIG, OWN_CODE, REPOS, SMALL, VLM, saved
 

@@ -20,8 +20,9 @@ from sdgbias.errors import (
     UsageError,
 )
 from sdgbias.registry import entries
+from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring import admission, parity, probes
-from sdgbias.types import Generated, ModelSpec
+from sdgbias.types import Generated
 from tests.builders.hub_repositories import BIG, VLM, saved
 from tests.builders.tiny_models import save_llava
 

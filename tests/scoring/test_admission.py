@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring import admission
-from sdgbias.types import ModelSpec, ScoreBatch
+from sdgbias.types import ScoreBatch
 from tests.builders import thinker
 
 

@@ -17,13 +17,14 @@ from sdgbias.errors import UsageError
 from sdgbias.raw.images.shards import ImageReader
 from sdgbias.raw.synthetic import write_sample
 from sdgbias.registry import entries
+from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring.cache import ScoreCache
 from sdgbias.scoring.cost import Counted, cost, hours
 from sdgbias.scoring.plan import make_plan
 from sdgbias.scoring.scorer import Scorer
 from sdgbias.suites import sdg
 from sdgbias.suites.extra_prompts import choose
-from sdgbias.types import NEEDS_PICTURES, ModelSpec
+from sdgbias.types import NEEDS_PICTURES
 
 ROOT = entries.find_root()
 MCQ, REGRESSION = 2, 1

@@ -21,10 +21,11 @@ from sdgbias.errors import (
     UsageError,
 )
 from sdgbias.registry import entries
+from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring import admission, parity, probes
 from sdgbias.scoring.plan import make_plan
 from sdgbias.suites import sdg
-from sdgbias.types import Generated, ModelSpec, Prompt, ScoreBatch
+from sdgbias.types import Generated, Prompt, ScoreBatch
 
 ROOT = entries.find_root()
 SPEC = ModelSpec(

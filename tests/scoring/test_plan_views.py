@@ -6,10 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from sdgbias import suites
+from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring.plan import askable
 from sdgbias.suites.extra_prompts import choose
 from sdgbias.suites.suite import EvalSettings
-from sdgbias.types import IMAGE_FREE, ModelSpec
+from sdgbias.types import IMAGE_FREE
 
 SPEC = ModelSpec("m", "M", "planted", "planted", "1", "enabled", views=IMAGE_FREE)
 

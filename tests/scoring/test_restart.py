@@ -14,10 +14,11 @@ from sdgbias import store, suites
 from sdgbias.engines import Restartable
 from sdgbias.engines.planted_people import PlantedPeople
 from sdgbias.errors import EngineDied, InfrastructureError
+from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring.evaluate import evaluate
 from sdgbias.scoring.plan import make_plan
 from sdgbias.suites.suite import EvalSettings
-from sdgbias.types import Generated, ModelSpec, Prompt
+from sdgbias.types import Generated, Prompt
 from tests.builders.planted_people import planted
 from tests.builders.slow_engine import cached
 

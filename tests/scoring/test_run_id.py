@@ -14,10 +14,11 @@ import pytest
 from sdgbias.engines import fingerprint
 from sdgbias.errors import ModelError
 from sdgbias.registry import weights
+from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring import run_id as of_runs
 from sdgbias.scoring.run_id import run_id
 from sdgbias.suites import SUITES, EvalSettings
-from sdgbias.types import IMAGE_FREE, SDG, ModelSpec
+from sdgbias.types import IMAGE_FREE, SDG
 
 SUITE = SUITES[SDG]
 FILES = (

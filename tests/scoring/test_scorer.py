@@ -18,11 +18,12 @@ import pytest
 
 from sdgbias.engines import Backend
 from sdgbias.errors import InputError, ModelError, OutOfMemory, RegistryError
+from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring import scorer as scorer_module
 from sdgbias.scoring.cache import ScoreCache
 from sdgbias.scoring.plan import make_plan
 from sdgbias.scoring.scorer import Scorer, not_generated
-from sdgbias.types import Generated, ModelSpec, Prompt, ScoreBatch
+from sdgbias.types import Generated, Prompt, ScoreBatch
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 COLUMNS = ["task", "item_id", "test", "view", "text", "image_id", "candidates"]

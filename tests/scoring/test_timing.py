@@ -10,6 +10,7 @@ import pytest
 
 from sdgbias.engines import load
 from sdgbias.progress import Progress
+from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring import scorer as scorer_module
 from sdgbias.scoring.cache import ScoreCache
 from sdgbias.scoring.scorer import Scorer
@@ -17,7 +18,7 @@ from sdgbias.scoring.session import Evaluation, Scoring, score_model
 from sdgbias.scoring.timing import timings
 from sdgbias.suites import sdg
 from sdgbias.suites.suite import EvalSettings
-from sdgbias.types import TESTS, ModelSpec, Task, View
+from sdgbias.types import TESTS, Task, View
 from tests.scoring.test_scorer import SPEC, Engine, plan
 
 PLANTED = ModelSpec(

@@ -15,7 +15,8 @@ from PIL import Image
 from sdgbias.engines import Backend, load
 from sdgbias.errors import ModelError, RegistryError
 from sdgbias.registry import entries
-from sdgbias.types import DIGITS, ModelSpec
+from sdgbias.registry.spec import ModelSpec
+from sdgbias.types import DIGITS
 from tests.builders import endpoint, served_model
 from tests.builders.tiny_models import save_llava
 from tests.spec.engine_spec import *  # noqa: F403

@@ -11,7 +11,8 @@ import torch
 
 from sdgbias.engines.hf.engine import HuggingFace
 from sdgbias.engines.hf.ways import decide
-from sdgbias.types import DIGITS, ModelSpec, Prompt
+from sdgbias.registry.spec import ModelSpec
+from sdgbias.types import DIGITS, Prompt
 from tests.builders import families, tiny_models
 from tests.builders.bare_model import Bare, four_views, longer
 

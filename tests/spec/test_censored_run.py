@@ -28,10 +28,11 @@ from sdgbias.errors import InputError
 from sdgbias.methods.bounds import Bounds, alone, between, verdict
 from sdgbias.methods.cade import decide, streams
 from sdgbias.raw.images.shards import image_id
+from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring.evaluate import evaluate
 from sdgbias.suites import sdg, sdg_metrics
 from sdgbias.suites.suite import EvalSettings
-from sdgbias.types import DIGITS, LETTERS, CadeParams, ContextTest, ModelSpec, Prompt, Task, View
+from sdgbias.types import DIGITS, LETTERS, CadeParams, ContextTest, Prompt, Task, View
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sdgbias.engines import load
-from sdgbias.types import ModelSpec
+from sdgbias.registry.spec import ModelSpec
 from tests.builders import families
 from tests.builders.bare_model import Bare, four_views, largest_difference
 

@@ -19,7 +19,8 @@ from sdgbias.engines.hf import engine as hf
 from sdgbias.engines.hf.loading import accepted
 from sdgbias.engines.hf.ways import decide
 from sdgbias.errors import ModelError
-from sdgbias.types import DIGITS, LETTERS, ModelSpec, Prompt, ScoreBatch
+from sdgbias.registry.spec import ModelSpec
+from sdgbias.types import DIGITS, LETTERS, Prompt, ScoreBatch
 from tests.builders.tiny_models import save
 
 

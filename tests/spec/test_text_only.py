@@ -25,10 +25,11 @@ from sdgbias.nightly import regression
 from sdgbias.nightly.regression import baseline as runs
 from sdgbias.nightly.regression import measured, policy
 from sdgbias.raw.synthetic.schematic_people import write_people_sample
+from sdgbias.registry.spec import ModelSpec
 from sdgbias.report.build import write_report
 from sdgbias.scoring.evaluate import evaluate
 from sdgbias.suites.suite import EvalSettings
-from sdgbias.types import NEEDS_SCORES, ModelSpec, Prompt
+from sdgbias.types import NEEDS_SCORES, Prompt
 from tests.builders import text_only
 from tests.builders.paper_tables import cell
 from tests.builders.results import copied

@@ -13,9 +13,10 @@ from sdgbias import store, suites
 from sdgbias.errors import InputError
 from sdgbias.methods.labels import LetterGrams
 from sdgbias.registry import entries
+from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring.run_id import run_id
 from sdgbias.suites.suite import EvalSettings
-from sdgbias.types import SUITES, ModelSpec
+from sdgbias.types import SUITES
 
 SPEC = ModelSpec(
     name="m", title="M", backend="planted", repo="planted:x", revision="1", state="enabled"

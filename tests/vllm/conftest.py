@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sdgbias.types import ModelSpec, Prompt
+from sdgbias.registry.spec import ModelSpec
+from sdgbias.types import Prompt
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

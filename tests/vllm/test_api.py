@@ -24,7 +24,8 @@ from sdgbias.engines.api.engine import Api
 from sdgbias.engines.api.http import PromptRefused
 from sdgbias.engines.hf.engine import HuggingFace
 from sdgbias.errors import ModelError
-from sdgbias.types import ModelSpec, Prompt, ScoreBatch
+from sdgbias.registry.spec import ModelSpec
+from sdgbias.types import Prompt, ScoreBatch
 from tests.builders.sample_prompts import sample_prompts
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -16,8 +16,9 @@ from sdgbias.engines.agreement import TOLERANCES, log_shares
 from sdgbias.engines.api.http import PromptRefused
 from sdgbias.engines.vllm import VLLM
 from sdgbias.errors import EngineDied, ModelError
+from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring import admission
-from sdgbias.types import ModelSpec, Prompt, ScoreBatch
+from sdgbias.types import Prompt, ScoreBatch
 from tests.builders.sample_prompts import picture, prompts_of, sample_prompts
 from tests.vllm.conftest import REPOSITORY
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sdgbias.types import DIGITS, IMAGE_FREE, ModelSpec, Prompt
+from sdgbias.registry.spec import ModelSpec
+from sdgbias.types import DIGITS, IMAGE_FREE, Prompt
 from tests.builders import language_models
 from tests.vllm.conftest import has_vllm
 

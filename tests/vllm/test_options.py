@@ -13,7 +13,7 @@ from sdgbias.engines.options import Options, VllmOptions, read
 from sdgbias.engines.vllm import VLLM
 from sdgbias.engines.vllm_server import Server
 from sdgbias.errors import InfrastructureError, ModelError, RegistryError
-from sdgbias.types import ModelSpec
+from sdgbias.registry.spec import ModelSpec
 from tests.vllm.conftest import has_vllm
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sdgbias.engines.planted import Habits, read_habits
 from sdgbias.files import packaged_yaml
-from sdgbias.types import ModelSpec
+from sdgbias.registry.spec import ModelSpec
 
 FILE = "planted_models.yaml"
 

@@ -30,7 +30,8 @@ from sdgbias.engines.options import SPELLINGS, ApiOptions, read
 from sdgbias.engines.requests import Requests
 from sdgbias.errors import ModelError, NoScores
 from sdgbias.methods.answers import FILTERED, begins_thought
-from sdgbias.types import DIGITS, Generated, ModelSpec, Prompt, ScoreBatch
+from sdgbias.registry.spec import ModelSpec
+from sdgbias.types import DIGITS, Generated, Prompt, ScoreBatch
 
 _VERSION = VERSIONS["api"]
 #: Precision of the remaining probability mass, because returned log-probabilities are rounded.

@@ -27,7 +27,7 @@ from transformers.models.auto.modeling_auto import (
 
 from sdgbias.errors import ModelError
 from sdgbias.registry.facts import classifies
-from sdgbias.types import ModelSpec
+from sdgbias.registry.spec import ModelSpec
 
 #: Names under which repositories list a model that answers about pictures, the likeliest first;
 #: some are of older versions of transformers. A language model is a causal one, or nothing else.

@@ -14,7 +14,7 @@ from transformers.utils import cached_file
 from sdgbias.engines.fingerprint import local_folder, pinned
 from sdgbias.engines.hub_errors import BROKEN, translate
 from sdgbias.errors import ModelError, OutOfMemory
-from sdgbias.types import ModelSpec
+from sdgbias.registry.spec import ModelSpec
 
 
 def device() -> torch.device:

@@ -41,7 +41,8 @@ from sdgbias.engines.hf.tokens import decoded, find_candidates
 from sdgbias.engines.options import HfOptions, read
 from sdgbias.errors import ModelError
 from sdgbias.methods.answers import thought_begun
-from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, Generated, ModelSpec, Prompt, ScoreBatch
+from sdgbias.registry.spec import ModelSpec
+from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, Generated, Prompt, ScoreBatch
 
 _VERSION = VERSIONS["hf"]
 #: Inputs with one value per token.

@@ -21,7 +21,7 @@ from sdgbias.engines.hub_errors import translate
 from sdgbias.engines.options import HfOptions, read
 from sdgbias.errors import ModelError, NotAnswerable, OutOfMemory, SdgbiasError
 from sdgbias.registry.facts import adapters
-from sdgbias.types import ModelSpec
+from sdgbias.registry.spec import ModelSpec
 
 #: Text of the plain RuntimeError that torch raises when main memory is full.
 NO_MEMORY = "can't allocate memory"

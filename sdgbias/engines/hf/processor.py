@@ -26,7 +26,7 @@ from sdgbias.engines.hub_errors import translate
 from sdgbias.engines.options import WeightOptions, read
 from sdgbias.errors import ModelError, RegistryError, SdgbiasError
 from sdgbias.registry.facts import code_elsewhere
-from sdgbias.types import ModelSpec
+from sdgbias.registry.spec import ModelSpec
 
 
 def load_processor(spec: ModelSpec, root: Path) -> Any:

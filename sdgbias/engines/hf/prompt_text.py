@@ -17,7 +17,8 @@ from sdgbias.engines.hf.prompting import (
     token_paths,
 )
 from sdgbias.engines.hf.tokens import find_candidates
-from sdgbias.types import DIGITS, LETTERS, ModelSpec, Prompt
+from sdgbias.registry.spec import ModelSpec
+from sdgbias.types import DIGITS, LETTERS, Prompt
 
 _SHOWN = 8
 

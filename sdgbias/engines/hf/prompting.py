@@ -24,7 +24,8 @@ from sdgbias.engines.hub_errors import BROKEN
 from sdgbias.engines.options import WeightOptions, read
 from sdgbias.errors import ModelError, RegistryError, first_line
 from sdgbias.raw.images.composite import open_picture
-from sdgbias.types import DIGITS, LETTERS, ModelSpec, Prompt
+from sdgbias.registry.spec import ModelSpec
+from sdgbias.types import DIGITS, LETTERS, Prompt
 
 #: The date passed to every chat template (Llama's default): a template that writes today's date
 #: would change prompts from night to night under an unchanged key.

@@ -23,7 +23,7 @@ from sdgbias.engines.hf import checkpoint
 from sdgbias.engines.options import TextEncoderOptions, read
 from sdgbias.errors import ModelError, RegistryError
 from sdgbias.methods.labels import TextEncoder
-from sdgbias.types import ModelSpec
+from sdgbias.registry.spec import ModelSpec
 
 BACKEND = "text-encoder"
 #: Prefix that the authors' code puts before labels and answers alike, and the number of words of an

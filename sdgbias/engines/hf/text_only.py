@@ -12,7 +12,8 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from sdgbias.errors import ModelError
-from sdgbias.types import IMAGE_FREE, NEEDS_PICTURES, ModelSpec
+from sdgbias.registry.spec import ModelSpec
+from sdgbias.types import IMAGE_FREE, NEEDS_PICTURES
 
 
 class TextProcessor:

@@ -29,7 +29,8 @@ from sdgbias.files import packaged_yaml
 from sdgbias.methods.labels import plain_form
 from sdgbias.raw.facet import normalise
 from sdgbias.raw.images.composite import open_picture
-from sdgbias.types import Generated, ModelSpec, Prompt, ScoreBatch
+from sdgbias.registry.spec import ModelSpec
+from sdgbias.types import Generated, Prompt, ScoreBatch
 
 _LIST = re.compile(r"\[([^\[\]]+)\]")
 _VERSION = VERSIONS["vit-zero-shot"]

@@ -11,11 +11,12 @@ from sdgbias import suites
 from sdgbias.benchmark.card.intended_use import intended_use
 from sdgbias.errors import RegistryError
 from sdgbias.registry import entries as registry
+from sdgbias.registry.spec import NAME, ModelSpec
 from sdgbias.report import data, labels, leaderboard
 from sdgbias.report.charts import over_nights
 from sdgbias.report.pages.findings import findings
 from sdgbias.report.source import AMONG, Reader, Row
-from sdgbias.types import PILLARS, SDG, ModelSpec
+from sdgbias.types import PILLARS, SDG
 from sdgbias.vocabulary import METHODS
 
 RUNS, NIGHTS = 30, 60
@@ -38,7 +39,7 @@ def names(reader: Reader) -> list[str]:
 def entry(root: Path | None, name: str) -> ModelSpec | None:
     """The registry's entry of a model; None if there is no registry or no readable entry of this
     name."""
-    if root is None or not registry.NAME.fullmatch(name):
+    if root is None or not NAME.fullmatch(name):
         return None
     try:
         return registry.load(root, name)
