@@ -11,7 +11,6 @@ import asyncio
 import email.utils
 import json
 import os
-import random
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +18,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import httpx
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    RetryError,
+    retry_if_exception_type,
+    stop_after_attempt,
+    wait_random_exponential,
+)
 
 from sdgbias.engines.options import ApiOptions
 from sdgbias.errors import (
@@ -78,7 +85,8 @@ class _Again(Exception):
     """Retry; `wait` seconds if the server sent a delay."""
 
     def __init__(self, why: str, wait: float | None = None) -> None:
-        self.why, self.wait = why, wait
+        super().__init__(why)
+        self.wait = wait
 
 
 class Transport:
@@ -96,7 +104,7 @@ class Transport:
         self._limit_field: str = options.limit_field
         self._failed = 0
         self._fatal: SdgbiasError | None = None
-        self._dice = random.Random()
+        self._backoff = wait_random_exponential(options.backoff, LONGEST_BACKOFF)
         self._http = httpx.AsyncClient(
             headers={"Authorization": f"Bearer {self._key}"},
             timeout=options.timeout,
@@ -124,26 +132,19 @@ class Transport:
         """The parsed answer to one request. `make` builds the body when the request's turn comes;
         `tokens` is an upper limit on the prompt's tokens. Raises PromptRefused,
         ModelError or InfrastructureError."""
+        again = AsyncRetrying(
+            retry=retry_if_exception_type(_Again),
+            wait=self._wait,
+            stop=stop_after_attempt(self.options.retries + 1),
+        )
         async with self._slots:
-            for tries in range(self.options.retries + 1):
-                if self._fatal is not None:
-                    raise type(self._fatal)(str(self._fatal))
-                expected = round(tokens * self._factor)
-                try:
-                    await self._turn(expected + answer_tokens)
-                    self.counters.requests += 1
-                    self.counters.retries += tries > 0
-                    answer = await self._send(make())
-                    self._account(answer, tokens, expected + answer_tokens)
-                    self._failed = 0
-                    return answer
-                except _Again as again:
-                    why, wait = again.why, self._wait(again, tries)
-                except ModelError as error:
-                    self.stop(error)
-                    raise
-                if tries < self.options.retries:
-                    await asyncio.sleep(wait)
+            try:
+                return await again(self._try, make, tokens, answer_tokens, again.statistics)
+            except ModelError as error:
+                self.stop(error)
+                raise
+            except RetryError as error:
+                why = str(error.last_attempt.exception())
             self._failed += 1
             if self._failed >= DOWN_AFTER:
                 words = f"{self._failed} prompts in a row failed, the last with {why}"
@@ -156,21 +157,42 @@ class Transport:
                 f"{self.name}: no answer after {self.options.retries + 1} tries, the last: {why}"
             )
 
-    def _wait(self, again: _Again, tries: int) -> float:
-        if again.wait is None:
-            longest = min(LONGEST_BACKOFF, self.options.backoff * 2.0**tries)
-            return longest * self._dice.uniform(0.5, 1.0)
-        if again.wait > self.options.patience:
+    async def _try(
+        self,
+        make: Callable[[], dict[str, Any]],
+        tokens: int,
+        answer_tokens: int,
+        tries: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """One attempt. Raises _Again where another one may help."""
+        if self._fatal is not None:
+            raise type(self._fatal)(str(self._fatal))
+        expected = round(tokens * self._factor)
+        await self._turn(expected + answer_tokens)
+        self.counters.requests += 1
+        self.counters.retries += tries["attempt_number"] > 1
+        answer = await self._send(make())
+        self._account(answer, tokens, expected + answer_tokens)
+        self._failed = 0
+        return answer
+
+    def _wait(self, state: RetryCallState) -> float:
+        """Seconds until the next attempt: what the server asks for, else a random backoff."""
+        failed = state.outcome.exception() if state.outcome else None
+        asked = failed.wait if isinstance(failed, _Again) else None
+        if asked is None:
+            return self._backoff(state)
+        if asked > self.options.patience:
             late = InfrastructureError(
-                f"{self.name}: the endpoint asks to wait {again.wait:.0f} s, more than"
+                f"{self.name}: the endpoint asks to wait {asked:.0f} s, more than"
                 f" options.patience ({self.options.patience:.0f} s); run the same command later"
             )
             self.stop(late)
             raise late
         # all requests wait, not only this one
-        self._hold = max(self._hold, time.monotonic() + again.wait)
+        self._hold = max(self._hold, time.monotonic() + asked)
         self._next = max(self._next, self._hold)
-        return again.wait
+        return asked
 
     async def _turn(self, tokens: int) -> None:
         """Waits for this request's slot in the per-minute limits: requests are spaced, so that no
