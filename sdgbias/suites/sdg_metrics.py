@@ -59,20 +59,26 @@ def candidates(items: pd.DataFrame, task: Task) -> str:
     return option_letters(items) if task is Task.MCQ else DIGITS
 
 
-def _directions(items: pd.DataFrame, present: np.ndarray) -> np.ndarray:
-    """(N, K + 1) direction of each letter (pessimistic, conservative, optimistic), '' of those that
-    an item lacks; the last is that of no letter."""
-    count = present.sum(axis=1)
-    # a release may hold indicators without a recorded polarity: their answers have no direction
+def directions_of(polarity: np.ndarray, count: np.ndarray, width: int) -> np.ndarray:
+    """(N, width + 1) direction of each letter of N questions with so many options, '' of letters
+    that a question lacks and where its indicator's polarity isn't recorded; the last is that of no
+    letter."""
     table = {
         (p, int(k)): letter_directions(p, int(k)) if p else ("",) * int(k)
-        for p in set(items["polarity"])
+        for p in set(polarity)
         for k in set(count)
     }
-    found = np.full((len(items), present.shape[1] + 1), "", dtype=object)
-    for (polarity, k), directions in table.items():
-        found[(items["polarity"] == polarity).to_numpy() & (count == k), :k] = directions
+    found = np.full((len(polarity), width + 1), "", dtype=object)
+    for (p, k), directions in table.items():
+        found[(polarity == p) & (count == k), :k] = directions
     return found
+
+
+def direction_columns(says: np.ndarray, count: np.ndarray) -> dict[str, np.ndarray]:
+    """The columns of Answers on the direction of each answer. says, count (R,): the direction of
+    the chosen letter, '' for none; number of options."""
+    of = {direction: says == direction for direction in DIRECTIONS}
+    return {**of, "three": (count >= 3) & (says != ""), "two": (count == 2) & (says != "")}
 
 
 def _cells(rows: pd.DataFrame, task: Task, scored: StoredScores) -> np.ndarray:
@@ -147,11 +153,11 @@ def _answer_columns(
         pred, names = pd.factorize(answers["pred"])
         pred = np.array([letters.index(n) if n else len(letters) for n in names], int)[pred]
         present = present_options(items, task)
-        says, count = _directions(items, present)[item, pred], present.sum(axis=1)[item]
-        columns |= {direction: says == direction for direction in DIRECTIONS}
+        count = present.sum(axis=1)
+        polarity = items["polarity"].to_numpy(dtype=object)
+        says = directions_of(polarity, count, present.shape[1])[item, pred]
+        columns |= direction_columns(says, count[item])
         columns |= {
-            "three": (count >= 3) & (says != ""),
-            "two": (count == 2) & (says != ""),
             "gain": correct - of(full, correct),
             "changed": pred != pred[full],
         }
@@ -193,7 +199,8 @@ _OVER_GENERATED = AnswerMetric(
     "difference",
     versus=f"{View.FULL}{GENERATED}",
 )
-#: The metrics of a task in their order. A new one is a line here.
+#: The metrics of a task in their order. A new one is a line here: results, pages, W&B and the
+#: regression check, which reads the same columns of the stored answers, take it from here.
 METRICS: Mapping[Task, Sequence[AnswerMetric]] = {
     Task.MCQ: (
         AnswerMetric("accuracy", lambda a: a["correct"]),

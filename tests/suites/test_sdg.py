@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sdgbias.suites import sdg, sdg_metrics, sdg_numbers
+from sdgbias.suites import sdg, sdg_numbers
 from sdgbias.suites.suite import EvalSettings, StoredScores
 from sdgbias.types import TESTS, ContextTest, Task, View
 
@@ -364,19 +364,6 @@ def test_logits_follow_the_items_and_lack_what_an_item_lacks() -> None:
     )
     assert np.isnan(upper).all()
     assert np.isnan(sdg.view_logits(scored, items, Task.MCQ, T2, View.FULL)[1][1]).all()
-
-
-def test_a_new_metric_is_one_line_and_its_rows_appear(monkeypatch: pytest.MonkeyPatch) -> None:
-    rare = sdg_metrics.AnswerMetric("right_rate", lambda a: np.asarray(a["correct"] == 1, float))
-    more = (*sdg_metrics.METRICS[Task.MCQ], rare)
-    monkeypatch.setattr(sdg_metrics, "METRICS", {**sdg_metrics.METRICS, Task.MCQ: more})
-
-    rows = summary(mcq_items(), Task.MCQ, mcq_scored()).metrics
-
-    new, accuracy = (rows[rows["metric"] == m] for m in ("right_rate", "accuracy"))
-    key = ["test", "method", "group", "indicator", "value", "n", "low", "high", "clusters"]
-    assert len(new) > 100, "of every test, method, pillar and indicator"
-    pd.testing.assert_frame_equal(*(r[key].reset_index(drop=True) for r in (new, accuracy)))
 
 
 def test_a_changed_answer_that_is_wrong_before_and_after_counts_as_changed() -> None:

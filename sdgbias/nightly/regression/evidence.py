@@ -41,10 +41,7 @@ from sdgbias.suites.facet_groups import PAIRS
 from sdgbias.types import View
 
 NAN = float("nan")
-#: Metrics whose rows are 0 or 1, or differences of such; with few changed rows a t test rejects too
-#: often.
-COUNTED = ("accuracy", "interval_accuracy", "recall", "cade_gain", "parse_failures", "refusals")
-#: Those of them whose flips are between right and wrong.
+#: Metrics whose flips are between right and wrong.
 HITS = ("accuracy", "interval_accuracy", "recall")
 #: Why there is no gap between groups, where there are groups.
 NONE_RIGHT = "no answer is right, so groups can't be compared"
@@ -216,7 +213,7 @@ def _mean(e: RuleEvidence, both: Pairs, note: str) -> RuleEvidence:
     )
     p, unseen = test.p, NAN
     up, down = stats.net_signs(difference, both.cluster)
-    if e.metric in COUNTED or e.metric.startswith("share_"):
+    if np.isin(difference, (-1.0, 0.0, 1.0)).all():  # too few changes for a t test alone
         places = stats.codes(both.cluster)[1]
         p = max(p, stats.sign_test(up, down)) if p == p else p
         if e.method not in IMAGE_FREE:  # all image-free prompts are scored: none is unseen

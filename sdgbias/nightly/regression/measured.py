@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -25,13 +25,15 @@ from sdgbias.benchmark.people_items import CHOICE, DIRECT
 from sdgbias.engines.agreement import TOLERANCES
 from sdgbias.errors import StoreError
 from sdgbias.files import packaged_sql
+from sdgbias.methods.answers import TRUNCATED
 from sdgbias.methods.cade import Floats
+from sdgbias.nightly.regression.policy import CADE
 from sdgbias.raw.facet import SELECTED, UNKNOWN
-from sdgbias.raw.indicators import POLARITIES, directions
-from sdgbias.types import GENERATED, OPTION_LETTERS, Task, View
+from sdgbias.suites import sdg_metrics
+from sdgbias.suites.sdg_metrics import Answers
+from sdgbias.types import DIGITS, GENERATED, OPTION_LETTERS, Task, View
 
 _NAN = float("nan")
-CADE = "cade"
 #: How a text was read that is no answer.
 UNREAD = ("unparsed", "empty", "several")
 #: Prefix of the columns of attributes: own questions name theirs as they like.
@@ -102,11 +104,15 @@ def load(results: Path, run_id: str) -> RunMetrics:
     }
 
     @cache
+    def columns_of(task: str, test: str, method: str) -> Answers:
+        return _columns(parts[task, test, method], lambda name: parts.get((task, test, name)), near)
+
+    @cache
     def of(task: str, test: str, metric: str, method: str) -> Measured | None:
         part = parts.get((task, test, method))
         if part is None:
             return None
-        value = _value(part, parts.get((task, test, View.FULL.value)), metric, near)
+        value = _value(columns_of(task, test, method), metric)
         if value is None or np.isnan(value).all():
             return None
         groups = {
@@ -132,58 +138,104 @@ def _attribute(name: str) -> str:
     return f"coalesce(attributes['{text}'], '') AS \"{_ATTRIBUTE}{column}\""
 
 
-def _value(
-    part: pd.DataFrame, full: pd.DataFrame | None, metric: str, near: float
-) -> Floats | None:
+def _value(answers: Answers, metric: str) -> Floats | None:
     """(n,) values of the answers of one task, test and method; None for a metric that they don't
-    have. full: the answers of the Full view."""
-    of_people = part["task"].isin([DIRECT, CHOICE]).all()
-    if metric in ("accuracy", "interval_accuracy", "disparity", "recall"):
-        return np.where(part["counted"], part["correct"].to_numpy(dtype=float), _NAN)
-    if metric == "mae":
-        return np.asarray(part["error"] / part["tolerance"], dtype=np.float64)
-    if metric == "cade_gain":
-        if full is None or (part["method"] != CADE).any():
-            return None
-        before = full.set_index("item_id")["correct"].reindex(part["item_id"])
-        return part["correct"].to_numpy(dtype=float) - before.to_numpy(dtype=float)
-    if metric.startswith("share_"):
-        return _share(part, metric.removeprefix("share_"))
-    if metric == "candidate_mass":
-        return part["mass"].to_numpy(dtype=float)
-    if metric in ("tie_rate", "near_tie_rate"):
-        lead = part["lead"].to_numpy(dtype=float)
-        near = near if metric == "near_tie_rate" else 0.0
-        return np.where(np.isnan(lead), _NAN, np.asarray(lead <= near, dtype=np.float64))
-    if metric == "refusals" or of_people:
-        flag = part["how"] == "refusal" if metric == "refusals" else part["how"].isin(UNREAD)
-        return np.where(part["how"].isna(), _NAN, flag.to_numpy(dtype=float))
-    if part["task"].iloc[0] == Task.REGRESSION.value:
-        parsed = part["parsed"].astype("boolean").to_numpy(dtype=float, na_value=_NAN)
-        return np.asarray(1.0 - parsed, dtype=np.float64)
-    if part["method"].iloc[0].endswith(GENERATED):
-        return np.asarray(part["pred"].fillna("") == "", dtype=np.float64)
-    return _no_letter(part)
+    have. A metric that the suite measures as well is the suite's own function of the answers."""
+    task = str(answers["task"][0])
+    if metric in _HERE:
+        return _HERE[metric](answers)
+    known = {m.name: m for m in sdg_metrics.METRICS.get(cast(Task, task), ())}
+    known |= {m.name: m for m in sdg_metrics.METRICS[Task.MCQ]} if task in (DIRECT, CHOICE) else {}
+    if metric not in known:
+        return None
+    values = np.asarray(known[metric].values(answers), dtype=np.float64)
+    shown = known[metric].shown
+    return values if shown is None else np.where(shown(answers), values, _NAN)
 
 
-def _share(part: pd.DataFrame, direction: str) -> Floats:
-    """1 where an answer to a question of three options has this direction, 0 where another, NaN
-    where none."""
-    value = np.full(len(part), _NAN)
-    for polarity in POLARITIES:
-        letter = OPTION_LETTERS[directions(polarity, 3).index(direction)]
-        rows = (part["n_options"] == 3) & (part["polarity"] == polarity) & (part["pred"] != "")
-        value[rows] = (part.loc[rows, "pred"] == letter).to_numpy(dtype=float)
-    return value
+def _parse_failures(answers: Answers) -> Floats:
+    """1 where an answer is none of those that the question allows, else 0; NaN where it isn't
+    known. Of a choice by scores: the likeliest first token is no candidate."""
+    if answers["task"][0] in (DIRECT, CHOICE):
+        return np.where(answers["parsed"], np.isin(answers["how"], UNREAD), _NAN)
+    if answers["task"][0] == Task.REGRESSION:
+        return 1.0 - answers["number"]
+    if str(answers["method"][0]).endswith(GENERATED):
+        return np.asarray(answers["pred"] == "", dtype=np.float64)
+    return answers["off_candidate"]
 
 
-def _no_letter(part: pd.DataFrame) -> Floats:
-    """1 where the likeliest first token is none of the question's letters, else 0; NaN where it
-    isn't known."""
-    token = part["top_token"].fillna("").str.strip()
-    place = token.map(lambda text: OPTION_LETTERS.find(text) if len(text) == 1 else -1)
-    wrong = (place < 0) | (place >= part["n_options"])
-    return np.where(part["top_token"].fillna("") == "", _NAN, wrong.to_numpy(dtype=float))
+#: Metrics that are judged otherwise than the suite measures them.
+_HERE: Mapping[str, Callable[[Answers], Floats]] = {
+    "recall": lambda a: a["correct"],
+    "disparity": lambda a: a["correct"],
+    "mae": lambda a: a["error"] / a["tolerance"],
+    "cade_gain": lambda a: sdg_metrics.among(a["compared"], a["right_gain"]),
+    "parse_failures": _parse_failures,
+    "refusals": lambda a: np.where(a["parsed"], a["refused"], _NAN),
+}
+
+
+def _letter(texts: pd.Series, count: np.ndarray) -> np.ndarray:
+    """(n,) index of the option letter that each text is, -1 where it is none of its question's."""
+    at = texts.map(lambda text: OPTION_LETTERS.find(text) if len(text) == 1 else -1).to_numpy(int)
+    return np.where(at < count, at, -1)
+
+
+def _columns(
+    part: pd.DataFrame, beside: Callable[[str], pd.DataFrame | None], near: float
+) -> Answers:
+    """The stored answers of one task, test and method as the columns of which the suite's metrics
+    are made. beside: method -> its answers in the same test. near: margin of a near tie, nats."""
+    method, task = str(part["method"].iloc[0]), str(part["task"].iloc[0])
+
+    def of(name: str, column: str) -> pd.Series:
+        """The values of another method's answers to the same questions."""
+        other = beside(name)
+        if other is None:
+            return pd.Series(np.nan, index=part.index)
+        values = other.drop_duplicates("item_id").set_index("item_id", drop=False)[column]
+        return values.reindex(part["item_id"]).set_axis(part.index)
+
+    def number(values: pd.Series) -> Floats:
+        return np.asarray(pd.to_numeric(values, errors="coerce"), dtype=np.float64)
+
+    full, lead = View.FULL.value, number(part["lead"])
+    correct = np.where(part["counted"], number(part["correct"]), _NAN)
+    pred, how = part["pred"].fillna(""), part["how"].fillna("")
+    token, count = part["top_token"].fillna("").str.strip(), part["n_options"].fillna(0)
+    n, numeric = count.to_numpy(dtype=int), task == Task.REGRESSION
+    if numeric:  # a number of several digits that is one token begins with its first digit
+        off = ~token.where(~token.str.isdecimal(), token.str[:1]).isin(list(DIGITS)).to_numpy()
+    else:
+        off = _letter(token, n) < 0
+    right_gain = correct - number(of(full, "correct"))
+    columns = {
+        **{name: part[name].to_numpy() for name in ("task", "method", "test")},
+        **{"pred": pred.to_numpy(dtype=str), "how": how.to_numpy(dtype=str)},
+        **{name: number(part[name]) for name in ("mass", "error", "tolerance", "kept")},
+        "correct": correct,
+        "off_candidate": np.where(token == "", _NAN, off),
+        "tie": np.where(np.isnan(lead), _NAN, lead <= 0.0),
+        "near_tie": np.where(np.isnan(lead), _NAN, lead <= near),
+        "correct_generated": number(of(f"{full}{GENERATED}", "correct")),
+        "parsed": (how != "").to_numpy(),
+        "unparsed": how.isin(["unparsed", "empty"]).to_numpy(),
+        "truncated": (how == TRUNCATED).to_numpy(),
+        "refused": (how == "refusal").to_numpy(),
+        "number": part["parsed"].astype("boolean").to_numpy(dtype=float, na_value=_NAN),
+        "compared": (method == CADE) & of(full, "item_id").notna().to_numpy(),
+        "over_generated": np.full(len(part), method in (CADE, full)),
+        "right_gain": right_gain,
+        "gain": number(part["error"]) - number(of(full, "error")) if numeric else right_gain,
+        "changed": (of(full, "pred").fillna("") != pred).to_numpy(),
+    }
+    if numeric or task in (DIRECT, CHOICE):
+        return columns
+    polarity = part["polarity"].fillna("").to_numpy(dtype=object)
+    directions = sdg_metrics.directions_of(polarity, n, len(OPTION_LETTERS))
+    says = directions[np.arange(len(n)), _letter(pred, n)]
+    return {**columns, **sdg_metrics.direction_columns(says, n)}
 
 
 def within(of: Measured, attribute: str, group: str) -> Measured:

@@ -21,11 +21,13 @@ from sdgbias.files import packaged, packaged_yaml
 from sdgbias.formats import STRICT, Flag, Number, Text
 from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.registry.entries import SUITE_NAME, suite_fault
+from sdgbias.suites import sdg_metrics
 from sdgbias.types import SDG, TESTS, Task
 
 #: Policy of a registry without a policy file; identical to registry/policy.yaml of this repository.
 DEFAULT = packaged("data", "policy.yaml")
 ALL, EACH = "all", "each"
+CADE = "cade"
 #: The three shares that the metric signature stands for.
 SIGNATURE = tuple(f"share_{d}" for d in DIRECTIONS)
 
@@ -40,7 +42,7 @@ class Metric:
     by: tuple[str, ...] = ()
 
 
-#: Metrics by table of a suite's questions.
+#: Metrics by table of a suite's questions, beside those that the suite measures of each answer.
 METRICS: Mapping[str, Mapping[str, Metric]] = {
     table: {
         name: Metric(**{key: tuple(names) for key, names in about.items()})
@@ -48,7 +50,30 @@ METRICS: Mapping[str, Mapping[str, Metric]] = {
     }
     for table, metrics in packaged_yaml("judged_metrics.yaml").items()
 }
-ALL_METRICS = sorted({metric for known in METRICS.values() for metric in known})
+
+
+def _measured() -> dict[str, Metric]:
+    """The metrics that the suites of items measure of each answer: of every method, or, where they
+    compare with another one, of CADE."""
+    tasks: dict[str, list[str]] = {}
+    compares = set()
+    for task, measured in sdg_metrics.METRICS.items():
+        for metric in measured:
+            tasks.setdefault(metric.name, []).append(task.value)
+            compares |= {metric.name} if metric.versus else set()
+    every = METRICS["items"]["accuracy"].methods
+    return {
+        name: Metric(tuple(of), (CADE,) if name in compares else every)
+        for name, of in tasks.items()
+    }
+
+
+def known_metrics(table: str) -> Mapping[str, Metric]:
+    """Metrics by which runs on questions of this table can be judged."""
+    return {**_measured(), **METRICS[table]} if table == "items" else METRICS[table]
+
+
+ALL_METRICS = sorted({metric for table in METRICS for metric in known_metrics(table)})
 #: Tests of a suite of custom questions: with a context, or without.
 _CUSTOM_TESTS = ("T1", "T5")
 #: Valid tests of a task (in suite people: prompts).
@@ -243,7 +268,7 @@ def _unfit(rule: Rule, metric: Metric, custom: bool) -> str:
 
 def metrics_of(suite: suites.Suite) -> Mapping[str, Metric]:
     """Metrics by which runs of a suite can be judged; custom questions are multiple choice only."""
-    known = METRICS[suite.items_table]
+    known = known_metrics(suite.items_table)
     if not suite.custom:
         return known
     choice = Task.MCQ.value
