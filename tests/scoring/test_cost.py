@@ -153,7 +153,7 @@ def test_hours_are_those_of_the_models_timed_runs_and_first_looks(tmp_path: Path
     one = hours(SPEC, ASKED, (runs, look), rate=2.0)
     assert one["hours"] == pytest.approx(360 * 11 / 3600), "ten times the prompts of both tasks"
     assert (one["low"], one["high"], one["money"]) == (one["hours"], one["hours"], 2 * one["hours"])
-    assert (one["devices"], one["gib"]) == (1, pytest.approx(1.15 * 16e9 / 2**30 + 4))
+    assert (one["devices"], one["gib"]) == (1, pytest.approx(1.2 * 16e9 / 2**30))
 
     publish(runs, "second", 2, 720.0)
     publish(runs, "other", 3, 9e9, model="else")
@@ -172,7 +172,7 @@ def test_hours_and_money_are_printed_and_summed_up(benchmark: Path) -> None:
     timed = {**counts, "estimate": took}
     shown = printed(timed, timed, rate=2.5)
     assert "GPU hours: 10 (5 to 30), by a run" in shown
-    assert "memory: about 15.8 GiB on each of 1 GPU(s)" in shown
+    assert "memory: about 19.1 GiB on each of 1 GPU(s)" in shown
     assert "money: 25.00 (12.50 to 75.00) at 2.5 a GPU hour" in shown
     assert "2 models: GPU hours: 20 (10 to 60), by the runs above" in shown
     assert shown.endswith("money: 50.00 (25.00 to 150.00) at 2.5 a GPU hour")
