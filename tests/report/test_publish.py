@@ -57,7 +57,7 @@ def lines(path: Path) -> list[Row]:
 
 
 def stored(results: Path, where: str = "true") -> pd.DataFrame:
-    return store.query(results, f"FROM metric_rows WHERE run_id = 'r1' AND {where} ORDER BY ALL")
+    return store.query(results, f"FROM metrics WHERE run_id = 'r1' AND {where} ORDER BY ALL")
 
 
 # ---------------------------------------------------------------------------- results
