@@ -120,7 +120,8 @@ def test_one_card_has_every_suite_of_its_model(small_benchmark: Path, tmp_path: 
     with store.connect(results, details=()) as con:
         con.execute("UPDATE numbers SET parameter = 'classes', x = 13 WHERE run_id = 'r2'")
         con.execute(
-            "INSERT INTO numbers BY NAME SELECT * REPLACE (52 AS x) FROM numbers WHERE run_id = 'r2'"
+            "INSERT INTO numbers BY NAME SELECT * REPLACE (52 AS x) FROM numbers"
+            " WHERE run_id = 'r2'"
         )
     written = publish.write(
         plan(results, small_benchmark, ("model-card",), None, "demo/bench").files, tmp_path / "out"
