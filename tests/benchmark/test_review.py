@@ -18,8 +18,8 @@ from sdgbias.benchmark.review.sheet import write_sheets
 from sdgbias.benchmark.review.verdicts import COLUMNS, read_verdicts
 from sdgbias.errors import InputError, SdgbiasError, UsageError
 from sdgbias.raw.images.shards import store_images
-from tests.builders.item_tables import build_items
-from tests.builders.review import CODES, make_clusters, make_series, picture, write_benchmark
+from tests.builders.item_tables import CODES, build_items, make_clusters, make_series
+from tests.builders.review import picture, write_benchmark
 
 HEADER = ",".join(COLUMNS)
 

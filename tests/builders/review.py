@@ -7,67 +7,10 @@ import io
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 from PIL import Image
 
-from sdgbias.benchmark.item_columns import LABELS
-from sdgbias.raw.clusters import countries
 from sdgbias.raw.images.image_store import pending_index, store_images
-from sdgbias.raw.indicators import load_indicators
-from tests.builders.item_tables import build_items
-
-CODES = ("AL", "BF", "KE", "NI", "NM")
-
-
-def make_clusters(codes: tuple[str, ...] = CODES, each: int = 12) -> pd.DataFrame:
-    """`each` clusters per country; a cluster's values depend on its own name only."""
-    table = countries().set_index("cname")
-    rows = []
-    for code in codes:
-        for number in range(each):
-            labels = np.random.default_rng([number, *code.encode()]).uniform(1, 5, len(LABELS))
-            place = {
-                "cname": code,
-                "iso3": table.iso3[code],
-                "country": table.name[code],
-                "year": np.int32(2008 + 7 * (number % 2)),
-            }
-            more = {
-                "urban": "UR"[number % 2],
-                "adm1dhs": number,
-                "official_split": table.official_split[code],
-                "gdl_region": "",
-            }
-            rows.append(
-                {
-                    "cluster_id": f"{code}-{place['year']}-6#-{number:08d}",
-                    **place,
-                    **more,
-                    **dict(zip(LABELS, labels, strict=True)),
-                }
-            )
-    return pd.DataFrame(rows)
-
-
-def make_series(codes: tuple[str, ...]) -> pd.DataFrame:
-    """A national value of every indicator per country, spread over the indicator's range."""
-    iso3 = countries().set_index("cname")["iso3"]
-    rows = [
-        (
-            entry.series[-1].name,
-            iso3[code],
-            "",
-            "all",
-            2012,
-            round(min(entry.limits[1], 100) * (0.1 + 0.8 * at / len(codes)), 3),
-            "<i>made up</i>",
-        )
-        for entry in load_indicators()
-        for at, code in enumerate(sorted(codes))
-    ]
-    return pd.DataFrame(
-        rows, columns=["series", "iso3", "region", "stratum", "year", "value", "source"]
-    )
+from tests.builders.item_tables import CODES, build_items, make_clusters, make_series
 
 
 def picture(name: str, size: tuple[int, int] = (32, 32)) -> bytes:
