@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from datetime import date
@@ -322,19 +320,6 @@ def test_every_model_of_a_paper_is_asked_its_suites() -> None:
         assert list(entries.suites(specs[name])) == wanted, name
     remote = {n for n in in_facet if "remote code" in specs[n].reason}
     assert remote == {"minicpm-v-8b"} and not any(specs[n].trust_remote_code for n in in_facet)
-
-
-def test_import_is_light() -> None:
-    code = (
-        "import yaml, dataclasses, enum, json, re, pathlib, sys, time; t = time.process_time();"
-        " import sdgbias.registry.entries; print(time.process_time() - t, *(m for m in ('pandas',"
-        " 'numpy', 'torch', 'huggingface_hub') if m in sys.modules))"
-    )
-    out = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY
-    ).stdout.split()
-    assert out[1:] == []  # nothing heavy came along
-    assert float(out[0]) < 0.5  # seconds of CPU time, measured 0.01; loose for slow machines
 
 
 def nasty(kind: str) -> str:
