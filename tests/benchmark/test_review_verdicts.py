@@ -145,18 +145,6 @@ def test_variance_of_kappa_is_that_of_the_delta_method(counts: tuple[int, int, i
     assert (found.high - found.low) / 2 / 1.959964 == pytest.approx(variance**0.5, rel=1e-5)
 
 
-def test_interval_of_kappa_against_the_bootstrap() -> None:
-    one, two = table_of(60, 25, 35, 480)
-    found = kappa(one, two)
-    rng = np.random.default_rng(0)
-    draws = []
-    for _ in range(2000):
-        rows = rng.integers(0, len(one), len(one))
-        draws.append(kappa(one[rows], two[rows]).value)
-    low, high = np.quantile(draws, [0.025, 0.975])
-    assert found.low == pytest.approx(low, abs=0.02) and found.high == pytest.approx(high, abs=0.02)
-
-
 def test_kappa_where_it_says_little() -> None:
     assert np.isnan(
         kappa(*table_of(0, 0, 0, 30)).value
