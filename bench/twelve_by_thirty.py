@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from statistics import median
 
+from bench.many_nights import Size, fill
 from bench.summary import Row, record
 from sdgbias.analysis import paper
 from sdgbias.analysis.analyse import analyse
@@ -27,7 +28,6 @@ from sdgbias.analysis.paper import results as stored
 from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.report.build import write_report
 from tests.builders import chromium
-from tests.builders.many_nights import Size, fill
 
 
 def heights(folder: Path) -> dict[str, tuple[float, int]]:

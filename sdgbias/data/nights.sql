@@ -39,7 +39,7 @@ SELECT DISTINCT unnest(map_keys(attributes)) AS name FROM questions
 WHERE benchmark_id = $benchmark ORDER BY name
 
 -- name: answers
-SELECT a.task, a.test, a.method, a.item_id, a.pred, a.correct, a."error", a.kept, a.tolerance, a.polarity,
+SELECT a.task, a.test, a.method, a.item_id, a.pred, a."value", a.correct, a."error", a.kept, a.tolerance, a.polarity,
        json_array_length(a.options) AS n_options, hash(a.content_key) AS content,
        hash(a.unit) AS cluster, c.mass, c.top_token, c.lead, s.how, d.parsed,
        NOT a.negative

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from sdgbias.analysis.rows import KEY, AnalysisSettings
 from sdgbias.analysis.studies import groups
+from sdgbias.types import View
 from tests.builders.analysis_run import OPEN, mcq_cell, one, run_of
 
 A, B = [3.0, 0.0, 0.0], [0.0, 9.0, 0.0]
@@ -133,3 +136,12 @@ def test_small_groups_are_shown_without_a_value() -> None:
         np.isnan(rural["value"]) and rural["n"] == 10 and rural["missing_reason"] == "fewer than 20"
     )
     assert np.isnan(one(rows, test="T1", method="full", **URBAN)["value"])
+
+
+def test_of_a_model_without_pictures_the_view_with_most_evidence_is_compared() -> None:
+    cell = next(iter(_run().cells.values()))
+    unseen = {view: np.full((81, 3), np.nan) for view in View if view.has_image}
+
+    rows = groups.rows(run_of(replace(cell, logits={**cell.logits, **unseen})), SETTINGS)
+
+    assert set(rows.loc[rows["metric"] == "disparity", "method"]) == {"ctx_q"}

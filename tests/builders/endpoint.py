@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import socket
@@ -13,6 +14,7 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from sdgbias.raw.images.shards import image_id
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.types import Prompt
 
@@ -72,6 +74,14 @@ def question(body: dict[str, Any]) -> str:
     return str(body["messages"][0]["content"][-1]["text"])
 
 
+def prompt(body: dict[str, Any], candidates: str) -> Prompt:
+    """What a request asks about its pictures, with the id of the picture."""
+    pictures = body["messages"][0]["content"][:-1]
+    urls = [part["image_url"]["url"] for part in pictures]
+    images = tuple(base64.b64decode(url.partition(",")[2]) for url in urls)
+    return Prompt(question(body), candidates, images, image_id(images) if images else "")
+
+
 class Server:
     """Answers by `script(body, time it was asked this question)`; None drops the connection. Counts
     what a test asks about."""
@@ -85,7 +95,7 @@ class Server:
         self.headers: list[dict[str, str]] = []
         self.times: list[float] = []
         self.now = self.most = 0
-        lock = threading.Lock()
+        self.lock = lock = threading.Lock()
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -131,6 +141,10 @@ class Server:
         threading.Thread(
             target=self.httpd.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
         ).start()
+
+    def close(self) -> None:
+        self.httpd.shutdown()
+        self.httpd.server_close()
 
 
 def spec(server: Server, **options: Any) -> ModelSpec:

@@ -59,7 +59,7 @@ def row(
     series: str, iso3: str, year: int, value: float, region: str = "", stratum: str = "all"
 ) -> dict[str, object]:
     names = {"series": series, "iso3": iso3, "region": region, "stratum": stratum}
-    return {**names, "year": year, "value": value, "source": f"test {series}"}
+    return {**names, "year": year, "value": value, "source": f"<i>test</i> {series}"}
 
 
 def make_series(codes: tuple[str, ...] = CODES) -> pd.DataFrame:

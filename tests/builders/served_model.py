@@ -3,16 +3,14 @@ the tokens that a request names by id, as vLLM and SGLang give them."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import threading
 from typing import Any
 
 import numpy as np
 
 from sdgbias.engines import Backend
-from sdgbias.types import DIGITS, OPTION_LETTERS, Prompt
-from tests.builders.endpoint import Reply, Server, completion, ok
+from sdgbias.types import DIGITS, OPTION_LETTERS
+from tests.builders.endpoint import Reply, Server, completion, ok, prompt
 
 #: Stand-ins for the ids of the tokens: the number of each candidate.
 _IDS = {candidate: number for number, candidate in enumerate(DIGITS + OPTION_LETTERS)}
@@ -39,7 +37,7 @@ def serve(engine: Backend) -> Server:
 def _score(engine: Backend, body: dict[str, Any]) -> Reply:
     wanted = body["logprob_token_ids"]
     candidates = "".join(c for c, number in _IDS.items() if number in wanted)
-    scores = engine.candidate_scores([_prompt(body, candidates)])
+    scores = engine.candidate_scores([prompt(body, candidates)])
     logits = scores.logits[0].astype(np.float64)
     # log-probabilities over the whole vocabulary: the candidates have ``mass`` of it
     log_p = logits - np.logaddexp.reduce(logits) + np.log(scores.mass[0])
@@ -50,16 +48,8 @@ def _score(engine: Backend, body: dict[str, Any]) -> Reply:
 def _answer(engine: Backend, body: dict[str, Any]) -> Reply:
     last = body["messages"][-1]
     start = str(last["content"]) if last["role"] == "assistant" else ""
-    answers = engine.generate([_prompt(body, DIGITS)], [start], body["max_tokens"])
+    answers = engine.generate([prompt(body, DIGITS)], [start], body["max_tokens"])
     [[text]], [[truncated]] = answers.texts, answers.truncated
     answer = completion(None, text.removeprefix(start))
     answer["choices"][0]["finish_reason"] = "length" if truncated else "stop"
     return ok(answer)
-
-
-def _prompt(body: dict[str, Any], candidates: str) -> Prompt:
-    *pictures, text = body["messages"][0]["content"]
-    urls = [part["image_url"]["url"] for part in pictures]
-    images = tuple(base64.b64decode(url.split(",", 1)[1]) for url in urls)
-    image_id = hashlib.sha256(b"".join(images)).hexdigest() if images else ""
-    return Prompt(text["text"], candidates, images, image_id)

@@ -8,7 +8,7 @@ import pandas as pd
 
 from sdgbias.analysis.run import TaskCell
 from sdgbias.methods.cade import decide
-from sdgbias.types import LETTERS, PILLARS, CadeParams, View
+from sdgbias.types import LETTERS, PILLARS, CadeParams
 from tests.builders.analysis_run import mcq_cell, number_cell
 
 
@@ -71,22 +71,6 @@ def payoff_of(
     choice = decide(cell.streams(**streams), params).choice  # type: ignore[arg-type]
     earned = cell.payoff[np.arange(len(choice)), choice]
     return float(earned[cell.test_rows if rows is None else rows].mean())
-
-
-def full_payoff(cell: TaskCell) -> float:
-    choice = cell.logits[View.FULL].argmax(axis=1)
-    return float(cell.payoff[np.arange(len(choice)), choice][cell.test_rows].mean())
-
-
-def setting_of(note: str) -> CadeParams:
-    """The setting that a note tells, to four digits."""
-    told = dict(part.rsplit(" ", 1) for part in note.split("; ")[-1].split(", "))
-    return CadeParams(
-        *(
-            float(told.get(name, 2.0 if name == "tau" else 0.0))
-            for name in ("alpha", "lambda_kl", "beta", "tau")
-        )
-    )
 
 
 def value(rows: pd.DataFrame, **where: object) -> float:

@@ -15,8 +15,7 @@ from tests.builders.endpoint import KEY, Server, spec
 def server() -> Iterator[Server]:
     s = Server()
     yield s
-    s.httpd.shutdown()
-    s.httpd.server_close()
+    s.close()
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from starlette.testclient import TestClient
 
+from sdgbias.nightly.regression import measured
 from sdgbias.report.source import Results
 from sdgbias.report.web import app
 from sdgbias.report.web.site import Site
@@ -42,6 +43,13 @@ def test_a_new_metric_is_in_results_pages_regression_check_and_wandb(
     with TestClient(app.create(Site(Results(results))), base_url="http://127.0.0.1:1") as client:
         page = text(client.get(f"/numbers?task=mcq&metric={RIGHT.name}&method=cade").text)
 
+    side, checked = measured.load(results, rows["run_id"][0]), 0
+    for row in rows.query("pillar == 'all' and indicator == 'all' and test != 'all'").itertuples():
+        of = side.of(row.task, row.test, row.metric, row.method)
+        if of is not None and row.metric != "mae":  # which is judged in units of the tolerance
+            assert np.nanmean(of.value) == pytest.approx(row.value), row
+            checked += 1
+    assert checked > 200, "what is judged is what was published"
     key = ["test", "method", "pillar", "indicator", "value", "n", "ci_low", "ci_high"]
     own, accuracy = (
         rows[(rows["task"] == "mcq") & (rows["metric"] == m)][key].reset_index(drop=True)

@@ -155,7 +155,7 @@ def test_an_item_shows_what_is_to_be_judged(
     place = text(chrome, "place")
     assert str(item["country"]) in place and str(item["year"]) in place
     assert f"asset_index={item['asset_index']:.1f}" in text(chrome, "context")
-    assert "<i>made up</i>" in text(chrome, "basis"), "data is never markup"
+    assert "<i>test</i> " in text(chrome, "basis"), "data is never markup"
     assert item["cluster_id"] in text(chrome, "cluster")
 
 

@@ -8,13 +8,9 @@ that few or no candidates are named.
 
 from __future__ import annotations
 
-import base64
-import json
-import threading
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +23,13 @@ from sdgbias.engines import load
 from sdgbias.errors import InputError
 from sdgbias.methods.bounds import Bounds, alone, between, verdict
 from sdgbias.methods.cade import decide, streams
-from sdgbias.raw.images.shards import image_id
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring.evaluate import evaluate
 from sdgbias.suites import sdg, sdg_metrics
 from sdgbias.suites.suite import EvalSettings
-from sdgbias.types import DIGITS, LETTERS, CadeParams, ContextTest, Prompt, Task, View
+from sdgbias.types import DIGITS, LETTERS, CadeParams, ContextTest, Task, View
+from tests.builders.endpoint import Reply, Server, completion, ok, prompt, question
+from tests.builders.text_only import letters_of
 
 pytestmark = pytest.mark.slow
 
@@ -58,83 +55,40 @@ SETTINGS = EvalSettings(draws=200, mode="replace")  # such an endpoint can't con
 KEYS = ["task", "test", "method", "pillar", "indicator", "metric"]
 
 
-class Endpoint:
-    """Chat completions of the planted model; counts the requests."""
-
-    def __init__(self) -> None:
-        model = load(PLANTED, ROOT)
-        self.asked = 0
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, *_: object) -> None:
-                return None
-
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                outer.asked += 1
-                content = json.dumps(answer(model, body)).encode()
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-        self.httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.httpd.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.httpd.server_port}/v1"
-        threading.Thread(
-            target=self.httpd.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
-        ).start()
-
-
-def answer(model: Any, body: dict[str, Any]) -> dict[str, Any]:
-    *pictures, said = body["messages"][0]["content"]
-    images = tuple(
-        base64.b64decode(part["image_url"]["url"].partition(",")[2]) for part in pictures
-    )
-    candidates = next(
-        (c for c in ("ABC", "AB") if f"VALID OPTIONS: {', '.join(c)}" in said["text"]), DIGITS
-    )
-    prompt = Prompt(said["text"], candidates, images, image_id(images) if images else "")
-    usage = {"prompt_tokens": 10, "completion_tokens": 1}
+def answer(model: Any, body: dict[str, Any]) -> Reply:
+    candidates = letters_of(question(body)) or DIGITS
+    asked = prompt(body, candidates)
     if not body.get("logprobs"):
-        text = model.generate([prompt], [""], body["max_tokens"]).texts[0][0]
-        return {
-            "model": "closed",
-            "choices": [{"message": {"content": text}, "finish_reason": "stop"}],
-            "usage": usage,
-        }
-    own = list(zip(candidates, map(float, model.candidate_scores([prompt]).logits[0]), strict=True))
+        reply = completion(None, model.generate([asked], [""], body["max_tokens"]).texts[0][0])
+        reply["choices"][0]["finish_reason"] = "stop"
+        return ok(reply)
+    own = list(zip(candidates, map(float, model.candidate_scores([asked]).logits[0]), strict=True))
     spelt = [
         (f" {c}", z - 3.0) for c, z in own if c in LETTERS
     ]  # the same share of every candidate: shifts all logits alike
-    chatty = 8.0 if zlib.crc32(prompt.text.encode()) % 7 == 0 else 0.0
+    chatty = 8.0 if zlib.crc32(asked.text.encode()) % 7 == 0 else 0.0
     tokens = sorted([*own, *spelt, *((word, z + chatty) for word, z in WORDS)], key=lambda t: -t[1])
     whole = np.logaddexp.reduce([z for _, z in tokens])
-    top = [
-        {"token": token, "logprob": float(z - whole)} for token, z in tokens[: body["top_logprobs"]]
-    ]
-    choice = {
-        "message": {"content": top[0]["token"]},
-        "logprobs": {"content": [{**top[0], "top_logprobs": top}]},
-        "finish_reason": "length",
-    }
-    return {"model": "closed", "choices": [choice], "usage": usage}
+    top = [(token, float(z - whole)) for token, z in tokens[: body["top_logprobs"]]]
+    return ok(completion(top, top[0][0]))
 
 
 @pytest.fixture(scope="module")
-def endpoint() -> Iterator[Endpoint]:
-    server = Endpoint()
+def endpoint() -> Iterator[Server]:
+    model, server = load(PLANTED, ROOT), Server()
+
+    def script(body: dict[str, Any], n: int) -> Reply:
+        server.bodies.clear()  # a whole run's pictures
+        return answer(model, body)
+
+    server.script = script
     yield server
-    server.httpd.shutdown()
-    server.httpd.server_close()
+    server.close()
 
 
 @pytest.fixture(scope="module")
 def runs(
-    endpoint: Endpoint, small_benchmark: Path, tmp_path_factory: pytest.TempPathFactory
+    endpoint: Server, small_benchmark: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Any]]:
     """Results file, and by model its run: exact, and the endpoint at k = 2 and 20."""
     results = tmp_path_factory.mktemp("censored") / "r.duckdb"
@@ -143,15 +97,15 @@ def runs(
         outcomes = {"exact": evaluate(PLANTED, ROOT, small_benchmark, results, SETTINGS)}
         asked = {}
         for k in (2, 20):
-            before = endpoint.asked
+            before = endpoint.asked.total()
             outcomes[f"k{k}"] = evaluate(
                 closed(endpoint, k), ROOT, small_benchmark, results, SETTINGS
             )
-            asked[f"k{k}"] = endpoint.asked - before
+            asked[f"k{k}"] = endpoint.asked.total() - before
         yield {"results": results, "benchmark": small_benchmark, "asked": asked, **outcomes}
 
 
-def closed(endpoint: Endpoint, k: int) -> ModelSpec:
+def closed(endpoint: Server, k: int) -> ModelSpec:
     options = {
         "api_key_env": "LOOPBACK_KEY",
         "base_url": endpoint.url,
@@ -364,9 +318,9 @@ def test_two_names_leave_some_rows_certain_and_some_without_an_answer(
 
 
 def test_again_asks_nothing_and_reference_numerics_are_refused(
-    endpoint: Endpoint, runs: dict[str, Any]
+    endpoint: Server, runs: dict[str, Any]
 ) -> None:
-    before = endpoint.asked
+    before = endpoint.asked.total()
     assert (
         evaluate(closed(endpoint, 2), ROOT, runs["benchmark"], runs["results"], SETTINGS).run_id
         == runs["k2"].run_id
@@ -379,4 +333,4 @@ def test_again_asks_nothing_and_reference_numerics_are_refused(
             runs["results"],
             replace(SETTINGS, numerics="reference"),
         )
-    assert endpoint.asked == before
+    assert endpoint.asked.total() == before

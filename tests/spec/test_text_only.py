@@ -31,6 +31,7 @@ from sdgbias.scoring.evaluate import evaluate
 from sdgbias.suites.suite import EvalSettings
 from sdgbias.types import NEEDS_SCORES, Prompt
 from tests.builders import text_only
+from tests.builders.endpoint import refusal
 from tests.builders.paper_tables import cell
 from tests.builders.results import copied
 from tests.builders.text_only import PLANTED, ROOT, SAYS, Endpoint
@@ -73,7 +74,7 @@ def run(
         patch.setenv("TEXT_ONLY_KEY", "not-a-real-key")
         outcome = evaluate(spec(endpoint, "closed"), ROOT, small_benchmark, results, SETTINGS)
         assert outcome.failed == 0 and outcome.planned == outcome.scored
-        yield results, outcome.run_id, endpoint.asked
+        yield results, outcome.run_id, endpoint.requests
 
 
 def metric(results: Path, run_id: str, **where: str) -> pd.Series:
@@ -158,7 +159,7 @@ def test_it_is_asked_for_scores_once_and_nothing_twice(
     results, run_id, requests = run
     assert endpoint.scored <= 16, "one batch shows that there are none"
     again = evaluate(spec(endpoint, "closed"), ROOT, small_benchmark, results, SETTINGS)
-    assert again.run_id == run_id and not again.published and endpoint.asked == requests
+    assert again.run_id == run_id and not again.published and endpoint.requests == requests
 
 
 def test_an_entry_may_say_so_beforehand(
@@ -214,9 +215,11 @@ def test_an_endpoint_that_refuses_the_field_gives_text_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TEXT_ONLY_KEY", "not-a-real-key")
-    refusal = {"error": {"message": "logprobs: unknown field"}}
+    no_field = refusal(400, "logprobs: unknown field")
     monkeypatch.setattr(
-        endpoint, "refuses", lambda body: (400, refusal) if "logprobs" in body else None
+        endpoint,
+        "script",
+        lambda body, n: no_field if "logprobs" in body else endpoint.answer(body, n),
     )
     model = spec(endpoint, "strict")
     settings = EvalSettings(draws=50, passes=(), generated="none")

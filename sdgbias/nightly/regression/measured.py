@@ -159,7 +159,7 @@ def _parse_failures(answers: Answers) -> Floats:
     if answers["task"][0] in (DIRECT, CHOICE):
         return np.where(answers["parsed"], np.isin(answers["how"], UNREAD), _NAN)
     if answers["task"][0] == Task.REGRESSION:
-        return 1.0 - answers["number"]
+        return 1.0 - answers["stated"]
     if str(answers["method"][0]).endswith(GENERATED):
         return np.asarray(answers["pred"] == "", dtype=np.float64)
     return answers["off_candidate"]
@@ -209,6 +209,8 @@ def _columns(
         off = ~token.where(~token.str.isdecimal(), token.str[:1]).isin(list(DIGITS)).to_numpy()
     else:
         off = _letter(token, n) < 0
+    chosen = "value" if numeric else "pred"
+    stated = part["parsed"].astype("boolean").to_numpy(dtype=float, na_value=_NAN)
     right_gain = correct - number(of(full, "correct"))
     columns = {
         **{name: part[name].to_numpy() for name in ("task", "method", "test")},
@@ -219,16 +221,17 @@ def _columns(
         "tie": np.where(np.isnan(lead), _NAN, lead <= 0.0),
         "near_tie": np.where(np.isnan(lead), _NAN, lead <= near),
         "correct_generated": number(of(f"{full}{GENERATED}", "correct")),
-        "parsed": (how != "").to_numpy(),
-        "unparsed": how.isin(["unparsed", "empty"]).to_numpy(),
-        "truncated": (how == TRUNCATED).to_numpy(),
+        "parsed": (how != "").to_numpy() | ~np.isnan(stated),
+        "unparsed": np.where(np.isnan(stated), how.isin(["unparsed", "empty"]), stated == 0.0),
+        # of numbers it isn't stored whether the limit of tokens ended them
+        "truncated": np.where(numeric, _NAN, how == TRUNCATED),
         "refused": (how == "refusal").to_numpy(),
-        "number": part["parsed"].astype("boolean").to_numpy(dtype=float, na_value=_NAN),
+        "stated": stated,
         "compared": (method == CADE) & of(full, "item_id").notna().to_numpy(),
         "over_generated": np.full(len(part), method in (CADE, full)),
         "right_gain": right_gain,
         "gain": number(part["error"]) - number(of(full, "error")) if numeric else right_gain,
-        "changed": (of(full, "pred").fillna("") != pred).to_numpy(),
+        "changed": (of(full, chosen) != part[chosen]).to_numpy(),
     }
     if numeric or task in (DIRECT, CHOICE):
         return columns
