@@ -42,8 +42,7 @@ def write_benchmark(
         }
         index = store_images(folder, ((name, "42", data) for name, data in shown.items()))
         index["image_group"] = index["image_id"]
-    series = make_series(codes).assign(source="<i>made up</i>")
-    made = build_items(clusters, index, series, mcq=None, regression=None, seed=0)
+    made = build_items(clusters, index, make_series(codes), mcq=None, regression=None, seed=0)
     made.items_mcq.to_parquet(folder / "items_mcq.parquet")
     made.items_regression.to_parquet(folder / "items_regression.parquet")
     index.to_parquet(folder / "images.parquet")
