@@ -93,10 +93,9 @@ def remove(
         return
     removed = maintenance.remove(results, run_ids)
     models = ", ".join(sorted(set(removed["model"])))
-    typer.echo(
-        f"{results}: {len(removed)} runs of {models} are removed. Next: sdgbias report --results"
-        f" {results}"
-    )
+    runs = "1 run" if len(removed) == 1 else f"{len(removed)} runs"
+    gone = f"{runs} of {models} {'is' if len(removed) == 1 else 'are'} removed"
+    typer.echo(f"{results}: {gone}. Next: sdgbias report --results {results}")
 
 
 @store_app.command()

@@ -121,7 +121,7 @@ def test_a_model_added_by_mistake_is_removed(root: Path, tmp_path: Path) -> None
     assert not path.exists() and (root / "registry/models/m.yaml").exists()
     assert f"1 of its runs stay in {results}. Next: sdgbias store remove typo-1" in printed
     printed = ok(f"store remove typo-1 --results {results}")
-    assert "1 runs of typo are removed" in printed and store.run_ids(results) == []
+    assert "1 run of typo is removed" in printed and store.run_ids(results) == []
     assert "unknown run 'typo-1'" in refused(7, f"store remove typo-1 --results {results}")
 
 

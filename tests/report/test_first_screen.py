@@ -139,6 +139,9 @@ def test_the_gain_of_cade_is_stated_as_its_interval_says(
     assert f"improves the accuracy of {of}" in answer.lead
     for model in improved:
         assert model in answer.lead
+    alone = first_screen._debiasing(table, rows[:1], found)
+    name = rows[0]["model"] if rows[0]["model"] in improved else "no model"
+    assert alone is not None and f"improves the accuracy of {name}." in alone.lead
 
 
 def of_people(value: float, low: float, high: float, prompt: str) -> dict[str, Any]:

@@ -480,12 +480,14 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _of(some: Sequence[str], all_: Sized) -> str:
-    """'1 of 2 models (tiny-llava)', 'none of 3 models', '7 of 12 models'."""
+    """'1 of 2 models (tiny-llava)', 'none of 3 models', '7 of 12 models'; of a single model its
+    name, or 'no model'."""
     n, total = len(some), len(all_)
-    models = f"{total} model{'' if total == 1 else 's'}"
+    if total == 1:
+        return some[0] if some else "no model"
     if not n:
-        return f"none of {models}"
-    return f"{n} of {models}" + (f" ({_listed(some)})" if n <= FEW else "")
+        return f"none of {total} models"
+    return f"{n} of {total} models" + (f" ({_listed(some)})" if n <= FEW else "")
 
 
 def _told(models: Sized) -> int:
