@@ -46,14 +46,17 @@ def load(table: str = "runs", results: Path | str | None = None) -> pd.DataFrame
 
 def metrics(run: str = "", metric: str = "", results: Path | str | None = None) -> pd.DataFrame:
     """The numbers over all pillars and indicators together, of one run or of all: value with n,
-    ci_low, ci_high (95 %). ``metric``: of this one only, e.g. accuracy."""
+    ci_low, ci_high (95 %), or missing_reason. ``metric``: of this one only, e.g. accuracy."""
     from sdgbias import store
 
     path = _file(results)
     return store.query(
         path,
-        """SELECT * FROM metrics WHERE pillar = 'all' AND indicator = 'all'
-           AND ($run = '' OR run_id = $run) AND ($metric = '' OR metric = $metric) ORDER BY ALL""",
+        f"""SELECT run_id, model, suite, task, test, method, pillar, indicator, metric,
+            "value", n, ci_low, ci_high, missing_reason FROM {store.NUMBERS}
+            WHERE study IN ('headline', 'methods') AND pillar = 'all' AND indicator = 'all'
+            AND ($run = '' OR run_id = $run) AND ($metric = '' OR metric = $metric)
+            ORDER BY ALL""",
         {"run": _run(path, run) if run else "", "metric": metric},
     )
 

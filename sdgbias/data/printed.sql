@@ -2,9 +2,9 @@
 
 -- name: newest
 SELECT suite, model, run_id, task, test, method, metric, round(value, 4) AS value, n,
-       round(ci_low, 4) AS ci_low, round(ci_high, 4) AS ci_high
-FROM metrics
-WHERE pillar = 'all' AND indicator = 'all' AND list_contains($runs, run_id)
+       round(low, 4) AS ci_low, round(high, 4) AS ci_high, missing_reason
+FROM numbers JOIN runs USING (run_id)
+WHERE study IN ('headline', 'methods') AND attribute = '' AND indicator = 'all' AND list_contains($runs, run_id)
       AND method IN ('q_only', 'ctx_q', 'img_q', 'full', 'full_generated', 'cade')
       AND metric IN ('accuracy', 'mae', 'interval_accuracy', 'accuracy_gain', 'mae_change')
 ORDER BY suite, model, task, metric, test, method

@@ -20,7 +20,7 @@ SELECT concat_ws('/', task, test, method,
                       'tie_rate', 'near_tie_rate', 'unparsed_rate', 'recall', 'share_optimistic', 'share_conservative',
                       'share_pessimistic')) AS over_nights
 FROM numbers
-WHERE run_id = $run_id AND study = 'headline' AND indicator IN ('all', 'macro')
+WHERE run_id = $run_id AND study = 'headline' AND indicator IN ('all', 'macro') AND NOT coalesce(starts_with(missing_reason, 'needs '), false)
 ORDER BY ALL
 
 -- name: metrics

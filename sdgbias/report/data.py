@@ -7,10 +7,11 @@ used in the report.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -24,6 +25,7 @@ from sdgbias.vocabulary import METHODS
 DIRECTIONS = ("pessimistic", "conservative", "optimistic")
 TESTS = ("T1", "T2", "T3", "T4", "T5", "all")
 _CELL = ["model", "task", "test", "method", "pillar", "indicator", "metric"]
+_ABSENT = (float("nan"), 0, 0.0, 0.0, 0, "")
 
 
 #: Directions of the right answers: options ascend, so that of an indicator that is better when
@@ -93,28 +95,30 @@ class ReportData:
     def models(self) -> list[str]:
         return list(self.runs["model"])
 
-    def config(self, model: str) -> str:
-        """The configuration of a model's run, JSON text."""
-        return str(self.runs.loc[self.runs["model"] == model, "config"].iloc[0] or "")
-
     def cell(self, **where: str) -> stats.Estimate | None:
-        """The estimate of one cell of the public ``metrics`` view (pillar and indicator default to
-        'all'), None if absent."""
-        key = tuple(({"pillar": "all", "indicator": "all"} | where)[name] for name in _CELL)
-        if (found := self._cells.get(key)) is None:
-            return None
-        value, n, low, high, clusters = found
-        return stats.Estimate(value, int(n), low, high, int(clusters))
+        """The estimate of one headline number (pillar and indicator default to 'all'), None if it
+        has no value."""
+        value, n, low, high, clusters, _ = self._cells.get(_key(where), _ABSENT)
+        return None if value != value else stats.Estimate(value, int(n), low, high, int(clusters))
+
+    def reason(self, **where: str) -> str:
+        """Why a headline number has no value; '' where it has one, or the results don't say."""
+        return self._cells.get(_key(where), _ABSENT)[-1] or ""
 
     @cached_property
-    def _cells(self) -> dict[tuple[str, ...], tuple[float, ...]]:
+    def _cells(self) -> dict[tuple[str, ...], tuple[Any, ...]]:
         numbers = self.metrics[["value", "n", "ci_low", "ci_high", "clusters"]].astype(float)
         numbers = numbers.fillna({"n": 0, "clusters": 0})
+        numbers = numbers.assign(why=self.metrics["missing_reason"].fillna(""))
         keys, values = (
             zip(*(frame[name].tolist() for name in frame), strict=True)
             for frame in (self.metrics[_CELL], numbers)
         )
         return dict(zip(keys, values, strict=True))
+
+
+def _key(where: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(({"pillar": "all", "indicator": "all", **where})[name] for name in _CELL)
 
 
 def load(results: Path, run_ids: list[str] | None = None) -> ReportData:
@@ -207,7 +211,8 @@ class Studies:
         return _where(frame, metrics, where)
 
     def headline(self, *metrics: str, **where: str | Sequence[str]) -> pd.DataFrame:
-        return _where(self.metrics, metrics, where)
+        """Headline numbers (of these metrics) that have a value."""
+        return _where(self.metrics[self.metrics["value"].notna()], metrics, where)
 
     def ordered(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Rows combined from several tables, sorted by model, test and pillar."""

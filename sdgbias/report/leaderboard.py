@@ -21,13 +21,12 @@ import numpy as np
 import pandas as pd
 
 from sdgbias import store
-from sdgbias.analysis.asked import language_model, needs
 from sdgbias.methods import stats
 from sdgbias.report import labels
 from sdgbias.report.data import ALL_TESTS
 from sdgbias.report.source import Reader, Row
 from sdgbias.suites import in_order
-from sdgbias.types import ContextTest
+from sdgbias.types import NEEDS_PICTURES, NEEDS_SCORES, ContextTest
 from sdgbias.vocabulary import METHODS
 
 #: Selects in order: each one narrows the next. The default is the first of these values that
@@ -42,6 +41,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 WINDOWS = (30, 90, 365)
 Cell = tuple[str, ...]
+#: What a model may lack for a number.
+NEEDS = (NEEDS_PICTURES, NEEDS_SCORES)
 
 
 def suites(reader: Reader) -> list[str]:
@@ -66,11 +67,13 @@ def benchmarks(reader: Reader, suite: str) -> list[Row]:
 def newest_runs(reader: Reader, suite: str, benchmark: str) -> list[Row]:
     """The newest finished run of each model on one benchmark, by name."""
     return reader.ask(
-        """SELECT run_id, model, title, provenance, finished_at, fingerprint, config FROM runs
-           WHERE suite = ? AND benchmark_id = ? AND finished_at IS NOT NULL
+        """SELECT run_id, model, title, provenance, finished_at, fingerprint,
+           run_id IN (SELECT run_id FROM numbers WHERE missing_reason = $lacks) AS language
+           FROM runs WHERE suite = $suite AND benchmark_id = $benchmark
+           AND finished_at IS NOT NULL
            QUALIFY row_number() OVER (PARTITION BY model ORDER BY finished_at DESC, run_id DESC) =
            1 ORDER BY model""",
-        [suite, benchmark],
+        {"suite": suite, "benchmark": benchmark, "lacks": NEEDS_PICTURES},
     )
 
 
@@ -130,10 +133,11 @@ def as_rows(frame: pd.DataFrame) -> list[Row]:
 
 
 def table(runs: list[Row], found: pd.DataFrame, metric: str) -> list[Row]:
-    """A row per newest run that has the metric: value, ci_low, ci_high, n and the run's columns;
-    best first, planted models last."""
+    """A row per newest run that can have the metric: value, ci_low, ci_high, n and the run's
+    columns; best first, planted models last."""
     of_run = {run["run_id"]: run for run in runs}
     mine = pd.DataFrame({"run_id": list(of_run)}, dtype="str").merge(found, on="run_id")
+    mine = mine[~mine["missing_reason"].isin(NEEDS)]
     rows = [of_run[r["run_id"]] | r for r in as_rows(mine)]
     better = labels.BETTER.get(metric, 0)
 
@@ -149,13 +153,13 @@ def table(runs: list[Row], found: pd.DataFrame, metric: str) -> list[Row]:
     return sorted(rows, key=rank)
 
 
-def lacking(runs: list[Row], rows: list[Row], method: str) -> dict[str, list[str]]:
+def lacking(runs: list[Row], found: pd.DataFrame) -> dict[str, list[str]]:
     """Why -> the models without a row in the `table` because they are shown no pictures (language
     models) or give no scores (endpoints that give text only)."""
     why: dict[str, list[str]] = {}
-    there = {r["run_id"] for r in rows}
+    reasons = dict(zip(found["run_id"], found["missing_reason"], strict=True))
     for r in runs:
-        if r["run_id"] not in there and (reason := needs(r["config"], method)):
+        if (reason := reasons.get(r["run_id"])) in NEEDS:
             why.setdefault(reason, []).append(r["model"])
     return why
 
@@ -163,7 +167,7 @@ def lacking(runs: list[Row], rows: list[Row], method: str) -> dict[str, list[str
 def widest(runs: list[Row]) -> Row | None:
     """The run whose cells are offered as choices: the newest, and a language model's only where
     there is no other, since it has two views of four."""
-    key = [(not language_model(r["config"]), r["finished_at"], r["run_id"]) for r in runs]
+    key = [(not r["language"], r["finished_at"], r["run_id"]) for r in runs]
     return runs[key.index(max(key))] if runs else None
 
 
@@ -196,6 +200,7 @@ def nights_asked(reader: Reader, suite: str, benchmark: str, window: int) -> pd.
 def history(asked: pd.DataFrame, found: pd.DataFrame, model: str = "") -> pd.DataFrame:
     """The rows of `nights_asked` with the numbers of their runs, oldest first; only those of
     ``model`` if given."""
+    found = found[~found["missing_reason"].isin(NEEDS)]
     return (asked[asked["model"] == model] if model else asked).merge(found, on="run_id")
 
 
@@ -236,12 +241,6 @@ def compare(results: Path, runs: pd.DataFrame, *, rank_planted: bool = False) ->
     """Build the leaderboard and all pairs. ``runs``: as in ``Studies``."""
     places: list[dict[str, object]] = []
     pairs: list[dict[str, object]] = []
-    found = store.query(
-        results,
-        "SELECT run_id, config FROM runs WHERE list_contains($runs, run_id)",
-        {"runs": list(runs["run_id"])},
-    )
-    configs = dict(zip(found["run_id"], found["config"], strict=True))
     kind = np.where(
         (runs["provenance"] == "planted") & (not rank_planted),
         "planted",
@@ -268,15 +267,18 @@ def compare(results: Path, runs: pd.DataFrame, *, rank_planted: bool = False) ->
                 one_places, one_pairs = _one(hits, place, list(labels.values()))
                 places += [{**columns, **r} for r in one_places]
                 pairs += [{**columns, **r} for r in one_pairs]
-    asked_of = [
-        {"run_id": run, "model": label, "config": configs.get(run)}
-        for run, label in zip(runs["run_id"], runs["label"], strict=True)
-    ]
+    absent = store.query(
+        results,
+        """SELECT DISTINCT run_id, method, missing_reason FROM numbers WHERE task = 'mcq'
+           AND list_contains($runs, run_id) AND list_contains($needs, missing_reason)""",
+        {"runs": list(runs["run_id"]), "needs": list(NEEDS)},
+    )
+    models = as_rows(runs.drop(columns="model").rename(columns={"label": "model"}))
     without = [
         {"what": METHODS[method], "task": "choice", "why": why, "models": ", ".join(names)}
         for method in METHODS
         if method in COMPARED
-        for why, names in sorted(lacking(asked_of, [], method).items())
+        for why, names in sorted(lacking(models, absent[absent["method"] == method]).items())
     ]
     return Board(
         pd.DataFrame(places, columns=_PLACES), pd.DataFrame(pairs, columns=_PAIRS), without

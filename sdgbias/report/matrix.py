@@ -15,7 +15,6 @@ from operator import itemgetter
 from typing import Any
 
 from sdgbias import store, suites
-from sdgbias.analysis.asked import needs
 from sdgbias.files import packaged_yaml
 from sdgbias.methods import stats
 from sdgbias.methods.stats import Estimate
@@ -168,14 +167,15 @@ def _cell(c: MatrixColumn, run: Row | None, found: Mapping[tuple[str, ...], Row]
     number, which is then never the highest)."""
     row, other = found.get((run["run_id"], *c.cell)) if run else None, ""
     for label, cell in c.instead:
-        if run and row is None and (row := found.get((run["run_id"], *cell))) is not None:
-            other = label
+        instead = found.get((run["run_id"], *cell)) if run else None
+        if instead and _blank(row) and not _blank(instead):
+            row, other = instead, label
     texts = ("value", "ci", "n", "prompts", "mark", "letters", "other")
     blank: dict[str, Any] = dict.fromkeys(texts, "") | {"sort": None}
     if run is None:
         return blank | {"why": "not scored", "said": f"{c.title}: not scored"}
-    if row is None or row["value"] is None or math.isnan(row["value"]):
-        why = needs(run["config"], c.cell[2], c.cell[0]) or reason(row)
+    if row is None or _blank(row):
+        why = reason(row)
         return blank | {"why": why, "said": f"{c.title}: {why}"}
     e = Estimate.of_row(row)
     shown = labels.written(e, c.metric)
@@ -195,6 +195,11 @@ def _cell(c: MatrixColumn, run: Row | None, found: Mapping[tuple[str, ...], Row]
         "other": other,
         "address": _address(run, row),
     }
+
+
+def _blank(row: Row | None) -> bool:
+    """Whether there is no value."""
+    return row is None or row["value"] is None or math.isnan(row["value"])
 
 
 def _address(run: Row, row: Row) -> dict[str, str]:

@@ -214,6 +214,7 @@ def publish(
                 exists = f" AND EXISTS (FROM incoming WHERE true{same})" if same else ""
                 earlier = f"benchmark_id = ?{exists}" if name in BENCHMARK_TABLES else ""
                 _insert(con, name, rows, earlier, [benchmark_id])
+            database.write_reasons(con, run_id)
             con.execute("COMMIT")
 
 

@@ -22,7 +22,7 @@ from sdgbias.files import packaged, packaged_yaml
 from sdgbias.store import parquet, views
 
 #: Version of schema.sql: raised with every change to it.
-SCHEMA = 21
+SCHEMA = 22
 _BUSY = re.compile(
     r"Could not set lock|Conflicting lock|different configuration|already attached|being used by"
     r" another"
@@ -140,6 +140,12 @@ def _comment(con: duckdb.DuckDBPyConnection) -> None:
         known = comments["columns"]
         text = quoted(known.get(f"{table}.{column}") or known[column])
         con.execute(f'COMMENT ON COLUMN {schema}.{table}."{column}" IS {text}')
+
+
+def write_reasons(con: duckdb.DuckDBPyConnection, run_id: str | None = None) -> None:
+    """The numbers that a run, or every run, can't have, with the reason (missing.sql)."""
+    sql = packaged("store", "missing.sql").read_text(encoding="utf-8")
+    con.execute(sql, {"run": run_id})
 
 
 @contextmanager

@@ -51,12 +51,14 @@ CREATE MACRO pillar_of(attribute, named, other) AS
                     split_part(attribute, ' x ', 2), '=', split_part(named, ' x ', 2))
          WHEN other = '' THEN concat(attribute, '=', named) ELSE concat(attribute, ':', named, '-', other) END;
 
--- The public face of the results: exactly these 13 columns, in this order; debiasing methods beside the views and CADE.
+-- The public face of the results: exactly these 13 columns, in this order; debiasing methods beside the views and CADE. What a model can't
+-- have is a row of `numbers` alone, which has its reason.
 CREATE VIEW metrics AS
 SELECT run_id, model, suite, task, test, method, pillar_of(attribute, "group", other) AS pillar,
        if(parameter = 'classes' AND x = 52, 'all-52', indicator) AS indicator,
        metric, "value", n, low AS ci_low, high AS ci_high
-FROM numbers JOIN runs USING (run_id) WHERE study IN ('headline', 'methods');
+FROM numbers JOIN runs USING (run_id)
+WHERE study IN ('headline', 'methods') AND NOT coalesce(starts_with(missing_reason, 'needs '), false);
 
 -- The big tables of runs are Parquet files beside this file, of exactly these columns; `details` is their catalogue.
 CREATE SCHEMA detail;

@@ -6,14 +6,18 @@ from __future__ import annotations
 import html
 import json
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
 import yaml
 from starlette.testclient import TestClient
 
+import sdgbias
 from sdgbias import store, suites
 from sdgbias.analysis import paper
 from sdgbias.analysis.analyse import analyse
@@ -25,6 +29,7 @@ from sdgbias.nightly.regression import measured
 from sdgbias.registry import changes
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.report import build as report
+from sdgbias.report import matrix
 from sdgbias.report.source import Results
 from sdgbias.report.web import app as web
 from sdgbias.report.web.site import Site
@@ -35,6 +40,7 @@ from sdgbias.types import IMAGE_FREE, NEEDS_PICTURES, VIEWS
 from tests.builders import language_models
 from tests.builders.commands import ok
 
+Rows = list[dict[str, Any]]
 FAST = EvalSettings(draws=50, passes=())
 BLIND = ModelSpec(
     "planted-language",
@@ -113,6 +119,55 @@ def test_every_page_says_what_needs_pictures(results: Path, tmp_path: Path) -> N
     [four] = paper.build(stored.load(results), ["fig4"])
     signed = [r for r in four.rows if "planted-language (planted)" in r.labels]
     assert signed and all(r.cells[0].made for r in signed)
+
+
+def _by_sql(results: Path) -> Rows:
+    sql = """SELECT "value", missing_reason FROM numbers JOIN runs USING (run_id)
+             WHERE model = 'planted-language' AND task = 'mcq' AND test = 'all' AND method = 'full'
+             AND metric = 'accuracy' AND attribute = '' AND indicator = 'all'"""
+    return json.loads(ok("results", "--results", results, "--sql", sql, "--json").stdout)
+
+
+def _by_json(results: Path) -> Rows:
+    printed = json.loads(ok("results", "--results", results, "--json").stdout)["metrics"]
+    return [row for row in printed if _is_asked(row)]
+
+
+def _in_a_notebook(results: Path) -> Rows:
+    rows = sdgbias.metrics("planted-language", "accuracy", results).to_dict("records")
+    return [row for row in rows if _is_asked(row)]
+
+
+def _on_the_page(results: Path) -> Rows:
+    with Results(results).reading() as reader:
+        table = matrix.matrix(reader)
+    [row] = [row for row in table["rows"] if row["model"] == "planted-language"]
+    return [{"value": row["cells"][0]["sort"], "missing_reason": row["cells"][0]["why"]}]
+
+
+def _in_the_papers_table(results: Path) -> Rows:
+    [h] = paper.build(stored.load(results), ["H"])
+    lines = [r for r in h.rows if "planted-language (planted)" in r.labels and "T1" in r.labels]
+    original = [column.name for column in h.columns].index("Original")
+    cells = [r.cells[original] for r in lines]
+    return [{"value": c.value, "missing_reason": c.status.split(": ")[1]} for c in cells]
+
+
+def _is_asked(row: Mapping[str, object]) -> bool:
+    key = ("planted-language", "mcq", "all", "full", "accuracy")
+    return tuple(row[name] for name in ("model", "task", "test", "method", "metric")) == key
+
+
+@pytest.mark.parametrize(
+    "ask", [_by_sql, _by_json, _in_a_notebook, _on_the_page, _in_the_papers_table]
+)
+def test_a_number_that_it_cannot_have_has_its_reason_wherever_it_is_asked_for(
+    ask: Callable[[Path], Rows], results: Path
+) -> None:
+    rows = ask(results)
+
+    assert [row["missing_reason"] for row in rows] == [NEEDS_PICTURES]
+    assert all(pd.isna(row["value"]) for row in rows)
 
 
 def test_the_web_leaderboard_names_it_under_every_method(results: Path) -> None:

@@ -62,12 +62,13 @@ def _with_status(e: PaperResults, study: str) -> pd.DataFrame:
     stored = e.study(study)
     reasons = stored["missing_reason"]
     status = ("not in store: " + reasons.mask(reasons == FEWER, TOO_FEW)).where(reasons != "", "")
-    return stored.assign(status=status)
+    return stored.assign(status=status, n=stored["n"].mask((reasons != "") & (stored["n"] == 0)))
 
 
 def _headline(e: PaperResults, study: str) -> pd.DataFrame:
     stored = _complete(_with_status(e, HEADLINE), versus="", parameter="")
     whole = stored[(stored["pillar"] == "all") & (stored["indicator"] == "all")]
+    whole = whole[whole["value"].notna()]
     mcq = whole[(whole["task"] == "mcq") & whole["metric"].isin(["accuracy", "accuracy_gain"])]
     means = _means_over_tests(mcq, pooled=True)
     accuracy = means[means["metric"] == "accuracy"].pivot(

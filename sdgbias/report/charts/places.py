@@ -22,7 +22,8 @@ def image_use(data: ReportData) -> list[Figure]:
 def _accuracy(data: ReportData, tests: list[str], methods: list[str]) -> pd.DataFrame:
     """Pooled accuracy in the order of ``tests``, then of ``methods``."""
     rows = data.metrics[
-        (data.metrics["task"] == Task.MCQ.value)
+        data.metrics["value"].notna()
+        & (data.metrics["task"] == Task.MCQ.value)
         & (data.metrics["metric"] == "accuracy")
         & (data.metrics["pillar"] == "all")
         & (data.metrics["indicator"] == "all")

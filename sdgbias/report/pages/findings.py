@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sdgbias.analysis.asked import gives_scores, language_model, needs
 from sdgbias.methods.stats import Estimate
 from sdgbias.report import labels
 from sdgbias.report.charts import places, still_figure
@@ -31,7 +30,7 @@ def findings(d: ReportData, model: str) -> dict[str, Any]:
     own = of_model(d, model)
     return {
         "leaning": [(f"{v.pillar}: {v.verdict}", v.evidence) for v in labels.leaning(own, model)],
-        "extra": [*_image_use(own), *_cade(own, model), *_not_asked(own.config(model))],
+        "extra": [*_image_use(own), *_cade(own, model), *_not_asked(own)],
         "methods": _COLUMNS,
         "figures": [still_figure(f) for f in places.of_model(own)],
         "regression": _regression(own, model),
@@ -81,28 +80,29 @@ def _cade(d: ReportData, model: str) -> Iterable[tuple[str, str]]:
     yield verdict, "; ".join([text, *d.tuning_notes(model)])
 
 
-def _not_asked(config: str) -> Iterable[tuple[str, str]]:
+def _not_asked(own: ReportData) -> Iterable[tuple[str, str]]:
     """Why a model has no number of some views."""
-    if language_model(config):
+    reasons = set(own.metrics["missing_reason"])
+    if NEEDS_PICTURES in reasons:
         why = "a language model: it is asked the two views without a picture"
         yield f"Pictures and CADE: {NEEDS_PICTURES}", why
-    if not gives_scores(config):
+    if NEEDS_SCORES in reasons:
         why = "its endpoint gives text only: its answers are read, as the papers read closed models"
         yield f"Signatures and CADE: {NEEDS_SCORES}", why
 
 
 def _line(d: ReportData, cells: Iterable[Place]) -> list[dict[str, Any]]:
     """A row of a table, [] if the store has no number of it: cells, and their common n, or its
-    range if they differ. A cell: value, ci and n as text; `missing` why a language model has none;
+    range if they differ. A cell: value, ci and n as text; `missing` why there is none;
     None if the store has no such cell."""
     made: list[dict[str, Any] | None] = []
     for where in cells:
         e = d.cell(**where)
-        if e is not None and e.value == e.value:
+        if e is not None:
             shown = labels.written(e, where["metric"])
             made.append({"value": shown.value, "ci": shown.ci, "n": e.n})
         else:
-            lacks = needs(d.config(where["model"]), where["method"], where["task"])
+            lacks = d.reason(**where)
             made.append({"missing": lacks} if lacks else None)
     counts = [c["n"] for c in made if c and "n" in c]
     return [{"cells": made, "n": labels.span(counts, labels.DASH)}] if counts else []

@@ -159,7 +159,8 @@ def _suite(reader: Reader, run: Row) -> dict[str, Any]:
     cells = reader.ask(
         f"""SELECT task, metric, method, test, pillar, indicator, "value", n, ci_low, ci_high
            FROM {store.NUMBERS} WHERE study = 'headline' AND run_id = ?
-           AND indicator IN ('all', 'all-52') ORDER BY ALL""",
+           AND indicator IN ('all', 'all-52')
+           AND NOT coalesce(starts_with(missing_reason, 'needs '), false) ORDER BY ALL""",
         [run["run_id"]],
     )
     whole = [c for c in cells if c["pillar"] == "all" and c["indicator"] == "all"]

@@ -130,6 +130,7 @@ def _table(rows: pd.DataFrame, names: Mapping[str, str], column: str) -> list[di
 def _cell(row: Mapping[Any, Any], signed: bool = False) -> str:
     """A share as percent, or a signed difference in points, with its interval and n."""
     if pd.isna(row["value"]):
-        return f"{row['missing_reason']} (n {int(row['n'])})"
+        counted = f" (n {int(row['n'])})" if row["n"] else ""
+        return f"{row['missing_reason']}{counted}"
     shown = labels.written(Estimate.of_row(row), "disparity" if signed else "accuracy")
     return f"{shown.value}{'' if signed else shown.unit} [{shown.ci}], n {shown.n}"

@@ -307,7 +307,7 @@ def _board(
         "options": options,
         "replaced": [f"{name} {wanted[name]!r}" for name in replaced],
         "rows": rows,
-        "lacking": board.lacking(newest, rows, chosen["method"]),
+        "lacking": board.lacking(newest, found),
         "past": past,
         "newest": board.as_rows(past.tail(NEWEST)),
         "plots": over_nights.trends(past, times, chosen["metric"], order),
