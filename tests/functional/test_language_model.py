@@ -39,6 +39,7 @@ from sdgbias.suites.suite import EvalSettings
 from sdgbias.types import IMAGE_FREE, NEEDS_PICTURES, VIEWS
 from tests.builders import language_models
 from tests.builders.commands import ok
+from tests.builders.paper_tables import cell
 
 Rows = list[dict[str, Any]]
 FAST = EvalSettings(draws=50, passes=())
@@ -125,11 +126,11 @@ def _by_sql(results: Path) -> Rows:
     sql = """SELECT "value", missing_reason FROM numbers JOIN runs USING (run_id)
              WHERE model = 'planted-language' AND task = 'mcq' AND test = 'all' AND method = 'full'
              AND metric = 'accuracy' AND attribute = '' AND indicator = 'all'"""
-    return json.loads(ok("results", "--results", results, "--sql", sql, "--json").stdout)
+    return json.loads(ok("results", "--results", results, "--sql", sql, "--json"))
 
 
 def _by_json(results: Path) -> Rows:
-    printed = json.loads(ok("results", "--results", results, "--json").stdout)["metrics"]
+    printed = json.loads(ok("results", "--results", results, "--json"))["metrics"]
     return [row for row in printed if _is_asked(row)]
 
 
@@ -146,11 +147,9 @@ def _on_the_page(results: Path) -> Rows:
 
 
 def _in_the_papers_table(results: Path) -> Rows:
-    [h] = paper.build(stored.load(results), ["H"])
-    lines = [r for r in h.rows if "planted-language (planted)" in r.labels and "T1" in r.labels]
-    original = [column.name for column in h.columns].index("Original")
-    cells = [r.cells[original] for r in lines]
-    return [{"value": c.value, "missing_reason": c.status.split(": ")[1]} for c in cells]
+    h = next(t for t in paper.build(stored.load(results), ["H"]) if t.item == "H")
+    c = cell(h, "T1", "planted-language (planted)", "Original")
+    return [{"value": c.value, "missing_reason": c.status.split(": ")[1]}]
 
 
 def _is_asked(row: Mapping[str, object]) -> bool:

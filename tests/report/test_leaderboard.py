@@ -61,5 +61,6 @@ def test_planted_models_come_last_however_good() -> None:
     ]
     values = {"p": 0.99, "a": 0.4, "b": 0.5, "none": None}
     found = pd.DataFrame({"run_id": list(values), "value": list(values.values())})
+    found["missing_reason"] = [None, None, None, "not scored"]
     ranked = [r["model"] for r in leaderboard.table(runs, found, "accuracy")]
     assert ranked == ["b", "a", "none", "p"]
