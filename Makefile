@@ -47,7 +47,7 @@ test-slow: .venv/installed-dev
 test-all: .venv/installed-dev
 	$(call beside_vllm,$(MAKE) test TIER='not long' PROCESSES=4)
 
-# journeys of minutes, whose parts quicker tests show: the demo from a bare clone, a second machine, vLLM beside transformers
+# journeys of minutes, whose parts quicker tests show: the demo from a bare clone, a second machine, two pools of workers, vLLM beside transformers
 test-long: export PYTHONDONTWRITEBYTECODE =
 test-long: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m long

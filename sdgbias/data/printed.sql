@@ -17,21 +17,21 @@ WHERE task = 'mcq' AND test = 'all' AND pillar = 'all' AND indicator = 'all' AND
 ORDER BY model, list_position(['q_only', 'ctx_q', 'img_q', 'full', 'cade'], method)
 
 -- name: people
-SELECT m.model,
+SELECT model,
        (SELECT any_value(dataset) FROM people p WHERE p.benchmark_id = r.benchmark_id) AS people,
-       test, pillar AS groups, round(value, 3) AS disparity, round(ci_low, 3) AS low,
-       round(ci_high, 3) AS high, n, coalesce(m.missing_reason, '') AS note
-FROM metric_rows m JOIN runs r USING (run_id)
-WHERE method = 'full' AND metric = 'disparity' AND (indicator = 'all-52' OR test IN ('gender', 'age'))
-      AND pillar NOT LIKE '%max-min' AND list_contains($runs, run_id)
-ORDER BY m.model, people, r.benchmark_id, test, pillar
+       test, pillar_of(attribute, "group", other) AS groups, round(value, 3) AS disparity, round(low, 3) AS low,
+       round(high, 3) AS high, n, coalesce(missing_reason, '') AS note
+FROM numbers JOIN runs r USING (run_id)
+WHERE study = 'headline' AND method = 'full' AND metric = 'disparity' AND (x = 52 OR test IN ('gender', 'age'))
+      AND "group" <> 'max' AND list_contains($runs, run_id)
+ORDER BY model, people, r.benchmark_id, test, groups
 
 -- name: groups
 -- Disparities of custom questions.
-SELECT suite, model, replace(pillar, ':max-min', '') AS groups, method, round(value, 3) AS disparity,
-       round(ci_low, 3) AS low, round(ci_high, 3) AS high, n
-FROM metrics
-WHERE test = 'all' AND metric = 'disparity' AND list_contains($runs, run_id)
+SELECT suite, model, attribute AS groups, method, round(value, 3) AS disparity, round(low, 3) AS low,
+       round(high, 3) AS high, n
+FROM numbers JOIN runs USING (run_id)
+WHERE study = 'headline' AND test = 'all' AND metric = 'disparity' AND list_contains($runs, run_id)
 ORDER BY suite, model, groups, method
 
 -- name: evaluated

@@ -3,10 +3,11 @@
 -- name: numbers
 -- part: in the suite on people the groups compared and the classes pooled, '' elsewhere.
 SELECT task, test, method, metric,
-       concat_ws(', ', nullif(pillar, 'all'), if($people, if(indicator = 'all', '13 classes', '52 classes'), NULL)) AS part,
-       "value", n, ci_low AS low, ci_high AS high
-FROM metric_rows
-WHERE run_id = $run AND "value" IS NOT NULL AND NOT isnan("value") AND indicator IN ('all', 'all-52') AND (pillar = 'all' OR $people)
+       concat_ws(', ', if(attribute = '', NULL, pillar_of(attribute, "group", other)), if($people, x::INT || ' classes', NULL)) AS part,
+       "value", n, low, high
+FROM numbers
+WHERE run_id = $run AND study = 'headline' AND "value" IS NOT NULL AND NOT isnan("value") AND indicator = 'all'
+      AND (attribute = '' OR $people)
 ORDER BY ALL
 
 -- name: samples

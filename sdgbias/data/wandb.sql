@@ -11,19 +11,23 @@ FROM night_outcomes WHERE night = ? AND run_id <> '' ORDER BY model, suite
 
 -- name: numbers
 -- Over all indicators, by flat names. over_nights: those of the history, a selection, so that plots have few lines.
-SELECT concat_ws('/', task, test, method, nullif(trim(regexp_replace(lower(pillar), '[^\pL\pN.]+', '-', 'g'), '-'), 'all'),
-                 nullif(trim(regexp_replace(lower(indicator), '[^\pL\pN.]+', '-', 'g'), '-'), 'all'), metric) AS name,
-       metric, "value", n, ci_low, ci_high,
-       metric = 'disparity' OR (pillar = 'all' AND
+SELECT concat_ws('/', task, test, method,
+                 nullif(trim(regexp_replace(lower(pillar_of(attribute, "group", other)), '[^\pL\pN.]+', '-', 'g'), '-'), 'all'),
+                 CASE WHEN parameter = 'classes' AND x = 52 THEN 'all-52' WHEN indicator = 'macro' THEN 'macro' END, metric) AS name,
+       metric, "value", n, low AS ci_low, high AS ci_high,
+       metric = 'disparity' OR (attribute = '' AND
            metric IN ('accuracy', 'accuracy_gain', 'mae', 'mae_change', 'interval_accuracy', 'candidate_mass', 'off_candidate_rate',
                       'tie_rate', 'near_tie_rate', 'unparsed_rate', 'recall', 'share_optimistic', 'share_conservative',
                       'share_pessimistic')) AS over_nights
-FROM metric_rows
-WHERE run_id = $run_id AND (starts_with(indicator, 'all') OR indicator = 'macro')
+FROM numbers
+WHERE run_id = $run_id AND study = 'headline' AND indicator IN ('all', 'macro')
 ORDER BY ALL
 
 -- name: metrics
-FROM metric_rows WHERE run_id = $run_id ORDER BY ALL
+SELECT run_id, model, suite, task, test, method, pillar_of(attribute, "group", other) AS pillar,
+       if(parameter = 'classes' AND x = 52, 'all-52', indicator) AS indicator,
+       metric, "value", n, low AS ci_low, high AS ci_high, clusters, missing_reason, note
+FROM numbers JOIN runs USING (run_id) WHERE run_id = $run_id AND study = 'headline' ORDER BY ALL
 
 -- name: params
 SELECT * EXCLUDE (run_id) FROM cade_params WHERE run_id = $run_id ORDER BY task, test

@@ -132,16 +132,15 @@ def read(ask: Callable[[str], pd.DataFrame]) -> ReportData:
     benchmarks = f"(SELECT DISTINCT benchmark_id FROM runs {mine})"
     return ReportData(
         runs=ask(f"FROM runs {mine} ORDER BY model"),
-        metrics=ask(f"FROM metric_rows {mine} ORDER BY ALL"),
+        metrics=ask(f"FROM {store.NUMBERS} {mine} AND study = 'headline' ORDER BY ALL"),
         params=ask(
             f"SELECT model, p.* FROM cade_params p JOIN runs USING (run_id) {mine} ORDER BY model,"
             " task, test"
         ),
         image_use=ask(
-            f"""SELECT model, pillar_of(attribute, "group", other) AS pillar, "value", n,
-            low AS ci_low, high AS ci_high FROM numbers JOIN runs USING (run_id) {mine}
-            AND study = 'directions' AND test = 'T1' AND metric = 'accuracy_gain'
-            AND versus = 'ctx_q' AND indicator = 'all' ORDER BY model, pillar"""
+            f"""FROM {store.NUMBERS} {mine} AND study = 'directions' AND test = 'T1' AND
+            metric = 'accuracy_gain' AND versus = 'ctx_q' AND indicator = 'all'
+            ORDER BY model, pillar"""
         ),
         prompts=ask(
             f"""
@@ -167,13 +166,11 @@ def read(ask: Callable[[str], pd.DataFrame]) -> ReportData:
             {mine} GROUP BY ALL ORDER BY model, n DESC, kind"""),
         gold=ask(_GOLD.format(benchmarks=benchmarks)),
         worded=ask(
-            f"""SELECT model, pillar_of(attribute, "group", '') AS pillar, s.metric, s."value", s.n,
-            s.low AS ci_low, s.high AS ci_high, c."value"::BIGINT AS clusters
-            FROM numbers s JOIN runs USING (run_id)
-            JOIN numbers c USING (run_id, study, attribute, "group", indicator) {mine}
-            AND study = 'wordings' AND s.indicator = 'all' AND contains(s.metric, 'share_')
-            AND c.metric = if(starts_with(s.metric, 'share_'), 'distinct_indicators',
-            'distinct_prompts') ORDER BY ALL"""
+            f"""SELECT s.* REPLACE (c."value"::BIGINT AS clusters)
+            FROM {store.NUMBERS} s JOIN numbers c USING (run_id, study, attribute, "group",
+            indicator) {mine} AND study = 'wordings' AND indicator = 'all'
+            AND contains(s.metric, 'share_') AND c.metric = if(starts_with(s.metric, 'share_'),
+            'distinct_indicators', 'distinct_prompts') ORDER BY ALL"""
         ),
     )
 
@@ -183,11 +180,9 @@ ALL_TESTS, ALL_PILLARS = "all tests", "all pillars"
 #: Numbers of some runs about all indicators, sorted by run, test (all first), pillar (all first),
 #: then key.
 _ROWS = f"""
-    SELECT run_id, study, task, if(test = 'all', '{ALL_TESTS}', test) AS test, method, versus,
-    if(attribute = 'pillar', "group", '{ALL_PILLARS}') AS pillar, attribute, "group", other,
-    parameter, x, metric, "value", n, low AS ci_low, high AS ci_high, clusters,
-    coalesce(p_adjusted, p) AS p, note
-    FROM numbers WHERE list_contains($runs, run_id) AND indicator = 'all'
+    SELECT * REPLACE (if(test = 'all', '{ALL_TESTS}', test) AS test,
+    if(attribute = 'pillar', "group", '{ALL_PILLARS}') AS pillar)
+    FROM {store.NUMBERS} WHERE list_contains($runs, run_id) AND indicator = 'all'
     ORDER BY list_position($runs, run_id), study, task, if(test = '{ALL_TESTS}', '', test),
     coalesce(list_position($pillars, pillar), 99), method, metric, attribute, "group", parameter, x,
     other"""

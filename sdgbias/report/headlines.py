@@ -5,7 +5,7 @@ differences of recall between groups, for every data set that was asked about.""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +31,15 @@ _PLANTED = " (planted)"
 #: Recall and disparities of the newest runs on people. p1 stands for the three prompts, which the
 #: report has; faces have no classes and are asked for a group itself.
 _PEOPLE = """
-SELECT m.run_id, m.model, r.provenance, (SELECT any_value(dataset) FROM people p
-WHERE p.benchmark_id = r.benchmark_id) AS people, test, m.metric, pillar, "value", n, ci_low,
-ci_high, m.missing_reason
-FROM metric_rows m JOIN runs r USING (run_id)
-WHERE method = 'full' AND list_contains($runs, run_id)
-AND ((test = 'p1' AND indicator = 'all-52') OR test IN ('gender', 'age'))
-AND ((m.metric = 'recall' AND pillar = 'all')
-OR (m.metric = 'disparity' AND list_contains($pillars, pillar)))
-ORDER BY r.provenance = 'planted', m.model, people, m.run_id, test"""
+SELECT run_id, model, provenance, (SELECT any_value(dataset) FROM people p
+WHERE p.benchmark_id = r.benchmark_id) AS people, test, metric, attribute, "value", n,
+low AS ci_low, high AS ci_high, missing_reason
+FROM numbers JOIN runs r USING (run_id)
+WHERE study = 'headline' AND method = 'full' AND list_contains($runs, run_id)
+AND ((test = 'p1' AND x = 52) OR test IN ('gender', 'age'))
+AND ((metric = 'recall' AND attribute = '')
+OR (metric = 'disparity' AND [attribute, "group", other] IN (SELECT unnest($pairs))))
+ORDER BY provenance = 'planted', model, people, run_id, test"""
 
 
 def sections(results: Path, model: str = "") -> list[Section]:
@@ -68,18 +68,15 @@ def _places(results: Path) -> Section:
 
 
 def _people(results: Path) -> Section:
-    pillars = {attribute: f"{attribute}:{'-'.join(pair)}" for attribute, pair in PAIRS.items()}
     runs = store.latest_runs(results, FACET, per_benchmark=True)
-    given = {"runs": runs, "pillars": list(pillars.values())}
+    given = {"runs": runs, "pairs": [[attribute, *pair] for attribute, pair in PAIRS.items()]}
     lines: dict[tuple[str, ...], dict[str, str]] = {}
     for r in store.query(results, _PEOPLE, given).to_dict("records"):
         who = (r["run_id"], _name(r["model"], r["provenance"]), str(r["people"] or ""), r["test"])
-        column = "all" if r["metric"] == "recall" else r["pillar"]
-        lines.setdefault(who, {})[column] = _number(r)
+        lines.setdefault(who, {})[r["attribute"]] = _number(r)
     heads = ["recall", *(" - ".join(pair) for pair in PAIRS.values())]
-    wanted: Sequence[str] = ["all", *pillars.values()]
     rows = [("model", "people", "asked", *heads)]
-    rows += [(*who[1:], *(found.get(c, "-") for c in wanted)) for who, found in lines.items()]
+    rows += [(*who[1:], *(found.get(a, "-") for a in ("", *PAIRS))) for who, found in lines.items()]
     return PEOPLE, rows
 
 

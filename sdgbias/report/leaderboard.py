@@ -77,7 +77,8 @@ def newest_runs(reader: Reader, suite: str, benchmark: str) -> list[Row]:
 def cells(reader: Reader, run: Row) -> list[Cell]:
     """Every (task, metric, method, test, pillar, indicator) of one run: the options of the
     selects."""
-    sql = f"SELECT {', '.join(CHOICES)} FROM metric_rows WHERE run_id = ? ORDER BY ALL"
+    sql = f"""SELECT {", ".join(CHOICES)} FROM {store.NUMBERS} WHERE run_id = ?
+              AND study = 'headline' ORDER BY ALL"""
     found = reader.ask(sql, [run["run_id"]])
     return list(map(itemgetter(*CHOICES), found))
 
@@ -116,8 +117,8 @@ def numbers(
     runs = [*also, *([] if asked is None else asked["run_id"])]
     of = " AND ".join(f"{name} = ${name}" for name in CHOICES)
     return reader.frame(
-        f"""SELECT run_id, "value", n, ci_low, ci_high, missing_reason FROM metric_rows
-            WHERE {of} AND list_contains($runs, run_id)""",
+        f"""SELECT run_id, "value", n, ci_low, ci_high, missing_reason FROM {store.NUMBERS}
+            WHERE {of} AND study = 'headline' AND list_contains($runs, run_id)""",
         {name: chosen[name] for name in CHOICES} | {"runs": runs},
     ).astype({"n": "Int64"})
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-from sdgbias import suites
+from sdgbias import store, suites
 from sdgbias.analysis.asked import needs
 from sdgbias.files import packaged_yaml
 from sdgbias.methods import stats
@@ -133,9 +133,10 @@ def matrix(reader: Reader, among: Sequence[str] | None = None) -> dict[str, Any]
 def _numbers(reader: Reader, run_ids: Sequence[str]) -> dict[tuple[str, ...], Row]:
     """(run_id, *cell) -> the row of the store, for the cells of `COLUMNS`."""
     rows = reader.ask(
-        """SELECT run_id, task, metric, method, test, pillar, indicator, "value", n, ci_low,
-            ci_high, clusters, missing_reason FROM metric_rows
-            WHERE run_id IN (SELECT unnest(?::VARCHAR[])) AND metric IN (SELECT unnest(?))""",
+        f"""SELECT run_id, task, metric, method, test, pillar, indicator, "value", n, ci_low,
+            ci_high, clusters, missing_reason FROM {store.NUMBERS}
+            WHERE study = 'headline' AND run_id IN (SELECT unnest(?::VARCHAR[]))
+            AND metric IN (SELECT unnest(?))""",
         [list(run_ids), sorted({c.metric for c in COLUMNS})],
     )
     wanted = {c.cell for c in COLUMNS} | {cell for c in COLUMNS for _, cell in c.instead}

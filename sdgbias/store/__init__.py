@@ -31,11 +31,14 @@ import pyarrow as pa
 
 from sdgbias import locks
 from sdgbias.errors import StoreError, UsageError, one_of
+from sdgbias.files import packaged
 from sdgbias.store import database, migrate, night_files, parquet, untrusted, views
 from sdgbias.store.tables import TABLES as DETAILS
 from sdgbias.store.tables import arrow_table, check_reasons, json_text
 
 PROVENANCE = ("measured", "planted")
+#: What readers select from: every number of every run (numbers.sql).
+NUMBERS = f"({packaged('store', 'numbers.sql').read_text(encoding='utf-8')})"
 
 #: Key of a row within its run (or within its benchmark). Checked at publish, because no table has a
 #: primary key.

@@ -22,7 +22,7 @@ from sdgbias.files import packaged, packaged_yaml
 from sdgbias.store import parquet, views
 
 #: Version of schema.sql: raised with every change to it.
-SCHEMA = 20
+SCHEMA = 21
 _BUSY = re.compile(
     r"Could not set lock|Conflicting lock|different configuration|already attached|being used by"
     r" another"

@@ -19,7 +19,7 @@ from sdgbias.store import database, night_files
 from sdgbias.store.database import SCHEMA
 
 #: Versions whose files can be read.
-EARLIER = (15, 16, 17, 18, 19)
+EARLIER = (15, 16, 17, 18, 19, 20)
 #: Tables of earlier schemas whose rows are files now -> their view (night_files.py).
 _FILES_NOW = {"nights": "nights", "night_models": "night_outcomes"}
 #: Files whose schema this process has compared with its own, as (device, inode).
@@ -97,7 +97,8 @@ def _copy_rows(con: duckdb.DuckDBPyConnection) -> None:
         both = sorted(f'"{column}"' for of, column in ours & theirs if of == table)
         if both:
             con.execute(f"INSERT INTO {table} BY NAME SELECT {', '.join(both)} FROM old.{table}")
-    _copy_numbers(con, theirs)
+    if any(table == "study_rows" for table, _ in theirs):  # before schema 20
+        _copy_numbers(con, theirs)
 
 
 def _copy_numbers(con: duckdb.DuckDBPyConnection, columns: set[tuple[str, str]]) -> None:

@@ -51,13 +51,6 @@ CREATE MACRO pillar_of(attribute, named, other) AS
                     split_part(attribute, ' x ', 2), '=', split_part(named, ' x ', 2))
          WHEN other = '' THEN concat(attribute, '=', named) ELSE concat(attribute, ':', named, '-', other) END;
 
--- The headline metrics, with the questions of a row as one name.
-CREATE VIEW metric_rows AS
-SELECT run_id, model, suite, task, test, method, pillar_of(attribute, "group", other) AS pillar,
-       if(parameter = 'classes' AND x = 52, 'all-52', indicator) AS indicator,
-       metric, "value", n, low AS ci_low, high AS ci_high, clusters, missing_reason, note
-FROM numbers JOIN runs USING (run_id) WHERE study = 'headline';
-
 -- The public face of the results: exactly these 13 columns, in this order; debiasing methods beside the views and CADE.
 CREATE VIEW metrics AS
 SELECT run_id, model, suite, task, test, method, pillar_of(attribute, "group", other) AS pillar,

@@ -370,7 +370,6 @@ def _distinct_prompts(groups: _Groups, prompt: np.ndarray) -> pd.DataFrame:
     """Rows of the number of distinct prompts of the groups of Q-only."""
     size, rows = len(groups.names), groups.code >= 0
     n = np.bincount(groups.code[rows], minlength=size)
-    rows &= prompt >= 0
     pairs = np.unique(np.stack([groups.code[rows], prompt[rows]]), axis=1)
     columns = {
         "metric": "distinct_prompts",

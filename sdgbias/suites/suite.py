@@ -132,7 +132,7 @@ def _matrix(lists: pd.Series) -> NDArray[np.float64]:
 
 
 #: (benchmark, scored, settings, images, progress) -> the rows of every store table of one run,
-#: except scores and failures: items (or people), predictions, metric_rows and the suite's others.
+#: except scores and failures: items (or people), predictions, numbers and the suite's others.
 #: Raises InputError where no result can be computed, DataValidationError where the predictions
 #: break a quality rule.
 Tables = Callable[[Path, StoredScores, EvalSettings, Images, Progress], dict[str, pd.DataFrame]]

@@ -1,62 +1,66 @@
-"""Reviewers' CSVs, the agreement of two reviewers, and verdicts for the next build."""
+"""Reviewers' CSVs as people return them, of items and of templates, and verdicts for the next
+build."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
-from sdgbias.benchmark.review import kappa, load_verdicts
+from sdgbias.benchmark.review import load_verdicts
+from sdgbias.benchmark.review.template_sheets import (
+    template_agreement,
+    template_rows,
+    write_template_sheets,
+)
 from sdgbias.benchmark.review.verdicts import COLUMNS, read_verdicts, written_in
 from sdgbias.errors import InputError
+from sdgbias.raw.indicators import indicator
 
 HEADER = ",".join(COLUMNS)
-
-
 ROWS = [
-    ("mcq", 123456789012345, "accept", "", ""),
-    ("regression", 7, "reject", "wrong-gold", 'Straße, "neu"; alt'),
-    ("mcq", 8, "", "", ""),
+    ("mcq", "123456789012345", "accept", "", ""),
+    ("regression", "7", "reject", "wrong-gold", 'Straße, "neu"; alt'),
+    ("mcq", "8", "", "", ""),
 ]
 
 
 @pytest.mark.parametrize(
-    ("sep", "encoding", "end"),
+    ("separator", "encoding", "end"),
     [
         (",", "utf-8", "\n"),
         (";", "utf-8-sig", "\r\n"),
         (";", "cp1252", "\r\n"),
         ("\t", "utf-16", "\r\n"),
-        (",", "utf-8-sig", "\n"),
     ],
 )
 @pytest.mark.parametrize("prefix", [True, False])
 def test_csvs_as_people_return_them(
-    tmp_path: Path, sep: str, encoding: str, end: str, prefix: bool
+    tmp_path: Path, separator: str, encoding: str, end: str, prefix: bool
 ) -> None:
     table = pd.DataFrame(ROWS, columns=COLUMNS)
     if prefix:
-        table["item_id"] = table["task"] + "-" + table["item_id"].astype(str)
+        table["item_id"] = table["task"] + "-" + table["item_id"]
     table["verdict"] = table["verdict"].str.upper()
-    (tmp_path / "a.csv").write_bytes(
-        table.to_csv(index=False, sep=sep, lineterminator=end).encode(encoding)
-    )
-    found = read_verdicts(tmp_path / "a.csv")
-    assert list(found[list(COLUMNS)].itertuples(index=False, name=None)) == ROWS
-    assert found["row"].tolist() == [2, 3, 4]
+    text = table.to_csv(index=False, sep=separator, lineterminator=end)
+    (tmp_path / "a.csv").write_bytes(text.encode(encoding))
+
+    verdicts = read_verdicts(tmp_path / "a.csv")
+
+    assert list(verdicts.itertuples(name=None)) == [
+        (f"{task}-{item_id}", line, *rest)
+        for line, (task, item_id, *rest) in enumerate(ROWS, start=2)
+    ]
 
 
 def test_other_columns_blank_lines_and_short_rows_are_fine(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(
         "no,Verdict,task,item_id,note\n1,accept,mcq,5,x\n,,,,\n\n2, reject ,mcq,6\n"
     )
-    found = read_verdicts(tmp_path / "a.csv")
-    assert found[["item_id", "verdict", "reason", "comment"]].values.tolist() == [
-        [5, "accept", "", ""],
-        [6, "reject", "", ""],
-    ]
+    verdicts = read_verdicts(tmp_path / "a.csv")
+    assert verdicts["verdict"].to_dict() == {"mcq-5": "accept", "mcq-6": "reject"}
+    assert verdicts["line"].tolist() == [2, 5]
 
 
 @pytest.mark.parametrize(
@@ -64,31 +68,20 @@ def test_other_columns_blank_lines_and_short_rows_are_fine(tmp_path: Path) -> No
     [
         ("", "missing column(s) task, item_id, verdict"),
         ("task,item_id,comment\nmcq,5,x\n", "missing column(s) verdict"),
+        ("PK\x03\x04\x00\x00", "missing column(s)"),
         (f"{HEADER}\nmcq,5,maybe,,\n", "line 2: unknown verdict 'maybe'; valid: accept, reject"),
-        (
-            f"{HEADER}\nmcq,5,reject,ugly,\n",
-            "line 2: unknown reason 'ugly'; valid: ambiguous, image-unusable",
-        ),
+        (f"{HEADER}\nmcq,5,reject,ugly,\n", "line 2: unknown reason 'ugly'; valid: ambiguous"),
         (f"{HEADER}\nmcq,5,accept,other,\n", "line 2: accepted with the reason 'other'"),
-        (f"{HEADER}\nquiz,5,accept,,\n", "line 2: unknown task 'quiz'; valid: mcq, regression"),
-        (
-            f"{HEADER}\nmcq,regression-5,accept,,\n",
-            "line 2: item_id 'regression-5' is not of the task 'mcq'",
-        ),
-        (
-            f"{HEADER}\nmcq,1.23457E+14,accept,,\n",
-            "line 2: item_id '1.23457E+14' is no id; a spreadsheet has shortened it",
-        ),
-        (f'{HEADER}\nmcq,"1,23457E+14",accept,,\n', "a spreadsheet has shortened it"),
+        (f"{HEADER}\nquiz,5,accept,,\n", "line 2: item_id 'quiz-5' is no id; ids read like"),
+        (f"{HEADER}\nmcq,1.23457E+14,accept,,\n", "a spreadsheet may have shortened it"),
         (f"{HEADER}\nmcq,,accept,,\n", "line 2: item_id '' is no id"),
         (f"{HEADER}\nmcq,../5,accept,,\n", "is no id"),
         (
             f"{HEADER}\nmcq,5,accept,,\nmcq,6,,,\nmcq,mcq-5,reject,,\n",
             "line 4: mcq-5 stands in line 2 already",
         ),
-        (f"{HEADER}\nmcq,5,accept,,late, or so\n", "line 2: more fields than columns"),
+        (f"{HEADER}\nmcq,5,accept,,late, or so\n", "line 2: no CSV (more cells than columns"),
         (f'{HEADER}\nmcq,5,accept,,"late\nmcq,6,accept,,\n', "no CSV (unexpected end of data)"),
-        ("PK\x03\x04\x00\x00", "missing column(s)"),
     ],
 )
 def test_bad_csvs_give_one_line(tmp_path: Path, body: str, words: str) -> None:
@@ -96,11 +89,8 @@ def test_bad_csvs_give_one_line(tmp_path: Path, body: str, words: str) -> None:
     path.write_text(body)
     with pytest.raises(InputError) as caught:
         read_verdicts(path)
-    assert (
-        words in str(caught.value)
-        and "anna.csv" in str(caught.value)
-        and "\n" not in str(caught.value)
-    )
+    message = str(caught.value)
+    assert words in message and "anna.csv" in message and "\n" not in message
     assert written_in(path)
 
 
@@ -110,91 +100,87 @@ def test_no_csv(tmp_path: Path) -> None:
     assert not written_in(tmp_path / "nobody.csv")
 
 
-def table_of(
-    both_no: int, first_no: int, second_no: int, both_yes: int
-) -> tuple[np.ndarray, np.ndarray]:
-    one = np.repeat([True, True, False, False], [both_no, first_no, second_no, both_yes])
-    two = np.repeat([True, False, True, False], [both_no, first_no, second_no, both_yes])
-    return one, two
-
-
-def test_kappa_by_hand() -> None:
-    found = kappa(*table_of(20, 5, 10, 15))
-    # observed (20 + 15) / 50; by chance 25/50 * 30/50 + 25/50 * 20/50
-    assert found.value == pytest.approx((0.7 - 0.5) / (1 - 0.5)) and found.n == 50
-    assert found.low < found.value < found.high
-
-
-@pytest.mark.parametrize(
-    "counts", [(20, 5, 10, 15), (30, 20, 10, 340), (3, 40, 60, 4), (100, 1, 30, 7000)]
-)
-def test_variance_of_kappa_is_that_of_the_delta_method(counts: tuple[int, int, int, int]) -> None:
-    """Another way to the same number: the gradient of kappa, numerically, and the multinomial's
-    covariance."""
-
-    def value(p: np.ndarray) -> float:
-        table = p.reshape(2, 2)
-        chance = table.sum(1) @ table.sum(0)
-        return float((np.trace(table) - chance) / (1 - chance))
-
-    n = sum(counts)
-    p = np.array(counts) / n
-    gradient = np.array([(value(p + step) - value(p - step)) / 2e-6 for step in 1e-6 * np.eye(4)])
-    variance = gradient @ (np.diag(p) - np.outer(p, p)) @ gradient / n
-    found = kappa(*table_of(*counts))
-    assert (found.high - found.low) / 2 / 1.959964 == pytest.approx(variance**0.5, rel=1e-5)
-
-
-def test_interval_of_kappa_against_the_bootstrap() -> None:
-    one, two = table_of(60, 25, 35, 480)
-    found = kappa(one, two)
-    rng = np.random.default_rng(0)
-    draws = []
-    for _ in range(2000):
-        rows = rng.integers(0, len(one), len(one))
-        draws.append(kappa(one[rows], two[rows]).value)
-    low, high = np.quantile(draws, [0.025, 0.975])
-    assert found.low == pytest.approx(low, abs=0.02) and found.high == pytest.approx(high, abs=0.02)
-
-
-def test_kappa_where_it_says_little() -> None:
-    assert np.isnan(
-        kappa(*table_of(0, 0, 0, 30)).value
-    )  # both accept everything: chance explains it all
-    perfect = kappa(*table_of(5, 0, 0, 25))
-    assert perfect.value == 1 and np.isnan(perfect.low) and np.isnan(perfect.high)
-    assert kappa(*table_of(0, 15, 15, 0)).value == pytest.approx(-1)
-    assert np.isnan(kappa(np.array([], bool), np.array([], bool)).value)
-
-
 def test_verdicts_for_the_next_build(tmp_path: Path) -> None:
     path = tmp_path / "reviews.parquet"
     rows = pd.DataFrame(
-        {
-            "task": ["regression", "mcq"],
-            "item_id": [3, 9],
-            "verdict": ["accepted", "rejected"],
-            "by": "a",
-            "reason": "",
-        }
+        [("regression", 3, "accepted", "a"), ("mcq", 9, "rejected", "a")],
+        columns=["task", "item_id", "verdict", "by"],
     )
     rows.to_parquet(path)
-    found = load_verdicts(path)
-    assert found.values.tolist() == [
-        ["mcq", 9, "rejected"],
-        ["regression", 3, "accepted"],
-    ] and list(found) == ["task", "item_id", "verdict"]
+    verdicts = load_verdicts(path)
+    assert list(verdicts) == ["task", "item_id", "verdict"]
+    assert verdicts.to_numpy().tolist() == [["mcq", 9, "rejected"], ["regression", 3, "accepted"]]
     for broken, words in (
-        (rows.drop(columns="verdict"), "missing column"),
-        (rows.assign(verdict="reject"), "unknown verdict 'reject'; valid: accepted, rejected"),
-        (rows.assign(task="quiz"), "unknown task 'quiz'"),
-        (pd.concat([rows, rows]), "regression-3 has two verdicts|mcq-9 has two verdicts"),
+        (rows.drop(columns="verdict"), "can't be read .*verdict.*sdgbias review import"),
+        (rows.assign(verdict="reject"), "not one verdict"),
+        (rows.assign(task="quiz"), "not one verdict"),
+        (pd.concat([rows, rows]), "not one verdict"),
     ):
         broken.to_parquet(path)
         with pytest.raises(InputError, match=words):
             load_verdicts(path)
-    path.write_bytes(b"no table")
-    with pytest.raises(InputError, match="reviews.parquet: can't be read"):
-        load_verdicts(path)
     with pytest.raises(InputError, match="nothing.parquet: not there.*sdgbias review import"):
         load_verdicts(tmp_path / "nothing.parquet")
+
+
+# --- templates
+
+
+def judged(path: Path, *verdicts: str) -> Path:
+    rows = pd.DataFrame({"template": [f"mcq-{i}" for i in range(len(verdicts))]})
+    rows.assign(verdict=verdicts).to_csv(path, index=False)
+    return path
+
+
+def test_every_template_is_shown_with_its_options_and_evidence(small_benchmark: Path) -> None:
+    rows = template_rows(small_benchmark).set_index("template")
+
+    items = pd.read_parquet(small_benchmark / "items_mcq.parquet")
+    assert {f"mcq-{slug}" for slug in items["indicator"]} <= set(rows.index)
+    row, item = rows.loc["mcq-stunting"], items[items["indicator"] == "stunting"].iloc[0]
+    assert row["question"] == item["question"]
+    assert row["options"].startswith(f"A. {item['option_a']}; B. {item['option_b']}")
+    assert row["reasoning_target"] == indicator("stunting").template.reasoning
+    assert rows.filter(like="regression-", axis=0)["answer"].str.contains("right within").all()
+
+
+def test_verdicts_on_templates_survive_a_second_writing(
+    small_benchmark: Path, tmp_path: Path
+) -> None:
+    [path] = write_template_sheets(small_benchmark, tmp_path, ["ann"])
+    table = pd.read_csv(path, encoding="utf-8-sig", keep_default_na=False, dtype=str)
+    table.loc[0, "verdict"] = "reject"
+    table.to_csv(path, index=False)
+    before = path.read_bytes()
+
+    write_template_sheets(small_benchmark, tmp_path, ["ann"])
+
+    assert path.read_bytes() == before
+
+
+def test_agreement_names_what_an_adjudicator_decides(tmp_path: Path) -> None:
+    first = judged(tmp_path / "a.csv", "accept", "accept", "reject", "reject", "accept", "")
+    second = judged(tmp_path / "b.csv", "accept", "reject", "reject", "Reject ", "accept", "accept")
+
+    agreement = template_agreement(first, second)
+
+    assert agreement["templates"] == 5 and agreement["equal_verdicts"] == 0.8
+    assert agreement["kappa"] == pytest.approx((0.8 - 0.48) / (1 - 0.48))
+    assert agreement["to_adjudicate"] == ["mcq-1"]
+    assert agreement["rejected_by_both"] == ["mcq-2", "mcq-3"]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("template,verdict\nmcq-0,perhaps\n", "line 2: unknown verdict 'perhaps'; valid: accept"),
+        ("a,b\n1,2\n", "missing column"),
+        ("template,verdict\nmcq-0,\n", "no template has a verdict in both"),
+    ],
+)
+def test_a_sheet_that_cannot_be_used_is_named(tmp_path: Path, text: str, fault: str) -> None:
+    wrong = tmp_path / "a.csv"
+    wrong.write_text(text)
+
+    with pytest.raises(InputError, match=fault):
+        template_agreement(wrong, judged(tmp_path / "b.csv", "accept"))

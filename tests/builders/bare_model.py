@@ -77,9 +77,9 @@ class Bare:
         return getattr(self.model, "language_model", None) or self.model.text_model
 
     @torch.inference_mode()
-    def scores(self, prompt: Prompt) -> np.ndarray:
-        """(K,) log-probabilities of the candidates up to a constant, K single tokens, each alone or
-        with a space before it: in one token, or after a lone space where no token has both."""
+    def log_probabilities(self, prompt: Prompt) -> np.ndarray:
+        """(K,) of the candidates, K single tokens, each alone or with a space before it: in one
+        token, or after a lone space where no token has both."""
         inputs, model = self.inputs(prompt), self._model(prompt)
         if model.config.is_encoder_decoder:
             start = model.generation_config.decoder_start_token_id
@@ -97,18 +97,25 @@ class Bare:
             found = found.logaddexp(first[vocabulary[space]] + after.log_softmax(-1)[ids])
         elif space is not None:
             found = found.logaddexp(first[[vocabulary[f"{space}{c}"] for c in prompt.candidates]])
-        return np.asarray(found - found.mean())
+        return np.asarray(found)
+
+    def scores(self, prompt: Prompt) -> np.ndarray:
+        """(K,) the same up to a constant."""
+        found = self.log_probabilities(prompt)
+        return found - found.mean()
 
     @torch.inference_mode()
-    def answer(self, prompt: Prompt, length: int) -> str:
+    def answer(self, prompt: Prompt, length: int, start: str = "") -> str:
         """A greedy answer by the library's own generate, without the penalty on repetition that a
-        generation_config.json may set."""
+        generation_config.json may set; ``start``: what it begins with."""
         inputs, model = self.inputs(prompt), self._model(prompt)
+        given = self.processor.tokenizer(start, add_special_tokens=False)["input_ids"]
+        inputs = longer(inputs, given) if start else inputs
         greedy = {"do_sample": False, "repetition_penalty": 1.0}
         ids = model.generate(**inputs, max_new_tokens=length, **greedy)
         begun = 0 if model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
         new = ids[0, begun:]
-        return str(self.processor.tokenizer.decode(new, skip_special_tokens=True)).strip()
+        return (start + self.processor.tokenizer.decode(new, skip_special_tokens=True)).strip()
 
 
 def longer(inputs: Mapping[str, Any], tokens: Sequence[int]) -> dict[str, Any]:

@@ -34,12 +34,8 @@ def publish_nights(path: Path, nights: int = 4) -> Path:
 
 def _publish_nights(path: Path, nights: int) -> None:
     table = fake_results.items(np.random.default_rng(1), 60, 24)
-    images = sorted(set(table["image_id"]))
-    pictures = [
-        fake_results.composite(np.random.default_rng(i), i / len(images))
-        for i in range(len(images))
-    ]
-    shared = {"items": table, "previews": pd.DataFrame({"image_id": images, "png": pictures})}
+    pictures = fake_results.previews(sorted(set(table["image_id"])))
+    shared = {"items": table, "previews": pictures}
     newest: dict[str, str] = {}
     for n in range(nights):
         start = FIRST + timedelta(days=n)
@@ -71,7 +67,7 @@ def _publish_nights(path: Path, nights: int) -> None:
                 store.publish(
                     path,
                     record,
-                    fake_results._run(model, table, np.random.default_rng(500 + 10 * at + n))
+                    fake_results.answered(model, table, np.random.default_rng(500 + 10 * at + n))
                     | (shared if n == 0 else {}),
                 )
             rows.append(

@@ -34,3 +34,10 @@ def numbers_of(rows: Any) -> pd.DataFrame:
         indicator=frame["indicator"].replace("all-52", "all"),
     )
     return numbers(frame[[name for name in NUMBER if name in frame]])
+
+
+def disparity(value: float) -> pd.DataFrame:
+    """Men minus women among the directly asked of all classes, 5 points on either side."""
+    cell = {"task": "direct", "test": "p1", "method": "full", "pillar": "gender:male-female"}
+    cell |= {"indicator": "all-52", "metric": "disparity", "n": 30}
+    return numbers_of([cell | {"value": value, "ci_low": value - 0.05, "ci_high": value + 0.05}])

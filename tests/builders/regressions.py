@@ -34,7 +34,7 @@ def publish_run(
     turned to another letter, and its scores with it. Everything else is the same in every run of a
     model."""
     table = fake_results.items(np.random.default_rng(1), 150, 0)
-    made = fake_results._run(model, table, np.random.default_rng(100))
+    made = fake_results.answered(model, table, np.random.default_rng(100))
     rng = np.random.default_rng(5)
     gold = table.set_index("item_id")["gold"].map("ABC".index)
     scores, said = made["scores"], made["predictions"]
@@ -51,15 +51,7 @@ def publish_run(
     said = said.merge(now, on=["item_id", "test", "method"], how="left")
     said["pred"] = said["pred_now"].fillna(said["pred"])
     said["correct"] = said["pred"] == said["item_id"].map(table.set_index("item_id")["gold"])
-    images = sorted(set(table["image_id"]))[:12]
-    previews = pd.DataFrame(
-        {
-            "image_id": images,
-            "png": [
-                fake_results.composite(np.random.default_rng(i), i / 12) for i in range(len(images))
-            ],
-        }
-    )
+    previews = fake_results.previews(sorted(set(table["image_id"]))[:12])
     run_id = f"{model}-{number}"
     record = store.RunRecord(
         run_id=run_id,
@@ -176,12 +168,7 @@ def told_night(path: Path) -> Path:
     """A second night as the gate leaves it, without scores: a breach with flips, an unchanged
     model, one that failed, one never judged."""
     table = fake_results.items(np.random.default_rng(1), 30, 0)
-    previews = pd.DataFrame(
-        {
-            "image_id": ["image0", "image1"],
-            "png": [fake_results.composite(np.random.default_rng(i), i / 2) for i in range(2)],
-        }
-    )
+    previews = fake_results.previews(["image0", "image1"])
     for number in (1, 2):
         record = store.RunRecord(
             run_id=f"{LOST}-{number}",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +55,12 @@ def composite(rng: np.random.Generator, wealth: float) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, "PNG")
     return buffer.getvalue()
+
+
+def previews(images: Sequence[str]) -> pd.DataFrame:
+    """Table previews of these pictures, from poor to rich."""
+    drawn = [composite(np.random.default_rng(i), i / len(images)) for i in range(len(images))]
+    return pd.DataFrame({"image_id": images, "png": drawn})
 
 
 def items(rng: np.random.Generator, n: int, n_regression: int) -> pd.DataFrame:
@@ -166,7 +172,8 @@ def _cells(frame: pd.DataFrame, test: str, method: str) -> Iterator[dict[str, ob
             }
 
 
-def _run(model: str, table: pd.DataFrame, rng: np.random.Generator) -> dict[str, pd.DataFrame]:
+def answered(model: str, table: pd.DataFrame, rng: np.random.Generator) -> dict[str, pd.DataFrame]:
+    """The tables of a run of one of `MODELS` on these items."""
     prior, sight = MODELS[model]
     mcq, regression = (
         table[table["task"] == "mcq"].reset_index(drop=True),
@@ -302,15 +309,7 @@ def publish_fake(path: Path, n: int = 60, n_regression: int = 24) -> Path:
 
 def _publish_fake(path: Path, n: int, n_regression: int) -> None:
     table = items(np.random.default_rng(1), n, n_regression)
-    images = sorted(set(table["image_id"]))
-    previews = pd.DataFrame(
-        {
-            "image_id": images,
-            "png": [
-                composite(np.random.default_rng(i), i / len(images)) for i in range(len(images))
-            ],
-        }
-    )
+    pictures = previews(sorted(set(table["image_id"])))
     quarantine = pd.DataFrame(
         [("clusters", f"KE{i}", "missing-tile", "no npz file") for i in range(3)]
         + [("clusters", "KE9", "photo-corrupt", "<cut off>")],
@@ -337,9 +336,9 @@ def _publish_fake(path: Path, n: int, n_regression: int) -> None:
             config={"draws": 500, "extra": {"cells": 240, "prompts": 60}},
             provenance="planted",
         )
-        tables = _run(model, table, np.random.default_rng(100 + day))
+        tables = answered(model, table, np.random.default_rng(100 + day))
         store.publish(
-            path, record, tables | {"items": table, "previews": previews, "quarantine": quarantine}
+            path, record, tables | {"items": table, "previews": pictures, "quarantine": quarantine}
         )
 
 
@@ -384,7 +383,7 @@ def _publish_models(path: Path) -> None:
         quarantine = pd.DataFrame(
             {"table": ["items_mcq"], "key": ["1"], "rule": ["near-duplicate"], "detail": [""]}
         )
-        tables = _run(list(MODELS)[at % 2], table, np.random.default_rng(200 + at))
+        tables = answered(list(MODELS)[at % 2], table, np.random.default_rng(200 + at))
         store.publish(path, record, tables | {"items": table, "quarantine": quarantine})
 
 

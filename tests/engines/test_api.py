@@ -16,7 +16,6 @@ import pytest
 
 from sdgbias.engines.api.engine import Api, first_token
 from sdgbias.errors import ModelError, RegistryError
-from sdgbias.registry import changes, entries
 from sdgbias.types import Prompt
 from tests.builders.endpoint import (
     KEY,
@@ -266,13 +265,11 @@ def test_a_missing_or_broken_key_names_the_variable(
         ({"concurrency": True}, "concurrency is True"),
         ({"limits": {"requests": -1}}, "limits is"),
         ({"limits": {"images": 1}}, "limits is"),
-        ({"budget": 3}, "unknown option 'budget'"),
         ({"candidate_ids": {"AB": [1]}}, "candidate_ids is"),
         ({"candidate_ids": {0: [1]}}, "candidate_ids is"),
         ({"retries": 6.0}, "retries is 6.0; valid: a whole number"),
         ({"timeout": float("nan")}, "timeout is nan"),
         ({"body": {"temperature": 1}}, "body is"),
-        ({"topk": 5}, "unknown option 'topk'; valid: api_key_env"),
     ],
 )
 def test_bad_options_name_themselves(
@@ -288,20 +285,6 @@ def test_bad_options_name_themselves(
 def test_https_and_loopback_are_taken(server: Server, make: Callable[..., Api]) -> None:
     for url in ("https://example.org/v1", "http://localhost:1/v1", "http://[::1]:1/v1"):
         assert make(base_url=url).options.base_url == url
-
-
-def test_the_registry_takes_every_option(server: Server) -> None:
-    full = spec(
-        server,
-        served_model="tiny",
-        candidate_ids={"A": [1]},
-        prefill=True,
-        limits={"requests": 500, "tokens": 30000},
-        image_tokens=1100,
-        patience=60,
-        body={"seed": 1},
-    )
-    assert entries.parse(changes.to_dict(full), "closed.yaml").options == full.options
 
 
 def test_the_fingerprint_follows_what_changes_scores(

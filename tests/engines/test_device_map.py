@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sdgbias.engines.hf.engine import HuggingFace
-from sdgbias.errors import ModelError, RegistryError
+from sdgbias.errors import ModelError
 from sdgbias.registry import entries
 from tests.builders.sample_prompts import sample_prompts
 
@@ -30,9 +30,3 @@ def test_a_model_that_is_placed_by_its_map_scores_as_before() -> None:
         placed.candidate_scores(prompts).logits, bare.candidate_scores(prompts).logits
     )
     assert placed.fingerprint == bare.fingerprint, "where layers lie changes no score"
-
-
-def test_a_wrong_map_is_one_line() -> None:
-    spec = replace(entries.load(ROOT, "tiny-llava"), options={"device_map": "cuda:0"})
-    with pytest.raises(RegistryError, match="valid: auto, balanced, sequential"):
-        HuggingFace(spec, ROOT)

@@ -91,7 +91,7 @@ def test_settings_and_versions(of, monkeypatch: pytest.MonkeyPatch) -> None:  # 
         {"batch_size": 1},
         {"notes": "x"},
         {"state": "candidate"},
-        {"options": {"chunk_timeout": 5}},
+        {"options": {"chunk_timeout": 5, "gpu": "a100", "suites": ["sdg"]}},
     ):
         assert of(replace(SPEC, **same), ROOT) == before
 

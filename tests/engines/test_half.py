@@ -48,11 +48,6 @@ def test_half_precision_only_rounds(name: str, dtype: str, tmp_path: Path) -> No
     assert [one[1][0] for one in said] == ["3", "3"]
 
 
-def test_picture_tokens_that_see_each_other_are_shared(tmp_path: Path) -> None:
-    engine = load(families.write(tmp_path / "m", "gemma3"), "float32")
-    assert decide(engine, PROMPTS).share_prefix
-
-
 def test_prompts_that_see_all_of_themselves_are_never_shared(tmp_path: Path) -> None:
     """In bfloat16 the difference must not pass for rounding."""
     engine = load(families.write(tmp_path / "m", "paligemma"), "bfloat16")

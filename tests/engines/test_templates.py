@@ -10,13 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
-from jsonschema import Draft202012Validator
 
 from sdgbias.engines.hf import prompting
 from sdgbias.engines.hf.engine import HuggingFace
 from sdgbias.engines.hf.processor import load_processor
-from sdgbias.engines.hf.prompting import ChatTemplate, probe_hash, render, template_of
+from sdgbias.engines.hf.prompting import ChatTemplate, probe_hash, render
 from sdgbias.errors import ModelError, RegistryError
 from sdgbias.registry import entries
 from sdgbias.registry.spec import ModelSpec
@@ -70,19 +68,6 @@ def test_options_reach_the_template_and_the_fingerprint(
     assert HuggingFace(spec(dated), Path()).fingerprint != plain.fingerprint
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ("no", "valid: a mapping"),
-        ({"system": 3}, "is {'system': 3}; valid: .*system and answer_prefix are texts"),
-        ({"enable_thinking": [1]}, "is {'enable_thinking': \\[1\\]}; valid: a mapping"),
-    ],
-)
-def test_a_template_option_that_is_none(given: object, words: str) -> None:
-    with pytest.raises(RegistryError, match=words):
-        template_of(spec(Path(), template=given))
-
-
 def test_an_argument_that_the_template_does_not_read_is_refused(dated: Path) -> None:
     with pytest.raises(RegistryError, match="doesn't read reasoning_effort.*models prompt m"):
         HuggingFace(spec(dated, template={"reasoning_effort": "low"}), Path())
@@ -106,24 +91,6 @@ def test_settings_of_the_image_processor(tmp_path: Path) -> None:
         load_processor(spec(folder, processor={"max_pixel": 1}), Path())
     one, two = (HuggingFace(spec(folder, **o), Path()) for o in ({}, {"processor": small}))
     assert one.fingerprint != two.fingerprint
-
-
-def test_the_schema_of_entries_knows_both_options() -> None:
-    path = entries.find_root() / "registry" / "model.schema.json"
-    schema = Draft202012Validator(json.loads(path.read_text(encoding="utf-8")))
-    entry = yaml.safe_load((path.parent / "models" / "tiny-llava.yaml").read_text("utf-8"))
-    for backend in ("hf", "vllm"):
-        for options, valid in (
-            (
-                {"template": {"system": "x", "thinking": False}, "processor": {"max_pixels": 9}},
-                True,
-            ),
-            ({"template": {"system": 3}}, False),
-            ({"template": {"thinking": [1]}}, False),
-            ({"processor": 9}, False),
-            ({"tempalte": {}}, False),
-        ):
-            assert schema.is_valid({**entry, "backend": backend, "options": options}) == valid
 
 
 def test_a_prompt_is_printed_as_the_model_gets_it(small_benchmark: Path) -> None:

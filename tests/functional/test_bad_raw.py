@@ -354,6 +354,11 @@ def test_killed_at_changes_of_the_disk_a_build_goes_on_to_the_same_bytes(
             code, _ = _go(server, stage, raw, out, 0)
             assert code == 0, f"{stage} doesn't go on after a kill at {moment} of {changes}"
             assert _digests(out) == _digests(whole), f"{stage}, killed at {moment} of {changes}"
+    # the command, in a process with another seed of hashes
+    ok(command(raw, tmp_path / "alone", "--mcq 60 --regression 20"), alone=True)
+    alone = _digests(tmp_path / "alone")
+    kept = {n: d for n, d in _digests(whole).items() if n.endswith((".parquet", "benchmark.json"))}
+    assert {name: alone[name] for name in kept} == kept
 
 
 def test_ctrl_c_says_what_is_kept(tmp_path: Path) -> None:
@@ -376,16 +381,3 @@ def test_ctrl_c_says_what_is_kept(tmp_path: Path) -> None:
     assert line == f"interrupted: {kept}"
     scoring = Record("", "scoring prompts", 640, 1762)
     assert _interrupted(scoring).startswith("interrupted: 640 of 1,762 prompts are kept; run")
-
-
-@pytest.mark.slow
-def test_a_build_is_the_same_to_the_byte_in_a_process_with_another_seed_of_hashes(
-    raw: Path, tmp_path: Path
-) -> None:
-    ok(command(raw, tmp_path / "one"))
-    ok(command(raw, tmp_path / "two"), alone=True)
-    one, two = (_digests(tmp_path / name) for name in ("one", "two"))
-    assert {n for n in one if n.endswith((".parquet", "benchmark.json"))}
-    assert {n: d for n, d in one.items() if n.endswith(".parquet") or n == "benchmark.json"} == {
-        n: d for n, d in two.items() if n.endswith(".parquet") or n == "benchmark.json"
-    }

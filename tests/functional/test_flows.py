@@ -253,6 +253,7 @@ def evaluating(model: str) -> list[int]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_night_over_two_pools_goes_on_when_a_person_cancels_one_model(
     server: Page, tiny_benchmark: Path, tmp_path: Path

@@ -4,12 +4,8 @@ change is no alarm."""
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -19,6 +15,7 @@ from sdgbias.registry import entries
 from sdgbias.scoring import evaluate
 from sdgbias.suites.suite import EvalSettings
 from tests.builders.commands import add_model, ok, refused, sdgbias
+from tests.builders.webhook import receiving
 
 FIRST, SECOND = "2026-11-20T0130", "2026-11-21T0130"
 HABITS = {
@@ -74,32 +71,8 @@ def nights(tmp_path_factory: pytest.TempPathFactory, tiny_benchmark: Path) -> St
     return Stack(folder, results, policy)
 
 
-@pytest.fixture
-def webhook() -> Iterator[tuple[str, list[int], list[dict[str, Any]]]]:
-    """(address, the codes it answers with in turn, what was sent) of a receiver on loopback."""
-    codes, bodies = [200], []  # type: ignore[var-annotated]
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(codes.pop(0) if len(codes) > 1 else codes[0])
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/s3cret", codes, bodies
-    server.shutdown()
-    server.server_close()
-
-
 def test_a_planted_loss_is_caught_told_and_explained(
-    nights: Stack,
-    webhook: tuple[str, list[int], list[dict[str, Any]]],
-    monkeypatch: pytest.MonkeyPatch,
+    nights: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = {"registry": nights.folder}
     common = f"--results {nights.results} --policy {nights.policy}"
@@ -127,16 +100,15 @@ def test_a_planted_loss_is_caught_told_and_explained(
     assert entry.state == "quarantined"
     assert entry.reason == f"gate: optimism in breach, run {drifter['run_id']}"
 
-    address, codes, bodies = webhook
-    monkeypatch.setenv("SDGBIAS_WEBHOOK", address)
-    codes[:] = [404]
-    line = refused(8, f"gate announce {common}", **home)
-    assert "HTTP 404" in line and "s3cret" not in line
-    codes[:] = [500, 200]
-    link = "https://reports.example.org/night.html"
-    assert f"{SECOND}: sent" in ok(f"gate announce {common} --link {link}", **home)
-    assert len(bodies) == 3 and "1 model in breach: drifter" in bodies[-1]["text"]
-    assert "accuracy, Full, choice" in bodies[-1]["text"]
+    with receiving(404, 500, 200) as receiver:
+        monkeypatch.setenv("SDGBIAS_WEBHOOK", receiver.url)
+        line = refused(8, f"gate announce {common}", **home)
+        assert "HTTP 404" in line and "s3cret" not in line
+        link = "https://reports.example.org/night.html"
+        assert f"{SECOND}: sent" in ok(f"gate announce {common} --link {link}", **home)
+    assert len(receiver.bodies) == 3
+    text = receiver.bodies[-1]["text"]
+    assert "1 model in breach: drifter" in text and "accuracy, Full, choice" in text
 
     out = nights.folder / "report"
     ok(f"report --last-night --results {nights.results} --out {out}", **home)

@@ -92,9 +92,6 @@ def test_init_writes_a_project_whose_own_copies_win(python: Path, tmp_path: Path
         [stage.get("deps") for stage in stages.values()]
     )
     assert done(python, tmp_path, "models", "list") is not None
-    model = CHECKOUT / "registry" / "weights" / "tiny-llava"
-    done(python, tmp_path, "register-model", model, "--name", "mine")
-    assert (tmp_path / "registry" / "models" / "mine.yaml").is_file()
     rules = tmp_path / "expectations" / "clusters.sql"
     rules.write_text("-- never-held (gate): nothing holds\nfalse;\n", encoding="utf-8")
     done(python, tmp_path, "sample", "--clusters", 12)

@@ -3,12 +3,10 @@ late, or refuses."""
 
 from __future__ import annotations
 
-import json
 import logging
-import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from sdgbias.nightly import notify
 from tests.builders import regressions as gate_results
 from tests.builders.regressions import FIRST, LOST, SECOND
 from tests.builders.results import copied
+from tests.builders.webhook import receiving
 
 NOW = datetime(2026, 11, 21, 6, 0)
 VARIABLE = "SDGBIAS_TEST_WEBHOOK"
@@ -36,46 +35,10 @@ def results(written: Path, tmp_path: Path) -> Path:
     return copied(written, tmp_path / "r.duckdb")
 
 
-class Receiver:
-    """answers: HTTP codes in turn, the last one for good; bodies: what was sent."""
-
-    def __init__(self, *answers: int) -> None:
-        self.answers, self.bodies, self.paths = list(answers), [], []  # type: ignore[var-annotated]
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                outer.paths.append(self.path)
-                outer.bodies.append(
-                    json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                )
-                code = outer.answers.pop(0) if len(outer.answers) > 1 else outer.answers[0]
-                self.send_response(code)
-                if code == 302:
-                    self.send_header("Location", "http://127.0.0.1:1/elsewhere")
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/services/T0/s3cret"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-
 @pytest.fixture
 def receiver() -> Iterator[Any]:
-    made: list[Receiver] = []
-
-    def start(*answers: int) -> Receiver:
-        made.append(Receiver(*answers))
-        return made[-1]
-
-    yield start
-    for r in made:
-        r.server.shutdown()
-        r.server.server_close()
+    with ExitStack() as running:
+        yield lambda *answers: running.enter_context(receiving(*answers))
 
 
 def night(results: Path) -> nights.NightRecord:

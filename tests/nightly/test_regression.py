@@ -125,15 +125,7 @@ def test_a_question_that_was_reworded_is_another_question(results: Path) -> None
     gate_results.publish_run(results, LOST, 3, 2, benchmark="fedcba9876543210")
     other = store.query(results, "FROM items WHERE benchmark_id = 'fedcba9876543210'")
     other["question"] = np.where(other["item_id"] < 30, "Reworded?", other["question"])
-    record = {
-        str(k): v
-        for k, v in (
-            store.query(results, "FROM runs WHERE run_id = ?", [f"{LOST}-3"])
-            .iloc[0]
-            .to_dict()
-            .items()
-        )
-    }
+    [record] = store.query(results, "FROM runs WHERE run_id = ?", [f"{LOST}-3"]).to_dict("records")
     tables = {
         t: store.query(results, f"FROM {t} WHERE run_id = ?", [f"{LOST}-3"]).drop(columns="run_id")
         for t in ("scores", "predictions", "cade_params")
@@ -328,15 +320,7 @@ def test_flips_are_the_worst_first_and_every_question_once_before_any_twice(resu
 
 
 def test_flips_of_what_is_in_breach_come_first(results: Path) -> None:
-    record = {
-        str(k): v
-        for k, v in (
-            store.query(results, "FROM runs WHERE run_id = ?", [f"{LOST}-2"])
-            .iloc[0]
-            .to_dict()
-            .items()
-        )
-    }
+    [record] = store.query(results, "FROM runs WHERE run_id = ?", [f"{LOST}-2"]).to_dict("records")
     said = store.query(results, "FROM predictions WHERE run_id = ?", [f"{LOST}-2"]).drop(
         columns="run_id"
     )

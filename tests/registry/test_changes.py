@@ -191,29 +191,6 @@ def test_moves(root: Path, old: str, new: str) -> None:
     assert path.read_text() == text
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"state": "asleep"}, "valid: candidate, enabled, quarantined, retired"),
-        ({"state": "quarantined"}, "without a reason"),
-        ({"state": "quarantined", "reason": "two\nlines"}, "one line"),
-        ({"state": "quarantined", "reason": "x", "until": "2026-02-30"}, "such as 2026-11-30"),
-        ({"state": "enabled", "until": "2026-11-30"}, "only for a quarantined"),
-    ],
-)
-def test_set_state_refuses(root: Path, change: dict[str, str], words: str) -> None:
-    path = put(root, GOOD)
-    text = path.read_text()
-    with pytest.raises(RegistryError, match=words) as caught:
-        changes.set_state(root, "m", **change)
-    assert str(path) in str(caught.value) and path.read_text() == text
-    with pytest.raises(RegistryError, match="unknown model 'gone'; valid: m"):
-        changes.set_state(root, "gone", "enabled")
-    put(root, "colour: red")
-    with pytest.raises(RegistryError, match="unknown field 'colour'"):
-        changes.set_state(root, "m", "enabled")
-
-
 def test_an_unpinned_candidate_is_not_enabled(root: Path) -> None:
     put(root, {**GOOD, **OFF, "revision": "unpinned"})
     with pytest.raises(RegistryError, match="40 hex digits"):

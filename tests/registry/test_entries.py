@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from datetime import date
@@ -22,7 +20,7 @@ from sdgbias.analysis.paper import printed
 from sdgbias.errors import RegistryError
 from sdgbias.registry import changes, entries
 from sdgbias.registry.spec import ModelSpec
-from sdgbias.types import IMAGE_FREE, STATES, VIEWS
+from sdgbias.types import IMAGE_FREE, VIEWS
 from tests.builders.entries import API, COMMIT, GOOD, OFF, QUARANTINED, REPOSITORY, put
 
 # (change to GOOD, text of the error or None): the same table is put to the code and to the
@@ -116,13 +114,7 @@ CASES: dict[str, tuple[dict[str, Any], str | None]] = {
         {**API, "options": {"api_key_env": "sk-abcdefghijklmnopqrstuvwx"}},
         "looks like a secret",
     ),
-    "api key field": ({**API, "options": {"api_key": "x"}}, "looks like a secret"),
-    "token field": ({"options": {"hf_token": "x"}}, "looks like a secret"),
     "deep token": ({"options": {"login": {"auth_token": "x"}}}, "looks like a secret"),
-    "secret value": (
-        {"options": {"header": "Bearer sk-abcdefghijklmnopqrstuvwx"}},
-        "looks like a secret",
-    ),
     "key on top": ({"api_key": "x"}, "looks like a secret"),
     **{f"no {field}": ({field: None}, "missing field") for field in entries.REQUIRED},
 }
@@ -202,31 +194,6 @@ def test_two_views_are_written_and_all_four_are_not(root: Path) -> None:
     assert jsonschema.Draft202012Validator(schema).is_valid({**GOOD, "views": list(IMAGE_FREE)})
 
 
-def test_schema_knows_every_field() -> None:
-    schema = json.loads((REPOSITORY / "registry" / "model.schema.json").read_text(encoding="utf-8"))
-    assert tuple(schema["properties"]) == entries.FIELDS
-    assert schema["required"] == list(entries.REQUIRED)
-    assert schema["properties"]["state"]["enum"] == list(STATES)
-    readme = (REPOSITORY / "registry" / "README.md").read_text(encoding="utf-8")
-    assert all(f"| `{field}` |" in readme for field in entries.FIELDS)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("- a\n", "not a mapping"),
-        ("", "not a mapping"),
-        ("name: [\n", "not readable YAML"),
-        ("name: m\nname: m\n", "'name' is given twice"),
-        ("name: !!python/object/apply:os.system ['true']\n", "not readable YAML"),
-    ],
-)
-def test_not_an_entry(root: Path, text: str, words: str) -> None:
-    put(root, text)
-    with pytest.raises(RegistryError, match=words):
-        entries.load(root, "m")
-
-
 def test_name_differs_from_file(root: Path) -> None:
     put(root, GOOD, "other")
     with pytest.raises(RegistryError, match="valid: other"):
@@ -261,13 +228,6 @@ def test_broken_neighbour_blocks_only_the_whole(root: Path) -> None:
     assert entries.load(root, "m").name == "m"
     with pytest.raises(RegistryError, match=r"bad\.yaml"):
         entries.load_all(root)
-
-
-def test_load_all_and_enabled(root: Path) -> None:
-    for stem, change in (("b", {}), ("a", OFF)):
-        put(root, {**GOOD, **change, "name": stem}, stem)
-    found = entries.load_all(root)
-    assert [(name, spec.enabled) for name, spec in found.items()] == [("a", False), ("b", True)]
 
 
 def test_find_root(
@@ -360,19 +320,6 @@ def test_every_model_of_a_paper_is_asked_its_suites() -> None:
         assert list(entries.suites(specs[name])) == wanted, name
     remote = {n for n in in_facet if "remote code" in specs[n].reason}
     assert remote == {"minicpm-v-8b"} and not any(specs[n].trust_remote_code for n in in_facet)
-
-
-def test_import_is_light() -> None:
-    code = (
-        "import yaml, dataclasses, enum, json, re, pathlib, sys, time; t = time.process_time();"
-        " import sdgbias.registry.entries; print(time.process_time() - t, *(m for m in ('pandas',"
-        " 'numpy', 'torch', 'huggingface_hub') if m in sys.modules))"
-    )
-    out = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY
-    ).stdout.split()
-    assert out[1:] == []  # nothing heavy came along
-    assert float(out[0]) < 0.5  # seconds of CPU time, measured 0.01; loose for slow machines
 
 
 def nasty(kind: str) -> str:

@@ -28,7 +28,7 @@ def results(published: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("run", ["fake-optimist-2", "unfair-0"])
 def test_any_cell_has_the_numbers_of_the_store(results: Path, run: str) -> None:
     sql = (
-        f"SELECT {', '.join(leaderboard.CHOICES)}, value, n, ci_low, ci_high FROM metric_rows WHERE"
+        f"SELECT {', '.join(leaderboard.CHOICES)}, value, n, ci_low, ci_high FROM metrics WHERE"
         " run_id = ? ORDER BY indicator IN ('all', 'all-52'), hash(test, metric)"
     )
     stored = store.query(results, sql, [run]).astype(object)
@@ -46,7 +46,7 @@ def test_any_cell_has_the_numbers_of_the_store(results: Path, run: str) -> None:
 
 def test_every_cell_of_a_run_is_offered(results: Path) -> None:
     runs = store.query(results, "FROM runs WHERE finished_at IS NOT NULL").to_dict("records")
-    stored = f"SELECT DISTINCT {', '.join(leaderboard.CHOICES)} FROM metric_rows WHERE run_id = ?"
+    stored = f"SELECT DISTINCT {', '.join(leaderboard.CHOICES)} FROM metrics WHERE run_id = ?"
     with Results(results).reading() as reader:
         for run in runs:
             wanted = store.query(results, stored, [run["run_id"]]).itertuples(index=False)

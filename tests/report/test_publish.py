@@ -57,7 +57,7 @@ def lines(path: Path) -> list[Row]:
 
 
 def stored(results: Path, where: str = "true") -> pd.DataFrame:
-    return store.query(results, f"FROM metric_rows WHERE run_id = 'r1' AND {where} ORDER BY ALL")
+    return store.query(results, f"FROM metrics WHERE run_id = 'r1' AND {where} ORDER BY ALL")
 
 
 # ---------------------------------------------------------------------------- results
@@ -118,9 +118,10 @@ def test_one_card_has_every_suite_of_its_model(small_benchmark: Path, tmp_path: 
     results = publish_answers(tmp_path / "sdgbias.duckdb", small_benchmark)
     publish_answers(results, small_benchmark, "r2", suite="people")
     with store.connect(results, details=()) as con:
+        con.execute("UPDATE numbers SET parameter = 'classes', x = 13 WHERE run_id = 'r2'")
         con.execute(
-            """INSERT INTO numbers BY NAME SELECT * REPLACE ('classes' AS parameter, 52 AS x)
-               FROM numbers WHERE run_id = 'r2'"""
+            "INSERT INTO numbers BY NAME SELECT * REPLACE (52 AS x) FROM numbers"
+            " WHERE run_id = 'r2'"
         )
     written = publish.write(
         plan(results, small_benchmark, ("model-card",), None, "demo/bench").files, tmp_path / "out"

@@ -20,63 +20,27 @@ from sdgbias import store
 from sdgbias.errors import StoreError
 from sdgbias.report.wandb import log
 from sdgbias.types import PILLARS
-from tests.builders.numbers import numbers_of
+from tests.builders.numbers import disparity, numbers_of
+from tests.builders.regressions import STEADY, verdict
 from tests.builders.results import BENCHMARK, publish_fake
 from tests.builders.wandb_files import Offline, read
 
-RUN = "fake-pessimist-2"
+RUN = f"{STEADY}-2"
 NIGHTS = ("2026-11-21T0130", "2026-11-22T0130")
 
 
-def nights(
-    results: Path, run_id: str = RUN, model: str = "fake-pessimist", suite: str = "sdg"
-) -> None:
+def nights(results: Path) -> None:
     """Two nights: in the first the model was scored, in the second it had not changed."""
+    common = {"model": STEADY, "suite": "sdg", "run_id": RUN, "attempts": 1, "seconds": 3.5}
+    common |= {"planned": 700, "failed": 1}
     rows = [
-        {
-            "night": n,
-            "model": model,
-            "suite": suite,
-            "run_id": run_id,
-            "outcome": o,
-            "attempts": 1,
-            "seconds": 3.5,
-            "scored": s,
-            "planned": 700,
-            "failed": 1,
-        }
-        for n, o, s in zip(NIGHTS, ("published", "unchanged"), (699, 0), strict=True)
+        {**common, "night": night, "outcome": outcome, "scored": scored}
+        for night, outcome, scored in zip(NIGHTS, ("published", "unchanged"), (699, 0), strict=True)
     ]
-    rows.append(
-        {
-            "night": NIGHTS[1],
-            "model": "broken",
-            "suite": "sdg",
-            "run_id": "",
-            "outcome": "failed",
-            "kind": "OutOfMemory",
-        }
-    )
-    verdict = {
-        "night": NIGHTS[0],
-        "model": model,
-        "suite": suite,
-        "run_id": run_id,
-        "rule": "accuracy",
-        "task": "mcq",
-        "test": "all",
-        "method": "full",
-        "level": "all",
-        "side": "",
-        "metric": "accuracy",
-        "verdict": "BREACH",
-        "change": -0.1,
-        "n": 240,
-        "mde": 0.04,
-    }
-    store.upsert(
-        results, {"night_outcomes": pd.DataFrame(rows), "verdicts": pd.DataFrame([verdict])}
-    )
+    broken = {"night": NIGHTS[1], "model": "broken", "suite": "sdg", "run_id": ""}
+    rows.append(broken | {"outcome": "failed", "kind": "OutOfMemory"})
+    lost = verdict(STEADY, "accuracy", "BREACH", night=NIGHTS[0], level="all", change=-0.1, n=240)
+    store.upsert(results, {"night_outcomes": pd.DataFrame(rows), "verdicts": pd.DataFrame([lost])})
 
 
 @pytest.fixture(scope="module")
@@ -209,8 +173,9 @@ def test_the_history_goes_on_night_by_night(
 def test_tables_hold_the_stores_rows(results: Path, first: tuple[Path, Offline]) -> None:
     written, said = first
     columns, rows = said.table(written, "metrics")
-    expected = store.query(results, "FROM metric_rows WHERE run_id = ?", [RUN])
-    assert columns == list(expected.columns) and len(rows) == len(expected)
+    sql = "FROM numbers WHERE study = 'headline' AND run_id = ?"
+    assert len(rows) == len(store.query(results, sql, [RUN]))
+    assert columns[:13] == list(store.query(results, "FROM metrics LIMIT 1"))
     columns, rows = said.table(written, "gate")
     assert [r[columns.index("verdict")] for r in rows] == ["BREACH"]
 
@@ -275,36 +240,8 @@ def test_only_sent_runs_are_removed(tmp_path: Path) -> None:
 
 def test_rows_about_people_stay_at_home(tmp_path: Path) -> None:
     path = tmp_path / "people.duckdb"
-    people = [
-        {
-            "item_id": i,
-            "person_id": f"p{i}",
-            "image_id": "x",
-            "dataset": "d",
-            "gender": "male",
-            "skin": "dark",
-        }
-        for i in range(3)
-    ]
-    rows = [
-        ("direct", "p1", "full", pair, "all-52", "disparity", 0.1, 30, 0.0, 0.2)
-        for pair in ("gender:male-female",)
-    ]
-    metrics = pd.DataFrame(
-        rows,
-        columns=[
-            "task",
-            "test",
-            "method",
-            "pillar",
-            "indicator",
-            "metric",
-            "value",
-            "n",
-            "ci_low",
-            "ci_high",
-        ],
-    )
+    common = {"image_id": "x", "dataset": "d", "gender": "male", "skin": "dark"}
+    people = [{"item_id": i, "person_id": f"p{i}", **common} for i in range(3)]
     spoken = pd.DataFrame(
         {"task": "direct", "item_id": [0, 1], "test": "p1", "view": "full", "text": ["yes", "no"]}
     )
@@ -319,7 +256,7 @@ def test_rows_about_people_stay_at_home(tmp_path: Path) -> None:
     store.publish(
         path,
         record,
-        {"people": pd.DataFrame(people), "numbers": numbers_of(metrics), "spoken": spoken},
+        {"people": pd.DataFrame(people), "numbers": disparity(0.1), "spoken": spoken},
     )
     written = logged(path, tmp_path / "w", night="", run_ids=["f-1"])
     said = read(written)

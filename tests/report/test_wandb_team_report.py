@@ -4,25 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from sdgbias import store
 from sdgbias.report.wandb import log, team_report
-from tests.builders.numbers import numbers_of
-
-COLUMNS = [
-    "task",
-    "test",
-    "method",
-    "pillar",
-    "indicator",
-    "metric",
-    "value",
-    "n",
-    "ci_low",
-    "ci_high",
-]
+from tests.builders.numbers import disparity
 
 
 @pytest.fixture(scope="module")
@@ -35,20 +21,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("a-3", "a", "work", 22, 0.3),
         ("b-1", "b", "faces", 19, 0.4),
     ):
-        rows = [
-            (
-                "direct",
-                "p1",
-                "full",
-                "gender:male-female",
-                "all-52",
-                "disparity",
-                value,
-                30,
-                value - 0.05,
-                value + 0.05,
-            )
-        ]
         record = {
             "run_id": run,
             "model": model,
@@ -56,7 +28,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "suite": "people",
             "finished_at": f"2026-11-{day}T00:00:00",
         }
-        store.publish(path, record, {"numbers": numbers_of(pd.DataFrame(rows, columns=COLUMNS))})
+        store.publish(path, record, {"numbers": disparity(value)})
     return path
 
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import io
-import math
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from PIL import Image
 
 from sdgbias.engines import Backend, load
 from sdgbias.errors import ModelError, RegistryError
 from sdgbias.registry import entries
 from sdgbias.registry.spec import ModelSpec
-from sdgbias.types import DIGITS
 from tests.builders import endpoint, served_model
+from tests.builders.bare_model import Bare, largest_difference
 from tests.builders.tiny_models import save_llava
 from tests.spec.engine_spec import *  # noqa: F403
 from tests.spec.engine_spec import PAIRS, PROMPTS
@@ -77,57 +73,24 @@ def test_fingerprint_is_stable_and_covers_the_weights(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["byte", "metaspace"])
-def test_hf_equals_an_unbatched_unpadded_forward(tmp_path: Path, kind: str) -> None:
-    """Against the model called by hand: no padding, no batch, candidate by candidate, the lone
-    space spelled out."""
-    engine = load(spec("hf", f"path:{save_llava(tmp_path, kind)}"), Path())
-    model, processor = engine.model, engine.processor  # type: ignore[attr-defined]
-    vocabulary = processor.tokenizer.get_vocab()
-    prompts = [*PROMPTS, *PAIRS]
+def test_hf_scores_and_answers_as_the_bare_model_does(tmp_path: Path, kind: str) -> None:
+    """One picture, two and none; a space alone or in one token with a candidate; forced starts."""
+    folder = save_llava(tmp_path, kind)
+    engine, bare, prompts = (
+        load(spec("hf", f"path:{folder}"), Path()),
+        Bare(folder),
+        PROMPTS + PAIRS,
+    )
     scores = engine.candidate_scores(prompts)
-    for i, prompt in enumerate(prompts):
-        pictures = [Image.open(io.BytesIO(data)) for data in prompt.images] or None
-        inputs = processor(images=pictures, text=engine.render(prompt), return_tensors="pt")  # type: ignore[attr-defined]
-        with torch.inference_mode():
-            log_p = torch.log_softmax(model(**inputs).logits[0, -1].double(), -1)
-        want = []
-        for c in prompt.candidates:
-            p = sum(
-                math.exp(log_p[vocabulary[t]])
-                for t in (c, f"\u2581{c}", f"\u0120{c}")
-                if t in vocabulary
-            )
-            if kind == "byte" or c in DIGITS:
-                space = vocabulary["\u0120" if kind == "byte" else "\u2581"]
-                longer = {
-                    **inputs,
-                    "input_ids": torch.cat([inputs["input_ids"], torch.tensor([[space]])], 1),
-                }
-                longer["attention_mask"] = torch.ones_like(longer["input_ids"])
-                with torch.inference_mode():
-                    after = torch.log_softmax(model(**longer).logits[0, -1].double(), -1)
-                p += math.exp(log_p[space] + after[vocabulary[c]])
-            want.append(math.log(p))
-        got = scores.logits[i, : len(want)].astype(float)
-        assert got - got.mean() == pytest.approx(np.array(want) - np.mean(want), abs=1e-4)
-        assert scores.mass[i] == pytest.approx(sum(math.exp(w) for w in want), abs=1e-4)
-        assert scores.n_tokens[i] == inputs["input_ids"].shape[1]
-
-
-def test_greedy_answer_equals_the_library(tmp_path: Path) -> None:
-    engine = load(spec("hf", f"path:{save_llava(tmp_path)}"), Path())
-    model, processor = engine.model, engine.processor  # type: ignore[attr-defined]
+    assert largest_difference(bare, engine, prompts) <= 1e-4
+    mass = [np.exp(bare.log_probabilities(prompt)).sum() for prompt in prompts]
+    assert scores.mass == pytest.approx(np.array(mass), abs=1e-4)
+    lengths = [bare.inputs(prompt)["input_ids"].shape[1] for prompt in prompts]
+    assert scores.n_tokens.tolist() == lengths
     for prompt in PROMPTS[3:]:
-        picture = [Image.open(io.BytesIO(data)) for data in prompt.images] or None
         for start in ("", "7"):
-            inputs = processor(
-                images=picture, text=engine.render(prompt) + start, return_tensors="pt"
-            )  # type: ignore[attr-defined]
-            ids = model.generate(**inputs, max_new_tokens=6, do_sample=False)[
-                0, inputs["input_ids"].shape[1] :
-            ]
-            want = start + processor.tokenizer.decode(ids, skip_special_tokens=True)
-            assert engine.generate([prompt], [start], 6).texts[0][0] == want.strip()
+            [[ours]] = engine.generate([prompt], [start], 6).texts
+            assert ours == bare.answer(prompt, 6, start)
 
 
 def test_no_single_token_for_b(tmp_path: Path) -> None:

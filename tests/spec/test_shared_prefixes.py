@@ -5,22 +5,20 @@ from __future__ import annotations
 
 import functools
 import io
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from sdgbias.engines.hf import engine as hf
-from sdgbias.engines.hf.loading import accepted
 from sdgbias.engines.hf.ways import decide
 from sdgbias.errors import ModelError
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.types import DIGITS, LETTERS, Prompt, ScoreBatch
+from tests.builders.bare_model import Bare
 from tests.builders.tiny_models import save
 
 
@@ -54,16 +52,22 @@ PROMPTS = [
     for text, candidates in QUESTIONS
 ]
 
+Saved = Callable[[str, str], Path]
 Load = Callable[..., hf.HuggingFace]
 Alone = Callable[[str, str], tuple[hf.HuggingFace, ScoreBatch]]
 
 
 @pytest.fixture(scope="module")
-def load(tmp_path_factory: pytest.TempPathFactory) -> Load:
-    """An engine around a random model, from the files of a hub repository."""
-    saved = functools.cache(
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    """A random model in the files of a hub repository."""
+    return functools.cache(
         lambda family, kind: save(tmp_path_factory.mktemp(f"{family}-{kind}"), family, kind)
     )
+
+
+@pytest.fixture(scope="module")
+def load(saved: Saved) -> Load:
+    """An engine around such a model."""
 
     def _load(family: str, kind: str = "byte", share: bool = True) -> hf.HuggingFace:
         spec = ModelSpec(
@@ -91,44 +95,6 @@ def alone(load: Load) -> Alone:
     return functools.cache(_alone)
 
 
-def by_hand(engine: hf.HuggingFace, prompt: Prompt) -> list[float]:
-    """Log-odds of the candidates up to a constant: one prompt, no padding, no cache, positions left
-    to the model."""
-    shown = [Image.open(io.BytesIO(data)).convert("RGB") for data in prompt.images] or None
-    inputs = dict(engine.processor(images=shown, text=[engine.render(prompt)], return_tensors="pt"))
-    model = engine.model if shown or not engine.needs_picture else engine.model.language_model
-    vocabulary = engine.tokenizer.get_vocab()
-
-    def log_p(token: str | None = None) -> torch.Tensor:
-        given = accepted(model, inputs)
-        if token is not None:
-            longer = torch.cat([given["input_ids"], torch.tensor([[vocabulary[token]]])], 1)
-            given = {**given, "input_ids": longer, "attention_mask": torch.ones_like(longer)}
-            for name in {"token_type_ids", "mm_token_type_ids"} & set(given):
-                given[name] = torch.nn.functional.pad(given[name], (0, 1))
-            if "cross_attention_mask" in given:
-                given["cross_attention_mask"] = torch.cat(
-                    [given["cross_attention_mask"], given["cross_attention_mask"][:, -1:]], 1
-                )
-        return torch.log_softmax(model(**given).logits[0, -1].double(), -1)
-
-    with torch.inference_mode():
-        first = log_p()
-        space = "\u2581" if "\u2581" in vocabulary else "\u0120"
-        after = None if f"{space}{prompt.candidates[0]}" in vocabulary else log_p(space)
-    found = []
-    for c in prompt.candidates:
-        p = sum(
-            math.exp(first[vocabulary[t]])
-            for t in (c, f"\u2581{c}", f"\u0120{c}")
-            if t in vocabulary
-        )
-        if after is not None:
-            p += math.exp(first[vocabulary[space]] + after[vocabulary[c]])
-        found.append(math.log(p))
-    return found
-
-
 def centred(scores: Any) -> np.ndarray:
     return np.asarray(scores, dtype=float) - np.mean(scores)
 
@@ -138,17 +104,17 @@ def centred(scores: Any) -> np.ndarray:
     "family", ["llava", "onevision", "qwen", "internvl", "instructblip", "gemma3", "mllama"]
 )
 def test_together_alone_and_by_hand_are_the_same(
-    load: Load, alone: Alone, family: str, kind: str
+    saved: Saved, load: Load, alone: Alone, family: str, kind: str
 ) -> None:
     plain, want = alone(family, kind)
+    bare = Bare(saved(family, kind))
     shown = [p for p in PROMPTS if p.images]
     assert plain.counts["tokens_prefilled"] == plain.counts["tokens_of_prompts"]
     assert plain.counts["tokens_prefilled"] == want.n_tokens.sum()
     assert plain.counts["images_encoded"] == len(shown)
     for i, prompt in enumerate(PROMPTS):
         k = len(prompt.candidates)
-        by = centred(by_hand(plain, prompt))
-        assert centred(want.logits[i, :k]) == pytest.approx(by, abs=1e-4)
+        assert centred(want.logits[i, :k]) == pytest.approx(bare.scores(prompt), abs=1e-4)
     if family in NOT_SHARING:
         return
     engine = load(family, kind)

@@ -99,6 +99,21 @@ def test_the_p_before_its_correction_stands_beside_the_corrected_one(tmp_path: P
     assert corrected["p_adjusted"].min() == before
 
 
+def test_a_file_with_the_numbers_of_today_is_copied_as_it_is(earlier: Path) -> None:
+    sql = "FROM numbers ORDER BY ALL"
+    before = store.query(earlier, sql)
+    with duckdb.connect(str(earlier)) as con:
+        con.execute("UPDATE schema_version SET version = 20")
+        con.execute("CREATE VIEW metric_rows AS FROM numbers WHERE study = 'headline'")
+    migrate._CURRENT.clear()
+
+    after = store.query(earlier, sql)
+
+    pd.testing.assert_frame_equal(after, before)
+    assert database.version(earlier, 1) == database.SCHEMA
+    assert raw(earlier, "FROM duckdb_views() WHERE view_name = 'metric_rows'").empty
+
+
 def test_details_can_be_read(earlier: Path) -> None:
     by_view = store.query(earlier, 'SELECT "view", count(*) AS n FROM scores GROUP BY 1')
 
@@ -166,7 +181,7 @@ def test_a_number_that_is_not_there_says_why(earlier: Path) -> None:
     with duckdb.connect(str(earlier)) as con:  # a model that wasn't understood, as it was stored
         con.execute(f"{silenced}; {zero}")
 
-    rows = store.query(earlier, "FROM metric_rows WHERE method = 'full'")
+    rows = store.query(earlier, "FROM numbers WHERE study = 'headline' AND method = 'full'")
 
     empty = rows["value"].isna()
     assert (rows.loc[empty, "missing_reason"].notna()).all()

@@ -19,21 +19,16 @@ from sdgbias.errors import EngineDied, ModelError
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring import admission
 from sdgbias.types import Prompt, ScoreBatch
-from tests.builders.sample_prompts import picture, prompts_of, sample_prompts
+from tests.builders.sample_prompts import picture, prompts_of
 from tests.vllm.conftest import REPOSITORY
 
 TOLERANCE = 1e-4
 
 
-def shares(batch: ScoreBatch) -> np.ndarray:
-    """(N, K) log-probabilities among the candidates."""
-    top = np.nanmax(batch.logits, axis=1, keepdims=True)
-    return batch.logits - top - np.log(np.nansum(np.exp(batch.logits - top), axis=1, keepdims=True))
-
-
 def assert_same(found: ScoreBatch, wanted: ScoreBatch) -> None:
     np.testing.assert_array_equal(np.isnan(found.logits), np.isnan(wanted.logits))
-    np.testing.assert_allclose(shares(found), shares(wanted), atol=TOLERANCE, rtol=0)
+    apart = log_shares(found.logits) - log_shares(wanted.logits)
+    assert np.nanmax(np.abs(apart)) <= TOLERANCE
     np.testing.assert_array_equal(np.nanargmax(found.logits, 1), np.nanargmax(wanted.logits, 1))
     np.testing.assert_allclose(found.mass, wanted.mass, atol=TOLERANCE, rtol=0)
     np.testing.assert_array_equal(found.n_tokens, wanted.n_tokens)
@@ -96,16 +91,6 @@ def test_scores_equal_those_of_transformers_prompt_by_prompt(
     assert (
         spread > 0.1
     ).all()  # a model that says the same to everything would agree with anything
-
-
-def test_the_order_of_requests_changes_nothing(engine, prompts: list[Prompt]) -> None:
-    some = prompts[:60]
-    wanted = engine.candidate_scores(some)
-    order = np.random.default_rng(0).permutation(len(some))
-    mixed = engine.candidate_scores([some[i] for i in order])
-    np.testing.assert_allclose(mixed.logits, wanted.logits[order], atol=TOLERANCE, rtol=0)
-    alone = np.concatenate([engine.candidate_scores([prompt]).logits for prompt in some[:6]])
-    np.testing.assert_allclose(alone, wanted.logits[:6, : alone.shape[1]], atol=TOLERANCE, rtol=0)
 
 
 def test_pictures_are_encoded_once_and_prefixes_kept(engine) -> None:
@@ -280,11 +265,6 @@ def test_a_killed_server_is_started_again(engine, prompts: list[Prompt]) -> None
     engine.restart()
     found = engine.candidate_scores(prompts[:2])
     np.testing.assert_allclose(found.logits, wanted.logits, atol=TOLERANCE, rtol=0)
-
-
-def test_sample_prompts_are_distinct() -> None:
-    found = sample_prompts(3)
-    assert len({(p.text, p.image_id) for p in found}) == len(found)
 
 
 def test_the_head_of_a_model_in_bfloat16_is_in_float32(tiny: ModelSpec, reference) -> None:

@@ -9,70 +9,13 @@ from pathlib import Path
 import pytest
 
 from sdgbias.engines import vllm_support
-from sdgbias.engines.options import Options, VllmOptions, read
+from sdgbias.engines.options import VllmOptions, read
 from sdgbias.engines.vllm import VLLM
 from sdgbias.engines.vllm_server import Server
-from sdgbias.errors import InfrastructureError, ModelError, RegistryError
+from sdgbias.errors import InfrastructureError, ModelError
 from sdgbias.registry.spec import ModelSpec
-from tests.vllm.conftest import has_vllm
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def test_an_unknown_option_is_answered_with_the_valid_ones(tiny: ModelSpec) -> None:
-    with pytest.raises(RegistryError) as told:
-        VLLM(replace(tiny, options={"max_model_length": 512}), Path())
-    assert "tiny-llava.yaml: unknown option 'max_model_length'" in str(told.value)
-    assert all(name in str(told.value) for name in VllmOptions.model_fields)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("block_size", 0),
-        ("block_size", True),
-        ("enforce_eager", "yes"),
-        ("gpu_memory_utilization", 1.2),
-        ("gpu_memory_utilization", "0.9"),
-        ("kv_cache_gib", 0),
-        ("max_model_len", 512.0),
-        ("tensor_parallel_size", -1),
-        ("quantization", True),
-        ("pipeline_parallel_size", 0),
-    ],
-)
-def test_a_bad_value_names_the_file_and_what_is_valid(
-    tiny: ModelSpec, name: str, value: object
-) -> None:
-    with pytest.raises(
-        RegistryError, match=rf"registry/models/tiny-llava.yaml: {name} is .*; valid: "
-    ):
-        read(replace(tiny, options={name: value}), VllmOptions)
-
-
-def test_good_values_pass(tiny: ModelSpec) -> None:
-    of_every_backend = Options.model_fields
-    options = {
-        "block_size": 32,
-        "data_parallel_size": 2,
-        "distributed_executor_backend": "ray",
-        "enforce_eager": True,
-        "gpu_memory_utilization": 0.9,
-        "kv_cache_gib": 0.5,
-        "max_images": 2,
-        "max_model_len": 512,
-        "max_num_batched_tokens": 4096,
-        "max_num_seqs": 64,
-        "pipeline_parallel_size": 2,
-        "processor": {"max_pixels": 200704},
-        "python": ".venv-vllm/bin/python",
-        "quantization": "fp8",
-        "template": {"enable_thinking": False},
-        "tensor_parallel_size": 2,
-    }
-    assert set(options) == set(VllmOptions.model_fields) - {*of_every_backend}
-    found = read(replace(tiny, options=options), VllmOptions).model_dump(exclude_unset=True)
-    assert found == options
 
 
 def test_weights_that_are_not_there(tiny: ModelSpec, tmp_path: Path) -> None:
@@ -80,16 +23,6 @@ def test_weights_that_are_not_there(tiny: ModelSpec, tmp_path: Path) -> None:
         ModelError, match=r"no config.json; registry entry tiny-llava has repo: local:"
     ):
         VLLM(tiny, tmp_path)
-
-
-def test_no_vllm_is_said_in_one_line(tiny: ModelSpec) -> None:
-    if has_vllm():
-        pytest.skip("vLLM is in this environment")
-    with pytest.raises(
-        InfrastructureError,
-        match=r"^tiny-llava: no vLLM here: .* build it: make vllm, or .*export SDGBIAS_VLLM_",
-    ):
-        Server(tiny, Path("nowhere"), read(tiny, VllmOptions))
 
 
 @pytest.fixture

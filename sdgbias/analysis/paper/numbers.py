@@ -17,7 +17,7 @@ from sdgbias.analysis.paper.results import KEY, PaperResults
 from sdgbias.methods import stats
 from sdgbias.methods.stats import SMALLEST
 from sdgbias.scoring.timing import DECODE, FORCE, SCORE
-from sdgbias.suites.rows import FEWER
+from sdgbias.suites.rows import FEWER, HEADLINE
 from sdgbias.types import LETTERS, NEEDS_PICTURES, NEEDS_SCORES, TESTS, VIEWS, Task
 
 MCQ_TESTS = [test.value for test in TESTS[Task.MCQ]]
@@ -50,22 +50,23 @@ def _complete(frame: pd.DataFrame, **same: Any) -> pd.DataFrame:
 
 def _stored(e: PaperResults, study: str) -> pd.DataFrame:
     """``versus`` tells apart the numbers of a study that compares with several views alone."""
-    frame = e.study(study)
-    frame = _with_status(frame[frame["x"].isna()])
+    frame = _with_status(e, study)
+    frame = frame[frame["x"].isna()]
     frame = frame.assign(n=frame["n"].where(frame["n"] > 0))
     return _complete(frame if study == "directions" else frame.assign(versus=""))
 
 
-def _with_status(stored: pd.DataFrame) -> pd.DataFrame:
-    """Stored numbers with the status of those that have a reason in place of a value."""
-    reasons = stored["missing_reason"].fillna("")
+def _with_status(e: PaperResults, study: str) -> pd.DataFrame:
+    """The stored numbers of a study, with the status of those that have a reason in place of a
+    value."""
+    stored = e.study(study)
+    reasons = stored["missing_reason"]
     status = ("not in store: " + reasons.mask(reasons == FEWER, TOO_FEW)).where(reasons != "", "")
     return stored.assign(status=status)
 
 
 def _headline(e: PaperResults, study: str) -> pd.DataFrame:
-    stored = e.ask("FROM metric_rows WHERE list_contains($runs, run_id)")
-    stored = _complete(_with_status(stored))
+    stored = _complete(_with_status(e, HEADLINE), versus="", parameter="")
     whole = stored[(stored["pillar"] == "all") & (stored["indicator"] == "all")]
     mcq = whole[(whole["task"] == "mcq") & whole["metric"].isin(["accuracy", "accuracy_gain"])]
     means = _means_over_tests(mcq, pooled=True)

@@ -177,12 +177,8 @@ class PaperResults:
         """All numbers of one study, sorted, with the questions of each as one name (pillar)."""
 
         def read() -> pd.DataFrame:
-            sql = """SELECT run_id, study, task, test, method, versus,
-                     pillar_of(attribute, "group", other) AS pillar, indicator, parameter, x,
-                     metric, "value", n, low AS ci_low, high AS ci_high, missing_reason,
-                     coalesce(p_adjusted, p) AS p, note
-                     FROM numbers WHERE list_contains($runs, run_id) AND study = $study
-                     ORDER BY ALL"""
+            sql = f"""FROM {store.NUMBERS} WHERE list_contains($runs, run_id) AND study = $study
+                      ORDER BY ALL"""
             return self.ask(sql, study=study).fillna({"missing_reason": ""})
 
         found: pd.DataFrame = self.kept(("rows", study), read)

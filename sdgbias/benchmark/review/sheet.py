@@ -1,15 +1,7 @@
-"""The material for reviewers (App. B.2): a page that shows every item of the sample, and a CSV per
-reviewer.
+"""The material for reviewers (App. B.2), in one folder: sheet.html shows every item of the sample,
+beside images/; a CSV per reviewer for those who prefer a spreadsheet; sample.json; README.md.
 
-    sheet.html           one item at a time, keys and buttons; keeps the verdicts in the browser,
-                         saves them as a CSV, needs no server
-    images/<id>-<k>.jpg  the pictures
-    <reviewer>.csv       empty verdicts, for use in a spreadsheet; never replaced once it contains
-                         verdicts
-    sample.json          identifies the sample and its benchmark
-    README.md
-
-The folder contains street photos with faces in them: don't redistribute it (docs/how-to/review.md).
+The pictures may show faces: don't redistribute the folder (docs/how-to/review.md).
 """
 
 from __future__ import annotations
@@ -23,17 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from PIL import Image
 
 from sdgbias import templates
 from sdgbias.benchmark import prompts
-from sdgbias.benchmark.review import SHARE, benchmark_id, draw_sample, read_table
-from sdgbias.benchmark.review.verdicts import COLUMNS, REASONS, VERDICTS, csv_text, written_in
-from sdgbias.errors import InputError, UsageError
+from sdgbias.benchmark.review import SHARE, benchmark_id, draw_sample, read_items
+from sdgbias.benchmark.review.verdicts import COLUMNS, REASONS, csv_text, written_in
+from sdgbias.errors import UsageError
 from sdgbias.files import (
     confine,
     json_object,
     packaged,
+    reading,
+    understood,
     writable,
     write_atomically,
     write_json,
@@ -82,15 +75,26 @@ def write_sheets(
     """
     names = _names(reviewers)
     sample = draw_sample(benchmark, share, seed)
-    items, of = _items(benchmark, sample)
+    with reading(benchmark / "images.parquet", "build it again: sdgbias build") as path:
+        index = pd.read_parquet(path, columns=["image_id", "n_parts", "photo_id", "cluster_id"])
+    index = index.sort_values("cluster_id").drop_duplicates("image_id").set_index("image_id")
+    tables = {task: read_items(benchmark, task) for task in Task}
+    shown = {key: item for task in Task for key, item in _shown(task, tables[task], sample, index)}
+    items, of = [shown[key] for key in sample.index], sum(map(len, tables.values()))
     sample_id = hashlib.sha256(_inline(items).encode()).hexdigest()[:16]
     csvs = [f"{name}.csv" for name in names]
-    kept = _written(out, sample_id, csvs)
+    entered = sorted(path.name for path in out.glob("*.csv") if written_in(path))
+    if entered and json_object(out / "sample.json").get("sample_id") != sample_id:
+        raise UsageError(
+            f"{out}: verdicts were entered in {', '.join(entered)}, for another sample; give"
+            " another folder with --out"
+        )
     parts = {item["image"]: item["parts"] for item in items if item["parts"]}
-    _write_images(benchmark, out, parts, progress)
+    _write_images(benchmark, out, {i: parts[i] for i in index.index if i in parts}, progress)
+    rows = sample[["task"]].assign(item_id=sample.index, verdict="", reason="", comment="")
     for name in csvs:
-        if name not in kept:
-            write_atomically(out / name, csv_text(sample.reindex(columns=list(COLUMNS)).fillna("")))
+        if name not in entered:
+            write_atomically(out / name, csv_text(rows))
     facts = {
         **{"sample_id": sample_id, "benchmark_id": benchmark_id(benchmark)},
         **{"share": share, "seed": seed, "items": len(items), "of": of},
@@ -106,82 +110,68 @@ def write_sheets(
         script=(_DATA / "review.js").read_text(encoding="utf-8"),
     )
     write_atomically(out / "sheet.html", page)
-    about = {**facts, "verdicts": VERDICTS, "reasons": REASONS, "csvs": csvs}
-    page = templates.render("benchmark/review/review_readme.md.j2", **about)
-    write_atomically(out / "README.md", page)
+    readme = "benchmark/review/review_readme.md.j2"
+    write_atomically(
+        out / "README.md", templates.render(readme, **facts, reasons=REASONS, csvs=csvs)
+    )
     strata = sample.groupby(["task", "pillar", "indicator"]).size().rename("n").reset_index()
     write_json(out / "sample.json", {**facts, "strata": strata.to_dict("records")})
     lost = sum(not item["parts"] for item in items)
+    kept = tuple(name for name in csvs if name in entered)
     paths = tuple(str(out / name) for name in csvs)
     return Sheets(out, benchmark, len(items), of, len(parts), lost, paths, kept)
 
 
 def _names(reviewers: Sequence[str]) -> list[str]:
     names = [name.strip() for name in reviewers if name.strip()]
-    if len(names) < 2 or len({name.lower() for name in names}) < len(names):
+    usable = all(_NAME.fullmatch(name) and name.lower() != ADJUDICATOR for name in names)
+    if not usable or len({name.lower() for name in names}) < max(2, len(names)):
         raise UsageError(
-            f"--reviewers {','.join(names)}: name two different people or more, such as anna,ben;"
-            " kappa needs two"
+            f"--reviewers {','.join(names)}: name two different people or more, such as anna,ben,"
+            f" by letters, digits, - and _ (not '{ADJUDICATOR}')"
         )
-    for name in names:
-        if not _NAME.fullmatch(name) or name.lower() == ADJUDICATOR:
-            raise UsageError(
-                f"--reviewers: {name!r} can't be a file name; take letters, digits, - and _ (not"
-                f" '{ADJUDICATOR}')"
-            )
     return names
 
 
-def _written(out: Path, sample_id: str, csvs: Sequence[str]) -> tuple[str, ...]:
-    """The CSVs that contain verdicts. Raises UsageError when these belong to another sample than
-    the one about to be written."""
-    kept = tuple(name for name in csvs if written_in(out / name))
-    others = sorted({path.name for path in out.glob("*.csv") if written_in(path)} - {*kept})
-    before = json_object(out / "sample.json").get("sample_id")
-    if (kept or others) and before != sample_id:
-        raise UsageError(
-            f"{out}: verdicts were entered in {', '.join([*kept, *others])}, for another sample;"
-            " give another folder with --out"
-        )
-    return kept
+def _shown(
+    task: Task, items: pd.DataFrame, sample: pd.DataFrame, index: pd.DataFrame
+) -> list[tuple[str, dict[str, Any]]]:
+    """(key, what the page shows) of the sampled items of a task. The context is that of the test
+    with the fullest context for the task."""
+    test = TESTS[task][0]
+    rows = items[items.index.isin(sample.index)].join(index[["n_parts", "photo_id"]], on="image_id")
+    if rows.empty:
+        return []
+    rows["context"] = _contexts(rows, test)
+    rows["n_parts"] = rows["n_parts"].fillna(0).astype(int)
+    texts = rows.select_dtypes(exclude="number").columns
+    rows[texts] = rows[texts].fillna("")
+    return [
+        (key, _item(key, row, task, test))
+        for key, row in zip(rows.index, rows.to_dict("records"), strict=True)
+    ]
 
 
-def _items(benchmark: Path, sample: pd.DataFrame) -> tuple[list[dict[str, Any]], int]:
-    """(the page's content per item, in the order of the sample; number of items in the
-    benchmark)."""
-    index = read_table(
-        Path(benchmark) / "images.parquet", ["image_id", "n_parts", "photo_id"]
-    ).drop_duplicates("image_id")
-    records, of = [], 0
-    for task in Task:
-        table = read_table(Path(benchmark) / f"items_{task}.parquet")
-        of += len(table)
-        drawn = sample.loc[sample["task"] == task.value, ["item_id", "no"]]
-        rows = table.merge(drawn, on="item_id").merge(index, on="image_id", how="left")
-        if len(rows):
-            rows["context"] = _contexts(rows, TESTS[task][0])
-            rows["n_parts"] = rows["n_parts"].fillna(0).astype(int)
-            texts = rows.select_dtypes(exclude="number").columns
-            rows[texts] = rows[texts].fillna("")
-            records += [(row["no"], _shown(row, task)) for row in rows.to_dict("records")]
-    return [record for _, record in sorted(records, key=lambda pair: pair[0])], of
-
-
-def _contexts(own: pd.DataFrame, test: ContextTest) -> pd.Series:
-    groups = own.groupby("target", sort=True) if "target" in own else [("", own)]
+def _contexts(rows: pd.DataFrame, test: ContextTest) -> pd.Series:
+    groups = rows.groupby("target", sort=True) if "target" in rows else [("", rows)]
     lines = [prompts.context_lines(part, test, str(target)) for target, part in groups]
-    return pd.concat(lines).reindex(own.index)
+    return pd.concat(lines).reindex(rows.index)
 
 
-def _shown(row: dict[Any, Any], task: Task) -> dict[str, Any]:
-    """What the page shows of an item. The context is that of the test with the fullest context for
-    the item."""
+def _item(key: str, row: dict[Any, Any], task: Task, test: ContextTest) -> dict[str, Any]:
     where = {"U": "urban", "R": "rural"}.get(row["urban"], "urban or rural unknown")
     photo = f", photo {row['photo_id']}" if row["photo_id"] else ""
     if row["modalities"].startswith("tile"):
         photo += ", no street photo"
-    shown = {
-        "key": f"{task}-{row['item_id']}",
+    if task is Task.MCQ:
+        options = [row[f"option_{letter.lower()}"] for letter in LETTERS]
+        basis = f"{row['value']:g} {row['unit']}, {row['value_year']}, {row['level']}"
+        gold, basis = row["answer"], f"{basis}, {row['source']}"
+    else:
+        options = []
+        gold, basis = f"{row['answer']:.1f}", f"{row['unit']}; right within ± {row['tolerance']:g}"
+    return {
+        "key": key,
         "image": row["image_id"],
         "parts": row["n_parts"],
         "task": "Choice" if task is Task.MCQ else "Estimate",
@@ -189,58 +179,38 @@ def _shown(row: dict[Any, Any], task: Task) -> dict[str, Any]:
         "indicator": f"{row['indicator_title']} (SDG {row['sdg']})",
         "place": f"{row['country']}, {row['year']}, {where}",
         "cluster": row["cluster_id"] + photo,
-        "test": TESTS[task][0].value,
+        "test": test.value,
         "context": row["context"],
         "question": row["question"],
-    }
-    if task is Task.MCQ:
-        basis = f"{row['value']:g} {row['unit']}, {row['value_year']}, {row['level']}"
-        return {
-            **shown,
-            "options": [row[f"option_{letter.lower()}"] for letter in LETTERS],
-            "gold": row["answer"],
-            "basis": f"{basis}, {row['source']}",
-        }
-    return {
-        **shown,
-        "options": [],
-        "gold": f"{row['answer']:.1f}",
-        "basis": f"{row['unit']}; right within ± {row['tolerance']:g}",
+        "options": options,
+        "gold": gold,
+        "basis": basis,
     }
 
 
 def _write_images(benchmark: Path, out: Path, parts: dict[str, int], progress: Progress) -> None:
     """Write every part of every picture as a JPEG, encoded anew, so that no metadata of a photo is
-    copied; existing files stay, those of an earlier sample go. Read in storage (cluster) order."""
-    index = read_table(benchmark / "images.parquet", ["cluster_id", "image_id"])
-    stored = index.sort_values("cluster_id")["image_id"].drop_duplicates()
+    copied; existing files stay, those of an earlier sample go. In storage (cluster) order."""
     files = {
-        image: [confine(out, f"images/{image}-{k}.jpg") for k in range(parts[image])]
-        for image in stored
-        if image in parts
+        image: [confine(out, f"images/{image}-{k}.jpg") for k in range(n)]
+        for image, n in parts.items()
     }
     reader = ImageReader(benchmark)
     for image, paths in each(progress, "writing pictures", files.items(), every=100):
         if all(path.is_file() for path in paths):
             continue
         for path, data in zip(paths, reader[image], strict=True):
-            try:
+            onward = "build the images again with 'sdgbias build'"
+            with understood(benchmark, f"image {path.stem} can't be decoded", onward):
                 picture = encode_jpeg(open_picture(data), QUALITY, SIDE)
-            except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-                raise InputError(
-                    f"{benchmark}: image {path.stem} can't be decoded ({error}); build the images"
-                    " again with 'sdgbias build'"
-                ) from None
             write_atomically(path, picture)
     wanted = {path for paths in files.values() for path in paths}
     with writable(out):
-        for path in (out / "images").glob(f"{'[0-9a-f]' * 64}-*.jpg"):
-            if path not in wanted:
-                path.unlink()
+        for path in {*(out / "images").glob(f"{'[0-9a-f]' * 64}-*.jpg")} - wanted:
+            path.unlink()
 
 
 def _inline(value: object) -> str:
-    """JSON that is safe inside a script element: '<' can't end it, and line separators of older
-    JavaScript are escaped."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    return text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    """JSON that is safe inside a script element: '<' can't end it."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c")

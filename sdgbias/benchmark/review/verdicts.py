@@ -1,18 +1,14 @@
-"""Reviewers' verdicts as CSV files: read tolerantly, written so that spreadsheets don't corrupt
-them.
-
-Items are named `<task>-<item_id>`, because spreadsheets round bare numbers of 15 digits. Plain
-numbers are also accepted.
-"""
+"""Reviewers' CSV files: read as people and spreadsheets return them, written so that spreadsheets
+don't corrupt them: an item is named `<task>-<item_id>`, because bare numbers of 15 digits are
+rounded."""
 
 from __future__ import annotations
 
 import csv
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -31,116 +27,86 @@ REASONS = {
     "ambiguous": "two options fit, or the question can't be understood",
     "other": "anything else; say what in the comment",
 }
-
-
-def keys(frame: pd.DataFrame) -> pd.Series:
-    """'<task>-<item_id>' per row."""
-    return frame["task"].astype(str) + "-" + frame["item_id"].astype(str)
+_KEY = re.compile(rf"({'|'.join(Task)})-\d{{1,18}}")
 
 
 def csv_text(rows: pd.DataFrame) -> str:
-    """A CSV for spreadsheets: byte-order mark, '\\r\\n', ids as text."""
-    text = rows.assign(item_id=keys(rows)).to_csv(index=False, lineterminator="\r\n")
-    return "\ufeff" + str(text)
+    """A CSV for spreadsheets: byte-order mark and '\\r\\n'."""
+    return "\ufeff" + str(rows.to_csv(index=False, lineterminator="\r\n"))
 
 
-def read_verdicts(path: Path) -> pd.DataFrame:
-    """A reviewer's CSV: COLUMNS and row (line number); one row per item, verdict '' when none is
-    given.
-
-    Comma, semicolon or tab; UTF-8, UTF-16 with a byte-order mark, or Windows-1252. Raises
-    InputError naming file and row.
-    """
+def csv_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """(line, column -> stripped text) of the rows that aren't blank. Comma, semicolon or tab;
+    UTF-8, UTF-16 with a byte-order mark, or Windows-1252. Raises InputError with file and line;
+    ``columns`` must be there."""
     with understood(path, "can't be read", "name a reviewer's CSV"):
-        data = Path(path).read_bytes()
-    text = _decode(data)
-    header, *_ = text.splitlines() or [""]
-    headers = {
-        sep: [name.strip().strip('"').lower() for name in header.split(sep)] for sep in ",;\t"
-    }
-    sep = max(headers, key=lambda s: len(set(headers[s]) & set(COLUMNS)))
-    names = headers[sep]
-    if missing := [name for name in COLUMNS[:3] if name not in names]:
+        data = path.read_bytes()
+    is_utf16 = data[:2] in (b"\xff\xfe", b"\xfe\xff")
+    try:
+        text = data.decode("utf-16" if is_utf16 else "utf-8-sig")
+    except UnicodeDecodeError:
+        text = data.decode("cp1252", errors="replace")
+    header = (text.splitlines() or [""])[0]
+    separator = max(",;\t", key=header.count)
+    names = [name.strip().strip('"').lower() for name in header.split(separator)]
+    if missing := [name for name in columns if name not in names]:
         raise InputError(
             f"{path}: missing column(s) {', '.join(missing)}; the first row must read"
-            f" {','.join(COLUMNS)}"
+            f" {','.join(columns)}"
         )
-    rows, seen = [], dict[tuple[str, int], int]()
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=sep, strict=True)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     try:
-        next(reader)
-        for row in reader:
-            if any(field.strip() for field in row[len(names) :]):
-                raise InputError(
-                    f"{path}, line {reader.line_num}: more fields than columns; put the comment in"
-                    " double quotes"
-                )
-            given = dict(zip(names, (field.strip() for field in row), strict=False))
-            if any(given.values()):
-                rows.append(_row(f"{path}, line {reader.line_num}", given, reader.line_num, seen))
+        for cells in reader:
+            row = [cell.strip() for cell in cells]
+            if any(row[len(names) :]):
+                raise csv.Error("more cells than columns: put the comment in double quotes")
+            if any(row) and reader.line_num > 1:
+                row += [""] * (len(names) - len(row))
+                yield reader.line_num, dict(zip(names, row, strict=False))
     except csv.Error as error:
         raise InputError(
             f"{path}, line {reader.line_num}: no CSV ({error}); save it again as CSV"
         ) from None
-    frame = pd.DataFrame(rows, columns=[*COLUMNS, "row"])
-    return frame.astype({**dict.fromkeys(COLUMNS, "str"), "item_id": "int64", "row": "int64"})
 
 
-def _decode(data: bytes) -> str:
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return data.decode("utf-16", errors="replace")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return data.decode("cp1252", errors="replace")
+def read_verdicts(path: Path) -> pd.DataFrame:
+    """line, verdict ('' none given), reason and comment by item, '<task>-<item_id>'. Raises
+    InputError with file and line."""
+    rows: dict[str, tuple[int, str, str, str]] = {}
+    for line, row in csv_rows(path, COLUMNS[:3]):
+        key = row["item_id"].lower()
+        key = f"{row['task'].lower()}-{key}" if key.isdecimal() else key
+        verdict, reason = row["verdict"].lower(), row.get("reason", "").lower()
+        fault = _fault(key, verdict, reason)
+        if key in rows:
+            fault = f"{key} stands in line {rows[key][0]} already; keep one of them"
+        if fault:
+            raise InputError(f"{path}, line {line}: {fault}")
+        rows[key] = line, verdict, reason, row.get("comment", "")
+    columns = ["line", "verdict", "reason", "comment"]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 
-def _row(
-    where: str, given: Mapping[str, str], line: int, seen: dict[tuple[str, int], int]
-) -> tuple[Any, ...]:
-    name, task = given.get("item_id", ""), given.get("task", "").lower()
-    match = re.fullmatch(r"(?:([a-z]+)-)?(\d{1,18})", name.lower())
-    if match is None:
-        short = re.fullmatch(r"\d[.,]?\d*e\+?\d+", name.lower())
-        why = (
-            "a spreadsheet has shortened it: fill the CSV in the sheet's page"
-            if short
-            else "ids read like mcq-123456789"
+def _fault(key: str, verdict: str, reason: str) -> str:
+    """What is wrong with a row, '' nothing."""
+    if not _KEY.fullmatch(key):
+        return (
+            f"item_id {key!r} is no id; ids read like mcq-123456789 (a spreadsheet may have"
+            " shortened it: fill the CSV in the sheet's page)"
         )
-        raise InputError(f"{where}: item_id {name!r} is no id; {why}")
-    task = task or match[1] or ""
-    if task not in list(Task):
-        raise InputError(f"{where}: {one_of('task', task, Task)}")
-    if match[1] and match[1] != task:
-        raise InputError(
-            f"{where}: item_id {name!r} is not of the task {task!r}; copy the row from the sheet"
-            " again"
-        )
-    verdict, reason = given.get("verdict", "").lower(), given.get("reason", "").lower()
-    if verdict and verdict not in VERDICTS:
-        raise InputError(
-            f"{where}: {one_of('verdict', verdict, VERDICTS)}, or nothing where it is still open"
-        )
-    if reason and reason not in REASONS:
-        raise InputError(f"{where}: {one_of('reason', reason, REASONS)}")
+    if verdict not in ("", *VERDICTS):
+        return f"{one_of('verdict', verdict, VERDICTS)}, or nothing where it is still open"
+    if reason not in ("", *REASONS):
+        return one_of("reason", reason, REASONS)
     if reason and verdict == "accept":
-        raise InputError(
-            f"{where}: accepted with the reason {reason!r}; clear the reason, or reject the item"
-        )
-    item = (task, int(match[2]))
-    if item in seen:
-        raise InputError(
-            f"{where}: {task}-{match[2]} stands in line {seen[item]} already; keep one of them"
-        )
-    seen[item] = line
-    return (*item, verdict, reason, given.get("comment", ""), line)
+        return f"accepted with the reason {reason!r}; clear the reason, or reject the item"
+    return ""
 
 
 def written_in(path: Path) -> bool:
     """Whether this CSV contains verdicts; an unreadable file counts as if it did."""
-    if not path.exists():
-        return False
     try:
-        return bool((read_verdicts(path)[["verdict", "reason", "comment"]] != "").any(axis=None))
+        table = read_verdicts(path)
     except InputError:
-        return True
+        return path.exists()
+    return bool((table[["verdict", "reason", "comment"]] != "").any(axis=None))

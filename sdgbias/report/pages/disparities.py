@@ -123,13 +123,12 @@ def load(results: Path, among: Sequence[str] | None = None) -> Fairness | None:
     return Fairness(
         runs=runs,
         metrics=of_runs(
-            f"FROM metric_rows {mine} AND NOT ends_with(method, ':paper') ORDER BY task, test,"
-            " method, pillar, indicator, metric"
+            f"FROM {store.NUMBERS} {mine} AND study = 'headline' AND NOT ends_with(method,"
+            " ':paper') ORDER BY task, test, method, pillar, indicator, metric"
         ),
         studies=of_runs(
-            f"""SELECT * REPLACE (coalesce(p_adjusted, p) AS p), low AS ci_low, high AS ci_high,
-            pillar_of(attribute, "group", other) AS pillar FROM numbers {mine}
-            AND study = 'fairness' ORDER BY test, method, pillar, metric"""
+            f"FROM {store.NUMBERS} {mine} AND study = 'fairness' ORDER BY test, method, pillar,"
+            " metric"
         ),
         people=ask(f"{groups} ORDER BY ALL"),
         quarantine=ask(

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sdgbias import suites
+from sdgbias import store, suites
 from sdgbias.benchmark.card.intended_use import intended_use
 from sdgbias.errors import RegistryError
 from sdgbias.registry import entries as registry
@@ -157,9 +157,9 @@ def _suite(reader: Reader, run: Row) -> dict[str, Any]:
     """The newest run of one suite: headline table, signature, CADE's gain or disparities, and the
     metric over nights."""
     cells = reader.ask(
-        """SELECT task, metric, method, test, pillar, indicator, "value", n, ci_low, ci_high
-           FROM metric_rows
-           WHERE run_id = ? AND indicator IN ('all', 'all-52') ORDER BY ALL""",
+        f"""SELECT task, metric, method, test, pillar, indicator, "value", n, ci_low, ci_high
+           FROM {store.NUMBERS} WHERE study = 'headline' AND run_id = ?
+           AND indicator IN ('all', 'all-52') ORDER BY ALL""",
         [run["run_id"]],
     )
     whole = [c for c in cells if c["pillar"] == "all" and c["indicator"] == "all"]

@@ -46,19 +46,14 @@ def load(results: Path, among: Sequence[str] | None = None) -> Own | None:
 
     runs = ask("FROM runs WHERE list_contains($runs, run_id) ORDER BY suite, model")
     own = [facts(config) for config in runs["config"]]
+    of_runs = f"FROM {store.NUMBERS} WHERE list_contains($runs, run_id) AND test = 'all'"
     return Own(
         runs.assign(
             label=runs["title"].where(runs["title"] != "", runs["model"]),
             data=[f.get("title") or suite for f, suite in zip(own, runs["suite"], strict=True)],
         ),
-        ask("FROM metric_rows WHERE list_contains($runs, run_id) AND test = 'all' ORDER BY ALL"),
-        ask(
-            """SELECT run_id, attribute, "value", n, missing_reason, low AS ci_low,
-               high AS ci_high, clusters, coalesce(p_adjusted, p) AS p
-               FROM numbers WHERE list_contains($runs, run_id)
-               AND study = 'groups' AND test = 'all' AND metric = 'disparity_change'
-               ORDER BY ALL"""
-        ),
+        ask(f"{of_runs} AND study = 'headline' ORDER BY ALL"),
+        ask(f"{of_runs} AND study = 'groups' AND metric = 'disparity_change' ORDER BY ALL"),
     )
 
 

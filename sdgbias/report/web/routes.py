@@ -11,7 +11,7 @@ import pandas as pd
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from sdgbias import suites
+from sdgbias import store, suites
 from sdgbias.analysis import nights as night_records
 from sdgbias.errors import one_of
 from sdgbias.report import labels, layout
@@ -324,7 +324,8 @@ def _anywhere(reader: Reader, name: str, value: str) -> bool:
     """Whether any run has this value of a column of CHOICES, so that it is valid but unavailable
     under the other choices."""
     assert name in board.CHOICES
-    return bool(reader.ask(f"SELECT 1 AS there FROM metric_rows WHERE {name} = ? LIMIT 1", [value]))
+    sql = f"SELECT 1 FROM {store.NUMBERS} WHERE study = 'headline' AND {name} = ? LIMIT 1"
+    return bool(reader.ask(sql, [value]))
 
 
 def _changes(past: pd.DataFrame) -> dict[str, float]:
