@@ -1,8 +1,8 @@
 """What differs between suites stands in sdgbias/suites: nowhere else is a suite asked for its name.
 
 A comparison with a name makes half of one suite and half of another out of every third one. Ask the
-Suite (`suites.of`, `suites.named`). Its `items_table` says where its questions are, and nothing else
-hangs on it: it stands in a query, never in a comparison or a look-up.
+Suite (`suites.of`, `suites.named`). Its `items_table` says where its questions are, and nothing
+else hangs on it: it stands in a query, never in a comparison or a look-up.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def names_a_suite(node: ast.expr) -> bool:
     if isinstance(node, ast.Tuple | ast.List | ast.Set):
         return any(map(names_a_suite, node.elts))
     if isinstance(node, ast.Attribute):
-        return node.attr in (*CONSTANTS, "items_table") or ast.unparse(node) in ("sdg.NAME", "facet.NAME")
+        names = (*CONSTANTS, "items_table")
+        return node.attr in names or ast.unparse(node) in ("sdg.NAME", "facet.NAME")
     return isinstance(node, ast.Name) and node.id in CONSTANTS
 
 
