@@ -54,4 +54,5 @@ from sdgbias.methods.stats.paired import flip_test as flip_test
 from sdgbias.methods.stats.paired import minimum_detectable as minimum_detectable
 from sdgbias.methods.stats.paired import net_signs as net_signs
 from sdgbias.methods.stats.paired import paired as paired
+from sdgbias.methods.stats.paired import paired_sums as paired_sums
 from sdgbias.methods.stats.paired import sign_test as sign_test
