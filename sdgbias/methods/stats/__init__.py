@@ -29,9 +29,7 @@ from sdgbias.methods.stats.intervals import LEVEL as LEVEL
 from sdgbias.methods.stats.intervals import Estimate as Estimate
 from sdgbias.methods.stats.intervals import Kind as Kind
 from sdgbias.methods.stats.intervals import amount as amount
-from sdgbias.methods.stats.intervals import cluster_spread as cluster_spread
 from sdgbias.methods.stats.intervals import codes as codes
-from sdgbias.methods.stats.intervals import estimate as estimate
 from sdgbias.methods.stats.intervals import fraction as fraction
 from sdgbias.methods.stats.intervals import macro as macro
 from sdgbias.methods.stats.intervals import mean as mean
