@@ -94,7 +94,7 @@ def _newest(results: Path, model: str) -> dict[str, str]:
     return {
         run: suite_of[run]
         for run in suites.newest_runs(results)
-        if run in suite_of and suites.named(suite_of[run]).items_table == "items"
+        if run in suite_of and not suites.named(suite_of[run]).private
     }
 
 
@@ -120,7 +120,7 @@ def _own(runs: Mapping[str, str]) -> dict[str, str]:
     """Those of the runs that are on custom questions."""
     from sdgbias import suites
 
-    return {run: suite for run, suite in runs.items() if suites.named(suite).custom}
+    return {run: suite for run, suite in runs.items() if not suites.named(suite).attributes}
 
 
 def _groups(results: Path, runs: Mapping[str, str]) -> pd.DataFrame | None:

@@ -13,7 +13,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import combinations
 from operator import itemgetter
 from pathlib import Path
 
@@ -323,24 +322,19 @@ def _one(
     answered = [i for i in range(len(names)) if not np.isnan(hits[i]).all()]
     hits, names = hits[answered], [names[i] for i in answered]
     code = pd.factorize(place, sort=True)[0].astype(np.int64)
-    letters, p, _ = stats.leaderboard(hits, code)
+    letters, tests = stats.leaderboard(hits, code)
     places: list[dict[str, object]] = [
         {"model": name, **_columns(stats.share(h, code)), "letters": said if len(names) > 1 else ""}
         for name, h, said in zip(names, hits, letters, strict=True)
     ]
-    pairs: list[dict[str, object]] = []
-    for i, j in combinations(range(len(names)), 2):
-        test = stats.paired(hits[i] - hits[j], code, "difference")
-        mde = stats.minimum_detectable(test.se, test.df)
-        pairs.append(
-            {
-                "one": names[i],
-                "other": names[j],
-                **_columns(test.estimate),
-                "p": float(p[i, j]),
-                "mde": mde,
-            }
-        )
+    pairs: list[dict[str, object]] = [
+        {
+            **{"one": names[i], "other": names[j]},
+            **_columns(test.estimate),
+            **{"p": test.p, "mde": test.mde},
+        }
+        for (i, j), test in tests.items()
+    ]
     return places, pairs
 
 

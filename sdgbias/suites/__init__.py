@@ -15,7 +15,6 @@ a benchmark, `named` builds one for readers from the name stored with a run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from sdgbias import store
@@ -78,17 +77,9 @@ def of(benchmark: Path) -> Suite:
 
 def named(name: str) -> Suite:
     """The suite of stored runs. A name that isn't in SUITES is that of a suite of custom questions:
-    multiple choice, stored in the first suite's layout, with errors clustered by the column that
-    its author named."""
-    return SUITES.get(name) or replace(
-        SUITES[sdg.NAME],
-        name=name,
-        title=name,
-        cluster_unit="its column cluster_by",
-        signatures=False,
-        custom=True,
-        docs="",
-    )
+    multiple choice, with errors clustered by the column that its author named."""
+    stored = {"suite": name, "cluster_by": "its column cluster_by"}
+    return SUITES.get(name) or own.suite(Path(), stored)
 
 
 def in_order(names: Iterable[str]) -> list[str]:

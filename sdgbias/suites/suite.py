@@ -3,8 +3,8 @@ same for all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -146,9 +146,13 @@ class Suite:
     answers changes, so that older runs are recomputed. cluster_unit: what errors are clustered by,
     in words.
 
-    items_table: where its questions are stored, 'items' or 'people'; higher-level packages use it
-    to look up other differences between these two layouts. question_keys: the columns of that table
-    that identify a question of a benchmark.
+    items_table: where its questions are stored. question_keys: the columns of that table that
+    identify a question of a benchmark. filters: name -> column of that table by which pages filter;
+    none: by the group columns.
+
+    tests: task -> its tests (prompts, of people). attributes: of its questions, whose groups are
+    compared; none: its author's group columns. pairs: attribute -> the two groups whose difference
+    counts, where it isn't that of the best and the worst.
 
     identity: the settings that enter a run's id. cells: task, item_id, test, view, text, image_id,
     candidates of every prompt. generations_needed(cells, distinct, settings, abilities): the
@@ -163,9 +167,8 @@ class Suite:
     per_benchmark: runs on different benchmarks are different results (data sets); the newer does
     not replace the older. held_out: only split 'test' is reported, because CADE is tuned on the
     rest; so draws, extra prompts and searches matter. signatures: answers lean in a direction (bias
-    signatures). custom: the questions are a user's folder, multiple choice, described by its group
-    columns instead of places and indicators. needs_pictures: a language model can't answer it.
-    private: pictures show people; they are blurred until a reader reveals them.
+    signatures). needs_pictures: a language model can't answer it. private: pictures show people;
+    they are blurred until a reader reveals them. unpublished: why its answers aren't passed on.
     """
 
     name: str
@@ -178,6 +181,7 @@ class Suite:
         [pd.DataFrame, pd.DataFrame, EvalSettings, Abilities], pd.DataFrame
     ]
     answer_kinds: Mapping[str, str]
+    tests: Mapping[str, Sequence[str]]
     tables: Tables
     starts_needed: Callable[[Path, StoredScores, EvalSettings, str], dict[str, list[str]]] = (
         lambda benchmark, scored, settings, split: {}
@@ -188,12 +192,15 @@ class Suite:
     noted: Callable[[Mapping[str, object]], dict[str, object]] = lambda card: {}
     items_table: str = "items"
     question_keys: tuple[str, ...] = ("task", "item_id")
+    filters: Mapping[str, str] = field(default_factory=dict)
+    attributes: tuple[str, ...] = ()
+    pairs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     per_benchmark: bool = False
     held_out: bool = True
     signatures: bool = False
-    custom: bool = False
     needs_pictures: bool = False
     private: bool = False
+    unpublished: str = ""
     docs: str = ""
 
     def to_decode(

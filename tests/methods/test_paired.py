@@ -75,3 +75,14 @@ def test_copies_of_one_question_have_one_vote() -> None:
     group = np.array([0] * 400 + [1, 1, 2, 2])
     assert stats.net_signs(better, group) == (1, 1), "the third is a draw"
     assert stats.sign_test(*stats.net_signs(better, group)) == 1.0
+
+
+def test_a_test_of_the_sums_of_clusters_is_that_of_their_rows() -> None:
+    difference = np.array([1.0, 1, 0, -1, 0, 0, 1, 0, 1, 0, 0, 1])
+    place = np.repeat(np.arange(6), 2)
+
+    of_rows = stats.paired(difference, place, "difference")
+    sums, rows = np.bincount(place, weights=difference), np.bincount(place).astype(float)
+
+    assert stats.paired_sums(sums, rows, 6 / 12, "difference") == of_rows
+    assert of_rows.mde == stats.minimum_detectable(of_rows.se, of_rows.df)

@@ -1,7 +1,8 @@
 """What differs between suites stands in sdgbias/suites: nowhere else is a suite asked for its name.
 
 A comparison with a name makes half of one suite and half of another out of every third one. Ask the
-Suite (`suites.of`, `suites.named`), or look something up by its `items_table`.
+Suite (`suites.of`, `suites.named`). Its `items_table` says where its questions are, and nothing
+else hangs on it: it stands in a query, never in a comparison or a look-up.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ PACKAGES = [Path(str(package.__file__)).parent for package in (sdgbias, flows)]
 CONSTANTS = ("SDG", "FACET")
 #: Where "people" is the table of that name, and "sdg" the column of an indicator's goal.
 TABLES = {"cli/benchmark.py": "name == 'people'", "benchmark/release/items.py": "by != 'sdg'"}
+_TABLE = ".items_table"
 _SQL = re.compile(rf"suite\W*\s(=|!=|<>|IN)\s*\(?'({'|'.join(SUITES)})'", re.IGNORECASE)
 _TEMPLATE = re.compile(rf"""[!=]=\s*['"]({"|".join(SUITES)})['"]""")
 
@@ -31,7 +33,8 @@ def names_a_suite(node: ast.expr) -> bool:
     if isinstance(node, ast.Tuple | ast.List | ast.Set):
         return any(map(names_a_suite, node.elts))
     if isinstance(node, ast.Attribute):
-        return node.attr in CONSTANTS or ast.unparse(node) in ("sdg.NAME", "facet.NAME")
+        names = (*CONSTANTS, "items_table")
+        return node.attr in names or ast.unparse(node) in ("sdg.NAME", "facet.NAME")
     return isinstance(node, ast.Name) and node.id in CONSTANTS
 
 
@@ -41,6 +44,8 @@ def comparisons(tree: ast.AST) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.Compare) and any(
             map(names_a_suite, [node.left, *node.comparators])
         ):
+            yield node.lineno, ast.unparse(node)
+        if isinstance(node, ast.Subscript) and _TABLE in ast.unparse(node.slice):
             yield node.lineno, ast.unparse(node)
         if isinstance(node, ast.MatchValue) and names_a_suite(node.value):
             yield node.lineno, f"case {ast.unparse(node)}"
@@ -86,6 +91,8 @@ def test_no_template_does() -> None:
         "ok = types.SDG == suite",
         "ok = suite == facet.NAME",
         "ok = suite in ('sdg', 'own')",
+        "template = shown(item) if suite.items_table == 'items' else None",
+        "known = FILTERS[suite.items_table]",
         "match suite:\n    case 'people': pass",
         """sql = "SELECT * FROM runs WHERE suite = 'sdg'" """,
         """sql = "... ORDER BY suite != 'sdg'" """,

@@ -45,7 +45,7 @@ def test_stored_runs_of_an_unknown_suite_are_read_as_multiple_choice() -> None:
     dots = suites.named("dots")
     assert (dots.name, dots.title, dots.items_table) == ("dots", "dots", "items")
     assert dots.docs_folder == "benchmark-dots"
-    assert not (dots.signatures or dots.private)
+    assert not (dots.signatures or dots.private or dots.attributes) and dots.unpublished
     assert suites.named("people") is suites.SUITES["people"]
     assert suites.in_order(["zebra", "people", "dots", "sdg"]) == ["sdg", "people", "dots", "zebra"]
 

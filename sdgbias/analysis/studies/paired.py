@@ -80,8 +80,7 @@ def _tested(
 
 
 def _mde(test: stats.PairedTest) -> stats.Estimate:
-    value = stats.minimum_detectable(test.se, test.df)
-    return stats.Estimate(value, test.estimate.n)
+    return stats.Estimate(test.mde, test.estimate.n)
 
 
 rows = measured(STUDY, _calls, _family)

@@ -37,7 +37,9 @@
     return stored("readwrite", (store) => store.put(value, where));
   }
 
+  // Meanwhile no item is shown: what is pressed belongs to nobody.
   async function read() {
+    $("item").hidden = true;
     verdicts = (await stored("readonly", (store) => store.get(name()))) || new Map();
   }
 

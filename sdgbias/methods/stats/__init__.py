@@ -29,9 +29,7 @@ from sdgbias.methods.stats.intervals import LEVEL as LEVEL
 from sdgbias.methods.stats.intervals import Estimate as Estimate
 from sdgbias.methods.stats.intervals import Kind as Kind
 from sdgbias.methods.stats.intervals import amount as amount
-from sdgbias.methods.stats.intervals import cluster_spread as cluster_spread
 from sdgbias.methods.stats.intervals import codes as codes
-from sdgbias.methods.stats.intervals import estimate as estimate
 from sdgbias.methods.stats.intervals import fraction as fraction
 from sdgbias.methods.stats.intervals import macro as macro
 from sdgbias.methods.stats.intervals import mean as mean
@@ -54,4 +52,5 @@ from sdgbias.methods.stats.paired import flip_test as flip_test
 from sdgbias.methods.stats.paired import minimum_detectable as minimum_detectable
 from sdgbias.methods.stats.paired import net_signs as net_signs
 from sdgbias.methods.stats.paired import paired as paired
+from sdgbias.methods.stats.paired import paired_sums as paired_sums
 from sdgbias.methods.stats.paired import sign_test as sign_test

@@ -4,14 +4,15 @@ apart."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sdgbias.methods.cade import Bools, Floats
+from sdgbias.methods.cade import Floats
 from sdgbias.methods.stats.intervals import LEVEL, Estimate
-from sdgbias.methods.stats.paired import paired
+from sdgbias.methods.stats.paired import PairedTest, paired
 
 
 def holm(p: ArrayLike) -> Floats:
@@ -85,22 +86,24 @@ def _letter(k: int) -> str:
 
 def leaderboard(
     hits: ArrayLike, clusters: ArrayLike, *, alpha: float = 0.05
-) -> tuple[list[str], Floats, Bools]:
-    """(R, N) hits of R answerers on the same N rows -> letters (R,), Holm-adjusted p (R, R), differ
-    (R, R).
+) -> tuple[list[str], dict[tuple[int, int], PairedTest]]:
+    """(R, N) hits of R answerers on the same N rows -> letters (R,), and the test of each pair (i,
+    j), i < j.
 
-    Every pair is tested on the rows that both have (`paired` test of the difference); the family
-    is all pairs.
+    Every pair is tested on the rows that both have (`paired` test of the difference); p is adjusted
+    by Holm, the family is all pairs.
     """
     x, place = np.asarray(hits, dtype=float), np.asarray(clusters)
     many = x.shape[0]
-    p = np.full((many, many), np.nan)
     pairs = list(combinations(range(many), 2))
-    for (i, j), adjusted in zip(
-        pairs, holm([paired(x[i] - x[j], place, "difference").p for i, j in pairs]), strict=True
-    ):
-        p[i, j] = p[j, i] = adjusted
-    differ = np.nan_to_num(p, nan=1.0) < alpha
+    raw = [paired(x[i] - x[j], place, "difference") for i, j in pairs]
+    adjusted = holm([test.p for test in raw])
+    tests = {
+        pair: replace(test, p=float(p)) for pair, test, p in zip(pairs, raw, adjusted, strict=True)
+    }
+    differ = np.zeros((many, many), dtype=bool)
+    for (i, j), test in tests.items():
+        differ[i, j] = differ[j, i] = test.p < alpha
     has_value = ~np.isnan(x)
     with np.errstate(invalid="ignore"):
         means = np.where(
@@ -108,4 +111,4 @@ def leaderboard(
             np.nansum(x, axis=1) / np.maximum(has_value.sum(axis=1), 1),
             np.nan,
         )
-    return letters(means, differ), p, differ
+    return letters(means, differ), tests

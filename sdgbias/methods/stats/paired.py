@@ -39,6 +39,11 @@ class PairedTest:
     df: float
     p: float
 
+    @property
+    def mde(self) -> float:
+        """The `minimum_detectable` difference at 5 % with power 80 %."""
+        return minimum_detectable(self.se, self.df)
+
 
 def net_signs(difference: ArrayLike, clusters: ArrayLike) -> tuple[int, int]:
     """Clusters whose (N,) row differences (NaN counts as none) add up to more than 0, and to less:
@@ -94,14 +99,23 @@ def paired(
     code, many = codes(c)
     sums: Floats = np.bincount(code, weights=x, minlength=many).astype(float)
     rows = np.bincount(code, minlength=many).astype(float)
-    value, changed = float(x.mean()), np.count_nonzero(x) / x.size
+    return paired_sums(sums, rows, np.count_nonzero(x) / x.size, kind)
+
+
+def paired_sums(
+    sums: Floats, rows: Floats, changed: float, kind: Literal["mean", "difference"]
+) -> PairedTest:
+    """`paired` from the (G,) sums of the differences of each cluster and its (G,) rows, as a query
+    gives them. changed: the share of rows whose difference isn't 0."""
+    n = int(rows.sum())
+    value = float(sums.sum() / n)
     spread = spread_of(sums - value * rows, rows)
     variance, df = float(spread.variance[0]), float(np.nan_to_num(spread.df[0]))
     error = variance**0.5
-    if kind == "difference" and many > 1:
-        error = difference_error(value, changed, x.size, spread)
+    if kind == "difference" and len(rows) > 1:
+        error = difference_error(value, changed, n, spread)
     p = p_of_sums(sums, value, variance, df, kind)
-    return PairedTest(estimate(value, int(x.size), spread, kind, changed), error, df, p)
+    return PairedTest(estimate(value, n, spread, kind, changed), error, df, p)
 
 
 def p_of_sums(sums: Floats, value: float, variance: float, df: float, kind: Kind) -> float:

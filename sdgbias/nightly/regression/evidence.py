@@ -37,7 +37,6 @@ from sdgbias.nightly.regression.measured import (
     within,
 )
 from sdgbias.nightly.regression.policy import ALL, EACH, Rule
-from sdgbias.suites.facet_groups import PAIRS
 from sdgbias.types import View
 
 NAN = float("nan")
@@ -295,13 +294,13 @@ def _columns(means: stats.GroupMeans) -> Iterator[stats.GroupMeans]:
 
 
 def _groups(e: RuleEvidence, groups: Mapping[str, np.ndarray]) -> list[str]:
-    """Names of the known groups that are large enough; for levels in PAIRS the paper's two groups.
-    [] where there are not two."""
+    """Names of the known groups that are large enough; where the suite names two,
+    these. [] where there are not two."""
     of = groups.get(e.level, np.array([], str))
     names, count = np.unique(of[of != ""], return_counts=True)
     known = [str(n) for n, many in zip(names, count, strict=True) if many >= stats.SMALLEST]
-    if e.level in PAIRS and not suites.named(e.rule.suite).custom:
-        known = list(PAIRS[e.level]) if set(PAIRS[e.level]) <= set(known) else []
+    if pair := suites.named(e.rule.suite).pairs.get(e.level):
+        known = list(pair) if set(pair) <= set(known) else []
     return known if len(known) > 1 else []
 
 

@@ -15,14 +15,13 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, StrictInt, model_validator
 
 from sdgbias import formats, suites
-from sdgbias.benchmark.people_items import CHOICE, CHOICES, DIRECT
 from sdgbias.errors import UsageError, one_of
 from sdgbias.files import packaged, packaged_yaml
 from sdgbias.formats import STRICT, Flag, Number, Text
 from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.registry.entries import SUITE_NAME, suite_fault
 from sdgbias.suites import sdg_metrics
-from sdgbias.types import SDG, TESTS, Task
+from sdgbias.types import SDG
 
 #: Policy of a registry without a policy file; identical to registry/policy.yaml of this repository.
 DEFAULT = packaged("data", "policy.yaml")
@@ -34,25 +33,22 @@ SIGNATURE = tuple(f"share_{d}" for d in DIRECTIONS)
 
 @dataclass(frozen=True)
 class Metric:
-    """tasks for which it is defined (none: it is of the whole run) and methods; ``by``: groupings
-    of the rows, if it compares groups; test: whether two runs are compared by a test."""
+    """tasks for which it is defined (none: it is of the whole run) and methods; groups: whether it
+    compares groups."""
 
+    name: str
     tasks: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
-    by: tuple[str, ...] = ()
+    groups: bool = False
 
 
-#: Metrics by table of a suite's questions, beside those that the suite measures of each answer.
-METRICS: Mapping[str, Mapping[str, Metric]] = {
-    table: {
-        name: Metric(**{key: tuple(names) for key, names in about.items()})
-        for name, about in metrics.items()
-    }
-    for table, metrics in packaged_yaml("judged_metrics.yaml").items()
-}
+#: Metrics beside those that a suite measures of each answer. Some differ between tasks.
+METRICS = formats.parse(
+    packaged_yaml("judged_metrics.yaml"), list[Metric], "judged_metrics.yaml", UsageError
+)
 
 
-def _measured() -> dict[str, Metric]:
+def _measured() -> list[Metric]:
     """The metrics that the suites of items measure of each answer: of every method, or, where they
     compare with another one, of CADE."""
     tasks: dict[str, list[str]] = {}
@@ -61,27 +57,14 @@ def _measured() -> dict[str, Metric]:
         for metric in measured:
             tasks.setdefault(metric.name, []).append(task.value)
             compares |= {metric.name} if metric.versus else set()
-    every = METRICS["items"]["accuracy"].methods
-    return {
-        name: Metric(tuple(of), (CADE,) if name in compares else every)
+    every = next(metric.methods for metric in METRICS if metric.name == "accuracy")
+    return [
+        Metric(name, tuple(of), (CADE,) if name in compares else every)
         for name, of in tasks.items()
-    }
+    ]
 
 
-def known_metrics(table: str) -> Mapping[str, Metric]:
-    """Metrics by which runs on questions of this table can be judged."""
-    return {**_measured(), **METRICS[table]} if table == "items" else METRICS[table]
-
-
-ALL_METRICS = sorted({metric for table in METRICS for metric in known_metrics(table)})
-#: Tests of a suite of custom questions: with a context, or without.
-_CUSTOM_TESTS = ("T1", "T5")
-#: Valid tests of a task (in suite people: prompts).
-ASKED: Mapping[str, tuple[str, ...]] = {
-    **{task.value: tuple(t.value for t in tests) for task, tests in TESTS.items()},
-    DIRECT: ("p1",),
-    CHOICE: tuple(CHOICES),
-}
+ALL_METRICS = sorted({metric.name for metric in (*_measured(), *METRICS)})
 
 
 def _variable(name: str) -> str:
@@ -223,12 +206,11 @@ def _completed(rule: Rule) -> Rule:
     rule = replace(rule, task=rule.task or tasks[0], methods=rule.methods or full)
     if rule.task not in tasks:
         raise ValueError(where + one_of("task", rule.task, tasks))
-    asked = _CUSTOM_TESTS if suite.custom else ASKED.get(rule.task, ())
     for key, known in {
         "methods": metric.methods,
-        # which columns a table has is known when its runs are judged
-        "by": rule.by if suite.custom and metric.by else metric.by,
-        "tests": (ALL, EACH, *asked),
+        # which group columns a table has is known when its runs are judged
+        "by": (suite.attributes or rule.by) if metric.groups else (),
+        "tests": (ALL, EACH, *suite.tests.get(rule.task, ())),
     }.items():
         for value in getattr(rule, key):
             if not known:
@@ -236,15 +218,15 @@ def _completed(rule: Rule) -> Rule:
                 raise ValueError(where + fault)
             if value not in known:
                 raise ValueError(where + one_of(key, value, known))
-    if fault := _unfit(rule, metric, suite.custom):
+    if fault := _unfit(rule, metric, suite.attributes):
         raise ValueError(where + fault)
     return rule
 
 
-def _unfit(rule: Rule, metric: Metric, custom: bool) -> str:
+def _unfit(rule: Rule, metric: Metric, attributes: tuple[str, ...]) -> str:
     """Why nothing can be judged by the rule; '' where it can."""
-    if metric.by and not rule.by:
-        listed = "a group column of its suite.yaml" if custom else ", ".join(metric.by)
+    if metric.groups and not rule.by:
+        listed = ", ".join(attributes) or "a group column of its suite.yaml"
         return f"{rule.metric} compares groups; add by: {listed}"
     if rule.within and (rule.by or not metric.tasks):
         return (
@@ -267,13 +249,9 @@ def _unfit(rule: Rule, metric: Metric, custom: bool) -> str:
 
 
 def metrics_of(suite: suites.Suite) -> Mapping[str, Metric]:
-    """Metrics by which runs of a suite can be judged; custom questions are multiple choice only."""
-    known = known_metrics(suite.items_table)
-    if not suite.custom:
-        return known
-    choice = Task.MCQ.value
+    """Metrics by which runs of a suite can be judged: those of its tasks, and of whole runs."""
     return {
-        name: replace(metric, tasks=(choice,) if metric.tasks else ())
-        for name, metric in known.items()
-        if choice in metric.tasks or not metric.tasks
+        metric.name: replace(metric, tasks=tuple(t for t in metric.tasks if t in suite.tests))
+        for metric in (*_measured(), *METRICS)
+        if not metric.tasks or set(metric.tasks) & set(suite.tests)
     }

@@ -1,9 +1,8 @@
 """Compares two runs on the same questions: differences with their intervals, the minimum detectable
 effect, and the answers that changed.
 
-Sums by place are computed in the database, so that millions of answers stay there; the statistics
-derived from them equal those that methods.stats.paired computes row by row (mean difference,
-clustered t interval and test, minimum detectable effect).
+Sums by place are computed in the database, so that millions of answers stay there; their statistics
+are those of `stats.paired_sums`.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ import numpy as np
 
 from sdgbias import suites
 from sdgbias.methods import stats
-from sdgbias.methods.stats.intervals import difference_error
-from sdgbias.methods.stats.paired import p_of_sums
 from sdgbias.report.pages.questions import SAID
 from sdgbias.report.source import Reader, Row, paged
 from sdgbias.vocabulary import METHODS
@@ -98,12 +95,8 @@ def _difference(r: Row) -> dict[str, Any]:
     of answers."""
     sums, rows = (np.repeat(np.array(r[name], dtype=float), r["places"]) for name in ("s", "m"))
     n = int(rows.sum())
-    value = float(sums.sum() / n)
-    spread = stats.spread_of(sums - rows * value, rows)
-    changed = (r["better"] + r["worse"]) / n
-    e = stats.estimate(value, n, spread, "difference", changed)
-    error = difference_error(value, changed, n, spread)
-    variance, df = float(spread.variance[0]), float(np.nan_to_num(spread.df[0]))
+    test = stats.paired_sums(sums, rows, (r["better"] + r["worse"]) / n, "difference")
+    e = test.estimate
     return {
         "task": r["task"],
         "test": r["test"],
@@ -114,8 +107,8 @@ def _difference(r: Row) -> dict[str, Any]:
         "n": e.n,
         "ci_low": e.low,
         "ci_high": e.high,
-        "p": p_of_sums(sums, value, variance, df, "difference"),
-        "mde": stats.minimum_detectable(error, df),
+        "p": test.p,
+        "mde": test.mde,
         "better": r["better"],
         "worse": r["worse"],
     }

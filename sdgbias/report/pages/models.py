@@ -175,6 +175,7 @@ def _suite(reader: Reader, run: Row) -> dict[str, Any]:
     debiased = [c for c in whole if (c["task"], c["method"]) == ("mcq", "cade")]
     gained = _tests([c for c in debiased if c["metric"] == "accuracy_gain"])
     changes = ("accuracy_gain", "fixed_rate", "broken_rate")
+    suite = suites.named(run["suite"])
     chosen, _, _ = leaderboard.choose(
         [tuple(c[name] for name in leaderboard.CHOICES) for c in cells], {}
     )
@@ -189,9 +190,9 @@ def _suite(reader: Reader, run: Row) -> dict[str, Any]:
         "run": run,
         "heads": heads,
         "gain": _grid(debiased, "test", gained, "metric", changes),
-        "signature": _signature(cells, "all" if suites.named(run["suite"]).custom else "T1"),
+        "signature": _signature(cells, "T1" if suite.signatures else "all"),
         "disparity": _disparity(cells),
-        "groups": _groups(cells) if suites.named(run["suite"]).custom else ([], []),
+        "groups": ([], []) if suite.attributes else _groups(cells),
         "chosen": chosen,
         # one night is no line, and its number stands in the table
         "plots": drawn if len(rows) > 1 else [],

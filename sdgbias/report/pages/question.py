@@ -98,7 +98,7 @@ def _question(
     return {
         "item": item,
         "people": suite.private,
-        "groups": labels.parsed(item.get("groups")) if suite.custom else None,
+        "groups": labels.parsed(item["groups"]) if item.get("source_id") else None,
         "asked": _asked(item),
         "task": task,
         "tests": tests,
@@ -107,7 +107,7 @@ def _question(
         "said": said,
         "picture": item["image_id"] in there,
         "shown": caption(item.get("modalities")),
-        "template": template_of(task, item) if suite.items_table == "items" else None,
+        "template": template_of(task, item),
         "options": options,
         "ways": option_directions(item) if task == Task.MCQ.value and options else {},
         "context": context,
@@ -260,7 +260,7 @@ def template_of(task: str, item: Row) -> Template | None:
     questions) or is of another version."""
     entries = load_regression_tasks() if task == Task.REGRESSION.value else load_indicators()
     for entry in entries:
-        if (entry.slug, entry.question) == (item["indicator"], item["question"]):
+        if (entry.slug, entry.question) == (item.get("indicator"), item.get("question")):
             return entry.template
     return None
 

@@ -21,17 +21,6 @@ from sdgbias.types import OPTION_LETTERS
 PAGE = 40
 #: Names of the filters of custom questions begin with it: an author may name a column 'run' or 'q'.
 GROUP = "group:"
-#: Table of a suite's questions -> its filters, name -> column. Of a column DuckDB reads a million
-#: rows in a second; the map `attributes` of the view `questions` it first builds for each of them.
-_FILTERS = {
-    "items": {
-        "pillar": "pillar",
-        "indicator": "indicator_title",
-        "country": "country",
-        "urban": "urban",
-    },
-    "people": {"class": "class1", "gender": "gender", "skin": "skin", "age": "age"},
-}
 #: The answer of a prediction (by its alias): the number of an estimate, else the letter or label.
 SAID = (
     'CASE WHEN {0}."value" IS NULL OR isnan({0}."value") THEN {0}.pred'
@@ -91,13 +80,12 @@ def cells(reader: Reader, run: Row) -> list[tuple[str, str, str]]:
     return [(r["task"], r["test"], r["method"]) for r in rows]
 
 
-def filters_of(reader: Reader, run: Row) -> dict[str, str]:
-    """Filters of a run's questions, name -> SQL of the value. Custom questions are filtered by
-    their group columns. Their names are their author's, so they are quoted twice: as a JSON pointer
+def filters_of(reader: Reader, run: Row) -> Mapping[str, str]:
+    """Filters of a run's questions, name -> SQL of the value: those of the suite, or the group
+    columns. Their names are their author's, so they are quoted twice: as a JSON pointer
     and as an SQL string."""
-    suite = suites.named(run["suite"])
-    if not suite.custom:
-        return _FILTERS[suite.items_table]
+    if filters := suites.named(run["suite"]).filters:
+        return filters
     found = reader.one(
         "SELECT json_keys(groups) AS names FROM items WHERE benchmark_id = ? AND groups IS NOT NULL"
         " LIMIT 1",

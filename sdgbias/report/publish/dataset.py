@@ -67,8 +67,7 @@ class Benchmark:
 def read(folder: Path) -> Benchmark:
     """Raises InputError (no benchmark, unreadable), UsageError (a suite that isn't exported)."""
     card: dict[str, Any] = dict(suites.benchmark_card(folder))
-    suite = suites.named(suites.suite_of(card))
-    if suite.private or suite.custom or card.get("kind"):
+    if suites.named(suites.suite_of(card)).unpublished:
         raise UsageError(
             f"{folder}: only benchmarks of sustainable development are published; pictures of"
             " people and your own questions are not ours to pass on"

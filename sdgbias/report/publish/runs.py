@@ -123,15 +123,11 @@ def load(results: Path, run_id: str, folder: Path, benchmark: Benchmark | None) 
     query = packaged_sql("publish.sql")["numbers"]
     rows: Any
     rows = store.arrow(results, query, {"run": run_id, "people": suite.private}).to_pylist()
-    reason = ""
-    if suite.private:
-        reason = "answers about people: nobody in the pictures agreed to be passed on"
-    elif suite.custom:
-        reason = "answers to your own questions: their terms are yours"
-    elif benchmark is None:
-        reason = "no benchmark folder, which holds the prompts: name it with --benchmark"
+    reason = suite.unpublished
+    if benchmark is None:
+        reason = reason or "no benchmark folder, which holds the prompts: name it with --benchmark"
     elif record["benchmark_id"] != benchmark.id:
-        reason = (
+        reason = reason or (
             f"asked on benchmark {record['benchmark_id']}, and {folder} is {benchmark.id}: name"
             " the folder it was asked on with --benchmark"
         )
