@@ -192,6 +192,18 @@ def test_a_number_that_is_not_there_says_why(earlier: Path) -> None:
     assert set(rows.loc[empty, "missing_reason"]) >= {"fewer than 20"}
 
 
+def test_what_the_model_of_an_earlier_run_could_not_have_says_why(earlier: Path) -> None:
+    with duckdb.connect(str(earlier)) as con:  # an endpoint that gave text alone
+        con.execute("""UPDATE runs SET config = '{"gives_scores": false}' WHERE suite = 'sdg'""")
+        con.execute("DELETE FROM metric_rows WHERE method = 'cade'")
+
+    sql = "FROM numbers WHERE study = 'headline' AND method = 'cade' AND metric = 'accuracy_gain'"
+    rows = store.query(earlier, sql)
+
+    assert set(rows["missing_reason"]) == {"needs log-probabilities"}
+    assert set(rows["test"]) >= {"T1", "all"} and rows["value"].isna().all()
+
+
 def test_rows_of_nights_become_files(earlier: Path) -> None:
     with duckdb.connect(str(earlier)) as con:
         con.execute("INSERT INTO nights (night, status) VALUES ('2026-11-21T0130', 'done')")
