@@ -62,7 +62,9 @@ def _with_status(e: PaperResults, study: str) -> pd.DataFrame:
     stored = e.study(study)
     reasons = stored["missing_reason"]
     status = ("not in store: " + reasons.mask(reasons == FEWER, TOO_FEW)).where(reasons != "", "")
-    return stored.assign(status=status, n=stored["n"].mask((reasons != "") & (stored["n"] == 0)))
+    # of what the model can't have nothing was counted; of a group that is too small its rows were
+    unasked = reasons.isin([NEEDS_PICTURES, NEEDS_SCORES])
+    return stored.assign(status=status, n=stored["n"].mask(unasked))
 
 
 def _headline(e: PaperResults, study: str) -> pd.DataFrame:
