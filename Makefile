@@ -19,7 +19,7 @@ demo: .venv/installed
 WORKERS := --dist loadfile --no-loadscope-reorder --ignore=tests/vllm/test_api.py
 # the tests that `make test` runs, and in how many processes: make test TIER='not long' PROCESSES=4
 TIER ?= not slow and not long
-PROCESSES ?= 2
+PROCESSES ?= 3
 test test-slow test-all: export OMP_NUM_THREADS = 1
 # pytest keeps the test modules with their rewritten assertions, half the time that a process takes to collect them
 test test-slow test-all: export PYTHONDONTWRITEBYTECODE =

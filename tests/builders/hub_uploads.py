@@ -51,6 +51,7 @@ def taking_uploads(monkeypatch: Any, home: Path, token: str, sent: str) -> Itera
 def _handler(hub: Uploads) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # else each answer waits 40 ms for an acknowledgement
 
         def do_GET(self) -> None:
             """What the client asks of its own accord; with a wrong token, whether the repository is
