@@ -136,10 +136,11 @@ class Transport:
             retry=retry_if_exception_type(_Again),
             wait=self._wait,
             stop=stop_after_attempt(self.options.retries + 1),
+            before_sleep=self._count_retry,
         )
         async with self._slots:
             try:
-                return await again(self._try, make, tokens, answer_tokens, again.statistics)
+                return await again(self._try, make, tokens, answer_tokens)
             except ModelError as error:
                 self.stop(error)
                 raise
@@ -158,11 +159,7 @@ class Transport:
             )
 
     async def _try(
-        self,
-        make: Callable[[], dict[str, Any]],
-        tokens: int,
-        answer_tokens: int,
-        tries: Mapping[str, Any],
+        self, make: Callable[[], dict[str, Any]], tokens: int, answer_tokens: int
     ) -> dict[str, Any]:
         """One attempt. Raises _Again where another one may help."""
         if self._fatal is not None:
@@ -170,11 +167,13 @@ class Transport:
         expected = round(tokens * self._factor)
         await self._turn(expected + answer_tokens)
         self.counters.requests += 1
-        self.counters.retries += tries["attempt_number"] > 1
         answer = await self._send(make())
         self._account(answer, tokens, expected + answer_tokens)
         self._failed = 0
         return answer
+
+    def _count_retry(self, _: RetryCallState) -> None:
+        self.counters.retries += 1
 
     def _wait(self, state: RetryCallState) -> float:
         """Seconds until the next attempt: what the server asks for, else a random backoff."""

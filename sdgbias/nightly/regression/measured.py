@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -144,8 +144,9 @@ def _value(answers: Answers, metric: str) -> Floats | None:
     task = str(answers["task"][0])
     if metric in _HERE:
         return _HERE[metric](answers)
-    known = {m.name: m for m in sdg_metrics.METRICS.get(cast(Task, task), ())}
-    known |= {m.name: m for m in sdg_metrics.METRICS[Task.MCQ]} if task in (DIRECT, CHOICE) else {}
+    # of first-token scores of answers about people the metrics are those of a choice
+    of = Task.MCQ if task in (DIRECT, CHOICE) else Task(task)
+    known = {m.name: m for m in sdg_metrics.METRICS[of]}
     if metric not in known:
         return None
     values = np.asarray(known[metric].values(answers), dtype=np.float64)
@@ -213,7 +214,7 @@ def _columns(
     stated = part["parsed"].astype("boolean").to_numpy(dtype=float, na_value=_NAN)
     right_gain = correct - number(of(full, "correct"))
     columns = {
-        **{name: part[name].to_numpy() for name in ("task", "method", "test")},
+        **{name: part[name].to_numpy() for name in ("task", "method")},
         **{"pred": pred.to_numpy(dtype=str), "how": how.to_numpy(dtype=str)},
         **{name: number(part[name]) for name in ("mass", "error", "tolerance", "kept")},
         "correct": correct,
