@@ -315,7 +315,7 @@ def _questions(
             "own_id": rows["id"],
             "cluster_id": rows["cluster_by" if suite.cluster_by else "id"],
             **{"question": rows["question"], "context": rows["context"], **options},
-            "answer": [letters.get(line, "") for line in rows.index],
+            "answer": pd.Series(letters, dtype=object).reindex(rows.index).fillna(""),
             "split": rows["split"],
             "picture": rows["image"],
             "groups": [json.dumps(row, ensure_ascii=False) for row in levels],

@@ -158,12 +158,15 @@ def read_suite(folder: Path) -> tuple[SuiteFile | None, dict[Place, int], list[F
         cause = getattr(error, "problem", None) or type(error).__name__
         line = mark.line + 1 if mark is not None else 0
         return None, {}, [Fault(FILE, line, f"not YAML: {cause}; check indents, colons and quotes")]
-    if found := formats.faults(given, SuiteFile):
-        places = ([place[:n] for n in range(len(place), 0, -1)] for place, _ in found)
-        at = [next((lines[p] for p in above if p in lines), 0) for above in places]
-        faults = [Fault(FILE, n, sentence) for n, (_, sentence) in zip(at, found, strict=True)]
+    faults = []
+    for place, sentence in formats.faults(given, SuiteFile):
+        while place and place not in lines:
+            place = place[:-1]
+        faults.append(Fault(FILE, lines.get(place, 0), sentence))
+    if faults:
         return None, lines, faults
-    suite, named, faults = formats.parse(given, SuiteFile, FILE, SuiteError), {}, []
+    suite = formats.parse(given, SuiteFile, FILE, SuiteError)
+    named: dict[tuple[str | int, str], Place] = {}
     for place, column in columns_of(suite):
         first = named.setdefault((place[0], column), place)
         if first != place:
