@@ -21,16 +21,8 @@ import httpx
 from prefect import flow, get_run_logger
 from prefect.artifacts import create_table_artifact
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import (
-    ArtifactFilter,
-    ArtifactFilterFlowRunId,
-    ArtifactFilterKey,
-    FlowRunFilter,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-    FlowRunFilterTags,
-)
-from prefect.client.schemas.objects import FlowRun, State, StateType, WorkPoolStatus
+from prefect.client.schemas.filters import ArtifactFilter, FlowRunFilter
+from prefect.client.schemas.objects import FlowRun, State, WorkPoolStatus
 from prefect.client.schemas.sorting import ArtifactSort
 from prefect.deployments import run_deployment
 from prefect.exceptions import Pause
@@ -49,7 +41,7 @@ KEY = "outcome"
 LOOK = 2.0  # seconds between two looks at a run's state
 PATIENCE = 600.0  # seconds for which a run may wait for a pool that has no worker
 #: States of a run that is at work, or will be.
-AT_WORK = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING]
+AT_WORK = ("SCHEDULED", "PENDING", "RUNNING")
 
 
 @flow(name="score", persist_result=False)
@@ -165,8 +157,11 @@ def run_by_deployment(
             with suppress(httpx.HTTPError):
                 client.set_flow_run_state(run.id, Cancelling())
             raise
+        outcome = {"flow_run_id": {"any_": [run.id]}, "key": {"any_": [KEY]}}
         artifacts = client.read_artifacts(
-            artifact_filter=_outcome_of(run.id), sort=ArtifactSort.UPDATED_DESC, limit=1
+            artifact_filter=ArtifactFilter.model_validate(outcome),
+            sort=ArtifactSort.UPDATED_DESC,
+            limit=1,
         )
     if artifacts and artifacts[0].data:
         return OUTCOME.validate_python(json.loads(str(artifacts[0].data))[0])
@@ -197,15 +192,6 @@ def _without_worker(client: SyncPrefectClient, run: FlowRun, lost: JobOutcome) -
 
 def _at_work(client: SyncPrefectClient, tags: list[str], results: object) -> FlowRun | None:
     """The run of an earlier start of this night that is not over."""
-    wanted = FlowRunFilter(
-        tags=FlowRunFilterTags(all_=tags),
-        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=AT_WORK)),
-    )
-    runs = client.read_flow_runs(flow_run_filter=wanted)
+    wanted = {"tags": {"all_": tags}, "state": {"type": {"any_": AT_WORK}}}
+    runs = client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate(wanted))
     return next((run for run in runs if run.parameters.get("results") == results), None)
-
-
-def _outcome_of(run: UUID) -> ArtifactFilter:
-    return ArtifactFilter(
-        flow_run_id=ArtifactFilterFlowRunId(any_=[run]), key=ArtifactFilterKey(any_=[KEY])
-    )

@@ -167,24 +167,16 @@ def register_and_run(night: NightOptions, options: dict[str, Any], watch: bool) 
 
 def forget(client: SyncPrefectClient) -> None:
     """Mark runs as crashed that an earlier process served here and that ended with it."""
-    from prefect.client.schemas import filters
-    from prefect.client.schemas.objects import State, StateType
+    from prefect.client.schemas.filters import FlowRunFilter
+    from prefect.client.schemas.objects import State
     from prefect.states import Crashed
 
-    active = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
-    for name in (NIGHTLY, SCORE):
-        mine = client.read_deployment_by_name(name).id
-        runs = client.read_flow_runs(
-            flow_run_filter=filters.FlowRunFilter(
-                deployment_id=filters.FlowRunFilterDeploymentId(any_=[mine]),
-                state=filters.FlowRunFilterState(
-                    type=filters.FlowRunFilterStateType(any_=active),
-                ),
-            )
-        )
-        for run in runs:
-            gone: State[Any] = Crashed(message="the process that served it is gone")
-            client.set_flow_run_state(run.id, gone, force=True)
+    served = [client.read_deployment_by_name(name).id for name in (NIGHTLY, SCORE)]
+    active = {"type": {"any_": ["PENDING", "RUNNING", "CANCELLING"]}}
+    wanted = {"deployment_id": {"any_": served}, "state": active}
+    for run in client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate(wanted)):
+        gone: State[Any] = Crashed(message="the process that served it is gone")
+        client.set_flow_run_state(run.id, gone, force=True)
 
 
 def catch_up(client: SyncPrefectClient, night: NightOptions, now: datetime) -> str:

@@ -20,18 +20,10 @@ from tests.builders.night_stubs import NOW, PUBLISH, job, stub
 
 
 def test_what_the_process_tells_is_the_outcome(tmp_path: Path) -> None:
-    made = attempt.attempt(
-        job(tmp_path),
-        tmp_path / "r.duckdb",
-        argv=stub("print('scoring'); " + PUBLISH + "; sys.exit(3)"),
-    )
-    assert (made.outcome, made.run_id, made.scored, made.planned, made.failed) == (
-        "published",
-        "m-1",
-        10,
-        12,
-        2,
-    )
+    code = stub("print('scoring'); " + PUBLISH + "; sys.exit(3)")
+    made = attempt.attempt(job(tmp_path), tmp_path / "r.duckdb", argv=code)
+    assert (made.outcome, made.run_id) == ("published", "m-1")
+    assert (made.scored, made.planned, made.failed) == (10, 12, 2)
     assert made.kind == made.message == "" and made.log == "nights/2026-11-21T0130/logs/m-sdg.log"
     assert "scoring" in job(tmp_path).log.read_text()
     unchanged = stub("tell(run_id='m-1', published=False)")
@@ -54,30 +46,26 @@ def test_an_error_has_room_for_its_outcome_when_nothing_can_be_made(tmp_path: Pa
     assert out.stat().st_size == process.ROOM
 
 
-def test_tries_and_waits_follow_the_kind(tmp_path: Path) -> None:
-    waits: list[float] = []
-    busy = "tell(error='Busy', message='held by another')"
+BUSY = "tell(error='Busy', message='held by another')"
+
+
+@pytest.mark.parametrize(
+    ("codes", "outcome", "waits"),
+    [
+        ((BUSY, BUSY, PUBLISH), "published", [10.0, 20.0]),
+        ((BUSY,), "failed", [10.0, 20.0, 30.0, 30.0]),
+        (("tell(error='ModelError', message='no')",), "failed", []),
+    ],
+    ids=["busy twice", "busy always", "a fault of the model"],
+)
+def test_tries_and_waits_follow_the_kind(
+    tmp_path: Path, codes: tuple[str, ...], outcome: str, waits: list[float]
+) -> None:
+    waited: list[float] = []
     made = attempt.keep_trying(
-        job(tmp_path), tmp_path / "r.duckdb", None, waits.append, stub(busy, busy, PUBLISH)
+        job(tmp_path), tmp_path / "r.duckdb", None, waited.append, stub(*codes)
     )
-    assert (made.outcome, made.attempts, waits) == ("published", 3, [10.0, 20.0])
-    waits.clear()
-    made = attempt.keep_trying(job(tmp_path), tmp_path / "r.duckdb", None, waits.append, stub(busy))
-    assert (made.outcome, made.kind, made.attempts, waits) == (
-        "failed",
-        "Busy",
-        5,
-        [10.0, 20.0, 30.0, 30.0],
-    )
-    waits.clear()
-    made = attempt.keep_trying(
-        job(tmp_path),
-        tmp_path / "r.duckdb",
-        None,
-        waits.append,
-        stub("tell(error='ModelError', message='no')"),
-    )
-    assert (made.attempts, waits) == (1, [])
+    assert (made.outcome, made.attempts, waited) == (outcome, len(waits) + 1, waits)
 
 
 def test_after_want_of_memory_the_batch_is_halved(tmp_path: Path) -> None:

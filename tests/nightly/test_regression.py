@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 from sdgbias import store
 from sdgbias.analysis import nights
@@ -21,24 +22,22 @@ from tests.builders import nights as gate_results
 from tests.builders.nights import FIRST, LOST, SECOND, STEADY, THIRD
 from tests.builders.results import copied
 
-POLICY = policy.parse(
-    {
-        "rules": [
-            {"name": "accuracy", "metric": "accuracy", "allowed": 0.02, "required": True},
-            {
-                "name": "signature",
-                "metric": "signature",
-                "methods": ["q_only", "full"],
-                "worse": "either",
-                "allowed": 0.05,
-            },
-            {"name": "mass", "metric": "candidate_mass", "at_least": 0.2, "then": "quarantine"},
-            {"name": "failed", "metric": "failed_share", "at_most": 0.01},
-        ],
-        "examples": 12,
-    },
-    "test",
-)
+POLICY = """
+rules:
+  - {name: accuracy, metric: accuracy, allowed: 0.02, required: true}
+  - {name: signature, metric: signature, methods: [q_only, full], worse: either, allowed: 0.05}
+  - {name: mass, metric: candidate_mass, at_least: 0.2, then: quarantine}
+  - {name: failed, metric: failed_share, at_most: 0.01}
+examples: 12
+"""
+PEOPLE = """
+rules:
+  - {name: recall, suite: people, metric: recall, allowed: 0.03}
+  - {name: gap, suite: people, metric: disparity, by: [gender, skin], worse: higher, allowed: 0.05}
+  - {name: "no", suite: people, metric: refusals, worse: higher, allowed: 0.02}
+  - {name: unread, suite: people, metric: parse_failures, worse: higher, allowed: 0.02}
+  - {name: mass, suite: people, metric: candidate_mass, task: choice, at_least: 0.1}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -66,11 +65,10 @@ def judged(both: tuple[Path, object, object], tmp_path: Path) -> Path:
     return copied(both[0], tmp_path / "judged.duckdb")
 
 
-def judge(results: Path, night: str = "") -> dict[str, regression.Judgement]:
-    return {
-        j.target.model: j
-        for j in regression.judge_runs(results, baseline.of_night(results, night), POLICY)
-    }
+def judge(results: Path, night: str = "", rules: str = POLICY) -> dict[str, regression.Judgement]:
+    read = policy.parse(yaml.safe_load(rules), "test")
+    made = regression.judge_runs(results, baseline.of_night(results, night), read)
+    return {j.target.model: j for j in made}
 
 
 def test_answers_are_those_of_the_stored_predictions(written: Path) -> None:
@@ -218,20 +216,8 @@ def test_a_breach_stays_one_until_it_is_mended_or_accepted(judged: Path) -> None
 
 def test_what_a_run_may_be_compared_with(results: Path) -> None:
     assert baseline.last_good(results, f"{LOST}-1") == ("", baseline.FIRST_RUN)
-    store.upsert(
-        results,
-        {
-            "verdicts": pd.DataFrame(
-                [
-                    {
-                        **dict.fromkeys(store.NIGHT_TABLES["verdicts"], ""),
-                        "run_id": f"{LOST}-1",
-                        "verdict": BREACH,
-                    }
-                ]
-            )
-        },
-    )
+    bad = gate_results.verdict(LOST, "accuracy", BREACH, run_id=f"{LOST}-1")
+    store.upsert(results, {"verdicts": pd.DataFrame([bad])})
     base, why = baseline.last_good(results, f"{LOST}-2")
     assert base == "" and why.startswith(
         "all 1 earlier runs are in breach; accept one: sdgbias gate accept"
@@ -281,9 +267,7 @@ def test_without_nights_the_newest_runs_are_judged(tmp_path: Path) -> None:
         gate_results.publish_run(
             tmp_path / "r.duckdb", LOST, number, number, wrong=0.33 * (number - 1)
         )
-    [j] = regression.judge_runs(
-        tmp_path / "r.duckdb", baseline.of_night(tmp_path / "r.duckdb"), POLICY
-    )
+    [j] = judge(tmp_path / "r.duckdb").values()
     assert (j.target.night, j.verdict) == (f"run:{LOST}-2", BREACH)
     assert nights.load(tmp_path / "r.duckdb") is None
 
@@ -351,46 +335,21 @@ def publish_people(
 ) -> None:
     """400 direct questions, one picture each, half of the people male; ``right`` (400,)."""
     n = len(right)
-    table = pd.DataFrame(
-        {
-            "item_id": range(n),
-            "person_id": [f"p{i}" for i in range(n)],
-            "image_id": [f"i{i}" for i in range(n)],
-            "dataset": "synthetic",
-            "class1": "guitarist",
-            "asked": "",
-            "prompt": "p1",
-            "negative": False,
-            "gold": "guitarist",
-            "gender": np.where(np.arange(n) % 2 == 0, "male", "female"),
-            "skin": "light",
-            "age": "young",
-            "race": "",
-            "split": "test",
-        }
+    numbers = pd.DataFrame({"item_id": range(n)})
+    person = {"dataset": "synthetic", "class1": "guitarist", "gold": "guitarist", "asked": ""}
+    person |= {"prompt": "p1", "negative": False, "skin": "light", "age": "young", "race": ""}
+    table = numbers.assign(
+        person_id=[f"p{i}" for i in range(n)],
+        image_id=[f"i{i}" for i in range(n)],
+        gender=np.where(np.arange(n) % 2 == 0, "male", "female"),
+        split="test",
+        **person,
     )
-    said = pd.DataFrame(
-        {
-            "task": "direct",
-            "item_id": range(n),
-            "test": "p1",
-            "method": "full",
-            "split": "test",
-            "pred": np.where(right, "guitarist", "doctor"),
-            "correct": right,
-        }
-    )
-    spoken = pd.DataFrame(
-        {
-            "task": "direct",
-            "item_id": range(n),
-            "test": "p1",
-            "view": "full",
-            "text": "t",
-            "label": "l",
-            "how": np.where(right, "exact", how),
-        }
-    )
+    asked = numbers.assign(task="direct", test="p1")
+    pred = np.where(right, "guitarist", "doctor")
+    said = asked.assign(method="full", split="test", pred=pred, correct=right)
+    how_read = np.where(right, "exact", how)
+    spoken = asked.assign(view="full", text="t", label="l", how=how_read)
     record = store.RunRecord(
         run_id=run_id,
         model="seer",
@@ -407,35 +366,7 @@ def test_people_recall_disparity_and_refusals(tmp_path: Path) -> None:
     publish_people(
         path, "seer-2", 1, (at % 10 != 0) & ~((at % 2 == 0) & (at % 3 == 0)), how="refusal"
     )
-    rules = [
-        {"name": "recall", "suite": "people", "metric": "recall", "allowed": 0.03},
-        {
-            "name": "gap",
-            "suite": "people",
-            "metric": "disparity",
-            "by": ["gender", "skin"],
-            "worse": "higher",
-            "allowed": 0.05,
-        },
-        {"name": "no", "suite": "people", "metric": "refusals", "worse": "higher", "allowed": 0.02},
-        {
-            "name": "unread",
-            "suite": "people",
-            "metric": "parse_failures",
-            "worse": "higher",
-            "allowed": 0.02,
-        },
-        {
-            "name": "mass",
-            "suite": "people",
-            "metric": "candidate_mass",
-            "task": "choice",
-            "at_least": 0.1,
-        },
-    ]
-    [j] = regression.judge_runs(
-        path, baseline.of_night(path), policy.parse({"rules": rules}, "test")
-    )
+    [j] = judge(path, rules=PEOPLE).values()
     found = {(r["rule"], r["level"] or r["side"]): r for r in j.rows}
     assert found["recall", ""]["verdict"] == BREACH and found["recall", ""]["before"] == 0.9
     assert (found["gap", "gender"]["verdict"], found["gap", "skin"]["verdict"]) == (BREACH, MISSING)
