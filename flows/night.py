@@ -24,7 +24,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import FlowRun, State, TaskRun
 from prefect.runtime import deployment, task_run
 from prefect.runtime import flow_run as this_run
-from prefect.states import Cancelled, Completed, Failed, Scheduled
+from prefect.states import Completed, Failed, Scheduled
 
 from flows import pages, score
 from sdgbias.cli.night_options import NightOptions, described, signed
@@ -84,13 +84,9 @@ def evaluate(
     else:
         look = pages.follow(job, logger.info)
         outcome = work.attempt(job, results, number, device, look=look)
-    words = nights.line(outcome)
-    if outcome.kind == work.CANCELLED:
-        return Cancelled(message=words, data=outcome)
-    if outcome.good:
-        return Completed(message=words, data=outcome)
-    logger.warning("attempt %d: %s", number, words)
-    return Failed(message=words, data=outcome)
+    if not outcome.good:
+        logger.warning("attempt %d: %s", number, nights.line(outcome))
+    return score.end_state(outcome, outcome)
 
 
 @task(task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False)
@@ -149,7 +145,7 @@ def end_state(summary: nights.NightSummary) -> State[None]:
     bad = "".join(
         f"; {name}: {said}" for name, said in (summary.steps or {}).items() if said != steps.DONE
     )
-    words = f"night {summary.night}: {pages.counts(summary.outcomes)}{bad}"
+    words = f"night {summary.night}: {pages.counts(o.outcome for o in summary.outcomes)}{bad}"
     if summary.exit_code == 0:
         return Completed(message=words)
     if summary.exit_code == RegressionBreach.exit_code:

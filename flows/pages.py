@@ -3,22 +3,20 @@ report."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 
 from prefect.artifacts import create_link_artifact, create_table_artifact
 from prefect.logging import get_logger
-from pydantic import TypeAdapter
 
-from sdgbias.nightly import attempt, plan
-from sdgbias.nightly.attempt import JobOutcome
 from sdgbias.nightly.plan import Job
 from sdgbias.nightly.process import redact
 from sdgbias.nightly.run import NightSummary
+from sdgbias.store import night_files
 
 PERIOD = 2.0  # seconds between two questions whether a model is to be ended
 LOG_BYTES = 65_536  # of a model's log that are passed on at a time
@@ -60,7 +58,7 @@ def show(summary: NightSummary, results: Path, report_address: str) -> None:
     """The artifacts of a night that was run. ``report_address``: URL at which the report's folder
     is served, '' for a link to the file."""
     try:
-        _outcomes(summary, results)
+        _outcomes(summary.night, results)
         page = Path(summary.report)
         create_link_artifact(
             f"{report_address.rstrip('/')}/{page.name}"
@@ -74,26 +72,20 @@ def show(summary: NightSummary, results: Path, report_address: str) -> None:
         _warn(error)
 
 
-def _outcomes(summary: NightSummary, results: Path) -> None:
-    """One row per model and suite, with the columns of night_outcomes, also for those that had no
-    job."""
-    now = datetime.now(UTC)
-    skipped = [
-        attempt.unplanned(summary.night, one, now)
-        for one in plan.load(results, summary.night).skipped
-        if one.state != plan.BROKEN  # a failure, among the outcomes
-    ]
-    tried = sorted(summary.outcomes, key=lambda o: (o.good, o.model, o.suite))
+def _outcomes(night: str, results: Path) -> None:
+    """The rows of night_outcomes, failures first."""
+    sql = "FROM night_outcomes WHERE night = ? ORDER BY outcome, model, suite"
+    rows = night_files.query(results, sql, [night])
     create_table_artifact(
-        TypeAdapter(list[JobOutcome]).dump_python([*tried, *skipped], mode="json"),
+        json.loads(rows.to_json(orient="records", date_format="iso")),
         key="outcomes",
-        description=f"night {summary.night}: {counts(summary.outcomes)}, {len(skipped)} skipped",
+        description=f"night {night}: {counts(rows['outcome'])}",
     )
 
 
-def counts(outcomes: Sequence[JobOutcome]) -> str:
-    """'2 published, 1 failed'."""
-    kinds = sorted(Counter(o.outcome for o in outcomes).items())
+def counts(outcomes: Iterable[str]) -> str:
+    """'1 failed, 2 published'."""
+    kinds = sorted(Counter(outcomes).items())
     return ", ".join(f"{n} {kind}" for kind, n in kinds) or "no model evaluated"
 
 

@@ -32,6 +32,7 @@ from pydantic import TypeAdapter
 
 from flows import pages
 from sdgbias.nightly import attempt, plan, process
+from sdgbias.nightly import run as nights
 from sdgbias.nightly.attempt import JobOutcome
 from sdgbias.nightly.plan import Job
 from sdgbias.types import SDG
@@ -85,13 +86,12 @@ def score(
     return end_state(outcome)
 
 
-def end_state(outcome: JobOutcome) -> State[Any]:
+def end_state(outcome: JobOutcome, data: JobOutcome | None = None) -> State[Any]:
     """The final state of the run of one attempt."""
-    why = f"{outcome.kind}: {outcome.message}"
-    message = why if outcome.kind else f"{outcome.outcome}: run {outcome.run_id}"
+    message = nights.line(outcome)
     if outcome.kind == attempt.CANCELLED:
-        return Cancelled(message=message)
-    return Completed(message=message) if outcome.good else Failed(message=message)
+        return Cancelled(message=message, data=data)
+    return (Completed if outcome.good else Failed)(message=message, data=data)
 
 
 def reason_to_end(state: State[Any] | None) -> str:
