@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from sdgbias.analysis import night_text
@@ -16,7 +17,7 @@ from sdgbias.methods import stats
 from sdgbias.nightly.regression import judge
 from sdgbias.nightly.regression.baseline import FIRST_RUN
 from sdgbias.nightly.regression.evidence import of_rule
-from sdgbias.nightly.regression.measured import Measured, RunMetrics
+from sdgbias.nightly.regression.measured import ATTRIBUTE, RunMetrics
 from sdgbias.nightly.regression.policy import Policy, Rule
 
 RUN = {
@@ -38,17 +39,13 @@ def side(
     """values: test -> (n,) per question; rows of all tests share places, ``places`` of them
     (default: each row its own)."""
 
-    def of(task: str, test: str, metric: str, method: str) -> Measured | None:
+    def of(task: str, test: str, metric: str, method: str) -> pd.DataFrame | None:
         if test not in values or method == "img_q":
             return None
         x = np.asarray(values[test], dtype=float)
         rows = np.arange(len(x))
-        return Measured(
-            rows.astype(np.uint64) + np.uint64(start),
-            x,
-            rows % (places or len(x)),
-            {k: np.asarray(v) for k, v in (groups or {}).items()},
-        )
+        known = {"key": rows + start, "value": x, "cluster": rows % (places or len(x))}
+        return pd.DataFrame(known | {f"{ATTRIBUTE}{k}": v for k, v in (groups or {}).items()})
 
     return RunMetrics(run, {"mcq": list(values)}, of)
 
