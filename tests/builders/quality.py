@@ -15,7 +15,7 @@ import pandas as pd
 from PIL import Image
 
 from sdgbias.benchmark import quality
-from sdgbias.benchmark.own_build import build_own
+from sdgbias.benchmark.own import build_own
 from sdgbias.benchmark.people import build_people
 from sdgbias.benchmark.quality.rules import FILES, QualityRule, load_rules, read_sql
 from sdgbias.benchmark.quality.stored import stored_facts

@@ -18,7 +18,7 @@ from sdgbias.cli import wandb
 from sdgbias.errors import InfrastructureError, UsageError
 from sdgbias.report.wandb import log, team_report
 from tests.builders.commands import environment, ok, refused, sdgbias
-from tests.builders.regressions import FIRST, SECOND, STEADY, verdict
+from tests.builders.nights import FIRST, SECOND, STEADY, verdict
 from tests.builders.results import BENCHMARK, publish_fake
 from tests.builders.wandb_server import KEY, Server, wandb_server
 
