@@ -1,5 +1,5 @@
 """W&B as a person uses it: nights sent at once, a week offline that W&B's own command sends later;
-servers that are not there, refuse or hang; a Report. The server is a stand-in on loopback, the
+servers that are not there or refuse; a Report. The server is a stand-in on loopback, the
 client is the real one."""
 
 from __future__ import annotations
