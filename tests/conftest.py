@@ -60,7 +60,6 @@ SLOW = (
     "nightly/test_regression.py",
     "nightly/test_run.py",
     "nightly/test_scenarios.py",
-    "nightly/test_unchanged.py",
     "raw/test_check.py",
     "raw/test_images_build.py",
     "report/test_build.py",

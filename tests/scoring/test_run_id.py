@@ -13,12 +13,14 @@ import pytest
 
 from sdgbias.engines import fingerprint
 from sdgbias.errors import ModelError
+from sdgbias.methods import protocol, stats
+from sdgbias.methods.labels import LetterGrams
 from sdgbias.registry import weights
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring import run_id as of_runs
 from sdgbias.scoring.run_id import run_id
-from sdgbias.suites import SUITES, EvalSettings
-from sdgbias.types import IMAGE_FREE, SDG
+from sdgbias.suites import SUITES, EvalSettings, facet, sdg
+from sdgbias.types import FACET, IMAGE_FREE, SDG, Task
 
 SUITE = SUITES[SDG]
 FILES = (
@@ -114,6 +116,50 @@ def test_another_version_of_the_engine_makes_another_run(
     before = of(spec)
     monkeypatch.setitem(fingerprint.VERSIONS, "hf", "hf-next")
     assert of(spec) != before
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "value", "others"),
+    [
+        (facet, "ANALYSIS", "next", {FACET}),
+        (LetterGrams, "floor", 0.7, {FACET}),
+        (LetterGrams, "name", "letter-grams-2", {FACET}),
+        (stats, "SMALLEST", 30, {FACET}),
+        (sdg, "ANALYSIS", "next", {SDG}),
+        (protocol, "SEARCH_SHARE", 0.3, {SDG}),
+        (protocol, "FINALISTS", 50, {SDG}),
+        (stats, "LEVEL", 0.9, {SDG, FACET}),
+        *((protocol.RANGES, task, ((0.0, 9.0),) * 4, {SDG}) for task in Task),
+    ],
+)
+def test_a_version_or_constant_of_a_suite_makes_other_runs_of_that_suite(
+    spec: ModelSpec,
+    monkeypatch: pytest.MonkeyPatch,
+    place: Any,
+    name: str,
+    value: object,
+    others: set[str],
+) -> None:
+    def ids(**settings: Any) -> dict[str, str]:
+        asked = EvalSettings(**settings)
+        return {name: run_id(spec, Path(), "b1", SUITES[name], asked) for name in (SDG, FACET)}
+
+    before = ids()
+    if isinstance(place, dict):
+        monkeypatch.setitem(place, name, value)
+    else:
+        assert value != getattr(place, name)
+        monkeypatch.setattr(place, name, value)
+    after = ids()
+    assert {name for name in before if before[name] != after[name]} == others
+
+
+def test_settings_count_for_the_suites_that_hang_on_them(spec: ModelSpec) -> None:
+    def of_people(**settings: Any) -> str:
+        return run_id(spec, Path(), "b1", SUITES[FACET], EvalSettings(**settings))
+
+    assert of_people(seed=1) != of_people()
+    assert of_people(draws=5) == of_people(passes=("table_j",)) == of_people()
 
 
 def test_the_port_of_an_endpoint_on_this_machine_makes_no_other_run() -> None:
