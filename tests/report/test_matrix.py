@@ -16,7 +16,7 @@ from sdgbias.methods.baselines import METHODS
 from sdgbias.report import charts, labels, layout, leaderboard, matrix
 from sdgbias.report.layout import TERMS
 from sdgbias.report.pages import first_screen, models
-from sdgbias.report.source import Results
+from sdgbias.report.reader import Results
 from sdgbias.report.web import app
 from sdgbias.report.web.site import Site
 from sdgbias.suites.facet import NOT_UNDERSTOOD
