@@ -17,6 +17,7 @@ import pytest
 import sdgbias.engines  # noqa: F401  before the tests import transformers, and so torchvision
 from tests.builders import once as shared_by_workers
 from tests.builders.once import once
+from tests.builders.refusals import Refusal, refusal_of
 
 #: The files that take longest start first, the longest before all others, so that no worker is
 #: left alone with one of them at the end; see the table at the end of a run.
@@ -39,6 +40,7 @@ SLOW = (
     "analysis/test_paper_fairness.py",
     "benchmark/test_blocks.py",
     "benchmark/test_card.py",
+    "benchmark/test_expectations.py",
     "benchmark/test_items.py",
     "benchmark/test_quality.py",
     "benchmark/test_quality_defects.py",
@@ -118,6 +120,12 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("SDGBIAS_REGISTRY", raising=False)
     (tmp_path / "registry" / "models").mkdir(parents=True)
     return tmp_path
+
+
+@pytest.fixture
+def refusal(request: pytest.FixtureRequest, tmp_path: Path) -> Refusal:
+    """Compares an error with refusals.yaml beside the test (tests/builders/refusals.py)."""
+    return refusal_of(request, tmp_path)
 
 
 @pytest.fixture(scope="session", autouse=True)

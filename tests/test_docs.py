@@ -130,7 +130,7 @@ def test_shell_blocks_hold_commands_that_exist(page: str) -> None:
                 assert words(line)[1] in targets, f"{page}: `{line}`: the Makefile has {targets}"
             elif first == "sdgbias":
                 check_sdgbias(line, complete=True)
-            elif first == "python":
+            elif first in ("python", "sh"):
                 script = words(line)[1]
                 path = words(line)[2].replace(".", "/") + ".py" if script == "-m" else script
                 assert (REPOSITORY / path).is_file(), f"{page}: `{line}`: no {path}"
