@@ -19,7 +19,7 @@ from sdgbias.progress import each, update
 from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.report import labels, layout, matrix
 from sdgbias.report import leaderboard as boards
-from sdgbias.report.charts import Figure, pairs, rows
+from sdgbias.report.charts import Figure, draw, pairs
 from sdgbias.report.layout import (
     COMPARE,
     FAIRNESS,
@@ -104,7 +104,7 @@ class ReportPages:
         if not self.latest:
             return {}
         ids = [run["run_id"] for run in self.runs]
-        of = {p.file: self._ask(rows.draw, ids, p.figures) for p in layout.PAGES if p.figures}
+        of = {p.file: self._ask(draw.draw, ids, p.figures) for p in layout.PAGES if p.figures}
         return of | {COMPARE.file: pairs.figures(self.board)}
 
     @cached_property

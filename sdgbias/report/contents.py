@@ -10,7 +10,7 @@ from typing import Any
 from sdgbias import store
 from sdgbias.files import packaged_yaml
 from sdgbias.report import labels
-from sdgbias.report.charts.rows import title_of
+from sdgbias.report.charts.draw import title_of
 from sdgbias.vocabulary import METHODS
 
 

@@ -28,7 +28,7 @@ TERMS: Mapping[str, str] = WORDS.explained
 class Page:
     """One entry of the navigation. file: its name in the folder of a static report, '' if only the
     web application has it; address: in the web application. about: one sentence. studies: the
-    studies that it draws on. figures: as `charts.rows.draw` takes them. further: it stands in the
+    studies that it draws on. figures: as `charts.draw.draw` takes them. further: it stands in the
     navigation's second line."""
 
     title: str

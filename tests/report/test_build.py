@@ -21,7 +21,7 @@ from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.report import charts, leans
 from sdgbias.report import labels as words
 from sdgbias.report.build import write_report
-from sdgbias.report.charts import rows as chart_rows
+from sdgbias.report.charts import draw
 from sdgbias.report.pages import findings
 from sdgbias.report.reader import Cells, Results
 from sdgbias.types import PILLARS
@@ -277,7 +277,7 @@ def test_figures_follow_the_page_scheme_and_say_their_numbers(
     def drawn(path: Path) -> list[charts.Figure]:
         with Results(path).opened() as reader:
             names = ("model-views", "model-cade", "image-use")
-            return chart_rows.draw(reader, ["fake-pessimist-2"], names)
+            return draw.draw(reader, ["fake-pessimist-2"], names)
 
     figures = drawn(results)
     assert [f.name for f in figures] == ["model-views", "model-cade", "image-use"]
@@ -324,7 +324,7 @@ def test_a_method_is_the_highest_only_beyond_the_intervals_of_all_others() -> No
             "ci": "c",
             "n": 90,
         }
-        return chart_rows.best(pd.DataFrame(), pd.DataFrame(shown))["best"]
+        return draw.best(pd.DataFrame(), pd.DataFrame(shown))["best"]
 
     apart = sentence((56.0, 64.0), (46.0, 54.0), (36.0, 44.0))
     assert apart == "for m, the highest is x with 60.0 % (95 % CI c, n 90; T1)."

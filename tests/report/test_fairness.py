@@ -20,7 +20,7 @@ from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.errors import InputError
 from sdgbias.report import layout
 from sdgbias.report.build import ReportPages, write_report
-from sdgbias.report.charts import Figure, people
+from sdgbias.report.charts import Figure, disparities
 from sdgbias.report.pages import fairness
 from sdgbias.report.reader import Results
 from sdgbias.suites import facet
@@ -85,7 +85,7 @@ def figures(path: Path) -> dict[str, Figure]:
     with Results(path).opened() as reader:
         runs = fairness.runs_of(reader)
         data = [run["data"] for run in runs]
-        return {f.name: f for f in people.figures(reader, [r["run_id"] for r in runs], data)}
+        return {f.name: f for f in disparities.figures(reader, [r["run_id"] for r in runs], data)}
 
 
 def page(path: Path) -> dict[str, Any]:

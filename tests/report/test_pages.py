@@ -23,7 +23,7 @@ from sdgbias.files import packaged_sql
 from sdgbias.methods import stats
 from sdgbias.report import charts, layout, leaderboard
 from sdgbias.report.build import ReportPages, write_report
-from sdgbias.report.charts import marks, rows
+from sdgbias.report.charts import draw, marks
 from sdgbias.report.reader import SQL, Results
 from sdgbias.store import database
 from tests.builders.results import NAMED, publish_fake, publish_models
@@ -220,7 +220,7 @@ def test_shaped_rows() -> None:
             "ci_high": [0.4, np.nan, np.nan],
         }
     )
-    made = rows.shaped(frame)
+    made = draw.shaped(frame)
     assert list(made["value"]) == [25.0, 50.0]
     assert list(made["low"]) == [10.0, None]
     assert list(made["ci"]) == ["10.0–40.0", "no interval"]
@@ -231,7 +231,7 @@ def test_stacked_parts_follow_each_other() -> None:
     frame = pd.DataFrame(
         {"bar": ["x", "x", "y"], "part": ["b", "a", "a"], "value": [70.0, 30.0, 100.0]}
     )
-    made = rows.stacked(frame, ["bar"], "part", ["a", "b"])
+    made = draw.stacked(frame, ["bar"], "part", ["a", "b"])
     assert list(made["start"]) == [30.0, 0.0, 0.0]
     assert list(made["end"]) == [100.0, 30.0, 100.0]
     assert list(made["middle"]) == [65.0, 15.0, 50.0]
@@ -267,7 +267,7 @@ def test_named_columns_are_made_of_one_or_several() -> None:
             "method": ["cade", "vdd"],
         }
     )
-    made = rows.named(frame, "groups-gaps")
+    made = draw.named(frame, "groups-gaps")
     assert list(made["gap"]) == ["urban − rural", "urban new"]
     assert list(made["method"]) == ["CADE", "vdd"]
     assert list(made["task"]) == ["Choice: accuracy"] * 2
@@ -275,7 +275,7 @@ def test_named_columns_are_made_of_one_or_several() -> None:
 
 
 def test_kinds_of_methods() -> None:
-    assert [rows.kind_of(m) for m in ("full", "cade", "vdd", "bcl", "always_a")] == [
+    assert [draw.kind_of(m) for m in ("full", "cade", "vdd", "bcl", "always_a")] == [
         "view",
         "CADE",
         "fixed settings",

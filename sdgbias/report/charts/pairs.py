@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from sdgbias.report.charts import Figure, figure
-from sdgbias.report.charts.rows import named, shaped
+from sdgbias.report.charts.draw import named, shaped
 from sdgbias.report.labels import ALL_TESTS, number
 from sdgbias.report.leaderboard import Board
 

@@ -14,7 +14,7 @@ from typing import Any
 from sdgbias import store
 from sdgbias.benchmark.people_items import CHOICE
 from sdgbias.raw.facet import REASONS
-from sdgbias.report.charts import people
+from sdgbias.report.charts import disparities
 from sdgbias.report.labels import NOT_ANALYSED
 from sdgbias.report.layout import terms_in
 from sdgbias.report.pages.studies import drawn
@@ -56,7 +56,7 @@ def context(reader: Reader, runs: Sequence[Row], checks: str = "") -> dict[str, 
     said = ask("people-terms")[0]
     several = len({run["benchmark_id"] for run in runs}) > 1
     return {
-        **drawn(people.figures(reader, ids, [run["data"] for run in runs])),
+        **drawn(disparities.figures(reader, ids, [run["data"] for run in runs])),
         "checks": checks,
         "runs": runs,
         "unanswerable": {i: parsed(run_of[i]["config"]).get("unanswerable", 0) for i in ids},

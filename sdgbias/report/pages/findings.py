@@ -8,7 +8,7 @@ from typing import Any
 
 from sdgbias.methods.stats import Estimate
 from sdgbias.report import labels
-from sdgbias.report.charts import rows, still_figure
+from sdgbias.report.charts import draw, still_figure
 from sdgbias.report.leans import leaning
 from sdgbias.report.reader import SQL, Cells, Reader, Row
 from sdgbias.types import NEEDS_PICTURES, NEEDS_SCORES, Task, View
@@ -25,7 +25,7 @@ def findings(reader: Reader, run_id: str) -> dict[str, Any]:
     given = {"runs": [run_id]}
     cells = Cells(reader, given["runs"])
     params = reader.ask(SQL["parameters"], given)
-    figures = rows.draw(reader, given["runs"], ("model-views", "model-cade"))
+    figures = draw.draw(reader, given["runs"], ("model-views", "model-cade"))
     model = cells.models[0]
     return {
         "leaning": [(f"{v.pillar}: {v.verdict}", v.evidence) for v in leaning(cells, model)],

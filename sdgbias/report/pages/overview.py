@@ -13,7 +13,7 @@ import pandas as pd
 from sdgbias.analysis.nights import NightRecord
 from sdgbias.methods.stats import Estimate
 from sdgbias.report import labels, leaderboard, matrix
-from sdgbias.report.charts import over_nights, rows, still_figure
+from sdgbias.report.charts import draw, over_nights, still_figure
 from sdgbias.report.layout import STATIC, terms_in
 from sdgbias.report.leaderboard import Board
 from sdgbias.report.pages import first_screen
@@ -62,7 +62,7 @@ def context(
         "words": terms_in(*(answer.text for answer in shown["answers"]), *WORDS),
         "pairs": inline(pairs(board)),
         "trends": trends(reader, table, among),
-        "image_use": map(still_figure, rows.draw(reader, given["runs"], ["image-use"])),
+        "image_use": map(still_figure, draw.draw(reader, given["runs"], ["image-use"])),
         "planted": [r["model"] for r in table["rows"] if r["provenance"] == "planted"],
         "mixed": [s for s, ids in table["benchmarks"].items() if len(ids) > 1],
         "synthetic": any(parsed(run["config"]).get("synthetic") for run in found.runs),

@@ -11,7 +11,7 @@ import pandas as pd
 from sdgbias.analysis.night_text import p_value
 from sdgbias.raw.facet import SELECTED
 from sdgbias.report.charts import Figure, figure
-from sdgbias.report.charts.rows import named, select, shaped, title_of
+from sdgbias.report.charts.draw import named, select, shaped, title_of
 from sdgbias.report.reader import Reader
 from sdgbias.suites.facet import NONE_RIGHT, NOT_UNDERSTOOD
 from sdgbias.suites.facet_groups import PAIRS
