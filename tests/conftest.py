@@ -47,7 +47,6 @@ SLOW = (
     "benchmark/test_quality_page.py",
     "benchmark/test_release.py",
     "benchmark/test_review.py",
-    "engines/test_half.py",
     "engines/test_head.py",
     "engines/test_numbers.py",
     "engines/test_processor.py",
@@ -75,8 +74,8 @@ SLOW = (
     "scoring/test_parity.py",
     "spec/test_backends.py",
     "spec/test_branches.py",
+    "spec/test_families.py",
     "spec/test_gpu_views.py",
-    "spec/test_shared_prefixes.py",
     "spec/test_text_only.py",
 )
 
