@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ def measured(
     groups: int,
     clusters: Sequence[np.ndarray],
     kind: stats.Kind = "share",
-    **how: int,
+    **how: Any,
 ) -> stats.MeansByGroup:
     (found,) = stats.measure([stats.ValueColumn("m", values, kind)], by, groups, clusters, **how)
     return found
@@ -34,7 +35,7 @@ def test_a_group_has_the_numbers_of_its_rows_alone(kind: stats.Kind) -> None:
         hit -= RNG.integers(0, 2, 300)
     test = "difference" if kind == "difference" else "mean"
 
-    table = measured(hit, stats.codes(GROUP)[0], 3, [PLACE], kind, tested=True)
+    table = measured(hit, stats.codes(GROUP)[0], 3, [PLACE], kind, p="each")
 
     for i, name in enumerate(("north", "south", "west")):
         rows = name == GROUP
