@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import repeat
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -248,12 +248,14 @@ def _wider(one: MeansByGroup, other: MeansByGroup) -> MeansByGroup:
     use = np.where(none[0], none[1] & fewer, none[1] | further)
     use = np.where(other.n < one.n, False, use | (one.n < other.n))
     names = ("value", "n", "low", "high", "clusters", "se", "df", "p", "way")
-    chosen = {k: np.where(use, getattr(other, k), getattr(one, k)) for k in names}
+    chosen: dict[str, Any] = {k: np.where(use, getattr(other, k), getattr(one, k)) for k in names}
     return replace(one, **chosen)
 
 
 def _without_small(table: MeansByGroup, smallest: int) -> MeansByGroup:
     small = table.n < max(smallest, 1)
     names = ("value", "low", "high", "se", "p")
-    unknown = {name: np.where(small, np.nan, getattr(table, name)) for name in names}
+    unknown: dict[str, Any] = {
+        name: np.where(small, np.nan, getattr(table, name)) for name in names
+    }
     return replace(table, small=small, clusters=np.where(small, 0, table.clusters), **unknown)
