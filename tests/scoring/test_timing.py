@@ -19,6 +19,7 @@ from sdgbias.scoring.timing import timings
 from sdgbias.suites import sdg
 from sdgbias.suites.suite import EvalSettings
 from sdgbias.types import TESTS, Task, View
+from tests.scoring.test_cache import batch
 from tests.scoring.test_scorer import SPEC, Engine, plan
 
 PLANTED = ModelSpec(
@@ -91,7 +92,7 @@ def test_a_batch_is_divided_by_tokens(tmp_path: Path) -> None:
     asked = rows.assign(forced="", limit=8)
     scorer.generate(asked, nothing)
     Scorer(Long(), cache, {}, SPEC).generate(  # a later start has the lengths from the cache
-        asked.assign(limit=9, n_tokens=cache.lengths(asked["key"])), nothing
+        asked.assign(limit=9), nothing
     )
     lengths = cache.read("scores").set_index("key")["n_tokens"]
     cache.compact("scores")
@@ -178,11 +179,16 @@ class Clocked(Engine):
         return super().generate(prompts, starts, max_new_tokens)
 
 
-def decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **more: object) -> pd.DataFrame:
+def decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forced: str, scored: int = 0
+) -> pd.DataFrame:
+    """The times of two answers; the first prompts are ``scored`` before."""
     clock = [0.0]
     monkeypatch.setattr(scorer_module.time, "perf_counter", lambda: clock[0])
     cache = ScoreCache(tmp_path, "m", "f")
-    rows = plan(["x", "y"]).assign(run="mine", limit=8, **more)
+    rows = plan(["x", "y"]).assign(run="mine", limit=8, forced=forced)
+    if scored:
+        cache.append("scores", batch(*rows["key"][:scored]))
     Scorer(Clocked(clock), cache, {}, SPEC).generate(rows, lambda what, done, total: None)
     return cache.read("generations", timed=True)
 
@@ -199,6 +205,6 @@ def test_the_time_of_a_batch_is_divided_by_its_prompts_and_their_starts(
 def test_a_batch_with_a_prompt_of_unknown_length_is_divided_evenly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = decoded(tmp_path, monkeypatch, forced="", n_tokens=[0, 30])
+    found = decoded(tmp_path, monkeypatch, forced="", scored=1)
 
     assert found["seconds"].tolist() == pytest.approx([5.5, 5.5])
