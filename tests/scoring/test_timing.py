@@ -19,17 +19,11 @@ from sdgbias.scoring.timing import timings
 from sdgbias.suites import sdg
 from sdgbias.suites.suite import EvalSettings
 from sdgbias.types import TESTS, Task, View
+from tests.builders.length_engine import Engine
 from tests.scoring.test_cache import batch
-from tests.scoring.test_scorer import SPEC, Engine, plan
+from tests.scoring.test_scorer import SPEC, plan
 
-PLANTED = ModelSpec(
-    name="planted",
-    title="planted",
-    backend="planted",
-    repo="planted:optimist",
-    revision="1",
-    state="enabled",
-)
+PLANTED = ModelSpec("planted", "planted", "planted", "planted:optimist", "1", "enabled")
 #: With an answer after each forced digit.
 FORCED = EvalSettings(mode="continue")
 
@@ -78,20 +72,14 @@ def test_what_the_cache_gave_costs_this_run_nothing_and_is_counted() -> None:
 
 
 def test_a_batch_is_divided_by_tokens(tmp_path: Path) -> None:
-    class Long(Engine):
-        def candidate_scores(self, prompts):  # type: ignore[no-untyped-def]
-            found = super().candidate_scores(prompts)
-            found.n_tokens[:] = [len(p.text) for p in prompts]
-            return found
-
     cache = ScoreCache(tmp_path, "m", "f")
-    scorer = Scorer(Long(), cache, {}, SPEC)
+    scorer = Scorer(Engine(), cache, {}, SPEC)
     rows = plan(["x" * 10, "x" * 30]).assign(run="mine")
     nothing = lambda what, done, total: None  # noqa: E731
     scorer.score(rows, nothing)
     asked = rows.assign(forced="", limit=8)
     scorer.generate(asked, nothing)
-    Scorer(Long(), cache, {}, SPEC).generate(  # a later start has the lengths from the cache
+    Scorer(Engine(), cache, {}, SPEC).generate(  # a later start has the lengths from the cache
         asked.assign(limit=9), nothing
     )
     lengths = cache.read("scores").set_index("key")["n_tokens"]
