@@ -16,7 +16,7 @@ import pytest
 
 import sdgbias.engines  # noqa: F401  before the tests import transformers, and so torchvision
 from tests.builders import once as shared_by_workers
-from tests.builders.once import once
+from tests.builders.once import synthetic_benchmark
 from tests.builders.refusals import Refusal, refusal_of
 
 #: The files that take longest start first, the longest before all others, so that no worker is
@@ -146,16 +146,7 @@ def shared() -> Path:
 @pytest.fixture(scope="session")
 def small_benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A benchmark of 30 synthetic clusters, 60 MCQs and 20 regression questions."""
-
-    def make(folder: Path) -> None:
-        from sdgbias.benchmark.build import Draw, build
-        from sdgbias.raw.synthetic import write_sample
-
-        raw = folder / "raw"
-        write_sample(raw, 30, 5)
-        build(raw, raw / "indicators", folder / "benchmark", Draw(mcq=60, regression=20))
-
-    return once(tmp_path_factory, "small", make) / "benchmark"
+    return synthetic_benchmark(tmp_path_factory, "small", 30, 60, 20)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
