@@ -141,7 +141,7 @@ def test_a_file_of_an_unknown_schema_is_refused_and_unchanged(path: Path, other:
     with store.connect(path, details=()) as con:
         con.execute("UPDATE schema_version SET version = ?", [other])
     path = path.rename(path.with_name("of-another-version.duckdb"))
-    migrate._CURRENT.clear()
+    migrate.CURRENT.clear()
     before = path.read_bytes()
     for use in (lambda: store.query(path, "FROM runs"), lambda: store.publish(path, run(), {})):
         with pytest.raises(StoreError, match=f"schema {other}, .* to {database.SCHEMA};") as e:
