@@ -16,7 +16,7 @@ import pytest
 
 import sdgbias.engines  # noqa: F401  before the tests import transformers, and so torchvision
 from tests.builders import once as shared_by_workers
-from tests.builders.once import once
+from tests.builders.once import synthetic_benchmark
 from tests.builders.refusals import Refusal, refusal_of
 
 #: The files that take longest start first, the longest before all others, so that no worker is
@@ -47,7 +47,6 @@ SLOW = (
     "benchmark/test_quality_page.py",
     "benchmark/test_release.py",
     "benchmark/test_review.py",
-    "engines/test_half.py",
     "engines/test_head.py",
     "engines/test_numbers.py",
     "engines/test_processor.py",
@@ -75,8 +74,8 @@ SLOW = (
     "scoring/test_parity.py",
     "spec/test_backends.py",
     "spec/test_branches.py",
+    "spec/test_families.py",
     "spec/test_gpu_views.py",
-    "spec/test_shared_prefixes.py",
     "spec/test_text_only.py",
 )
 
@@ -147,16 +146,7 @@ def shared() -> Path:
 @pytest.fixture(scope="session")
 def small_benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A benchmark of 30 synthetic clusters, 60 MCQs and 20 regression questions."""
-
-    def make(folder: Path) -> None:
-        from sdgbias.benchmark.build import Draw, build
-        from sdgbias.raw.synthetic import write_sample
-
-        raw = folder / "raw"
-        write_sample(raw, 30, 5)
-        build(raw, raw / "indicators", folder / "benchmark", Draw(mcq=60, regression=20))
-
-    return once(tmp_path_factory, "small", make) / "benchmark"
+    return synthetic_benchmark(tmp_path_factory, "small", 30, 60, 20)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -17,8 +17,8 @@ from sdgbias.errors import UsageError
 from sdgbias.nightly import regression
 from sdgbias.nightly.regression import baseline, flips, measured, policy
 from sdgbias.nightly.regression.measured import paired, pooled
-from tests.builders import regressions as gate_results
-from tests.builders.regressions import FIRST, LOST, SECOND, STEADY, THIRD
+from tests.builders import nights as gate_results
+from tests.builders.nights import FIRST, LOST, SECOND, STEADY, THIRD
 from tests.builders.results import copied
 
 POLICY = policy.parse(

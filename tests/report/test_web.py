@@ -18,7 +18,7 @@ from sdgbias import store
 from sdgbias.benchmark.card.intended_use import intended_use
 from sdgbias.errors import UsageError
 from sdgbias.report import leaderboard
-from sdgbias.report.source import Results
+from sdgbias.report.reader import Results
 from sdgbias.report.web import app
 from sdgbias.report.web.site import Site
 from sdgbias.store import views
