@@ -37,19 +37,17 @@ ToleranceOption = Annotated[
 
 
 def _cade(pred_dir: Path, task: str, level: str, out: Path, numerics: str, **more: Any) -> None:
-    from sdgbias.benchmark.release import prediction_tables
-    from sdgbias.benchmark.release import predictions as release
-    from sdgbias.types import Task
+    from sdgbias.benchmark.release import predictions
+    from sdgbias.types import ContextTest, Task
 
     kind = Task(choice("--task", task, tuple(t.value for t in Task)))
     rules = choice("--numerics", numerics, ("exact", "reference"))
-    config = release.run(
-        pred_dir, kind, prediction_tables.parse_level(level), out, numerics=rules, **more
-    )
-    measured: Any = config["metrics"]
-    shown = {"params": config["params"], "test": measured["test"]}
-    typer.echo(json.dumps(shown, indent=2, default=str))
-    for line in release.reservations(config):
+    number = choice("--level", level.strip().upper().removeprefix("T"), tuple("12345"))
+    test = ContextTest(f"T{number}")
+    config = predictions.run(pred_dir, kind, test, out, numerics=rules, **more)
+    shown = {"params": config["params"], "test": config["metrics"]["test"]}
+    typer.echo(json.dumps(shown, indent=2))
+    for line in predictions.reservations(config):
         typer.echo(f"note: {line}", err=True)
     typer.echo(f"wrote {out / 'cade_predictions.csv'} and {out / 'cade_config.json'}", err=True)
 
@@ -113,27 +111,22 @@ def cade_apply(
         tau: Confidence gate: Full answers at least this sure are kept; 0 keeps all.
         params: JSON with the four values, e.g. a cade_config.json.
     """
-    from sdgbias.benchmark.release.predictions import not_usable, read_params
+    from sdgbias.benchmark.release.predictions import read_params
     from sdgbias.types import CadeParams
 
     given = {"alpha": alpha, "lambda_kl": lambda_kl, "beta": beta, "tau": tau}
-    if params is not None and any(v is not None for v in given.values()):
+    absent = [name for name, value in given.items() if value is None]
+    if params is not None and len(absent) < len(given):
         raise UsageError(
             "give either --params FILE or --alpha, --lambda-kl, --beta, --tau, not both"
         )
-    if params is None and all(v is None for v in given.values()):
+    if params is None and len(absent) == len(given):
         raise UsageError(
             "give --params FILE or --alpha, --lambda-kl, --beta, --tau; to tune them: sdgbias cade"
             " search"
         )
-    chosen = (
-        read_params(params)
-        if params is not None
-        else CadeParams(**{k: float(v or 0.0) for k, v in given.items()})
-    )
-    for option, value in given.items():
-        if params is None and value is None:
-            typer.echo(f"--{option.replace('_', '-')} not given: 0", err=True)
-    if why := not_usable(chosen):
-        raise UsageError(f"--{why}")
+    for name in absent if params is None else ():
+        typer.echo(f"--{name.replace('_', '-')} not given: 0", err=True)
+    numbers = CadeParams(**{name: value or 0.0 for name, value in given.items()})
+    chosen = read_params(params) if params else numbers
     _cade(pred_dir, task, level, out, numerics, params=chosen, tolerance=tolerance)

@@ -45,7 +45,7 @@ def check(folder: FolderArgument, as_json: JsonOption = False) -> None:
     about: dict[str, Any] = {"folder": folder, "spec": source.suite, "views": [], "options": []}
     if not source.faults:
         about["views"] = [view.value for view in source.views]
-        about["options"] = [len(options) for options in source.questions["options"]]
+        about["options"] = source.n_options.tolist()
     say(shown, as_json, "suite_check", **shown | about)
     if source.faults or source.suite is None:
         n = len(source.faults)
@@ -65,7 +65,7 @@ def build(
     Args:
         out: Benchmark folder to write.
     """
-    from sdgbias.benchmark.own_build import build_own, summary
+    from sdgbias.benchmark.own import build_own, summary
 
     card = build_own(folder, out, update)
     check_quality(out)

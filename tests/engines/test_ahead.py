@@ -14,14 +14,14 @@ import pytest
 from sdgbias.engines.hf.engine import HuggingFace
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.types import LETTERS, Prompt
-from tests.builders import tiny_models
-from tests.spec.engine_spec import image
+from tests.builders import families
+from tests.builders.pictures import noise
 
 #: Two chunks, each of two prompts about a picture and one without.
 CHUNKS = [
     [
-        Prompt(f"Is it rich in {n}? A or B", LETTERS, (image(n),), f"p{n}"),
-        Prompt(f"Is it poor in {n}? A or B", LETTERS, (image(n),), f"p{n}"),
+        Prompt(f"Is it rich in {n}? A or B", LETTERS, (noise(n),), f"p{n}"),
+        Prompt(f"Is it poor in {n}? A or B", LETTERS, (noise(n),), f"p{n}"),
         Prompt(f"And without a picture in {n}?", LETTERS),
     ]
     for n in (1, 2)
@@ -31,7 +31,7 @@ CHUNKS = [
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> HuggingFace:
     folder = tmp_path_factory.mktemp("llava")
-    tiny_models.save(folder, "llava")
+    families.write_small(folder, "llava")
     options = {"share_prefix": True}
     spec = ModelSpec("m", "M", "hf", f"path:{folder}", "local", "enabled", options=options)
     return HuggingFace(spec, Path())

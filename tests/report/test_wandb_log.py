@@ -20,8 +20,8 @@ from sdgbias import store
 from sdgbias.errors import StoreError
 from sdgbias.report.wandb import log
 from sdgbias.types import PILLARS
+from tests.builders.nights import STEADY, verdict
 from tests.builders.numbers import disparity, numbers_of
-from tests.builders.regressions import STEADY, verdict
 from tests.builders.results import BENCHMARK, publish_fake
 from tests.builders.wandb_files import Offline, read
 
@@ -225,6 +225,13 @@ def test_what_was_logged_is_left_alone_until_asked_or_published_anew(
     known[f"{NIGHTS[1]}-{RUN}"]["published"] = "earlier"
     (folder / log.LOGGED).write_text(json.dumps(known))
     assert logged(results, folder).is_dir()
+
+
+def test_logging_an_unchanged_night_again_keeps_its_tables(results: Path, tmp_path: Path) -> None:
+    """The first that W&B gets of a run that was scored before: nothing else has its tables."""
+    written = logged(results, tmp_path, night=NIGHTS[1])
+    assert log.log_night(results, tmp_path, night=NIGHTS[1]) == [log.Logged(RUN)]
+    assert f"scores-{RUN}" in read(written).artifacts
 
 
 def test_only_sent_runs_are_removed(tmp_path: Path) -> None:
