@@ -77,7 +77,7 @@ def rows_of(study: str, call: Call) -> list[StudyRow]:
             len(level.columns),
             call.clusters,
             smallest=level.smallest,
-            tested=call.tested,
+            p="each" if call.tested else "",
         )
         for of_metric in tables:
             for i in np.flatnonzero(of_metric.n > 0):

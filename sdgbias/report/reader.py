@@ -128,6 +128,7 @@ class Reader:
     def __init__(self, results: Results, stack: ExitStack, stamp: Stamp) -> None:
         self.results, self.stale, self._stack, self._stamp = results, None, stack, stamp
         self._con: Any = None
+        self._made: Any = None  # the temporary table that is there
         self._held: StoreError | None = None
 
     stale: datetime | None
@@ -154,17 +155,24 @@ class Reader:
     def frames(
         self, table: str, sql: str, params: Params, statements: Mapping[str, str]
     ) -> dict[str, pd.DataFrame]:
-        """The rows of several statements about a temporary table, by name; none is kept."""
-        con = self._open()
-        if con is None:
-            assert self._held is not None
-            raise self._held
-        con.execute(f"CREATE OR REPLACE TEMP TABLE {table} AS {sql}", params)
-        return {name: con.execute(statement).df() for name, statement in statements.items()}
+        """The rows of several statements about a temporary table, by name, as frames."""
+        made = (table, sql)
+        return {
+            name: self._answer("frame", statement, params, True, (), made)
+            for name, statement in statements.items()
+        }
 
-    def _answer(self, kind: str, sql: str, params: Params, keep: bool, runs: Sequence[str]) -> Any:
+    def _answer(
+        self,
+        kind: str,
+        sql: str,
+        params: Params,
+        keep: bool,
+        runs: Sequence[str],
+        table: tuple[str, str] | None = None,
+    ) -> Any:
         given = params.items() if isinstance(params, Mapping) else params
-        key = (f"{kind} {sql}", tuple(map(repr, given)))
+        key = (f"{kind} {table} {sql}", tuple(map(repr, given)))
         kept = self.results.answer_to(key) if keep else None
         if kept is not None and kept.stamp == self._stamp:
             return kept.rows
@@ -177,7 +185,13 @@ class Reader:
             return kept.rows
         if tables := views.tables_in(sql):
             views.show(con, self.results.path, tables, list(runs))
-        found = con.execute(sql, dict(params) if isinstance(params, Mapping) else list(params))
+        named = dict(params) if isinstance(params, Mapping) else list(params)
+        if table is not None:
+            if self._made != (table, named):
+                con.execute(f"CREATE OR REPLACE TEMP TABLE {table[0]} AS {table[1]}", named)
+                self._made = (table, named)
+            named = []
+        found = con.execute(sql, named)
         rows: Any
         if kind == "frame":
             rows = found.df()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ def measured(
     groups: int,
     clusters: Sequence[np.ndarray],
     kind: stats.Kind = "share",
-    **how: int,
+    **how: Any,
 ) -> stats.MeansByGroup:
     (found,) = stats.measure([stats.ValueColumn("m", values, kind)], by, groups, clusters, **how)
     return found
@@ -34,7 +35,7 @@ def test_a_group_has_the_numbers_of_its_rows_alone(kind: stats.Kind) -> None:
         hit -= RNG.integers(0, 2, 300)
     test = "difference" if kind == "difference" else "mean"
 
-    table = measured(hit, stats.codes(GROUP)[0], 3, [PLACE], kind, tested=True)
+    table = measured(hit, stats.codes(GROUP)[0], 3, [PLACE], kind, p="each")
 
     for i, name in enumerate(("north", "south", "west")):
         rows = name == GROUP
@@ -92,3 +93,18 @@ def test_a_way_counts_only_where_rows_depend_in_it() -> None:
     assert list(table.n) == [100, 100]
     assert table.estimate(0) == stats.share(hits[:100], place[:100])
     assert table.clusters[1] == 2 and np.isnan(table.low[1])
+
+
+def test_a_paired_difference_counts_rows_of_both_and_its_family_is_adjusted_together() -> None:
+    """Both answerers have a value in rows 0 to 38; of the second pair all differences are one."""
+    now, before = np.ones(40), np.zeros(40)
+    before[:36], before[39] = 1.0, np.nan
+    columns = [stats.ValueColumn("gain", now), stats.ValueColumn("all", now)]
+    one, place = np.zeros(40, dtype=np.int64), np.arange(40)
+
+    few, every = stats.measure(columns, one, 1, [place], versus=[before, np.zeros(40)], p="family")
+
+    assert (few.n[0], few.value[0]) == (39, pytest.approx(3 / 39))
+    assert few.test() == stats.paired(now - before, place, "difference")
+    assert [few.p[0], every.p[0]] == [pytest.approx(2 / 2**3), pytest.approx(2 / 2**40)]
+    assert few.p_adjusted[0] == few.p[0] and every.p_adjusted[0] == 2 * every.p[0]

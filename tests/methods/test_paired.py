@@ -84,5 +84,6 @@ def test_a_test_of_the_sums_of_clusters_is_that_of_their_rows() -> None:
     of_rows = stats.paired(difference, place, "difference")
     sums, rows = np.bincount(place, weights=difference), np.bincount(place).astype(float)
 
-    assert stats.paired_sums(sums, rows, 6 / 12, "difference") == of_rows
+    of_sums = stats.ClusterSums(sums, rows, np.zeros(6, dtype=np.int64))
+    assert stats.measure_sums("m", of_sums, np.array([6 / 12])).test() == of_rows
     assert of_rows.mde == stats.minimum_detectable(of_rows.se, of_rows.df)

@@ -8,9 +8,10 @@ what can't be had is NaN.
 intervals   Estimate, mean, share, amount, fraction, macro, two_way: one number with its n, its
             clusters and a 95 % interval
 bootstrap   draws of clusters, intervals of anything that is a function of column means
-paired      clustered test of a difference, sign tests, minimum detectable effect
-multiple    Holm, letters of a leaderboard
-measure     means over groups, of many columns at once
+paired      tests of a difference from the sums of clusters, minimum detectable effect
+multiple    Holm
+measure     means and paired differences over groups, of many columns at once
+ranks       letters of a leaderboard
 groups      disparity between groups
 """
 
@@ -39,18 +40,20 @@ from sdgbias.methods.stats.intervals import spread_of as spread_of
 from sdgbias.methods.stats.intervals import two_way as two_way
 from sdgbias.methods.stats.intervals import widest as widest
 from sdgbias.methods.stats.measure import SMALLEST as SMALLEST
+from sdgbias.methods.stats.measure import ClusterSums as ClusterSums
 from sdgbias.methods.stats.measure import MeansByGroup as MeansByGroup
 from sdgbias.methods.stats.measure import ValueColumn as ValueColumn
+from sdgbias.methods.stats.measure import adjusted as adjusted
 from sdgbias.methods.stats.measure import measure as measure
+from sdgbias.methods.stats.measure import measure_sums as measure_sums
+from sdgbias.methods.stats.measure import paired as paired
 from sdgbias.methods.stats.multiple import apart_from_zero as apart_from_zero
 from sdgbias.methods.stats.multiple import holm as holm
-from sdgbias.methods.stats.multiple import leaderboard as leaderboard
-from sdgbias.methods.stats.multiple import letters as letters
 from sdgbias.methods.stats.multiple import p_of_interval as p_of_interval
 from sdgbias.methods.stats.paired import PairedTest as PairedTest
 from sdgbias.methods.stats.paired import flip_test as flip_test
 from sdgbias.methods.stats.paired import minimum_detectable as minimum_detectable
 from sdgbias.methods.stats.paired import net_signs as net_signs
-from sdgbias.methods.stats.paired import paired as paired
-from sdgbias.methods.stats.paired import paired_sums as paired_sums
 from sdgbias.methods.stats.paired import sign_test as sign_test
+from sdgbias.methods.stats.ranks import leaderboard as leaderboard
+from sdgbias.methods.stats.ranks import letters as letters

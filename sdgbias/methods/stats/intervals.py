@@ -289,12 +289,6 @@ def difference_bounds(
     return np.maximum(-1.0, centre - half), np.minimum(1.0, centre + half), error
 
 
-def difference_error(value: float, changed: float, n: int, spread: Spread) -> float:
-    """The standard error of `difference_bounds`, of one mean."""
-    one = np.array([[value], [changed], [float(n)]])
-    return float(difference_bounds(one[0], one[1], one[2], spread)[2][0])
-
-
 def macro(
     values: ArrayLike, classes: ArrayLike, clusters: ArrayLike, kind: Kind = "mean"
 ) -> Estimate:

@@ -1,4 +1,5 @@
-"""Means over groups with clustered intervals: the one way in which suites and studies take them.
+"""Means over groups with clustered intervals: the one way in which suites, studies, comparisons of
+runs and the leaderboard take them.
 
 For group g with rows i and clusters c, S_c the sum of its values in cluster c and n_c its rows
 there,
@@ -8,9 +9,10 @@ there,
     bounds  those of the value's kind (`intervals.bounds`)
     p       of m against 0 from the sums S_c (`paired.p_of_sums`)
 
-A paired difference is a column of differences, kind 'difference' or 'mean'. Rows that depend on
-each other in two ways, by place and by a prompt that places share, have the interval that claims
-less. A family of tests is adjusted by `multiple.holm`.
+A paired difference is measured by ``versus``: the values of another answerer to the same rows are
+subtracted row by row. The p of a ``family`` of tests are adjusted together (Holm). Rows that depend
+on each other in two ways, by place and by a prompt that places share, have the interval that claims
+less.
 """
 
 from __future__ import annotations
@@ -18,14 +20,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import NamedTuple
+from itertools import repeat
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from sdgbias.methods.cade import Bools, Floats, Ints
-from sdgbias.methods.stats.intervals import Estimate, Kind, bounds, codes, spread_of
-from sdgbias.methods.stats.paired import p_of_sums
+from sdgbias.methods.stats.intervals import (
+    Estimate,
+    Kind,
+    bounds,
+    codes,
+    difference_bounds,
+    known,
+    spread_of,
+)
+from sdgbias.methods.stats.multiple import holm
+from sdgbias.methods.stats.paired import PairedTest, p_of_sums
 
 #: A group of fewer rows has no value: it would be read as a finding.
 SMALLEST = 20
@@ -41,8 +53,10 @@ class ValueColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class MeansByGroup:
-    """A metric in g groups: value, low, high (g,), NaN where small; n, clusters (g,); p (g,):
-    two-sided, of each value against 0, NaN where it wasn't wanted; small (g,): fewer rows than
+    """A metric in g groups: value, low, high (g,), NaN where small; n, clusters (g,); se, df (g,):
+    the clustered standard error, of differences of right and wrong that of their interval, and
+    Satterthwaite's degrees of freedom; p, p_adjusted (g,): two-sided, of each value against 0, and
+    Holm's of the whole family, NaN where they weren't wanted; small (g,): fewer rows than
     requested, and no clusters are counted; way (g,): which clustering the interval counts."""
 
     metric: str
@@ -51,13 +65,20 @@ class MeansByGroup:
     low: Floats
     high: Floats
     clusters: Ints
+    se: Floats
+    df: Floats
     p: Floats
+    p_adjusted: Floats
     small: Bools
     way: Ints
 
-    def estimate(self, i: int) -> Estimate:
+    def estimate(self, i: int = 0) -> Estimate:
         value, low, high = (float(v[i]) for v in (self.value, self.low, self.high))
         return Estimate(value, int(self.n[i]), low, high, int(self.clusters[i]))
+
+    def test(self, i: int = 0) -> PairedTest:
+        """The test of one group's value against 0."""
+        return PairedTest(self.estimate(i), *(float(v[i]) for v in (self.se, self.df, self.p)))
 
 
 def measure(
@@ -66,25 +87,116 @@ def measure(
     groups: int,
     clusters: Sequence[Ints],
     *,
+    versus: Iterable[ArrayLike] | None = None,
     smallest: int = 1,
-    tested: bool = False,
+    p: Literal["", "each", "family"] = "",
 ) -> Iterator[MeansByGroup]:
     """The mean of each column in each group, of N rows. by (N,): codes below ``groups``, -1 for
     none. clusters: (N,) codes of what makes rows dependent, a place or the picture that several
     people are in; of several ways the one that claims less stands, of equal ones the first; -1
     where rows don't depend in this way.
 
-    Groups below ``smallest`` rows: NaN, small. tested: with p.
-    The same numbers as `mean` and `paired` of each group's rows, and `widest` of several ways.
+    versus: (N,) values for each column, which are subtracted from it; a row counts where both have
+    a value. A difference of shares is of kind 'difference', of other numbers 'mean'.
+    smallest: a group of fewer rows is small, NaN. p: with that of each value against 0; 'family':
+    also adjusted over all groups of all columns.
     """
     ways = [_cells(np.asarray(by), np.asarray(code)) for code in clusters]
-    for column in columns:
-        values = np.asarray(column.values, dtype=float)
-        found = [
-            _of_one_way(column._replace(values=values[rows]), cells, groups, at, tested)
-            for at, (rows, cells) in enumerate(ways)
-        ]
-        yield _without_small(reduce(_wider, found), smallest)
+    others = repeat(None) if versus is None else versus
+
+    def of(column: ValueColumn) -> MeansByGroup:
+        tables = (
+            replace(_of_one_way(column, at, cells, groups, bool(p)), way=np.full(groups, way))
+            for way, (at, cells) in enumerate(ways)
+        )
+        return _without_small(reduce(_wider, tables), smallest)
+
+    tables = map(of, map(_difference, columns, others))
+    return iter(adjusted(list(tables))) if p == "family" else tables
+
+
+def adjusted(tables: Sequence[MeansByGroup]) -> list[MeansByGroup]:
+    """The tables with Holm's p over all their groups."""
+    if not tables:
+        return []
+    p = holm(np.concatenate([table.p for table in tables]))
+    parts = np.split(p, np.cumsum([len(table.p) for table in tables])[:-1])
+    return [replace(t, p_adjusted=part) for t, part in zip(tables, parts, strict=True)]
+
+
+def paired(
+    difference: ArrayLike,
+    clusters: ArrayLike,
+    kind: Literal["mean", "difference"] = "mean",
+) -> PairedTest:
+    """`measure` of (N,) row differences (NaN left out) in one group, with its test.
+
+    kind 'difference': each is -1, 0 or 1, right minus wrong. p is then the exact `flip_test` where
+    at most ``paired.EXACT`` clusters changed, else that of a t test, as of other numbers. Numbers
+    that don't vary have no t: their p is that of their sign alone.
+    Fewer than ``FEWEST`` clusters: no interval and no p; fewer than two: no standard error either.
+    """
+    x, (c,) = known(difference, clusters)
+    column, one = ValueColumn("", x, kind), np.zeros(x.size, dtype=np.int64)
+    (table,) = measure([column], one, 1, [codes(c)[0]], p="each")
+    return table.test()
+
+
+class ClusterSums(NamedTuple):
+    """P clusters of groups: (P,) sums of a cluster's values, (P,) its rows (one or more), and (P,)
+    the code of its group."""
+
+    sums: Floats
+    rows: Floats
+    group: Ints
+
+
+def measure_sums(
+    metric: str,
+    of: ClusterSums,
+    changed: Floats,
+    kind: Kind = "difference",
+    *,
+    tested: bool = True,
+) -> MeansByGroup:
+    """`measure` from sums by cluster, as a query gives them. changed (g,): of each group the share
+    of rows that aren't 0, which a difference needs."""
+    groups, (sums, rows, group) = len(changed), of
+    n = np.bincount(group, weights=rows, minlength=groups).astype(float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = np.bincount(group, weights=sums, minlength=groups) / n
+    spread = spread_of(sums - rows * value[group], rows, group, groups)
+    low, high = bounds(value, n, spread, kind, changed)
+    se, p = spread.variance**0.5, np.full(groups, np.nan)
+    if tested:
+        if kind == "difference":
+            error = difference_bounds(value, changed, n, spread)[2]
+            se = np.where(spread.clusters > 1, error, se)
+        for i in np.unique(group):
+            each = sums[group == i]
+            p[i] = p_of_sums(each, value[i], spread.variance[i], spread.df[i], kind)
+    return MeansByGroup(
+        metric=metric,
+        value=value,
+        n=n.astype(np.int64),
+        low=low,
+        high=high,
+        clusters=spread.clusters,
+        se=se,
+        df=np.nan_to_num(spread.df),
+        p=p,
+        p_adjusted=np.full(groups, np.nan),
+        small=np.zeros(groups, dtype=bool),
+        way=np.zeros(groups, dtype=np.int64),
+    )
+
+
+def _difference(column: ValueColumn, other: ArrayLike | None) -> ValueColumn:
+    values = np.asarray(column.values, dtype=float)
+    if other is None:
+        return column._replace(values=values)
+    kind: Kind = "difference" if column.kind == "share" else "mean"
+    return ValueColumn(column.metric, values - np.asarray(other, dtype=float), kind)
 
 
 class _Cells(NamedTuple):
@@ -108,32 +220,22 @@ def _cells(by: Ints, code: Ints) -> tuple[Ints, _Cells]:
 
 
 def _of_one_way(
-    column: ValueColumn, cells: _Cells, groups: int, way: int, tested: bool
+    column: ValueColumn, at: Ints, cells: _Cells, groups: int, tested: bool
 ) -> MeansByGroup:
     from sdgbias.methods.stats._loops import add_up
 
-    values = np.asarray(column.values, dtype=float)
+    values = np.asarray(column.values, dtype=float)[at]
     rows, sums = np.zeros(len(cells.group)), np.zeros(len(cells.group))
     add_up(values, cells.of_row, sums, rows)
-    n = np.bincount(cells.group, weights=rows, minlength=groups).astype(float)
-    changed = None
-    with np.errstate(divide="ignore", invalid="ignore"):
-        value = np.bincount(cells.group, weights=sums, minlength=groups) / n
-        if column.kind == "difference":
-            moved = ~np.isnan(values) & (values != 0)
+    changed = np.zeros(groups)
+    if column.kind == "difference":
+        moved = ~np.isnan(values) & (values != 0)
+        n = np.bincount(cells.group, weights=rows, minlength=groups)
+        with np.errstate(divide="ignore", invalid="ignore"):
             changed = np.bincount(cells.by, weights=moved, minlength=groups) / n
     some = rows > 0
-    group = cells.group[some]
-    spread = spread_of((sums - rows * value[cells.group])[some], rows[some], group, groups)
-    low, high = bounds(value, n, spread, column.kind, changed)
-    p = np.full(groups, np.nan)
-    if tested:
-        for i in np.unique(group):
-            each = sums[some][group == i]
-            p[i] = p_of_sums(each, value[i], spread.variance[i], spread.df[i], column.kind)
-    whole, small = n.astype(np.int64), np.zeros(groups, dtype=bool)
-    ways = np.full(groups, way)
-    return MeansByGroup(column.metric, value, whole, low, high, spread.clusters, p, small, ways)
+    of = ClusterSums(sums[some], rows[some], cells.group[some])
+    return measure_sums(column.metric, of, changed, column.kind, tested=tested)
 
 
 def _wider(one: MeansByGroup, other: MeansByGroup) -> MeansByGroup:
@@ -145,15 +247,15 @@ def _wider(one: MeansByGroup, other: MeansByGroup) -> MeansByGroup:
     fewer = other.clusters < one.clusters
     use = np.where(none[0], none[1] & fewer, none[1] | further)
     use = np.where(other.n < one.n, False, use | (one.n < other.n))
-    names = ("value", "n", "low", "high", "clusters", "p", "way")
-    chosen = {k: np.where(use, getattr(other, k), getattr(one, k)) for k in names}
-    return MeansByGroup(metric=one.metric, small=one.small, **chosen)
+    names = ("value", "n", "low", "high", "clusters", "se", "df", "p", "way")
+    chosen: dict[str, Any] = {k: np.where(use, getattr(other, k), getattr(one, k)) for k in names}
+    return replace(one, **chosen)
 
 
 def _without_small(table: MeansByGroup, smallest: int) -> MeansByGroup:
     small = table.n < max(smallest, 1)
-    value, low, high, p = (
-        np.where(small, np.nan, v) for v in (table.value, table.low, table.high, table.p)
-    )
-    clusters = np.where(small, 0, table.clusters)
-    return replace(table, value=value, low=low, high=high, p=p, small=small, clusters=clusters)
+    names = ("value", "low", "high", "se", "p")
+    unknown: dict[str, Any] = {
+        name: np.where(small, np.nan, getattr(table, name)) for name in names
+    }
+    return replace(table, small=small, clusters=np.where(small, 0, table.clusters), **unknown)

@@ -4,24 +4,12 @@ test can see."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from sdgbias.methods.cade import Floats
-from sdgbias.methods.stats.intervals import (
-    FEWEST,
-    ROUNDING,
-    Estimate,
-    Kind,
-    codes,
-    difference_error,
-    estimate,
-    known,
-    nothing,
-    spread_of,
-)
+from sdgbias.methods.stats.intervals import FEWEST, ROUNDING, Estimate, Kind, codes
 
 #: Up to so many clusters that changed, the p of right minus wrong is counted out; beyond, sums of
 #: clusters are normal enough for t.
@@ -81,46 +69,9 @@ def flip_test(sums: ArrayLike) -> float:
     return float(min(1.0, chance[far].sum()))
 
 
-def paired(
-    difference: ArrayLike,
-    clusters: ArrayLike,
-    kind: Literal["mean", "difference"] = "mean",
-) -> PairedTest:
-    """Test of the mean of (N,) row differences (NaN left out), as `intervals.mean` judges it.
-
-    kind 'difference': each is -1, 0 or 1, right minus wrong. p is then the exact `flip_test` where
-    at most ``EXACT`` clusters changed, else that of a t test, as of other numbers. Numbers that
-    don't vary have no t: their p is that of their sign alone.
-    Fewer than ``FEWEST`` clusters: no interval and no p; fewer than two: no standard error either.
-    """
-    x, (c,) = known(difference, clusters)
-    if x.size == 0:
-        return PairedTest(nothing(), float("nan"), 0.0, float("nan"))
-    code, many = codes(c)
-    sums: Floats = np.bincount(code, weights=x, minlength=many).astype(float)
-    rows = np.bincount(code, minlength=many).astype(float)
-    return paired_sums(sums, rows, np.count_nonzero(x) / x.size, kind)
-
-
-def paired_sums(
-    sums: Floats, rows: Floats, changed: float, kind: Literal["mean", "difference"]
-) -> PairedTest:
-    """`paired` from the (G,) sums of the differences of each cluster and its (G,) rows, as a query
-    gives them. changed: the share of rows whose difference isn't 0."""
-    n = int(rows.sum())
-    value = float(sums.sum() / n)
-    spread = spread_of(sums - value * rows, rows)
-    variance, df = float(spread.variance[0]), float(np.nan_to_num(spread.df[0]))
-    error = variance**0.5
-    if kind == "difference" and len(rows) > 1:
-        error = difference_error(value, changed, n, spread)
-    p = p_of_sums(sums, value, variance, df, kind)
-    return PairedTest(estimate(value, n, spread, kind, changed), error, df, p)
-
-
 def p_of_sums(sums: Floats, value: float, variance: float, df: float, kind: Kind) -> float:
-    """p of a mean from the (G,) sums of its clusters and the clustered variance (see `paired`); NaN
-    below ``FEWEST`` clusters."""
+    """p of a mean from the (G,) sums of its clusters and the clustered variance (`measure.paired`);
+    NaN below ``FEWEST`` clusters."""
     if len(sums) < FEWEST or np.isnan(value):
         return float("nan")
     if kind == "difference" and np.count_nonzero(sums) <= EXACT:

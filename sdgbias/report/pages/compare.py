@@ -2,7 +2,7 @@
 effect, and the answers that changed.
 
 Sums by place are computed in the database, so that millions of answers stay there; their statistics
-are those of `stats.paired_sums`.
+are those of `stats.measure_sums`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def pairable(old: Row, new: Row) -> str:
 
 def differences(reader: Reader, old: Row, new: Row) -> list[dict[str, Any]]:
     """Rows task, test (or 'all'), method, before, after, difference (new minus old, value with n,
-    ci_low, ci_high), p, mde, better, worse.
+    ci_low, ci_high), p, p_adjusted (Holm over the rows), mde, better, worse.
 
     Shares of correct answers on the test split (second suite: over all people); estimates count as
     correct within their tolerance.
@@ -87,31 +87,37 @@ def differences(reader: Reader, old: Row, new: Row) -> list[dict[str, Any]]:
             order.index(r["method"]) if r["method"] in order else 99,
         ),
     )
-    return [_difference(r) for r in rows]
+    return _differences(rows)
 
 
-def _difference(r: Row) -> dict[str, Any]:
+def _differences(rows: list[Row]) -> list[dict[str, Any]]:
     """Computed from the sums per place: s and m, and the number of places with that sum and number
-    of answers."""
-    sums, rows = (np.repeat(np.array(r[name], dtype=float), r["places"]) for name in ("s", "m"))
-    n = int(rows.sum())
-    test = stats.paired_sums(sums, rows, (r["better"] + r["worse"]) / n, "difference")
-    e = test.estimate
-    return {
-        "task": r["task"],
-        "test": r["test"],
-        "method": r["method"],
-        "before": r["was"] / n,
-        "after": r["now"] / n,
-        "value": e.value,
-        "n": e.n,
-        "ci_low": e.low,
-        "ci_high": e.high,
-        "p": test.p,
-        "mde": test.mde,
-        "better": r["better"],
-        "worse": r["worse"],
-    }
+    of answers. The rows are one family of tests."""
+    if not rows:
+        return []
+    places = [r["places"] for r in rows]
+    sums, answers = (
+        np.concatenate([np.repeat(r[name], k) for r, k in zip(rows, places, strict=True)])
+        for name in ("s", "m")
+    )
+    cell = np.repeat(np.arange(len(rows)), list(map(sum, places)))
+    n = np.bincount(cell, weights=answers)
+    changed = np.array([r["better"] + r["worse"] for r in rows]) / n
+    [tests] = stats.adjusted(
+        [stats.measure_sums("accuracy", stats.ClusterSums(sums, answers, cell), changed)]
+    )
+    names = ("task", "test", "method", "better", "worse")
+    made = []
+    for at, r in enumerate(rows):
+        test = tests.test(at)
+        e = test.estimate
+        numbers = {
+            **{"before": r["was"] / n[at], "after": r["now"] / n[at], "value": e.value, "n": e.n},
+            **{"ci_low": e.low, "ci_high": e.high},
+            **{"p": test.p, "p_adjusted": float(tests.p_adjusted[at]), "mde": test.mde},
+        }
+        made.append({name: r[name] for name in names} | numbers)
+    return made
 
 
 def flips(

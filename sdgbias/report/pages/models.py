@@ -16,7 +16,7 @@ from sdgbias.report import labels, leaderboard
 from sdgbias.report.charts import over_nights
 from sdgbias.report.pages.findings import findings
 from sdgbias.report.reader import AMONG, SQL, Reader, Row, parsed
-from sdgbias.types import PILLARS, SDG
+from sdgbias.types import PILLARS
 from sdgbias.vocabulary import METHODS
 
 RUNS, NIGHTS = 30, 60
@@ -102,7 +102,7 @@ def page(
             WHERE {mine} ORDER BY finished_at DESC NULLS FIRST, run_id LIMIT {RUNS}""",
         given,
     )
-    places = next((run["run_id"] for run in newest if run["suite"] == SDG), None)
+    places = next((run["run_id"] for run in newest if suites.named(run["suite"]).signatures), None)
     return {
         "name": name,
         "entry": facts,
