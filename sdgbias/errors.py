@@ -145,6 +145,8 @@ def one_of(what: str, value: object, valid: Iterable[str]) -> str:
     from difflib import get_close_matches  # only where something is wrong
 
     names = sorted(valid)
+    if not names:
+        return f"unknown {what} {value!r}; there is none yet"
     near = get_close_matches(str(value), names, 1)
     nearly = f"; did you mean {near[0]!r}?" if near else ""
     return f"unknown {what} {value!r}; valid: {', '.join(names)}{nearly}"

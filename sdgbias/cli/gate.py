@@ -165,6 +165,10 @@ def _print(made: list[Judgement], as_json: bool) -> None:
     from sdgbias.analysis import night_text as words
     from sdgbias.analysis.nights import BREACH, FIRST, MISSING
 
+    if not made:
+        typer.echo(
+            "No run to judge: the newest night published none. One by hand: sdgbias gate --run RUN"
+        )
     many = len(made) > _LISTED
     if many:
         typer.echo(

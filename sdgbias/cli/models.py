@@ -95,10 +95,14 @@ def list_models(
             (s.name, s.backend, s.state, s.until, ",".join(entries.suites(s)), s.reason)
             for s in shown
         ]
-        print_table([("model", "backend", "state", "until", "suites", "reason"), *lines])
         counts = Counter(spec.state for spec in shown)
         states = ", ".join(f"{counts[each]} {each}" for each in STATES if counts[each])
-        typer.echo(f"\n{len(shown)} models: {states}. Next: sdgbias models show NAME")
+        if shown:
+            print_table([("model", "backend", "state", "until", "suites", "reason"), *lines])
+            typer.echo(f"\nModels: {states}. Next: sdgbias models show NAME")
+        else:
+            none = f"No model is {state}" if state else "No model yet"
+            typer.echo(f"{none}. Next: sdgbias register-model REPO")
     for line in broken.values():
         typer.echo(f"broken: {line}", err=True)
     if broken:

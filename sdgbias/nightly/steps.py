@@ -4,15 +4,16 @@ does not stop the others."""
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
-from sdgbias import progress
+import pandas as pd
+
+from sdgbias import progress, store
 from sdgbias.benchmark.quality import has_passed
 from sdgbias.errors import RegressionBreach
-from sdgbias.nightly import process, records
-from sdgbias.nightly.attempt import CLI, PUBLISHED
+from sdgbias.nightly import process
+from sdgbias.nightly.attempt import CLI
 from sdgbias.nightly.plan import WEBHOOK, Job, Night, Settings, webhooks
 from sdgbias.nightly.records import BREACH, FAILED, StepResult
 from sdgbias.registry.entries import DEFAULT_SUITES
@@ -102,24 +103,12 @@ def not_due(name: str, settings: Settings, night: Night) -> str:
         return "" if addressed else f"no webhook address in {' or '.join(variables)}"
     if name != "analyse" or not settings.results.exists():
         return ""
-    rows = records.history(settings.results)
-    published = rows[rows["outcome"] == PUBLISHED]["night"]
-    past = records.nights(settings.results)
-    done = [
-        n
-        for n, states in zip(past["night"], past["step_states"], strict=True)
-        if n != night.night and _state(states, name) == DONE.state
-    ]
-    if not done or bool((published > max(done)).any()):
-        return ""
-    return "nothing was published since the last analysis"
-
-
-def _state(states: object, name: str) -> str:
-    try:
-        return str(json.loads(str(states)).get(name, ""))
-    except (ValueError, AttributeError):
-        return ""
+    # runs, not outcomes: `sdgbias evaluate` publishes between nights, too
+    sql = """SELECT (SELECT max(finished_at) FROM runs) AS published, max(finished_at) AS analysed
+             FROM nights WHERE night <> ? AND step_states->>'analyse' = ?"""
+    [row] = store.query(settings.results, sql, [night.night, DONE.state]).to_dict("records")
+    is_due = pd.isna(row["analysed"]) or row["published"] > row["analysed"]
+    return "" if is_due else "nothing was published since the last analysis"
 
 
 def report_page(settings: Settings) -> Path:

@@ -54,7 +54,7 @@ class ModelSpec:
         str,
         Field(
             pattern=f"^{NAME.pattern}$",
-            description="The file's stem: lower-case letters, digits, '.', '_', '-'.",
+            description="Digits, lower-case letters, '.', '_', '-'; the file's stem.",
         ),
     ]
     title: Annotated[Text, Field(description="What tables and figures show.")]

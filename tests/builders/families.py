@@ -3,8 +3,8 @@ of AutoModelForMultimodalLM that see) in the files of a hub repository: random
 weights of the family's own classes, its processor at the settings that the classes have by default,
 so that a picture is as many tokens as in the real model.
 
-Widths and depths are small; sizes of pictures and patches are the family's. The tokenizer is one
-token per byte, with the special tokens that the family's processor names.
+Widths and depths are small; sizes of pictures and patches are the family's, but for `write_small`.
+The tokenizer is one token per byte, with the special tokens that the family's processor names.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import BertTokenizer
 from transformers.models.auto import configuration_auto, image_processing_auto, processing_auto
 from transformers.models.auto.feature_extraction_auto import FEATURE_EXTRACTOR_MAPPING_NAMES
@@ -28,13 +26,13 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.models.auto.video_processing_auto import VIDEO_PROCESSOR_MAPPING_NAMES
 
-from tests.builders.family_settings import DEPTH, FAMILIES, WIDTH, Family
+from tests.builders.character_tokenizer import make_tokenizer
+from tests.builders.family_settings import DEPTH, FAMILIES, SMALL, WIDTH, Family
 from tests.builders.hub_files import write_hub_files
 
 #: Families of several senses, which AutoModelForImageTextToText doesn't list.
 SENSES = ("phi4_multimodal", "qwen2_5_omni", "qwen3_omni_moe")
 NAMES = tuple(sorted((*map(str, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES), *SENSES)))
-_BASE = ("<pad>", "<s>", "</s>", "<unk>", "<image>", "<video>")
 _TOKEN = re.compile(r"""["'](<[^"'\s<>]{1,40}>|\[[A-Z_]{2,12}\])["']""")
 
 #: Names that configurations have for one and the same thing -> the small value.
@@ -95,14 +93,25 @@ _NAMED = {
 }
 
 
+def write_small(folder: Path, name: str, tokens: Any = "byte", seed: int = 0) -> Path:
+    """The repository of one family whose pictures are a few tokens. ``tokens``: a tokenizer, or the
+    kind of one (character_tokenizer.py)."""
+    return write(folder, name, seed, settings=SMALL[name], tokens=tokens)
+
+
 def write(
-    folder: Path, name: str, seed: int = 0, shard: str = "5GB", settings: Family | None = None
+    folder: Path,
+    name: str,
+    seed: int = 0,
+    shard: str = "5GB",
+    settings: Family | None = None,
+    tokens: Any = "byte",
 ) -> Path:
     """The repository of one family, its weights in shards of at most ``shard``. Raises whatever its
     classes raise."""
     family = settings or FAMILIES.get(name, Family())
     torch.manual_seed(seed)
-    processor = make_processor(name, family)
+    processor = make_processor(name, family, tokens)
     config = make_config(name, family, processor)
     fit_pictures(processor, getattr(config, "thinker_config", config))
     kind = family.model or MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES[name]
@@ -139,7 +148,7 @@ def image_processor(name: str, family: Family) -> Any:
     return found(**family.image_options)
 
 
-def make_processor(name: str, family: Family) -> Any:
+def make_processor(name: str, family: Family, tokens: Any) -> Any:
     wanted = family.processor or processing_auto.PROCESSOR_MAPPING_NAMES.get(name)
     if not wanted:
         raise ImportError("the library names no processor")
@@ -149,7 +158,10 @@ def make_processor(name: str, family: Family) -> Any:
     parts: dict[str, Any] = {"image_processor": image_processor(name, family)}
     special = {**_read_off(source), **family.special} if family.named else {}
     marks = re.findall(r"<[^<>\s{}]+>", family.template or "")
-    parts["tokenizer"] = tokenizer([*_TOKEN.findall(source), *marks, *family.words], special)
+    if isinstance(tokens, str):
+        words = (*_TOKEN.findall(source), *marks, *family.words, "|SPEAKER|", "|NEWLINE|")
+        tokens = make_tokenizer(tokens, words, special)
+    parts["tokenizer"] = tokens
     videos = VIDEO_PROCESSOR_MAPPING_NAMES.get(name) or {}
     named = family.videos or videos.get("torchvision")
     if "video_processor" in takes and named:
@@ -217,28 +229,6 @@ def fit_pictures(processor: Any, config: Any) -> None:
         and not getattr(images, "image_seq_length", None)
     ):
         images.image_seq_length = (side // patch) ** 2
-
-
-def tokenizer(named: list[str], attributes: Mapping[str, str]) -> Any:
-    """One token per byte beside the special ones; ``attributes``: those that the tokenizer
-    names."""
-    special = list(dict.fromkeys((*_BASE, *attributes.values(), *named, "|SPEAKER|", "|NEWLINE|")))
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = {token: at for at, token in enumerate([*special, *alphabet])}
-    core = Tokenizer(models.BPE(vocab=words, merges=[]))
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    core.decoder = decoders.ByteLevel()
-    made = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=core,
-        bos_token="<s>",
-        eos_token="</s>",
-        pad_token="<pad>",
-        unk_token="<unk>",
-        model_max_length=16384,
-        extra_special_tokens=dict(attributes),
-    )
-    made.add_tokens(list(special), special_tokens=True)
-    return made
 
 
 def make_config(name: str, family: Family, processor: Any) -> Any:

@@ -441,3 +441,60 @@ FAMILIES: dict[str, Family] = {
         config={"vision_config.image_size": 336, "vision_feature_layers": [-1, -2]},
     ),
 }
+
+
+def _small(name: str, config: Mapping[str, Any], images: Mapping[str, Any], **given: Any) -> Family:
+    """A family whose pictures are 28 x 28 in patches of 14, a few tokens each."""
+    family = FAMILIES[name]
+    tower = {"vision_config.image_size": 28, "vision_config.patch_size": 14}
+    return replace(
+        family,
+        config={**family.config, **tower, **config},
+        image_options=images,
+        given={**family.given, **given},
+    )
+
+
+_SIDE = {"size": {"height": 28, "width": 28}}
+_GRID = {"image_grid_pinpoints": [[28, 56], [56, 28], [56, 56]]}
+_RATIOS = {"vision_config.supported_aspect_ratios": [[1, 1], [1, 2], [2, 1]]}
+#: What tests of one property each use: the picture of a real one would be hundreds of tokens.
+SMALL: dict[str, Family] = {
+    "llava": _small("llava", {}, {**_SIDE, "do_center_crop": False}),
+    # several crops of a picture, features unpadded to its shape
+    "llava_onevision": _small("llava_onevision", _GRID, {**_SIDE, **_GRID}, num_image_tokens=4),
+    # as many tokens as the picture has patches, placed in space (mRoPE)
+    "qwen2_5_vl": _small(
+        "qwen2_5_vl",
+        {"vision_config.window_size": 56},
+        {"patch_size": 14, "merge_size": 2, "min_pixels": 28 * 28, "max_pixels": 84 * 84},
+    ),
+    # a picture cut into tiles, the tiles of all pictures in one row
+    "internvl": _small(
+        "internvl",
+        {
+            "vision_config.image_size": [28, 28],
+            "vision_config.patch_size": [14, 14],
+            "image_seq_length": 1,
+        },
+        {**_SIDE, "crop_to_patches": True, "min_patches": 1, "max_patches": 4},
+        image_seq_length=1,
+    ),
+    # the Q-Former reads the question, so a picture's features differ from prompt to prompt
+    "instructblip": _small(
+        "instructblip",
+        {"num_query_tokens": 3, "qformer_config.vocab_size": 256},  # of word_pieces()
+        _SIDE,
+        num_query_tokens=3,
+    ),
+    # tokens of a picture see each other both ways; pictures come in a list per prompt
+    "gemma3": _small("gemma3", {"mm_tokens_per_image": 4}, _SIDE, image_seq_length=4),
+    # pictures are read by cross-attention, and every token says which of them it sees
+    "mllama": _small(
+        "mllama",
+        {"vision_config.max_num_tiles": 2, **_RATIOS},
+        {**_SIDE, "max_image_tiles": 2},
+    ),
+    # no chat template, and a processor that refuses words without a picture
+    "paligemma": _small("paligemma", {"vision_config.num_image_tokens": 4}, _SIDE),
+}

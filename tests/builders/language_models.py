@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from tests.builders.tiny_models import tokenizer
+from tests.builders.character_tokenizer import make_tokenizer
 
 #: Content is one text here, unlike in the templates of vision-language models.
 TEMPLATE = (
@@ -58,7 +58,7 @@ def write(folder: Path, family: str, *, template: bool = True, seed: int = 0) ->
     """The whole repository: config, generation_config, tokenizer, chat_template.jinja where it has
     one, safetensors."""
     torch.manual_seed(seed)
-    tokens = tokenizer("byte", named=False)
+    tokens = make_tokenizer()
     if template:
         tokens.chat_template = TEMPLATE
     config = CONFIG_MAPPING[family](vocab_size=len(tokens), **{**FAMILIES, **MORE}[family])

@@ -11,7 +11,6 @@ from safetensors.torch import save_file
 from transformers import AutoModelForImageTextToText
 
 from tests.builders import families
-from tests.builders.thinker import SMALL_PICTURES
 
 CODE = """
 from transformers import LlavaConfig, LlavaForConditionalGeneration, LlavaProcessor
@@ -33,8 +32,8 @@ class NewProcessor(LlavaProcessor):
 def write(folder: Path) -> tuple[Path, Path]:
     """(a LLaVA as transformers knows it, the same as a repository with code of its own, whose
     auto_map lists the model under AutoModel)."""
-    plain = families.write(folder / "plain", "llava", settings=SMALL_PICTURES)
-    own = families.write(folder / "own", "llava", settings=SMALL_PICTURES)
+    plain = families.write_small(folder / "plain", "llava")
+    own = families.write_small(folder / "own", "llava")
     # a type that the library doesn't know has its weights under the names that its modules have
     weights = AutoModelForImageTextToText.from_pretrained(own).state_dict()
     [file] = own.glob("*.safetensors")

@@ -16,20 +16,9 @@ import torch
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from tests.builders import families
-from tests.builders.family_settings import FAMILIES
+from tests.builders.family_settings import SMALL
 
 THOUGHT = "<think>\n\n</think>\n\n"
-#: A LLaVA that reads pictures of 56 x 56.
-SMALL_PICTURES = replace(
-    FAMILIES["llava"],
-    image_options={
-        "size": {"shortest_edge": 56},
-        "crop_size": {"height": 56, "width": 56},
-    },
-    config={"vision_config.image_size": 56, "vision_config.patch_size": 14},
-)
-
-
 #: Token -> those that come next, each as likely; an answer in one step of thought.
 ALOUD = {":": ["<think>"], "<think>": ["5"], "5": ["</think>"], "</think>": ["7"], "7": ["</s>"]}
 _CLOSED = {
@@ -41,7 +30,7 @@ _CLOSED = {
 
 def write(folder: Path, follows: Mapping[str, Sequence[str]] = _CLOSED) -> Path:
     """A small LLaVA with the thinking template."""
-    settings = replace(SMALL_PICTURES, words=("<think>", "</think>"))
+    settings = replace(SMALL["llava"], words=("<think>", "</think>"))
     families.write(folder, "llava", settings=settings)
     tokenizer = AutoProcessor.from_pretrained(folder).tokenizer
     model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)

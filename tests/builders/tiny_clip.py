@@ -20,7 +20,7 @@ from transformers import (
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
-from tests.builders.tiny_models import tokenizer
+from tests.builders.character_tokenizer import make_tokenizer
 
 _SMALL = {
     "hidden_size": 16,
@@ -36,7 +36,7 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     """One token per byte between two marks, as CLIP's text tower needs: it reads the text off the
     end mark. That one has another id than 2, which transformers takes for a sign of old
     checkpoints."""
-    made = tokenizer("byte")
+    made = make_tokenizer(special=("</box>",))
     made.eos_token = "</box>"
     ends = processors.TemplateProcessing(
         single="<s> $A </box>", special_tokens=[("<s>", 1), ("</box>", 6)]

@@ -14,7 +14,7 @@ import pytest
 from sdgbias.engines.hf.engine import HuggingFace
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.types import LETTERS, Prompt
-from tests.builders import tiny_models
+from tests.builders import families
 from tests.spec.engine_spec import image
 
 #: Two chunks, each of two prompts about a picture and one without.
@@ -31,7 +31,7 @@ CHUNKS = [
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> HuggingFace:
     folder = tmp_path_factory.mktemp("llava")
-    tiny_models.save(folder, "llava")
+    families.write_small(folder, "llava")
     options = {"share_prefix": True}
     spec = ModelSpec("m", "M", "hf", f"path:{folder}", "local", "enabled", options=options)
     return HuggingFace(spec, Path())

@@ -19,7 +19,8 @@ from sdgbias.engines.hf.prompting import minus_ids, start_choices
 from sdgbias.engines.hf.tokens import SPACE_MARKS, find_candidates
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.types import DIGITS, LETTERS, Prompt
-from tests.builders import tiny_models
+from tests.builders import families
+from tests.builders.character_tokenizer import BASE, finish
 from tests.spec.engine_spec import image
 
 #: How Llama 3 and tekken, and how Qwen cut numbers; and a SentencePiece-like cut at spaces alone.
@@ -34,7 +35,6 @@ PROMPTS = [
 def trained(kind: str) -> PreTrainedTokenizerFast:
     """A BPE tokenizer trained on numbers; three, one: byte-level; metaspace: SentencePiece-like."""
     core = Tokenizer(models.BPE(unk_token="<unk>" if kind == "metaspace" else None))
-    special = [*tiny_models.SPECIAL, "<unk>"]
     numbers = [str(n) for n in range(0, 1000, 3)]
     texts = [*numbers, " ".join(numbers), "A B C A. low; B. mid; USER: ASSISTANT: -7 - -1"]
     if kind == "metaspace":
@@ -53,28 +53,19 @@ def trained(kind: str) -> PreTrainedTokenizerFast:
     core.train_from_iterator(
         texts,
         trainers.BpeTrainer(
-            vocab_size=len(special) + len(alphabet) + 120,
-            special_tokens=special,
+            vocab_size=len(BASE) + len(alphabet) + 120,
+            special_tokens=[*BASE],
             initial_alphabet=alphabet,
             show_progress=False,
         ),
     )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=core,
-        bos_token="<s>",
-        eos_token="</s>",
-        pad_token="<pad>",
-        model_max_length=4096,
-        extra_special_tokens={"image_token": "<image>"},
-    )
+    return finish(core, (), {"image_token": "<image>"})
 
 
 @pytest.fixture(scope="module", params=["three", "one", "metaspace"])
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp(str(request.param))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiny_models, "tokenizer", lambda *_, **__: trained(str(request.param)))
-        tiny_models.save(folder, "llava")
+    families.write_small(folder, "llava", trained(str(request.param)))
     spec = ModelSpec("m", "M", "hf", f"path:{folder}", "local", "enabled")
     return HuggingFace(spec, Path())
 

@@ -15,31 +15,31 @@ from transformers import PreTrainedConfig
 
 from sdgbias.engines.hf.processor import fill_from_config, load_processor
 from sdgbias.registry.spec import ModelSpec
-from tests.builders.tiny_models import MAKERS, save
+from tests.builders.families import SMALL, write_small
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Loaders of transformers that run on a user's machine and nowhere may be replaced.
 LOADERS = ("AutoProcessor", "AutoModelForImageTextToText")
 
 
-@pytest.mark.parametrize("family", ["llava", *MAKERS])
+@pytest.mark.parametrize("family", SMALL)
 def test_every_family_loads_with_pillow_pixels_and_its_own_video_processor(
     family: str, tmp_path: Path
 ) -> None:
-    folder = save(tmp_path / family, family)
+    folder = write_small(tmp_path / family, family)
     spec = ModelSpec("m", "M", "hf", f"path:{folder}", "local", "enabled")
     processor = load_processor(spec, Path())
     assert type(processor.image_processor).__name__.endswith("Pil")
     has_video = (folder / "video_preprocessor_config.json").is_file()
     assert has_video == (getattr(processor, "video_processor", None) is not None)
-    assert has_video == (family in ("onevision", "qwen", "internvl"))
+    assert has_video == (family in ("llava_onevision", "qwen2_5_vl", "internvl"))
     made = processor.image_processor([Image.new("RGB", (56, 56))], return_tensors="pt")
     assert made["pixel_values"].numel() > 0
 
 
 def test_what_counts_picture_tokens_is_taken_from_config_json(tmp_path: Path) -> None:
     """Without it each prompt with a picture failed: LLaVA as the hub had it in 2023 and 2024."""
-    folder = save(tmp_path / "m", "llava")
+    folder = write_small(tmp_path / "m", "llava")
     path = folder / "processor_config.json"
     told = json.loads(path.read_text(encoding="utf-8"))
     spec = ModelSpec("m", "M", "hf", f"path:{folder}", "local", "enabled")

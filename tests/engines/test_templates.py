@@ -21,7 +21,7 @@ from sdgbias.registry.spec import ModelSpec
 from sdgbias.types import Prompt
 from tests.builders import families
 from tests.builders.commands import ok, sdgbias
-from tests.builders.tiny_models import save
+from tests.builders.families import write_small
 from tests.spec.test_shared_prefixes import picture
 
 #: As Llama 3's own: a system block that says what day it is.
@@ -42,7 +42,7 @@ def spec(folder: Path, **options: object) -> ModelSpec:
 
 @pytest.fixture
 def dated(tmp_path: Path) -> Path:
-    folder = save(tmp_path / "dated", "llava")
+    folder = write_small(tmp_path / "dated", "llava")
     (folder / "chat_template.jinja").write_text(DATED, encoding="utf-8")
     return folder
 
@@ -81,7 +81,7 @@ def test_the_probe_hash_sees_the_picture(dated: Path) -> None:
 
 
 def test_settings_of_the_image_processor(tmp_path: Path) -> None:
-    folder = save(tmp_path / "qwen", "qwen")
+    folder = write_small(tmp_path / "qwen", "qwen2_5_vl")
     small = {"max_pixels": 28 * 28 * 4, "min_pixels": 28 * 28}
     plain = load_processor(spec(folder), Path())
     fewer = load_processor(spec(folder, processor=small), Path())
@@ -112,7 +112,7 @@ def test_a_prompt_is_printed_as_the_model_gets_it(small_benchmark: Path) -> None
 
 
 def test_a_model_without_a_chat_template(tmp_path: Path) -> None:
-    folder = save(tmp_path / "pali", "paligemma")
+    folder = write_small(tmp_path / "pali", "paligemma")
     with pytest.raises(RegistryError, match="no chat template"):
         HuggingFace(spec(folder, template={"system": "x"}), Path())
     prefixed = HuggingFace(spec(folder, template={"answer_prefix": " A:"}), Path())
@@ -130,7 +130,7 @@ def test_a_model_without_a_chat_template(tmp_path: Path) -> None:
 def test_a_template_that_takes_content_as_one_text_gets_the_mark_of_the_picture(
     template: str, tmp_path: Path
 ) -> None:
-    folder = save(tmp_path / "m", "llava")
+    folder = write_small(tmp_path / "m", "llava")
     (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
     engine = HuggingFace(spec(folder), Path())
     shown = Prompt("Q?", "ABC", (picture(1),), "one")
@@ -201,14 +201,14 @@ def _in_json(folder: Path, template: object) -> None:
 def test_a_template_is_found_wherever_a_repository_holds_it(
     put: Callable[[Path, object], None], template: object, tmp_path: Path
 ) -> None:
-    folder = save(tmp_path / "m", "llava")
+    folder = write_small(tmp_path / "m", "llava")
     put(folder, template)
     shown = Prompt("Q?", "ABC", (picture(1),), "one")
     assert render(load_processor(spec(folder), Path()), shown) == "USER: <image>\nQ? A:"
 
 
 def test_templates_of_which_none_is_the_default_are_named(tmp_path: Path) -> None:
-    folder = save(tmp_path / "m", "llava")
+    folder = write_small(tmp_path / "m", "llava")
     _in_json(folder, [{"name": name, "template": _PLAIN} for name in ("rag", "tool_use")])
     with pytest.raises(ModelError, match="named rag, tool_use, none of them default"):
         load_processor(spec(folder), Path())
@@ -216,7 +216,7 @@ def test_templates_of_which_none_is_the_default_are_named(tmp_path: Path) -> Non
 
 def test_a_tokenizers_template_that_shows_no_picture_is_left_alone(tmp_path: Path) -> None:
     """As language models leave it behind in models that were made of them."""
-    folder = save(tmp_path / "m", "llava")
+    folder = write_small(tmp_path / "m", "llava")
     _held_by_tokenizer(folder, "{% for m in messages %}{{ m['role'] }}{% endfor %}")
     assert load_processor(spec(folder), Path()).chat_template is None
 

@@ -23,7 +23,7 @@ from sdgbias.registry.spec import ModelSpec
 from sdgbias.types import DIGITS, IMAGE_FREE, VIEWS, Prompt
 from tests.builders import language_models
 from tests.builders.bare_model import four_views
-from tests.builders.tiny_models import save_llava
+from tests.builders.families import write_small
 
 PROMPTS = [prompt for prompt in four_views() if not prompt.images]
 
@@ -200,7 +200,7 @@ def test_an_entry_that_asks_it_all_views_is_refused_in_one_line(tmp_path: Path) 
 
 
 def test_a_vision_language_model_with_two_views_stays_one(tmp_path: Path) -> None:
-    folder = save_llava(tmp_path / "m")
+    folder = write_small(tmp_path / "m", "llava")
     two, four = (replace(entry(folder), views=views) for views in (IMAGE_FREE, VIEWS))
     assert auto_class.loader(two, str(folder)) == auto_class.loader(four, str(folder))
     prompts = PROMPTS[:2]

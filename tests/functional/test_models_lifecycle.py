@@ -78,6 +78,14 @@ def test_from_the_hub_to_the_results_at_the_pinned_commit(
     assert entry(root, "tiny-llava") == made, "nobody is put aside because the hub is down"
 
 
+def test_a_registry_without_models_says_how_to_add_one(root: Path) -> None:
+    assert ok("models", registry=root) == "No model yet. Next: sdgbias register-model REPO\n"
+    line = refused(4, "models show m", registry=root)
+    assert line.endswith(
+        "unknown model 'm'; there is none yet; add one: sdgbias register-model REPO"
+    )
+
+
 def test_the_states_by_hand(root: Path) -> None:
     path = add_model(root, "m", title="M", options={"suites": ["sdg", "people"]})
     path.write_text("# kept\n" + path.read_text())
@@ -87,7 +95,7 @@ def test_the_states_by_hand(root: Path) -> None:
     assert table == ok("models list", registry=root) and table.splitlines()[0].split() == columns
     candidates = ok("models list --state candidate", registry=root).splitlines()
     assert [line.split()[0] for line in candidates[:2]] == ["model", "shy"]
-    assert candidates[-1] == "1 models: 1 candidate. Next: sdgbias models show NAME"
+    assert candidates[-1] == "Models: 1 candidate. Next: sdgbias models show NAME"
 
     days = {(date.today() + timedelta(days=more)).isoformat() for more in (1, 2)}
     printed = ok("models quarantine m --reason 'OOM at 40 GiB' --days 1", registry=root)

@@ -23,8 +23,8 @@ from sdgbias.registry import entries
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring import admission, parity, probes
 from sdgbias.types import Generated
+from tests.builders.families import write_small
 from tests.builders.hub_repositories import BIG, VLM, saved
-from tests.builders.tiny_models import save_llava
 
 # ----------------------------------------------------------------------
 # probes
@@ -190,7 +190,7 @@ def test_enabled_only_when_its_probes_pass(commands: Path, monkeypatch: pytest.M
         "candidate",
         "ModelError: no single token for 'A'",
     )
-    save_llava(commands / "real")
+    write_small(commands / "real", "llava")
     shy = run.invoke(APP, ["register-model", "local:real", "--name", "shy", "--candidate", *where])
     assert (
         "not probed: --candidate; its processor loads (LlavaProcessor)" in shy.output
@@ -230,7 +230,7 @@ def test_a_person_is_asked_before_it_is_written(
     import sys
 
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    save_llava(commands / "real")
+    write_small(commands / "real", "llava")
     said: list[str] = []
     for answer, expected in ((False, False), (True, True)):
         monkeypatch.setattr(

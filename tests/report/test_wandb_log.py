@@ -227,6 +227,13 @@ def test_what_was_logged_is_left_alone_until_asked_or_published_anew(
     assert logged(results, folder).is_dir()
 
 
+def test_logging_an_unchanged_night_again_keeps_its_tables(results: Path, tmp_path: Path) -> None:
+    """The first that W&B gets of a run that was scored before: nothing else has its tables."""
+    written = logged(results, tmp_path, night=NIGHTS[1])
+    assert log.log_night(results, tmp_path, night=NIGHTS[1]) == [log.Logged(RUN)]
+    assert f"scores-{RUN}" in read(written).artifacts
+
+
 def test_only_sent_runs_are_removed(tmp_path: Path) -> None:
     for name in ("sent", "waiting"):
         run = tmp_path / "wandb" / f"offline-run-20261121_013000-{name}"

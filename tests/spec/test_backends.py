@@ -14,7 +14,7 @@ from sdgbias.registry import entries
 from sdgbias.registry.spec import ModelSpec
 from tests.builders import endpoint, served_model
 from tests.builders.bare_model import Bare, largest_difference
-from tests.builders.tiny_models import save_llava
+from tests.builders.families import write_small
 from tests.spec.engine_spec import *  # noqa: F403
 from tests.spec.engine_spec import PAIRS, PROMPTS
 
@@ -41,7 +41,7 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         with pytest.MonkeyPatch.context() as patched:
             patched.setenv("UNIT_KEY", endpoint.KEY)
             return load(endpoint.spec(server, **served_model.OPTIONS), Path())
-    folder = save_llava(tmp_path_factory.mktemp(kind), kind.removeprefix("hf-"))
+    folder = write_small(tmp_path_factory.mktemp(kind), "llava", kind.removeprefix("hf-"))
     return load(spec("hf", f"path:{folder}"), Path())
 
 
@@ -66,7 +66,7 @@ def test_an_endpoint_gives_the_scores_and_answers_of_the_model_behind_it(
 
 def test_fingerprint_is_stable_and_covers_the_weights(tmp_path: Path) -> None:
     one, same, other = (
-        load(spec("hf", f"path:{save_llava(tmp_path / n, seed=s)}"), Path())
+        load(spec("hf", f"path:{write_small(tmp_path / n, 'llava', seed=s)}"), Path())
         for n, s in (("a", 0), ("b", 0), ("c", 1))
     )
     assert one.fingerprint == same.fingerprint != other.fingerprint
@@ -75,7 +75,7 @@ def test_fingerprint_is_stable_and_covers_the_weights(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["byte", "metaspace"])
 def test_hf_scores_and_answers_as_the_bare_model_does(tmp_path: Path, kind: str) -> None:
     """One picture, two and none; a space alone or in one token with a candidate; forced starts."""
-    folder = save_llava(tmp_path, kind)
+    folder = write_small(tmp_path, "llava", kind)
     engine, bare, prompts = (
         load(spec("hf", f"path:{folder}"), Path()),
         Bare(folder),
@@ -95,7 +95,7 @@ def test_hf_scores_and_answers_as_the_bare_model_does(tmp_path: Path, kind: str)
 
 def test_no_single_token_for_b(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no single token for 'B'"):
-        load(spec("hf", f"path:{save_llava(tmp_path, 'no-b')}"), Path())
+        load(spec("hf", f"path:{write_small(tmp_path, 'llava', 'no-b')}"), Path())
 
 
 def test_what_cannot_be_loaded(tmp_path: Path) -> None:
@@ -109,14 +109,14 @@ def test_what_cannot_be_loaded(tmp_path: Path) -> None:
         ),
     ):
         load(spec("tgi"), Path())
-    folder = save_llava(tmp_path / "pickled")
+    folder = write_small(tmp_path / "pickled", "llava")
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(ModelError, match="can't load"):
         load(spec("hf", f"path:{folder}"), Path())
 
 
 def test_models_that_take_one_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = save_llava(tmp_path)
+    folder = write_small(tmp_path, "llava")
     one = dataclasses.replace(spec("hf", f"path:{folder}"), options={"max_images": 1})
     engine = load(one, Path())
     assert engine.candidate_scores(PROMPTS).logits.shape == (6, 10)

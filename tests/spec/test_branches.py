@@ -13,7 +13,7 @@ from sdgbias.engines.hf.engine import HuggingFace
 from sdgbias.engines.hf.ways import decide
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.types import DIGITS, Prompt
-from tests.builders import families, tiny_models
+from tests.builders import families
 from tests.builders.bare_model import Bare, four_views, longer
 
 STARTS = ["", *DIGITS]
@@ -85,6 +85,6 @@ def test_a_model_whose_branches_differ_shares_nothing(
 
 
 def test_a_model_that_requires_a_picture_answers_without_one_too(tmp_path: Path) -> None:
-    engine = opened(tiny_models.save(tmp_path / "m", "instructblip"))
+    engine = opened(families.write_small(tmp_path / "m", "instructblip"))
     [answers] = engine.generate([Prompt("How many years?", DIGITS)], ["", "7"], 3).texts
     assert len(answers) == 2 and answers[1].startswith("7")

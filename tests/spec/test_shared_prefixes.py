@@ -19,7 +19,7 @@ from sdgbias.errors import ModelError
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.types import DIGITS, LETTERS, Prompt, ScoreBatch
 from tests.builders.bare_model import Bare
-from tests.builders.tiny_models import save
+from tests.builders.families import write_small
 
 
 def picture(seed: int, width: int = 56, height: int = 56) -> bytes:
@@ -61,7 +61,7 @@ Alone = Callable[[str, str], tuple[hf.HuggingFace, ScoreBatch]]
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
     """A random model in the files of a hub repository."""
     return functools.cache(
-        lambda family, kind: save(tmp_path_factory.mktemp(f"{family}-{kind}"), family, kind)
+        lambda family, kind: write_small(tmp_path_factory.mktemp(f"{family}-{kind}"), family, kind)
     )
 
 
@@ -101,7 +101,8 @@ def centred(scores: Any) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", ["byte", "metaspace"])
 @pytest.mark.parametrize(
-    "family", ["llava", "onevision", "qwen", "internvl", "instructblip", "gemma3", "mllama"]
+    "family",
+    ["llava", "llava_onevision", "qwen2_5_vl", "internvl", "instructblip", "gemma3", "mllama"],
 )
 def test_together_alone_and_by_hand_are_the_same(
     saved: Saved, load: Load, alone: Alone, family: str, kind: str
@@ -128,7 +129,7 @@ def test_together_alone_and_by_hand_are_the_same(
     assert engine.counts["images_encoded"] == 3
 
 
-@pytest.mark.parametrize("family", ["llava", "qwen", "instructblip", "mllama"])
+@pytest.mark.parametrize("family", ["llava", "qwen2_5_vl", "instructblip", "mllama"])
 def test_admission_decides_once_which_ways_are_right(load: Load, family: str) -> None:
     engine = load(family, share=False)
     found = decide(engine, PROMPTS)
@@ -149,7 +150,7 @@ def test_words_are_scored_without_a_picture_where_the_processor_asks_for_one(loa
 def test_a_picture_is_prepared_and_encoded_once(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = load("qwen")
+    engine = load("qwen2_5_vl")
     whole = type(engine.processor.image_processor).__call__
     calls: list[int] = []
 

@@ -94,7 +94,11 @@ def log_night(
             name = safe(f"{night}-{run_id}" if night else run_id)
             try:
                 record = _record(results, run_id)
-                has_tables = any(m["run_id"] == run_id and not m["small"] for m in logged.values())
+                has_tables = any(
+                    mark["run_id"] == run_id and not mark["small"]
+                    for other, mark in logged.items()
+                    if other != name  # this one would be replaced, with what it holds
+                )
                 small = outcome.get("outcome") == "unchanged" and has_tables
                 mark = {"run_id": run_id, "published": str(record["finished_at"]), "small": small}
                 if not again and logged.get(name) == mark:
