@@ -22,23 +22,28 @@ from itertools import takewhile
 import typer
 
 from sdgbias import exits, progress
-from sdgbias.cli import (  # noqa: F401  # each registers its commands
-    analysis,
-    data,
-    gate,
-    models,
-    night,
-    publish,
-    register,
-    results,
-    review,
-    scores,
-    serve,
-    start,
-    store,
-)
 from sdgbias.cli.app import app
 from sdgbias.errors import InfrastructureError, SdgbiasError, StoreError
+
+# Each registers its commands, in the order of the help.
+# isort: off
+from sdgbias.cli import (  # noqa: F401
+    start,
+    data,
+    review,
+    register,
+    models,
+    scores,
+    results,
+    serve,
+    analysis,
+    publish,
+    night,
+    gate,
+    store,
+)
+
+# isort: on
 
 __all__ = ["app", "main"]
 

@@ -19,7 +19,7 @@ class Panels(TyperGroup):
         panels: dict[str, list[tuple[str, str]]] = {}
         for name, command in self.commands.items():
             text = command.get_short_help_str(limit=80)
-            panels.setdefault(str(command.rich_help_panel), []).append((name, text))
+            panels.setdefault(str(getattr(command, "rich_help_panel", "")), []).append((name, text))
         for title in PANELS:
             with formatter.section(title):
                 formatter.write_dl(panels[title], col_max=16)
@@ -73,8 +73,12 @@ def options(
     project.apply()
 
 
-def group(name: str, panel: str, about: str, alone: bool = False) -> typer.Typer:
-    """Commands below one name, which ``alone`` is a command too, else prints their help."""
-    commands = typer.Typer(help=about, no_args_is_help=not alone, invoke_without_command=alone)
+def group(name: str, panel: str, about: str = "") -> typer.Typer:
+    """Commands below one name. It prints their help, or, without ``about``, is a command itself,
+    whose docstring the callback has."""
+    settings: dict[str, Any] = {"help": about, "no_args_is_help": True}
+    if not about:
+        settings = {"invoke_without_command": True}
+    commands = typer.Typer(**settings)
     app.add_typer(commands, name=name, rich_help_panel=panel)
     return commands

@@ -15,7 +15,6 @@ from sdgbias.cli.options import (
     DEFAULT_BENCHMARK,
     DEFAULT_RAW,
     DEFAULT_RESULTS,
-    BenchmarkOption,
     DataDocsOption,
     JsonOption,
     OutOption,
@@ -204,7 +203,8 @@ def _print_card(out: Path, card: Mapping[str, Any]) -> None:
     """What a benchmark of places holds, and what was left out of it."""
     counts, name = card["counts"], f"{out}: benchmark {card['benchmark_id']}"
     if "items_mcq" not in counts:
-        people = f" of {counts['people']} people" if "people" in counts else ""
+        n = counts.get("people")
+        people = f" of {n} people" if n is not None else ""
         typer.echo(f"{name}{people}, passed the quality gate")
         return
     typer.echo(
@@ -261,7 +261,7 @@ def sample_people(
     people: Annotated[int, Option(min=1, help="Number of pictures of people.")] = 600,
     seed: SameBytesSeed = 0,
 ) -> None:
-    """Write a synthetic raw folder of schematic people, in FACET's layout."""
+    """Write synthetic raw data of people, in FACET's layout."""
     from sdgbias.raw.synthetic.schematic_people import write_people_sample
 
     persons = write_people_sample(out, people, seed, update)
@@ -297,11 +297,12 @@ def build_people_benchmark(
     ] = None,
     data_docs: DataDocsOption = False,
 ) -> None:
-    """Build a benchmark of people: annotations -> questions -> prompts, then the quality gate.
+    """Build a benchmark of people from annotated pictures.
 
-    People whose picture or class can't be used leave with a reason; unknown attributes stay and are
-    counted. With --stage check only the gate judges a folder that is built: quality.json,
-    quality.html and validation/ in it.
+    Stages: annotations -> questions -> prompts, then the quality gate. People whose picture or
+    class can't be used leave with a reason; unknown attributes stay and are counted. With --stage
+    check only the gate judges a folder that is built: quality.json, quality.html and validation/ in
+    it.
     """
     from sdgbias.benchmark.people import Asked, build_people
     from sdgbias.raw.facet import REASONS
@@ -342,10 +343,10 @@ def read_answers(
     encoder: Annotated[str, Argument(help="Registered text encoder, e.g. clip-text-vit-b32.")],
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
-    """Read the stored answers of the newest runs again with another text encoder.
+    """Read stored answers again with another text encoder.
 
-    No model is evaluated again. `sdgbias reproduce --paper fairness --table encoders` shows the
-    readings beside those of the packaged encoder.
+    Those of the newest runs; no model is evaluated again. `sdgbias reproduce --paper fairness
+    --table encoders` shows the readings beside those of the packaged encoder.
     """
     from sdgbias import store
     from sdgbias.analysis.studies.rereading import read_again
@@ -383,7 +384,7 @@ SuiteFolder = Annotated[Path, Argument(help="Folder with suite.yaml and the tabl
 def write_example_suite(
     out: Annotated[Path, Argument(help="New folder to write.")], seed: SameBytesSeed = 0
 ) -> None:
-    """Write an example folder: 100 questions about pictures of the sample."""
+    """Write an example folder: 100 questions about pictures."""
     from sdgbias.raw.synthetic.own_questions import write_example
 
     n = write_example(out, seed, update)

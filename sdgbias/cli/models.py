@@ -23,8 +23,8 @@ from sdgbias.cli.options import (
     YesOption,
     ask_probes,
     confirmed,
-    probe_benchmark,
     print_table,
+    probe_benchmark,
     query_table,
     say_json,
 )
@@ -43,19 +43,16 @@ from sdgbias.progress import update
 from sdgbias.types import ENABLED, QUARANTINED, RETIRED, STATES
 
 if TYPE_CHECKING:
-    from sdgbias.registry.spec import ModelSpec
     from sdgbias.types import Prompt
 
 ReasonOption = Annotated[str, Option("--reason", help="One line: why, and what would change it.")]
 
 
-models_app = group(
-    "models", MODELS, "List, show, enable, retire and remove registered models.", alone=True
-)
+models_app = group("models", MODELS)
 models_app.command("watch", epilog="Example: sdgbias models watch --dry-run")(watch_models)
 
 
-@models_app.callback()
+@models_app.callback(epilog="Example: sdgbias models")
 def models(context: typer.Context) -> None:
     """List, show, enable, retire and remove registered models.
 
@@ -68,7 +65,10 @@ def models(context: typer.Context) -> None:
 
 @models_app.command("list", epilog="Example: sdgbias models list --state enabled")
 def list_models(
-    state: Annotated[str, Option(help=f"Only models in this state: {', '.join(STATES)}.")] = "",
+    state: Annotated[
+        Literal["candidate", "enabled", "quarantined", "retired"] | None,
+        Option(help="Only models in this state."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the registered models (also without `list`).
@@ -77,10 +77,8 @@ def list_models(
     """
     from sdgbias.registry import changes, entries
 
-    if state and state not in STATES:
-        raise UsageError(f"--state: {one_of('state', state, STATES)}")
     readable, broken = entries.load_readable(entries.find_root())
-    shown = [spec for spec in readable.values() if state in ("", spec.state)]
+    shown = [spec for spec in readable.values() if state in (None, spec.state)]
     if as_json:
         keys = ("reason", "until")
         rows = [
@@ -116,7 +114,7 @@ def list_models(
 def show_model(
     name: ModelArgument, results: ResultsOption = DEFAULT_RESULTS, as_json: JsonOption = False
 ) -> None:
-    """Show a model's entry, the memory it needs, the last check of its engines, its last runs."""
+    """Show a model's entry, memory, engine check, nights and runs."""
     from sdgbias.registry import changes, entries, machine
     from sdgbias.scoring.parity import read_verdict, verdict_path
 
@@ -166,9 +164,10 @@ def enable_model(
     results: ResultsOption = DEFAULT_RESULTS,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Evaluate a candidate, quarantined or retired model in every night from now on.
+    """Evaluate a model in every night from now on.
 
-    Its probes must pass first; otherwise nothing changes.
+    It may be a candidate, quarantined or retired. Its probes must pass first; otherwise nothing
+    changes.
     """
     from sdgbias.registry import changes, entries
     from sdgbias.scoring import parity
@@ -209,7 +208,7 @@ def quarantine_model(
         int | None, Option(min=1, help="Instead of --until: so many days from today.")
     ] = None,
 ) -> None:
-    """Quarantine an enabled model for a while, or until it is enabled again."""
+    """Quarantine a model until a day, or until enabled again."""
     from sdgbias.registry import entries
 
     if until and days is not None:
@@ -277,11 +276,11 @@ def fetch_models(
         bool, Option("--enabled", help="Every model that tonight's run would evaluate.")
     ] = False,
 ) -> None:
-    """Download the pinned weights of registered models into the hub client's cache (HF_HOME).
+    """Download the pinned weights of registered models.
 
-    Says first how much that is. Uses the network whatever HF_HUB_OFFLINE says; evaluations use the
-    cache alone. A download that was stopped continues when it is run again. Exit code 8 if a model
-    is not in the cache in the end.
+    They go into the cache of the hub's client (HF_HOME). Says first how much that is. Uses the
+    network whatever HF_HUB_OFFLINE says; evaluations use the cache alone. A download that was
+    stopped continues when it is run again. Exit code 8 if a model is not in the cache in the end.
     """
     from sdgbias.registry import entries, fetch, hub
 
@@ -335,10 +334,10 @@ def compare_engines(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare the engines that serve a model on a few prompts, alone and in batches.
+    """Check that the engines of a model give the same scores.
 
-    The verdict lies beside the results file as parity/NAME.json. `sdgbias evaluate` publishes
-    nothing for a model that disagrees.
+    A few prompts are scored on each, alone and in batches. The verdict lies beside the results file
+    as parity/NAME.json. `sdgbias evaluate` publishes nothing for a model that disagrees.
     """
     from sdgbias.nightly import gpus
     from sdgbias.registry import entries

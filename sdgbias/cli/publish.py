@@ -1,10 +1,10 @@
-"""What is passed on: `sdgbias publish` in the formats of others, `sdgbias wandb` to Weights & Biases."""
+"""What is passed on: `publish` in the formats of others, `wandb` to Weights & Biases."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
@@ -17,6 +17,7 @@ from sdgbias.cli.options import (
     JsonOption,
     ResultsOption,
     RunsOption,
+    choice,
     say_json,
 )
 from sdgbias.errors import InfrastructureError, UsageError
@@ -31,8 +32,7 @@ FORMATS = ("model-card", "dataset", "every-eval-ever")
 @app.command(rich_help_panel=RESULTS, epilog="Example: sdgbias publish --write published")
 def publish(
     formats: Annotated[
-        list[Literal["model-card", "dataset", "every-eval-ever"]] | None,
-        Argument(help="What to write. Default: all."),
+        list[str] | None, Argument(help=f"Any of {', '.join(FORMATS)}. Default: all.")
     ] = None,
     results: ResultsOption = DEFAULT_RESULTS,
     benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
@@ -62,7 +62,7 @@ def publish(
     from sdgbias.report import publish as door
     from sdgbias.report.publish import publication
 
-    wanted = tuple(formats or FORMATS)
+    wanted = tuple(choice("FORMATS", name, FORMATS) for name in formats or FORMATS)
     if upload and (write is None or "dataset" not in wanted):
         raise UsageError("--upload sends a written dataset: give --write DIR, and dataset")
     # one connection for all that is read, where there are results
@@ -108,10 +108,6 @@ DirOption = Annotated[
 ]
 
 
-def _folder(results: Path, folder: Path | None) -> Path:
-    return folder or results.parent / "wandb"
-
-
 @wandb_app.command("log", epilog="Example: sdgbias wandb log")
 def log(
     results: ResultsOption = DEFAULT_RESULTS,
@@ -131,12 +127,12 @@ def log(
     """Log a W&B run for each model of a night.
 
     Sent at once where WANDB_API_KEY is set, else written into a folder without any login and sent
-    later with W&B's own `wandb sync`. They belong to the team and project that WANDB_ENTITY and WANDB_PROJECT name now (default: the
-    key's own, sdgbias). WANDB_MODE=offline sends nothing.
+    later with W&B's own `wandb sync`. They belong to the team and project that WANDB_ENTITY and
+    WANDB_PROJECT name now (default: the key's own, sdgbias). WANDB_MODE=offline sends nothing.
     """
     from sdgbias.report.wandb.log import log_night
 
-    target = _folder(results, folder)
+    target = folder or results.parent / "wandb"
     runs = log_night(results, target, night=night, run_ids=run or (), again=again, progress=update)
     failed = _print_outcome(runs, target)
     if failed:
@@ -194,5 +190,6 @@ def report(
     if out is not None:
         typer.echo(f"wrote {team_report.write_markdown(results, out)}")
         return
-    address = team_report.publish(results, entity, project, _folder(results, folder), draft=draft)
+    target = folder or results.parent / "wandb"
+    address = team_report.publish(results, entity, project, target, draft=draft)
     typer.echo(f"W&B report: {address}")

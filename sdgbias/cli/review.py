@@ -48,7 +48,10 @@ def sample_for_review(
     seed: Annotated[int, Option(help="Seed of the stratified draw.")] = 0,
     reviewers: ReviewersOption = "one,two",
 ) -> None:
-    """Draw a stratified sample and write a review sheet (HTML) and a CSV per reviewer."""
+    """Draw a stratified sample for review.
+
+    Writes a review sheet (HTML) and a CSV per reviewer.
+    """
     from sdgbias.benchmark.review.sheet import write_sheets
 
     sheets = write_sheets(benchmark, out, share, seed, _names(reviewers), progress=update)
@@ -70,9 +73,10 @@ def import_review(
     ] = None,
     benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
 ) -> None:
-    """Join two reviewers and the adjudicator into verdicts for the next build.
+    """Join the reviewers' verdicts for the next build.
 
-    Prints their agreement (Cohen's kappa) and the share of rejected questions per stratum.
+    Those of two reviewers and the adjudicator. Prints their agreement (Cohen's kappa) and the share
+    of rejected questions per stratum.
     """
     from sdgbias.benchmark.review import import_reviews
 
@@ -101,12 +105,12 @@ def write_templates(
 
 @review_app.command(
     "template-agreement",
-    epilog="Example: sdgbias review template-agreement my/templates/templates-one.csv my/templates/templates-two.csv",
+    epilog="Example: sdgbias review template-agreement templates-one.csv templates-two.csv",
 )
 def print_template_agreement(first: FirstCsv, second: SecondCsv) -> None:
-    """Print, as JSON, how far two reviewers agree on the templates.
+    """Print how far two reviewers agree on templates.
 
-    Templates on which they disagree need an adjudicator.
+    As JSON. Templates on which they disagree need an adjudicator.
     """
     from sdgbias.benchmark.review.template_sheets import template_agreement
 
@@ -122,7 +126,10 @@ def export_release(
     benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
     text_view: TextViewOption = "none",
 ) -> None:
-    """Write a benchmark as the authors publish theirs: 7 data files, 14 view files, images."""
+    """Write a benchmark as the authors publish theirs.
+
+    7 data files, 14 view files, images.
+    """
     from sdgbias.benchmark.release.export import export
 
     exported = export(benchmark, out, text_view, progress=update)
@@ -141,9 +148,10 @@ def fetch_release(
         Option(help="Branch, tag or commit; default: the commit fetched before, else the newest."),
     ] = "",
 ) -> None:
-    """Download the authors' SDGBiasBench (CC BY-SA 4.0) from the hub, pinned to one commit.
+    """Download the authors' SDGBiasBench from the hub.
 
-    Says first how much that is. A download that was stopped continues when it is run again.
+    CC BY-SA 4.0; pinned to one commit. Says first how much that is. A download that was stopped
+    continues when it is run again.
     """
     from sdgbias.benchmark.release.authors import fetch
 
@@ -161,7 +169,7 @@ def import_release(
     out: OutOption,
     text_view: TextViewOption = "none",
 ) -> None:
-    """Turn a release into a benchmark folder that `sdgbias evaluate` takes like our own."""
+    """Turn a release into a benchmark for `sdgbias evaluate`."""
     from sdgbias.benchmark.release.import_ import import_
 
     imported = import_(folder, out, text_view, progress=update)

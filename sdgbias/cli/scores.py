@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,6 +17,7 @@ from sdgbias.cli.options import (
     DrawsOption,
     GeneratedOption,
     JsonOption,
+    Numerics,
     NumericsOption,
     PassesOption,
     ResultsOption,
@@ -87,7 +87,8 @@ def cost_text(costs: Sequence[Mapping[str, Any]], rate: float | None) -> str:
     estimates = [c["estimate"] for c in costs]
     if len(costs) > 1 and all(e["basis"] for e in estimates):
         mean, low, high = (sum(e[k] for e in estimates) for k in ("hours", "low", "high"))
-        total = f"{len(costs)} models: GPU hours: {mean:.3g} ({low:.3g} to {high:.3g}), by the runs above"
+        hours = f"{mean:.3g} ({low:.3g} to {high:.3g}), by the runs above"
+        total = f"{len(costs)} models: GPU hours: {hours}"
         blocks.append("\n".join([total, *_money(mean, low, high, rate)]))
     return "\n\n".join(blocks)
 
@@ -182,11 +183,12 @@ def evaluate(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Score models under four views and five tests, tune CADE, publish the results.
+    """Score models, tune CADE and publish the results.
 
-    A model is a name of the registry; or a folder or hub id, which is then scored as `sdgbias
-    register-model` would propose it, without an entry. With several, the next one starts when one
-    is published. CADE is tuned on the validation questions, and measured on the test questions.
+    Every question is asked under four views and five tests. A model is a name of the registry; or a
+    folder or hub id, which is then scored as `sdgbias register-model` would propose it, without an
+    entry. With several, the next one starts when one is published. CADE is tuned on the validation
+    questions, and measured on the test questions.
     """
     from dataclasses import asdict, replace
 
@@ -312,7 +314,9 @@ ToleranceOption = Annotated[
 ]
 
 
-def _cade(pred_dir: Path, task: str, level: str, out: Path, numerics: str, **more: Any) -> None:
+def _cade(
+    pred_dir: Path, task: str, level: str, out: Path, numerics: Numerics, **more: Any
+) -> None:
     from sdgbias.benchmark.release import prediction_tables
     from sdgbias.benchmark.release import predictions as release
     from sdgbias.types import Task
@@ -350,7 +354,7 @@ def cade_search(
         ),
     ] = "mae",
 ) -> None:
-    """Tune CADE on the val rows of a model's tables, then apply it to all rows."""
+    """Tune CADE on the validation rows, then apply it to all rows."""
     from sdgbias.benchmark.release.predictions import Tuning
 
     tuning = Tuning(search, draws, seed, objective)

@@ -105,10 +105,10 @@ def remove(
     results: ResultsOption = DEFAULT_RESULTS,
     yes: YesOption = False,
 ) -> None:
-    """Remove runs that were made by mistake: their numbers, answers and verdicts.
+    """Remove runs that were made by mistake.
 
-    The scores of their prompts stay cached: `sdgbias evaluate` publishes such a run again in
-    seconds.
+    Their numbers, answers and verdicts go. The scores of their prompts stay cached: `sdgbias
+    evaluate` publishes such a run again in seconds.
     """
     from sdgbias.store import maintenance
 
@@ -131,7 +131,7 @@ def compact(
         Option("--caches", help="Also score caches that no run refers to, untouched for a week."),
     ] = False,
 ) -> None:
-    """Remove files that nothing refers to, and rewrite the DuckDB file without holes.
+    """Remove files that nothing refers to; shrink the DuckDB file.
 
     Run it while no night runs.
     """
