@@ -6,7 +6,7 @@ It runs until it is ended, which ends everything that it started; a service mana
 (infra/README.md), and it goes on with the newest night that was due and isn't done. With
 PREFECT_API_URL set it uses that server and starts none. A night scores each model in a flow run of
 its own, and gives it the GPUs that it needs (sdgbias/nightly/gpus.py). For several machines:
-flows/deploy.py.
+infra/README.md.
 """
 
 from __future__ import annotations

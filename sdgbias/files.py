@@ -98,6 +98,7 @@ def understood(
             cause = f"{cause} is missing"
         elif not cause or not isinstance(error, OSError | ValueError):
             cause = f"{type(error).__name__} {cause}".strip()
+        cause = re.sub(r" <\S+ object at 0x\w+>", "", cause)  # Pillow's: another one each time
         raise raised(f"{path}: {fault} ({cause}); {onward}") from None
 
 

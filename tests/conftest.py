@@ -16,7 +16,8 @@ import pytest
 
 import sdgbias.engines  # noqa: F401  before the tests import transformers, and so torchvision
 from tests.builders import once as shared_by_workers
-from tests.builders.once import once
+from tests.builders.once import synthetic_benchmark
+from tests.builders.refusals import Refusal, refusal_of
 
 #: The files that take longest start first, the longest before all others, so that no worker is
 #: left alone with one of them at the end; see the table at the end of a run.
@@ -39,13 +40,13 @@ SLOW = (
     "analysis/test_paper_fairness.py",
     "benchmark/test_blocks.py",
     "benchmark/test_card.py",
+    "benchmark/test_expectations.py",
     "benchmark/test_items.py",
     "benchmark/test_quality.py",
     "benchmark/test_quality_defects.py",
     "benchmark/test_quality_page.py",
     "benchmark/test_release.py",
     "benchmark/test_review.py",
-    "engines/test_half.py",
     "engines/test_head.py",
     "engines/test_numbers.py",
     "engines/test_processor.py",
@@ -73,8 +74,8 @@ SLOW = (
     "scoring/test_parity.py",
     "spec/test_backends.py",
     "spec/test_branches.py",
+    "spec/test_families.py",
     "spec/test_gpu_views.py",
-    "spec/test_shared_prefixes.py",
     "spec/test_text_only.py",
 )
 
@@ -120,6 +121,12 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def refusal(request: pytest.FixtureRequest, tmp_path: Path) -> Refusal:
+    """Compares an error with refusals.yaml beside the test (tests/builders/refusals.py)."""
+    return refusal_of(request, tmp_path)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _kept(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Where builders keep what they make for the other tests of this run."""
@@ -139,16 +146,7 @@ def shared() -> Path:
 @pytest.fixture(scope="session")
 def small_benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A benchmark of 30 synthetic clusters, 60 MCQs and 20 regression questions."""
-
-    def make(folder: Path) -> None:
-        from sdgbias.benchmark.build import Draw, build
-        from sdgbias.raw.synthetic import write_sample
-
-        raw = folder / "raw"
-        write_sample(raw, 30, 5)
-        build(raw, raw / "indicators", folder / "benchmark", Draw(mcq=60, regression=20))
-
-    return once(tmp_path_factory, "small", make) / "benchmark"
+    return synthetic_benchmark(tmp_path_factory, "small", 30, 60, 20)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 
 from sdgbias import store
-from sdgbias.benchmark.own import UNKNOWN
+from sdgbias.benchmark.own_spec import UNKNOWN
 from sdgbias.errors import StoreError, UsageError
 from sdgbias.methods.cade import Divergence, Form, Stream, Streams, streams
 from sdgbias.types import (

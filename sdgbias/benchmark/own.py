@@ -1,8 +1,9 @@
-"""Custom questions: read and check a folder with suite.yaml and a table of items.
+"""Custom questions: a folder with suite.yaml and a table of items, read, checked, and made into a
+benchmark folder (items_own, images, prompts, card).
 
 `read_folder` reads everything and reports every fault with file, line and advice (those of rows by
 the rules of data/own_faults.sql); it never raises because of a folder's contents. The format is
-described in docs/how-to/own-questions.md.
+described in docs/how-to/own-questions.md. The same folder gives the same bytes of a benchmark.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import hashlib
 import io
 import json
 import math
+import re
 import warnings
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,35 +27,67 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image, UnidentifiedImageError
 
-from sdgbias.benchmark.own_spec import FILE, Fault, SuiteFile, columns_of, near, read_suite
-from sdgbias.errors import InputError
-from sdgbias.files import confine, packaged_sql
+from sdgbias import templates
+from sdgbias.benchmark import quality
+from sdgbias.benchmark.build import write_table
+from sdgbias.benchmark.card import content_digest
+from sdgbias.benchmark.card.figures import counts
+from sdgbias.benchmark.own_spec import (
+    FILE,
+    UNKNOWN,
+    Fault,
+    SuiteFile,
+    columns_of,
+    near,
+    read_suite,
+    shown_place,
+)
+from sdgbias.benchmark.prompts import own_prompts
+from sdgbias.errors import InputError, SuiteError, UsageError
+from sdgbias.files import (
+    FileError,
+    confine,
+    json_object,
+    packaged_sql,
+    writable,
+    write_atomically,
+    write_json,
+)
 from sdgbias.progress import Progress, each, silent
 from sdgbias.raw.images.composite import MAX_PIXELS, open_picture
-from sdgbias.types import View
+from sdgbias.raw.images.named import find_picture
+from sdgbias.raw.images.shards import image_id, store_images
+from sdgbias.types import OPTION_LETTERS, View
 
+#: Field `kind` of the card.
+KIND = "own"
+#: The tables that define such a benchmark's identity, and the columns of those that count in part.
+TABLES = {"items_own": (), "images": ("cluster_id", "image_id"), "prompts": ()}
 VAL_SHARE = 0.2
-#: Level of a question whose cell of a group column is empty.
-UNKNOWN = "unknown"
-MAX_BYTES = 64 * 2**20  # of one picture's file
+#: Columns of a question's options in the item table.
+OPTIONS = [f"option_{letter.lower()}" for letter in OPTION_LETTERS]
+ITEM_COLUMNS = [
+    *("item_id", "own_id", "cluster_id", "question", "context", *OPTIONS),
+    *("answer", "polarity", "split", "image_id", "picture", "groups"),
+]
 #: Why a view is left out of a folder.
 NO_PICTURES, NO_CONTEXT = "no question has a picture", "no question has a context"
 #: Why CADE is left out.
 NO_IMAGE_VIEW = "CADE needs a view with a picture, and " + NO_PICTURES
 NO_VAL = "CADE is tuned on split val, and no question with a picture is in it"
-#: What makes two rows the same question.
-PROMPT = ["question", "options", "image", "context"]
-_CONTROL = r"([\x00-\x08\x0b\x0c\x0e-\x1f\x7f])"
-#: A row of the table (column -> cell), or what is wrong with it.
-Row = dict[str, str] | str
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+
+
+# ----------------------------------------------------------------------
+# the folder
 
 
 @dataclass(frozen=True)
 class Folder:
     """The parsed folder. suite is None when suite.yaml is unusable; with any fault the questions
-    are incomplete. questions, indexed by line: id, question, options (the filled ones), answer (a
-    letter), image (a path inside the folder, '' none), context, split, cluster, and a column
-    ``group NAME`` for each group. notes: remarks that are no faults."""
+    are incomplete. questions, indexed by line: the columns of items_own that the table gives
+    (own_id, cluster_id, question, context, option_a ..., answer, split, picture: a path inside the
+    folder, '' none; groups: its levels, as JSON). notes: remarks that are no faults."""
 
     root: Path
     suite: SuiteFile | None = None
@@ -68,7 +102,7 @@ class Folder:
     @property
     def left_out(self) -> dict[View, str]:
         """View -> why it isn't possible for the folder."""
-        pictures = (self.questions["image"] != "").any()
+        pictures = (self.questions["picture"] != "").any()
         lost = {} if pictures else {View.IMG_Q: NO_PICTURES, View.FULL: NO_PICTURES}
         return lost | ({} if self.has_context else {View.CTX_Q: NO_CONTEXT})
 
@@ -80,10 +114,19 @@ class Folder:
     @property
     def no_cade(self) -> str:
         """Why CADE is left out; '' when it isn't."""
-        pictured = self.questions[self.questions["image"] != ""]
+        pictured = self.questions[self.questions["picture"] != ""]
         if pictured.empty:
             return NO_IMAGE_VIEW
         return "" if (pictured["split"] == "val").any() else NO_VAL
+
+    @property
+    def levels(self) -> pd.DataFrame:
+        """The level of every question in each group column."""
+        return pd.DataFrame([json.loads(text) for text in self.questions["groups"]])
+
+    @property
+    def n_options(self) -> pd.Series:
+        return (self.questions[OPTIONS] != "").sum(axis=1)
 
 
 def read_folder(root: Path, progress: Progress = silent) -> Folder:
@@ -104,15 +147,10 @@ def read_folder(root: Path, progress: Progress = silent) -> Folder:
         return Folder(root, suite, faults=(fault,))
     table, messages = read_table(path)
     names, questions = list(table.columns), pd.DataFrame()
-    faults = [
-        Fault(
-            FILE,
-            lines[place],
-            f"{_shown(place)}: {suite.items} has no column {column!r}; {near(column, names)}",
-        )
-        for place, column in columns_of(suite)
-        if len(table) and column not in names
-    ]
+    for place, column in columns_of(suite) if len(table) else ():
+        if column not in names:
+            absent = f"{suite.items} has no column {column!r}; {near(column, names)}"
+            faults.append(Fault(FILE, lines[place], f"{shown_place(place)}: {absent}"))
     if len(table) and not faults:
         questions, of_rows = _questions(root, suite, table, progress)
         messages += of_rows
@@ -122,14 +160,8 @@ def read_folder(root: Path, progress: Progress = silent) -> Folder:
     elif not faults and not (questions["split"] == "test").any():
         message = f"no question has split test (column {suite.columns.split!r}); results are of"
         faults.append(Fault(suite.items, 0, f"{message} split test"))
-    if faults:
-        return Folder(root, suite, questions, tuple(sorted(set(faults))))
-    whole = Folder(root, suite, questions)
-    return Folder(root, suite, questions, notes=tuple(_notes(whole, suite)))
-
-
-def _shown(place: tuple[str | int, ...]) -> str:
-    return ".".join(part for part in place if isinstance(part, str))
+    folder = Folder(root, suite, questions, tuple(sorted(set(faults))))
+    return folder if faults else replace(folder, notes=tuple(_notes(folder, suite)))
 
 
 # ----------------------------------------------------------------------
@@ -143,129 +175,38 @@ def read_table(path: Path) -> tuple[pd.DataFrame, list[tuple[int, str]]]:
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         return pd.DataFrame(), [(0, "a table of items is .csv, .jsonl or .parquet; write it so")]
+    rows: dict[int, dict[str, str]] = {}
+    faults: list[tuple[int, str]] = []
     try:
-        read = list(reader(path.read_bytes()))
-    except OSError as error:
-        message = f"can't be read ({error.strerror or error}); check its permissions"
-        return pd.DataFrame(), [(0, message)]
+        for line, row in reader(path.read_bytes()):
+            if isinstance(row, dict) and not (fault := _cell_fault(row)):
+                rows[line] = {name.strip(): _cell(value) for name, value in row.items()}
+            else:
+                faults.append((line, fault if isinstance(row, dict) else row))
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         byte = error.object[error.start]
         return pd.DataFrame(), [(line, f"byte 0x{byte:02X} is not UTF-8; save it as UTF-8")]
-    rows = {line: row for line, row in read if isinstance(row, dict)}
-    faults = [(line, row) for line, row in read if isinstance(row, str)]
-    if not read:
+    except (OSError, pa.ArrowException) as error:
+        why = getattr(error, "strerror", None) or str(error).strip().splitlines()[0]
+        return pd.DataFrame(), [(0, f"can't be read ({why}); write it again")]
+    if not rows and not faults:
         faults.append((0, "holds no question; add a row below the header"))
-    table = pd.DataFrame(list(rows.values()), index=list(rows), dtype=object).fillna("")
-    for column in map(str, table):
-        hidden = table[column].str.extract(_CONTROL)[0].dropna()
-        faults += [
-            (line, f"column {column!r} holds the control character {character!r}; remove it")
-            for line, character in zip(hidden.index, hidden, strict=True)
-        ]
-    return table, faults
+    return pd.DataFrame(list(rows.values()), index=list(rows), dtype=object).fillna(""), faults
 
 
-def _csv_rows(data: bytes) -> Iterator[tuple[int, Row]]:
-    """Cells separated by commas, in double quotes where they contain commas or line ends."""
-    reader = csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True)
-    header: list[str] = []
-    line = 1
-    try:
-        for cells in reader:
-            start, line = line, reader.line_num + 1
-            cells = [cell.strip() for cell in cells]
-            if not header:
-                header = cells if any(cells) else []
-                if fault := _name_fault(header):
-                    yield start, fault
-                    return
-            elif len(cells) == len(header):
-                yield start, dict(zip(header, cells, strict=True))
-            elif cells:
-                message = f"has {len(cells)} cells, the header {len(header)}; put double quotes"
-                yield start, f"{message} around a cell that holds a comma"
-    except csv.Error as error:
-        is_open = "end of data" in str(error)
-        cause = "a double quote is opened and not closed" if is_open else f"not CSV ({error})"
-        yield line, f"{cause}; the rows from here on could not be read"
-
-
-def _name_fault(names: list[str]) -> str:
-    """What is wrong with the names of columns, '' nothing."""
-    for at, name in enumerate(names):
-        if not name:
-            return f"column {at + 1} has no name; name or remove it"
-        if name in names[:at]:
-            return f"column {name!r} is there twice; rename or remove one"
+def _cell_fault(row: dict[str, Any]) -> str:
+    for name, value in row.items():
+        if isinstance(value, list | dict | bytes):
+            kind = {list: "list", dict: "object"}.get(type(value), "binary value")
+            return f"column {name!r} holds a {kind}; give each option a column of its own"
+        if isinstance(value, str) and (hidden := _CONTROL.search(value)):
+            return f"column {name!r} holds the control character {hidden[0]!r}; remove it"
     return ""
 
 
-def _json_rows(data: bytes) -> Iterator[tuple[int, Row]]:
-    """One JSON object per line, its values text, numbers, true, false or null."""
-
-    def to_row(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if fault := _name_fault([name.strip() for name, _ in pairs]):
-            raise ValueError(fault)
-        return {name.strip(): value for name, value in pairs}
-
-    def refuse(constant: str) -> None:
-        raise ValueError(f"holds {constant}, which is no value; write null or leave it out")
-
-    for line, text in enumerate(data.decode("utf-8-sig").split("\n"), 1):
-        if not text.strip():
-            continue
-        try:
-            row = json.loads(
-                text,
-                parse_int=str,
-                parse_float=str,
-                parse_constant=refuse,
-                object_pairs_hook=to_row,
-            )
-        except (json.JSONDecodeError, RecursionError) as error:
-            cause = getattr(error, "msg", type(error).__name__)
-            yield line, f"not JSON ({cause}); each line is one object: {{...}}"
-        except ValueError as error:
-            yield line, str(error)
-        else:
-            lists = (
-                [key for key in row if isinstance(row[key], list | dict)]
-                if isinstance(row, dict)
-                else []
-            )
-            if not isinstance(row, dict):
-                yield line, "is no JSON object; each line is one object: {...}"
-            elif lists:
-                kind = "list" if isinstance(row[lists[0]], list) else "object"
-                yield line, f"{lists[0]!r} holds a JSON {kind}; give each option a field of its own"
-            else:
-                yield line, {key: _cell(value) for key, value in row.items()}
-
-
-def _parquet_rows(data: bytes) -> Iterator[tuple[int, Row]]:
-    try:
-        table = pq.read_table(io.BytesIO(data))
-    except (ValueError, pa.ArrowException) as error:
-        cause = str(error).strip().splitlines()[0]
-        yield 0, f"is no readable Parquet file ({cause}); write it again"
-        return
-    names = [name.strip() for name in table.column_names]
-    faults = [_name_fault(names)]
-    for name, kind in zip(names, table.schema.types, strict=True):
-        if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-            faults.append(f"column {name!r} holds {kind}; write text or numbers, one a cell")
-    if any(faults):
-        yield from ((0, fault) for fault in faults if fault)
-        return
-    columns = [[_cell(value) for value in column.to_pylist()] for column in table.columns]
-    for at, cells in enumerate(zip(*columns, strict=True), 1):
-        yield at, dict(zip(names, cells, strict=True))
-
-
 def _cell(value: Any) -> str:
-    """A value of JSON or Parquet as a cell: 3.0 is '3', because pandas stores whole numbers with
-    gaps as floats."""
+    """A value as a cell: 3.0 is '3', because pandas stores whole numbers with gaps as floats."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, bool):
@@ -273,6 +214,59 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return np.format_float_positional(value, trim="-")
     return str(value).strip()
+
+
+def _require_names(names: list[str]) -> None:
+    """Raises ValueError for a column without a name, or one that is there twice."""
+    for at, name in enumerate(names):
+        if not name:
+            raise ValueError(f"column {at + 1} has no name; name or remove it")
+        if name in names[:at]:
+            raise ValueError(f"column {name!r} is there twice; rename or remove one")
+
+
+def _csv_rows(data: bytes) -> Iterator[tuple[int, Any]]:
+    """Cells separated by commas, in double quotes where they contain commas or line ends."""
+    reader = csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True)
+    header: list[str] = []
+    line = 1
+    try:
+        for cells in reader:
+            start, line = line, reader.line_num + 1
+            if not header and any(cells):
+                header = [cell.strip() for cell in cells]
+                _require_names(header)
+            elif len(cells) == len(header) and cells:
+                yield start, dict(zip(header, cells, strict=True))
+            elif cells:
+                message = f"has {len(cells)} cells, the header {len(header)}; put double quotes"
+                yield start, f"{message} around a cell that holds a comma"
+    except csv.Error as error:
+        yield line, f"not CSV ({error}): is a double quote not closed? No row from here was read"
+    except ValueError as error:
+        yield start, str(error)
+
+
+def _json_rows(data: bytes) -> Iterator[tuple[int, Any]]:
+    """One JSON object per line, its values text, numbers, true, false or null."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        _require_names([name.strip() for name, _ in pairs])
+        return dict(pairs)
+
+    for line, text in enumerate(data.decode("utf-8-sig").split("\n"), 1):
+        if not text.strip():
+            continue
+        fault = "not a JSON object"
+        try:
+            row = json.loads(text, parse_int=str, parse_float=str, object_pairs_hook=once)
+        except (ValueError, RecursionError) as error:
+            row, fault = None, f"{fault} ({getattr(error, 'msg', error)})"
+        yield line, row if isinstance(row, dict) else f"{fault}; each line is one: {{...}}"
+
+
+def _parquet_rows(data: bytes) -> Iterator[tuple[int, Any]]:
+    yield from enumerate(pq.read_table(io.BytesIO(data)).to_pylist(), 1)
 
 
 _READERS = {".csv": _csv_rows, ".jsonl": _json_rows, ".parquet": _parquet_rows}
@@ -285,21 +279,21 @@ _READERS = {".csv": _csv_rows, ".jsonl": _json_rows, ".parquet": _parquet_rows}
 def _questions(
     root: Path, suite: SuiteFile, table: pd.DataFrame, progress: Progress
 ) -> tuple[pd.DataFrame, list[tuple[int, str]]]:
-    """(every row that could be read, line and message of the faults of rows)."""
+    """(the questions of every row that could be read, line and message of the faults of rows)."""
     columns = suite.columns
     named = {name: getattr(columns, name) for name in ("id", "question", "answer", "split")}
     named |= {"image": columns.image, "context": columns.context, "cluster_by": suite.cluster_by}
     rows = pd.DataFrame(
-        {k: table[column] if column else "" for k, column in named.items()}, index=table.index
+        {name: table[column] if column else "" for name, column in named.items()},
+        index=table.index,
     )
     rows["options"] = table[list(columns.options)].to_numpy(dtype=object).tolist()
     paths = sorted(set(rows["image"]) - {""})
     pictures = [(name, picture_fault(root, name)) for name in each(progress, "pictures", paths, 64)]
     filled = [(name, column) for name, column in named.items() if column]
     unit = "row" if suite.items.lower().endswith(".parquet") else "line"
-    is_empty = (table == "").all(axis=1)
     tables = {
-        "rows": rows.assign(is_empty=is_empty).reset_index(names="line"),
+        "rows": rows.assign(is_empty=(table == "").all(axis=1)).reset_index(names="line"),
         "columns": pd.DataFrame(filled, columns=["field", "name"]),
         "suite": pd.DataFrame({"unit": [unit], "option_names": [list(columns.options)]}),
         "pictures": pd.DataFrame(pictures, columns=["image", "message"], dtype="str"),
@@ -313,36 +307,37 @@ def _questions(
         con.execute(definitions)
         faults = [fault for rule in rules for fault in con.execute(rule).fetchall()]
         letters = dict(con.execute("SELECT line, letter FROM golds").fetchall())
-    rows["options"] = [tuple(filter(None, texts)) for texts in rows["options"]]
-    rows["answer"] = pd.Series(letters, dtype=object).reindex(rows.index).fillna("")
-    rows["cluster"] = rows["cluster_by" if suite.cluster_by else "id"]
-    groups = {f"group {name}": table[name].replace("", UNKNOWN) for name in suite.groups}
-    return rows.assign(**groups), faults
+    options = pd.DataFrame(rows["options"].tolist(), index=rows.index)
+    options = options.reindex(columns=range(len(OPTIONS)), fill_value="").set_axis(OPTIONS, axis=1)
+    levels = table[list(suite.groups)].replace("", UNKNOWN).to_dict("records")
+    questions = pd.DataFrame(
+        {
+            "own_id": rows["id"],
+            "cluster_id": rows["cluster_by" if suite.cluster_by else "id"],
+            **{"question": rows["question"], "context": rows["context"], **options},
+            "answer": pd.Series(letters, dtype=object).reindex(rows.index).fillna(""),
+            "split": rows["split"],
+            "picture": rows["image"],
+            "groups": [json.dumps(row, ensure_ascii=False) for row in levels],
+        }
+    )
+    return questions, faults
 
 
 def picture_fault(root: Path, name: str) -> str:
     """The fault of an image, '' when it can be sent to a model."""
-    if "://" in name:
-        return f"image {name!r} is an address; put the picture into the folder and name its path"
     try:
-        path = confine(root, name)
-        if not path.is_file():
-            kind = "is a folder" if path.is_dir() else "is not there"
-            return f"image {name!r} {kind}; give a path from the suite's folder"
-        if (size := path.stat().st_size) > MAX_BYTES:
-            return f"image {name!r} has {size:,} bytes, at most {MAX_BYTES:,}; make it smaller"
         with warnings.catch_warnings():  # Pillow only warns about large images; refused here
             warnings.simplefilter("ignore")
-            open_picture(path.read_bytes())
-    except InputError:
-        fault = "leads out of the folder; put the picture into the folder, without '..' or links"
+            open_picture(find_picture(root, name).read_bytes())
+    except FileError as error:
+        return str(error)
     except Image.DecompressionBombError:
         fault = f"has more than {MAX_PIXELS:,} pixels; make it smaller"
     except UnidentifiedImageError:
         fault = "is no PNG or JPEG; save it as one"
-    except Exception as error:  # any decoder error, a circular link: it can't be sent to a model
-        cause = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        fault = f"can't be read ({cause}); save it again"
+    except Exception as error:  # any decoder error: it can't be sent to a model
+        fault = f"can't be read ({str(error).splitlines()[0]}); save it again"
     else:
         return ""
     return f"image {name!r} {fault}"
@@ -351,42 +346,143 @@ def picture_fault(root: Path, name: str) -> str:
 def assign_splits(name: str, questions: pd.DataFrame) -> pd.DataFrame:
     """The questions with val for the first clusters by hash until a fifth of the questions is in
     val, else test; all questions of a cluster are on one side. A single cluster is test."""
-    sizes = questions["cluster"].value_counts()
+    sizes = questions["cluster_id"].value_counts()
     order = sorted(sizes.index, key=lambda c: hashlib.sha256(f"split|{name}|{c}".encode()).digest())
     before = sizes.reindex(order).cumsum().shift(fill_value=0)
     val = before.index[:-1][before[:-1] < VAL_SHARE * len(questions)]  # test is never empty
-    is_val = questions["cluster"].isin(val)
+    is_val = questions["cluster_id"].isin(val)
     return questions.assign(split=is_val.map({True: "val", False: "test"}))
 
 
-def _notes(folder: Folder, suite: SuiteFile) -> Iterable[str]:
+def _notes(folder: Folder, suite: SuiteFile) -> Iterator[str]:
     """Remarks for the user on a folder without faults."""
-    questions = folder.questions
-    n = len(questions)
-    for view, why in folder.left_out.items():
-        yield f"view {view.value} is left out: {why}"
+    questions, levels = folder.questions, folder.levels
+    yield from (f"view {view.value} is left out: {why}" for view, why in folder.left_out.items())
     if folder.no_cade:
         yield f"CADE is left out: {folder.no_cade}"
     elif not folder.has_context:
         yield "CADE takes Q-only in place of CTX+Q, as the paper does at T5 (no context)"
-    for what, column in (("picture", "image"), ("context", "context")):
-        without = int((questions[column] == "").sum())
-        if 0 < without < n:
-            yield f"{without} of {n} questions have no {what}"
-    val, sides = questions["split"] == "val", questions.groupby("cluster")["split"].nunique()
+    val, sides = questions["split"] == "val", questions.groupby("cluster_id")["split"].nunique()
     if not suite.columns.split:
-        yield f"no column split: {val.sum()} of {n} questions are val, by a hash of the cluster"
+        share = f"{val.sum()} of {len(val)} questions are val"
+        yield f"no column split: {share}, by a hash of the cluster"
     elif both := int((sides > 1).sum()):
         yield f"{both} clusters have questions in val and in test: CADE is tuned on their like"
     if not suite.cluster_by:
         yield "no cluster_by: each question is its own cluster"
-    elif len(sides) == 1:
-        yield f"column {suite.cluster_by!r} has one value: there is no interval"
-    for name in suite.groups:
-        levels = questions[f"group {name}"].value_counts()
-        if UNKNOWN in levels:
-            yield f"group {name}: {levels[UNKNOWN]} questions have no value and count as {UNKNOWN}"
-        if len(levels) < 2:
-            yield f"group {name} has one value: there is nothing to compare"
-    if repeated := int(questions.duplicated(PROMPT, keep=False).sum()):
-        yield f"{repeated} rows repeat a question (same text, options, picture and context)"
+    for name, without in (levels == UNKNOWN).sum().items():
+        if without:
+            yield f"group {name}: {without} questions have no value and count as {UNKNOWN}"
+
+
+# ----------------------------------------------------------------------
+# the benchmark
+
+
+def build_own(folder: Path, out: Path, progress: Progress = silent) -> dict[str, Any]:
+    """Build the benchmark folder ``out`` and return its card. The command line runs the quality
+    check (quality.run_gate) afterwards. benchmark.json is removed first and written last: its
+    presence marks the folder as complete.
+
+    Raises SuiteError (the folder has faults), UsageError (``out`` is the folder itself or another
+    suite's benchmark), DataValidationError (a row breaks a rule), StoreError (``out`` can't be
+    written).
+    """
+    source = read_folder(folder, progress)
+    if source.faults or source.suite is None:
+        n = len(source.faults)
+        more = f"{n} faults, the first: " if n > 1 else ""
+        raise SuiteError(
+            f"{folder}: {more}{source.faults[0]}; list all: sdgbias suite check {folder}"
+        )
+    suite, rows = source.suite, source.questions
+    if out.resolve() == folder.resolve():
+        raise UsageError(f"--out {out}: is the folder of questions itself; name another folder")
+    earlier = json_object(out / "benchmark.json")
+    if earlier and (earlier.get("kind"), earlier.get("suite")) != (KIND, suite.name):
+        raise UsageError(f"--out {out}: holds another benchmark; name another folder")
+    with writable(out):
+        (out / "benchmark.json").unlink(missing_ok=True)
+    images, image_ids = _store(source, out, progress)
+    rows = rows.assign(
+        item_id=[item_id(suite.name, identity) for identity in rows["own_id"]],
+        polarity=suite.polarity,
+        image_id=rows["picture"].map(image_ids),
+    )
+    items = rows[ITEM_COLUMNS].sort_values("item_id", ignore_index=True)
+    prompts = own_prompts(items, source.has_context)
+    items, lost = quality.sift("items_own", items, {"images_own": images, "prompts_own": prompts})
+    tables = {"items_own": items, "images": images, "prompts": prompts, "quarantine": lost}
+    for name, table in tables.items():
+        write_table(out, name, table)
+    card = _card(out, source, suite, items)
+    page = templates.render("benchmark/card/own_readme.md.j2", **card, summary=summary(card))
+    write_atomically(out / "README.md", page)
+    write_json(out / "benchmark.json", card)
+    return card
+
+
+def item_id(name: str, identity: str) -> int:
+    """The number of a question in tables and results: 52 bits, exact in every number type."""
+    digest = hashlib.sha256("\x1f".join((KIND, name, identity)).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 12
+
+
+def _store(source: Folder, out: Path, progress: Progress) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Writes the image store; returns images.parquet, in which each distinct image stands once,
+    under the first path with its bytes, and the image id of every path."""
+    ids = {"": ""}
+
+    def pictures() -> Iterator[tuple[str, str, list[bytes]]]:
+        paths = sorted(set(source.questions["picture"]) - {""})
+        for name in each(progress, "storing pictures", paths):
+            data = find_picture(source.root, name).read_bytes()
+            is_new = (identity := image_id([data])) not in ids.values()
+            ids[name] = identity
+            if is_new:
+                yield name, name, [data]
+
+    index = store_images(out, pictures())
+    return index.assign(image_group=index["image_id"]), ids
+
+
+def _card(out: Path, source: Folder, suite: SuiteFile, items: pd.DataFrame) -> dict[str, Any]:
+    digest = hashlib.sha256(f"{suite.name}|{suite.version}".encode())
+    for name, columns in TABLES.items():
+        digest.update(content_digest(out / f"{name}.parquet", columns).encode())
+    return {
+        "benchmark_id": digest.hexdigest()[:16],
+        "suite": suite.name,
+        "kind": KIND,
+        "title": suite.title,
+        "version": suite.version,
+        "licence": "",
+        "synthetic": False,
+        "cluster_by": suite.cluster_by,
+        "polarity": suite.polarity,
+        "views": [view.value for view in source.views],
+        "views_left_out": {view.value: why for view, why in source.left_out.items()},
+        "cade_left_out": source.no_cade,
+        "notes": list(source.notes),
+        "groups": {name: counts(levels) for name, levels in source.levels.items()},
+        "counts": {
+            "items_own": len(items),
+            "clusters": int(items["cluster_id"].nunique()),
+            "pictures": int(items.loc[items["image_id"] != "", "image_id"].nunique()),
+            "options": counts(source.n_options),
+            "splits": counts(source.questions["split"]),
+        },
+        "quarantined": {},
+    }
+
+
+def summary(card: dict[str, Any]) -> str:
+    """A card in one line."""
+    n = card["counts"]
+    options = sorted(map(int, n["options"]))
+    span = " to ".join(dict.fromkeys((str(options[0]), str(options[-1]))))
+    splits = ", ".join(f"{k} {name}" for name, k in n["splits"].items())
+    return (
+        f"{n['items_own']} questions with {span} options ({splits}), {n['pictures']} pictures,"
+        f" {n['clusters']} clusters, views {', '.join(card['views'])}"
+    )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from sdgbias import files, formats
 from sdgbias.errors import InputError, SuiteError
@@ -20,6 +20,8 @@ from sdgbias.types import OPTION_LETTERS, SUITES
 
 FILE = "suite.yaml"
 _RESERVED = (*SUITES, "all", "own")
+#: Level of a question whose cell of a group column is empty.
+UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, order=True)
@@ -50,13 +52,6 @@ def _one_line(text: str) -> str:
     return text
 
 
-def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"names column {name!r} twice; remove one")
-    return names
-
-
 def _groups(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         if "=" in name:  # rows of results are named COLUMN=LEVEL
@@ -78,28 +73,11 @@ class Columns:
             max_length=len(OPTION_LETTERS),
             description=f"2 to {len(OPTION_LETTERS)} columns, one for each option: [a, b].",
         ),
-        AfterValidator(_distinct),
     ]
     answer: Annotated[Text, Field(description="The letter or the text of the right option.")]
     image: Annotated[Text, Field(description="A picture's path inside the folder.")] = ""
     context: Text = ""
     split: Annotated[Text, Field(description="val or test; left out: drawn by a hash.")] = ""
-
-    @model_validator(mode="after")
-    def _each_once(self) -> Columns:
-        seen: dict[str, str] = {}
-        named = {"id", "question", "answer", "image", "context", "split"}
-        for field, column in (
-            *((name, getattr(self, name)) for name in vars(self) if name in named),
-            *(("options", name) for name in self.options),
-        ):
-            if column and column in seen:
-                raise ValueError(
-                    f"column {column!r} is named as {seen[column]} and as {field}; name each column"
-                    " once"
-                )
-            seen[column] = field
-        return self
 
 
 @dataclass(frozen=True)
@@ -127,7 +105,6 @@ class SuiteFile:
     groups: Annotated[
         tuple[Text, ...],
         Field(description="Columns whose levels are compared: [a, b]."),
-        AfterValidator(_distinct),
         AfterValidator(_groups),
     ] = ()
     polarity: Annotated[
@@ -136,15 +113,15 @@ class SuiteFile:
     ] = ""  # type: ignore[assignment]
 
 
-#: Line of suite.yaml by place of the field: ("columns", "id") -> 5.
-Lines = dict[tuple[str | int, ...], int]
+#: A field of suite.yaml: ("columns", "options", 0).
+Place = tuple[str | int, ...]
 
 
-def columns_of(suite: SuiteFile) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def columns_of(suite: SuiteFile) -> Iterator[tuple[Place, str]]:
     """(field of suite.yaml, column of the table) of every column that is named."""
-    for field in ("id", "question", "answer", "image", "context", "split"):
-        if column := getattr(suite.columns, field):
-            yield ("columns", field), column
+    for name in ("id", "question", "answer", "image", "context", "split"):
+        if column := getattr(suite.columns, name):
+            yield ("columns", name), column
     yield from ((("columns", "options", at), name) for at, name in enumerate(suite.columns.options))
     if suite.cluster_by:
         yield ("cluster_by",), suite.cluster_by
@@ -160,7 +137,7 @@ def near(value: str, valid: Collection[str]) -> str:
     return f"there are: {', '.join(map(repr, valid))}" if valid else "there are none"
 
 
-def read_suite(folder: Path) -> tuple[SuiteFile | None, Lines, list[Fault]]:
+def read_suite(folder: Path) -> tuple[SuiteFile | None, dict[Place, int], list[Fault]]:
     """(suite.yaml of a folder, the line of every field, its faults); the suite is None with any
     fault."""
     if not (folder / FILE).is_file():
@@ -172,7 +149,7 @@ def read_suite(folder: Path) -> tuple[SuiteFile | None, Lines, list[Fault]]:
         text = files.read_small(confine(folder, FILE))
         files.load_yaml(text)  # no alias, no field twice
         given = yaml.load(text, Loader=yaml.BaseLoader)  # every scalar as it is written
-        lines = _lines(yaml.compose(text, Loader=yaml.BaseLoader), ())
+        lines = dict(_lines(yaml.compose(text, Loader=yaml.BaseLoader), ()))
     except (OSError, InputError, UnicodeDecodeError) as error:
         cause = getattr(error, "strerror", None) or error
         return None, {}, [Fault(FILE, 0, f"can't be read: {cause}")]
@@ -186,18 +163,28 @@ def read_suite(folder: Path) -> tuple[SuiteFile | None, Lines, list[Fault]]:
         while place and place not in lines:
             place = place[:-1]
         faults.append(Fault(FILE, lines.get(place, 0), sentence))
-    suite = None if faults else formats.parse(given, SuiteFile, FILE, SuiteError)
-    return suite, lines, faults
+    if faults:
+        return None, lines, faults
+    suite = formats.parse(given, SuiteFile, FILE, SuiteError)
+    named: dict[tuple[str | int, str], Place] = {}
+    for place, column in columns_of(suite):
+        first = named.setdefault((place[0], column), place)
+        if first != place:
+            message = f"{shown_place(place)}: names column {column!r}, as {shown_place(first)} does"
+            faults.append(Fault(FILE, lines[place], f"{message}; name each column once"))
+    return None if faults else suite, lines, faults
 
 
-def _lines(node: yaml.Node | None, place: tuple[str | int, ...]) -> Lines:
+def _lines(node: yaml.Node | None, place: Place) -> Iterator[tuple[Place, int]]:
     """The line of every field and list entry of a document, counted from 1."""
-    lines: Lines = {}
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            lines |= {(*place, key.value): key.start_mark.line + 1}
-            lines |= _lines(value, (*place, key.value))
+            yield (*place, key.value), key.start_mark.line + 1
+            yield from _lines(value, (*place, key.value))
     elif isinstance(node, yaml.SequenceNode):
         for at, child in enumerate(node.value):
-            lines |= {(*place, at): child.start_mark.line + 1}
-    return lines
+            yield (*place, at), child.start_mark.line + 1
+
+
+def shown_place(place: Place) -> str:
+    return ".".join(part for part in place if isinstance(part, str))

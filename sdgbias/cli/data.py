@@ -407,7 +407,7 @@ def check_suite(folder: SuiteFolder, as_json: JsonOption = False) -> None:
         content = {"faults": source.faults, "notes": source.notes}
         say_json(content | {"questions": len(source.questions)})
     elif not source.faults and source.suite is not None:
-        counts = sorted({len(options) for options in source.questions["options"]})
+        counts = sorted(set(source.n_options.tolist()))
         most = f" to {counts[-1]}" if len(counts) > 1 else ""
         typer.echo(
             f"{folder}: suite {source.suite.name}, version {source.suite.version}:"
@@ -436,7 +436,7 @@ def build_suite(folder: SuiteFolder, out: OutOption) -> None:
 
     Check, questions, image store, prompts, card, then the quality gate.
     """
-    from sdgbias.benchmark.own_build import build_own, summary
+    from sdgbias.benchmark.own import build_own, summary
 
     card = build_own(folder, out, update)
     check_quality(out)

@@ -23,6 +23,7 @@ from sdgbias.cli.options import (
     ResultsOption,
     SearchOption,
     SeedOption,
+    choice,
     print_findings,
     query_table,
     say_json,
@@ -317,15 +318,14 @@ ToleranceOption = Annotated[
 def _cade(
     pred_dir: Path, task: str, level: str, out: Path, numerics: Numerics, **more: Any
 ) -> None:
-    from sdgbias.benchmark.release import prediction_tables
-    from sdgbias.benchmark.release import predictions as release
-    from sdgbias.types import Task
+    from sdgbias.benchmark.release import predictions
+    from sdgbias.types import ContextTest, Task
 
-    test = prediction_tables.parse_level(level)
-    config = release.run(pred_dir, Task(task), test, out, numerics=numerics, **more)
-    measured: Any = config["metrics"]
-    say_json({"params": config["params"], "test": measured["test"]})
-    for line in release.reservations(config):
+    number = choice("--level", level.strip().upper().removeprefix("T"), tuple("12345"))
+    test = ContextTest(f"T{number}")
+    config = predictions.run(pred_dir, Task(task), test, out, numerics=numerics, **more)
+    say_json({"params": config["params"], "test": config["metrics"]["test"]})
+    for line in predictions.reservations(config):
         typer.echo(f"note: {line}", err=True)
     typer.echo(f"wrote {out / 'cade_predictions.csv'} and {out / 'cade_config.json'}", err=True)
 
@@ -390,7 +390,7 @@ def cade_apply(
     tolerance: ToleranceOption = None,
 ) -> None:
     """Apply CADE with given hyper-parameters to a model's tables."""
-    from sdgbias.benchmark.release.predictions import not_usable, read_params
+    from sdgbias.benchmark.release.predictions import read_params
     from sdgbias.types import CadeParams
 
     values = {"alpha": alpha, "lambda_kl": lambda_kl, "beta": beta, "tau": tau}
@@ -410,6 +410,4 @@ def cade_apply(
         for option in missing:
             typer.echo(f"--{option.replace('_', '-')} not given: 0", err=True)
         chosen = CadeParams(**{option: value or 0.0 for option, value in values.items()})
-    if why := not_usable(chosen):
-        raise UsageError(f"--{why}")
     _cade(pred_dir, task, level, out, numerics, params=chosen, tolerance=tolerance)

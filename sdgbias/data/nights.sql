@@ -40,7 +40,7 @@ WHERE benchmark_id = $benchmark ORDER BY name
 
 -- name: answers
 SELECT a.task, a.test, a.method, a.item_id, a.pred, a."value", a.correct, a."error", a.kept, a.tolerance, a.polarity,
-       json_array_length(a.options) AS n_options, hash(a.content_key) AS content,
+       json_array_length(a.options) AS n_options, hash(a.content_key) AS "key",
        hash(a.unit) AS cluster, c.mass, c.top_token, c.lead, s.how, d.parsed,
        NOT a.negative
            AND list_contains($classes || [''], coalesce(attributes['class'], '')) AS counted

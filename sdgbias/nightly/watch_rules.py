@@ -38,44 +38,22 @@ class Owner:
     no condition."""
 
     __pydantic_config__ = STRICT
-    owner: Annotated[
-        str,
-        Field(
-            description="An account of the hub, such as llava-hf.",
-            pattern="^[A-Za-z0-9_][A-Za-z0-9._-]*$",
-        ),
-    ]
-    pipelines: Annotated[
-        tuple[Text, ...], Field(description="Pipeline tags, one of which the repository has.")
-    ] = ("image-text-to-text",)
-    max_params_b: Annotated[
-        Positive | None,
-        Field(
-            description="At most so many billion parameters, by the hub's count of its safetensors."
-        ),
-    ] = None
-    licences: Annotated[
-        tuple[Text, ...], Field(description="Licences, one of which its card names; empty: any.")
-    ] = ()
-    match: Annotated[
-        str,
-        AfterValidator(_pattern),
-        Field(
-            description="A regular expression that the whole name (without the owner) has to"
-            " match; empty: any."
-        ),
-    ] = ""
-    newer_than: Annotated[
-        Day, Field(description="Created after this day, such as 2026-01-31; empty: any.")
-    ] = ""
-    suites: Annotated[
-        tuple[Text, ...],
-        AfterValidator(_suites),
-        Field(description="The suites that the nightly scores; empty: the default."),
-    ] = ()
-    gpu: Annotated[
-        str, Field(description="GPU kind of the work pool that would run it; empty: cpu.")
-    ] = ""
+    owner: Annotated[str, Field(pattern="^[A-Za-z0-9_][A-Za-z0-9._-]*$")]
+    """An account of the hub, such as llava-hf."""
+    pipelines: tuple[Text, ...] = ("image-text-to-text",)
+    """Pipeline tags, one of which the repository has."""
+    max_params_b: Positive | None = None
+    """At most so many billion parameters, by the hub's count of its safetensors."""
+    licences: tuple[Text, ...] = ()
+    """Licences, one of which its card names; empty: any."""
+    match: Annotated[str, AfterValidator(_pattern)] = ""
+    """A regular expression that the whole name (without the owner) has to match; empty: any."""
+    newer_than: Day = ""
+    """Created after this day, such as 2026-01-31; empty: any."""
+    suites: Annotated[tuple[Text, ...], AfterValidator(_suites)] = ()
+    """The suites that the nightly scores; empty: the default."""
+    gpu: str = ""
+    """GPU kind of the work pool that would run it; empty: cpu."""
 
     def listed(self) -> Iterator[hub.Listed]:
         """The repositories that the hub lists. Errors: as hub.listed."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sdgbias.benchmark.own import UNKNOWN
+from sdgbias.benchmark.own_spec import UNKNOWN
 from sdgbias.benchmark.prompts import option_letters, view_cells
 from sdgbias.errors import InputError
 from sdgbias.methods import metrics, stats

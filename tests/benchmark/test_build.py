@@ -31,7 +31,7 @@ def test_pictures_without_a_photo_are_near_duplicates_by_their_tiles(tmp_path: P
 
 def test_cuts_of_the_paper_bring_the_answers_near_table_b(tmp_path: Path) -> None:
     raw = tmp_path / "raw"
-    write_sample(raw, 600, 0, None, False)
+    write_sample(raw, 240, 0, None, False)
 
     gaps = {}
     for cuts in build.CUTS:

@@ -15,7 +15,7 @@ import yaml
 
 from sdgbias import formats
 from sdgbias.benchmark import own_spec
-from sdgbias.benchmark.own import assign_splits, read_folder
+from sdgbias.benchmark.own import OPTIONS, assign_splits, read_folder
 from sdgbias.types import View
 from tests.builders.own_questions import HEADER, LEAST, YAML, png, rows, write
 
@@ -34,8 +34,10 @@ def test_a_folder_without_faults(tmp_path: Path) -> None:
     assert len(found.questions) == 40 and found.views == tuple(View) and not found.no_cade
     first, second = (found.questions.loc[line] for line in (2, 3))
     assert (first["answer"], second["answer"]) == ("A", "B")  # a letter, and the text "two"
-    assert first["options"] == ("one", "two", "three") and first["group colour"] == "red"
-    assert (first["cluster"], first["split"], first["image"]) == ("b0", "val", "pictures/0.png")
+    assert list(first[OPTIONS][:4]) == ["one", "two", "three", ""]
+    assert json.loads(first["groups"]) == {"colour": "red"}
+    assert (first["cluster_id"], first["split"]) == ("b0", "val")
+    assert first["picture"] == "pictures/0.png"
 
 
 def test_all_faults_are_listed_with_their_lines(tmp_path: Path) -> None:
@@ -56,7 +58,7 @@ def test_all_faults_are_listed_with_their_lines(tmp_path: Path) -> None:
         "items.csv:3: answer 'four' is none of the options; there are: 'A', 'B', 'C', 'one', 'two',"
         " 'three'",
         "items.csv:3: id 'q1' is also that of line 2; ids are unique",
-        "items.csv:3: image 'pictures/9.png' is not there; give a path from the suite's folder",
+        "items.csv:3: image 'pictures/9.png' is not there; give a path inside the folder",
         "items.csv:4: cluster_by (column 'batch') is empty; fill it",
         "items.csv:4: image '../x.png' leads out of the folder; put the picture into the folder,"
         " without '..' or links",
@@ -97,13 +99,17 @@ def test_all_faults_are_listed_with_their_lines(tmp_path: Path) -> None:
             5,
             "columns: options is ['a']; valid: 2 to 10 columns",
         ),
-        (("options: [a, b, c]", "options: [a, b, a]"), 5, "names column 'a' twice"),
+        (
+            ("options: [a, b, c]", "options: [a, b, a]"),
+            5,
+            "names column 'a', as columns.options does",
+        ),
         (
             ("options: [a, b, c]", "options: a"),
             5,
             "columns: options is 'a'; valid: a list: 2 to 10 columns",
         ),
-        (("context: hint", "context: question"), 5, "named as question and as context"),
+        (("context: hint", "context: question"), 5, "names column 'question', as columns.question"),
         (("cluster_by: batch", "cluster_by: bach"), 6, "did you mean 'batch'?"),
         (("groups: [colour]", "groups: [color]"), 7, "did you mean 'colour'?"),
         (("groups: [colour]", "polarity: up"), 7, "unknown polarity 'up'; valid: higher, lower"),
@@ -165,7 +171,7 @@ def test_separators_encodings_and_quotes(tmp_path: Path) -> None:
     (folder / "items.csv").write_bytes(good.encode("utf-16"))
     assert faults(folder) == ["items.csv:1: byte 0xFF is not UTF-8; save it as UTF-8"]
     (folder / "items.csv").write_text(good + 'q99,"an open quote,one,two\n')
-    assert "items.csv:42: a double quote is opened and not closed" in faults(folder)[0]
+    assert "items.csv:42: not CSV (unexpected end of data): is a double quote" in faults(folder)[0]
     quoted = (
         'q99,"two\nlines, quoted",one,two,three,A,,,test,b1,red\n'
         "q100,?,one,two,three,D,,,val,b1,red\n"
@@ -209,30 +215,34 @@ def test_pictures_that_can_not_be_shown(tmp_path: Path) -> None:
         assert said[at].startswith(f"items.csv:{at + 2}: image ") and words in said[at], said[at]
 
 
+def options_of(folder: Path) -> list[list[str]]:
+    """The filled options of every question of a folder without faults."""
+    found = read_folder(folder)
+    assert found.faults == ()
+    return [[text for text in row if text] for row in found.questions[OPTIONS].to_numpy()]
+
+
 def test_jsonl_keeps_numbers_as_written_and_refuses_lists(tmp_path: Path) -> None:
     yaml = LEAST.format(items="items.jsonl", options="a, b, c")
     lines = [
-        '{"id": 1, "question": "Half?", "a": 0.50, "b": 5, "c": null, "answer": 0.50}',
+        '{"id": 1, "question": "Half?", "a": 0.50, "b": 5, "c": NaN, "answer": 0.50}',
         '{"id": 2, "question": "True?", "a": true, "b": false, "answer": "B"}',
         '{"id": 3, "question": "?", "a": ["x"], "b": 1, "c": 2, "answer": "A"}',
         '{"id": 4, "question": "?", "a": 1, "a": 2, "b": 3, "answer": "A"}',
-        '{"id": 5, "question": "?", "a": NaN, "b": 3, "answer": "A"}',
         "[1, 2]",
         '{"id": 7,',
     ]
     folder = write(tmp_path, yaml, "\ufeff" + "\n".join(lines[:2]) + "\n", "items.jsonl")
-    found = read_folder(folder)
-    assert found.faults == ()
-    assert found.questions["options"].tolist() == [("0.50", "5"), ("true", "false")]
-    assert found.questions["answer"].tolist() == ["A", "B"]
-    assert found.views == (View.Q_ONLY,) and found.no_cade
+    assert options_of(folder) == [["0.50", "5"], ["true", "false"]]
+    assert read_folder(folder).questions["answer"].tolist() == ["A", "B"]
     write(tmp_path, yaml, "\n".join(lines), "items.jsonl")
-    assert [f.split(": ")[0] + ": " + f.split(": ")[1][:24] for f in faults(folder)] == [
-        "items.jsonl:3: 'a' holds a JSON list; g",
-        "items.jsonl:4: column 'a' is there twic",
-        "items.jsonl:5: holds NaN, which is no v",
-        "items.jsonl:6: is no JSON object; each ",
-        "items.jsonl:7: not JSON (Expecting prop",
+    assert faults(folder) == [
+        "items.jsonl:3: column 'a' holds a list; give each option a column of its own",
+        "items.jsonl:4: not a JSON object (column 'a' is there twice; rename or remove one); each"
+        " line is one: {...}",
+        "items.jsonl:5: not a JSON object; each line is one: {...}",
+        "items.jsonl:6: not a JSON object (Expecting property name enclosed in double quotes); each"
+        " line is one: {...}",
     ]
 
 
@@ -250,16 +260,14 @@ def test_parquet_with_numbers_and_gaps(tmp_path: Path) -> None:
     )
     folder = write(tmp_path, yaml, "", "unused.csv")
     frame.to_parquet(folder / "items.parquet")
-    found = read_folder(folder)
-    assert found.faults == ()
-    assert found.questions["options"].tolist() == [("1", "3", "4"), ("2", "2.5")]
-    assert found.questions["answer"].tolist() == ["C", "B"]
+    assert options_of(folder) == [["1", "3", "4"], ["2", "2.5"]]
+    assert read_folder(folder).questions["answer"].tolist() == ["C", "B"]
     frame.assign(a=[["x"], ["y"]]).to_parquet(folder / "items.parquet")
-    assert faults(folder)[0].startswith("items.parquet: column 'a' holds list")
+    assert faults(folder)[0].startswith("items.parquet:row 1: column 'a' holds a list")
     frame.assign(id=[1, 1]).to_parquet(folder / "items.parquet")
     assert "items.parquet:row 2: id '1' is also that of row 1" in faults(folder)[0]
     (folder / "items.parquet").write_bytes(b"no parquet")
-    assert "is no readable Parquet file" in faults(folder)[0]
+    assert "items.parquet: can't be read" in faults(folder)[0]
 
 
 @pytest.mark.parametrize("n", [2, 10])
@@ -298,7 +306,7 @@ def test_an_answer_that_is_letter_and_text(
 def test_the_split_follows_clusters_and_not_the_order_of_rows(tmp_path: Path) -> None:
     yaml = YAML.replace(", split: split", "")
     questions = read_folder(write(tmp_path, yaml)).questions
-    sides = questions.groupby("split")["cluster"].agg(set)
+    sides = questions.groupby("split")["cluster_id"].agg(set)
     assert len(sides["val"]) == 2 and not sides["val"] & sides["test"]
     again = assign_splits("dots", questions[::-1].drop(columns="split"))
     assert again["split"].sort_index().equals(questions["split"])

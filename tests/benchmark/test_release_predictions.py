@@ -1,4 +1,5 @@
-"""The authors' prediction tables: alignment, counts, CADE on them, and every kind of bad table."""
+"""The authors' prediction tables: alignment, counts, CADE on them, tables as other people's tools
+write them, and every kind of bad table."""
 
 from __future__ import annotations
 
@@ -16,12 +17,11 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from sdgbias.benchmark.release.prediction_tables import parse_level, read_tables
 from sdgbias.benchmark.release.predictions import (
     Objective,
     Tuning,
-    prepare,
     read_params,
+    read_questions,
     reservations,
     run,
 )
@@ -126,6 +126,8 @@ def test_search_writes_what_decide_says(tmp_path: Path, suffix: str) -> None:
     first = (tmp_path / "out" / "cade_predictions.csv").read_bytes()
     apply(pred, read_params(tmp_path / "out" / "cade_config.json"))  # saved ones repeat the search
     assert (tmp_path / "out" / "cade_predictions.csv").read_bytes() == first
+    apply(pred, CadeParams(1, 1, 1, 0))  # tau 0 is the Full view
+    assert (answers(pred)["baseline_pred"] == answers(pred)["cade_pred"]).all()
 
 
 def command(pred: Path, *options: str) -> Result:
@@ -142,7 +144,7 @@ def test_the_command_prints_one_json_value_and_names_the_rows_behind_it(tmp_path
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["params"]["tau"] == 1.0
     assert "wrote" in done.stderr and "cade_predictions.csv" in done.stderr
-    assert "note: 10 of 45 rows lack the logit of an option in some view" in done.stderr
+    assert "note: rows with masked candidates: 10 of 45" in done.stderr
 
 
 def test_regression_replaces_the_first_digit(tmp_path: Path) -> None:
@@ -200,12 +202,11 @@ def test_an_answer_without_a_number_says_the_same_under_every_digit(
         return f.assign(prediction=said.where(f["index"] % 3 != 0, "no idea"))
 
     edit(pred / "regression_T2.csv", silence)
-    t = read_tables(pred, Task.REGRESSION, ContextTest.T2)
-    p = prepare(t, numerics)
-    gold = t.frame["answer"].astype(float).to_numpy()
-    want = np.array([[reference_number(x, d) for d in DIGITS] for x in t.frame["prediction"]])
-    np.testing.assert_array_equal(p.values, want)
-    np.testing.assert_array_equal(p.payoff, -np.abs(want - gold[:, None]))  # what the search sees
+    q = read_questions(pred, Task.REGRESSION, ContextTest.T2, numerics)
+    gold = q.texts["answer"].astype(float).to_numpy()
+    want = np.array([[reference_number(x, d) for d in DIGITS] for x in q.texts["prediction"]])
+    np.testing.assert_array_equal(q.values, want)
+    np.testing.assert_array_equal(q.payoff, -np.abs(want - gold[:, None]))  # what the search sees
     config = apply(pred, CadeParams(1, 1, 1, 2), Task.REGRESSION, numerics=numerics)
     rows = answers(pred)
     silent = rows["index"] % 3 == 0
@@ -219,47 +220,29 @@ def test_an_answer_without_a_number_says_the_same_under_every_digit(
     assert measured["cade_mae"]["n"] == len(test)
 
 
-def test_tau_zero_is_the_full_view(pred: Path) -> None:
-    apply(pred, CadeParams(1, 1, 1, 0))
-    rows = answers(pred)
-    assert (rows["baseline_pred"] == rows["cade_pred"]).all()
-
-
 def edit(path: Path, change: Change) -> None:
     frame = pd.read_csv(path).sort_values("index", ignore_index=True)
+    frame.attrs["path"] = str(path)
     change(frame).to_csv(path, index=False)
 
 
 @pytest.mark.parametrize("numerics", ["exact", "reference"])
-def test_missing_rows_views_and_options_are_counted_not_dropped(
-    pred: Path, numerics: Numerics
-) -> None:
+def test_irregular_rows_are_counted_not_dropped(pred: Path, numerics: Numerics) -> None:
     edit(pred / "mcq_T5.csv", lambda f: f[f["index"] >= 10])
     edit(pred / "mcq_T2.csv", lambda f: f.assign(C=f["C"].where(f["index"] != 7, "")))
     edit(pred / "mcq_T2.csv", lambda f: f.assign(answer=f["answer"].where(f["index"] != 8, "Z")))
-    (pred / "mcq_T5_text.csv").unlink()
-    notes = apply(pred, numerics=numerics)["notes"]
-    assert notes["rows_without_img"] == 10
-    assert notes["rows_without_q"] == 300
-    assert notes["gold_missing_or_not_an_option"] >= 1
-    rows = answers(pred)
-    assert len(rows) == 300
-    assert rows.loc[7, "cade_pred"] in ("A", "B")
-
-
-def test_nan_in_part_of_a_row_is_masked(pred: Path) -> None:
-    edit(pred / "mcq_T2_text.csv", cell("logit_A", 3, np.nan))
-    t = read_tables(pred, Task.MCQ, ContextTest.T2)
-    assert t.notes["rows_with_masked_candidates"] == 1
-    apply(pred, CadeParams(2, 5, 1.5, 2))
-    assert answers(pred).loc[3, "cade_pred"] != "A"
-
-
-def test_split_by_rule_when_the_column_is_absent(pred: Path) -> None:
     edit(pred / "mcq_T2.csv", without("split"))
-    t = read_tables(pred, Task.MCQ, ContextTest.T2)
-    assert t.notes["rows_split_by_rule"] == 300
-    assert list(t.frame["split"][:5]) == ["test", "val", "test", "test", "val"]
+    edit(pred / "mcq_T2_text.csv", cell("logit_A", 3, np.nan))
+    (pred / "mcq_T5_text.csv").unlink()
+    config = apply(pred, CadeParams(2, 5, 1.5, 2), numerics=numerics)
+    notes, rows = config["notes"], answers(pred)
+    assert notes["rows_without_img"] == 10 and notes["rows_without_q"] == 300
+    assert notes["rows_with_masked_candidates"] == 1 and rows.loc[3, "cade_pred"] != "A"
+    assert notes["gold_missing_or_not_an_option"] >= 1
+    assert notes["rows_split_by_rule"] == len(rows) == 300
+    assert list(rows["split"][:5]) == ["test", "val", "test", "test", "val"]
+    assert rows.loc[7, "cade_pred"] in ("A", "B")
+    assert reservations(config)[0].startswith("no table mcq_T5_text.csv or .parquet")
 
 
 def without(*columns: str) -> Change:
@@ -276,59 +259,53 @@ def with_id(text: str) -> Change:
     return lambda f: f.assign(index=f["index"].astype(str).where(f["index"] != 7, text))
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (without("index"), "no column 'index'"),
-        (lambda f: f.assign(index=f["index"].astype(str) + "x"), "not an integer"),
-        (lambda f: f.assign(index=f["index"] + 0.5), "not an integer"),
-        (lambda f: f.assign(index=f["index"].replace(5, 4)), "index 4 stands in more than one row"),
-        (with_id("100000000000000000000"), "too large"),
-        (with_id("1e20"), "not an integer"),
-        (with_id(""), "not an integer"),
-        (lambda f: f.rename(columns=lambda c: c.replace("logit", "score")), "no logit columns"),
-        (without("logit_C"), "mcq_T2: no logit in column logit_C"),
-        (without("logit_C", "A", "B", "C"), "mcq_T2: no logit in column logit_C"),
-        (cell("logit_B", 7, "n/a"), r"mcq_T2\.csv: index 7: logit_B 'n/a' is not a number"),
-        (cell("logit_B", 7, np.inf), r"mcq_T2\.csv: index 7: logit_B 'inf' is not a number"),
-        (lambda f: f.assign(split="train"), "split 'train'"),
-    ],
-)
-def test_bad_tables_get_one_clear_line(pred: Path, change: Change, words: str) -> None:
-    edit(pred / "mcq_T2.csv", change)
-    with pytest.raises(InputError, match=words) as caught:
-        apply(pred)
-    assert "\n" not in str(caught.value) and not (pred.parent / "out").exists()
+def of_another_question(f: pd.DataFrame) -> pd.DataFrame:
+    full = pd.read_csv(Path(f.attrs["path"]).with_name("mcq_T2.csv")).sort_values("index")
+    return f.assign(answer=full["answer"].map({"A": "B", "B": "C", "C": "A"}).to_numpy())
 
 
-@pytest.mark.parametrize(
-    ("table", "change", "words"),
-    [
-        ("mcq_T5", without("logit_C"), "mcq_T5: no logit in column logit_C"),
-        ("mcq_T2_text", lambda f: f.assign(logit_B=np.nan), "column logit_B, which 300 of 300"),
-        ("regression_T2", without("logit_9"), "no logit in column logit_9"),
-    ],
-)
-def test_a_view_without_the_logits_of_an_option_is_refused(
-    pred: Path, table: str, change: Change, words: str
+TUNED = Tuning(draws=10)
+#: table, change, how CADE is applied, words of the refusal
+REFUSED: list[tuple[str, Change, CadeParams | Tuning, str]] = [
+    ("mcq_T2", without("index"), APPLY, "no column 'index'"),
+    ("mcq_T2", lambda f: f.assign(index=f["index"] + 0.5), APPLY, "'0.5' is not an integer"),
+    ("mcq_T2", with_id("7x"), APPLY, "'7x' is not an integer"),
+    ("mcq_T2", with_id("100000000000000000000"), APPLY, "not an integer item id that can be read"),
+    ("mcq_T2", with_id("1e20"), APPLY, "not an integer"),
+    ("mcq_T2", with_id(""), APPLY, "not an integer"),
+    ("mcq_T2", with_id("4"), APPLY, "index 4 stands in more than one row"),
+    (
+        "mcq_T2",
+        lambda f: f.rename(columns=lambda c: c.replace("logit", "score")),
+        APPLY,
+        "no logit columns; expected",
+    ),
+    ("mcq_T2", lambda f: f.rename(columns={"split": "Split"}), APPLY, "has to be spelt 'split'"),
+    ("mcq_T2", lambda f: f.assign(split="train"), APPLY, "split 'train'; valid: val, test"),
+    ("mcq_T2", cell("logit_B", 7, "n/a"), APPLY, r"index 7: logit_B 'n/a' is not a number"),
+    ("mcq_T2", cell("logit_B", 7, np.inf), APPLY, r"index 7: logit_B 'inf' is not a number"),
+    ("mcq_T2", without("logit_C"), APPLY, "mcq_T2: no logit in column logit_C"),
+    ("mcq_T2", without("logit_C", "A", "B", "C"), APPLY, "name the options that there are"),
+    ("mcq_T5", without("logit_C"), APPLY, "mcq_T5: no logit in column logit_C"),
+    ("mcq_T2_text", lambda f: f.assign(logit_B=np.nan), APPLY, "logit_B, which 300 of 300"),
+    ("regression_T2", without("logit_9"), APPLY, "no logit in column logit_9"),
+    ("mcq_T5", of_another_question, APPLY, "answer is '.' in mcq_T2 and '.' in mcq_T5; write"),
+    ("mcq_T2", lambda f: f.assign(split="test"), TUNED, "no validation row"),
+    ("mcq_T2", lambda f: f.assign(answer="0"), TUNED, r"answer '0' is not one of A, B, C"),
+]
+
+
+@pytest.mark.parametrize(("table", "change", "how", "words"), REFUSED)
+def test_a_bad_table_gets_one_clear_line(
+    pred: Path, table: str, change: Change, how: CadeParams | Tuning, words: str
 ) -> None:
-    tables(pred, Task.REGRESSION)
+    if table.startswith("regression"):
+        tables(pred, Task.REGRESSION)
     edit(pred / f"{table}.csv", change)
-    with pytest.raises(InputError, match=words):
-        apply(pred, task=Task(table.split("_")[0]))
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda f: f.assign(split="test"), "no validation row"),
-        (lambda f: f.assign(answer="0"), r"index \d+: answer '0' is not one of A, B, C"),
-    ],
-)
-def test_nothing_to_search_on_is_refused(pred: Path, change: Change, words: str) -> None:
-    edit(pred / "mcq_T2.csv", change)
-    with pytest.raises(InputError, match=words):
-        apply(pred, Tuning(draws=10))
+    with pytest.raises(InputError, match=words) as caught:
+        apply(pred, how, task=Task(table.split("_")[0]))
+    assert "\n" not in str(caught.value)
+    assert not (pred.parent / "out" / "cade_config.json").exists()
 
 
 def test_a_column_that_no_question_needs_may_be_absent(pred: Path) -> None:
@@ -338,9 +315,7 @@ def test_a_column_that_no_question_needs_may_be_absent(pred: Path) -> None:
     config = apply(pred)
     lost = config["notes"]["gold_missing_or_not_an_option"]
     assert lost > 0
-    assert f"{lost} of 300 rows have no gold answer among their options: in no metric" in (
-        reservations(config)
-    )
+    assert f"gold missing or not an option: {lost} of 300" in reservations(config)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
@@ -351,9 +326,7 @@ def test_ids_beyond_2_to_53_stay_as_they_are(tmp_path: Path, suffix: str) -> Non
     for path in pred.iterdir():
         frame = pd.read_csv(path) if suffix == ".csv" else pd.read_parquet(path)
         frame["index"] += first
-        if suffix == ".csv":  # one id written as a float among them
-            texts = frame["index"].astype(str)
-            frame["index"] = texts.where(frame["index"] != first + 3, texts + ".0")
+        if suffix == ".csv":
             frame.to_csv(path, index=False)
         else:
             frame.to_parquet(path, index=False)
@@ -367,10 +340,10 @@ def test_floats_that_skip_integers_are_refused(tmp_path: Path) -> None:
     tables(pred, n=20, suffix=".parquet")
     path = pred / "mcq_T2.parquet"
     frame = pd.read_parquet(path)
-    for value, words in ((2.0**53 + 2, "too large to be read exactly"), (np.inf, "not an integer")):
+    for value in (2.0**53 + 2, np.inf):
         frame["index"] = frame["index"].astype(float).where(np.arange(20) != 4, value)
         frame.to_parquet(path, index=False)
-        with pytest.raises(InputError, match=words):
+        with pytest.raises(InputError, match="not an integer item id that can be read exactly"):
             apply(pred)
 
 
@@ -389,17 +362,13 @@ def test_parameters_that_are_no_numbers_are_refused(tmp_path: Path, value: str) 
     assert not (tmp_path / "out").exists()
 
 
-def test_out_that_cannot_be_written_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
-    pred = tmp_path / "pred"
-    tables(pred, n=20)
-    file = tmp_path / "file"
+def test_out_that_cannot_be_written_is_one_line(pred: Path) -> None:
+    file = pred.parent / "file"
     file.write_text("kept")
-    for out in (file, file / "below"):
-        with pytest.raises(UsageError, match="is a file; name a folder"):
+    for out in (file, file / "below", Path("/proc/sdgbias")):
+        with pytest.raises(StoreError, match=f"{out}: can't be written"):
             run(pred, Task.MCQ, ContextTest.T2, out, params=APPLY)
     assert file.read_text() == "kept"
-    with pytest.raises(StoreError, match="/proc/sdgbias/.*: can't be written"):
-        run(pred, Task.MCQ, ContextTest.T2, Path("/proc/sdgbias"), params=APPLY)
 
 
 def test_a_full_disk_leaves_the_earlier_files(tmp_path: Path) -> None:
@@ -428,7 +397,7 @@ for out in sys.argv[2:]:
     )
     assert done.stdout.count("nothing was changed there; make room") == 2
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
-    assert not (tmp_path / "new").exists()
+    assert not list((tmp_path / "new").iterdir())
 
 
 def test_no_full_table_names_what_is_there(tmp_path: Path) -> None:
@@ -439,7 +408,46 @@ def test_no_full_table_names_what_is_there(tmp_path: Path) -> None:
         run(tmp_path / "nowhere", Task.MCQ, ContextTest.T1, tmp_path / "out", params=Tuning())
 
 
-def test_levels() -> None:
-    assert parse_level("3") is parse_level("t3") is ContextTest.T3
-    with pytest.raises(UsageError, match="valid: 1 to 5"):
-        parse_level("6")
+WRITTEN: dict[str, dict[str, Any]] = {
+    "semicolons": {"sep": ";", "decimal": ","},
+    "tabs": {"sep": "\t"},
+    "Windows-1252": {"encoding": "cp1252"},
+    "byte order mark": {"encoding": "utf-8-sig"},
+}
+
+
+@pytest.mark.parametrize("how", WRITTEN.values(), ids=WRITTEN)
+def test_tables_as_other_tools_write_them(pred: Path, how: dict[str, Any]) -> None:
+    apply(pred)
+    plain = answers(pred)
+    for path in pred.iterdir():
+        pd.read_csv(path).assign(note="C\u00f4te").to_csv(path, index=False, **how)
+    apply(pred)
+    pd.testing.assert_frame_equal(answers(pred), plain)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_more_than_three_options_are_candidates_like_the_first(tmp_path: Path, named: bool) -> None:
+    gold = np.array(list("ABCDE" * 20))
+    table = pd.DataFrame({"index": range(100), "answer": gold, "prediction": gold})
+    for letter in "ABCDE":
+        table[f"logit_{letter}"] = np.where(gold == letter, 3.0, 0.0)
+        if named:
+            table[letter] = f"text of {letter}"
+    pred = tmp_path / "pred"
+    pred.mkdir()
+    for name in ("mcq_T2", "mcq_T2_text", "mcq_T5", "mcq_T5_text"):
+        table.to_csv(pred / f"{name}.csv", index=False)
+    config = apply(pred)
+    assert config["notes"]["gold_missing_or_not_an_option"] == 0
+    found = {k: config["metrics"][k]["baseline_accuracy"] for k in ("val", "test")}
+    assert found["val"]["n"] + found["test"]["n"] == 100 and found["test"]["value"] == 1
+    assert list(answers(pred)["baseline_pred"]) == list(gold)
+    table.drop(columns="logit_D").to_csv(pred / "mcq_T5.csv", index=False)
+    with pytest.raises(InputError, match="mcq_T5: no logit in column logit_D, which 100 of 100"):
+        apply(pred)
+
+
+def test_a_level_is_a_context_test(pred: Path) -> None:
+    assert command(pred, "--tau=1", "--level=t2").exit_code == 0
+    assert "--level: unknown value '6'" in str(command(pred, "--tau=1", "--level=6").exception)

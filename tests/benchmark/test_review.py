@@ -15,9 +15,10 @@ from PIL import Image
 from sdgbias.benchmark.review import draw_sample, import_reviews, kappa, load_verdicts, read_items
 from sdgbias.benchmark.review.sheet import write_sheets
 from sdgbias.benchmark.review.verdicts import COLUMNS, read_verdicts
-from sdgbias.errors import InputError, SdgbiasError, UsageError
+from sdgbias.errors import UsageError
 from sdgbias.types import Task
 from tests.builders.item_tables import CODES
+from tests.builders.refusals import Refusal
 from tests.builders.review import write_benchmark
 
 HEADER = ",".join(COLUMNS)
@@ -183,36 +184,32 @@ def test_a_benchmark_without_images(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "names", ["anna", "anna,Anna", "../x,ben", "a/b,ben", "adjudicator,ben", ", "]
 )
-def test_names_of_reviewers(benchmark_folder: Path, tmp_path: Path, names: str) -> None:
-    with pytest.raises(UsageError, match="--reviewers"):
+def test_names_that_reviewers_can_not_have_are_refused(
+    benchmark_folder: Path, tmp_path: Path, names: str, refusal: Refusal
+) -> None:
+    with refusal():
         write_sheets(benchmark_folder, tmp_path / "s", reviewers=names.split(","))
     assert not (tmp_path / "s").exists()
 
 
-def test_a_sample_that_can_not_be_drawn(benchmark_folder: Path, tmp_path: Path) -> None:
-    for share in (0, 1.01, float("nan")):
-        with pytest.raises(UsageError, match="--share"):
-            draw_sample(benchmark_folder, share)
-    with pytest.raises(InputError, match="items_mcq.parquet: not there.*sdgbias build"):
-        draw_sample(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("content", "prefix", "words"),
-    [
-        (b"no picture", "", "can't be decoded.*sdgbias build"),
-        (b"", "../../", "climbs out of"),
-    ],
-)
-def test_a_picture_that_can_not_be_shown_is_named(
-    tmp_path: Path, content: bytes, prefix: str, words: str
+def test_sheets_that_can_not_be_drawn_are_refused(
+    benchmark_folder: Path, tmp_path: Path, refusal: Refusal
 ) -> None:
-    folder = write_benchmark(tmp_path / "b", ("KE",), 2, content=content)
-    for name in ("items_mcq", "items_regression", "images"):
-        table = pd.read_parquet(folder / f"{name}.parquet")
-        table.assign(image_id=prefix + table["image_id"]).to_parquet(folder / f"{name}.parquet")
-    with pytest.raises(InputError, match=words):
-        write_sheets(folder, tmp_path / "s", share=0.2)
+    for share in (0, 1.01, float("nan")):
+        with refusal(f"a share of {share}"):
+            draw_sample(benchmark_folder, share)
+    with refusal("no questions"):
+        draw_sample(tmp_path)
+    for case, content, prefix in (
+        ("no picture", b"no picture", ""),
+        ("a picture outside", b"", "../../"),
+    ):
+        folder = write_benchmark(tmp_path / case, ("KE",), 2, content=content)
+        for name in ("items_mcq", "items_regression", "images"):
+            table = pd.read_parquet(folder / f"{name}.parquet")
+            table.assign(image_id=prefix + table["image_id"]).to_parquet(folder / f"{name}.parquet")
+        with refusal(case):
+            write_sheets(folder, tmp_path / "s", share=0.2)
 
 
 # --- import
@@ -337,18 +334,19 @@ def test_the_adjudicators_work_is_never_overwritten(
     assert (more.figures["adjudicated"], more.figures["open"]) == (1, 1)
 
 
-def test_imports_that_can_not_be(benchmark_folder: Path, sheets: Path, tmp_path: Path) -> None:
+def test_imports_that_can_not_be_are_refused(
+    benchmark_folder: Path, sheets: Path, tmp_path: Path, refusal: Refusal
+) -> None:
     first, second = sheets / "anna.csv", sheets / "ben.csv"
     strange, out = tmp_path / "cem.csv", tmp_path / "r.parquet"
     strange.write_text(f"{HEADER}\nmcq,5,accept,,\n")
-    cases: list[tuple[Path, Path, Path, type[SdgbiasError], str]] = [
-        (strange, benchmark_folder, out, InputError, "line 2: no item mcq-5 in .*--benchmark"),
-        (first, benchmark_folder, out, UsageError, "two reviewers with one name"),
-        (second, benchmark_folder, tmp_path / "r.csv", UsageError, "ends in .parquet"),
-        (second, tmp_path, out, InputError, "sdgbias build"),
-    ]
-    for other, benchmark, to, kind, words in cases:
-        with pytest.raises(kind, match=words):
+    for case, other, benchmark, to in (
+        ("an unknown question", strange, benchmark_folder, out),
+        ("one reviewer twice", first, benchmark_folder, out),
+        ("another kind of file", second, benchmark_folder, tmp_path / "r.csv"),
+        ("no benchmark", second, tmp_path, out),
+    ):
+        with refusal(case, BENCHMARK=benchmark_folder):
             import_reviews(first, other, benchmark, to)
         assert not to.exists()
 

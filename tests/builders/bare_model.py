@@ -17,6 +17,7 @@ from transformers import AutoConfig, AutoModelForMultimodalLM, AutoProcessor
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
 from sdgbias.types import DIGITS, LETTERS, Prompt
+from tests.builders.pictures import noise
 
 
 class Bare:
@@ -139,13 +140,7 @@ def four_views() -> list[Prompt]:
     """A question with and without its context and its picture, one about another picture, and a
     regression question with a picture and without."""
 
-    def picture(seed: int) -> tuple[bytes]:
-        pixels = np.random.default_rng(seed).integers(0, 255, (448, 448, 3), dtype=np.uint8)
-        buffer = io.BytesIO()
-        Image.fromarray(pixels).save(buffer, "PNG")
-        return (buffer.getvalue(),)
-
-    one, two = picture(1), picture(2)
+    one, two = ((noise(seed, 448, 448),) for seed in (1, 2))
     question = "Question: how high?\n{}Options: A. low; B. mid; C. high"
     full, bare = question.format("Context: asset=1.5\n"), question.format("")
     years = "How many years?"

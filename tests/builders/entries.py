@@ -20,10 +20,6 @@ GOOD: dict[str, Any] = {
 OFF = {"state": "candidate", "reason": "needs a GPU"}
 
 
-#: As entries were written before there were states.
-API = {"backend": "api", "repo": "openai/m", "revision": "r"}
-
-
 def put(root: Path, data: Any, stem: str = "m", ending: str = ".yaml") -> Path:
     path = root / "registry" / "models" / f"{stem}{ending}"
     path.write_text(data if isinstance(data, str) else yaml.safe_dump(data), encoding="utf-8")

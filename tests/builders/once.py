@@ -40,3 +40,30 @@ def the_only(folder: Path, make: Callable[[Path], object]) -> Path:
                 shutil.rmtree(part, ignore_errors=True)
                 raise
     return folder
+
+
+def synthetic_benchmark(
+    factory: pytest.TempPathFactory,
+    name: str,
+    clusters: int,
+    mcq: int,
+    regression: int,
+    *,
+    checked: bool = False,
+) -> Path:
+    """A benchmark of synthetic clusters, built by the package; its raw data are in `raw` beside it.
+    ``checked``: it has passed its gate."""
+
+    def make(folder: Path) -> None:
+        from sdgbias.benchmark import quality
+        from sdgbias.benchmark.build import Draw, build
+        from sdgbias.raw.synthetic import write_sample
+
+        raw = folder / "raw"
+        write_sample(raw, clusters, 5)
+        draw = Draw(mcq=mcq, regression=regression)
+        build(raw, raw / "indicators", folder / "benchmark", draw)
+        if checked:
+            quality.run_gate(folder / "benchmark")
+
+    return once(factory, name, make) / "benchmark"

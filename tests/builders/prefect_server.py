@@ -96,7 +96,7 @@ class Page:
 @contextmanager
 def prefect_server(home: Path) -> Iterator[str]:
     """Its address, while it runs with its database in ``home``. It has loaded its automations:
-    where one is made meanwhile, it hangs (flows/deploy.py)."""
+    where one is made meanwhile, it hangs (infra/deploy.sh)."""
     port, log = free_port(), home / "server.log"
     env = {
         **os.environ,

@@ -10,7 +10,9 @@ from __future__ import annotations
 import io
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,6 +32,21 @@ VIEWS = ("q_only", "ctx_q", "img_q", "full")
 PARAMS = CadeParams(alpha=0.8, lambda_kl=0.5, beta=0.9, tau=0.85)
 BENCHMARK = "0123456789abcdef"
 INDICATORS = ("stunting", "electricity-access", "shdi")
+TITLES = ("Stunting prevalence", "Access to electricity", "Subnational HDI")
+TOKENS = {
+    "candidates": "ABC",
+    "mass": 0.97,
+    "minus_logit": -3.0,
+    "top_token": "A",
+    "n_tokens": 120,
+}
+CONTEXT = {
+    "T1": "Given: asset_index=0.4, urban=Urban",
+    "T2": "Given: urban=Urban",
+    "T3": "You may consider: asset_index, urban",
+    "T4": "You may consider: urban",
+    "T5": "",
+}
 
 
 def composite(rng: np.random.Generator, wealth: float) -> bytes:
@@ -80,15 +97,7 @@ def items(rng: np.random.Generator, n: int, n_regression: int) -> pd.DataFrame:
                 "pillar": PILLARS[p],
                 "indicator": INDICATORS[p] if mcq else "under5_mort",
                 "unit": "%" if mcq else "deaths per 1,000 live births",
-                "indicator_title": (
-                    (
-                        "Stunting prevalence",
-                        "Access to electricity",
-                        "Subnational HDI",
-                    )[p]
-                    if mcq
-                    else "Under-5 mortality"
-                ),
+                "indicator_title": TITLES[p] if mcq else "Under-5 mortality",
                 "question": (
                     f"What share fits this place best for {INDICATORS[p]} </script><b>&?"
                     if mcq
@@ -100,13 +109,7 @@ def items(rng: np.random.Generator, n: int, n_regression: int) -> pd.DataFrame:
                 "split": "val" if i % 5 == 0 else "test",
                 "polarity": ("higher" if higher else "lower") if mcq else "",
                 "image_id": f"image{place}",
-                "context": {
-                    "T1": "Given: asset_index=0.4, urban=Urban",
-                    "T2": "Given: urban=Urban",
-                    "T3": "You may consider: asset_index, urban",
-                    "T4": "You may consider: urban",
-                    "T5": "",
-                },
+                "context": CONTEXT,
             }
         )
     return pd.DataFrame(rows)
@@ -156,29 +159,21 @@ def _cells(frame: pd.DataFrame, test: str, method: str) -> Iterator[dict[str, ob
                 "kept_rate": stats.share(part["kept"], place),
             }
         for metric, e in found.items():
-            yield {
-                "task": "mcq",
-                "test": test,
-                "method": method,
-                "pillar": pillar,
-                "indicator": "all",
-                "metric": metric,
-                "value": e.value,
-                "n": e.n,
-                "ci_low": e.low,
-                "ci_high": e.high,
-                "clusters": e.clusters,
-                "note": "too few prompts" if e.too_few else "",
-            }
+            cell = {"task": "mcq", "test": test, "method": method, "pillar": pillar}
+            note = "too few prompts" if e.too_few else ""
+            yield {**cell, **_number("all", metric, e), "clusters": e.clusters, "note": note}
+
+
+def _number(indicator: str, metric: str, e: stats.Estimate) -> dict[str, object]:
+    interval = {"value": e.value, "n": e.n, "ci_low": e.low, "ci_high": e.high}
+    return {"indicator": indicator, "metric": metric, **interval}
 
 
 def answered(model: str, table: pd.DataFrame, rng: np.random.Generator) -> dict[str, pd.DataFrame]:
     """The tables of a run of one of `MODELS` on these items."""
     prior, sight = MODELS[model]
-    mcq, regression = (
-        table[table["task"] == "mcq"].reset_index(drop=True),
-        table[table["task"] == "regression"],
-    )
+    mcq = table[table["task"] == "mcq"].reset_index(drop=True)
+    regression = table[table["task"] == "regression"]
     scores, predictions, metrics = [], [], []
     for test in ("T1", "T2", "T3", "T4", "T5"):
         views = logits(mcq, prior, sight, test, rng)
@@ -186,22 +181,8 @@ def answered(model: str, table: pd.DataFrame, rng: np.random.Generator) -> dict[
         d = cade.decide(s, PARAMS)
         choices = {v: z.argmax(axis=1) for v, z in views.items()} | {"cade": d.choice}
         for v, z in views.items():
-            scores.append(
-                pd.DataFrame(
-                    {
-                        "task": "mcq",
-                        "item_id": mcq["item_id"],
-                        "test": test,
-                        "view": v,
-                        "logits": list(z),
-                        "candidates": "ABC",
-                        "mass": 0.97,
-                        "minus_logit": -3.0,
-                        "top_token": "A",
-                        "n_tokens": 120,
-                    }
-                )
-            )
+            of_view = mcq[["task", "item_id"]].assign(test=test, view=v, logits=list(z), **TOKENS)
+            scores.append(of_view)
         for method, choice in choices.items():
             pred = np.array(list("ABC"))[choice]
             predictions.append(
@@ -235,37 +216,12 @@ def answered(model: str, table: pd.DataFrame, rng: np.random.Generator) -> dict[
                 "unparsed_rate": stats.share(off > 24, place),
             }
             for pillar, indicator in (("all", "all"), (PILLARS[0], "under5_mort")):
-                metrics += [
-                    {
-                        "task": "regression",
-                        "test": test,
-                        "method": method,
-                        "pillar": pillar,
-                        "indicator": indicator,
-                        "metric": m,
-                        "value": e.value,
-                        "n": e.n,
-                        "ci_low": e.low,
-                        "ci_high": e.high,
-                    }
-                    for m, e in found.items()
-                    if e.n
-                ]
+                cell = {"task": "regression", "test": test, "method": method, "pillar": pillar}
+                metrics += [{**cell, **_number(indicator, m, e)} for m, e in found.items() if e.n]
+    chosen = {**asdict(PARAMS), "mode": "", "objective": "accuracy", "val_value": 0.6}
+    chosen |= {"n_val": 12, "n_draws": 500, "seed": 0}
     params = [
-        {
-            "task": task,
-            "test": t,
-            "alpha": 0.8,
-            "lambda_kl": 0.5,
-            "beta": 0.9,
-            "tau": 0.85,
-            "mode": "",
-            "objective": "accuracy",
-            "val_value": 0.6,
-            "n_val": 12,
-            "n_draws": 500,
-            "seed": 0,
-        }
+        {"task": task, "test": t, **chosen}
         for task, tests in (("mcq", "T1 T2 T3 T4 T5"), ("regression", "T2 T5"))
         for t in tests.split()
     ]
@@ -281,17 +237,8 @@ def answered(model: str, table: pd.DataFrame, rng: np.random.Generator) -> dict[
         "kl",
         "kept",
     ]
-    failures = (
-        [
-            {
-                "key": "abc",
-                "kind": "NonFiniteLogits",
-                "message": "a candidate logit is NaN or infinite",
-            }
-        ]
-        if model == "fake-pessimist"
-        else []
-    )
+    failed = ("abc", "NonFiniteLogits", "a candidate logit is NaN or infinite")
+    failures = [failed] if model == "fake-pessimist" else []
     return {
         "scores": pd.concat(scores, ignore_index=True),
         "predictions": frame[keep],
@@ -299,6 +246,29 @@ def answered(model: str, table: pd.DataFrame, rng: np.random.Generator) -> dict[
         "cade_params": pd.DataFrame(params),
         "failures": pd.DataFrame(failures, columns=["key", "kind", "message"]),
     }
+
+
+def record(model: str, number: int, **more: Any) -> store.RunRecord:
+    """The record of a planted model's run ``model-number``."""
+    known = {
+        "run_id": f"{model}-{number}",
+        "model": model,
+        "benchmark_id": BENCHMARK,
+        "title": f"Fake {model[5:]}",
+        "backend": "planted",
+        "revision": "1",
+        "fingerprint": f"{number:016x}",
+        "benchmark_path": "benchmark",
+        "licence": "CC BY-SA 4.0",
+        "numerics": "exact",
+        "n_prompts_naive": 1200,
+        "n_prompts_planned": 700,
+        "n_scored": 699,
+        "n_failed": 1,
+        "config": {"draws": 500},
+        "provenance": "planted",
+    }
+    return store.RunRecord(**known | more)
 
 
 def publish_fake(path: Path, n: int = 60, n_regression: int = 24) -> Path:
@@ -316,29 +286,16 @@ def _publish_fake(path: Path, n: int, n_regression: int) -> None:
         columns=["table", "key", "rule", "detail"],
     )
     for day, model in enumerate(["fake-optimist", *MODELS]):
-        record = store.RunRecord(
-            run_id=f"{model}-{day}",
-            model=model,
-            benchmark_id=BENCHMARK,
-            title=f"Fake {model[5:]}",
-            backend="planted",
-            revision="1",
-            fingerprint=f"{day:016x}",
-            benchmark_path="benchmark",
-            licence="CC BY-SA 4.0",
+        run = record(
+            model,
+            day,
             started_at=f"2026-11-1{day}T02:00:00",
             finished_at=f"2026-11-1{day}T03:00:00",
-            numerics="exact",
-            n_prompts_naive=1200,
-            n_prompts_planned=700,
-            n_scored=699,
-            n_failed=1,
             config={"draws": 500, "extra": {"cells": 240, "prompts": 60}},
-            provenance="planted",
         )
         tables = answered(model, table, np.random.default_rng(100 + day))
         store.publish(
-            path, record, tables | {"items": table, "previews": pictures, "quarantine": quarantine}
+            path, run, tables | {"items": table, "previews": pictures, "quarantine": quarantine}
         )
 
 
@@ -367,16 +324,16 @@ def _publish_models(path: Path) -> None:
             "engine": {"seconds": 34.8},
             "spec": {"repo": repo},
         }
-        record = store.RunRecord(
-            run_id=f"{model}-0",
-            model=model,
-            benchmark_id=BENCHMARK,
+        run = record(
+            model,
+            0,
+            **dict.fromkeys(("title", "revision", "fingerprint", "licence"), ""),
             backend="hf",
             finished_at=f"2026-11-1{at}T03:00:00",
-            numerics="exact",
-            n_prompts_planned=700,
+            n_prompts_naive=0,
             n_scored=700 - 10 * at,
             n_cached=10 * at,
+            n_failed=0,
             config=config,
             provenance=provenance,
         )
@@ -384,7 +341,7 @@ def _publish_models(path: Path) -> None:
             {"table": ["items_mcq"], "key": ["1"], "rule": ["near-duplicate"], "detail": [""]}
         )
         tables = answered(list(MODELS)[at % 2], table, np.random.default_rng(200 + at))
-        store.publish(path, record, tables | {"items": table, "quarantine": quarantine})
+        store.publish(path, run, tables | {"items": table, "quarantine": quarantine})
 
 
 def kept(name: str, make: Callable[[Path], object], to: Path) -> Path:

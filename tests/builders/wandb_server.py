@@ -1,9 +1,8 @@
 """A stand-in for W&B on loopback: answers the calls that a run that is online, `wandb sync` and a
 Report make, and keeps what the client sent.
 
-A real HTTP server, so the real client talks to it; the answers are the least that the client of
-wandb 0.31 goes on with. Moods: 'good'; 'refuse' (401 to everything); 'hang' (takes a request and
-never answers).
+A real HTTP server, so the real client talks to it; its answers are in wandb_answers.yaml. Moods:
+'good'; 'refuse' (401 to everything).
 """
 
 from __future__ import annotations
@@ -17,8 +16,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
+import yaml
+
+#: Operation -> its answer.
+ANSWERS = yaml.safe_load(Path(__file__).with_name("wandb_answers.yaml").read_text("utf-8"))
 KEY = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -33,225 +37,70 @@ class Server:
     uploads: dict[str, bytes] = field(default_factory=dict)
     streams: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     projects: set[str] = field(default_factory=lambda: {"sdgbias"})
-    ended: threading.Event = field(default_factory=threading.Event)
 
     def of(self, name: str) -> list[dict[str, Any]]:
         return [variables for called, variables in self.calls if called == name]
 
 
+def _filled(answer: Any, names: dict[str, Any]) -> Any:
+    """An answer with the values of its $names."""
+    if isinstance(answer, dict):
+        return {key: _filled(value, names) for key, value in answer.items()}
+    if isinstance(answer, str) and answer.startswith("$"):
+        return names.get(answer[1:])
+    return answer
+
+
+def _artifact_file(address: str, file: dict[str, Any]) -> dict[str, Any]:
+    name, artifact = file["name"], file["artifactID"]
+    node = dict.fromkeys(("id", "name", "displayName", "storagePath"), name)
+    url = f"{address}/upload/artifact/{artifact}/{name}"
+    upload = {"uploadHeaders": [], "uploadUrl": url, "uploadMultipartUrls": None}
+    return {"node": {**node, **upload, "artifact": {"id": artifact}}}
+
+
+def _project(name: str) -> dict[str, Any]:
+    about = {"entityName": "team", "createdAt": "2026-11-21T00:00:00"}
+    node = {"id": name, "name": name, **about, "isBenchmark": False, "user": None}
+    return {"node": node, "cursor": name}
+
+
 @contextmanager
 def wandb_server(mood: str = "good") -> Iterator[Server]:
     state = Server(mood=mood)
-    artifacts: dict[str, str] = {}  # digest -> state
-    kinds: dict[str, tuple[str, str]] = {}  # digest -> name, type
+    artifacts: dict[str, dict[str, Any]] = {}  # digest -> state, collection, type
 
-    def fragment(digest: str) -> dict[str, Any]:
-        name, kind = kinds[digest]
-        project: dict[str, Any] = {"id": "p", "internalId": "42", "name": "sdgbias"}
-        project |= {"entity": {"id": "e", "name": "team"}}
-        return {
-            "__typename": "Artifact",
-            "id": digest,
-            "artifactSequence": {
-                "__typename": "ArtifactSequence",
-                "id": f"s-{name}",
-                "name": name,
-                "project": project,
-            },
-            "versionIndex": 0,
-            "artifactType": {"id": "t", "name": kind},
-            "description": None,
-            "metadata": "{}",
-            "ttlDurationSeconds": 0,
-            "ttlIsInherited": False,
-            "tags": [],
-            "historyStep": None,
-            "state": "COMMITTED",
-            "size": 1,
-            "digest": digest,
-            "commitHash": "c",
-            "fileCount": 1,
-            "createdAt": "2026-11-21T00:00:00",
-            "updatedAt": "2026-11-21T00:00:00",
-            "aliases": [],
+    def answer(operation: str, variables: dict[str, Any]) -> Any:
+        names = variables | variables.get("input", {})
+        if operation == "UpsertBucket":
+            state.projects.add(names.get("project") or "")
+        digest = names.get("digest") or names.get("artifactID") or names.get("id")
+        if operation == "CreateArtifact":
+            [collection, *_] = names.get("artifactCollectionNames") or [
+                names.get("artifactCollectionName")
+            ]
+            about = {"collection": collection, "type": names["artifactTypeName"]}
+            artifacts.setdefault(digest, {"state": "PENDING", **about})
+        if operation == "CommitArtifact":
+            artifacts[digest]["state"] = "COMMITTED"
+        known = {"id": "p", "internalId": "42"}
+        names = artifacts.get(digest, {}) | names | {"digest": digest}
+        names |= {"entity": names.get("entity") or "team"}
+        names |= {"manifest": f"{state.address}/upload/manifest/{digest}"}
+        names |= {"internal": known if names.get("projectName") in state.projects else None}
+        names |= {
+            "artifact_files": [
+                _artifact_file(state.address, file) for file in names["artifactFiles"]
+            ]
+            if operation == "CreateArtifactFiles"
+            else [],
+            "run_files": [
+                {"name": file, "uploadUrl": f"{state.address}/upload/run/{names['run']}/{file}"}
+                for file in (names["files"] if operation == "CreateRunFiles" else ())
+            ],
+            "project_edges": [_project(name) for name in sorted(state.projects)],
         }
-
-    def answer(name: str, v: dict[str, Any], query: str) -> dict[str, Any]:
-        entity = {
-            "id": "e",
-            "name": "team",
-            "projects": {},
-            "organization": None,
-            "xxhashDigestsEnabled": False,
-        }
-        if name == "Viewer":
-            return {
-                "viewer": {
-                    "id": "u",
-                    "entity": "team",
-                    "username": "person",
-                    "flags": "{}",
-                    "teams": {"edges": []},
-                    "email": "",
-                    "admin": False,
-                }
-            }
-        if name == "ServerFeaturesQuery":
-            return {"serverInfo": {"features": []}}
-        if name == "UpsertBucket":
-            state.projects.add(v.get("project") or "")
-            bucket = {
-                "id": v["name"],
-                "name": v["name"],
-                "displayName": "",
-                "description": "",
-                "config": "{}",
-                "sweepName": None,
-                "historyLineCount": 0,
-            }
-            return {
-                "upsertBucket": {
-                    "bucket": (
-                        bucket
-                        | {
-                            "project": {
-                                "id": "p",
-                                "name": v.get("project"),
-                                "entity": entity | {"name": v.get("entity") or "team"},
-                            }
-                        }
-                    ),
-                    "inserted": True,
-                }
-            }
-        if name == "ArtifactType":
-            return {"project": None}
-        if name == "ArtifactByID":
-            return {"artifact": fragment(v["id"])}
-        if name == "LinkArtifact":
-            given = v["input"]
-            made = fragment(given["artifactID"])
-            collection = made["artifactSequence"] | {"name": given["artifactPortfolioName"]}
-            member = {
-                "__typename": "ArtifactCollectionMembership",
-                "id": "m",
-                "versionIndex": 0,
-                "createdAt": "2026-11-21T00:00:00",
-                "aliases": [],
-                "artifactCollection": collection,
-                "artifact": made,
-            }
-            return {"result": {"versionIndex": 0, "artifactMembership": member}}
-        if name == "CreateArtifact":
-            given = v["input"]
-            kinds[given["digest"]] = (
-                (given.get("artifactCollectionNames") or [given.get("artifactCollectionName")])[0],
-                given["artifactTypeName"],
-            )
-            known = artifacts.setdefault(given["digest"], "PENDING")
-            sequence = {"latestArtifact": None}
-            return {
-                "createArtifact": {
-                    "artifact": {
-                        "id": given["digest"],
-                        "state": known,
-                        "artifactSequence": sequence,
-                    }
-                }
-            }
-        if name == "CreateArtifactManifest":
-            place = {
-                "id": "f",
-                "uploadUrl": f"{state.address}/upload/manifest/{v['artifactID']}",
-                "uploadHeaders": [],
-            }
-            return {
-                "createArtifactManifest": {
-                    "artifactManifest": {"id": v["artifactID"], "file": place}
-                }
-            }
-        if name == "CreateArtifactFiles":
-            files = v["input"]["artifactFiles"]
-            edges = [
-                {
-                    "node": {
-                        "id": f["name"],
-                        "name": f["name"],
-                        "displayName": f["name"],
-                        "storagePath": f["name"],
-                        "uploadHeaders": [],
-                        "uploadUrl": (
-                            f"{state.address}/upload/artifact/{f['artifactID']}/{f['name']}"
-                        ),
-                        "uploadMultipartUrls": None,
-                        "artifact": {"id": f["artifactID"]},
-                    }
-                }
-                for f in files
-            ]
-            return {"createArtifactFiles": {"files": {"edges": edges}}}
-        if name == "CommitArtifact":
-            artifacts[v["artifactID"]] = "COMMITTED"
-            return {
-                "commitArtifact": {"artifact": {"id": v["artifactID"], "digest": v["artifactID"]}}
-            }
-        if name == "UseArtifact":
-            return {
-                "useArtifact": {
-                    "artifact": {
-                        "id": v["input"]["artifactID"],
-                        "digest": "",
-                        "description": "",
-                        "state": "COMMITTED",
-                        "createdAt": "2026-11-21T00:00:00",
-                        "metadata": "{}",
-                    }
-                }
-            }
-        if name == "CreateRunFiles":
-            files = [
-                {"name": f, "uploadUrl": f"{state.address}/upload/run/{v['run']}/{f}"}
-                for f in v["files"]
-            ]
-            return {"createRunFiles": {"runID": "r", "uploadHeaders": [], "files": files}}
-        if name == "MarkRunFilesUploaded":
-            return {"markRunFilesUploaded": {"success": True}}
-        if name == "ProjectInternalId":
-            found = {"id": "p", "internalId": "42"} if v["projectName"] in state.projects else None
-            return {"project": found}
-        if name == "upsertView":
-            project = {"id": "p", "name": v["projectName"], "entityName": v["entityName"]}
-            view = {
-                "id": "VmlldzoxMjM0",
-                "type": v["type"],
-                "name": v["name"],
-                "displayName": v["displayName"],
-                "description": v["description"],
-                "project": project,
-                "spec": v["spec"],
-                "updatedAt": "2026-11-21T00:00:00",
-                "createdAt": "2026-11-21T00:00:00",
-            }
-            return {"upsertView": {"view": view, "inserted": True}}
-        if name == "GetProjects":
-            edges = [
-                {
-                    "node": {
-                        "id": p,
-                        "name": p,
-                        "entityName": "team",
-                        "createdAt": "2026-11-21T00:00:00",
-                        "isBenchmark": False,
-                        "user": None,
-                    },
-                    "cursor": p,
-                }
-                for p in sorted(state.projects)
-            ]
-            return {
-                "models": {"edges": edges, "pageInfo": {"endCursor": None, "hasNextPage": False}}
-            }
-        return {}
+        return _filled(ANSWERS.get(operation, {}), names)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -268,11 +117,8 @@ def wandb_server(mood: str = "good") -> Iterator[Server]:
                 found = re.search(r"(?:query|mutation)\s+(\w+)", sent["query"])
                 name, variables = found.group(1) if found else "", sent.get("variables") or {}
                 state.calls.append((name, variables))
-                if state.mood == "hang":
-                    state.ended.wait(60)
-                    return
                 said = (
-                    {"data": answer(name, variables, sent["query"])}
+                    {"data": answer(name, variables)}
                     if status == 200
                     else {"errors": [{"message": "not logged in"}]}
                 )
@@ -305,6 +151,5 @@ def wandb_server(mood: str = "good") -> Iterator[Server]:
     try:
         yield state
     finally:
-        state.ended.set()
         server.shutdown()
         server.server_close()

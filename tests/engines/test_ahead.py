@@ -15,13 +15,13 @@ from sdgbias.engines.hf.engine import HuggingFace
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.types import LETTERS, Prompt
 from tests.builders import families
-from tests.spec.engine_spec import image
+from tests.builders.pictures import noise
 
 #: Two chunks, each of two prompts about a picture and one without.
 CHUNKS = [
     [
-        Prompt(f"Is it rich in {n}? A or B", LETTERS, (image(n),), f"p{n}"),
-        Prompt(f"Is it poor in {n}? A or B", LETTERS, (image(n),), f"p{n}"),
+        Prompt(f"Is it rich in {n}? A or B", LETTERS, (noise(n),), f"p{n}"),
+        Prompt(f"Is it poor in {n}? A or B", LETTERS, (noise(n),), f"p{n}"),
         Prompt(f"And without a picture in {n}?", LETTERS),
     ]
     for n in (1, 2)

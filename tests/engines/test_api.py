@@ -215,11 +215,12 @@ def test_generate_and_forced_starts(server: Server, make: Callable[..., Api]) ->
 def test_other_names_for_the_limit_and_more_fields(
     server: Server, make: Callable[..., Api]
 ) -> None:
-    make(limit_field="max_completion_tokens", body={"seed": 1}, detail="low").candidate_scores(
-        [Prompt("q", "AB", (PNG,), "x")]
-    )
+    make(
+        limit_field="max_completion_tokens", body={"seed": 1}, detail="low", temperature="default"
+    ).candidate_scores([Prompt("q", "AB", (PNG,), "x")])
     body = server.bodies[0]
-    assert body["max_completion_tokens"] == 1 and "max_tokens" not in body and body["seed"] == 1
+    assert body["max_completion_tokens"] == 1 and body["seed"] == 1
+    assert "max_tokens" not in body and "temperature" not in body
     assert body["messages"][0]["content"][0]["image_url"]["detail"] == "low"
 
 
@@ -295,6 +296,7 @@ def test_the_fingerprint_follows_what_changes_scores(
         {"concurrency": 2},
         {"limits": {"requests": 5}},
         {"timeout": 9},
+        {"temperature": 0},
         {"base_url": "http://127.0.0.1:1/v1"},
     ]
     other = [
@@ -302,6 +304,7 @@ def test_the_fingerprint_follows_what_changes_scores(
         {"top_logprobs": 5},
         {"spellings": 2},
         {"detail": "low"},
+        {"temperature": "default"},
         {"base_url": "https://example.org/v1"},
         {"body": {"seed": 1}},
     ]

@@ -21,13 +21,13 @@ from sdgbias.registry.spec import ModelSpec
 from sdgbias.types import DIGITS, LETTERS, Prompt
 from tests.builders import families
 from tests.builders.character_tokenizer import BASE, finish
-from tests.spec.engine_spec import image
+from tests.builders.pictures import noise
 
 #: How Llama 3 and tekken, and how Qwen cut numbers; and a SentencePiece-like cut at spaces alone.
 PATTERNS = {"three": r"\p{N}{1,3}|\p{L}+|[^\s\p{L}\p{N}]|\s", "one": r"\p{N}|\p{L}+|\S|\s"}
 PROMPTS = [
     Prompt("How many years?", DIGITS),
-    Prompt("How many years of schooling?", DIGITS, (image(1),), "one"),
+    Prompt("How many years of schooling?", DIGITS, (noise(1),), "one"),
     Prompt("How many of 871?", DIGITS),
 ]
 

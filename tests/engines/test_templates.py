@@ -22,7 +22,7 @@ from sdgbias.types import Prompt
 from tests.builders import families
 from tests.builders.commands import ok, sdgbias
 from tests.builders.families import write_small
-from tests.spec.test_shared_prefixes import picture
+from tests.builders.pictures import noise
 
 #: As Llama 3's own: a system block that says what day it is.
 DATED = (
@@ -133,11 +133,11 @@ def test_a_template_that_takes_content_as_one_text_gets_the_mark_of_the_picture(
     folder = write_small(tmp_path / "m", "llava")
     (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
     engine = HuggingFace(spec(folder), Path())
-    shown = Prompt("Q?", "ABC", (picture(1),), "one")
+    shown = Prompt("Q?", "ABC", (noise(1),), "one")
     assert engine.render(shown) == "USER: <image>\nQ? A:"
     assert engine.render(Prompt("Q?", "ABC")) == "USER: Q? A:"
     seen, other = engine.candidate_scores(
-        [shown, Prompt("Q?", "ABC", (picture(2),), "two")]
+        [shown, Prompt("Q?", "ABC", (noise(2),), "two")]
     ).logits.tolist()
     assert seen != other
 
@@ -166,7 +166,7 @@ def test_a_template_that_marks_a_picture_never_or_twice_is_refused(
 def test_a_processor_that_finds_the_place_of_a_picture_itself_is_taken(tmp_path: Path) -> None:
     """Qianfan-OCR's template writes another mark than the one that its processor names."""
     folder = families.write(tmp_path / "m", "qianfan_ocr")
-    shown = Prompt("Q?", "ABC", (picture(1),), "one")
+    shown = Prompt("Q?", "ABC", (noise(1),), "one")
     engine = HuggingFace(spec(folder), Path())
     assert engine.processor.image_token not in engine.render(shown)
     assert engine.candidate_scores([shown]).n_tokens[0] > 200
@@ -203,7 +203,7 @@ def test_a_template_is_found_wherever_a_repository_holds_it(
 ) -> None:
     folder = write_small(tmp_path / "m", "llava")
     put(folder, template)
-    shown = Prompt("Q?", "ABC", (picture(1),), "one")
+    shown = Prompt("Q?", "ABC", (noise(1),), "one")
     assert render(load_processor(spec(folder), Path()), shown) == "USER: <image>\nQ? A:"
 
 
@@ -224,7 +224,7 @@ def test_a_tokenizers_template_that_shows_no_picture_is_left_alone(tmp_path: Pat
 def test_a_processor_that_names_no_mark_takes_the_template_of_its_tokenizer(tmp_path: Path) -> None:
     """GIT and Kosmos put pictures in themselves, so there is no mark to look for."""
     folder = families.write(tmp_path / "m", "git")
-    shown = Prompt("Q?", "ABC", (picture(1),), "one")
+    shown = Prompt("Q?", "ABC", (noise(1),), "one")
     text = render(load_processor(spec(folder), Path()), shown)
     assert text == "USER: <image>\nQ?ASSISTANT:"
     _held_by_tokenizer(folder, "{% for m in messages %}{{ m['role'] }}{% endfor %}")

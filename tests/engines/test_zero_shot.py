@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -25,29 +24,23 @@ from sdgbias.raw.synthetic.schematic_people import write_people_sample
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring import evaluate
 from sdgbias.types import Prompt
+from tests.builders.pictures import noise
 from tests.builders.tiny_clip import byte_tokenizer, save_clip, save_vit
 
 HEAD = ["ballplayer, baseball player", "groom, bridegroom", "scuba diver", "tench"]
 LABELS = {"ballplayer": HEAD[0], "nurse": [HEAD[1], HEAD[2]]}
 
 
-def picture(seed: int, size: tuple[int, int] = (40, 30)) -> bytes:
-    pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
-    out = io.BytesIO()
-    Image.fromarray(pixels).save(out, "PNG")
-    return out.getvalue()
-
-
 def direct(seed: int, names: str = "", pictures: int = 1) -> Prompt:
     return Prompt(
         P1.format(list=names or class_list()),
         "",
-        tuple(picture(seed + i) for i in range(pictures)),
+        tuple(noise(seed + i) for i in range(pictures)),
         f"p{seed}",
     )
 
 
-CHOICE = Prompt(CHOICES["p2"].format(name="nurse"), "ABC", (picture(0),), "p0")
+CHOICE = Prompt(CHOICES["p2"].format(name="nurse"), "ABC", (noise(0),), "p0")
 
 
 def spec(folder: Path, backend: str, **options: Any) -> ModelSpec:
@@ -156,7 +149,7 @@ def test_what_has_no_list_or_no_picture_is_refused(
 
 def test_vit_adds_up_the_outputs_of_a_label(vit: Path) -> None:
     engine = VitZeroShot(spec(vit, "vit-zero-shot", labels=LABELS), Path())
-    pictures = [Image.open(io.BytesIO(picture(i))) for i in range(6)]
+    pictures = [Image.open(io.BytesIO(noise(i))) for i in range(6)]
     found = engine.scores(pictures, ("nurse", "ballplayer", "singer")).exp().numpy()
     with torch.no_grad():
         pixels = engine.images(images=pictures, return_tensors="pt")["pixel_values"]

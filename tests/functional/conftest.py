@@ -9,25 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests.builders.commands import ok
-from tests.builders.once import once
+from tests.builders.once import synthetic_benchmark
 
 
 @pytest.fixture(scope="session")
 def tiny_benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """12 synthetic clusters, 24 MCQs and 6 regression questions."""
-
-    def make(folder: Path) -> None:
-        from sdgbias.benchmark.build import Draw, build
-        from sdgbias.raw.synthetic import write_sample
-
-        raw = folder / "raw"
-        write_sample(raw, 12, 5)
-        build(raw, raw / "indicators", folder / "benchmark", Draw(mcq=24, regression=6))
-        # a night doesn't check what has passed: tests/nightly/test_steps.py
-        ok("build", "--stage", "check", "--out", folder / "benchmark")
-
-    return once(tmp_path_factory, "tiny", make) / "benchmark"
+    # a night doesn't check what has passed: tests/nightly/test_steps.py
+    return synthetic_benchmark(tmp_path_factory, "tiny", 12, 24, 6, checked=True)
 
 
 @pytest.fixture(scope="module")

@@ -23,8 +23,7 @@ from sdgbias.types import PILLARS
 from tests.builders.chromium import MARKS, Screen, arrive, emulate, start, until
 from tests.builders.commands import REPOSITORY, environment, refused
 from tests.builders.nights import name as night_name
-from tests.builders.nights import publish_nights, publish_persons
-from tests.builders.regressions import told_night
+from tests.builders.nights import publish_nights, publish_persons, told_night
 from tests.builders.studies import analyse_fake
 
 pytestmark = MARKS

@@ -3,6 +3,7 @@ with their workers, and with a model that can't be evaluated; the daily look at 
 
 from __future__ import annotations
 
+import os
 import queue
 import subprocess
 import sys
@@ -232,9 +233,10 @@ def workers(server: Page, folder: Path, *kinds: str) -> Iterator[None]:
         "PREFECT_HOME": str(folder / "prefect"),
         "SDGBIAS_HOME": str(REPOSITORY),
     }
-    pools = ",".join(f"{kind}=1" for kind in kinds)
-    deploy = [sys.executable, "-m", "flows.deploy", "--pools", pools]
-    subprocess.run(deploy, cwd=REPOSITORY, env=env, check=True, timeout=900)
+    env["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    deploy = ["sh", "infra/deploy.sh", *(f"{kind}=1" for kind in kinds)]
+    for _ in ("first", "again, which changes nothing"):
+        subprocess.run(deploy, cwd=REPOSITORY, env=env, check=True, timeout=900)
     with ExitStack() as running:
         for kind in kinds:
             pool = ["worker", "start", "--pool", f"sdgbias-{kind}", "--type", "process"]

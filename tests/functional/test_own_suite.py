@@ -20,7 +20,7 @@ from sdgbias.errors import DataValidationError
 from sdgbias.nightly import regression
 from sdgbias.nightly.regression import measured, policy
 from sdgbias.nightly.regression.baseline import Target
-from sdgbias.nightly.regression.measured import paired
+from sdgbias.nightly.regression.measured import paired, pooled
 from sdgbias.report import build
 from sdgbias.report.source import Results
 from sdgbias.report.wandb import team_report
@@ -331,13 +331,17 @@ def test_a_question_with_another_picture_is_another_question(fotos: Path, tmp_pa
     }
     store.publish(results, {**run, "run_id": "later", "benchmark_id": "later"}, later)
 
-    old, new = (measured.load(results, name) for name in (run_of(fotos), "later"))
-    both = paired(old, new, "mcq", ["T5"], "accuracy", "full")
+    old, new = (
+        pooled(measured.load(results, name), "mcq", ["T5"], "accuracy", "full")
+        for name in (run_of(fotos), "later")
+    )
+    assert old is not None and new is not None
+    both, left = paired(old, new)
     flips = regression.flips.examples(results, run_of(fotos), "later", "fotos", 1000)
 
     split = items.set_index("source_id")["split"]
-    assert both is not None and split["Q 4/ü"] == "test"
-    assert both.left == 2 and len(both.before) == (split == "test").sum() - 1
+    assert split["Q 4/ü"] == "test"
+    assert left == 2 and len(both) == (split == "test").sum() - 1
     replaced = items.loc[items["source_id"] == "Q 4/ü", "item_id"].iloc[0]
     assert len(flips) and replaced not in set(flips["item_id"])
 

@@ -24,13 +24,13 @@ CASES: dict[str, dict[str, Any]] = yaml.safe_load(GOLDEN.read_text(encoding="utf
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory, tiny_benchmark: Path) -> Path:
+def world(tmp_path_factory: pytest.TempPathFactory, small_benchmark: Path) -> Path:
     """A folder with a registry, a benchmark, results of two planted models, and some rubbish."""
     folder = tmp_path_factory.mktemp("world")
     add_model(folder, "m", options={"suites": ["sdg", "people"]})
     add_model(folder, "shy", state="candidate", reason="not looked at")
     publish_fake(folder / "results" / "r.duckdb")
-    (folder / "benchmark").symlink_to(tiny_benchmark)
+    (folder / "benchmark").symlink_to(small_benchmark)
     (folder / "empty").mkdir()
     (folder / "file").write_text("")
     os.mkfifo(folder / "pipe")

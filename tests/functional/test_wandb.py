@@ -1,5 +1,5 @@
 """W&B as a person uses it: nights sent at once, a week offline that W&B's own command sends later;
-servers that are not there, refuse or hang; a Report. The server is a stand-in on loopback, the
+servers that are not there or refuse; a Report. The server is a stand-in on loopback, the
 client is the real one."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sdgbias import store
 from sdgbias.errors import InfrastructureError, UsageError
 from sdgbias.report.wandb import log, team_report
 from tests.builders.commands import environment, ok, refused, sdgbias
-from tests.builders.regressions import FIRST, SECOND, STEADY, verdict
+from tests.builders.nights import FIRST, SECOND, STEADY, verdict
 from tests.builders.results import BENCHMARK, publish_fake
 from tests.builders.wandb_server import KEY, Server, wandb_server
 

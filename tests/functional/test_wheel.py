@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from sdgbias.cli.start import without_code
 
 pytestmark = pytest.mark.slow

@@ -18,7 +18,7 @@ from sdgbias.errors import RegressionBreach
 from sdgbias.nightly import notify, records, run
 from sdgbias.nightly.regression import judge
 from sdgbias.nightly.regression.evidence import of_rule
-from sdgbias.nightly.regression.measured import Measured, RunMetrics
+from sdgbias.nightly.regression.measured import RunMetrics
 from sdgbias.nightly.regression.policy import Policy, Rule
 from sdgbias.report.pages import night as page
 from tests.builders.night_stubs import NIGHT, settings
@@ -56,7 +56,7 @@ def _judged() -> list[dict[str, object]]:
         Rule("extra", allowed=0.1, **common),
     )
     rows = np.arange(400)
-    answers = Measured(rows.astype(np.uint64), (rows < 200).astype(float), rows, {})
+    answers = pd.DataFrame({"key": rows, "value": (rows < 200) * 1.0, "cluster": rows})
     new = RunMetrics({}, {"mcq": ["T1"]}, lambda task, test, metric, method: answers)
     found = [e for rule in rules for e in of_rule(rule, new, None, "first run")]
     return judge.apply_multiplicity(found, Policy(rules))

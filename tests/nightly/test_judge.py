@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from sdgbias.analysis import night_text
@@ -16,7 +17,7 @@ from sdgbias.methods import stats
 from sdgbias.nightly.regression import judge
 from sdgbias.nightly.regression.baseline import FIRST_RUN
 from sdgbias.nightly.regression.evidence import of_rule
-from sdgbias.nightly.regression.measured import Measured, RunMetrics
+from sdgbias.nightly.regression.measured import ATTRIBUTE, RunMetrics
 from sdgbias.nightly.regression.policy import Policy, Rule
 
 RUN = {
@@ -38,17 +39,13 @@ def side(
     """values: test -> (n,) per question; rows of all tests share places, ``places`` of them
     (default: each row its own)."""
 
-    def of(task: str, test: str, metric: str, method: str) -> Measured | None:
+    def of(task: str, test: str, metric: str, method: str) -> pd.DataFrame | None:
         if test not in values or method == "img_q":
             return None
         x = np.asarray(values[test], dtype=float)
         rows = np.arange(len(x))
-        return Measured(
-            rows.astype(np.uint64) + np.uint64(start),
-            x,
-            rows % (places or len(x)),
-            {k: np.asarray(v) for k, v in (groups or {}).items()},
-        )
+        known = {"key": rows + start, "value": x, "cluster": rows % (places or len(x))}
+        return pd.DataFrame(known | {f"{ATTRIBUTE}{k}": v for k, v in (groups or {}).items()})
 
     return RunMetrics(run, {"mcq": list(values)}, of)
 
@@ -69,11 +66,18 @@ def rule(**fields: object) -> Rule:
 def judged(
     r: Rule, before: Any, after: Any, policy: Policy | None = None, **more: Any
 ) -> dict[str, Any]:
-    [row] = judge.apply_multiplicity(
-        of_rule(r, side({"T1": after}, **more), side({"T1": before}, **more)),
-        policy or Policy((r,)),
-    )
+    [row] = rows_of(r, side({"T1": after}, **more), side({"T1": before}, **more), policy=policy)
     return row
+
+
+def rows_of(
+    r: Rule,
+    new: RunMetrics,
+    old: RunMetrics | None = None,
+    why: str = "",
+    policy: Policy | None = None,
+) -> list[dict[str, Any]]:
+    return judge.apply_multiplicity(of_rule(r, new, old, why), policy or Policy((r,)))
 
 
 def hits(right: int, n: int) -> np.ndarray:
@@ -89,16 +93,58 @@ def test_a_clear_loss_is_a_breach_and_says_what_moved() -> None:
     )
 
 
-def test_a_loss_within_the_margin_is_no_breach_however_sure() -> None:
-    row = judged(rule(allowed=0.2), hits(300, 400), hits(260, 400))
-    assert row["verdict"] == PASS and row["p"] < 0.001
+QUARTER = np.where(np.arange(400) % 4 == 0, 0, 1)  # a quarter worse
+EITHER = {"worse": "either"}
 
 
-def test_better_is_never_a_breach_unless_either_way_is_worse() -> None:
-    assert judged(rule(), hits(260, 400), hits(300, 400))["verdict"] == PASS
-    assert judged(rule(worse="higher"), hits(260, 400), hits(300, 400))["verdict"] == BREACH
-    assert judged(rule(worse="either"), hits(260, 400), hits(300, 400))["verdict"] == BREACH
-    assert judged(rule(worse="either"), hits(300, 400), hits(260, 400))["verdict"] == BREACH
+@pytest.mark.parametrize(
+    ("fields", "before", "after", "places", "verdict"),
+    [
+        ({"allowed": 0.2}, hits(300, 400), hits(260, 400), 0, PASS),
+        ({}, hits(260, 400), hits(300, 400), 0, PASS),
+        ({"worse": "higher"}, hits(260, 400), hits(300, 400), 0, BREACH),
+        (EITHER, hits(260, 400), hits(300, 400), 0, BREACH),
+        (EITHER, hits(300, 400), hits(260, 400), 0, BREACH),
+        ({"min_n": 401, "allowed": 0.04}, hits(300, 400), hits(280, 400), 0, INSUFFICIENT),
+        ({"min_n": 400, "allowed": 0.08}, hits(300, 400), hits(260, 400), 0, BREACH),
+        ({"min_n": 401, "allowed": 0.08}, hits(300, 400), hits(260, 400), 0, INSUFFICIENT),
+        ({}, hits(30, 40), hits(30, 40), 0, INSUFFICIENT),
+        ({"allowed": 0.09}, hits(30, 40), hits(30, 40), 0, PASS),
+        ({}, hits(300, 400), hits(300, 400), 0, PASS),
+        ({}, np.ones(400), QUARTER, 0, BREACH),
+        ({}, np.ones(400), QUARTER, 4, INSUFFICIENT),
+        ({}, np.ones(100), np.arange(100) >= 3, 0, INSUFFICIENT),
+    ],
+    ids=[
+        "a sure loss within the margin",
+        "better",
+        "better, where higher is worse",
+        "better, where either way is worse",
+        "worse, where either way is worse",
+        "a small loss on too few questions",
+        "as many questions as asked for",
+        "one question less",
+        "no change in 40 places: up to 8.8 % of places could be worse",
+        "no change in 40 places, where 9 % are allowed",
+        "no change in many places",
+        "a quarter worse in places of one question",
+        "a quarter worse, all of it in one of four places",
+        "three changed answers, for which t says 0.04 and the coin 1/8",
+    ],
+)
+def test_verdicts(
+    fields: dict[str, Any], before: Any, after: Any, places: int, verdict: str
+) -> None:
+    assert judged(rule(**fields), before, after, places=places)["verdict"] == verdict
+
+
+def test_the_numbers_of_a_verdict_say_how_sure_it_is() -> None:
+    assert judged(rule(allowed=0.2), hits(300, 400), hits(260, 400))["p"] < 0.001
+    few = judged(rule(min_n=401, allowed=0.04), hits(300, 400), hits(280, 400))
+    assert "fewer than 401" in few["note"] and np.isnan(few["p"])
+    still = judged(rule(), hits(30, 40), hits(30, 40))
+    assert "up to 8.8 % could go unseen" in still["note"] and np.isnan(still["mde"])
+    assert judged(rule(), np.ones(100), np.arange(100) >= 3)["p"] == pytest.approx(1 / 8)
 
 
 def test_what_can_not_be_told_is_said_so_with_the_smallest_effect_that_could_be() -> None:
@@ -114,11 +160,6 @@ def test_what_can_not_be_told_is_said_so_with_the_smallest_effect_that_could_be(
     )
 
 
-def test_few_questions_conclude_nothing() -> None:
-    row = judged(rule(min_n=401, allowed=0.04), hits(300, 400), hits(280, 400))
-    assert row["verdict"] == INSUFFICIENT and "fewer than 401" in row["note"] and np.isnan(row["p"])
-
-
 def test_a_rule_within_pillars_sees_what_evens_out() -> None:
     """Up in one pillar, down in another: no change together."""
     groups = {"pillar": np.repeat(["Health", "Infrastructure"], 200)}
@@ -128,8 +169,7 @@ def test_a_rule_within_pillars_sees_what_evens_out() -> None:
     def rows(**fields: object) -> dict[str, str]:
         r = rule(worse="either", **fields)
         sides = (side({"T1": values}, groups=groups) for values in (after, before))
-        found = judge.apply_multiplicity(of_rule(r, *sides), Policy((r,)))
-        return {str(row["level"]): str(row["verdict"]) for row in found}
+        return {str(row["level"]): str(row["verdict"]) for row in rows_of(r, *sides)}
 
     assert BREACH not in rows().values()
     assert rows(within="pillar") == {"Health": BREACH, "Infrastructure": BREACH}
@@ -144,47 +184,16 @@ def test_a_large_loss_on_few_questions_is_a_breach_to_look_at() -> None:
     assert row["ci_high"] < -0.2 and row["p"] < 0.05
 
 
-def test_no_change_in_few_places_is_no_pass() -> None:
-    """40 places without a change: up to 1 - 0.025 ** (1 / 40) = 8.8 % of places could be worse."""
-    row = judged(rule(), hits(30, 40), hits(30, 40))
-    assert (
-        row["verdict"] == INSUFFICIENT
-        and "up to 8.8 % could go unseen" in row["note"]
-        and np.isnan(row["mde"])
-    )
-    assert judged(rule(allowed=0.09), hits(30, 40), hits(30, 40))["verdict"] == PASS
-    assert judged(rule(), hits(300, 400), hits(300, 400))["verdict"] == PASS
-
-
-def test_rows_of_one_place_count_once() -> None:
-    before, after = (
-        np.ones(400),
-        np.where(np.arange(400) % 4 == 0, 0, 1),
-    )  # a quarter worse: all of it in one of four places
-    assert judged(rule(), before, after)["verdict"] == BREACH
-    assert judged(rule(), before, after, places=4)["verdict"] == INSUFFICIENT
-
-
-def test_three_changed_answers_are_no_proof() -> None:
-    """t says p = 0.04 for 3 worse of 100; the coin says 1/8."""
-    row = judged(rule(), np.ones(100), np.arange(100) >= 3)
-    assert row["verdict"] == INSUFFICIENT and row["p"] == pytest.approx(1 / 8)
-
-
 def test_floors_need_no_other_run() -> None:
     r = rule(allowed=None, at_least=0.5)
     for right, verdict in ((150, BREACH), (198, INSUFFICIENT), (300, PASS)):
-        [row] = judge.apply_multiplicity(
-            of_rule(r, side({"T1": hits(right, 400)}), None, "first run"), Policy((r,))
-        )
+        [row] = rows_of(r, side({"T1": hits(right, 400)}), None, "first run")
         assert (row["verdict"], row["side"], row["allowed"]) == (verdict, "at_least", 0.5)
         assert row["level"] == ""
         low, high = (x / 400 for x in (right, right))
         assert row["ci_low"] < low <= high < row["ci_high"]
     top = rule(allowed=None, at_most=0.3)
-    [row] = judge.apply_multiplicity(
-        of_rule(top, side({"T1": hits(200, 400)}), None), Policy((top,))
-    )
+    [row] = rows_of(top, side({"T1": hits(200, 400)}))
     assert row["verdict"] == BREACH and row["side"] == "at_most"
 
 
@@ -198,57 +207,28 @@ def test_a_first_run_lacks_nothing() -> None:
 
 
 def test_what_is_missing_says_why() -> None:
-    r = rule(required=True)
-    [first] = judge.apply_multiplicity(
-        of_rule(r, side({"T1": hits(3, 40)}), None, "all 2 earlier runs are in breach"),
-        Policy((r,)),
-    )
-    assert (first["verdict"], first["value"], first["note"], first["required"]) == (
-        MISSING,
-        3 / 40,
-        "all 2 earlier runs are in breach",
-        True,
-    )
-    [other] = judge.apply_multiplicity(
-        of_rule(r, side({"T1": hits(3, 40)}), side({"T1": hits(3, 40)}, start=1000)),
-        Policy((r,)),
-    )
+    r, run, why = rule(required=True), side({"T1": hits(3, 40)}), "all 2 earlier runs are in breach"
+    [first] = rows_of(r, run, None, why)
+    assert (first["verdict"], first["value"], first["note"]) == (MISSING, 3 / 40, why)
+    assert first["required"]
+    [other] = rows_of(r, run, side({"T1": hits(3, 40)}, start=1000))
     assert other["note"].startswith("no question is in both runs")
-    [absent] = judge.apply_multiplicity(
-        of_rule(rule(methods=("img_q",)), side({"T1": hits(3, 40)}), side({"T1": hits(3, 40)})),
-        Policy((r,)),
-    )
+    [absent] = rows_of(rule(methods=("img_q",)), run, run)
     assert absent["note"] == "this run has no accuracy for img_q"
 
 
 def test_only_questions_of_both_runs_count() -> None:
-    r = rule()
-    [row] = judge.apply_multiplicity(
-        of_rule(r, side({"T1": hits(300, 400)}, start=100), side({"T1": hits(400, 400)})),
-        Policy((r,)),
-    )
-    assert (
-        row["n"] == 300
-        and row["before"] == 1.0
-        and row["value"] == 1.0
-        and "200 questions are in one run only" in row["note"]
-    )
+    [row] = rows_of(rule(), side({"T1": hits(300, 400)}, start=100), side({"T1": hits(400, 400)}))
+    assert (row["n"], row["before"], row["value"]) == (300, 1.0, 1.0)
+    assert "200 questions are in one run only" in row["note"]
 
 
 def test_all_tests_pool_what_both_were_asked_and_each_is_a_row_each() -> None:
-    new, old = (
-        side({"T1": hits(200, 400), "T2": hits(100, 400)}),
-        side({"T2": hits(300, 400), "T1": hits(300, 400), "T3": hits(1, 9)}),
-    )
-    [row] = judge.apply_multiplicity(of_rule(rule(), new, old), Policy((rule(),)))
+    new = side({"T1": hits(200, 400), "T2": hits(100, 400)})
+    old = side({"T2": hits(300, 400), "T1": hits(300, 400), "T3": hits(1, 9)})
+    [row] = rows_of(rule(), new, old)
     assert (row["n"], row["before"], row["value"]) == (800, 0.75, 0.375)
-    each = rule(tests=("each",))
-    assert [
-        r["test"] for r in judge.apply_multiplicity(of_rule(each, new, old), Policy((each,)))
-    ] == [
-        "T1",
-        "T2",
-    ]
+    assert [r["test"] for r in rows_of(rule(tests=("each",)), new, old)] == ["T1", "T2"]
 
 
 def test_holm_counts_every_test_of_a_model_but_not_floors() -> None:
@@ -294,7 +274,7 @@ def test_throughput_is_a_ratio_of_like_runs_only() -> None:
             **{k: v for k, v in other.items() if k != "engine"},
             "config": json.dumps({"engine": other.get("engine", {"seconds": 125.0})}),
         }
-        [found] = judge.apply_multiplicity(of_rule(r, side({}, run=new), side({})), Policy((r,)))
+        [found] = rows_of(r, side({}, run=new), side({}))
         return found
 
     assert row()["verdict"] == BREACH and row()["change"] == pytest.approx(
@@ -311,9 +291,7 @@ def test_throughput_is_a_ratio_of_like_runs_only() -> None:
 def test_failed_prompts_are_a_share_of_those_planned() -> None:
     r = Rule("f", "failed_share", at_most=0.01, min_n=20)
     for failed, verdict in ((0, PASS), (50, INSUFFICIENT), (500, BREACH)):
-        [row] = judge.apply_multiplicity(
-            of_rule(r, side({}, run={**RUN, "n_failed": failed}), None), Policy((r,))
-        )
+        [row] = rows_of(r, side({}, run={**RUN, "n_failed": failed}))
         assert (row["verdict"], row["value"], row["n"]) == (verdict, failed / 5000, 5000)
 
 
@@ -401,13 +379,6 @@ def test_the_smallest_effect_of_a_rule_on_either_side_needs_five_percent_in_all(
     for worse, alpha in (("lower", 2 * 0.05), ("either", 0.05)):
         row = judged(rule(worse=worse, allowed=0.0), before, after)
         assert row["mde"] == pytest.approx(stats.minimum_detectable(test.se, 59, alpha=alpha))
-
-
-def test_as_many_questions_as_asked_for_are_enough() -> None:
-    enough, short = (
-        judged(rule(min_n=n, allowed=0.08), hits(300, 400), hits(260, 400)) for n in (400, 401)
-    )
-    assert (enough["verdict"], short["verdict"]) == (BREACH, INSUFFICIENT)
 
 
 def test_a_share_that_may_have_fallen_too_far_has_not_passed() -> None:

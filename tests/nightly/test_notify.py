@@ -16,8 +16,8 @@ from sdgbias import store
 from sdgbias.analysis import night_text, nights
 from sdgbias.errors import UsageError
 from sdgbias.nightly import notify
-from tests.builders import regressions as gate_results
-from tests.builders.regressions import FIRST, LOST, SECOND
+from tests.builders import nights as gate_results
+from tests.builders.nights import FIRST, LOST, SECOND
 from tests.builders.results import copied
 from tests.builders.webhook import receiving
 

@@ -42,28 +42,15 @@ def test_a_registry_without_a_policy_takes_the_packages(tmp_path: Path) -> None:
 
 
 def test_what_a_rule_leaves_out_follows_from_its_metric() -> None:
-    read = policy.parse(
-        {
-            "rules": [
-                {"name": "n", "metric": "mae", "allowed": 0.1},
-                {"name": "s", "metric": "signature", "allowed": 0.1},
-            ]
-        },
-        "here",
-    )
-    assert (read.rules[0].task, read.rules[0].methods, read.rules[0].tests) == (
-        "regression",
-        ("full",),
-        ("all",),
-    )
-    assert read.rules[1].metrics == ("share_pessimistic", "share_conservative", "share_optimistic")
+    named = [{"name": m, "metric": m, "allowed": 0.1} for m in ("mae", "signature")]
+    mae, signature = policy.parse({"rules": named}, "here").rules
+    assert (mae.task, mae.methods, mae.tests) == ("regression", ("full",), ("all",))
+    assert signature.metrics == ("share_pessimistic", "share_conservative", "share_optimistic")
 
 
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ([], "not a mapping"),
-        ({}, "missing field 'rules'; required: rules"),
         (
             rules(worst="lower"),
             "rules[0]: unknown field 'worst'; valid: allowed, at_least, at_most, by, methods",
@@ -73,23 +60,19 @@ def test_what_a_rule_leaves_out_follows_from_its_metric() -> None:
         (rules(methods=["full", "cade+"]), "unknown methods 'cade+'; valid: cade, ctx_q"),
         (rules(tests="T9"), "unknown tests 'T9'; valid: T1, T2, T3, T4, T5, all, each"),
         (rules(worse="down"), "unknown worse 'down'; valid: either, higher, lower"),
-        (rules(minn=5), "; did you mean 'min_n'?"),
         (rules(then="page"), "unknown then 'page'; valid: alarm, quarantine"),
         (rules(allowed=-1), "rules[0]: allowed is -1; valid: 0 or more"),
-        (rules(allowed=float("nan")), "allowed is nan; valid: a finite number"),
         (rules(allowed=None), "nothing to judge by"),
         (rules(by="urban"), "knows no by"),
         (rules(metric="disparity"), "add by: country, urban, wealth"),
         (rules(metric="failed_share"), "use at_most instead of allowed"),
         (rules(metric="throughput", worse="higher"), "worse: lower"),
         (rules(min_n=1), "min_n is 1"),
-        (rules(min_n=True), "min_n is True"),
         (rules(name="Two Words"), "name is 'Two Words'"),
         ({"rules": rules()["rules"] * 2}, "two rules are named 'one'"),  # type: ignore[operator]
         ({**rules(), "alpha": 5}, "alpha is 5; valid: below 1"),
         ({**rules(), "correction": "none"}, "unknown correction 'none'; valid: holm"),
         ({**rules(), "baseline": "newest"}, "unknown baseline 'newest'; valid: last-good"),
-        ({**rules(), "examples": -1}, "examples is -1"),
     ],
 )
 def test_a_fault_is_named_with_what_is_valid(data: object, words: str) -> None:

@@ -16,9 +16,9 @@ from sdgbias.cli.gate import _print
 from sdgbias.errors import UsageError
 from sdgbias.nightly import regression
 from sdgbias.nightly.regression import baseline, flips, measured, policy
-from sdgbias.nightly.regression.measured import paired
-from tests.builders import regressions as gate_results
-from tests.builders.regressions import FIRST, LOST, SECOND, STEADY, THIRD
+from sdgbias.nightly.regression.measured import paired, pooled
+from tests.builders import nights as gate_results
+from tests.builders.nights import FIRST, LOST, SECOND, STEADY, THIRD
 from tests.builders.results import copied
 
 POLICY = policy.parse(
@@ -93,7 +93,7 @@ def test_answers_are_those_of_the_stored_predictions(written: Path) -> None:
         side.of("mcq", "T1", f"share_{d}", "full")
         for d in ("pessimistic", "conservative", "optimistic")
     ]
-    np.testing.assert_array_equal(sum(s.value for s in shares if s), np.ones(120))
+    np.testing.assert_array_equal(sum(s.value for s in shares if s is not None), np.ones(120))
     mass = side.of("mcq", "T1", "candidate_mass", "full")
     assert mass is not None and mass.value.mean() == pytest.approx(0.97)
     ties, near = (side.of("mcq", "T1", m, "full") for m in ("tie_rate", "near_tie_rate"))
@@ -131,15 +131,13 @@ def test_a_question_that_was_reworded_is_another_question(results: Path) -> None
         for t in ("scores", "predictions", "cade_params")
     }
     store.publish(results, record, tables | {"items": other.drop(columns="benchmark_id")})
-    both = paired(
-        measured.load(results, f"{LOST}-1"),
-        measured.load(results, f"{LOST}-3"),
-        "mcq",
-        ["T1"],
-        "accuracy",
-        "full",
+    old, new = (
+        pooled(measured.load(results, f"{LOST}-{n}"), "mcq", ["T1"], "accuracy", "full")
+        for n in (1, 3)
     )
-    assert both is not None and len(both.before) == 120 - 24 and both.left == 2 * 24
+    assert old is not None and new is not None
+    both, left = paired(old, new)
+    assert len(both) == 120 - 24 and left == 2 * 24
     found = flips.examples(results, f"{LOST}-2", f"{LOST}-3", "sdg", 1000)
     assert len(found) and found["item_id"].min() >= 30
 

@@ -14,19 +14,12 @@ import yaml
 
 from sdgbias.errors import ExpiredToken, HubUnreachable, RegistryError
 from sdgbias.nightly import watch, watch_rules
-from sdgbias.nightly.watch import (
-    GONE,
-    NEW_COMMIT,
-    NEW_REPOSITORY,
-    REFUSED,
-    SAME,
-    TROUBLE,
-    Finding,
-)
+from sdgbias.nightly.watch import GONE, NEW_COMMIT, NEW_REPOSITORY, REFUSED, SAME, TROUBLE, Finding
 from sdgbias.nightly.watch_rules import Everyone, Owner, Rules
 from sdgbias.registry import changes, entries
 from sdgbias.registry.machine import Machine
 from sdgbias.registry.propose import Host
+from tests.builders import night_stubs
 from tests.builders.hub import Hub, Repo, commit, weights
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -50,17 +43,8 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 def put(
     root: Path, name: str, repo: str, revision: str, state: str = "enabled", **more: Any
 ) -> None:
-    entry = {
-        "name": name,
-        "title": name.upper(),
-        "backend": "hf",
-        "repo": repo,
-        "revision": revision,
-        "state": state,
-        "reason": "x",
-        **more,
-    }
-    (root / "registry" / "models" / f"{name}.yaml").write_text(yaml.safe_dump(entry))
+    fields = {"title": name.upper(), "backend": "hf", "repo": repo, "revision": revision}
+    night_stubs.entry(root, name, state=state, reason="x", **fields, **more)
 
 
 def texts(root: Path) -> dict[str, str]:
@@ -75,15 +59,8 @@ def kinds(found: list[Finding]) -> list[tuple[str, str]]:
 
 def test_a_new_commit_becomes_a_candidate_once(root: Path, served: Hub) -> None:
     repo = served.repos["lab/vlm"]
-    put(
-        root,
-        "vlm",
-        "lab/vlm",
-        repo.commits[0].sha,
-        batch_size=3,
-        dtype="float32",
-        options={"suites": ["people"]},
-    )
+    known = {"batch_size": 3, "dtype": "float32", "options": {"suites": ["people"]}}
+    put(root, "vlm", "lab/vlm", repo.commits[0].sha, **known)
     before = texts(root)
     assert kinds(watch.look(root, Rules(), HERE)) == [(SAME, "")]
 
@@ -104,13 +81,8 @@ def test_a_new_commit_becomes_a_candidate_once(root: Path, served: Hub) -> None:
     (seen,) = watch.look(root, Rules(), HERE)
     assert seen.written and seen.name == dry.name and f"@{head[:8]}" in seen.line()
     made = entries.load(root, seen.name)
-    assert (made.state, made.revision, made.batch_size, made.dtype, made.options) == (
-        "candidate",
-        head,
-        3,
-        "float32",
-        {"suites": ["people"]},
-    )
+    assert (made.state, made.revision) == ("candidate", head)
+    assert {name: getattr(made, name) for name in known} == known
     assert (
         made.title == f"VLM ({head[:8]})"
         and "new commit of vlm" in made.reason
@@ -252,54 +224,30 @@ def test_trouble_of_one_repository_stops_no_other(
     assert texts(root) == before, "nobody is put aside because the hub is down"
 
 
-# (rules, words of the error or None): the same table is put to the code and to the published JSON
-# Schema
+OWNER = {
+    "owner": "lab",
+    "pipelines": ["image-text-to-text"],
+    "max_params_b": 7,
+    "licences": ["mit"],
+    "match": "a.*",
+    "newer_than": "2026-01-31",
+    "suites": ["sdg", "people"],
+    "gpu": "a100",
+}
+#: (rules, words of the error or None), put to the code and to the published JSON Schema; what every
+#: format refuses: tests/test_formats.py.
 RULES: dict[str, tuple[Any, str | None]] = {
     "nothing": (None, None),
-    "all": (
-        {
-            "commits": False,
-            "skip": ["a"],
-            "owners": [
-                {
-                    "owner": "lab",
-                    "pipelines": ["image-text-to-text"],
-                    "max_params_b": 7,
-                    "licences": ["mit"],
-                    "match": "a.*",
-                    "newer_than": "2026-01-31",
-                    "suites": ["sdg", "people"],
-                    "gpu": "a100",
-                }
-            ],
-        },
-        None,
-    ),
+    "all": ({"commits": False, "skip": ["a"], "owners": [OWNER]}, None),
     "owner alone": ({"owners": [{"owner": "lab"}]}, None),
-    "a list": ([], "not a mapping"),
     "unknown field": (
         {"organisations": []},
         "unknown field 'organisations'; valid: commits, enable, everyone, owners, probe, skip",
     ),
-    "unknown condition": (
-        {"owners": [{"owner": "lab", "size": 7}]},
-        r"owners\[0\]: unknown field 'size'",
-    ),
-    "commits as text": ({"commits": "yes"}, "commits is 'yes'; valid: true or false"),
-    "skip as text": ({"skip": "a"}, "skip is 'a'; valid: a list"),
     "owners a mapping": ({"owners": {}}, "owners is {}; valid: a list: .*each with `owner`"),
-    "owner a text": ({"owners": ["lab"]}, "not a mapping"),
-    "no owner": ({"owners": [{}]}, r"owners\[0\]: missing field \'owner\'; required: owner"),
     "owner a repository": ({"owners": [{"owner": "lab/vlm"}]}, "owner is 'lab/vlm'"),
     "owner climbs": ({"owners": [{"owner": "../x"}]}, "owner is '../x'"),
     "size 0": ({"owners": [{"owner": "lab", "max_params_b": 0}]}, "max_params_b is 0"),
-    "size true": ({"owners": [{"owner": "lab", "max_params_b": True}]}, "max_params_b is True"),
-    "licence a text": ({"owners": [{"owner": "lab", "licences": "mit"}]}, "licences is 'mit'"),
-    "no date": (
-        {"owners": [{"owner": "lab", "newer_than": "last week"}]},
-        "newer_than is 'last week'",
-    ),
-    "gpu a number": ({"owners": [{"owner": "lab", "gpu": 1}]}, "gpu is 1; valid: text"),
 }
 
 
@@ -326,8 +274,6 @@ def test_rules(name: str, tmp_path: Path) -> None:
     [
         ("owners: [{owner: lab, match: '('}]", "is no regular expression"),
         ("owners: [{owner: lab, suites: [Two words]}]", "unknown suite 'Two words'"),
-        ("skip: [\n", "not readable YAML"),
-        ("skip: []\nskip: []\n", "given twice"),
         ("owners: [{owner: lab, newer_than: 2026-02-30}]", "newer_than|not readable"),
     ],
 )

@@ -125,15 +125,6 @@ def test_every_row_that_leaves_says_why(tmp_path: Path) -> None:
     }
 
 
-def test_a_file_that_is_not_facet_is_told(tmp_path: Path) -> None:
-    path = tmp_path / "annotations.csv"
-    path.write_text("person_id,filename\n1,a.jpg\n")
-    with pytest.raises(InputError, match=r"annotations.csv: missing column\(s\) class1"):
-        read_annotations(path)
-    with pytest.raises(InputError, match="is no readable CSV"):
-        read_annotations(tmp_path / "nothing.csv")
-
-
 def test_the_published_header_is_read(shared: Path) -> None:
     found = read_annotations(shared / "people" / "facet_annotations_header_only.csv")
     assert found.n_rows == 0 and found.people.empty and found.quarantine.empty

@@ -50,7 +50,7 @@ def near_tables(draw: st.DrawFn) -> tuple[list[str], Rows]:
     return keys, rows
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(near_tables(), st.sampled_from([0, 1, 3, 4, 5, 20, 63]), st.randoms(use_true_random=False))
 def test_same_as_brute_force_in_any_order(
     table: tuple[list[str], Rows], threshold: int, chance: random.Random
@@ -71,7 +71,7 @@ def test_threshold_is_the_last_that_counts(bits: int, near: bool) -> None:
     assert groups(["b", "a"], [(one,), (other,)]) == (["a", "a"] if near else ["b", "a"])
 
 
-@pytest.mark.parametrize("threshold", [1, 2, 3, 4, 5, 8, 16, 31, 63])
+@pytest.mark.parametrize("threshold", [1, 3, 4, 5, 16, 63])
 def test_differences_spread_over_the_bits_hide_nothing(threshold: int) -> None:
     """One flipped bit in each of as many stretches as may differ: only one band more than that
     still agrees."""

@@ -154,32 +154,6 @@ def test_long_ids_stay_text(tmp_path: Path) -> None:
     assert index_photos(tmp_path).rows["photo_id"].tolist() == ["1002355980508103999"]
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (
-            f"id,year\n9,{ONE}\n",
-            "AL.csv: no column for the cluster's DHSID_EA; name it .*dhsid.*found: id, year",
-        ),
-        (
-            f"DHSID_EA,year\n{ONE},2008\n",
-            "AL.csv: no column for the photo's id; name it id or .*found: DHSID_EA, year",
-        ),
-        (f"id,DHSID_EA,path\n9,{ONE},../../../x.jpeg\n", "'../../../x.jpeg' climbs out of"),
-        (f"id,DHSID_EA,path\n9,{ONE},/etc/passwd\n", "'/etc/passwd' climbs out of"),
-        (f"id,DHSID_EA\n../../9,{ONE}\n", "'../../9' climbs out of"),
-        ("id,DHSID_EA\n9,../AL\n", "'../AL' climbs out of"),
-        ("id,DHSID_EA\n9,1\n9,2\n", "AL.csv: none of its 2 rows names a photo of .*first row: 1/9"),
-        ("", "AL.csv is no readable CSV"),
-    ],
-)
-def test_bad_metadata(tmp_path: Path, text: str, says: str) -> None:
-    put_photo(tmp_path, ONE, "9")
-    put_metadata(tmp_path, text)
-    with pytest.raises(InputError, match=says):
-        index_photos(tmp_path)
-
-
 def test_archives_are_read_in_place(tmp_path: Path) -> None:
     for photo_id in ("8", "9"):
         put_photo(tmp_path, ONE, photo_id)
@@ -203,9 +177,6 @@ def test_broken_archives(tmp_path: Path) -> None:
     with pytest.raises(PhotoError, match="CRC") as caught:
         read_photo(tmp_path / index_photos(tmp_path).rows["path"][0])
     assert caught.value.rule == "photo-corrupt"
-    path.write_bytes(data[: len(data) // 2])
-    with pytest.raises(InputError, match=r"AL.zip: unreadable zip .*download it again"):
-        index_photos(tmp_path)
 
 
 def candidates(raw: Path) -> list[tuple[str, str]]:

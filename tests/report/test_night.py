@@ -14,8 +14,8 @@ from sdgbias.analysis import nights
 from sdgbias.report import build
 from sdgbias.report.charts import over_nights
 from sdgbias.report.pages import night
-from tests.builders import regressions as gate_results
-from tests.builders.regressions import FIRST, LOST, SECOND
+from tests.builders import nights as gate_results
+from tests.builders.nights import FIRST, LOST, SECOND
 from tests.builders.results import copied
 
 

@@ -20,8 +20,8 @@ from sdgbias import store
 from sdgbias.errors import StoreError
 from sdgbias.report.wandb import log
 from sdgbias.types import PILLARS
+from tests.builders.nights import STEADY, verdict
 from tests.builders.numbers import disparity, numbers_of
-from tests.builders.regressions import STEADY, verdict
 from tests.builders.results import BENCHMARK, publish_fake
 from tests.builders.wandb_files import Offline, read
 

@@ -4,22 +4,12 @@ tests/vllm/test_spec.py."""
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 import pytest
-from PIL import Image
 
 from sdgbias.engines import Backend
 from sdgbias.types import DIGITS, Prompt
-
-
-def image(seed: int) -> bytes:
-    pixels = np.random.default_rng(seed).integers(0, 255, (40, 40, 3), dtype=np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG")
-    return buffer.getvalue()
-
+from tests.builders.pictures import noise
 
 PROMPTS = [
     Prompt("Question: how high?\nOptions: A. low; B. high", "AB"),
@@ -28,24 +18,24 @@ PROMPTS = [
         " C. high",
         "ABC",
     ),
-    Prompt("Q", "ABC", (image(1),), "one"),
+    Prompt("Q", "ABC", (noise(1),), "one"),
     Prompt(
-        "Question: a longer text about asset_index=1.5 with a picture", "ABC", (image(2),), "two"
+        "Question: a longer text about asset_index=1.5 with a picture", "ABC", (noise(2),), "two"
     ),
-    Prompt("How many years?", DIGITS, (image(1),), "one"),
+    Prompt("How many years?", DIGITS, (noise(1),), "one"),
     Prompt("How many years of schooling?", DIGITS),
 ]
 #: A street and a map, as the image layout `several` gives them; the second shares a picture with
 #: the first.
 PAIRS = [
-    Prompt("Question: which of the two?", "AB", (image(4), image(5)), "four-five"),
+    Prompt("Question: which of the two?", "AB", (noise(4), noise(5)), "four-five"),
     Prompt(
         "Question: which of the two, all things considered?",
         "ABC",
-        (image(5), image(4)),
+        (noise(5), noise(4)),
         "five-four",
     ),
-    Prompt("How many years?", DIGITS, (image(4), image(6)), "four-six"),
+    Prompt("How many years?", DIGITS, (noise(4), noise(6)), "four-six"),
 ]
 
 
@@ -78,7 +68,7 @@ def test_the_image_and_the_text_matter(engine: Backend) -> None:
     p = PROMPTS[2]
     variants = [
         p,
-        Prompt(p.text, p.candidates, (image(3),), "three"),
+        Prompt(p.text, p.candidates, (noise(3),), "three"),
         Prompt(p.text + "?", p.candidates, p.images, p.image_id),
         Prompt(p.text, p.candidates),
     ]

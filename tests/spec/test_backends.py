@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from sdgbias.engines import Backend, load
@@ -13,7 +12,6 @@ from sdgbias.errors import ModelError, RegistryError
 from sdgbias.registry import entries
 from sdgbias.registry.spec import ModelSpec
 from tests.builders import endpoint, served_model
-from tests.builders.bare_model import Bare, largest_difference
 from tests.builders.families import write_small
 from tests.spec.engine_spec import *  # noqa: F403
 from tests.spec.engine_spec import PAIRS, PROMPTS
@@ -70,27 +68,6 @@ def test_fingerprint_is_stable_and_covers_the_weights(tmp_path: Path) -> None:
         for n, s in (("a", 0), ("b", 0), ("c", 1))
     )
     assert one.fingerprint == same.fingerprint != other.fingerprint
-
-
-@pytest.mark.parametrize("kind", ["byte", "metaspace"])
-def test_hf_scores_and_answers_as_the_bare_model_does(tmp_path: Path, kind: str) -> None:
-    """One picture, two and none; a space alone or in one token with a candidate; forced starts."""
-    folder = write_small(tmp_path, "llava", kind)
-    engine, bare, prompts = (
-        load(spec("hf", f"path:{folder}"), Path()),
-        Bare(folder),
-        PROMPTS + PAIRS,
-    )
-    scores = engine.candidate_scores(prompts)
-    assert largest_difference(bare, engine, prompts) <= 1e-4
-    mass = [np.exp(bare.log_probabilities(prompt)).sum() for prompt in prompts]
-    assert scores.mass == pytest.approx(np.array(mass), abs=1e-4)
-    lengths = [bare.inputs(prompt)["input_ids"].shape[1] for prompt in prompts]
-    assert scores.n_tokens.tolist() == lengths
-    for prompt in PROMPTS[3:]:
-        for start in ("", "7"):
-            [[ours]] = engine.generate([prompt], [start], 6).texts
-            assert ours == bare.answer(prompt, 6, start)
 
 
 def test_no_single_token_for_b(tmp_path: Path) -> None:

@@ -1,35 +1,303 @@
-"""Families as the hub holds them, against the bare model called by hand; the whole table:
-bench/families.py."""
+"""Families of the engine hf: each gives the scores and answers of the model called by hand, alone,
+together, behind one beginning and in half precision; and what admission decides about it.
+
+The whole table of families: bench/families.py."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
-from sdgbias.engines import load
+from sdgbias.engines.hf import engine as hf
+from sdgbias.engines.hf.ways import decide
+from sdgbias.errors import ModelError
 from sdgbias.registry.spec import ModelSpec
+from sdgbias.types import DIGITS, LETTERS, Prompt, ScoreBatch
 from tests.builders import families
 from tests.builders.bare_model import Bare, four_views, largest_difference
+from tests.builders.pictures import noise
 
-#: Positions of its own; one picture encoder before a decoder; tiles; a Q-Former without a chat
-#: template; cross attention.
-FAMILIES = ("qwen2_5_vl", "llava", "internvl", "blip-2", "mllama")
+#: A square, a wide and a tall picture: as many tokens each as its shape asks for.
+PICTURES = {
+    "": (),
+    "square": (noise(1),),
+    "wide": (noise(2, 84, 42),),
+    "tall": (noise(3, 42, 84),),
+}
+QUESTIONS = [
+    ("Question: how high is it?\nOptions: A. low; B. high", "AB"),
+    ("Question: how high is it?\nContext: asset=1.5\nOptions: A. low; B. mid; C. high", LETTERS),
+    ("Question: how high is it?\nContext: asset=2\nOptions: A. low; B. mid; C. high", LETTERS),
+    ("Question: how many years, all things considered?", DIGITS),
+    ("Question: how many years?", DIGITS),
+    ("Q", LETTERS),
+]
+PROMPTS = [
+    Prompt(text, candidates, data, name)
+    for name, data in PICTURES.items()
+    for text, candidates in QUESTIONS
+]
+#: Two pictures in one prompt, which not every family takes as its documentation shows it.
+PAIRS = [
+    Prompt("Which of the two?", "AB", (noise(4), noise(5)), "four-five"),
+    Prompt("How many years?", DIGITS, (noise(5), noise(4)), "five-four"),
+]
+ONE_PICTURE = ("instructblip", "llava_onevision")
+#: Families whose beginnings depend on what follows, or that can't go on behind them.
+NOT_SHARING = ("instructblip", "mllama", "paligemma")
+#: Largest difference of a log-score, by dtype: rounding of 24, 11 and 8 bits, through two layers.
+NEAR = {"float32": 1e-4, "float16": 0.01, "bfloat16": 0.1}
+
+Load = Callable[..., hf.HuggingFace]
+Alone = Callable[[str, str], tuple[hf.HuggingFace, ScoreBatch]]
+#: Where a neighbour changes a score, so that admission has to find it out (PaliGemma).
+ALONE = ("paligemma",)
+every_family = pytest.mark.parametrize(
+    "family", [name for name in families.SMALL if name not in ALONE]
+)
+every_tokenizer = pytest.mark.parametrize("kind", ["byte", "metaspace"])
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """A random model in the files of a hub repository."""
+
+    def save(family: str, kind: str = "byte") -> Path:
+        return families.write_small(tmp_path_factory.mktemp(f"{family}-{kind}"), family, kind)
+
+    return functools.cache(save)
+
+
+@pytest.fixture(scope="module")
+def load(saved: Callable[..., Path]) -> Load:
+    """An engine around such a model."""
+
+    def open_engine(
+        family: str, kind: str = "byte", share: bool = True, dtype: str = "float32"
+    ) -> hf.HuggingFace:
+        return opened(saved(family, kind), dtype, share_prefix=share)
+
+    return open_engine
+
+
+def opened(folder: Path, dtype: str = "float32", **options: object) -> hf.HuggingFace:
+    return hf.HuggingFace(
+        ModelSpec(
+            "m", "M", "hf", f"path:{folder}", "local", "enabled", dtype=dtype, options=options
+        ),
+        Path(),
+    )
+
+
+@pytest.fixture(scope="module")
+def alone(load: Load) -> Alone:
+    """An engine that shares nothing, and what it once gave for all prompts."""
+
+    def score_alone(family: str, kind: str = "byte") -> tuple[hf.HuggingFace, ScoreBatch]:
+        engine = load(family, kind, share=False)
+        return engine, engine.candidate_scores(PROMPTS)
+
+    return functools.cache(score_alone)
+
+
+# ----------------------------------------------------------------------
+# every family
+
+
+@every_tokenizer
+@every_family
+def test_scores_and_answers_equal_those_of_the_bare_model(
+    saved: Callable[..., Path], load: Load, alone: Alone, family: str, kind: str
+) -> None:
+    """A space alone or in one token with a candidate; no picture, one and two; forced starts."""
+    bare, (engine, scores) = Bare(saved(family, kind)), alone(family, kind)
+    computed = {name: engine.counts[name] for name in ("tokens_of_prompts", "tokens_prefilled")}
+    assert set(computed.values()) == {scores.n_tokens.sum()}
+    assert engine.counts["images_encoded"] == sum(bool(prompt.images) for prompt in PROMPTS)
+
+    asked = PROMPTS if family in ONE_PICTURE else PROMPTS + PAIRS
+    assert largest_difference(bare, engine, asked) <= NEAR["float32"]
+    shown = PROMPTS[:2] + PROMPTS[6:8]
+    mass = [np.exp(bare.log_probabilities(prompt)).sum() for prompt in shown]
+    assert [scores.mass[PROMPTS.index(prompt)] for prompt in shown] == pytest.approx(mass, abs=1e-4)
+    numbers = PROMPTS[9:11] + PROMPTS[3:4]
+    for start in ("", "7"):
+        answers = [one[0] for one in engine.generate(numbers, [start], 4).texts]
+        assert answers == [bare.answer(prompt, 4, start) for prompt in numbers]
+
+
+@every_tokenizer
+@pytest.mark.parametrize("family", [name for name in families.SMALL if name not in NOT_SHARING])
+def test_scores_behind_one_beginning_are_those_of_each_prompt_alone(
+    load: Load, alone: Alone, family: str, kind: str
+) -> None:
+    want, engine = alone(family, kind)[1], load(family, kind)
+    found = engine.candidate_scores(PROMPTS)
+    assert found.n_tokens.tolist() == want.n_tokens.tolist()
+    assert found.logits == pytest.approx(want.logits, abs=1e-4, nan_ok=True)
+    assert found.mass == pytest.approx(want.mass, abs=1e-4)
+    assert found.top_token == want.top_token
+    assert engine.counts["tokens_of_prompts"] == want.n_tokens.sum()
+    assert engine.counts["tokens_prefilled"] < 0.95 * want.n_tokens.sum()
+    assert engine.counts["images_encoded"] == 3
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", families.SMALL)
+def test_admission_decides_once_which_ways_are_right(load: Load, family: str, dtype: str) -> None:
+    """In bfloat16 a difference must not pass for rounding."""
+    engine = load(family, share=False, dtype=dtype)
+    found = decide(engine, PROMPTS)
+    assert found.batch_size == engine.batch_size == (1 if family in ALONE else 8), found.line
+    assert found.share_prefix == engine.share_prefix == (family not in NOT_SHARING), found.line
+    refused = "beginnings aren't shared: behind shared beginnings:" in found.line
+    assert refused == (family in NOT_SHARING and family not in ALONE)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@every_family
+def test_half_precision_only_rounds(
+    saved: Callable[..., Path], load: Load, family: str, dtype: str
+) -> None:
+    """The head's logits are in float32, whatever kind of head it is."""
+    bare, engine = Bare(saved(family)), load(family, share=False, dtype=dtype)
+    assert largest_difference(bare, engine, PROMPTS) <= NEAR[dtype]
+    for prompt in (PROMPTS[0], PROMPTS[6]):
+        with torch.inference_mode():
+            assert engine.forward(**engine.inputs([prompt])).logits.dtype == torch.float32
+    answers = engine.generate(PROMPTS[9:11], ["", "3"], 4).texts
+    assert [one[1][0] for one in answers] == ["3", "3"]
+
+
+#: As the hub holds them: positions of its own; one picture encoder before a decoder; tiles; a
+#: Q-Former without a chat template; cross attention.
+WHOLE = ("qwen2_5_vl", "llava", "internvl", "blip-2", "mllama")
 
 
 @pytest.mark.parametrize(
-    "name", [FAMILIES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES[1:])]
+    "name", [WHOLE[0], *(pytest.param(name, marks=pytest.mark.slow) for name in WHOLE[1:])]
 )
-def test_scores_and_numbers_equal_those_of_the_bare_model(name: str, tmp_path: Path) -> None:
+def test_pictures_of_a_familys_own_size_give_what_the_bare_model_gives(
+    name: str, tmp_path: Path
+) -> None:
     folder = families.write(tmp_path / name, name)
     files = {path.name for path in folder.iterdir()}
     assert {"config.json", "preprocessor_config.json", "tokenizer.json"} <= files
-    engine = load(ModelSpec("m", "M", "hf", f"path:{folder}", "local", "enabled"), Path())
-    bare, prompts = Bare(folder), four_views()
-    assert largest_difference(bare, engine, prompts) <= 1e-4
-    numbers = [prompts[-2], prompts[-1]]
-    ours = [answers[0] for answers in engine.generate(numbers, [""], 3).texts]
-    assert ours == [bare.answer(prompt, 3) for prompt in numbers]
+    engine, bare, prompts = opened(folder), Bare(folder), four_views()
+    assert largest_difference(bare, engine, prompts) <= NEAR["float32"]
+    answers = [answers[0] for answers in engine.generate(prompts[-2:], [""], 3).texts]
+    assert answers == [bare.answer(prompt, 3) for prompt in prompts[-2:]]
+
+
+# ----------------------------------------------------------------------
+# one family
+
+
+def test_words_are_scored_without_a_picture_where_the_processor_asks_for_one(load: Load) -> None:
+    engine = load("paligemma", share=False)
+    assert not engine.maker.reads_text
+    scores = engine.candidate_scores(PROMPTS)
+    assert np.isfinite(scores.logits[:, :2]).all()
+
+
+def test_a_picture_is_prepared_and_encoded_once(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = load("qwen2_5_vl")
+    whole = type(engine.processor.image_processor).__call__
+    calls: list[int] = []
+
+    def counted(self: Any, images: Any, *args: Any, **options: Any) -> Any:
+        calls.append(len(images))
+        return whole(self, images, *args, **options)
+
+    monkeypatch.setattr(type(engine.processor.image_processor), "__call__", counted)
+    engine.candidate_scores(PROMPTS)
+    assert calls == [1, 1, 1]
+
+
+@pytest.mark.parametrize(("size", "places"), [(1, 512), (32, 1), (3, 6)])
+def test_any_size_of_batch_behind_a_beginning_gives_the_same(
+    load: Load, alone: Alone, monkeypatch: pytest.MonkeyPatch, size: int, places: int
+) -> None:
+    _, want = alone("llava", "metaspace")
+    monkeypatch.setattr(hf, "_PLACES", places)
+    engine = load("llava", "metaspace")
+    engine.batch_size = size
+    assert engine.candidate_scores(PROMPTS).logits == pytest.approx(
+        want.logits, abs=1e-4, nan_ok=True
+    )
+
+
+def planted(engine: hf.HuggingFace, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    """A model that is wrong in part of what it is asked."""
+    whole = type(engine.model).forward
+
+    @functools.wraps(whole)
+    def faulty(self: Any, *args: Any, **given: Any) -> Any:
+        behind = given.get("past_key_values") is not None and given["input_ids"].shape[1] > 1
+        behind = behind and given["past_key_values"].get_seq_length() > 0
+        if fault == "raises behind a cache" and behind:
+            raise ValueError("no second part, please")
+        out = whole(self, *args, **given)
+        if fault == "behind a cache" and behind:
+            out.logits = out.logits * 1.5
+        if fault == "in batches" and len(given["input_ids"]) > 1 and not behind:
+            out.logits = out.logits * 1.5
+        return out
+
+    monkeypatch.setattr(type(engine.model), "forward", faulty)
+
+
+@pytest.mark.parametrize(
+    ("fault", "size", "why"),
+    [
+        ("behind a cache", 8, "behind shared beginnings: log-probabilities differ by up to"),
+        ("raises behind a cache", 8, "behind shared beginnings: ValueError: no second part"),
+        ("in batches", 1, "in batches: log-probabilities differ by up to"),
+    ],
+)
+def test_a_model_that_is_wrong_in_one_way_is_not_asked_so(
+    load: Load,
+    alone: Alone,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+    size: int,
+    why: str,
+) -> None:
+    _, want = alone("llava", "byte")
+    engine = load("llava")
+    planted(engine, monkeypatch, fault)
+    found = decide(engine, PROMPTS)
+    assert (found.batch_size, found.share_prefix) == (size, False) and why in found.line
+    assert engine.candidate_scores(PROMPTS).logits == pytest.approx(
+        want.logits, abs=1e-4, nan_ok=True
+    )
+
+
+def test_what_goes_wrong_at_run_time_is_not_swallowed(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = load("llava")
+    planted(engine, monkeypatch, "raises behind a cache")
+    with pytest.raises(ValueError, match="no second part, please"):
+        engine.candidate_scores(PROMPTS)
+
+
+def test_a_picture_behind_the_question_is_no_common_beginning(load: Load) -> None:
+    engine = load("llava")
+    parts = "{% for p in m['content'] | reverse %}{{ p['text'] if p['text'] else '<image>' }}"
+    engine.processor.chat_template = (
+        "{% for m in messages %}" + parts + "{% endfor %}{% endfor %}ASSISTANT:"
+    )
+    with pytest.raises(ModelError, match="put the picture in front .* share_prefix: false"):
+        engine.candidate_scores(PROMPTS)
 
 
 def test_the_page_counts_what_its_rows_say() -> None:

@@ -204,7 +204,7 @@ store.connect = watched
 for line in sys.stdin:
     instant = int(line)
     if not (fork := os.fork()):
-        store.publish(PATH, run(), tables(0.9, items=2000))
+        store.publish(PATH, run(), tables(0.9, items=50))
         print(Watched.statements, flush=True)
         os._exit(0)
     print(os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]), flush=True)

@@ -75,9 +75,6 @@ def test_a_runs_id_hangs_on_model_benchmark_settings_and_version(
     assert (of() == first) == suite.held_out  # free answers are read by the encoder
 
 
-OLD = ["m-0a9f8045467c", "m-03955134da52", "m-e97938f25af3", "m-e97938f25af3"]
-
-
 @pytest.mark.parametrize("name", [*SUITES, "dots", "my-suite_2"])
 def test_a_suite_may_have_a_name_of_its_own(name: str) -> None:
     assert entries.suite_fault(name) == ""

@@ -12,7 +12,9 @@ from sdgbias.benchmark.release.records import (
     ONWARD,
     refuse_foreign,
 )
+from sdgbias.errors import UsageError
 from sdgbias.files import json_object, write_json
+from sdgbias.registry.entries import HUB_ID
 from sdgbias.registry.fetch import asking_hub, download
 from sdgbias.registry.hub import seconds
 
@@ -25,9 +27,11 @@ def fetch(
     commit of an earlier fetch into ``out``, else the newest one. The commit is stored in
     ``out``/fetched.json, so that running it again changes no version. ``tell`` gets the size first.
 
-    Raises UsageError (``out`` holds another dataset), RegistryError (not on the hub), Gated,
-    ExpiredToken, HubUnreachable, DiskFull, StoreError.
+    Raises UsageError (no id of the hub; ``out`` holds another dataset), RegistryError (not on the
+    hub), Gated, ExpiredToken, HubUnreachable, DiskFull, StoreError.
     """
+    if not HUB_ID.fullmatch(repo):
+        raise UsageError(f"--repo {repo!r}; valid: OWNER/NAME of a dataset on the hub")
     earlier = json_object(out / FETCHED)
     refuse_foreign(out, mine=earlier.get("repo") == repo or _looks_downloaded(out))
     wanted = revision or str(earlier.get("commit", "")) or "main"

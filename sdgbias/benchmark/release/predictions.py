@@ -1,75 +1,36 @@
-"""CADE on the benchmark authors' prediction tables (prediction_tables.py): prepare them, tune and
-apply CADE, write the results."""
+"""CADE on the benchmark authors' prediction tables: read them, tune, decide, write the results.
+
+A folder holds `<task>_T<k>` (Full; IMG+Q at T5) and `<task>_T<k>_text` (CTX+Q; Q-only at T5) as
+.csv or .parquet. IMG+Q and Q-only are those of T5, as in the authors' code. Rows are joined by
+`index`, the item id, never by position. Tables and rows that lack a view are counted.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 
-from sdgbias.benchmark.release.prediction_tables import PredictionTables, read_tables
-from sdgbias.errors import InputError, StoreError, UsageError
-from sdgbias.files import understood, writing
-from sdgbias.methods import metrics, stats
+from sdgbias.benchmark.splits import authors_split
+from sdgbias.errors import InputError, UsageError
+from sdgbias.files import reading, refuse_other_case, understood, writable, writing
+from sdgbias.methods import cade, metrics, stats
 from sdgbias.methods.answers import parse_letter, parse_number, with_first_digit
-from sdgbias.methods.cade import Floats, Form, Numerics, Streams, decide, streams
+from sdgbias.methods.cade import Bools, Floats, Numerics
 from sdgbias.methods.search import Kind, SearchResult, SearchSettings, take, tune
-from sdgbias.types import DIGITS, TOLERANCES, CadeParams, ContextTest, Task
+from sdgbias.raw.text_tables import read_text
+from sdgbias.types import DIGITS, LETTERS, OPTION_LETTERS, TOLERANCES, CadeParams, ContextTest, Task
 
-
-@dataclass(frozen=True)
-class Prepared:
-    """Tables as arrays: streams; payoff (N, K) for the search (0 without a gold answer); values (N,
-    K) number if a digit is chosen (regression); gold_ok (N,); generated (N,) the model's answer,
-    NaN/'' where it can't be parsed."""
-
-    streams: Streams
-    payoff: Floats
-    values: Floats
-    gold_index: np.ndarray
-    gold_value: Floats
-    gold_ok: np.ndarray
-    generated: pd.Series
-
-
-def prepare(t: PredictionTables, numerics: Numerics) -> Prepared:
-    """Streams, gold answers and the payoff of each candidate."""
-    full, ctx, img, q = (t.views[view] for view in ("full", "ctx", "img", "q"))
-    s = streams(full, ctx, img, q, t.present, Form(numerics))
-    reference = numerics == "reference"
-    n, k = t.present.shape
-    answers, texts = t.frame["answer"], t.frame["prediction"]
-    if t.task is Task.MCQ:
-        gold = np.array(
-            [t.candidates.find(a.upper()) if len(a) == 1 else -1 for a in answers], dtype=np.int64
-        )
-        ok = (gold >= 0) & t.present[np.arange(n), np.maximum(gold, 0)]
-        payoff = ((np.arange(k) == gold[:, None]) & ok[:, None]).astype(float)
-        stated: list[Any] = []
-        for text, row in zip(texts, t.present, strict=True):
-            letters = "".join(
-                c for c, is_present in zip(t.candidates, row, strict=True) if is_present
-            )
-            stated.append(parse_letter(text, letters, reference) or "")
-        generated = pd.Series(stated, index=t.frame.index, dtype=object)
-        unknown = np.full((n, k), np.nan)
-        return Prepared(s, payoff, unknown, gold, unknown[:, 0], ok, generated)
-    gold_value = pd.to_numeric(answers, errors="coerce").to_numpy(dtype=float)
-    ok = np.isfinite(gold_value)
-    values = np.array([[with_first_digit(text, d, reference) for d in DIGITS] for text in texts])
-    values = values.reshape(n, k)
-    payoff = np.where(ok[:, None], -np.abs(values - gold_value[:, None]), 0.0)
-    stated = [parse_number(text, reference) for text in texts]
-    generated = pd.Series(stated, index=t.frame.index, dtype=float)
-    return Prepared(s, payoff, values, np.full(n, -1), gold_value, ok, generated)
-
-
+_STEMS = {"full": "{task}_{level}", "ctx": "{task}_{level}_text"}
+_STEMS |= {"img": "{task}_T5", "q": "{task}_T5_text"}
+_TEXTS = ("prediction", "answer", "split", "target", *OPTION_LETTERS)
+_AGAIN = "write the table again"
 #: What regression is tuned on: the paper's pooled MAE, or the error in units of each target's
 #: tolerance.
 Objective = Literal["mae", "tolerance"]
@@ -86,124 +47,266 @@ class Tuning:
     objective: Objective = "mae"
 
 
-def limits_of(t: PredictionTables, tolerance: float | None) -> Floats:
-    """(N,) tolerance of each row: ``tolerance`` for all, else its target's (Table F), NaN without
-    one."""
-    if tolerance is not None:
-        return np.full(len(t.frame), tolerance, dtype=np.float64)
-    return np.asarray(t.frame["target"].map(TOLERANCES), dtype=np.float64)
+@dataclass(frozen=True)
+class Questions:
+    """One task x level of a model, N questions with up to K candidates.
+
+    texts: split, answer, prediction and target, indexed by item id (N,). values (N, K): what each
+    candidate answers, and gold, generated (N,): the right answer and the model's, NaN none; a
+    letter is its index, a digit the generated number with that first digit. payoff (N, K): what
+    choosing a candidate earns, NaN without a gold answer. notes: counts of irregular rows. absent:
+    names of the tables that aren't there.
+    """
+
+    task: Task
+    level: ContextTest
+    candidates: str
+    texts: pd.DataFrame
+    streams: cade.Streams
+    values: Floats
+    gold: Floats
+    generated: Floats
+    payoff: Floats
+    notes: dict[str, int]
+    absent: tuple[str, ...]
+
+    def tolerances(self, one: float | None) -> Floats:
+        """(N,) ``one`` for all rows, else that of each row's target (Table F), NaN without one."""
+        given = self.texts["target"].map(TOLERANCES).to_numpy(dtype=np.float64)
+        return np.asarray(given if one is None else np.full(len(given), one), dtype=np.float64)
 
 
-def search(
-    t: PredictionTables, p: Prepared, tuning: Tuning, tolerance: float | None = None
-) -> SearchResult:
+def _read_table(folder: Path, stem: str, columns: list[str]) -> pd.DataFrame | None:
+    """One view's table: logits as floats and _TEXTS as text ('' missing), sorted by its index, the
+    item id (int64); None when there is no such file."""
+    paths = [p for p in (folder / f"{stem}.csv", folder / f"{stem}.parquet") if p.exists()]
+    if not paths:
+        return None
+    if len(paths) > 1:
+        raise InputError(f"{folder}: both {stem}.csv and {stem}.parquet exist; keep one of them")
+    [path] = paths
+    if path.suffix == ".csv":
+        table = read_text(path, again=_AGAIN).replace(["", "nan", "NaN"], np.nan)
+    else:
+        with reading(path, _AGAIN):
+            table = pq.read_table(path).to_pandas(ignore_metadata=True)
+    refuse_other_case(path, table.columns, ("index", *_TEXTS, *columns))
+    if "index" not in table.columns:
+        found = ", ".join(map(str, table.columns))
+        raise InputError(f"{path}: no column 'index' (= item_id); found: {found}")
+    if not table.columns.intersection(columns).size:
+        raise InputError(f"{path}: no logit columns; expected {columns[0]}, {columns[1]}, ...")
+    ids = pd.Index(_item_ids(path, table["index"]), name="index")
+    if (twice := ids.duplicated()).any():
+        raise InputError(f"{path}: index {ids[twice][0]} stands in more than one row; keep one")
+    given = table.reindex(columns=columns)
+    # spreadsheets of many languages export decimal commas
+    numbers = given.replace(",", ".", regex=True).apply(pd.to_numeric, errors="coerce")
+    numbers = numbers.astype(np.float64)
+    for row, at in np.argwhere(((numbers.isna() & given.notna()) | (numbers == np.inf)).to_numpy()):
+        raise InputError(
+            f"{path}: index {ids[row]}: {columns[at]} {str(given.iat[row, at])!r} is not a number;"
+            f" leave the cell empty where there is no logit, or {_AGAIN}"
+        )
+    texts = table.reindex(columns=list(_TEXTS)).astype(object).fillna("").astype("str")
+    texts = texts.apply(lambda column: column.str.strip())
+    return pd.concat([numbers, texts], axis=1).set_axis(ids).sort_index()
+
+
+def _item_ids(path: Path, given: pd.Series) -> pd.Series:
+    """Item ids (N,) as int64, exactly as written. Raises InputError for a value that is no integer
+    of 64 bits, or has a decimal point beyond 2^53, where floats skip integers."""
+    texts = given.astype("str").str.strip()
+    parts = texts.str.extract(r"^([+-]?\d{1,19})(\.0*)?$")
+    numbers = parts[0].fillna(2**63).map(int)
+    bad = numbers.abs() > np.where(parts[1].isna(), 2**63 - 1, 2**53)
+    if bad.any():
+        raise InputError(
+            f"{path}: index {texts[bad].iloc[0]!r} is not an integer item id that can be read"
+            " exactly; write ids as integers"
+        )
+    return numbers.astype(np.int64)
+
+
+def _require_agreement(folder: Path, stems: Mapping[str, str], tables: Mapping[str, Any]) -> None:
+    """Raises InputError where two tables state different answers (numbers: to six digits) or splits
+    of one question: their rows don't belong together."""
+    full = tables["full"]
+    for view, table in tables.items():
+        both = full.index.intersection(table.index if table is not None else [])
+        for name in ("answer", "split") if len(both) else ():
+            one, two = (t.loc[both, name].str.upper() for t in (full, table))
+            x, y = (pd.to_numeric(texts, errors="coerce") for texts in (one, two))
+            differs = (one != two) & (one != "") & (two != "") & ~np.isclose(x, y, 1e-6, 0)
+            if differs.any():
+                at = both[differs.to_numpy()][0]
+                raise InputError(
+                    f"{folder}: index {at}: {name} is {one.loc[at]!r} in {stems['full']} and"
+                    f" {two.loc[at]!r} in {stems[view]}; write both tables of the same questions"
+                )
+
+
+def _require_logits(table: Path, logits: Floats, needed: Bools, columns: list[str]) -> None:
+    """Raises InputError when a column of ``logits`` (N, K) is empty though questions have that
+    option: it could never be chosen. A view without any logit is one that was not asked."""
+    empty = np.isnan(logits).all(axis=0)
+    for at in np.flatnonzero(empty & needed.any(axis=0) & ~empty.all()):
+        raise InputError(
+            f"{table}: no logit in column {columns[at]}, which {needed[:, at].sum():,} of"
+            f" {len(needed):,} rows need; write the table again with {', '.join(columns)}, or name"
+            " the options that there are in the columns A, B, ... of the Full table"
+        )
+
+
+def read_questions(
+    folder: Path, task: Task, level: ContextTest, numerics: Numerics = "exact"
+) -> Questions:
+    """The four views of one task x level, joined to the rows of Full. Raises InputError."""
+    candidates = OPTION_LETTERS if task is Task.MCQ else DIGITS
+    stems = {view: name.format(task=task, level=level) for view, name in _STEMS.items()}
+    logit_columns = [f"logit_{c}" for c in candidates]
+    tables = {view: _read_table(folder, stem, logit_columns) for view, stem in stems.items()}
+    full = tables["full"]
+    if full is None:
+        names = ", ".join(sorted(p.name for p in folder.glob("*_T*"))) or "nothing"
+        raise InputError(
+            f"{folder}: no table {stems['full']}.csv or .parquet (the Full view); found:"
+            f" {names if folder.is_dir() else 'no such folder'}"
+        )
+    _require_agreement(folder, stems, tables)
+    notes = {"rows": len(full)}
+    views: dict[str, Floats] = {}
+    for view, table in tables.items():
+        rows = full.iloc[:0] if table is None else table
+        views[view] = rows[logit_columns].reindex(full.index).to_numpy(dtype=np.float64)
+        notes[f"rows_without_{view}"] = int((~np.isfinite(views[view])).all(axis=1).sum())
+        if table is not None and view != "full":
+            notes[f"{view}_rows_not_in_full"] = int((~table.index.isin(full.index)).sum())
+    needed = present = np.ones((len(full), len(candidates)), dtype=bool)
+    if task is Task.MCQ:  # A to C, and further letters up to the last one with a logit
+        some = np.any([np.isfinite(z).any(axis=0) for z in views.values()], axis=0)
+        candidates = candidates[: max(len(LETTERS), int(np.flatnonzero(some).max(initial=0)) + 1)]
+        views = {view: z[:, : len(candidates)] for view, z in views.items()}
+        named = (full[list(candidates)] != "").to_numpy()
+        has_names = named[:, : 2 if candidates == LETTERS else None].any(axis=0).all()
+        present = named if has_names else np.any([~np.isnan(z) for z in views.values()], axis=0)
+        needed = named if has_names else np.ones_like(present)
+    for view, z in views.items():
+        _require_logits(folder / stems[view], z, needed, logit_columns[: len(candidates)])
+    finite = np.isfinite([*views.values()])
+    masked = (present & ~finite).any(axis=2) & (present & finite).any(axis=2)
+    notes["rows_with_masked_candidates"] = int(masked.any(axis=0).sum())
+    split = full["split"].str.lower()
+    by_rule = split == ""
+    if not (by_rule | split.isin(["val", "test"])).all():
+        wrong = split[~by_rule & ~split.isin(["val", "test"])].iloc[0]
+        raise InputError(f"{folder / stems['full']}: split {wrong!r}; valid: val, test")
+    notes["rows_split_by_rule"] = int(by_rule.sum())
+    by_id = authors_split(task.value, full.index.to_numpy())
+    texts = full[["answer", "prediction", "target"]].assign(split=np.where(by_rule, by_id, split))
+    absent = tuple(stems[view] for view, table in tables.items() if table is None)
+    s = cade.streams(**views, present=present, form=cade.Form(numerics))
+    values, gold, generated = _answers(texts, candidates, present, numerics == "reference")
+    right = gold[:, None]
+    payoff = values == right if task is Task.MCQ else -np.abs(values - right)
+    payoff = np.where(np.isnan(right), np.nan, payoff)
+    notes["gold_missing_or_not_an_option"] = int(np.isnan(gold).sum())
+    read = (texts, s, values, gold, generated, payoff)
+    return Questions(task, level, candidates, *read, notes, absent)
+
+
+def _answers(
+    texts: pd.DataFrame, candidates: str, present: Bools, reference: bool
+) -> tuple[Floats, Floats, Floats]:
+    """values, gold and generated of Questions. ``reference``: the authors' parsers."""
+    answers, said = texts["answer"], texts["prediction"]
+    if candidates == DIGITS:
+        numbers = [[with_first_digit(text, d, reference) for d in DIGITS] for text in said]
+        stated = np.array([parse_number(text, reference) for text in said], dtype=np.float64)
+        right = pd.to_numeric(answers, errors="coerce").replace([np.inf, -np.inf], np.nan)
+        return np.array(numbers).reshape(present.shape), right.to_numpy(np.float64), stated
+    index = {letter: at for at, letter in enumerate(candidates)}
+    options = ["".join(np.array([*candidates])[row]) for row in present]
+    letters = [parse_letter(*of, reference) for of in zip(said, options, strict=True)]
+    golds = [a if a in of else "" for a, of in zip(answers.str.upper(), options, strict=True)]
+    gold, stated = (
+        np.array([index.get(str(letter), np.nan) for letter in of]) for of in (golds, letters)
+    )
+    return np.broadcast_to(np.arange(len(index), dtype=np.float64), present.shape), gold, stated
+
+
+def search(q: Questions, tuning: Tuning, tolerance: float | None = None) -> SearchResult:
     """Tune CADE on the validation rows that have a gold answer and an image view; `exact`
     cross-validates over ids. Objective `tolerance`: regression rows count by their error over their
-    tolerance, those without one not at all."""
-    rows = (t.frame["split"] == "val").to_numpy() & p.gold_ok & p.streams.valid.any(axis=1)
-    payoff = p.payoff
+    tolerance, those without one not at all. Raises UsageError, InputError."""
+    name, payoff = f"{q.task} {q.level}", q.payoff
     if tuning.objective == "tolerance":
-        if t.task is not Task.REGRESSION:
+        if q.task is not Task.REGRESSION:
             raise UsageError("--objective tolerance is for --task regression")
-        limit = limits_of(t, tolerance)
-        has_limit = limit > 0
-        if not has_limit.any():
+        limit = q.tolerances(tolerance)
+        if not (limit > 0).any():
             raise InputError(
-                f"{t.task.value} {t.level.value}: no row's target has a tolerance (known:"
-                f" {', '.join(TOLERANCES)}); give one for all: --tolerance NUMBER"
+                f"{name}: no row's target has a tolerance (known: {', '.join(TOLERANCES)}); give"
+                " one for all: --tolerance NUMBER"
             )
-        rows, payoff = rows & has_limit, payoff / np.where(has_limit, limit, 1.0)[:, None]
+        payoff = payoff / np.where(limit > 0, limit, np.nan)[:, None]
+    is_val = (q.texts["split"] == "val").to_numpy()
+    rows = is_val & cade.usable(q.streams.valid, payoff)
     if not rows.any():
-        unread = t.frame["answer"][(t.frame["split"] == "val").to_numpy() & ~p.gold_ok]
-        valid = f"one of {', '.join(t.candidates)}" if t.task is Task.MCQ else "a number"
-        first = ""
-        if len(unread):
-            first = f" (index {unread.index[0]}: answer {unread.iloc[0]!r} is not {valid})"
+        unread = q.texts["answer"][is_val & np.isnan(q.gold)].items()
+        valid = f"one of {', '.join(q.candidates)}" if q.task is Task.MCQ else "a number"
+        first = next((f" (index {at}: answer {a!r} is not {valid})" for at, a in unread), "")
         raise InputError(
-            f"{t.task.value} {t.level.value}: no validation row with a gold answer and an image"
-            f" view among {len(t.frame)} rows{first}; give hyper-parameters instead: sdgbias cade"
-            " apply --alpha .. --lambda-kl .. --beta .. --tau .."
+            f"{name}: no validation row with a gold answer and an image view among"
+            f" {len(q.texts)} rows{first}; give hyper-parameters instead: sdgbias cade apply"
+            " --alpha .. --lambda-kl .. --beta .. --tau .."
         )
-    ids = t.frame.index.to_numpy()[rows]
-    return tune(
-        take(p.streams, rows),
-        payoff[rows],
-        t.task,
-        search=tuning.kind,
-        settings=SearchSettings(tuning.draws, tuning.seed),
-        clusters=ids,
-        folds=5,
+    settings = SearchSettings(tuning.draws, tuning.seed)
+    of_search: dict[str, Any] = {"search": tuning.kind, "settings": settings, "folds": 5}
+    ids = q.texts.index.to_numpy()[rows]
+    return tune(take(q.streams, rows), payoff[rows], q.task, clusters=ids, **of_search)
+
+
+def _decided(q: Questions, decision: cade.Decision) -> dict[str, Floats]:
+    """(N,) what the Full view, CADE and, of letters, the generated text answer, as in
+    Questions.values. Of numbers Full's answer is the generated one, and CADE's has its first digit
+    replaced, as in the authors' code, where a text without a number is 0.0."""
+    rows = np.arange(len(q.gold))
+    baseline, chosen = (
+        np.where(choice >= 0, q.values[rows, choice], np.nan)
+        for choice in (q.streams.base, decision.choice)
     )
+    if q.task is Task.MCQ:
+        return {"baseline": baseline, "cade": chosen, "generated": q.generated}
+    return {"baseline": np.nan_to_num(q.generated), "cade": chosen}
 
 
-def _summary(e: stats.Estimate) -> dict[str, float | int]:
-    return {"value": e.value, "n": e.n, "ci_low": e.low, "ci_high": e.high}
-
-
-def apply(
-    t: PredictionTables, p: Prepared, params: CadeParams, tolerance: float | None
-) -> tuple[pd.DataFrame, dict[str, object]]:
-    """(cade_predictions rows, metrics by split). Regression answers are the generated number with
-    CADE's first digit (`mode=replace`; tables can't be decoded further). A generated text without a
-    number counts as 0.0, as in the reference, and is counted as `unparsed`."""
-    decision = decide(p.streams, params)
-    ids = t.frame.index.to_numpy()
-    rows = np.arange(len(ids))
-    out: dict[str, object] = {}
-    if t.task is Task.MCQ:
-        names = np.array([*t.candidates, ""], dtype=object)  # index -1 -> ''
-        baseline, chosen = names[p.streams.base], names[decision.choice]
-        unparsed = (p.generated == "").to_numpy()
-        hits = {
-            "baseline": metrics.correct(p.gold_index, p.streams.base),
-            "cade": metrics.correct(p.gold_index, decision.choice),
-            "generated": p.generated.to_numpy() == t.frame["answer"].str.upper().to_numpy(),
-        }
-    else:
-        unparsed = p.generated.isna().to_numpy()
-        baseline = p.generated.fillna(0.0).to_numpy(dtype=np.float64)
-        kept = p.values[rows, np.maximum(decision.choice, 0)]
-        chosen = np.where(decision.choice >= 0, kept, np.nan)
-        limit = limits_of(t, tolerance)
-        errors = {
-            "baseline": metrics.absolute_error(p.gold_value, baseline),
-            "cade": metrics.absolute_error(p.gold_value, chosen),
-        }
-    for split in ("val", "test"):
-        of_split = (t.frame["split"] == split).to_numpy()
-        use = of_split & p.gold_ok & p.streams.valid.any(axis=1)
-        m: dict[str, object] = {}
-        if t.task is Task.MCQ:
-            for name, hit in hits.items():
-                m[f"{name}_accuracy"] = _summary(stats.share(hit[use], ids[use]))
+def _measure(
+    q: Questions, decision: cade.Decision, answers: Mapping[str, Floats], limit: Floats
+) -> dict[str, Any]:
+    """The metrics of each split, over the rows with a gold answer and a view of the picture."""
+    values: dict[str, tuple[Any, np.ndarray]] = {}  # metric -> kind of its mean, (N,)
+    counted = {"kept_by_gate": decision.kept, "changed": decision.choice != q.streams.base}
+    counted["unparsed"] = np.isnan(q.generated)
+    for name, answer in answers.items():
+        if q.task is Task.MCQ:
+            values[f"{name}_accuracy"] = stats.share, answer == q.gold
         else:
-            measurable = use & np.isfinite(limit)
-            for name, error in errors.items():
-                m[f"{name}_mae"] = _summary(stats.amount(error[use], ids[use]))
-                if measurable.any():
-                    within = metrics.within_tolerance(error, limit)[measurable]
-                    m[f"{name}_interval_accuracy"] = _summary(stats.share(within, ids[measurable]))
-            m["without_tolerance"] = int((use & ~measurable).sum())
-        out[split] = m | {
-            "n": int(use.sum()),
-            "n_split": int(of_split.sum()),
-            "kept_by_gate": int((decision.kept & use).sum()),
-            "changed": int(((decision.choice != p.streams.base) & use).sum()),
-            "unparsed": int((unparsed & use).sum()),
-        }
-    out["ties"] = decision.ties
-    predictions = pd.DataFrame(
-        {
-            "index": ids,
-            "split": t.frame["split"].to_numpy(),
-            "answer": t.frame["answer"].to_numpy(),
-            "baseline_pred": baseline,
-            "cade_pred": chosen,
-            "baseline_conf": p.streams.confidence,
-            "kl": p.streams.divergence,
-        }
-    )
-    return predictions, out
+            counted["without_tolerance"] = np.isnan(limit)
+            error = metrics.absolute_error(q.gold, answer)
+            within = np.where(np.isnan(limit), np.nan, metrics.within_tolerance(error, limit))
+            values[f"{name}_mae"] = stats.amount, error
+            values[f"{name}_interval_accuracy"] = stats.share, within
+    found: dict[str, Any] = {"ties": decision.ties}
+    for split in ("val", "test"):
+        of_split = (q.texts["split"] == split).to_numpy()
+        use = of_split & cade.usable(q.streams.valid, q.payoff)
+        found[split] = {name: int((use & rows).sum()) for name, rows in counted.items()}
+        found[split] |= {"n": int(use.sum()), "n_split": int(of_split.sum())}
+        for name, (mean, of_rows) in values.items():
+            e = mean(np.where(use, of_rows, np.nan), q.texts.index)
+            found[split][name] = {"value": e.value, "n": e.n, "ci_low": e.low, "ci_high": e.high}
+    return found
 
 
 def read_params(path: Path) -> CadeParams:
@@ -212,81 +315,28 @@ def read_params(path: Path) -> CadeParams:
     with understood(path, "no CADE parameters", "expected JSON with alpha, lambda_kl, beta, tau"):
         data = json.loads(path.read_text(encoding="utf-8"))
         data = data.get("params", data)
-        params = CadeParams(
-            **{name: float(data[name]) for name in ("alpha", "lambda_kl", "beta", "tau")}
-        )
-        if why := not_usable(params):
+        names = ("alpha", "lambda_kl", "beta", "tau")
+        params = CadeParams(**{name: float(data[name]) for name in names})
+        if why := fault_of(asdict(params)):
             raise ValueError(why)
     return params
 
 
-def not_usable(params: CadeParams) -> str:
-    """Why these hyper-parameters can't be applied; '' when they can."""
-    for name, value in asdict(params).items():
-        if not (np.isfinite(value) and value >= 0):
+def fault_of(numbers: Mapping[str, float | None]) -> str:
+    """Which option's number can't be used; '' when all can."""
+    for name, value in numbers.items():
+        if value is not None and not (np.isfinite(value) and value >= 0):
             return f"{name.replace('_', '-')} is {value:g}; it must be a finite number, 0 or more"
     return ""
 
 
-def check_out(out: Path) -> None:
-    """Raise UsageError when results can't be written to `out` because it, or a folder above it, is
-    a file."""
-    existing = next(place for place in (out, *out.parents) if place.exists())
-    if not existing.is_dir():
-        raise UsageError(f"--out {out}: {existing} is a file; name a folder")
-
-
-def write_results(out: Path, predictions: pd.DataFrame, config: Mapping[str, object]) -> None:
-    """cade_predictions.csv and cade_config.json (finite numbers or null): both are written to
-    temporary files before either is renamed. Raises DiskFull, StoreError; then nothing has
-    changed."""
-    text = json.dumps(_finite(config), indent=2, sort_keys=True, allow_nan=False) + "\n"
-    onward = "nothing was changed there; make room or name another folder with --out"
-    is_new = not out.exists()
-    try:
-        with (
-            writing(out / "cade_predictions.csv", onward) as table,
-            writing(out / "cade_config.json", onward) as settings,
-        ):
-            predictions.to_csv(table, index=False, lineterminator="\n")
-            settings.write_text(text, encoding="utf-8")
-    except StoreError:
-        if is_new:
-            with suppress(OSError):
-                out.rmdir()
-        raise
-
-
-_RESERVATIONS = {
-    "gold_missing_or_not_an_option": "have no gold answer among their options: in no metric",
-    "rows_with_masked_candidates": "lack the logit of an option in some view: it can't be chosen",
-    "rows_without_full": "have no Full view",
-    "rows_without_ctx": "have no CTX+Q view",
-    "rows_without_img": "have no IMG+Q view",
-    "rows_without_q": "have no Q-only view",
-}
-
-
 def reservations(config: Mapping[str, Any]) -> list[str]:
     """Caveats about the rows behind the metrics, one line each."""
-    notes = config["notes"]
-    absent = (
-        f"no table {s}.csv or .parquet: that view is left out" for s in config["absent_tables"]
-    )
-    counted = (
-        f"{notes[name]:,} of {notes['rows']:,} rows {what}"
-        for name, what in _RESERVATIONS.items()
-        if notes[name]
-    )
-    return [*absent, *counted]
-
-
-def _finite(value: object) -> object:
-    if isinstance(value, Mapping):
-        return {str(k): _finite(v) for k, v in value.items()}
-    if isinstance(value, float) and not np.isfinite(value):
-        return None
-    return value
+    absent, notes = config["absent_tables"], dict(config["notes"])
+    rows = notes.pop("rows")
+    lines = [f"no table {stem}.csv or .parquet: that view is left out" for stem in absent]
+    counted = [(name.replace("_", " "), n) for name, n in notes.items() if n]
+    return lines + [f"{name}: {n:,} of {rows:,}" for name, n in counted]
 
 
 def run(
@@ -298,34 +348,51 @@ def run(
     params: CadeParams | Tuning,
     numerics: Numerics = "exact",
     tolerance: float | None = None,
-) -> dict[str, object]:
-    """`sdgbias cade search|apply`: read, tune on val unless `params` are given, decide, write both
-    files; returns the config."""
-    check_out(out)
-    if tolerance is not None and not (np.isfinite(tolerance) and tolerance >= 0):
-        raise UsageError(f"--tolerance is {tolerance:g}; it must be a finite number, 0 or more")
-    tables = read_tables(folder, task, level)
-    prepared = prepare(tables, numerics)
+) -> dict[str, Any]:
+    """`sdgbias cade search|apply`: read, tune on val unless `params` are given, decide, write
+    cade_predictions.csv and cade_config.json (both or neither); returns the content of the latter.
+
+    Raises UsageError, InputError (tables), DiskFull, StoreError.
+    """
+    given = {} if isinstance(params, Tuning) else asdict(params)
+    if why := fault_of({**given, "tolerance": tolerance}):
+        raise UsageError(f"--{why}")
+    q = read_questions(folder, task, level, numerics)
+    with writable(out):  # before a search that takes minutes
+        out.mkdir(parents=True, exist_ok=True)
     how: dict[str, object] | None = None
     if isinstance(params, Tuning):
-        tuned = search(tables, prepared, params, tolerance)
-        how = {"kind": params.kind, **asdict(tuned)}
+        found = search(q, params, tolerance)
+        how = {"kind": params.kind, **asdict(found)}
         if task is Task.REGRESSION:
             how["objective"] = _OBJECTIVES[params.objective]
         del how["params"]
-        params = tuned.params
-    predictions, measured = apply(tables, prepared, params, tolerance)
-    config: dict[str, object] = {
+        params = found.params
+    decision = cade.decide(q.streams, params)
+    answers = _decided(q, decision)
+    table = q.texts[["split", "answer"]].reset_index()
+    for name in ("baseline", "cade"):
+        letters = pd.Series(answers[name]).map(dict(enumerate(q.candidates))).fillna("")
+        table[f"{name}_pred"] = letters if task is Task.MCQ else answers[name]
+    table["baseline_conf"], table["kl"] = q.streams.confidence, q.streams.divergence
+    config = {
         "task": task.value,
         "level": level.value,
         "numerics": numerics,
         "mode": "replace" if task is Task.REGRESSION else None,
         "params": asdict(params),
         "search": how,
-        "metrics": measured,
-        "n": tables.notes["rows"],
-        "absent_tables": list(tables.absent),
-        "notes": {**tables.notes, "gold_missing_or_not_an_option": int((~prepared.gold_ok).sum())},
+        "metrics": _measure(q, decision, answers, q.tolerances(tolerance)),
+        "n": q.notes["rows"],
+        "absent_tables": list(q.absent),
+        "notes": q.notes,
     }
-    write_results(out, predictions, config)
+    config = json.loads(json.dumps(config), parse_constant=lambda _: None)  # NaN and infinity: null
+    onward = "nothing was changed there; make room or name another folder with --out"
+    with (
+        writing(out / "cade_predictions.csv", onward) as rows,
+        writing(out / "cade_config.json", onward) as settings,
+    ):
+        table.to_csv(rows, index=False, lineterminator="\n")
+        settings.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     return config

@@ -28,13 +28,13 @@ from transformers import LogitsProcessorList
 from sdgbias.engines import Backend
 from sdgbias.engines.fingerprint import VERSIONS, fingerprint
 from sdgbias.engines.hf import decoding, prompting
+from sdgbias.engines.hf.checkpoint import memory_errors
 from sdgbias.engines.hf.inputs import Batch, InputMaker
 from sdgbias.engines.hf.loading import (
     accepted,
     attention,
     language_part,
     load_model,
-    memory_errors,
 )
 from sdgbias.engines.hf.processor import load_processor
 from sdgbias.engines.hf.tokens import decoded, find_candidates

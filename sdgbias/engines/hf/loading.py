@@ -4,38 +4,20 @@ part alone."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from transformers import GenerationConfig
 
-from sdgbias.engines.fingerprint import pinned
-from sdgbias.engines.hf import auto_class
-from sdgbias.engines.hf.checkpoint import refuse_lacking
+from sdgbias.engines.fingerprint import local_folder
+from sdgbias.engines.hf import auto_class, checkpoint
 from sdgbias.engines.hf.head import keep_precise
-from sdgbias.engines.hub_errors import translate
 from sdgbias.engines.options import HfOptions, read
-from sdgbias.errors import ModelError, NotAnswerable, OutOfMemory, SdgbiasError
+from sdgbias.errors import ModelError, NotAnswerable
 from sdgbias.registry.facts import adapters
 from sdgbias.registry.spec import ModelSpec
-
-#: Text of the plain RuntimeError that torch raises when main memory is full.
-NO_MEMORY = "can't allocate memory"
-
-
-@contextmanager
-def memory_errors(where: str = "out of memory") -> Iterator[None]:
-    """OutOfMemory in place of what torch raises when the device's or the machine's is full."""
-    try:
-        yield
-    except (torch.OutOfMemoryError, RuntimeError) as error:
-        if isinstance(error, torch.OutOfMemoryError) or NO_MEMORY in str(error):
-            raise OutOfMemory(f"{where}: {str(error).splitlines()[0]}") from None
-        raise
 
 
 def load_model(spec: ModelSpec, root: Path) -> tuple[Any, torch.device]:
@@ -43,35 +25,23 @@ def load_model(spec: ModelSpec, root: Path) -> tuple[Any, torch.device]:
     the device that prompts go to): on the accelerator where there is one, or split over several
     where the entry has a device_map. Safetensors only. Raises ModelError, InfrastructureError,
     OutOfMemory, RegistryError."""
-    folder, source, where = pinned(spec, root)
+    folder = local_folder(spec, root)
     beside = folder.rglob("adapter_config.json") if folder else ()
     if folder and (why := adapters(path.relative_to(folder).as_posix() for path in beside)):
         raise ModelError(f"{spec.name}: {folder}: {why}")
-    where["trust_remote_code"] = spec.trust_remote_code
+
+    def from_pretrained(source: str, **options: Any) -> Any:
+        where = {k: v for k, v in options.items() if k in ("revision", "trust_remote_code")}
+        return auto_class.loader(spec, source, **where)(source, **options)
+
     split = read(spec, HfOptions).device_map
-    more: dict[str, Any] = {"device_map": split} if split else {}
-    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        with memory_errors(f"{spec.name}: out of memory while loading"):
-            model, told = auto_class.loader(spec, source, **where)(
-                source,
-                dtype=getattr(torch, spec.dtype),
-                use_safetensors=True,
-                output_loading_info=True,
-                **where,
-                **more,
-            )
-    except SdgbiasError:
-        raise
-    except Exception as error:  # faulty files raise nearly anything inside transformers
-        raise translate(spec, folder, "can't load", error) from None
-    refuse_lacking(spec, model, told)
+    more = {"device_map": split} if split else {}
+    trust = spec.trust_remote_code
+    model = checkpoint.model(spec, root, from_pretrained, trust_remote_code=trust, **more)
     _greedy(model)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    with memory_errors(f"{spec.name}: out of memory while loading"):
-        model = model.eval() if split else model.eval().to(device)
     keep_precise(model)
-    return model, model.get_input_embeddings().weight.device if split else device
+    first = model.get_input_embeddings().weight.device
+    return model, first if split else checkpoint.device()
 
 
 def accepted(model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

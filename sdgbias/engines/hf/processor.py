@@ -21,10 +21,10 @@ from transformers.utils import (
 
 from sdgbias.engines.fingerprint import pinned
 from sdgbias.engines.hf import prompting
+from sdgbias.engines.hf.checkpoint import reading
 from sdgbias.engines.hf.text_only import TextProcessor, processor_of
-from sdgbias.engines.hub_errors import translate
 from sdgbias.engines.options import WeightOptions, read
-from sdgbias.errors import ModelError, RegistryError, SdgbiasError
+from sdgbias.errors import ModelError, RegistryError
 from sdgbias.registry.facts import code_elsewhere
 from sdgbias.registry.spec import ModelSpec
 
@@ -39,7 +39,7 @@ def load_processor(spec: ModelSpec, root: Path) -> Any:
     """
     folder, source, where = pinned(spec, root)
     where["trust_remote_code"] = spec.trust_remote_code
-    try:
+    with reading(spec, folder, "can't load the processor of"):
         if spec.trust_remote_code:
             _refuse_code_elsewhere(spec, source, where)
         processor: Any = processor_of(spec, AutoProcessor.from_pretrained(source, **where))
@@ -54,10 +54,6 @@ def load_processor(spec: ModelSpec, root: Path) -> Any:
             processor.chat_template = template_in(processor)
         if getattr(processor, "tokenizer", None) is not None:
             leave_open(processor.tokenizer, lambda: _reads_twice(source, where))
-    except SdgbiasError:
-        raise
-    except Exception as error:  # faulty files raise nearly anything inside transformers
-        raise translate(spec, folder, "can't load the processor of", error) from None
     return processor
 
 

@@ -54,7 +54,7 @@ class _Tower:
 
     def __init__(self, spec: ModelSpec, root: Path, model: Any, *more: str) -> None:
         self.floor = read(spec, TextEncoderOptions).floor
-        self.model = checkpoint.model(spec, root, model)
+        self.model = checkpoint.model(spec, root, model.from_pretrained)
         self.tokenizer = checkpoint.part(spec, root, AutoTokenizer)
         self.batch_size = spec.batch_size
         kind = checkpoint.device().type

@@ -111,7 +111,7 @@ class ClipZeroShot(ZeroShot):
     """The label whose text lies closest to the picture (cosine). Ties go to the earlier label."""
 
     def __init__(self, spec: ModelSpec, root: Path) -> None:
-        self.model = checkpoint.model(spec, root, CLIPModel)
+        self.model = checkpoint.model(spec, root, CLIPModel.from_pretrained)
         self.tokenizer = checkpoint.part(spec, root, AutoTokenizer)
         self.images = checkpoint.part(spec, root, AutoImageProcessor, backend="pil")
         self.batch_size = spec.batch_size
@@ -148,7 +148,7 @@ class VitZeroShot(ZeroShot):
 
     def __init__(self, spec: ModelSpec, root: Path) -> None:
         wanted = _label_map(spec)
-        self.model = checkpoint.model(spec, root, ViTForImageClassification)
+        self.model = checkpoint.model(spec, root, ViTForImageClassification.from_pretrained)
         self.images = checkpoint.part(spec, root, AutoImageProcessor, backend="pil")
         known = {str(name): int(i) for i, name in self.model.config.id2label.items()}
         lacking = sorted({name for names in wanted.values() for name in names} - set(known))

@@ -21,6 +21,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from sdgbias import suites
 from sdgbias.analysis.asked import needs
@@ -28,14 +29,7 @@ from sdgbias.methods import metrics, stats
 from sdgbias.methods.cade import Floats
 from sdgbias.methods.stats.intervals import wilson
 from sdgbias.nightly.regression.baseline import FIRST_RUN
-from sdgbias.nightly.regression.measured import (
-    Measured,
-    Pairs,
-    RunMetrics,
-    paired,
-    pooled,
-    within,
-)
+from sdgbias.nightly.regression.measured import ATTRIBUTE, RunMetrics, in_group, paired, pooled
 from sdgbias.nightly.regression.policy import ALL, EACH, Rule
 from sdgbias.types import View
 
@@ -136,8 +130,8 @@ def of_rule(
         tests = known if test == ALL else [test]
         for level in _groups_within(rule, new, tests, metric, method) if rule.within else (by,):
             e = RuleEvidence(rule, rule.task, test, method, level, metric)
-            if rule.within and not level and (found := pooled(new, e.task, tests, metric, method)):
-                made.append(e.lacking(_no_groups(replace(e, level=rule.within), found.groups)))
+            if rule.within and not level and (found := _answers(new, e, tests)) is not None:
+                made.append(e.lacking(_no_groups(replace(e, level=rule.within), found)))
                 continue
             if rule.allowed is not None:
                 made.append(_compared(replace(e, bound=allowed), new, old, tests, why, seed))
@@ -150,21 +144,17 @@ def _groups_within(
 ) -> list[str]:
     """The groups of a rule's attribute that the run has answers about; '' alone where it has
     none."""
-    found = pooled(new, rule.task, tests, metric, method)
-    names = () if found is None else found.groups.get(rule.within, ())
+    answers = pooled(new, rule.task, tests, metric, method)
+    column = f"{ATTRIBUTE}{rule.within}"
+    names = () if answers is None or column not in answers else answers[column]
     return sorted({str(name) for name in names} - {""}) or [""]
 
 
-def _of_group(run: RunMetrics, e: RuleEvidence) -> RunMetrics:
-    """The run's answers about the group that the rule is judged in."""
-
-    def of(task: str, test: str, metric: str, method: str) -> Measured | None:
-        found = run.of(task, test, metric, method)
-        if found is None or e.rule.within not in found.groups:
-            return None
-        return within(found, e.rule.within, e.level)
-
-    return replace(run, of=of) if e.rule.within else run
+def _answers(run: RunMetrics, e: RuleEvidence, tests: Sequence[str]) -> pd.DataFrame | None:
+    """The run's answers that the rule is judged by, of its group alone where it has one; None if
+    the run doesn't have the metric."""
+    answers = pooled(run, e.task, tests, e.metric, e.method)
+    return in_group(answers, e.rule.within, e.level) if e.rule.within and e.level else answers
 
 
 def _compared(
@@ -175,34 +165,33 @@ def _compared(
     why: str,
     seed: int,
 ) -> RuleEvidence:
-    new, old = _of_group(new, e), old and _of_group(old, e)
-    found = pooled(new, e.task, tests, e.metric, e.method)
+    found = _answers(new, e, tests)
     if found is None and (lacks := needs(new.run.get("config"), e.method, e.task)):
         return e.lacking(lacks, excused=True)
     if old is None:
-        value = NAN if found is None or e.rule.by else float(found.value.mean())
-        n = 0 if found is None else len(found.value)
+        n = 0 if found is None else int(found["value"].notna().sum())
+        value = NAN if found is None or e.rule.by else float(found["value"].mean())
         return e.lacking(why, value=value, n=n, first=why == FIRST_RUN)
-    both = paired(old, new, e.task, tests, e.metric, e.method)
-    if both is None:
+    before = _answers(old, e, tests)
+    if found is None or before is None:
         absent = "this run" if found is None else "the run compared with"
         return e.lacking(f"{absent} has no {e.metric} for {e.method}")
-    if not len(both.before):
+    both, left = paired(before, found)
+    if both.empty:
         return e.lacking("no question is in both runs word for word")
-    note = f"{both.left:,} questions are in one run only" if both.left else ""
-    if not e.rule.by:
-        return _mean(e, both, note)
-    return _gap(e, both, np.stack([both.before, both.after], axis=1), seed, note)
+    note = f"{left:,} questions are in one run only" if left else ""
+    return _gap(e, both, ["before", "value"], seed, note) if e.rule.by else _mean(e, both, note)
 
 
-def _mean(e: RuleEvidence, both: Pairs, note: str) -> RuleEvidence:
-    difference = both.after - both.before
-    test = stats.paired(difference, both.cluster)
+def _mean(e: RuleEvidence, both: pd.DataFrame, note: str) -> RuleEvidence:
+    difference = (both["value"] - both["before"]).to_numpy()
+    cluster = both["cluster"].to_numpy()
+    test = stats.paired(difference, cluster)
     low, high = _stated(test.estimate)
     made = replace(
         e,
-        before=float(both.before.mean()),
-        value=float(both.after.mean()),
+        before=float(both["before"].mean()),
+        value=float(both["value"].mean()),
         change=test.estimate.value,
         low=low,
         high=high,
@@ -211,9 +200,9 @@ def _mean(e: RuleEvidence, both: Pairs, note: str) -> RuleEvidence:
         df=test.df,
     )
     p, unseen = test.p, NAN
-    up, down = stats.net_signs(difference, both.cluster)
+    up, down = stats.net_signs(difference, cluster)
     if np.isin(difference, (-1.0, 0.0, 1.0)).all():  # too few changes for a t test alone
-        places = stats.codes(both.cluster)[1]
+        places = stats.codes(cluster)[1]
         p = max(p, stats.sign_test(up, down)) if p == p else p
         if e.method not in IMAGE_FREE:  # all image-free prompts are scored: none is unseen
             unseen = float(1 - 0.025 ** (1 / places))
@@ -243,18 +232,19 @@ def _one_sided(p: float, e: RuleEvidence) -> float:
 
 
 def _gap(
-    e: RuleEvidence, of: Measured | Pairs, values: Floats, seed: int, note: str = ""
+    e: RuleEvidence, answers: pd.DataFrame, columns: list[str], seed: int, note: str = ""
 ) -> RuleEvidence:
-    """The size of the gap between groups, from the (n, 1) values of a run; or its change, from the
-    (n, 2) values of two runs: |after| - |before|, by resampling places."""
-    names = _groups(e, of.groups)
+    """The size of the gap between groups, from the one column of values of a run; or its change,
+    from the two columns of two runs: |after| - |before|, by resampling places."""
+    names = _groups(e, answers)
     if not names:
-        return e.lacking(_no_groups(e, of.groups), n=len(values))
-    chosen = np.isin(of.groups[e.level], names)
-    values, cluster = values[chosen], of.cluster[chosen]
+        return e.lacking(_no_groups(e, answers), n=len(answers))
+    answers = answers[answers[f"{ATTRIBUTE}{e.level}"].isin(names)]
+    values, cluster = answers[columns].to_numpy(), answers["cluster"].to_numpy()
     if not values[:, -1].any() and np.isin(values, (0.0, 1.0)).all():
         return e.lacking(NONE_RIGHT, n=len(values))
-    means = stats.group_means(values, of.groups[e.level][chosen], cluster, seed=seed)
+    group = answers[f"{ATTRIBUTE}{e.level}"].to_numpy(dtype=str)
+    means = stats.group_means(values, group, cluster, seed=seed)
     gaps = [stats.disparity(one, _apart(names)) for one in _columns(means)]
     told = stats.disparity_change(*gaps) if len(gaps) > 1 else gaps[0]
     apart = (
@@ -293,20 +283,21 @@ def _columns(means: stats.GroupMeans) -> Iterator[stats.GroupMeans]:
         )
 
 
-def _groups(e: RuleEvidence, groups: Mapping[str, np.ndarray]) -> list[str]:
+def _groups(e: RuleEvidence, answers: pd.DataFrame) -> list[str]:
     """Names of the known groups that are large enough; where the suite names two,
     these. [] where there are not two."""
-    of = groups.get(e.level, np.array([], str))
-    names, count = np.unique(of[of != ""], return_counts=True)
-    known = [str(n) for n, many in zip(names, count, strict=True) if many >= stats.SMALLEST]
+    count = answers.get(f"{ATTRIBUTE}{e.level}", pd.Series(dtype=str)).value_counts()
+    known = sorted(str(n) for n, many in count.items() if n and many >= stats.SMALLEST)
     if pair := suites.named(e.rule.suite).pairs.get(e.level):
         known = list(pair) if set(pair) <= set(known) else []
     return known if len(known) > 1 else []
 
 
-def _no_groups(e: RuleEvidence, groups: Mapping[str, np.ndarray]) -> str:
-    if e.level not in groups:
-        there = ", ".join(groups) or "none (evaluate it again)"
+def _no_groups(e: RuleEvidence, answers: pd.DataFrame) -> str:
+    names = map(str, answers.columns)
+    known = [name.removeprefix(ATTRIBUTE) for name in names if name.startswith(ATTRIBUTE)]
+    if e.level not in known:
+        there = ", ".join(known) or "none (evaluate it again)"
         return f"the questions have no attribute {e.level!r}; there are: {there}"
     return f"fewer than two groups by {e.level}"
 
@@ -321,17 +312,18 @@ def _apart(names: list[str]) -> Callable[[Floats], Floats]:
 
 def _bounded(e: RuleEvidence, new: RunMetrics, tests: Sequence[str], seed: int) -> RuleEvidence:
     """Compare the value itself with a floor or a ceiling."""
-    new = _of_group(new, e)
-    found = pooled(new, e.task, tests, e.metric, e.method)
+    found = _answers(new, e, tests)
     if found is None:
         lacks = needs(new.run.get("config"), e.method, e.task)
         return e.lacking(lacks or f"this run has no {e.metric} for {e.method}")
+    found = found.dropna(subset="value")
     if e.rule.by:
-        return _gap(e, found, found.value[:, None], seed)
-    counted = np.isin(found.value, (0.0, 1.0)).all()
+        return _gap(e, found, ["value"], seed)
+    value, cluster = found["value"].to_numpy(), found["cluster"].to_numpy()
+    counted = np.isin(value, (0.0, 1.0)).all()
     kind = "share" if counted else _RANGES.get(e.metric, "mean")
-    mean = stats.mean(found.value, found.cluster, kind)
-    test = stats.paired(found.value - e.bound, found.cluster)
+    mean = stats.mean(value, cluster, kind)
+    test = stats.paired(value - e.bound, cluster)
     low, high = _stated(mean)
     return replace(e, value=mean.value, low=low, high=high, n=mean.n, se=test.se, df=test.df)
 

@@ -37,42 +37,19 @@ _NAN = float("nan")
 #: How a text was read that is no answer.
 UNREAD = ("unparsed", "empty", "several")
 #: Prefix of the columns of attributes: own questions name theirs as they like.
-_ATTRIBUTE = "attribute "
-Keys = np.ndarray
-
-
-@dataclass(frozen=True)
-class Measured:
-    """n questions under one test. key (n,): hash of the question's text, answer and place; value
-    (n,): NaN if there is none; cluster (n,): questions of a cluster are dependent. groups: grouping
-    -> (n,) group of each row, '' if unknown."""
-
-    key: Keys
-    value: Floats
-    cluster: Keys
-    groups: Mapping[str, np.ndarray]
+ATTRIBUTE = "attribute "
 
 
 @dataclass(frozen=True)
 class RunMetrics:
     """One run. run: its row of ``runs``. tests: task -> its tests in this run. of(task, test,
-    metric, method): None if the run has no such metric."""
+    metric, method): a row per question, None if the run has no such metric. Its columns: ``key``, a
+    hash of the question's text, answer and place; ``value``, NaN if there is none; ``cluster``:
+    questions of a cluster are dependent; ``attribute NAME``: its group, '' if unknown."""
 
     run: Mapping[str, Any]
     tests: Mapping[str, Sequence[str]]
-    of: Callable[[str, str, str, str], Measured | None]
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """n questions answered in both runs. before, after (n,); left: number of questions in only one
-    of the runs."""
-
-    before: Floats
-    after: Floats
-    cluster: Keys
-    groups: Mapping[str, np.ndarray]
-    left: int
+    of: Callable[[str, str, str, str], pd.DataFrame | None]
 
 
 def load(results: Path, run_id: str) -> RunMetrics:
@@ -96,6 +73,8 @@ def load(results: Path, run_id: str) -> RunMetrics:
             f"{results}: run {run_id} holds no answers; evaluate the model again: sdgbias evaluate"
             f" {run['model']}"
         )
+    groups = [f"{ATTRIBUTE}{name}" for name in names]
+    frame[groups] = frame[groups].replace(UNKNOWN, "")
     spec = json.loads(run["config"] or "{}").get("spec", {})
     near = TOLERANCES[str(spec.get("dtype", "float32"))]  # the margin of a near tie, in nats
     parts = {
@@ -108,23 +87,14 @@ def load(results: Path, run_id: str) -> RunMetrics:
         return _columns(parts[task, test, method], lambda name: parts.get((task, test, name)), near)
 
     @cache
-    def of(task: str, test: str, metric: str, method: str) -> Measured | None:
+    def of(task: str, test: str, metric: str, method: str) -> pd.DataFrame | None:
         part = parts.get((task, test, method))
         if part is None:
             return None
         value = _value(columns_of(task, test, method), metric)
         if value is None or np.isnan(value).all():
             return None
-        groups = {
-            name: part[f"{_ATTRIBUTE}{name}"].replace(UNKNOWN, "").to_numpy(dtype=str)
-            for name in names
-        }
-        return Measured(
-            part["content"].to_numpy(dtype=np.uint64),
-            value,
-            part["cluster"].to_numpy(dtype=np.uint64),
-            groups,
-        )
+        return part[["key", "cluster", *groups]].assign(value=value)
 
     tests: dict[str, dict[str, None]] = {}
     for task, test, _ in parts:  # sorted
@@ -135,7 +105,7 @@ def load(results: Path, run_id: str) -> RunMetrics:
 def _attribute(name: str) -> str:
     """SQL of an attribute as a column of its own."""
     text, column = name.replace("'", "''"), name.replace('"', '""')
-    return f"coalesce(attributes['{text}'], '') AS \"{_ATTRIBUTE}{column}\""
+    return f"coalesce(attributes['{text}'], '') AS \"{ATTRIBUTE}{column}\""
 
 
 def _value(answers: Answers, metric: str) -> Floats | None:
@@ -242,53 +212,27 @@ def _columns(
     return {**columns, **sdg_metrics.direction_columns(says, n)}
 
 
-def within(of: Measured, attribute: str, group: str) -> Measured:
-    """The questions about one group of an attribute."""
-    rows = of.groups[attribute] == group
-    groups = {name: column[rows] for name, column in of.groups.items()}
-    return Measured(of.key[rows], of.value[rows], of.cluster[rows], groups)
-
-
 def pooled(
     side: RunMetrics, task: str, tests: Sequence[str], metric: str, method: str
-) -> Measured | None:
-    """A metric of one run pooled over several tests; None if it is missing for all of them."""
-    found = [m for test in tests if (m := side.of(task, test, metric, method)) is not None]
-    if not found:
-        return None
-    value = np.concatenate([m.value for m in found])
-    there = ~np.isnan(value)
-    names = found[0].groups
-    groups = {name: np.concatenate([m.groups[name] for m in found])[there] for name in names}
-    return Measured(
-        np.concatenate([m.key for m in found])[there],
-        value[there],
-        np.concatenate([m.cluster for m in found])[there],
-        groups,
-    )
+) -> pd.DataFrame | None:
+    """The answers of one run to several tests, with a column ``test``; None if the run has the
+    metric in none of them."""
+    by_test = {test: side.of(task, test, metric, method) for test in tests}
+    parts = [part.assign(test=test) for test, part in by_test.items() if part is not None]
+    return pd.concat(parts, ignore_index=True) if parts else None
 
 
-def paired(
-    old: RunMetrics, new: RunMetrics, task: str, tests: Sequence[str], metric: str, method: str
-) -> Pairs | None:
-    """The questions with a value in both runs, matched within each test; None if one of the runs
-    doesn't have the metric."""
-    parts = []
-    for test in tests:
-        before, after = old.of(task, test, metric, method), new.of(task, test, metric, method)
-        if before is not None and after is not None:
-            _, a, b = np.intersect1d(before.key, after.key, assume_unique=True, return_indices=True)
-            parts.append((before, after, a, b))
-    if not parts:
+def in_group(answers: pd.DataFrame | None, attribute: str, group: str) -> pd.DataFrame | None:
+    """The answers about one group of an attribute; None where there is no such attribute."""
+    column = f"{ATTRIBUTE}{attribute}"
+    if answers is None or column not in answers:
         return None
-    there = np.concatenate([~np.isnan(o.value[a] + n.value[b]) for o, n, a, b in parts])
-    return Pairs(
-        np.concatenate([o.value[a] for o, _, a, _ in parts])[there],
-        np.concatenate([n.value[b] for _, n, _, b in parts])[there],
-        np.concatenate([n.cluster[b] for _, n, _, b in parts])[there],
-        {
-            name: np.concatenate([n.groups[name][b] for _, n, _, b in parts])[there]
-            for name in parts[0][1].groups
-        },
-        sum(len(o.key) + len(n.key) - 2 * len(a) for o, n, a, _ in parts),
-    )
+    return answers[answers[column] == group]
+
+
+def paired(old: pd.DataFrame, new: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+    """(the answers of ``new`` to questions with a value in both runs, with the old value in the
+    column ``before``; the number of questions in only one of the runs)."""
+    before = old.rename(columns={"value": "before"})[["test", "key", "before"]]
+    both = new.merge(before, on=["test", "key"], sort=True)
+    return both.dropna(subset=["value", "before"]), len(old) + len(new) - 2 * len(both)

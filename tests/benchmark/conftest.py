@@ -1,0 +1,26 @@
+"""The tables of one benchmark of each kind, for the tests of its quality check."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sdgbias.benchmark import build
+from tests.builders.quality import Tables, good_tables
+
+
+@pytest.fixture(scope="session")
+def good(small_benchmark: Path, tmp_path_factory: pytest.TempPathFactory) -> Tables:
+    """Not to be changed. Answers have about the shares of the paper's Table B."""
+    folder = tmp_path_factory.mktemp("kinds")
+    places = Path(shutil.copytree(small_benchmark, folder / "places"))
+    build.build_items(places, build.Draw(mcq=60, regression=20, cuts="paper"))
+    build.build_prompts(places)
+    return good_tables(places, folder)
+
+
+@pytest.fixture
+def tables(good: Tables) -> Tables:
+    return {name: frame.copy() for name, frame in good.items()}
