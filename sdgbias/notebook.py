@@ -86,12 +86,14 @@ def compare(one: str, other: str, results: Path | str | None = None) -> pd.DataF
     the adjustment of p over all its pairs. ``one``, ``other``: run ids, or models, of which the
     newest runs on one benchmark are compared. Raises UsageError where there are none."""
     from sdgbias.report import leaderboard
-    from sdgbias.report.data import load_studies
+    from sdgbias.report.reader import SQL, Results
 
     path = _file(results)
     chosen = _pair(path, one, other)
-    runs = load_studies(path, chosen).runs.set_index("run_id").loc[chosen].reset_index()
-    board = leaderboard.compare(path, runs.assign(label=runs["run_id"]), rank_planted=True)
+    with Results(path, wait=30.0).opened() as reader:
+        runs = reader.frame(SQL["labelled"], {"runs": chosen}).set_index("run_id").loc[chosen]
+        runs = runs.reset_index().assign(label=chosen)
+        board = leaderboard.compare(reader, runs, rank_planted=True)
     if board.pairs.empty:
         raise UsageError(
             f"{' and '.join(chosen)} have no answers left of the same questions and method;"

@@ -76,6 +76,7 @@ class Vocabulary(_Word):
     readings: Mapping[str, str]
     classes: Mapping[str, str]
     parsed: Mapping[str, str]
+    groupings: Mapping[str, str]
     columns: Mapping[str, str]
 
     @property

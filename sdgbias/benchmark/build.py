@@ -60,7 +60,7 @@ def write_table(out: Path, name: str, frame: pd.DataFrame) -> None:
     )
 
 
-def _write_parts(path: Path, tables: Iterable[pa.Table]) -> None:
+def write_parts(path: Path, tables: Iterable[pa.Table]) -> None:
     """A Parquet file of tables that come one by one: GROUP rows are in memory, not all."""
     tables = iter(tables)
     first = next(tables)
@@ -106,7 +106,7 @@ def _write_quarantine(out: Path, stage: str, *parts: pd.DataFrame) -> None:
         none = text.empty_table()
         write_atomically(
             out / "quarantine" / f"{stage}.parquet",
-            lambda part: _write_parts(part, chain([none], tables_of_blocks)),
+            lambda part: write_parts(part, chain([none], tables_of_blocks)),
         )
 
 
@@ -328,7 +328,7 @@ def _until_clean(
         again = False
         for task, part in parts.items():
             blocks = (pa.Table.from_pandas(b, preserve_index=False) for b in built.blocks(task))
-            _write_parts(part, blocks)
+            write_parts(part, blocks)
             gone, lost = quality.sift_file(f"items_{task}", part, tables, split=split)
             if len(lost):
                 again = True
@@ -377,7 +377,7 @@ def build_prompts(out: Path) -> None:
             f" {out}"
         )
     write_atomically(
-        out / "prompts.parquet", lambda part: _write_parts(part, chain([first], tables))
+        out / "prompts.parquet", lambda part: write_parts(part, chain([first], tables))
     )
 
 

@@ -80,7 +80,7 @@ def with_ids(candidates: pd.DataFrame, task: Task, seed: int) -> pd.DataFrame:
     place = (at + shift[stratum]) / size[stratum]
     indicator = pd.factorize(candidates["indicator"])[0]
     rank = _counted(indicator, numbers["id"], numbers["hash"], place)
-    return _without_collisions(candidates.assign(item_id=numbers["id"], rank=rank))
+    return without_collisions(candidates.assign(item_id=numbers["id"], rank=rank))
 
 
 def _counted(group: np.ndarray, *keys: np.ndarray) -> np.ndarray:
@@ -93,7 +93,7 @@ def _counted(group: np.ndarray, *keys: np.ndarray) -> np.ndarray:
     return at
 
 
-def _without_collisions(rows: pd.DataFrame) -> pd.DataFrame:
+def without_collisions(rows: pd.DataFrame) -> pd.DataFrame:
     """Equal ids count up in the order of their names, whatever the order of the rows."""
     while rows["item_id"].duplicated().any():
         rows = rows.sort_values(["item_id", "indicator", "cluster_id"], kind="stable")

@@ -62,7 +62,7 @@ def _of_the_machine(error: BaseException) -> tuple[str, int] | None:
     return None
 
 
-def _interrupted(stage: progress.Record) -> str:
+def interruption(stage: progress.Record) -> str:
     """What Ctrl-C leaves behind: progress counts the prompts whose scores are committed."""
     kept = f"what is finished is kept{f' ({stage.what})' if stage.what else ''}"
     if stage.what in ("scoring prompts", "decoding answers"):
@@ -98,5 +98,5 @@ def main() -> None:
         sys.exit(line[1])
     except SystemExit as ended:
         if ended.code == 130:  # Typer's own answer to Ctrl-C, without a word
-            typer.echo(_interrupted(progress.current()), err=True)
+            typer.echo(interruption(progress.current()), err=True)
         raise

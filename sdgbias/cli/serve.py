@@ -49,7 +49,7 @@ def serve(
 
     from sdgbias.errors import RegistryError
     from sdgbias.registry import entries
-    from sdgbias.report.source import Results
+    from sdgbias.report.reader import Results
     from sdgbias.report.web import app as pages
     from sdgbias.report.web.site import Site
 

@@ -109,7 +109,7 @@ def _at_a_time() -> int:
 
 
 @contextmanager
-def _lock_apart() -> Iterator[None]:
+def lock_apart() -> Iterator[None]:
     """Keep the demo's dvc.lock out of the project's folder between runs. It holds digests of the
     code, so a committed one would be out of date with the next commit, and DVC refuses to work
     beside one that git ignores. One that was there before is the user's own and stays."""
@@ -143,7 +143,7 @@ def demo(
         raise UsageError("no dvc.yaml here; run `sdgbias demo` in the folder of the project")
     began = time.monotonic()
     with _compiled() as compiler:
-        with _lock_apart():
+        with lock_apart():
             _step("data", [sys.executable, "-m", "dvc", "repro", "--quiet"], as_json=as_json)
         progress.update("compiling")
         compiler.wait()

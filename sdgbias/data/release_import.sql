@@ -3,8 +3,8 @@
 -- that are kept); differ (per item: whether its questions differ, and which other fields do);
 -- by_design (tasks whose texts differ by design); repeated (items with several records in a file);
 -- files (task, n); faults (tbl, item_id, key, rule, detail: release_faults.sql); last (one record per
--- item); names, pillars, targets, countries (of our own tables); places (paths, cluster_id,
--- image_id); prompts; shown (task, item_id, image_id, candidates).
+-- item); names (kind, name, key and what it means), countries (of our own tables); places (key: the
+-- paths, cluster_id, image_id); prompts; shown (task, item_id, image_id, candidates).
 
 -- name: tables
 CREATE TABLE lines (number BIGINT, line VARCHAR);
@@ -97,23 +97,35 @@ CREATE VIEW last AS  -- under the last test a question has the least context
 SELECT * FROM records WHERE (task, test) IN (SELECT task, max(test) FROM records GROUP BY task)
 
 -- name: pictures
-SELECT array_to_string(paths, chr(31)) AS paths,
-       coalesce(line ->> '$.cluster_id', '') AS cluster_id,
-       coalesce(line ->> '$.photo_id', '') AS photo_id,
-       coalesce(line ->> '$.modalities', '') AS modalities
-FROM last
-QUALIFY row_number() OVER (PARTITION BY paths ORDER BY task, item_id) = 1
-ORDER BY 1
+-- A picture is a place: the cluster id of its records where no other picture has it, else its path
+-- without images/ and suffix, else as it is.
+WITH shown AS (
+    SELECT paths, array_to_string(paths, chr(31)) AS key,
+           coalesce(line ->> '$.cluster_id', '') AS named,
+           coalesce(line ->> '$.photo_id', '') AS photo_id,
+           coalesce(line ->> '$.modalities', '') AS modalities,
+           regexp_replace(regexp_replace(paths[1], '([^/])\.[^./]+$', '\1'), '^images/', '') AS short
+    FROM last
+    QUALIFY row_number() OVER (PARTITION BY paths ORDER BY task, item_id) = 1
+), placed AS (
+    SELECT *, CASE WHEN named <> '' AND count(*) OVER (PARTITION BY named) = 1 THEN named
+                   WHEN short <> '' AND count(*) OVER (PARTITION BY short) = 1 THEN short
+                   ELSE paths[1] END AS place
+    FROM shown
+)
+SELECT * REPLACE (CASE WHEN count(*) OVER (PARTITION BY place) = 1 THEN place ELSE key END AS place)
+FROM placed
+ORDER BY place
 
 -- name: broken
 INSERT INTO faults
 SELECT 'items_' || task, item_id, item_id::VARCHAR, rule, detail
-FROM last JOIN broken ON broken.paths = array_to_string(last.paths, chr(31))
+FROM last JOIN broken ON broken.key = array_to_string(last.paths, chr(31))
 
--- name: keyed
-CREATE OR REPLACE TABLE {table} AS
-SELECT *, name_key(name) AS key FROM {table} WHERE name <> ''
-QUALIFY row_number() OVER (PARTITION BY {of_task}key ORDER BY rank) = 1
+-- name: names
+CREATE TABLE names AS
+SELECT *, name_key(name) AS key FROM listed WHERE name <> ''
+QUALIFY row_number() OVER (PARTITION BY kind, key ORDER BY rank) = 1
 
 -- name: items
 -- Fields that a record lacks are filled from our tables, or left blank.
@@ -122,8 +134,8 @@ WITH given AS (
            unnest(from_json(line, $fields)),
            regexp_full_match(place, $dhs_id) AS has_dhs_id
     FROM (SELECT * FROM last WHERE task = $task)
-    JOIN (SELECT paths AS names, cluster_id AS place, image_id FROM places)
-    ON names = array_to_string(paths, chr(31))
+    JOIN (SELECT key, cluster_id AS place, image_id FROM places)
+    ON key = array_to_string(paths, chr(31))
 ), named AS (
     SELECT given.*, coalesce(nullif(given.indicator, ''), given.task_name, '') AS named,
            coalesce(nullif(given.cname, ''), code.cname, '') AS country_code
@@ -133,16 +145,16 @@ WITH given AS (
            CASE WHEN one.key IS NULL THEN two ELSE one END AS ours,
            pillars.name AS pillar_name, targets.target AS target_name
     FROM named
-    LEFT JOIN names one ON one.task = $task AND one.key = name_key(named)
-    LEFT JOIN names two ON two.task = $task AND two.key = name_key(named.task_name)
-    LEFT JOIN pillars ON pillars.key = name_key(named.pillar)
-    LEFT JOIN targets ON targets.key = name_key(named.target)
+    LEFT JOIN names one ON one.kind = $task AND one.key = name_key(named)
+    LEFT JOIN names two ON two.kind = $task AND two.key = name_key(named.task_name)
+    LEFT JOIN names pillars ON pillars.kind = 'pillar' AND pillars.key = name_key(named.pillar)
+    LEFT JOIN names targets ON targets.kind = 'target' AND targets.key = name_key(named.target)
 )
 SELECT m.* REPLACE (
            place AS cluster_id, country_code AS cname,
            coalesce(nullif(m.iso3, ''), countries.iso3) AS iso3,
            coalesce(nullif(m.country, ''), countries.name) AS country,
-           coalesce(nullif(m.year, ''), CASE WHEN has_dhs_id THEN substr(place, 4, 4) END) AS year,
+           coalesce(m.year, CASE WHEN has_dhs_id THEN substr(place, 4, 4)::INTEGER END) AS year,
            coalesce(nullif(item_question, ''), bare) AS item_question,
            coalesce(ours.slug, named) AS indicator,
            CASE WHEN coalesce(item_question, '') <> '' THEN m.task_name
@@ -172,8 +184,8 @@ INSERT INTO prompts SELECT $task, $test, item_id, text FROM texts
 
 -- name: prompts
 SELECT p.task, item_id, test, text, image_id, candidates FROM prompts p
-JOIN shown USING (task, item_id) WHERE p.task = $task ORDER BY item_id, test
+JOIN shown USING (task, item_id) ORDER BY p.task, item_id, test
 
 -- name: records
 SELECT task, test, number AS line, item_id, paths, line AS record FROM records
-SEMI JOIN shown USING (task, item_id) WHERE task = $task AND test = $test ORDER BY number
+SEMI JOIN shown USING (task, item_id) ORDER BY task, test, number

@@ -42,8 +42,9 @@ _CLASSES = {
 BACKENDS = tuple(_CLASSES)
 
 
-class Loaded:
-    """Properties of a loaded model, in this process or in others, and how to release it.
+class Backend(ABC):
+    """A loaded model, in this process or in others, that gives scores and answers. A prompt's score
+    doesn't depend on its neighbours in the batch (to 1e-4).
 
     The defaults are those of one engine on this machine that writes its answers.
     """
@@ -63,20 +64,15 @@ class Loaded:
     #: `sdgbias plan` estimates the time of the next run.
     counts: Mapping[str, float] = MappingProxyType({})
 
-    def prefetch(
+    def prefetch(  # noqa: B027 (most engines have nothing to do here)
         self, prompts: Sequence[Prompt], starts: Sequence[str] = (), max_new_tokens: int = 0
     ) -> None:
         """Says that these prompts are scored next, or with ``starts`` answered, so that an engine
         may prepare them, or send them, while it works on others. Raises nothing: a prompt that
         can't be prepared fails when it is asked."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Releases processes and connections."""
-
-
-class Backend(Loaded, ABC):
-    """The interface of every engine. Scores depend on the prompt alone, never on its neighbours in
-    the batch (to 1e-4)."""
 
     @abstractmethod
     def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:

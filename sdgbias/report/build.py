@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import pandas as pd
 
@@ -16,13 +16,24 @@ from sdgbias import store, suites
 from sdgbias.analysis import nights
 from sdgbias.errors import InputError, StoreError
 from sdgbias.progress import each, update
-from sdgbias.report import data, labels, layout, matrix
+from sdgbias.raw.indicators import DIRECTIONS
+from sdgbias.report import labels, layout, matrix
 from sdgbias.report import leaderboard as boards
-from sdgbias.report.charts import Figure
-from sdgbias.report.layout import FAIRNESS, NIGHT, OVERVIEW, OWN, QUESTIONS, TABLES, Front, Page
-from sdgbias.report.pages import disparities, examples, models, overview, own_suite, studies
+from sdgbias.report.charts import Figure, draw, pairs
+from sdgbias.report.layout import (
+    COMPARE,
+    FAIRNESS,
+    NIGHT,
+    OVERVIEW,
+    OWN,
+    QUESTIONS,
+    TABLES,
+    Front,
+    Page,
+)
+from sdgbias.report.pages import examples, fairness, models, overview, own_suite, studies
 from sdgbias.report.pages import night as night_page
-from sdgbias.report.source import Results
+from sdgbias.report.reader import SQL, Cells, Reader, Results, Row
 from sdgbias.types import FACET, SDG
 
 if TYPE_CHECKING:
@@ -31,6 +42,8 @@ if TYPE_CHECKING:
 #: Pages of a benchmark folder that are published beside the report: the card and its quality.
 PUBLISHED = ("quality.html", "README.md")
 Filled = tuple[str, dict[str, Any]]
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -48,12 +61,20 @@ class ReportPages:
     night: str | None = ""
 
     @cached_property
-    def faces(self) -> disparities.Fairness | None:
-        return disparities.load(self.results, self.among)
+    def _source(self) -> Results:
+        return Results(self.results, wait=30.0)
+
+    def _ask(self, load: Callable[Concatenate[Reader, P], T], *given: P.args, **by: P.kwargs) -> T:
+        with self._source.opened() as reader:
+            return load(reader, *given, **by)
 
     @cached_property
-    def asked(self) -> own_suite.Own | None:
-        return own_suite.load(self.results, self.among)
+    def people(self) -> list[Row]:
+        return self._ask(fairness.runs_of, self.among)
+
+    @cached_property
+    def own(self) -> list[Row]:
+        return self._ask(own_suite.runs_of, self.among)
 
     @cached_property
     def last_night(self) -> nights.NightRecord | None:
@@ -64,31 +85,38 @@ class ReportPages:
         return store.latest_runs(self.results, among=self.among)
 
     @cached_property
-    def found(self) -> data.ReportData:
-        return data.load(self.results, self.latest)
+    def found(self) -> Cells | None:
+        return self._ask(Cells, self.latest) if self.latest else None
 
     @cached_property
-    def studies(self) -> data.Studies:
-        return data.load_studies(self.results, list(self.found.runs["run_id"]))
+    def runs(self) -> list[Row]:
+        """The newest runs on places, planted ones last."""
+        return self._ask(Reader.ask, SQL["labelled"], {"runs": self.latest})
 
     @cached_property
     def board(self) -> boards.Board:
-        return boards.compare(self.results, self.studies.runs, rank_planted=self.rank_planted)
+        runs = pd.DataFrame(self.runs)
+        return self._ask(boards.compare, runs, rank_planted=self.rank_planted)
 
     @cached_property
     def drawn(self) -> dict[str, list[Figure]]:
-        return studies.figures(self.studies, self.board) if self.latest else {}
+        """File of a page -> its figures that have rows."""
+        if not self.latest:
+            return {}
+        ids = [run["run_id"] for run in self.runs]
+        of = {p.file: self._ask(draw.draw, ids, p.figures) for p in layout.PAGES if p.figures}
+        return of | {COMPARE.file: pairs.figures(self.board)}
 
     @cached_property
     def shown(self) -> dict[str, Any]:
         """The example questions."""
-        return examples.context(self.results, list(self.found.runs["run_id"]))
+        return self._ask(examples.context, sorted(self.latest))
 
     @cached_property
     def beside(self) -> list[Page]:
         """The pages of other suites and of the night that have content."""
-        parts = ((FAIRNESS, self.faces), (OWN, self.asked), (NIGHT, self.last_night))
-        return [page for page, part in parts if part is not None]
+        parts = ((FAIRNESS, self.people), (OWN, self.own), (NIGHT, self.last_night))
+        return [page for page, part in parts if part]
 
     @cached_property
     def present(self) -> list[Page]:
@@ -97,73 +125,70 @@ class ReportPages:
             runs = [] if self.beside == [NIGHT] else [OVERVIEW]
             return [*runs, *self.beside]
         shown = [QUESTIONS] if self.shown["total"] else []
-        return [OVERVIEW, *shown, *studies.present(self.drawn, self.tables), *self.beside]
+        studied = [page for page in layout.PAGES if self.drawn.get(page.file)]
+        return [OVERVIEW, *shown, *studied, *([TABLES] if self.tables else []), *self.beside]
 
     def page(self, page: Page) -> Filled | None:
         """Template and context of a page; None if the results hold nothing for it."""
         if page not in self.present:
             return None
-        if page == FAIRNESS and self.faces is not None:
-            return "fairness.html.j2", disparities.context(self.faces, self.checked.get(FACET, ""))
-        if page == OWN and self.asked is not None:
-            return "own.html.j2", own_suite.context(self.asked, self.checked)
+        if page == FAIRNESS:
+            checks = self.checked.get(FACET, "")
+            return "fairness.html.j2", self._ask(fairness.context, self.people, checks)
+        if page == OWN:
+            return "own.html.j2", self._ask(own_suite.context, self.own, self.checked)
         if page == NIGHT and self.last_night is not None:
             return "night.html.j2", _night(self.results, self.last_night)
         if page == QUESTIONS:
             return "examples.html.j2", self.shown
         if page == OVERVIEW:
             return self._overview() if self.latest or not self.beside else self._without_places()
+        lacking = self.board.lacking if page == COMPARE else None
         tables = self.tables if page == TABLES else None
         figures = self.drawn.get(page.file, [])
-        return "page.html.j2", studies.context(page, self.studies, self.board, figures, tables)
+        return "page.html.j2", self._ask(studies.context, page, self.runs, figures, lacking, tables)
 
     @cached_property
     def shared(self) -> dict[str, Any]:
         """The leaderboard and the answers of the overview's first screen."""
-        found = self.found if self.latest else None
-        with self._source.opened() as reader:
-            return overview.shared(reader, self.among, found, self.last_night, self.faces)
+        return self._ask(overview.shared, self.among, self.found, self.last_night)
 
     def _overview(self) -> Filled:
-        absent = [p.title for p in studies.PAGES if p.studies and p not in self.present]
-        with self._source.opened() as reader:
-            made = overview.context(reader, self.among, self.shared, self.found, self.board)
+        if self.found is None:
+            raise StoreError(
+                f"{self.results} holds no finished run; run `sdgbias evaluate NAME` first"
+            )
+        made = self._ask(overview.context, self.among, self.shared, self.found, self.board)
         return "overview.html.j2", made | {
             "checks": self.checked.get(SDG, ""),
-            "absent": absent,
-            "unanalysed": self.studies.unanalysed,
+            "absent": [p.title for p in layout.PAGES if p.figures and p not in self.present],
+            "unanalysed": [run["label"] for run in self.runs if not run["analysed"]],
         }
 
     def _without_places(self) -> Filled:
         """The overview of results without the first suite: it states what they cover, and shows the
         leaderboard if they are of people."""
-        on = (("on pictures of people", self.faces), ("on own questions", self.asked))
-        runs = pd.concat([part.runs for _, part in on if part is not None], ignore_index=True)
+        on = {"on pictures of people": self.people, "on own questions": self.own}
+        runs = [run for part in on.values() for run in part]
         return "people_alone.html.j2", self.shared | {
-            "runs": runs.to_dict("records"),
+            "runs": runs,
             "beside": self.beside,
-            "what": " and ".join(what for what, part in on if part is not None),
-            "date": labels.when(runs["finished_at"].max()),
+            "what": " and ".join(what for what, part in on.items() if part),
+            "date": labels.when(max(run["finished_at"] for run in runs)),
         }
-
-    @cached_property
-    def _source(self) -> Results:
-        return Results(self.results, wait=30.0)
 
     @cached_property
     def models(self) -> list[str]:
         """The models that have a page of their own."""
-        with self._source.opened() as reader:
-            return list(dict.fromkeys(r["model"] for r in matrix.newest(reader, self.among)))
+        newest = self._ask(matrix.newest, self.among)
+        return list(dict.fromkeys(run["model"] for run in newest))
 
     def model(self, name: str) -> Filled | None:
         """Template and context of the page of one model; None if there is none."""
-        found = self.found if self.latest else None
-        with self._source.opened() as reader:
-            m = models.page(reader, name, None, found, self.among)
+        m = self._ask(models.page, name, None, self.among)
         if m is None:
             return None
-        return "model.html.j2", {"m": m, "directions": models.DIRECTIONS, "title": name}
+        return "model.html.j2", {"m": m, "directions": DIRECTIONS, "title": name}
 
 
 def write_report(

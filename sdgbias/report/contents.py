@@ -10,8 +10,8 @@ from typing import Any
 from sdgbias import store
 from sdgbias.files import packaged_yaml
 from sdgbias.report import labels
-from sdgbias.report.charts.methods import title_of
-from sdgbias.report.data import method_name
+from sdgbias.report.charts.draw import title_of
+from sdgbias.vocabulary import METHODS
 
 
 def read(results: Path) -> dict[str, list[dict[str, Any]]]:
@@ -72,4 +72,4 @@ def lines(found: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
 
 def _method(name: str) -> str:
     known = title_of(name)
-    return known if known != name.replace("_", " ") else method_name(name)
+    return known if known != name.replace("_", " ") else METHODS.get(name, name)

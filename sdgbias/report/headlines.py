@@ -12,7 +12,7 @@ from typing import Any
 from sdgbias import store
 from sdgbias.methods.stats import Estimate
 from sdgbias.report import labels, matrix
-from sdgbias.report.source import Results
+from sdgbias.report.reader import Results
 from sdgbias.suites.facet_groups import PAIRS
 from sdgbias.types import FACET, SDG
 

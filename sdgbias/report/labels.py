@@ -1,10 +1,8 @@
-"""Formats numbers, times and names for the pages, and states which way a model leans by the rule of
-`methods.lean`."""
+"""Formats numbers, times and names for the pages."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -12,14 +10,12 @@ from urllib.parse import urlencode
 
 from sdgbias import suites
 from sdgbias.analysis.night_text import number as number
-from sdgbias.methods import lean
 from sdgbias.methods.stats import Estimate
-from sdgbias.report.data import DIRECTIONS, ReportData
-from sdgbias.types import PILLARS
 from sdgbias.vocabulary import WORDS
 
 NBSP, DASH = "\u00a0", "\u2013"
 NO_INTERVAL = "no interval"
+ALL_TESTS, NOT_ANALYSED = "all tests", "not analysed: sdgbias analyse"
 
 
 @dataclass(frozen=True)
@@ -80,84 +76,6 @@ def interval(
 def sign_of(e: Estimate) -> int:
     """1 or -1 when the interval excludes zero, else 0."""
     return 0 if e.low != e.low or e.low <= 0 <= e.high else (1 if e.value > 0 else -1)
-
-
-@dataclass(frozen=True)
-class Lean:
-    """What is said of a model on a pillar. verdict: 'leans optimistic'; shares: the numbers behind
-    it, as words; n: what they count, each a ``kind``: an 'indicator' with several wordings, so that
-    the verdict holds for other indicators and wordings, a 'wording' of ``indicators`` that are too
-    few to stand for others, or a 'distinct prompt', so that it holds for other questions in this
-    wording."""
-
-    pillar: str
-    verdict: str
-    shares: str
-    n: int
-    kind: str
-    #: The direction that every answer has, '' if they differ.
-    alike: str = ""
-    indicators: int = 0
-
-    @property
-    def prompts(self) -> str:
-        return prompts([self])
-
-    @property
-    def short(self) -> str:
-        """The verdict in a few words, for a cell: 'optimistic', 'no clear lean'."""
-        if self.verdict.startswith("shows"):
-            return "no clear lean"
-        scope = f" on its {self.indicators} indicators" if self.kind == "wording" else ""
-        return self.verdict.removeprefix("leans ") + scope
-
-    @property
-    def evidence(self) -> str:
-        holds = {
-            "indicator": "in several wordings each: holds for other indicators and wordings",
-            "distinct prompt": "in one wording: holds for other questions in this wording",
-            "wording": f"of {self.indicators} indicators: holds for other wordings of these",
-        }
-        return f"{self.shares}; {self.prompts} {holds[self.kind]}"
-
-
-def prompts(leans: Sequence[Lean]) -> str:
-    """'12 distinct prompts', or '9 to 14 distinct prompts' of several leans."""
-    kind, counts = max((x.kind for x in leans), key=len), [x.n for x in leans]
-    return f"{span(counts)} {kind}{'' if max(counts) == 1 else 's'}"
-
-
-def leaning(data: ReportData, model: str, pillars: Sequence[str] = tuple(PILLARS)) -> list[Lean]:
-    """A verdict per pillar ('all': over all of them) with three-option questions: over the wordings
-    of its questions if these were scored, else over the bare questions. Of a pillar with too few
-    indicators to stand for others, what its own indicators show over their wordings."""
-    out = []
-    for pillar in pillars:
-        shares, what = data.wordings(model, pillar), "indicator"
-        if not shares:
-            shares, what = _bare(data, model, pillar), "distinct prompt"
-        if not shares:
-            continue
-        verdict, indicators = lean.verdict(shares, what.removeprefix("distinct ")), 0
-        if what == "indicator" and "too few" in verdict:
-            same = data.wordings(model, pillar, "wordings_share_")
-            if (scoped := lean.verdict(same, "wording")).startswith("leans "):
-                indicators = min(e.clusters for e in shares.values())
-                shares, what, verdict = same, "wording", scoped
-        named = [d for d in DIRECTIONS if d in verdict] or [
-            max(shares, key=lambda d: shares[d].value)
-        ]
-        text = ", ".join(f"{percent(shares[d])} {d} {written(shares[d]).aside}" for d in named)
-        n = min(e.clusters for e in shares.values())
-        alike = next((d for d in shares if shares[d].value == 1), "")
-        out.append(Lean(pillar, verdict, text, n, what, alike, indicators))
-    return out
-
-
-def _bare(data: ReportData, model: str, pillar: str) -> dict[str, Estimate]:
-    where = {"model": model, "task": "mcq", "test": "T1", "method": "q_only", "pillar": pillar}
-    cells = {d: data.cell(**where, metric=f"share_{d}") for d in DIRECTIONS}
-    return {d: e for d, e in cells.items() if e is not None and e.value == e.value}
 
 
 #: Metrics with a unit of their own; all others are shares, shown in per cent.
@@ -245,15 +163,6 @@ def url(path: str, **params: object) -> str:
     """A path with its parameters; empty ones are left out."""
     kept = {k: v for k, v in params.items() if v not in ("", None, False)}
     return f"{path}?{urlencode(kept)}" if kept else path
-
-
-def parsed(text: str | None, kind: type = dict) -> Any:
-    """Parse JSON from the results; an empty ``kind`` if the text is missing or not of that kind."""
-    try:
-        found = json.loads(text or "null")
-    except ValueError:
-        found = None
-    return found if isinstance(found, kind) else kind()
 
 
 def worst(verdicts: Mapping[str, int]) -> str:

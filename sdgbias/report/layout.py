@@ -28,18 +28,21 @@ TERMS: Mapping[str, str] = WORDS.explained
 class Page:
     """One entry of the navigation. file: its name in the folder of a static report, '' if only the
     web application has it; address: in the web application. about: one sentence. studies: the
-    studies that it draws on. further: it stands in the navigation's second line."""
+    studies that it draws on. figures: as `charts.draw.draw` takes them. further: it stands in the
+    navigation's second line."""
 
     title: str
     file: str = ""
     about: str = ""
     studies: tuple[str, ...] = ()
+    figures: tuple[str, ...] = ()
     address: str = ""
     further: bool = False
 
 
 def _page(about: Mapping[str, Any]) -> Page:
-    return Page(**{**about, "studies": tuple(about.get("studies", ()))})
+    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in about.items()}
+    return Page(**given)
 
 
 _PAGES = {name: _page(about) for name, about in packaged_yaml("pages.yaml").items()}

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from operator import itemgetter
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -22,8 +21,8 @@ import pandas as pd
 from sdgbias import store
 from sdgbias.methods import stats
 from sdgbias.report import labels
-from sdgbias.report.data import ALL_TESTS
-from sdgbias.report.source import Reader, Row
+from sdgbias.report.labels import ALL_TESTS
+from sdgbias.report.reader import Reader, Row, blank
 from sdgbias.suites import in_order
 from sdgbias.types import NEEDS_PICTURES, NEEDS_SCORES, ContextTest
 from sdgbias.vocabulary import METHODS
@@ -141,13 +140,8 @@ def table(runs: list[Row], found: pd.DataFrame, metric: str) -> list[Row]:
     better = labels.BETTER.get(metric, 0)
 
     def rank(row: Row) -> tuple[bool, float, str]:
-        value = row["value"]
-        unknown = value is None or math.isnan(value)
-        return (
-            row["provenance"] == "planted",
-            math.inf if unknown else -better * value,
-            row["model"],
-        )
+        last = math.inf if blank(row) else -better * row["value"]
+        return row["provenance"] == "planted", last, row["model"]
 
     return sorted(rows, key=rank)
 
@@ -236,8 +230,8 @@ class Board:
     lacking: list[dict[str, str]]
 
 
-def compare(results: Path, runs: pd.DataFrame, *, rank_planted: bool = False) -> Board:
-    """Build the leaderboard and all pairs. ``runs``: as in ``Studies``."""
+def compare(reader: Reader, runs: pd.DataFrame, *, rank_planted: bool = False) -> Board:
+    """Build the leaderboard and all pairs. ``runs``: run_id, label, provenance, benchmark_id."""
     places: list[dict[str, object]] = []
     pairs: list[dict[str, object]] = []
     kind = np.where(
@@ -251,7 +245,7 @@ def compare(results: Path, runs: pd.DataFrame, *, rank_planted: bool = False) ->
         labels = dict(zip(mine["run_id"], mine["label"], strict=True))
         complete: set[str] = set()
         for method in reversed(COMPARED):
-            asked = {t.value: _hits(results, list(labels), method, t.value) for t in ContextTest}
+            asked = {t.value: _hits(reader, list(labels), method, t.value) for t in ContextTest}
             tests = {t: found for t, found in asked.items() if found is not None}
             complete |= tests.keys()
             if tests and tests.keys() == complete:  # not for answers generated at T1 alone
@@ -266,13 +260,12 @@ def compare(results: Path, runs: pd.DataFrame, *, rank_planted: bool = False) ->
                 one_places, one_pairs = _one(hits, place, list(labels.values()))
                 places += [{**columns, **r} for r in one_places]
                 pairs += [{**columns, **r} for r in one_pairs]
-    absent = store.query(
-        results,
+    absent = reader.frame(
         """SELECT DISTINCT run_id, method, missing_reason FROM numbers WHERE task = 'mcq'
            AND list_contains($runs, run_id) AND list_contains($needs, missing_reason)""",
         {"runs": list(runs["run_id"]), "needs": list(NEEDS)},
     )
-    models = as_rows(runs.drop(columns="model").rename(columns={"label": "model"}))
+    models = as_rows(runs[["run_id", "label"]].rename(columns={"label": "model"}))
     without = [
         {"what": METHODS[method], "task": "choice", "why": why, "models": ", ".join(names)}
         for method in METHODS
@@ -292,7 +285,7 @@ def _pooled(tests: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.
 
 
 def _hits(
-    results: Path, run_ids: list[str], method: str, test: str
+    reader: Reader, run_ids: list[str], method: str, test: str
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """(R, N) 1 right, 0 wrong, NaN not answered, and (N,) places as text; None if no run has
     predictions."""
@@ -304,9 +297,8 @@ def _hits(
         WHERE list_contains($runs, run_id) AND p.task = 'mcq' AND p.method = $method AND p.test =
         $test AND p.split = 'test'
           AND p.correct IS NOT NULL ORDER BY p.item_id, who"""
-    frame = store.query(
-        results, sql, {"runs": run_ids, "method": method, "test": test}, runs=run_ids
-    )
+    given = {"runs": run_ids, "method": method, "test": test}
+    frame = reader.frame(sql, given, keep=False, runs=run_ids)
     if frame.empty:
         return None
     code, unique = pd.factorize(frame["item_id"])

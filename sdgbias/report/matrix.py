@@ -20,7 +20,7 @@ from sdgbias.methods import stats
 from sdgbias.methods.stats import Estimate
 from sdgbias.report import labels
 from sdgbias.report.leaderboard import CHOICES
-from sdgbias.report.source import AMONG, Reader, Row
+from sdgbias.report.reader import AMONG, Reader, Row, blank
 from sdgbias.suites.facet_groups import HEADLINE as PEOPLE_CELL
 from sdgbias.suites.facet_groups import PAIRS
 from sdgbias.suites.rows import FEWER
@@ -168,21 +168,21 @@ def _cell(c: MatrixColumn, run: Row | None, found: Mapping[tuple[str, ...], Row]
     row, other = found.get((run["run_id"], *c.cell)) if run else None, ""
     for label, cell in c.instead:
         instead = found.get((run["run_id"], *cell)) if run else None
-        if instead and _blank(row) and not _blank(instead):
+        if instead and blank(row) and not blank(instead):
             row, other = instead, label
     texts = ("value", "ci", "n", "prompts", "mark", "letters", "other")
-    blank: dict[str, Any] = dict.fromkeys(texts, "") | {"sort": None}
+    empty: dict[str, Any] = dict.fromkeys(texts, "") | {"sort": None}
     if run is None:
-        return blank | {"why": "not scored", "said": f"{c.title}: not scored"}
-    if row is None or _blank(row):
+        return empty | {"why": "not scored", "said": f"{c.title}: not scored"}
+    if row is None or blank(row):
         why = reason(row)
-        return blank | {"why": why, "said": f"{c.title}: {why}"}
+        return empty | {"why": why, "said": f"{c.title}: {why}"}
     e = Estimate.of_row(row)
     shown = labels.written(e, c.metric)
     counted = c.prompts and e.clusters
     prompts = f"{e.clusters:,} prompt{'' if e.clusters == 1 else 's'}" if counted else other
     said = f"{c.title} {shown.value}{shown.unit}, {shown.aside[1:-1].replace(labels.NBSP, ' ')}"
-    return blank | {
+    return empty | {
         "value": shown.value,
         "ci": shown.ci,
         "n": shown.n,
@@ -195,11 +195,6 @@ def _cell(c: MatrixColumn, run: Row | None, found: Mapping[tuple[str, ...], Row]
         "other": other,
         "address": _address(run, row),
     }
-
-
-def _blank(row: Row | None) -> bool:
-    """Whether there is no value."""
-    return row is None or row["value"] is None or math.isnan(row["value"])
 
 
 def _address(run: Row, row: Row) -> dict[str, str]:

@@ -150,6 +150,8 @@ def _shared(
 ) -> tuple[int, int]:
     """(tokens prefilled, pictures encoded) when the chunks of the plan are scored, those about one
     picture behind one beginning where the engine shares it."""
+    from sdgbias.engines.hf.decoding import common_length
+
     tokens = pictures = start = 0
     ids = list(ids)
     while start < len(ids):
@@ -159,19 +161,11 @@ def _shared(
             groups.setdefault(image_id, []).append(path)
         for image_id, group in groups.items():
             together = shares and bool(image_id) and len(group) > 1
-            begun = _common(group) if together else 0
+            begun = common_length([path.tolist() for path in group]) if together else 0
             tokens += sum(map(len, group)) - begun * (len(group) - 1)
             pictures += bool(image_id) * (1 if together else len(group))
         start = end
     return tokens, pictures
-
-
-def _common(paths: Sequence[np.ndarray]) -> int:
-    """Tokens that all paths begin with; each keeps one of its own behind them."""
-    most = min(map(len, paths)) - 1
-    heads = np.stack([path[:most] for path in paths])
-    same = (heads == heads[0]).all(axis=0)
-    return most if same.all() else int(same.argmin())
 
 
 def hours(

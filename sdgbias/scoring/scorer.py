@@ -66,11 +66,10 @@ RESTARTS = 4
 class Scorer:
     """Scores prompts into a cache. `failures`: (key, kind, message) of prompts that failed alone;
     `size`: prompts per chunk, smaller once a chunk ran out of memory; `seconds`, `n_sent`: time
-    spent inside the engine, and prompts sent to it; `lengths`: tokens of the prompts scored so far;
-    `deaths`: how often the process of an engine in a child process ended.
+    spent inside the engine, and prompts sent to it; `deaths`: how often the process of an engine in
+    a child process ended.
 
-    Rows may carry `run`, the run that asks for them, and `n_tokens`, the length of a prompt that an
-    earlier start scored (0: not known): both serve the times of the cache's rows alone."""
+    Rows may carry `run`, the run that asks for them, which the cache keeps with their times."""
 
     def __init__(
         self,
@@ -87,7 +86,6 @@ class Scorer:
         self.seconds = 0.0
         self.n_sent = 0
         self.deaths = 0
-        self.lengths: dict[str, int] = {}
         limit = read(spec, Options).chunk_timeout
         self.watchdog = Watchdog(cache.folder / "hung.json", limit, self.child)
 
@@ -171,6 +169,8 @@ class Scorer:
     def generate(self, missing: pd.DataFrame, progress: Progress) -> None:
         """Decodes answers: those of one kind and length together."""
         done = 0
+        if len(missing):  # their time is divided by these lengths
+            missing = missing.assign(n_tokens=self.cache.lengths(missing["key"]))
 
         def report(of_kind: int, _: int) -> None:
             progress(DECODING, done + of_kind, len(missing))
@@ -243,7 +243,6 @@ class Scorer:
             upper = _lists(offsets, batch.upper[inside], np.isnan(batch.upper).all(axis=1))
         known = scored(batch, widths)
         keys = [row["key"] for row in chunk]
-        self.lengths.update(zip(keys, batch.n_tokens.tolist(), strict=True))
         self.failures += [(key, *NOT_FINITE) for key, ok in zip(keys, known, strict=True) if not ok]
         rows = _rows(
             "scores",
@@ -267,7 +266,7 @@ class Scorer:
         began = time.perf_counter()
         answers = self.engine.generate([row["prompt"] for row in chunk], starts, limit)
         took = time.perf_counter() - began
-        seconds = _by_tokens(took, self._lengths(chunk)) / len(starts)
+        seconds = _by_tokens(took, np.array([row["n_tokens"] for row in chunk])) / len(starts)
         rows = [
             (row["key"], start, text, limit, truncated, float(share), row.get("run"))
             for row, texts, cuts, share in zip(
@@ -276,10 +275,6 @@ class Scorer:
             for start, text, truncated in zip(starts, texts, cuts, strict=True)
         ]
         return _rows("generations", *zip(*rows, strict=True))
-
-    def _lengths(self, chunk: Chunk) -> np.ndarray:
-        """(N,) tokens of N prompts, 0 where no start has scored them."""
-        return np.array([self.lengths.get(row["key"], row.get("n_tokens", 0)) for row in chunk])
 
 
 def _starts_and_limit(chunk: Chunk) -> tuple[list[str], int]:

@@ -177,8 +177,6 @@ class Session:
             rows[~rows["key"].isin(list(self.never))].assign(run=run.run_id)
             for rows in (missing, wanted)
         )
-        if len(self.wanted):
-            self.wanted = self.wanted.assign(n_tokens=self.cache.lengths(self.wanted["key"]))
         free = self.wanted.loc[(self.wanted["candidates"] == "") | (not gives_scores), "key"]
         self.sent = frozenset(self.missing["key"]) | frozenset(free)
         #: Prompts of the run, and those of them that are not done yet, by kind of work.
@@ -222,7 +220,6 @@ class Session:
         starts = run.suite.starts_needed(run.benchmark, scored, run.settings, split)
         rows = self.needed[self.needed["key"].isin(list(starts))].assign(run=run.run_id)
         rows = rows.assign(forced=[",".join(starts[key]) for key in rows["key"]])
-        rows = rows.assign(n_tokens=self.cache.lengths(rows["key"]))
         for kind in (self.totals, self.left):
             kind[DECODING] += len(rows)
         self.scorer.run(self.missing[:0], rows, self._report)

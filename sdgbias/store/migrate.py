@@ -23,19 +23,19 @@ EARLIER = (15, 16, 17, 18, 19, 20, 21)
 #: Tables of earlier schemas whose rows are files now -> their view (night_files.py).
 _FILES_NOW = {"nights": "nights", "night_models": "night_outcomes"}
 #: Files whose schema this process has compared with its own, as (device, inode).
-_CURRENT: set[tuple[int, int]] = set()
+CURRENT: set[tuple[int, int]] = set()
 
 
 def prepare(path: Path, wait: float) -> None:
     """Gives an existing file this version's tables: an empty one gets them, and one of an earlier
     schema is replaced. Raises StoreError for a file that holds other tables and for a newer schema,
     Busy where another process has the file for ``wait`` seconds."""
-    if not path.exists() or _identity(path) in _CURRENT:
+    if not path.exists() or _identity(path) in CURRENT:
         return
     if not path.stat().st_size or database.version(path, wait) != SCHEMA:
         with locks.alone(path, wait):  # whoever creates or publishes into it is done then
             _upgrade(path, wait)
-    _CURRENT.add(_identity(path))
+    CURRENT.add(_identity(path))
 
 
 def _identity(path: Path) -> tuple[int, int]:

@@ -68,7 +68,7 @@ def test_tables_that_are_written_in_parts_hold_the_same_rows(
         for task in Task:
             built = items.choose_items(found, mcq=None, regression=90)
             tables = (pa.Table.from_pandas(b, preserve_index=False) for b in built.blocks(task))
-            build._write_parts(out / f"items_{task}.parquet", tables)
+            build.write_parts(out / f"items_{task}.parquet", tables)
         build.build_prompts(out)
 
     write(tmp_path / "a")

@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 
 from sdgbias.benchmark.draw import (
-    _without_collisions,
     draw,
     largest_remainder,
     md5_numbers,
     quotas,
     with_ids,
+    without_collisions,
 )
 from sdgbias.types import PILLARS, Task
 
@@ -42,7 +42,7 @@ def test_an_id_collision_counts_up_whatever_the_order() -> None:
         "d": 8,
     }  # a, b, c want 5: they take 5, 6, 7; d wants 6 and makes way
     for order in ([0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2]):
-        made = _without_collisions(rows.iloc[order])
+        made = without_collisions(rows.iloc[order])
         assert (
             made["item_id"].is_unique
             and dict(zip(made["cluster_id"], made["item_id"], strict=True)) == expected

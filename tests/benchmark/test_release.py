@@ -19,7 +19,6 @@ from sdgbias.benchmark.card.intended_use import intended_use
 from sdgbias.benchmark.release import import_ as release_import
 from sdgbias.benchmark.release.export import dump, export, own_record
 from sdgbias.benchmark.release.import_ import import_
-from sdgbias.benchmark.release.items import place_of_paths
 from sdgbias.benchmark.release.records import PARTS, stem
 from sdgbias.benchmark.splits import authors_split
 from sdgbias.errors import InputError, UsageError
@@ -369,40 +368,49 @@ def test_order_of_lines_changes_no_table(release: Make, tmp_path: Path) -> None:
         assert one[f"{name}.parquet"] == two[f"{name}.parquet"]
 
 
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
-        (lambda data: data[:-20], f"mcq_T2.jsonl line {N}: no JSON record"),
-        (lambda data: b"[1, 2]\n" + data, "mcq_T2.jsonl line 1: no JSON record"),
-        (lambda data: b"\n" + data.replace(b"{", b"", 1), "mcq_T2.jsonl line 2: no JSON record"),
-        (lambda data: b"", "mcq_T2.jsonl"),
-        (lambda data: b"\n\n", "no record in it"),
-        (lambda data: data + b'{"A": "\xff\xfe"}\n', f"line {N + 1}: no JSON record"),
-    ],
-)
-def test_a_damaged_file_is_named(
-    release: Make, tmp_path: Path, out: Path, damage: Callable[[bytes], bytes], said: str
+def rewritten(damage: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    """A folder whose mcq_T2.jsonl is damaged."""
+
+    def spoil(folder: Path) -> None:
+        path = folder / "data" / "mcq_T2.jsonl"
+        path.write_bytes(damage(path.read_bytes()))
+
+    return spoil
+
+
+REFUSED: list[tuple[Callable[[Path], object], str]] = [
+    (rewritten(lambda data: data[:-20]), f"mcq_T2.jsonl line {N}: no JSON record"),
+    (rewritten(lambda data: b"[1, 2]\n" + data), "mcq_T2.jsonl line 1: no JSON record"),
+    (rewritten(lambda data: b"\n" + data.replace(b"{", b"", 1)), "line 2: no JSON record"),
+    (rewritten(lambda data: b""), "mcq_T2.jsonl: no record in it"),
+    (rewritten(lambda data: b"\n\n"), "no record in it"),
+    (rewritten(lambda data: data + b'{"A": "\xff\xfe"}\n'), f"line {N + 1}: no JSON record"),
+    (rewritten(lambda data: data.replace(b'"answer"', b'"Answer"')), "has to be spelt 'answer'"),
+    (
+        lambda folder: (folder / "data").rename(folder / "files"),
+        "no data file; expected data/mcq_T1",
+    ),
+    (lambda folder: (folder / "images").rename(folder / "pictures"), "no usable item"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "said"), REFUSED)
+def test_what_can_not_be_imported_is_one_line(
+    release: Make, out: Path, spoil: Callable[[Path], object], said: str
 ) -> None:
-    path = release() / "data" / "mcq_T2.jsonl"
-    path.write_bytes(damage(path.read_bytes()))
+    folder = release()
+    spoil(folder)
     with pytest.raises(InputError, match=said) as caught:
-        import_(tmp_path / "release", out)
+        import_(folder, out)
     assert "\n" not in str(caught.value)
     assert not (out / "benchmark.json").exists()
 
 
-def test_folders_that_are_not_what_they_should_be(release: Make, tmp_path: Path, out: Path) -> None:
-    with pytest.raises(InputError, match="no data file; expected data/mcq_T1.jsonl"):
-        import_(tmp_path, out)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.txt").write_text("mine")
-    with pytest.raises(UsageError, match=r"not empty \(thesis.txt\)"):
-        import_(release(), tmp_path / "mine")
-    for path in (tmp_path / "release" / "images").iterdir():
-        path.unlink()
-    with pytest.raises(InputError, match="no usable item"):
-        import_(tmp_path / "release", out)
-    assert not (out / "benchmark.json").exists()
+def test_a_folder_with_other_files_is_left_alone(release: Make, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(UsageError, match="not empty"):
+        import_(release(), tmp_path)
+    assert (tmp_path / "thesis.txt").read_text() == "mine"
 
 
 def test_an_interrupted_import_is_taken_up_again(
@@ -456,13 +464,16 @@ def test_a_file_of_half_complete_questions_is_complete(
     assert import_(release(change), out).files["mcq_T5"] == (N, kind)
 
 
-def test_paths_become_distinct_clusters() -> None:
-    paths = pd.Series(
-        ["images/a.png", "images/b.png", "images/b.jpg", "other/a.png", "images/.png"]
-    )
-    assert list(place_of_paths(paths)) == ["a", "images/b.png", "images/b.jpg", "other/a", ".png"]
+def test_paths_become_distinct_clusters(release: Make, out: Path) -> None:
+    def change(name: str, records: list[Record]) -> list[Record]:
+        for at, path in enumerate(("images/a.png", "images/b.png", "images/b.jpg", "other/a.png")):
+            records[at]["image"] = path
+        return records
 
-
-def test_a_field_in_other_letters_is_refused(release: Make, out: Path) -> None:
-    with pytest.raises(InputError, match="'Answer' has to be spelt 'answer'"):
-        import_(release(edited(0, "mcq_T2", answer=None, Answer="A")), out)
+    folder = release(change)
+    (folder / "other").mkdir()
+    for name in ("images/a.png", "images/b.png", "images/b.jpg", "other/a.png"):
+        (folder / name).write_bytes(picture(len(name)))
+    import_(folder, out)
+    places = list(read(out, "items_mcq")["cluster_id"][:5])
+    assert places == ["a", "images/b.png", "images/b.jpg", "other/a", "04"]

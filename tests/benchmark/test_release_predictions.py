@@ -144,7 +144,7 @@ def test_the_command_prints_one_json_value_and_names_the_rows_behind_it(tmp_path
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["params"]["tau"] == 1.0
     assert "wrote" in done.stderr and "cade_predictions.csv" in done.stderr
-    assert "note: rows with masked candidates: 10 of 45" in done.stderr
+    assert "note: 10 of 45 rows lack the logit of an option" in done.stderr
 
 
 def test_regression_replaces_the_first_digit(tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def test_a_column_that_no_question_needs_may_be_absent(pred: Path) -> None:
     config = apply(pred)
     lost = config["notes"]["gold_missing_or_not_an_option"]
     assert lost > 0
-    assert f"gold missing or not an option: {lost} of 300" in reservations(config)
+    assert f"{lost} of 300 rows have no gold answer" in reservations(config)[0]
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])

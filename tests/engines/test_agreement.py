@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sdgbias.engines import Backend
 from sdgbias.engines.agreement import compare, log_shares, score
 from sdgbias.errors import InfrastructureError, ModelError, OutOfMemory
-from sdgbias.types import Generated, Prompt, ScoreBatch
+from sdgbias.types import Prompt, ScoreBatch
+from tests.builders.length_engine import Engine
 
 NAN, INF = float("nan"), float("inf")
 
@@ -103,24 +103,6 @@ def test_equal_scores_and_another_mass_disagree() -> None:
     assert not compared(batch([[1.0, 2.0]], [0.5]), batch([[1.0, 2.0]], [0.4]))["agrees"]
 
 
-class Engine(Backend):
-    """Scores by the length of the text, and fails where it is told to."""
-
-    def __init__(self, bad: Sequence[str] = (), error: Exception | None = None) -> None:
-        self.bad, self.error = bad, error or ValueError("bad")
-
-    def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
-        if any(p.text in self.bad for p in prompts):
-            raise self.error
-        lengths = [len(p.text) for p in prompts]
-        return batch([[float(n), 5.0] for n in lengths], tokens=lengths)
-
-    def generate(
-        self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
-    ) -> Generated:
-        return Generated.whole([])
-
-
 PROMPTS = [Prompt("x" * n, "AB") for n in range(1, 10)]
 
 
@@ -164,5 +146,5 @@ def test_an_outage_and_a_model_that_scores_nothing_are_raised() -> None:
     everything = [prompt.text for prompt in PROMPTS]
     with pytest.raises(ModelError, match="no token"):
         score(Engine(everything, ModelError("no token")), PROMPTS, range(9), 4)
-    with pytest.raises(ModelError, match="each of 9 probes fails, the first: ValueError: bad"):
+    with pytest.raises(ModelError, match="each of 9 probes fails, the first: ValueError: at x"):
         score(Engine(everything), PROMPTS, range(9), 4)

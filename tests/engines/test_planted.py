@@ -19,6 +19,7 @@ from sdgbias.types import DIGITS, PILLARS, Prompt
 SPEC = ModelSpec(
     name="m", title="M", backend="planted", repo="planted", revision="local", state="enabled"
 )
+LACKS = "How many lack it?"
 QUESTION, OPTIONS = "How many have it?", "below 10 %; B. 10 % to under 20 %; C. 20 % or more"
 TAIL = f"Options: A. {OPTIONS}\nVALID OPTIONS: A, B, C\nSTRICT OUTPUT"
 
@@ -32,56 +33,22 @@ def benchmark(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two questions about two places; 'lower' is better in the second pillar. Three places share
     one context line."""
     folder = tmp_path_factory.mktemp("oracle")
-    options = {
-        "option_a": "below 10 %",
-        "option_b": "10 % to under 20 %",
-        "option_c": "20 % or more",
-    }
+    columns = ["item_id", "question", "pillar", "polarity", "answer"]
+    options = dict(zip(("option_a", "option_b", "option_c"), parts(text())[2], strict=True))
     mcq = pd.DataFrame(
         [
-            {
-                "item_id": 1,
-                "question": QUESTION,
-                "pillar": PILLARS[0],
-                "polarity": "higher",
-                "answer": "C",
-                **options,
-            },
-            {
-                "item_id": 2,
-                "question": QUESTION,
-                "pillar": PILLARS[0],
-                "polarity": "higher",
-                "answer": "A",
-                **options,
-            },
-            {
-                "item_id": 3,
-                "question": "How many lack it?",
-                "pillar": PILLARS[1],
-                "polarity": "lower",
-                "answer": "B",
-                **options,
-            },
-        ]
-    )
+            (1, QUESTION, PILLARS[0], "higher", "C"),
+            (2, QUESTION, PILLARS[0], "higher", "A"),
+            (3, LACKS, PILLARS[1], "lower", "B"),
+        ],
+        columns=columns,
+    ).assign(**options)
+    columns = ["item_id", "question", "pillar", "target", "answer"]
     regression = pd.DataFrame(
-        [
-            {
-                "item_id": 9,
-                "question": "How much?",
-                "pillar": PILLARS[2],
-                "target": "asset_index",
-                "answer": -1.685094,
-            }
-        ]
+        [(9, "How much?", PILLARS[2], "asset_index", -1.685094)], columns=columns
     )
     rows = []
-    for item, place, question in (
-        (1, "x", QUESTION),
-        (2, "y", QUESTION),
-        (3, "x", "How many lack it?"),
-    ):
+    for item, place, question in ((1, "x", QUESTION), (2, "y", QUESTION), (3, "x", LACKS)):
         rows += [
             ("mcq", item, "T1", text("Given: urban=Rural", question), place),
             ("mcq", item, "T3", text("You may consider: urban", question), place),
@@ -127,7 +94,7 @@ def test_prior_follows_direction_and_pillar(benchmark: Path) -> None:
     """Pillar 1 is told to be optimistic, the others pessimistic; in pillar 2 'lower' is better, so
     pessimistic is the last option."""
     e = engine(benchmark, prior={PILLARS[0]: [0, 1, 3], "all": [2, 1, 0]})
-    first, second = scores(e, Prompt(text(), "ABC"), Prompt(text("", "How many lack it?"), "ABC"))
+    first, second = scores(e, Prompt(text(), "ABC"), Prompt(text("", LACKS), "ABC"))
     assert list(first) == [0, 1, 3]
     assert list(second) == [0, 1, 2]
 
@@ -259,28 +226,6 @@ def test_an_oracle_is_found_below_the_root_only(benchmark: Path) -> None:
         load(replace(SPEC, options={"oracle": "nowhere"}), benchmark.parent)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (
-            {"oracle": "x", "optimism": 1},
-            "options: unknown field 'optimism'; valid: context_noise",
-        ),
-        ({"oracle": "x", "prior": {"all": [0, 1]}}, "pessimistic, conservative, optimistic"),
-        ({"oracle": "x", "prior": {"Health": [0, 1, 2]}}, "unknown pillar 'Health'"),
-        ({"oracle": "x", "digit_prior": [0, 1]}, "ten logits"),
-        ({"oracle": "x", "noise": -1}, "0 or more"),
-        ({"oracle": "x", "image_weight": "much"}, "valid: a number"),
-        ({"oracle": "x", "seed": 0.5}, "whole number"),
-        ({"image_noise": 1.0}, "needs options.oracle"),
-    ],
-)
-def test_options_that_make_no_sense(options: dict[str, object], words: str) -> None:
-    with pytest.raises(RegistryError, match="registry/models/m.yaml") as error:
-        Planted(replace(SPEC, options=options))
-    assert words in str(error.value)
-
-
 def test_habits_survive_a_registry_entry() -> None:
     habits = Habits(
         prior={"all": (0.0, 1.0, 2.0)},
@@ -292,17 +237,27 @@ def test_habits_survive_a_registry_entry() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("backend", "options", "words"),
     [
-        ({}, "missing field 'oracle'"),
-        ({"oracle": "x", "recal": 1}, "unknown field 'recal'; .*did you mean 'recall'"),
-        ({"oracle": "x", "recall": "much"}, "recall is 'much'; valid: a number"),
-        ({"oracle": "x", "effects": {"tall": 0.1}}, "effects.tall: unknown group 'tall'; valid"),
+        ("planted", {"optimism": 1}, "options: unknown field 'optimism'; valid: context_noise"),
+        ("planted", {"prior": {"all": [0, 1]}}, "pessimistic, conservative, optimistic"),
+        ("planted", {"prior": {"Health": [0, 1, 2]}}, "unknown pillar 'Health'"),
+        ("planted", {"digit_prior": [0, 1]}, "ten logits"),
+        ("planted", {"noise": -1}, "0 or more"),
+        ("planted", {"image_weight": "much"}, "valid: a number"),
+        ("planted", {"seed": 0.5}, "whole number"),
+        ("planted", {"oracle": None, "image_noise": 1.0}, "needs options.oracle"),
+        ("planted-people", {"oracle": None}, "missing field 'oracle'"),
+        ("planted-people", {"recal": 1}, "unknown field 'recal'; .*did you mean 'recall'"),
+        ("planted-people", {"recall": "much"}, "recall is 'much'; valid: a number"),
+        ("planted-people", {"effects": {"tall": 0.1}}, "tall: unknown group 'tall'; valid"),
     ],
 )
-def test_options_of_planted_people_that_make_no_sense(
-    options: dict[str, object], words: str, tmp_path: Path
+def test_options_that_make_no_sense(
+    backend: str, options: dict[str, object], words: str, tmp_path: Path
 ) -> None:
-    spec = replace(SPEC, backend="planted-people", options=options)
-    with pytest.raises(RegistryError, match=f"registry/models/m.yaml: options.*{words}"):
-        load(spec, tmp_path)
+    given = {"oracle": "x", **options}
+    if given["oracle"] is None:
+        del given["oracle"]
+    with pytest.raises(RegistryError, match=f"registry/models/m.yaml: .*{words}"):
+        load(replace(SPEC, backend=backend, options=given), tmp_path)

@@ -21,7 +21,7 @@ import pandas as pd
 import pytest
 
 from sdgbias.benchmark import build, quality
-from sdgbias.cli import _interrupted
+from sdgbias.cli import interruption
 from sdgbias.progress import Record
 from sdgbias.raw.check import check_raw
 from sdgbias.raw.images.image_store import ImageSettings
@@ -380,4 +380,4 @@ def test_ctrl_c_says_what_is_kept(tmp_path: Path) -> None:
     kept = "what is finished is kept (drawing clusters); run the same command again to go on"
     assert line == f"interrupted: {kept}"
     scoring = Record("", "scoring prompts", 640, 1762)
-    assert _interrupted(scoring).startswith("interrupted: 640 of 1,762 prompts are kept; run")
+    assert interruption(scoring).startswith("interrupted: 640 of 1,762 prompts are kept; run")

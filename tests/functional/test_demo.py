@@ -77,7 +77,7 @@ def test_the_demo_keeps_its_lock_apart_and_leaves_a_users_alone(
     if own:
         lock.write_text("the user's")
     for night in ("first", "second"):
-        with start._lock_apart():
+        with start.lock_apart():
             before = lock.read_text() if lock.exists() else ""
             assert before == ("the user's" if own else "" if night == "first" else "of the first")
             if not own:

@@ -30,7 +30,7 @@ from sdgbias.registry import changes
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.report import build as report
 from sdgbias.report import matrix
-from sdgbias.report.source import Results
+from sdgbias.report.reader import Results
 from sdgbias.report.web import app as web
 from sdgbias.report.web.site import Site
 from sdgbias.scoring.evaluate import evaluate

@@ -11,7 +11,7 @@ import yaml
 from starlette.testclient import TestClient
 
 from sdgbias.nightly.regression import measured
-from sdgbias.report.source import Results
+from sdgbias.report.reader import Results
 from sdgbias.report.web import app
 from sdgbias.report.web.site import Site
 from sdgbias.suites import sdg_metrics

@@ -22,7 +22,7 @@ from sdgbias.nightly.regression import measured, policy
 from sdgbias.nightly.regression.baseline import Target
 from sdgbias.nightly.regression.measured import paired, pooled
 from sdgbias.report import build
-from sdgbias.report.source import Results
+from sdgbias.report.reader import Results
 from sdgbias.report.wandb import team_report
 from sdgbias.report.web import app
 from sdgbias.report.web.site import Site

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -227,43 +228,15 @@ def test_enabled_only_when_its_probes_pass(commands: Path, monkeypatch: pytest.M
 def test_a_person_is_asked_before_it_is_written(
     commands: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import sys
-
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(command, "sys", terminal)
     write_small(commands / "real", "llava")
-    said: list[str] = []
-    for answer, expected in ((False, False), (True, True)):
-        monkeypatch.setattr(
-            "typer.confirm", lambda text, default, answer=answer: said.append(text) or answer
-        )
-        command.register_model(
-            "local:real", enable=False, revision="", results=commands / "r.duckdb", **REST
-        )
-        assert (commands / "registry" / "models" / "real.yaml").exists() == expected
-    assert said == ["Write registry/models/real.yaml?"] * 2
-    command.register_model(
-        "local:real",
-        enable=False,
-        revision="",
-        results=commands / "r.duckdb",
-        **{**REST, "yes": True, "overwrite": True},
-    )
-    assert len(said) == 2, "--yes asks nobody"
+    words = ["register-model", "local:real", "--candidate", "--results", str(commands / "r.duckdb")]
+    entry, question = commands / "registry" / "models" / "real.yaml", "Write registry/models/real"
 
-
-REST: dict[str, Any] = {
-    "name": "",
-    "backend": "",
-    "dtype": "",
-    "tensor_parallel": 1,
-    "max_images": None,
-    "trust_remote_code": False,
-    "notes": "",
-    "suites": "",
-    "gpu": "",
-    "probes": 12,
-    "benchmark": None,
-    "yes": False,
-    "dry_run": False,
-    "overwrite": False,
-}
+    no = CliRunner().invoke(APP, words, input="n\n")
+    assert question in no.output and not entry.exists()
+    yes = CliRunner().invoke(APP, words, input="y\n")
+    assert question in yes.output and entry.exists()
+    unasked = CliRunner().invoke(APP, [*words, "--yes", "--overwrite"])
+    assert unasked.exit_code == 0 and question not in unasked.output

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from sdgbias.report.source import Results
+from sdgbias.report.reader import Results
 from sdgbias.report.web import app
 from sdgbias.report.web.site import Site
 from tests.builders.web_pages import publish_served

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import shutil
@@ -18,12 +17,13 @@ from sdgbias.analysis.rows import row, table
 from sdgbias.errors import StoreError
 from sdgbias.methods import lean, stats
 from sdgbias.methods.stats import Estimate
-from sdgbias.report import charts, data
+from sdgbias.raw.indicators import DIRECTIONS
+from sdgbias.report import charts, leans
 from sdgbias.report import labels as words
 from sdgbias.report.build import write_report
-from sdgbias.report.charts import methods as methods_chart
-from sdgbias.report.charts import places
+from sdgbias.report.charts import draw
 from sdgbias.report.pages import findings
+from sdgbias.report.reader import Cells, Results
 from sdgbias.types import PILLARS
 from tests.builders.results import MODELS, publish_fake
 from tests.builders.studies import analyse_fake
@@ -168,7 +168,7 @@ def shares(
 ) -> dict[str, Estimate]:
     return {
         d: Estimate(v, 100, v - half, v + half, clusters)
-        for d, v in zip(data.DIRECTIONS, (p, c, o), strict=True)
+        for d, v in zip(DIRECTIONS, (p, c, o), strict=True)
     }
 
 
@@ -202,15 +202,21 @@ def test_numbers_as_text() -> None:
     assert words.written(few).aside.startswith("(no interval: 3 clusters, n")
 
 
+def cells_of(results: Path) -> Cells:
+    with Results(results).opened() as reader:
+        return Cells(reader, store.latest_runs(results))
+
+
 def test_headline_sentences(results: Path) -> None:
-    found = data.load(results)
-    assert [v.verdict for v in words.leaning(found, "fake-optimist")] == [
+    found = cells_of(results)
+    assert [v.verdict for v in leans.leaning(found, "fake-optimist")] == [
         "1 prompt: too few to say"
     ] * 3
-    assert words.leaning(found, "fake-optimist")[0].evidence.endswith(
+    assert leans.leaning(found, "fake-optimist")[0].evidence.endswith(
         "; 1 distinct prompt in one wording: holds for other questions in this wording"
     )
-    verdict, _ = findings.findings(found, "fake-pessimist")["extra"][0]
+    with Results(results).opened() as reader:
+        verdict, _ = findings.findings(reader, "fake-pessimist-2")["extra"][0]
     assert verdict == "The image helps"
 
 
@@ -222,15 +228,15 @@ def test_wordings_make_a_lean(results: Path, tmp_path: Path) -> None:
     run = store.latest_runs(own)[0]
     model = str(store.query(own, "SELECT model FROM runs WHERE run_id = ?", [run])["model"][0])
     says = np.array([2] * 24 + [1] * 3)
-    shares = {d: stats.share(says == k, np.arange(27)) for k, d in enumerate(data.DIRECTIONS)}
+    shares = {d: stats.share(says == k, np.arange(27)) for k, d in enumerate(DIRECTIONS)}
     common = {"test": "T1", "method": "q_only", "attribute": "pillar", "group": PILLARS[0]}
     made = [row("wordings", f"share_{d}", e, **common) for d, e in shares.items()]
     made.append(row("wordings", "distinct_indicators", 9.0, **common))
     kept = store.query(own, "SELECT * EXCLUDE (run_id) FROM numbers WHERE run_id = ?", [run])
     store.replace(own, run, {"numbers": pd.concat([kept, table(made)], ignore_index=True)})
-    first, second, _ = words.leaning(data.load(own), model)
+    first, second, _ = leans.leaning(cells_of(own), model)
     assert first.verdict == "leans optimistic" and "; 9 indicators in several" in first.evidence
-    assert words.prompts([first, second]) == "1 to 9 distinct prompts"
+    assert leans.prompts([first, second]) == "1 to 9 distinct prompts"
     assert second.verdict == "1 prompt: too few to say"
 
 
@@ -245,7 +251,7 @@ def test_a_pillar_of_few_indicators_is_judged_over_their_wordings_alone(tmp_path
     common = {"test": "T1", "method": "q_only", "attribute": "pillar", "group": PILLARS[0]}
     rows = [
         row("wordings", f"{prefix}share_{d}", stats.share(says == k, clusters), **common)
-        for k, d in enumerate(data.DIRECTIONS)
+        for k, d in enumerate(DIRECTIONS)
         for prefix, clusters in (("", np.arange(27) // 9), ("wordings_", np.arange(27)))
     ]
     rows += [row("wordings", "distinct_indicators", 3.0, **common)]
@@ -253,7 +259,7 @@ def test_a_pillar_of_few_indicators_is_judged_over_their_wordings_alone(tmp_path
     earlier = store.query(results, "SELECT * EXCLUDE (run_id) FROM numbers WHERE run_id = ?", [run])
     store.replace(results, run, {"numbers": pd.concat([earlier, table(rows)])})
 
-    lean = words.leaning(data.load(results), model)[0]
+    lean = leans.leaning(cells_of(results), model)[0]
 
     assert (lean.verdict, lean.short) == ("leans optimistic", "optimistic on its 3 indicators")
     assert lean.evidence.endswith(
@@ -265,46 +271,34 @@ def test_a_pillar_of_few_indicators_is_judged_over_their_wordings_alone(tmp_path
 # ----------------------------------------------------------------------
 
 
-def test_figures_follow_the_page_scheme_and_say_their_numbers(results: Path) -> None:
-    found = data.load(results)
-    model = found.models[0]
-    own = findings.of_model(found, model)
-    figures = [*places.of_model(own), *places.image_use(found)]
+def test_figures_follow_the_page_scheme_and_say_their_numbers(
+    results: Path, tmp_path: Path
+) -> None:
+    def drawn(path: Path) -> list[charts.Figure]:
+        with Results(path).opened() as reader:
+            names = ("model-views", "model-cade", "image-use")
+            return draw.draw(reader, ["fake-pessimist-2"], names)
+
+    figures = drawn(results)
     assert [f.name for f in figures] == ["model-views", "model-cade", "image-use"]
     for shown in map(charts.still_figure, figures):
         for _, svg in shown["panels"]:
             assert "currentColor" in svg and "http" not in svg and "#010203" not in svg
-    gain = found.cell(model=model, task="mcq", test="T2", method="cade", metric="accuracy")
+    where = {"model": "fake-pessimist", "task": "mcq", "test": "T2", "method": "cade"}
+    gain = cells_of(results).estimate(**where, metric="accuracy")
     assert gain is not None
     assert f"T2 CADE: {100 * gain.value:.1f} (CI " in charts.described(figures[1])
-    bare = found.metrics["method"] == "q_only"
-    bounds = {column: found.metrics[column].mask(bare) for column in ("ci_low", "ci_high")}
-    [views, _] = places.of_model(dataclasses.replace(own, metrics=own.metrics.assign(**bounds)))
-    assert "Q-only" in charts.described(views) and "no interval" in charts.described(views)
-
-
-def test_distinct_prompts_are_those_of_the_test_split(results: Path, tmp_path: Path) -> None:
-    before = data.load(results).prompts
-    again = tmp_path / "sdgbias.duckdb"
     shutil.copytree(results.parent, tmp_path, dirs_exist_ok=True)
-    with duckdb.connect(str(again)) as con:
-        con.execute(
-            """INSERT INTO items BY NAME SELECT * REPLACE (item_id + 1000000 AS item_id,
-               'val' AS split, 'another question' AS question) FROM items"""
-        )
-    pd.testing.assert_frame_equal(data.load(again).prompts, before)
-
-
-def test_pages_of_studies_show_rows_over_all_indicators(results: Path, tmp_path: Path) -> None:
-    runs = store.latest_runs(results)
-    before = data.load_studies(results, runs)
-    again = tmp_path / "sdgbias.duckdb"
-    shutil.copytree(results.parent, tmp_path, dirs_exist_ok=True)
-    with duckdb.connect(str(again)) as con:
+    with duckdb.connect(str(tmp_path / results.name)) as con:
+        con.execute("UPDATE numbers SET low = NULL, high = NULL WHERE method = 'q_only'")
         con.execute(
             "INSERT INTO numbers BY NAME SELECT * REPLACE ('stunting' AS indicator) FROM numbers"
         )
-    pd.testing.assert_frame_equal(data.load_studies(again, runs).metrics, before.metrics)
+    views, *others = drawn(tmp_path / results.name)
+    assert "Q-only" in charts.described(views) and "no interval" in charts.described(views)
+    for other, before in zip(others, figures[1:], strict=True):
+        numbers = list(before.heads)  # of all indicators together alone
+        pd.testing.assert_frame_equal(other.frame[numbers], before.frame[numbers])
 
 
 def test_a_row_without_an_interval_gives_its_number_of_clusters() -> None:
@@ -317,23 +311,20 @@ def test_a_row_without_an_interval_gives_its_number_of_clusters() -> None:
 
 def test_a_method_is_the_highest_only_beyond_the_intervals_of_all_others() -> None:
     def sentence(*bounds: tuple[float | None, float | None]) -> str:
-        return methods_chart._best(
-            pd.DataFrame(
-                {
-                    "model": "m",
-                    "test": "T1",
-                    "pillar": "all",
-                    "method": ["x", "y", "z"],
-                    "value": [60.0, 50.0, 40.0],
-                    "said": ["60.0", "50.0", "40.0"],
-                    "low": [low for low, _ in bounds],
-                    "high": [high for _, high in bounds],
-                    "ci": "c",
-                    "n": 90,
-                }
-            ),
-            " %",
-        )
+        shown = {
+            "model": "m",
+            "test": "T1",
+            "pillar": "all",
+            "method": ["x", "y", "z"],
+            "metric": "accuracy",
+            "value": [60.0, 50.0, 40.0],
+            "said": ["60.0", "50.0", "40.0"],
+            "low": [low for low, _ in bounds],
+            "high": [high for _, high in bounds],
+            "ci": "c",
+            "n": 90,
+        }
+        return draw.best(pd.DataFrame(), pd.DataFrame(shown))["best"]
 
     apart = sentence((56.0, 64.0), (46.0, 54.0), (36.0, 44.0))
     assert apart == "for m, the highest is x with 60.0 % (95 % CI c, n 90; T1)."

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from sdgbias import store
+from sdgbias.report.build import ReportPages
 from sdgbias.report.pages import examples, question
 from sdgbias.report.pages import questions as questions_page
 from sdgbias.suites import sdg, sdg_tables
@@ -24,7 +25,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def shown(results: Path) -> dict[str, Any]:
-    return examples.context(results, store.latest_runs(results))
+    return ReportPages(results).shown
 
 
 def questions(shown: dict[str, Any]) -> list[dict[str, Any]]:
@@ -63,7 +64,7 @@ def test_terms_explain_the_answer(shown: dict[str, Any]) -> None:
 
 def test_pictures_keep_to_their_budget(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examples, "PICTURE_BYTES", 60_000)
-    found = examples.context(results, store.latest_runs(results))
+    found = ReportPages(results).shown
     assert 0 < sum(map(len, found["pictures"].values())) < 60_000
 
 
@@ -71,7 +72,7 @@ def test_an_unreadable_picture_is_left_out(tmp_path: Path) -> None:
     path = publish_fake(tmp_path / "r.duckdb", n=30, n_regression=3)
     with store.connect(path) as con:
         con.execute("UPDATE previews SET png = 'no png'::BLOB WHERE image_id = 'image3'")
-    found = examples.context(path, store.latest_runs(path))
+    found = ReportPages(path).shown
     images = {f["q"]["item"]["image_id"] for f in questions(found)}
     assert "image3" in images and "image3" not in found["pictures"]
 

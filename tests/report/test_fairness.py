@@ -7,6 +7,7 @@ import io
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -17,9 +18,11 @@ from sdgbias import cli, store
 from sdgbias.analysis import analyse
 from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.errors import InputError
-from sdgbias.report.build import write_report
-from sdgbias.report.charts import disparities as charts
-from sdgbias.report.pages import disparities
+from sdgbias.report import layout
+from sdgbias.report.build import ReportPages, write_report
+from sdgbias.report.charts import Figure, disparities
+from sdgbias.report.pages import fairness
+from sdgbias.report.reader import Results
 from sdgbias.suites import facet
 from tests.builders.people import publish_people
 
@@ -62,60 +65,72 @@ def test_people_are_blurred_by_default_and_on_paper(text: str) -> None:
         text.count("data:image/jpeg"),
         len(re.findall(r'<label class="frame"><input [^>]*><img src="data:image/jpeg', text)),
     )
-    assert 0 < pictures == frames <= disparities.EXAMPLES  # none stands outside a blurred frame
+    assert 0 < pictures == frames <= fairness.EXAMPLES  # none stands outside a blurred frame
     hidden = len(re.findall(r'<li class="example"[^>]* hidden>', text))
-    assert hidden == pictures - disparities.PAGE_OF, "a page at a time"
+    assert hidden == pictures - fairness.PAGE_OF, "a page at a time"
     assert not re.search(r'class="sr uncover"[^>]* checked', text)
 
 
+def altered(results: Path, folder: Path, *statements: str) -> Path:
+    """A copy of the results after these statements."""
+    path = Path(shutil.copy(results, folder / "r.duckdb"))
+    shutil.copytree(results.with_suffix(".runs"), path.with_suffix(".runs"))
+    with store.connect(path, details=()) as con:
+        for statement in statements:
+            con.execute(statement)
+    return path
+
+
+def figures(path: Path) -> dict[str, Figure]:
+    with Results(path).opened() as reader:
+        runs = fairness.runs_of(reader)
+        data = [run["data"] for run in runs]
+        return {f.name: f for f in disparities.figures(reader, [r["run_id"] for r in runs], data)}
+
+
+def page(path: Path) -> dict[str, Any]:
+    filled = ReportPages(path).page(layout.FAIRNESS)
+    assert filled is not None
+    return filled[1]
+
+
 def test_groups_add_up_to_the_people(results: Path, text: str) -> None:
-    d = disparities.load(results)
-    assert d is not None
-    people = int(store.query(results, "SELECT count(DISTINCT person_id) AS n FROM people")["n"][0])
-    [card] = disparities.cards(d)
-    assert card["people"] == people
+    n = int(store.query(results, "SELECT count(DISTINCT person_id) AS n FROM people")["n"][0])
+    [card] = page(results)["benchmarks"]
+    assert card["people"] == n
     for attribute in ("gender", "skin", "age"):
         groups = {r["group"]: r["n"] for r in card["groups"] if r["attribute"] == attribute}
-        assert sum(groups.values()) == people and "unknown" in groups
+        assert sum(groups.values()) == n and "unknown" in groups
     assert {"not apparent to the annotators"} <= card["why"]["age"].keys() - {"na"}
-    assert f"<dd>{people:,}, one in each picture</dd>" in text
+    assert f"<dd>{n:,}, one in each picture</dd>" in text
     assert re.search(r"<td>(?:[^<]*, )?not apparent to the annotators \d+(?:,[^<]*)?</td>", text)
 
 
-def test_rates_are_those_of_the_store(results: Path) -> None:
-    d = disparities.load(results)
-    assert d is not None
-    rates = {
-        (r["model"], r["prompt"]): dict(zip(disparities.RATES, r["cells"], strict=True))
-        for r in disparities.rates(d.metrics)
-    }
+def test_rates_are_those_of_the_store(results: Path, text: str) -> None:
+    rates = {(r["run"]["label"], r["prompt"]): r["cells"] for r in page(results)["rates"]}
     said = store.query(
         results,
         "SELECT how FROM spoken JOIN runs USING (run_id) WHERE model = 'unfair' AND test = 'p1'",
     )["how"]
-    assert (
-        rates["unfair (planted)", "p1"]["refusal_rate"]["value"]
-        == f"{100 * (said == 'refusal').mean():.1f}\u00a0%"
+    refused = (said == "refusal").mean()
+    assert rates["unfair (planted)", "p1"]["refusal_rate"]["value"] == pytest.approx(refused)
+    assert f">{100 * refused:.1f}\u00a0%<" in text
+    assert "false_yes_rate" not in rates["unfair (planted)", "p1"]  # p1 asks about no class
+
+
+def test_cells_without_a_value_keep_their_n(results: Path, tmp_path: Path) -> None:
+    known = {"fairness-gender", "fairness-prompts", "fairness-debiased", "fairness-cost"}
+    assert known <= figures(results).keys()
+    nurses = "UPDATE numbers SET {} WHERE metric = 'disparity' AND indicator = 'nurse' AND {}"
+    men = """attribute = 'gender' AND "group" = 'male' AND other = 'female'"""
+    path = altered(
+        results,
+        tmp_path,
+        nurses.format("value = 0.1, missing_reason = NULL", men),
+        nurses.format("value = NULL", f"NOT ({men})"),
     )
-    assert rates["unfair (planted)", "p1"]["false_yes_rate"] is None  # p1 asks about no class
-
-
-def test_cells_without_a_value_keep_their_n(results: Path) -> None:
-    d = disparities.load(results)
-    assert d is not None
-    found = {f.name: f for f in charts.figures(d.metrics, d.studies)}
-    assert {
-        "fairness-gender",
-        "fairness-prompts",
-        "fairness-debiased",
-        "fairness-cost",
-    } <= set(found)
-    nurses = (d.metrics["metric"] == "disparity") & (d.metrics["indicator"] == "nurse")
-    men = nurses & (d.metrics["pillar"] == "gender:male-female")
-    known = d.metrics.assign(value=d.metrics["value"].mask(men, 0.1))
-    known = known.assign(value=known["value"].mask(nurses & ~men))
-    [map_] = [f for f in charts.figures(known, d.studies) if f.name == "fairness-classes"]
-    mine = map_.frame[map_.frame["target"] == "nurse"]
+    frame = figures(path)["fairness-classes"].frame
+    mine = frame[frame["target"] == "nurse"]
     assert set(mine.loc[mine["value"].notna(), "source"]) == {"male − female"}
     void = mine[mine["value"].isna()]
     assert set(void["source"]) == {"light − dark", "young − old"} and all(
@@ -123,41 +138,40 @@ def test_cells_without_a_value_keep_their_n(results: Path) -> None:
     )
     # a class without a single value is no empty row, but named
     key = ["model", "test", "method", "target"]
-    assert (map_.frame.groupby(key)["value"].count() > 0).all()
-    none = known.assign(value=known["value"].mask(known["indicator"] != "all"))
-    assert "fairness-classes" not in {f.name for f in charts.figures(none, d.studies)}
+    assert (frame.groupby(key)["value"].count() > 0).all()
+    with store.connect(path, details=()) as con:
+        con.execute("UPDATE numbers SET value = NULL WHERE indicator <> 'all'")
+    assert "fairness-classes" not in figures(path)
 
 
-def test_figures_open_on_a_model_that_was_understood(results: Path) -> None:
-    d = disparities.load(results)
-    assert d is not None
-    first = charts.figures(d.metrics, d.studies)
-    opens = {f.name: f.chosen()["model"].iloc[0] for f in first if "model" in f.filters}
-    assert set(opens.values()) == {"unfair (planted)"}
-    mute = d.metrics["model"] == "unfair (planted)"
-    void = mute & d.metrics["metric"].isin(["disparity", "recall", "false_yes_rate"])
-    silent = d.metrics.assign(
-        value=d.metrics["value"].mask(void),
-        missing_reason=d.metrics["missing_reason"].mask(void, facet.NOT_UNDERSTOOD),
+def test_figures_open_on_a_model_that_was_understood(results: Path, tmp_path: Path) -> None:
+    def opens(drawn: dict[str, Figure]) -> set[str]:
+        return {f.chosen()["model"].iloc[0] for f in drawn.values() if "model" in f.filters}
+
+    assert opens(figures(results)) == {"unfair (planted)"}
+    silent = altered(
+        results,
+        tmp_path,
+        f"""UPDATE numbers SET value = NULL, missing_reason = '{facet.NOT_UNDERSTOOD}'
+        WHERE run_id IN (SELECT run_id FROM runs WHERE model = 'unfair') AND study = 'headline'
+        AND metric IN ('disparity', 'recall', 'false_yes_rate')""",
     )
-    second = {f.name: f for f in charts.figures(silent, d.studies)}
-    shown = {f.chosen()["model"].iloc[0] for f in second.values() if "model" in f.filters}
-    assert shown == {"yes-sayer (planted)"}
-    points = second["fairness-prompts"].frame
+    shown = figures(silent)
+    assert opens(shown) == {"yes-sayer (planted)"}
+    points = shown["fairness-prompts"].frame
     assert set(points["model"]) == {"yes-sayer (planted)"}, "no point where nothing was understood"
-    assert "No answer understood" in second["fairness-prompts"].axes
+    assert "No answer understood" in shown["fairness-prompts"].axes
 
 
 def test_examples_are_chosen_without_the_answers(results: Path) -> None:
-    d = disparities.load(results)
-    assert d is not None and len(d.examples) == 60
-    assert all(
-        {a["model"] for a in e["answers"]} == {"unfair (planted)", "yes-sayer (planted)"}
-        for e in d.examples
-    )
-    assert all(
-        e["outcome"] == "unread" for e in d.examples if any(not a["read"] for a in e["answers"])
-    )
+    shown = page(results)
+    examples, run_of = shown["examples"], shown["run_of"]
+    assert len(examples) == 60
+    for example in examples:
+        models = {run_of[a["run_id"]]["label"] for a in example["answers"]}
+        assert models == {"unfair (planted)", "yes-sayer (planted)"}
+        if any(a["how"] in fairness.UNREAD for a in example["answers"]):
+            assert example["outcome"] == "unread"
 
 
 def test_previews_are_small_few_and_the_same_whatever_the_order() -> None:
@@ -185,7 +199,7 @@ def test_previews_are_small_few_and_the_same_whatever_the_order() -> None:
 def test_without_runs_of_the_suite_there_is_no_page(tmp_path: Path) -> None:
     with store.connect(tmp_path / "empty.duckdb"):
         pass
-    assert disparities.load(tmp_path / "empty.duckdb") is None
+    assert ReportPages(tmp_path / "empty.duckdb").people == []
 
 
 def test_each_benchmark_keeps_its_newest_run_and_silence_is_said(
@@ -193,8 +207,7 @@ def test_each_benchmark_keeps_its_newest_run_and_silence_is_said(
 ) -> None:
     """A later run on FACET hides none on drawn people; a model that says nothing legible is named
     as such."""
-    path = Path(shutil.copy(results, tmp_path / "r.duckdb"))
-    shutil.copytree(results.with_suffix(".runs"), path.with_suffix(".runs"))
+    path = altered(results, tmp_path)
     n = 60
     pictured = pd.DataFrame(
         {
@@ -244,23 +257,23 @@ def test_each_benchmark_keeps_its_newest_run_and_silence_is_said(
         run,
         {"people": pictured, "spoken": said, "numbers": facet.metric_rows(pictured, table)},
     )
-    d = disparities.load(path)
-    assert d is not None and d.several
-    assert list(zip(d.runs["data"], d.runs["label"], strict=True)) == [
+    shown = page(path)
+    assert [(run["data"], run["label"]) for run in shown["runs"]] == [
         ("FACET", "unfair"),
         ("drawn people", "unfair (planted)"),
         ("drawn people", "yes-sayer (planted)"),
     ]
-    found = {f.name: f for f in disparities.figures(d)}
-    assert all(f.filters[0] == "data" for f in found.values())
-    assert set(found["fairness-gender"].frame["data"]) == {"drawn people"}
+    drawn = figures(path)
+    assert shown["several"] and all(f.filters[0] == "data" for f in drawn.values())
+    assert set(drawn["fairness-gender"].frame["data"]) == {"drawn people"}
     # nothing was understood: 0 would read as fairness
-    void = d.metrics[(d.metrics["data"] == "FACET") & (d.metrics["metric"] == "disparity")]
+    sql = "FROM numbers WHERE run_id = 'unfair-facet' AND metric = 'disparity'"
+    void = store.query(path, sql)
     assert len(void) and set(void["missing_reason"]) == {facet.NOT_UNDERSTOOD}
-    assert void[["value", "ci_low", "ci_high"]].isna().all(axis=None) and (void["n"] > 0).any()
-    assert [(s["model"], s["data"], s["n"], s["prompts"], s["texts"]) for s in d.silent] == [
-        ("unfair", "FACET", "60", ["p1"], ["12.5"])
-    ]
+    assert void[["value", "low", "high"]].isna().all(axis=None) and (void["n"] > 0).any()
+    [silent] = shown["silent"]
+    assert (silent["label"], silent["data"], silent["n"]) == ("unfair", "FACET", 60)
+    assert (silent["prompts"], silent["texts"]) == (["p1"], ["12.5"])
     printed = (
         CliRunner()
         .invoke(cli.app, ["results", "--results", str(path)], catch_exceptions=False)
@@ -276,10 +289,8 @@ def test_each_benchmark_keeps_its_newest_run_and_silence_is_said(
         "not one of the 60 free answers of unfair to p1 on FACET names a label, e.g. “12.5”."
         in text
     )
-    assert "<td>7</td><td>FACET</td>" in text and [c["dataset"] for c in disparities.cards(d)] == [
-        "FACET",
-        "drawn people",
-    ]
+    assert "<td>7</td><td>FACET</td>" in text
+    assert [card["dataset"] for card in shown["benchmarks"]] == ["FACET", "drawn people"]
 
 
 def test_a_report_without_places_says_so_and_leaves_no_page_of_before(
@@ -314,12 +325,12 @@ def test_what_was_checked_of_the_people_stands_beside_the_report(
     assert '<a href="people/quality.html">' in (out / "fairness.html").read_text(encoding="utf-8")
 
 
-def test_shares_have_the_whole_axis_and_an_interval_at_zero(results: Path) -> None:
-    d = disparities.load(results)
-    assert d is not None
-    zero = d.metrics.assign(value=0.0, ci_low=0.0, ci_high=0.015, n=240)
-    [figure] = [f for f in charts.figures(zero, d.studies) if f.name == "fairness-prompts"]
-    assert {(r["value"], r["low"], r["high"]) for r in figure.frame.to_dict("records")} == {
+def test_shares_have_the_whole_axis_and_an_interval_at_zero(results: Path, tmp_path: Path) -> None:
+    zero = altered(
+        results, tmp_path, "UPDATE numbers SET value = 0, low = 0, high = 0.015, n = 240"
+    )
+    figure = figures(zero)["fairness-prompts"]
+    assert set(zip(*(figure.frame[c] for c in ("value", "low", "high")), strict=True)) == {
         (0.0, 0.0, 1.5)
     }
     assert [layer["encoding"]["x"]["scale"]["domain"] for layer in figure.spec["layer"]] == [

@@ -10,7 +10,7 @@ import pytest
 
 from sdgbias import store
 from sdgbias.report import leaderboard
-from sdgbias.report.source import Results
+from sdgbias.report.reader import Results
 from tests.builders.nights import publish_nights, publish_persons
 
 

@@ -16,7 +16,7 @@ from sdgbias.methods.baselines import METHODS
 from sdgbias.report import charts, labels, layout, leaderboard, matrix
 from sdgbias.report.layout import TERMS
 from sdgbias.report.pages import first_screen, models
-from sdgbias.report.source import Results
+from sdgbias.report.reader import Results
 from sdgbias.report.web import app
 from sdgbias.report.web.site import Site
 from sdgbias.suites.facet import NOT_UNDERSTOOD
@@ -115,14 +115,14 @@ def test_the_highest_is_so_only_beyond_its_interval() -> None:
 
 def test_a_model_of_one_night_has_no_chart_over_nights(results: Path) -> None:
     with Results(results).reading() as reader:
-        page = models.page(reader, "tiny-llava", None, None, None)
+        page = models.page(reader, "tiny-llava", None)
     assert page is not None and page["suites"]
     for suite in page["suites"]:
         assert len(suite["history"]) <= 1 and suite["plots"] == []
 
 
 def test_no_guide_to_a_figure_calls_a_side_better_without_an_interval() -> None:
-    for name, text in charts._texts().items():
+    for name, text in charts.texts().items():
         reads = text["reads"]
         if "of zero" in reads:
             assert "interval" in reads, f"{name}: {reads}"

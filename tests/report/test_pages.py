@@ -19,19 +19,18 @@ import pytest
 from sdgbias import store
 from sdgbias.analysis.paper.cells import Cell, Column, Row, Table
 from sdgbias.analysis.paper.printed import Printed
+from sdgbias.files import packaged_sql
 from sdgbias.methods import stats
-from sdgbias.report import charts, leaderboard
-from sdgbias.report import data as studies
-from sdgbias.report.build import write_report
-from sdgbias.report.charts import marks, methods
-from sdgbias.report.pages import studies as pages
+from sdgbias.report import charts, layout, leaderboard
+from sdgbias.report.build import ReportPages, write_report
+from sdgbias.report.charts import draw, marks
+from sdgbias.report.reader import SQL, Results
 from sdgbias.store import database
 from tests.builders.results import NAMED, publish_fake, publish_models
 from tests.builders.studies import analyse_fake
 
 RUN = "fake-pessimist-2"
 MODEL_PAGES = ("model-fake-optimist.html", "model-fake-pessimist.html")
-CHARTS = Path(charts.__file__).parent
 STUDY_PAGES = ("methods.html", "parameters.html", "groups.html", "harm.html")
 
 
@@ -45,11 +44,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def folder(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(results, tmp_path_factory.mktemp("report")).parent
-
-
-@pytest.fixture(scope="module")
-def found(results: Path) -> studies.Studies:
-    return studies.load_studies(results, store.latest_runs(results))
 
 
 def read(folder: Path, name: str) -> str:
@@ -201,8 +195,8 @@ def test_the_axis_of_a_choice_of_tasks_names_the_quantity_of_the_task(folder: Pa
             assert {"signal": "split(pick_task, ': ')[1]"} in titles, name
 
 
-def test_every_study_has_its_figure(found: studies.Studies, results: Path) -> None:
-    made = pages.figures(found, leaderboard.compare(results, found.runs))
+def test_every_study_has_its_figure(results: Path) -> None:
+    made = ReportPages(results).drawn
     names = [f.name for group in made.values() for f in group]
     assert len(names) == len(set(names)) == 6 + 6 + 6 + 8 + 2
     for f in (f for group in made.values() for f in group):
@@ -219,13 +213,14 @@ def test_every_study_has_its_figure(found: studies.Studies, results: Path) -> No
 def test_shaped_rows() -> None:
     frame = pd.DataFrame(
         {
+            "metric": "accuracy",
             "value": [0.25, np.nan, 0.5],
             "n": [8, 3, 1],
             "ci_low": [0.1, np.nan, np.nan],
             "ci_high": [0.4, np.nan, np.nan],
         }
     )
-    made = charts.shaped(frame)
+    made = draw.shaped(frame)
     assert list(made["value"]) == [25.0, 50.0]
     assert list(made["low"]) == [10.0, None]
     assert list(made["ci"]) == ["10.0–40.0", "no interval"]
@@ -236,7 +231,7 @@ def test_stacked_parts_follow_each_other() -> None:
     frame = pd.DataFrame(
         {"bar": ["x", "x", "y"], "part": ["b", "a", "a"], "value": [70.0, 30.0, 100.0]}
     )
-    made = marks.stacked(frame, ["bar"], "part", ["a", "b"])
+    made = draw.stacked(frame, ["bar"], "part", ["a", "b"])
     assert list(made["start"]) == [30.0, 0.0, 0.0]
     assert list(made["end"]) == [100.0, 30.0, 100.0]
     assert list(made["middle"]) == [65.0, 15.0, 50.0]
@@ -266,19 +261,21 @@ def test_named_columns_are_made_of_one_or_several() -> None:
     frame = pd.DataFrame(
         {
             "task": ["mcq", "mcq"],
+            "p": [0.04, np.nan],
             "attribute": ["urban", "urban"],
             "group": ["urban", "new"],
             "method": ["cade", "vdd"],
         }
     )
-    made = charts.named(frame, "groups-gaps")
+    made = draw.named(frame, "groups-gaps")
     assert list(made["gap"]) == ["urban − rural", "urban new"]
     assert list(made["method"]) == ["CADE", "vdd"]
     assert list(made["task"]) == ["Choice: accuracy"] * 2
+    assert list(made["p"]) == ["0.040", ""]
 
 
 def test_kinds_of_methods() -> None:
-    assert [methods.kind_of(m) for m in ("full", "cade", "vdd", "bcl", "always_a")] == [
+    assert [draw.kind_of(m) for m in ("full", "cade", "vdd", "bcl", "always_a")] == [
         "view",
         "CADE",
         "fixed settings",
@@ -298,9 +295,9 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def compared(path: Path, *, rank_planted: bool = False) -> leaderboard.Board:
-    return leaderboard.compare(
-        path, studies.load_studies(path, store.latest_runs(path)).runs, rank_planted=rank_planted
-    )
+    with Results(path).opened() as reader:
+        runs = reader.frame(SQL["labelled"], {"runs": store.latest_runs(path)})
+        return leaderboard.compare(reader, runs, rank_planted=rank_planted)
 
 
 def test_leaderboard_values_are_those_of_the_store(three: Path) -> None:
@@ -424,7 +421,10 @@ def test_tables_handed_in_make_a_page(three: Path, tmp_path: Path) -> None:
     assert "<details open" not in text, "a page of forty tables is read by its headings"
 
 
-def test_no_text_of_a_figure_is_left_over() -> None:
-    source = "".join(p.read_text(encoding="utf-8") for p in CHARTS.glob("*.py"))
-    names = set(charts._texts())
-    assert names and all(f'"{name}"' in source for name in names)
+def test_every_figure_has_its_rows_and_its_page() -> None:
+    drawn = {name.partition("/")[0] for page in layout.PAGES for name in page.figures}
+    elsewhere = {"model-views", "model-cade", "image-use", "moves"}
+    elsewhere |= {n for n in charts.texts() if n.startswith(("fairness", "compare"))}
+    statements = packaged_sql("figures.sql").keys() - {"every_row", "overall", "fairness-silent"}
+    assert drawn | elsewhere == charts.texts().keys()
+    assert statements == charts.texts().keys() - {"moves", "compare-accuracy", "compare-pairs"}

@@ -18,7 +18,7 @@ from sdgbias import store
 from sdgbias.benchmark.card.intended_use import intended_use
 from sdgbias.errors import UsageError
 from sdgbias.report import leaderboard
-from sdgbias.report.source import Results
+from sdgbias.report.reader import Results
 from sdgbias.report.web import app
 from sdgbias.report.web.site import Site
 from sdgbias.store import views
@@ -258,7 +258,9 @@ def test_while_the_file_is_written_old_answers_serve_or_a_page_asks_again(
     path = tmp_path / "r" / served.name
     held = TestClient(app.create(Site(Results(path, wait=0.1))), base_url="http://localhost")
     fresh = held.get("/models")
+    of_a_model = text(held.get("/models/fake-optimist").text).split("Read-only")[0]
     with writing(path):
+        assert of_a_model in text(held.get("/models/fake-optimist").text)
         stale, unknown = held.get("/models"), held.get("/runs")
         assert stale.status_code == 200
         assert (

@@ -10,7 +10,7 @@ import pandas as pd
 from starlette.testclient import TestClient
 
 from sdgbias import store
-from sdgbias.report.source import Results
+from sdgbias.report.reader import Results
 from sdgbias.report.web import app, nights
 from sdgbias.report.web.site import Site
 from tests.builders.nights import BROKEN

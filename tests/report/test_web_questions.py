@@ -16,7 +16,7 @@ from sdgbias.analysis import analyse, outcomes
 from sdgbias.methods import stats
 from sdgbias.raw.indicators import indicator, letter_directions
 from sdgbias.report.pages import compare, question, questions
-from sdgbias.report.source import Results
+from sdgbias.report.reader import Results
 from sdgbias.types import Task
 from tests.builders.web_pages import BEFORE, RUN, text
 

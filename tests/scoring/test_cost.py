@@ -114,16 +114,7 @@ def test_an_engine_without_a_tokenizer_is_one_line(benchmark: Path) -> None:
         cost(entries.load(ROOT, "planted-optimist"), ROOT, benchmark)
 
 
-SPEC = ModelSpec(
-    name="m",
-    title="m",
-    backend="vllm",
-    repo="a/b",
-    revision="0" * 40,
-    state="enabled",
-    params_b=8.0,
-    dtype="bfloat16",
-)
+SPEC = ModelSpec("m", "m", "vllm", "a/b", "0" * 40, "enabled", params_b=8.0, dtype="bfloat16")
 ASKED = {"mcq": 3000, "regression": 600}
 
 

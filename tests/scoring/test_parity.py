@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sdgbias.engines import Backend
 from sdgbias.errors import (
     EnginesDisagree,
     InfrastructureError,
@@ -25,7 +24,8 @@ from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring import admission, parity, probes
 from sdgbias.scoring.plan import make_plan
 from sdgbias.suites import sdg
-from sdgbias.types import Generated, Prompt, ScoreBatch
+from sdgbias.types import Prompt, ScoreBatch
+from tests.builders.length_engine import Engine
 
 ROOT = entries.find_root()
 SPEC = ModelSpec(
@@ -140,26 +140,6 @@ def test_what_a_model_is_compared_with(tmp_path: Path) -> None:
         parity.counterparts(SPEC, ROOT, ["m"])
     with pytest.raises(RegistryError, match=r"m\.yaml: parity is 'vllm'; valid: a list"):
         parity.counterparts(replace(SPEC, options={"parity": "vllm"}), ROOT)
-
-
-class Engine(Backend):
-    """Scores by the length of the text, and by the place in the batch."""
-
-    fingerprint = "f"
-
-    def __init__(self, by_place: float = 0.0) -> None:
-        self.by_place = by_place
-
-    def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
-        rows = [[len(p.text), 5.0 + self.by_place * at] for at, p in enumerate(prompts)]
-        n = np.array([len(p.text) for p in prompts], np.float32)
-        logits = np.array(rows, dtype=np.float32)
-        return ScoreBatch(logits, n / 100, n, ["A"] * len(n), n.astype(np.int32))
-
-    def generate(
-        self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
-    ) -> Generated:
-        return Generated.whole([])
 
 
 PROMPTS = [Prompt("x" * n, "AB") for n in range(1, 10)]

@@ -16,56 +16,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sdgbias.engines import Backend
-from sdgbias.errors import InputError, ModelError, OutOfMemory, RegistryError
+from sdgbias.errors import InputError, ModelError, RegistryError
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring import scorer as scorer_module
 from sdgbias.scoring.cache import ScoreCache
 from sdgbias.scoring.plan import make_plan
 from sdgbias.scoring.scorer import Scorer, not_generated
-from sdgbias.types import Generated, Prompt, ScoreBatch
+from sdgbias.types import Prompt, ScoreBatch
+from tests.builders.length_engine import Engine
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 COLUMNS = ["task", "item_id", "test", "view", "text", "image_id", "candidates"]
-SPEC = ModelSpec(
-    name="m",
-    title="m",
-    backend="planted",
-    repo="r",
-    revision="local",
-    state="enabled",
-    batch_size=16,
-)
-
-
-class Engine(Backend):
-    """Scores by the length of the text; fails where it is told to."""
-
-    fingerprint = "f"
-
-    def __init__(
-        self, room: int = 99, bad: Sequence[str] = (), error: type[Exception] = ValueError
-    ) -> None:
-        self.room, self.bad, self.error = room, bad, error
-        self.sizes: list[int] = []
-
-    def candidate_scores(self, prompts: Sequence[Prompt]) -> ScoreBatch:
-        self.sizes.append(len(prompts))
-        if len(prompts) > self.room:
-            raise OutOfMemory("out of memory: tried to allocate")
-        for prompt in prompts:
-            if prompt.text in self.bad:
-                raise self.error(f"can't score {prompt.text}")
-        n = len(prompts)
-        logits = np.array([[len(p.text), 0.0] for p in prompts], dtype=np.float32)
-        logits[[p.text.startswith("nan") for p in prompts], 0] = np.nan
-        blank = np.full(n, 0.5, dtype=np.float32)
-        return ScoreBatch(logits, blank, blank, ["A"] * n, np.ones(n, dtype=np.int32))
-
-    def generate(
-        self, prompts: Sequence[Prompt], starts: Sequence[str], max_new_tokens: int
-    ) -> Generated:
-        return Generated.whole([[start + "1" for start in starts] for _ in prompts])
+SPEC = ModelSpec("m", "m", "planted", "r", "local", "enabled", batch_size=16)
 
 
 def plan(texts: Sequence[str]) -> pd.DataFrame:
@@ -195,13 +157,13 @@ def test_a_withheld_score_is_kept_with_its_bound_and_without_one_it_is_a_failure
     scorer, scores = run(tmp_path, Bounded(), ["text", "withheld", "bare", "loose", "lost"])
     assert [kind for _, kind, _ in scorer.failures] == ["NonFiniteLogits"] * 3
     known = {tuple(row["logits"]): row["upper"] for _, row in scores.iterrows()}
-    assert set(known) == {(4.0, 0.0), (8.0, -np.inf)}  # the first logit is the length of the text
-    assert known[(4.0, 0.0)] is None
+    assert set(known) == {(4.0, 5.0), (8.0, -np.inf)}  # the first logit is the length of the text
+    assert known[(4.0, 5.0)] is None
     np.testing.assert_array_equal(known[(8.0, -np.inf)], np.array([np.nan, -4.0], dtype=np.float32))
 
 
 def test_a_model_that_can_score_nothing_is_told_at_once(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="can't score"):
+    with pytest.raises(ModelError, match="at text"):
         run(tmp_path, Engine(bad=TEXTS, error=ModelError), TEXTS)
 
 

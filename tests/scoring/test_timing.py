@@ -19,16 +19,11 @@ from sdgbias.scoring.timing import timings
 from sdgbias.suites import sdg
 from sdgbias.suites.suite import EvalSettings
 from sdgbias.types import TESTS, Task, View
-from tests.scoring.test_scorer import SPEC, Engine, plan
+from tests.builders.length_engine import Engine
+from tests.scoring.test_cache import batch
+from tests.scoring.test_scorer import SPEC, plan
 
-PLANTED = ModelSpec(
-    name="planted",
-    title="planted",
-    backend="planted",
-    repo="planted:optimist",
-    revision="1",
-    state="enabled",
-)
+PLANTED = ModelSpec("planted", "planted", "planted", "planted:optimist", "1", "enabled")
 #: With an answer after each forced digit.
 FORCED = EvalSettings(mode="continue")
 
@@ -77,21 +72,15 @@ def test_what_the_cache_gave_costs_this_run_nothing_and_is_counted() -> None:
 
 
 def test_a_batch_is_divided_by_tokens(tmp_path: Path) -> None:
-    class Long(Engine):
-        def candidate_scores(self, prompts):  # type: ignore[no-untyped-def]
-            found = super().candidate_scores(prompts)
-            found.n_tokens[:] = [len(p.text) for p in prompts]
-            return found
-
     cache = ScoreCache(tmp_path, "m", "f")
-    scorer = Scorer(Long(), cache, {}, SPEC)
+    scorer = Scorer(Engine(), cache, {}, SPEC)
     rows = plan(["x" * 10, "x" * 30]).assign(run="mine")
     nothing = lambda what, done, total: None  # noqa: E731
     scorer.score(rows, nothing)
     asked = rows.assign(forced="", limit=8)
     scorer.generate(asked, nothing)
-    Scorer(Long(), cache, {}, SPEC).generate(  # a later start has the lengths from the cache
-        asked.assign(limit=9, n_tokens=cache.lengths(asked["key"])), nothing
+    Scorer(Engine(), cache, {}, SPEC).generate(  # a later start has the lengths from the cache
+        asked.assign(limit=9), nothing
     )
     lengths = cache.read("scores").set_index("key")["n_tokens"]
     cache.compact("scores")
@@ -178,11 +167,16 @@ class Clocked(Engine):
         return super().generate(prompts, starts, max_new_tokens)
 
 
-def decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **more: object) -> pd.DataFrame:
+def decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forced: str, scored: int = 0
+) -> pd.DataFrame:
+    """The times of two answers; the first prompts are ``scored`` before."""
     clock = [0.0]
     monkeypatch.setattr(scorer_module.time, "perf_counter", lambda: clock[0])
     cache = ScoreCache(tmp_path, "m", "f")
-    rows = plan(["x", "y"]).assign(run="mine", limit=8, **more)
+    rows = plan(["x", "y"]).assign(run="mine", limit=8, forced=forced)
+    if scored:
+        cache.append("scores", batch(*rows["key"][:scored]))
     Scorer(Clocked(clock), cache, {}, SPEC).generate(rows, lambda what, done, total: None)
     return cache.read("generations", timed=True)
 
@@ -199,6 +193,6 @@ def test_the_time_of_a_batch_is_divided_by_its_prompts_and_their_starts(
 def test_a_batch_with_a_prompt_of_unknown_length_is_divided_evenly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = decoded(tmp_path, monkeypatch, forced="", n_tokens=[0, 30])
+    found = decoded(tmp_path, monkeypatch, forced="", scored=1)
 
     assert found["seconds"].tolist() == pytest.approx([5.5, 5.5])

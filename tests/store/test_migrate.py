@@ -105,7 +105,7 @@ def test_a_file_with_the_numbers_of_today_is_copied_as_it_is(earlier: Path) -> N
     with duckdb.connect(str(earlier)) as con:
         con.execute("UPDATE schema_version SET version = 20")
         con.execute("CREATE VIEW metric_rows AS FROM numbers WHERE study = 'headline'")
-    migrate._CURRENT.clear()
+    migrate.CURRENT.clear()
 
     after = store.query(earlier, sql)
 
@@ -136,7 +136,7 @@ def test_two_old_files_of_one_name_are_both_kept(earlier: Path) -> None:
     before = earlier.read_bytes()
     store.query(earlier, "FROM runs")
     earlier.write_bytes(before)
-    migrate._CURRENT.clear()
+    migrate.CURRENT.clear()
 
     store.query(earlier, "FROM runs")
 

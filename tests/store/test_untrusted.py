@@ -121,6 +121,21 @@ def test_a_query_is_one_select_about_the_results(stored: Path, sql: str) -> None
 
 
 @pytest.mark.parametrize(
+    ("sql", "words"),
+    [
+        ("SELECT modle FROM metrics", r"modle.*\"model\".*sdgbias results tables$"),
+        ("SELECT m.modle FROM metrics m", r"modle.*near: .*model.*sdgbias results tables$"),
+        ("SELECT model FROM metricz", r"metricz.*\"metrics\".*sdgbias results tables$"),
+        ("SELEC 1", "^--sql.*syntax"),
+        ("SELECT CAST('x' AS INTEGER)", "^--sql.*Could not convert"),
+    ],
+)
+def test_a_typo_names_what_is_near(stored: Path, sql: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        store.ask(stored / "r.duckdb", sql)
+
+
+@pytest.mark.parametrize(
     ("sql", "rows"),
     [
         ("SELECT run_id, test FROM scores ORDER BY 1", [["a/b", "T1"], ["r", "T1"]]),

@@ -3,137 +3,42 @@ embedded model."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from sdgbias.engines import vllm_server
 from sdgbias.engines.api.engine import Api
 from sdgbias.engines.api.http import PromptRefused
 from sdgbias.engines.hf.engine import HuggingFace
-from sdgbias.errors import ModelError
+from sdgbias.engines.options import VllmOptions, read
+from sdgbias.errors import InfrastructureError, ModelError
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.types import Prompt, ScoreBatch
 from tests.builders.sample_prompts import sample_prompts
+from tests.vllm.conftest import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 WEIGHTS = "registry/weights/tiny-llava"
 KEY = "loopback-only-4711"
-PATIENCE = 600.0
-
-
-def serving_python() -> str:
-    """The interpreter that can serve: this one, or that of .venv-vllm."""
-    found = importlib.util.find_spec("vllm")
-    if (
-        found is not None and found.origin is not None
-    ):  # without an origin it is only this folder of tests
-        return sys.executable
-    python = Path(os.environ.get("VLLM_PYTHON") or REPOSITORY / ".venv-vllm" / "bin" / "python")
-    if not python.is_file():
-        pytest.skip(
-            "no vLLM here: neither in this environment nor in .venv-vllm (docs/how-to/vllm.md)"
-        )
-    return str(python)
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a server of its own; the module that `vllm serve` starts, because that command
-    wants the package's GPU name."""
-    folder = tmp_path_factory.mktemp("serve")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [
-        serving_python(),
-        "-m",
-        "vllm.entrypoints.openai.api_server",
-        "--model",
-        str(REPOSITORY / WEIGHTS),
-    ]
-    command += [
-        "--served-model-name",
-        "tiny-llava",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--api-key",
-        KEY,
-    ]
-    command += [
-        "--dtype",
-        "float32",
-        "--max-model-len",
-        "512",
-        "--enforce-eager",
-        "--block-size",
-        "32",
-        "--generation-config",
-        "vllm",
-    ]
-    command += [
-        "--mm-processor-kwargs",
-        '{"use_fast": false}',
-    ]  # the pictures' numbers of the transformers engine
-    quiet = {
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        "HF_HUB_OFFLINE": "1",
-        "TORCHDYNAMO_DISABLE": "1",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-    }
-    log = folder / "log"
-    with log.open("w") as out:
-        server = subprocess.Popen(
-            ["nice", "-n", "10", *command],
-            cwd=folder,
-            env={**os.environ, **quiet},
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-        )
-    try:
-        _wait(server, port, log)
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        _stop(server)
-
-
-def _stop(server: subprocess.Popen[bytes]) -> None:
-    """Ends the server and the engine process that it started."""
-    for way, patience in ((signal.SIGTERM, 20), (signal.SIGKILL, 20)):
+def url(tiny: ModelSpec) -> Iterator[str]:
+    """Address of a server that renders prompts with the model's own chat template, as others
+    start it."""
+    template = (REPOSITORY / WEIGHTS / "chat_template.jinja").read_text(encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vllm_server, "_AS_IT_IS", template)
         try:
-            os.killpg(server.pid, way)
-            server.wait(patience)
-        except (ProcessLookupError, subprocess.TimeoutExpired):
-            continue
-
-
-def _wait(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end and server.poll() is None:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.5)
-    pytest.fail(
-        f"the server did not come up (exit status {server.poll()}):\n{log.read_text()[-3000:]}"
-    )
+            server = vllm_server.Server(tiny, REPOSITORY, read(tiny, VllmOptions))
+        except InfrastructureError as none:
+            pytest.skip(str(none))
+        server.start(KEY, pictured=True)
+    yield server.url
+    server.stop()
 
 
 @pytest.fixture(scope="module")

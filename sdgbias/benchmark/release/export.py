@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow.parquet as pq
 from PIL import Image
 
 from sdgbias import templates
@@ -44,6 +43,8 @@ from sdgbias.raw.images.composite import encode_png
 from sdgbias.raw.images.image_store import ImageReader
 from sdgbias.types import Task
 
+#: The files of a part: its records, and the inputs of a model runner with the picture and without.
+_FILES = ("data/{}.jsonl", "views/{}.jsonl", "views/{}_text.jsonl")
 #: A record as a line and as fields, and its prompt.
 Line = tuple[str, Mapping[str, Any], str]
 
@@ -103,7 +104,8 @@ def export(
                 )
             con.execute(packaged_sql("release_export.sql")[f"{origin}-pictures"])
             images = _write_images(con, benchmark, out, progress)
-            records = _write_records(con, benchmark, out, origin, text_view, progress)
+            lines = {stem(*part): _records(con, benchmark, origin, *part) for part in PARTS}
+            records = _write_records(out, lines, text_view, progress)
     except duckdb.Error as error:
         raise InputError(
             f"{benchmark}: can't be read ({str(error).splitlines()[0]}); build the benchmark again:"
@@ -135,7 +137,7 @@ def dump(record: Mapping[str, Any]) -> str:
     return json.dumps(record, ensure_ascii=False)
 
 
-def _lines(
+def _records(
     con: duckdb.DuckDBPyConnection, benchmark: Path, origin: str, task: Task, test: str
 ) -> Iterator[Line]:
     """The records of a file: as they were imported, else composed of the items."""
@@ -145,54 +147,43 @@ def _lines(
             prompt = row.pop("text")
             if origin == "imported":
                 yield row["record"], json.loads(row["record"]), prompt
-                continue
-            if row["item_id"] is None:
+            elif row["item_id"] is not None:
+                record = own_record(task, test, row, prompt)
+                yield dump(record), record, prompt
+            else:
                 raise InputError(
                     f"{benchmark / 'prompts.parquet'}: prompts of items that items_{task} lacks;"
                     " build the benchmark again: sdgbias build"
                 )
-            record = own_record(task, test, row, prompt)
-            yield dump(record), record, prompt
 
 
 def _write_records(
-    con: duckdb.DuckDBPyConnection,
-    benchmark: Path,
-    out: Path,
-    origin: str,
-    text_view: str,
-    progress: Progress,
+    out: Path, lines: Mapping[str, Iterator[Line]], text_view: str, progress: Progress
 ) -> dict[str, int]:
     """Number of records by file. All files are renamed together; a file of an earlier export that
     now has no records is removed. The views have the authors' fields, with the prompt as
     `question`."""
     blank, suffix = ("", "") if text_view == "none" else (BLANK, IGNORE)
-    done, total = 0, int(pq.read_metadata(benchmark / "prompts.parquet").num_rows)
-    records: dict[str, int] = {}
+    written: dict[str, int] = {}
     with ExitStack() as stack:
-        for task, test in PARTS:
-            name, n = stem(task, test), 0
-            paths = (f"data/{name}.jsonl", f"views/{name}.jsonl", f"views/{name}_text.jsonl")
-            drafts = [stack.enter_context(writing(out / path, ONWARD)) for path in paths]
+        for name in each(progress, "writing records", lines):
+            paths = [out / path.format(name) for path in _FILES]
+            drafts = [stack.enter_context(writing(path, ONWARD)) for path in paths]
             with ExitStack() as opened:
                 files = [opened.enter_context(draft.open("wb")) for draft in drafts]
-                for line, record, prompt in _lines(con, benchmark, origin, task, test):
+                for line, record, prompt in lines[name]:
                     shown = {field: record[field] for field in AUTHORS_FIELDS if field in record}
                     shown["question"] = prompt
                     full = shown | ({"images": record["images"]} if "images" in record else {})
                     blind = shown | {"image": blank, "question": prompt + suffix}
                     for file, text in zip(files, (line, dump(full), dump(blind)), strict=True):
                         file.write(f"{text}\n".encode())
-                    n += 1
-                    if n % 20_000 == 0:
-                        progress("writing records", done + n, total)
-            records[name], done = n, done + n
-            progress("writing records", done, total)
-    for name in [name for name, n in records.items() if not n]:
-        del records[name]
-        for path in (f"data/{name}.jsonl", f"views/{name}.jsonl", f"views/{name}_text.jsonl"):
-            (out / path).unlink()
-    return records
+                    written[name] = written.get(name, 0) + 1
+    for path in (
+        out / path.format(name) for name in lines if name not in written for path in _FILES
+    ):
+        path.unlink()
+    return written
 
 
 def _write_images(

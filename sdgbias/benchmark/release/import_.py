@@ -1,46 +1,41 @@
 """A folder in the layout of the authors' release -> a benchmark folder that `sdgbias evaluate`
 accepts like a built one.
 
-DuckDB reads, compares and joins the records (data/release_import.sql; the rules that they must keep
-are data/release_faults.sql). Every imported line is stored unchanged in records.parquet (task,
-test, line, item_id, paths, record), so that export loses nothing. Unusable rows go to
+DuckDB reads, compares, joins and completes the records (data/release_import.sql; the rules that
+they must keep are data/release_faults.sql). Fields that a record lacks are filled from our tables,
+or left blank: the indicator table gives polarity, unit, title and pillar when a name in the record
+matches (slug, title or SDG code, ignoring case and punctuation), a cluster id in DHS's form gives
+country and survey year. Every imported line is stored unchanged in records.parquet (task, test,
+line, item_id, paths, record), so that export loses nothing. Unusable rows go to
 quarantine/release.parquet with the broken rule; a broken item is removed from all its tests.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import re
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import duckdb
+import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
-from PIL import Image
 
 from sdgbias import templates
 from sdgbias.benchmark.build import write_table
 from sdgbias.benchmark.card import build_card
 from sdgbias.benchmark.card.figures import counts
 from sdgbias.benchmark.prompts import prompt_texts
-from sdgbias.benchmark.release.items import (
-    clusters_of,
-    complete_items,
-    place_of_paths,
-    register,
-    register_names,
-)
 from sdgbias.benchmark.release.records import (
     BLANK,
+    COLUMNS,
     FETCHED,
+    FIELD_OF,
     FIELDS,
     MANIFEST,
     ONWARD,
@@ -49,9 +44,10 @@ from sdgbias.benchmark.release.records import (
     refuse_foreign,
     stem,
 )
+from sdgbias.benchmark.splits import authors_split, split_by_country
 from sdgbias.errors import InputError, StoreError
 from sdgbias.files import (
-    confine,
+    FileError,
     json_object,
     packaged_sql,
     refuse_other_case,
@@ -60,34 +56,37 @@ from sdgbias.files import (
     writing,
 )
 from sdgbias.progress import Progress, each, silent
+from sdgbias.raw.clusters import ID_PATTERN, LABELS, UNKNOWN_ADM1, countries
 from sdgbias.raw.images import near_duplicates
-from sdgbias.raw.images.composite import MAX_PIXELS
+from sdgbias.raw.images.composite import MAX_PIXELS, open_picture
 from sdgbias.raw.images.image_store import store_images
+from sdgbias.raw.images.named import find_picture
 from sdgbias.raw.images.shards import image_id
+from sdgbias.raw.indicators import load_indicators, load_regression_tasks
 from sdgbias.types import (
+    CONTEXT_NAMES,
     DIGITS,
     LETTERS,
+    PILLARS,
     QUARANTINE_COLUMNS,
+    TOLERANCES,
     ContextTest,
     Task,
     View,
 )
 
 _COPY_AGAIN = "copy that file again from its source"
-_PATH_SEPARATOR = "\x1f"
+_NO_PICTURE = f"is no readable PNG or JPEG of at most {MAX_PIXELS:,} pixels"
+#: Type of every field of a record that isn't text; an `answer` is a number where it is asked for.
+_NUMBERS = {
+    **dict.fromkeys(("year", "value_year"), "INTEGER"),
+    **dict.fromkeys(("value", "tolerance", *LABELS), "DOUBLE"),
+}
+_CLUSTER = ("cluster_id", "cname", "iso3", "country", "year", "urban", *LABELS)
+_ENTRY = ("slug", "title", "sdg", "unit", "polarity", "pillar", "target")
 
 
-@dataclass(frozen=True)
-class ReleaseImport:
-    con: duckdb.DuckDBPyConnection
-    folder: Path
-    out: Path
-    text_view: str
-    progress: Progress
-
-    def run(self, query: str, **values: object) -> Any:
-        """The result of a query of release_import.sql."""
-        return self.con.execute(packaged_sql("release_import.sql")[query], values)
+_SQL = packaged_sql("release_import.sql")
 
 
 @dataclass(frozen=True)
@@ -115,8 +114,7 @@ class Imported:
 def import_(
     folder: Path, out: Path, text_view: str = "none", progress: Progress = silent
 ) -> Imported:
-    """Build the benchmark folder ``out`` from ``folder``/data/*.jsonl (or ``folder``/*.jsonl) and
-    the images they name.
+    """Build the benchmark folder ``out`` from ``folder``/data/*.jsonl and the images they name.
 
     A partial release is imported as far as possible; a missing T5 is derived from another test by
     removing the context, because two views need it. ``text_view``: whether the views without the
@@ -137,7 +135,13 @@ def import_(
                 f"{folder / name}: this {step} was interrupted; finish it: sdgbias release"
                 f" {command} --out {folder}"
             )
-    paths = _data_files(folder)
+    names = [stem(*part) for part in PARTS]
+    paths = {n: path for n in names if (path := folder / "data" / f"{n}.jsonl").is_file()}
+    if not paths:
+        raise InputError(
+            f"{folder}: no data file; expected data/{names[0]}.jsonl to data/{names[-1]}.jsonl of"
+            " the release"
+        )
     sizes = [(name, path.stat().st_size) for name, path in paths.items()]
     origin: dict[str, Any] = {"synthetic": bool(manifest.get("synthetic")), "release": True}
     origin["source"] = hashlib.sha256(repr(sizes).encode()).hexdigest()
@@ -149,106 +153,35 @@ def import_(
     write_json(out / "origin.json", origin)
     for name in ("benchmark.json", "quality.json"):  # until the end, this is no whole benchmark
         (out / name).unlink(missing_ok=True)
-    work = out / ".import"
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir()
     try:
-        with duckdb.connect(work / "records.duckdb", config={"memory_limit": "600MB"}) as con:
+        with (
+            TemporaryDirectory(dir=out, prefix=".import-") as work,
+            duckdb.connect(f"{work}/records.duckdb", config={"memory_limit": "600MB"}) as con,
+        ):
             con.execute("SET enable_progress_bar = false")
-            job = ReleaseImport(con, folder, out, text_view, progress)
-            return _import(job, paths, manifest.get("records") or {})
+            con.execute(_SQL["tables"])
+            for name, path in each(progress, "reading records", paths.items()):
+                records = _read_records(con, path)
+                announced = (manifest.get("records") or {}).get(name, records)
+                if announced != records:
+                    raise InputError(
+                        f"{path}: {records} records, release.json says {announced}; {_COPY_AGAIN}"
+                    )
+            return _write_benchmark(con, folder, out, text_view, progress)
     except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
         line = str(error).splitlines()[0]
         raise StoreError(
             f"{out}: can't be written ({line}); free the disk or name another --out"
         ) from None
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
-def _data_files(folder: Path) -> dict[str, Path]:
-    """Stem -> path of the existing data files, in the order of PARTS."""
-    paths = {}
-    for name in (stem(*part) for part in PARTS):
-        for path in (folder / f"{name}.jsonl", folder / "data" / f"{name}.jsonl"):
-            if path.is_file():
-                paths[name] = path
-    if not paths:
-        raise InputError(
-            f"{folder}: no data file; expected data/{stem(*PARTS[0])}.jsonl to"
-            f" data/{stem(*PARTS[-1])}.jsonl of the release"
-        )
-    return paths
-
-
-def _import(
-    job: ReleaseImport, paths: Mapping[str, Path], announced: Mapping[str, int]
-) -> Imported:
-    con = job.con
-    job.run("tables")
-    for name, path in each(job.progress, "reading records", paths.items()):
-        records = _read_records(job, path)
-        if announced.get(name, records) != records:
-            raise InputError(
-                f"{path}: {records} records, release.json says {announced[name]}; copy that file"
-                " again"
-            )
-    kinds = {(task, test): (n, kind) for task, test, n, kind in job.run("kinds").fetchall()}
-    job.run("differ")
-    uncompared = [task for (task,) in con.execute("FROM by_design").fetchall()]
-    for rule, select in packaged_sql("release_faults.sql").items():
-        con.execute(
-            f"INSERT INTO faults SELECT 'items_' || task, item_id, key, '{rule}', detail FROM"
-            f" ({select})"
-        )
-    job.run("keep")
-    register_names(con)
-    _store_pictures(job)
-    tables = [complete_items(con, task) for task in Task]
-    items = {task: table for task, (table, _) in zip(Task, tables, strict=True)}
-    quarantine = con.execute('SELECT tbl AS "table", key, rule, detail FROM faults').df()
-    quarantine = quarantine.astype("str").sort_values(QUARANTINE_COLUMNS, ignore_index=True)
-    write_table(job.out / "quarantine", "release", quarantine)
-    by_rule = counts(quarantine["rule"])
-    if not sum(map(len, items.values())):
-        raise InputError(
-            f"{job.folder}: no usable item ({', '.join(f'{k} {v}' for k, v in by_rule.items())});"
-            f" see {job.out}/quarantine"
-        )
-    for task, table in items.items():
-        write_table(job.out, f"items_{task}", table)
-    write_table(job.out, "clusters", clusters_of(items))
-    _write_prompts_and_records(job, items, {part: kind for part, (_, kind) in kinds.items()})
-    files = {stem(*part): kinds[part] for part in PARTS if part in kinds}
-    missing = [stem(*part) for part in PARTS if part not in kinds]
-    release: dict[str, Any] = {
-        "files": {name: {"records": n, "question": kind} for name, (n, kind) in files.items()},
-        "missing": missing,
-        "questions_not_compared": uncompared,
-        **{task.value: notes for task, (_, notes) in zip(Task, tables, strict=True)},
-    }
-    item_notes = {"release": release, "series_not_found": [], "asked": {}, "review": {}}
-    write_json(job.out / "items_notes.json", item_notes)
-    return Imported(
-        job.out,
-        {task.value: len(table) for task, table in items.items()},
-        files,
-        missing,
-        uncompared,
-        by_rule,
-        unknown=int((items[Task.MCQ]["polarity"] == "").sum()),
-        without_tolerance=release[Task.REGRESSION.value]["without_tolerance"],
-        benchmark_id=str(build_card(job.out)["benchmark_id"]),
-    )
-
-
-def _read_records(job: ReleaseImport, path: Path) -> int:
+def _read_records(con: duckdb.DuckDBPyConnection, path: Path) -> int:
     """Parse a data file into table `records`; returns how many there are. Raises InputError with
     the first bad line."""
-    job.con.execute("TRUNCATE lines")
+    con.execute("TRUNCATE lines")
     try:
-        job.run("lines", path=str(path))
-        [(damaged,)] = job.run("damaged").fetchall()
+        con.execute(_SQL["lines"], {"path": str(path)})
+        [(damaged,)] = con.execute(_SQL["damaged"]).fetchall()
     except duckdb.InvalidInputException as error:  # bytes that are no text
         line = re.search(r"on Line: (\d+)", str(error))
         damaged = line[1] if line else "1 or later"
@@ -256,100 +189,207 @@ def _read_records(job: ReleaseImport, path: Path) -> int:
         raise InputError(
             f"{path} line {damaged}: no JSON record (cut off or damaged); {_COPY_AGAIN}"
         )
-    first = job.con.execute("SELECT line FROM lines ORDER BY number LIMIT 1").fetchone()
+    first = con.execute("SELECT line FROM lines ORDER BY number LIMIT 1").fetchone()
     if first is None:
         raise InputError(f"{path}: no record in it; {_COPY_AGAIN}, or remove it")
     refuse_other_case(path, json.loads(first[0]), FIELDS)
     task, test = path.stem.split("_")
-    [(records,)] = job.run("parse", task=task, test=test).fetchall()
+    [(records,)] = con.execute(_SQL["parse"], {"task": task, "test": test}).fetchall()
     return int(records)
+
+
+def _write_benchmark(
+    con: duckdb.DuckDBPyConnection, folder: Path, out: Path, text_view: str, progress: Progress
+) -> Imported:
+    """All files of the benchmark, from table `records`."""
+    kinds = {(task, test): (n, k) for task, test, n, k in con.execute(_SQL["kinds"]).fetchall()}
+    con.execute(_SQL["differ"])
+    uncompared = [task for (task,) in con.execute("FROM by_design").fetchall()]
+    for rule, select in packaged_sql("release_faults.sql").items():
+        con.execute(
+            f"INSERT INTO faults SELECT 'items_' || task, item_id, key, '{rule}', detail FROM"
+            f" ({select})"
+        )
+    con.execute(_SQL["keep"])
+    _store_pictures(con, folder, out, progress)
+    _register_names(con)
+    tables = {task: _complete_items(con, task) for task in Task}
+    items = {task: table for task, (table, _) in tables.items()}
+    quarantine = con.execute('SELECT tbl AS "table", key, rule, detail FROM faults').df()
+    quarantine = quarantine.astype("str").sort_values(QUARANTINE_COLUMNS, ignore_index=True)
+    write_table(out / "quarantine", "release", quarantine)
+    by_rule = counts(quarantine["rule"])
+    if not sum(map(len, items.values())):
+        raise InputError(
+            f"{folder}: no usable item ({', '.join(f'{k} {v}' for k, v in by_rule.items())});"
+            f" see {out}/quarantine"
+        )
+    for task, table in items.items():
+        write_table(out, f"items_{task}", table)
+    write_table(out, "clusters", _clusters_of(items))
+    _make_prompts(con, items, {part: kind for part, (_, kind) in kinds.items()})
+    blank = [] if text_view == "none" else [image_id([(folder / BLANK).read_bytes()])]
+    for name in ("prompts", "records"):
+        with writing(out / f"{name}.parquet", ONWARD) as draft:
+            rows = con.sql(_SQL[name])
+            if name == "prompts" and blank:
+                rows = rows.project(f"*, '{blank[0]}' AS blank_id")
+            rows.write_parquet(str(draft), compression="zstd")
+    files = {stem(*part): kinds[part] for part in PARTS if part in kinds}
+    missing = [stem(*part) for part in PARTS if part not in kinds]
+    release: dict[str, Any] = {
+        "files": {name: {"records": n, "question": kind} for name, (n, kind) in files.items()},
+        "missing": missing,
+        "questions_not_compared": uncompared,
+        **{task.value: notes for task, (_, notes) in tables.items()},
+    }
+    item_notes = {"release": release, "series_not_found": [], "asked": {}, "review": {}}
+    write_json(out / "items_notes.json", item_notes)
+    return Imported(
+        out,
+        {task.value: len(table) for task, table in items.items()},
+        files,
+        missing,
+        uncompared,
+        by_rule,
+        unknown=int((items[Task.MCQ]["polarity"] == "").sum()),
+        without_tolerance=release[Task.REGRESSION.value]["without_tolerance"],
+        benchmark_id=str(build_card(out)["benchmark_id"]),
+    )
 
 
 # ----------------------------------------------------------------------
 # pictures
 
 
-def _store_pictures(job: ReleaseImport) -> None:
-    """Write the image shards and images.parquet; table `places` (paths, cluster_id, image_id) holds
-    what is stored, table `faults` the items whose picture can't be."""
-    pictures = job.run("pictures").df().astype("str").fillna("")
-    named = pictures["cluster_id"]
-    unique = (named != "") & ~named.duplicated(keep=False)
-    place = named.where(unique, place_of_paths(pictures["paths"].str.split(_PATH_SEPARATOR).str[0]))
-    pictures["place"] = place.where(~place.duplicated(keep=False), pictures["paths"])
-    pictures = pictures.sort_values("place")
+def _store_pictures(
+    con: duckdb.DuckDBPyConnection, folder: Path, out: Path, progress: Progress
+) -> None:
+    """Write the image shards and images.parquet; view `places` (paths, cluster_id, image_id) holds
+    what is stored, table `faults` the items whose picture can't be shown."""
+    pictures = con.execute(_SQL["pictures"]).df().fillna("")
     broken: list[tuple[str, str, str]] = []
-    index = store_images(job.out, _pictures(job, pictures, broken))
+
+    def readable() -> Iterator[tuple[str, str, list[bytes]]]:
+        rows = pictures[["key", "paths", "place", "photo_id"]].to_numpy(dtype=object)
+        for key, paths, place, photo_id in each(progress, "storing images", rows, every=500):
+            try:
+                yield place, photo_id, _parts(folder, paths)
+            except FileError as fault:
+                broken.append((key, fault.rule, str(fault)))
+
+    index = store_images(out, readable())
+    is_read = index["tile_hash"] != ""
+    keys = pictures.set_index("place")
+    for key in index.loc[~is_read, "cluster_id"].map(keys["key"]):
+        broken.append((key, "broken-image", f"{key} {_NO_PICTURE}"))
+    index = index[is_read].reset_index(drop=True)
     index["image_group"] = near_duplicates.groups(
         index["image_id"].tolist(), index[["tile_hash", "photo_hash"]].to_numpy().tolist()
     )
-    modalities = pictures.set_index("place")["modalities"]
-    index["modalities"] = index["cluster_id"].map(modalities).astype("str")
-    write_table(job.out, "images", index)
-    if (job.folder / BLANK).is_file():
-        blank = confine(job.folder, BLANK).read_bytes()
-        write_atomically(job.out / "blank.png", blank, ONWARD)
-    stored = pictures.rename(columns={"place": "cluster_id", "cluster_id": "named"})
-    places = stored.merge(index, on="cluster_id")[["paths", "cluster_id", "image_id"]]
-    register(job.con, "places", places)
-    register(job.con, "broken", pd.DataFrame(broken, columns=["paths", "rule", "detail"]))
-    job.run("broken")
+    index["modalities"] = index["cluster_id"].map(keys["modalities"]).astype("str")
+    write_table(out, "images", index)
+    if (folder / BLANK).is_file():
+        write_atomically(out / "blank.png", find_picture(folder, BLANK).read_bytes(), ONWARD)
+    places = index.assign(key=index["cluster_id"].map(keys["key"]))
+    con.register("places", places[["key", "cluster_id", "image_id"]])
+    con.register("broken", pd.DataFrame(broken, columns=["key", "rule", "detail"], dtype="str"))
+    con.execute(_SQL["broken"])
 
 
-def _pictures(
-    job: ReleaseImport, pictures: pd.DataFrame, broken: list[tuple[str, str, str]]
-) -> Iterator[tuple[str, str, Sequence[bytes]]]:
-    """(cluster id, photo id, encoded images) of all usable pictures; paths, rule and detail of the
-    others go into ``broken``."""
-    rows = list(zip(pictures["paths"], pictures["place"], pictures["photo_id"], strict=True))
-    for paths, place, photo_id in each(job.progress, "storing images", rows, every=500):
-        parts = []
-        for name in paths.split(_PATH_SEPARATOR):
-            data, rule, detail = _picture(job.folder, name)
-            if rule:
-                broken.append((paths, rule, detail))
-                break
-            parts.append(data)
-        else:
-            yield place, photo_id, parts
-
-
-def _picture(folder: Path, name: str) -> tuple[bytes, str, str]:
-    """The bytes of one picture, and the rule that it breaks ('' none) with the detail."""
-    if not name:
-        return b"", "missing-modality", "no image named"
-    try:
-        path = confine(folder, name)
-    except InputError:
-        return b"", "image-outside-folder", f"image {name!r} is no path inside the release"
-    if not path.is_file():
-        return b"", "missing-modality", f"no file {name}"
-    data = path.read_bytes()
-    try:
-        with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
-            width, height = image.size
-            if width * height > MAX_PIXELS:
-                large = f"has {width} x {height} pixels, at most {MAX_PIXELS} are decoded"
-                return b"", "broken-image", f"{name} {large}"
-            if image.format == "PNG":
-                image.verify()
-            else:  # a JPEG has no checksum; an eighth of its size shows whether it is truncated
-                image.draft("RGB", (max(1, width // 8), max(1, height // 8)))
-                image.load()
-    except Exception:  # Pillow raises whatever its decoders raise
-        return b"", "broken-image", f"{name} is no readable PNG or JPEG"
-    return data, "", ""
+def _parts(folder: Path, paths: list[str]) -> list[bytes]:
+    """The pictures of an item. Of a store's pictures the first and the last are decoded as they are
+    stored; the others are here. Raises FileError."""
+    parts = [find_picture(folder, name).read_bytes() for name in paths]
+    for name, part in list(zip(paths, parts, strict=True))[1:-1]:
+        try:
+            open_picture(part)
+        except Exception:  # Pillow raises whatever its decoders raise
+            raise FileError("broken-image", f"{name} {_NO_PICTURE}") from None
+    return parts
 
 
 # ----------------------------------------------------------------------
-# prompts and records
+# items
 
 
-def _write_prompts_and_records(
-    job: ReleaseImport, items: Mapping[Task, pd.DataFrame], kinds: Mapping[tuple[str, str], str]
+def _register_names(con: duckdb.DuckDBPyConnection) -> None:
+    """Tables `names` and `countries` of what our own tables know: by kind (mcq, regression, target,
+    pillar) what a name means. Of two entries of one name the first wins."""
+    tasks = load_regression_tasks()
+    rows: list[dict[str, str]] = []
+    for task, entries in ((Task.MCQ, load_indicators()), (Task.REGRESSION, tasks)):
+        codes = Counter(entry.sdg for entry in entries)
+        for by in ("slug", "title", "sdg"):
+            for entry in entries:
+                if by != "sdg" or codes[entry.sdg] == 1:  # else the code names neither
+                    fields = {name: str(getattr(entry, name, "")) for name in _ENTRY}
+                    rows.append({"kind": task.value, "name": getattr(entry, by), **fields})
+    targets = [(n, t) for t, c in CONTEXT_NAMES.items() if t in TOLERANCES for n in (t, c)]
+    targets += [(name, task.target) for task in tasks for name in (task.slug, task.title)]
+    rows += [{"kind": "target", "name": name, "target": target} for name, target in targets]
+    rows += [{"kind": "pillar", "name": pillar, "pillar": pillar} for pillar in PILLARS]
+    con.register("listed", pd.DataFrame(rows).fillna("").reset_index(names="rank"))
+    con.execute(_SQL["names"])
+    con.register("countries", countries())
+
+
+def _complete_items(
+    con: duckdb.DuckDBPyConnection, task: Task
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """(the columns of items_<task> sorted by item_id, notes)."""
+    fields = {name: _NUMBERS.get(name, "VARCHAR") for name in FIELDS}
+    fields["answer"] = "DOUBLE" if task is Task.REGRESSION else "VARCHAR"
+    del fields["item_id"], fields["images"]
+    values = {"task": task.value, "fields": json.dumps(fields), "dhs_id": ID_PATTERN.pattern}
+    rows = con.execute(_SQL["items"], values).df()
+    not_ours = counts(rows["not_ours"].dropna())
+    empty = {"VARCHAR": "", "INTEGER": 0}  # year 0 is unknown
+    rows = rows.fillna({name: empty[kind] for name, kind in fields.items() if kind in empty})
+    by_rule = rows["split"] == ""
+    rows["split"] = rows["split"].where(~by_rule, authors_split(task.value, rows["item_id"]))
+    codes = countries()[["cname", "official_split"]]
+    sides, _ = split_by_country(codes[codes["cname"].isin(rows["cname"])])
+    stated = rows["split_place"] != ""
+    rows["split_place"] = rows["split_place"].where(stated, rows["cname"].map(sides).fillna(""))
+    fields |= {"item_id": "BIGINT", "image_id": "VARCHAR"}
+    dtypes = {"VARCHAR": "str", "BIGINT": "int64", "INTEGER": "int32", "DOUBLE": "float64"}
+    named = {name: FIELD_OF.get(name, name) for name in COLUMNS[task]}
+    items = pd.DataFrame({name: rows[f].astype(dtypes[fields[f]]) for name, f in named.items()})
+    notes: dict[str, Any] = {"indicators_not_ours": not_ours, "split_by_rule": int(by_rule.sum())}
+    if task is Task.REGRESSION:
+        limits = items["target"].map(TOLERANCES).astype("float64")
+        items["tolerance"] = items["tolerance"].fillna(limits)
+        without = items.loc[items["tolerance"].isna(), "target"]
+        notes["without_tolerance"] = counts(without.replace("", "missing"))
+    return items, notes
+
+
+def _clusters_of(items: Mapping[Task, pd.DataFrame]) -> pd.DataFrame:
+    """clusters.parquet: the places as far as the items contain them, sorted; coordinates
+    unknown."""
+    tables = [table[list(_CLUSTER)] for table in items.values() if len(table)]
+    rows = pd.concat(tables).groupby("cluster_id", sort=True).first().reset_index()
+    official = rows["cname"].map(countries().set_index("cname")["official_split"]).fillna("")
+    is_dhs_id = rows["cluster_id"].str.fullmatch(ID_PATTERN.pattern)
+    table = rows.assign(
+        survey=rows["cluster_id"].str[:10].where(is_dhs_id, ""),
+        lat=np.nan,
+        lon=np.nan,
+        adm1dhs=np.int32(UNKNOWN_ADM1),
+        official_split=official.astype("str"),
+    )
+    first = ("cluster_id", "cname", "iso3", "country", "survey", "year", "lat", "lon", "urban")
+    return table[[*first, "adm1dhs", "official_split", *LABELS]].astype({"year": "int32"})
+
+
+def _make_prompts(
+    con: duckdb.DuckDBPyConnection,
+    items: Mapping[Task, pd.DataFrame],
+    kinds: Mapping[tuple[str, str], str],
 ) -> None:
-    """prompts.parquet: the original question where it is complete, else completed by prompts.py;
-    records.parquet: the lines of all items, file by file in their order, without repeated ones."""
+    """Table `prompts`: the original question where it is complete, else completed by prompts.py;
+    view `shown`: the picture and the candidates of every item."""
     shown = []
     for task, table in items.items():
         few = table["option_c"] == "" if task is Task.MCQ else None
@@ -360,43 +400,20 @@ def _write_prompts_and_records(
         if tests and ContextTest.T5 not in tests:  # a partial release
             pairs.append((tests[-1], ContextTest.T5.value))
         for of_file, test in pairs:
-            kind = kinds[task, of_file]
+            kind, values = kinds[task, of_file], {"task": task.value, "test": test}
             if kind == "complete":
-                bare = of_file != test
-                job.run("prompts-complete", task=task, of_file=of_file, test=test, bare=bare)
+                source = {"of_file": of_file, "bare": of_file != test}
+                con.execute(_SQL["prompts-complete"], values | source)
                 continue
             view, questions = View.FULL, table
             if of_file == test:
-                rows = job.run("questions", task=task, of_file=of_file).df()
-                texts = table["item_id"].map(rows.set_index("item_id")["question"])
+                of_records = {"task": task.value, "of_file": of_file}
+                rows = con.execute(_SQL["questions"], of_records).df().set_index("item_id")
+                texts = table["item_id"].map(rows["question"])
                 questions = table.assign(question=texts.astype("str"))
                 # a context that is already in the question isn't added again
                 view = View.FULL if kind == "bare" else View.Q_ONLY
             texts = prompt_texts(questions, task, ContextTest(test), view).astype("str")
-            register(job.con, "texts", pd.DataFrame({"item_id": table["item_id"], "text": texts}))
-            job.run("prompts-completed", task=task, test=test)
-    register(job.con, "shown", pd.concat(shown))
-    blank = {}
-    if job.text_view != "none":
-        blank["blank_id"] = image_id([(job.folder / BLANK).read_bytes()])
-    _write(job, "prompts", [{"task": task} for task in Task], blank)
-    _write(job, "records", [{"task": task, "test": test} for task, test in PARTS], {})
-
-
-def _write(
-    job: ReleaseImport, name: str, parts: Sequence[Mapping[str, str]], constants: Mapping[str, str]
-) -> None:
-    """A table from the rows of its query for every part, and columns that are the same in every
-    row."""
-    query = packaged_sql("release_import.sql")[name]
-    with writing(job.out / f"{name}.parquet", ONWARD) as draft, ExitStack() as stack:
-        writer = None
-        for values in parts:
-            for batch in job.con.sql(query, params=dict(values)).to_arrow_reader(65_536):
-                table = pa.Table.from_batches([batch])
-                for column, value in constants.items():
-                    table = table.append_column(column, pa.array([value] * len(table)))
-                if writer is None:
-                    writer = pq.ParquetWriter(draft, table.schema, compression="zstd")
-                    stack.enter_context(writer)
-                writer.write_table(table)
+            con.register("texts", pd.DataFrame({"item_id": table["item_id"], "text": texts}))
+            con.execute(_SQL["prompts-completed"], values)
+    con.register("shown", pd.concat(shown))

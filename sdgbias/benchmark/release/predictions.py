@@ -330,13 +330,23 @@ def fault_of(numbers: Mapping[str, float | None]) -> str:
     return ""
 
 
+#: Key of `notes` -> what is said of these rows.
+_RESERVATIONS = {
+    "gold_missing_or_not_an_option": "have no gold answer among their options: in no metric",
+    "rows_with_masked_candidates": "lack the logit of an option in some view: it can't be chosen",
+    "rows_without_full": "have no Full view",
+    "rows_without_ctx": "have no CTX+Q view",
+    "rows_without_img": "have no IMG+Q view",
+    "rows_without_q": "have no Q-only view",
+}
+
+
 def reservations(config: Mapping[str, Any]) -> list[str]:
     """Caveats about the rows behind the metrics, one line each."""
-    absent, notes = config["absent_tables"], dict(config["notes"])
-    rows = notes.pop("rows")
+    absent, notes = config["absent_tables"], config["notes"]
     lines = [f"no table {stem}.csv or .parquet: that view is left out" for stem in absent]
-    counted = [(name.replace("_", " "), n) for name, n in notes.items() if n]
-    return lines + [f"{name}: {n:,} of {rows:,}" for name, n in counted]
+    counted = [(notes[name], text) for name, text in _RESERVATIONS.items() if notes[name]]
+    return lines + [f"{n:,} of {notes['rows']:,} rows {text}" for n, text in counted]
 
 
 def run(

@@ -9,28 +9,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache, reduce
-from typing import Any, TypeVar
+from functools import cache, lru_cache
+from typing import Any
 
 import pandas as pd
 import vl_convert as vlc
 import yaml
 
 from sdgbias.files import packaged
-from sdgbias.methods.stats import Estimate
-from sdgbias.report import labels
 from sdgbias.report.charts import marks
-from sdgbias.report.data import Studies
-from sdgbias.vocabulary import WORDS
+from sdgbias.vocabulary import METHODS, WORDS
 
-T = TypeVar("T")
 #: The last columns of every table and tooltip.
 NUMBERS = {"said": "Value", "ci": "95 % CI", "n": "n"}
-#: Columns of the store that an estimate is made of; not every table has clusters.
-_ESTIMATE = ("value", "n", "ci_low", "ci_high", "clusters")
 WIDTH = 480
 _FONTS = "Liberation Sans, Arial, Helvetica, sans-serif"
 
@@ -78,17 +71,18 @@ class Figure:
 
 
 @cache
-def _texts() -> Mapping[str, Mapping[str, Any]]:
-    found: Mapping[str, Mapping[str, Any]] = yaml.safe_load(
+def texts() -> Mapping[str, Mapping[str, Any]]:
+    """The figures of ``data/figures.yaml``, by name."""
+    of_file: Mapping[str, Mapping[str, Any]] = yaml.safe_load(
         packaged("data", "figures.yaml").read_text(encoding="utf-8")
     )
-    return found
+    return of_file
 
 
 def figure(name: str, frame: pd.DataFrame, **given: Any) -> Figure:
     """A figure with its texts, filters, columns and chart from ``data/figures.yaml``; ``given``:
     what only the rows tell, for the placeholders of its texts and of the chart's form."""
-    about = _texts()[name]
+    about = texts()[name]
     title, reads, axes = (about[k].format(**given) for k in ("title", "reads", "axes"))
     columns, legend = about["columns"], about.get("legend", {})
     shown = {
@@ -113,110 +107,21 @@ def figure(name: str, frame: pd.DataFrame, **given: Any) -> Figure:
 
 
 def _order(about: Mapping[str, Any], frame: pd.DataFrame) -> dict[str, list[str]]:
-    """The order of a chart's rows: tests after their pool, names as `figures.yaml` has them."""
+    """The order of a chart's rows: tests after their pool, methods as in the vocabulary, names as
+    in `figures.yaml`."""
     y = about["chart"].get("y")
     if y == "test":
         return {"sort": sorted(set(frame["test"]), key=lambda t: (t.startswith("T"), t))}
+    if y == "method" and about["chart"]["form"] == "bars":
+        return {"sort": list(METHODS.values())}
     names = about.get("named", {}).get(y, {}).get("names")
     return {"sort": list(names.values())} if names else {}
-
-
-class NoRows(Exception):
-    """No row of a figure has a value, so there is no figure."""
-
-
-def drawn(source: T, *makers: Callable[[T], Figure]) -> list[Figure]:
-    """The figures that have rows in ``source``, in the order of their makers."""
-    made = []
-    for maker in makers:
-        with suppress(NoRows):
-            made.append(maker(source))
-    return made
-
-
-# ----------------------------------------------------------------------
-# rows
-
-
-def shaped(
-    frame: pd.DataFrame,
-    *,
-    scale: float = 100.0,
-    digits: int = 1,
-    signed: bool = False,
-    some: bool = True,
-) -> pd.DataFrame:
-    """Rows of the store (value, n, ci_low, ci_high) -> value, low, high times ``scale``, said, ci,
-    n. Rows without a value are dropped; with ``some`` raises NoRows where no other is there."""
-    frame = frame[frame["value"].notna()]
-    if some and frame.empty:
-        raise NoRows
-    found = [
-        Estimate.of_row(r) for r in frame[[c for c in _ESTIMATE if c in frame]].to_dict("records")
-    ]
-    bounded = [e.low == e.low and e.high == e.high for e in found]
-    columns = {
-        "value": [round(scale * e.value, 5) for e in found],
-        "low": [
-            round(scale * e.low, 5) if b else None for e, b in zip(found, bounded, strict=True)
-        ],
-        "high": [
-            round(scale * e.high, 5) if b else None for e, b in zip(found, bounded, strict=True)
-        ],
-        "n": [e.n for e in found],
-    }
-    return frame.assign(
-        said=[labels.number(scale * e.value, digits, signed) for e in found],
-        ci=[labels.interval(e, scale, digits, signed) for e in found],
-        **{c: pd.Series(of, index=frame.index, dtype=object) for c, of in columns.items()},
-    )
-
-
-def like_first(frame: pd.DataFrame, *columns: str) -> pd.DataFrame:
-    """The rows that have in these columns what the first row has."""
-    return frame[(frame[list(columns)] == frame[list(columns)].iloc[0]).all(axis=1)]
 
 
 #: Title of an axis that takes the words after the colon of the chosen task: each task has its own
 #: quantity, and a title that offers both leaves the reader to guess which one is drawn.
 OF_TASK = "quantity of the task"
 _OF_PICK = {"signal": "split(pick_task, ': ')[1]"}
-
-
-def both_tasks(frame: pd.DataFrame, signed: bool = False) -> pd.DataFrame:
-    """Shaped rows of both tasks: accuracy in per cent and mean absolute error in its own units.
-    Raises NoRows."""
-    choices, numbers = (frame[frame["task"] == task] for task in ("mcq", "regression"))
-    parts = [
-        shaped(choices, signed=signed, some=False),
-        shaped(numbers, scale=1.0, digits=2, signed=signed, some=False),
-    ]
-    if not any(map(len, parts)):
-        raise NoRows
-    return pd.concat([p for p in parts if len(p)])
-
-
-def named(frame: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Rows with the columns that a figure names in ``data/figures.yaml``; those of several columns
-    of the store by their values one after the other."""
-    made = {}
-    for column, about in _texts()[name]["named"].items():
-        of = reduce(lambda one, more: one + " " + more, (frame[c] for c in about["of"].split()))
-        names = about.get("names", {})
-        made[column] = [names.get(value, value) for value in of]
-    return frame.assign(**made)
-
-
-def of_study(name: str) -> Callable[[Studies], Figure]:
-    """Maker of a figure whose rows ``data/figures.yaml`` says."""
-
-    def maker(s: Studies) -> Figure:
-        about = dict(_texts()[name]["rows"])
-        own = s.of(about.pop("study"), *about.pop("metrics"))
-        frame = (both_tasks if about.pop("both_tasks", False) else shaped)(own, **about)
-        return figure(name, named(frame, name))
-
-    return maker
 
 
 # ----------------------------------------------------------------------

@@ -3,33 +3,44 @@ debiasing."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 
 import pandas as pd
 
 from sdgbias.analysis.night_text import p_value
 from sdgbias.raw.facet import SELECTED
-from sdgbias.report.charts import Figure, NoRows, drawn, figure, named, shaped
-from sdgbias.report.charts.methods import title_of
+from sdgbias.report.charts import Figure, figure
+from sdgbias.report.charts.draw import named, select, shaped, title_of
+from sdgbias.report.reader import Reader
 from sdgbias.suites.facet import NONE_RIGHT, NOT_UNDERSTOOD
 from sdgbias.suites.facet_groups import PAIRS
 from sdgbias.vocabulary import WORDS
 
 #: Reading of an answer, and pool of classes -> its name.
 READINGS, CLASSES = dict(WORDS.readings), dict(WORDS.classes)
+_STATEMENTS = (
+    *("fairness", "fairness-classes", "fairness-prompts", "fairness-debiased", "fairness-cost"),
+    "fairness-silent",
+)
 _ASKED = ["data", "model", "test", "method"]
 
 
-def figures(metrics: pd.DataFrame, studies: pd.DataFrame) -> list[Figure]:
-    """The figures that have rows. ``metrics``, ``studies``: as in pages.disparities.Fairness. With
-    several data sets, each figure has a select for them."""
-    apart = (partial(_apart, attribute=attribute) for attribute in PAIRS)
-    made = drawn(metrics, *apart, _classes, _prompts) + drawn(studies, _debiased, _cost)
-    several = metrics["data"].nunique() > 1
-    silent = metrics[(metrics["missing_reason"] == NOT_UNDERSTOOD) & (metrics["method"] == "full")]
-    shown = [_understood_first(f, set(silent["model"])) for f in made]
+def figures(reader: Reader, runs: Sequence[str], data: Sequence[str]) -> list[Figure]:
+    """The figures that have rows of these runs. ``data``: the set of people of each; with several
+    sets, each figure has a select for them."""
+    rows = select(reader, _STATEMENTS, runs, data)
+    silent = rows["fairness-silent"]
+    drawn = [
+        *_apart(rows["fairness"]),
+        *_classes(rows["fairness-classes"]),
+        *_prompts(rows["fairness-prompts"], silent),
+        *_debiased(rows["fairness-debiased"]),
+        *_cost(rows["fairness-cost"]),
+    ]
+    mute = silent[(silent["missing_reason"] == NOT_UNDERSTOOD) & (silent["method"] == "full")]
+    shown = [_understood_first(f, set(mute["model"])) for f in drawn]
+    several = len(set(data)) > 1
     return [replace(f, filters=("data", *f.filters)) if several else f for f in shown]
 
 
@@ -86,80 +97,64 @@ def _without(own: pd.DataFrame, what: str) -> dict[str, str]:
     return {"small": said, "silent": _silent(own)}
 
 
-def _apart(metrics: pd.DataFrame, attribute: str) -> Figure:
-    own = metrics[
-        (metrics["metric"] == "disparity")
-        & metrics["pillar"].str.startswith(f"{attribute}:")
-        & metrics["indicator"].isin(list(CLASSES))
-    ]
-    frame = shaped(own, signed=True)
-    frame = frame.assign(
-        by=frame["pillar"].str.removeprefix(f"{attribute}:"),
-        term=frame["indicator"].map(CLASSES),
-        method=frame["method"].replace(READINGS),
-        prompt=frame["test"],
-    )
-    one, other = PAIRS[attribute]
-    frame = _ordered(frame, method=READINGS.values(), by=[f"{one}-{other}"], term=CLASSES.values())
-    made = figure(
-        "fairness",
-        frame,
-        step=48 if frame["model"].nunique() <= 6 else 33,
-        attribute=WORDS.attributes[attribute],
-        one=one,
-        other=other,
-        **_without(own, "differences have no value: a group or a class has"),
-    )
-    filters = ("method", "by", "term") if frame["by"].nunique() > 1 else ("method", "term")
-    return replace(made, name=f"fairness-{attribute}", filters=filters)
+def _apart(rows: pd.DataFrame) -> Iterator[Figure]:
+    """A figure per attribute."""
+    for attribute, (one, other) in PAIRS.items():
+        own = rows[rows["attribute"] == attribute]
+        frame = shaped(own)
+        if frame.empty:
+            continue
+        frame = frame.assign(
+            term=frame["indicator"].map(CLASSES), method=frame["method"].replace(READINGS)
+        )
+        of = {"method": READINGS.values(), "by": [f"{one}-{other}"], "term": CLASSES.values()}
+        frame = _ordered(frame, **of)
+        made = figure(
+            "fairness",
+            frame,
+            step=48 if frame["model"].nunique() <= 6 else 33,
+            attribute=WORDS.attributes[attribute],
+            one=one,
+            other=other,
+            **_without(own, "differences have no value: a group or a class has"),
+        )
+        filters = ("method", "by", "term") if frame["by"].nunique() > 1 else ("method", "term")
+        yield replace(made, name=f"fairness-{attribute}", filters=filters)
 
 
-def _classes(metrics: pd.DataFrame) -> Figure:
+def _classes(rows: pd.DataFrame) -> Iterator[Figure]:
     """Those of 13 classes that have a value, by three attributes; a cell without one shows its
     n."""
-    pairs = {f"{a}:{one}-{other}": f"{one} − {other}" for a, (one, other) in PAIRS.items()}
-    own = metrics[
-        (metrics["metric"] == "disparity")
-        & metrics["pillar"].isin(list(pairs))
-        & metrics["indicator"].isin(SELECTED)
-    ]
-    of_class = [*_ASKED, "indicator"]
-    kept = own.groupby(of_class)["value"].transform("count") > 0
+    own = rows[rows["target"].isin(SELECTED)]
+    kept = own.groupby([*_ASKED, "target"])["value"].transform("count") > 0
     if not kept.any():
-        raise NoRows
-    classes = sorted(set(own["indicator"]) - set(own.loc[kept, "indicator"]))
-    said = _silent(own)
+        return
+    classes = sorted(set(own["target"]) - set(own.loc[kept, "target"]))
+    silent = _silent(own)
     own = own[kept]
     void = own[own["value"].isna()]
     void = void.assign(low=None, high=None, ci="no value", n=void["n"].fillna(0).astype(int))
     small = void["n"].map("n {:,}".format)
     void = void.assign(said=small.mask(_is_silent(void), "none"), value=None)
-    known = shaped(own, signed=True, digits=0)
-    frame = pd.concat([known, void.astype({"value": object, "n": object})])
-    frame = frame.sort_index().assign(
-        source=lambda f: f["pillar"].map(pairs),
-        target=lambda f: f["indicator"],
-        method=lambda f: f["method"].replace(READINGS),
-    )
-    frame = _ordered(frame, method=READINGS.values())
+    frame = pd.concat([shaped(own, digits=0), void.astype({"value": object, "n": object})])
+    frame = frame.sort_index().assign(method=lambda f: f["method"].replace(READINGS))
     absent = f" Not shown, for want of 20 people in both groups: {', '.join(classes)}."
-    return figure(
+    yield figure(
         "fairness-classes",
-        frame,
-        across=list(pairs.values()),
+        _ordered(frame, method=READINGS.values()),
+        across=[f"{one} − {other}" for one, other in PAIRS.values()],
         down=list(SELECTED),
         absent=absent if classes else "",
-        silent=said,
+        silent=silent,
     )
 
 
-def _prompts(metrics: pd.DataFrame) -> Figure:
-    whole = (metrics["pillar"] == "all") & (metrics["indicator"] == "all-52")
-    shares = metrics[whole & metrics["metric"].isin(["recall", "false_yes_rate"])]
-    frame, silent = shaped(shares), _silent(metrics)
-    frame = named(frame, "fairness-prompts").assign(method=frame["method"].replace(READINGS))
-    frame = _ordered(frame, method=READINGS.values())
-    return figure("fairness-prompts", frame, silent=silent)
+def _prompts(rows: pd.DataFrame, silent: pd.DataFrame) -> Iterator[Figure]:
+    frame = named(shaped(rows), "fairness-prompts")
+    frame = frame.assign(method=rows["method"].replace(READINGS))
+    if len(frame):
+        frame = _ordered(frame, method=READINGS.values())
+        yield figure("fairness-prompts", frame, silent=_silent(silent))
 
 
 def _point(frame: pd.DataFrame) -> pd.DataFrame:
@@ -169,27 +164,18 @@ def _point(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(name=name, title=name.map(title_of), point=at)
 
 
-def _debiased(studies: pd.DataFrame) -> Figure:
-    frame = shaped(studies[studies["metric"] == "disparity"], signed=True)
-    key = [*_ASKED, "pillar"]
-    change = studies[studies["metric"] == "disparity_change"]
-    change = shaped(change, signed=True, some=False)
-    change["change"] = [
-        f"{r['said']} ({r['ci']}), p {p_value(r['p'])}" for r in change.to_dict("records")
-    ]
-    frame = frame.merge(change[[*key, "change"]], on=key, how="left")
-    frame = _point(frame).assign(
-        by=frame["pillar"], change=frame["change"].astype(object).fillna("")
-    )
-    frame = _ordered(frame, name=("full", "cade"))
-    return figure("fairness-debiased", frame)
+def _debiased(rows: pd.DataFrame) -> Iterator[Figure]:
+    shown = shaped(rows)
+    frame, change = (shown[shown["metric"] == m] for m in ("disparity", "disparity_change"))
+    if frame.empty:
+        return
+    key = [*_ASKED, "level"]
+    words = [f"{r['said']} ({r['ci']}), p {p_value(r['p'])}" for r in change.to_dict("records")]
+    frame = frame.merge(change[key].assign(change=words), on=key, how="left")
+    frame = frame.assign(by=frame["level"], change=frame["change"].astype(object).fillna(""))
+    yield figure("fairness-debiased", _ordered(_point(frame), name=("full", "cade")))
 
 
-def _cost(studies: pd.DataFrame) -> Figure:
-    own = studies[
-        (studies["pillar"] == "all")
-        & studies["metric"].isin(["recall", "false_yes_rate"])
-        & ~studies["method"].str.endswith("@recall")
-    ]
-    frame = _ordered(_point(named(shaped(own), "fairness-cost")), name=("full", "cade"))
-    return figure("fairness-cost", frame)
+def _cost(rows: pd.DataFrame) -> Iterator[Figure]:
+    if len(frame := named(shaped(rows), "fairness-cost")):
+        yield figure("fairness-cost", _ordered(_point(frame), name=("full", "cade")))

@@ -1,14 +1,12 @@
-"""Marks of the figures: Vega-Lite from the forms of ``data/figure_forms.yaml``, and the parts of
-stacked bars."""
+"""Marks of the figures: Vega-Lite from the forms of ``data/figure_forms.yaml``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from string import Template
 from typing import Any
 
-import pandas as pd
 import yaml
 
 from sdgbias.files import packaged
@@ -59,17 +57,3 @@ def coloured(legend: Mapping[str, str]) -> dict[str, Any]:
 
 def tips(columns: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"field": c, "type": "nominal", "title": head} for c, head in columns.items()]
-
-
-def stacked(
-    frame: pd.DataFrame, keys: Sequence[str], part: str, order: Sequence[str]
-) -> pd.DataFrame:
-    """Add start, end and middle of each part of a bar, in the order of ``order``."""
-    frame = frame.assign(
-        rank=frame[part].map({name: i for i, name in enumerate(order)})
-    ).sort_values("rank", kind="stable")
-    end = frame["value"].astype(float).groupby([frame[k] for k in keys]).cumsum()
-    start = end - frame["value"].astype(float)
-    return frame.assign(
-        start=start.round(5), end=end.round(5), middle=((start + end) / 2).round(5)
-    ).sort_index()

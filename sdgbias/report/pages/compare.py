@@ -14,7 +14,7 @@ import numpy as np
 from sdgbias import suites
 from sdgbias.methods import stats
 from sdgbias.report.pages.questions import SAID
-from sdgbias.report.source import Reader, Row, paged
+from sdgbias.report.reader import Reader, Row, paged
 from sdgbias.vocabulary import METHODS
 
 PAGE = 50

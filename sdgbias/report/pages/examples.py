@@ -5,22 +5,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from PIL import Image
 
-from sdgbias import store
 from sdgbias.analysis.nights import Query
 from sdgbias.report.pages import question, questions
 from sdgbias.report.pages import runs as known
-from sdgbias.report.source import Results
+from sdgbias.report.reader import SQL, Reader
 from sdgbias.types import PILLARS
 
-#: Seconds that the report waits for a process that writes the results.
-WAIT = 30.0
 LIMIT = 36
 
 
@@ -36,7 +32,7 @@ OUTCOMES = {
 }
 
 
-def context(results: Path, run_ids: list[str], limit: int = LIMIT) -> dict[str, Any]:
+def context(reader: Reader, run_ids: list[str], limit: int = LIMIT) -> dict[str, Any]:
     """Data of examples.html.j2: groups by outcome of test-split MCQs whose picture is in the store,
     each question as `question.load` gives it, with its run and the address of its picture.
 
@@ -44,18 +40,17 @@ def context(results: Path, run_ids: list[str], limit: int = LIMIT) -> dict[str, 
     group they are ordered by hash of the item, so that models are shown on the same items where
     possible. Pictures have at most ``PICTURE_BYTES``.
     """
-    rows = _pick(_candidates(results, run_ids), limit)
+    rows = _pick(_candidates(reader, run_ids), limit)
     found: list[dict[str, Any]] = []
-    with Results(results, wait=WAIT).opened() as reader:
-        for run_id, part in rows.groupby("run_id", sort=True):
-            run = known.one(reader, str(run_id))
-            assert run is not None
-            wanted = [("mcq", int(r["item_id"]), r["test"]) for r in part.to_dict("records")]
-            for q, outcome in zip(question.load(reader, run, wanted), part["outcome"], strict=True):
-                if q is not None:
-                    found.append({"run": run, "q": q, "outcome": outcome})
-        images = pd.DataFrame({"image_id": [f["q"]["item"]["image_id"] for f in found]})
-        uris = pictures(reader.frame, images) if found else {}
+    for run_id, part in rows.groupby("run_id", sort=True):
+        run = known.one(reader, str(run_id))
+        assert run is not None
+        wanted = [("mcq", int(r["item_id"]), r["test"]) for r in part.to_dict("records")]
+        for q, outcome in zip(question.load(reader, run, wanted), part["outcome"], strict=True):
+            if q is not None:
+                found.append({"run": run, "q": q, "outcome": outcome})
+    images = pd.DataFrame({"image_id": [f["q"]["item"]["image_id"] for f in found]})
+    uris = pictures(reader.frame, images) if found else {}
     order = list(PILLARS)
     found.sort(
         key=lambda f: (
@@ -74,30 +69,11 @@ def context(results: Path, run_ids: list[str], limit: int = LIMIT) -> dict[str, 
     }
 
 
-def _candidates(results: Path, run_ids: list[str]) -> pd.DataFrame:
+def _candidates(reader: Reader, run_ids: list[str]) -> pd.DataFrame:
     """run_id, item_id, test, pillar, outcome and the answers of Full and CADE, for every eligible
     question: its picture was in the store when the newest of these runs was published, so that
     later runs don't change the examples of earlier ones."""
-    sql = """
-        WITH then_shown AS (
-            FROM previews WHERE run_id = '' OR run_id IN (
-                SELECT run_id FROM runs WHERE finished_at <= (SELECT max(finished_at) FROM runs
-                WHERE run_id IN (SELECT unnest($runs))))
-        ), shown AS (
-            SELECT r.run_id, i.item_id, i.pillar FROM runs r JOIN items i USING (benchmark_id)
-            SEMI JOIN then_shown v ON v.benchmark_id = r.benchmark_id AND v.image_id = i.image_id
-            WHERE r.run_id IN (SELECT unnest($runs)) AND i.task = 'mcq'
-        )
-        SELECT run_id, item_id, test, pillar, max(pred) FILTER (method = 'full') AS said_full,
-        max(pred) FILTER (method = 'cade') AS said_cade,
-               bool_or(correct) FILTER (method = 'full') AS right_full, bool_or(correct) FILTER
-               (method = 'cade') AS right_cade,
-               bool_or(kept) FILTER (method = 'cade') AS kept
-        FROM predictions JOIN shown USING (run_id, item_id)
-        WHERE run_id IN (SELECT unnest($runs)) AND task = 'mcq' AND method IN ('full', 'cade') AND
-        split = 'test'
-        GROUP BY ALL HAVING count(*) = 2 ORDER BY run_id, item_id, test"""
-    rows = store.query(results, sql, {"runs": run_ids}, runs=run_ids)
+    rows = reader.frame(SQL["examples"], {"runs": run_ids}, keep=False, runs=run_ids)
     now, before = rows["right_cade"].astype(bool), rows["right_full"].astype(bool)
     changed = rows["said_full"] != rows["said_cade"]
     return rows.assign(

@@ -4,37 +4,36 @@ by target, CADE's parameters, and answers outside the candidates."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from sdgbias.methods.stats import Estimate
 from sdgbias.report import labels
-from sdgbias.report.charts import places, still_figure
-from sdgbias.report.data import ReportData
+from sdgbias.report.charts import draw, still_figure
+from sdgbias.report.leans import leaning
+from sdgbias.report.reader import SQL, Cells, Reader, Row
 from sdgbias.types import NEEDS_PICTURES, NEEDS_SCORES, Task, View
 from sdgbias.vocabulary import METHODS, WORDS
 
 _COLUMNS = {name: title for name, title in METHODS.items() if name != "full_argmax"}
 _ANSWERS = ("candidate_mass", "off_candidate_rate", "unparsed_rate", "tie_rate", "near_tie_rate")
+_OF_TARGET = ("pillar", "indicator")
 Place = Mapping[str, str]
 
 
-def of_model(d: ReportData, model: str) -> ReportData:
-    """The same data with the rows of one model alone."""
-    tables = ("runs", "metrics", "params", "image_use", "worded")
-    return replace(d, **{t: (rows := getattr(d, t))[rows["model"] == model] for t in tables})
-
-
-def findings(d: ReportData, model: str) -> dict[str, Any]:
-    """Everything of the page's first part. ``d``: with this model among its runs."""
-    own = of_model(d, model)
+def findings(reader: Reader, run_id: str) -> dict[str, Any]:
+    """Everything of the page's first part, of one run."""
+    given = {"runs": [run_id]}
+    cells = Cells(reader, given["runs"])
+    params = reader.ask(SQL["parameters"], given)
+    figures = draw.draw(reader, given["runs"], ("model-views", "model-cade"))
+    model = cells.models[0]
     return {
-        "leaning": [(f"{v.pillar}: {v.verdict}", v.evidence) for v in labels.leaning(own, model)],
-        "extra": [*_image_use(own), *_cade(own, model), *_not_asked(own)],
+        "leaning": [(f"{v.pillar}: {v.verdict}", v.evidence) for v in leaning(cells, model)],
+        "extra": [*_image_use(cells, model), *_cade(cells, model, params), *_not_asked(cells)],
         "methods": _COLUMNS,
-        "figures": [still_figure(f) for f in places.of_model(own)],
-        "regression": _regression(own, model),
-        "params": own.params.to_dict("records"),
+        "figures": [still_figure(f) for f in figures],
+        "regression": _regression(cells, model, reader.ask(SQL["targets"], given)),
+        "params": params,
         "answers": [
             {
                 "task": WORDS.tasks[task.value].short.capitalize(),
@@ -44,7 +43,7 @@ def findings(d: ReportData, model: str) -> dict[str, Any]:
             for task in Task
             for view in View
             for at in [{"model": model, "task": task.value, "test": "all", "method": view.value}]
-            for line in _line(own, ({**at, "metric": m} for m in _ANSWERS))
+            for line in _line(cells, ({**at, "metric": m} for m in _ANSWERS))
         ],
     }
 
@@ -55,20 +54,20 @@ def _change(e: Estimate, what: str, better: str, worse: str) -> str:
     return f"{what} { {1: better, 0: none, -1: worse}[labels.sign_of(e)] }"
 
 
-def _image_use(d: ReportData) -> Iterable[tuple[str, str]]:
+def _image_use(cells: Cells, model: str) -> Iterable[tuple[str, str]]:
     """What the picture adds: Acc(Full) - Acc(CTX+Q) at T1."""
-    for row in d.image_use[d.image_use["pillar"] == "all"].to_dict("records"):
-        e = Estimate.of_row(row)
+    where = {"study": "directions", "model": model, "task": "mcq", "test": "T1", "method": "full"}
+    if (e := cells.estimate(**where, metric="accuracy_gain")) is not None:
         shown = labels.written(e, "accuracy_gain")
         text = f"{shown.value} points, Full minus CTX+Q at T1 {shown.aside}"
         yield _change(e, "The image", "helps", "hurts"), text
 
 
-def _cade(d: ReportData, model: str) -> Iterable[tuple[str, str]]:
+def _cade(cells: Cells, model: str, params: Sequence[Row]) -> Iterable[tuple[str, str]]:
     """What CADE changes, pooled over T1-T5."""
     names = ("accuracy_gain", "fixed_rate", "broken_rate")
     where = {"model": model, "task": "mcq", "test": "all", "method": "cade"}
-    gain, fixed, broken = (d.cell(**where, metric=name) for name in names)
+    gain, fixed, broken = (cells.estimate(**where, metric=name) for name in names)
     if gain is None:
         return
     shown = labels.written(gain, "accuracy_gain")
@@ -76,60 +75,55 @@ def _cade(d: ReportData, model: str) -> Iterable[tuple[str, str]]:
     if fixed is not None and broken is not None:
         of = (f"{labels.percent(e)} {{}} (CI {labels.interval(e)})" for e in (fixed, broken))
         text += "; " + ", ".join(map(str.format, of, ("of answers fixed", "broken")))
+    notes = [n for p in params if p["task"] == "mcq" for n in (p["note"] or "").split("; ") if n]
     verdict = _change(gain, "CADE", "raises accuracy", "lowers accuracy")
-    yield verdict, "; ".join([text, *d.tuning_notes(model)])
+    yield verdict, "; ".join([text, *dict.fromkeys(notes)])
 
 
-def _not_asked(own: ReportData) -> Iterable[tuple[str, str]]:
+def _not_asked(cells: Cells) -> Iterable[tuple[str, str]]:
     """Why a model has no number of some views."""
-    reasons = set(own.metrics["missing_reason"])
-    if NEEDS_PICTURES in reasons:
+    if NEEDS_PICTURES in cells.reasons:
         why = "a language model: it is asked the two views without a picture"
         yield f"Pictures and CADE: {NEEDS_PICTURES}", why
-    if NEEDS_SCORES in reasons:
+    if NEEDS_SCORES in cells.reasons:
         why = "its endpoint gives text only: its answers are read, as the papers read closed models"
         yield f"Signatures and CADE: {NEEDS_SCORES}", why
 
 
-def _line(d: ReportData, cells: Iterable[Place]) -> list[dict[str, Any]]:
+def _line(cells: Cells, places: Iterable[Place]) -> list[dict[str, Any]]:
     """A row of a table, [] if the store has no number of it: cells, and their common n, or its
     range if they differ. A cell: value, ci and n as text; `missing` why there is none;
     None if the store has no such cell."""
     made: list[dict[str, Any] | None] = []
-    for where in cells:
-        e = d.cell(**where)
+    for where in places:
+        e = cells.estimate(**where)
         if e is not None:
             shown = labels.written(e, where["metric"])
             made.append({"value": shown.value, "ci": shown.ci, "n": e.n})
         else:
-            lacks = d.reason(**where)
+            lacks = cells.reason(**where)
             made.append({"missing": lacks} if lacks else None)
     counts = [c["n"] for c in made if c and "n" in c]
     return [{"cells": made, "n": labels.span(counts, labels.DASH)}] if counts else []
 
 
-def _regression(d: ReportData, model: str) -> dict[str, Any] | None:
+def _regression(cells: Cells, model: str, targets: Sequence[Row]) -> dict[str, Any] | None:
     """Interval accuracy pooled over targets, and MAE per target in the target's unit (a pooled MAE
     would mix units)."""
 
-    def rows(metric: str, where: Sequence[tuple[str, str, Place]]) -> list[dict[str, Any]]:
+    def lines(metric: str, where: Sequence[tuple[str, str, Place]]) -> list[dict[str, Any]]:
         at = {"model": model, "task": "regression", "metric": metric}
         return [
             {"label": label, "unit": unit, **line}
             for label, unit, place in where
-            for line in _line(d, ({**at, **place, "method": m} for m in _COLUMNS))
+            for line in _line(cells, ({**at, **place, "method": m} for m in _COLUMNS))
         ]
 
     tests = [(t, "", {"test": t}) for t in ("T2", "T5", "all")]
-    targets = d.indicators[d.indicators["task"] == "regression"].fillna("").astype(str)
     by_target = [
-        (
-            r["indicator_title"] or r["indicator"],
-            r["unit"],
-            {"test": "all", "pillar": r["pillar"], "indicator": r["indicator"]},
-        )
-        for r in targets.to_dict("records")
+        (r["title"] or r["indicator"], r["unit"], {"test": "all"} | {k: r[k] for k in _OF_TARGET})
+        for r in targets
     ]
-    interval = rows("interval_accuracy", tests)
-    parts = {"interval": interval, "mae": rows("mae", by_target), "pooled": rows("mae", tests)}
+    interval = lines("interval_accuracy", tests)
+    parts = {"interval": interval, "mae": lines("mae", by_target), "pooled": lines("mae", tests)}
     return parts if interval else None

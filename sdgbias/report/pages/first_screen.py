@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -14,9 +16,10 @@ from sdgbias.analysis import night_text
 from sdgbias.analysis.nights import NightRecord
 from sdgbias.methods import stats
 from sdgbias.methods.stats import Estimate
+from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.report import labels, matrix
-from sdgbias.report.data import DIRECTIONS, ReportData
-from sdgbias.report.pages.disparities import Fairness
+from sdgbias.report.leans import Lean, leaning
+from sdgbias.report.reader import SQL, Cells, Reader, parsed
 from sdgbias.suites.facet import NOT_UNDERSTOOD
 from sdgbias.suites.facet_groups import PAIRS
 from sdgbias.types import FACET, PILLARS, SDG
@@ -80,14 +83,13 @@ class Bar:
 # the picture
 
 
-def picture(found: ReportData, order: Sequence[str]) -> dict[str, Any]:
+def picture(found: Cells, truth: Sequence[Bar], order: Sequence[str]) -> dict[str, Any]:
     """rows: model, planted, cells (bars and verdict of each level), in the ``order`` of the
-    leaderboard, those that lean most first; truth: the bars of the right answers, none where the
-    models were asked on different benchmarks."""
-    kind = dict(zip(found.runs["model"], found.runs["provenance"], strict=True))
+    leaderboard, those that lean most first. ``truth``: as `right_answers` gives it."""
+    kind = {run["model"]: run["provenance"] for run in found.runs}
     rows = []
     for model in (m for m in order if m in kind):
-        leans = {lean.pillar: lean for lean in labels.leaning(found, model, tuple(LEVELS))}
+        leans = {lean.pillar: lean for lean in leaning(found, model, tuple(LEVELS))}
         cells = [
             {
                 "level": title,
@@ -104,11 +106,11 @@ def picture(found: ReportData, order: Sequence[str]) -> dict[str, Any]:
         "levels": list(LEVELS.values()),
         "bars": list(BARS.values()),
         "rows": rows,
-        "truth": _right_answers(found),
+        "truth": truth,
     }
 
 
-def shares(found: ReportData, model: str, level: str, method: str) -> dict[str, Estimate]:
+def shares(found: Cells, model: str, level: str, method: str) -> dict[str, Estimate]:
     """Direction -> share of a model's answers on a level ('all' or a pillar): without evidence over
     the wordings of the questions where they were scored; else over all context tests. {} where one
     is missing."""
@@ -118,14 +120,14 @@ def shares(found: ReportData, model: str, level: str, method: str) -> dict[str, 
     where = {"model": model, "task": "mcq", "test": test, "pillar": level}
     methods = (method, "full_generated") if method == "full" else (method,)
     for name in methods:
-        cells = {d: found.cell(**where, method=name, metric=f"share_{d}") for d in DIRECTIONS}
+        cells = {d: found.estimate(**where, method=name, metric=f"share_{d}") for d in DIRECTIONS}
         known = {d: e for d, e in cells.items() if e is not None and e.value == e.value}
         if len(known) == len(DIRECTIONS):
             return known
     return {}
 
 
-def _verdict(lean: labels.Lean) -> str:
+def _verdict(lean: Lean) -> str:
     """The verdict as a cell of the picture has it. Answers that are all alike must not read as if
     they pointed nowhere: 'all optimistic (5 prompts), too few to say'."""
     if lean.alike and not lean.verdict.startswith("leans "):
@@ -134,7 +136,7 @@ def _verdict(lean: labels.Lean) -> str:
     return lean.short
 
 
-def _bars(found: ReportData, model: str, level: str) -> list[Bar]:
+def _bars(found: Cells, model: str, level: str) -> list[Bar]:
     drawn = {name: shares(found, model, level, method) for method, name in BARS.items()}
     return [Bar(name, known) for name, known in drawn.items() if known]
 
@@ -144,13 +146,16 @@ def _strength(bars: Sequence[Bar]) -> float:
     return max((abs(e.value - 1 / 3) for e in bars[0].shares.values()), default=0) if bars else 0
 
 
-def _right_answers(found: ReportData) -> list[Bar]:
-    if found.gold["benchmark_id"].nunique() != 1:
+def right_answers(reader: Reader, found: Cells) -> list[Bar]:
+    """The bars of the right answers, by level; none where the models were asked on different
+    benchmarks."""
+    rows = reader.ask(SQL["right-answers"], {"runs": [run["run_id"] for run in found.runs]})
+    if len({r["benchmark_id"] for r in rows}) != 1:
         return []
     bars = []
     for level in LEVELS:
-        counts = found.gold[found.gold["pillar"] == level].set_index("direction")["n"]
-        total = int(counts.sum())
+        counts = {r["direction"]: r["n"] for r in rows if r["pillar"] == level}
+        total = sum(counts.values())
         parts = {d: Estimate(counts.get(d, 0) / max(total, 1), total) for d in DIRECTIONS}
         bars.append(Bar("right answers", parts))
     return bars
@@ -161,11 +166,11 @@ def _right_answers(found: ReportData) -> list[Bar]:
 
 
 def answers(
+    reader: Reader,
     table: Table,
-    found: ReportData | None,
+    found: Cells | None,
     night: NightRecord | None,
     runs: Sequence[Mapping[str, Any]],
-    faces: Fairness | None = None,
 ) -> list[ScreenAnswer]:
     """The five answers, without those that the results hold nothing for. About measured models;
     about planted ones where there are no others. ``runs``: those behind the ``table``, with the
@@ -173,19 +178,19 @@ def answers(
     rows = [r for r in table["rows"] if r["provenance"] != "planted"] or list(table["rows"])
     made = [
         _leaning(rows, found),
-        _debiasing(table, rows, found),
-        _recognition(table, rows, faces),
+        _debiasing(table, rows, found, right_answers(reader, found) if found else []),
+        _recognition(reader, table, rows),
         _last_night(night),
-        _trust(table, found, runs),
+        _trust(reader, table, found, runs),
     ]
     return [answer for answer in made if answer is not None]
 
 
-def _leaning(rows: Sequence[Mapping[str, Any]], found: ReportData | None) -> ScreenAnswer | None:
+def _leaning(rows: Sequence[Mapping[str, Any]], found: Cells | None) -> ScreenAnswer | None:
     if found is None:
         return None
     models = [m for m in (r["model"] for r in rows) if m in set(found.models)]
-    whole = {m: leans[0] for m in models if (leans := labels.leaning(found, m, (ALL,)))}
+    whole = {m: leans[0] for m in models if (leans := leaning(found, m, (ALL,)))}
     if not whole:
         return None
     ways = {w: [m for m, v in whole.items() if v.verdict == f"leans {w}"] for w in DIRECTIONS}
@@ -204,7 +209,7 @@ def _leaning(rows: Sequence[Mapping[str, Any]], found: ReportData | None) -> Scr
     by_pillar = [
         f"{m} leans {lean.short} in {lean.pillar}"
         for m in whole
-        for lean in labels.leaning(found, m)
+        for lean in leaning(found, m)
         if lean.verdict.startswith("leans ") and lean.verdict != whole[m].verdict
     ]
     if by_pillar:
@@ -215,10 +220,10 @@ def _leaning(rows: Sequence[Mapping[str, Any]], found: ReportData | None) -> Scr
 
 
 def _debiasing(
-    table: Table, rows: Sequence[Mapping[str, Any]], found: ReportData | None
+    table: Table, rows: Sequence[Mapping[str, Any]], found: Cells | None, truth: Sequence[Bar]
 ) -> ScreenAnswer | None:
     """What CADE takes out of the answers, and what it does to accuracy."""
-    moved = {r["model"]: m for r in rows if found and (m := _excess(found, r["model"]))}
+    moved = {r["model"]: m for r in rows if found and (m := _excess(found, r["model"], truth))}
     gains = {
         model: Estimate.of_row(cell["row"])
         for model, cell in _column(table, rows, SDG, "accuracy_gain")
@@ -257,11 +262,12 @@ def _debiasing(
     return ScreenAnswer(question, " ".join(lead), " ".join(numbers)) if lead else None
 
 
-def _excess(found: ReportData, model: str) -> tuple[str, Estimate, Estimate, float] | None:
+def _excess(
+    found: Cells, model: str, truth: Sequence[Bar]
+) -> tuple[str, Estimate, Estimate, float] | None:
     """The direction that a model's answers with all evidence overstate most: its share before and
     after CADE, and among the right answers."""
     before, after = (shares(found, model, ALL, method) for method in ("full", "cade"))
-    truth = _right_answers(found)
     if not before or not after or not truth:
         return None
     right = {d: e.value for d, e in truth[0].shares.items()}
@@ -270,7 +276,7 @@ def _excess(found: ReportData, model: str) -> tuple[str, Estimate, Estimate, flo
 
 
 def _recognition(
-    table: Table, rows: Sequence[Mapping[str, Any]], faces: Fairness | None
+    reader: Reader, table: Table, rows: Sequence[Mapping[str, Any]]
 ) -> ScreenAnswer | None:
     """Differences of the leaderboard's cell (prompt p1, all classes) that it marks, then those of
     the other prompts, and models that were not understood."""
@@ -300,7 +306,7 @@ def _recognition(
         if first
         else f"At prompt p1 (all classes, {n}) no difference between groups is clearer than chance."
     )
-    others = _other_prompts(faces, {r["runs"][FACET]: r["model"] for r in known})
+    others = _other_prompts(reader, {r["runs"][FACET]: r["model"] for r in known})
     numbers = [_less(*row) for row in _largest(first, _told(known))]
     if others:
         numbers.append(
@@ -320,27 +326,19 @@ def _recognition(
 
 
 def _other_prompts(
-    faces: Fairness | None, model_of: Mapping[str, str]
+    reader: Reader, model_of: Mapping[str, str]
 ) -> list[tuple[str, str, tuple[str, str], Estimate]]:
     """(prompt, model, groups, difference) of the prompts that the leaderboard doesn't show, where
     it is measurable among those of all these prompts and groups of its model."""
-    if faces is None:
-        return []
     pair_of = {f"{name}:{'-'.join(pair)}": pair for name, pair in PAIRS.items()}
-    rows = faces.metrics[
-        faces.metrics["run_id"].isin(list(model_of))
-        & (faces.metrics["metric"] == "disparity")
-        & (faces.metrics["method"] == "full")
-        & (faces.metrics["indicator"] == "all-52")
-        & faces.metrics["pillar"].isin(list(pair_of))
-        & (faces.metrics["test"] != "p1")
-    ]
+    sql = SQL["other-prompts"]
+    rows = reader.ask(sql, {"runs": list(model_of), "pairs": list(pair_of)})
     made = []
-    for run, part in rows[rows["value"].notna()].groupby("run_id", sort=True):
-        family = part.to_dict("records")
+    for run, part in groupby(rows, itemgetter("run_id")):
+        family = list(part)
         apart = stats.apart_from_zero([Estimate.of_row(r) for r in family])
         made += [
-            (str(r["test"]), model_of[str(run)], pair_of[r["pillar"]], Estimate.of_row(r))
+            (r["test"], model_of[run], pair_of[r["pillar"]], Estimate.of_row(r))
             for r, measurable in zip(family, apart, strict=True)
             if measurable
         ]
@@ -370,7 +368,7 @@ def _last_night(night: NightRecord | None) -> ScreenAnswer | None:
 
 
 def _trust(
-    table: Table, found: ReportData | None, runs: Sequence[Mapping[str, Any]]
+    reader: Reader, table: Table, found: Cells | None, runs: Sequence[Mapping[str, Any]]
 ) -> ScreenAnswer | None:
     """Whether planted biases are measured as planted, how many prompts failed, what was left
     out."""
@@ -390,7 +388,8 @@ def _trust(
     if planned:
         lead.append(f"{failed:,} of {planned:,} prompts failed")
         numbers.append("A failed prompt is never scored as wrong.")
-    if found is not None and (left := int(found.quarantine["n"].sum())):
+    given = {"runs": [run["run_id"] for run in found.runs] if found else []}
+    if left := sum(r["n"] for r in reader.ask(SQL["quarantine"], given)):
         numbers.append(f"The quality gate left {left:,} faulty rows out of the benchmark.")
     question = "Can these numbers be trusted?"
     return ScreenAnswer(question, f"{'; '.join(lead)}.", " ".join(numbers)) if lead else None
@@ -399,7 +398,7 @@ def _trust(
 def planted_checks(
     table: Table,
     row: Mapping[str, Any],
-    found: ReportData | None,
+    found: Cells | None,
     runs: Sequence[Mapping[str, Any]],
 ) -> list[tuple[bool, str]]:
     """(whether it is measured, what) of each bias that the entry of a planted model names: the
@@ -408,7 +407,7 @@ def planted_checks(
     model, made = row["model"], []
     options: dict[str, Any] = {}
     for run in (r for r in runs if r["model"] == model):
-        spec = labels.parsed(str(run["config"] or "")).get("spec") or {}
+        spec = parsed(run["config"]).get("spec") or {}
         options |= spec.get("options") or {}
     way = _planted_way(options)
     if way and found is not None and (known := shares(found, model, ALL, "q_only")):

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sdgbias import store, suites
 from sdgbias.benchmark.card.intended_use import intended_use
 from sdgbias.errors import RegistryError
+from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.registry import entries as registry
 from sdgbias.registry.spec import NAME, ModelSpec
-from sdgbias.report import data, labels, leaderboard
+from sdgbias.report import labels, leaderboard
 from sdgbias.report.charts import over_nights
 from sdgbias.report.pages.findings import findings
-from sdgbias.report.source import AMONG, Reader, Row
-from sdgbias.types import PILLARS, SDG
+from sdgbias.report.reader import AMONG, SQL, Reader, Row, parsed
+from sdgbias.types import PILLARS
 from sdgbias.vocabulary import METHODS
 
 RUNS, NIGHTS = 30, 60
-DIRECTIONS = ("pessimistic", "conservative", "optimistic")
 _NEWEST = """SELECT * FROM runs WHERE finished_at IS NOT NULL AND {where}
              QUALIFY row_number() OVER (PARTITION BY {by} ORDER BY finished_at DESC, run_id DESC) =
              1 ORDER BY {order}"""
@@ -86,12 +85,10 @@ def page(
     reader: Reader,
     name: str,
     root: Path | None,
-    found: data.ReportData | None = None,
     among: Sequence[str] | None = None,
 ) -> dict[str, Any] | None:
-    """All data of one model; None if neither the results nor the registry contain it. ``found``:
-    data of the newest runs on places; by default this model's run alone is read. ``among``: only
-    these runs."""
+    """All data of one model; None if neither the results nor the registry contain it. ``among``:
+    only these runs."""
     mine = f"model = $model AND {AMONG}"
     given = {"model": name, "among": among}
     newest = reader.ask(_NEWEST.format(where=mine, by="suite", order="suite DESC"), given)
@@ -105,10 +102,7 @@ def page(
             WHERE {mine} ORDER BY finished_at DESC NULLS FIRST, run_id LIMIT {RUNS}""",
         given,
     )
-    places = {run["suite"]: run for run in newest}.get(SDG)
-    if places and found is None:
-        ids = [places["run_id"]]
-        found = data.read(partial(reader.frame, params={"runs": ids}, runs=ids))
+    places = next((run["run_id"] for run in newest if suites.named(run["suite"]).signatures), None)
     return {
         "name": name,
         "entry": facts,
@@ -118,20 +112,10 @@ def page(
         "suites": [_suite(reader, run) for run in newest],
         "planted": any(run["provenance"] == "planted" for run in newest),
         "quarantined": [n for n in nights if n["quarantined_until"]],
-        "failures": _failures(reader, [run["run_id"] for run in newest]),
+        "failures": reader.ask(SQL["failures"], {"runs": [run["run_id"] for run in newest]}),
         "use": intended_use(),
-        "findings": findings(found, name) if places and found else None,
+        "findings": findings(reader, places) if places else None,
     }
-
-
-def _failures(reader: Reader, run_ids: list[str]) -> list[Row]:
-    """Prompts that could not be scored in these runs, counted by kind."""
-    return reader.ask(
-        """SELECT r.suite, f.kind, count(*) AS n, min(f.message) AS message FROM failures f JOIN
-           runs r USING (run_id)
-           WHERE list_contains(?, run_id) GROUP BY ALL ORDER BY n DESC, suite, kind""",
-        [run_ids],
-    )
 
 
 def _nights(reader: Reader, name: str) -> list[Row]:
@@ -197,7 +181,7 @@ def _suite(reader: Reader, run: Row) -> dict[str, Any]:
         # one night is no line, and its number stands in the table
         "plots": drawn if len(rows) > 1 else [],
         "history": leaderboard.as_rows(rows),
-        "config": labels.parsed(run["config"]),
+        "config": parsed(run["config"]),
     }
 
 

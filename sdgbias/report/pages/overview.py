@@ -12,55 +12,30 @@ import pandas as pd
 
 from sdgbias.analysis.nights import NightRecord
 from sdgbias.methods.stats import Estimate
-from sdgbias.report import data, labels, leaderboard, matrix
-from sdgbias.report.charts import over_nights, places, still_figure
-from sdgbias.report.data import ReportData
+from sdgbias.report import labels, leaderboard, matrix
+from sdgbias.report.charts import draw, over_nights, still_figure
 from sdgbias.report.layout import STATIC, terms_in
 from sdgbias.report.leaderboard import Board
 from sdgbias.report.pages import first_screen
-from sdgbias.report.pages.disparities import Fairness
-from sdgbias.report.source import Reader
+from sdgbias.report.reader import SQL, Cells, Reader, parsed
 from sdgbias.types import CONTEXT_NAMES
 
 #: Days in the trends.
 WINDOW = 30
-#: A row per model and day of the last $window days on which any model was scored on a benchmark:
-#: the model's newest run by then, as `leaderboard.nights_asked` has it.
-_DAYS = """
-    WITH mine AS (
-        SELECT run_id, model, provenance, finished_at, benchmark_id, finished_at::DATE AS day
-        FROM runs WHERE suite = $suite AND list_contains($benchmarks::VARCHAR[], benchmark_id)
-        AND finished_at <= $last
-    ),
-    days AS (
-        SELECT DISTINCT benchmark_id, day FROM mine
-        QUALIFY dense_rank() OVER (PARTITION BY benchmark_id ORDER BY day DESC) <= $window
-    )
-    SELECT r.run_id, r.model, r.provenance, r.finished_at, d.day::VARCHAR AS night,
-    d.day::TIMESTAMP AS began, r.day = d.day AS fresh, false AS breach
-    FROM days d JOIN mine r ON r.benchmark_id = d.benchmark_id AND r.day <= d.day
-    WHERE list_contains($models::VARCHAR[], r.model)
-    QUALIFY row_number() OVER (PARTITION BY d.benchmark_id, d.day, r.model
-    ORDER BY r.finished_at DESC, r.run_id DESC) = 1
-    ORDER BY night, r.benchmark_id, r.model"""
 #: Terms that the template itself uses.
 WORDS = ("T1 T2 T3 T4 T5 Q-only CTX+Q Full CADE Disparity Planted p1", "Holm")
 
 
 def shared(
-    reader: Reader,
-    among: Sequence[str] | None,
-    found: ReportData | None,
-    night: NightRecord | None,
-    faces: Fairness | None,
+    reader: Reader, among: Sequence[str] | None, found: Cells | None, night: NightRecord | None
 ) -> dict[str, Any]:
     """What an overview shows whichever suites were asked: the answers, the leaderboard, its runs.
-    ``among``: only these runs. ``found``, ``faces``: the newest runs on places, and on people."""
+    ``among``: only these runs. ``found``: the numbers of the newest runs on places."""
     table = matrix.matrix(reader, among)
     runs = provenance(reader, table)
     return {
         "table": table,
-        "answers": first_screen.answers(table, found, night, runs, faces),
+        "answers": first_screen.answers(reader, table, found, night, runs),
         "best": first_screen.best(table),
         "runs": runs,
         "pairs": inline({}),
@@ -72,36 +47,32 @@ def context(
     reader: Reader,
     among: Sequence[str] | None,
     shown: Mapping[str, Any],
-    found: ReportData,
+    found: Cells,
     board: Board,
 ) -> dict[str, Any]:
     """Data of overview.html.j2. ``shown``: as `shared` gives it. ``board``: paired differences of
     every pair, shown when two models are ticked."""
     table, behind = shown["table"], shown["runs"]
     _letter(table, board)
+    given = {"runs": [run["run_id"] for run in found.runs]}
+    truth = first_screen.right_answers(reader, found)
     return {
         **shown,
-        "lean": first_screen.picture(found, [r["model"] for r in table["rows"]]),
+        "lean": first_screen.picture(found, truth, [r["model"] for r in table["rows"]]),
         "words": terms_in(*(answer.text for answer in shown["answers"]), *WORDS),
         "pairs": inline(pairs(board)),
         "trends": trends(reader, table, among),
-        "prompts": found.prompts.to_dict("records"),
-        "image_use": [still_figure(f) for f in places.image_use(found)],
+        "image_use": map(still_figure, draw.draw(reader, given["runs"], ["image-use"])),
         "planted": [r["model"] for r in table["rows"] if r["provenance"] == "planted"],
         "mixed": [s for s, ids in table["benchmarks"].items() if len(ids) > 1],
-        "synthetic": any(_config(c).get("synthetic") for c in found.runs["config"]),
+        "synthetic": any(parsed(run["config"]).get("synthetic") for run in found.runs),
         "date": labels.when(max((r["finished_at"] for r in behind), default=None)),
         "licences": sorted({str(r["licence"]) for r in behind if r["licence"]}),
-        "all_synthetic": all(_config(r["config"]).get("synthetic") for r in behind),
-        "quarantine": found.quarantine.to_dict("records"),
-        "failures": found.failures.to_dict("records"),
+        "all_synthetic": all(parsed(r["config"]).get("synthetic") for r in behind),
+        "quarantine": reader.ask(SQL["quarantine"], given),
+        "failures": reader.ask(SQL["failures"], given),
         "context_names": ", ".join(CONTEXT_NAMES.values()),
     }
-
-
-def _config(text: object) -> dict[str, Any]:
-    made: dict[str, Any] = labels.parsed(str(text or ""))
-    return made
 
 
 def provenance(reader: Reader, table: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -114,7 +85,7 @@ def provenance(reader: Reader, table: Mapping[str, Any]) -> list[dict[str, Any]]
 
 def extra_prompts(run: Mapping[Any, Any]) -> int:
     """Distinct prompts of a run used only by extra prompts; the paper's views don't count them."""
-    return int((_config(run["config"]).get("extra") or {}).get("prompts", 0))
+    return int((parsed(run["config"]).get("extra") or {}).get("prompts", 0))
 
 
 # ----------------------------------------------------------------------
@@ -123,7 +94,7 @@ def extra_prompts(run: Mapping[Any, Any]) -> int:
 
 def of_all(frame: pd.DataFrame) -> pd.DataFrame:
     """Rows of a board: Full, all tests; models by the names of the leaderboard."""
-    own = frame[(frame["method"] == "Full") & (frame["test"] == data.ALL_TESTS)]
+    own = frame[(frame["method"] == "Full") & (frame["test"] == labels.ALL_TESTS)]
     return own.replace(r" \(planted\)$", "", regex=True)
 
 
@@ -169,11 +140,11 @@ def trends(
         at, column = next((i, c) for i, c in enumerate(table["columns"]) if c.suite == suite)
         order = [r["model"] for r in table["rows"] if r["cells"][at]["sort"] is not None]
         given = {"suite": suite, "benchmarks": ids, "last": last, "models": order}
-        asked = reader.frame(_DAYS, given | {"window": WINDOW})
+        asked = reader.frame(SQL["days"], given | {"window": WINDOW})
         times = dict(zip(asked["night"], asked["began"].dt.to_pydatetime(), strict=True))
         chosen = dict(zip(leaderboard.CHOICES, column.cell, strict=True))
-        rows = leaderboard.history(asked, leaderboard.numbers(reader, chosen, asked))
-        drawn = over_nights.trends(rows, times, column.metric, order)
+        past = leaderboard.history(asked, leaderboard.numbers(reader, chosen, asked))
+        drawn = over_nights.trends(past, times, column.metric, order)
         if any(one.nights > 1 for one in drawn):
             title = f"{column.title}, {labels.SUITES.get(suite, suite)}"
             made.append({"id": f"trend-{suite}", "title": title, "plots": drawn})

@@ -16,10 +16,9 @@ from sdgbias.benchmark.prompts import REGRESSION_TAIL, choice_texts, question_li
 from sdgbias.methods import cade
 from sdgbias.raw.facet import CLASSES
 from sdgbias.raw.indicators import Template, load_indicators, load_regression_tasks
-from sdgbias.report import labels
 from sdgbias.report.labels import number
 from sdgbias.report.pages.questions import option_directions, option_rows
-from sdgbias.report.source import Reader, Row
+from sdgbias.report.reader import Reader, Row, parsed
 from sdgbias.types import MODALITIES, OPTION_LETTERS, CadeParams, Task, View
 from sdgbias.vocabulary import WORDS
 
@@ -93,12 +92,12 @@ def _question(
         if v.value in by_view or v.value in said
     ]
     options = option_rows(item)
-    context = str(labels.parsed(item.get("context")).get(test) or "")
+    context = str(parsed(item.get("context")).get(test) or "")
     params = next((p for p in rows["params"] if p["test"] == test), None)
     return {
         "item": item,
         "people": suite.private,
-        "groups": labels.parsed(item["groups"]) if item.get("source_id") else None,
+        "groups": parsed(item["groups"]) if item.get("source_id") else None,
         "asked": _asked(item),
         "task": task,
         "tests": tests,

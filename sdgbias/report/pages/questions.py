@@ -13,9 +13,8 @@ from typing import Any
 
 from sdgbias import suites
 from sdgbias.raw.indicators import POLARITIES, letter_directions
-from sdgbias.report import labels
 from sdgbias.report.pages import runs as known
-from sdgbias.report.source import Reader, Row, paged
+from sdgbias.report.reader import Reader, Row, paged, parsed
 from sdgbias.types import OPTION_LETTERS
 
 PAGE = 40
@@ -61,7 +60,7 @@ def option_directions(item: Mapping[Any, Any]) -> dict[str, str]:
 
 def option_rows(item: Mapping[Any, Any]) -> list[tuple[str, str]]:
     """(letter, text) of a multiple-choice item; [] of any other question."""
-    texts = labels.parsed(item.get("options"), list)
+    texts = parsed(item.get("options"), list)
     return list(zip(OPTION_LETTERS, (str(t) for t in texts), strict=False))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sdgbias.report.source import Reader, Row, paged
+from sdgbias.report.reader import Reader, Row, paged
 
 PAGE = 50
 #: Runs per model offered in a select.

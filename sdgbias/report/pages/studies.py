@@ -17,37 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdgbias.files import cached_text, write_atomically
-from sdgbias.report.charts import (
-    Figure,
-    compare,
-    described,
-    group_gaps,
-    harm,
-    live,
-    methods,
-    parameters,
-    still,
-)
-from sdgbias.report.data import NOT_ANALYSED, Studies, method_name
-from sdgbias.report.labels import DASH, number
-from sdgbias.report.layout import (
-    COMPARE,
-    GROUPS,
-    HARM,
-    METHOD_PAGE,
-    PARAMETERS,
-    TABLES,
-    TEMPLATES,
-    Page,
-    terms_in,
-)
-from sdgbias.report.leaderboard import Board
+from sdgbias.report.charts import Figure, described, live, still
+from sdgbias.report.labels import DASH, NOT_ANALYSED, number
+from sdgbias.report.layout import TEMPLATES, Page, terms_in
+from sdgbias.report.reader import SQL, Reader, Row
+from sdgbias.vocabulary import METHODS, WORDS
 
 if TYPE_CHECKING:
     from sdgbias.analysis.paper.cells import Cell, Table
 
-#: The pages of this module, in the order of the navigation.
-PAGES = (METHOD_PAGE, PARAMETERS, GROUPS, HARM, COMPARE, TABLES)
 #: Inputs of a figure beyond the scores of the four views: study -> text shown if it is absent.
 _LACKS = {
     "wordings": "Which way answers lean over the wordings of a question",
@@ -56,40 +34,29 @@ _LACKS = {
 }
 
 
-def figures(s: Studies, board: Board) -> dict[str, list[Figure]]:
-    """file -> figures that have rows."""
-    return {
-        "methods.html": methods.figures(s),
-        "parameters.html": parameters.figures(s),
-        "groups.html": group_gaps.figures(s),
-        "harm.html": harm.figures(s),
-        "compare.html": compare.figures(board),
-    }
-
-
-def present(found: dict[str, list[Figure]], tables: Sequence[Table] | None) -> list[Page]:
-    """The pages with content, in the order of the navigation."""
-    return [p for p in PAGES if (tables if p.file == "tables.html" else found.get(p.file))]
-
-
 def context(
+    reader: Reader,
     page: Page,
-    s: Studies,
-    board: Board,
-    made: Sequence[Figure],
+    runs: Sequence[Row],
+    figures: Sequence[Figure],
+    lacking: Sequence[Mapping[str, Any]] | None = None,
     tables: Sequence[Table] | None = None,
 ) -> dict[str, Any]:
-    """Data of page.html.j2: one page of figures and tables."""
+    """Data of page.html.j2: one page of figures and tables. ``lacking``: what could not be
+    measured, by default of the page's studies."""
+    given = {"runs": [run["run_id"] for run in runs], "studies": list(page.studies)}
+    known = {r["run_id"] for r in reader.ask(SQL["analysed"], given)}
+    absent = [run["label"] for run in runs if page.studies and run["run_id"] not in known]
     return {
-        **drawn(made),
-        "runs": s.runs.to_dict("records"),
-        "planted": [m for m in s.runs["label"] if m.endswith("(planted)")],
-        "missing": missing(page, s),
-        "lacking": board.lacking if page == COMPARE else lacking(page, s),
-        "tables": tables if tables and page == TABLES else [],
+        **drawn(figures),
+        "runs": runs,
+        "planted": [run["label"] for run in runs if run["label"].endswith("(planted)")],
+        "missing": [f"{label}: {NOT_ANALYSED}" for label in absent],
+        "lacking": _lacking(reader, given) if lacking is None else lacking,
+        "tables": tables or [],
         "cell": _cell,
         "inside": inside,
-        "words": words(made),
+        "words": words(figures),
     }
 
 
@@ -169,36 +136,19 @@ def packed(parts: list[dict[str, Any]]) -> str:
     return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
 
 
-def missing(page: Page, s: Studies) -> list[str]:
-    """'x: not analysed: sdgbias analyse' for every model without a row of any of the page's
-    studies."""
-    if not page.studies:
-        return []
-    known = set(s.rows[s.rows["study"].isin(page.studies)]["model"])
-    return [f"{m}: {NOT_ANALYSED}" for m in s.runs["label"] if m not in known]
-
-
-def lacking(page: Page, s: Studies) -> list[dict[str, str]]:
-    """Parts of the page's studies that could not be run, with the reason: one entry per reason and
+def _lacking(reader: Reader, given: Mapping[str, Any]) -> list[Row]:
+    """Parts of a page's studies that could not be run, with the reason: one entry per reason and
     model."""
-    frame = s.not_run[s.not_run["study"].isin(page.studies)]
-    made = []
-    for (study, task, note), part in frame.groupby(["study", "task", "note"], sort=True):
-        named = (
-            sorted(set(part["method"].map(method_name)))
-            if study == "methods"
-            else [_LACKS.get(str(study), str(study))]
-        )
-        models = list(dict.fromkeys(part["model"]))
-        made.append(
-            {
-                "what": ", ".join(named),
-                "task": {"mcq": "choice", "regression": "estimate"}[str(task)],
-                "why": str(note),
-                "models": ", ".join(models),
-            }
-        )
-    return made
+    return [
+        {
+            "what": ", ".join(sorted(METHODS.get(method, method) for method in r["methods"]))
+            if r["study"] == "methods"
+            else _LACKS.get(r["study"], r["study"]),
+            "task": WORDS.tasks[r["task"]].short,
+            **{column: r[column] for column in ("why", "models")},
+        }
+        for r in reader.ask(SQL["lacking"], given)
+    ]
 
 
 def write(path: Path, text: str | None) -> Path:

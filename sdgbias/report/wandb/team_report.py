@@ -15,7 +15,7 @@ from sdgbias.errors import InfrastructureError, StoreError, UsageError, first_li
 from sdgbias.files import json_object, packaged_sql, write_atomically, write_json
 from sdgbias.report import headlines
 from sdgbias.report.build import ReportPages
-from sdgbias.report.layout import OVERVIEW
+from sdgbias.report.layout import OVERVIEW, OWN
 from sdgbias.report.pages import own_suite
 from sdgbias.report.wandb import log
 from sdgbias.suites.facet_groups import PAIRS
@@ -72,7 +72,8 @@ def sections(results: Path) -> list[tuple[str, str]]:
     for title, rows in headlines.sections(results):
         heading, note = title.split(": ", 1)
         parts.append((heading, f"{_plain(note)}.\n\n{_table(rows)}"))
-    for suite in own_suite.context(pages.asked)["suites"] if pages.asked is not None else ():
+    own = pages.page(OWN)
+    for suite in own[1]["suites"] if own else ():
         heads = ("model", "questions", *own_suite.HEADS)
         rows = [(r["model"], r["name"], *r["cells"]) for r in suite["accuracy"] + suite["groups"]]
         note = "Share of correct answers in %, test split; best minus worst group in points."

@@ -20,7 +20,7 @@ from starlette.staticfiles import StaticFiles
 
 from sdgbias.errors import UsageError
 from sdgbias.report import layout
-from sdgbias.report.source import Unavailable
+from sdgbias.report.reader import Unavailable
 from sdgbias.report.web import routes, routes_questions
 from sdgbias.report.web.site import REPORT_POLICY, Missing, Refused, Site
 

@@ -10,7 +10,7 @@ from typing import Any
 from sdgbias.errors import InputError, RegistryError
 from sdgbias.files import confine
 from sdgbias.registry import entries
-from sdgbias.report.source import Reader, paged
+from sdgbias.report.reader import Reader, paged
 
 PAGE = 50
 #: Bytes read from the end of a job's log for its last line.

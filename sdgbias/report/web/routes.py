@@ -14,11 +14,12 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from sdgbias import store, suites
 from sdgbias.analysis import nights as night_records
 from sdgbias.errors import one_of
+from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.report import labels, layout
 from sdgbias.report import leaderboard as board
 from sdgbias.report.charts import over_nights
 from sdgbias.report.pages import models, night, runs
-from sdgbias.report.source import Reader, Unavailable
+from sdgbias.report.reader import Reader, Unavailable
 from sdgbias.report.web import nights
 from sdgbias.report.web.site import OF_REPORT, REPORT_POLICY, Missing, Refused, Site, near
 
@@ -173,7 +174,7 @@ def router(site: Site) -> APIRouter:
                 layout.MODELS,
                 title=name,
                 m=found,
-                directions=models.DIRECTIONS,
+                directions=DIRECTIONS,
             )
 
     def of_report(page: layout.Page) -> HTMLResponse:

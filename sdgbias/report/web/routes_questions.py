@@ -13,7 +13,7 @@ from sdgbias import suites
 from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.report import labels, layout, leaderboard
 from sdgbias.report.pages import compare, question, questions, runs
-from sdgbias.report.source import Reader, Row
+from sdgbias.report.reader import Reader, Row
 from sdgbias.report.web.routes import READ, Page, Text, chosen_from
 from sdgbias.report.web.site import Missing, Site, near
 from sdgbias.vocabulary import METHODS

@@ -17,7 +17,7 @@ from sdgbias import store
 from sdgbias.report import layout
 from sdgbias.report.build import Filled, ReportPages
 from sdgbias.report.layout import Front, Page
-from sdgbias.report.source import Reader, Results, Stamp
+from sdgbias.report.reader import Reader, Results, Stamp
 
 #: The report's pages contain their own scripts and allow nothing else themselves; the sandbox
 #: isolates them from these pages.

@@ -1,5 +1,6 @@
-"""Access to the results file for the pages: one short read-only connection per request, and a cache
-of answers that is valid while the file is unchanged.
+"""What pages, figures and commands of the report ask of the results file: one short read-only
+connection per request, a cache of answers that is valid while the file is unchanged, and the
+numbers of some runs by their keys.
 
 While a writer has the file open, no other process can open it. A page whose answers are all cached
 is served from the cache and shows their time; any other page raises Unavailable, which the
@@ -8,6 +9,7 @@ application turns into "being written, try again".
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,11 +21,18 @@ from typing import TYPE_CHECKING, Any
 
 from sdgbias import store
 from sdgbias.errors import Busy, StoreError
+from sdgbias.files import packaged_sql
+from sdgbias.methods.stats import Estimate
+from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.store import night_files, views
 
 if TYPE_CHECKING:
     import pandas as pd
 
+#: The statements of pages (``data/pages.sql``), by name.
+SQL = {
+    name: sql.replace("{numbers}", store.NUMBERS) for name, sql in packaged_sql("pages.sql").items()
+}
 Row = dict[str, Any]
 Params = Sequence[Any] | Mapping[str, Any]
 Stamp = tuple[tuple[int, int, int] | None, ...]
@@ -96,14 +105,14 @@ class Results:
             str(error).replace(str(self.path), self.path.name), missing, isinstance(error, Busy)
         )
 
-    def _get(self, key: tuple[str, tuple[Any, ...]]) -> _Answer | None:
+    def answer_to(self, key: tuple[str, tuple[Any, ...]]) -> _Answer | None:
         with self._lock:
             found = self._kept.get(key)
             if found is not None:
                 self._kept.move_to_end(key)
             return found
 
-    def _keep(self, key: tuple[str, tuple[Any, ...]], answer: _Answer) -> None:
+    def keep(self, key: tuple[str, tuple[Any, ...]], answer: _Answer) -> None:
         with self._lock:
             before = self._kept.pop(key, None)
             self._rows += 1 + len(answer.rows) - (1 + len(before.rows) if before else 0)
@@ -119,6 +128,7 @@ class Reader:
     def __init__(self, results: Results, stack: ExitStack, stamp: Stamp) -> None:
         self.results, self.stale, self._stack, self._stamp = results, None, stack, stamp
         self._con: Any = None
+        self._made: Any = None  # the temporary table that is there
         self._held: StoreError | None = None
 
     stale: datetime | None
@@ -135,16 +145,35 @@ class Reader:
         found: list[Row] = self._answer("rows", sql, params, keep, runs)
         return found
 
-    def frame(self, sql: str, params: Params = (), runs: Sequence[str] = ()) -> pd.DataFrame:
-        """The rows as a frame, for what the static report asks of the file; callers must not change
-        it."""
-        found: pd.DataFrame = self._answer("frame", sql, params, True, runs)
-        return found
+    def frame(
+        self, sql: str, params: Params = (), keep: bool = True, runs: Sequence[str] = ()
+    ) -> pd.DataFrame:
+        """The rows as a frame, which callers must not change."""
+        rows: pd.DataFrame = self._answer("frame", sql, params, keep, runs)
+        return rows
 
-    def _answer(self, kind: str, sql: str, params: Params, keep: bool, runs: Sequence[str]) -> Any:
+    def frames(
+        self, table: str, sql: str, params: Params, statements: Mapping[str, str]
+    ) -> dict[str, pd.DataFrame]:
+        """The rows of several statements about a temporary table, by name, as frames."""
+        made = (table, sql)
+        return {
+            name: self._answer("frame", statement, params, True, (), made)
+            for name, statement in statements.items()
+        }
+
+    def _answer(
+        self,
+        kind: str,
+        sql: str,
+        params: Params,
+        keep: bool,
+        runs: Sequence[str],
+        table: tuple[str, str] | None = None,
+    ) -> Any:
         given = params.items() if isinstance(params, Mapping) else params
-        key = (f"{kind} {sql}", tuple(map(repr, given)))
-        kept = self.results._get(key) if keep else None
+        key = (f"{kind} {table} {sql}", tuple(map(repr, given)))
+        kept = self.results.answer_to(key) if keep else None
         if kept is not None and kept.stamp == self._stamp:
             return kept.rows
         con = self._open()
@@ -154,9 +183,15 @@ class Reader:
                 raise self._held
             self.stale = min(self.stale or kept.at, kept.at)
             return kept.rows
-        if runs:
-            views.show(con, self.results.path, views.tables_in(sql), list(runs))
-        found = con.execute(sql, dict(params) if isinstance(params, Mapping) else list(params))
+        if tables := views.tables_in(sql):
+            views.show(con, self.results.path, tables, list(runs))
+        named = dict(params) if isinstance(params, Mapping) else list(params)
+        if table is not None:
+            if self._made != (table, named):
+                con.execute(f"CREATE OR REPLACE TEMP TABLE {table[0]} AS {table[1]}", named)
+                self._made = (table, named)
+            named = []
+        found = con.execute(sql, named)
         rows: Any
         if kind == "frame":
             rows = found.df()
@@ -164,7 +199,7 @@ class Reader:
             names = [c[0] for c in found.description]
             rows = [dict(zip(names, values, strict=True)) for values in found.fetchall()]
         if keep:
-            self.results._keep(key, _Answer(self._stamp, rows, datetime.now(UTC)))
+            self.results.keep(key, _Answer(self._stamp, rows, datetime.now(UTC)))
         return rows
 
     def one(self, sql: str, params: Params = (), runs: Sequence[str] = ()) -> Row | None:
@@ -184,6 +219,65 @@ class Reader:
             except StoreError as error:
                 self._held = error
         return self._con
+
+
+class Cells:
+    """Headline numbers of some runs, and those of the studies of wordings and directions, by their
+    keys. runs: a row per run, by model."""
+
+    def __init__(self, reader: Reader, run_ids: Sequence[str]) -> None:
+        given = {"runs": list(run_ids)}
+        self.runs = reader.ask(SQL["runs"], given)
+        rows = reader.ask(SQL["cells"], given)
+        self._rows = {tuple(r[name] for name in _CELL): r for r in rows}
+        self.reasons = {r["missing_reason"] for r in rows if r["missing_reason"]}
+
+    @property
+    def models(self) -> list[str]:
+        return [run["model"] for run in self.runs]
+
+    def estimate(self, **where: str) -> Estimate | None:
+        """The estimate of one number (of the study 'headline', pillar and indicator 'all' by
+        default), None if it has no value."""
+        row = self._rows.get(_key(where))
+        return None if row is None or blank(row) else Estimate.of_row(row)
+
+    def reason(self, **where: str) -> str:
+        """Why a number has no value; '' where it has one, or the results don't say."""
+        row = self._rows.get(_key(where))
+        return "" if row is None else str(row["missing_reason"] or "")
+
+    def wordings(self, model: str, pillar: str, prefix: str = "share_") -> dict[str, Estimate]:
+        """Direction -> share of the prompts of a pillar over the wordings of its questions; {} if
+        the wordings were not scored or not analysed. Clusters are indicators; with the ``prefix``
+        'wordings_share_' the shares hold for other wordings of the same indicators alone, and
+        clusters are prompts."""
+        where = {"study": "wordings", "model": model, "test": "T1", "method": "q_only"}
+        where |= {"task": "mcq", "pillar": pillar}
+        shares = {d: self.estimate(**where, metric=prefix + d) for d in sorted(DIRECTIONS)}
+        return {d: e for d, e in shares.items() if e is not None}
+
+
+_CELL = ("study", "model", "task", "test", "method", "pillar", "indicator", "metric")
+_DEFAULTS = {"study": "headline", "pillar": "all", "indicator": "all"}
+
+
+def _key(where: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple({**_DEFAULTS, **where}[name] for name in _CELL)
+
+
+def blank(row: Mapping[Any, Any] | None) -> bool:
+    """Whether a row has no value."""
+    return row is None or row["value"] is None or row["value"] != row["value"]
+
+
+def parsed(text: object, kind: type = dict) -> Any:
+    """Parse JSON from the results; an empty ``kind`` if the text is missing or not of that kind."""
+    try:
+        content = json.loads(text if isinstance(text, str) else "null")
+    except ValueError:
+        content = None
+    return content if isinstance(content, kind) else kind()
 
 
 def paged(rows: list[Row], total: int, page: int, size: int) -> dict[str, Any]:

@@ -1,0 +1,259 @@
+"""From the results to figures: the rows of ``data/figures.sql``, with their numbers as text, names
+instead of keys, and the sentences that only the rows can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+import pandas as pd
+
+from sdgbias import store
+from sdgbias.analysis.night_text import p_value
+from sdgbias.files import packaged_sql
+from sdgbias.methods import baselines
+from sdgbias.methods.stats import Estimate
+from sdgbias.report import labels
+from sdgbias.report.charts import Figure, figure, texts
+from sdgbias.report.reader import Reader
+from sdgbias.types import PILLARS
+from sdgbias.vocabulary import METHODS, WORDS
+
+#: Columns of the store that an estimate is made of; not every table has clusters.
+_ESTIMATE = ("value", "n", "ci_low", "ci_high", "clusters")
+_VIEWS = ("q_only", "ctx_q", "img_q", "full")
+_PILLARS = ["all", *PILLARS]
+_LEVELS = ("poorest", "middle", "richest")
+
+
+def draw(reader: Reader, runs: Sequence[str], names: Sequence[str]) -> list[Figure]:
+    """The figures of these names that have rows of these runs, in their order. A name with a part,
+    'groups/country', is of the rows about this attribute."""
+    rows = select(reader, [name.partition("/")[0] for name in names], runs)
+    drawn = (_draw(rows[name.partition("/")[0]], *name.partition("/")[::2]) for name in names)
+    return [f for f in drawn if f is not None]
+
+
+def select(
+    reader: Reader, names: Sequence[str], runs: Sequence[str], data: Sequence[str] | None = None
+) -> dict[str, pd.DataFrame]:
+    """The rows of statements of ``data/figures.sql``. ``data``: what each run was asked about."""
+    sql = packaged_sql("figures.sql")
+    every = sql["every_row"].replace("{numbers}", store.NUMBERS)
+    given = {"runs": list(runs), "data": list(data or [""] * len(runs)), "pillars": _PILLARS}
+    overall = f"WITH overall AS ({sql['overall']}) "
+    return reader.frames("every_row", every, given, {name: overall + sql[name] for name in names})
+
+
+def _draw(rows: pd.DataFrame, name: str, part: str) -> Figure | None:
+    if part:
+        rows = rows[rows["attribute"] == part]
+    shown = shaped(rows, **texts()[name].get("numbers", {}))
+    if shown.empty:
+        return None
+    chart = texts()[name]["chart"]
+    shown = named(shown, name)
+    if chart["form"] == "both_ways":
+        left = shown["metric"] == "broken"
+        for column in ("value", "low", "high"):
+            turned = [None if v is None else -v for v in shown[column]]
+            shown[column] = shown[column].mask(left, pd.Series(turned, shown.index, dtype=object))
+    if chart["form"] == "bars":
+        keys = [*texts()[name]["filters"], chart["y"]]
+        shown = stacked(shown, keys, chart["hue"], list(texts()[name]["legend"]))
+    made = figure(name, shown, **_SAID.get(name, _nothing)(rows, shown))
+    if not part:
+        return made
+    filters = ("model",) if part == "country" else made.filters
+    return replace(made, name=f"{name}-{part.replace(' x ', '-')}", filters=filters)
+
+
+# ----------------------------------------------------------------------
+# rows
+
+
+def shaped(frame: pd.DataFrame, digits: int | None = None, signed: bool = False) -> pd.DataFrame:
+    """Rows of the store (metric, value, n, ci_low, ci_high) -> value, low, high in the unit in
+    which the metric is shown, said, ci, n. Rows without a value are dropped. ``digits``,
+    ``signed``: in place of those of the vocabulary."""
+    frame = frame[frame["value"].notna()]
+    estimates = frame[[c for c in _ESTIMATE if c in frame]].to_dict("records")
+    found = [Estimate.of_row(r) for r in estimates]
+    forms = [
+        (scale, usual if digits is None else digits, signed or difference)
+        for scale, usual, difference in map(labels.form, frame["metric"])
+    ]
+    ends = [
+        (scale * e.low, scale * e.high) if e.low == e.low and e.high == e.high else None
+        for e, (scale, _, _) in zip(found, forms, strict=True)
+    ]
+    columns = {
+        "value": [round(scale * e.value, 5) for e, (scale, _, _) in zip(found, forms, strict=True)],
+        "low": [None if end is None else round(end[0], 5) for end in ends],
+        "high": [None if end is None else round(end[1], 5) for end in ends],
+        "n": [e.n for e in found],
+    }
+    return frame.assign(
+        said=[labels.number(f[0] * e.value, *f[1:]) for e, f in zip(found, forms, strict=True)],
+        ci=[labels.interval(e, *form) for e, form in zip(found, forms, strict=True)],
+        **{c: pd.Series(of, index=frame.index, dtype=object) for c, of in columns.items()},
+    )
+
+
+def named(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Rows with the columns that a figure names in ``data/figures.yaml``; those of several columns
+    of the store by their values one after the other. Methods have their names, p three digits."""
+    about = texts()[name]
+    made: dict[str, Any] = {}
+    shown = {*about["columns"], *about["filters"]}
+    if "title" in shown:
+        made = {"kind": frame["method"].map(kind_of), "title": frame["method"].map(title_of)}
+    if "method" in shown:
+        made["method"] = frame["method"].map(lambda method: METHODS.get(method, method))
+    if "score" in shown:
+        made["score"] = frame["metric"].map(_score)
+    if "p" in shown:
+        made["p"] = frame["p"].map(p_value)
+    for column, of in about.get("named", {}).items():
+        values = reduce(lambda one, more: one + " " + more, (frame[c] for c in of["of"].split()))
+        names = of.get("names", {})
+        made[column] = [names.get(value, value) for value in values]
+    return frame.assign(**made)
+
+
+def stacked(
+    frame: pd.DataFrame, keys: Sequence[str], part: str, order: Sequence[str]
+) -> pd.DataFrame:
+    """Add start, end and middle of each part of a bar, in the order of ``order``."""
+    rank = frame[part].map({name: i for i, name in enumerate(order)})
+    frame = frame.assign(rank=rank).sort_values("rank", kind="stable")
+    value = frame["value"].astype(float)
+    end = value.groupby([frame[k] for k in keys]).cumsum()
+    start = end - value
+    return frame.assign(
+        start=start.round(5), end=end.round(5), middle=((start + end) / 2).round(5)
+    ).sort_index()
+
+
+def kind_of(method: str) -> str:
+    """Category of a method: a view, CADE, one with fixed settings, one tuned on val, or a control
+    that uses no evidence."""
+    if method == "cade":
+        return "CADE"
+    if method in _VIEWS:
+        return "view"
+    if method not in baselines.METHODS:
+        return "control"
+    return "tuned on val" if baselines.METHODS[method].tuned else "fixed settings"
+
+
+def title_of(method: str) -> str:
+    if method in baselines.METHODS:
+        return str(baselines.METHODS[method].title)
+    return METHODS.get(method, method.replace("_", " "))
+
+
+def _score(metric: str) -> str:
+    return f"{labels.title(metric)}, %" if metric not in labels.PLAIN else labels.title(metric)
+
+
+# ----------------------------------------------------------------------
+# sentences
+
+
+def _nothing(rows: pd.DataFrame, shown: pd.DataFrame) -> dict[str, Any]:
+    return {}
+
+
+def _like_first(frame: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """The rows that have in these columns what the first row has."""
+    return frame[(frame[list(columns)] == frame[list(columns)].iloc[0]).all(axis=1)]
+
+
+def best(rows: pd.DataFrame, shown: pd.DataFrame) -> dict[str, str]:
+    """A sentence about the first model, pooled over everything. A method is called the highest only
+    where its interval lies above those of all others; else the number of methods that its interval
+    does not tell apart from it is given."""
+    mine = _like_first(shown, "model", "test", "pillar")
+    at: Any = mine["value"].astype(float).idxmax()
+    top, others = mine.loc[at], mine.drop(index=at)
+    unit = labels.unit_of(top["metric"]).replace(labels.NBSP, " ")
+    measured = (
+        f"{top['method']} with {top['said']}{unit} (95 % CI {top['ci']}, n {top['n']:,};"
+        f" {top['test']})"
+    )
+    # an estimate without an interval (too few places) can't be told apart from any other
+    low = float("nan") if top["low"] is None else float(top["low"])
+    reach = int((~(others["high"].astype(float) < low)).sum())
+    if reach == 0:
+        return {"best": f"for {top['model']}, the highest is {measured}."}
+    return {
+        "best": f"for {top['model']}, no method is the highest beyond its interval: first"
+        f" {measured}, and {reach} of {len(others)} others can't be told apart from it."
+    }
+
+
+def _spread(rows: pd.DataFrame, shown: pd.DataFrame) -> dict[str, Any]:
+    """How far the groups of the first model lie apart, and the order of the groups: poorest before
+    richest, otherwise by name; countries by their value."""
+    by = rows["attribute"].iloc[0]
+    first = _like_first(shown, "model", "test")
+    first = first[first["method"] == "Full"]
+    value = first["value"].astype(float)
+    ends: list[Any] = [value.idxmax(), value.idxmin()]
+    top, low = (first.loc[at] for at in ends)
+    if None in (top["low"], low["high"]):
+        verdict = "one of the two has no interval, so they can’t be compared"
+    else:
+        verdict = f"the two intervals {'don’t overlap' if top['low'] > low['high'] else 'overlap'}"
+    small = int(rows["value"].isna().sum())
+    ranks = {name: at for at, name in enumerate(_LEVELS)}
+    order = sorted(
+        set(shown["group"]), key=lambda g: [(ranks.get(p, -1), p) for p in g.split(", ")]
+    )
+    return {
+        "sort": {"field": "value", "op": "max", "order": "descending"}
+        if by == "country"
+        else order,
+        "said": WORDS.groupings[by],
+        "spread": f"Full of {top['model']} lies between {low['said']} % ({low['group']}, CI"
+        f" {low['ci']}, n {low['n']:,}) and {top['said']} % ({top['group']}, CI {top['ci']}, n"
+        f" {top['n']:,}): {verdict}.",
+        "small": f" {small:,} groups of fewer than 20 questions have no value." if small else "",
+    }
+
+
+def _rank(group: str) -> list[tuple[int, str]]:
+    return [(_LEVELS.index(p) if p in _LEVELS else -1, p) for p in group.split(", ")]
+
+
+def _narrowed(rows: pd.DataFrame, shown: pd.DataFrame) -> dict[str, Any]:
+    first = _like_first(shown, "model", "test", "task")
+    wider, narrower = (
+        (first["low"].astype(float) > 0).sum(),
+        (first["high"].astype(float) < 0).sum(),
+    )
+    same = len(first) - wider - narrower
+    model = first["model"].iloc[0]
+    return {"model": model, "narrower": narrower, "wider": wider, "same": same}
+
+
+def _fixed(rows: pd.DataFrame, shown: pd.DataFrame) -> dict[str, str]:
+    first = _like_first(shown, "model", "test", "pillar", "task")
+    said = {r["change"]: r for r in first.to_dict("records")}
+    if not {"fixed", "broken"} <= set(said):
+        return {"counts": ""}
+    return {
+        "counts": f"; {first['model'].iloc[0]}: {said['fixed']['said']} % fixed,"
+        f" {said['broken']['said']} % broken (n {said['fixed']['n']:,})"
+    }
+
+
+_SAID: Mapping[str, Callable[[pd.DataFrame, pd.DataFrame], dict[str, Any]]] = {
+    **dict.fromkeys(("methods-accuracy", "methods-gain", "methods-estimation"), best),
+    "groups": _spread,
+    "groups-change": _narrowed,
+    "harm-fixed": _fixed,
+}
