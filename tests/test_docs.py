@@ -146,15 +146,11 @@ def test_inline_commands_exist(page: str) -> None:
         check_sdgbias(command.split(":")[0] if command.endswith(":") else command, complete=False)
 
 
-def test_every_command_teaches_an_example_and_what_follows() -> None:
-    from sdgbias.cli.sections import EXAMPLES
-
-    assert set(EXAMPLES) == {" ".join(path) for path in COMMANDS}
-    for path, (example, onward) in EXAMPLES.items():
-        assert example.startswith(f"sdgbias {path}")
-        check_sdgbias(example, complete=True)
-        check_sdgbias(onward, complete=False)
-        assert COMMANDS[tuple(path.split())].epilog.startswith(f"Example: {example}")
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_the_help_of_every_command_has_an_example_that_parses(path: tuple[str, ...]) -> None:
+    example = COMMANDS[path].epilog.removeprefix("Example: ")
+    assert example.startswith(f"sdgbias {' '.join(path)}")
+    check_sdgbias(example, complete=True)
 
 
 def test_the_two_commands_of_the_readme_are_make_targets() -> None:

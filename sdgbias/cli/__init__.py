@@ -1,14 +1,14 @@
-"""The command line. A command is put together when it is asked for (sections.py) and imports what
-it needs when it runs, so that every command starts at once.
+"""The command line. A command imports what it needs when it runs, so that every command starts at
+once.
 
-* project, options, night_options, sections: paths, shared options, and the page of help
-* init: a project of one's own
-* data, benchmark, people, suite: from raw data to a benchmark
-* models, register, fetch, watch, prompt: models
-* scoring, night, gate: evaluate, nightly, regression checks
-* results, pair, analysis, cade, store: what was found
-* serve, publish, wandb: what is passed on
-* demo: all of it once
+* app, project, options: the application, the project file, shared options and output
+* start: the tour, a project of one's own
+* data, review: from raw data to a benchmark
+* register, models, watch: the registry
+* scores: plan, evaluate, CADE on prediction tables
+* night, night_options, gate: nights and regression checks
+* results, analysis, serve, publish: what the results say, and passing it on
+* store: the results file
 """
 
 from __future__ import annotations
@@ -18,47 +18,34 @@ import os
 import sys
 from contextlib import nullcontext
 from itertools import takewhile
-from typing import Annotated
 
 import typer
 
-from sdgbias import __version__, exits, progress
-from sdgbias.cli import project
-from sdgbias.cli.sections import Sections
+from sdgbias import exits, progress
+from sdgbias.cli.app import app
 from sdgbias.errors import InfrastructureError, SdgbiasError, StoreError
 
-app = typer.Typer(
-    name="sdgbias",
-    cls=Sections,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    help=(
-        "How biased is a vision-language model about sustainable development, and how much of it"
-        " can be taken out?\n\nA first run: make demo. Step by step: sample, build, evaluate,"
-        " results, report.\n\nPaths that many commands need come from their option, else from"
-        " SDGBIAS_RESULTS, SDGBIAS_BENCHMARK, SDGBIAS_RAW or SDGBIAS_REGISTRY, else from a project"
-        ' file: sdgbias.toml, here or above, with lines such as results = "night.duckdb".'
-    ),
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+# Each registers its commands, in the order of the help.
+# isort: off
+from sdgbias.cli import (  # noqa: F401
+    start,
+    data,
+    review,
+    register,
+    models,
+    scores,
+    results,
+    serve,
+    analysis,
+    publish,
+    night,
+    gate,
+    store,
 )
 
+# isort: on
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"sdgbias {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def options(
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
-    ] = False,
-) -> None:
-    project.apply()
+__all__ = ["app", "main"]
 
 
 def _of_the_machine(error: BaseException) -> tuple[str, int] | None:

@@ -1,187 +1,449 @@
-"""The command groups around a benchmark's data: raw inputs, human review, the authors' release
-format."""
+"""From raw data to a benchmark: synthetic samples, and builds of places, of people and of one's own
+questions."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
+from sdgbias.cli.app import DATA, app, group
 from sdgbias.cli.options import (
     DEFAULT_BENCHMARK,
-    BenchmarkOption,
+    DEFAULT_RAW,
+    DEFAULT_RESULTS,
+    DataDocsOption,
     JsonOption,
-    group,
+    OutOption,
+    RawOption,
+    ResultsOption,
+    SameBytesSeed,
+    check_quality,
     say_json,
 )
-from sdgbias.progress import update
+from sdgbias.errors import InputError, SuiteError
+from sdgbias.progress import each, update
 
-raw_app = group("Raw inputs: what is present, what is missing, where to get it.")
-review_app = group("Human review of a benchmark by two people and an adjudicator.")
-release_app = group("Benchmarks in the authors' release format (JSONL and images).")
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
-FolderArgument = Annotated[
-    Path, typer.Argument(metavar="DIR", help="Raw folder in SustainBench's layout.")
-]
+    from sdgbias.methods.labels import TextEncoder
 
-
-def _say(lines: list[str]) -> None:
-    for line in lines:
-        typer.echo(line)
+PEOPLE_RAW, PEOPLE = Path("data/people/raw"), Path("data/people/benchmark")
 
 
-@raw_app.command("check")
-def raw_check(
-    folder: FolderArgument,
-    indicators: Path | None = None,
+@app.command(
+    rich_help_panel=DATA,
+    epilog="Example: sdgbias sample --out my/raw --clusters 40",
+)
+def sample(
+    out: Annotated[Path, Option(help="Folder to write.")] = DEFAULT_RAW,
+    clusters: Annotated[int, Option(min=1, help="Survey clusters over all countries.")] = 300,
+    seed: SameBytesSeed = 0,
+    countries: Annotated[
+        str, Option(help="DHS country codes with commas between them; empty: eight default ones.")
+    ] = "",
+    images: Annotated[bool, Option("--images/--no-images", help="Draw tiles and photos.")] = True,
+) -> None:
+    """Write synthetic raw data of places.
+
+    The folder has SustainBench's layout, and its images carry the signal. Of people: sdgbias people
+    sample.
+    """
+    from sdgbias.raw.synthetic import write_sample
+
+    chosen = [code.strip() for code in countries.split(",") if code.strip()] or None
+    write_sample(out, clusters, seed, chosen, images, update)
+    typer.echo(
+        f"{out}: {clusters} synthetic clusters. Next: sdgbias build --raw {out} --indicators"
+        f" {out}/indicators{'' if images else ' --no-images'}"
+    )
+
+
+#: Stage of a build -> what is shown while it runs.
+_STAGES = {
+    "clusters": "reading clusters",
+    "images": "drawing pictures",
+    "series": "reading indicator series",
+    "items": "drawing questions",
+    "prompts": "writing prompts",
+    "card": "writing the card",
+    "check": "checking the benchmark",
+}
+
+
+@app.command(
+    rich_help_panel=DATA,
+    epilog="Example: sdgbias build --raw my/raw --out my/benchmark --mcq 500",
+)
+def build(
+    raw: RawOption = DEFAULT_RAW,
+    indicators: Annotated[
+        Path | None,
+        Option(help="Indicator series. Default: RAW/indicators, else data/indicators."),
+    ] = None,
+    out: Annotated[
+        Path, Option(envvar="SDGBIAS_BENCHMARK", help="Benchmark folder to write.")
+    ] = DEFAULT_BENCHMARK,
+    mcq: Annotated[
+        int | None, Option(min=0, help="Multiple-choice questions; default: 100000, else all.")
+    ] = None,
+    regression: Annotated[
+        int | None, Option(min=0, help="Regression questions; default: 50000, else all.")
+    ] = None,
+    every: Annotated[
+        bool, Option("--all", help="Every possible question, where no number is given.")
+    ] = False,
+    seed: Annotated[int, Option(help="Seed of the stratified draw.")] = 0,
+    max_gap: Annotated[int, Option(min=0, help="Most years between value and survey.")] = 10,
+    split: Annotated[
+        Literal["id", "place"],
+        Option(help="id: as the authors; place: no country in both val and test."),
+    ] = "id",
+    keep_bins: Annotated[
+        Path | None, Option(help="Earlier benchmark folder whose answer options are used again.")
+    ] = None,
+    cuts: Annotated[
+        Literal["ours", "paper"],
+        Option(help="Cut points: ours (thresholds, else terciles) or the paper's (Table B)."),
+    ] = "ours",
+    questions: Annotated[
+        Literal["all", "paper"],
+        Option(help="All indicators, or those with the paper's SDG codes."),
+    ] = "all",
+    review: Annotated[
+        Path | None, Option(help="Verdicts of `sdgbias review import` (reviews.parquet).")
+    ] = None,
+    review_action: Annotated[
+        Literal["drop", "mark"],
+        Option(help="Rejected questions: drop (others are drawn) or mark."),
+    ] = "drop",
+    images: Annotated[
+        bool | None,
+        Option("--images/--no-images", help="Draw the pictures, which an evaluation needs."),
+    ] = None,
+    layout: Annotated[
+        Literal["composite", "several"],
+        Option(help="composite (one picture a place) or several (its parts)."),
+    ] = "composite",
+    photo: Annotated[
+        Literal["when_available", "required"], Option(help="Whether a place needs a street photo.")
+    ] = "when_available",
+    photos: Annotated[int, Option(min=1, help="Street photos per place (layout several).")] = 1,
+    workers: Annotated[
+        int | None, Option(min=1, help="Processes that draw; default: one per CPU.")
+    ] = None,
+    stage: Annotated[
+        Literal["clusters", "images", "series", "items", "prompts", "card", "check"] | None,
+        Option(help="This stage alone."),
+    ] = None,
+    data_docs: DataDocsOption = False,
+) -> None:
+    """Build a benchmark of places from raw data.
+
+    Stages: clusters -> images -> series -> questions -> prompts, then the quality gate. Everything
+    is resumable: run the same command again after an interruption.
+    """
+    from sdgbias.benchmark import build as stages
+    from sdgbias.benchmark.review import load_verdicts
+    from sdgbias.raw.images.image_store import ImageSettings
+
+    if indicators is None:
+        beside = raw / "indicators"
+        indicators = beside if beside.is_dir() else Path("data/indicators")
+    source = indicators
+    if images is None and (images := not stages.made_without_images(raw)) is False:
+        typer.echo(
+            f"{raw}: a sample without pictures; questions are built without them and can't be"
+            " evaluated",
+            err=True,
+        )
+    settings = ImageSettings(layout, photos, photo) if images else None
+    draw = stages.Draw(mcq, regression, seed, max_gap, split, keep_bins, every, cuts, questions)
+
+    def build_images() -> None:
+        drawn, kept = stages.build_images(raw, out, settings, workers, update)
+        if drawn or kept:
+            typer.echo(f"images: {drawn} drawn, {kept} unchanged and kept")
+
+    def build_items() -> None:
+        reviewed = (
+            stages.Reviewed(load_verdicts(review), review.with_suffix(".json"), review_action)
+            if review
+            else None
+        )
+        stages.build_items(out, draw, reviewed)
+
+    steps: dict[str, Callable[[], object]] = {
+        "clusters": lambda: stages.build_clusters(raw, out),
+        "images": build_images,
+        "series": lambda: stages.build_series(source, out),
+        "items": build_items,
+        "prompts": lambda: stages.build_prompts(out),
+        "card": lambda: stages.build_card(out),
+        "check": lambda: check_quality(out, data_docs),
+    }
+    if stage in (None, "items"):
+        usual = {"multiple-choice": (mcq, 100_000), "regression": (regression, 50_000)}
+        for kind, (_, most) in ((k, v) for k, v in usual.items() if v[0] is None):
+            quota = f"the paper's {most:,} where the raw folder can fill its quotas, else all"
+            typer.echo(f"{kind} questions: {'all' if every else f'{quota} (--all: all)'}", err=True)
+    for name in [stage] if stage else list(steps):
+        update(_STAGES[name])
+        steps[name]()
+    if stage in (None, "check"):
+        _print_card(out, json.loads((out / "benchmark.json").read_text(encoding="utf-8")))
+        typer.echo(f"Next: sdgbias evaluate MODEL --benchmark {out} (sdgbias models lists them)")
+
+
+def _print_card(out: Path, card: Mapping[str, Any]) -> None:
+    """What a benchmark of places holds, and what was left out of it."""
+    counts, name = card["counts"], f"{out}: benchmark {card['benchmark_id']}"
+    if "items_mcq" not in counts:
+        n = counts.get("people")
+        people = f" of {n} people" if n is not None else ""
+        typer.echo(f"{name}{people}, passed the quality gate")
+        return
+    typer.echo(
+        f"{name}, {counts['items_mcq']} MCQs x T1-T5, {counts['items_regression']} regression"
+        f" questions, {counts['clusters_used']} of {counts['clusters']} clusters."
+        f" {card['licence']}."
+    )
+    _print_left_out(card)
+    for kind in ("mcq", "regression"):
+        for line in card["notes"].get(kind, {}).get("short", []):
+            typer.echo(f"  quota not filled: {kind}: {line}")
+
+
+def _print_left_out(card: Mapping[str, Any]) -> None:
+    for rule, n in card["quarantined"].items():
+        typer.echo(f"  left out: {rule} {n}")
+
+
+raw_app = group("raw", DATA, "Check the raw data: what is there, missing or broken.")
+
+
+@raw_app.command(
+    "check",
+    epilog="Example: sdgbias raw check /data/dhs",
+)
+def check_raw_folder(
+    folder: Annotated[Path, Argument(metavar="DIR", help="Raw folder in SustainBench's layout.")],
+    indicators: Annotated[
+        Path | None, Option(help="Indicator series folder. Default: DIR/indicators if it exists.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Report which raw sources are present, partial, missing or broken, what can't be built without
-    them, and where to get them.
+    """Report which raw sources are present, partial, missing or broken.
 
-    Args:
-        indicators: Indicator series folder. Default: DIR/indicators if it exists.
+    Says what can't be built without them, and where to get them.
     """
     from sdgbias.raw.check import check_raw
 
     report = check_raw(folder, indicators, update)
-    say_json(report) if as_json else _say(report.lines())
+    say_json(report) if as_json else typer.echo("\n".join(report.lines()))
     if report.exit_code:
         raise typer.Exit(report.exit_code)
 
 
-@review_app.command("sample")
-def review_sample(
-    out: Annotated[Path, typer.Option()],
-    benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
-    share: Annotated[float, typer.Option(min=0.0, max=1.0)] = 0.05,
-    seed: int = 0,
-    reviewers: str = "one,two",
+people_app = group("people", DATA, "The second suite: pictures of people with attributes.")
+
+
+@people_app.command(
+    "sample",
+    epilog="Example: sdgbias people sample --out my/faces --people 240",
+)
+def sample_people(
+    out: Annotated[Path, Option(help="Folder to write.")] = PEOPLE_RAW,
+    people: Annotated[int, Option(min=1, help="Number of pictures of people.")] = 600,
+    seed: SameBytesSeed = 0,
 ) -> None:
-    """Draw a stratified sample and write a review sheet (HTML) and a CSV per reviewer.
+    """Write synthetic raw data of people, in FACET's layout."""
+    from sdgbias.raw.synthetic.schematic_people import write_people_sample
 
-    Args:
-        out: Folder for the sheet and the CSVs; give it to reviewers only, it shows people's
-            streets.
-        share: Share of the items to draw.
-        seed: Seed of the stratified draw.
-        reviewers: Names, comma-separated: one CSV each.
-    """
-    from sdgbias.benchmark.review.sheet import write_sheets
-
-    names = [name.strip() for name in reviewers.split(",") if name.strip()]
-    _say(write_sheets(benchmark, out, share, seed, names, progress=update).lines())
+    persons = write_people_sample(out, people, seed, update)
+    typer.echo(
+        f"{out}: {people} schematic pictures, {persons} persons annotated. Next: sdgbias people"
+        f" build --raw {out}"
+    )
 
 
-@review_app.command("import")
-def review_import(
-    first: Annotated[Path, typer.Argument(metavar="A.csv")],
-    second: Annotated[Path, typer.Argument(metavar="B.csv")],
-    out: Path = Path("reviews.parquet"),
-    adjudicator: Path | None = None,
-    benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
+@people_app.command(
+    "build",
+    epilog="Example: sdgbias people build --raw my/faces --out my/people",
+)
+def build_people_benchmark(
+    raw: Annotated[
+        Path, Option("--raw", help="FACET's folder (annotations/, imgs_1..3/).")
+    ] = PEOPLE_RAW,
+    out: OutOption = PEOPLE,
+    seed: Annotated[int, Option(help="Seed of the wrong classes that are asked about.")] = 0,
+    selected_only: Annotated[
+        bool, Option("--selected-only", help="Only the 13 classes that the paper reports on.")
+    ] = False,
+    negatives: Annotated[
+        bool, Option("--negatives/--no-negatives", help="Also ask about a class that is wrong.")
+    ] = True,
+    list_seed: Annotated[
+        int | None,
+        Option(help="Shuffle the list of p1 for every person; default: FACET's order."),
+    ] = None,
+    stage: Annotated[
+        Literal["check"] | None,
+        Option(help="Only judge the folder OUT. Default: build, then check."),
+    ] = None,
+    data_docs: DataDocsOption = False,
 ) -> None:
-    """Join two reviewers and the adjudicator: agreement (Cohen's kappa), verdict rates per stratum,
-    verdicts for the next build.
+    """Build a benchmark of people from annotated pictures.
 
-    Args:
-        first: Verdicts of the first reviewer.
-        second: Verdicts of the second reviewer.
-        out: Verdicts for `sdgbias build --review`; figures lie beside it as JSON.
-        adjudicator: Verdicts of the adjudicator on what the two disagree about.
+    Stages: annotations -> questions -> prompts, then the quality gate. People whose picture or
+    class can't be used leave with a reason; unknown attributes stay and are counted. With --stage
+    check only the gate judges a folder that is built: quality.json, quality.html and validation/ in
+    it.
     """
-    from sdgbias.benchmark.review import import_reviews
+    from sdgbias.benchmark.people import Asked, build_people
+    from sdgbias.raw.facet import REASONS
 
-    _say(import_reviews(first, second, benchmark, out, adjudicator).lines())
+    onward = f"Next: sdgbias evaluate MODEL --benchmark {out}"
+    if stage:
+        if not (out / "people.parquet").is_file():
+            raise InputError(
+                f"{out}: no benchmark of people; make it: sdgbias people build --out {out}"
+            )
+        check_quality(out, data_docs)
+        typer.echo(f"{out}: passed the quality gate; see {out / 'quality.html'}. {onward}")
+        return
+    card = build_people(
+        raw, out, asked=Asked(seed, selected_only, negatives, list_seed), progress=update
+    )
+    counts = card["counts"]
+    typer.echo(
+        f"{out}: benchmark {card['benchmark_id']}, {counts['people']} of"
+        f" {counts['rows_annotated']} annotated people, {counts['items_people']} questions."
+        f" {card['licence']}."
+    )
+    for attribute, groups in card["groups"].items():
+        line = ", ".join(f"{name} {n}" for name, n in groups.items())
+        unknown = card["unknown_because"].get(attribute) or {}
+        reasons = ", ".join(f"{REASONS.get(name, name)} {n}" for name, n in unknown.items())
+        typer.echo(f"  {attribute}: {line}" + (f" ({reasons})" if reasons else ""))
+    _print_left_out(card)
+    check_quality(out, data_docs)
+    typer.echo(f"{onward} (sdgbias models lists them)")
 
 
-@review_app.command("templates")
-def review_templates(
-    out: Annotated[Path, typer.Option()],
-    benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
-    reviewers: str = "one,two",
+@people_app.command(
+    "read",
+    epilog="Example: sdgbias people read clip-text-vit-b32",
+)
+def read_answers(
+    encoder: Annotated[str, Argument(help="Registered text encoder, e.g. clip-text-vit-b32.")],
+    results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
-    """Write a CSV per reviewer with every question template: question, options, evidence, reasoning
-    target; verdicts are accept or reject.
+    """Read stored answers again with another text encoder.
 
-    Args:
-        out: Folder for the CSVs.
-        reviewers: Names, comma-separated: one CSV each.
+    Those of the newest runs; no model is evaluated again. `sdgbias reproduce --paper fairness
+    --table encoders` shows the readings beside those of the packaged encoder.
     """
-    from sdgbias.benchmark.review.template_sheets import write_template_sheets
+    from sdgbias import store
+    from sdgbias.analysis.studies.rereading import read_again
+    from sdgbias.types import FACET
 
-    names = [name.strip() for name in reviewers.split(",") if name.strip()]
-    _say([str(path) for path in write_template_sheets(benchmark, out, names)])
+    chosen, floor = _load_encoder(encoder)
+    runs = store.latest_runs(results, FACET, per_benchmark=True)
+    for run in each(update, "reading answers", runs):
+        read_again(results, run, chosen, floor)
+    typer.echo(
+        f"{results}: answers of {len(runs)} runs read by {chosen.name}, floor {floor:g}. Next:"
+        f" sdgbias reproduce --paper fairness --table encoders --results {results}"
+    )
 
 
-@review_app.command("template-agreement")
-def review_template_agreement(
-    first: Annotated[Path, typer.Argument(metavar="A.csv")],
-    second: Annotated[Path, typer.Argument(metavar="B.csv")],
+def _load_encoder(name: str) -> tuple[TextEncoder, float]:
+    """An encoder of the registry and its floor: calibrated where its entry gives none."""
+    from sdgbias.engines.hf import text_encoders
+    from sdgbias.registry import entries
+    from sdgbias.suites.facet_floor import calibrate
+
+    root = entries.find_root()
+    encoder = text_encoders.load(entries.load(root, name), root)
+    return encoder, calibrate(encoder).floor if encoder.floor is None else encoder.floor
+
+
+suite_app = group("suite", DATA, "Your own questions: a folder with suite.yaml and a table.")
+SuiteFolder = Annotated[Path, Argument(help="Folder with suite.yaml and the table of questions.")]
+
+
+@suite_app.command(
+    "example",
+    epilog="Example: sdgbias suite example my/questions",
+)
+def write_example_suite(
+    out: Annotated[Path, Argument(help="New folder to write.")], seed: SameBytesSeed = 0
 ) -> None:
-    """Print, as JSON, how far two reviewers agree on the templates, and which need an adjudicator.
+    """Write an example folder: 100 questions about pictures."""
+    from sdgbias.raw.synthetic.own_questions import write_example
 
-    Args:
-        first: CSV of the first reviewer.
-        second: CSV of the second reviewer.
+    n = write_example(out, seed, update)
+    typer.echo(f"{out}: {n} questions. Next: sdgbias suite check {out}")
+
+
+@suite_app.command(
+    "check",
+    epilog="Example: sdgbias suite check my/questions",
+)
+def check_suite(folder: SuiteFolder, as_json: JsonOption = False) -> None:
+    """List every fault of a folder with file, line and what to do.
+
+    The exit code is 9 if the folder has one.
     """
-    from sdgbias.benchmark.review.template_sheets import template_agreement
+    from sdgbias.benchmark.own import read_folder
 
-    typer.echo(json.dumps(template_agreement(first, second), indent=1))
+    source = read_folder(folder, update)
+    if as_json:
+        content = {"faults": source.faults, "notes": source.notes}
+        say_json(content | {"questions": len(source.questions)})
+    elif not source.faults and source.suite is not None:
+        counts = sorted(set(source.n_options.tolist()))
+        most = f" to {counts[-1]}" if len(counts) > 1 else ""
+        typer.echo(
+            f"{folder}: suite {source.suite.name}, version {source.suite.version}:"
+            f" {len(source.questions)} questions with {counts[0]}{most} options, views"
+            f" {', '.join(view.value for view in source.views)}. No faults."
+        )
+        for note in source.notes:
+            typer.echo(f"  note: {note}")
+        typer.echo(f"Next: sdgbias suite build {folder} --out BENCHMARK")
+    else:
+        typer.echo("\n".join(map(str, source.faults)))
+    if source.faults or source.suite is None:
+        n = len(source.faults)
+        raise SuiteError(
+            f"{folder}: {n} fault{'s' if n > 1 else ''}; fix the folder, then: sdgbias suite check"
+            f" {folder}"
+        )
 
 
-@release_app.command("export")
-def release_export(
-    out: Annotated[Path, typer.Option()],
-    benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
-    text_view: str = "none",
-) -> None:
-    """Write a benchmark as the authors publish theirs: 7 data files, 14 view files, images.
+@suite_app.command(
+    "build",
+    epilog="Example: sdgbias suite build my/questions --out my/suite",
+)
+def build_suite(folder: SuiteFolder, out: OutOption) -> None:
+    """Build a benchmark from a folder of questions.
 
-    Args:
-        out: Folder to write: data/, views/, images/.
-        text_view: Text-only views: none (no image) or blank-image (the authors' way).
+    Check, questions, image store, prompts, card, then the quality gate.
     """
-    from sdgbias.benchmark.release.export import export
+    from sdgbias.benchmark.own import build_own, summary
 
-    _say(export(benchmark, out, text_view, progress=update).lines())
-
-
-@release_app.command("fetch")
-def release_fetch(
-    out: Annotated[Path, typer.Option()],
-    repo: str = "jeffreylin1222/SDGBiasBench",
-    revision: str = "",
-) -> None:
-    """Download the authors' SDGBiasBench (CC BY-SA 4.0) from the hub, pinned to one commit. Says
-    first how much that is; stopped, it goes on where it was when it is run again.
-
-    Args:
-        out: Folder to write.
-        repo: Dataset on the hub.
-        revision: Branch, tag or commit; default: the commit fetched before, else the newest.
-    """
-    from sdgbias.benchmark.release.authors import fetch
-
-    fetch(out, repo, revision, typer.echo)
-
-
-@release_app.command("import")
-def release_import(
-    folder: Annotated[Path, typer.Argument(metavar="DIR")],
-    out: Annotated[Path, typer.Option()],
-    text_view: str = "none",
-) -> None:
-    """Turn a release into a benchmark folder that `sdgbias evaluate` takes like our own.
-
-    Args:
-        folder: Folder of a release: data/*.jsonl and images/.
-        out: Benchmark folder to write.
-        text_view: Text-only views: none (no image, as the paper writes) or blank-image (the
-            authors' code: a blank picture, and "Ignore the image.").
-    """
-    from sdgbias.benchmark.release.import_ import import_
-
-    _say(import_(folder, out, text_view, progress=update).lines())
+    card = build_own(folder, out, update)
+    check_quality(out)
+    typer.echo(
+        f"{out}: benchmark {card['benchmark_id']} of suite {card['suite']}: {summary(card)};"
+        " passed the quality gate"
+    )
+    for note in card["notes"]:
+        typer.echo(f"  note: {note}")
+    typer.echo(f"Next: sdgbias evaluate MODEL --benchmark {out}")

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
+from sdgbias.cli.app import NIGHTS, group
 from sdgbias.cli.options import (
     DEFAULT_RESULTS,
     JsonOption,
@@ -21,41 +23,40 @@ from sdgbias.progress import update
 if TYPE_CHECKING:
     from sdgbias.nightly.regression import Judgement
 
-gate_app = typer.Typer(
-    help="Judge the newest runs against the last good ones.",
-    invoke_without_command=True,
-    rich_markup_mode=None,
-)
+gate_app = group("gate", NIGHTS)
 #: Of more evaluations only those in breach are listed rule by rule.
 _LISTED = 4
 PolicyOption = Annotated[
-    Path | None, typer.Option("--policy", help="Policy file; default: registry/policy.yaml.")
+    Path | None, Option("--policy", help="Policy file; default: registry/policy.yaml.")
 ]
 
 
-@gate_app.callback()
+@gate_app.callback(epilog="Example: sdgbias gate")
 def gate(
     context: typer.Context,
     results: ResultsOption = DEFAULT_RESULTS,
-    night: str = "",
-    model: str = "",
+    night: Annotated[
+        str, Option(help="Night to judge, e.g. 2026-11-21T0130; default: the newest.")
+    ] = "",
+    model: Annotated[str, Option(help="One model alone; default: all of the night.")] = "",
     policy: PolicyOption = None,
-    run: str = "",
-    baseline: str = "",
+    run: Annotated[str, Option(help="Judge this run, also if it was judged before; for CI.")] = "",
+    baseline: Annotated[
+        str, Option(help="With --run: the run to compare with; default: the last good one.")
+    ] = "",
     as_json: JsonOption = False,
-    strict: Annotated[bool, typer.Option("--strict")] = False,
+    strict: Annotated[
+        bool,
+        Option(
+            "--strict", help="Also fail where evidence is insufficient or something is missing."
+        ),
+    ] = False,
 ) -> None:
-    """Judge the runs of the newest night, rule by rule, against the last good run of each model.
+    """Judge the newest runs, accept a breach, send the message.
 
+    The runs of the newest night are judged rule by rule against the last good run of each model.
     Verdicts: PASS, BREACH, INSUFFICIENT_EVIDENCE, MISSING, FIRST_RUN. Exit code 6 on a breach, else
     0. Without nights: the newest run of each model.
-
-    Args:
-        night: Night to judge, e.g. 2026-11-21T0130; default: the newest.
-        model: One model alone; default: all of the night.
-        run: Judge this run, also if it was judged before; for CI.
-        baseline: With --run: the run to compare with; default: the last good one.
-        strict: Also fail where evidence is insufficient or something is missing.
     """
     if context.invoked_subcommand is not None:
         return
@@ -79,18 +80,15 @@ def gate(
     _end(made, strict)
 
 
-@gate_app.command("accept")
+@gate_app.command("accept", epilog='Example: sdgbias gate accept RUN --reason "new weights"')
 def accept(
-    run: Annotated[str, typer.Argument()],
-    reason: Annotated[str, typer.Option()],
+    run: Annotated[str, Argument(help="Run whose breaches were looked at.")],
+    reason: Annotated[str, Option(help="Why they are accepted, in one line.")],
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
-    """Accept a run's breaches: later runs are compared with it again, and it is no longer
-    announced.
+    """Accept a run's breaches.
 
-    Args:
-        run: Run whose breaches were looked at.
-        reason: Why they are accepted, in one line.
+    Later runs are compared with it again, and it is no longer announced.
     """
     from sdgbias.nightly.regression import baseline as runs
 
@@ -101,23 +99,25 @@ def accept(
     )
 
 
-@gate_app.command("announce")
+@gate_app.command("announce", epilog="Example: sdgbias gate announce --dry-run")
 def announce(
     results: ResultsOption = DEFAULT_RESULTS,
-    night: str = "",
+    night: Annotated[
+        str, Option(help="Default: the newest, and earlier ones whose message failed.")
+    ] = "",
     policy: PolicyOption = None,
-    webhook_env: str = "",
-    link: str = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run")] = False,
+    webhook_env: Annotated[
+        str, Option(help="NAME of the variable with the address; default: the policy's.")
+    ] = "",
+    link: Annotated[str, Option(help="Address of the morning page, for the message.")] = "",
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Print the message as JSON instead of sending it.")
+    ] = False,
 ) -> None:
-    """Send what became of last night to a chat, by mail or to a webhook. A night is sent once;
-    what failed is sent by the next call.
+    """Send the result of last night to the team.
 
-    Args:
-        night: Night to report; default: the newest, and earlier ones whose message failed.
-        webhook_env: NAME of the environment variable with the address; default: the policy's.
-        link: Address of the morning page, for the message.
-        dry_run: Print the message as JSON instead of sending it.
+    To a chat, by mail or to a webhook. A night is sent once; a message that failed is sent by the
+    next call.
     """
     from sdgbias.analysis import nights
     from sdgbias.nightly import notify as messages

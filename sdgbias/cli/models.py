@@ -2,96 +2,89 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
-from sdgbias.cli.fetch import fetch_models
+from sdgbias.cli.app import MODELS, group
 from sdgbias.cli.options import (
     DEFAULT_BENCHMARK,
     DEFAULT_RESULTS,
+    BenchmarkOption,
+    DryRunOption,
     JsonOption,
+    ModelArgument,
+    ProbeBenchmark,
     ResultsOption,
-    choice,
+    YesOption,
+    ask_probes,
+    confirmed,
     print_table,
-    printed,
-    probed,
-    probed_benchmark,
+    probe_benchmark,
+    query_table,
     say_json,
-    tell,
 )
-from sdgbias.cli.prompt import show_prompt
-from sdgbias.cli.register import register_model
 from sdgbias.cli.watch import watch_models
 from sdgbias.errors import (
     EnginesDisagree,
     InfrastructureError,
+    InputError,
     RegistryError,
+    SdgbiasError,
     StoreError,
     UsageError,
+    one_of,
 )
 from sdgbias.progress import update
-from sdgbias.types import CANDIDATE, ENABLED, QUARANTINED, RETIRED, STATES
+from sdgbias.types import ENABLED, QUARANTINED, RETIRED, STATES
 
-models_app = typer.Typer(
-    help=(
-        "The registered models: what they are, whether their engines agree, and what becomes of"
-        " them.\n\ncandidate -> enabled -> quarantined -> enabled ... -> retired; a retired one is"
-        " reopened as a candidate."
-    ),
-    invoke_without_command=True,
-    rich_markup_mode=None,
-)
-NameArgument = Annotated[str, typer.Argument(help="Name of a registered model (sdgbias models).")]
-ReasonOption = Annotated[str, typer.Option(help="One line: why, and what would change it.")]
-ProbeBenchmark = Annotated[
-    Path | None,
-    typer.Option(
-        "--benchmark",
-        envvar="SDGBIAS_BENCHMARK",
-        help=(
-            f"Benchmark folder; default: {DEFAULT_BENCHMARK}, or one made for this check where it"
-            " isn't built."
-        ),
-    ),
-]
+if TYPE_CHECKING:
+    from sdgbias.types import Prompt
+
+ReasonOption = Annotated[str, Option("--reason", help="One line: why, and what would change it.")]
 
 
-@models_app.callback()
+models_app = group("models", MODELS)
+models_app.command("watch", epilog="Example: sdgbias models watch --dry-run")(watch_models)
+
+
+@models_app.callback(epilog="Example: sdgbias models")
 def models(context: typer.Context) -> None:
+    """List, show, enable, retire and remove registered models.
+
+    candidate -> enabled -> quarantined -> enabled ... -> retired; a retired one can be enabled
+    again.
+    """
     if context.invoked_subcommand is None:
         list_models()
 
 
-@models_app.command("list")
+@models_app.command("list", epilog="Example: sdgbias models list --state enabled")
 def list_models(
-    state: str = "",
+    state: Annotated[
+        Literal["candidate", "enabled", "quarantined", "retired"] | None,
+        Option(help="Only models in this state."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the registered models (also without `list`). A broken file is reported and hides no
-    other; exit code 4.
+    """List the registered models (also without `list`).
 
-    Args:
-        state: Only models in this state: candidate, enabled, quarantined or retired.
+    A broken file is reported and hides no other; the exit code is then 4.
     """
     from sdgbias.registry import changes, entries
 
-    if state:
-        choice("--state", state, STATES)
-    found, broken = entries.load_readable(entries.find_root())
-    shown = [spec for spec in found.values() if state in ("", spec.state)]
+    readable, broken = entries.load_readable(entries.find_root())
+    shown = [spec for spec in readable.values() if state in (None, spec.state)]
     if as_json:
+        keys = ("reason", "until")
         rows = [
-            {
-                **changes.to_dict(spec),
-                "reason": spec.reason,
-                "until": spec.until,
-                "suites": entries.suites(spec),
-            }
+            changes.to_dict(spec)
+            | {key: getattr(spec, key) for key in keys}
+            | {"suites": entries.suites(spec)}
             for spec in shown
         ]
         say_json({"models": rows, "broken": broken})
@@ -112,66 +105,69 @@ def list_models(
         typer.echo(f"broken: {line}", err=True)
     if broken:
         raise RegistryError(
-            f"{len(broken)} of {len(broken) + len(found)} entries can't be read"
+            f"{len(broken)} of {len(broken) + len(readable)} entries can't be read"
             f" ({', '.join(sorted(broken))}); fix the files"
         )
 
 
-@models_app.command("show")
+@models_app.command("show", epilog="Example: sdgbias models show tiny-llava")
 def show_model(
-    name: NameArgument, results: ResultsOption = DEFAULT_RESULTS, as_json: JsonOption = False
+    name: ModelArgument, results: ResultsOption = DEFAULT_RESULTS, as_json: JsonOption = False
 ) -> None:
-    """One model: its entry, the memory it needs, the last check of its engines, its last nights and
-    runs."""
+    """Show a model's entry, memory, engine check, nights and runs."""
     from sdgbias.registry import changes, entries, machine
     from sdgbias.scoring.parity import read_verdict, verdict_path
 
     spec = entries.load(entries.find_root(), name)
+    check = read_verdict(results.parent, name)
     if as_json:
         past: dict[str, Any] = {
-            title: printed(results, title, model=name) if results.exists() else []
+            title: query_table(results, title, model=name) if results.exists() else []
             for title in ("nights", "runs")
         }
-        say_json({**changes.to_dict(spec), "check": read_verdict(results.parent, name), **past})
+        say_json({**changes.to_dict(spec), "check": check, **past})
         return
     weights = machine.weights_gib((spec.params_b or 0) * 1e9, spec.dtype)
-    shared = max(1, machine.gpus_of(spec))
-    past = {title: _told_of(results, title, name) for title in ("nights", "runs")}
-    tell(
-        "model",
-        name=name,
-        entry=changes.to_yaml(spec),
-        gib=machine.need(weights, shared) if weights else 0,
-        devices=shared,
-        told=read_verdict(results.parent, name),
-        path=verdict_path(results.parent, name),
-        past=past if results.exists() else {"nights": f"none: {results} doesn't exist"},
-    )
+    devices = max(1, machine.gpus_of(spec))
+    memory = "not known: the entry names no params_b"
+    if weights:
+        each = f" for each of {devices} devices" if devices > 1 else ""
+        memory = f"about {machine.need(weights, devices):.1f} GiB{each}"
+    typer.echo(f"{changes.to_yaml(spec)}\nmemory   {memory}")
+    if check:
+        probes = f"{check.get('checked_at', '')}, {check['probes']['n']} probes"
+        details = "; ".join(check["reasons"]) or f"{probes}, {verdict_path(results.parent, name)}"
+        typer.echo(f"check    {check['verdict']}: {details}")
+    else:
+        typer.echo(f"check    never: sdgbias models parity {name}")
+    if not results.exists():
+        typer.echo(f"nights   none: {results} doesn't exist")
+        return
+    for title in ("nights", "runs"):
+        try:
+            table = query_table(results, title, model=name)
+        except StoreError as error:
+            typer.echo(f"{title:8} can't be read: {error}")
+        else:
+            rows = "none" if table.empty else "\n" + table.to_string(index=False)
+            typer.echo(f"{title:8} {rows}")
 
 
-def _told_of(results: Path, title: str, name: str) -> str:
-    try:
-        table = printed(results, title, model=name)
-    except StoreError as error:
-        return f"can't be read: {error}"
-    return "none" if table.empty else "\n" + table.to_string(index=False)
-
-
-@models_app.command("enable")
+@models_app.command("enable", epilog="Example: sdgbias models enable NAME")
 def enable_model(
-    name: NameArgument,
-    check: Annotated[bool, typer.Option("--check/--no-check")] = True,
-    probes: Annotated[int, typer.Option(min=6)] = 12,
+    name: ModelArgument,
+    check: Annotated[
+        bool, Option("--check/--no-check", help="Score a few probes first; they have to pass.")
+    ] = True,
+    probes: Annotated[int, Option(min=6, help="Number of probes.")] = 12,
     benchmark: ProbeBenchmark = None,
     results: ResultsOption = DEFAULT_RESULTS,
-    dry_run: Annotated[bool, typer.Option("--dry-run")] = False,
+    dry_run: DryRunOption = False,
 ) -> None:
-    """Evaluate a model in every night. Its probes must pass first; otherwise nothing changes.
+    """Evaluate a model in every night from now on.
 
-    Args:
-        check: Score a few probes first; enabled only if they pass.
-        probes: Number of probes.
-        dry_run: Score the probes, and change nothing.
+    It may be a candidate, quarantined or retired. Its probes must pass first; otherwise nothing
+    changes.
     """
     from sdgbias.registry import changes, entries
     from sdgbias.scoring import parity
@@ -179,7 +175,7 @@ def enable_model(
     root = entries.find_root()
     path, spec = changes.moved(root, name, ENABLED)
     if check:
-        verdict = probed(spec, root, benchmark, probes)
+        verdict = ask_probes(spec, root, benchmark, probes)
         typer.echo(f"{name}: {verdict.line}")
         if verdict.stored:
             parity.save(results.parent, dict(verdict.stored))
@@ -198,20 +194,21 @@ def enable_model(
     typer.echo(f"{path}: {name} is enabled. Next: sdgbias evaluate {name}")
 
 
-@models_app.command("quarantine")
+@models_app.command(
+    "quarantine",
+    epilog='Example: sdgbias models quarantine NAME --reason "out of memory" --days 7',
+)
 def quarantine_model(
-    name: NameArgument,
+    name: ModelArgument,
     reason: ReasonOption = "",
-    until: str = "",
-    days: Annotated[int | None, typer.Option(min=1)] = None,
+    until: Annotated[
+        str, Option(help="Date (2026-11-30) of the next try; default: until it is enabled.")
+    ] = "",
+    days: Annotated[
+        int | None, Option(min=1, help="Instead of --until: so many days from today.")
+    ] = None,
 ) -> None:
-    """Quarantine an enabled model for a while, or until it is enabled again.
-
-    Args:
-        until: Date (2026-11-30) from which on the nightly tries again; default: until it is
-            enabled.
-        days: Instead of --until: so many days from today.
-    """
+    """Quarantine a model until a day, or until enabled again."""
     from sdgbias.registry import entries
 
     if until and days is not None:
@@ -223,86 +220,124 @@ def quarantine_model(
             f"--until {end}: not after today ({today}); the nightly would evaluate {name} at once:"
             f" sdgbias models enable {name}"
         )
-    _move(
-        name,
-        QUARANTINED,
-        reason,
-        end,
-        f"; {'tried again from ' + end if end else 'until: sdgbias models enable ' + name}",
-    )
+    more = f"tried again from {end}" if end else f"until: sdgbias models enable {name}"
+    _set_aside(name, QUARANTINED, reason, end, f"; {more}")
 
 
-@models_app.command("retire")
-def retire_model(name: NameArgument, reason: ReasonOption = "") -> None:
-    """Put a model aside for good. Its results stay; `sdgbias models reopen` makes it a candidate
-    again."""
-    _move(name, RETIRED, reason)
+@models_app.command(
+    "retire", epilog='Example: sdgbias models retire NAME --reason "replaced by NAME2"'
+)
+def retire_model(name: ModelArgument, reason: ReasonOption = "") -> None:
+    """Set a model aside for good. Its results stay; `sdgbias models enable` takes it back."""
+    _set_aside(name, RETIRED, reason)
 
 
-@models_app.command("reopen")
-def reopen_model(name: NameArgument, reason: ReasonOption = "reopened, not checked yet") -> None:
-    """Make a retired model a candidate again."""
-    _move(name, CANDIDATE, reason, more=f"; next: sdgbias models enable {name}")
-
-
-@models_app.command("remove")
-def remove_model(
-    name: NameArgument,
-    results: ResultsOption = DEFAULT_RESULTS,
-    yes: Annotated[bool, typer.Option("--yes", help="Remove without asking.")] = False,
-) -> None:
-    """Delete the entry of a model that was added by mistake. A model that was measured and is no
-    longer wanted is retired instead; its results stay in either case."""
-    from sdgbias.registry import changes, entries
-
-    root = entries.find_root()
-    spec = entries.load(root, name)
-    if not yes and sys.stdin.isatty() and not typer.confirm(f"Remove {name} ({spec.state})?"):
-        typer.echo("Nothing is removed.")
-        return
-    path = changes.remove(root, name)
-    runs = list(printed(results, "runs", model=name)["run_id"]) if results.exists() else []
-    kept = f" {len(runs)} of its runs stay in {results}." if runs else ""
-    onward = f"sdgbias store remove {runs[0]}" if runs else "sdgbias models"
-    typer.echo(f"{path}: removed.{kept} Next: {onward}")
-
-
-def _move(name: str, state: str, reason: str, until: str = "", more: str = "") -> None:
+def _set_aside(name: str, state: str, reason: str, until: str = "", more: str = "") -> None:
     from sdgbias.registry import changes, entries
 
     if not reason.strip():
         raise UsageError(
-            f"--reason is empty: give the reason in one line {name} becomes {state}, and what would"
-            " change it"
+            f"--reason is empty: say in one line why {name} becomes {state}, and what would change"
+            " it"
         )
     path = changes.set_state(entries.find_root(), name, state, reason=reason, until=until)
     typer.echo(f"{path}: {name} is {state}: {reason.strip()}{more}")
 
 
-@models_app.command("parity")
+@models_app.command("remove", epilog="Example: sdgbias models remove NAME")
+def remove_model(
+    name: ModelArgument, results: ResultsOption = DEFAULT_RESULTS, yes: YesOption = False
+) -> None:
+    """Delete the entry of a model that was added by mistake.
+
+    A model that was measured and is no longer wanted is retired instead; its results stay in either
+    case.
+    """
+    from sdgbias.registry import changes, entries
+
+    root = entries.find_root()
+    spec = entries.load(root, name)
+    if not confirmed(yes, f"Remove {name} ({spec.state})?"):
+        typer.echo("Nothing is removed.")
+        return
+    path = changes.remove(root, name)
+    runs = list(query_table(results, "runs", model=name)["run_id"]) if results.exists() else []
+    kept = f" {len(runs)} of its runs stay in {results}." if runs else ""
+    onward = f"sdgbias store remove {runs[0]}" if runs else "sdgbias models"
+    typer.echo(f"{path}: removed.{kept} Next: {onward}")
+
+
+@models_app.command("fetch", epilog="Example: sdgbias models fetch NAME")
+def fetch_models(
+    names: Annotated[
+        list[str] | None, Argument(help="Names of registered models (sdgbias models).")
+    ] = None,
+    enabled: Annotated[
+        bool, Option("--enabled", help="Every model that tonight's run would evaluate.")
+    ] = False,
+) -> None:
+    """Download the pinned weights of registered models.
+
+    They go into the cache of the hub's client (HF_HOME). Says first how much that is. Uses the
+    network whatever HF_HUB_OFFLINE says; evaluations use the cache alone. A download that was
+    stopped continues when it is run again. Exit code 8 if a model is not in the cache in the end.
+    """
+    from sdgbias.registry import entries, fetch, hub
+
+    root = entries.find_root()
+    chosen = {name: entries.load(root, name) for name in names or ()}
+    if enabled:
+        chosen |= entries.due(root, date.today())
+    if not chosen:
+        if not enabled:
+            raise UsageError("name a model (sdgbias models), or give --enabled")
+        typer.echo("No model is enabled. Next: sdgbias models enable NAME")
+    failed = []
+    for name, spec in chosen.items():
+        if not fetch.is_on_hub(spec):
+            typer.echo(f"{name}: nothing to fetch: it is no hub model")
+        try:
+            fetch.fetch(spec, typer.echo)
+        except SdgbiasError as error:
+            if hub.ends_all(error):
+                raise
+            failed.append(f"{name}: {error}")
+            typer.echo(failed[-1])
+    if failed:
+        raise InfrastructureError(
+            f"{len(failed)} of {len(chosen)} are not in the cache, the first: {failed[0]}"
+        )
+
+
+@models_app.command("parity", epilog="Example: sdgbias models parity NAME --against vllm")
 def compare_engines(
-    name: NameArgument,
-    against: list[str] | None = None,
+    name: ModelArgument,
+    against: Annotated[
+        list[str] | None,
+        Option(
+            help=(
+                "A backend (the same entry on it) or another model; may be repeated. Default: every"
+                " backend of the same weights."
+            )
+        ),
+    ] = None,
     benchmark: ProbeBenchmark = None,
     results: ResultsOption = DEFAULT_RESULTS,
-    probes: Annotated[int, typer.Option(min=6)] = 64,
-    seed: int = 0,
-    tolerance: Annotated[float | None, typer.Option(min=0)] = None,
+    probes: Annotated[int, Option(min=6, help="Number of prompts to compare on.")] = 64,
+    seed: Annotated[int, Option(help="Seed of the draw of probes.")] = 0,
+    tolerance: Annotated[
+        float | None,
+        Option(
+            min=0,
+            help="Largest difference in log-probability; default: 1e-3, half precision 5e-2.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Score a few prompts on every engine that serves a model, alone and in batches, and compare
-    them one by one.
+    """Check that the engines of a model give the same scores.
 
-    The verdict lies beside the results file as parity/NAME.json. `sdgbias evaluate` publishes
-    nothing for a model that disagrees.
-
-    Args:
-        against: A backend (the same entry on it) or another model; may be repeated. Default: every
-            backend of the same weights.
-        probes: Number of prompts to compare on.
-        seed: Seed of the draw of probes.
-        tolerance: Largest difference in log-probability; default: 1e-3 for float32, 5e-2
-            for half precision.
+    A few prompts are scored on each, alone and in batches. The verdict lies beside the results file
+    as parity/NAME.json. `sdgbias evaluate` publishes nothing for a model that disagrees.
     """
     from sdgbias.nightly import gpus
     from sdgbias.registry import entries
@@ -314,26 +349,82 @@ def compare_engines(
     others = parity.counterparts(spec, root, against or ())
     for one in (spec, *others.values()):  # in turn, on the same GPUs
         gpus.claim(one)
-    found = choose_probes(probed_benchmark(benchmark), probes, seed, spec.views)
-    told = parity.check(
+    verdict = parity.check(
         spec,
         root,
-        found,
+        choose_probes(probe_benchmark(benchmark), probes, seed, spec.views),
         others,
         must=bool(against),
         tolerance=tolerance,
         progress=update,
     )
-    told, path = parity.save(results.parent, told)
-    say_json(told) if as_json else typer.echo("\n".join([*parity.lines(told), f"wrote {path}"]))
-    if told["reasons"]:
+    verdict, path = parity.save(results.parent, verdict)
+    if as_json:
+        say_json(verdict)
+    else:
+        typer.echo("\n".join([*parity.lines(verdict), f"wrote {path}"]))
+    if verdict["reasons"]:
         raise EnginesDisagree(
-            f"{name}: {told['reasons'][0]}; its runs are not published until a check agrees:"
-            f" {told['again']}"
+            f"{name}: {verdict['reasons'][0]}; its runs are not published until a check agrees:"
+            f" {verdict['again']}"
         )
 
 
-models_app.command("add")(register_model)
-models_app.command("fetch")(fetch_models)
-models_app.command("watch")(watch_models)
-models_app.command("prompt")(show_prompt)
+@models_app.command("prompt", epilog="Example: sdgbias models prompt NAME --test T1 --view full")
+def show_prompt(
+    name: ModelArgument,
+    item: Annotated[str, Option(help="Question of the benchmark; default: its first.")] = "",
+    test: Annotated[str, Option(help="Test of the question, T1 to T5.")] = "T1",
+    view: Annotated[
+        Literal["full", "img_q", "ctx_q", "q_only"], Option(help="Which evidence is shown.")
+    ] = "full",
+    benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
+) -> None:
+    """Print a prompt as the model gets it.
+
+    The text that its chat template makes, with special tokens, the token ids, how many tokens the
+    picture is, and the ids that can begin an answer. Needs the model's tokenizer and processor, not
+    its weights. The template's date is fixed, so that tomorrow's prompt is today's.
+    """
+    from sdgbias.engines.hf.prompt_text import lines
+    from sdgbias.registry import entries
+    from sdgbias.scoring.cost import TOKENIZED
+    from sdgbias.types import NEEDS_PICTURES
+
+    root = entries.find_root()
+    spec = entries.load(root, name)
+    if spec.backend not in TOKENIZED:
+        raise UsageError(
+            f"{name}: backend {spec.backend} has no tokenizer here; models prompt works for:"
+            f" {', '.join(TOKENIZED)}"
+        )
+    if view not in spec.views:
+        raise UsageError(
+            f"{name}: --view {view} {NEEDS_PICTURES}; this model is asked: {', '.join(spec.views)}"
+        )
+    title, prompt = _find_prompt(benchmark, item, test, view)
+    typer.echo("\n".join([f"{name}, {title}", *lines(spec, root, prompt)]))
+
+
+def _find_prompt(benchmark: Path, item: str, test: str, view: str) -> tuple[str, Prompt]:
+    """What is shown, in words, and the prompt. UsageError or InputError with the valid values."""
+    from sdgbias import suites
+    from sdgbias.raw.images.shards import ImageReader
+    from sdgbias.types import Prompt
+
+    cells = suites.of(benchmark).cells(benchmark, suites.EvalSettings())
+    items = cells["item_id"].astype(str)
+    chosen = item or str(items.iloc[0])
+    of_item = cells[items == chosen]
+    if of_item.empty:
+        raise InputError(
+            f"{benchmark}: no item {chosen!r}; the first are {', '.join(items.unique()[:3])}"
+        )
+    matching = of_item[(of_item["test"] == test) & (of_item["view"] == view)]
+    if matching.empty:
+        tests = of_item["test"].unique().tolist()
+        raise UsageError(f"item {chosen}: {one_of('--test', test, tests)}")
+    row = matching.iloc[0]
+    pictures = ImageReader(benchmark)[row["image_id"]] if row["image_id"] else ()
+    prompt = Prompt(row["text"], row["candidates"], pictures, row["image_id"])
+    return f"item {chosen}, test {test}, view {view}", prompt

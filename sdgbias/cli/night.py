@@ -4,40 +4,49 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
+from sdgbias.cli.app import NIGHTS, app
 from sdgbias.cli.night_options import NightOptions, takes_night_options
-from sdgbias.cli.options import JsonOption, say
+from sdgbias.cli.options import JsonOption, say_json
 from sdgbias.types import CANDIDATE
 
 if TYPE_CHECKING:
-    from sdgbias.nightly.plan import Settings
+    from sdgbias.nightly.plan import Settings, Skipped
+    from sdgbias.nightly.run import NightSummary
 
 
+@app.command(rich_help_panel=NIGHTS, epilog="Example: sdgbias nightly --dry-run")
 @takes_night_options()
 def nightly(
-    dry_run: Annotated[bool, typer.Option("--dry-run")] = False,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Only list who would be evaluated, and who not and why.")
+    ] = False,
     as_json: JsonOption = False,
     **options: Any,
 ) -> None:
-    """One night: score every model that is due, compare and judge its runs, publish the report and
-    notify the team. A model that fails stops no other.
+    """Run one night: score, compare, publish, notify.
+
+    Every model that is due is scored, its runs are compared and judged, the report is written and
+    the team notified. A model that fails stops no other.
 
     Run it from cron, from a systemd timer or manually; `python -m flows.nightly serve` does it by
     a schedule, with Prefect's page. A model that did not change costs nothing. Exit code 0: every
     model was tried; 6: the gate found a breach; 8: nothing could be scored.
-
-    Args:
-        dry_run: Only list who would be evaluated, and who not and why.
     """
     settings = NightOptions(**options).settings("cli")
     if settings is None:
-        found = {"night": "", "status": "", "note": "the last due night is done"}
-        say(found, as_json, "night_summary", note=f"{found['note']}; nothing to do")
+        note = "the last due night is done"
+        if as_json:
+            say_json({"night": "", "status": "", "note": note})
+        else:
+            typer.echo(f"{note}; nothing to do")
         return
     if dry_run:
         _dry_run(settings, as_json)
@@ -48,11 +57,36 @@ def nightly(
     done = nights.run(
         settings, tell=lambda text: typer.echo(f"{datetime.now(UTC):%H:%M:%S} {text}", err=True)
     )
-    steps = done.steps or {}
-    ended = asdict(done) | {"exit_code": done.exit_code}
-    said = {name: str(step) for name, step in steps.items()}
-    say(ended | {"steps": said}, as_json, "night_summary", **ended | {"steps": steps})
+    if as_json:
+        steps = {name: str(step) for name, step in (done.steps or {}).items()}
+        say_json({**asdict(done), "exit_code": done.exit_code, "steps": steps})
+    else:
+        _print_summary(done)
     raise typer.Exit(done.exit_code)
+
+
+def _print_summary(done: NightSummary) -> None:
+    """A line per model, the steps that weren't done, where to look."""
+    if done.note:
+        typer.echo(done.note)
+        return
+    typer.echo(f"night {done.night}: {done.status}, {done.seconds:.0f} s")
+    if done.outcomes:
+        typer.echo(f"  {'model':24} {'suite':6} {'outcome':10} tries  seconds  reason")
+    else:
+        typer.echo("  no model is due: sdgbias models list")
+    for o in done.outcomes:
+        aside = f"quarantined until {o.quarantined_until}; " if o.quarantined_until else ""
+        reason = (f"{o.kind}: {o.message}" if o.kind else o.message)[:160]
+        numbers = f"{o.outcome:10} {o.attempts:5} {o.seconds:8.1f}"
+        line = f"  {o.model:24} {o.suite:6} {numbers}  {aside}{reason}"
+        typer.echo(line.rstrip("; "))
+    for name, step in (done.steps or {}).items():
+        if step.state != "done":
+            typer.echo(f"  {name}: {step}")
+    if done.unsaved:
+        typer.echo(f"  not in the results file yet, the next night brings it in: {done.unsaved}")
+    typer.echo(f"report: {done.report}")
 
 
 def _stop(number: int, frame: object) -> None:
@@ -86,15 +120,44 @@ def _dry_run(settings: Settings, as_json: bool) -> None:
         "steps": [name for name, why in idle.items() if not why],
         "not_due": {name: why for name, why in idle.items() if why},
     }
+    if as_json:
+        say_json(found)
+    else:
+        typer.echo("\n".join(_plan_lines(found, night.skipped, len(host.gpus))))
+
+
+def _plan_lines(found: Mapping[str, Any], skipped: Sequence[Skipped], host: int) -> Iterator[str]:
+    """Who would be scored, who not and why, and what follows. ``host``: GPUs of this machine."""
+    n = len(found["jobs"])
+    yield f"night {found['night']}: {n} job{'' if n == 1 else 's'}"
+    for job in found["jobs"]:
+        place = f"; on {job['gpus']} of {host} GPUs" if job["gpus"] else ""
+        if job["gpus"] > host:
+            place = f"; NOT RUN: takes {job['gpus']} GPUs, there are {host} here"
+        outcome = f"will be scored ({job['gpu']}{place})"
+        if job["unchanged"]:
+            outcome = f"unchanged: {job['unchanged']}"
+        yield f"  {job['model']:24} {job['suite']:6} {outcome}"
     # candidates have a reason each, which would hide those of the enabled models
-    candidates = {one.model for one in night.skipped if one.state == CANDIDATE}
-    apart: dict[str, list[str]] = {}
-    for one in night.skipped:
+    candidates = {one.model for one in skipped if one.state == CANDIDATE}
+    if candidates:
+        s = "" if len(candidates) == 1 else "s"
+        yield (
+            f"  skipped: {len(candidates)} candidate{s}, scored only when enabled: sdgbias models"
+            " list --state candidate"
+        )
+        if found["probed_next"]:
+            yield f"  the next `sdgbias models watch` probes {len(found['probed_next'])} of them"
+    by_reason: dict[str, dict[str, None]] = {}
+    for one in skipped:
         if one.model not in candidates:
             reason = re.sub(rf"(?<![\w.-]){re.escape(one.model)}(?![\w.-])", "NAME", one.reason)
-            apart.setdefault(reason, []).append(one.model)
-    more = {"host": len(host.gpus), "candidates": len(candidates), "apart": apart}
-    say(found, as_json, "night_plan", **found | more)
+            by_reason.setdefault(reason, {})[one.model] = None
+    for reason, models in by_reason.items():
+        yield f"  skipped: {reason}: {', '.join(models)}"
+    yield f"then: {', '.join(found['steps'])}"
+    for name, why in found["not_due"].items():
+        yield f"  {name}: not due: {why}"
 
 
 def _probed(settings: Settings) -> list[str]:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hints
 
-import typer
+from typer import Option
 
 from sdgbias.cli.options import (
     DEFAULT_RESULTS,
@@ -21,7 +21,6 @@ from sdgbias.cli.options import (
     ResultsOption,
     choice,
 )
-from sdgbias.cli.sections import arguments
 from sdgbias.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,48 +32,45 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class NightOptions:
-    """The options of a night as a user gives them.
-
-    Args:
-        report: Folder of the morning's pages.
-        model: Only this model; may be given several times.
-        policy: What counts as a breach; default: registry/policy.yaml.
-        jobs: Models at a time; 0: as many as the GPUs hold.
-        timeout: Seconds for one attempt; 0: no limit.
-        hours: No model is started after so many; 0: no limit.
-        fetch: Missing weights from the hub first: no or yes.
-        draws: Random-search draws for CADE.
-        seed: Seed of the search.
-        passes: Extra prompts, as in `sdgbias evaluate`.
-        selfcheck: Also the full self-check on planted models.
-        night: Go on with this night, e.g. 2026-11-21T0130.
-        scheduled_for: When this night was due, e.g. 2026-11-21T01:30:00+00:00.
-        catch_up: Only if the last due night is not done: that night, now.
-        cron: When nights are due, as in crontab.
-        timezone: Of the schedule; default: SDGBIAS_TIMEZONE, else UTC.
-        webhook_env: NAME of the variable with the webhook's address.
-    """
+    """The options of a night as a user gives them."""
 
     results: ResultsOption = DEFAULT_RESULTS
-    report: Path = Path("reports/latest")
+    report: Annotated[Path, Option(help="Folder of the morning's pages.")] = Path("reports/latest")
     benchmark: BenchmarksOption = None
-    model: Annotated[list[str] | None, typer.Option("--model")] = None
-    policy: Path | None = None
-    jobs: Annotated[int, typer.Option(min=0)] = 0
-    timeout: Annotated[float, typer.Option(min=0)] = 6 * 3600.0
-    hours: Annotated[float, typer.Option(min=0)] = 0.0
-    fetch: str = "no"
-    draws: Annotated[int, typer.Option(min=1)] = 10_000
-    seed: int = 0
-    passes: str = "all"
+    model: Annotated[
+        list[str] | None, Option(help="Only this model; may be given several times.")
+    ] = None
+    policy: Annotated[
+        Path | None, Option(help="What counts as a breach; default: registry/policy.yaml.")
+    ] = None
+    jobs: Annotated[int, Option(min=0, help="Models at a time; 0: as many as the GPUs hold.")] = 0
+    timeout: Annotated[float, Option(min=0, help="Seconds for one attempt; 0: no limit.")] = 21600.0
+    hours: Annotated[
+        float, Option(min=0, help="No model is started after so many; 0: no limit.")
+    ] = 0.0
+    fetch: Annotated[str, Option(help="Missing weights from the hub first: no or yes.")] = "no"
+    draws: Annotated[int, Option(min=1, help="Random-search draws for CADE.")] = 10_000
+    seed: Annotated[int, Option(help="Seed of the search.")] = 0
+    passes: Annotated[str, Option(help="Extra prompts, as in `sdgbias evaluate`.")] = "all"
     generated: GeneratedOption = "T1"
-    selfcheck: Annotated[bool, typer.Option("--selfcheck/--no-selfcheck")] = False
-    night: str | None = None
-    scheduled_for: str | None = None
-    catch_up: Annotated[bool, typer.Option("--catch-up")] = False
-    cron: str = "30 1 * * *"
-    timezone: str | None = None
-    webhook_env: str = ""
+    selfcheck: Annotated[
+        bool,
+        Option("--selfcheck/--no-selfcheck", help="Also the full self-check on planted models."),
+    ] = False
+    night: Annotated[str | None, Option(help="Continue this night, e.g. 2026-11-21T0130.")] = None
+    scheduled_for: Annotated[
+        str | None, Option(help="When this night was due, e.g. 2026-11-21T01:30:00+00:00.")
+    ] = None
+    catch_up: Annotated[
+        bool, Option("--catch-up", help="Only if the last due night is not done: that night, now.")
+    ] = False
+    cron: Annotated[str, Option(help="When nights are due, as in crontab.")] = "30 1 * * *"
+    timezone: Annotated[
+        str | None, Option(help="Of the schedule; default: SDGBIAS_TIMEZONE, else UTC.")
+    ] = None
+    webhook_env: Annotated[str, Option(help="NAME of the variable with the webhook's address.")] = (
+        ""
+    )
 
     @property
     def zone(self) -> str:
@@ -117,16 +113,6 @@ class NightOptions:
 OF_ONE_NIGHT = frozenset({"model", "night", "scheduled_for", "catch_up"})
 
 
-def _annotations() -> dict[str, Any]:
-    """The annotation of every option, with its help from the docstring."""
-    hints, told = get_type_hints(NightOptions, include_extras=True), arguments(NightOptions.__doc__)
-    for name, text in told.items():
-        if get_origin(hints[name]) is not Annotated:
-            hints[name] = Annotated[hints[name], typer.Option()]
-        get_args(hints[name])[1].help = text
-    return hints
-
-
 def signed(command: Command, shared: Mapping[str, tuple[Any, object]]) -> Command:
     """``command``, which has ``**options``, with these after its own: name -> (type, default)."""
     own = [
@@ -147,7 +133,7 @@ def takes_night_options(
 ) -> Callable[[Command], Command]:
     """Give a command with ``**options`` the options of a night after its own. ``defaults``: those
     that differ from the class."""
-    hints = _annotations()
+    hints = get_type_hints(NightOptions, include_extras=True)
     shared = {
         option.name: (hints[option.name], defaults.get(option.name, option.default))
         for option in fields(NightOptions)
@@ -166,7 +152,10 @@ def takes_night_options(
 def described() -> Mapping[str, tuple[type, object, str]]:
     """Name -> (type, default, help) of every option, for a front end other than this one."""
     options = {option.name: option.default for option in fields(NightOptions)}
-    hints = {name: get_args(hint) for name, hint in _annotations().items()}
+    hints = {
+        name: get_args(hint)
+        for name, hint in get_type_hints(NightOptions, include_extras=True).items()
+    }
     return {
         name: (hints[name][0], default, str(hints[name][1].help))
         for name, default in options.items()

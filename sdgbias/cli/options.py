@@ -1,14 +1,16 @@
-"""Options that several command groups share, and how a wrong value is told."""
+"""Options and output that several commands share."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
 from sdgbias.errors import UsageError, one_of
 from sdgbias.progress import update
@@ -19,18 +21,22 @@ if TYPE_CHECKING:
     from sdgbias.registry.spec import ModelSpec
     from sdgbias.scoring.admission import Verdict
 
+DEFAULT_RAW, DEFAULT_BENCHMARK, DEFAULT_RESULTS = (
+    Path("data/raw"),
+    Path("data/benchmark"),
+    Path("results/sdgbias.duckdb"),
+)
+GENERATIONS = ("T1", "all", "views", "none")
+Search = Literal["random", "exact"]
+Numerics = Literal["exact", "reference"]
+
 RawOption = Annotated[
     Path,
-    typer.Option(
-        "--raw",
-        envvar="SDGBIAS_RAW",
-        show_envvar=False,
-        help="Raw folder in SustainBench's layout.",
-    ),
+    Option("--raw", envvar="SDGBIAS_RAW", show_envvar=False, help="Raw folder, as SustainBench's."),
 ]
 BenchmarkOption = Annotated[
     Path,
-    typer.Option(
+    Option(
         "--benchmark",
         envvar="SDGBIAS_BENCHMARK",
         show_envvar=False,
@@ -39,7 +45,7 @@ BenchmarkOption = Annotated[
 ]
 BenchmarksOption = Annotated[
     list[Path] | None,
-    typer.Option(
+    Option(
         "--benchmark",
         help=(
             "Benchmark folder; may be given several times, once a suite. Default: those of"
@@ -47,42 +53,67 @@ BenchmarksOption = Annotated[
         ),
     ),
 ]
-ResultsOption = Annotated[
-    Path,
-    typer.Option(
-        "--results",
-        envvar="SDGBIAS_RESULTS",
+ProbeBenchmark = Annotated[
+    Path | None,
+    Option(
+        "--benchmark",
+        envvar="SDGBIAS_BENCHMARK",
         show_envvar=False,
-        help="Results file (DuckDB).",
+        help=(
+            f"Benchmark folder; default: {DEFAULT_BENCHMARK}, or one made for this check where it"
+            " isn't built."
+        ),
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
-SearchOption = Annotated[
-    str,
-    typer.Option("--search", help="random (as the paper) or exact (breakpoints in closed form)."),
+ResultsOption = Annotated[
+    Path,
+    Option("--results", envvar="SDGBIAS_RESULTS", show_envvar=False, help="Results file (DuckDB)."),
 ]
-DEFAULT_RAW, DEFAULT_BENCHMARK, DEFAULT_RESULTS = (
-    Path("data/raw"),
-    Path("data/benchmark"),
-    Path("results/sdgbias.duckdb"),
-)
-
-
-GeneratedOption = Annotated[
+OutOption = Annotated[Path, Option("--out", help="Benchmark folder to write.")]
+JsonOption = Annotated[bool, Option("--json", help="JSON instead of text.")]
+DryRunOption = Annotated[bool, Option("--dry-run", help="Show what would be done; write nothing.")]
+YesOption = Annotated[bool, Option("--yes", help="Do it without asking.")]
+SeedOption = Annotated[int, Option("--seed", help="Seed of the search.")]
+SameBytesSeed = Annotated[int, Option("--seed", help="Same seed, same bytes.")]
+DrawsOption = Annotated[
+    int, Option("--draws", min=1, help="Random-search draws for CADE (paper: 10,000).")
+]
+DataDocsOption = Annotated[
+    bool,
+    Option(
+        help="Also Great Expectations' own pages, in OUT/data_docs (they load styles from the net)."
+    ),
+]
+SearchOption = Annotated[
+    Search, Option("--search", help="At random, as the paper, or over exact breakpoints.")
+]
+NumericsOption = Annotated[
+    Numerics,
+    Option("--numerics", help="exact, or reference (the authors' floors of 1e-9)."),
+]
+PassesOption = Annotated[
     str,
-    typer.Option(
+    Option(
+        help=(
+            "Extra prompts: all, none, or names with commas: table_j, content_free (contextual"
+            " calibration), paraphrases (other wordings)."
+        )
+    ),
+]
+GeneratedOption = Annotated[
+    Literal["T1", "all", "views", "none"],
+    Option(
         help=(
             "Multiple-choice answers that are also generated: T1 (Full at T1), all (Full at all"
             " tests), views (all views), none."
         )
     ),
 ]
-GENERATIONS = ("T1", "all", "views", "none")
-
-
-def group(about: str) -> typer.Typer:
-    """Commands below one name, which alone prints their help."""
-    return typer.Typer(help=about, no_args_is_help=True, rich_markup_mode=None)
+ModelArgument = Annotated[str, Argument(help="Name of a registered model (sdgbias models).")]
+RunsOption = Annotated[
+    list[str] | None,
+    Option("--run", help="Run id; may be given several times. Default: the newest of each model."),
+]
 
 
 def choice(option: str, value: str, valid: tuple[str, ...]) -> Any:
@@ -92,22 +123,27 @@ def choice(option: str, value: str, valid: tuple[str, ...]) -> Any:
     return value
 
 
-def probed_benchmark(given: Path | None) -> Path | None:
+def probe_benchmark(given: Path | None) -> Path | None:
     """The benchmark that probes are drawn from: the one named, else the default one where it is
     built, else None."""
     built = (DEFAULT_BENCHMARK / "benchmark.json").is_file()
     return given or (DEFAULT_BENCHMARK if built else None)
 
 
-def probed(spec: ModelSpec, root: Path, benchmark: Path | None, probes: int) -> Verdict:
+def ask_probes(spec: ModelSpec, root: Path, benchmark: Path | None, probes: int) -> Verdict:
     """Asks a model a few questions, on GPUs that nothing else holds."""
     from sdgbias.nightly import gpus
     from sdgbias.nightly.regression.policy import least_mass
     from sdgbias.scoring import admission
 
     gpus.claim(spec)
-    folder, floor = probed_benchmark(benchmark), least_mass(root)
+    folder, floor = probe_benchmark(benchmark), least_mass(root)
     return admission.probe(spec, root, folder, probes, floor=floor, progress=update)
+
+
+def confirmed(yes: bool, question: str, default: bool = False) -> bool:
+    """Whether --yes is given, nobody can be asked, or the person agrees."""
+    return yes or not sys.stdin.isatty() or typer.confirm(question, default=default)
 
 
 def print_table(rows: list[tuple[str, ...]], indent: str = "") -> None:
@@ -127,7 +163,7 @@ def print_findings(results: Path, run_ids: Iterable[str], onward: str) -> None:
     typer.echo(f"Next: {onward}")
 
 
-def printed(
+def query_table(
     results: Path, name: str, runs: Iterable[object] | None = None, **given: object
 ) -> pd.DataFrame:
     """A table of data/printed.sql, of these runs."""
@@ -136,18 +172,6 @@ def printed(
 
     asked = given if runs is None else {"runs": list(runs)}
     return store.query(results, packaged_sql("printed.sql")[name], asked)
-
-
-def say(found: object, as_json: bool, text: str, /, **values: Any) -> None:
-    """Print a value as JSON, or by the template data/texts/<text>.txt.j2, which gets ``values``."""
-    say_json(found) if as_json else tell(text, **values)
-
-
-def tell(text: str, /, **values: Any) -> None:
-    """Print the template data/texts/<text>.txt.j2 with these values."""
-    from sdgbias import templates
-
-    typer.echo("\n".join(templates.lines(text, **values)))
 
 
 def check_quality(benchmark: Path, data_docs: bool = False) -> None:

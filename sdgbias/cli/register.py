@@ -2,19 +2,132 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
-from sdgbias.cli.options import DEFAULT_RESULTS, ResultsOption, probed
+from sdgbias.cli.app import MODELS, app
+from sdgbias.cli.options import (
+    DEFAULT_RESULTS,
+    DryRunOption,
+    ProbeBenchmark,
+    ResultsOption,
+    YesOption,
+    ask_probes,
+    confirmed,
+)
 from sdgbias.errors import InfrastructureError, UsageError
 from sdgbias.types import CANDIDATE, ENABLED
 
 if TYPE_CHECKING:
     from sdgbias.registry.spec import ModelSpec
+
+
+@app.command(
+    "register-model",
+    rich_help_panel=MODELS,
+    epilog="Example: sdgbias register-model OWNER/NAME --dry-run",
+)
+def register_model(
+    repo: Annotated[str, Argument(help="Hub id (owner/name) or a local folder.")],
+    name: Annotated[str, Option(help="Default: the last part of REPO.")] = "",
+    revision: Annotated[str, Option(help="Branch, tag or commit; default: the newest.")] = "",
+    backend: Annotated[
+        str, Option(help="hf, vllm or a zero-shot one; default: vllm where it serves it.")
+    ] = "",
+    dtype: Annotated[
+        str, Option(help="float32, bfloat16, float16; default: the config's, float32 if small.")
+    ] = "",
+    tensor_parallel: Annotated[
+        int | None, Option(min=1, help="GPUs that share it (vllm); default: as few as hold it.")
+    ] = None,
+    max_images: Annotated[int | None, Option(min=1, help="Pictures a prompt may show.")] = None,
+    trust_remote_code: Annotated[
+        bool, Option("--trust-remote-code", help="Run the repository's own code; needs --notes.")
+    ] = False,
+    notes: Annotated[
+        str, Option(help="Free text; for remote code: who read it, at which commit.")
+    ] = "",
+    suites: Annotated[
+        str, Option(help="Suites of its nights: sdg, people or sdg,people; default: sdg.")
+    ] = "",
+    gpu: Annotated[str, Option(help="GPU kind of its work pool; default: cpu.")] = "",
+    enable: Annotated[
+        bool, Option("--enable/--candidate", help="Enable if its probes pass, or don't probe it.")
+    ] = True,
+    probes: Annotated[int, Option(min=6, help="Prompts scored before it is enabled.")] = 12,
+    benchmark: ProbeBenchmark = None,
+    results: ResultsOption = DEFAULT_RESULTS,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    overwrite: Annotated[
+        bool, Option("--overwrite", help="Replace an entry of the same name.")
+    ] = False,
+) -> None:
+    """Add a model from a hub or a folder to the registry.
+
+    Its revision is pinned, its memory estimated, a few probes are scored, the entry is shown and
+    then written to registry/models/NAME.yaml. It is enabled only if its probes pass, else a
+    candidate with the reason. Reads no pickles, runs no code of the repository (unless
+    --trust-remote-code). HF_ENDPOINT names another hub, SDGBIAS_GPUS=8x80 other GPUs. How memory is
+    judged: registry/README.md.
+    """
+    from sdgbias.registry import entries, propose
+
+    root = entries.find_root()
+    propose.check_folder(repo, root)  # before engines are imported to look at the machine
+    from sdgbias.registry import changes
+    from sdgbias.scoring import admission, parity
+
+    suite_names = tuple(part.strip() for part in suites.split(",") if part.strip())
+    for fault in filter(None, map(entries.suite_fault, suite_names)):
+        raise UsageError(f"--suites: {fault}")
+    wanted = propose.Request(
+        name=name,
+        backend=backend,
+        revision=revision,
+        dtype=dtype,
+        tensor_parallel=tensor_parallel or 0,
+        max_images=max_images,
+        trust_remote_code=trust_remote_code,
+        notes=notes,
+        suites=suite_names,
+        gpu=gpu,
+    )
+    proposal = propose.propose(repo, root, admission.here(root), wanted)
+    spec, obstacle = proposal.spec, proposal.obstacle
+    changes.require_free(root, spec, overwrite)
+    typer.echo("\n".join(proposal.verdicts))
+    verdict = None
+    if not enable:
+        outcome = f"not probed: --candidate; {_try_processor(spec, root)}"
+        reason = f"registered with --candidate: sdgbias models enable {spec.name}"
+        spec = replace(spec, reason=obstacle or reason)
+    elif obstacle:
+        outcome = "not probed: it can't run here"
+    else:
+        verdict = ask_probes(spec, root, benchmark, probes)
+        outcome, spec = verdict.line, verdict.entry or spec
+        state, reason = (ENABLED, "") if verdict.passed else (CANDIDATE, verdict.line)
+        spec = replace(spec, state=state, reason=reason)
+    reason = f": {spec.reason}" if spec.reason else ""
+    typer.echo(f"probes    {outcome}\nstate     {spec.state}{reason}\n\n{changes.to_yaml(spec)}")
+    if dry_run:
+        typer.echo("Nothing is written (--dry-run). Next: the same command without it.")
+        return
+    if not confirmed(yes, f"Write registry/models/{spec.name}.yaml?", default=True):
+        typer.echo("Nothing is written.")
+        return
+    path = changes.write(root, spec, overwrite=overwrite)
+    if verdict and verdict.stored:
+        parity.save(results.parent, dict(verdict.stored))
+    typer.echo(
+        f"{path}: {spec.name} ({spec.backend}, {spec.dtype}, {spec.revision}), {spec.state}. Next:"
+        f" sdgbias {'evaluate' if spec.enabled else 'models show'} {spec.name}"
+    )
 
 
 def _try_processor(spec: ModelSpec, root: Path) -> str:
@@ -30,119 +143,3 @@ def _try_processor(spec: ModelSpec, root: Path) -> str:
     except InfrastructureError as error:
         return f"its processor was not tried: {error}"
     return f"its processor loads ({type(processor).__name__})"
-
-
-def register_model(
-    repo: Annotated[str, typer.Argument()],
-    name: str = "",
-    revision: str = "",
-    backend: str = "",
-    dtype: str = "",
-    tensor_parallel: Annotated[int | None, typer.Option(min=1)] = None,
-    max_images: Annotated[int | None, typer.Option(min=1)] = None,
-    trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code")] = False,
-    notes: str = "",
-    suites: str = "",
-    gpu: str = "",
-    enable: Annotated[bool, typer.Option("--enable/--candidate")] = True,
-    probes: Annotated[int, typer.Option(min=6)] = 12,
-    benchmark: Annotated[
-        Path | None, typer.Option(envvar="SDGBIAS_BENCHMARK", show_envvar=False)
-    ] = None,
-    results: ResultsOption = DEFAULT_RESULTS,
-    yes: Annotated[bool, typer.Option("--yes")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite")] = False,
-) -> None:
-    """Add a model as registry/models/NAME.yaml: its revision pinned, its memory judged, asked a few
-    probes, shown, then written.
-
-    It is enabled only when its probes pass, else a candidate with the reason. Reads no pickles,
-    runs no code of the repository (unless --trust-remote-code). HF_ENDPOINT names another hub,
-    SDGBIAS_GPUS=8x80 other GPUs. How memory is judged: registry/README.md.
-
-    Args:
-        repo: Hub id (owner/name) or a local folder.
-        name: Name in the registry; default: the last part of REPO.
-        revision: Branch, tag or commit; default: the newest commit.
-        backend: hf, vllm or a zero-shot one; default: vllm where it serves it.
-        dtype: float32, bfloat16, float16; default: the config's, float32 if small.
-        tensor_parallel: GPUs that share it (vllm); default: as few as hold it.
-        max_images: Pictures a prompt may show.
-        trust_remote_code: Run the repository's own code; needs --notes.
-        notes: Free text; for remote code: who read it, at which commit.
-        suites: Suites of its nights: sdg, people or sdg,people; default: sdg.
-        gpu: GPU kind of the work pool that runs it; default: cpu.
-        enable: Enabled if its probes pass, or a candidate unasked.
-        probes: Prompts scored before it is enabled.
-        benchmark: Benchmark folder to draw probes from.
-        yes: Write without asking.
-        dry_run: Show what would be written, and write nothing.
-        overwrite: Replace an entry of the same name.
-    """
-    from sdgbias.registry import entries, propose
-
-    root = entries.find_root()
-    propose.check_folder(repo, root)  # before engines are imported to look at the machine
-    from sdgbias.registry import changes
-    from sdgbias.scoring import admission, parity
-
-    asked = tuple(part.strip() for part in suites.split(",") if part.strip())
-    for fault in filter(None, map(entries.suite_fault, asked)):
-        raise UsageError(f"--suites: {fault}")
-    wanted = propose.Request(
-        name=name,
-        backend=backend,
-        revision=revision,
-        dtype=dtype,
-        tensor_parallel=tensor_parallel or 0,
-        max_images=max_images,
-        trust_remote_code=trust_remote_code,
-        notes=notes,
-        suites=asked,
-        gpu=gpu,
-    )
-    found = propose.propose(repo, root, admission.here(root), wanted)
-    spec = found.spec
-    changes.require_free(root, spec, overwrite)
-    typer.echo("\n".join(found.verdicts))
-    verdict = None
-    if not enable:
-        said = f"not probed: --candidate; {_try_processor(spec, root)}"
-        spec = replace(
-            spec,
-            reason=found.obstacle
-            or f"registered with --candidate: sdgbias models enable {spec.name}",
-        )
-    elif found.obstacle:
-        said = "not probed: it can't run here"
-    else:
-        verdict = probed(spec, root, benchmark, probes)
-        said, spec = verdict.line, verdict.entry or spec
-        spec = (
-            replace(spec, state=ENABLED, reason="")
-            if verdict.passed
-            else replace(spec, state=CANDIDATE, reason=verdict.line)
-        )
-    typer.echo(
-        f"probes    {said}\nstate    "
-        f" {spec.state}{f': {spec.reason}' if spec.reason else ''}\n\n{changes.to_yaml(spec)}"
-    )
-    if dry_run:
-        typer.echo("Nothing is written (--dry-run). Next: the same command without it.")
-        return
-    if (
-        not yes
-        and sys.stdin.isatty()
-        and not typer.confirm(f"Write registry/models/{spec.name}.yaml?", default=True)
-    ):
-        typer.echo("Nothing is written.")
-        return
-    path = changes.write(root, spec, overwrite=overwrite)
-    if verdict and verdict.stored:
-        parity.save(results.parent, dict(verdict.stored))
-    onward = f"sdgbias evaluate {spec.name}" if spec.enabled else f"sdgbias models show {spec.name}"
-    typer.echo(
-        f"{path}: {spec.name} ({spec.backend}, {spec.dtype}, {spec.revision}), {spec.state}. Next:"
-        f" {onward}"
-    )

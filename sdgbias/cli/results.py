@@ -1,22 +1,24 @@
-"""`sdgbias results` and `sdgbias report`: the headline table, any query, and the HTML report."""
+"""What the results say: the headline table, any query, two models compared, and the HTML report."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
+from sdgbias.cli.app import RESULTS, app
 from sdgbias.cli.options import (
     DEFAULT_RESULTS,
     JsonOption,
     ResultsOption,
+    RunsOption,
     print_table,
-    printed,
+    query_table,
     say_json,
 )
-from sdgbias.cli.wandb import log_beside_report
 from sdgbias.errors import UsageError, one_of
 from sdgbias.types import FACET
 
@@ -24,22 +26,27 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+@app.command(
+    rich_help_panel=RESULTS,
+    epilog="Example: sdgbias results --sql 'SELECT model, value FROM metrics LIMIT 5'",
+)
 def results(
-    what: Annotated[str, typer.Argument()] = "headline",
+    what: Annotated[
+        str, Argument(help="headline; tables: what the file holds; or a model.")
+    ] = "headline",
     results: ResultsOption = DEFAULT_RESULTS,
-    sql: str = "",
-    csv: Annotated[bool, typer.Option("--csv")] = False,
+    sql: Annotated[
+        str, Option(help="Any query; the public view is metrics(run_id, model, ..., ci_high).")
+    ] = "",
+    csv: Annotated[bool, Option("--csv", help="Comma-separated instead of a table.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the headline: a line a model for each suite, every number with its 95 % interval and n;
-    or the answer to --sql. --json has every view, test and prompt, --csv those of questions;
-    `results tables` lists the tables, columns, metrics and methods that a query can name, `results
-    MODEL` has one model alone. Runs on own questions have a table of their own, by suite.
+    """Print the headline table, or the answer to any SQL query.
 
-    Args:
-        what: headline; tables: what the file holds; or a model.
-        sql: Any query; the public view is metrics(run_id, model, ..., ci_high).
-        csv: Comma-separated instead of a table.
+    A line a model for each suite, every number with its 95 % interval and n. --json has every view,
+    test and prompt, --csv those of questions; `results tables` lists the tables, columns, metrics
+    and methods that a query can name, `results MODEL` has one model alone. Runs on own questions
+    have a table of their own, by suite.
     """
     from sdgbias import store
 
@@ -100,7 +107,7 @@ def _newest(results: Path, model: str) -> dict[str, str]:
 
 def _metrics(results: Path, runs: Mapping[str, str]) -> pd.DataFrame:
     """The pooled numbers of these runs, by model, task, test and method."""
-    table = printed(results, "newest", runs)
+    table = query_table(results, "newest", runs)
     # the column is there where there is more to tell apart than models
     return table if _own(runs) else table.drop(columns="suite")
 
@@ -112,7 +119,7 @@ def _people(results: Path, model: str) -> pd.DataFrame | None:
     chosen = store.latest_runs(results, FACET, per_benchmark=True)
     if not chosen:
         return None
-    table = printed(results, "people", chosen)
+    table = query_table(results, "people", chosen)
     return table[table["model"] == model] if model else table
 
 
@@ -126,56 +133,128 @@ def _own(runs: Mapping[str, str]) -> dict[str, str]:
 def _groups(results: Path, runs: Mapping[str, str]) -> pd.DataFrame | None:
     """Disparities of the runs on custom questions."""
     custom = _own(runs)
-    return printed(results, "groups", custom) if custom else None
+    return query_table(results, "groups", custom) if custom else None
 
 
 def _headline(results: Path, runs: Mapping[str, str], model: str) -> None:
     """Print the headline of every suite, of all models or of this one."""
     from sdgbias.report import headlines
 
-    said = False
-    for title, rows in headlines.sections(results, model):
-        typer.echo(f"{chr(10) * said}{title}\n")
+    sections = headlines.sections(results, model)
+    for title, rows in sections:
+        typer.echo(f"{title}\n")
         print_table(rows)
-        said = True
-    if custom := _own(runs):
-        typer.echo(f"{chr(10) * said}Own questions: accuracy and gain, 95 % interval\n")
-        typer.echo(_text(_metrics(results, custom).drop(columns="run_id"), False))
-        said = True
+        typer.echo()
+    custom = _own(runs)
+    if custom:
+        typer.echo("Own questions: accuracy and gain, 95 % interval\n")
+        typer.echo(_text(_metrics(results, custom).drop(columns="run_id"), False) + "\n")
     groups = _groups(results, runs)
     if groups is not None and len(groups):
-        typer.echo("\nOwn questions: accuracy of the best group minus the worst, 95 % interval\n")
-        typer.echo(_text(groups, False))
-    if not said:
+        typer.echo("Own questions: accuracy of the best group minus the worst, 95 % interval\n")
+        typer.echo(_text(groups, False) + "\n")
+    if not sections and not custom:
         typer.echo(f"{results}: no run is published yet. Next: sdgbias evaluate MODEL")
         return
     typer.echo(
-        "\nIntervals that overlap don't say that two models are alike: sdgbias compare ONE OTHER"
-        " has the paired test. Every view, test and prompt: sdgbias results --json"
+        "Intervals that overlap don't say that two models are alike: sdgbias compare ONE OTHER has"
+        " the paired test. Every view, test and prompt: sdgbias results --json"
     )
 
 
+ModelOrRun = Annotated[str, Argument(help="A model, or a run id.")]
+
+
+@app.command(rich_help_panel=RESULTS, epilog="Example: sdgbias compare tiny-llava tiny-qwen")
+def compare(
+    one: ModelOrRun,
+    other: ModelOrRun,
+    results: ResultsOption = DEFAULT_RESULTS,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare two models on the questions that both answered.
+
+    The accuracy of one minus that of the other, by method and test: difference with its 95 %
+    interval, p and n, and the smallest difference that so many questions show. Of a model, the
+    newest run on a benchmark that both were asked.
+    """
+    from sdgbias import notebook
+    from sdgbias.analysis.night_text import p_value
+    from sdgbias.methods.stats import Estimate
+    from sdgbias.report.labels import number, written
+    from sdgbias.vocabulary import METHODS
+
+    pairs = notebook.compare(one, other, results)
+    if as_json:
+        say_json(pairs)
+        return
+    rows: list[tuple[str, ...]] = [
+        ("method", "test", "difference", "95 % interval", "p", "n", "smallest shown")
+    ]
+    for row in pairs.to_dict("records"):
+        e = Estimate.of_row(row)
+        shown, least = written(e, "accuracy_gain"), number(100 * row["mde"])
+        cells = (row["method"], row["test"], shown.value, shown.ci, p_value(row["p"]), shown.n)
+        rows.append((*cells, least))
+    typer.echo(f"Accuracy of {one} minus {other}, percentage points\n")
+    print_table(rows)
+    typer.echo()
+    for method, when in ((METHODS["full"], "With all evidence,"), (METHODS["cade"], "After CADE,")):
+        pooled = pairs[pairs["method"] == method].head(1).to_dict("records")
+        typer.echo("".join(f"{when} {_finding(one, other, row)}" for row in pooled))
+
+
+def _finding(one: str, other: str, row: Mapping[Any, Any]) -> str:
+    """'a is more accurate than b by 4.2 points (95 % CI ..., n = 325).'"""
+    from sdgbias.methods.stats import Estimate
+    from sdgbias.report.labels import number, sign_of, written
+
+    e = Estimate.of_row(row)
+    if sign_of(e) > 0:
+        by = number(100 * e.value)
+        bounds = written(e, "accuracy_gain").aside
+        return f"{one} is more accurate than {other} by {by} points {bounds}."
+    if sign_of(e) < 0:
+        turned = {**row, "value": -e.value, "ci_low": -e.high, "ci_high": -e.low}
+        return _finding(other, one, turned)
+    least = f"; so many questions show one of {number(100 * row['mde'])} points or more"
+    if row["mde"] != row["mde"]:  # a difference without an interval
+        least = ""
+    return f"no difference can be stated: {written(e, 'accuracy_gain')}{least}."
+
+
+@app.command(rich_help_panel=RESULTS, epilog="Example: sdgbias report --out my/report")
 def report(
     results: ResultsOption = DEFAULT_RESULTS,
-    out: Path | None = None,
-    benchmark: list[Path] | None = None,
-    rank_planted: Annotated[bool, typer.Option("--rank-planted")] = False,
-    wandb: Annotated[bool, typer.Option("--wandb/--no-wandb")] = False,
-    last_night: Annotated[bool, typer.Option("--last-night")] = False,
-    run: Annotated[list[str] | None, typer.Option("--run")] = None,
+    out: Annotated[
+        Path | None,
+        Option(
+            help=(
+                "Folder for index.html and the pages beside it. Default: reports/latest; of earlier"
+                " runs reports/RUN."
+            )
+        ),
+    ] = None,
+    benchmark: Annotated[
+        list[Path] | None,
+        Option(
+            help=(
+                "Benchmark folder whose quality page and card are published beside it; may be given"
+                " several times, once a suite."
+            )
+        ),
+    ] = None,
+    rank_planted: Annotated[
+        bool, Option("--rank-planted", help="Planted models in the leaderboard of measured ones.")
+    ] = False,
+    last_night: Annotated[
+        bool, Option("--last-night", help="Only the page of the last night; the others stay.")
+    ] = False,
+    run: RunsOption = None,
 ) -> None:
-    """Write the self-contained HTML report of the newest run of each model: an overview and a page
-    per group of studies.
+    """Write the report as self-contained HTML pages.
 
-    Args:
-        out: Folder for index.html and the pages beside it. Default: reports/latest; of earlier runs
-            reports/RUN.
-        benchmark: Benchmark folder whose quality page and card are published beside it; may be
-            given several times, once a suite.
-        rank_planted: Planted models in the leaderboard of measured ones.
-        wandb: Also log a W&B run per model: offline unless WANDB_API_KEY is set.
-        last_night: Only the page of the last night; the pages beside it stay as they are.
-        run: Of this run, not of the newest; may be given several times.
+    It shows the newest run of each model: an overview and a page per group of studies.
     """
     from sdgbias import store
     from sdgbias.report import build as html
@@ -192,23 +271,19 @@ def report(
     from sdgbias.progress import update
 
     update("tables of the paper")
+    tables = None
     with store.held_open(results):  # a night that publishes meanwhile waits for its end
-        made = (
-            paper.build(stored.load(results, among=among))
-            if store.latest_runs(results, among=among)
-            else None
-        )
+        if store.latest_runs(results, among=among):
+            tables = paper.build(stored.load(results, among=among))
     page = html.write_report(
         results,
         out,
         tuple(benchmark or ()),
-        tables=made,
+        tables=tables,
         rank_planted=rank_planted,
         among=among,
         tell=typer.echo,
     )
-    if wandb:
-        log_beside_report(results, out / "wandb")
     typer.echo(f"report: {page}\nNext: open it, or sdgbias serve --results {results}")
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
 
+from sdgbias.cli.app import RESULTS, app
 from sdgbias.cli.options import DEFAULT_RESULTS, ResultsOption
 from sdgbias.errors import UsageError
 
@@ -15,28 +17,31 @@ from sdgbias.errors import UsageError
 QUEUE = 1000
 
 
+@app.command(rich_help_panel=RESULTS, epilog="Example: sdgbias serve --port 8321")
 def serve(
     results: ResultsOption = DEFAULT_RESULTS,
-    host: str = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535)] = 8321,
-    allowed_host: Annotated[list[str] | None, typer.Option("--allowed-host")] = None,
-    report: Path | None = None,
-    wandb: str = "",
-    wait: Annotated[float, typer.Option(min=0, max=30)] = 1.0,
+    host: Annotated[
+        str, Option(help="Address to listen on. Anything but loopback is seen by the network.")
+    ] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535, help="Port; 0: any free one.")] = 8321,
+    allowed_host: Annotated[
+        list[str] | None,
+        Option(help="Name that people call this server by; may be given several times."),
+    ] = None,
+    report: Annotated[
+        Path | None, Option(help="Folder of a written report, linked and shown as well.")
+    ] = None,
+    wandb: Annotated[
+        str, Option(help="Address of the team's W&B report, linked on every page.")
+    ] = "",
+    wait: Annotated[
+        float, Option(min=0, max=30, help="Seconds that a page waits for a writer of the results.")
+    ] = 1.0,
 ) -> None:
-    """Show the results as pages: last night, leaderboard over time, models, single questions, two
-    runs beside each other. Read-only.
+    """Show the results as a read-only web application.
 
-    Nobody logs in: keep it on loopback and reach it through SSH, or put a proxy with a login in
-    front.
-
-    Args:
-        host: Address to listen on. Anything but loopback is seen by the network.
-        port: Port; 0: any free one.
-        allowed_host: Name that people call this server by; may be given several times.
-        report: Folder of `sdgbias report` or of the nightly, linked and shown as well.
-        wandb: Address of the team's W&B report, linked on every page.
-        wait: Seconds that a page waits for a writer of the results.
+    Last night, leaderboard over time, models, single questions, two runs beside each other. Nobody
+    logs in: keep it on loopback and reach it through SSH, or put a proxy with a login in front.
     """
     import gc
 
@@ -119,13 +124,13 @@ def _listen(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
         )[0]
-        made = socket.socket(family, kind, protocol)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
-        made.listen(QUEUE)
+        listening = socket.socket(family, kind, protocol)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(QUEUE)
     except OSError as error:
         raise UsageError(
             f"can't listen on {host}:{port}: {error.strerror}; choose another --port (0: any free"
             " one) or --host"
         ) from None
-    return made
+    return listening

@@ -1,56 +1,79 @@
-"""`sdgbias store`: how big the results are, what is kept, clearing up, damaged files."""
+"""`sdgbias store`: results that grow."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
-from sdgbias.cli.options import DEFAULT_RESULTS, JsonOption, ResultsOption, say, say_json
+from sdgbias.cli.app import MAINTENANCE, group
+from sdgbias.cli.options import (
+    DEFAULT_RESULTS,
+    JsonOption,
+    ResultsOption,
+    YesOption,
+    confirmed,
+    say_json,
+)
+from sdgbias.errors import StoreError
 from sdgbias.progress import update
 
-store_app = typer.Typer(
-    help=(
-        "Results that grow: sizes, retention, clearing up, damaged files. docs/reference/results.md"
-        " says what lies where."
-    ),
-    no_args_is_help=True,
+store_app = group(
+    "store", MAINTENANCE, "Sizes, retention, removal of runs and checks of the results file."
 )
 
 
-@store_app.command()
-def info(
-    results: ResultsOption = DEFAULT_RESULTS,
-    as_json: JsonOption = False,
-) -> None:
-    """Runs, nights, sizes by table (JSON: in bytes), orphans."""
+@store_app.command(epilog="Example: sdgbias store info")
+def info(results: ResultsOption = DEFAULT_RESULTS, as_json: JsonOption = False) -> None:
+    """Print runs, nights, sizes by table (JSON: in bytes) and orphans."""
     from sdgbias.store import maintenance
 
-    found = maintenance.info(results)
-    say(found, as_json, "store_info", found=found, size=maintenance.size)
+    about = maintenance.info(results)
+    if as_json:
+        say_json(about)
+        return
+    range_ = f", {about['oldest']} to {about['newest']} UTC" if about["runs"] else ""
+    typer.echo(
+        f"{about['results']}: {about['runs']:,} runs of {about['models']} models,"
+        f" {about['nights']:,} nights{range_}"
+    )
+    caches, orphans = about["score_caches"], about["orphans"]
+    rows: list[tuple[str, int, str]] = [
+        ("DuckDB file", about["duckdb_bytes"], ""),
+        ("Parquet files", about["details_bytes"], f"in {about['details']}"),
+        *(
+            (f"  {name}", table["bytes"], f"{table['files']:,} files, {table['rows']:,} rows")
+            for name, table in about["tables"].items()
+        ),
+        ("score caches", caches["bytes"], f"{caches['files']:,} files"),
+        ("orphans", orphans["bytes"], f"{orphans['files']:,} files; sdgbias store compact"),
+    ]
+    for name, n_bytes, note in rows:
+        typer.echo(f"  {name:16} {maintenance.size(n_bytes):>10}  {note}".rstrip())
+    if about["runs_without_details"]:
+        typer.echo(
+            f"  {about['runs_without_details']:,} runs keep their metrics only: their details were"
+            " removed by sdgbias store keep"
+        )
 
 
-@store_app.command()
+@store_app.command(epilog="Example: sdgbias store keep --nights 90")
 def keep(
     results: ResultsOption = DEFAULT_RESULTS,
-    nights: Annotated[int, typer.Option(min=1)] = 90,
-    per_model: Annotated[int, typer.Option(min=1)] = 3,
-    apply: Annotated[bool, typer.Option("--apply")] = False,
+    nights: Annotated[int, Option(min=1, help="Details of the newest nights stay.")] = 90,
+    per_model: Annotated[
+        int, Option(min=1, help="Details of so many newest runs of each model and suite stay.")
+    ] = 3,
+    apply: Annotated[bool, Option("--apply", help="Do it; without, it is only shown.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove the details (scores, answers) of old runs; shows first what would go. Metrics,
-    verdicts and nights stay for ever.
+    """Remove the details (scores, answers) of old runs.
 
-    Never removed: one run per model and month, the newest of each model, accepted runs, and what
-    the newest verdicts compare.
-
-    Args:
-        nights: Details of the newest nights stay.
-        per_model: Details of so many newest runs of each model and suite stay.
-        apply: Do it; without, it is only shown.
+    Metrics, verdicts and nights stay for ever. Never removed: one run per model and month, the
+    newest of each model, accepted runs, and what the newest verdicts compare.
     """
     from sdgbias.store import maintenance
 
@@ -63,32 +86,34 @@ def keep(
     kept = planned.loc[planned["kept"] != "", "kept"].value_counts().sort_index()
     for why, n in () if as_json else kept.items():
         typer.echo(f"kept, {why}: {n} runs", err=True)
-    say(
-        {"applied": apply, "runs": planned},
-        as_json,
-        "store_keep",
-        applied=apply,
-        going=going.to_dict("records"),
-        many=len(planned),
-        size=maintenance.size,
+    if as_json:
+        say_json({"applied": apply, "runs": planned})
+        return
+    for run in going.to_dict("records"):
+        size = maintenance.size(int(run["bytes"]))
+        typer.echo(f"{run['run_id']}  {run['finished_at']:%Y-%m-%d}  {size}")
+    again = "" if apply or going.empty else ". To do it: the same command with --apply"
+    typer.echo(
+        f"Details of {len(going)} of {len(planned)} runs {'removed' if apply else 'would go'},"
+        f" {maintenance.size(int(going['bytes'].sum()))}{again}"
     )
 
 
-@store_app.command()
+@store_app.command(epilog="Example: sdgbias store remove RUN")
 def remove(
-    run_ids: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run ids to remove.")],
+    run_ids: Annotated[list[str], Argument(metavar="RUN...", help="Run ids to remove.")],
     results: ResultsOption = DEFAULT_RESULTS,
-    yes: Annotated[bool, typer.Option("--yes", help="Remove without asking.")] = False,
+    yes: YesOption = False,
 ) -> None:
-    """Remove runs that were made by mistake: their numbers, answers and verdicts.
+    """Remove runs that were made by mistake.
 
-    The scores of their prompts stay cached: `sdgbias evaluate` publishes such a run again in
-    seconds.
+    Their numbers, answers and verdicts go. The scores of their prompts stay cached: `sdgbias
+    evaluate` publishes such a run again in seconds.
     """
     from sdgbias.store import maintenance
 
     names = ", ".join(run_ids)
-    if not yes and sys.stdin.isatty() and not typer.confirm(f"Remove {names} for good?"):
+    if not confirmed(yes, f"Remove {names} for good?"):
         typer.echo("Nothing is removed.")
         return
     removed = maintenance.remove(results, run_ids)
@@ -98,16 +123,17 @@ def remove(
     typer.echo(f"{results}: {gone}. Next: sdgbias report --results {results}")
 
 
-@store_app.command()
+@store_app.command(epilog="Example: sdgbias store compact")
 def compact(
     results: ResultsOption = DEFAULT_RESULTS,
-    caches: Annotated[bool, typer.Option("--caches")] = False,
+    caches: Annotated[
+        bool,
+        Option("--caches", help="Also score caches that no run refers to, untouched for a week."),
+    ] = False,
 ) -> None:
-    """Clear away files that nothing refers to, and copy the DuckDB file to a new one without holes.
-    Run it while no night runs.
+    """Remove files that nothing refers to; shrink the DuckDB file.
 
-    Args:
-        caches: Also score caches of models that no run refers to, untouched for a week.
+    Run it while no night runs.
     """
     from sdgbias.store import maintenance
     from sdgbias.store.maintenance import size
@@ -120,11 +146,12 @@ def compact(
     typer.echo(f"{results}: {size(done.before)} before, {size(done.after)} now")
 
 
-@store_app.command()
+@store_app.command(epilog="Example: sdgbias store check")
 def check(results: ResultsOption = DEFAULT_RESULTS, as_json: JsonOption = False) -> None:
-    """Read every Parquet file and compare it with what was written; exit code 7 when one is missing
-    or damaged."""
-    from sdgbias.errors import StoreError
+    """Compare every Parquet file with what was written.
+
+    The exit code is 7 if a file is missing or damaged.
+    """
     from sdgbias.store import maintenance
 
     broken = maintenance.check(results, update)

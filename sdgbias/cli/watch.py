@@ -8,29 +8,27 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
 
-from sdgbias.cli.options import JsonOption, say_json
+from sdgbias.cli.options import DryRunOption, JsonOption, say_json
 from sdgbias.errors import InfrastructureError, UsageError
 
 
 def watch_models(
-    rules: Path | None = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run")] = False,
-    webhook_env: str = "",
+    rules: Annotated[Path | None, Option(help="Rules; default: registry/watch.yaml.")] = None,
+    dry_run: DryRunOption = False,
+    webhook_env: Annotated[
+        str, Option(help="Variable with the address that news are sent to, in one message.")
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Query the hub for new commits of registered models and for new repositories of watched
-    owners and lists; register them as candidates.
+    """Register new releases on the hub as candidates.
 
-    Each is announced once, and looked into again when it or a library changed (registry/seen.json).
-    With `probe` in the rules, candidates that fit are fetched and asked a few questions; with
-    `enable: when_admitted`, one that passes is enabled. Registered models stay unchanged, except
-    that a model whose commit is gone from the hub is quarantined.
-
-    Args:
-        rules: Rules; default: registry/watch.yaml.
-        dry_run: Show what would be registered, and write nothing.
-        webhook_env: Variable with the address that news are sent to, in one message.
+    New commits of registered models, and new repositories of watched owners and lists. Each is
+    announced once, and examined again when it or a library changed (registry/seen.json). With
+    `probe` in the rules, candidates that fit are fetched and asked a few questions; with `enable:
+    when_admitted`, one that passes is enabled. Registered models stay unchanged, except that a
+    model whose commit is gone from the hub is quarantined.
     """
     from sdgbias.nightly import notify, watch, watch_rules
     from sdgbias.registry import entries

@@ -248,7 +248,7 @@ class TextEncoderOptions(Options):
     kind: Literal["clip", "t5"]
     """what kind of text encoder it is"""
     floor: Annotated[float, Field(ge=-1, le=1)] | None = None
-    """a cosine, below which an answer is no label: sdgbias people calibrate"""
+    """a cosine, below which an answer is no label; default: as suites/facet_floor.py finds it"""
 
 
 class PlantedOptions(Options):

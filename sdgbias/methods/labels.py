@@ -140,7 +140,7 @@ def encode(
         if least is None:
             raise InputError(
                 f"text encoder {encoder.name} has no floor; put options.floor into its registry"
-                " entry: sdgbias people calibrate"
+                " entry, or let `sdgbias people read` find it"
             )
         classes = encoder.embed([plain_form(name) for name in labels])
         similar = encoder.embed(open_texts) @ classes.T  # (M, L)
@@ -162,8 +162,8 @@ class LetterGrams:
 
     name = "letter-grams"
     #: Of 526 answers that mean another thing 0.4 % [0.1, 1.4] are read as a class, of 308 misspelt
-    #: classes 25 % [20, 30] as theirs; at 0.5 it would be 5.7 % [4.0, 8.0] and 55 % [49, 60]:
-    #: `sdgbias people calibrate`.
+    #: classes 25 % [20, 30] as theirs; at 0.5 it would be 5.7 % [4.0, 8.0] and 55 % [49, 60]
+    #: (suites/facet_floor.py).
     floor = 0.65
     width = 4096
 

@@ -28,7 +28,7 @@ from sdgbias.registry.entries import (
     read,
 )
 from sdgbias.registry.spec import ModelSpec
-from sdgbias.types import RETIRED, STATES
+from sdgbias.types import STATES
 
 
 def to_dict(spec: ModelSpec) -> dict[str, Any]:
@@ -171,9 +171,8 @@ def moved(
     if state not in STATES:
         raise RegistryError(f"{path}: {one_of('state', state, STATES)}")
     if state not in MOVES[old.state]:
-        back = f"; first: sdgbias models reopen {name}" if old.state == RETIRED else ""
         raise RegistryError(
-            f"{path}: {old.state} can't become {state}; valid: {', '.join(MOVES[old.state])}{back}"
+            f"{path}: {old.state} can't become {state}; valid: {', '.join(MOVES[old.state])}"
         )
     new = dataclasses.replace(old, state=state, reason=reason.strip(), until=str(until))
     _refuse_secrets(to_dict(new), path)

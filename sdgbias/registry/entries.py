@@ -46,12 +46,12 @@ _GO_THERE = (
 _README = "see registry/README.md"
 SCHEMA_LINE = "# yaml-language-server: $schema=../model.schema.json\n"
 
-#: The allowed transitions. A retired model becomes a candidate again before it is enabled.
+#: The allowed transitions.
 MOVES = {
     CANDIDATE: (CANDIDATE, ENABLED, RETIRED),
     ENABLED: (ENABLED, QUARANTINED, RETIRED),
     QUARANTINED: (QUARANTINED, ENABLED, RETIRED),
-    RETIRED: (RETIRED, CANDIDATE),
+    RETIRED: (RETIRED, ENABLED),
 }
 
 REQUIRED = ("name", "title", "backend", "repo", "revision", "state")

@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from sdgbias import store
-from sdgbias.cli import demo
-from sdgbias.cli.options import printed
+from sdgbias.cli import start
+from sdgbias.cli.options import query_table
 from sdgbias.errors import InfrastructureError
 from sdgbias.suites import facet
 from tests.builders.commands import REPOSITORY, sdgbias
@@ -49,7 +49,7 @@ def test_the_table_of_groups_says_why_a_disparity_is_missing(tmp_path: Path) -> 
     row |= {"pillar": "gender:male-female", "metric": "disparity", "n": 33}
     rows = numbers_of([{**row, "value": np.nan, "missing_reason": facet.NOT_UNDERSTOOD}])
     store.publish(path, run, {"numbers": rows})
-    table = printed(path, "people", ["m-1"])
+    table = query_table(path, "people", ["m-1"])
     assert table[["n", "note"]].values.tolist() == [[33, "no answer understood"]]
     assert table[["disparity", "low", "high"]].isna().all(axis=None)
 
@@ -60,7 +60,7 @@ def test_prefect_writes_nothing_outside_the_demos_folder(
     monkeypatch.chdir(tmp_path)
     for name in ("PREFECT_HOME", "PREFECT_SERVER_MEMO_STORE_PATH"):
         monkeypatch.delenv(name, raising=False)
-    made = demo._environment()
+    made = start._environment()
     said = "from prefect.settings import get_current_settings as now; "
     said += "print(now().home, now().server.memo_store_path)"
     shown = subprocess.check_output([sys.executable, "-c", said], env=made, text=True).split()
@@ -77,7 +77,7 @@ def test_the_demo_keeps_its_lock_apart_and_leaves_a_users_alone(
     if own:
         lock.write_text("the user's")
     for night in ("first", "second"):
-        with demo.lock_apart():
+        with start.lock_apart():
             before = lock.read_text() if lock.exists() else ""
             assert before == ("the user's" if own else "" if night == "first" else "of the first")
             if not own:

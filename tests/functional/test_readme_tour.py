@@ -55,7 +55,7 @@ def test_the_readme_tour_runs_as_written(tmp_path: Path) -> None:
         "--sql",
         "report",
         "people build",
-        "models add",
+        "register-model",
         "nightly",
         "gate",
     ):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sdgbias.cli.init import without_code
+from sdgbias.cli.start import without_code
 
 pytestmark = pytest.mark.slow
 CHECKOUT = Path(__file__).resolve().parents[2]

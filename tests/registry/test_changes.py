@@ -175,7 +175,7 @@ def test_moves(root: Path, old: str, new: str) -> None:
         "candidate": {"candidate", "enabled", "retired"},
         "enabled": {"enabled", "quarantined", "retired"},
         "quarantined": {"quarantined", "enabled", "retired"},
-        "retired": {"retired", "candidate"},
+        "retired": {"retired", "enabled"},
     }
     path = put(root, {**GOOD, "state": old, "reason": "before"})
     text = path.read_text()
@@ -183,10 +183,7 @@ def test_moves(root: Path, old: str, new: str) -> None:
         changes.set_state(root, "m", new, reason="now")
         assert (entries.load(root, "m").state, entries.load(root, "m").reason) == (new, "now")
         return
-    with pytest.raises(
-        RegistryError,
-        match=f"{old} can't become {new}; valid: .*{'reopen m' if old == 'retired' else ''}",
-    ):
+    with pytest.raises(RegistryError, match=f"{old} can't become {new}; valid: "):
         changes.set_state(root, "m", new, reason="now")
     assert path.read_text() == text
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sdgbias.cli import scoring
+from sdgbias.cli import scores
 from sdgbias.registry import hub
 from sdgbias.registry.propose import propose
 from tests.builders.hub import Hub
@@ -31,5 +31,5 @@ def test_a_folder_is_evaluated_without_the_settings_of_an_entry_of_it(root: Path
     entry = {"name": "llava-vllm", "title": "L", "backend": "vllm", "repo": "local:weights/llava"}
     entry |= {"revision": "local", "state": "candidate", "reason": "x", "batch_size": 512}
     (root / "registry/models/llava-vllm.yaml").write_text(yaml.safe_dump(entry))
-    spec = scoring._spec(root, str(root / "weights/llava"))
+    spec = scores._spec(root, str(root / "weights/llava"))
     assert (spec.name, spec.backend) == ("llava", "hf") and spec.batch_size != 512

@@ -10,8 +10,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from sdgbias import store, suites, templates
+from sdgbias import store, suites
 from sdgbias.benchmark.build import Draw, build
+from sdgbias.cli.scores import cost_text
 from sdgbias.engines import load
 from sdgbias.errors import UsageError
 from sdgbias.raw.images.shards import ImageReader
@@ -24,7 +25,6 @@ from sdgbias.scoring.plan import make_plan
 from sdgbias.scoring.scorer import Scorer
 from sdgbias.suites import sdg
 from sdgbias.suites.extra_prompts import choose
-from sdgbias.types import NEEDS_PICTURES
 
 ROOT = entries.find_root()
 MCQ, REGRESSION = 2, 1
@@ -35,7 +35,7 @@ def printed(*costs: dict[str, Any], rate: float | None = None) -> str:
     """What `sdgbias plan` prints; those without hours have no timed run."""
     untimed = {"hours": None, "low": None, "high": None, "devices": 1, "gib": 0.0, "basis": ""}
     shown = [{"estimate": untimed, **one} for one in costs]
-    return "\n".join(templates.lines("plan", costs=shown, rate=rate, needs_pictures=NEEDS_PICTURES))
+    return cost_text(shown, rate)
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from sdgbias.types import SUITES
 PACKAGES = [Path(str(package.__file__)).parent for package in (sdgbias, flows)]
 CONSTANTS = ("SDG", "FACET")
 #: Where "people" is the table of that name, and "sdg" the column of an indicator's goal.
-TABLES = {"cli/benchmark.py": "name == 'people'", "benchmark/release/import_.py": "by != 'sdg'"}
+TABLES = {"benchmark/release/import_.py": "by != 'sdg'"}
 _TABLE = ".items_table"
 _SQL = re.compile(rf"suite\W*\s(=|!=|<>|IN)\s*\(?'({'|'.join(SUITES)})'", re.IGNORECASE)
 _TEMPLATE = re.compile(rf"""[!=]=\s*['"]({"|".join(SUITES)})['"]""")

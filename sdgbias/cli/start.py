@@ -1,9 +1,10 @@
-"""`sdgbias demo`: the tour. It only strings public commands together: dvc repro, the Prefect flow,
-the headline table."""
+"""A project of one's own, and the tour: it only strings public commands together, dvc repro and the
+Prefect flow, and prints what they found."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,12 +12,20 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from sdgbias import progress
-from sdgbias.cli.options import DEFAULT_RESULTS, JsonOption, ResultsOption, printed, say
+from sdgbias.cli.app import START, app
+from sdgbias.cli.options import (
+    DEFAULT_RESULTS,
+    JsonOption,
+    ResultsOption,
+    query_table,
+    say_json,
+)
 from sdgbias.errors import InfrastructureError, RegressionBreach, UsageError
 from sdgbias.types import FACET
 
@@ -118,16 +127,15 @@ def lock_apart() -> Iterator[None]:
             shutil.move(lock, kept)
 
 
+@app.command(rich_help_panel=START, epilog="Example: sdgbias demo")
 def demo(
     results: ResultsOption = DEFAULT_RESULTS,
-    report: Path = Path("reports/latest"),
+    report: Annotated[Path, Option(help="Folder for the report.")] = Path("reports/latest"),
     as_json: JsonOption = False,
 ) -> None:
-    """The main job end to end: dvc repro, then the Prefect flow `nightly` over every enabled model,
-    report, W&B offline.
+    """Run the whole job once, on synthetic data and embedded models.
 
-    Args:
-        report: Folder for the report.
+    dvc repro, then the Prefect flow `nightly` over every enabled model, report, W&B offline.
     """
     from sdgbias import store
 
@@ -140,25 +148,35 @@ def demo(
         progress.update("compiling")
         compiler.wait()
         night = [sys.executable, "-m", "flows.nightly", "--results", str(results)]
-        _step(
-            "nightly",
-            [*night, "--report", str(report), "--jobs", str(_at_a_time())],
-            (0, RegressionBreach.exit_code),
-            as_json,
-        )
+        options = ["--report", str(report), "--jobs", str(_at_a_time())]
+        _step("nightly", [*night, *options], (0, RegressionBreach.exit_code), as_json)
     from sdgbias.report.build import ReportPages
     from sdgbias.report.layout import OVERVIEW
 
     runs, overview = store.latest_runs(results), ReportPages(results).page(OVERVIEW)
+    findings = [answer.text for answer in overview[1]["answers"]] if overview else []
+    accuracy = query_table(results, "accuracy", runs)
     people_runs = store.latest_runs(results, FACET, per_benchmark=True)
-    found = {
-        "findings": [answer.text for answer in overview[1]["answers"]] if overview else [],
-        "accuracy": printed(results, "accuracy", runs),
-        "people": _marked(printed(results, "people", people_runs)),
-        "report": str(report / "index.html"),
-        "seconds": round(time.monotonic() - began),
-    }
-    say(found, as_json, "demo", **found)
+    people = _marked(query_table(results, "people", people_runs))
+    page, seconds = str(report / "index.html"), round(time.monotonic() - began)
+    if as_json:
+        tables = {"accuracy": accuracy, "people": people}
+        say_json({"findings": findings, **tables, "report": page, "seconds": seconds})
+        return
+    typer.echo("\nWhat the report says first:\n")
+    for text in findings:
+        typer.echo(f"  {text}")
+    typer.echo(
+        "\nAccuracy on the same answers, 95 % interval clustered by place (measured here):\n"
+        f"\n{accuracy.to_string(index=False)}\n"
+    )
+    if len(people):
+        typer.echo(
+            "Second suite, pictures of people: difference of recall between groups, all classes"
+            f" pooled, 95 % interval\n(clear: the interval excludes zero):\n"
+            f"\n{people.to_string(index=False)}\n"
+        )
+    typer.echo(f"report: {page}   ({seconds} s)\nNext: sdgbias serve")
 
 
 def _marked(people: pd.DataFrame) -> pd.DataFrame:
@@ -169,3 +187,49 @@ def _marked(people: pd.DataFrame) -> pd.DataFrame:
     clear = np.where(people["low"] * people["high"] > 0, "yes", "")
     empty = [] if people["note"].any() else ["note"]
     return people.assign(clear=clear).drop(columns=empty)
+
+
+_SETTINGS = """# Paths that the commands of this project share; options and variables win.
+results = "results/sdgbias.duckdb"
+# benchmark = "data/benchmark"  # once it is built
+raw = "data/raw"
+registry = "."
+"""
+_IGNORED = "/results/\n/reports/\n/data/raw/\n/data/benchmark/\n/data/people/\n/.sdgbias/\n"
+
+
+@app.command(rich_help_panel=START, epilog="Example: sdgbias init my-project")
+def init(
+    folder: Annotated[Path, Argument(metavar="[DIR]", help="Folder of the project.")] = Path(),
+) -> None:
+    """Write a project of your own.
+
+    sdgbias.toml, registry/ without models, the quality rules in expectations/, dvc.yaml,
+    params.yaml and .gitignore. Files that exist are left unchanged.
+    """
+    from sdgbias.files import project_file, write_atomically
+
+    again = "name a folder that can be written"
+    texts = {"sdgbias.toml": _SETTINGS, ".gitignore": _IGNORED}
+    sources = [*project_file("expectations").iterdir(), *project_file("registry").glob("*.*")]
+    sources += [project_file("dvc.yaml"), project_file("params.yaml")]
+    top = project_file()
+    for source in (path for path in sources if path.is_file()):
+        texts[source.relative_to(top).as_posix()] = source.read_text(encoding="utf-8")
+    texts["dvc.yaml"] = without_code(texts["dvc.yaml"])
+    new = [name for name in sorted(texts) if not (folder / name).exists()]
+    for name in new:
+        write_atomically(folder / name, texts[name], again)
+    (folder / "registry" / "models").mkdir(parents=True, exist_ok=True)
+    kept = len(texts) - len(new)
+    typer.echo(
+        f"{folder}: {len(new)} files written" + (f", {kept} kept as they are" if kept else "")
+    )
+
+
+def without_code(stages: str) -> str:
+    """dvc.yaml without the stages' dependencies on this package's source, which a project without a
+    checkout doesn't have."""
+    stages = re.sub(r"^ +- sdgbias/\S+\n", "", stages, flags=re.MULTILINE)
+    stages = re.sub(r"^ +deps: \[sdgbias/[^\]]*\]\n", "", stages, flags=re.MULTILINE)
+    return re.sub(r", sdgbias/[^,\]\s]+(?=[,\]])", "", stages)

@@ -1,0 +1,84 @@
+"""The application that every command registers itself with, and the page that lists them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from sdgbias import __version__
+from sdgbias.cli import project
+
+
+class Panels(TyperGroup):
+    """A group whose help lists its commands by ``rich_help_panel``, in plain text: rich's boxes and
+    columns of types make the help of a command twice as long as a screen."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.items():
+            text = command.get_short_help_str(limit=80)
+            panels.setdefault(str(getattr(command, "rich_help_panel", "")), []).append((name, text))
+        for title in PANELS:
+            with formatter.section(title):
+                formatter.write_dl(panels[title], col_max=16)
+
+
+#: In the order in which a team meets them.
+PANELS = START, DATA, MODELS, SCORES, RESULTS, NIGHTS, MAINTENANCE = (
+    "Start",
+    "Data",
+    "Models",
+    "Scores",
+    "Results",
+    "Nights",
+    "Maintenance",
+)
+app = typer.Typer(
+    name="sdgbias",
+    cls=Panels,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"sdgbias {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """How biased is a vision-language model about sustainable development, and how much of the bias
+    can be removed?
+
+    A first run: make demo. Step by step: sample, build, evaluate, results, report.
+
+    Paths that many commands need come from their option, else from SDGBIAS_RESULTS,
+    SDGBIAS_BENCHMARK, SDGBIAS_RAW or SDGBIAS_REGISTRY, else from a project file: sdgbias.toml, here
+    or above, with lines such as results = "night.duckdb".
+    """
+    project.apply()
+
+
+def group(name: str, panel: str, about: str = "") -> typer.Typer:
+    """Commands below one name. It prints their help, or, without ``about``, is a command itself,
+    whose docstring the callback has."""
+    settings: dict[str, Any] = {"help": about, "no_args_is_help": True}
+    if not about:
+        settings = {"invoke_without_command": True}
+    commands = typer.Typer(**settings)
+    app.add_typer(commands, name=name, rich_help_panel=panel)
+    return commands

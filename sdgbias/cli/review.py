@@ -1,0 +1,176 @@
+"""Questions beyond this machine: human review, and the authors' release format."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from typer import Argument, Option
+
+from sdgbias.cli.app import DATA, group
+from sdgbias.cli.options import DEFAULT_BENCHMARK, BenchmarkOption, OutOption
+from sdgbias.progress import update
+
+TextViewOption = Annotated[
+    Literal["none", "blank-image"],
+    Option(help="Text-only views: without an image, as in the paper, or with the authors' blank."),
+]
+ReviewersOption = Annotated[
+    str, Option("--reviewers", help="Names with commas between them; one CSV each.")
+]
+review_app = group("review", DATA, "Human review of questions by two people and an adjudicator.")
+FirstCsv = Annotated[Path, Argument(metavar="A.csv", help="Verdicts of the first reviewer.")]
+SecondCsv = Annotated[Path, Argument(metavar="B.csv", help="Verdicts of the second reviewer.")]
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+@review_app.command(
+    "sample",
+    epilog="Example: sdgbias review sample --out my/review --share 0.05",
+)
+def sample_for_review(
+    out: Annotated[
+        Path,
+        Option(
+            help="Folder for the sheet and the CSVs. It shows people's streets: keep it"
+            " to the reviewers."
+        ),
+    ],
+    benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
+    share: Annotated[
+        float, Option(min=0.0, max=1.0, help="Share of the questions to draw.")
+    ] = 0.05,
+    seed: Annotated[int, Option(help="Seed of the stratified draw.")] = 0,
+    reviewers: ReviewersOption = "one,two",
+) -> None:
+    """Draw a stratified sample for review.
+
+    Writes a review sheet (HTML) and a CSV per reviewer.
+    """
+    from sdgbias.benchmark.review.sheet import write_sheets
+
+    sheets = write_sheets(benchmark, out, share, seed, _names(reviewers), progress=update)
+    typer.echo("\n".join(sheets.lines()))
+
+
+@review_app.command(
+    "import",
+    epilog="Example: sdgbias review import one.csv two.csv --out reviews.parquet",
+)
+def import_review(
+    first: FirstCsv,
+    second: SecondCsv,
+    out: Annotated[
+        Path, Option(help="Verdicts for `sdgbias build --review`, and figures beside it as JSON.")
+    ] = Path("reviews.parquet"),
+    adjudicator: Annotated[
+        Path | None, Option(help="The adjudicator's verdicts where the two disagree.")
+    ] = None,
+    benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
+) -> None:
+    """Join the reviewers' verdicts for the next build.
+
+    Those of two reviewers and the adjudicator. Prints their agreement (Cohen's kappa) and the share
+    of rejected questions per stratum.
+    """
+    from sdgbias.benchmark.review import import_reviews
+
+    reviews = import_reviews(first, second, benchmark, out, adjudicator)
+    typer.echo("\n".join(reviews.lines()))
+
+
+@review_app.command(
+    "templates",
+    epilog="Example: sdgbias review templates --out my/templates",
+)
+def write_templates(
+    out: Annotated[Path, Option(help="Folder for the CSVs.")],
+    benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
+    reviewers: ReviewersOption = "one,two",
+) -> None:
+    """Write a CSV per reviewer with every question template.
+
+    A row has question, options, evidence and reasoning target; verdicts are accept or reject.
+    """
+    from sdgbias.benchmark.review.template_sheets import write_template_sheets
+
+    for path in write_template_sheets(benchmark, out, _names(reviewers)):
+        typer.echo(path)
+
+
+@review_app.command(
+    "template-agreement",
+    epilog="Example: sdgbias review template-agreement templates-one.csv templates-two.csv",
+)
+def print_template_agreement(first: FirstCsv, second: SecondCsv) -> None:
+    """Print how far two reviewers agree on templates.
+
+    As JSON. Templates on which they disagree need an adjudicator.
+    """
+    from sdgbias.benchmark.review.template_sheets import template_agreement
+
+    typer.echo(json.dumps(template_agreement(first, second), indent=1))
+
+
+release_app = group("release", DATA, "Benchmarks in the authors' format: JSONL and images.")
+
+
+@release_app.command("export", epilog="Example: sdgbias release export --out my/release")
+def export_release(
+    out: Annotated[Path, Option(help="Folder to write: data/, views/, images/.")],
+    benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
+    text_view: TextViewOption = "none",
+) -> None:
+    """Write a benchmark as the authors publish theirs.
+
+    7 data files, 14 view files, images.
+    """
+    from sdgbias.benchmark.release.export import export
+
+    exported = export(benchmark, out, text_view, progress=update)
+    typer.echo("\n".join(exported.lines()))
+
+
+@release_app.command(
+    "fetch",
+    epilog="Example: sdgbias release fetch --out data/sdgbiasbench",
+)
+def fetch_release(
+    out: Annotated[Path, Option(help="Folder to write.")],
+    repo: Annotated[str, Option(help="Dataset on the hub.")] = "jeffreylin1222/SDGBiasBench",
+    revision: Annotated[
+        str,
+        Option(help="Branch, tag or commit; default: the commit fetched before, else the newest."),
+    ] = "",
+) -> None:
+    """Download the authors' SDGBiasBench from the hub.
+
+    CC BY-SA 4.0; pinned to one commit. Says first how much that is. A download that was stopped
+    continues when it is run again.
+    """
+    from sdgbias.benchmark.release.authors import fetch
+
+    fetch(out, repo, revision, typer.echo)
+
+
+@release_app.command(
+    "import",
+    epilog="Example: sdgbias release import my/release --out my/benchmark",
+)
+def import_release(
+    folder: Annotated[
+        Path, Argument(metavar="DIR", help="Folder of a release: data/*.jsonl and images/.")
+    ],
+    out: OutOption,
+    text_view: TextViewOption = "none",
+) -> None:
+    """Turn a release into a benchmark for `sdgbias evaluate`."""
+    from sdgbias.benchmark.release.import_ import import_
+
+    imported = import_(folder, out, text_view, progress=update)
+    typer.echo("\n".join(imported.lines()))

@@ -1,0 +1,413 @@
+"""What scoring a model costs, scoring it, and CADE on the benchmark authors' prediction tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from typer import Argument, Option
+
+from sdgbias.cli.app import SCORES, app, group
+from sdgbias.cli.options import (
+    DEFAULT_BENCHMARK,
+    DEFAULT_RESULTS,
+    BenchmarkOption,
+    DrawsOption,
+    GeneratedOption,
+    JsonOption,
+    Numerics,
+    NumericsOption,
+    PassesOption,
+    ResultsOption,
+    SearchOption,
+    SeedOption,
+    choice,
+    print_findings,
+    query_table,
+    say_json,
+)
+from sdgbias.errors import UsageError
+from sdgbias.progress import silent, update
+from sdgbias.types import NEEDS_PICTURES
+
+if TYPE_CHECKING:
+    from sdgbias.registry.spec import ModelSpec
+    from sdgbias.scoring.session import Outcome
+
+#: Results of first looks, beside the results file.
+FIRST_LOOK = "first-look.duckdb"
+
+
+@app.command(rich_help_panel=SCORES, epilog="Example: sdgbias plan NAME --passes none")
+def plan(
+    model: Annotated[list[str], Argument(help="Names of registered models (sdgbias models).")],
+    benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
+    results: ResultsOption = DEFAULT_RESULTS,
+    image_tokens: Annotated[
+        int | None,
+        Option(min=1, help="Tokens a picture, instead of the model's own (LLaVA-1.5: 576)."),
+    ] = None,
+    task: Annotated[
+        Literal["mcq", "regression"] | None, Option(help="One task alone; default: both.")
+    ] = None,
+    passes: PassesOption = "all",
+    rate: Annotated[
+        float | None, Option(min=0, help="Price of one GPU for an hour, in any currency.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Estimate what scoring a model would cost.
+
+    Prompts and tokens, naive and planned, counted with the model's tokenizer, no weights loaded;
+    the memory of each GPU, GPU hours, and money at --rate. Hours are those of the model's timed
+    runs in --results, first looks (evaluate --limit) included, for as many prompts.
+    """
+    from sdgbias.registry import entries
+    from sdgbias.scoring.cost import Counted, cost, hours
+    from sdgbias.suites.extra_prompts import choose
+
+    root = entries.find_root()
+    counted = Counted(task or "", image_tokens, choose(passes))
+    costs = []
+    for spec in [entries.load(root, name) for name in model]:
+        counts = cost(spec, root, benchmark, counted, silent if as_json else update)
+        estimate = hours(spec, counts["asked"], (results, results.with_name(FIRST_LOOK)), rate)
+        costs.append({**counts, "estimate": estimate})
+    if as_json:
+        say_json(costs[0] if len(costs) == 1 else costs)
+        return
+    typer.echo(cost_text(costs, rate))
+    typer.echo(f"Next: sdgbias evaluate {' '.join(model)} --benchmark {benchmark}")
+
+
+def cost_text(costs: Sequence[Mapping[str, Any]], rate: float | None) -> str:
+    """A block per model, and the sum of several where each has a timed run."""
+    blocks = ["\n".join(_cost_lines(c, rate)) for c in costs]
+    estimates = [c["estimate"] for c in costs]
+    if len(costs) > 1 and all(e["basis"] for e in estimates):
+        mean, low, high = (sum(e[k] for e in estimates) for k in ("hours", "low", "high"))
+        hours = f"{mean:.3g} ({low:.3g} to {high:.3g}), by the runs above"
+        total = f"{len(costs)} models: GPU hours: {hours}"
+        blocks.append("\n".join([total, *_money(mean, low, high, rate)]))
+    return "\n\n".join(blocks)
+
+
+def _cost_lines(c: Mapping[str, Any], rate: float | None) -> list[str]:
+    pictures = f"{c['image_tokens']} tokens a picture" if c["prompts_full"] else "no pictures"
+    rows = [
+        ("naive (every cell a pass)", c["prompts_naive"], c["tokens_naive"], c["images_naive"]),
+        ("plain Full view only", c["prompts_full"], c["tokens_full"], c["images_full"]),
+        ("distinct prompts", c["prompts_planned"], c["tokens_distinct"], None),
+        (
+            "planned (shared beginnings)",
+            c["prompts_planned"],
+            c["tokens_planned"],
+            c["images_planned"],
+        ),
+    ]
+    if c["prompts_extra"]:
+        extra = [c[f"{what}_extra"] for what in ("prompts", "tokens", "images")]
+        both = [before + more for before, more in zip(rows[-1][1:], extra, strict=True)]
+        rows += [("extra passes add", *extra), ("planned with extra passes", *both)]
+    fewer = f"{c['tokens_naive'] / (c['tokens_planned'] or 1):.1f} times fewer tokens than naive"
+    full = f"plain Full {NEEDS_PICTURES}"
+    if c["prompts_full"]:
+        full = f"{c['tokens_planned'] / (c['tokens_full'] or 1):.2f} of plain Full only"
+    without = ", all three without extra passes" if c["prompts_extra"] else ""
+    e = c["estimate"]
+    hours = (
+        f"{e['hours']:.3g} ({e['low']:.3g} to {e['high']:.3g}), by {e['basis']}"
+        if e["basis"]
+        else "not known without a timed run; a few questions are enough: sdgbias evaluate"
+        f" {c['model']} --limit 50"
+    )
+    lines = [
+        f"{c['model']}: {c['items']:,} questions, {pictures}\n",
+        f"{'':28} {'prompts':>12} {'tokens':>15} {'pictures':>10}",
+        *(
+            f"{name:28} {prompts:>12,} {tokens:>15,} {'' if images is None else f'{images:,}':>10}"
+            for name, prompts, tokens, images in rows
+        ),
+        f"\nplanned: {fewer}, {full}{without}\n",
+        f"GPU hours: {hours}",
+    ]
+    if e["gib"]:
+        lines.append(f"memory: about {e['gib']:.1f} GiB on each of {e['devices']} GPU(s)")
+    return lines + (_money(e["hours"], e["low"], e["high"], rate) if e["basis"] else [])
+
+
+def _money(mean: float, low: float, high: float, rate: float | None) -> list[str]:
+    if rate is None:
+        return []
+    prices = f"{mean * rate:,.2f} ({low * rate:,.2f} to {high * rate:,.2f})"
+    return [f"money: {prices} at {rate:g} a GPU hour"]
+
+
+@app.command(rich_help_panel=SCORES, epilog="Example: sdgbias evaluate tiny-llava --limit 50")
+def evaluate(
+    model: Annotated[
+        list[str],
+        Argument(help="Names of registered models (sdgbias models), or folders and hub ids."),
+    ],
+    benchmark: BenchmarkOption = DEFAULT_BENCHMARK,
+    results: ResultsOption = DEFAULT_RESULTS,
+    search: SearchOption = "random",
+    draws: DrawsOption = 10_000,
+    seed: SeedOption = 0,
+    numerics: NumericsOption = "exact",
+    mode: Annotated[
+        Literal["replace", "continue"],
+        Option(
+            help=(
+                "Estimates: CADE's digit replaces that of the free answer, as the authors do, or is"
+                " decoded on (twice the cost)."
+            )
+        ),
+    ] = "replace",
+    limit: Annotated[
+        int | None,
+        Option(min=5, help="A first look at so many questions of each kind (first-look.duckdb)."),
+    ] = None,
+    batch_size: Annotated[
+        int | None, Option(min=1, help="Prompts per batch; default: the registry entry's.")
+    ] = None,
+    passes: PassesOption = "all",
+    generated: GeneratedOption = "T1",
+    entry: Annotated[
+        Path | None, Option(help="Registry file to read instead of registry/models/MODEL.yaml.")
+    ] = None,
+    outcome_file: Annotated[
+        Path | None,
+        Option("--outcome", help="Write the outcome as JSON; the process ends with its parent."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Score models, tune CADE and publish the results.
+
+    Every question is asked under four views and five tests. A model is a name of the registry; or a
+    folder or hub id, which is then scored as `sdgbias register-model` would propose it, without an
+    entry. With several, the next one starts when one is published. CADE is tuned on the validation
+    questions, and measured on the test questions.
+    """
+    from dataclasses import asdict, replace
+
+    from sdgbias.nightly import gpus, process
+
+    if len(model) > 1 and (entry or outcome_file):
+        raise UsageError("--entry and --outcome are about one model; name one")
+    if not (entry or outcome_file):
+        for name in model:
+            _require(name)
+    if limit:
+        from sdgbias.benchmark.first_look import first_look
+        from sdgbias.suites import benchmark_card
+
+        benchmark_card(benchmark)  # a folder that is no benchmark is named before it is read
+        benchmark = first_look(benchmark, results.parent / "first-look", limit)
+        results = results.with_name(FIRST_LOOK)
+    runs: list[dict[str, object]] = []
+    for name in model:
+        with process.report_outcome(outcome_file) as reported:
+            update("importing the engine")
+            from sdgbias.registry import entries
+            from sdgbias.scoring import evaluate as evaluation
+            from sdgbias.suites.extra_prompts import choose
+            from sdgbias.suites.suite import EvalSettings
+
+            root = entries.find_root()
+            spec = entries.read(entry) if entry else _spec(root, name)
+            if entry and spec.name != name:
+                raise UsageError(f"--entry {entry} is the entry of {spec.name}, not of {name}")
+            if batch_size:
+                spec = replace(spec, batch_size=batch_size)
+            gpus.claim(spec)
+            update("loading the model")
+            settings = EvalSettings(
+                draws=draws,
+                seed=seed,
+                numerics=numerics,
+                mode=mode,
+                passes=choose(passes),
+                search=search,
+                generated=generated,
+            )
+            outcome = evaluation.evaluate(spec, root, benchmark, results, settings, update)
+            reported |= asdict(outcome)
+        runs.append({"model": spec.name, **asdict(outcome)})
+        if not as_json:
+            _print_run(spec.name, outcome, results)
+    if outcome_file is None or as_json:
+        table = query_table(results, "evaluated", [run["run_id"] for run in runs])
+        if as_json:
+            say_json({"results": str(results), "runs": runs, "metrics": table})
+        else:
+            typer.echo(f"\n{table.to_string(index=False)}\n")
+            ids = [str(run["run_id"]) for run in runs]
+            print_findings(results, ids, f"sdgbias report --results {results}")
+
+
+def _print_run(name: str, outcome: Outcome, results: Path) -> None:
+    """How many prompts a run has, how many were scored now, and why others have no score."""
+    o = outcome
+    extra = f", {o.extra:,} more of extra passes" if o.extra else ""
+    without = f", {o.unanswerable:,} that it can't answer" if o.unanswerable else ""
+    typer.echo(
+        f"{name}: run {o.run_id}: {o.naive:,} cells of the paper's views, {o.planned - o.extra:,}"
+        f" distinct prompts{extra}: {o.scored:,} scored now, {o.cached:,} from the cache,"
+        f" {o.failed} failed{without}"
+    )
+    failures = query_table(results, "failures", [o.run_id]).to_dict("records")
+    for f in failures:
+        typer.echo(f"{name}: {f['n']:,} failed with {f['kind']}: {f['message']}")
+
+
+def _is_name(model: str) -> bool:
+    """Whether it is a name of the registry, not a folder or hub id."""
+    return "/" not in model and not Path(model).is_dir()
+
+
+def _require(model: str) -> None:
+    """RegistryError for a model that doesn't exist, before any engine is imported."""
+    from sdgbias.registry import entries, propose
+
+    root = entries.find_root()
+    entries.load(root, model) if _is_name(model) else propose.check_folder(model, root)
+
+
+def _spec(root: Path, model: str) -> ModelSpec:
+    """The entry of a name; for a folder or hub id, the entry that `register-model` would propose
+    if it had none, so that no settings of another model of this folder are used."""
+    from sdgbias.errors import RegistryError
+    from sdgbias.registry import entries
+
+    if _is_name(model):
+        return entries.load(root, model)
+    from sdgbias.registry import propose
+    from sdgbias.scoring import admission
+
+    host = admission.here(root)
+    proposal = propose.propose(model, root, host, propose.Request(), propose.NO_ENTRY)
+    if proposal.obstacle:
+        raise RegistryError(
+            f"{model}: {proposal.obstacle}; what else can be done: sdgbias register-model {model}"
+            " --dry-run"
+        )
+    return proposal.spec
+
+
+cade_app = group("cade", SCORES, "Tune and apply CADE on the authors' prediction tables.")
+TablesOption = Annotated[
+    Path,
+    Option(
+        "--pred-dir", help="Folder with <task>_T<k> and <task>_T<k>_text tables (.csv, .parquet)."
+    ),
+]
+TaskOption = Annotated[Literal["mcq", "regression"], Option("--task", help="Kind of questions.")]
+LevelOption = Annotated[str, Option("--level", help="Context test: 1 to 5, or T1 to T5.")]
+CadeFolder = Annotated[
+    Path, Option("--out", help="Folder for cade_predictions.csv and cade_config.json.")
+]
+ToleranceOption = Annotated[
+    float | None,
+    Option("--tolerance", help="Interval-accuracy tolerance; default: Table F by target."),
+]
+
+
+def _cade(
+    pred_dir: Path, task: str, level: str, out: Path, numerics: Numerics, **more: Any
+) -> None:
+    from sdgbias.benchmark.release import predictions
+    from sdgbias.types import ContextTest, Task
+
+    number = choice("--level", level.strip().upper().removeprefix("T"), tuple("12345"))
+    test = ContextTest(f"T{number}")
+    config = predictions.run(pred_dir, Task(task), test, out, numerics=numerics, **more)
+    say_json({"params": config["params"], "test": config["metrics"]["test"]})
+    for line in predictions.reservations(config):
+        typer.echo(f"note: {line}", err=True)
+    typer.echo(f"wrote {out / 'cade_predictions.csv'} and {out / 'cade_config.json'}", err=True)
+
+
+@cade_app.command(
+    "search",
+    epilog="Example: sdgbias cade search --pred-dir my/tables --task mcq --level T1 --out my/cade",
+)
+def cade_search(
+    pred_dir: TablesOption,
+    task: TaskOption,
+    level: LevelOption,
+    out: CadeFolder,
+    numerics: NumericsOption = "exact",
+    search: SearchOption = "random",
+    draws: DrawsOption = 10_000,
+    seed: SeedOption = 0,
+    tolerance: ToleranceOption = None,
+    objective: Annotated[
+        Literal["mae", "tolerance"],
+        Option(
+            help=(
+                "What regression is tuned on: the error pooled over all targets, as in the paper,"
+                " or over each target's tolerance."
+            )
+        ),
+    ] = "mae",
+) -> None:
+    """Tune CADE on the validation rows, then apply it to all rows."""
+    from sdgbias.benchmark.release.predictions import Tuning
+
+    tuning = Tuning(search, draws, seed, objective)
+    _cade(pred_dir, task, level, out, numerics, params=tuning, tolerance=tolerance)
+
+
+@cade_app.command(
+    "apply",
+    epilog=(
+        "Example: sdgbias cade apply --pred-dir my/tables --task mcq --level T1 --out my/cade"
+        " --alpha 1"
+    ),
+)
+def cade_apply(
+    pred_dir: TablesOption,
+    task: TaskOption,
+    level: LevelOption,
+    out: CadeFolder,
+    alpha: Annotated[float | None, Option(help="Context penalty.")] = None,
+    lambda_kl: Annotated[
+        float | None,
+        Option("--lambda-kl", help="How much image-context divergence strengthens it."),
+    ] = None,
+    beta: Annotated[float | None, Option(help="Question-prior penalty.")] = None,
+    tau: Annotated[
+        float | None,
+        Option(help="Confidence gate: Full answers at least this sure are kept; 0 keeps all."),
+    ] = None,
+    params: Annotated[
+        Path | None, Option(help="JSON with the four values, e.g. a cade_config.json.")
+    ] = None,
+    numerics: NumericsOption = "exact",
+    tolerance: ToleranceOption = None,
+) -> None:
+    """Apply CADE with given hyper-parameters to a model's tables."""
+    from sdgbias.benchmark.release.predictions import read_params
+    from sdgbias.types import CadeParams
+
+    values = {"alpha": alpha, "lambda_kl": lambda_kl, "beta": beta, "tau": tau}
+    missing = [option for option, value in values.items() if value is None]
+    if params is not None:
+        if len(missing) < len(values):
+            raise UsageError(
+                "give either --params FILE or --alpha, --lambda-kl, --beta, --tau, not both"
+            )
+        chosen = read_params(params)
+    else:
+        if len(missing) == len(values):
+            raise UsageError(
+                "give --params FILE or --alpha, --lambda-kl, --beta, --tau; to tune them: sdgbias"
+                " cade search"
+            )
+        for option in missing:
+            typer.echo(f"--{option.replace('_', '-')} not given: 0", err=True)
+        chosen = CadeParams(**{option: value or 0.0 for option, value in values.items()})
+    _cade(pred_dir, task, level, out, numerics, params=chosen, tolerance=tolerance)
