@@ -229,7 +229,7 @@ def test_a_person_is_asked_before_it_is_written(
     commands: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
-    monkeypatch.setattr(command, "sys", terminal)
+    monkeypatch.setattr("sdgbias.cli.options.sys", terminal)
     write_small(commands / "real", "llava")
     words = ["register-model", "local:real", "--candidate", "--results", str(commands / "r.duckdb")]
     entry, question = commands / "registry" / "models" / "real.yaml", "Write registry/models/real"

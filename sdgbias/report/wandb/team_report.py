@@ -160,6 +160,8 @@ def publish(results: Path, entity: str, project: str, folder: Path, *, draft: bo
     server = os.environ.get("WANDB_BASE_URL", "").rstrip("/") or "https://api.wandb.ai"
     place = f"{entity}/{project}"
     key, ids = f"{server} {place}{' draft' if draft else ''}", json_object(folder / REPORTS)
+    # the client tries 20 times, for minutes, and doesn't end before
+    os.environ.setdefault("WANDB_X_GRAPHQL_RETRY_MAX", "2")
     try:
         with log.service(folder.resolve()):
             report = wr.Report(
