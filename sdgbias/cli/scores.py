@@ -321,8 +321,8 @@ def _cade(
     from sdgbias.benchmark.release import predictions
     from sdgbias.types import ContextTest, Task
 
-    number = choice("--level", level.strip().upper().removeprefix("T"), tuple("12345"))
-    test = ContextTest(f"T{number}")
+    named = "T" + level.strip().upper().removeprefix("T")
+    test = ContextTest(choice("--level", named, tuple(ContextTest)))
     config = predictions.run(pred_dir, Task(task), test, out, numerics=numerics, **more)
     say_json({"params": config["params"], "test": config["metrics"]["test"]})
     for line in predictions.reservations(config):

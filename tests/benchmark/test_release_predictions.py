@@ -450,4 +450,4 @@ def test_more_than_three_options_are_candidates_like_the_first(tmp_path: Path, n
 
 def test_a_level_is_a_context_test(pred: Path) -> None:
     assert command(pred, "--tau=1", "--level=t2").exit_code == 0
-    assert "--level: unknown value '6'" in str(command(pred, "--tau=1", "--level=6").exception)
+    assert "--level: unknown value 'T6'" in str(command(pred, "--tau=1", "--level=6").exception)
