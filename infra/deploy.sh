@@ -6,6 +6,14 @@
 set -eu
 : "${PREFECT_API_URL:?not set; e.g. http://127.0.0.1:4200/api}"
 [ $# -gt 0 ] || { echo "usage: sh infra/deploy.sh KIND=MODELS_AT_A_TIME ..., e.g. cpu=1 h100=8" >&2; exit 2; }
+for kind in "$@"; do
+    if ! printf '%s\n' "$kind" | grep -Eqx '[a-z0-9]+=[1-9][0-9]*'; then
+        echo "error: '$kind': write KIND=MODELS_AT_A_TIME, e.g. h100=8" >&2
+        exit 2
+    fi
+done
+# the night itself runs in the pool of CPU models
+case " $*" in *" cpu="*) ;; *) set -- cpu=1 "$@" ;; esac
 
 for kind in "$@"; do
     pool="sdgbias-${kind%%=*}"

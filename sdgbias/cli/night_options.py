@@ -15,8 +15,8 @@ from typer import Option
 
 from sdgbias.cli.options import (
     DEFAULT_RESULTS,
-    GENERATIONS,
     BenchmarksOption,
+    Generated,
     GeneratedOption,
     ResultsOption,
     choice,
@@ -102,7 +102,7 @@ class NightOptions:
             "scheduled_for": due or _instant(self.scheduled_for),
             "by": by,
             "timezone": self.zone,
-            "generated": choice("--generated", self.generated, GENERATIONS),
+            "generated": choice("--generated", self.generated, get_args(Generated)),
         }
         settings = plan.Settings(**given)
         plan.check(settings)

@@ -26,7 +26,7 @@ DEFAULT_RAW, DEFAULT_BENCHMARK, DEFAULT_RESULTS = (
     Path("data/benchmark"),
     Path("results/sdgbias.duckdb"),
 )
-GENERATIONS = ("T1", "all", "views", "none")
+Generated = Literal["T1", "all", "views", "none"]
 Search = Literal["random", "exact"]
 Numerics = Literal["exact", "reference"]
 
@@ -101,7 +101,7 @@ PassesOption = Annotated[
     ),
 ]
 GeneratedOption = Annotated[
-    Literal["T1", "all", "views", "none"],
+    Generated,
     Option(
         help=(
             "Multiple-choice answers that are also generated: T1 (Full at T1), all (Full at all"

@@ -225,6 +225,15 @@ def test_what_is_installed_resolves_under_the_constraints(path: Path, tmp_path: 
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("kind", ["cpu", "H100=8", "h100=0", "h100=eight", "gpu h=1"])
+def test_a_pool_that_is_no_kind_and_number_is_refused_before_anything_is_made(kind: str) -> None:
+    env = os.environ | {"PREFECT_API_URL": "http://127.0.0.1:1/api"}
+    command = ["sh", str(INFRA / "deploy.sh"), "cpu=1", kind]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: '{kind}': write KIND=MODELS_AT_A_TIME, e.g. h100=8\n"
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [("models list", 0, "tiny-llava"), ("sh infra/deploy.sh", 2, "KIND=MODELS_AT_A_TIME")],
