@@ -71,6 +71,8 @@ class VLLM(Restartable):
     """One server and its client. Raises RegistryError (options), ModelError (a model it can't
     serve), InfrastructureError (no vLLM here, no memory)."""
 
+    sends = True
+
     def __init__(self, spec: ModelSpec, root: Path) -> None:
         self.name, options = spec.name, read(spec, VllmOptions)
         local_folder(spec, root)  # a folder that isn't there is refused before anything is loaded

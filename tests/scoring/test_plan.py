@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from sdgbias.scoring.plan import chunks, make_plan, prompt_key
+from sdgbias.scoring.plan import chunk_end, make_plan, prompt_key
 
 
 def prompts() -> pd.DataFrame:
@@ -81,7 +81,7 @@ def test_chunks_dont_part_a_picture_that_fits() -> None:
     ids = ["a"] * 3 + ["b"] * 3 + ["c"] * 9 + [""] * 5
     ends, start = [], 0
     while start < len(ids):
-        start = chunks(ids, start, 4)
+        start = chunk_end(ids, start, 4)
         ends.append(start)
     assert ends == [
         3,
@@ -91,7 +91,7 @@ def test_chunks_dont_part_a_picture_that_fits() -> None:
         18,
         20,
     ]  # c has more prompts than a chunk: parted where it must be
-    assert chunks(ids, 0, 100) == len(ids)
+    assert chunk_end(ids, 0, 100) == len(ids)
 
 
 def test_key_covers_everything() -> None:
@@ -108,9 +108,9 @@ def test_key_covers_where_one_part_ends_and_the_next_begins() -> None:
 
 
 def test_a_chunk_holds_as_many_prompts_as_wanted_where_pictures_allow() -> None:
-    assert chunks(["a", "b", "c", "d"], 0, 3) == 3
-    assert chunks(["a", "b", "c", "d"], 3, 3) == 4
-    assert chunks(["a", "b", "b", "c"], 0, 2) == 1, "a picture stays whole"
+    assert chunk_end(["a", "b", "c", "d"], 0, 3) == 3
+    assert chunk_end(["a", "b", "c", "d"], 3, 3) == 4
+    assert chunk_end(["a", "b", "b", "c"], 0, 2) == 1, "a picture stays whole"
 
 
 def test_the_picture_with_the_longest_prompt_comes_first_whatever_its_id() -> None:

@@ -122,6 +122,8 @@ class Api(Backend):
     """One endpoint. `forces_starts` says whether `generate` can take forced starts
     (options.prefill)."""
 
+    sends = True
+
     def __init__(self, spec: ModelSpec, root: Path) -> None:
         self.name = spec.name
         o = read(spec, ApiOptions)

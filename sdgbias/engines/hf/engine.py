@@ -141,9 +141,6 @@ class HuggingFace(Backend):
         rows = self._answered(prompts) if starts else self._batches(prompts)
         self.maker.prefetch([batch.of(prompts) for batch in rows])
 
-    def close(self) -> None:
-        self.maker.close()
-
     def _part(self, inputs: dict[str, Any]) -> Any:
         """The model, or its language model alone, which answers these inputs."""
         if self.needs_picture and "pixel_values" not in inputs:
@@ -262,7 +259,7 @@ class HuggingFace(Backend):
         """(rows, (B, V) logits of their first tokens, those behind a lone space or None, lengths in
         tokens), batch by batch."""
         batches = self._batches(prompts)
-        with self.maker.at_work([batch.of(prompts) for batch in batches]):
+        with self.maker.using([batch.of(prompts) for batch in batches]):
             for rows, behind_picture, spaced in batches:
                 if behind_picture:
                     yield from self._behind_picture(prompts, rows)
@@ -350,7 +347,7 @@ class HuggingFace(Backend):
         truncated = [[False] * len(starts) for _ in prompts]
         answer = self._branched if self.share_prefix and len(starts) > 1 else self._plain
         batches = self._answered(prompts)
-        with self.maker.at_work([batch.of(prompts) for batch in batches]):
+        with self.maker.using([batch.of(prompts) for batch in batches]):
             for rows, *_ in batches:
                 own = [prompts[row] for row in rows]
                 for b, answers in enumerate(answer(own, starts, max_new_tokens)):
