@@ -14,7 +14,7 @@ import pandas as pd
 from sdgbias import suites
 from sdgbias.engines import Backend
 from sdgbias.engines.agreement import TOLERANCES
-from sdgbias.errors import NoScores, NotAnswerable
+from sdgbias.errors import NoScores, NotAnswerable, first_line
 from sdgbias.progress import Progress, silent
 from sdgbias.raw.images.image_store import ImageReader
 from sdgbias.registry.spec import ModelSpec
@@ -261,9 +261,11 @@ class Session:
         """Finds out on a few prompts how those of a model without an admitted entry may be scored
         together, and says so."""
         scorer, rows = self.scorer, draw(self.missing, _PROBES, 0).to_dict("records")
-        prompts = as_prompts(rows, scorer.images)
-        decided, line = admission.decide_now(scorer.engine, scorer.spec, prompts)
-        scorer.size = decided.batch_size
+        try:
+            ways = admission.decide(scorer.engine, as_prompts(rows, scorer.images))
+            scorer.size, line = (ways.batch_size, ways.line) if ways else (scorer.size, "")
+        except Exception as error:  # a prompt that fails alone is recorded when its turn comes
+            line = f"they can't be scored ({type(error).__name__}: {first_line(error)})"
         print(
             f"{scorer.spec.name}: no entry says how its prompts may be scored together; {len(rows)}"
             f" of them probed: {line}",
