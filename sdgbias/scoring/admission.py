@@ -152,9 +152,9 @@ def here(root: Path) -> Host:
 
 
 def _types(kind: str) -> frozenset[str]:
-    from sdgbias.engines.hf import auto_class  # seconds, and nothing new on the hub asks for it
+    from sdgbias.engines.hf import loading  # seconds, and nothing new on the hub asks for it
 
-    types: frozenset[str] = getattr(auto_class, kind)()
+    types: frozenset[str] = getattr(loading, kind)()
     return types
 
 

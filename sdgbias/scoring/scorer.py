@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from functools import partial
@@ -211,7 +211,7 @@ class Scorer:
                     since = time.perf_counter()
                     progress(start, total)
 
-    def _read(self, kind: str, missing: pd.DataFrame, alone: int) -> Iterator[Chunk]:
+    def _read(self, kind: str, missing: pd.DataFrame, alone: int) -> Generator[Chunk, None, None]:
         """Rows of the plan with their prompts, chunk by chunk, those from row ``alone`` on one by
         one. Another thread reads the pictures of the next chunks, and has the engine prepare or
         send them: a server gets each prompt as soon as it is read."""

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import torch
 
 from sdgbias.engines.hf import prompting
-from sdgbias.engines.hf.loading import too_many
 from sdgbias.errors import ModelError, OutOfMemory
 from sdgbias.raw.images.composite import open_picture
 from sdgbias.types import Prompt
@@ -125,7 +124,9 @@ class InputMaker:
         self, prompts: Sequence[Prompt], texts: list[str], most: int, options: dict[str, Any]
     ) -> Any:
         if self.max_images is not None and most > self.max_images:
-            raise ModelError(too_many(self.name, most, f"takes {self.max_images} at most"))
+            raise ModelError(
+                prompting.too_many(self.name, most, f"takes {self.max_images} at most")
+            )
         opened = {data: open_picture(data) for prompt in prompts for data in prompt.images}
         images: list[Any] = [[opened[data] for data in prompt.images] for prompt in prompts]
         if self.flat_pictures:
@@ -139,4 +140,4 @@ class InputMaker:
                 raise
             cause = (str(error).strip() or type(error).__name__).splitlines()[0]
             why = f"its processor refuses: {cause}"
-            raise ModelError(too_many(self.name, most, why)) from error
+            raise ModelError(prompting.too_many(self.name, most, why)) from error
