@@ -8,6 +8,7 @@ import warnings
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -34,7 +35,7 @@ def read_text(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error" if whole_lines else "ignore", pd.errors.ParserWarning)
-            form = {"sep": separator(path), "dtype": str, "keep_default_na": False}
+            form: dict[str, Any] = {"sep": separator(path), "dtype": str, "keep_default_na": False}
             try:
                 table = pd.read_csv(path, encoding="utf-8-sig", index_col=False, **form)
             except UnicodeDecodeError:

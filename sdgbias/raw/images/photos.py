@@ -312,5 +312,7 @@ def read_metadata(path: Path) -> pd.DataFrame:
         find_column(path, table, "photo's id", ID_NAMES): "photo_id",
         find_column(path, table, "cluster's DHSID_EA", CLUSTER_NAMES): "cluster_id",
     }
-    named |= {name: name.lower() for name in table if name.lower() in ("lat", "lon", "path")}
+    named |= {
+        name: name.lower() for name in table.columns if name.lower() in ("lat", "lon", "path")
+    }
     return table[list(named)].rename(columns=named)
