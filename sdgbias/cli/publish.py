@@ -60,17 +60,17 @@ def publish(
     """
     from sdgbias import store
     from sdgbias.report import publish as door
-    from sdgbias.report.publish import publication
+    from sdgbias.report.publish.dataset import DATASET
 
     wanted = tuple(choice("FORMATS", name, FORMATS) for name in formats or FORMATS)
     if upload and (write is None or "dataset" not in wanted):
         raise UsageError("--upload sends a written dataset: give --write DIR, and dataset")
     # one connection for all that is read, where there are results
     with store.held_open(results) if wanted != ("dataset",) else nullcontext():
-        planned = publication.plan(results, benchmark, wanted, run, dataset)
+        planned = door.plan(results, benchmark, wanted, run, dataset)
         written = door.write(planned.files, write) if write else None
         sizes = written if written is not None else [(f.path, f.size()) for f in planned.files]
-    sent = door.upload(write / door.DATASET, upload) if write and upload else ""
+    sent = door.upload(write / DATASET, upload) if write and upload else ""
     if as_json:
         say_json(
             {
