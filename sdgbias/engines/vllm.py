@@ -13,6 +13,7 @@ import base64
 import hashlib
 import json
 import secrets
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -90,7 +91,7 @@ class VLLM(Restartable):
         optional = LETTERS.lower() + OPTION_LETTERS
         self.candidates = find_candidates(self.tokenizer, LETTERS + DIGITS, optional=optional)
         self.ends = sorted(end_ids(_stated_ends(spec, root), self.tokenizer))
-        self._sums = {"requests": 0, "prompt_tokens": 0, "cached_tokens": 0}
+        self._before: Counter[str] = Counter()  # of servers that have ended
         self._requests: Requests[Request] = Requests(self._send)
         self.fingerprint = identity(
             spec, root, accelerator(), probe_hash(self.processor, self.template)
@@ -125,6 +126,7 @@ class VLLM(Restartable):
     def _disconnect(self) -> None:
         self._requests.forget()
         self._requests.run(self.transport.close())
+        self._before += self.transport.counts
         self.server.stop()
 
     def close(self) -> None:
@@ -197,12 +199,7 @@ class VLLM(Restartable):
             raise next((f for f in failures if isinstance(f, ModelError)), failures[0])
         choices = []
         for answer in answers:
-            usage = answer.get("usage")
-            self._sums["requests"] += 1
-            n_tokens = count(usage, "prompt_tokens")
-            self._sums["prompt_tokens"] += n_tokens
-            details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
-            self._sums["cached_tokens"] += count(details, "cached_tokens")
+            n_tokens = count(answer.get("usage"), "prompt_tokens")
             choices.append({**answer["choices"][0], "n_tokens": n_tokens})
         return choices
 
@@ -210,9 +207,9 @@ class VLLM(Restartable):
     def counts(self) -> dict[str, int]:  # type: ignore[override]
         """Work done so far, under the names of the transformers engine, from which `sdgbias plan`
         estimates the time of the next run."""
-        sums = self._sums
-        prefilled = sums["prompt_tokens"] - sums["cached_tokens"]
-        of_prompts = {"tokens_of_prompts": sums["prompt_tokens"], "tokens_prefilled": prefilled}
+        sums = self._before + self.transport.counts
+        tokens, cached = sums["prompt_tokens"], sums["cached_tokens"]
+        of_prompts = {"tokens_of_prompts": tokens, "tokens_prefilled": tokens - cached}
         return {"requests": sums["requests"], **of_prompts}
 
     # ------------------------------------------------------------------

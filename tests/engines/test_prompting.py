@@ -24,7 +24,8 @@ from sdgbias.engines.hf.prompting import (
 )
 from sdgbias.engines.hf.tokens import (
     CandidateTokens,
-    after_space,
+    FirstTokens,
+    choices_of,
     end_ids,
     find_candidates,
     start_choices,
@@ -132,11 +133,20 @@ def test_forced_starts_are_single_digits() -> None:
 
 
 def test_a_number_may_begin_after_a_lone_space_and_a_minus_does_not() -> None:
-    known = CandidateTokens({str(d): (10 + d,) for d in range(10)}, 9, frozenset("0123456789"))
-    assert after_space("70", known, [(17,), (10,)]) == [(9,), (17,), (10,)]
-    assert after_space("-7", known, [(3,), (17,)]) is None
-    assert after_space("", known, []) is None
-    assert after_space("7", replace(known, needs_space=frozenset()), [(17,)]) is None
+    """Of two prompts the first is likelier to begin with the space."""
+    known = CandidateTokens(
+        {str(d): (10 + d,) for d in range(10)}, 9, frozenset("0123456789"), minus=(3,)
+    )
+    row = {i: np.array([-5.0, -1.0]) for i in (3, *range(10, 20))}
+    first = FirstTokens({**row, 9: np.array([-1.0, -5.0])}, np.zeros(2), [9, 17])
+    behind = FirstTokens(row, np.array([-4.9, 0.0]), [17, 17])
+
+    spaced, direct = choices_of(["70", "-7", ""], known, 2, (first, behind))
+
+    assert direct == [[(17,), (10,)], [(3,), (17,)], []]
+    assert spaced == [[(9,), (17,), (10,)], *direct[1:]]
+    apart = replace(known, needs_space=frozenset())
+    assert choices_of(["70"], apart, 2, (first, behind)) == [direct[:1]] * 2
 
 
 def test_digits_of_a_byte_level_tokenizer_may_come_after_its_space() -> None:

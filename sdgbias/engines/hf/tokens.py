@@ -212,16 +212,6 @@ def start_choices(start: str, tokens: CandidateTokens) -> list[tuple[int, ...]]:
     return [*choices[:signed], whole]
 
 
-def after_space(
-    start: str, tokens: CandidateTokens, choices: Choices
-) -> list[tuple[int, ...]] | None:
-    """The choices of a forced start that comes after a lone space token; None where the model has
-    no reason to begin it so: a minus, no start, or a tokenizer that doesn't."""
-    if tokens.space is None or start[:1] not in tokens.needs_space:
-        return None
-    return [(tokens.space,), *choices]
-
-
 def begins_behind_space(starts: Sequence[str], tokens: CandidateTokens) -> bool:
     """Whether any start may come behind a lone space token."""
     firsts = {start[:1] for start in starts if start}
@@ -243,11 +233,10 @@ def choices_of(
         return found
     first, behind = spaced
     for s, (start, direct) in enumerate(zip(starts, plain, strict=True)):
-        longer = after_space(start, tokens, direct)
-        if longer is not None:
+        if start[:1] in tokens.needs_space:  # no minus, no free answer
             later = first.best([tokens.space]) + behind.best(direct[0])
             for row in np.flatnonzero(later > first.best(direct[0])):
-                found[row][s] = longer
+                found[row][s] = [(tokens.space,), *direct]
     return found
 
 
