@@ -14,6 +14,7 @@ from typer import Argument, Option
 
 from sdgbias.errors import UsageError, one_of
 from sdgbias.progress import update
+from sdgbias.types import Generation
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +27,6 @@ DEFAULT_RAW, DEFAULT_BENCHMARK, DEFAULT_RESULTS = (
     Path("data/benchmark"),
     Path("results/sdgbias.duckdb"),
 )
-Generated = Literal["T1", "all", "views", "none"]
 Search = Literal["random", "exact"]
 Numerics = Literal["exact", "reference"]
 
@@ -41,16 +41,6 @@ BenchmarkOption = Annotated[
         envvar="SDGBIAS_BENCHMARK",
         show_envvar=False,
         help="Benchmark folder made by `sdgbias build`.",
-    ),
-]
-BenchmarksOption = Annotated[
-    list[Path] | None,
-    Option(
-        "--benchmark",
-        help=(
-            "Benchmark folder; may be given several times, once a suite. Default: those of"
-            " SDGBIAS_BENCHMARK or the project, and of data."
-        ),
     ),
 ]
 ProbeBenchmark = Annotated[
@@ -101,7 +91,7 @@ PassesOption = Annotated[
     ),
 ]
 GeneratedOption = Annotated[
-    Generated,
+    Generation,
     Option(
         help=(
             "Multiple-choice answers that are also generated: T1 (Full at T1), all (Full at all"

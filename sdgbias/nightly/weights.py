@@ -1,4 +1,4 @@
-"""The weights of tonight's models, fetched before the hours of a night begin, where its settings
+"""The weights of tonight's models, fetched before the hours of a night begin, where its options
 ask for it. The hub may be away, a disk full, a licence unaccepted: each such model is left out
 tonight with its reason, and the others are scored."""
 
@@ -8,15 +8,16 @@ from collections.abc import Callable
 
 from sdgbias.errors import SdgbiasError
 from sdgbias.nightly import process
-from sdgbias.nightly.plan import Night, Settings
+from sdgbias.nightly.options import NightOptions
+from sdgbias.nightly.plan import Night
 from sdgbias.registry import entries, hub
 from sdgbias.registry.fetch import fetch, is_cached
 
 
-def lacking(settings: Settings, night: Night, tell: Callable[[str], None]) -> dict[str, str]:
+def lacking(options: NightOptions, night: Night, tell: Callable[[str], None]) -> dict[str, str]:
     """Fetch what tonight's jobs need; model -> why it can't be run. Nothing is asked of the hub for
     models that did not change."""
-    if settings.fetch == "no":
+    if options.fetch == "no":
         return {}
     found, gone = {}, ""
     for name, entry in {job.model: job.entry for job in night.jobs if not job.run_id}.items():

@@ -19,7 +19,8 @@ from sdgbias.analysis.nights import load
 from sdgbias.nightly import attempt, notify, records
 from sdgbias.nightly import run as nights
 from sdgbias.nightly import steps as finish
-from sdgbias.nightly.plan import Job, Night, Settings, name_of, tonight
+from sdgbias.nightly.options import NightOptions
+from sdgbias.nightly.plan import Job, Night, name_of, tonight
 from sdgbias.registry import entries
 from sdgbias.report.build import write_night
 from tests.builders.night_stubs import NIGHT, NOW, PUBLISH, by_model, entry, settings
@@ -45,7 +46,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> dict[str, records.StepResult]:
     """What each closing step comes to; no command is run for them."""
     told: dict[str, records.StepResult] = {}
 
-    def run_step(name: str, settings: Settings, night: Night) -> records.StepResult:
+    def run_step(name: str, settings: NightOptions, night: Night) -> records.StepResult:
         return told.setdefault(name, finish.DONE)
 
     monkeypatch.setattr(finish, "run_step", run_step)
@@ -53,7 +54,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> dict[str, records.StepResult]:
 
 
 def run(
-    s: Settings, argv, lines: list[str] | None = None, now: datetime = NOW
+    s: NightOptions, argv, lines: list[str] | None = None, now: datetime = NOW
 ) -> nights.NightSummary:  # type: ignore[no-untyped-def]
     score = partial(attempt.keep_trying, sleep=lambda seconds: None, argv=argv)
     return nights.run(s, lambda: now, (lines if lines is not None else []).append, score)
@@ -70,7 +71,7 @@ def test_a_second_night_by_hand_in_the_same_minute_is_its_own(tmp_path: Path) ->
     assert name_of(s, first + timedelta(hours=1)) == "2026-10-25T0230-3", (
         "the clock was set back: 02:30 stands twice"
     )
-    due = replace(s, scheduled_for=first, cron="30 2 * * *")
+    due = replace(s, scheduled_for=first.isoformat(), cron="30 2 * * *")
     for named in (due, replace(s, night=names[1])):
         again = run(named, by_model(fine="raise SystemExit(1)"), now=first)
         assert "done already" in again.note, "one that was named is that one"
@@ -174,7 +175,7 @@ def test_the_suites_of_a_model_follow_each_other_and_share_a_verdict(tmp_path: P
     from tests.builders.night_stubs import job
 
     s = settings(tmp_path, jobs=2)
-    s = replace(s, benchmarks=(*s.benchmarks, tmp_path / "people"))
+    s = replace(s, benchmark=[*s.benchmarks, tmp_path / "people"])
     entry(tmp_path, "m", options={"suites": ["sdg", "people"]})
     (tmp_path / "people").mkdir()
     (tmp_path / "people" / "benchmark.json").write_text('{"benchmark_id": "p1", "suite": "people"}')
