@@ -179,7 +179,7 @@ def main() -> None:
     from sdgbias.benchmark.build import Draw, build
     from sdgbias.nightly import attempt, records
     from sdgbias.nightly import run as nights
-    from sdgbias.nightly.options import NightOptions
+    from sdgbias.nightly.night_options import NightOptions
     from sdgbias.raw.synthetic import write_sample
     from sdgbias.registry import entries
 

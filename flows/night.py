@@ -32,7 +32,7 @@ from sdgbias.nightly import attempt as work
 from sdgbias.nightly import gpus, notify, process, records, schedule, steps
 from sdgbias.nightly import run as nights
 from sdgbias.nightly.attempt import JobOutcome
-from sdgbias.nightly.options import NightOptions, help_of, parse, takes_night_options
+from sdgbias.nightly.night_options import NightOptions, help_of, parse, takes_night_options
 from sdgbias.nightly.plan import Job, Night, name_of
 from sdgbias.registry import entries
 

@@ -17,7 +17,7 @@ from typing import Any
 from flows import run_command, server
 from sdgbias import progress
 from sdgbias.errors import InfrastructureError, RegressionBreach
-from sdgbias.nightly.options import parse, takes_night_options
+from sdgbias.nightly.night_options import parse, takes_night_options
 
 
 @takes_night_options()

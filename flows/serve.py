@@ -28,7 +28,7 @@ from flows import SETTINGS, run_command, server
 from sdgbias import locks
 from sdgbias.errors import InfrastructureError, SdgbiasError
 from sdgbias.nightly import process, records, schedule
-from sdgbias.nightly.options import OF_ONE_NIGHT, NightOptions, parse, takes_night_options
+from sdgbias.nightly.night_options import OF_ONE_NIGHT, NightOptions, parse, takes_night_options
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient

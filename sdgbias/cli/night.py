@@ -14,7 +14,7 @@ from typer import Option
 
 from sdgbias.cli.app import NIGHTS, app
 from sdgbias.cli.options import JsonOption, say_json
-from sdgbias.nightly.options import NightOptions, parse, takes_night_options
+from sdgbias.nightly.night_options import NightOptions, parse, takes_night_options
 from sdgbias.types import CANDIDATE
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from sdgbias.errors import (
     one_of,
 )
 from sdgbias.nightly import schedule
-from sdgbias.nightly.options import NightOptions
+from sdgbias.nightly.night_options import NightOptions
 from sdgbias.registry import changes, entries, machine
 from sdgbias.registry.spec import ModelSpec
 from sdgbias.scoring.run_id import run_id

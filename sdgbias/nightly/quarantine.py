@@ -12,7 +12,7 @@ import pandas as pd
 from sdgbias.errors import RegistryError, StoreError
 from sdgbias.nightly import process, records
 from sdgbias.nightly.attempt import FAILED, PUBLISHED, UNCHANGED, JobOutcome, failure
-from sdgbias.nightly.options import NightOptions
+from sdgbias.nightly.night_options import NightOptions
 from sdgbias.registry import changes, entries
 from sdgbias.types import ENABLED, QUARANTINED
 

@@ -19,7 +19,7 @@ import pandas as pd
 from sdgbias import locks, store
 from sdgbias.errors import InfrastructureError, StoreError
 from sdgbias.nightly.attempt import PUBLISHED, UNCHANGED, JobOutcome, unplanned
-from sdgbias.nightly.options import NightOptions
+from sdgbias.nightly.night_options import NightOptions
 from sdgbias.nightly.plan import BROKEN, Night
 from sdgbias.store import night_files
 from sdgbias.types import CANDIDATE, RETIRED

@@ -33,7 +33,7 @@ from sdgbias.errors import InfrastructureError, RegressionBreach
 from sdgbias.nightly import attempt, gpus, process, quarantine, records, schedule, weights
 from sdgbias.nightly import steps as finish
 from sdgbias.nightly.attempt import FAILED, JobOutcome
-from sdgbias.nightly.options import NightOptions
+from sdgbias.nightly.night_options import NightOptions
 from sdgbias.nightly.plan import BROKEN, Job, Night, name_of, tonight
 from sdgbias.nightly.records import StepResult
 

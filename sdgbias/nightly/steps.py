@@ -14,7 +14,7 @@ from sdgbias.benchmark.quality import has_passed
 from sdgbias.errors import RegressionBreach
 from sdgbias.nightly import process
 from sdgbias.nightly.attempt import CLI
-from sdgbias.nightly.options import NightOptions
+from sdgbias.nightly.night_options import NightOptions
 from sdgbias.nightly.plan import WEBHOOK, Job, Night, webhooks
 from sdgbias.nightly.records import BREACH, FAILED, StepResult
 from sdgbias.registry.entries import DEFAULT_SUITES

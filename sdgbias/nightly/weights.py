@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from sdgbias.errors import SdgbiasError
 from sdgbias.nightly import process
-from sdgbias.nightly.options import NightOptions
+from sdgbias.nightly.night_options import NightOptions
 from sdgbias.nightly.plan import Night
 from sdgbias.registry import entries, hub
 from sdgbias.registry.fetch import fetch, is_cached

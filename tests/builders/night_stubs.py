@@ -13,7 +13,7 @@ from pathlib import Path
 import yaml
 
 from sdgbias.nightly import attempt
-from sdgbias.nightly.options import NightOptions
+from sdgbias.nightly.night_options import NightOptions
 from sdgbias.nightly.plan import Job
 
 NOW = datetime(2026, 11, 21, 1, 30, 7, tzinfo=UTC)

@@ -21,7 +21,7 @@ from sdgbias.cli import app, project
 from sdgbias.cli.app import PANELS
 from sdgbias.cli.options import say_json
 from sdgbias.files import packaged_yaml
-from sdgbias.nightly.options import NightOptions
+from sdgbias.nightly.night_options import NightOptions
 from sdgbias.report.build import write_report
 from tests.builders.commands import REPOSITORY, ok, refused, sdgbias
 from tests.builders.results import copied, publish_fake

@@ -29,7 +29,7 @@ from flows import night as night_flow
 from sdgbias import store
 from sdgbias.files import json_object
 from sdgbias.nightly import attempt, process, records, schedule
-from sdgbias.nightly.options import NightOptions
+from sdgbias.nightly.night_options import NightOptions
 from tests.builders import night_stubs
 from tests.builders.commands import REPOSITORY, add_model, environment
 from tests.builders.hub import Hub, Repo, commit, weights

@@ -25,7 +25,7 @@ from sdgbias.analysis.paper import results as stored
 from sdgbias.analysis.rows import AnalysisSettings
 from sdgbias.errors import UsageError
 from sdgbias.nightly import plan
-from sdgbias.nightly.options import NightOptions
+from sdgbias.nightly.night_options import NightOptions
 from sdgbias.nightly.regression import measured
 from sdgbias.registry import changes
 from sdgbias.registry.spec import ModelSpec

@@ -20,7 +20,7 @@ import pytest
 
 from sdgbias import store
 from sdgbias.nightly import attempt, plan, records
-from sdgbias.nightly.options import NightOptions
+from sdgbias.nightly.night_options import NightOptions
 from sdgbias.nightly.regression.policy import DEFAULT
 from sdgbias.registry import entries
 from sdgbias.scoring.scorer import COMMIT_EVERY

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from sdgbias import store, suites
 from sdgbias.cli import app
 from sdgbias.errors import InputError, RegistryError, UsageError
-from sdgbias.nightly import options, plan, watch
-from sdgbias.nightly.options import NightOptions
+from sdgbias.nightly import night_options, plan, watch
+from sdgbias.nightly.night_options import NightOptions
 from sdgbias.registry import entries
 from sdgbias.scoring.run_id import run_id
 from sdgbias.suites import EvalSettings
@@ -139,7 +139,7 @@ def test_what_makes_no_sense_is_told_before_anybody_is_asked(tmp_path: Path) -> 
     with pytest.raises(RegistryError, match="nobody"):
         plan.tonight(replace(s, model=["nobody"]), NOW)
     with pytest.raises(UsageError, match="a time with its offset"):
-        options.parse(scheduled_for="2026-11-21T01:30")
+        night_options.parse(scheduled_for="2026-11-21T01:30")
     with pytest.raises(UsageError, match="sideways"):
         plan.tonight(replace(s, passes="sideways"), NOW)
     (tmp_path / "benchmark" / "benchmark.json").write_text(

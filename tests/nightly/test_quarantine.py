@@ -11,7 +11,7 @@ import pytest
 from sdgbias import store
 from sdgbias.nightly import quarantine
 from sdgbias.nightly.attempt import JobOutcome
-from sdgbias.nightly.options import NightOptions
+from sdgbias.nightly.night_options import NightOptions
 from sdgbias.registry import entries
 from tests.builders.night_stubs import NIGHT, NOW, entry, settings
 

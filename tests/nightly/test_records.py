@@ -18,7 +18,7 @@ from sdgbias import store
 from sdgbias.errors import InfrastructureError
 from sdgbias.nightly import records
 from sdgbias.nightly.attempt import JobOutcome
-from sdgbias.nightly.options import NightOptions
+from sdgbias.nightly.night_options import NightOptions
 from sdgbias.nightly.plan import Night, tonight
 from sdgbias.store import night_files
 from tests.builders.commands import REPOSITORY

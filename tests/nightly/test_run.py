@@ -19,7 +19,7 @@ from sdgbias.analysis.nights import load
 from sdgbias.nightly import attempt, notify, records
 from sdgbias.nightly import run as nights
 from sdgbias.nightly import steps as finish
-from sdgbias.nightly.options import NightOptions
+from sdgbias.nightly.night_options import NightOptions
 from sdgbias.nightly.plan import Job, Night, name_of, tonight
 from sdgbias.registry import entries
 from sdgbias.report.build import write_night

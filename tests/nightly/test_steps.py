@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from sdgbias.cli import app
 from sdgbias.nightly import process, records, steps
 from sdgbias.nightly import run as nights
-from sdgbias.nightly.options import NightOptions
+from sdgbias.nightly.night_options import NightOptions
 from sdgbias.nightly.plan import Night, tonight
 from tests.builders.night_stubs import NIGHT, NOW, settings
 

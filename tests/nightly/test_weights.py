@@ -11,7 +11,7 @@ import pytest
 from sdgbias.nightly import attempt
 from sdgbias.nightly import run as nights
 from sdgbias.nightly import steps as finish
-from sdgbias.nightly.options import NightOptions
+from sdgbias.nightly.night_options import NightOptions
 from sdgbias.nightly.plan import Job
 from sdgbias.registry import entries
 from sdgbias.registry.fetch import is_cached
