@@ -127,8 +127,10 @@ def evaluated(
         return work.since(result, started)
     if isinstance(result, BaseException) and not isinstance(result, Unbegun):
         # an error in the code around the model's process
-        return work.crashed(job, result, started, datetime.now(UTC))
-    return work.lost(job, str(result), started)
+        return work.crashed(job, result, started)
+    return work.since(
+        work.outcome_of(job, started, attempts=1, kind="Interrupted", message=str(result)), started
+    )
 
 
 def closed(name: str, options: NightOptions, night: Night) -> records.StepResult:

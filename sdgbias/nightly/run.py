@@ -165,7 +165,7 @@ def _everybody(
     ``lacking`` weights (model -> why) or GPUs. The suites of one model run one after the other,
     because they share its scores."""
     today = now().astimezone(schedule.zone(options.zone)).date()
-    known = [outcome for job in night.jobs if (outcome := attempt.already(job, now()))]
+    known = [outcome for job in night.jobs if (outcome := attempt.unchanged(job, now()))]
     outcomes = [quarantine.update_quarantine(options, outcome, today) for outcome in known]
     due = [job for job in night.jobs if not job.run_id]
     ends = time.monotonic() + (options.hours * 3600 or math.inf)
@@ -174,7 +174,7 @@ def _everybody(
         for job in due
         if host.gpus and job.gpus > len(host.gpus)
     } | dict(lacking)
-    outcomes += [attempt.left_out(j, now(), why[j.model]) for j in due if j.model in why]
+    outcomes += [_left_out(j, now(), why[j.model]) for j in due if j.model in why]
     records.add(options.results, outcomes)
     total = len(night.jobs)
     if known:
@@ -195,7 +195,7 @@ def _everybody(
             began, left = now(), ends - time.monotonic()
             try:
                 if left <= 0:
-                    made = attempt.left_out(job, began, OVER)
+                    made = _left_out(job, began, OVER)
                 else:
                     on = f" on GPU {device}" if device else ""
                     tell(f"{job.name}: started{on}; log: {job.log}")
@@ -207,14 +207,19 @@ def _everybody(
             except process.Stopped:
                 raise
             except Exception as error:  # any error fails this model only, not the night
-                made = attempt.crashed(job, error, began, now())
+                made = attempt.crashed(job, error, began)
             settle(job, made)
 
     wanted = {model: jobs[0].gpus if host.gpus else 0 for model, jobs in by_model.items()}
     reason = _placed(host, wanted, one, ends, f"night {night.night}", tell)
     for job in [job for model in wanted for job in by_model[model]]:
-        settle(job, attempt.left_out(job, now(), reason))
+        settle(job, _left_out(job, now(), reason))
     return sorted(outcomes, key=lambda o: (o.model, o.suite))
+
+
+def _left_out(job: Job, now: datetime, why: str) -> JobOutcome:
+    """'skipped' for a job that isn't started tonight."""
+    return attempt.outcome_of(job, now, outcome=attempt.SKIPPED, message=why)
 
 
 def _placed(

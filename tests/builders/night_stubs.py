@@ -94,4 +94,4 @@ def by_model(**codes: str) -> Callable[[Job, Path, int], Sequence[str]]:
     )
 
 
-PUBLISH = "tell(run_id=f'{sys.argv[2]}-1', scored=10, planned=12, failed=2, published=True)"
+PUBLISH = "tell(run_id=f'{sys.argv[2]}-1', scored=10, planned=12, failed=2, outcome='published')"

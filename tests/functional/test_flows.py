@@ -105,7 +105,7 @@ def test_prefect_tries_a_model_again(
         made = night_flow.evaluated(mine, tmp_path / "results" / "r.duckdb", None)
     assert (made.outcome, made.kind, made.attempts) == ("failed", "RegistryError", 2)
     assert made.seconds > attempt.WAITS[0], "with the wait"
-    told = [json_object(attempt.outcome_file(mine, number))["error"] for number in (1, 2)]
+    told = [json_object(attempt.outcome_file(mine, number))["kind"] for number in (1, 2)]
     assert told == ["Killed", "RegistryError"]
 
     def states() -> list[str]:

@@ -80,7 +80,7 @@ def test_a_second_night_by_hand_in_the_same_minute_is_its_own(tmp_path: Path) ->
 
 def test_nobody_good_is_a_failed_night(tmp_path: Path) -> None:
     done = run(
-        settings(tmp_path, "busy"), by_model(busy="tell(error='Busy', message='held by another')")
+        settings(tmp_path, "busy"), by_model(busy="tell(kind='Busy', message='held by another')")
     )
     assert (done.status, done.exit_code) == ("failed", 8)
     assert done.outcomes[0].attempts == 5
@@ -199,7 +199,7 @@ def test_an_interrupted_night_is_marked_and_goes_on(tmp_path: Path) -> None:
         run(s, stop)
     assert records.status(s.results, NIGHT) == "interrupted"
     assert records.history(s.results)[["model", "outcome"]].values.tolist() == [["a", "published"]]
-    assert run(s, by_model(a="tell(run_id='a-1', published=False)", b=PUBLISH)).status == "done"
+    assert run(s, by_model(a="tell(run_id='a-1', outcome='unchanged')", b=PUBLISH)).status == "done"
     outcomes = records.history(s.results).set_index("model")["outcome"]
     assert outcomes.to_dict() == dict.fromkeys("ab", "published")
 
@@ -225,7 +225,7 @@ def test_a_model_that_goes_on_is_neither_quarantined_nor_a_failed_night(
     told: list[str] = []
 
     def ask(job: Job, results: Path, device: str | None) -> attempt.JobOutcome:
-        blank = attempt._blank(job, NOW, 1)
+        blank = attempt.outcome_of(job, NOW, attempts=1)
         made = replace(blank, outcome=outcome, kind=kind, message="by a person")
         return replace(made, scored=620, planned=1000)
 
@@ -250,7 +250,7 @@ def test_what_the_nights_hours_leave_waits_and_is_no_failure(
     def ask(job: Job, results: Path, device: str | None) -> attempt.JobOutcome:
         limits[job.model] = job.timeout_s
         clock[0] += 3600.0
-        made = attempt._blank(job, NOW, 1)
+        made = attempt.outcome_of(job, NOW, attempts=1)
         if job.model == "a":
             return replace(made, outcome="published", run_id="a-1")
         return replace(made, kind="TimedOut", message="not done within 3600 s")
