@@ -43,13 +43,11 @@ class NightOptions:
     benchmark: Annotated[
         list[Path] | None,
         Option(
-            help="Benchmark folder; may be given several times, once a suite. Default: those of"
-            " SDGBIAS_BENCHMARK or the project, and of data."
+            help="Benchmark folder; may be repeated, once for each suite. Default: those of"
+            " SDGBIAS_BENCHMARK or the project file, and of data."
         ),
     ] = None
-    model: Annotated[
-        list[str] | None, Option(help="Only this model; may be given several times.")
-    ] = None
+    model: Annotated[list[str] | None, Option(help="Only this model; may be repeated.")] = None
     policy: Annotated[
         Path | None, Option(help="What counts as a breach; default: registry/policy.yaml.")
     ] = None
@@ -73,8 +71,8 @@ class NightOptions:
     generated: Annotated[
         Generation,
         Option(
-            help="Multiple-choice answers that are also generated: T1 (Full at T1), all (Full at"
-            " all tests), views (all views), none."
+            help="Which multiple-choice answers are also generated as text: T1 (Full at T1), all"
+            " (Full at all tests), views (all views) or none."
         ),
     ] = "T1"
     selfcheck: Annotated[
