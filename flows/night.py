@@ -145,7 +145,9 @@ def end_state(summary: nights.NightSummary) -> State[None]:
     if summary.note:
         return Completed(message=summary.note)
     bad = "".join(
-        f"; {name}: {said}" for name, said in (summary.steps or {}).items() if said != steps.DONE
+        f"; {name}: {result}"
+        for name, result in (summary.steps or {}).items()
+        if result != steps.DONE
     )
     words = f"night {summary.night}: {pages.counts(o.outcome for o in summary.outcomes)}{bad}"
     if summary.exit_code == 0:

@@ -125,10 +125,10 @@ def parse(**given: object) -> NightOptions:
     schedule.zone(options.zone)
     when = options.scheduled_for
     try:
-        known = when is None or datetime.fromisoformat(when).tzinfo is not None
+        valid = when is None or datetime.fromisoformat(when).tzinfo is not None
     except ValueError:
-        known = False
-    if not known:
+        valid = False
+    if not valid:
         raise UsageError(
             f"--scheduled-for {when!r}; valid: a time with its offset, e.g."
             " 2026-11-21T01:30:00+00:00"

@@ -133,7 +133,7 @@ def tonight(options: NightOptions, now: datetime, write: bool = True) -> Night:
     ids: dict[str, str] = {}
     withheld = webhooks(options)
     jobs: list[Job] = []
-    asked = _asked(options)
+    evaluation = _asked(options)
     same = ("passes", "generated", "draws", "seed")
     passed_on = [(f"--{name}", str(getattr(options, name))) for name in same]
     at_once = options.jobs or max(1, len(machine.visible()))
@@ -157,7 +157,7 @@ def tonight(options: NightOptions, now: datetime, write: bool = True) -> Night:
                 entry=folder / "registry" / f"{spec.name}.yaml",
                 gpu=str(spec.options.get("gpu", "cpu")),
                 timeout_s=options.timeout,
-                key=_key(spec, options.root, benchmark_id, of, asked),
+                key=_key(spec, options.root, benchmark_id, of, evaluation),
                 log=folder / "logs" / f"{spec.name}-{suite}.log",
                 root=options.root,
                 batch_size=spec.batch_size,
@@ -189,12 +189,12 @@ def tonight(options: NightOptions, now: datetime, write: bool = True) -> Night:
 
 
 def _key(
-    spec: ModelSpec, root: Path, benchmark_id: str, suite: suites.Suite, asked: EvalSettings
+    spec: ModelSpec, root: Path, benchmark_id: str, suite: suites.Suite, evaluation: EvalSettings
 ) -> str:
     """The id that a run would have; '' where it can't be known, such as without the weights: the
     job's own process says so."""
     with suppress(SdgbiasError):
-        return run_id(spec, root, benchmark_id, suite, asked)
+        return run_id(spec, root, benchmark_id, suite, evaluation)
     return ""
 
 
@@ -220,8 +220,8 @@ def webhooks(options: NightOptions) -> tuple[str, ...]:
         path = options.policy or options.root / "registry" / "policy.yaml"
         text = files.read_small(path, errors="replace")
         named |= set(re.findall(r"\bwebhook\b[\"']?\s*:\s*[\"']?([A-Za-z_]\w*)", text))
-        found = files.load_yaml(text)
-        named |= {str(found.get("webhook", ""))} if isinstance(found, dict) else set()
+        content = files.load_yaml(text)
+        named |= {str(content.get("webhook", ""))} if isinstance(content, dict) else set()
     return tuple(sorted(named - {""}))
 
 
@@ -245,20 +245,20 @@ def load(results: Path, night: str) -> Night:
 
 
 def _chosen(options: NightOptions, today: date) -> tuple[list[ModelSpec], list[Skipped]]:
-    found, broken = entries.load_readable(options.root)
+    readable, broken = entries.load_readable(options.root)
     if options.model is not None:
         for name in options.model:
-            if name not in found and name not in broken:
+            if name not in readable and name not in broken:
                 raise RegistryError(
-                    one_of("model", name, [*found, *broken])
+                    one_of("model", name, [*readable, *broken])
                     + "; add one: sdgbias register-model REPO"
                 )
-        found = {name: spec for name, spec in found.items() if name in options.model}
+        readable = {name: spec for name, spec in readable.items() if name in options.model}
         broken = {name: why for name, why in broken.items() if name in options.model}
     usual = entries.DEFAULT_SUITES[0]
     skipped = [Skipped(name, usual, why, BROKEN) for name, why in broken.items()]
     chosen: list[ModelSpec] = []
-    for spec in found.values():
+    for spec in readable.values():
         if options.model is not None or entries.is_due(spec, today):
             chosen.append(spec)
         else:
@@ -271,16 +271,17 @@ def _chosen(options: NightOptions, today: date) -> tuple[list[ModelSpec], list[S
 def _benchmarks(folders: Sequence[Path]) -> dict[str, tuple[suites.Suite, Path, str]]:
     """Suite name -> (the suite, its folder, its benchmark_id). Raises InputError for a folder that
     is not a benchmark, UsageError for two benchmarks of one suite."""
-    found: dict[str, tuple[suites.Suite, Path, str]] = {}
+    by_suite: dict[str, tuple[suites.Suite, Path, str]] = {}
     for folder in folders:
         suite, card = suites.of(folder), suites.benchmark_card(folder)
-        if suite.name in found:
+        if suite.name in by_suite:
+            first = by_suite[suite.name][1]
             raise UsageError(
-                f"--benchmark {found[suite.name][1]} and {folder} are both of suite {suite.name};"
-                " name one of each suite"
+                f"--benchmark {first} and {folder} are both of suite {suite.name}; name one of each"
+                " suite"
             )
-        found[suite.name] = suite, folder, str(card["benchmark_id"])
-    return found
+        by_suite[suite.name] = suite, folder, str(card["benchmark_id"])
+    return by_suite
 
 
 def _rows(results: Path, sql: str, params: Sequence[object] = ()) -> list[tuple[Any, ...]]:

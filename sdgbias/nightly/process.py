@@ -247,26 +247,26 @@ def report_outcome(path: Path | None) -> Iterator[dict[str, Any]]:
     """Write the mapping filled by the block to ``path`` as JSON when the block succeeds; on an
     error write its kind and message, and re-raise. The names are columns of ``night_outcomes``.
     Without a path nothing is written. Raises StoreError if the file can't be written."""
-    found: dict[str, Any] = {}
+    outcome: dict[str, Any] = {}
     if path is None:
-        yield found
+        yield outcome
         return
     _reserve(path)
 
     def failed(error: Exception) -> None:
-        kind, known = type(error).__name__, isinstance(error, SdgbiasError)
-        message = str(error) if known else f"{kind}: {error}"
+        kind, expected = type(error).__name__, isinstance(error, SdgbiasError)
+        message = str(error) if expected else f"{kind}: {error}"
         write_outcome(path, {"outcome": "failed", "kind": kind, "message": message})
 
     try:
-        yield found
+        yield outcome
     except MemoryError as error:
         failed(lack := OutOfMemory(f"out of memory: {error}".rstrip(": ")))
         raise lack from None
     except Exception as error:
         failed(error)
         raise
-    write_outcome(path, found)
+    write_outcome(path, outcome)
 
 
 def _reserve(path: Path) -> None:
@@ -274,18 +274,18 @@ def _reserve(path: Path) -> None:
         os.posix_fallocate(file.fileno(), 0, ROOM)
 
 
-def write_outcome(path: Path, found: dict[str, Any]) -> None:
+def write_outcome(path: Path, outcome: dict[str, Any]) -> None:
     """Write the outcome atomically. If the disk is full, an error is shortened and written into the
     room that `report_outcome` reserved. Raises StoreError if an outcome can't be written; for an
     error it does not, because the error is on stderr as well."""
     try:
         with replacing(path) as part:
-            part.write_text(json.dumps(found, default=str), encoding="utf-8")
+            part.write_text(json.dumps(outcome, default=str), encoding="utf-8")
     except OSError as error:
-        if not found.get("kind"):
+        if not outcome.get("kind"):
             raise StoreError(
                 f"{path}: can't be written ({error.strerror}); what was published stays"
             ) from None
-        short = {**found, "message": str(found.get("message", ""))[:LONGEST]}
+        short = {**outcome, "message": str(outcome.get("message", ""))[:LONGEST]}
         with suppress(OSError), path.open("r+b") as file:
             file.write(json.dumps(short, default=str).encode().ljust(ROOM))

@@ -66,8 +66,8 @@ def failures(before: pd.DataFrame) -> int:
     """Consecutive nights, up to the newest, that ended with the model quarantined. ``before``: the
     model's rows; nights that didn't score it, or whose failure was not the model's, are ignored."""
     bad = before["quarantined_until"].fillna("") != ""
-    told = bad[bad | before["outcome"].isin((PUBLISHED, UNCHANGED))]
-    by_night = told.groupby(before["night"], sort=True).any()
+    counted = bad[bad | before["outcome"].isin((PUBLISHED, UNCHANGED))]
+    by_night = counted.groupby(before["night"], sort=True).any()
     return len(list(takewhile(bool, reversed(by_night.tolist()))))
 
 

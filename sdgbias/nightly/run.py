@@ -113,30 +113,30 @@ def run(
             return NightSummary(name, "", note=f"night {name} is done already; nothing to do")
         night = tonight(options, now())
         records.begin(options, night, now())
-        said: dict[str, StepResult] = {}
+        results: dict[str, StepResult] = {}
         try:
             process.begin()
             process.sweep()
-            said[finish.CHECK] = step(finish.CHECK, options, night)
+            results[finish.CHECK] = step(finish.CHECK, options, night)
             broken = [s for s in night.skipped if s.state == BROKEN]
             outcomes = [attempt.unplanned(name, s, now()) for s in broken]
-            if said[finish.CHECK] == finish.DONE:
+            if results[finish.CHECK] == finish.DONE:
                 lacking = weights.lacking(options, night, tell)
                 where = host or gpus.here(options.jobs)
                 outcomes += _everybody(options, night, lacking, now, tell, score, where)
                 well = any(o.goes_on for o in outcomes) or not outcomes
                 status = records.DONE if well else FAILED
             else:
-                tell(f"benchmark: {said[finish.CHECK]}")
+                tell(f"benchmark: {results[finish.CHECK]}")
                 status = FAILED
             records.add(options.results, outcomes)
-            _close(options, night, said, steps, tell, step)
-            unsaved = records.end(options.results, night, status, said, now(), outcomes)
+            _close(options, night, results, steps, tell, step)
+            unsaved = records.end(options.results, night, status, results, now(), outcomes)
         except BaseException:
             process.stop_all()
-            records.end(options.results, night, records.INTERRUPTED, said, now())
+            records.end(options.results, night, records.INTERRUPTED, results, now())
             raise
-        if "report" in said:
+        if "report" in results:
             # once more: the report was written before the steps after it ended
             ended = step(finish.LAST_PAGE, options, night)
             if ended != finish.DONE:  # costs only this page: the record has the end of the night
@@ -145,7 +145,7 @@ def run(
         name,
         status,
         tuple(outcomes),
-        said,
+        results,
         time.monotonic() - began,
         str(finish.report_page(options)),
         unsaved,
@@ -165,8 +165,8 @@ def _everybody(
     ``lacking`` weights (model -> why) or GPUs. The suites of one model run one after the other,
     because they share its scores."""
     today = now().astimezone(schedule.zone(options.zone)).date()
-    known = [outcome for job in night.jobs if (outcome := attempt.unchanged(job, now()))]
-    outcomes = [quarantine.update_quarantine(options, outcome, today) for outcome in known]
+    unchanged = [outcome for job in night.jobs if (outcome := attempt.unchanged(job, now()))]
+    outcomes = [quarantine.update_quarantine(options, outcome, today) for outcome in unchanged]
     due = [job for job in night.jobs if not job.run_id]
     ends = time.monotonic() + (options.hours * 3600 or math.inf)
     why = {
@@ -177,38 +177,38 @@ def _everybody(
     outcomes += [_left_out(j, now(), why[j.model]) for j in due if j.model in why]
     records.add(options.results, outcomes)
     total = len(night.jobs)
-    if known:
-        tell(f"[{len(known)}/{total}] unchanged since their last run: {len(known)}")
+    if unchanged:
+        tell(f"[{len(unchanged)}/{total}] unchanged since their last run: {len(unchanged)}")
     by_model: dict[str, list[Job]] = {}
     for job in due:
         if job.model not in why:
             by_model.setdefault(job.model, []).append(job)
 
-    def settle(job: Job, made: JobOutcome) -> None:
-        made = quarantine.update_quarantine(options, made, today)
-        records.add(options.results, [made])
-        outcomes.append(made)
-        tell(f"[{len(outcomes)}/{total}] {job.name}: {line(made)}")
+    def settle(job: Job, outcome: JobOutcome) -> None:
+        outcome = quarantine.update_quarantine(options, outcome, today)
+        records.add(options.results, [outcome])
+        outcomes.append(outcome)
+        tell(f"[{len(outcomes)}/{total}] {job.name}: {line(outcome)}")
 
     def one(model: str, device: str | None) -> None:
         for job in by_model[model]:
             began, left = now(), ends - time.monotonic()
             try:
                 if left <= 0:
-                    made = _left_out(job, began, OVER)
+                    outcome = _left_out(job, began, OVER)
                 else:
                     on = f" on GPU {device}" if device else ""
                     tell(f"{job.name}: started{on}; log: {job.log}")
                     limit = min(job.timeout_s or math.inf, left)
                     limited = replace(job, timeout_s=0.0 if math.isinf(limit) else limit)
-                    made = score(limited, options.results, device)
-                    if limited != job and made.kind == "TimedOut":
-                        made = replace(made, kind=attempt.OUT_OF_TIME)
+                    outcome = score(limited, options.results, device)
+                    if limited != job and outcome.kind == "TimedOut":
+                        outcome = replace(outcome, kind=attempt.OUT_OF_TIME)
             except process.Stopped:
                 raise
             except Exception as error:  # any error fails this model only, not the night
-                made = attempt.crashed(job, error, began)
-            settle(job, made)
+                outcome = attempt.crashed(job, error, began)
+            settle(job, outcome)
 
     wanted = {model: jobs[0].gpus if host.gpus else 0 for model, jobs in by_model.items()}
     reason = _placed(host, wanted, one, ends, f"night {night.night}", tell)
@@ -301,7 +301,7 @@ def line(outcome: JobOutcome) -> str:
 def _close(
     options: NightOptions,
     night: Night,
-    said: dict[str, StepResult],
+    results: dict[str, StepResult],
     steps: Sequence[str],
     tell: Callable[[str], None],
     step: Step,
@@ -324,12 +324,12 @@ def _close(
                 tell(f"{name}: not due: {why}")
             else:
                 names.append(name)
-        records.update(options.results, night, **records.step_columns(said))
+        records.update(options.results, night, **records.step_columns(results))
         with _threads(len(names)) as begin:
             begun = {name: begin(one, name) for name in names}
             for ended in as_completed(begun.values()):
                 ended.result()
         for name, ended in begun.items():
-            said[name], seconds = ended.result()
-            came_to = said[name]
+            results[name], seconds = ended.result()
+            came_to = results[name]
             tell(f"{name}: {came_to} ({seconds:.0f} s)")

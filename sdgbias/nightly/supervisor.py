@@ -126,7 +126,7 @@ def _watch(pid: int, wake: int, log: _Log, grace: float) -> int:
     """Wait for the end of the command, of the parent, or SIGTERM; end all descendants; return the
     command's wait status."""
     status: int | None = None
-    asked = gone = False
+    ending = gone = False
     deadline = float("inf")
     while status is None:
         sources = [source for source in (wake, _PARENT, log.source) if source is not None]
@@ -134,11 +134,11 @@ def _watch(pid: int, wake: int, log: _Log, grace: float) -> int:
         ready, _, _ = select.select(sources, [], [], None if left == float("inf") else left)
         log.copy()
         if wake in ready:
-            asked |= bytes([signal.SIGTERM]) in os.read(wake, 1024)
+            ending |= bytes([signal.SIGTERM]) in os.read(wake, 1024)
         gone |= _PARENT in ready
         if gone or time.monotonic() >= deadline:
             _signal_all(pid, signal.SIGKILL)
-        elif asked and deadline == float("inf"):
+        elif ending and deadline == float("inf"):
             _signal_all(pid, signal.SIGTERM)
             deadline = time.monotonic() + grace
         status = _reap(pid)
@@ -167,14 +167,14 @@ def _reap(pid: int) -> int | None:
 
 def _signal_all(group: int, number: int) -> bool:
     """Signal all descendants (without /proc, the command's group); whether there were any."""
-    there = list(_descendants())
-    for pid in there:
+    descendants = list(_descendants())
+    for pid in descendants:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
     if not os.path.isdir("/proc/self"):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, number)
-    return bool(there)
+    return bool(descendants)
 
 
 def _descendants() -> Iterator[int]:

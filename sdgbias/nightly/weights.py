@@ -19,7 +19,7 @@ def lacking(options: NightOptions, night: Night, tell: Callable[[str], None]) ->
     models that did not change."""
     if options.fetch == "no":
         return {}
-    found, gone = {}, ""
+    reasons, gone = {}, ""
     for name, entry in {job.model: job.entry for job in night.jobs if not job.run_id}.items():
         spec, why = entries.read(entry), gone
         if not gone:  # a hub that is away is waited for once
@@ -30,5 +30,5 @@ def lacking(options: NightOptions, night: Night, tell: Callable[[str], None]) ->
                 gone = why if hub.ends_all(error) else ""
                 tell(f"weights: {name}: {why}")
         if why and not is_cached(spec):
-            found[name] = process.redact(f"not fetched: {why}; then: sdgbias models fetch {name}")
-    return found
+            reasons[name] = process.redact(f"not fetched: {why}; then: sdgbias models fetch {name}")
+    return reasons

@@ -183,8 +183,8 @@ class Policy:
 
 def find(root: Path) -> Path:
     """registry/policy.yaml below ``root`` if it exists, else the packaged default."""
-    own = root / "registry" / "policy.yaml"
-    return own if own.is_file() else DEFAULT
+    path = root / "registry" / "policy.yaml"
+    return path if path.is_file() else DEFAULT
 
 
 def load(path: Path) -> Policy:
@@ -223,18 +223,18 @@ def _completed(rule: Rule) -> Rule:
     rule = replace(rule, task=rule.task or tasks[0], methods=rule.methods or full)
     if rule.task not in tasks:
         raise ValueError(where + one_of("task", rule.task, tasks))
-    for key, known in {
+    for key, valid in {
         "methods": metric.methods,
         # which group columns a table has is known when its runs are judged
         "by": (suite.attributes or rule.by) if metric.groups else (),
         "tests": (ALL, EACH, *suite.tests.get(rule.task, ())),
     }.items():
         for value in getattr(rule, key):
-            if not known:
+            if not valid:
                 fault = f"{key} is {value!r}; {rule.metric} knows no {key}: leave it out"
                 raise ValueError(where + fault)
-            if value not in known:
-                raise ValueError(where + one_of(key, value, known))
+            if value not in valid:
+                raise ValueError(where + one_of(key, value, valid))
     if fault := _unfit(rule, metric, suite.attributes):
         raise ValueError(where + fault)
     return rule
