@@ -17,6 +17,7 @@ from sdgbias.analysis import paper as tables
 from sdgbias.analysis.paper import formats
 from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.cells import NOT_ANALYSED, NOT_RUN, Cell, Table
+from sdgbias.analysis.paper.lines import TASKS
 from sdgbias.analysis.rows import not_run, row, table
 from sdgbias.errors import UsageError
 from sdgbias.methods.stats import Estimate
@@ -70,24 +71,18 @@ def everything(path: Path) -> dict[str, Table]:
 
 
 def stored(
-    path: Path,
-    test: str,
-    pillar: str,
-    metric: str,
-    indicator: str = "all",
-    model: str = "llava-1.5-7b",
-    method: str = "full",
+    path: Path, test: str, pillar: str, metric: str, indicator: str = "all", method: str = "full"
 ) -> pd.Series:
-    sql = """SELECT value, n, ci_low, ci_high FROM metrics WHERE suite = 'people' AND model = ? AND
-             test = ? AND pillar = ? AND metric = ?
-             AND indicator = ? AND method = ?"""
-    found = store.query(path, sql, [model, test, pillar, metric, indicator, method])
+    sql = """SELECT value, n, ci_low, ci_high FROM metrics WHERE model = 'llava-1.5-7b' AND
+             suite = 'people' AND test = ? AND pillar = ? AND metric = ? AND indicator = ? AND
+             method = ?"""
+    found = store.query(path, sql, [test, pillar, metric, indicator, method])
     assert len(found) == 1
     return found.iloc[0]
 
 
 @pytest.mark.parametrize("attribute", GROUPS)
-@pytest.mark.parametrize(("test", "task"), [("p1", "direct"), ("p2", "choice"), ("p3", "choice")])
+@pytest.mark.parametrize(("test", "task"), TASKS.items())
 @pytest.mark.parametrize(("reading", "method"), [("ours", "full"), ("paper", "full:paper")])
 def test_table_2_holds_the_stores_numbers_beside_the_papers(
     full: Path, attribute: str, test: str, task: str, reading: str, method: str
@@ -105,13 +100,6 @@ def test_table_2_holds_the_stores_numbers_beside_the_papers(
         printed = paper.find("fairness/table_2", **where) if reading == "paper" else None
         assert (c.status, c.paper) == ("measured", printed)
         assert cell(t, column, PLANTED, test, reading).paper is None
-
-
-def test_gender_has_a_mean_over_classes_and_three_groups_a_range(full: Path) -> None:
-    t = everything(full)
-    names = {attribute: [c.name for c in t[attribute].columns] for attribute in GROUPS}
-    assert names["gender"] == ["male", "female", "male - female", "macro"]
-    assert all(names[a][-1] == "max - min" and len(names[a]) == 6 for a in ("skin", "age"))
 
 
 FREE, FIRST = "free answer, packaged encoder", "first token"
@@ -170,10 +158,13 @@ def test_groups_that_are_too_small_have_no_value_but_their_n(full: Path) -> None
     assert "[1] not in store: a group of fewer than 20" in text
 
 
-def test_class_tables_have_thirteen_columns_and_the_printed_digits(full: Path) -> None:
-    t = everything(full)["classes-gender"]
-    assert [c.name for c in t.columns] == SELECTED
-    assert cell(t, "dancer", LLAVA, "p2", "paper").paper.text == "-0.0501"  # type: ignore[union-attr]
+def test_columns_are_groups_differences_and_classes(full: Path) -> None:
+    names = {item: [c.name for c in t.columns] for item, t in everything(full).items()}
+    assert names["gender"] == ["male", "female", "male - female", "macro"]
+    assert all(names[a][-1] == "max - min" and len(names[a]) == 6 for a in ("skin", "age"))
+    assert names["classes-gender"] == SELECTED
+    dancer = cell(everything(full)["classes-gender"], "dancer", LLAVA, "p2", "paper")
+    assert dancer.paper.text == "-0.0501"  # type: ignore[union-attr]
 
 
 def test_a_free_answer_has_no_rate_of_yes_and_nothing_printed(full: Path) -> None:
@@ -232,10 +223,8 @@ def test_data_and_prompts(full: Path, empty: Path) -> None:
 
 
 def test_a_planted_run_never_stands_for_a_model_of_the_paper(tmp_path: Path) -> None:
-    asked = items()
-    rows = facet.metric_rows(
-        asked[asked["prompt"] == "p1"], answered(asked[asked["prompt"] == "p1"], 0), draws=20
-    )
+    asked = items().query("prompt == 'p1'")
+    rows = facet.metric_rows(asked, answered(asked, 0), draws=20)
     store.publish(tmp_path / "r.duckdb", record("gpt-4o", provenance="planted"), {"numbers": rows})
     t = everything(tmp_path / "r.duckdb")["gender"]
     assert cell(t, "male", "GPT-4o (not run)", "p1", "paper").status == NOT_RUN
@@ -243,46 +232,20 @@ def test_a_planted_run_never_stands_for_a_model_of_the_paper(tmp_path: Path) -> 
     assert own.status == "planted" and own.paper is None
 
 
-@pytest.mark.parametrize(
-    ("names", "items"),
-    [
-        (["2"], ["gender", "skin", "age"]),
-        (["Classes"], ["classes-gender", "classes-skin", "classes-age"]),
-        (["1", "data", "3"], ["data", "prompts"]),
-        (["all"], tables.items(FACET)),
-        ([], tables.items(FACET)),
-    ],
-)
-def test_tables_have_the_papers_numbers_as_names(names: list[str], items: list[str]) -> None:
-    assert tables.chosen(names, FACET) == items
-
-
-def test_unknown_names_are_refused(full: Path) -> None:
-    with pytest.raises(UsageError, match="unknown table 'H'; valid: .*classes.*rates"):
-        tables.chosen(["H"], FACET)
+def test_a_run_of_another_suite_is_none_of_this_one(full: Path) -> None:
     with pytest.raises(UsageError, match="unknown model 'gpt-9'; valid: .*minicpm-v-8b"):
         tables.load(full, ["gpt-9"], suite=FACET)
-    only = tables.build(tables.load(full, ["gpt-4o"], suite=FACET), ["gender"])[0]
-    assert {r.labels[0] for r in only.rows} == {"GPT-4o (not run)"}, (
-        "the run of the other suite is none of this one"
-    )
+    [only] = tables.build(tables.load(full, ["gpt-4o"], suite=FACET), ["gender"])
+    assert {r.labels[0] for r in only.rows} == {"GPT-4o (not run)"}
 
 
-@pytest.mark.parametrize(
-    ("item", "words"),
-    [
-        ("gender", "not for gender"),
-        ("gender", "5 of the 13 classes"),
-        ("skin", "p2's or p3's isn't stated"),
-        ("skin", "0.00 to 0.06"),
-        ("age", "k/n"),
-        ("classes-age", "k/230"),
-        ("classes-gender", "no minimum group size"),
-        ("rates", "Planted:"),
-    ],
-)
-def test_footnotes_say_what_the_paper_leaves_open(full: Path, item: str, words: str) -> None:
-    assert words in " ".join(everything(full)[item].footnotes)
+def test_footnotes_say_what_the_paper_leaves_open(full: Path) -> None:
+    for item, words in (
+        *(("gender", "not for gender"), ("gender", "5 of the 13 classes"), ("age", "k/n")),
+        *(("skin", "p2's or p3's isn't stated"), ("skin", "0.00 to 0.06"), ("rates", "Planted:")),
+        *(("classes-age", "k/230"), ("classes-gender", "no minimum group size")),
+    ):
+        assert words in " ".join(everything(full)[item].footnotes), item
 
 
 def test_the_command_has_the_tables_of_either_paper(full: Path) -> None:

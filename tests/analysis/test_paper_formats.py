@@ -13,10 +13,11 @@ from typer.testing import CliRunner
 
 from sdgbias import cli
 from sdgbias.analysis import paper as tables
-from sdgbias.analysis.paper import formats, own, printed, results
+from sdgbias.analysis.paper import formats, own_rows, printed, results
 from sdgbias.analysis.paper.lines import LINES
 from sdgbias.analysis.paper.printed import described
 from sdgbias.errors import UsageError
+from sdgbias.raw.facet import GROUPS
 from sdgbias.store import database
 from sdgbias.types import FACET, SDG
 from tests.builders.paper_tables import (
@@ -27,23 +28,35 @@ from tests.builders.paper_tables import (
 from tests.builders.results import NAMED
 
 
-def test_names_in_any_case_and_controls_beside_table_h() -> None:
-    assert tables.chosen(["h"]) == ["H", "controls"]
-    assert tables.chosen(["FIG3", "fig3", "k"]) == ["fig3", "K"]
-    assert tables.chosen(["all"]) == tables.items()
-    assert tables.chosen([]) == tables.items(studies=False) and "sweep" not in tables.chosen([])
+@pytest.mark.parametrize(
+    ("suite", "names", "items"),
+    [
+        (SDG, ["h"], ["H", "controls"]),
+        (SDG, ["FIG3", "fig3", "k"], ["fig3", "K"]),
+        (SDG, ["all"], tables.items()),
+        (SDG, [], tables.items(studies=False)),
+        (FACET, ["2", "Classes"], [f"{c}{a}" for c in ("", "classes-") for a in GROUPS]),
+        (FACET, ["1", "data", "3"], ["data", "prompts"]),
+        (FACET, [], tables.items(FACET)),
+    ],
+)
+def test_tables_have_the_papers_numbers_as_names_in_any_case(
+    suite: str, names: list[str], items: list[str]
+) -> None:
+    assert tables.chosen(names, suite) == items
+
+
+def test_an_unknown_table_is_refused_with_those_of_the_suite() -> None:
     with pytest.raises(UsageError, match="--table: unknown table '7'; valid: 1, 2, 3, A, B"):
         tables.chosen(["7"])
+    with pytest.raises(UsageError, match="unknown table 'H'; valid: .*classes.*rates"):
+        tables.chosen(["H"], FACET)
 
 
 def test_text_fits_120_columns_and_says_what_is_missing(full: Path) -> None:
     e = results.load(full)
     made = list(everything(full).values())
     text = formats.text(made, e.runs)
-    some = ["G", "fig4", "letters"]
-    assert formats.text(tables.build(e, some), e.runs) == formats.text(
-        [everything(full)[name] for name in some], e.runs
-    )
     assert max(len(line) for line in text.splitlines()) <= 120
     for t in made:
         assert t.title in text
@@ -140,7 +153,7 @@ def test_a_word_that_nothing_reads_stands_in_no_description(suite: str) -> None:
     for item, about in described(suite)["tables"].items():
         assert about.keys() <= TEXTS | RULES | OF_TABLES, item
         assert about.get("at", {}).keys() <= key, item
-        assert about.get("rows", "plain") in own.ROWS, item
+        assert about.get("rows", "plain") in own_rows.ROWS, item
         for name in filter(None, (about.get("paper"), about.get("stated"))):
             assert printed.rows(name), item
         for line in lines_in(about.get("lines", [])):

@@ -2,7 +2,7 @@
 printed ones where the same model was scored. ``data/tables_<suite>.yaml`` describes them.
 
 * results, printed, numbers: what a results file holds, what the papers print, numbers that follow
-* join, lines, own: a table from its description; its lines; tables whose lines are no models
+* join, lines, own_rows: a table from its description; its lines; tables whose lines are no models
 * cells, formats: a table, and its files
 """
 

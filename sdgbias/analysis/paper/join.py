@@ -19,7 +19,7 @@ from the results, or a list of these; the lines are their product. A line, a col
   no row of is left empty
 * ``stated``: a printed file whose numbers are of no model that it names
 
-Tables whose lines are no models are made by a function of own.py (``rows``).
+Tables whose lines are no models are made by a function of own_rows.py (``rows``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from sdgbias.analysis.paper import lines, own
+from sdgbias.analysis.paper import lines, own_rows
 from sdgbias.analysis.paper import printed as paper
 from sdgbias.analysis.paper.cells import MADE, NOT_RUN, Cell, Column, Row, Table
 from sdgbias.analysis.paper.printed import Printed, described
@@ -49,8 +49,8 @@ def table(e: PaperResults, item: str) -> Table:
     """A table with its footnotes: what the paper leaves open, and the limits of our values."""
     about, ours = (described(e.suite)[part] for part in ("tables", "ours"))
     about = about[item]
-    columns = _columns(about["columns"]) or own.people_columns(e)
-    made = own.ROWS[about["rows"]](e, item) if "rows" in about else _rows(e, about, columns)
+    columns = _columns(about["columns"]) or own_rows.people_columns(e)
+    made = own_rows.ROWS[about["rows"]](e, item) if "rows" in about else _rows(e, about, columns)
     rows = tuple(made)
     cells = [c for row in rows for c in row.cells]
     kinds = {c.status for c in cells if c.status in MADE}
@@ -72,7 +72,8 @@ def _columns(described: Mapping[str, Any] | Sequence[str]) -> list[Column]:
         name: {"kind": given} if isinstance(given, str) else given
         for name, given in described.items()
     }
-    return [Column(c.get("name", name), c.get("kind", "share"), c) for name, c in each.items()]
+    named: list[tuple[str, Any]] = [(c.get("name", name), c) for name, c in each.items()]
+    return [Column(name, c.get("kind", "share"), c) for name, c in named]
 
 
 def _rows(e: PaperResults, about: Described, columns: Sequence[Column]) -> Iterator[Row]:

@@ -47,7 +47,8 @@ def _letters(e: PaperResults) -> pd.DataFrame:
             ORDER BY ALL"""
     )
     same = ["run_id", "method", "test"]
-    group, groups = places.groupby(same).ngroup().to_numpy(), places[same].drop_duplicates()
+    group: np.ndarray = places.groupby(same).ngroup().to_numpy()
+    groups = places[same].drop_duplicates()
     made = [groups.iloc[:0]]
     for letter in LETTERS:
         sums = stats.ClusterSums(places[letter].to_numpy(), places["n"].to_numpy(), group)

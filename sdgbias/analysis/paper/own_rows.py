@@ -164,9 +164,10 @@ def table_g(e: PaperResults, item: str) -> Iterator[Row]:
 
     for i, name in enumerate(PARAMETERS):
         cells = []
-        for task, (end, metric) in product(Task, enumerate(("low", "high"))):
-            printed = paper.find("table_g", row=name, task=task.value, metric=metric)
-            cells.append(cell(RANGES[task][i][end], "code", paper=printed))
+        for task in Task:
+            for metric, limit in zip(("low", "high"), RANGES[task][i], strict=True):
+                printed = paper.find("table_g", row=name, task=task.value, metric=metric)
+                cells.append(cell(limit, "code", paper=printed))
         yield Row((name,), tuple(cells))
 
 
@@ -260,7 +261,7 @@ def data(e: PaperResults, item: str) -> Iterator[Row]:
     for attribute, group in pairs:
         pillar = f"{attribute}={group}" if attribute else group
         printed = paper.find("fairness/table_1", pillar=pillar, metric="people")
-        cells = []
+        cells: list[Cell] = []
         for kind, part in _people(e).values():
             people = part[part[attribute] == group] if attribute else part
             status = "synthetic" if kind == "synthetic" else "counted"
