@@ -31,7 +31,7 @@ from sdgbias.benchmark import card, items, prompts, quality
 from sdgbias.benchmark.card.figures import counts as counted
 from sdgbias.benchmark.draw import TABLE_B
 from sdgbias.errors import InputError, UsageError, one_of
-from sdgbias.files import reading, understood, write_atomically, write_json, writing
+from sdgbias.files import json_object, reading, understood, write_atomically, write_json, writing
 from sdgbias.progress import Progress, silent
 from sdgbias.raw import clusters as clusters_module
 from sdgbias.raw import regions, series
@@ -40,7 +40,7 @@ from sdgbias.raw.images import near_duplicates
 from sdgbias.raw.images.image_store import ImageSettings
 from sdgbias.raw.indicators import Bins, Indicator, bins, load_indicators
 from sdgbias.raw.sources import sample_note
-from sdgbias.types import QUARANTINE_COLUMNS, Task
+from sdgbias.types import QUARANTINE_COLUMNS, Stage, Task
 
 MAX_ROUNDS = 20
 CUTS, QUESTIONS = ("ours", "paper"), ("all", "paper")
@@ -390,26 +390,46 @@ def _prompt_tables(out: Path) -> Iterator[pa.Table]:
                     yield prompts.prompt_table(batch.to_pandas(), task)
 
 
-#: Stage 6: benchmark.json, README.md, quarantine.parquet.
-build_card = card.build_card
+@dataclass(frozen=True)
+class Build:
+    """What a benchmark is built from, and into which folder. images: None for no pictures; workers:
+    processes that draw them (None: one per CPU)."""
+
+    raw: Path
+    indicators: Path
+    out: Path
+    draw: Draw = Draw()
+    reviewed: Reviewed | None = None
+    images: ImageSettings | None = None
+    workers: int | None = None
+
+    def run(self, stage: Stage, progress: Progress = silent) -> str:
+        """One stage; returns what there is to say of it, else ''. Stage card writes benchmark.json,
+        README.md and quarantine.parquet; stage check is the command line's (quality.run_gate)."""
+        out = self.out
+        match stage:
+            case Stage.CLUSTERS:
+                build_clusters(self.raw, out)
+            case Stage.IMAGES:
+                drawn, kept = build_images(self.raw, out, self.images, self.workers, progress)
+                return f"images: {drawn} drawn, {kept} unchanged and kept" if drawn or kept else ""
+            case Stage.SERIES:
+                build_series(self.indicators, out)
+            case Stage.ITEMS:
+                build_items(out, self.draw, self.reviewed)
+            case Stage.PROMPTS:
+                build_prompts(out)
+            case Stage.CARD:
+                card.build_card(out)
+        return ""
 
 
 def build(
-    raw: Path,
-    indicators: Path,
-    out: Path,
-    draw: Draw = Draw(),
-    *,
-    images: bool | None = None,
-    progress: Progress = silent,
+    raw: Path, indicators: Path, out: Path, draw: Draw = Draw(), progress: Progress = silent
 ) -> dict[str, Any]:
-    """All stages in order; returns the card. ``images``: whether pictures are drawn; default:
-    unless the raw folder is a sample without. The command line runs the quality check
-    (quality.run_gate) afterwards."""
-    build_clusters(raw, out)
-    images = not made_without_images(raw) if images is None else images
-    build_images(raw, out, ImageSettings() if images else None, None, progress)
-    build_series(indicators, out)
-    build_items(out, draw)
-    build_prompts(out)
-    return build_card(out)
+    """All stages but check, with pictures unless the raw folder is a sample without; returns the
+    card."""
+    images = None if made_without_images(raw) else ImageSettings()
+    for stage in Stage:
+        Build(raw, indicators, out, draw, images=images).run(stage, progress)
+    return json_object(out / "benchmark.json")
