@@ -18,10 +18,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-import duckdb
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -91,22 +89,17 @@ def _read(out: Path, name: str, columns: Sequence[str] | None = None) -> pd.Data
 def _write_quarantine(out: Path, stage: str, *parts: pd.DataFrame) -> None:
     """The rows in the order of their columns. DuckDB sorts them: of all possible questions a full
     raw folder leaves out a million."""
-    names = QUARANTINE_COLUMNS
-    text = pa.schema([(name, pa.large_string()) for name in names])
-    tables = (part[list(names)].astype("str") for part in parts)
-    rows = pa.concat_tables(pa.Table.from_pandas(t, text, preserve_index=False) for t in tables)
-    out.mkdir(parents=True, exist_ok=True)
-    with (
-        TemporaryDirectory(dir=out, prefix=".spill-") as spill,
-        duckdb.connect(config={"memory_limit": "512MB", "temp_directory": spill}) as connection,
-    ):
-        connection.register("rows", rows.replace_schema_metadata(None))
-        blocks = connection.sql("SELECT * FROM rows ORDER BY ALL").to_arrow_reader(GROUP)
-        tables_of_blocks = (pa.Table.from_batches([block]).cast(text) for block in blocks)
-        none = text.empty_table()
+    tables = [
+        pa.Table.from_pandas(part[QUARANTINE_COLUMNS].astype("str"), preserve_index=False)
+        for part in parts
+    ]
+    with card.database(out) as con:
+        con.register("rows", pa.concat_tables(tables, promote_options="permissive"))
         write_atomically(
             out / "quarantine" / f"{stage}.parquet",
-            lambda part: write_parts(part, chain([none], tables_of_blocks)),
+            lambda part: con.sql("FROM rows ORDER BY ALL").write_parquet(
+                str(part), compression="zstd"
+            ),
         )
 
 
