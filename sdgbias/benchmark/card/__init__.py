@@ -210,12 +210,12 @@ def _merge_quarantine(out: Path) -> None:
     InputError."""
     parts = sorted((out / "quarantine").glob("*.parquet"))
     listed = ", ".join(f'"{name}"::VARCHAR AS "{name}"' for name in QUARANTINE_COLUMNS)
-    none = "SELECT " + ", ".join(f"'' AS \"{name}\"" for name in QUARANTINE_COLUMNS) + " WHERE false"
+    blank = ", ".join(f"'' AS \"{name}\"" for name in QUARANTINE_COLUMNS)
     for path in parts:
         _columns(path, QUARANTINE_COLUMNS)
     with database(out) as con:
         read = [f"SELECT {listed} FROM read_parquet({_quoted(path)})" for path in parts]
-        rows = con.sql(" UNION ALL ".join([none, *read]))
+        rows = con.sql(" UNION ALL ".join([f"SELECT {blank} WHERE false", *read]))
         write_atomically(
             _path(out, "quarantine"),
             lambda part: rows.write_parquet(str(part), compression="zstd"),
