@@ -24,10 +24,11 @@ from typing import Any
 import pandas as pd
 
 from bench import summary
-from sdgbias.benchmark import build
+from sdgbias.benchmark import build, card
 from sdgbias.engines import Backend
 from sdgbias.engines.hf.engine import HuggingFace
-from sdgbias.raw.images.image_store import ImageReader, ImageSettings
+from sdgbias.raw.images.image_store import ImageSettings
+from sdgbias.raw.images.shards import ImageReader
 from sdgbias.raw.synthetic import write_sample
 from sdgbias.registry import entries
 from sdgbias.scoring.cache import ScoreCache
@@ -45,7 +46,7 @@ def benchmark(folder: Path, clusters: int, mcq: int) -> Path:
     build.build_series(raw / "indicators", out)
     build.build_items(out, build.Draw(mcq, 20))
     build.build_prompts(out)
-    build.build_card(out)
+    card.build_card(out)
     return out
 
 
