@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import pandas as pd
 
-from sdgbias import store, suites
+from sdgbias import store, suites, wording
 from sdgbias.analysis import nights
 from sdgbias.errors import InputError, StoreError
 from sdgbias.progress import each, update
 from sdgbias.raw.indicators import DIRECTIONS
-from sdgbias.report import labels, layout, matrix
+from sdgbias.report import layout, matrix
 from sdgbias.report import leaderboard as boards
 from sdgbias.report.charts import Figure, draw, pairs
 from sdgbias.report.layout import (
@@ -174,7 +174,7 @@ class ReportPages:
             "runs": runs,
             "beside": self.beside,
             "what": " and ".join(what for what, part in on.items() if part),
-            "date": labels.when(max(run["finished_at"] for run in runs)),
+            "date": wording.when(max(run["finished_at"] for run in runs)),
         }
 
     @cached_property

@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-from sdgbias import store, suites
+from sdgbias import store, suites, wording
 from sdgbias.files import packaged_yaml
 from sdgbias.methods import stats
 from sdgbias.methods.stats import Estimate
-from sdgbias.report import labels
 from sdgbias.report.leaderboard import CHOICES
 from sdgbias.report.reader import AMONG, Reader, Row, blank
 from sdgbias.suites.facet_groups import HEADLINE as PEOPLE_CELL
 from sdgbias.suites.facet_groups import PAIRS
 from sdgbias.suites.rows import FEWER
 from sdgbias.types import FACET, SDG
+from sdgbias.vocabulary import WORDS, metric_word, name_in
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,6 @@ def _column(about: Mapping[str, Any]) -> MatrixColumn:
 COLUMNS = (*map(_column, packaged_yaml("leaderboard.yaml")), *map(_apart, PAIRS))
 #: Suite whose runs are shown on one benchmark -> the number that says whether a run is on it.
 _OF_ONE_BENCHMARK = {FACET: next(c.cell for c in COLUMNS if c.metric == "recall")}
-#: Signed metrics whose number is judged by its own interval; disparities are judged together.
-_ALONE = labels.SIGNED - {"disparity"}
 #: Suite -> the metric of its headline.
 HEADLINE = {SDG: "accuracy", FACET: "recall"}
 _GROUPS = {SDG: "Questions about places", FACET: "Pictures of people"}
@@ -178,17 +176,17 @@ def _cell(c: MatrixColumn, run: Row | None, found: Mapping[tuple[str, ...], Row]
         why = reason(row)
         return empty | {"why": why, "said": f"{c.title}: {why}"}
     e = Estimate.of_row(row)
-    shown = labels.written(e, c.metric)
+    shown = wording.written(e, c.metric)
     counted = c.prompts and e.clusters
     prompts = f"{e.clusters:,} prompt{'' if e.clusters == 1 else 's'}" if counted else other
-    said = f"{c.title} {shown.value}{shown.unit}, {shown.aside[1:-1].replace(labels.NBSP, ' ')}"
+    said = f"{c.title} {shown.value}{shown.unit}, {shown.aside[1:-1].replace(wording.NBSP, ' ')}"
     return empty | {
         "value": shown.value,
         "ci": shown.ci,
         "n": shown.n,
         "sort": e.value,
         "prompts": prompts,
-        "mark": "apart" if c.metric in _ALONE and labels.sign_of(e) else "",
+        "mark": "apart" if wording.is_difference(c.metric) and wording.sign_of(e) else "",
         "why": "",
         "said": said + (f", {prompts}" if prompts else ""),
         "row": row,
@@ -208,7 +206,8 @@ def reason(row: Mapping[Any, Any] | None) -> str:
     if row is None:
         return "not scored"
     why = str(row["missing_reason"] or "no value")
-    return f"too few people (n {labels.count(row['n'])})" if why == FEWER else why
+    counted = f" (n {wording.count(row['n'])})" if why == FEWER else ""
+    return name_in(WORDS.missing_reasons, why) + counted
 
 
 def _rank(row: Mapping[str, Any]) -> tuple[bool, float, str]:
@@ -222,7 +221,7 @@ def _mark_highest(columns: Sequence[MatrixColumn], rows: Sequence[dict[str, Any]
     for kind in ("measured", "planted"):
         mine = [r for r in rows if r["provenance"] == kind]
         for at, c in enumerate(columns):
-            if labels.BETTER.get(c.metric) != 1 or c.metric in labels.SIGNED:
+            if metric_word(c.metric).better != 1 or wording.is_difference(c.metric):
                 continue
             known = [r["cells"][at] for r in mine if r["cells"][at]["sort"] is not None]
             known = [cell for cell in known if not cell["other"]]
@@ -252,7 +251,7 @@ def reach(top: Mapping[str, Any], cells: Iterable[Mapping[str, Any]]) -> int:
 
 def _prompts(columns: Sequence[MatrixColumn], rows: Iterable[Mapping[str, Any]]) -> str:
     """'18' or '12 to 18' distinct prompts behind the columns that count them; '' for none."""
-    return labels.span(
+    return wording.span(
         int(cell["row"]["clusters"])
         for r in rows
         for c, cell in zip(columns, r["cells"], strict=True)

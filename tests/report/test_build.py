@@ -13,13 +13,13 @@ import pandas as pd
 import pytest
 
 from sdgbias import store
+from sdgbias import wording as words
 from sdgbias.analysis.rows import row, table
 from sdgbias.errors import StoreError
 from sdgbias.methods import lean, stats
 from sdgbias.methods.stats import Estimate
 from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.report import charts, leans
-from sdgbias.report import labels as words
 from sdgbias.report.build import write_report
 from sdgbias.report.charts import draw
 from sdgbias.report.pages import findings
@@ -194,12 +194,6 @@ def test_numbers_as_text() -> None:
     assert words.number(-1234.56) == "−1,234.6"
     assert words.number(-0.01, signed=True) == "0.0"
     assert words.number(float("nan")) == "n/a"
-    assert words.interval(Estimate(0.5, 9, 0.25, 0.75)) == "25.0–75.0"
-    assert words.interval(Estimate(0.0, 9, -0.01, 0.02), signed=True) == "−1.0 to +2.0"
-    assert words.interval(Estimate(0.5, 1, float("nan"), float("nan"))) == "no interval"
-    few = Estimate(0.5, 40, float("nan"), float("nan"), 3)
-    assert words.interval(few) == "no interval: 3 clusters"
-    assert words.written(few).aside.startswith("(no interval: 3 clusters, n")
 
 
 def cells_of(results: Path) -> Cells:

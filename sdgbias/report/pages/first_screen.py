@@ -12,21 +12,23 @@ from typing import Any
 
 import numpy as np
 
+from sdgbias import wording
 from sdgbias.analysis import night_text
 from sdgbias.analysis.nights import NightRecord
 from sdgbias.methods import stats
 from sdgbias.methods.stats import Estimate
 from sdgbias.raw.indicators import DIRECTIONS
-from sdgbias.report import labels, matrix
+from sdgbias.report import matrix
 from sdgbias.report.leans import Lean, leaning
 from sdgbias.report.reader import SQL, Cells, Reader, parsed
 from sdgbias.suites.facet import NOT_UNDERSTOOD
 from sdgbias.suites.facet_groups import PAIRS
-from sdgbias.types import FACET, PILLARS, SDG
+from sdgbias.types import FACET, SDG
+from sdgbias.vocabulary import WORDS
 
 ALL = "all"
 #: The columns of the picture.
-LEVELS = {ALL: "All pillars", **{pillar: pillar for pillar in PILLARS}}
+LEVELS = {pillar: word.name for pillar, word in WORDS.pillars.items()}
 #: The bars of a model, from above: what its answers rest on.
 BARS = {"q_only": "without evidence", "full": "with all evidence", "cade": "after CADE"}
 #: Up to this many models a sentence gives the numbers of each.
@@ -75,7 +77,7 @@ class Bar:
     @property
     def words(self) -> str:
         return f"{self.name}: " + ", ".join(
-            f"{labels.percent(self.shares[d])} {d}" for d in DIRECTIONS
+            f"{wording.percent(self.shares[d])} {d}" for d in DIRECTIONS
         )
 
 
@@ -241,21 +243,21 @@ def _debiasing(
         )
         largest = sorted(moved, key=lambda m: moved[m][3] - moved[m][1].value)[: _told(moved)]
         numbers += [
-            f"{model}: {labels.percent(before)} {way} with all evidence"
-            f" {labels.written(before).aside}, {labels.written(after)} after CADE; right answers"
-            f" {100 * truth:.1f} %."
+            f"{model}: {wording.percent(before)} {way} with all evidence"
+            f" {wording.written(before).aside}, {wording.written(after)} after CADE; right answers"
+            f" {wording.amount(truth, 'accuracy')}."
             for model in largest
             for way, before, after, truth in (moved[model],)
         ]
     if gains:
-        of = {s: [m for m, e in gains.items() if labels.sign_of(e) == s] for s in (1, -1)}
+        of = {s: [m for m, e in gains.items() if wording.sign_of(e) == s] for s in (1, -1)}
         verbs = [f"improves the accuracy of {_of(of[1], gains)}"]
         verbs += [f"lowers that of {_of(of[-1], gains)}"] if of[-1] else []
         lead.append(f"It {' and '.join(verbs)}." if moved else f"CADE {' and '.join(verbs)}.")
         named = sorted(gains, key=lambda m: -abs(gains[m].value))[: _told(gains)]
         numbers += [
-            f"Change in accuracy of {m}: {labels.written(gains[m], 'accuracy_gain')}"
-            f"{'' if labels.sign_of(gains[m]) else ', which includes zero'}."
+            f"Change in accuracy of {m}: {wording.written(gains[m], 'accuracy_gain')}"
+            f"{'' if wording.sign_of(gains[m]) else ', which includes zero'}."
             for m in named
         ]
     question = "What does CADE take out, and at what price?"
@@ -354,7 +356,7 @@ def _less(model: str, pair: tuple[str, str], e: Estimate, prompt: str = "") -> s
     11.9 to 52.6, n = 60), at p2.'"""
     more, less = pair if e.value > 0 else pair[::-1]
     low, high = sorted((abs(e.low), abs(e.high)))
-    shown = labels.written(Estimate(abs(e.value), e.n, low, high, e.clusters))
+    shown = wording.written(Estimate(abs(e.value), e.n, low, high, e.clusters))
     return (
         f"{model} recognises people annotated as {less} less often than {more}, by"
         f" {shown.value} points {shown.aside}{f', at {prompt}' if prompt else ''}."

@@ -10,9 +10,10 @@ from typing import Any
 
 import pandas as pd
 
+from sdgbias import wording
 from sdgbias.analysis.nights import NightRecord
 from sdgbias.methods.stats import Estimate
-from sdgbias.report import labels, leaderboard, matrix
+from sdgbias.report import layout, leaderboard, matrix
 from sdgbias.report.charts import draw, over_nights, still_figure
 from sdgbias.report.layout import STATIC, terms_in
 from sdgbias.report.leaderboard import Board
@@ -66,7 +67,7 @@ def context(
         "planted": [r["model"] for r in table["rows"] if r["provenance"] == "planted"],
         "mixed": [s for s, ids in table["benchmarks"].items() if len(ids) > 1],
         "synthetic": any(parsed(run["config"]).get("synthetic") for run in found.runs),
-        "date": labels.when(max((r["finished_at"] for r in behind), default=None)),
+        "date": wording.when(max((r["finished_at"] for r in behind), default=None)),
         "licences": sorted({str(r["licence"]) for r in behind if r["licence"]}),
         "all_synthetic": all(parsed(r["config"]).get("synthetic") for r in behind),
         "quarantine": reader.ask(SQL["quarantine"], given),
@@ -94,7 +95,7 @@ def extra_prompts(run: Mapping[Any, Any]) -> int:
 
 def of_all(frame: pd.DataFrame) -> pd.DataFrame:
     """Rows of a board: Full, all tests; models by the names of the leaderboard."""
-    own = frame[(frame["method"] == "Full") & (frame["test"] == labels.ALL_TESTS)]
+    own = frame[(frame["method"] == "Full") & (frame["test"] == wording.ALL_TESTS)]
     return own.replace(r" \(planted\)$", "", regex=True)
 
 
@@ -114,13 +115,13 @@ def pairs(board: Board) -> dict[str, str]:
     for r in of_all(board.pairs).to_dict("records"):
         one, other = r["one"], r["other"]
         e = Estimate.of_row(r)
-        p = "p < 0.001" if r["p"] < 0.001 else f"p {r['p']:.3f}"
+        p = f"p {wording.p_value(r['p'])}"
         verdict = "differ" if r["p"] < 0.05 else "don’t differ measurably"
         made[f"{one}|{other}"] = (
             f"On the same questions {one} and {other} {verdict}: accuracy (Full, all tests) of the"
-            f" first minus the second {labels.written(e, 'accuracy_gain')}, {p} (Holm, over all"
+            f" first minus the second {wording.written(e, 'accuracy_gain')}, {p} (Holm, over all"
             " pairs). Smallest difference that the test would find:"
-            f" {labels.number(100 * r['mde'])} points."
+            f" {wording.number(100 * r['mde'])} points."
         )
     return made
 
@@ -146,7 +147,7 @@ def trends(
         past = leaderboard.history(asked, leaderboard.numbers(reader, chosen, asked))
         drawn = over_nights.trends(past, times, column.metric, order)
         if any(one.nights > 1 for one in drawn):
-            title = f"{column.title}, {labels.SUITES.get(suite, suite)}"
+            title = f"{column.title}, {layout.SUITES.get(suite, suite)}"
             made.append({"id": f"trend-{suite}", "title": title, "plots": drawn})
     return made
 
