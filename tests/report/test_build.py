@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -25,7 +24,7 @@ from sdgbias.report.charts import draw
 from sdgbias.report.pages import findings
 from sdgbias.report.reader import Cells, Results
 from sdgbias.types import PILLARS
-from tests.builders.results import MODELS, publish_fake
+from tests.builders.results import publish_fake
 from tests.builders.studies import analyse_fake
 
 
@@ -94,18 +93,12 @@ def test_the_first_screens_answers_are_told_as_the_page_has_them(
     assert len(told) >= 3 and all(" ".join(answer.split()) in shown for answer in told)
 
 
-def test_inline_data_cannot_leave_its_element(results: Path, page: str, tmp_path: Path) -> None:
-    inline = re.compile(r'<script type="application/json" id="pairs">(.*?)</script>', re.DOTALL)
-    [pairs] = inline.findall(page)
-    [(names, said)] = json.loads(pairs).items()
-    assert set(names.split("|")) == set(MODELS) and "Holm, over all pairs" in said
+def test_a_models_name_cannot_leave_its_element(results: Path, tmp_path: Path) -> None:
     shutil.copytree(results.parent, tmp_path / "r")
     with store.connect(tmp_path / "r" / results.name, details=()) as con:
         con.execute("UPDATE runs SET model = '</script><b>' WHERE model = 'fake-optimist'")
     text = write_report(tmp_path / "r" / results.name, tmp_path / "out").read_text("utf-8")
-    [pairs] = inline.findall(text)
-    assert "<" not in pairs and "</script><b>" in "".join(json.loads(pairs))
-    assert "<b>" not in text
+    assert "<b>" not in text and "&lt;/script&gt;&lt;b&gt;" in text
 
 
 def test_every_figure_has_alt_text_with_its_numbers(page: str, folder: Path) -> None:

@@ -21,9 +21,10 @@ from sdgbias.raw.indicators import DIRECTIONS
 from sdgbias.report import matrix
 from sdgbias.report.leans import Lean, leaning
 from sdgbias.report.reader import SQL, Cells, Reader, parsed
+from sdgbias.suites import SUITES
 from sdgbias.suites.facet import NOT_UNDERSTOOD
 from sdgbias.suites.facet_groups import PAIRS
-from sdgbias.types import FACET, SDG
+from sdgbias.types import FACET
 from sdgbias.vocabulary import WORDS
 
 ALL = "all"
@@ -33,11 +34,6 @@ LEVELS = {pillar: word.name for pillar, word in WORDS.pillars.items()}
 BARS = {"q_only": "without evidence", "full": "with all evidence", "cade": "after CADE"}
 #: Up to this many models a sentence gives the numbers of each.
 FEW = 3
-#: Suite -> what its headline is about, and what the best model does.
-_BEST = {
-    SDG: ("questions about places", "is the most accurate on"),
-    FACET: ("pictures of people", "recognises most on"),
-}
 Table = Mapping[str, Any]
 
 
@@ -228,7 +224,8 @@ def _debiasing(
     moved = {r["model"]: m for r in rows if found and (m := _excess(found, r["model"], truth))}
     gains = {
         model: Estimate.of_row(cell["row"])
-        for model, cell in _column(table, rows, SDG, "accuracy_gain")
+        for suite in [s for s in table["benchmarks"] if s != FACET][:1]
+        for model, cell in _column(table, rows, suite, "accuracy_gain")
     }
     lead, numbers = [], []
     if moved:
@@ -455,8 +452,11 @@ def best(table: Table) -> list[str]:
     only, planted ones where there are no others."""
     rows = [r for r in table["rows"] if r["provenance"] != "planted"] or list(table["rows"])
     made = []
-    for suite, (what, does) in _BEST.items():
-        known = _column(table, rows, suite, matrix.HEADLINE[suite])
+    for suite, title in zip(table["benchmarks"], dict(table["groups"]), strict=True):
+        what = title[:1].lower() + title[1:] if suite in SUITES else title
+        does = "recognises most on" if suite == FACET else "is the most accurate on"
+        first = next(c for c in table["columns"] if c.suite == suite)
+        known = _column(table, rows, suite, "recall" if suite == FACET else first.metric)
         if known:
             name, top = max(known, key=lambda k: k[1]["sort"])
             others = matrix.reach(top, [cell for _, cell in known])
