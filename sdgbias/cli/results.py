@@ -15,11 +15,8 @@ from sdgbias.cli.options import (
     JsonOption,
     ResultsOption,
     RunsOption,
-<<<<<<< HEAD
     print_estimates,
-=======
     print_json,
->>>>>>> main
     print_table,
     query_table,
 )

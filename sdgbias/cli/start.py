@@ -23,11 +23,8 @@ from sdgbias.cli.options import (
     DEFAULT_RESULTS,
     JsonOption,
     ResultsOption,
-<<<<<<< HEAD
     print_estimates,
-=======
     print_json,
->>>>>>> main
     query_table,
 )
 from sdgbias.errors import InfrastructureError, RegressionBreach, UsageError

@@ -38,7 +38,9 @@ def read(results: Path) -> dict[str, list[dict[str, Any]]]:
         ("missing_reason", _reason, "numbers JOIN runs USING (run_id)"),
     ):
         rows = store.query(results, _KINDS.format(kind=kind, source=source)).to_dict("records")
-        made[f"{kind}s"] = [{"name": r["name"], "about": say(r["name"]), **r} for r in rows]
+        made[f"{kind}s"] = [
+            {"name": r["name"], "about": say(r["name"]), "suites": r["suites"]} for r in rows
+        ]
     return made
 
 

@@ -17,13 +17,7 @@ from typing import Any
 
 from sdgbias import store, wording
 from sdgbias.files import packaged_sql
-<<<<<<< HEAD
-from sdgbias.report.publish import PublishedFile
-from sdgbias.report.publish.runs import LEVEL, Number, PublishedRun
-=======
-from sdgbias import wording
 from sdgbias.report.publish.runs import LEVEL, Number, PublishedFile, PublishedRun
->>>>>>> main
 
 SCHEMA = "0.3.0"
 _SIGNED = ("accuracy_gain", "disparity")

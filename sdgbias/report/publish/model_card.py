@@ -12,15 +12,8 @@ from functools import partial
 
 import yaml
 
-<<<<<<< HEAD
 from sdgbias import templates, wording
-from sdgbias.report.publish import PublishedFile
-from sdgbias.report.publish.runs import LEVEL, Number, PublishedRun
-=======
-from sdgbias import templates
-from sdgbias import wording
 from sdgbias.report.publish.runs import LEVEL, Number, PublishedFile, PublishedRun
->>>>>>> main
 
 #: What a leaderboard compares: one number for each task.
 HEADLINES = {"accuracy": "mcq", "interval_accuracy": "regression"}
